@@ -1,0 +1,35 @@
+//! Monotonic time and CPU numbers.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds on the monotonic clock.
+#[inline]
+pub fn now_ns() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// A CPU's number below [`cpu_count`]. A hint only: the caller may have moved before it looks.
+#[inline]
+pub fn current_cpu() -> usize {
+    #[cfg(loom)]
+    return 0;
+    #[cfg(not(loom))]
+    {
+        rustix::thread::sched_getcpu() % cpu_count()
+    }
+}
+
+/// CPUs this process may run on when first asked; at least one.
+pub fn cpu_count() -> usize {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    match COUNT.load(Relaxed) {
+        0 => {
+            let n = std::thread::available_parallelism().map_or(1, |n| n.get());
+            COUNT.store(n, Relaxed);
+            n
+        }
+        n => n,
+    }
+}

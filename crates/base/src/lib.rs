@@ -1,0 +1,12 @@
+//! What every Overspill crate builds on: units, synchronisation, shared tables, counters.
+//!
+//! Owns the words of the trade (page, slot, frame, bytes) as types, and the only names for locks
+//! and atomics. Knows nothing above it.
+
+pub mod clock;
+pub mod shared;
+pub mod stats;
+pub mod sync;
+pub mod units;
+
+pub use units::{Bytes, FrameNo, PAGE_SHIFT, PAGE_SIZE, PageNo, Slot};

@@ -1,0 +1,200 @@
+//! Event counters with the names of `/proc/vmstat`, and a latency histogram, both as plain atomics
+//! in memory that a supervisor can map.
+//!
+//! Invariants: counters only grow. Readers may see one counter newer than another; equations
+//! between them hold at quiescence only.
+//! Not here: printing.
+
+use crate::shared::Table;
+use histogram::{Config, Histogram};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident,)*) => {
+        /// What can be counted. Names are those of `/proc/vmstat` where the kernel counts the same.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(non_camel_case_types, reason = "the names of /proc/vmstat")]
+        #[repr(usize)]
+        pub enum Event { $($(#[$doc])* $field,)* }
+
+        impl Event {
+            /// Every event with its name.
+            pub const ALL: &[(Event, &str)] = &[$((Event::$field, stringify!($field)),)*];
+        }
+    };
+}
+
+counters! {
+    /// Faults served, first touches included.
+    pgfault,
+    /// Faults that had to read from a device.
+    pgmajfault,
+    /// First touches answered with zeros.
+    pgzero,
+    /// Pages read from devices, readahead included.
+    pswpin,
+    /// Pages written to devices.
+    pswpout,
+    /// Pages found all zero at eviction: dropped without a write.
+    swpout_zero,
+    /// Pages found unchanged since they were read: dropped without a write.
+    swpout_clean,
+    /// Faults that found their page in the swap cache.
+    swap_cache_hit,
+    /// Pages read ahead.
+    swap_ra,
+    /// Pages read ahead and then touched.
+    swap_ra_hit,
+    /// Pages moved to the tail of the inactive list when their writeback ended.
+    pgrotated,
+    /// Pages moved to the active list.
+    pgactivate,
+    /// Pages moved from the active to the inactive list.
+    pgdeactivate,
+    /// Pages examined by the reclaim thread.
+    pgscan_background,
+    /// Pages examined by a fault that found no free frame.
+    pgscan_direct,
+    /// Frames freed by the reclaim thread.
+    pgsteal_background,
+    /// Frames freed by faults themselves.
+    pgsteal_direct,
+    /// Pages faulted in again after eviction.
+    workingset_refault,
+    /// Refaults near enough to make the page active at once.
+    workingset_activate,
+    /// Evictions refused because a device or a system call had the page pinned.
+    evict_pinned,
+    /// Writes that failed; their pages stayed in memory.
+    write_errors,
+    /// Pages lost to a failed read or a wrong checksum; touching one raises SIGBUS.
+    pages_poisoned,
+    /// Times an allocation of slots found every area full.
+    swap_full,
+    /// Bytes given back with madvise or munmap, in pages.
+    pgdiscard,
+}
+
+/// Sub-buckets per power of two, as a power: values are kept to within 1/16.
+const GROUPING_POWER: u8 = 4;
+/// Latencies up to 2^36 ns, a minute.
+const MAX_VALUE_POWER: u8 = 36;
+
+fn histogram_config() -> Config {
+    Config::new(GROUPING_POWER, MAX_VALUE_POWER).expect("constants are in range")
+}
+
+/// The bucket of `value` in the `histogram` crate's layout, which that crate keeps private: exact
+/// below 2^(g+1), then 2^g buckets for every power of two.
+fn bucket_of(value: u64) -> usize {
+    let g = u32::from(GROUPING_POWER);
+    let Some(power) = value.checked_ilog2().filter(|&power| power > g) else {
+        return value as usize;
+    };
+    let within = (value - (1 << power)) >> (power - g);
+    (1 << (g + 1)) + ((power - g - 1) << g) as usize + within as usize
+}
+
+/// Atomics that a [`Stats`] needs.
+pub fn stats_len() -> usize {
+    Event::ALL.len() + 1 + histogram_config().total_buckets()
+}
+
+/// Counters and the fault-latency histogram of one engine.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    cells: Table<AtomicU64>,
+    config: Config,
+}
+
+impl Stats {
+    /// Counters in `cells`, [`stats_len`] of them.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn new(cells: Table<AtomicU64>) -> Self {
+        assert!(cells.len() >= stats_len(), "stats need {} cells", stats_len());
+        Self { cells, config: histogram_config() }
+    }
+
+    /// Counters on the heap.
+    pub fn on_heap() -> Self {
+        Self::new(Table::on_heap(stats_len(), || AtomicU64::new(0)))
+    }
+
+    /// Counts one `event`.
+    #[inline]
+    pub fn count(&self, event: Event) {
+        self.add(event, 1);
+    }
+
+    /// Counts `n` of `event`.
+    #[inline]
+    pub fn add(&self, event: Event, n: u64) {
+        self.cells[event as usize].fetch_add(n, Relaxed);
+    }
+
+    /// How many of `event` so far.
+    pub fn get(&self, event: Event) -> u64 {
+        self.cells[event as usize].load(Relaxed)
+    }
+
+    /// Records that a fault took `ns` from its message to its answer.
+    pub fn fault_latency(&self, ns: u64) {
+        let bucket = bucket_of(ns.min((1 << MAX_VALUE_POWER) - 1));
+        self.cells[Event::ALL.len() + 1 + bucket].fetch_add(1, Relaxed);
+        self.cells[Event::ALL.len()].fetch_max(ns, Relaxed);
+    }
+
+    /// The longest fault so far, in nanoseconds.
+    pub fn fault_latency_max_ns(&self) -> u64 {
+        self.cells[Event::ALL.len()].load(Relaxed)
+    }
+
+    /// A copy of the fault latencies, in nanoseconds.
+    pub fn fault_latencies(&self) -> Histogram {
+        let buckets = self.cells[Event::ALL.len() + 1..]
+            .iter()
+            .take(self.config.total_buckets())
+            .map(|cell| cell.load(Relaxed))
+            .collect();
+        Histogram::from_buckets(GROUPING_POWER, MAX_VALUE_POWER, buckets)
+            .expect("the bucket count comes from the same configuration")
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_come_back_within_a_sixteenth() {
+        let stats = Stats::on_heap();
+        for ns in [1_000, 10_000, 100_000] {
+            stats.fault_latency(ns);
+        }
+        assert_eq!(stats.fault_latency_max_ns(), 100_000);
+        let buckets = stats.fault_latencies();
+        let seen: u64 = buckets.iter().map(|b| b.count()).sum();
+        assert_eq!(seen, 3);
+        let tallest = buckets.iter().filter(|b| b.count() > 0).last().unwrap();
+        assert!(tallest.start() <= 100_000 && 100_000 <= tallest.end());
+        assert!(tallest.end() - tallest.start() <= 100_000 / 16);
+    }
+
+    #[test]
+    fn buckets_are_those_of_the_histogram_crate() {
+        for value in (0..100).chain([1 << 20, (1 << 20) + 12345, (1 << MAX_VALUE_POWER) - 1]) {
+            let mut one = Histogram::new(GROUPING_POWER, MAX_VALUE_POWER).unwrap();
+            one.increment(value).unwrap();
+            assert_eq!(one.as_slice()[bucket_of(value)], 1, "value {value}");
+        }
+    }
+
+    #[test]
+    fn an_endless_fault_lands_in_the_last_bucket() {
+        let stats = Stats::on_heap();
+        stats.fault_latency(u64::MAX);
+        assert_eq!(stats.fault_latencies().iter().map(|b| b.count()).sum::<u64>(), 1);
+    }
+}
