@@ -181,7 +181,7 @@ impl SwapArea {
     fn release(&self, slot: Slot) {
         let cluster = slot.0 / self.config.cluster_slots;
         self.forget_hold(slot);
-        if self.owners[cluster as usize].load(Acquire) != self.member.owner_word() {
+        if self.owners[cluster as usize].load(Acquire) != self.member().owner_word() {
             self.release_foreign(slot);
             return;
         }

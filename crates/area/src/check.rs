@@ -12,7 +12,7 @@ impl SwapArea {
     /// The first equation that does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
         for cluster in 0..self.owners.len() as u32 {
-            if self.owners[cluster as usize].load(Relaxed) == self.member.owner_word() {
+            if self.owners[cluster as usize].load(Relaxed) == self.member().owner_word() {
                 self.check_cluster(cluster)?;
             }
         }

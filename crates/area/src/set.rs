@@ -48,12 +48,21 @@ impl SwapAreas {
     }
 
     /// Appends up to `want` entries to `out`, from the best area that has room; returns how many.
-    pub fn alloc(&self, cpu: usize, want: usize, out: &mut Vec<SwapEntry>) -> usize {
+    /// An area without room is offered to `grow`, and asked again if that returns true.
+    pub fn alloc(
+        &self,
+        cpu: usize,
+        want: usize,
+        out: &mut Vec<SwapEntry>,
+        mut grow: impl FnMut(&SwapArea) -> bool,
+    ) -> usize {
         let mut slots = Vec::with_capacity(want);
-        for area in self.in_turn() {
-            let missing = want - slots.len();
+        for area in self.in_turn().filter(|area| area.is_writable()) {
             let start = slots.len();
-            area.alloc(cpu, missing, &mut slots);
+            area.alloc(cpu, want - start, &mut slots);
+            while slots.len() < want && grow(area) {
+                area.alloc(cpu, want - slots.len(), &mut slots);
+            }
             out.extend(slots[start..].iter().map(|&slot| SwapEntry::new(area.number, slot)));
             if slots.len() == want {
                 break;
@@ -68,7 +77,7 @@ impl SwapAreas {
     }
 
     /// The areas in the order the next allocation should ask them.
-    pub fn in_turn(&self) -> impl Iterator<Item = &SwapArea> {
+    fn in_turn(&self) -> impl Iterator<Item = &SwapArea> {
         self.groups.iter().flat_map(move |group| {
             let turn = group.turn.fetch_add(1, Relaxed);
             let n = group.members.len();

@@ -9,7 +9,7 @@
 //! Rejected: cluster locks in shared memory. A process killed while it holds one stops all others;
 //! robust mutexes repair that at the price of a repair path nobody exercises.
 
-use crate::lists::ListKind;
+use crate::lists::{ClusterLists, ListKind};
 use crate::types::{Cluster, SwapArea, TooManyHolders};
 use overspill_base::Slot;
 use overspill_base::sync::MutexGuard;
@@ -36,16 +36,31 @@ impl SwapArea {
         !self.holds.is_empty()
     }
 
+    /// This process's number.
+    pub fn member(&self) -> MemberNo {
+        MemberNo(self.member.load(Relaxed))
+    }
+
+    /// In a forked child: goes on as `member`, which the parent prepared with
+    /// [`share_with`](Self::share_with), and owns no cluster.
+    pub fn become_member(&self, member: MemberNo) {
+        self.member.store(member.0, Relaxed);
+        for cluster in &self.clusters {
+            *cluster.lock() = Cluster::default();
+        }
+        *self.lists.lock() = ClusterLists::new(self.clusters.len());
+    }
+
     pub(crate) fn note_hold(&self, slot: Slot) {
         if self.is_shared() {
-            self.holds[self.member.0 as usize][slot.index() / 64]
+            self.holds[self.member().0 as usize][slot.index() / 64]
                 .fetch_or(1 << (slot.0 % 64), Relaxed);
         }
     }
 
     pub(crate) fn forget_hold(&self, slot: Slot) {
         if self.is_shared() {
-            self.holds[self.member.0 as usize][slot.index() / 64]
+            self.holds[self.member().0 as usize][slot.index() / 64]
                 .fetch_and(!(1 << (slot.0 % 64)), Relaxed);
         }
     }
@@ -57,7 +72,7 @@ impl SwapArea {
     /// # Errors
     /// [`TooManyHolders`]; then `other` holds nothing.
     pub fn share_with(&self, other: MemberNo) -> Result<(), TooManyHolders> {
-        let (mine, theirs) = (&self.holds[self.member.0 as usize], &self.holds[other.0 as usize]);
+        let (mine, theirs) = (&self.holds[self.member().0 as usize], &self.holds[other.0 as usize]);
         for (index, word) in mine.iter().enumerate().take(self.used_words()) {
             for bit in bits(word.load(Relaxed)) {
                 if let Err(e) = self.slots.hold(Slot((index * 64) as u32 + bit)) {
@@ -108,7 +123,7 @@ impl SwapArea {
             return false;
         }
         let mut state = self.clusters[cluster as usize].lock();
-        if owner.compare_exchange(0, self.member.owner_word(), AcqRel, Relaxed).is_err() {
+        if owner.compare_exchange(0, self.member().owner_word(), AcqRel, Relaxed).is_err() {
             return false;
         }
         self.recount(cluster, &mut state);
@@ -119,7 +134,7 @@ impl SwapArea {
     pub(crate) fn collect_returned(&self) -> bool {
         let mut found = false;
         for (cluster, returned) in self.returned.iter().enumerate() {
-            let ours = self.owners[cluster].load(Relaxed) == self.member.owner_word();
+            let ours = self.owners[cluster].load(Relaxed) == self.member().owner_word();
             if !ours || returned.load(Relaxed) == 0 {
                 continue;
             }

@@ -134,8 +134,8 @@ pub struct SwapArea {
     pub(crate) returned: Table<AtomicU32>,
     pub(crate) capacity: Table<AtomicU32>,
     pub(crate) holds: Vec<Table<AtomicU64>>,
-    /// This process.
-    pub(crate) member: MemberNo,
+    /// This process; changes once, in a forked child.
+    pub(crate) member: AtomicU32,
     pub(crate) clusters: Vec<Mutex<Cluster>>,
     pub(crate) lists: Mutex<ClusterLists>,
     pub(crate) cpus: Vec<CpuSlots>,
@@ -212,7 +212,7 @@ impl SwapArea {
             returned: tables.returned,
             capacity: tables.capacity,
             holds: tables.holds,
-            member,
+            member: AtomicU32::new(member.0),
             clusters: (0..clusters)
                 .map(|_| Mutex::new(LockClass::Cluster, Cluster::default()))
                 .collect(),

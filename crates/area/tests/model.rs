@@ -143,11 +143,11 @@ fn equal_priorities_take_turns_and_lower_ones_wait() {
     let areas = SwapAreas::new(vec![(make(0), 1), (make(1), 5), (make(2), 5)]);
     let mut out: Vec<SwapEntry> = Vec::new();
     for _ in 0..8 {
-        assert_eq!(areas.alloc(0, 2, &mut out), 2);
+        assert_eq!(areas.alloc(0, 2, &mut out, |_| false), 2);
     }
     let count = |n| out.iter().filter(|e| e.area() == AreaNo(n)).count();
     assert_eq!((count(0), count(1), count(2)), (0, 8, 8));
-    assert_eq!(areas.alloc(0, 2, &mut out), 2);
+    assert_eq!(areas.alloc(0, 2, &mut out, |_| false), 2);
     assert_eq!(out.last().unwrap().area(), AreaNo(0));
 }
 

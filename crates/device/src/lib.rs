@@ -1,7 +1,7 @@
 //! Swap devices: places that keep pages while they are out of memory.
 //!
-//! Owns: the [`SwapDevice`] contract, its backends ([`file`], which also serves block devices and
-//! memory), and decorators over any of them ([`checksum`]).
+//! Owns: the [`SwapDevice`] contract, its backends ([`mod@file`], which also serves block devices and
+//! memory), and decorators over any of them ([`checksum`], [`faulty`]).
 //! Invariants: a request owns its buffers from [`IoQueue::submit`] until its completion is reaped,
 //! and every submitted request is completed exactly once, also when the device fails. Short
 //! transfers, EINTR and EAGAIN are handled here and nowhere else.
@@ -10,18 +10,22 @@
 //! one ring per device shared by all threads (its lock and its reaper thread cost more than the
 //! I/O of a fast device).
 
+mod aside;
 pub mod checksum;
 pub mod error;
+pub mod faulty;
 pub mod file;
 pub mod header;
 pub mod spec;
+#[cfg(test)]
+mod testing;
 
 pub use error::DeviceError;
 pub use spec::{SwapKind, SwapSpec};
 
 use overspill_base::shared::PageBuf;
 use overspill_base::{Bytes, Slot};
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::os::fd::BorrowedFd;
 
 /// Which way the pages go.
@@ -33,6 +37,15 @@ pub enum IoOp {
     Write,
 }
 
+impl fmt::Display for IoOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IoOp::Read => "read",
+            IoOp::Write => "write",
+        })
+    }
+}
+
 /// One transfer of pages to or from adjacent slots.
 #[derive(Debug)]
 pub struct IoRequest {
@@ -40,7 +53,8 @@ pub struct IoRequest {
     pub op: IoOp,
     /// Where the first page goes; the others follow it.
     pub slot: Slot,
-    /// The pages, at most [`MAX_REQUEST_PAGES`], anywhere in memory.
+    /// The pages, at most [`MAX_REQUEST_PAGES`], anywhere in memory. A request without pages moves
+    /// nothing and completes like any other.
     pub pages: Vec<PageBuf>,
     /// The submitter's word, given back with the completion.
     pub tag: u64,
@@ -138,7 +152,9 @@ pub trait IoQueue: Send {
     /// Requests submitted and not reaped.
     fn in_flight(&self) -> usize;
 
-    /// Becomes readable when a request has finished; none where `submit` completes.
+    /// Becomes readable when a request has finished; none where `submit` completes. To be polled
+    /// only after a [`reap`](Self::reap): what a full queue has made `submit` wait for is reported
+    /// by the next reap and not here.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 

@@ -1,0 +1,46 @@
+//! What a decorator remembers of a request while the device has it.
+//!
+//! Owns: numbered places, handed out in place of the submitter's tag.
+//! Invariants: a number is given to one item at a time, and its place is used again afterwards; so
+//! the memory is that of the most items ever put aside at once.
+
+/// Items put aside under numbers.
+#[derive(Debug)]
+pub(crate) struct Aside<T> {
+    places: Vec<Option<T>>,
+    idle: Vec<usize>,
+}
+
+impl<T> Default for Aside<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), idle: Vec::new() }
+    }
+}
+
+impl<T> Aside<T> {
+    /// Puts `item` aside and returns its number.
+    pub(crate) fn put(&mut self, item: T) -> u64 {
+        let place = self.idle.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[place] = Some(item);
+        place as u64
+    }
+
+    /// Takes back what was put aside under `number`.
+    ///
+    /// # Panics
+    /// When there is nothing: a device has completed a request twice, or made one up.
+    pub(crate) fn take(&mut self, number: u64) -> T {
+        let place = number as usize;
+        let item = self.places[place].take().expect("a request completes exactly once");
+        self.idle.push(place);
+        item
+    }
+
+    /// Everything put aside and not taken back.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten()
+    }
+}

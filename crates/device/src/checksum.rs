@@ -1,0 +1,360 @@
+//! A decorator that knows when a slot does not hold what was written to it.
+//!
+//! Owns: the checksum of a page and when it is taken, kept and compared.
+//! Invariants: a slot's checksum is known from the completion of a write without error to the
+//! submission of the next, and at no other time: while a write is under way the slot may hold
+//! either page or neither, and after a failed one as well. A page that comes back from a read
+//! without a failure is the page that was written last.
+//! Not here: where checksums are kept ([`ChecksumStore`]).
+//! Rejected: keeping the checksum from submission on, because [`SwapDevice::holds`] would then vouch
+//! for a write that may yet fail; mixing the slot number in, because the store has a place per slot,
+//! and a page from another slot does not match there either.
+
+use crate::aside::Aside;
+use crate::error::DeviceError;
+use crate::{Completion, DeviceInfo, IoOp, IoQueue, IoRequest, PageFailure, SwapDevice};
+use overspill_base::Slot;
+use overspill_base::shared::Table;
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Bits of a checksum. The store may use the other eight of a word for itself.
+const CHECKSUM_BITS: u32 = 56;
+
+/// A keyed checksum of a page in 56 bits; the upper eight are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checksum(pub u64);
+
+impl Checksum {
+    /// No page is known. No page has this checksum.
+    pub const NONE: Self = Self(0);
+
+    /// The checksum of `page` under the key `seed`. Keyed, so that nobody who chooses pages can
+    /// choose two that pass for each other.
+    pub fn of(page: &[u8], seed: u64) -> Self {
+        let low = xxh3_64_with_seed(page, seed) & ((1 << CHECKSUM_BITS) - 1);
+        Self(low.max(1))
+    }
+}
+
+/// Where the checksums of a device's slots are kept.
+///
+/// A slot's users take turns by locks of their own, so a store need order nothing.
+pub trait ChecksumStore: Send + Sync + Debug {
+    /// The checksum kept for `slot`; [`Checksum::NONE`] at first.
+    fn get(&self, slot: Slot) -> Checksum;
+
+    /// Keeps `checksum` for `slot`.
+    fn set(&self, slot: Slot, checksum: Checksum);
+}
+
+/// A store that is a table with a word per slot.
+#[derive(Clone, Debug)]
+pub struct TableStore(Table<AtomicU64>);
+
+impl TableStore {
+    /// Keeps checksums in `table`, which starts as zeros and has an item per slot of the device.
+    pub fn new(table: Table<AtomicU64>) -> Self {
+        Self(table)
+    }
+}
+
+impl ChecksumStore for TableStore {
+    fn get(&self, slot: Slot) -> Checksum {
+        Checksum(self.0[slot.index()].load(Relaxed))
+    }
+
+    fn set(&self, slot: Slot, checksum: Checksum) {
+        self.0[slot.index()].store(checksum.0, Relaxed);
+    }
+}
+
+/// A device whose reads are verified.
+#[derive(Debug)]
+pub struct Checksummed {
+    inner: Arc<dyn SwapDevice>,
+    keeper: Keeper,
+}
+
+impl Checksummed {
+    /// Verifies what `inner` returns. `seed` is random and belongs to `store`: who shares the store
+    /// uses the same.
+    pub fn new(inner: Arc<dyn SwapDevice>, store: Arc<dyn ChecksumStore>, seed: u64) -> Self {
+        Self { inner, keeper: Keeper { store, seed } }
+    }
+}
+
+impl SwapDevice for Checksummed {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
+        self.inner.grow(slots)
+    }
+
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+        Ok(Box::new(VerifyingQueue {
+            inner: self.inner.open_queue(depth)?,
+            keeper: self.keeper.clone(),
+            name: self.info().name.clone(),
+            flights: Aside::default(),
+        }))
+    }
+
+    fn holds(&self, slot: Slot, page: &[u8]) -> bool {
+        self.keeper.knows(slot, page)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Keeper {
+    store: Arc<dyn ChecksumStore>,
+    seed: u64,
+}
+
+impl Keeper {
+    fn sum(&self, page: &[u8]) -> Checksum {
+        Checksum::of(page, self.seed)
+    }
+
+    fn knows(&self, slot: Slot, page: &[u8]) -> bool {
+        match self.store.get(slot) {
+            Checksum::NONE => false,
+            known => known == self.sum(page),
+        }
+    }
+}
+
+struct VerifyingQueue {
+    inner: Box<dyn IoQueue>,
+    keeper: Keeper,
+    name: String,
+    flights: Aside<Flight>,
+}
+
+/// A request under way: the submitter's tag, and the checksums of what is being written.
+struct Flight {
+    tag: u64,
+    slot: Slot,
+    sums: Vec<Checksum>,
+}
+
+impl Flight {
+    fn writes_into(&self, slot: Slot, pages: usize) -> bool {
+        let (start, other) = (self.slot.index(), slot.index());
+        start < other + pages && other < start + self.sums.len()
+    }
+}
+
+impl VerifyingQueue {
+    /// The pages' checksums; their slots' are unknown from now on.
+    fn begin_write(&self, request: &IoRequest) -> Vec<Checksum> {
+        let (slot, pages) = (request.slot, request.pages.len());
+        debug_assert!(
+            !self.flights.iter().any(|flight| flight.writes_into(slot, pages)),
+            "slot {slot} is written while a write of it is under way"
+        );
+        for index in 0..pages {
+            self.keeper.store.set(slot.plus(index), Checksum::NONE);
+        }
+        request.pages.iter().map(|page| self.keeper.sum(page)).collect()
+    }
+
+    fn finish(&mut self, completion: &mut Completion) {
+        let flight = self.flights.take(completion.request.tag);
+        completion.request.tag = flight.tag;
+        match completion.request.op {
+            IoOp::Read => self.verify(completion),
+            IoOp::Write => self.record(completion, &flight.sums),
+        }
+    }
+
+    fn verify(&self, completion: &mut Completion) {
+        let Completion { request, failures } = completion;
+        for (index, page) in request.pages.iter().enumerate() {
+            let slot = request.slot.plus(index);
+            if !has_failed(failures, index) && !self.keeper.knows(slot, page) {
+                let error = DeviceError::Checksum { name: self.name.clone(), slot };
+                failures.push(PageFailure { index, error });
+            }
+        }
+    }
+
+    fn record(&self, completion: &Completion, sums: &[Checksum]) {
+        for (index, &sum) in sums.iter().enumerate() {
+            if !has_failed(&completion.failures, index) {
+                self.keeper.store.set(completion.request.slot.plus(index), sum);
+            }
+        }
+    }
+}
+
+fn has_failed(failures: &[PageFailure], index: usize) -> bool {
+    failures.iter().any(|failure| failure.index == index)
+}
+
+impl IoQueue for VerifyingQueue {
+    fn submit(&mut self, mut request: IoRequest) {
+        let sums = match request.op {
+            IoOp::Read => Vec::new(),
+            IoOp::Write => self.begin_write(&request),
+        };
+        let flight = Flight { tag: request.tag, slot: request.slot, sums };
+        request.tag = self.flights.put(flight);
+        self.inner.submit(request);
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        let first = done.len();
+        self.inner.reap(done);
+        for completion in &mut done[first..] {
+            self.finish(completion);
+        }
+    }
+
+    fn wait(&mut self) {
+        self.inner.wait();
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.poll_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faulty::{FaultPlan, Faults, Faulty};
+    use crate::testing::{Pages, ram, read, write};
+
+    const SEED: u64 = 42;
+
+    fn store(slots: usize) -> Arc<TableStore> {
+        Arc::new(TableStore::new(Table::on_heap(slots, || AtomicU64::new(0))))
+    }
+
+    fn over(inner: Arc<dyn SwapDevice>) -> (Arc<TableStore>, Checksummed) {
+        let store = store(inner.info().slots_max as usize);
+        (store.clone(), Checksummed::new(inner, store, SEED))
+    }
+
+    fn bad_slots(completion: &Completion) -> Vec<u32> {
+        let slot_of = |failure: &PageFailure| match failure.error {
+            DeviceError::Checksum { slot, .. } => {
+                assert_eq!(slot, completion.request.slot.plus(failure.index));
+                slot.0
+            }
+            ref other => panic!("{other}"),
+        };
+        completion.failures.iter().map(slot_of).collect()
+    }
+
+    #[test]
+    fn checksums_have_56_bits_and_are_never_none() {
+        let page = [7; 4096];
+        let sums: Vec<_> = (0..1000).map(|seed| Checksum::of(&page, seed)).collect();
+        assert!(sums.iter().all(|sum| *sum != Checksum::NONE && sum.0 >> CHECKSUM_BITS == 0));
+        assert_ne!(sums[0], sums[1], "the seed matters");
+        assert_ne!(sums[0], Checksum::of(&[8; 4096], 0), "the page matters");
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_held() {
+        let (_, device) = over(ram(16));
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(3);
+        let mut buffers = pages.filled(0..3, 9);
+        buffers[1].fill(8);
+        let written = write(&mut *queue, Slot(5), buffers);
+        assert!(written.failures.is_empty());
+        assert_eq!(written.request.tag, 5, "the submitter's tag comes back");
+        assert!(device.holds(Slot(6), &written.request.pages[1]));
+        assert!(!device.holds(Slot(7), &written.request.pages[1]), "another slot");
+        assert!(!device.holds(Slot(9), &written.request.pages[1]), "a slot never written");
+        assert!(read(&mut *queue, Slot(5), written.request.pages).failures.is_empty());
+    }
+
+    #[test]
+    fn what_was_never_written_cannot_be_read() {
+        let (_, device) = over(ram(16));
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(2);
+        assert_eq!(bad_slots(&read(&mut *queue, Slot(3), pages.filled(0..2, 0))), [3, 4]);
+    }
+
+    #[test]
+    fn a_slot_changed_behind_our_back_is_found_and_the_others_are_not_blamed() {
+        let inner = ram(16);
+        let (_, device) = over(inner.clone());
+        let (mut plain, mut queue) = (inner.open_queue(4).unwrap(), device.open_queue(4).unwrap());
+        let pages = Pages::new(4);
+        let written = write(&mut *queue, Slot(0), pages.filled(0..3, 1));
+        write(&mut *plain, Slot(1), pages.filled(3..4, 2));
+        assert_eq!(bad_slots(&read(&mut *queue, Slot(0), written.request.pages)), [1]);
+    }
+
+    #[test]
+    fn garbage_from_the_device_is_found() {
+        let plan = Arc::new(FaultPlan::new(Faults { garble_read: Some(1), ..Faults::default() }));
+        let (_, device) = over(Arc::new(Faulty::new(ram(16), plan)));
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(2);
+        let mut buffers = write(&mut *queue, Slot(4), pages.filled(0..2, 1)).request.pages;
+        for expected in [&[][..], &[4, 5], &[]] {
+            let completion = read(&mut *queue, Slot(4), buffers);
+            assert_eq!(bad_slots(&completion), expected);
+            buffers = completion.request.pages;
+        }
+    }
+
+    #[test]
+    fn a_failed_write_leaves_nothing_known_of_its_slots() {
+        let plan = Arc::new(FaultPlan::new(Faults { fail_write: Some(1), ..Faults::default() }));
+        let (store, device) = over(Arc::new(Faulty::new(ram(16), plan)));
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(1);
+        let first = write(&mut *queue, Slot(2), pages.filled(0..1, 1)).request.pages;
+        assert!(device.holds(Slot(2), &first[0]));
+        let second = write(&mut *queue, Slot(2), first);
+        assert_eq!(second.failures.len(), 1);
+        assert_eq!(store.get(Slot(2)), Checksum::NONE);
+        assert_eq!(bad_slots(&read(&mut *queue, Slot(2), second.request.pages)), [2]);
+    }
+
+    #[test]
+    fn nothing_is_vouched_for_while_a_write_is_under_way() {
+        let (store, device) = over(ram(16));
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(1);
+        let buffers = write(&mut *queue, Slot(2), pages.filled(0..1, 1)).request.pages;
+        queue.submit(IoRequest { op: IoOp::Write, slot: Slot(2), pages: buffers, tag: 0 });
+        assert_eq!(store.get(Slot(2)), Checksum::NONE, "submitted and not reaped");
+        queue.reap(&mut Vec::new());
+        assert_ne!(store.get(Slot(2)), Checksum::NONE);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "a write of it is under way")]
+    fn writing_a_slot_twice_at_once_is_a_bug() {
+        let (_, device) = over(ram(16));
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(3);
+        for (slot, places) in [(2, 0..2), (3, 2..3)] {
+            let pages = pages.filled(places, 1);
+            queue.submit(IoRequest { op: IoOp::Write, slot: Slot(slot), pages, tag: 0 });
+        }
+    }
+}

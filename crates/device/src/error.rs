@@ -1,0 +1,204 @@
+//! What can go wrong with a swap device.
+//!
+//! Owns: one enum for the layer, and the words the user reads.
+//! Invariants: a message is one line and says what failed, with which value, and what to do. Every
+//! error can be cloned, because one failed transfer is the failure of each of its pages.
+//! Not here: what a failure means for a page (`engine`).
+
+use crate::IoOp;
+use crate::header::HeaderError;
+use overspill_base::{Bytes, Slot};
+use rustix::io::Errno;
+
+/// Why a device cannot be had, or what it did to a page.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// A size nobody can read.
+    #[error("bad size `{text}`: write a number and K, M, G or T (binary multiples), as in 512M")]
+    BadSize {
+        /// What was written.
+        text: String,
+    },
+
+    /// A swap specification nobody can read.
+    #[error("bad swap specification `{text}`: {reason}")]
+    BadSpec {
+        /// What was written.
+        text: String,
+        /// What is wrong with it and how it should read.
+        reason: String,
+    },
+
+    /// The system refused something on the way to an open device.
+    #[error("cannot {action} {name}: {errno}; {}", open_remedy(*.errno))]
+    Open {
+        /// The device.
+        name: String,
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// What the system said.
+        errno: Errno,
+    },
+
+    /// The path names something that cannot be swapped to this way.
+    #[error("{name} is {what}")]
+    Unsupported {
+        /// The path.
+        name: String,
+        /// What it is, and what to name instead.
+        what: &'static str,
+    },
+
+    /// Somebody else has the device.
+    #[error("{name} is busy: {user}")]
+    Busy {
+        /// The device.
+        name: String,
+        /// Who has it, and what to do about that.
+        user: &'static str,
+    },
+
+    /// A file with content of its own, which swapping would destroy.
+    #[error(
+        "{name} holds {found} and swapping to it would destroy that; name another path, make it \
+         a swap area with `mkswap {name}`, or insist with --force"
+    )]
+    HoldsData {
+        /// The file.
+        name: String,
+        /// What its first bytes look like.
+        found: &'static str,
+    },
+
+    /// A block device without a swap header.
+    #[error(
+        "{name} is no swap area but holds {found}; if that may be destroyed, make it one with \
+         `mkswap {name}` or insist with --force"
+    )]
+    NotASwapArea {
+        /// The device.
+        name: String,
+        /// What its first bytes look like.
+        found: &'static str,
+    },
+
+    /// A swap header that cannot be honoured.
+    #[error("{name} has a swap header, but {reason}; make a new one with `mkswap {name}`")]
+    BadHeader {
+        /// The device.
+        name: String,
+        /// What is wrong with the header.
+        reason: HeaderError,
+    },
+
+    /// Not worth swapping to.
+    #[error(
+        "{name} has room for {size} only, a swap area needs {least}; give it a larger size or \
+         name another place with --swap file:PATH:SIZE"
+    )]
+    TooSmall {
+        /// The device.
+        name: String,
+        /// What it has.
+        size: Bytes,
+        /// What it would need.
+        least: Bytes,
+    },
+
+    /// The system refused a queue to a thread.
+    #[error("cannot set up an I/O queue for {name}: {errno}; raise `ulimit -n` or use fewer CPUs")]
+    Queue {
+        /// The device.
+        name: String,
+        /// What the system said.
+        errno: Errno,
+    },
+
+    /// No space left, in the device or in the file system under it.
+    #[error(
+        "{name} is full (at most {size}): raise --swap-size, make room on its file system, or add \
+         swap elsewhere with --swap file:PATH:SIZE"
+    )]
+    Full {
+        /// The device.
+        name: String,
+        /// What it may ever hold.
+        size: Bytes,
+    },
+
+    /// The device reported an error.
+    #[error("{op} at slot {slot} of {name} failed: {errno}; look for the device in the kernel log")]
+    Io {
+        /// The device.
+        name: String,
+        /// Which way the pages went.
+        op: IoOp,
+        /// The request's first slot.
+        slot: Slot,
+        /// What the system said.
+        errno: Errno,
+    },
+
+    /// The device ended before the request did.
+    #[error(
+        "{op} at slot {slot} of {name} ended early: something has truncated it; leave it alone"
+    )]
+    Short {
+        /// The device.
+        name: String,
+        /// Which way the pages went.
+        op: IoOp,
+        /// The request's first slot.
+        slot: Slot,
+    },
+
+    /// A slot does not hold what was written to it.
+    #[error(
+        "slot {slot} of {name} does not hold what was written there: the device lost or changed \
+         it; test the device before swapping to it again"
+    )]
+    Checksum {
+        /// The device.
+        name: String,
+        /// The slot.
+        slot: Slot,
+    },
+}
+
+fn open_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR => "check the path; its directory must exist",
+        Errno::ACCESS | Errno::PERM => "you need the right to read and write it",
+        Errno::ROFS => "name a place that is mounted for writing",
+        Errno::MFILE | Errno::NFILE => "raise `ulimit -n`",
+        Errno::FBIG => "give a SIZE that its file system can hold",
+        _ => "name another place with --swap file:PATH:SIZE",
+    }
+}
+
+/// True if `errno` says that there is no space for more.
+pub(crate) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::FBIG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_device_names_itself_its_size_and_the_flags() {
+        let error = DeviceError::Full { name: "/swap".into(), size: Bytes(64 << 20) };
+        let text = error.to_string();
+        for part in ["/swap", "64 MiB", "--swap-size", "file:PATH:SIZE"] {
+            assert!(text.contains(part), "`{part}` in {text}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_system_keeps_its_words_and_gets_advice() {
+        let error = DeviceError::Open { name: "/nix".into(), action: "open", errno: Errno::NOENT };
+        let text = error.to_string();
+        assert!(text.starts_with("cannot open /nix: No such file"), "{text}");
+        assert!(text.ends_with("must exist"), "{text}");
+    }
+}

@@ -1,0 +1,158 @@
+//! What the system says about files, devices and itself.
+//!
+//! Owns: the readers of `/proc/swaps`, of the block queues in sysfs, of file system statistics and
+//! limits.
+//! Invariants: a fact that cannot be read is answered the way that costs least: not rotational, not
+//! in use, not in memory, unlimited.
+//! Not here: what follows from the facts ([`super::open`], [`super::drive`]).
+
+use overspill_base::Bytes;
+use rustix::fs::{
+    CWD, FileType, IFlags, Mode, OFlags, Stat, fstatfs, fstatvfs, ioctl_getflags, ioctl_setflags,
+    major, minor, openat, stat,
+};
+use rustix::io::{Errno, read, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+const GIB: u64 = 1 << 30;
+
+/// True if the kernel itself swaps to the file or block device `what`.
+pub(super) fn is_live_swap(what: &Stat) -> bool {
+    let swaps = read_small(Path::new("/proc/swaps")).unwrap_or_default();
+    swap_paths(&swaps).iter().filter_map(|path| stat(path).ok()).any(|swap| same(&swap, what))
+}
+
+fn same(a: &Stat, b: &Stat) -> bool {
+    let block = |s: &Stat| FileType::from_raw_mode(s.st_mode) == FileType::BlockDevice;
+    match (block(a), block(b)) {
+        (true, true) => a.st_rdev == b.st_rdev,
+        (false, false) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
+        _ => false,
+    }
+}
+
+/// The first column of `/proc/swaps`, without its head, blanks restored.
+fn swap_paths(table: &[u8]) -> Vec<PathBuf> {
+    let lines = table.split(|&byte| byte == b'\n').skip(1);
+    lines
+        .filter_map(|line| line.split(|byte| b" \t".contains(byte)).next())
+        .filter(|path| !path.is_empty())
+        .map(|path| PathBuf::from(OsString::from_vec(unescape(path))))
+        .collect()
+}
+
+/// Turns `\040` and its like back into bytes.
+fn unescape(mut text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    while let [first, rest @ ..] = text {
+        let octal = rest.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (first, byte) {
+            (b'\\', Some(byte)) => {
+                plain.push(byte);
+                text = &rest[3..];
+            }
+            _ => {
+                plain.push(*first);
+                text = rest;
+            }
+        }
+    }
+    plain
+}
+
+/// True if the disk with device number `dev` has to seek. A partition's queue is its disk's; the
+/// made-up numbers of file systems such as btrfs and NFS have none.
+pub(super) fn is_rotational(dev: u64) -> bool {
+    let dir = format!("/sys/dev/block/{}:{}", major(dev), minor(dev));
+    ["queue/rotational", "../queue/rotational"]
+        .iter()
+        .find_map(|queue| read_small(&Path::new(&dir).join(queue)).ok())
+        .is_some_and(|flag| flag.starts_with(b"1"))
+}
+
+/// True if `fd` lives in memory: a memfd, or a file on tmpfs.
+pub(super) fn is_in_memory(fd: impl AsFd) -> bool {
+    fstatfs(fd).is_ok_and(|fs| fs.f_type as u32 == TMPFS_MAGIC)
+}
+
+/// How much of the file system under `fd` a swap file may take when nobody says how much.
+///
+/// # Errors
+/// What fstatvfs says.
+pub(super) fn spare_room(fd: impl AsFd) -> Result<Bytes, Errno> {
+    let fs = fstatvfs(fd)?;
+    Ok(spare(fs.f_bavail * fs.f_frsize, fs.f_blocks * fs.f_frsize))
+}
+
+/// Leaves 5 % of the file system or 1 GiB, whichever is more, to others; half of what is free if
+/// that is less.
+fn spare(free: u64, total: u64) -> Bytes {
+    let reserve = (total / 20).max(GIB).min(free / 2);
+    Bytes(free - reserve)
+}
+
+/// The largest file this process may write; to go beyond it would raise SIGXFSZ.
+pub(super) fn file_size_limit() -> Bytes {
+    Bytes(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX))
+}
+
+/// Asks that writes go to the space that was reserved. Only btrfs knows how not to; elsewhere the
+/// flag is refused, and nothing is lost.
+pub(super) fn write_in_place(fd: impl AsFd) {
+    if let Ok(flags) = ioctl_getflags(&fd) {
+        let _ = ioctl_setflags(&fd, flags | IFlags::NOCOW);
+    }
+}
+
+/// A file under `/proc` or `/sys`.
+fn read_small(path: &Path) -> Result<Vec<u8>, Errno> {
+    let fd = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        match retry_on_intr(|| read(&fd, &mut chunk))? {
+            0 => return Ok(text),
+            len => text.extend_from_slice(&chunk[..len]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swaps_are_read_with_their_blanks() {
+        let table = b"Filename\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+            /dev/sda2                               partition\t1000\t\t0\t\t-2\n\
+            /my\\040swap\\134x\t\t\tfile\t\t1000\t\t0\t\t-3\n";
+        assert_eq!(swap_paths(table), [Path::new("/dev/sda2"), Path::new("/my swap\\x")]);
+        assert!(swap_paths(b"Filename Type\n").is_empty());
+        assert!(swap_paths(b"").is_empty());
+    }
+
+    #[test]
+    fn others_keep_some_room() {
+        // A large disk keeps 5 %, a small one 1 GiB, a nearly full one half of its rest.
+        assert_eq!(spare(500 * GIB, 1000 * GIB), Bytes(450 * GIB));
+        assert_eq!(spare(8 * GIB, 10 * GIB), Bytes(7 * GIB));
+        assert_eq!(spare(GIB, 10 * GIB), Bytes(GIB / 2));
+        assert_eq!(spare(0, 10 * GIB), Bytes(0));
+    }
+
+    #[test]
+    fn a_file_is_the_same_under_two_paths() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        std::fs::write(&one, "x").unwrap();
+        std::fs::hard_link(&one, &two).unwrap();
+        assert!(same(&stat(&one).unwrap(), &stat(&two).unwrap()));
+        assert!(!same(&stat(&one).unwrap(), &stat(dir.path()).unwrap()));
+    }
+}

@@ -1,0 +1,176 @@
+//! Files, block devices and memory as swap devices.
+//!
+//! Owns: an open file descriptor, what is known about the storage behind it, and the choice of how
+//! to drive it. `open` finds out what is at a path and refuses what must not be overwritten,
+//! `growth` reserves space, `drive` picks between `uring` and `positioned` I/O, and
+//! `transfer` is the bookkeeping both share.
+//! Invariants: no data that was not meant for swap is overwritten unless the user insists. A file we
+//! create has lost its name before the first page is written, so nothing is left behind, whatever
+//! kills us. A device never shrinks.
+//! Not here: which slots are in use; discarding them.
+//! Rejected: O_SYNC and fsync, because swap does not outlive its process; locks around growing,
+//! because reserving the same space twice is harmless, also when another process does it.
+
+mod drive;
+mod facts;
+mod growth;
+mod open;
+mod positioned;
+mod probe;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod uring;
+
+use crate::error::{DeviceError, is_full};
+use crate::spec::SwapKind;
+use crate::{DeviceInfo, IoQueue, SwapDevice};
+use drive::Driver;
+use growth::Growth;
+use overspill_base::{Bytes, Slot};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use transfer::Target;
+
+/// What the user may say beside the place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// The most a file may grow to where the place names no size (`--swap-size`). By default the
+    /// space its file system has free, less 5 % of the file system or 1 GiB, whichever is more, but
+    /// never less than half of what is free.
+    pub swap_size: Option<Bytes>,
+    /// Overwrite files and block devices that are no swap areas (`--force`).
+    pub force: bool,
+}
+
+/// All that another process must know to use the same device through a descriptor of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// How messages call it.
+    pub name: String,
+    /// Slots it may ever have.
+    pub slots_max: u32,
+    /// Slots that must never be used.
+    pub reserved: Vec<u32>,
+    /// True where a seek costs.
+    pub rotational: bool,
+    /// True if space is to be reserved before it is written.
+    pub grows: bool,
+    /// What the user should know about the storage, one line each.
+    pub notes: Vec<String>,
+}
+
+/// What is tried before the plain way. Tests switch each off, to walk the other path on any machine.
+#[derive(Clone, Copy, Debug)]
+struct Features {
+    tmpfile: bool,
+    fallocate: bool,
+    direct: bool,
+    uring: bool,
+}
+
+impl Features {
+    const ALL: Self = Self { tmpfile: true, fallocate: true, direct: true, uring: true };
+}
+
+/// A file, block device or memory used as swap.
+///
+/// Dropping it closes it; a file without a name is gone then, unless another process still has it.
+#[derive(Debug)]
+pub struct FileDevice {
+    target: Arc<Target>,
+    attachment: Attachment,
+    info: DeviceInfo,
+    growth: Growth,
+    driver: Driver,
+}
+
+impl FileDevice {
+    /// Opens the place `kind` names, creating what is to be created. Blocks on the file system.
+    ///
+    /// # Errors
+    /// * [`DeviceError::Open`] with the system's reason.
+    /// * [`DeviceError::Busy`], [`HoldsData`](DeviceError::HoldsData),
+    ///   [`NotASwapArea`](DeviceError::NotASwapArea), [`BadHeader`](DeviceError::BadHeader) or
+    ///   [`Unsupported`](DeviceError::Unsupported) for what must not be swapped to.
+    /// * [`DeviceError::TooSmall`] or [`DeviceError::Full`] where there is no room.
+    pub fn open(kind: &SwapKind, options: &OpenOptions) -> Result<Self, DeviceError> {
+        Self::open_with(kind, options, Features::ALL)
+    }
+
+    fn open_with(
+        kind: &SwapKind,
+        options: &OpenOptions,
+        features: Features,
+    ) -> Result<Self, DeviceError> {
+        let (fd, attachment) = open::open(kind, options, features)?;
+        Ok(Self::new(fd, attachment, features))
+    }
+
+    /// The device another process opened, through `fd`: inherited, received, or opened for reading
+    /// and writing at `/proc/PID/fd/N`. Nothing is checked again. A lock on a file the user named
+    /// lasts as long as a copy of the *first* descriptor.
+    ///
+    /// # Errors
+    /// [`DeviceError::Open`] with EBADF if `fd` is not open for reading and writing.
+    pub fn attach(fd: OwnedFd, attachment: Attachment) -> Result<Self, DeviceError> {
+        let mode = fcntl_getfl(&fd).map(|flags| flags & OFlags::RWMODE);
+        if mode == Ok(OFlags::RDWR) {
+            return Ok(Self::new(fd, attachment, Features::ALL));
+        }
+        let errno = mode.err().unwrap_or(Errno::BADF);
+        Err(DeviceError::Open { name: attachment.name, action: "attach to", errno })
+    }
+
+    /// What [`attach`](Self::attach) needs beside a descriptor.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    fn new(fd: OwnedFd, attachment: Attachment, features: Features) -> Self {
+        let (driver, how) = drive::choose(&fd, features);
+        let mut notes = attachment.notes.clone();
+        notes.push(how);
+        let info = DeviceInfo {
+            name: attachment.name.clone(),
+            slots_max: attachment.slots_max,
+            reserved: attachment.reserved.iter().copied().map(Slot).collect(),
+            rotational: attachment.rotational,
+            notes,
+        };
+        let growth = Growth::new(attachment.slots_max, attachment.grows);
+        let target = Arc::new(Target::new(fd, &info));
+        Self { target, attachment, info, growth, driver }
+    }
+}
+
+impl AsFd for FileDevice {
+    /// The descriptor to hand to another process; see [`FileDevice::attach`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.target.as_fd()
+    }
+}
+
+impl SwapDevice for FileDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
+        self.growth.reach(&self.target, slots).map_err(|errno| {
+            let name = self.info.name.clone();
+            if is_full(errno) {
+                DeviceError::Full { name, size: Bytes::of_pages(self.info.slots_max.into()) }
+            } else {
+                DeviceError::Open { name, action: "reserve space in", errno }
+            }
+        })
+    }
+
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+        drive::open_queue(self.driver, &self.target, depth)
+    }
+}

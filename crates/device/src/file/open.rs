@@ -1,0 +1,306 @@
+//! From the place the user named to an open file that may be overwritten.
+//!
+//! Owns: the rules of what is created, what is accepted, and what is refused.
+//! Invariants: a file with content, a mounted, swapped-to or otherwise used block device is refused
+//! before anything is written; so is a device without a swap header unless the user insists, and
+//! then its first page is still left alone. A file we create has mode 0600 and loses its name at once.
+//! Not here: how to read and write it ([`super::drive`]).
+
+use super::facts::{self, spare_room};
+use super::{Attachment, Features, OpenOptions, growth, probe};
+use crate::error::{DeviceError, is_full};
+use crate::header::{HeaderError, SwapHeader};
+use crate::spec::SwapKind;
+use overspill_base::{Bytes, PAGE_SIZE};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, flock, fstat,
+    ftruncate, memfd_create, openat, seek, stat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::getpid;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// As few slots as mkswap accepts. Smaller sizes are slips: `ram:64` for `ram:64M`.
+const LEAST_SLOTS: u32 = 10;
+
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
+
+type Opened = Result<(OwnedFd, Attachment), DeviceError>;
+
+/// Opens the place `kind` names and reserves its first slots. For errors see
+/// [`FileDevice::open`](super::FileDevice::open).
+pub(super) fn open(kind: &SwapKind, options: &OpenOptions, features: Features) -> Opened {
+    match kind {
+        SwapKind::Default => unlinked_in(&default_directory(), options.swap_size, features),
+        SwapKind::File { path, size } => {
+            file(path, size.or(options.swap_size), options.force, features)
+        }
+        SwapKind::Block { path } => block(path, options.force),
+        SwapKind::Ram { size } => memory(*size),
+    }
+}
+
+fn default_directory() -> PathBuf {
+    match std::env::var_os("TMPDIR") {
+        Some(directory) if !directory.is_empty() => directory.into(),
+        _ => "/var/tmp".into(),
+    }
+}
+
+fn file(path: &Path, limit: Option<Bytes>, force: bool, features: Features) -> Opened {
+    let name = path.display().to_string();
+    let stat = match stat(path) {
+        Err(Errno::NOENT) => {
+            let fd = create_unlinked(path).map_err(refused(&name, "create"))?;
+            return grown_from_nothing(fd, name, limit, features);
+        }
+        other => other.map_err(refused(&name, "open"))?,
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => unlinked_in(path, limit, features),
+        FileType::RegularFile => existing(path, limit, force, features),
+        FileType::BlockDevice => {
+            let what = "a block device: name it as block:PATH instead of file:PATH";
+            Err(DeviceError::Unsupported { name, what })
+        }
+        _ => {
+            let what = "neither a file nor a directory: name one of these";
+            Err(DeviceError::Unsupported { name, what })
+        }
+    }
+}
+
+/// A file without a name in `directory`.
+fn unlinked_in(directory: &Path, limit: Option<Bytes>, features: Features) -> Opened {
+    let name = format!("swap file in {}", directory.display());
+    let refused = refused(&name, "create a");
+    let flags = READ_WRITE | OFlags::TMPFILE | OFlags::EXCL;
+    let fd = match openat(CWD, directory, flags, PRIVATE) {
+        Ok(fd) if features.tmpfile => fd,
+        // Refusals mean that the file system knows no O_TMPFILE; some say so as EISDIR.
+        Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            create_unlinked(&unused_path(directory)).map_err(refused)?
+        }
+        Err(errno) => return Err(refused(errno)),
+    };
+    grown_from_nothing(fd, name, limit, features)
+}
+
+/// A path nobody uses; should somebody be faster, creating it fails.
+fn unused_path(directory: &Path) -> PathBuf {
+    let stem = format!(".overspill-{}", getpid());
+    (0..u32::MAX)
+        .map(|n| directory.join(format!("{stem}-{n}")))
+        .find(|path| stat(path).is_err())
+        .expect("fewer than 2^32 swap files of one process")
+}
+
+fn create_unlinked(path: &Path) -> Result<OwnedFd, Errno> {
+    let fd = openat(CWD, path, READ_WRITE | OFlags::CREATE | OFlags::EXCL, PRIVATE)?;
+    unlinkat(CWD, path, AtFlags::empty())?;
+    Ok(fd)
+}
+
+/// An empty file that grows up to `limit`, or to what its file system can spare.
+fn grown_from_nothing(
+    fd: OwnedFd,
+    name: String,
+    limit: Option<Bytes>,
+    features: Features,
+) -> Opened {
+    facts::write_in_place(&fd);
+    let size = match limit {
+        Some(size) => size,
+        None => spare_room(&fd).map_err(refused(&name, "see the free space of"))?,
+    };
+    regular(fd, named(name, size.min(facts::file_size_limit())), features)
+}
+
+/// A file the user made: a swap area, or empty.
+fn existing(path: &Path, limit: Option<Bytes>, force: bool, features: Features) -> Opened {
+    let name = path.display().to_string();
+    let fd = openat(CWD, path, READ_WRITE, Mode::empty()).map_err(refused(&name, "open"))?;
+    let stat = fstat(&fd).map_err(refused(&name, "open"))?;
+    if facts::is_live_swap(&stat) {
+        return Err(live_swap(name));
+    }
+    lock(&fd, &name)?;
+    if stat.st_size == 0 {
+        return grown_from_nothing(fd, name, limit, features);
+    }
+    let size = Bytes(stat.st_size as u64);
+    let area = match read_header(&fd, &name, size)? {
+        Ok(header) if !header.bad_pages.is_empty() => {
+            let reason = HeaderError::BadPagesInFile;
+            return Err(DeviceError::BadHeader { name, reason });
+        }
+        Ok(header) => Attachment {
+            slots_max: header.slots().min(slots_in(limit.unwrap_or(size))),
+            ..with_header(name, size)
+        },
+        Err(_) if force => with_header(name, limit.unwrap_or(size)),
+        Err(HeaderError::NoMagic) => {
+            let found = probe::describe(&fd).map_err(refused(&name, "read"))?;
+            return Err(DeviceError::HoldsData { name, found });
+        }
+        Err(reason) => return Err(DeviceError::BadHeader { name, reason }),
+    };
+    regular(fd, area, features)
+}
+
+fn block(path: &Path, force: bool) -> Opened {
+    let name = path.display().to_string();
+    let stat = stat(path).map_err(refused(&name, "open"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
+        let what = "no block device: name a file or directory as file:PATH";
+        return Err(DeviceError::Unsupported { name, what });
+    }
+    if facts::is_live_swap(&stat) {
+        return Err(live_swap(name));
+    }
+    let fd = open_exclusively(path, &name)?;
+    let size = Bytes(seek(&fd, SeekFrom::End(0)).map_err(refused(&name, "find the size of"))?);
+    let area = match read_header(&fd, &name, size)? {
+        Ok(header) => Attachment {
+            slots_max: header.slots(),
+            reserved: std::iter::once(0).chain(header.bad_pages.iter().map(|bad| bad.0)).collect(),
+            ..with_header(name, size)
+        },
+        Err(_) if force => with_header(name, size),
+        Err(HeaderError::NoMagic) => {
+            let found = probe::describe(&fd).map_err(refused(&name, "read"))?;
+            return Err(DeviceError::NotASwapArea { name, found });
+        }
+        Err(reason) => return Err(DeviceError::BadHeader { name, reason }),
+    };
+    large_enough(&area)?;
+    Ok((fd, Attachment { rotational: facts::is_rotational(stat.st_rdev), ..area }))
+}
+
+/// O_EXCL on a block device keeps out, and is kept out by, mounts, swapon, volume managers and
+/// every other O_EXCL; so it is also what keeps two of us apart.
+fn open_exclusively(path: &Path, name: &str) -> Result<OwnedFd, DeviceError> {
+    openat(CWD, path, READ_WRITE | OFlags::EXCL, Mode::empty()).map_err(|errno| match errno {
+        Errno::BUSY => DeviceError::Busy {
+            name: name.to_owned(),
+            user: "it is mounted, part of a volume, or another program's; release it there first",
+        },
+        errno => refused(name, "open")(errno),
+    })
+}
+
+fn memory(size: Bytes) -> Opened {
+    let area = named("ram".to_owned(), size);
+    large_enough(&area)?;
+    let refused = refused(&area.name, "set up");
+    let fd = memfd_create("overspill", MemfdFlags::CLOEXEC).map_err(&refused)?;
+    ftruncate(&fd, Bytes::of_pages(area.slots_max.into()).0).map_err(&refused)?;
+    Ok((fd, area))
+}
+
+/// The common end of all regular files: first slots reserved, storage looked at.
+fn regular(fd: OwnedFd, mut area: Attachment, features: Features) -> Opened {
+    large_enough(&area)?;
+    let stat = fstat(&fd).map_err(refused(&area.name, "open"))?;
+    area.rotational = facts::is_rotational(stat.st_dev);
+    if facts::is_in_memory(&fd) {
+        area.notes.push("its file system is in memory (tmpfs): name a directory on disk".into());
+    }
+    let first = if features.fallocate {
+        growth::reserve(&fd, 0, LEAST_SLOTS)
+    } else {
+        Err(Errno::OPNOTSUPP)
+    };
+    match first {
+        Ok(()) => area.grows = true,
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => extend_unreserved(&fd, &mut area)?,
+        Err(errno) if is_full(errno) => {
+            let size = Bytes::of_pages(area.slots_max.into());
+            return Err(DeviceError::Full { name: area.name, size });
+        }
+        Err(errno) => return Err(refused(&area.name, "reserve space in")(errno)),
+    }
+    Ok((fd, area))
+}
+
+/// Gives the file its full length at once, without space behind it.
+fn extend_unreserved(fd: &OwnedFd, area: &mut Attachment) -> Result<(), DeviceError> {
+    let refused = refused(&area.name, "extend");
+    let length = Bytes::of_pages(area.slots_max.into()).0;
+    if (fstat(fd).map_err(&refused)?.st_size as u64) < length {
+        ftruncate(fd, length).map_err(&refused)?;
+    }
+    area.notes.push("its file system cannot reserve space: it may fill up before its limit".into());
+    Ok(())
+}
+
+fn named(name: String, size: Bytes) -> Attachment {
+    Attachment {
+        name,
+        slots_max: slots_in(size),
+        reserved: Vec::new(),
+        rotational: false,
+        grows: false,
+        notes: Vec::new(),
+    }
+}
+
+/// An area whose first page is, or passes for, a header.
+fn with_header(name: String, size: Bytes) -> Attachment {
+    Attachment { reserved: vec![0], ..named(name, size) }
+}
+
+/// Whole slots in `size`; what 32 bits cannot number is left unused.
+fn slots_in(size: Bytes) -> u32 {
+    u32::try_from(size.pages_floor()).unwrap_or(u32::MAX)
+}
+
+/// The outer error is the system's, the inner one the header's.
+fn read_header(
+    fd: &OwnedFd,
+    name: &str,
+    size: Bytes,
+) -> Result<Result<SwapHeader, HeaderError>, DeviceError> {
+    let start = probe::read_start(fd, PAGE_SIZE).map_err(refused(name, "read the header of"))?;
+    let Ok(page) = <&[u8; PAGE_SIZE]>::try_from(&start[..]) else {
+        return Ok(Err(HeaderError::NoMagic));
+    };
+    let pages = size.pages_floor();
+    Ok(SwapHeader::parse(page).and_then(|header| {
+        if u64::from(header.last_page) < pages {
+            Ok(header)
+        } else {
+            Err(HeaderError::PastEnd { last_page: header.last_page, pages })
+        }
+    }))
+}
+
+fn large_enough(area: &Attachment) -> Result<(), DeviceError> {
+    let pages = |n: u32| Bytes::of_pages(n.into());
+    if area.slots_max < LEAST_SLOTS {
+        let (size, least) = (pages(area.slots_max), pages(LEAST_SLOTS));
+        return Err(DeviceError::TooSmall { name: area.name.clone(), size, least });
+    }
+    Ok(())
+}
+
+fn lock(fd: &OwnedFd, name: &str) -> Result<(), DeviceError> {
+    flock(fd, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+        Errno::WOULDBLOCK => DeviceError::Busy {
+            name: name.to_owned(),
+            user: "another program has locked it; give each overspill a file of its own",
+        },
+        errno => refused(name, "lock")(errno),
+    })
+}
+
+fn live_swap(name: String) -> DeviceError {
+    DeviceError::Busy { name, user: "the kernel swaps to it; `swapoff` it first" }
+}
+
+fn refused(name: &str, action: &'static str) -> impl Fn(Errno) -> DeviceError + use<> {
+    let name = name.to_owned();
+    move |errno| DeviceError::Open { name: name.clone(), action, errno }
+}

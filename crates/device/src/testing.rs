@@ -1,0 +1,68 @@
+//! What this crate's tests share: pages to move, and moving them one request at a time.
+
+use crate::file::{FileDevice, OpenOptions};
+use crate::{Completion, IoOp, IoQueue, IoRequest, SwapDevice, SwapKind};
+use overspill_base::shared::{PageArena, PageBuf};
+use overspill_base::{Bytes, Slot};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Memory for a test's pages.
+pub(crate) struct Pages(PageArena);
+
+impl Pages {
+    pub(crate) fn new(pages: usize) -> Self {
+        Self(PageArena::new(pages).unwrap())
+    }
+
+    /// Handles to the pages at `places`, every byte `byte`. A test uses a place again only once
+    /// its last request is complete.
+    pub(crate) fn filled(&self, places: impl IntoIterator<Item = usize>, byte: u8) -> Vec<PageBuf> {
+        let page = |place| {
+            // SAFETY: the test keeps the arena, and uses no older handle to the place.
+            let mut page = unsafe { self.0.page(place) };
+            page.fill(byte);
+            page
+        };
+        places.into_iter().map(page).collect()
+    }
+}
+
+pub(crate) fn is_filled(page: &[u8], byte: u8) -> bool {
+    page.iter().all(|&found| found == byte)
+}
+
+/// A device in memory.
+pub(crate) fn ram(slots: u64) -> Arc<dyn SwapDevice> {
+    let kind = SwapKind::Ram { size: Bytes::of_pages(slots) };
+    Arc::new(FileDevice::open(&kind, &OpenOptions::default()).unwrap())
+}
+
+pub(crate) fn write(queue: &mut dyn IoQueue, slot: Slot, pages: Vec<PageBuf>) -> Completion {
+    run(queue, IoRequest { op: IoOp::Write, slot, pages, tag: slot.0.into() })
+}
+
+pub(crate) fn read(queue: &mut dyn IoQueue, slot: Slot, pages: Vec<PageBuf>) -> Completion {
+    run(queue, IoRequest { op: IoOp::Read, slot, pages, tag: slot.0.into() })
+}
+
+fn run(queue: &mut dyn IoQueue, request: IoRequest) -> Completion {
+    queue.submit(request);
+    drain(queue, 1).pop().unwrap()
+}
+
+/// Waits for `count` requests.
+pub(crate) fn drain(queue: &mut dyn IoQueue, count: usize) -> Vec<Completion> {
+    let mut done = Vec::new();
+    queue.flush();
+    while done.len() < count {
+        queue.wait();
+        queue.reap(&mut done);
+    }
+    done
+}
+
+/// A range of places, scattered: every second first, then the others.
+pub(crate) fn scattered(places: Range<usize>) -> Vec<usize> {
+    places.clone().step_by(2).chain(places.skip(1).step_by(2)).collect()
+}

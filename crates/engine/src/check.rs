@@ -1,0 +1,104 @@
+//! The counter equations of [`crate::types`], as a check.
+
+use crate::engine::Engine;
+use crate::lru::LruList;
+use crate::tuning::Tuning;
+use crate::types::{Pte, flag};
+use overspill_area::SwapEntry;
+use overspill_base::{FrameNo, PageNo};
+use std::collections::{HashMap, HashSet};
+
+impl Engine {
+    /// Verifies every counter. Call with no fault, reclaim or I/O under way: it drains all batches.
+    ///
+    /// # Errors
+    /// The first equation that does not hold, in words.
+    pub fn check(&self) -> Result<(), String> {
+        self.drain();
+        let lists = self.check_lists()?;
+        let words = self.check_words(&lists)?;
+        self.check_slots(&words)?;
+        self.check_staging(&lists)?;
+        self.areas.iter().try_for_each(|area| area.check())
+    }
+
+    /// Every frame is free or on exactly one list.
+    fn check_lists(&self) -> Result<HashSet<FrameNo>, String> {
+        let mut seen = HashSet::new();
+        for list in [LruList::Active, LruList::Inactive] {
+            for frame in self.lru.members(list) {
+                ensure(seen.insert(frame), || format!("{frame} is on a list twice"))?;
+                let active = self.frames.has(frame, flag::ACTIVE);
+                ensure(active == (list == LruList::Active), || format!("{frame}: ACTIVE is wrong"))?;
+                ensure(!self.frames.has(frame, flag::LOCKED), || format!("{frame} is locked"))?;
+            }
+        }
+        let (free, all) = (self.frames.free_count(), self.frames.count());
+        ensure(free + seen.len() == all, || format!("{free} free + {} listed != {all}", seen.len()))?;
+        Ok(seen)
+    }
+
+    /// Words and frames agree. Returns each slot in use with what refers to it.
+    fn check_words(&self, lists: &HashSet<FrameNo>) -> Result<HashMap<SwapEntry, usize>, String> {
+        let mut slots: HashMap<SwapEntry, usize> = HashMap::new();
+        let mut mapped = 0;
+        for page in (0..self.table.len() as u32).map(PageNo) {
+            match self.table.load(page) {
+                Pte::Resident(frame) => {
+                    mapped += 1;
+                    ensure(lists.contains(&frame), || format!("{page}: {frame} is on no list"))?;
+                    let right = self.frames.page(frame) == Some(page)
+                        && self.frames.has(frame, flag::MAPPED);
+                    ensure(right, || format!("{page}: {frame} does not know it"))?;
+                }
+                Pte::Swapped { entry, .. } => *slots.entry(entry).or_default() += 1,
+                Pte::Empty | Pte::Poisoned => {}
+            }
+        }
+        ensure(slots.values().all(|&n| n == 1), || "two pages are on one slot".into())?;
+        let has = |bit| lists.iter().filter(|&&f| self.frames.has(f, bit)).count();
+        ensure(has(flag::MAPPED) == mapped, || format!("{mapped} Resident words, frames differ"))?;
+        ensure(has(flag::CACHED) == self.cache.len(), || "cache and CACHED frames differ".into())?;
+        for &frame in lists {
+            if let Some(entry) = self.frames.entry(frame) {
+                let cached = self.cache.lookup(entry) == Some(frame);
+                ensure(cached, || format!("{frame} is not cached under {entry:?}"))?;
+                slots.entry(entry).or_default();
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Every slot in use is referred to by a word or cached, and the other way round.
+    fn check_slots(&self, slots: &HashMap<SwapEntry, usize>) -> Result<(), String> {
+        for entry in slots.keys() {
+            let holders = self.areas.get(entry.area()).slot_map().holders(entry.slot());
+            ensure(holders.is_some_and(|n| n > 0), || format!("{entry:?} in use but {holders:?}"))?;
+        }
+        for area in self.areas.iter() {
+            let map = area.slot_map();
+            let held = (0..map.len() as u32)
+                .filter(|&slot| map.holders(overspill_base::Slot(slot)).is_some_and(|n| n > 0))
+                .count();
+            let known = slots.keys().filter(|entry| entry.area() == area.number()).count();
+            ensure(held == known, || format!("{held} slots held, {known} known"))?;
+        }
+        Ok(())
+    }
+
+    /// Staging memory is in use for frames that are not mapped, and for no others.
+    fn check_staging(&self, lists: &HashSet<FrameNo>) -> Result<(), String> {
+        let chunks: HashSet<usize> = lists
+            .iter()
+            .filter_map(|&frame| self.frames.staged(frame))
+            .map(|page| page / Tuning::CHUNK_PAGES)
+            .collect();
+        let all = self.staging.arena().pages() / Tuning::CHUNK_PAGES;
+        let free = self.staging.free_chunks();
+        ensure(free + chunks.len() == all, || format!("{free} + {} != {all} chunks", chunks.len()))
+    }
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}

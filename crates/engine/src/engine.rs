@@ -1,0 +1,263 @@
+//! The engine put together.
+//!
+//! Owns: all state of one pager, and growing its areas. Not here: any algorithm.
+
+use crate::frames::{Doorbell, Frames, Watermarks};
+use crate::lru::Lru;
+use crate::page_table::PageTable;
+use crate::readahead::Streams;
+use crate::space::AddressSpace;
+use crate::staging::Staging;
+use crate::swap_cache::SwapCache;
+use crate::tuning::Tuning;
+use crate::workingset::Workingset;
+use overspill_area::{AreaNo, SwapArea, SwapAreas, SwapEntry};
+use overspill_base::shared::PageArena;
+use overspill_base::stats::{Event, Stats};
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
+use overspill_base::{FrameNo, PageNo, clock};
+use overspill_device::SwapDevice;
+
+/// A device with the area that says which of its slots are free.
+#[derive(Debug)]
+pub struct Swap {
+    /// Where the pages go.
+    pub device: Arc<dyn SwapDevice>,
+    /// Its slots.
+    pub area: SwapArea,
+    /// Higher is used first; equals take turns.
+    pub priority: i16,
+}
+
+/// What an engine is made of.
+pub struct EngineParts {
+    /// Pages that may be in memory at a time.
+    pub frames: usize,
+    /// A word for every page of the managed address space.
+    pub table: PageTable,
+    /// Where pages are mapped.
+    pub space: Arc<dyn AddressSpace>,
+    /// Swap areas, numbered in this order.
+    pub swaps: Vec<Swap>,
+    /// Memory for pages under writeback; from [`Engine::staging_pages`].
+    pub staging: PageArena,
+    /// Where events are counted.
+    pub stats: Stats,
+    /// Tries to free slots that other processes left behind, before an area counts as full; true if
+    /// it found some.
+    pub salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
+    /// Takes one line for the user about something that went wrong.
+    pub report: Box<dyn Fn(&str) + Send + Sync>,
+    /// Sizes and windows.
+    pub tuning: Tuning,
+}
+
+/// How full everything is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineStatus {
+    /// The limit, in pages.
+    pub frames: usize,
+    /// Pages more that may come into memory before others must go.
+    pub free_frames: usize,
+    /// Pages on the active list.
+    pub active: usize,
+    /// Pages on the inactive list.
+    pub inactive: usize,
+    /// Pages in the swap cache.
+    pub cached: usize,
+}
+
+/// Decides which pages are in memory. All methods may be called from any thread.
+pub struct Engine {
+    pub(crate) tuning: Tuning,
+    pub(crate) table: PageTable,
+    pub(crate) frames: Frames,
+    pub(crate) watermarks: Watermarks,
+    pub(crate) cache: SwapCache,
+    pub(crate) lru: Lru,
+    pub(crate) workingset: Workingset,
+    pub(crate) staging: Staging,
+    pub(crate) areas: SwapAreas,
+    pub(crate) space: Arc<dyn AddressSpace>,
+    pub(crate) stats: Stats,
+    pub(crate) streams: Mutex<Streams>,
+    /// Rung when free frames run low.
+    pub(crate) low: Doorbell,
+    /// Rung when frames became free and somebody waits for one.
+    pub(crate) freed: Doorbell,
+    pub(crate) starving: AtomicUsize,
+    pub(crate) writes_in_flight: AtomicUsize,
+    devices: Vec<Arc<dyn SwapDevice>>,
+    /// Per device: the capacity at which growing failed last.
+    grow_failed: Mutex<Vec<Option<u32>>>,
+    last_trouble: Mutex<Option<String>>,
+    salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
+    report: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("status", &self.status()).finish_non_exhaustive()
+    }
+}
+
+/// Slots an area grows by when it is full: 64 MiB, one trunk.
+const GROW_SLOTS: u32 = 1 << 14;
+
+impl Engine {
+    /// An engine over `parts`, with nothing in memory.
+    ///
+    /// # Panics
+    /// Without frames or with batches larger than a staging chunk.
+    pub fn new(parts: EngineParts) -> Self {
+        let tuning = parts.tuning;
+        assert!(parts.frames > 0 && tuning.reclaim_batch_pages <= Tuning::CHUNK_PAGES);
+        assert!((1..=Tuning::CHUNK_PAGES).contains(&tuning.readahead_max_pages));
+        let slots: Vec<usize> = parts.swaps.iter().map(|s| s.area.slot_map().len()).collect();
+        let devices: Vec<_> = parts.swaps.iter().map(|s| s.device.clone()).collect();
+        Self {
+            tuning,
+            table: parts.table,
+            frames: Frames::new(parts.frames),
+            watermarks: Watermarks::of(parts.frames),
+            cache: SwapCache::new(&slots, tuning.swap_cache_trunk_shift),
+            lru: Lru::new(parts.frames, tuning.lru_batch_pages),
+            workingset: Workingset::new(parts.frames),
+            staging: Staging::new(parts.staging),
+            areas: SwapAreas::new(parts.swaps.into_iter().map(|s| (s.area, s.priority)).collect()),
+            space: parts.space,
+            stats: parts.stats,
+            streams: Mutex::new(LockClass::Readahead, Streams::default()),
+            low: Doorbell::new(),
+            freed: Doorbell::new(),
+            starving: AtomicUsize::new(0),
+            writes_in_flight: AtomicUsize::new(0),
+            grow_failed: Mutex::new(LockClass::Control, vec![None; devices.len()]),
+            devices,
+            last_trouble: Mutex::new(LockClass::Control, None),
+            salvage: parts.salvage,
+            report: parts.report,
+        }
+    }
+
+    /// Puts everything that sits in a per-CPU cache or batch where another process can see it. Call
+    /// before a fork, with all workers parked.
+    pub fn drain(&self) {
+        self.lru.drain(&self.frames, &self.stats);
+        self.areas.iter().for_each(SwapArea::drain);
+    }
+
+    /// Pages of staging memory that suit `frames` frames: a sixteenth of them, within 8 to 64 chunks.
+    pub fn staging_pages(frames: usize) -> usize {
+        (frames / 16 / Tuning::CHUNK_PAGES).clamp(8, 64) * Tuning::CHUNK_PAGES
+    }
+
+    /// Events so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// How full everything is.
+    pub fn status(&self) -> EngineStatus {
+        let (active, inactive) = self.lru.lens();
+        EngineStatus {
+            frames: self.frames.count(),
+            free_frames: self.frames.free_count(),
+            active,
+            inactive,
+            cached: self.cache.len(),
+        }
+    }
+
+    /// The last thing that went wrong, in words.
+    pub fn last_trouble(&self) -> Option<String> {
+        self.last_trouble.lock().clone()
+    }
+
+    /// The swap areas.
+    pub fn areas(&self) -> &SwapAreas {
+        &self.areas
+    }
+
+    pub(crate) fn device_count(&self) -> usize {
+        self.devices.len()
+    }
+
+    pub(crate) fn device(&self, area: AreaNo) -> &dyn SwapDevice {
+        &*self.devices[area.0 as usize]
+    }
+
+    /// Tells the user, once per message in a row.
+    pub(crate) fn trouble(&self, message: String) {
+        let mut last = self.last_trouble.lock();
+        if last.as_deref() != Some(message.as_str()) {
+            (self.report)(&message);
+            *last = Some(message);
+        }
+    }
+
+    /// Appends up to `want` fresh entries to `out`, growing areas as needed.
+    pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) {
+        let cpu = clock::current_cpu();
+        if self.areas.alloc(cpu, want, out, |area| self.grow(area)) < want {
+            self.stats.count(Event::swap_full);
+        }
+    }
+
+    pub(crate) fn free_entry(&self, entry: SwapEntry) {
+        self.areas.free(clock::current_cpu(), entry);
+    }
+
+    fn grow(&self, area: &SwapArea) -> bool {
+        let number = area.number().0 as usize;
+        let (device, capacity) = (&self.devices[number], area.capacity_slots());
+        let most = device.info().slots_max;
+        if capacity >= most {
+            return (self.salvage)(&self.areas);
+        }
+        if self.grow_failed.lock()[number] == Some(capacity) {
+            return false;
+        }
+        match device.grow(capacity.saturating_add(GROW_SLOTS).min(most)) {
+            Ok(slots) => {
+                area.set_capacity_slots(slots);
+                slots > capacity
+            }
+            Err(_) if (self.salvage)(&self.areas) => true,
+            Err(error) => {
+                self.grow_failed.lock()[number] = Some(capacity);
+                self.trouble(error.to_string());
+                false
+            }
+        }
+    }
+
+    /// Lets go of a page lock, and wakes threads of the program that found the page locked.
+    pub(crate) fn unlock_page(&self, frame: FrameNo, page: PageNo) {
+        self.frames.unlock(frame);
+        if self.table.take_faulted(page) {
+            self.space.wake(page);
+        }
+    }
+
+    /// Frees a locked frame whose page is not in memory any more.
+    pub(crate) fn free_page(&self, frame: FrameNo, page: PageNo) {
+        self.lru.remove(frame, &self.frames);
+        self.frames.free(frame);
+        if self.table.take_faulted(page) {
+            self.space.wake(page);
+        }
+        if self.starving.load(Relaxed) > 0 {
+            self.freed.ring();
+        }
+    }
+
+    /// Releases the staging page of a locked frame, if it has one.
+    pub(crate) fn release_staged(&self, frame: FrameNo) {
+        if let Some(staged) = self.frames.staged(frame) {
+            self.frames.set_staged(frame, None);
+            self.staging.release(staged..staged + 1, &*self.space);
+        }
+    }
+}

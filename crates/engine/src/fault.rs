@@ -1,0 +1,271 @@
+//! The fault path: what to do about a page that was touched and is not there.
+//!
+//! Owns: the decision per page-table word, one function each. Invariants: `fault` holds at most one
+//! page lock while it allocates; it never waits for a page lock, it leaves a mark and returns.
+//! Not here: reading (`swapin`), how the fault arrived (`space`).
+
+use crate::engine::Engine;
+use crate::lru::LruList;
+use crate::swap_cache::Inserted;
+use crate::types::{Pte, flag};
+use crate::worker::Worker;
+use overspill_area::SwapEntry;
+use overspill_base::stats::Event;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::{FrameNo, PageNo, clock};
+use std::time::Duration;
+
+/// What became of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultOutcome {
+    /// The page is mapped and whoever touched it goes on.
+    Mapped,
+    /// The page is on its way; its mapping or the release of its lock wakes whoever touched it.
+    Pending,
+    /// Nothing is mapped at this page: the touch is the program's own mistake.
+    Stray,
+    /// The page's content was lost; the toucher gets SIGBUS.
+    Poisoned,
+    /// Every frame is taken and none can be freed. The message is in [`Engine::last_trouble`].
+    OutOfMemory,
+}
+
+/// One look at the word: an outcome, or `None` when it changed under us.
+type Step = Option<FaultOutcome>;
+
+/// Rounds of reclaim without any progress, 2 ms each, after which memory has ended.
+const HOPELESS_ROUNDS: u32 = 200;
+
+impl Engine {
+    /// Serves the touch of `page` whose message arrived at `start_ns`.
+    ///
+    /// May block for reclaim when no frame is free, never for the page's own I/O.
+    pub fn fault(&self, worker: &mut Worker, page: PageNo, start_ns: u64) -> FaultOutcome {
+        self.stats.count(Event::pgfault);
+        let outcome = loop {
+            let word = self.table.load(page);
+            let step = match word {
+                Pte::Empty => self.fault_empty(worker, page),
+                Pte::Resident(frame) => self.fault_resident(page, word, frame),
+                Pte::Swapped { entry, .. } => self.fault_swapped(worker, page, word, entry, start_ns),
+                Pte::Poisoned => self.fault_poisoned(page),
+            };
+            if let Some(outcome) = step {
+                break outcome;
+            }
+        };
+        if outcome == FaultOutcome::Mapped {
+            self.stats.fault_latency(clock::now_ns() - start_ns);
+        }
+        outcome
+    }
+
+    fn fault_empty(&self, worker: &mut Worker, page: PageNo) -> Step {
+        let span = self.space.span(page);
+        if span == 0 {
+            return Some(FaultOutcome::Stray);
+        }
+        let Some(frame) = self.frame_for(worker, page) else {
+            return Some(FaultOutcome::OutOfMemory);
+        };
+        if !self.table.replace(page, Pte::Empty, Pte::Resident(frame)) {
+            self.free_page(frame, page);
+            return None;
+        }
+        let mut run = vec![frame];
+        self.zero_around(page, span, &mut run);
+        Some(self.map_zero_run(page, &run))
+    }
+
+    /// Adds the untouched pages after `page`, if the one before it was touched too: the range grows
+    /// in order. Takes free frames only.
+    fn zero_around(&self, page: PageNo, span: usize, run: &mut Vec<FrameNo>) {
+        let in_order = page.0 > 0 && self.table.load(PageNo(page.0 - 1)) != Pte::Empty;
+        let window = if in_order { self.tuning.zero_around_pages.min(span) } else { 1 };
+        for next in (1..window).map(|n| page.plus(n)) {
+            if self.table.load(next) != Pte::Empty || !self.has_frames_to_spare() {
+                break;
+            }
+            let Some(frame) = self.frames.alloc(next) else { break };
+            if !self.table.replace(next, Pte::Empty, Pte::Resident(frame)) {
+                self.free_page(frame, next);
+                break;
+            }
+            run.push(frame);
+        }
+    }
+
+    fn map_zero_run(&self, first: PageNo, run: &[FrameNo]) -> FaultOutcome {
+        let mapped = self.space.map_zeros(first, run.len());
+        for (n, &frame) in run.iter().enumerate() {
+            let page = first.plus(n);
+            if mapped.is_ok() {
+                self.frames.set(frame, flag::MAPPED);
+                self.lru.add(frame, LruList::Inactive, &self.frames);
+                self.unlock_page(frame, page);
+            } else {
+                self.table.replace(page, Pte::Resident(frame), Pte::Empty);
+                self.free_page(frame, page);
+            }
+        }
+        self.stats.add(Event::pgzero, run.len() as u64);
+        if mapped.is_ok() { FaultOutcome::Mapped } else { FaultOutcome::Pending }
+    }
+
+    /// The page should be there. Either somebody is just moving it, or the message is an old one,
+    /// or the program dropped the page behind our back and gets zeros.
+    fn fault_resident(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
+        if !self.frames.try_lock(frame) {
+            return self.wait_for(page, word, frame);
+        }
+        let same = self.table.load(page) == word;
+        if same {
+            let _ = self.space.map_zeros(page, 1);
+        }
+        self.unlock_frame_only(frame);
+        same.then_some(FaultOutcome::Mapped)
+    }
+
+    fn fault_swapped(
+        &self,
+        worker: &mut Worker,
+        page: PageNo,
+        word: Pte,
+        entry: SwapEntry,
+        start_ns: u64,
+    ) -> Step {
+        match self.cache.lookup(entry) {
+            Some(frame) => self.fault_cached(page, word, entry, frame),
+            None => self.fault_uncached(worker, page, entry, start_ns),
+        }
+    }
+
+    fn fault_cached(&self, page: PageNo, word: Pte, entry: SwapEntry, frame: FrameNo) -> Step {
+        if !self.frames.try_lock(frame) {
+            return self.wait_for(page, word, frame);
+        }
+        if self.frames.entry(frame) != Some(entry) || self.table.load(page) != word {
+            self.unlock_frame_only(frame);
+            return None;
+        }
+        self.stats.count(Event::swap_cache_hit);
+        self.map_staged(frame, page, word).then(|| {
+            self.lru.activate(frame, &self.frames);
+            self.workingset.activated();
+            self.unlock_page(frame, page);
+            FaultOutcome::Mapped
+        })
+    }
+
+    fn fault_uncached(
+        &self,
+        worker: &mut Worker,
+        page: PageNo,
+        entry: SwapEntry,
+        start_ns: u64,
+    ) -> Step {
+        let Some(frame) = self.frame_for(worker, page) else {
+            return Some(FaultOutcome::OutOfMemory);
+        };
+        match self.cache.insert(entry, frame, &self.frames, &self.table, page) {
+            Inserted::Yes => {
+                self.stats.count(Event::pgmajfault);
+                self.start_reads(worker, page, entry, start_ns);
+                Some(FaultOutcome::Pending)
+            }
+            Inserted::Exists | Inserted::Changed => {
+                self.free_page(frame, page);
+                None
+            }
+        }
+    }
+
+    fn fault_poisoned(&self, page: PageNo) -> Step {
+        self.space.poison(page);
+        Some(FaultOutcome::Poisoned)
+    }
+
+    /// The page is locked by somebody else, who will wake the toucher; or was, and we start over.
+    fn wait_for(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
+        let pending = self.table.mark_faulted(page, word) && self.frames.is_locked_now(frame);
+        pending.then_some(FaultOutcome::Pending)
+    }
+
+    /// Unlocks a frame that was locked only to look at it.
+    fn unlock_frame_only(&self, frame: FrameNo) {
+        match self.frames.page(frame) {
+            Some(page) => self.unlock_page(frame, page),
+            None => self.frames.unlock(frame),
+        }
+    }
+
+    /// Maps a locked, cached frame's page from staging memory. False, with the frame unlocked, if
+    /// the word has changed. A range that is gone counts as mapped: eviction will find it missing.
+    pub(crate) fn map_staged(&self, frame: FrameNo, page: PageNo, word: Pte) -> bool {
+        let Some(staged) = self.frames.staged(frame) else {
+            self.unlock_page(frame, page);
+            return false;
+        };
+        if !self.table.replace(page, word, Pte::Resident(frame)) {
+            self.unlock_page(frame, page);
+            return false;
+        }
+        let _ = self.space.map(page, self.staging.content(staged));
+        self.note_mapped(frame, page);
+        true
+    }
+
+    /// Bookkeeping for a page just mapped from staging. If its write is still in flight, the
+    /// completion sees MAPPED and releases the staging page; otherwise that is ours to do.
+    fn note_mapped(&self, frame: FrameNo, page: PageNo) {
+        let before = self.frames.set(frame, flag::MAPPED);
+        if before & flag::WRITEBACK == 0 {
+            self.release_staged(frame);
+        }
+        if self.frames.clear(frame, flag::DIRTY) & flag::DIRTY != 0
+            && let Some(entry) = self.cache.remove(frame, &self.frames, &self.table, page)
+        {
+            self.free_entry(entry);
+        }
+    }
+
+    pub(crate) fn has_frames_to_spare(&self) -> bool {
+        self.frames.free_count() > self.watermarks.low
+    }
+
+    /// A locked frame for `page`; reclaims until there is one, or until that is hopeless.
+    fn frame_for(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {
+        let frame = self.frames.alloc(page);
+        if !self.has_frames_to_spare() {
+            self.low.ring();
+        }
+        frame.or_else(|| self.frame_by_reclaim(worker, page))
+    }
+
+    fn frame_by_reclaim(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {
+        self.starving.fetch_add(1, Relaxed);
+        let mut hopeless = 0;
+        let frame = loop {
+            let seen = self.freed.count();
+            let progress = self.shrink(worker, true) + worker.poll(self);
+            if let Some(frame) = self.frames.alloc(page) {
+                break Some(frame);
+            }
+            if progress > 0 || self.writes_in_flight.load(Relaxed) > 0 {
+                hopeless = 0;
+            } else {
+                hopeless += 1;
+            }
+            if hopeless > HOPELESS_ROUNDS {
+                break None;
+            }
+            if worker.in_flight() > 0 {
+                worker.wait(self);
+            } else if progress == 0 {
+                self.freed.wait(seen, Some(Duration::from_millis(2)));
+            }
+        };
+        self.starving.fetch_sub(1, Relaxed);
+        frame
+    }
+}

@@ -1,0 +1,47 @@
+//! The swap engine: decides which pages are in memory and moves the others out and back.
+//!
+//! Owns: the page table, frames, the swap cache, LRU lists, reclaim, writeback, readahead. The
+//! nouns and their states are in [`types`], the counter equations in [`Engine::check`].
+//! Invariants: a page's content leaves memory only after its write completed without error, or when
+//! a slot is known to hold the same bytes. Concurrent faults on a page cause one read. No lock but
+//! the page's own is held across a call of [`AddressSpace`], a submission or a wait. The engine makes
+//! no system call itself: only through [`AddressSpace`] and
+//! [`SwapDevice`](overspill_device::SwapDevice), so a simulator can run all of it.
+//! Not here: where pages live in the address space, how faults arrive (`space`); which slot is free
+//! (`area`); how bytes travel (`device`).
+//!
+//! # Life of a fault
+//! [`Engine::fault`] reads the page's word: untouched pages get zeros, swapped ones are looked up in
+//! the swap cache and otherwise read; the completion maps them ([`swapin`]). A page that somebody
+//! holds locked leaves a mark in its word, and whoever unlocks it wakes the faulter.
+//!
+//! # Life of an eviction
+//! [`reclaim`] takes victims from the inactive list, moves them out of the address space into
+//! staging memory, drops what is zero or unchanged, and hands the rest to [`writeback`]; when the
+//! write is done the page rotates to the list's tail and the next round frees its frame.
+
+pub mod check;
+mod discard;
+mod engine;
+mod fault;
+pub mod frames;
+mod lru;
+mod page_table;
+mod readahead;
+mod reclaim;
+mod space;
+mod staging;
+pub mod swap_cache;
+mod swapin;
+mod tuning;
+pub mod types;
+mod worker;
+mod workingset;
+mod writeback;
+
+pub use engine::{Engine, EngineParts, EngineStatus, Swap};
+pub use fault::FaultOutcome;
+pub use page_table::PageTable;
+pub use space::{AddressSpace, SpaceError, Unmapped};
+pub use tuning::Tuning;
+pub use worker::Worker;

@@ -1,0 +1,288 @@
+//! The active and inactive lists, fed through per-CPU batches.
+//!
+//! Owns: the order in which pages are considered for eviction.
+//! Invariants: a frame is on one list at most (LRU and ACTIVE say which). A batch holds no right to
+//! its frames: each has ADD_PENDING or ROTATE_PENDING, which freeing the frame clears, and the flush
+//! acts only on frames that still have it. Rotation moves clean, unlocked, inactive frames only.
+//! Not here: who is evicted (`reclaim`).
+//! Source of rotation in batches: Linux 2.6.24 (pagevec_move_tail); the LRU lock is taken once per
+//! batch instead of once per page whose write has ended.
+//! There is no accessed bit to look at: user space learns of a touch only from a fault. So second
+//! chances are given while a page waits in the swap cache, and by refault distance (`workingset`).
+
+use crate::frames::Frames;
+use crate::types::flag::{
+    ACTIVE, ADD_PENDING, DIRTY, LOCKED, LRU, ROTATE_PENDING, UNEVICTABLE, WRITEBACK,
+};
+use overspill_base::stats::{Event, Stats};
+use overspill_base::sync::{LockClass, Mutex};
+use overspill_base::{FrameNo, clock};
+
+const NIL: u32 = u32::MAX;
+
+/// One of the two lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LruList {
+    Active,
+    Inactive,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    towards_head: u32,
+    towards_tail: u32,
+}
+
+#[derive(Debug)]
+struct Ends {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Lists {
+    links: Vec<Link>,
+    active: Ends,
+    inactive: Ends,
+}
+
+#[derive(Debug)]
+struct Batches {
+    add: Mutex<Vec<FrameNo>>,
+    rotate: Mutex<Vec<FrameNo>>,
+}
+
+/// Both lists and the batches on their way to them.
+#[derive(Debug)]
+pub(crate) struct Lru {
+    lists: Mutex<Lists>,
+    cpus: Vec<Batches>,
+    batch: usize,
+}
+
+impl Lru {
+    pub(crate) fn new(frames: usize, batch: usize) -> Self {
+        let empty = || Ends { head: NIL, tail: NIL, len: 0 };
+        let links = vec![Link { towards_head: NIL, towards_tail: NIL }; frames];
+        let batches = || Batches {
+            add: Mutex::new(LockClass::LruBatch, Vec::with_capacity(batch)),
+            rotate: Mutex::new(LockClass::LruBatch, Vec::with_capacity(batch)),
+        };
+        Self {
+            lists: Mutex::new(
+                LockClass::Lru,
+                Lists { links, active: empty(), inactive: empty() },
+            ),
+            cpus: std::iter::repeat_with(batches).take(clock::cpu_count()).collect(),
+            batch,
+        }
+    }
+
+    /// Lengths of the active and the inactive list.
+    pub(crate) fn lens(&self) -> (usize, usize) {
+        let lists = self.lists.lock();
+        (lists.active.len, lists.inactive.len)
+    }
+
+    /// Puts a frame that is on no list at the head of one, with the next batch.
+    pub(crate) fn add(&self, frame: FrameNo, to: LruList, frames: &Frames) {
+        match to {
+            LruList::Active => frames.set(frame, ACTIVE | ADD_PENDING),
+            LruList::Inactive => {
+                frames.clear(frame, ACTIVE);
+                frames.set(frame, ADD_PENDING)
+            }
+        };
+        let mut batch = self.cpus[clock::current_cpu() % self.cpus.len()].add.lock();
+        batch.push(frame);
+        if batch.len() >= self.batch {
+            self.flush_adds(&mut batch, frames);
+        }
+    }
+
+    fn flush_adds(&self, batch: &mut Vec<FrameNo>, frames: &Frames) {
+        let mut lists = self.lists.lock();
+        for frame in batch.drain(..) {
+            if frames.clear(frame, ADD_PENDING) & ADD_PENDING == 0 {
+                continue;
+            }
+            let flags = frames.set(frame, LRU);
+            lists.push_head(frame, list_of(flags));
+        }
+    }
+
+    /// Takes a frame whose writeback has just ended, and which has ROTATE_PENDING for it, to the
+    /// inactive tail with the next batch.
+    pub(crate) fn rotate(&self, frame: FrameNo, frames: &Frames, stats: &Stats) {
+        let mut batch = self.cpus[clock::current_cpu() % self.cpus.len()].rotate.lock();
+        batch.push(frame);
+        if batch.len() >= self.batch {
+            self.flush_rotations(&mut batch, frames, stats);
+        }
+    }
+
+    fn flush_rotations(&self, batch: &mut Vec<FrameNo>, frames: &Frames, stats: &Stats) {
+        let mut moved = 0;
+        let mut lists = self.lists.lock();
+        for frame in batch.drain(..) {
+            let flags = frames.clear(frame, ROTATE_PENDING);
+            let unfit = ACTIVE | LOCKED | WRITEBACK | DIRTY;
+            if flags & ROTATE_PENDING != 0 && flags & LRU != 0 && flags & unfit == 0 {
+                lists.unlink(frame, LruList::Inactive);
+                lists.push_tail(frame);
+                moved += 1;
+            }
+        }
+        drop(lists);
+        stats.add(Event::pgrotated, moved);
+    }
+
+    /// Flushes every CPU's batches, so that the lists are complete.
+    pub(crate) fn drain(&self, frames: &Frames, stats: &Stats) {
+        for cpu in &self.cpus {
+            self.flush_adds(&mut cpu.add.lock(), frames);
+            self.flush_rotations(&mut cpu.rotate.lock(), frames, stats);
+        }
+    }
+
+    /// Takes up to `want` frames off the tail of the inactive list and locks them. Frames that are
+    /// locked or may not be evicted go to the head instead. Returns how many were looked at.
+    pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<FrameNo>) -> usize {
+        let mut lists = self.lists.lock();
+        let most = (want * 2).min(lists.inactive.len);
+        let mut seen = 0;
+        while seen < most && out.len() < want {
+            let Some(frame) = lists.pop_tail(LruList::Inactive) else { break };
+            seen += 1;
+            if frames.has(frame, UNEVICTABLE | WRITEBACK) || !frames.try_lock(frame) {
+                lists.push_head(frame, LruList::Inactive);
+            } else {
+                frames.clear(frame, LRU);
+                out.push(frame);
+            }
+        }
+        seen
+    }
+
+    /// Takes one particular frame off the inactive list and locks it, if it is idle there.
+    pub(crate) fn isolate_one(&self, frame: FrameNo, frames: &Frames) -> bool {
+        let mut lists = self.lists.lock();
+        let flags = frames.set(frame, 0);
+        if flags & LRU == 0 || flags & (ACTIVE | LOCKED | WRITEBACK | UNEVICTABLE) != 0 {
+            return false;
+        }
+        if !frames.try_lock(frame) {
+            return false;
+        }
+        let flags = frames.clear(frame, LRU);
+        lists.unlink(frame, list_of(flags));
+        true
+    }
+
+    /// Moves up to `want` frames from the active tail to the inactive head.
+    pub(crate) fn deactivate(&self, want: usize, frames: &Frames) -> usize {
+        let mut lists = self.lists.lock();
+        for moved in 0..want {
+            let Some(frame) = lists.pop_tail(LruList::Active) else { return moved };
+            frames.clear(frame, ACTIVE);
+            lists.push_head(frame, LruList::Inactive);
+        }
+        want
+    }
+
+    /// Moves a frame to the active list, wherever it is.
+    pub(crate) fn activate(&self, frame: FrameNo, frames: &Frames) {
+        let mut lists = self.lists.lock();
+        let before = frames.set(frame, ACTIVE);
+        if before & LRU != 0 && before & ACTIVE == 0 {
+            lists.unlink(frame, LruList::Inactive);
+            lists.push_head(frame, LruList::Active);
+        }
+    }
+
+    /// Takes a frame that its locker is about to free off whatever list or batch it is in.
+    pub(crate) fn remove(&self, frame: FrameNo, frames: &Frames) {
+        let mut lists = self.lists.lock();
+        let before = frames.clear(frame, LRU | ADD_PENDING | ROTATE_PENDING);
+        if before & LRU != 0 {
+            lists.unlink(frame, list_of(before));
+        }
+    }
+
+    /// The frames of a list from head to tail.
+    pub(crate) fn members(&self, list: LruList) -> Vec<FrameNo> {
+        let mut lists = self.lists.lock();
+        let mut at = lists.ends(list).head;
+        let mut out = Vec::new();
+        while at != NIL {
+            out.push(FrameNo(at));
+            at = lists.links[at as usize].towards_tail;
+        }
+        out
+    }
+}
+
+fn list_of(flags: u32) -> LruList {
+    if flags & ACTIVE != 0 { LruList::Active } else { LruList::Inactive }
+}
+
+impl Lists {
+    fn ends(&mut self, list: LruList) -> &mut Ends {
+        match list {
+            LruList::Active => &mut self.active,
+            LruList::Inactive => &mut self.inactive,
+        }
+    }
+
+    fn push_head(&mut self, frame: FrameNo, list: LruList) {
+        let ends = self.ends(list);
+        let old = std::mem::replace(&mut ends.head, frame.0);
+        ends.len += 1;
+        if old == NIL {
+            ends.tail = frame.0;
+        } else {
+            self.links[old as usize].towards_head = frame.0;
+        }
+        self.links[frame.index()] = Link { towards_head: NIL, towards_tail: old };
+    }
+
+    fn push_tail(&mut self, frame: FrameNo) {
+        let ends = &mut self.inactive;
+        let old = std::mem::replace(&mut ends.tail, frame.0);
+        ends.len += 1;
+        if old == NIL {
+            ends.head = frame.0;
+        } else {
+            self.links[old as usize].towards_tail = frame.0;
+        }
+        self.links[frame.index()] = Link { towards_head: old, towards_tail: NIL };
+    }
+
+    fn pop_tail(&mut self, list: LruList) -> Option<FrameNo> {
+        let tail = self.ends(list).tail;
+        if tail == NIL {
+            return None;
+        }
+        self.unlink(FrameNo(tail), list);
+        Some(FrameNo(tail))
+    }
+
+    fn unlink(&mut self, frame: FrameNo, list: LruList) {
+        let Link { towards_head, towards_tail } = self.links[frame.index()];
+        let ends = self.ends(list);
+        ends.len -= 1;
+        if towards_head == NIL {
+            ends.head = towards_tail;
+        }
+        if towards_tail == NIL {
+            ends.tail = towards_head;
+        }
+        if towards_head != NIL {
+            self.links[towards_head as usize].towards_tail = towards_tail;
+        }
+        if towards_tail != NIL {
+            self.links[towards_tail as usize].towards_head = towards_head;
+        }
+    }
+}

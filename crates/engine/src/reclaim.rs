@@ -1,0 +1,200 @@
+//! Reclaim: freeing frames by moving pages out.
+//!
+//! Owns: the choice of victims and their way to staging memory. Invariants: a victim is isolated
+//! from the lists with its page lock held; every isolated frame is put back, freed or under
+//! writeback when `shrink` returns. Background reclaim runs between the watermarks, direct reclaim
+//! when a fault finds no frame at all.
+//! Not here: the writes (`writeback`).
+
+use crate::engine::Engine;
+use crate::lru::LruList;
+use crate::space::SpaceError;
+use crate::types::{Pte, flag};
+use crate::worker::Worker;
+use overspill_base::stats::Event;
+use overspill_base::{FrameNo, PageNo};
+use std::time::Duration;
+
+/// A locked frame with its page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Victim {
+    pub(crate) frame: FrameNo,
+    pub(crate) page: PageNo,
+}
+
+impl Engine {
+    /// Background reclaim: blocks until free frames run low, or `limit` is over, or somebody calls
+    /// [`nudge`](Self::nudge); then frees until the high watermark, and returns.
+    pub fn balance(&self, worker: &mut Worker, limit: Option<Duration>) {
+        let seen = self.low.count();
+        if worker.in_flight() == 0 && self.frames.free_count() > self.watermarks.low {
+            self.low.wait(seen, limit);
+        }
+        while self.frames.free_count() < self.watermarks.high {
+            let progress = self.shrink(worker, false) + worker.poll(self);
+            if progress == 0 && worker.in_flight() == 0 {
+                // Nothing to take and nothing on its way: wait for the next fault to say so again.
+                let seen = self.low.count();
+                self.low.wait(seen, Some(Duration::from_millis(10)));
+                return;
+            }
+            if progress == 0 {
+                worker.wait(self);
+            }
+        }
+        worker.finish(self);
+    }
+
+    /// Makes [`balance`](Self::balance) return soon.
+    pub fn nudge(&self) {
+        self.low.ring();
+    }
+
+    /// One round: takes a batch off the inactive tail, frees what it can and starts writing the
+    /// rest. Returns how many frames were freed or started on their way.
+    pub(crate) fn shrink(&self, worker: &mut Worker, direct: bool) -> usize {
+        self.lru.drain(&self.frames, &self.stats);
+        self.refill_inactive();
+        let mut isolated = Vec::with_capacity(self.tuning.reclaim_batch_pages);
+        let seen = self.lru.isolate(self.tuning.reclaim_batch_pages, &self.frames, &mut isolated);
+        let (scan, steal) = if direct {
+            (Event::pgscan_direct, Event::pgsteal_direct)
+        } else {
+            (Event::pgscan_background, Event::pgsteal_background)
+        };
+        self.stats.add(scan, seen as u64);
+        let free_before = self.frames.free_count();
+        let mut victims = Vec::with_capacity(isolated.len());
+        let mut progress = 0;
+        for frame in isolated {
+            progress += self.sort_out(frame, &mut victims);
+        }
+        progress += self.evict(worker, victims);
+        let freed = self.frames.free_count().saturating_sub(free_before);
+        self.stats.add(steal, freed as u64);
+        progress
+    }
+
+    /// Keeps the inactive list at least as long as the active one (Linux's ratio for small memory).
+    fn refill_inactive(&self) {
+        let (active, inactive) = self.lru.lens();
+        if inactive < active {
+            let want = (active - inactive).div_ceil(2).min(self.tuning.reclaim_batch_pages);
+            let moved = self.lru.deactivate(want, &self.frames);
+            self.stats.add(Event::pgdeactivate, moved as u64);
+        }
+    }
+
+    /// Decides about one isolated frame; mapped ones become victims.
+    fn sort_out(&self, frame: FrameNo, victims: &mut Vec<Victim>) -> usize {
+        let page = self.frames.page(frame).expect("a frame on a list has a page");
+        if self.frames.has(frame, flag::MAPPED) {
+            victims.push(Victim { frame, page });
+            return 0;
+        }
+        if self.frames.has(frame, flag::WRITEBACK) {
+            self.put_back(Victim { frame, page }, LruList::Inactive);
+            return 0;
+        }
+        if !self.frames.has(frame, flag::DIRTY) {
+            self.drop_cached(frame, page);
+            return 1;
+        }
+        self.restore(frame, page);
+        0
+    }
+
+    /// A page whose write failed goes back where the program sees it.
+    fn restore(&self, frame: FrameNo, page: PageNo) {
+        let word = self.table.load(page);
+        if !matches!(word, Pte::Swapped { entry, .. } if self.frames.entry(frame) == Some(entry)) {
+            self.frames.clear(frame, flag::DIRTY);
+            self.drop_cached(frame, page);
+            return;
+        }
+        self.lru.add(frame, LruList::Active, &self.frames);
+        if self.map_staged(frame, page, word) {
+            self.unlock_page(frame, page);
+        }
+    }
+
+    pub(crate) fn put_back(&self, victim: Victim, list: LruList) {
+        self.lru.add(victim.frame, list, &self.frames);
+        self.unlock_page(victim.frame, victim.page);
+    }
+
+    /// Moves victims out. Without room to move them to, they go back: their turn comes when the
+    /// writes in flight are done.
+    fn evict(&self, worker: &mut Worker, mut victims: Vec<Victim>) -> usize {
+        if victims.is_empty() {
+            return 0;
+        }
+        let Some(chunk) = self.staging.take_chunk() else {
+            victims.into_iter().for_each(|v| self.put_back(v, LruList::Inactive));
+            return 0;
+        };
+        self.add_neighbours(&mut victims, chunk.len());
+        victims.sort_unstable_by_key(|v| v.page);
+        let mut landing = chunk.start;
+        let mut moved = Vec::with_capacity(victims.len());
+        for run in victims.chunk_by(|a, b| b.page.0 == a.page.0 + 1) {
+            self.unmap_run(run, &mut landing, &mut moved);
+        }
+        self.staging.release(landing..chunk.end, &*self.space);
+        self.write_out(worker, moved)
+    }
+
+    /// Adds inactive pages right after the victims, so that runs are longer: one call moves a run,
+    /// and one later read brings it back.
+    fn add_neighbours(&self, victims: &mut Vec<Victim>, most: usize) {
+        for n in 0..victims.len() {
+            let mut page = victims[n].page.plus(1);
+            while victims.len() < most
+                && let Pte::Resident(frame) = self.table.load(page)
+                && self.lru.isolate_one(frame, &self.frames)
+            {
+                let still = self.frames.page(frame) == Some(page);
+                if !still || !self.frames.has(frame, flag::MAPPED) {
+                    let page = self.frames.page(frame).expect("isolated, so it has a page");
+                    self.put_back(Victim { frame, page }, LruList::Inactive);
+                    break;
+                }
+                victims.push(Victim { frame, page });
+                page = page.plus(1);
+            }
+        }
+    }
+
+    /// Moves a run of adjacent pages to staging memory from `landing` on.
+    fn unmap_run(&self, mut run: &[Victim], landing: &mut usize, moved: &mut Vec<Victim>) {
+        while let Some(first) = run.first() {
+            let room = *landing..*landing + run.len();
+            let result = self.space.unmap(first.page, self.staging.arena(), room);
+            for &victim in &run[..result.moved] {
+                self.frames.set_staged(victim.frame, Some(*landing));
+                self.frames.clear(victim.frame, flag::MAPPED);
+                moved.push(victim);
+                *landing += 1;
+            }
+            run = &run[result.moved..];
+            if let (Some(why), Some(&victim)) = (result.stopped, run.first()) {
+                self.unmap_refused(victim, why);
+                run = &run[1..];
+            }
+        }
+    }
+
+    fn unmap_refused(&self, victim: Victim, why: SpaceError) {
+        match why {
+            SpaceError::Pinned => {
+                self.stats.count(Event::evict_pinned);
+                self.put_back(victim, LruList::Active);
+            }
+            SpaceError::Missing | SpaceError::Gone => {
+                self.frames.clear(victim.frame, flag::MAPPED);
+                self.table.replace(victim.page, Pte::Resident(victim.frame), Pte::Empty);
+                self.drop_cached(victim.frame, victim.page);
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The way up: what the engine asks of whoever owns the pages' addresses.
+
+use overspill_base::PageNo;
+use overspill_base::shared::PageArena;
+use std::ops::Range;
+
+/// Why an address space refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SpaceError {
+    /// The range or the whole process is gone; nobody waits for the page any more.
+    #[error("the address range is gone")]
+    Gone,
+    /// A device or a system call has the page pinned; try another one.
+    #[error("the page is pinned")]
+    Pinned,
+    /// There is no page at the address, although the engine had put one there: the program dropped
+    /// it behind our back (`MADV_DONTNEED` by a raw system call) and may expect zeros.
+    #[error("the page is missing")]
+    Missing,
+}
+
+/// How far [`AddressSpace::unmap`] came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unmapped {
+    /// Pages moved, from the front of the run.
+    pub moved: usize,
+    /// Why the next one was not; `None` when the whole run was moved.
+    pub stopped: Option<SpaceError>,
+}
+
+/// Puts pages in front of a program and takes them away again.
+///
+/// Every call is made with the pages' locks held and nothing else, may block for as long as an
+/// ioctl does, and must not fault on managed memory itself.
+pub trait AddressSpace: Send + Sync {
+    /// Pages mapped by the program from `page` on; 0 where it has mapped nothing. Never blocks on a
+    /// page lock.
+    fn span(&self, page: PageNo) -> usize;
+
+    /// Puts `content`, whole pages, at `first` and after, and wakes whoever waits there. A page that
+    /// is present already stays as it is.
+    ///
+    /// # Errors
+    /// [`SpaceError::Gone`].
+    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError>;
+
+    /// As [`map`](Self::map), with zeros.
+    ///
+    /// # Errors
+    /// [`SpaceError::Gone`].
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError>;
+
+    /// Takes pages from `first` on out of the program's sight, atomically for each page, so that
+    /// their last content is in the pages `landing` of `arena` and the next touch faults.
+    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped;
+
+    /// Forgets what `arena` has in `pages`; they must be empty before the next
+    /// [`unmap`](Self::unmap) into them.
+    fn recycle(&self, arena: &PageArena, pages: Range<usize>);
+
+    /// Drops pages with their content; the next touch faults.
+    fn zap(&self, first: PageNo, pages: usize);
+
+    /// Moves one present page to another address.
+    ///
+    /// # Errors
+    /// [`SpaceError::Missing`] when there is none at `from`, [`SpaceError::Gone`].
+    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError>;
+
+    /// Lets whoever waits at `page` touch it again.
+    fn wake(&self, page: PageNo);
+
+    /// Makes every touch of `page` fail with SIGBUS.
+    fn poison(&self, page: PageNo);
+}

@@ -1,0 +1,133 @@
+//! Staging memory: where pages are between the program's mapping and the device.
+//!
+//! Owns: the arena pages are moved into, cut into chunks that one eviction batch fills and that are
+//! given back whole, so that emptying them costs one call per chunk.
+//! Invariants: a chunk is handed out empty; it returns when all pages taken from it were released.
+//! Each staged page belongs to a frame, so staging never adds to the limit, except for pages that
+//! were mapped again before their chunk was complete; those are at most the arena.
+//! Not here: how pages get in and out ([`AddressSpace`]).
+
+use crate::space::AddressSpace;
+use crate::tuning::Tuning;
+use overspill_base::PAGE_SIZE;
+use overspill_base::shared::{PageArena, PageBuf};
+use overspill_base::sync::Ordering::AcqRel;
+use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
+use std::ops::Range;
+
+const CHUNK: usize = Tuning::CHUNK_PAGES;
+
+/// The arena and its chunks.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    arena: PageArena,
+    free: Mutex<Vec<usize>>,
+    /// Pages of each chunk still in use.
+    in_use: Vec<AtomicUsize>,
+}
+
+impl Staging {
+    pub(crate) fn new(arena: PageArena) -> Self {
+        let chunks = arena.pages() / CHUNK;
+        Self {
+            arena,
+            free: Mutex::new(LockClass::Staging, (0..chunks).rev().collect()),
+            in_use: (0..chunks).map(|_| AtomicUsize::new(0)).collect(),
+        }
+    }
+
+    pub(crate) fn arena(&self) -> &PageArena {
+        &self.arena
+    }
+
+    /// An empty chunk's pages; release each of them once.
+    pub(crate) fn take_chunk(&self) -> Option<Range<usize>> {
+        let chunk = self.free.lock().pop()?;
+        self.in_use[chunk].store(CHUNK, overspill_base::sync::Ordering::Relaxed);
+        Some(chunk * CHUNK..(chunk + 1) * CHUNK)
+    }
+
+    /// Ends the use of `pages` of one chunk; the last ones empty it.
+    pub(crate) fn release(&self, pages: Range<usize>, space: &dyn AddressSpace) {
+        if pages.is_empty() {
+            return;
+        }
+        let chunk = pages.start / CHUNK;
+        // AcqRel: whoever empties the chunk has seen every other user finish with it.
+        if self.in_use[chunk].fetch_sub(pages.len(), AcqRel) == pages.len() {
+            space.recycle(&self.arena, chunk * CHUNK..(chunk + 1) * CHUNK);
+            self.free.lock().push(chunk);
+        }
+    }
+
+    /// The content of a staged page.
+    pub(crate) fn content(&self, page: usize) -> &[u8] {
+        // SAFETY: the page is staged for a frame that the caller has locked or under writeback, and
+        // staged pages are only read: by writeback, by mapping them again, by looking at them. A
+        // writer here would tear what is being written out.
+        unsafe { std::slice::from_raw_parts(self.arena.address(page), PAGE_SIZE) }
+    }
+
+    /// A handle to a staged page for the device to read from.
+    pub(crate) fn buffer(&self, page: usize) -> PageBuf {
+        // SAFETY: as in `content`; the frame stays under WRITEBACK, and so keeps the page staged,
+        // until the request that owns this handle has completed.
+        unsafe { self.arena.page(page) }
+    }
+
+    /// Chunks nobody uses.
+    pub(crate) fn free_chunks(&self) -> usize {
+        self.free.lock().len()
+    }
+}
+
+/// Memory reads land in, owned by one worker and reused without ever being given back.
+#[derive(Debug)]
+pub(crate) struct Bounce {
+    arena: PageArena,
+    free: Vec<usize>,
+    in_use: Vec<usize>,
+}
+
+impl Bounce {
+    pub(crate) fn new(arena: PageArena) -> Self {
+        let chunks = arena.pages() / CHUNK;
+        Self { arena, free: (0..chunks).collect(), in_use: vec![0; chunks] }
+    }
+
+    /// The first page of a run of `pages` pages, at most a chunk.
+    pub(crate) fn take(&mut self, pages: usize) -> Option<usize> {
+        debug_assert!(pages <= CHUNK);
+        let chunk = self.free.pop()?;
+        self.in_use[chunk] = pages;
+        Some(chunk * CHUNK)
+    }
+
+    /// Ends the use of `pages` pages of the run that starts at, or contains, `page`.
+    pub(crate) fn give(&mut self, page: usize, pages: usize) {
+        let chunk = page / CHUNK;
+        self.in_use[chunk] -= pages;
+        if self.in_use[chunk] == 0 {
+            self.free.push(chunk);
+        }
+    }
+
+    /// A handle for the device to write into.
+    pub(crate) fn buffer(&self, page: usize) -> PageBuf {
+        // SAFETY: the page is in a run taken by the read that owns this handle, and this worker
+        // hands a run out once.
+        unsafe { self.arena.page(page) }
+    }
+
+    /// Content of `pages` adjacent pages that have been read.
+    pub(crate) fn content(&self, page: usize, pages: usize) -> &[u8] {
+        assert!(page + pages <= self.arena.pages());
+        // SAFETY: in bounds; the read into them has completed and nobody else has the run.
+        unsafe { std::slice::from_raw_parts(self.arena.address(page), pages * PAGE_SIZE) }
+    }
+
+    /// The arena index of the page at `buffer`.
+    pub(crate) fn index_of(&self, buffer: &PageBuf) -> usize {
+        (buffer.as_ptr().addr() - self.arena.address(0).addr()) / PAGE_SIZE
+    }
+}

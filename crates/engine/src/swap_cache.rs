@@ -1,0 +1,152 @@
+//! The swap cache: which entry's page is in memory, in which frame.
+//!
+//! Owns: entry → frame, cut into trunks of 64 MiB with a lock each (Linux 4.11), and the rule that a
+//! slot is freed when both the page table and the cache have let go of it.
+//! Invariants: at most one frame per entry; `frame.entry` and the cache agree whenever the page lock
+//! is free. The trunk lock makes "is the word still Swapped(entry)" and "is the entry cached" one
+//! question, so of two parties letting go exactly one sees itself as the last.
+//! Not here: reading the page (`swapin`).
+//! Rejected: a lock-free array of words per cluster (Linux 6.18). It wins when many CPUs share a
+//! trunk; a hash map per trunk costs memory per cached page instead of per slot.
+
+use crate::frames::Frames;
+use crate::page_table::PageTable;
+use crate::types::{Pte, flag};
+use overspill_area::SwapEntry;
+use overspill_base::sync::{LockClass, Mutex, MutexGuard};
+use overspill_base::{FrameNo, PageNo};
+use std::collections::BTreeMap;
+
+/// What became of an attempt to cache a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inserted {
+    /// The frame is the entry's now.
+    Yes,
+    /// Another frame was there first (EEXIST).
+    Exists,
+    /// The page is not on that entry any more.
+    Changed,
+}
+
+type Trunk = BTreeMap<u32, FrameNo>;
+
+/// Entry → frame for one set of areas.
+#[derive(Debug)]
+pub struct SwapCache {
+    /// Per area, per trunk.
+    areas: Vec<Vec<Mutex<Trunk>>>,
+    trunk_shift: u32,
+}
+
+impl SwapCache {
+    /// An empty cache over areas of these many slots, in trunks of `1 << trunk_shift` slots.
+    pub fn new(slots: &[usize], trunk_shift: u32) -> Self {
+        let trunks = |slots: usize| {
+            let n = slots.div_ceil(1 << trunk_shift).max(1);
+            (0..n).map(|_| Mutex::new(LockClass::SwapCache, Trunk::new())).collect()
+        };
+        Self { areas: slots.iter().map(|&slots| trunks(slots)).collect(), trunk_shift }
+    }
+
+    fn trunk(&self, entry: SwapEntry) -> MutexGuard<'_, Trunk> {
+        self.areas[entry.area().0 as usize][entry.slot().index() >> self.trunk_shift].lock()
+    }
+
+    /// The frame that holds the entry's page. Lock it and ask again before trusting it.
+    pub fn lookup(&self, entry: SwapEntry) -> Option<FrameNo> {
+        self.trunk(entry).get(&entry.slot().0).copied()
+    }
+
+    /// Caches `entry` in `frame`, which the caller has locked, if `page` is still swapped there.
+    pub fn insert(
+        &self,
+        entry: SwapEntry,
+        frame: FrameNo,
+        frames: &Frames,
+        table: &PageTable,
+        page: PageNo,
+    ) -> Inserted {
+        let mut trunk = self.trunk(entry);
+        if !refers(table, page, entry) {
+            return Inserted::Changed;
+        }
+        if trunk.contains_key(&entry.slot().0) {
+            return Inserted::Exists;
+        }
+        trunk.insert(entry.slot().0, frame);
+        frames.set_entry(frame, Some(entry));
+        frames.set(frame, flag::CACHED);
+        Inserted::Yes
+    }
+
+    /// Caches a freshly allocated `entry`, to which no word refers yet, in a locked `frame`.
+    pub fn insert_new(&self, entry: SwapEntry, frame: FrameNo, frames: &Frames) {
+        let before = self.trunk(entry).insert(entry.slot().0, frame);
+        debug_assert_eq!(before, None, "new entry {entry:?} was cached");
+        frames.set_entry(frame, Some(entry));
+        frames.set(frame, flag::CACHED);
+    }
+
+    /// Takes the locked `frame` out; returns its entry if the caller has to free it because the
+    /// word of `page` does not refer to it.
+    #[must_use = "the entry returned leaks unless freed"]
+    pub fn remove(
+        &self,
+        frame: FrameNo,
+        frames: &Frames,
+        table: &PageTable,
+        page: PageNo,
+    ) -> Option<SwapEntry> {
+        let entry = frames.entry(frame)?;
+        let mut trunk = self.trunk(entry);
+        let before = trunk.remove(&entry.slot().0);
+        debug_assert_eq!(before, Some(frame), "entry {entry:?} was not cached in this frame");
+        frames.set_entry(frame, None);
+        frames.clear(frame, flag::CACHED);
+        (!refers(table, page, entry)).then_some(entry)
+    }
+
+    /// Ends the word's reference to a swapped page; returns the entry if the caller has to free it
+    /// because it is not cached either. `None` also if the word had changed: `Err` tells that.
+    ///
+    /// # Errors
+    /// The word as it is, if it is not `old`.
+    pub fn drop_reference(
+        &self,
+        table: &PageTable,
+        page: PageNo,
+        old: Pte,
+        new: Pte,
+    ) -> Result<Option<SwapEntry>, Pte> {
+        let Pte::Swapped { entry, .. } = old else { return Err(old) };
+        let trunk = self.trunk(entry);
+        if !table.replace(page, old, new) {
+            return Err(table.load(page));
+        }
+        Ok((!trunk.contains_key(&entry.slot().0)).then_some(entry))
+    }
+
+    /// Moves the reference of an uncached entry from one page's word to another's, which is empty.
+    /// False if it has become cached, or the word changed.
+    pub fn move_reference(&self, table: &PageTable, from: PageNo, to: PageNo, word: Pte) -> bool {
+        let Pte::Swapped { entry, .. } = word else { return false };
+        let trunk = self.trunk(entry);
+        !trunk.contains_key(&entry.slot().0)
+            && table.replace(to, Pte::Empty, word)
+            && table.replace(from, word, Pte::Empty)
+    }
+
+    /// Entries cached.
+    pub fn len(&self) -> usize {
+        self.areas.iter().flatten().map(|trunk| trunk.lock().len()).sum()
+    }
+
+    /// True if nothing is cached.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn refers(table: &PageTable, page: PageNo, entry: SwapEntry) -> bool {
+    matches!(table.load(page), Pte::Swapped { entry: on, .. } if on == entry)
+}

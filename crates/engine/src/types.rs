@@ -1,0 +1,107 @@
+//! The nouns: page-table word, frame, and how their states hang together.
+//!
+//! A *page* is a place in managed address space. A *frame* is the right to keep one page in memory;
+//! there are as many as the limit allows. A frame is not an address: the page's bytes are in the
+//! program's own mapping, or in staging memory while they are written out.
+//!
+//! ```text
+//! word       frame                    the page is
+//! Empty      -                        zeros, never touched or discarded
+//! Resident f MAPPED                   in the program's mapping
+//! Swapped e  -                        on slot e only
+//! Swapped e  CACHED, LOCKED           being read from e, or being mapped from staging
+//! Swapped e  CACHED, WRITEBACK        in staging, on its way to e
+//! Swapped e  CACHED                   in staging and on e: frees at once, or comes back at once
+//! Swapped e  CACHED, DIRTY            in staging only, its write failed
+//! Poisoned   -                        lost to a read error
+//! ```
+//!
+//! A mapped frame may be CACHED too: slot e holds the page as it was last written or read, and if the
+//! page turns out unchanged at its eviction nothing is written.
+//!
+//! Counter equations, at quiescence:
+//! ```text
+//! frames        = free + frames with a page
+//! frames with a page = on active + on inactive + in an add batch
+//! Resident words     = MAPPED frames
+//! slots held         = Swapped words + CACHED frames that are MAPPED + cached and batched slots
+//! swap-cache entries = CACHED frames
+//! ```
+
+use overspill_area::SwapEntry;
+use overspill_base::FrameNo;
+use overspill_base::sync::{AtomicU32, AtomicU64};
+
+/// A page-table word, unpacked. See [`crate::PageTable`] for the packing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pte {
+    /// Never touched, or discarded: zeros.
+    Empty,
+    /// In the program's mapping, charged to this frame.
+    Resident(FrameNo),
+    /// On a slot, since an eviction when the clock stood at `shadow`.
+    Swapped {
+        /// The slot.
+        entry: SwapEntry,
+        /// Eviction clock, see [`crate::workingset`].
+        shadow: u32,
+    },
+    /// Lost.
+    Poisoned,
+}
+
+/// One frame's bookkeeping, 24 bytes; its LRU links are with the lists.
+#[derive(Debug)]
+pub struct Frame {
+    /// See [`flag`].
+    pub(crate) flags: AtomicU32,
+    /// Page of the staging arena that holds the content, or [`NO_PAGE`].
+    pub(crate) staged: AtomicU32,
+    /// The page, or [`NO_PAGE`] for a free frame.
+    pub(crate) page: AtomicU32,
+    /// Entry plus one while CACHED, else 0. Changes only under the page lock.
+    pub(crate) entry: AtomicU64,
+}
+
+/// No page, no staging page.
+pub const NO_PAGE: u32 = u32::MAX;
+
+/// Bits of [`Frame::flags`].
+///
+/// ```text
+/// LOCKED WAITERS
+///   0      0      idle
+///   1      0      owned by one thread, or by its I/O
+///   1      1      owned, and somebody sleeps in the wait table
+///   0      1      released; the owner is about to notify the sleepers
+///
+/// on a list: LRU, with ACTIVE saying which. ADD_PENDING: in a CPU's batch on its way there.
+/// A frame has LRU or ADD_PENDING or is isolated by a thread that holds its lock.
+/// ROTATE_PENDING: in a CPU's rotation batch, and on the inactive list until proven otherwise.
+/// ```
+pub mod flag {
+    /// The page lock.
+    pub const LOCKED: u32 = 1 << 0;
+    /// Threads sleep for the page lock.
+    pub const WAITERS: u32 = 1 << 1;
+    /// In the program's mapping.
+    pub const MAPPED: u32 = 1 << 2;
+    /// In the swap cache, and so holding its slot.
+    pub const CACHED: u32 = 1 << 3;
+    /// A write of the staged content is in flight.
+    pub const WRITEBACK: u32 = 1 << 4;
+    /// The staged content is nowhere else.
+    pub const DIRTY: u32 = 1 << 5;
+    /// On an LRU list.
+    pub const LRU: u32 = 1 << 6;
+    /// On the active list, or bound for it.
+    pub const ACTIVE: u32 = 1 << 7;
+    /// In an add batch.
+    pub const ADD_PENDING: u32 = 1 << 8;
+    /// In a rotation batch.
+    pub const ROTATE_PENDING: u32 = 1 << 9;
+    /// The program locked it in memory.
+    pub const UNEVICTABLE: u32 = 1 << 10;
+    /// Everything about a page; the lock bits stay when a frame changes pages.
+    pub const OF_PAGE: u32 = !(LOCKED | WAITERS);
+}

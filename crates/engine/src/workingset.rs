@@ -1,0 +1,69 @@
+//! Refault detection.
+//!
+//! When a page is evicted, its page-table word keeps the eviction clock, its *shadow*. When it comes
+//! back, the clock's advance since then, the *refault distance*, is the number of evictions and
+//! activations in between: how much more memory would have kept the page. If the active list is that
+//! long, the page deserves a place there at the expense of pages that were not touched again.
+//! (Linux, `mm/workingset.c`.)
+//!
+//! Owns: the clock. Invariant: distances are taken modulo the shadow's width, after a shift that
+//! makes the window at least four times the number of frames.
+
+use overspill_base::sync::AtomicU64;
+use overspill_base::sync::Ordering::Relaxed;
+
+/// Bits of a shadow.
+pub(crate) const SHADOW_BITS: u32 = 20;
+const MASK: u64 = (1 << SHADOW_BITS) - 1;
+
+/// The eviction clock of one engine.
+#[derive(Debug)]
+pub(crate) struct Workingset {
+    clock: AtomicU64,
+    shift: u32,
+    frames: u64,
+}
+
+impl Workingset {
+    pub(crate) fn new(frames: usize) -> Self {
+        let bits = (frames as u64).ilog2() + 3;
+        let shift = bits.saturating_sub(SHADOW_BITS);
+        Self { clock: AtomicU64::new(0), shift, frames: frames as u64 }
+    }
+
+    /// The shadow for a page evicted now.
+    pub(crate) fn evicted(&self) -> u32 {
+        ((self.clock.fetch_add(1, Relaxed) >> self.shift) & MASK) as u32
+    }
+
+    /// A page was activated: pages behind it grow older by one.
+    pub(crate) fn activated(&self) {
+        self.clock.fetch_add(1, Relaxed);
+    }
+
+    /// True if a page evicted at `shadow` should be active, with `active` pages on that list. An
+    /// eighth of all frames counts as active even when the list is empty, or it could never begin.
+    pub(crate) fn refault_activates(&self, shadow: u32, active: usize) -> bool {
+        let now = self.clock.load(Relaxed) >> self.shift;
+        let distance = (now.wrapping_sub(u64::from(shadow)) & MASK) << self.shift;
+        distance <= (active as u64).max(self.frames / 8)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_evictions_and_survives_the_clock_wrapping() {
+        let set = Workingset::new(64);
+        set.clock.store(MASK, Relaxed);
+        let shadow = set.evicted();
+        assert_eq!(u64::from(shadow), MASK);
+        for _ in 0..9 {
+            set.evicted();
+        }
+        assert!(set.refault_activates(shadow, 10));
+        assert!(!set.refault_activates(shadow, 9));
+    }
+}

@@ -1,0 +1,152 @@
+//! Writeback: pages in staging memory on their way to slots.
+//!
+//! Owns: what happens to a page between leaving the program's sight and its write's completion.
+//! Invariants: a page that is all zero or unchanged is dropped without a write; any other keeps its
+//! frame until a write of it has completed without error. A failed write keeps the page in memory,
+//! dirty, and its area is avoided from then on.
+//! Changed or not is decided by the device's checksum of the slot. Rejected: installing pages
+//! write-protected and noting the first write. It costs every read-then-written page a second fault,
+//! 15 µs and more by message, against 0.4 µs to hash a page that has to be hashed for its checksum
+//! anyway if it is written.
+
+use crate::engine::Engine;
+use crate::lru::LruList;
+use crate::reclaim::Victim;
+use crate::types::{Pte, flag};
+use crate::worker::Worker;
+use overspill_area::SwapEntry;
+use overspill_base::stats::Event;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_device::{Completion, IoOp, IoRequest};
+
+impl Engine {
+    /// Drops or writes pages that are in staging memory, locked. Returns how many left memory or
+    /// are about to.
+    pub(crate) fn write_out(&self, worker: &mut Worker, staged: Vec<Victim>) -> usize {
+        let total = staged.len();
+        let changed: Vec<Victim> =
+            staged.into_iter().filter(|&victim| !self.drop_if_redundant(victim)).collect();
+        let mut entries = Vec::with_capacity(changed.len());
+        if !changed.is_empty() {
+            self.alloc_entries(changed.len(), &mut entries);
+        }
+        let (with_slot, without) = changed.split_at(entries.len());
+        for (&victim, &entry) in with_slot.iter().zip(&entries) {
+            self.start_writeback(victim, entry);
+        }
+        for &victim in without {
+            self.bring_back(victim);
+        }
+        self.submit_writes(worker, with_slot, &entries);
+        total - without.len()
+    }
+
+    /// Frees the frame of a page that need not be written.
+    fn drop_if_redundant(&self, victim: Victim) -> bool {
+        let Victim { frame, page } = victim;
+        let staged = self.frames.staged(frame).expect("just moved to staging");
+        let content = self.staging.content(staged);
+        if content.iter().all(|&byte| byte == 0) {
+            self.stats.count(Event::swpout_zero);
+            self.table.replace(page, Pte::Resident(frame), Pte::Empty);
+            self.drop_cached(frame, page);
+            return true;
+        }
+        let Some(entry) = self.frames.entry(frame) else { return false };
+        if !self.device(entry.area()).holds(entry.slot(), content) {
+            return false;
+        }
+        self.stats.count(Event::swpout_clean);
+        self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
+        self.drop_cached(frame, page);
+        true
+    }
+
+    fn swapped(&self, entry: SwapEntry) -> Pte {
+        Pte::Swapped { entry, shadow: self.workingset.evicted() }
+    }
+
+    /// Moves a page's word to its new slot and gives up the old one.
+    fn start_writeback(&self, victim: Victim, entry: SwapEntry) {
+        let Victim { frame, page } = victim;
+        if let Some(old) = self.cache.remove(frame, &self.frames, &self.table, page) {
+            self.free_entry(old);
+        }
+        self.cache.insert_new(entry, frame, &self.frames);
+        self.frames.set(frame, flag::WRITEBACK);
+        self.writes_in_flight.fetch_add(1, Relaxed);
+        self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
+    }
+
+    /// No slot for this page: the program gets it back.
+    fn bring_back(&self, victim: Victim) {
+        let Victim { frame, page } = victim;
+        let staged = self.frames.staged(frame).expect("just moved to staging");
+        if self.space.map(page, self.staging.content(staged)).is_err() {
+            self.table.replace(page, Pte::Resident(frame), Pte::Empty);
+            self.drop_cached(frame, page);
+            return;
+        }
+        self.frames.set(frame, flag::MAPPED);
+        self.release_staged(frame);
+        self.put_back(victim, LruList::Active);
+    }
+
+    /// Submits one request per run of adjacent slots, then lets go of the pages.
+    fn submit_writes(&self, worker: &mut Worker, victims: &[Victim], entries: &[SwapEntry]) {
+        let mut rest = victims;
+        for run in entries.chunk_by(|a, b| a.precedes(*b)) {
+            let (now, later) = rest.split_at(run.len());
+            rest = later;
+            let staged = |v: &Victim| self.frames.staged(v.frame).expect("under writeback");
+            let pages = now.iter().map(|v| self.staging.buffer(staged(v))).collect();
+            let (area, slot) = (run[0].area(), run[0].slot());
+            let request = IoRequest { op: IoOp::Write, slot, pages, tag: u64::from(area.0) };
+            worker.submit(self, area, request);
+        }
+        worker.flush();
+        for &victim in victims {
+            self.put_back(victim, LruList::Inactive);
+        }
+    }
+
+    /// Ends the writeback of a request's pages.
+    pub(crate) fn complete_write(&self, completion: Completion) {
+        let Completion { request, failures } = completion;
+        let area = overspill_area::AreaNo(request.tag as u8);
+        if let Some(failure) = failures.first() {
+            self.stats.add(Event::write_errors, failures.len() as u64);
+            self.areas.get(area).set_writable(false);
+            self.trouble(format!("{}; its pages stay in memory", failure.error));
+        }
+        self.stats.add(Event::pswpout, (request.pages.len() - failures.len()) as u64);
+        for n in 0..request.pages.len() {
+            let entry = SwapEntry::new(area, request.slot.plus(n));
+            self.end_writeback(entry, failures.iter().any(|f| f.index == n));
+        }
+    }
+
+    fn end_writeback(&self, entry: SwapEntry, failed: bool) {
+        let frame = self.cache.lookup(entry).expect("a page under writeback stays cached");
+        if failed {
+            self.frames.set(frame, flag::DIRTY);
+        }
+        // The page may have been mapped again while it was written. Then the mapper left its
+        // staging page to us, and took DIRTY for what it was before.
+        let staged = self.frames.staged(frame);
+        let before = self.frames.end_writeback(frame);
+        if before & flag::MAPPED != 0 {
+            self.frames.clear(frame, flag::DIRTY);
+            self.release_staged_page(frame, staged);
+        }
+        self.writes_in_flight.fetch_sub(1, Relaxed);
+        self.lru.rotate(frame, &self.frames, &self.stats);
+    }
+
+    fn release_staged_page(&self, frame: overspill_base::FrameNo, staged: Option<usize>) {
+        if let Some(staged) = staged {
+            self.frames.set_staged(frame, None);
+            self.staging.release(staged..staged + 1, &*self.space);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Building a pager inside one process.
+
+use crate::error::Error;
+use crate::pager::{Pager, PagerParts, PagerSwap, private_tables};
+use crate::region::Region;
+use crate::summary::Summary;
+use overspill_area::{AreaNo, MemberNo};
+use overspill_base::stats::Stats;
+use overspill_base::sync::Arc;
+use overspill_base::{Bytes, PAGE_SIZE};
+use overspill_device::file::{FileDevice, OpenOptions};
+use overspill_device::{SwapDevice, SwapSpec};
+use overspill_space::HandlerOptions;
+
+/// The least memory there is any sense in paging with: 1024 pages.
+pub const MEMORY_MIN: Bytes = Bytes(1024 * PAGE_SIZE as u64);
+/// The most: pages are counted in 32 bits, and one value is kept back.
+const MEMORY_MAX: Bytes = Bytes((u32::MAX as u64 - 1) * PAGE_SIZE as u64);
+/// Address space for regions. It costs nothing until it is touched.
+const RESERVE: Bytes = Bytes(1 << 40);
+
+/// Settings of an [`Overspill`].
+#[derive(Debug, Clone)]
+pub struct Builder {
+    memory: Bytes,
+    swaps: Vec<SwapSpec>,
+    options: OpenOptions,
+}
+
+impl Builder {
+    /// Memory that all regions together may use. Needed.
+    #[must_use]
+    pub fn memory(mut self, memory: Bytes) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    /// Adds a swap area. Without any, an unnamed file in `$TMPDIR` or `/var/tmp` is used.
+    #[must_use]
+    pub fn swap(mut self, spec: SwapSpec) -> Self {
+        self.swaps.push(spec);
+        self
+    }
+
+    /// The most that swap files without a size of their own may grow to.
+    #[must_use]
+    pub fn swap_size(mut self, size: Bytes) -> Self {
+        self.options.swap_size = Some(size);
+        self
+    }
+
+    /// Opens the devices and starts the pager's threads.
+    ///
+    /// # Errors
+    /// See [`Error`]; every message says what to do.
+    pub fn build(self) -> Result<Overspill, Error> {
+        check_limit(self.memory)?;
+        let specs = swaps_or_default(self.swaps)?;
+        let mut swaps = Vec::with_capacity(specs.len());
+        for (n, spec) in specs.iter().enumerate() {
+            let device = Arc::new(FileDevice::open(&spec.kind, &self.options)?);
+            let tables = private_tables(&*device as &dyn SwapDevice)?;
+            swaps.push(PagerSwap { device, tables, priority: priority(spec, n) });
+        }
+        let pager = Pager::start(PagerParts {
+            memory: self.memory,
+            reserve: RESERVE,
+            swaps,
+            member: MemberNo(0),
+            checksum_seed: random_seed()?,
+            stats: Stats::on_heap(),
+            salvage: Box::new(|_| false),
+            report: Box::new(|message| eprintln!("overspill: {message}")),
+            handlers: HandlerOptions::default(),
+        })?;
+        Ok(Overspill { pager: Arc::new(pager), memory: self.memory })
+    }
+}
+
+/// Memory larger than RAM for one program.
+///
+/// Regions keep it alive. A process that forks keeps its regions; its children must not touch them.
+#[derive(Debug, Clone)]
+pub struct Overspill {
+    pager: Arc<Pager>,
+    memory: Bytes,
+}
+
+impl Overspill {
+    /// Starts with no swap area chosen and no memory allowed.
+    pub fn builder() -> Builder {
+        Builder { memory: Bytes(0), swaps: Vec::new(), options: OpenOptions::default() }
+    }
+
+    /// Zeroed memory of `size`, rounded up to pages.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when the reserved address space is used up.
+    pub fn region(&self, size: Bytes) -> Result<Region, Error> {
+        Region::new(self.pager.clone(), size)
+    }
+
+    /// What happened so far.
+    pub fn summary(&self) -> Summary {
+        Summary::of(self.memory, [self.pager.engine().stats()])
+    }
+
+    /// The last thing that went wrong, such as a full or failing device.
+    pub fn last_trouble(&self) -> Option<String> {
+        self.pager.engine().last_trouble()
+    }
+}
+
+/// Refuses limits that cannot work.
+///
+/// # Errors
+/// [`Error::LimitTooSmall`], [`Error::LimitTooLarge`].
+pub(crate) fn check_limit(memory: Bytes) -> Result<(), Error> {
+    if memory < MEMORY_MIN {
+        return Err(Error::LimitTooSmall(memory, MEMORY_MIN));
+    }
+    if memory > MEMORY_MAX {
+        return Err(Error::LimitTooLarge(memory, MEMORY_MAX));
+    }
+    Ok(())
+}
+
+pub(crate) fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>, Error> {
+    if specs.len() > AreaNo::MAX {
+        return Err(Error::TooManyAreas(specs.len(), AreaNo::MAX));
+    }
+    if specs.is_empty() {
+        specs.push(SwapSpec::default());
+    }
+    Ok(specs)
+}
+
+/// Areas without a priority are used in the order they were given, after all that have one.
+pub(crate) fn priority(spec: &SwapSpec, order: usize) -> i16 {
+    spec.priority.unwrap_or(-1 - order as i16)
+}
+
+pub(crate) fn random_seed() -> Result<u64, Error> {
+    let mut seed = [0u8; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| Error::system("get a random seed")(e.into()))?;
+    Ok(u64::from_ne_bytes(seed))
+}

@@ -1,0 +1,187 @@
+//! Probes: whether Overspill can work here, and what to do where it cannot.
+//!
+//! Each probe tries the real thing. `overspill run` refuses with the same words.
+
+use overspill_base::{Bytes, PAGE_SIZE};
+use overspill_device::file::{FileDevice, OpenOptions};
+use overspill_device::{SwapDevice, SwapKind};
+use overspill_space::uffd::Uffd;
+use std::path::{Path, PathBuf};
+
+/// How a probe came out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// As it should be.
+    Good,
+    /// Works, but slower or with less.
+    Limited,
+    /// `overspill run` cannot work.
+    Broken,
+}
+
+/// One line of the report.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What was probed.
+    pub what: &'static str,
+    /// How it came out.
+    pub health: Health,
+    /// What was found, and for anything but good what to do.
+    pub detail: String,
+}
+
+fn finding(what: &'static str, health: Health, detail: impl Into<String>) -> Finding {
+    Finding { what, health, detail: detail.into() }
+}
+
+/// Runs every probe; files are tried in `directory`, or where the default swap file would be.
+pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
+    let mut findings = vec![page_size(), userfaultfd()];
+    findings.extend(userfaultfd_features());
+    findings.push(uring());
+    findings.push(swap_file(directory));
+    findings.push(memory());
+    findings.push(cgroup());
+    findings
+}
+
+/// The first thing that makes `overspill run` impossible.
+pub fn obstacle() -> Option<Finding> {
+    [page_size(), userfaultfd()].into_iter().find(|f| f.health == Health::Broken)
+}
+
+fn page_size() -> Finding {
+    match rustix::param::page_size() {
+        PAGE_SIZE => finding("page size", Health::Good, "4096 bytes"),
+        size => finding(
+            "page size",
+            Health::Broken,
+            format!("{size} bytes: Overspill needs a kernel with pages of 4096 bytes"),
+        ),
+    }
+}
+
+fn userfaultfd() -> Finding {
+    match Uffd::open() {
+        Ok(_) => finding("userfaultfd", Health::Good, "with faults raised inside system calls"),
+        Err(error) => finding("userfaultfd", Health::Broken, error.to_string()),
+    }
+}
+
+fn userfaultfd_features() -> Vec<Finding> {
+    let Ok(uffd) = Uffd::open() else { return Vec::new() };
+    let features = uffd.features();
+    let judge = |what, has, without: &str| {
+        if has {
+            finding(what, Health::Good, "there")
+        } else {
+            finding(what, Health::Limited, without)
+        }
+    };
+    vec![
+        judge(
+            "userfaultfd: move",
+            features.move_pages,
+            "missing (Linux 6.8 has it): O_DIRECT reads into memory that is being paged may be \
+             lost; use buffered I/O or a newer kernel",
+        ),
+        judge(
+            "userfaultfd: poison",
+            features.poison,
+            "missing (Linux 6.6 has it): a page lost to a device error raises SIGSEGV, not SIGBUS",
+        ),
+        judge(
+            "userfaultfd: write protection",
+            features.write_protect,
+            "missing (Linux 5.7 has it): pages that cannot be moved stay in memory",
+        ),
+    ]
+}
+
+fn uring() -> Finding {
+    match io_uring::IoUring::new(4) {
+        Ok(_) => finding("io_uring", Health::Good, "there"),
+        Err(error) => finding(
+            "io_uring",
+            Health::Limited,
+            format!(
+                "refused ({error}): plain reads and writes are used; check kernel.io_uring_disabled, \
+                 the seccomp profile and `ulimit -l`"
+            ),
+        ),
+    }
+}
+
+fn swap_file(directory: Option<&Path>) -> Finding {
+    let kind = match directory {
+        None => SwapKind::Default,
+        Some(path) => SwapKind::File { path: PathBuf::from(path), size: None },
+    };
+    match FileDevice::open(&kind, &OpenOptions::default()) {
+        Ok(device) => {
+            let info = device.info();
+            let slower = info.notes.iter().any(|note| note.contains("refuse"));
+            let health = if slower { Health::Limited } else { Health::Good };
+            let notes = info.notes.join("; ");
+            let detail = format!("{}, room for {}: {notes}", info.name, info.capacity());
+            finding("swap file", health, detail)
+        }
+        Err(error) => finding("swap file", Health::Broken, error.to_string()),
+    }
+}
+
+fn memory() -> Finding {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.starts_with(name))?;
+        let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(Bytes(kib << 10))
+    };
+    match (field("MemTotal:"), field("MemAvailable:")) {
+        (Some(total), Some(free)) => {
+            finding("memory", Health::Good, format!("{total}, of which {free} available"))
+        }
+        _ => finding("memory", Health::Limited, "/proc/meminfo cannot be read"),
+    }
+}
+
+fn cgroup() -> Finding {
+    match memory_of_cgroup() {
+        Some(limit) => finding("memory cgroup", Health::Good, format!("limited to {limit}")),
+        None => finding("memory cgroup", Health::Good, "no limit"),
+    }
+}
+
+/// The memory limit of this process's control group, version 2 or 1, if it has one.
+pub fn memory_of_cgroup() -> Option<Bytes> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let limits = groups.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let path = path.trim_start_matches('/');
+        if controllers.is_empty() {
+            ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+                .iter()
+                .find_map(|root| read_limit(&Path::new(root).join(path).join("memory.max")))
+        } else if controllers.split(',').any(|c| c == "memory") {
+            let root = Path::new("/sys/fs/cgroup/memory");
+            read_limit(&root.join(path).join("memory.limit_in_bytes"))
+        } else {
+            None
+        }
+    });
+    limits.min()
+}
+
+fn read_limit(path: &Path) -> Option<Bytes> {
+    let bytes: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    // Version 1 says "no limit" by a number near 2^63.
+    (bytes < 1 << 60).then_some(Bytes(bytes))
+}
+
+/// The memory this process could have: its control group's limit, or the machine's.
+pub fn memory_available() -> Option<Bytes> {
+    let info = rustix::system::sysinfo();
+    let machine = Bytes((info.totalram as u64).saturating_mul(u64::from(info.mem_unit)));
+    Some(memory_of_cgroup().map_or(machine, |group| group.min(machine)))
+}

@@ -1,0 +1,60 @@
+//! The library's errors.
+
+use overspill_base::Bytes;
+use overspill_device::DeviceError;
+use overspill_space::{MemoryError, SpaceSetupError};
+
+/// What can go wrong, with what to do about it in the message.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Too little memory to page with.
+    #[error("a memory limit of {0} is below the working minimum of {1}: ask for at least {1}")]
+    LimitTooSmall(Bytes, Bytes),
+    /// More than can be counted.
+    #[error("a memory limit of {0} is more than Overspill can manage: ask for at most {1}")]
+    LimitTooLarge(Bytes, Bytes),
+    /// The machine's pages are not of the size Overspill works with.
+    #[error("this machine's pages have {0} bytes; Overspill works with pages of 4096 bytes only")]
+    PageSize(usize),
+    /// The address space or userfaultfd.
+    #[error(transparent)]
+    Space(#[from] SpaceSetupError),
+    /// A swap device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A memory call on the managed range.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// More areas than an entry can name.
+    #[error("{0} swap areas were given; at most {1} can be used")]
+    TooManyAreas(usize, usize),
+    /// The processes of a run cannot share their state.
+    #[error("cannot {action} the state that the processes of this run share: {reason}")]
+    Session {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        reason: String,
+    },
+    /// The system refused something every program needs.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::System { action, source }
+    }
+
+    pub(crate) fn session(
+        action: &'static str,
+    ) -> impl FnOnce(rustix::io::Errno) -> Self {
+        move |errno| Self::Session { action, reason: errno.to_string() }
+    }
+}

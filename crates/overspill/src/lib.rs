@@ -1,0 +1,46 @@
+//! Memory larger than RAM, paged in user space.
+//!
+//! A [`Region`] is a slice of bytes of any size of which at most the configured amount is in memory;
+//! the rest is in a swap area of your choice. No root, no `swapon`, no effect on other processes.
+//!
+//! ```
+//! use overspill::{Bytes, Overspill};
+//!
+//! # fn main() -> Result<(), overspill::Error> {
+//! let overspill = Overspill::builder()
+//!     .memory(Bytes(8 << 20))
+//!     .swap("ram:64M".parse()?)
+//!     .build()?;
+//! let mut region = overspill.region(Bytes(32 << 20))?;
+//! for (n, page) in region.chunks_exact_mut(4096).enumerate() {
+//!     page[..8].copy_from_slice(&n.to_ne_bytes());
+//! }
+//! // A quarter fits into memory; all of it is there.
+//! for (n, page) in region.chunks_exact(4096).enumerate() {
+//!     assert_eq!(page[..8], n.to_ne_bytes());
+//! }
+//! assert!(overspill.summary().pages_out > 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Owns: the public API; putting space, engine, areas and devices together ([`pager`]); what the
+//! processes of one `overspill run` share ([`session`]); the probes of `overspill doctor`
+//! ([`doctor`]).
+//! Not here: command lines, interposed functions.
+
+mod builder;
+pub mod doctor;
+mod error;
+pub mod pager;
+mod region;
+pub mod session;
+mod summary;
+
+pub use builder::{Builder, MEMORY_MIN, Overspill};
+pub use error::Error;
+pub use overspill_base::Bytes;
+pub use overspill_device::{DeviceError, SwapKind, SwapSpec, file::OpenOptions};
+pub use overspill_device::spec::parse_bytes;
+pub use region::Region;
+pub use summary::{FaultLatency, Summary};

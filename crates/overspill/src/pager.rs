@@ -1,0 +1,223 @@
+//! A pager put together: space, engine, areas, devices, threads.
+//!
+//! Owns: the order of construction and the life cycle across fork. Invariants: from
+//! [`Pager::before_fork`] to the call after it no pager thread runs, no I/O is in flight and no slot
+//! sits in a cache.
+//! Not here: where the settings come from.
+
+use crate::error::Error;
+use overspill_area::{AreaConfig, AreaNo, AreaTables, COUNT_BITS, MemberNo, SlotMap, SwapArea};
+use overspill_area::{SwapAreas, TooManyHolders};
+use overspill_base::shared::{PageArena, Table};
+use overspill_base::stats::Stats;
+use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex};
+use overspill_base::{Bytes, PAGE_SIZE, Slot};
+use overspill_device::SwapDevice;
+use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed};
+use overspill_engine::{Engine, EngineParts, PageTable, Swap, Tuning};
+use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace};
+
+/// A device with the shared tables of its slots.
+#[derive(Debug)]
+pub struct PagerSwap {
+    /// Where pages go.
+    pub device: Arc<dyn SwapDevice>,
+    /// Formatted tables for it.
+    pub tables: AreaTables,
+    /// Higher is filled first.
+    pub priority: i16,
+}
+
+/// What a pager is made of.
+pub struct PagerParts {
+    /// Memory it may use for pages.
+    pub memory: Bytes,
+    /// Address space to reserve, if it is to be had.
+    pub reserve: Bytes,
+    /// Swap areas, in the order of their numbers.
+    pub swaps: Vec<PagerSwap>,
+    /// This process among those that share the areas.
+    pub member: MemberNo,
+    /// Key of the checksums; the same for all who share the areas.
+    pub checksum_seed: u64,
+    /// Where events are counted.
+    pub stats: Stats,
+    /// See [`EngineParts::salvage`].
+    pub salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
+    /// Takes one line about something that went wrong.
+    pub report: Box<dyn Fn(&str) + Send + Sync>,
+    /// How the threads behave.
+    pub handlers: HandlerOptions,
+}
+
+/// A running pager.
+#[derive(Debug)]
+pub struct Pager {
+    engine: Arc<Engine>,
+    memory: ManagedMemory,
+    handlers: Mutex<Option<Handlers>>,
+    options: PagerThreads,
+}
+
+struct PagerThreads(HandlerOptions);
+
+impl std::fmt::Debug for PagerThreads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} handlers", self.0.handlers)
+    }
+}
+
+impl Pager {
+    /// Reserves the range, starts the threads.
+    ///
+    /// # Errors
+    /// Whatever the system refuses, in words for the user.
+    pub fn start(parts: PagerParts) -> Result<Self, Error> {
+        let page_size = rustix::param::page_size();
+        if page_size != PAGE_SIZE {
+            return Err(Error::PageSize(page_size));
+        }
+        let frames = parts.memory.pages_floor() as usize;
+        let space = Arc::new(ManagedSpace::reserve(parts.reserve)?);
+        let staging = PageArena::new(Engine::staging_pages(frames)).map_err(memory)?;
+        space.register_staging(&staging)?;
+        let (member, seed) = (parts.member, parts.checksum_seed);
+        let swaps = parts.swaps.into_iter().enumerate();
+        let engine = Arc::new(Engine::new(EngineParts {
+            frames,
+            table: PageTable::new(Table::private(space.pages()).map_err(memory)?),
+            space: space.clone(),
+            swaps: swaps.map(|(n, swap)| join_area(n, swap, member, seed)).collect(),
+            staging,
+            stats: parts.stats,
+            salvage: parts.salvage,
+            report: parts.report,
+            tuning: Tuning::default(),
+        }));
+        let handlers = Handlers::start(engine.clone(), space.clone(), parts.handlers.clone())
+            .map_err(Error::system("start the pager's threads"))?;
+        Ok(Self {
+            memory: ManagedMemory::new(space, engine.clone()),
+            engine,
+            handlers: Mutex::new(LockClass::Control, Some(handlers)),
+            options: PagerThreads(parts.handlers),
+        })
+    }
+
+    /// The engine, for its counters.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The managed range.
+    pub fn memory(&self) -> &ManagedMemory {
+        &self.memory
+    }
+
+    /// Stops all paging. Threads that touch a missing page sleep until it goes on.
+    pub fn before_fork(&self) {
+        if let Some(handlers) = &*self.handlers.lock() {
+            handlers.park();
+        }
+        self.engine.drain();
+    }
+
+    /// Makes `child`, about to be forked, a holder of every slot. Between
+    /// [`before_fork`](Self::before_fork) and the fork.
+    ///
+    /// # Errors
+    /// [`TooManyHolders`], and nothing was changed.
+    pub fn share_with(&self, child: MemberNo) -> Result<(), TooManyHolders> {
+        let areas: Vec<&SwapArea> = self.engine.areas().iter().collect();
+        for (n, area) in areas.iter().enumerate() {
+            if let Err(error) = area.share_with(child) {
+                areas[..n].iter().for_each(|area| area.release_member(child));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on paging, in the process that forked.
+    pub fn after_fork_in_parent(&self) {
+        self.memory.space().note_forked();
+        if let Some(handlers) = &*self.handlers.lock() {
+            handlers.unpark();
+        }
+    }
+
+    /// Goes on paging in the child, as `member`: a userfaultfd of its own over the inherited range,
+    /// threads of its own.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start). The child's swapped pages are out of reach then.
+    pub fn after_fork_in_child(&self, member: MemberNo) -> Result<(), Error> {
+        let mut handlers = self.handlers.lock();
+        if let Some(old) = handlers.take() {
+            old.forget();
+        }
+        self.engine.areas().iter().for_each(|area| area.become_member(member));
+        let space = self.memory.space().clone();
+        space.reopen_in_child()?;
+        let started = Handlers::start(self.engine.clone(), space, self.options.0.clone())
+            .map_err(Error::system("start the pager's threads"))?;
+        *handlers = Some(started);
+        Ok(())
+    }
+}
+
+impl Drop for Pager {
+    fn drop(&mut self) {
+        if let Some(handlers) = self.handlers.lock().take() {
+            handlers.stop();
+        }
+    }
+}
+
+fn memory(errno: rustix::io::Errno) -> Error {
+    Error::System { action: "reserve memory for the pager's tables", source: errno.into() }
+}
+
+fn join_area(number: usize, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
+    let number = AreaNo(number as u8);
+    let area = SwapArea::new(number, swap.tables, AreaConfig::native(), member);
+    let store = Arc::new(SlotTags(area.slot_map()));
+    let device = Arc::new(Checksummed::new(swap.device, store, seed));
+    Swap { device, area, priority: swap.priority }
+}
+
+/// Tables for one process alone.
+///
+/// # Errors
+/// ENOMEM.
+pub fn private_tables(device: &dyn SwapDevice) -> Result<AreaTables, Error> {
+    let info = device.info();
+    let cluster_slots = AreaConfig::native().cluster_slots;
+    let clusters = info.slots_max.div_ceil(cluster_slots) as usize;
+    let tables = AreaTables {
+        slots_max: info.slots_max,
+        slots: Table::<AtomicU64>::private(clusters * cluster_slots as usize).map_err(memory)?,
+        owners: Table::private(clusters).map_err(memory)?,
+        returned: Table::private(clusters).map_err(memory)?,
+        capacity: Table::private(1).map_err(memory)?,
+        holds: Vec::new(),
+    };
+    tables.format(&info.reserved);
+    Ok(tables)
+}
+
+/// Checksums kept in the slots' own words, where they vanish with the slot's last holder.
+#[derive(Debug)]
+struct SlotTags(SlotMap);
+
+const _: () = assert!(COUNT_BITS == 8, "a checksum has 56 bits");
+
+impl ChecksumStore for SlotTags {
+    fn get(&self, slot: Slot) -> Checksum {
+        Checksum(self.0.tag(slot))
+    }
+
+    fn set(&self, slot: Slot, checksum: Checksum) {
+        self.0.set_tag(slot, checksum.0);
+    }
+}

@@ -1,0 +1,100 @@
+//! What a pager did, for people and for `--stats`.
+
+use overspill_base::Bytes;
+use overspill_base::stats::{Event, Stats};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How long faults took from their message to their answer, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FaultLatency {
+    /// Half of the faults were faster; to within 1/16.
+    pub median_ns: u64,
+    /// 99 of 100 were faster; to within 1/16.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// Everything counted so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// The limit.
+    pub memory_bytes: u64,
+    /// Faults served.
+    pub faults: u64,
+    /// Pages read from swap.
+    pub pages_in: u64,
+    /// Pages written to swap.
+    pub pages_out: u64,
+    /// How long faults took.
+    pub fault_latency: FaultLatency,
+    /// Every counter by its name in `/proc/vmstat`.
+    pub counters: BTreeMap<&'static str, u64>,
+}
+
+impl Summary {
+    /// Adds up the counters of several pagers, each held to `memory`.
+    pub fn of<'a>(memory: Bytes, stats: impl IntoIterator<Item = &'a Stats> + Clone) -> Self {
+        let total = |event| stats.clone().into_iter().map(|s| s.get(event)).sum::<u64>();
+        let counters = Event::ALL.iter().map(|&(event, name)| (name, total(event))).collect();
+        Self {
+            memory_bytes: memory.0,
+            faults: total(Event::pgfault),
+            pages_in: total(Event::pswpin),
+            pages_out: total(Event::pswpout),
+            fault_latency: latency(stats.clone()),
+            counters,
+        }
+    }
+}
+
+fn latency<'a>(stats: impl IntoIterator<Item = &'a Stats> + Clone) -> FaultLatency {
+    let max_ns = stats.clone().into_iter().map(Stats::fault_latency_max_ns).max().unwrap_or(0);
+    let all = stats
+        .into_iter()
+        .map(Stats::fault_latencies)
+        .reduce(|sum, next| sum.wrapping_add(&next).unwrap_or(sum));
+    let quantile = |q: f64| {
+        let histogram = all.as_ref()?;
+        let total: u64 = histogram.iter().map(|bucket| bucket.count()).sum();
+        let rank = (total as f64 * q).ceil() as u64;
+        let mut seen = 0;
+        histogram
+            .iter()
+            .find(|bucket| {
+                seen += bucket.count();
+                rank > 0 && seen >= rank
+            })
+            .map(|bucket| bucket.end().min(max_ns))
+    };
+    FaultLatency {
+        median_ns: quantile(0.5).unwrap_or(0),
+        p99_ns: quantile(0.99).unwrap_or(0),
+        max_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_come_from_all_pagers_together() {
+        let (a, b) = (Stats::on_heap(), Stats::on_heap());
+        (0..99).for_each(|_| a.fault_latency(1_000));
+        b.fault_latency(1_000_000);
+        b.add(Event::pswpin, 5);
+        let summary = Summary::of(Bytes(4096), [&a, &b]);
+        assert_eq!(summary.pages_in, 5);
+        let FaultLatency { median_ns, p99_ns, max_ns } = summary.fault_latency;
+        assert!((1_000..1_070).contains(&median_ns) && (1_000..1_070).contains(&p99_ns));
+        assert_eq!(max_ns, 1_000_000);
+    }
+
+    #[test]
+    fn nothing_counted_is_all_zeros() {
+        let none = Summary::of(Bytes(0), [&Stats::on_heap()]);
+        assert_eq!(none.fault_latency, FaultLatency::default());
+    }
+}

@@ -1,0 +1,246 @@
+//! The pager's threads: fault handlers and the reclaim thread.
+//!
+//! Owns: the threads, and stopping them at a safe point for fork. Invariants: a parked thread holds
+//! no lock and has no I/O in flight. Threads block all signals and never touch managed memory. With
+//! nothing to do they sleep in the kernel.
+//! Not here: what a fault needs ([`Engine::fault`]).
+
+use crate::space::{ManagedSpace, readable};
+use crate::uffd::FaultMessage;
+use overspill_base::clock;
+use overspill_base::sync::Ordering::{Acquire, Release};
+use overspill_base::sync::{Arc, AtomicBool, Condvar, LockClass, Mutex};
+use overspill_engine::{Engine, FaultOutcome, Worker};
+use rustix::event::{EventfdFlags, PollFd, eventfd, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::thread::JoinHandle;
+
+/// How long a handler looks for the next fault before it sleeps. A wake-up of a sleeping CPU costs
+/// more than this.
+const SPIN_NS: u64 = 20_000;
+
+/// How the threads behave.
+#[derive(Clone)]
+pub struct HandlerOptions {
+    /// Fault handlers; the reclaim thread comes on top.
+    pub handlers: usize,
+    /// Runs first in each thread.
+    pub on_start: fn(),
+    /// Decides what to do when memory has ended, after the message was reported. The page that could
+    /// not be brought is poisoned if this returns.
+    pub on_out_of_memory: fn(&Engine),
+}
+
+impl Default for HandlerOptions {
+    fn default() -> Self {
+        Self { handlers: clock::cpu_count().min(2), on_start: || {}, on_out_of_memory: |_| {} }
+    }
+}
+
+/// The running threads of one pager.
+#[derive(Debug)]
+pub struct Handlers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    engine: Arc<Engine>,
+    space: Arc<ManagedSpace>,
+    options: HandlerOptions,
+    /// Becomes readable when handlers must look at `gate`.
+    bell: OwnedFd,
+    /// Set while `gate` wants something, so that loops need not lock it.
+    attention: AtomicBool,
+    gate: Mutex<Gate>,
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    parking: bool,
+    stopping: bool,
+    parked: usize,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+impl Handlers {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// What thread creation and eventfd say.
+    pub fn start(
+        engine: Arc<Engine>,
+        space: Arc<ManagedSpace>,
+        options: HandlerOptions,
+    ) -> std::io::Result<Self> {
+        let handlers = options.handlers;
+        let shared = Arc::new(Shared {
+            engine,
+            space,
+            options,
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            attention: AtomicBool::new(false),
+            gate: Mutex::new(LockClass::Control, Gate::default()),
+            moved: Condvar::new(),
+        });
+        let mut threads = Vec::with_capacity(handlers + 1);
+        for n in 0..handlers {
+            let uffd = shared.space.dup_uffd()?;
+            let fault_loop = move |shared: &Shared, worker: &mut Worker| {
+                shared.serve_faults(worker, &uffd);
+            };
+            threads.push(shared.spawn(format!("ovs-fault-{n}"), fault_loop)?);
+        }
+        threads.push(shared.spawn("ovs-reclaim".into(), Shared::reclaim)?);
+        Ok(Self { shared, threads })
+    }
+
+    /// Stops every thread where it holds no lock and has no I/O in flight. Blocks for the I/O.
+    pub fn park(&self) {
+        self.shared.command(|gate| gate.parking = true);
+        let mut gate = self.shared.gate.lock();
+        while gate.parked < self.threads.len() {
+            gate = self.shared.moved.wait(gate);
+        }
+    }
+
+    /// Lets parked threads go on.
+    pub fn unpark(&self) {
+        self.shared.attention.store(false, Release);
+        drain(&self.shared.bell);
+        self.shared.gate.lock().parking = false;
+        self.shared.moved.notify_all();
+    }
+
+    /// In a forked child, where the threads do not exist: forgets them. What they owned stays
+    /// allocated.
+    pub fn forget(self) {
+        self.threads.into_iter().for_each(std::mem::forget);
+        std::mem::forget(self.shared);
+    }
+
+    /// Ends the threads and waits for them.
+    pub fn stop(self) {
+        self.shared.command(|gate| gate.stopping = true);
+        for thread in self.threads {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn spawn(
+        self: &Arc<Self>,
+        name: String,
+        body: impl FnOnce(&Shared, &mut Worker) + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let mut worker = Worker::new(&self.engine)?;
+        let shared = self.clone();
+        with_signals_blocked(|| {
+            std::thread::Builder::new().name(name).spawn(move || {
+                (shared.options.on_start)();
+                body(&shared, &mut worker);
+            })
+        })
+    }
+
+    fn command(&self, change: impl FnOnce(&mut Gate)) {
+        change(&mut self.gate.lock());
+        self.attention.store(true, Release);
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        self.engine.nudge();
+    }
+
+    /// Parks if that is asked for; false when the thread must end.
+    fn attend(&self, worker: &mut Worker) -> bool {
+        if !self.attention.load(Acquire) {
+            return true;
+        }
+        worker.finish(&self.engine);
+        let mut gate = self.gate.lock();
+        if gate.parking {
+            gate.parked += 1;
+            self.moved.notify_all();
+            while gate.parking {
+                gate = self.moved.wait(gate);
+            }
+            gate.parked -= 1;
+        }
+        !gate.stopping
+    }
+
+    fn serve_faults(&self, worker: &mut Worker, uffd: &OwnedFd) {
+        let mut messages = [FaultMessage { address: 0 }; 32];
+        let mut idle_since = clock::now_ns();
+        while self.attend(worker) {
+            let read = self.space.with_uffd(|uffd| uffd.read(&mut messages));
+            let Ok(count) = read else { return };
+            if count > 0 {
+                self.serve(worker, &messages[..count]);
+            }
+            let finished = worker.poll(&self.engine);
+            if count + finished > 0 {
+                idle_since = clock::now_ns();
+            } else if clock::now_ns() - idle_since > SPIN_NS {
+                self.sleep(worker, uffd);
+                idle_since = clock::now_ns();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn serve(&self, worker: &mut Worker, messages: &[FaultMessage]) {
+        let start_ns = clock::now_ns();
+        for message in messages {
+            let page = self.space.page_at(message.address);
+            match self.engine.fault(worker, page, start_ns) {
+                FaultOutcome::Mapped | FaultOutcome::Pending | FaultOutcome::Poisoned => {}
+                FaultOutcome::Stray => self.space.refuse(page),
+                FaultOutcome::OutOfMemory => {
+                    (self.options.on_out_of_memory)(&self.engine);
+                    overspill_engine::AddressSpace::poison(&*self.space, page);
+                }
+            }
+        }
+    }
+
+    /// Sleeps until there is a fault, a completion or a command.
+    fn sleep(&self, worker: &Worker, uffd: &OwnedFd) {
+        let mut fds: Vec<PollFd<'_>> = vec![readable(uffd.as_fd()), readable(self.bell.as_fd())];
+        fds.extend(worker.poll_fds().map(readable));
+        // EINTR and anything else: look again.
+        let _ = poll(&mut fds, None);
+    }
+
+    fn reclaim(&self, worker: &mut Worker) {
+        while self.attend(worker) {
+            self.engine.balance(worker, None);
+        }
+    }
+}
+
+fn drain(bell: &OwnedFd) {
+    let _ = rustix::io::read(bell, &mut [0u8; 8]);
+}
+
+/// Runs `f` with every signal blocked, so that threads it starts never run the program's handlers.
+fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: plain libc calls on local sets; the old mask is put back on the same thread.
+    unsafe {
+        let mut all = std::mem::zeroed::<libc::sigset_t>();
+        let mut old = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
+        let result = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut());
+        result
+    }
+}

@@ -1,0 +1,21 @@
+//! Managed address space: where the engine's pages live and how faults arrive.
+//!
+//! Owns: the userfaultfd and its calls ([`uffd`]), one reserved range of addresses and what is
+//! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`]), the fault handler
+//! and reclaim threads ([`handlers`]).
+//! Invariants: nothing is ever done by address to memory outside the reserved range. Handler threads
+//! never touch managed memory and never wait for a page lock; a memory call waits for page locks
+//! only while it holds no other lock.
+//! Not here: slots, lists, who is evicted (`engine`).
+//! Rejected: catching `munmap` and `mremap` through userfaultfd events. Between the call and our
+//! notice somebody else's mapping may stand at the address.
+
+pub mod handlers;
+pub mod memory;
+pub mod ranges;
+mod space;
+pub mod uffd;
+
+pub use handlers::{HandlerOptions, Handlers};
+pub use memory::{ManagedMemory, MemoryError, Protection};
+pub use space::{ManagedSpace, SpaceSetupError};

@@ -1,0 +1,285 @@
+//! The memory calls on managed ranges: map, unmap, move, protect, discard, lock.
+//!
+//! Owns: keeping three views in step: the range map, the kernel's mappings, the engine's pages.
+//! Invariants: a page that is not mapped has no content; the reservation is readable and writable
+//! wherever nothing is mapped and nobody has touched it. The range lock is never held while waiting
+//! for a page: what is going away is first marked [`Kind::Leaving`], then emptied, then freed.
+//! Not here: which calls come here (`preload`).
+
+use crate::ranges::{Kind, Part};
+use crate::space::ManagedSpace;
+use overspill_base::sync::Arc;
+use overspill_base::{Bytes, PAGE_SIZE, PageNo};
+use overspill_engine::Engine;
+use rustix::io::Errno;
+use rustix::mm::MprotectFlags;
+
+/// How a program may touch a range.
+pub type Protection = MprotectFlags;
+
+const PLAIN: Protection = MprotectFlags::READ.union(MprotectFlags::WRITE);
+/// Mappings this large are aligned to [`LARGE_ALIGN_PAGES`], as allocators want their heaps.
+const LARGE_PAGES: usize = (32 << 20) / PAGE_SIZE;
+const LARGE_ALIGN_PAGES: usize = (64 << 20) / PAGE_SIZE;
+
+/// Why a memory call failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The reserved range has no gap of this size.
+    #[error("no {0} of managed address space left")]
+    NoSpace(Bytes),
+    /// Part of the range is not mapped.
+    #[error("part of the range is not mapped")]
+    NotMapped,
+    /// More would be locked in memory than the limit allows.
+    #[error("locking {0} would leave too little memory to page with")]
+    TooMuchLocked(Bytes),
+    /// The kernel refused.
+    #[error("the kernel refused ({0})")]
+    Kernel(#[from] Errno),
+}
+
+impl MemoryError {
+    /// What the system call would have said.
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::NoSpace(_) | Self::NotMapped | Self::TooMuchLocked(_) => libc::ENOMEM,
+            Self::Kernel(errno) => errno.raw_os_error(),
+        }
+    }
+}
+
+/// The managed range with the engine that pages it.
+#[derive(Debug, Clone)]
+pub struct ManagedMemory {
+    space: Arc<ManagedSpace>,
+    engine: Arc<Engine>,
+}
+
+impl ManagedMemory {
+    /// The memory of `space`, paged by `engine`.
+    pub fn new(space: Arc<ManagedSpace>, engine: Arc<Engine>) -> Self {
+        Self { space, engine }
+    }
+
+    /// The addresses.
+    pub fn space(&self) -> &Arc<ManagedSpace> {
+        &self.space
+    }
+
+    /// Maps zeros somewhere; returns the address.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoSpace`].
+    pub fn map(&self, pages: usize, protection: Protection) -> Result<usize, MemoryError> {
+        let align = if pages >= LARGE_PAGES { LARGE_ALIGN_PAGES } else { 1 };
+        let taken = self.space.ranges.lock().take(pages, align, Kind::Leaving);
+        let first = taken.ok_or(MemoryError::NoSpace(Bytes::of_pages(pages as u64)))?;
+        self.make_managed(first, pages, protection)?;
+        Ok(self.space.address_of(first))
+    }
+
+    /// Makes an empty, taken range managed memory.
+    fn make_managed(
+        &self,
+        first: PageNo,
+        pages: usize,
+        protection: Protection,
+    ) -> Result<(), MemoryError> {
+        let mut ranges = self.space.ranges.lock();
+        for page in ranges.take_refused(first, pages) {
+            self.space.protect(page, 1, PLAIN)?;
+        }
+        if protection != PLAIN {
+            self.space.protect(first, pages, protection)?;
+        }
+        ranges.set(first, pages, Some(Kind::Managed { plain: protection == PLAIN }));
+        Ok(())
+    }
+
+    /// Maps zeros at `address`, in place of whatever is there.
+    ///
+    /// # Errors
+    /// What mprotect says.
+    pub fn map_at(
+        &self,
+        address: usize,
+        pages: usize,
+        protection: Protection,
+    ) -> Result<(), MemoryError> {
+        let first = self.space.page_at(address);
+        self.empty(first, pages)?;
+        self.make_managed(first, pages, protection)
+    }
+
+    /// Makes room at `address` for a mapping that is not ours, which the caller then makes.
+    ///
+    /// # Errors
+    /// What mprotect says.
+    pub fn make_way(&self, address: usize, pages: usize) -> Result<(), MemoryError> {
+        let first = self.space.page_at(address);
+        self.empty(first, pages)?;
+        self.space.ranges.lock().set(first, pages, Some(Kind::Foreign));
+        Ok(())
+    }
+
+    /// Unmaps whatever is mapped in a range.
+    ///
+    /// # Errors
+    /// What mprotect and mmap say while they restore the reservation.
+    pub fn unmap(&self, address: usize, pages: usize) -> Result<(), MemoryError> {
+        let first = self.space.page_at(address);
+        self.empty(first, pages)?;
+        self.space.ranges.lock().set(first, pages, None);
+        Ok(())
+    }
+
+    /// Takes everything out of a range, which is left marked as leaving.
+    fn empty(&self, first: PageNo, pages: usize) -> Result<(), MemoryError> {
+        let parts = {
+            let mut ranges = self.space.ranges.lock();
+            let parts = ranges.parts(first, pages);
+            ranges.set(first, pages, Some(Kind::Leaving));
+            parts
+        };
+        parts.iter().try_for_each(|part| self.empty_part(part))
+    }
+
+    fn empty_part(&self, part: &Part) -> Result<(), MemoryError> {
+        match part.kind {
+            Kind::Foreign => self.space.restore(part.first, part.pages)?,
+            Kind::Leaving => {}
+            Kind::Managed { plain } => {
+                self.engine.discard(part.first, part.pages);
+                if !plain {
+                    self.space.protect(part.first, part.pages, PLAIN)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the protection of a mapped range.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`], or what mprotect says.
+    pub fn protect(
+        &self,
+        address: usize,
+        pages: usize,
+        protection: Protection,
+    ) -> Result<(), MemoryError> {
+        let first = self.space.page_at(address);
+        let mut ranges = self.space.ranges.lock();
+        let parts = ranges.parts(first, pages);
+        if parts.iter().map(|p| p.pages).sum::<usize>() != pages {
+            return Err(MemoryError::NotMapped);
+        }
+        self.space.protect(first, pages, protection)?;
+        for part in parts.iter().filter(|p| matches!(p.kind, Kind::Managed { .. })) {
+            let kind = Kind::Managed { plain: protection == PLAIN };
+            ranges.set(part.first, part.pages, Some(kind));
+        }
+        Ok(())
+    }
+
+    /// Forgets the content of a range (`MADV_DONTNEED`, `MADV_FREE`).
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`].
+    pub fn discard(&self, address: usize, pages: usize) -> Result<(), MemoryError> {
+        let first = self.space.page_at(address);
+        if !self.space.ranges.lock().is_managed(first, pages) {
+            return Err(MemoryError::NotMapped);
+        }
+        self.engine.discard(first, pages);
+        Ok(())
+    }
+
+    /// Makes a mapping larger or smaller, moving it if `may_move`; returns its address.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`]; [`MemoryError::NoSpace`], also when it may not move.
+    pub fn resize(
+        &self,
+        address: usize,
+        old_pages: usize,
+        new_pages: usize,
+        may_move: bool,
+    ) -> Result<usize, MemoryError> {
+        let first = self.space.page_at(address);
+        if !self.space.ranges.lock().is_managed(first, old_pages) {
+            return Err(MemoryError::NotMapped);
+        }
+        if new_pages <= old_pages {
+            self.unmap(self.space.address_of(first.plus(new_pages)), old_pages - new_pages)?;
+            return Ok(address);
+        }
+        if self.grow_in_place(first, old_pages, new_pages) {
+            return Ok(address);
+        }
+        if !may_move {
+            return Err(MemoryError::NoSpace(Bytes::of_pages(new_pages as u64)));
+        }
+        let target = self.map(new_pages, PLAIN)?;
+        self.move_to(first, self.space.page_at(target), old_pages)?;
+        Ok(target)
+    }
+
+    fn grow_in_place(&self, first: PageNo, old_pages: usize, new_pages: usize) -> bool {
+        let mut ranges = self.space.ranges.lock();
+        let plain = ranges.parts(first, old_pages).iter().all(|p| p.kind == Kind::Managed { plain: true });
+        let (end, more) = (first.plus(old_pages), new_pages - old_pages);
+        let fits = end.index() + more <= self.space.pages();
+        let free = fits && plain && ranges.parts(end, more).is_empty();
+        if free {
+            ranges.set(end, more, Some(Kind::Managed { plain: true }));
+        }
+        free
+    }
+
+    /// Moves a mapping's content to an address where memory of that size is mapped, and unmaps
+    /// the old place.
+    ///
+    /// # Errors
+    /// As [`unmap`](Self::unmap).
+    pub fn move_to(&self, from: PageNo, to: PageNo, pages: usize) -> Result<(), MemoryError> {
+        let parts = self.space.ranges.lock().parts(from, pages);
+        for part in parts.iter().filter(|p| p.kind == Kind::Managed { plain: false }) {
+            self.space.protect(part.first, part.pages, PLAIN)?;
+        }
+        self.engine.transfer(from, to, pages);
+        self.unmap(self.space.address_of(from), pages)
+    }
+
+    /// Keeps a range in memory, or stops doing so.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`]; [`MemoryError::TooMuchLocked`] past half of the frames.
+    pub fn set_locked(&self, address: usize, pages: usize, lock: bool) -> Result<(), MemoryError> {
+        let first = self.space.page_at(address);
+        if !self.space.ranges.lock().is_managed(first, pages) {
+            return Err(MemoryError::NotMapped);
+        }
+        if lock && pages > self.engine.status().frames / 2 {
+            return Err(MemoryError::TooMuchLocked(Bytes::of_pages(pages as u64)));
+        }
+        for page in (0..pages).map(|n| first.plus(n)) {
+            while !self.engine.set_unevictable(page, lock) {
+                touch(self.space.address_of(page))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Brings a page in by reading a byte of it, through a system call, so that a page that cannot be
+/// read is an error and not a signal.
+fn touch(address: usize) -> Result<(), Errno> {
+    let mut byte = [0u8; 1];
+    let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: 1 };
+    // SAFETY: reads one byte of this process into `byte`.
+    let n = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    if n == 1 { Ok(()) } else { Err(Errno::FAULT) }
+}

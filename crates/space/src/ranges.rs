@@ -1,0 +1,211 @@
+//! Which parts of the reserved range are mapped.
+//!
+//! Owns: the allocation of address space, first fit from the bottom, and what stands where.
+//! Invariants: mapped ranges do not overlap, and adjacent equal ones are one. A range on its way out
+//! ([`Kind::Leaving`]) counts as not mapped for faults and as taken for allocation.
+//! Not here: the kernel's view (`memory` changes it under the same lock).
+
+use overspill_base::PageNo;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What stands in a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Managed memory; `plain` if it is readable and writable, as the reservation is.
+    Managed {
+        /// No protection other than the reservation's.
+        plain: bool,
+    },
+    /// A mapping of another kind that the program put here (a file, shared memory).
+    Foreign,
+    /// Being unmapped.
+    Leaving,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    pages: u32,
+    kind: Kind,
+}
+
+/// A range of pages with what stands there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// First page.
+    pub first: PageNo,
+    /// Pages.
+    pub pages: usize,
+    /// What stands there.
+    pub kind: Kind,
+}
+
+/// The map of the reserved range.
+#[derive(Debug)]
+pub struct Ranges {
+    pages: u32,
+    taken: BTreeMap<u32, Extent>,
+    /// No gap below this page is known.
+    lowest_gap: u32,
+    /// Pages made inaccessible because they were touched while nothing was mapped there.
+    refused: BTreeSet<u32>,
+}
+
+impl Ranges {
+    /// An empty map of `pages` pages.
+    pub fn new(pages: usize) -> Self {
+        Self { pages: pages as u32, taken: BTreeMap::new(), lowest_gap: 0, refused: BTreeSet::new() }
+    }
+
+    /// Finds `pages` free pages at a multiple of `align_pages`, and takes them.
+    pub fn take(&mut self, pages: usize, align_pages: usize, kind: Kind) -> Option<PageNo> {
+        let first = self.find(u32::try_from(pages).ok()?, align_pages as u32)?;
+        self.set(PageNo(first), pages, Some(kind));
+        Some(PageNo(first))
+    }
+
+    fn find(&mut self, pages: u32, align: u32) -> Option<u32> {
+        let mut gap = self.lowest_gap;
+        let mut lowest = None;
+        let after = self.taken.range(gap..).map(|(&start, extent)| (start, start + extent.pages));
+        for (start, end) in after.chain([(self.pages, self.pages)]) {
+            if start > gap {
+                lowest.get_or_insert(gap);
+                let aligned = gap.checked_next_multiple_of(align)?;
+                if aligned.checked_add(pages).is_some_and(|end| end <= start) {
+                    self.lowest_gap = lowest.unwrap_or(gap);
+                    return Some(aligned);
+                }
+            }
+            gap = gap.max(end);
+        }
+        None
+    }
+
+    /// Pages of one managed mapping from `page` on; 0 if it is not mapped.
+    pub fn span(&self, page: PageNo) -> usize {
+        match self.taken.range(..=page.0).next_back() {
+            Some((&start, extent))
+                if page.0 < start + extent.pages && matches!(extent.kind, Kind::Managed { .. }) =>
+            {
+                (start + extent.pages - page.0) as usize
+            }
+            _ => 0,
+        }
+    }
+
+    /// Notes that a page is inaccessible until something is mapped there.
+    pub fn refuse(&mut self, page: PageNo) {
+        self.refused.insert(page.0);
+    }
+
+    /// The inaccessible pages of a range, which are so no longer.
+    pub fn take_refused(&mut self, first: PageNo, pages: usize) -> Vec<PageNo> {
+        let inside = first.0..first.0 + pages as u32;
+        self.refused.extract_if(inside, |_| true).map(PageNo).collect()
+    }
+
+    /// What stands in a range, gaps left out.
+    pub fn parts(&self, first: PageNo, pages: usize) -> Vec<Part> {
+        let (start, end) = (first.0, first.0 + pages as u32);
+        let before = self.taken.range(..start).next_back();
+        before
+            .into_iter()
+            .chain(self.taken.range(start..end))
+            .filter_map(|(&from, extent)| {
+                let (lo, hi) = (from.max(start), (from + extent.pages).min(end));
+                let pages = hi.checked_sub(lo).filter(|&n| n > 0)? as usize;
+                Some(Part { first: PageNo(lo), pages, kind: extent.kind })
+            })
+            .collect()
+    }
+
+    /// True if every page of the range is managed memory.
+    pub fn is_managed(&self, first: PageNo, pages: usize) -> bool {
+        let managed = |part: &Part| matches!(part.kind, Kind::Managed { .. });
+        let parts = self.parts(first, pages);
+        parts.iter().all(managed) && parts.iter().map(|p| p.pages).sum::<usize>() == pages
+    }
+
+    /// Makes the whole range `kind`, or free.
+    pub fn set(&mut self, first: PageNo, pages: usize, kind: Option<Kind>) {
+        let (start, end) = (first.0, first.0 + pages as u32);
+        self.cut(start);
+        self.cut(end);
+        let inside: Vec<u32> = self.taken.range(start..end).map(|(&s, _)| s).collect();
+        for start in inside {
+            self.taken.remove(&start);
+        }
+        match kind {
+            Some(kind) => {
+                self.taken.insert(start, Extent { pages: end - start, kind });
+                self.join(start);
+                self.join(end);
+            }
+            None => self.lowest_gap = self.lowest_gap.min(start),
+        }
+    }
+
+    /// Splits the extent that contains `page`, so that one starts there.
+    fn cut(&mut self, page: u32) {
+        let Some((&start, extent)) = self.taken.range_mut(..page).next_back() else { return };
+        let end = start + extent.pages;
+        if end > page {
+            extent.pages = page - start;
+            let kind = extent.kind;
+            self.taken.insert(page, Extent { pages: end - page, kind });
+        }
+    }
+
+    /// Joins the extent that starts at `page` to the one before it, if they are equal.
+    fn join(&mut self, page: u32) {
+        let Some(&second) = self.taken.get(&page) else { return };
+        let Some((&start, first)) = self.taken.range_mut(..page).next_back() else { return };
+        if start + first.pages == page && first.kind == second.kind && second.kind != Kind::Leaving {
+            first.pages += second.pages;
+            self.taken.remove(&page);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANAGED: Kind = Kind::Managed { plain: true };
+
+    #[test]
+    fn the_lowest_gap_that_fits_is_taken() {
+        let mut ranges = Ranges::new(100);
+        let a = ranges.take(10, 1, MANAGED).unwrap();
+        let b = ranges.take(10, 1, Kind::Foreign).unwrap();
+        assert_eq!((a, b), (PageNo(0), PageNo(10)));
+        ranges.set(a, 10, None);
+        assert_eq!(ranges.take(11, 1, MANAGED), Some(PageNo(20)));
+        assert_eq!(ranges.take(4, 4, MANAGED), Some(PageNo(0)));
+        assert_eq!(ranges.take(4, 8, MANAGED), Some(PageNo(32)));
+        assert_eq!(ranges.take(100, 1, MANAGED), None);
+    }
+
+    #[test]
+    fn unmapping_the_middle_leaves_both_ends() {
+        let mut ranges = Ranges::new(100);
+        ranges.take(30, 1, MANAGED).unwrap();
+        ranges.set(PageNo(10), 5, Some(Kind::Leaving));
+        assert_eq!(ranges.span(PageNo(9)), 1);
+        assert_eq!(ranges.span(PageNo(10)), 0);
+        assert_eq!(ranges.span(PageNo(15)), 15);
+        assert!(!ranges.is_managed(PageNo(5), 10) && ranges.is_managed(PageNo(5), 5));
+        ranges.set(PageNo(10), 5, Some(MANAGED));
+        assert_eq!(ranges.span(PageNo(0)), 30);
+    }
+
+    #[test]
+    fn parts_are_clipped_to_the_range_asked_for() {
+        let mut ranges = Ranges::new(100);
+        ranges.set(PageNo(10), 10, Some(MANAGED));
+        ranges.set(PageNo(20), 10, Some(Kind::Foreign));
+        let parts = ranges.parts(PageNo(15), 10);
+        assert_eq!(parts[0], Part { first: PageNo(15), pages: 5, kind: MANAGED });
+        assert_eq!(parts[1], Part { first: PageNo(20), pages: 5, kind: Kind::Foreign });
+    }
+}

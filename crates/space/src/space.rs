@@ -1,0 +1,431 @@
+//! The reserved range, as the engine sees it.
+//!
+//! Owns: the reservation, the userfaultfd over it, and the translation of the engine's requests into
+//! its calls. One writable mapping covers the whole range, so mapping and unmapping inside it are
+//! bookkeeping, and mappings never fragment.
+//! Invariants: pages of the range are never huge (a huge page could not be moved out in part).
+//! Eviction is by UFFDIO_MOVE, which refuses pages a device has pinned. Where that is not to be had
+//! (kernels before 6.8, pages the program made read-only or executable) the page is protected, copied
+//! and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says so.
+
+use crate::ranges::Ranges;
+use crate::uffd::{Progress, Uffd, UffdError};
+use overspill_base::shared::PageArena;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{AtomicBool, LockClass, Mutex};
+use overspill_base::{Bytes, PAGE_SIZE, PageNo};
+use overspill_engine::{AddressSpace, SpaceError, Unmapped};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use std::ops::Range;
+use std::sync::RwLock;
+use std::sync::atomic::AtomicU8;
+
+/// Alignment of the reservation, so that aligned mappings in it are aligned addresses.
+const BASE_ALIGN: usize = 1 << 30;
+
+/// Why no range could be reserved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SpaceSetupError {
+    /// Not even a small range is to be had.
+    #[error(
+        "cannot reserve {0} of address space ({1}): raise `ulimit -v`, or set \
+         vm.overcommit_memory to 0 or 1"
+    )]
+    Reserve(Bytes, Errno),
+    /// See [`UffdError`].
+    #[error(transparent)]
+    Uffd(#[from] UffdError),
+    /// The kernel took the userfaultfd but not the range.
+    #[error("cannot register {0} with userfaultfd ({1})")]
+    Register(Bytes, Errno),
+}
+
+/// One reserved range of addresses whose faults come to us.
+#[derive(Debug)]
+pub struct ManagedSpace {
+    start: usize,
+    pages: usize,
+    pub(crate) ranges: Mutex<Ranges>,
+    /// Replaced in a forked child. Held for the length of a call only.
+    uffd: RwLock<Uffd>,
+    /// Address and length of the staging arena, once the engine has one.
+    staging: Mutex<Option<(usize, usize)>>,
+    /// Since a fork pages may be shared with another process.
+    forked: AtomicBool,
+}
+
+impl ManagedSpace {
+    /// Reserves `size` of address space, or the largest half, quarter, ... of it that the system
+    /// gives, down to 1 GiB.
+    ///
+    /// # Errors
+    /// [`SpaceSetupError`], in words for the user.
+    pub fn reserve(size: Bytes) -> Result<Self, SpaceSetupError> {
+        let uffd = Uffd::open()?;
+        let mut len = (size.0 as usize).next_multiple_of(BASE_ALIGN);
+        let start = loop {
+            match reserve_aligned(len) {
+                Ok(start) => break start,
+                Err(errno) if len <= BASE_ALIGN => {
+                    return Err(SpaceSetupError::Reserve(Bytes(len as u64), errno));
+                }
+                Err(_) => len = (len / 2).next_multiple_of(BASE_ALIGN),
+            }
+        };
+        let space = Self {
+            start,
+            pages: len / PAGE_SIZE,
+            ranges: Mutex::new(LockClass::Ranges, Ranges::new(len / PAGE_SIZE)),
+            uffd: RwLock::new(uffd),
+            staging: Mutex::new(LockClass::Control, None),
+            forked: AtomicBool::new(false),
+        };
+        space.register_all()?;
+        Ok(space)
+    }
+
+    /// Pages of the range.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Bytes of address space taken.
+    pub fn reserved(&self) -> Bytes {
+        Bytes::of_pages(self.pages as u64)
+    }
+
+    /// True if `address` is in the range.
+    #[inline]
+    pub fn contains(&self, address: usize) -> bool {
+        address.wrapping_sub(self.start) < self.pages * PAGE_SIZE
+    }
+
+    /// The page at an address of the range.
+    #[inline]
+    pub fn page_at(&self, address: usize) -> PageNo {
+        PageNo(((address - self.start) / PAGE_SIZE) as u32)
+    }
+
+    /// The address of a page.
+    #[inline]
+    pub fn address_of(&self, page: PageNo) -> usize {
+        self.start + page.index() * PAGE_SIZE
+    }
+
+    /// Lets pages be moved into `arena`.
+    ///
+    /// # Errors
+    /// [`SpaceSetupError::Register`].
+    pub fn register_staging(&self, arena: &PageArena) -> Result<(), SpaceSetupError> {
+        let (start, len) = (arena.address(0).addr(), arena.pages() * PAGE_SIZE);
+        *self.staging.lock() = Some((start, len));
+        forbid_huge_pages(start, len);
+        self.register_target(start, len)
+    }
+
+    /// In a forked child: opens a userfaultfd of its own over the inherited range.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reopen_in_child(&self) -> Result<(), SpaceSetupError> {
+        *self.write_uffd() = Uffd::open()?;
+        self.forked.store(true, Relaxed);
+        self.register_all()?;
+        match *self.staging.lock() {
+            Some((start, len)) => self.register_target(start, len),
+            None => Ok(()),
+        }
+    }
+
+    /// After a fork, in the parent: pages may be shared with the child now.
+    pub fn note_forked(&self) {
+        self.forked.store(true, Relaxed);
+    }
+
+    /// Puts plain, registered memory back over a range where something else stood.
+    pub(crate) fn restore(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
+        let (start, len) = (self.address_of(first), pages * PAGE_SIZE);
+        map_fixed(start, len)?;
+        let register = self.with_uffd(|uffd| {
+            // SAFETY: a part of our own range, whose faults the handlers answer.
+            unsafe { uffd.register_missing(start, len) }
+        });
+        register
+    }
+
+    /// Changes the protection of a part of the range.
+    pub(crate) fn protect(
+        &self,
+        first: PageNo,
+        pages: usize,
+        flags: MprotectFlags,
+    ) -> Result<(), Errno> {
+        let start = self.address_of(first) as *mut std::ffi::c_void;
+        // SAFETY: a part of our own range; the program asked for it, or nothing is mapped there.
+        unsafe { rustix::mm::mprotect(start, pages * PAGE_SIZE, flags) }
+    }
+
+    /// Makes the next touch of a page where nothing is mapped raise SIGSEGV.
+    pub(crate) fn refuse(&self, page: PageNo) {
+        self.ranges.lock().refuse(page);
+        let _ = self.protect(page, 1, MprotectFlags::empty());
+        self.wake(page);
+    }
+
+    /// The userfaultfd's descriptor, for as long as the closure runs.
+    pub(crate) fn with_uffd<R>(&self, f: impl FnOnce(&Uffd) -> R) -> R {
+        f(&self.uffd.read().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// A second descriptor for the same userfaultfd, for a handler to wait on.
+    pub(crate) fn dup_uffd(&self) -> Result<OwnedFd, Errno> {
+        self.with_uffd(|uffd| rustix::io::fcntl_dupfd_cloexec(uffd.as_fd(), 0))
+    }
+
+    fn write_uffd(&self) -> std::sync::RwLockWriteGuard<'_, Uffd> {
+        self.uffd.write().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn register_all(&self) -> Result<(), SpaceSetupError> {
+        let len = self.pages * PAGE_SIZE;
+        // Foreign mappings inside make one registration of the whole range fail, so each stretch
+        // between them is registered by itself.
+        let foreign: Vec<_> = self
+            .ranges
+            .lock()
+            .parts(PageNo(0), self.pages)
+            .into_iter()
+            .filter(|part| part.kind == crate::ranges::Kind::Foreign)
+            .map(|part| (self.address_of(part.first), part.pages * PAGE_SIZE))
+            .collect();
+        let mut from = self.start;
+        for (start, len) in foreign.into_iter().chain([(self.start + len, 0)]) {
+            if start > from {
+                self.with_uffd(|uffd| {
+                    // SAFETY: our own range; the handlers answer its faults.
+                    unsafe { uffd.register_missing(from, start - from) }
+                })
+                .map_err(|e| SpaceSetupError::Register(Bytes((start - from) as u64), e))?;
+            }
+            from = start + len;
+        }
+        Ok(())
+    }
+
+    fn register_target(&self, start: usize, len: usize) -> Result<(), SpaceSetupError> {
+        self.with_uffd(|uffd| {
+            let features = uffd.features();
+            if !features.move_pages || !features.write_protect {
+                return Ok(());
+            }
+            // SAFETY: the engine's own arena; write protection is never switched on in it.
+            unsafe { uffd.register_target(start, len) }
+        })
+        .map_err(|e| SpaceSetupError::Register(Bytes(len as u64), e))
+    }
+
+    /// Moves pages out; returns how far it came and with which errno it stopped.
+    fn move_out(&self, target: usize, source: usize, len: usize) -> Progress {
+        // SAFETY: the engine holds the pages' locks, so nobody else moves, drops or maps them; the
+        // program itself sees a page vanish and faults.
+        let mut progress = self.with_uffd(|uffd| unsafe { uffd.move_pages(target, source, len) });
+        if progress.stopped == Some(Errno::BUSY) && self.forked.load(Relaxed) {
+            self.unshare(source + progress.bytes);
+            let (target, source) = (target + progress.bytes, source + progress.bytes);
+            // SAFETY: as above. One page, the one just made our own.
+            let one = self.with_uffd(|uffd| unsafe { uffd.move_pages(target, source, PAGE_SIZE) });
+            let bytes = progress.bytes + one.bytes;
+            let all = bytes == len;
+            progress = Progress { bytes, stopped: one.stopped.or(Errno::AGAIN.into()).filter(|_| !all) };
+        }
+        progress
+    }
+
+    /// Makes a page that is shared with a forked process this process's own, by a write that
+    /// changes nothing.
+    fn unshare(&self, address: usize) {
+        // SAFETY: the page is present (the move said busy, not missing) and writable (else it would
+        // have said invalid), and its lock keeps it so. The atomic leaves its value to the program.
+        let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
+        byte.fetch_or(0, Relaxed);
+    }
+
+    /// Takes one page out by copying it; for pages that cannot be moved because of their protection.
+    fn copy_out(&self, target: *mut u8, page: PageNo) -> Result<(), SpaceError> {
+        let address = self.address_of(page);
+        self.with_uffd(|uffd| {
+            if uffd.features().write_protect {
+                let _ = uffd.write_protect(address, PAGE_SIZE, true);
+            }
+        });
+        // SAFETY: a page of the staging arena reserved for this victim.
+        let target = unsafe { std::slice::from_raw_parts_mut(target, PAGE_SIZE) };
+        // Through /proc, because the program may have made the page unreadable.
+        read_own_memory(address, target).map_err(|_| SpaceError::Pinned)?;
+        self.zap(page, 1);
+        Ok(())
+    }
+}
+
+impl AddressSpace for ManagedSpace {
+    fn span(&self, page: PageNo) -> usize {
+        self.ranges.lock().span(page)
+    }
+
+    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+        let address = self.address_of(first);
+        gone_unless_done(self.with_uffd(|uffd| uffd.copy(address, content)))
+    }
+
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
+        let address = self.address_of(first);
+        gone_unless_done(self.with_uffd(|uffd| uffd.zero(address, pages * PAGE_SIZE)))
+    }
+
+    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
+        let (source, len) = (self.address_of(first), landing.len() * PAGE_SIZE);
+        let mut moved = 0;
+        let can_move = self.with_uffd(|uffd| uffd.features().move_pages);
+        while moved < landing.len() {
+            let target = arena.address(landing.start + moved);
+            let mut stopped = Some(Errno::INVAL);
+            if can_move {
+                let done = moved * PAGE_SIZE;
+                let progress = self.move_out(target.addr(), source + done, len - done);
+                moved += progress.bytes / PAGE_SIZE;
+                stopped = progress.stopped;
+            }
+            let stopped = match stopped {
+                None => continue,
+                // A page we have just made our own; the rest of the run goes on.
+                Some(Errno::AGAIN) => continue,
+                Some(Errno::INVAL) => {
+                    let target = arena.address(landing.start + moved);
+                    match self.copy_out(target, first.plus(moved)) {
+                        Ok(()) => {
+                            moved += 1;
+                            continue;
+                        }
+                        Err(error) => error,
+                    }
+                }
+                Some(Errno::NOENT) => SpaceError::Missing,
+                Some(Errno::SRCH) => SpaceError::Gone,
+                Some(_) => SpaceError::Pinned,
+            };
+            return Unmapped { moved, stopped: Some(stopped) };
+        }
+        Unmapped { moved, stopped: None }
+    }
+
+    fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
+        drop_pages(arena.address(pages.start).addr(), pages.len() * PAGE_SIZE);
+    }
+
+    fn zap(&self, first: PageNo, pages: usize) {
+        drop_pages(self.address_of(first), pages * PAGE_SIZE);
+    }
+
+    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
+        let (source, target) = (self.address_of(from), self.address_of(to));
+        let can_move = self.with_uffd(|uffd| uffd.features().move_pages);
+        if can_move {
+            let progress = self.move_out(target, source, PAGE_SIZE);
+            match progress.stopped {
+                None => return Ok(()),
+                Some(Errno::NOENT) => return Err(SpaceError::Missing),
+                Some(_) => {}
+            }
+        }
+        let mut content = [0; PAGE_SIZE];
+        read_own_memory(source, &mut content).map_err(|_| SpaceError::Missing)?;
+        self.map(to, &content)?;
+        self.zap(from, 1);
+        Ok(())
+    }
+
+    fn wake(&self, page: PageNo) {
+        let address = self.address_of(page);
+        self.with_uffd(|uffd| uffd.wake(address, PAGE_SIZE));
+    }
+
+    fn poison(&self, page: PageNo) {
+        let address = self.address_of(page);
+        let poisoned = self.with_uffd(|uffd| {
+            let result = uffd.poison(address, PAGE_SIZE);
+            uffd.wake(address, PAGE_SIZE);
+            result
+        });
+        if !matches!(poisoned, Ok(()) | Err(Errno::EXIST)) {
+            // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
+            self.refuse(page);
+        }
+    }
+}
+
+/// Anything that stops the filling of a missing page means that the range or the process is gone:
+/// busy and present pages are dealt with in `Uffd`.
+fn gone_unless_done(progress: Progress) -> Result<(), SpaceError> {
+    match progress.stopped {
+        None => Ok(()),
+        Some(_) => Err(SpaceError::Gone),
+    }
+}
+
+fn reserve_aligned(len: usize) -> Result<usize, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice, trimmed to the aligned part.
+    unsafe {
+        let whole = rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            len + BASE_ALIGN,
+            prot,
+            flags,
+        )?;
+        let start = whole.addr().next_multiple_of(BASE_ALIGN);
+        let (head, tail) = (start - whole.addr(), BASE_ALIGN - (start - whole.addr()));
+        if head > 0 {
+            rustix::mm::munmap(whole, head)?;
+        }
+        if tail > 0 {
+            rustix::mm::munmap((start + len) as *mut _, tail)?;
+        }
+        forbid_huge_pages(start, len);
+        Ok(start)
+    }
+}
+
+fn map_fixed(start: usize, len: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: replaces a part of our own range on which the program has given up its mapping.
+    unsafe { rustix::mm::mmap_anonymous(start as *mut _, len, prot, flags) }?;
+    forbid_huge_pages(start, len);
+    Ok(())
+}
+
+fn forbid_huge_pages(start: usize, len: usize) {
+    // SAFETY: advice on our own mapping that changes no content. Kernels without huge pages refuse.
+    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
+}
+
+fn drop_pages(start: usize, len: usize) {
+    // SAFETY: the engine holds the locks of these pages, or they are staging pages nobody uses.
+    // Their content is lost, which is what was asked for.
+    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxDontNeed) };
+}
+
+fn read_own_memory(address: usize, into: &mut [u8]) -> Result<(), Errno> {
+    use rustix::fs::{Mode, OFlags, open};
+    let memory = open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let n = rustix::io::pread(&memory, into, address as u64)?;
+    if n == PAGE_SIZE { Ok(()) } else { Err(Errno::IO) }
+}
+
+/// Waiting on the userfaultfd itself, see [`crate::handlers`].
+pub(crate) fn readable(fd: BorrowedFd<'_>) -> rustix::event::PollFd<'_> {
+    rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)
+}

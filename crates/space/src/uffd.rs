@@ -1,0 +1,342 @@
+//! Userfaultfd: opening it and each of its calls, with their results translated once.
+//!
+//! Owns: the file descriptor, and which features this kernel has. Features are probed, never assumed
+//! from a version: MOVE is there from 6.8, POISON from 6.6, write protection from 5.7.
+//! Rejected: the `userfaultfd` crate, which decides features at build time and has no MOVE.
+
+use linux_raw_sys::general as raw;
+use overspill_base::PAGE_SIZE;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use rustix::mm::UserfaultfdFlags;
+use std::path::Path;
+
+const GROUP: u8 = raw::UFFDIO as u8;
+const API: Opcode = opcode::read_write::<raw::uffdio_api>(GROUP, raw::_UFFDIO_API as u8);
+const REGISTER: Opcode =
+    opcode::read_write::<raw::uffdio_register>(GROUP, raw::_UFFDIO_REGISTER as u8);
+const WAKE: Opcode = opcode::read::<raw::uffdio_range>(GROUP, raw::_UFFDIO_WAKE as u8);
+const COPY: Opcode = opcode::read_write::<raw::uffdio_copy>(GROUP, raw::_UFFDIO_COPY as u8);
+const ZEROPAGE: Opcode =
+    opcode::read_write::<raw::uffdio_zeropage>(GROUP, raw::_UFFDIO_ZEROPAGE as u8);
+const MOVE: Opcode = opcode::read_write::<raw::uffdio_move>(GROUP, raw::_UFFDIO_MOVE as u8);
+const WRITEPROTECT: Opcode =
+    opcode::read_write::<raw::uffdio_writeprotect>(GROUP, raw::_UFFDIO_WRITEPROTECT as u8);
+const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
+/// Opens a userfaultfd through `/dev/userfaultfd`.
+const DEVICE_NEW: Opcode = opcode::none(0xaa, 0);
+
+/// `UFFDIO_WRITEPROTECT_MODE_WP`, which the bindings leave out.
+const WRITEPROTECT_MODE_WP: u64 = 1;
+
+/// Tries of a call that answers EAGAIN without having done anything, before it counts as busy.
+const AGAIN_MAX: u32 = 100;
+
+/// What this kernel's userfaultfd can do beyond missing-page faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Features {
+    /// UFFDIO_MOVE: eviction that is safe under devices writing into the page.
+    pub move_pages: bool,
+    /// UFFDIO_POISON: SIGBUS for a lost page.
+    pub poison: bool,
+    /// Write-protect faults on anonymous memory.
+    pub write_protect: bool,
+}
+
+/// Why there is no usable userfaultfd, with what to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UffdError {
+    /// Neither the system call nor the device may be used.
+    #[error(
+        "userfaultfd with kernel-mode faults is not permitted ({0}): \
+         run `sysctl vm.unprivileged_userfaultfd=1`, or give access to /dev/userfaultfd \
+         (in a container: `--device /dev/userfaultfd`), or add CAP_SYS_PTRACE"
+    )]
+    NotPermitted(Errno),
+    /// The kernel was built without it, or seccomp hides it.
+    #[error(
+        "userfaultfd is not available ({0}): the kernel needs CONFIG_USERFAULTFD, \
+         and a seccomp profile must allow the system call userfaultfd"
+    )]
+    NotAvailable(Errno),
+    /// Something else.
+    #[error("userfaultfd cannot be set up ({0})")]
+    Other(Errno),
+}
+
+/// A touch of a missing page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FaultMessage {
+    /// The address touched.
+    pub address: usize,
+}
+
+/// How far a call over several pages came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Bytes done, from the front.
+    pub bytes: usize,
+    /// What stopped it; `None` when all was done.
+    pub stopped: Option<Errno>,
+}
+
+/// An open userfaultfd of this process.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: OwnedFd,
+    features: Features,
+}
+
+impl AsFd for Uffd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Uffd {
+    /// Opens a userfaultfd that also gets faults raised inside system calls.
+    ///
+    /// # Errors
+    /// [`UffdError`], in words for the user.
+    pub fn open() -> Result<Self, UffdError> {
+        // The handshake fixes the features, so one descriptor asks and another one is used.
+        let supported = handshake(&open_fd()?, 0)?;
+        let has = |bit: u32| supported & u64::from(bit) != 0;
+        let features = Features {
+            move_pages: has(raw::UFFD_FEATURE_MOVE),
+            poison: has(raw::UFFD_FEATURE_POISON),
+            write_protect: has(raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP),
+        };
+        let fd = open_fd()?;
+        let wanted = raw::UFFD_FEATURE_MOVE
+            | raw::UFFD_FEATURE_POISON
+            | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+        handshake(&fd, supported & u64::from(wanted))?;
+        Ok(Self { fd, features })
+    }
+
+    /// What the kernel can do.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Reports touches of missing pages in a range from now on.
+    ///
+    /// # Safety
+    /// The range is anonymous memory that the caller owns, and faults in it will be answered. If
+    /// not, whoever touches it sleeps for ever.
+    pub unsafe fn register_missing(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let protect = if self.features.write_protect { raw::UFFDIO_REGISTER_MODE_WP } else { 0 };
+        // SAFETY: passed on to the caller.
+        unsafe { self.register(start, len, u64::from(raw::UFFDIO_REGISTER_MODE_MISSING | protect)) }
+    }
+
+    /// Makes a range a possible target of [`move_pages`](Self::move_pages) without reporting
+    /// missing pages in it.
+    ///
+    /// # Safety
+    /// As [`register_missing`](Self::register_missing), but nobody can be made to sleep.
+    pub unsafe fn register_target(&self, start: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.register(start, len, u64::from(raw::UFFDIO_REGISTER_MODE_WP)) }
+    }
+
+    unsafe fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Errno> {
+        let mut arg = raw::uffdio_register { range: range(start, len), mode, ioctls: 0 };
+        self.call::<REGISTER, _>(&mut arg)
+    }
+
+    /// Fills missing pages at `start` with `content` and wakes whoever waits for them. Pages that
+    /// are present stay as they are.
+    pub fn copy(&self, start: usize, content: &[u8]) -> Progress {
+        over_pages(start, content.len(), |uffd_at, done, len| {
+            let src = content[done..].as_ptr().addr() as u64;
+            let mut arg = raw::uffdio_copy { dst: uffd_at, src, len, mode: 0, copy: 0 };
+            let result = self.call::<COPY, _>(&mut arg);
+            self.skip_present(uffd_at, result, arg.copy)
+        })
+    }
+
+    /// Fills missing pages with zeros and wakes whoever waits for them.
+    pub fn zero(&self, start: usize, len: usize) -> Progress {
+        over_pages(start, len, |at, _, len| {
+            let range = raw::uffdio_range { start: at, len };
+            let mut arg = raw::uffdio_zeropage { range, mode: 0, zeropage: 0 };
+            let result = self.call::<ZEROPAGE, _>(&mut arg);
+            self.skip_present(at, result, arg.zeropage)
+        })
+    }
+
+    /// Moves present pages to an empty, registered target. EBUSY: the page is pinned or shared
+    /// with another process; ENOENT: there is none; EINVAL: the two ranges differ in protection.
+    ///
+    /// # Safety
+    /// Both ranges are the caller's; nobody holds a reference into the source pages.
+    pub unsafe fn move_pages(&self, target: usize, source: usize, len: usize) -> Progress {
+        over_pages(source, len, |at, done, len| {
+            let dst = (target + done) as u64;
+            let mut arg = raw::uffdio_move { dst, src: at, len, mode: 0, move_: 0 };
+            let result = self.call::<MOVE, _>(&mut arg);
+            partial(result, arg.move_)
+        })
+    }
+
+    /// Lets whoever waits in a range touch it again.
+    pub fn wake(&self, start: usize, len: usize) {
+        let mut arg = range(start, len);
+        // Fails only for ranges that are not ours, where nobody waits.
+        let _ = self.call::<WAKE, _>(&mut arg);
+    }
+
+    /// Makes writes to a range fault, or not any more.
+    pub fn write_protect(&self, start: usize, len: usize, protect: bool) -> Result<(), Errno> {
+        let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
+        let mut arg = raw::uffdio_writeprotect { range: range(start, len), mode };
+        loop {
+            match self.call::<WRITEPROTECT, _>(&mut arg) {
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes every touch of a missing range raise SIGBUS.
+    pub fn poison(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mut arg = raw::uffdio_poison { range: range(start, len), mode: 0, updated: 0 };
+        self.call::<POISON, _>(&mut arg)
+    }
+
+    /// Reads waiting fault messages; returns how many were put in front of `out`. Never blocks.
+    pub fn read(&self, out: &mut [FaultMessage; 32]) -> Result<usize, Errno> {
+        let mut bytes = [0u8; 32 * size_of::<raw::uffd_msg>()];
+        let len = match rustix::io::read(&self.fd, &mut bytes) {
+            Ok(len) => len,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
+            Err(errno) => return Err(errno),
+        };
+        let mut count = 0;
+        for message in bytes[..len].chunks_exact(size_of::<raw::uffd_msg>()) {
+            // The only event asked for; layout of the message: event, 7 bytes, flags, address.
+            if u32::from(message[0]) == raw::UFFD_EVENT_PAGEFAULT {
+                let address = u64::from_ne_bytes(message[16..24].try_into().expect("8 bytes"));
+                out[count] = FaultMessage { address: address as usize };
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// A page that is present already needs no filling, but its waiters may need waking.
+    fn skip_present(&self, at: u64, result: Result<(), Errno>, done: i64) -> Step {
+        match partial(result, done) {
+            Step::Stop(Errno::EXIST) => {
+                self.wake(at as usize, PAGE_SIZE);
+                Step::Done(PAGE_SIZE)
+            }
+            step => step,
+        }
+    }
+
+    fn call<const OPCODE: Opcode, T>(&self, arg: &mut T) -> Result<(), Errno> {
+        // SAFETY: OPCODE was made from T's own layout, so the kernel reads and writes a T. The
+        // effects on memory are the callers' contracts.
+        unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) }
+    }
+}
+
+fn range(start: usize, len: usize) -> raw::uffdio_range {
+    raw::uffdio_range { start: start as u64, len: len as u64 }
+}
+
+/// What one call over the rest of a range did.
+enum Step {
+    Done(usize),
+    Again,
+    Stop(Errno),
+}
+
+/// Translates the kernel's two answers: the return value, and the field that holds the bytes done
+/// or a negated errno.
+fn partial(result: Result<(), Errno>, done: i64) -> Step {
+    match result {
+        Ok(()) => Step::Done(done as usize),
+        Err(_) if done > 0 => Step::Done(done as usize),
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => Step::Again,
+        Err(errno) => Step::Stop(errno),
+    }
+}
+
+fn over_pages(start: usize, len: usize, mut call: impl FnMut(u64, usize, u64) -> Step) -> Progress {
+    let mut done = 0;
+    let mut tries = 0;
+    while done < len {
+        match call((start + done) as u64, done, (len - done) as u64) {
+            Step::Done(bytes) => {
+                done += bytes;
+                tries = 0;
+            }
+            Step::Again if tries < AGAIN_MAX => {
+                tries += 1;
+                std::thread::yield_now();
+            }
+            Step::Again => return Progress { bytes: done, stopped: Some(Errno::AGAIN) },
+            Step::Stop(errno) => return Progress { bytes: done, stopped: Some(errno) },
+        }
+    }
+    Progress { bytes: done, stopped: None }
+}
+
+fn open_fd() -> Result<OwnedFd, UffdError> {
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    // SAFETY: nothing is registered yet; see `register_missing` for what can go wrong.
+    match unsafe { rustix::mm::userfaultfd(flags) } {
+        Ok(fd) => Ok(fd),
+        Err(Errno::PERM) => open_by_device(),
+        Err(errno @ Errno::NOSYS) => open_by_device().map_err(|_| UffdError::NotAvailable(errno)),
+        Err(errno) => Err(UffdError::Other(errno)),
+    }
+}
+
+fn open_by_device() -> Result<OwnedFd, UffdError> {
+    use rustix::fs::{Mode, OFlags, open};
+    let path = Path::new("/dev/userfaultfd");
+    let device =
+        open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(UffdError::NotPermitted)?;
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and returns a new descriptor.
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), libc::c_ulong::from(DEVICE_NEW), flags.bits()) };
+    if fd < 0 {
+        let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+        return Err(UffdError::NotPermitted(errno));
+    }
+    // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+    Ok(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) })
+}
+
+fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
+    let mut arg = raw::uffdio_api { api: u64::from(raw::UFFD_API as u32), features, ioctls: 0 };
+    // SAFETY: API was made from uffdio_api.
+    unsafe { ioctl(fd, Updater::<API, _>::new(&mut arg)) }.map_err(UffdError::Other)?;
+    Ok(arg.features)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_answers_are_translated_by_this_table() {
+        let translate = |result, done| match partial(result, done) {
+            Step::Done(n) => format!("done {n}"),
+            Step::Again => "again".into(),
+            Step::Stop(errno) => format!("stop {}", errno.raw_os_error()),
+        };
+        assert_eq!(translate(Ok(()), 8192), "done 8192");
+        assert_eq!(translate(Err(Errno::AGAIN), 4096), "done 4096");
+        assert_eq!(translate(Err(Errno::AGAIN), -11), "again");
+        assert_eq!(translate(Err(Errno::BUSY), -16), "stop 16");
+        assert_eq!(translate(Err(Errno::BUSY), 4096), "done 4096");
+        assert_eq!(translate(Err(Errno::NOENT), 0), "stop 2");
+    }
+}
