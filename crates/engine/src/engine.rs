@@ -10,6 +10,7 @@ use crate::space::AddressSpace;
 use crate::staging::Staging;
 use crate::swap_cache::SwapCache;
 use crate::tuning::Tuning;
+use crate::types::Pte;
 use crate::workingset::Workingset;
 use overspill_area::{AreaNo, SwapArea, SwapAreas, SwapEntry};
 use overspill_base::shared::PageArena;
@@ -173,6 +174,11 @@ impl Engine {
     /// The last thing that went wrong, in words.
     pub fn last_trouble(&self) -> Option<String> {
         self.last_trouble.lock().clone()
+    }
+
+    /// True if `page` is mapped. A hint, unless all workers are parked.
+    pub fn is_resident(&self, page: PageNo) -> bool {
+        matches!(self.table.load(page), Pte::Resident(_))
     }
 
     /// The swap areas.

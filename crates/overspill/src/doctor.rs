@@ -120,14 +120,19 @@ fn swap_file(directory: Option<&Path>) -> Finding {
     match FileDevice::open(&kind, &OpenOptions::default()) {
         Ok(device) => {
             let info = device.info();
-            let slower = info.notes.iter().any(|note| note.contains("refuse"));
-            let health = if slower { Health::Limited } else { Health::Good };
+            let limited = info.notes.iter().any(|note| is_limit(note));
+            let health = if limited { Health::Limited } else { Health::Good };
             let notes = info.notes.join("; ");
             let detail = format!("{}, room for {}: {notes}", info.name, info.capacity());
             finding("swap file", health, detail)
         }
         Err(error) => finding("swap file", Health::Broken, error.to_string()),
     }
+}
+
+/// True if a device's note tells of something that would be faster or safer elsewhere.
+pub fn is_limit(note: &str) -> bool {
+    note.contains("refuse") || note.starts_with("its file system")
 }
 
 fn memory() -> Finding {

@@ -27,7 +27,7 @@ use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::{Attachment, FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapSpec};
 use overspill_space::HandlerOptions;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -272,6 +272,11 @@ impl Session {
         self.verdict().fetch_or(bits, AcqRel);
     }
 
+    /// True once a process of the run has joined.
+    pub fn has_joined(&self) -> bool {
+        self.verdict().load(Acquire) & verdict::JOINED != 0
+    }
+
     fn stats(&self, member: MemberNo) -> Stats {
         let cells = stats_len();
         let offset = self.layout.stats + member.0 as usize * cells * 8;
@@ -400,10 +405,6 @@ impl Session {
         if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(lock.l_type) }
     }
 
-    /// Descriptors of the session itself in this process.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
 }
 
 /// A table of one.

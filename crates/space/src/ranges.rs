@@ -64,7 +64,10 @@ impl Ranges {
     }
 
     fn find(&mut self, pages: u32, align: u32) -> Option<u32> {
-        let mut gap = self.lowest_gap;
+        // An extent from before may reach past the hint.
+        let before = self.taken.range(..self.lowest_gap).next_back();
+        let reach = before.map_or(0, |(&start, extent)| start + extent.pages);
+        let mut gap = self.lowest_gap.max(reach);
         let mut lowest = None;
         let after = self.taken.range(gap..).map(|(&start, extent)| (start, start + extent.pages));
         for (start, end) in after.chain([(self.pages, self.pages)]) {
@@ -184,6 +187,13 @@ mod tests {
         assert_eq!(ranges.take(4, 4, MANAGED), Some(PageNo(0)));
         assert_eq!(ranges.take(4, 8, MANAGED), Some(PageNo(32)));
         assert_eq!(ranges.take(100, 1, MANAGED), None);
+    }
+
+    #[test]
+    fn equal_neighbours_that_became_one_are_not_taken_again() {
+        let mut ranges = Ranges::new(100);
+        let taken: Vec<_> = (0..5).map(|_| ranges.take(10, 1, MANAGED).unwrap().0).collect();
+        assert_eq!(taken, [0, 10, 20, 30, 40]);
     }
 
     #[test]

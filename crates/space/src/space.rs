@@ -125,12 +125,14 @@ impl ManagedSpace {
         self.register_target(start, len)
     }
 
-    /// In a forked child: opens a userfaultfd of its own over the inherited range.
+    /// In a forked child: opens a userfaultfd of its own over the inherited range. The caller has
+    /// closed the inherited one by its number, and the number may be another file's already.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
     pub fn reopen_in_child(&self) -> Result<(), SpaceSetupError> {
-        *self.write_uffd() = Uffd::open()?;
+        let own = Uffd::open()?;
+        std::mem::forget(std::mem::replace(&mut *self.write_uffd(), own));
         self.forked.store(true, Relaxed);
         self.register_all()?;
         match *self.staging.lock() {

@@ -1,0 +1,192 @@
+//! The command line.
+//!
+//! Owns: what may be written there, its help texts, and the forms of its values.
+//! Invariants: parsing looks at nothing but the words; what they refer to is found out once, by the
+//! command. What clap says over several lines is joined into one.
+//! Not here: the grammar of sizes and swap specifications, which the library owns.
+
+use crate::error::Error;
+use clap::builder::styling::Styles;
+use clap::{Args, Parser, Subcommand};
+use overspill::{Bytes, SwapSpec, parse_bytes};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Swap in user space: run a program in less memory than it needs.
+#[derive(Debug, Parser)]
+#[command(name = "overspill", version, arg_required_else_help = false, styles = Styles::plain())]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(RunArgs),
+    Doctor(DoctorArgs),
+}
+
+/// Run a program, unmodified, in a given amount of memory.
+///
+/// The rest of what it allocates goes to swap of its own. Exits with the program's status, 128+n if
+/// signal n ended it, 127 or 126 if it cannot be found or executed, and 125 if Overspill failed.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "overspill run [OPTIONS] --memory M -- PROGRAM [ARGS]...",
+    after_help = "Example:\n  overspill run --memory 512M --swap file:/var/tmp -- sort -S 4G big.txt"
+)]
+pub(crate) struct RunArgs {
+    /// Memory that each process of the run may use: 512M, 1.5GiB, or 25% of what there is
+    #[arg(long, value_name = "M")]
+    pub(crate) memory: MemoryLimit,
+
+    /// Where to swap; may be given several times [default: an unnamed file in $TMPDIR or /var/tmp]
+    ///
+    /// One of file:PATH[:SIZE], where PATH is a file or a directory; block:PATH, a device made ready
+    /// by mkswap; ram:SIZE. Followed by ,pri=N if the order matters: higher priorities are filled
+    /// first, equal ones in turns.
+    #[arg(long, value_name = "SPEC[,pri=N]")]
+    pub(crate) swap: Vec<SwapSpec>,
+
+    /// The most that a swap file without a SIZE may grow to [default: what its disk can spare]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) swap_size: Option<Bytes>,
+
+    /// Swap to a file or device even if it holds something else, which is then lost
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Leave programs alone that the program starts
+    #[arg(long)]
+    pub(crate) no_children: bool,
+
+    /// Write what happened to FILE at the end, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) stats: Option<PathBuf>,
+
+    /// Print no notes on devices and no summary
+    #[arg(long)]
+    pub(crate) quiet: bool,
+
+    /// The program to run and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Tell what Overspill finds on this machine, and what to do about what is missing.
+///
+/// Exits with 0 if `overspill run` can work here, otherwise with 1.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill doctor --directory /var/tmp")]
+pub(crate) struct DoctorArgs {
+    /// Try files in DIR, not where the default swap file would be
+    #[arg(long, value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+}
+
+/// What `--memory` says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum MemoryLimit {
+    Bytes(Bytes),
+    /// Of the control group's memory or the machine's; above 0, at most 100.
+    Percent(f64),
+}
+
+impl FromStr for MemoryLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(number) = text.strip_suffix('%') else {
+            return parse_bytes(text).map(Self::Bytes).map_err(|error| error.to_string());
+        };
+        match number.parse() {
+            Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Self::Percent(percent)),
+            _ => Err(format!("bad percentage `{text}`: write 1% to 100%, as in 25%")),
+        }
+    }
+}
+
+/// Reads the command line. Prints help and version, if they are asked for, and ends the program.
+///
+/// # Errors
+/// [`Error::Usage`].
+pub(crate) fn parse() -> Result<Command, Error> {
+    match CommandLine::try_parse() {
+        Ok(line) => Ok(line.command),
+        Err(error) if error.use_stderr() => Err(Error::Usage(in_one_line(&error.to_string()))),
+        Err(help) => help.exit(),
+    }
+}
+
+/// The first paragraph of what clap says, without its prefix.
+fn in_one_line(message: &str) -> String {
+    let paragraph = message.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = paragraph.split_whitespace().collect();
+    let line = words.join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn run_args(words: &[&str]) -> RunArgs {
+        let words = ["overspill", "run"].iter().chain(words);
+        match CommandLine::try_parse_from(words).unwrap().command {
+            Command::Run(args) => args,
+            Command::Doctor(_) => unreachable!("`run` was written"),
+        }
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn memory_is_bytes_or_a_share() {
+        let table = [
+            ("64M", MemoryLimit::Bytes(Bytes(64 << 20))),
+            ("1.5GiB", MemoryLimit::Bytes(Bytes(3 << 29))),
+            ("25%", MemoryLimit::Percent(25.0)),
+            ("0.5%", MemoryLimit::Percent(0.5)),
+            ("100%", MemoryLimit::Percent(100.0)),
+        ];
+        for (text, limit) in table {
+            assert_eq!(text.parse(), Ok(limit), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_memory() {
+        for text in ["", "%", "0%", "101%", "-1%", "nan%", "inf%", "64Q", "-5M", "M"] {
+            let error = text.parse::<MemoryLimit>().unwrap_err();
+            assert!(error.starts_with("bad ") && error.contains(text), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn options_after_the_program_are_the_programs() {
+        for dashes in [&["--"][..], &[]] {
+            let words = [&["--memory", "1G"], dashes, &["sort", "--quiet", "-S", "1G"]].concat();
+            let args = run_args(&words);
+            assert_eq!(args.command, ["sort", "--quiet", "-S", "1G"]);
+            assert!(!args.quiet);
+        }
+    }
+
+    #[test]
+    fn swaps_keep_their_order() {
+        let args = run_args(&["--memory=1G", "--swap=ram:1M,pri=3", "--swap=file:/x:2M", "true"]);
+        let written = ["ram:1M,pri=3", "file:/x:2M"].map(|spec| spec.parse().unwrap());
+        assert_eq!(args.swap, written);
+    }
+
+    #[test]
+    fn several_lines_become_one() {
+        let message = "error: not provided:\n  --memory <M>\n\nUsage: overspill\n";
+        assert_eq!(in_one_line(message), "not provided: --memory <M>");
+    }
+}

@@ -1,0 +1,108 @@
+//! Whether the dynamic loader will load the preload object into an ELF program.
+//!
+//! Invariants: only the header, the program headers and the loader's name are read, whatever the
+//! size of the file.
+//! Rejected: leaving this to the loader. It ignores what it cannot preload, and the program would run
+//! without a limit.
+
+use crate::error::{FAILED, NOT_EXECUTABLE};
+use object::elf::{self, FileHeader32, FileHeader64, Machine};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, ReadCache};
+use rustix::fs::{fgetxattr_query, fstat};
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The processor this program, and so the preload object, is built for.
+#[cfg(target_arch = "x86_64")]
+const MACHINE: Machine = elf::EM_X86_64;
+#[cfg(target_arch = "aarch64")]
+const MACHINE: Machine = elf::EM_AARCH64;
+
+/// Why an ELF program cannot be paged.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("is damaged: {0}; install it again")]
+    Damaged(String),
+    #[error("is a 32-bit program: overspill needs a 64-bit build of it")]
+    Bits32,
+    #[error("is built for another kind of processor: use a build for this machine")]
+    OtherMachine,
+    #[error("is statically linked, nothing can be preloaded into it: use a build with shared libc")]
+    Static,
+    #[error("has the loader {}, which does not exist: install it", .0.display())]
+    NoLoader(PathBuf),
+    #[error("has the loader {}: overspill needs glibc, use a build for it", .0.display())]
+    NotGlibc(PathBuf),
+    #[error("is setuid or setgid, so nothing is preloaded into it: run a copy without that bit")]
+    Setuid,
+    #[error("has file capabilities, so nothing is preloaded into it: run a copy without them")]
+    Capabilities,
+}
+
+impl Refusal {
+    /// The exit status that goes with it: whose fault it is.
+    pub(super) fn status(&self) -> u8 {
+        match self {
+            Self::Damaged(_) | Self::NoLoader(_) => NOT_EXECUTABLE,
+            _ => FAILED,
+        }
+    }
+}
+
+/// Refuses an ELF file that would run without the preload object.
+///
+/// # Errors
+/// See [`Refusal`].
+pub(super) fn check(file: File) -> Result<(), Refusal> {
+    check_privileges(&file)?;
+    let loader = loader(file)?.ok_or(Refusal::Static)?;
+    let glibc = loader.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"));
+    if !glibc {
+        return Err(Refusal::NotGlibc(loader));
+    }
+    if !loader.exists() {
+        return Err(Refusal::NoLoader(loader));
+    }
+    Ok(())
+}
+
+/// The loader preloads nothing by path into a program that gives its user more rights. Refused also
+/// where these rights are no more than the user has: the same command works for all or for none.
+fn check_privileges(file: &File) -> Result<(), Refusal> {
+    let mode = fstat(file).map_err(damaged)?.st_mode;
+    // Without the group's right to execute, the bit says something else.
+    let setgid = libc::S_ISGID | libc::S_IXGRP;
+    if mode & libc::S_ISUID != 0 || mode & setgid == setgid {
+        return Err(Refusal::Setuid);
+    }
+    match fgetxattr_query(file, c"security.capability") {
+        Ok(_) => Err(Refusal::Capabilities),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The name of the program's loader; none if it is statically linked.
+fn loader(file: File) -> Result<Option<PathBuf>, Refusal> {
+    let data = &ReadCache::new(file);
+    let header = match FileHeader64::<Endianness>::parse(data) {
+        Ok(header) => header,
+        Err(_) if FileHeader32::<Endianness>::parse(data).is_ok() => return Err(Refusal::Bits32),
+        Err(error) => return Err(damaged(error)),
+    };
+    let endian = header.endian().map_err(damaged)?;
+    if header.e_machine(endian) != MACHINE {
+        return Err(Refusal::OtherMachine);
+    }
+    let segments = header.program_headers(endian, data).map_err(damaged)?;
+    let names = segments.iter().map(|segment| segment.interpreter(endian, data));
+    let name = names.filter_map(Result::transpose).next().transpose().map_err(damaged)?;
+    Ok(name.map(|name| Path::new(OsStr::from_bytes(name)).to_owned()))
+}
+
+fn damaged(error: impl Display) -> Refusal {
+    Refusal::Damaged(error.to_string())
+}

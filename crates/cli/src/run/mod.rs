@@ -1,0 +1,103 @@
+//! `overspill run`: a program in a given amount of memory.
+//!
+//! Owns: the order of things. Everything that can be refused is refused before a device is opened,
+//! and the program starts only when nothing of ours can fail any more but its start.
+//! Invariants: the statistics file is opened before the program starts and written however it ends.
+//! Not here: paging; the words about this machine (`overspill::doctor`).
+
+mod elf;
+mod format;
+pub(crate) mod preload;
+mod process;
+pub(crate) mod program;
+mod report;
+mod signals;
+
+use crate::args::{MemoryLimit, RunArgs};
+use crate::error::{Error, FAILED};
+use crate::say;
+use overspill::session::{Supervisor, verdict};
+use overspill::{Bytes, OpenOptions, SwapSpec, doctor};
+use preload::Preload;
+use process::{Ended, Launch};
+use program::Program;
+use report::{Report, StatsFile};
+
+/// A run, all questions answered.
+struct Plan {
+    memory: Bytes,
+    swaps: Vec<SwapSpec>,
+    options: OpenOptions,
+    children: bool,
+    program: Program,
+    preload: Preload,
+    stats: Option<StatsFile>,
+    quiet: bool,
+}
+
+impl Plan {
+    /// Finds out what the words refer to, and refuses what cannot work.
+    fn resolve(args: RunArgs) -> Result<Self, Error> {
+        let memory = memory_bytes(args.memory)?;
+        let program = Program::find(args.command)?;
+        let preload = Preload::find()?;
+        if let Some(doctor::Finding { what, detail, .. }) = doctor::obstacle() {
+            return Err(Error::Obstacle { what, detail });
+        }
+        Ok(Self {
+            memory,
+            swaps: args.swap,
+            options: OpenOptions { swap_size: args.swap_size, force: args.force },
+            children: !args.no_children,
+            program,
+            preload,
+            stats: args.stats.map(StatsFile::create).transpose()?,
+            quiet: args.quiet,
+        })
+    }
+}
+
+/// Runs a program to its end; returns the status to exit with.
+///
+/// # Errors
+/// Whatever keeps the program from starting.
+pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
+    let plan = Plan::resolve(args)?;
+    let supervisor = Supervisor::new(plan.memory, plan.swaps, &plan.options, plan.children)?;
+    if !plan.quiet {
+        report::limits_of_devices(&supervisor).for_each(say::line);
+    }
+    let launch = Launch { preload: &plan.preload, session: &supervisor.path() };
+    let ended = process::run(&plan.program, &launch)?;
+    let status = status(&ended, supervisor.verdict());
+    let report = Report::new(&plan.program, &ended, status, &supervisor);
+    if !plan.quiet {
+        report.lines().for_each(say::line);
+    }
+    if let Some(Err(error)) = plan.stats.map(|file| file.write(&report)) {
+        say::line(error);
+    }
+    Ok(status)
+}
+
+/// The program's status, unless it says less than we know.
+fn status(ended: &Ended, verdict: u32) -> u8 {
+    if verdict & verdict::OUT_OF_MEMORY != 0 {
+        return FAILED;
+    }
+    // A process that cannot join says why and ends with our status.
+    if verdict & verdict::JOINED == 0 && ended.status() != FAILED {
+        say::line("the program ran without a memory limit: its loader ignored the preload object");
+    }
+    ended.status()
+}
+
+fn memory_bytes(limit: MemoryLimit) -> Result<Bytes, Error> {
+    match limit {
+        MemoryLimit::Bytes(bytes) => Ok(bytes),
+        MemoryLimit::Percent(percent) => {
+            let all = doctor::memory_available().ok_or(Error::MemoryUnknown)?;
+            Ok(Bytes((all.0 as f64 * percent / 100.0) as u64))
+        }
+    }
+}

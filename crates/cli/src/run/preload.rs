@@ -1,0 +1,89 @@
+//! The object that is loaded into the program.
+//!
+//! Owns: where it is found, and how the dynamic loader is told.
+//! Invariants: it comes from beside the running executable, never from a search path: the two share a
+//! memory layout and must be of the same build.
+//! Not here: what it does.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const FILE_NAME: &str = "liboverspill_preload.so";
+const VARIABLE: &str = "LD_PRELOAD";
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PreloadError {
+    #[error("cannot find out where this program is: {0}; is /proc mounted?")]
+    NoExecutable(io::Error),
+    #[error("{FILE_NAME} is neither in {} nor in {}: install it there", .0.display(), .1.display())]
+    Missing(PathBuf, PathBuf),
+    #[error(
+        "{} cannot be preloaded because its path has a space or a colon: install Overspill \
+         elsewhere",
+        .0.display()
+    )]
+    Separator(PathBuf),
+}
+
+/// The preload object's path, fit for the loader.
+#[derive(Debug)]
+pub(super) struct Preload(PathBuf);
+
+impl Preload {
+    /// Finds it beside the executable or in `../lib/overspill` from there.
+    pub(super) fn find() -> Result<Self, PreloadError> {
+        let executable = env::current_exe().map_err(PreloadError::NoExecutable)?;
+        let beside = executable.parent().unwrap_or(Path::new("/")).to_owned();
+        let library = beside.parent().unwrap_or(Path::new("/")).join("lib/overspill");
+        let found = [&beside, &library].map(|directory| directory.join(FILE_NAME));
+        match found.into_iter().find(|path| path.is_file()) {
+            Some(path) => Self::at(path),
+            None => Err(PreloadError::Missing(beside, library)),
+        }
+    }
+
+    fn at(path: PathBuf) -> Result<Self, PreloadError> {
+        if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+            return Err(PreloadError::Separator(path));
+        }
+        Ok(Self(path))
+    }
+
+    /// The environment variable that loads it, before all that is preloaded already.
+    pub(super) fn variable(&self) -> (&'static str, OsString) {
+        (VARIABLE, self.before(env::var_os(VARIABLE).as_deref()))
+    }
+
+    fn before(&self, others: Option<&OsStr>) -> OsString {
+        let mut value = self.0.clone().into_os_string();
+        if let Some(others) = others.filter(|others| !others.is_empty()) {
+            value.push(":");
+            value.push(others);
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_before_other_preloads() {
+        let preload = Preload::at("/lib/ours.so".into()).unwrap();
+        assert_eq!(preload.before(None), "/lib/ours.so");
+        assert_eq!(preload.before(Some("".as_ref())), "/lib/ours.so");
+        assert_eq!(preload.before(Some("/a.so /b.so".as_ref())), "/lib/ours.so:/a.so /b.so");
+    }
+
+    #[test]
+    fn separators_of_the_loader_are_refused() {
+        for path in ["/my programs/ours.so", "/a:b/ours.so"] {
+            let error = Preload::at(path.into()).unwrap_err().to_string();
+            assert!(error.contains(path) && error.contains("elsewhere"), "{error}");
+        }
+    }
+}

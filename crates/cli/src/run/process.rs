@@ -1,0 +1,152 @@
+//! The program's process, from its start to its end.
+//!
+//! Owns: what it is started with, passing signals on to it, and what the kernel knows of it in the
+//! end.
+//! Invariants: it is killed when we are, before it could do anything. Only this module reaps
+//! children, so the process number stays the program's until its end has been seen. As the first
+//! process of a container we also reap what is orphaned to us.
+//! Not here: which signals ([`super::signals`]).
+
+use super::preload::Preload;
+use super::program::{Program, ProgramError};
+use super::signals::{Arrival, Inbox};
+use crate::error::Error;
+use overspill::Bytes;
+use overspill::session::SESSION_VARIABLE;
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// What makes the program part of a run.
+pub(super) struct Launch<'a> {
+    pub(super) preload: &'a Preload,
+    pub(super) session: &'a Path,
+}
+
+/// How the program ended, and what it used.
+#[derive(Debug)]
+pub(super) struct Ended {
+    how: ExitStatus,
+    pub(super) wall: Duration,
+    pub(super) user: Duration,
+    pub(super) system: Duration,
+    /// Of the program or of any child it waited for, whichever is more.
+    pub(super) peak_resident: Bytes,
+}
+
+impl Ended {
+    fn new(how: ExitStatus, wall: Duration, usage: &libc::rusage) -> Self {
+        Self {
+            how,
+            wall,
+            user: duration(usage.ru_utime),
+            system: duration(usage.ru_stime),
+            peak_resident: Bytes((usage.ru_maxrss as u64) << 10),
+        }
+    }
+
+    /// The exit status as a shell gives it: 128+n for signal n.
+    pub(super) fn status(&self) -> u8 {
+        match self.how.code() {
+            Some(code) => code as u8,
+            None => self.signal().map_or(u8::MAX, |signal| 128 + signal as u8),
+        }
+    }
+
+    /// The signal that ended it.
+    pub(super) fn signal(&self) -> Option<i32> {
+        self.how.signal()
+    }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+}
+
+/// Starts the program and returns when it has ended.
+///
+/// # Errors
+/// [`ProgramError::NotStarted`], [`Error::System`].
+pub(super) fn run(program: &Program, launch: &Launch) -> Result<Ended, Error> {
+    let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
+    let started = Instant::now();
+    let child = start(program, launch, inbox)?;
+    let (how, usage) =
+        watch(child, &inbox).map_err(Error::system("wait for the program to end"))?;
+    Ok(Ended::new(how, started.elapsed(), &usage))
+}
+
+fn start(program: &Program, launch: &Launch, inbox: Inbox) -> Result<Pid, Error> {
+    let (preload, preload_value) = launch.preload.variable();
+    let supervisor = getpid();
+    let mut command = Command::new(&program.path);
+    command.arg0(&program.name).args(&program.args);
+    command.env(preload, preload_value).env(SESSION_VARIABLE, launch.session);
+    // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
+    unsafe { command.pre_exec(move || prepare(supervisor, &inbox)) };
+    let child = command.spawn().map_err(|source| not_started(program, source))?;
+    Ok(Pid::from_child(&child))
+}
+
+/// Runs in the child, before it executes the program.
+fn prepare(supervisor: Pid, inbox: &Inbox) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() != Some(supervisor) {
+        // It died before the kernel was told to tell us.
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    inbox.close()
+}
+
+fn not_started(program: &Program, source: io::Error) -> Error {
+    match source.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
+            Error::System { action: "start a process", source }
+        }
+        _ => ProgramError::NotStarted { path: program.path.display().to_string(), source }.into(),
+    }
+}
+
+/// Passes signals on until the program ends.
+fn watch(child: Pid, inbox: &Inbox) -> io::Result<(ExitStatus, libc::rusage)> {
+    loop {
+        match inbox.next()? {
+            Arrival::Child => {
+                if let Some(end) = reap(child)? {
+                    return Ok(end);
+                }
+            }
+            Arrival::PassOn(signal) => send(child, signal),
+            Arrival::FromTerminal => {}
+        }
+    }
+}
+
+fn send(child: Pid, signal: i32) {
+    // SAFETY: kill touches no memory. The child has not been reaped, so the number is still its own.
+    // A program that gave itself other rights may refuse; there is nobody to tell.
+    unsafe { libc::kill(child.as_raw_nonzero().get(), signal) };
+}
+
+/// Takes notice of all children that have ended; returns how the program did, if it is among them.
+fn reap(program: Pid) -> io::Result<Option<(ExitStatus, libc::rusage)>> {
+    loop {
+        let mut status = 0;
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: both pointers are to variables of the right type that outlive the call.
+        let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, usage.as_mut_ptr()) };
+        match pid {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => return Ok(None),
+            pid if pid == program.as_raw_nonzero().get() => {
+                // SAFETY: it was zeroed, which is a value of it, and wait4 has filled it in.
+                return Ok(Some((ExitStatus::from_raw(status), unsafe { usage.assume_init() })));
+            }
+            _orphan => {}
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The program to run: found as execvp finds it, and looked at before it starts.
+//!
+//! Owns: the search, following `#!` to the program that is really loaded, and what is refused there.
+//! Invariants: what is started will be paged. The exceptions are decided later by others (a loader
+//! of glibc's name that is not glibc, `env` running a static program) and noticed in the end, when
+//! nobody has joined the run.
+//! Not here: file formats ([`super::format`], [`super::elf`]), starting ([`super::process`]).
+
+use super::elf::{self, Refusal};
+use super::format::{Format, HEAD_BYTES};
+use crate::error::{FAILED, NOT_EXECUTABLE, NOT_FOUND};
+use rustix::fs::{Access, AtFlags, CWD, FileType, accessat};
+use rustix::io::Errno;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Where execvp looks when there is no `$PATH`.
+const PATH_DEFAULT: &str = "/bin:/usr/bin";
+/// What execvp runs a file with that the kernel does not know the format of.
+const SHELL: &str = "/bin/sh";
+/// Scripts run by scripts, as deep as the kernel follows them.
+const SCRIPTS_MAX: usize = 5;
+
+/// Why a program is not started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramError {
+    #[error("{0}: no such program: check its name and $PATH")]
+    NotFound(String),
+    #[error("{path} cannot be executed: {errno}; it must be a program and you must have the right")]
+    NotExecutable { path: String, errno: Errno },
+    #[error("{0} is neither an ELF program nor a script: there is nothing to execute")]
+    UnknownFormat(String),
+    #[error("{path} cannot be read: {source}; overspill must see whether it can be paged")]
+    Unreadable { path: String, source: io::Error },
+    #[error("{path} {refusal}")]
+    Refused { path: String, refusal: Refusal },
+    #[error("{path} did not start: {source}")]
+    NotStarted { path: String, source: io::Error },
+}
+
+impl ProgramError {
+    /// The exit status that goes with it.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Self::NotFound(_) => NOT_FOUND,
+            Self::NotExecutable { .. } | Self::UnknownFormat(_) | Self::NotStarted { .. } => {
+                NOT_EXECUTABLE
+            }
+            Self::Unreadable { .. } => FAILED,
+            Self::Refused { refusal, .. } => refusal.status(),
+        }
+    }
+}
+
+/// A program that can be started and paged.
+#[derive(Debug)]
+pub(super) struct Program {
+    /// What is executed.
+    pub(super) path: PathBuf,
+    /// What the user wrote for it, which it sees as its name.
+    pub(super) name: OsString,
+    pub(super) args: Vec<OsString>,
+}
+
+impl Program {
+    /// Finds the program that `command` starts with.
+    ///
+    /// # Errors
+    /// See [`ProgramError`].
+    pub(super) fn find(command: Vec<OsString>) -> Result<Self, ProgramError> {
+        let mut words = command.into_iter();
+        let name = words.next().unwrap_or_default();
+        let path = search(&name, env::var_os("PATH"))?;
+        inspect(&path)?;
+        Ok(Self { path, name, args: words.collect() })
+    }
+}
+
+/// The file that execvp would execute.
+fn search(name: &OsStr, path: Option<OsString>) -> Result<PathBuf, ProgramError> {
+    let mut forbidden = None;
+    for candidate in candidates(name, path) {
+        match executable(&candidate) {
+            Ok(()) => return Ok(candidate),
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(errno) => forbidden = forbidden.or(Some((candidate, errno))),
+        }
+    }
+    Err(match forbidden {
+        None => ProgramError::NotFound(name.display().to_string()),
+        Some((path, errno)) => {
+            ProgramError::NotExecutable { path: path.display().to_string(), errno }
+        }
+    })
+}
+
+/// The files `name` may mean, in order. A name with a slash is one itself.
+fn candidates(name: &OsStr, path: Option<OsString>) -> Vec<PathBuf> {
+    if name.is_empty() {
+        return Vec::new();
+    }
+    if name.as_bytes().contains(&b'/') {
+        return vec![name.into()];
+    }
+    let path = path.unwrap_or_else(|| PATH_DEFAULT.into());
+    // An empty entry is the current directory; the dot keeps the result from being searched again.
+    let directory =
+        |entry: PathBuf| if entry.as_os_str().is_empty() { PathBuf::from(".") } else { entry };
+    env::split_paths(&path).map(|entry| directory(entry).join(name)).collect()
+}
+
+fn executable(path: &Path) -> Result<(), Errno> {
+    let kind = rustix::fs::stat(path).map(|stat| FileType::from_raw_mode(stat.st_mode))?;
+    match kind {
+        FileType::Directory => Err(Errno::ISDIR),
+        FileType::RegularFile => accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS),
+        _ => Err(Errno::ACCESS),
+    }
+}
+
+/// Follows scripts to the program that is loaded, and looks whether that can be paged.
+fn inspect(path: &Path) -> Result<(), ProgramError> {
+    let mut path = path.to_owned();
+    let mut name = path.display().to_string();
+    for _ in 0..=SCRIPTS_MAX {
+        let Some(interpreter) = inspect_file(&path, &name)? else { return Ok(()) };
+        name = format!("{} (interpreter of {name})", interpreter.display());
+        executable(&interpreter)
+            .map_err(|errno| ProgramError::NotExecutable { path: name.clone(), errno })?;
+        path = interpreter;
+    }
+    Err(ProgramError::NotExecutable { path: name, errno: Errno::LOOP })
+}
+
+/// Looks at one file; if it is a script, returns its interpreter.
+fn inspect_file(path: &Path, name: &str) -> Result<Option<PathBuf>, ProgramError> {
+    let (file, head) =
+        open(path).map_err(|source| ProgramError::Unreadable { path: name.to_owned(), source })?;
+    match Format::of(&head) {
+        Format::Elf => elf::check(file)
+            .map(|()| None)
+            .map_err(|refusal| ProgramError::Refused { path: name.to_owned(), refusal }),
+        Format::Script(interpreter) => Ok(Some(interpreter)),
+        Format::Text => Ok(Some(SHELL.into())),
+        Format::Unknown => Err(ProgramError::UnknownFormat(name.to_owned())),
+    }
+}
+
+fn open(path: &Path) -> io::Result<(File, Vec<u8>)> {
+    let mut file = File::open(path)?;
+    let mut head = Vec::new();
+    file.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
+    Ok((file, head))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_looked_for_as_execvp_does() {
+        let places = |name: &str, path: Option<&str>| {
+            let found = candidates(name.as_ref(), path.map(OsString::from));
+            found.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(places("ls", Some("/a:/b")), "/a/ls /b/ls");
+        assert_eq!(places("ls", Some(":/b")), "./ls /b/ls");
+        assert_eq!(places("ls", None), "/bin/ls /usr/bin/ls");
+        assert_eq!(places("./ls", Some("/a")), "./ls");
+        assert_eq!(places("", Some("/a")), "");
+    }
+
+    #[test]
+    fn directories_and_missing_places_are_told_apart() {
+        let directory = |path: &str| search("proc".as_ref(), Some(path.into())).unwrap_err();
+        assert_eq!(directory("/").status(), NOT_EXECUTABLE);
+        assert_eq!(directory("/nowhere").status(), NOT_FOUND);
+        let found = search("sh".as_ref(), Some("/etc/passwd:/nowhere:/bin".into()));
+        assert_eq!(found.unwrap(), Path::new("/bin/sh"));
+    }
+}

@@ -1,0 +1,178 @@
+//! What a run did, for people and for `--stats`.
+//!
+//! Owns: the summary's words and the shape of the JSON.
+//! Invariants: field names end in their units; a name, once given, keeps its meaning.
+//! Not here: counting.
+
+use super::process::Ended;
+use super::program::Program;
+use crate::error::Error;
+use overspill::session::Supervisor;
+use overspill::{Bytes, DeviceInfo, FaultLatency, Summary, doctor};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Everything known about a run that has ended.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// The program's name and its arguments.
+    command: Vec<String>,
+    /// What `overspill run` returns: the program's status, or ours if memory ended.
+    exit_status: u8,
+    /// The signal that ended the program.
+    signal: Option<i32>,
+    wall_seconds: f64,
+    user_seconds: f64,
+    system_seconds: f64,
+    memory_bytes: u64,
+    peak_resident_bytes: u64,
+    summary: Summary,
+    devices: Vec<Device>,
+}
+
+#[derive(Debug, Serialize)]
+struct Device {
+    name: String,
+    capacity_bytes: u64,
+    notes: Vec<String>,
+}
+
+impl From<&DeviceInfo> for Device {
+    fn from(info: &DeviceInfo) -> Self {
+        Self {
+            name: info.name.clone(),
+            capacity_bytes: info.capacity().0,
+            notes: info.notes.clone(),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(
+        program: &Program,
+        ended: &Ended,
+        exit_status: u8,
+        supervisor: &Supervisor,
+    ) -> Self {
+        let summary = supervisor.summary();
+        let command = std::iter::once(&program.name).chain(&program.args);
+        Self {
+            command: command.map(|word| word.display().to_string()).collect(),
+            exit_status,
+            signal: ended.signal(),
+            wall_seconds: ended.wall.as_secs_f64(),
+            user_seconds: ended.user.as_secs_f64(),
+            system_seconds: ended.system.as_secs_f64(),
+            memory_bytes: summary.memory_bytes,
+            peak_resident_bytes: ended.peak_resident.0,
+            devices: supervisor.devices().map(Device::from).collect(),
+            summary,
+        }
+    }
+
+    /// The summary.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        [self.memory_line(), self.paging_line(), self.devices_line()].into_iter()
+    }
+
+    fn memory_line(&self) -> String {
+        format!(
+            "memory {}, peak resident {}, {:.2} s",
+            Bytes(self.memory_bytes),
+            Bytes(self.peak_resident_bytes),
+            self.wall_seconds
+        )
+    }
+
+    fn paging_line(&self) -> String {
+        let Summary { pages_in, pages_out, faults, fault_latency, .. } = &self.summary;
+        let line = format!("{pages_in} pages in, {pages_out} out; {faults} faults");
+        if *faults == 0 {
+            return line;
+        }
+        let FaultLatency { median_ns, p99_ns, max_ns } = *fault_latency;
+        let [median, p99, max] = [median_ns, p99_ns, max_ns].map(time);
+        format!("{line}: median {median}, p99 {p99}, max {max}")
+    }
+
+    fn devices_line(&self) -> String {
+        let name = |d: &Device| format!("{} ({})", d.name, Bytes(d.capacity_bytes));
+        format!("devices: {}", self.devices.iter().map(name).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Three digits and a unit.
+fn time(ns: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
+    let Some((unit_ns, unit)) = UNITS.into_iter().find(|&(unit_ns, _)| ns >= unit_ns) else {
+        return format!("{ns} ns");
+    };
+    let value = ns as f64 / unit_ns as f64;
+    let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.decimals$} {unit}")
+}
+
+/// A line for each device that could be faster or safer elsewhere.
+pub(super) fn limits_of_devices(supervisor: &Supervisor) -> impl Iterator<Item = String> {
+    supervisor.devices().flat_map(|device| {
+        let limits = device.notes.iter().filter(|note| doctor::is_limit(note));
+        limits.map(|note| format!("{}: {note}", device.name))
+    })
+}
+
+/// The file of `--stats`, open from the start.
+#[derive(Debug)]
+pub(super) struct StatsFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl StatsFile {
+    /// Creates or empties the file.
+    ///
+    /// # Errors
+    /// [`Error::Stats`].
+    pub(super) fn create(path: PathBuf) -> Result<Self, Error> {
+        match File::create(&path) {
+            Ok(file) => Ok(Self { path, file }),
+            Err(source) => Err(Error::Stats { path, source }),
+        }
+    }
+
+    /// Writes the report.
+    ///
+    /// # Errors
+    /// [`Error::Stats`].
+    pub(super) fn write(self, report: &Report) -> Result<(), Error> {
+        let write = || -> io::Result<()> {
+            let mut json = serde_json::to_vec_pretty(report)?;
+            json.push(b'\n');
+            (&self.file).write_all(&json)
+        };
+        write().map_err(|source| Error::Stats { path: self.path, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits() {
+        let table = [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 µs"),
+            (13_400, "13.4 µs"),
+            (9_996, "10.0 µs"),
+            (134_000, "134 µs"),
+            (2_150_000, "2.15 ms"),
+            (61_000_000_000, "61.0 s"),
+        ];
+        for (ns, text) in table {
+            assert_eq!(time(ns), text);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Signals on their way to the program.
+//!
+//! Owns: which signals are passed on, and the mask that lets them be waited for.
+//! Invariants: from the moment the [`Inbox`] is open no such signal is lost or ends us; the program
+//! starts with the mask we were started with. A signal that the terminal sends to the whole
+//! foreground group reaches the program by itself and is not passed on again.
+//! Not here: stopping (SIGTSTP, SIGTTIN, SIGTTOU). Left alone, it stops us together with the
+//! program, which is what the shell waits for.
+//! Rejected: telling the terminal's signals by a sender of 0, because that is also what a container
+//! sees of whoever stops it from outside.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// What people and programs send to a program to tell it something.
+const PASSED_ON: [i32; 9] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+];
+
+/// What arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// A child changed its state.
+    Child,
+    /// A signal meant for the program.
+    PassOn(i32),
+    /// A signal the program has got as well.
+    FromTerminal,
+}
+
+/// Where the signals of this process are waited for, from now on.
+#[derive(Clone, Copy)]
+pub(super) struct Inbox {
+    set: libc::sigset_t,
+    mask_before: libc::sigset_t,
+}
+
+impl Inbox {
+    /// Blocks the signals so that they can be waited for.
+    ///
+    /// # Errors
+    /// What sigprocmask says.
+    pub(super) fn open() -> io::Result<Self> {
+        // SAFETY: the default action is no handler of ours. If whoever started us ignored SIGCHLD,
+        // the kernel would throw the program's status away.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let set = set_of(PASSED_ON.into_iter().chain([libc::SIGCHLD]));
+        let mask_before = set_mask(libc::SIG_BLOCK, &set)?;
+        Ok(Self { set, mask_before })
+    }
+
+    /// Gives the calling process, a child about to execute, the mask we were started with.
+    ///
+    /// # Errors
+    /// What sigprocmask says.
+    pub(super) fn close(&self) -> io::Result<()> {
+        set_mask(libc::SIG_SETMASK, &self.mask_before).map(|_| ())
+    }
+
+    /// Waits for the next signal. Blocks.
+    ///
+    /// # Errors
+    /// What sigwaitinfo says.
+    pub(super) fn next(&self) -> io::Result<Arrival> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+        loop {
+            // SAFETY: `set` is initialised and `info` has room for a siginfo_t.
+            let signal = unsafe { libc::sigwaitinfo(&raw const self.set, info.as_mut_ptr()) };
+            if signal > 0 {
+                // SAFETY: sigwaitinfo has filled it in, or it would not have returned a signal.
+                return Ok(arrival(signal, unsafe { info.assume_init() }.si_code));
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn arrival(signal: i32, code: i32) -> Arrival {
+    match (signal, code) {
+        (libc::SIGCHLD, _) => Arrival::Child,
+        (_, libc::SI_KERNEL) => Arrival::FromTerminal,
+        _ => Arrival::PassOn(signal),
+    }
+}
+
+fn set_of(signals: impl Iterator<Item = i32>) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `set` has room for a sigset_t, and sigemptyset initialises it.
+    let mut set = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        set.assume_init()
+    };
+    for signal in signals {
+        // SAFETY: `set` is initialised; a number that is no signal is refused.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+    }
+    set
+}
+
+/// Changes the mask of this thread and returns what it was.
+fn set_mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: `set` is initialised and `before` has room for a sigset_t.
+    let result = unsafe { libc::sigprocmask(how, ptr::from_ref(set), before.as_mut_ptr()) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: sigprocmask succeeded, so it has filled it in.
+    Ok(unsafe { before.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_terminals_signals_stay_here() {
+        assert_eq!(arrival(libc::SIGINT, libc::SI_KERNEL), Arrival::FromTerminal);
+        assert_eq!(arrival(libc::SIGINT, libc::SI_USER), Arrival::PassOn(libc::SIGINT));
+        assert_eq!(arrival(libc::SIGTERM, libc::SI_QUEUE), Arrival::PassOn(libc::SIGTERM));
+        assert_eq!(arrival(libc::SIGCHLD, libc::CLD_EXITED), Arrival::Child);
+    }
+}

@@ -1,0 +1,11 @@
+//! The `overspill` program from outside: words and statuses.
+//!
+//! Owns: what a user sees of the command line, the refusals and the supervision of the program. An
+//! inert shared object stands in for the preload object, so that programs run without being paged.
+//! Not here: paging under `run`.
+
+mod doctor;
+mod installation;
+mod refusals;
+mod supervision;
+mod usage;

@@ -1,0 +1,159 @@
+//! The program between its start and its end.
+
+use crate::installation::{Installation, can_run, stderr, stdout};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Long enough for anything that does not hang.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An installation, where a run can start.
+fn installation() -> Option<Installation> {
+    can_run().then(Installation::complete)
+}
+
+fn shell(script: &str) -> [&str; 3] {
+    ["sh", "-c", script]
+}
+
+/// Starts a command and waits for its first line.
+fn start(command: &mut Command) -> (Child, String) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    (child, line.trim_end().to_owned())
+}
+
+fn read_stats(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn the_programs_status_is_ours() {
+    let Some(installation) = installation() else { return };
+    let table =
+        [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill $$", 143), ("kill -9 $$", 137)];
+    for (script, status) in table {
+        let output = installation.run(&[], &shell(script)).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{script}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn signals_reach_the_program_once() {
+    let Some(installation) = installation() else { return };
+    let signals = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::USR2];
+    for signal in signals.into_iter().chain([Signal::TERM, Signal::ALARM]) {
+        let number = signal.as_raw();
+        let script = format!(
+            "n=0; trap 'n=$((n + 1))' {number}; echo ready
+             while [ $n = 0 ]; do sleep 0.01; done; sleep 0.1; exit $n"
+        );
+        let (mut child, line) = start(&mut installation.run(&["--quiet"], &shell(&script)));
+        assert_eq!(line, "ready");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1), "{signal:?}");
+    }
+}
+
+#[test]
+fn the_program_dies_with_its_supervisor() {
+    let Some(installation) = installation() else { return };
+    let (mut child, line) = start(&mut installation.run(&[], &shell("echo $$; exec sleep 60")));
+    let status = format!("/proc/{line}/status");
+    assert!(Path::new(&status).exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    // Whoever inherits it may be slow to reap it.
+    while std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ")) {
+        assert!(Instant::now() < deadline, "process {line} is alive");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_program_starts_as_it_would_without_us() {
+    let Some(installation) = installation() else { return };
+    let program = shell("exec grep -E '^Sig(Blk|Ign)' /proc/self/status");
+    let plain = Command::new(program[0]).args(&program[1..]).output().unwrap();
+    let ours = installation.run(&[], &program).output().unwrap();
+    assert_eq!(stdout(&ours), stdout(&plain));
+
+    let script = installation.executable("script", "#!/bin/sh\necho $0 $#\n");
+    let text = installation.executable("text", "echo $0 $#\n");
+    for path in [script, text] {
+        let ours = installation.run(&[], &[path.as_os_str(), "a b".as_ref()]).output().unwrap();
+        assert_eq!(stdout(&ours), format!("{} 1\n", path.display()));
+    }
+}
+
+#[test]
+fn the_environment_gets_the_run_and_keeps_its_preloads() {
+    let Some(installation) = installation() else { return };
+    let other = installation.cc(&["-shared", "-fPIC"], "other.so");
+    let mut command = installation.run(&[], &shell("echo $LD_PRELOAD $OVERSPILL_SESSION"));
+    let output = command.env("LD_PRELOAD", &other).output().unwrap();
+    let preload = installation.path("liboverspill_preload.so");
+    let expected = format!("{}:{} /proc/", preload.display(), other.display());
+    assert!(stdout(&output).starts_with(&expected), "{}", stdout(&output));
+}
+
+#[test]
+fn a_preload_object_that_does_not_join_is_told() {
+    let Some(installation) = installation() else { return };
+    let output = installation.run(&["--quiet"], &["true"]).output().unwrap();
+    let text = stderr(&output);
+    assert!(output.status.success());
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("ran without a memory limit"), "{text}");
+}
+
+#[test]
+fn the_summary_is_short() {
+    let Some(installation) = installation() else { return };
+    let output = installation.run(&[], &["true"]).output().unwrap();
+    let text = stderr(&output);
+    for words in ["memory 64 MiB, peak resident ", "0 pages in, 0 out; 0 faults", "devices: ram ("]
+    {
+        assert!(text.contains(&format!("overspill: {words}")), "`{words}` in {text}");
+    }
+    assert!(text.lines().count() <= 5, "{text}");
+}
+
+#[test]
+fn statistics_are_written_however_the_program_ends() {
+    let Some(installation) = installation() else { return };
+    let path = installation.path("stats.json");
+    let options = ["--stats", path.to_str().unwrap()];
+    for (script, status, signal) in [("exit 3", 3, Value::Null), ("kill -9 $$", 137, 9.into())] {
+        installation.run(&options, &shell(script)).output().unwrap();
+        let stats = read_stats(&path);
+        assert_eq!(stats["command"], serde_json::json!(shell(script)));
+        assert_eq!(stats["exit_status"], status);
+        assert_eq!(stats["signal"], signal);
+        assert_eq!(stats["memory_bytes"], 64 << 20);
+        assert_eq!(stats["devices"][0]["name"], "ram");
+        assert_eq!(stats["summary"]["pages_out"], 0);
+        for key in ["wall_seconds", "user_seconds", "system_seconds", "peak_resident_bytes"] {
+            assert!(stats[key].as_f64().is_some_and(|value| value >= 0.0), "{key}");
+        }
+        assert!(stats["devices"][0]["capacity_bytes"].is_u64());
+        assert!(stats["devices"][0]["notes"].is_array());
+    }
+}
+
+#[test]
+fn a_percentage_is_of_the_memory_there_is() {
+    let Some(installation) = installation() else { return };
+    let path = installation.path("stats.json");
+    let mut command = installation.overspill();
+    command.args(["run", "--memory", "25%", "--swap", "ram:1M", "--stats"]).arg(&path).arg("true");
+    assert!(command.output().unwrap().status.success());
+    let all = overspill::doctor::memory_available().unwrap();
+    assert_eq!(read_stats(&path)["memory_bytes"], all.0 / 4);
+}

@@ -1,0 +1,95 @@
+//! Mistakes on the command line.
+
+use crate::installation::{Installation, assert_fails, can_run, stdout};
+
+#[test]
+fn mistakes_are_told_in_one_line() {
+    let installation = Installation::bare();
+    let table: &[(&[&str], &[&str])] = &[
+        (&[], &["subcommand", "run, doctor"]),
+        (&["swim"], &["'swim'", "overspill --help"]),
+        (&["run"], &["not provided", "--memory <M>", "<PROGRAM>"]),
+        (&["run", "--memory", "64M"], &["<PROGRAM>", "overspill run --help"]),
+        (&["run", "--", "true"], &["--memory <M>"]),
+        (&["run", "--memory", "64Q", "true"], &["--memory", "bad size `64Q`", "512M"]),
+        (&["run", "--memory", "", "true"], &["--memory"]),
+        (&["run", "--memory=-5M", "true"], &["bad size `-5M`"]),
+        (&["run", "--memory", "0%", "true"], &["bad percentage `0%`", "25%"]),
+        (&["run", "--memory", "200%", "true"], &["bad percentage `200%`"]),
+        (&["run", "--memory", "1G", "--memory", "2G", "true"], &["multiple times"]),
+        (&["run", "--memory", "1G", "--swap", "disk:/x", "true"], &["`disk:/x`", "ram:SIZE"]),
+        (&["run", "--memory", "1G", "--swap", "ram:1M,pri=x", "true"], &["priority `x`", "32767"]),
+        (&["run", "--memory", "1G", "--swap", "ram:1M,prio=1", "true"], &["option `prio`"]),
+        (&["run", "--memory", "1G", "--swap-size", "big", "true"], &["bad size `big`"]),
+        (&["run", "--memory", "1G", "--fast", "true"], &["--fast"]),
+        (&["doctor", "everything"], &["everything"]),
+        (&["doctor", "--directory", "/nowhere"], &["/nowhere is no directory", "--directory"]),
+    ];
+    for (args, words) in table {
+        assert_fails(installation.overspill().args(*args), 125, words);
+    }
+}
+
+#[test]
+fn help_and_version_are_no_failures() {
+    let installation = Installation::bare();
+    let table: [(&[&str], &str); 5] = [
+        (&["--help"], "run "),
+        (&["run", "--help"], "sort -S 4G"),
+        (&["run", "-h"], "--memory <M>"),
+        (&["doctor", "--help"], "--directory <DIR>"),
+        (&["--version"], concat!("overspill ", env!("CARGO_PKG_VERSION"))),
+    ];
+    for (args, words) in table {
+        let output = installation.overspill().args(args).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?}");
+        assert!(stdout(&output).contains(words), "{args:?}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn an_installation_without_its_parts_is_refused() {
+    let bare = Installation::bare();
+    let words = ["liboverspill_preload.so is neither in", "lib/overspill", "install it"];
+    assert_fails(&mut bare.run(&[], &["true"]), 125, &words);
+
+    let spaced = Installation::in_directory("over spill-");
+    std::fs::write(spaced.path("liboverspill_preload.so"), "").unwrap();
+    assert_fails(&mut spaced.run(&[], &["true"]), 125, &["space or a colon", "elsewhere"]);
+}
+
+#[test]
+fn what_cannot_be_opened_is_refused_before_the_program_starts() {
+    if !can_run() {
+        return;
+    }
+    let installation = Installation::complete();
+    let marker = installation.path("started");
+    let content = installation.executable("content", "not swap\n".repeat(100_000));
+    let content = format!("file:{}", content.display());
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--stats", "/nowhere/stats"], &["/nowhere/stats", "No such file", "--stats"]),
+        (&["--swap", "file:/nowhere/swap"], &["/nowhere/swap", "directory must exist"]),
+        (&["--swap", "/dev/null"], &["/dev/null", "no block device", "file:PATH"]),
+        (&["--swap", "ram:4K"], &["ram", "larger size"]),
+        (&["--swap", &content], &["content", "--force"]),
+    ];
+    for (options, words) in table {
+        let mut command = installation.run(options, &["touch".as_ref(), marker.as_os_str()]);
+        assert_fails(&mut command, 125, words);
+        assert!(!marker.exists(), "{options:?}");
+    }
+}
+
+#[test]
+fn a_limit_below_the_minimum_names_the_minimum() {
+    if !can_run() {
+        return;
+    }
+    let installation = Installation::complete();
+    for memory in ["1M", "0", "0.000001%"] {
+        let mut command = installation.overspill();
+        command.args(["run", "--memory", memory, "true"]);
+        assert_fails(&mut command, 125, &["below the working minimum of 4 MiB"]);
+    }
+}

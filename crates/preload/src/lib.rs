@@ -1,0 +1,35 @@
+//! The shared object `overspill run` puts in front of libc in an unmodified program.
+//!
+//! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`]), process and
+//! thread creation as far as the pager must know of it ([`fork`], [`thread`]), limits and file
+//! descriptors that would get in its way ([`limits`], [`fds`]).
+//! Invariants:
+//! - Managed memory lies in one reserved range. A pointer's address says whose it is; libc's own heap
+//!   serves the pager and whatever was allocated before it started.
+//! - Code that holds a lock of the pager never touches managed memory: the pager allocates from
+//!   libc's heap, and calls made on a managed stack run on another one ([`pager::off_stack`]).
+//! - Without a session in the environment every function is libc's.
+//!
+//! Not here: paging itself (`overspill`). Not caught: system calls made without libc, `clone` without
+//! `CLONE_VM` other than through `fork`, `MAP_SHARED`, `MAP_HUGETLB`, `MAP_STACK` and `MAP_32BIT`
+//! mappings, and `brk`; such memory is the kernel's, outside the limit.
+
+#![allow(unreachable_pub, reason = "reached by their symbols")]
+
+mod fds;
+mod fork;
+mod heap;
+mod limits;
+mod malloc;
+mod mm;
+mod pager;
+mod real;
+mod thread;
+
+#[global_allocator]
+static HEAP: heap::LibcHeap = heap::LibcHeap;
+
+/// Runs when the dynamic linker loads the object, before the program's own constructors.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = pager::start;

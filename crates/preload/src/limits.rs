@@ -1,0 +1,153 @@
+//! Resource limits that would hit the pager instead of the program.
+//!
+//! Owns: the translation. The reservation counts as address space and as data, so limits on those are
+//! raised by its size on the way in and lowered on the way out. A limit on file sizes would stop
+//! writes to swap, so it is remembered and reported, but not enforced.
+
+use crate::pager::{process, reserved_bytes};
+use crate::real::system_call;
+use libc::{__rlimit_resource_t, c_int, pid_t, rlimit, rlimit64};
+use std::sync::Mutex;
+
+/// The file size limit the program believes in.
+static FILE_SIZE: Mutex<Option<rlimit64>> = Mutex::new(None);
+
+fn kernel_prlimit(
+    pid: pid_t,
+    resource: __rlimit_resource_t,
+    new: *const rlimit64,
+    old: *mut rlimit64,
+) -> c_int {
+    system_call!(libc::SYS_prlimit64, pid, resource, new, old) as c_int
+}
+
+fn shift(limit: rlimit64, by: impl Fn(u64) -> u64) -> rlimit64 {
+    let shifted = |value| if value == libc::RLIM64_INFINITY { value } else { by(value) };
+    rlimit64 { rlim_cur: shifted(limit.rlim_cur), rlim_max: shifted(limit.rlim_max) }
+}
+
+/// prlimit(2) as the program sees it.
+///
+/// # Safety
+/// As the system call's.
+unsafe fn translated(
+    pid: pid_t,
+    resource: __rlimit_resource_t,
+    new: *const rlimit64,
+    old: *mut rlimit64,
+) -> c_int {
+    let own = process().is_some() && (pid == 0 || pid == rustix::process::getpid().as_raw_pid());
+    match resource {
+        // SAFETY: contract.
+        libc::RLIMIT_AS | libc::RLIMIT_DATA if own => unsafe { with_room(resource, new, old) },
+        // SAFETY: contract.
+        libc::RLIMIT_FSIZE if own => unsafe { remembered(new, old) },
+        _ => kernel_prlimit(pid, resource, new, old),
+    }
+}
+
+unsafe fn with_room(
+    resource: __rlimit_resource_t,
+    new: *const rlimit64,
+    old: *mut rlimit64,
+) -> c_int {
+    // SAFETY: contract of prlimit: null or readable.
+    let wider = unsafe { new.as_ref() }
+        .map(|&limit| shift(limit, |value| value.saturating_add(reserved_bytes())));
+    let wider = wider.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let result = kernel_prlimit(0, resource, wider, old);
+    // SAFETY: contract of prlimit: null or writable, and written if the call succeeded.
+    if result == 0
+        && let Some(old) = unsafe { old.as_mut() }
+    {
+        *old = shift(*old, |value| value.saturating_sub(reserved_bytes()));
+    }
+    result
+}
+
+unsafe fn remembered(new: *const rlimit64, old: *mut rlimit64) -> c_int {
+    let mut believed = FILE_SIZE.lock().unwrap_or_else(|e| e.into_inner());
+    // SAFETY: contract of prlimit: null or writable.
+    if let Some(old) = unsafe { old.as_mut() } {
+        match *believed {
+            Some(limit) => *old = limit,
+            None if kernel_prlimit(0, libc::RLIMIT_FSIZE, std::ptr::null(), old) != 0 => return -1,
+            None => {}
+        }
+    }
+    // SAFETY: contract of prlimit: null or readable.
+    if let Some(&new) = unsafe { new.as_ref() } {
+        *believed = Some(new);
+    }
+    0
+}
+
+/// prlimit64(2).
+///
+/// # Safety
+/// As the system call's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit64(
+    pid: pid_t,
+    resource: __rlimit_resource_t,
+    new: *const rlimit64,
+    old: *mut rlimit64,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe { translated(pid, resource, new, old) }
+}
+
+/// prlimit(2): the same on 64-bit machines.
+///
+/// # Safety
+/// As the system call's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit(
+    pid: pid_t,
+    resource: __rlimit_resource_t,
+    new: *const rlimit,
+    old: *mut rlimit,
+) -> c_int {
+    // SAFETY: passed on; the two structures are the same.
+    unsafe { translated(pid, resource, new.cast(), old.cast()) }
+}
+
+/// setrlimit(2).
+///
+/// # Safety
+/// As the system call's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit(resource: __rlimit_resource_t, new: *const rlimit) -> c_int {
+    // SAFETY: passed on.
+    unsafe { translated(0, resource, new.cast(), std::ptr::null_mut()) }
+}
+
+/// setrlimit64(2).
+///
+/// # Safety
+/// As the system call's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit64(resource: __rlimit_resource_t, new: *const rlimit64) -> c_int {
+    // SAFETY: passed on.
+    unsafe { translated(0, resource, new, std::ptr::null_mut()) }
+}
+
+/// getrlimit(2).
+///
+/// # Safety
+/// As the system call's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getrlimit(resource: __rlimit_resource_t, old: *mut rlimit) -> c_int {
+    // SAFETY: passed on.
+    unsafe { translated(0, resource, std::ptr::null(), old.cast()) }
+}
+
+/// getrlimit64(2).
+///
+/// # Safety
+/// As the system call's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getrlimit64(resource: __rlimit_resource_t, old: *mut rlimit64) -> c_int {
+    // SAFETY: passed on.
+    unsafe { translated(0, resource, std::ptr::null(), old) }
+}

@@ -1,0 +1,160 @@
+//! The malloc family.
+//!
+//! Owns: the choice between mimalloc, whose memory is managed because it maps it through our `mmap`,
+//! and libc's heap. Invariant: a block goes back to where its address says it came from.
+//! Not here: any allocation algorithm.
+
+use crate::heap::{__libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc};
+use crate::pager::{is_managed, process};
+use crate::real::{Next, set_errno};
+use libc::{c_int, c_void};
+use libmimalloc_sys as mi;
+use overspill_base::PAGE_SIZE;
+
+#[inline]
+fn use_libc() -> bool {
+    process().is_none()
+}
+
+fn or_enomem(block: *mut c_void) -> *mut c_void {
+    if block.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    block
+}
+
+/// malloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: both allocators take any size.
+    unsafe { if use_libc() { __libc_malloc(size) } else { or_enomem(mi::mi_malloc(size)) } }
+}
+
+/// calloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    // SAFETY: both allocators check the product.
+    unsafe {
+        if use_libc() { __libc_calloc(count, size) } else { or_enomem(mi::mi_calloc(count, size)) }
+    }
+}
+
+/// free(3).
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: *mut c_void) {
+    // SAFETY: the address tells which allocator the block is from.
+    unsafe { if is_managed(block.addr()) { mi::mi_free(block) } else { __libc_free(block) } }
+}
+
+/// realloc(3). A block stays with its allocator, so what the dynamic linker keeps in libc's heap
+/// stays there.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if block.is_null() {
+        return malloc(size);
+    }
+    // SAFETY: the address tells which allocator the block is from.
+    unsafe {
+        if !is_managed(block.addr()) {
+            return __libc_realloc(block, size);
+        }
+        if size == 0 {
+            mi::mi_free(block);
+            return std::ptr::null_mut();
+        }
+        or_enomem(mi::mi_realloc(block, size))
+    }
+}
+
+/// reallocarray(3).
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(block: *mut c_void, n: usize, size: usize) -> *mut c_void {
+    match n.checked_mul(size) {
+        // SAFETY: passed on.
+        Some(bytes) => unsafe { realloc(block, bytes) },
+        None => or_enomem(std::ptr::null_mut()),
+    }
+}
+
+/// memalign(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    // SAFETY: both allocators check the alignment.
+    unsafe {
+        if use_libc() {
+            __libc_memalign(align, size)
+        } else {
+            or_enomem(mi::mi_malloc_aligned(size, align.max(size_of::<usize>())))
+        }
+    }
+}
+
+/// aligned_alloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        set_errno(libc::EINVAL);
+        return std::ptr::null_mut();
+    }
+    memalign(align, size)
+}
+
+/// posix_memalign(3).
+///
+/// # Safety
+/// `out` is writable, as libc's asks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
+        return libc::EINVAL;
+    }
+    let block = memalign(align, size);
+    if block.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: contract.
+    unsafe { *out = block };
+    0
+}
+
+/// valloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    memalign(PAGE_SIZE, size)
+}
+
+/// pvalloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE_SIZE) {
+        Some(size) => memalign(PAGE_SIZE, size.max(PAGE_SIZE)),
+        None => or_enomem(std::ptr::null_mut()),
+    }
+}
+
+/// malloc_usable_size(3).
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    static NEXT: Next = Next::new(c"malloc_usable_size");
+    if is_managed(block.addr()) {
+        // SAFETY: a block of mimalloc's, by its address.
+        return unsafe { mi::mi_usable_size(block) };
+    }
+    // SAFETY: libc's function of this name and type.
+    unsafe {
+        let next: unsafe extern "C" fn(*mut c_void) -> usize = std::mem::transmute(NEXT.address());
+        next(block)
+    }
+}

@@ -1,0 +1,14 @@
+/*
+ * How deep this thread is inside the pager.
+ *
+ * malloc reads it first thing. Rust's thread_local! in a shared object goes through __tls_get_addr,
+ * which after a dlopen may itself call malloc: endless recursion. The initial-exec model is a plain
+ * load from the thread's static block, which a preloaded object always has.
+ */
+static __thread int depth __attribute__((tls_model("initial-exec")));
+
+int overspill_pager_depth(void) { return depth; }
+
+void overspill_pager_enter(void) { depth++; }
+
+void overspill_pager_leave(void) { depth--; }

@@ -1,0 +1,35 @@
+//! Thread creation.
+//!
+//! libc allocates a new thread's dynamic TLS vector with `calloc`. The pager's code runs on program
+//! threads too and may reach it while it holds a lock, so it must not be in managed memory.
+
+use crate::heap::PagerScope;
+use crate::real::Next;
+use libc::{c_int, c_void, pthread_attr_t, pthread_t};
+
+type StartRoutine = extern "C" fn(*mut c_void) -> *mut c_void;
+type PthreadCreate = unsafe extern "C" fn(
+    *mut pthread_t,
+    *const pthread_attr_t,
+    StartRoutine,
+    *mut c_void,
+) -> c_int;
+
+/// pthread_create(3).
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut pthread_t,
+    attr: *const pthread_attr_t,
+    start: StartRoutine,
+    arg: *mut c_void,
+) -> c_int {
+    static NEXT: Next = Next::new(c"pthread_create");
+    // SAFETY: libc's function of this name and type.
+    let next: PthreadCreate = unsafe { std::mem::transmute(NEXT.address()) };
+    let _scope = PagerScope::enter();
+    // SAFETY: passed on. The new thread's own depth starts at zero.
+    unsafe { next(thread, attr, start, arg) }
+}
