@@ -23,12 +23,17 @@ pub(crate) struct Victim {
 }
 
 impl Engine {
-    /// Background reclaim: blocks until free frames run low, or `limit` is over, or somebody calls
-    /// [`nudge`](Self::nudge); then frees until the high watermark, and returns.
-    pub fn balance(&self, worker: &mut Worker, limit: Option<Duration>) {
+    /// Background reclaim: blocks until free frames run low or somebody calls
+    /// [`nudge`](Self::nudge); then frees until the high watermark, and returns. `wanted` says
+    /// whether the caller has something else to do; who makes it true nudges afterwards.
+    pub fn balance(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
+        // Counted before it is asked, so a nudge in between is not slept through.
         let seen = self.low.count();
-        if worker.in_flight() == 0 && self.frames.free_count() > self.watermarks.low {
-            self.low.wait(seen, limit);
+        if wanted() {
+            return;
+        }
+        if self.frames.free_count() > self.watermarks.low {
+            self.low.wait(seen, None);
         }
         while self.frames.free_count() < self.watermarks.high {
             let progress = self.shrink(worker, false) + worker.poll(self);

@@ -21,9 +21,9 @@ pub(crate) fn open_now() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let mut fds: Vec<i32> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        // The directory's own descriptor is in the list and closed by now.
-        .filter(|&fd| is_open(fd))
         .collect();
+    // The directory's own descriptor is in the list, and closed only now.
+    fds.retain(|&fd| is_open(fd));
     fds.sort_unstable();
     fds
 }

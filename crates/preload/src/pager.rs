@@ -78,13 +78,7 @@ fn off_stack<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     if !is_managed((&raw const here).addr()) {
         return f();
     }
-    std::thread::scope(|scope| {
-        let run = move || {
-            PagerScope::forever();
-            f()
-        };
-        scope.spawn(run).join().unwrap_or_else(|_| std::process::abort())
-    })
+    std::thread::scope(|scope| scope.spawn(f).join().unwrap_or_else(|_| std::process::abort()))
 }
 
 /// Writes a line for the user.
@@ -132,7 +126,6 @@ fn publish(session: Arc<Session>, pager: Pager, before: &[i32]) {
 
 pub(crate) fn handler_options() -> HandlerOptions {
     HandlerOptions {
-        on_start: PagerScope::forever,
         on_out_of_memory: out_of_memory,
         ..HandlerOptions::default()
     }

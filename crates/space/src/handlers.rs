@@ -24,8 +24,6 @@ const SPIN_NS: u64 = 20_000;
 pub struct HandlerOptions {
     /// Fault handlers; the reclaim thread comes on top.
     pub handlers: usize,
-    /// Runs first in each thread.
-    pub on_start: fn(),
     /// Decides what to do when memory has ended, after the message was reported. The page that could
     /// not be brought is poisoned if this returns.
     pub on_out_of_memory: fn(&Engine),
@@ -33,7 +31,7 @@ pub struct HandlerOptions {
 
 impl Default for HandlerOptions {
     fn default() -> Self {
-        Self { handlers: clock::cpu_count().min(2), on_start: || {}, on_out_of_memory: |_| {} }
+        Self { handlers: clock::cpu_count().min(2), on_out_of_memory: |_| {} }
     }
 }
 
@@ -144,10 +142,7 @@ impl Shared {
         let mut worker = Worker::new(&self.engine)?;
         let shared = self.clone();
         with_signals_blocked(|| {
-            std::thread::Builder::new().name(name).spawn(move || {
-                (shared.options.on_start)();
-                body(&shared, &mut worker);
-            })
+            std::thread::Builder::new().name(name).spawn(move || body(&shared, &mut worker))
         })
     }
 
@@ -222,7 +217,7 @@ impl Shared {
 
     fn reclaim(&self, worker: &mut Worker) {
         while self.attend(worker) {
-            self.engine.balance(worker, None);
+            self.engine.balance(worker, || self.attention.load(Acquire));
         }
     }
 }
