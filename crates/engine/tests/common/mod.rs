@@ -1,0 +1,205 @@
+//! A program's address space in ordinary memory, and engines over it with small numbers.
+
+use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SwapArea};
+use overspill_base::shared::{PageArena, Table};
+use overspill_base::stats::Stats;
+use overspill_base::sync::{Arc, AtomicU64};
+use overspill_base::{Bytes, PAGE_SIZE, PageNo};
+use overspill_device::checksum::{Checksummed, TableStore};
+use overspill_device::faulty::{FaultPlan, Faults, Faulty};
+use overspill_device::file::{FileDevice, OpenOptions};
+use overspill_device::{SwapDevice, SwapKind};
+use overspill_engine::{AddressSpace, Engine, EngineParts, PageTable, SpaceError, Swap, Tuning};
+use overspill_engine::{FaultOutcome, Unmapped, Worker};
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// Small enough that batches, chunks and windows are full all the time.
+pub const TUNING: Tuning = Tuning {
+    reclaim_batch_pages: 8,
+    lru_batch_pages: 2,
+    readahead_max_pages: 8,
+    zero_around_pages: 4,
+    swap_cache_trunk_shift: 4,
+};
+const AREA: AreaConfig = AreaConfig { cluster_slots: 4, batch_slots: 2, cpus: 2 };
+
+/// What a program sees of a page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Seen {
+    Missing,
+    Present(Box<[u8]>),
+    Poisoned,
+}
+
+/// Pages with a lock each, so that moving one is atomic against touching it.
+pub struct SimSpace {
+    pages: Vec<Mutex<Seen>>,
+    pinned: Mutex<Option<PageNo>>,
+}
+
+impl SimSpace {
+    pub fn new(pages: usize) -> Arc<Self> {
+        let pages = (0..pages).map(|_| Mutex::new(Seen::Missing)).collect();
+        Arc::new(Self { pages, pinned: Mutex::new(None) })
+    }
+
+    /// Refuses to give up `page` from now on, instead of the one before.
+    pub fn pin(&self, page: Option<PageNo>) {
+        *self.pinned.lock().unwrap() = page;
+    }
+
+    fn fill(&self, page: PageNo, content: &[u8]) {
+        let mut seen = self.pages[page.index()].lock().unwrap();
+        if *seen == Seen::Missing {
+            *seen = Seen::Present(content.into());
+        }
+    }
+
+    fn take(&self, page: PageNo) -> Result<Box<[u8]>, SpaceError> {
+        if *self.pinned.lock().unwrap() == Some(page) {
+            return Err(SpaceError::Pinned);
+        }
+        let mut seen = self.pages[page.index()].lock().unwrap();
+        match std::mem::replace(&mut *seen, Seen::Missing) {
+            Seen::Present(content) => Ok(content),
+            other => {
+                *seen = other;
+                Err(SpaceError::Missing)
+            }
+        }
+    }
+}
+
+impl AddressSpace for SimSpace {
+    fn span(&self, page: PageNo) -> usize {
+        self.pages.len() - page.index()
+    }
+
+    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+        let pages = content.chunks_exact(PAGE_SIZE);
+        pages.enumerate().for_each(|(n, page)| self.fill(first.plus(n), page));
+        Ok(())
+    }
+
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
+        (0..pages).for_each(|n| self.fill(first.plus(n), &[0; PAGE_SIZE]));
+        Ok(())
+    }
+
+    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
+        let pages = landing.len();
+        for (n, index) in landing.enumerate() {
+            match self.take(first.plus(n)) {
+                // SAFETY: the engine reserved this landing page for this call.
+                Ok(content) => unsafe { arena.page(index).copy_from_slice(&content) },
+                Err(error) => return Unmapped { moved: n, stopped: Some(error) },
+            }
+        }
+        Unmapped { moved: pages, stopped: None }
+    }
+
+    fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
+        for index in pages {
+            // SAFETY: the engine is done with the chunk.
+            unsafe { arena.page(index).fill(0xee) };
+        }
+    }
+
+    fn zap(&self, first: PageNo, pages: usize) {
+        for n in 0..pages {
+            *self.pages[first.plus(n).index()].lock().unwrap() = Seen::Missing;
+        }
+    }
+
+    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
+        let content = self.take(from)?;
+        self.fill(to, &content);
+        Ok(())
+    }
+
+    fn wake(&self, _: PageNo) {}
+
+    fn poison(&self, page: PageNo) {
+        *self.pages[page.index()].lock().unwrap() = Seen::Poisoned;
+    }
+}
+
+/// An engine with its space, and devices whose faults can be planned.
+pub struct Rig {
+    pub engine: Arc<Engine>,
+    pub space: Arc<SimSpace>,
+    pub plans: Vec<Arc<FaultPlan>>,
+}
+
+/// How touching a page ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Touch {
+    Done,
+    Poisoned,
+    OutOfMemory,
+}
+
+impl Rig {
+    /// `frames` of memory for `pages` pages, over one device per entry of `slots`.
+    pub fn new(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
+        let space = SimSpace::new(pages);
+        let plans: Vec<_> =
+            slots.iter().map(|_| Arc::new(FaultPlan::new(Faults::default()))).collect();
+        let swaps = slots
+            .iter()
+            .zip(&plans)
+            .enumerate()
+            .map(|(n, (&slots, plan))| swap(n as u8, slots, plan.clone()))
+            .collect();
+        let engine = Engine::new(EngineParts {
+            frames,
+            table: PageTable::new(Table::on_heap(pages, || AtomicU64::new(0))),
+            space: space.clone(),
+            swaps,
+            staging: PageArena::new(Engine::staging_pages(frames)).unwrap(),
+            stats: Stats::on_heap(),
+            salvage: Box::new(|_| false),
+            report: Box::new(|_| {}),
+            tuning,
+        });
+        Self { engine: Arc::new(engine), space, plans }
+    }
+
+    /// Touches `page` as a program would: faults until it is there, then runs `f` on it.
+    pub fn touch(&self, worker: &mut Worker, page: PageNo, f: impl FnOnce(&mut [u8])) -> Touch {
+        loop {
+            match &mut *self.space.pages[page.index()].lock().unwrap() {
+                Seen::Present(content) => {
+                    f(content);
+                    return Touch::Done;
+                }
+                Seen::Poisoned => return Touch::Poisoned,
+                Seen::Missing => {}
+            }
+            match self.engine.fault(worker, page, 1) {
+                FaultOutcome::OutOfMemory => return Touch::OutOfMemory,
+                FaultOutcome::Stray => panic!("{page} is mapped"),
+                _ => {
+                    worker.poll(&self.engine);
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+}
+
+fn swap(number: u8, slots: u32, plan: Arc<FaultPlan>) -> Swap {
+    let kind = SwapKind::Ram { size: Bytes::of_pages(u64::from(slots)) };
+    let ram = FileDevice::open(&kind, &OpenOptions::default()).unwrap();
+    let slots = ram.info().slots_max;
+    let tables = AreaTables::on_heap(slots, AREA, 1);
+    tables.format(&ram.info().reserved);
+    let sums = TableStore::new(Table::on_heap(slots as usize, || AtomicU64::new(0)));
+    let faulty = Arc::new(Faulty::new(Arc::new(ram), plan));
+    Swap {
+        device: Arc::new(Checksummed::new(faulty, Arc::new(sums), 7)),
+        area: SwapArea::new(AreaNo(number), tables, AREA, MemberNo(0)),
+        priority: 0,
+    }
+}

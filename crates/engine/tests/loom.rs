@@ -1,0 +1,140 @@
+//! Model-checked interleavings of the page lock and the swap cache. Run with
+//! `RUSTFLAGS="--cfg loom"`.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::shared::Table;
+use overspill_base::sync::{Arc, AtomicU64};
+use overspill_base::{FrameNo, PageNo, Slot};
+use overspill_engine::PageTable;
+use overspill_engine::frames::Frames;
+use overspill_engine::swap_cache::{Inserted, SwapCache};
+use overspill_engine::types::Pte;
+
+const PAGE: PageNo = PageNo(0);
+
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    // Two preemptions reach every pair of steps that can race here.
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(test);
+}
+
+fn table() -> PageTable {
+    PageTable::new(Table::on_heap(1, || AtomicU64::new(0)))
+}
+
+struct Owned {
+    frames: Frames,
+    value: UnsafeCell<u32>,
+}
+
+// SAFETY: `value` is touched under the page lock only; loom reports it if that does not hold.
+unsafe impl Sync for Owned {}
+// SAFETY: as above.
+unsafe impl Send for Owned {}
+
+impl Owned {
+    fn add(&self, frame: FrameNo) {
+        self.frames.lock(frame);
+        // SAFETY: the page lock is held.
+        self.value.with_mut(|value| unsafe { *value += 1 });
+        self.frames.unlock(frame);
+    }
+}
+
+#[test]
+fn the_page_lock_excludes_and_loses_no_sleeper() {
+    model(|| {
+        let owned = Arc::new(Owned { frames: Frames::new(1), value: UnsafeCell::new(0) });
+        let frame = owned.frames.alloc(PAGE).unwrap();
+        let other = {
+            let owned = owned.clone();
+            loom::thread::spawn(move || owned.add(frame))
+        };
+        // The lock is held from `alloc`, so the other thread may have to sleep.
+        // SAFETY: the page lock is held.
+        owned.value.with_mut(|value| unsafe { *value += 1 });
+        owned.frames.unlock(frame);
+        other.join().unwrap();
+        // SAFETY: the only thread left.
+        assert_eq!(owned.value.with(|value| unsafe { *value }), 2);
+    });
+}
+
+/// A faulter that finds the page locked leaves a mark. Either the unlocker sees it, or the faulter
+/// sees the page unlocked and starts over: it never sleeps unnoticed.
+#[test]
+fn a_faulter_that_finds_the_page_locked_is_not_forgotten() {
+    model(|| {
+        let state = Arc::new((Frames::new(1), table()));
+        let frame = state.0.alloc(PAGE).unwrap();
+        assert!(state.1.replace(PAGE, Pte::Empty, Pte::Resident(frame)));
+        let faulter = {
+            let state = state.clone();
+            loom::thread::spawn(move || {
+                let (frames, table) = &*state;
+                table.mark_faulted(PAGE, Pte::Resident(frame)) && frames.is_locked_now(frame)
+            })
+        };
+        let (frames, table) = &*state;
+        frames.unlock(frame);
+        let woken = table.take_faulted(PAGE);
+        let sleeps = faulter.join().unwrap();
+        assert!(!sleeps || woken, "the faulter sleeps and nobody wakes it");
+    });
+}
+
+/// One thread caches an entry and takes it out again, the other ends the page's reference to it. The
+/// slot is freed by exactly one of them.
+#[test]
+fn the_last_reference_to_a_slot_frees_it_once() {
+    model(|| {
+        let entry = SwapEntry::new(AreaNo(0), Slot(3));
+        let swapped = Pte::Swapped { entry, shadow: 0 };
+        let state = Arc::new((Frames::new(1), table(), SwapCache::new(&[16], 4)));
+        assert!(state.1.replace(PAGE, Pte::Empty, swapped));
+        let discarder = {
+            let state = state.clone();
+            loom::thread::spawn(move || {
+                let (_, table, cache) = &*state;
+                let freed = cache.drop_reference(table, PAGE, swapped, Pte::Empty).unwrap();
+                usize::from(freed.is_some())
+            })
+        };
+        let (frames, table, cache) = &*state;
+        let frame = frames.alloc(PAGE).unwrap();
+        let freed_here = match cache.insert(entry, frame, frames, table, PAGE) {
+            Inserted::Yes => usize::from(cache.remove(frame, frames, table, PAGE).is_some()),
+            Inserted::Exists => panic!("nobody else inserts"),
+            Inserted::Changed => 0,
+        };
+        assert_eq!(freed_here + discarder.join().unwrap(), 1);
+    });
+}
+
+/// Of two threads that cache the same entry one wins, and a lookup sees the winner's frame complete.
+#[test]
+fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
+    model(|| {
+        let entry = SwapEntry::new(AreaNo(0), Slot(3));
+        let state = Arc::new((Frames::new(2), table(), SwapCache::new(&[16], 4)));
+        assert!(state.1.replace(PAGE, Pte::Empty, Pte::Swapped { entry, shadow: 0 }));
+        let insert = |state: &(Frames, PageTable, SwapCache)| {
+            let frame = state.0.alloc(PAGE).unwrap();
+            state.2.insert(entry, frame, &state.0, &state.1, PAGE) == Inserted::Yes
+        };
+        let other = {
+            let state = state.clone();
+            loom::thread::spawn(move || insert(&state))
+        };
+        let mine = insert(&state);
+        if let Some(frame) = state.2.lookup(entry) {
+            assert_eq!(state.0.page(frame), Some(PAGE));
+        }
+        let theirs = other.join().unwrap();
+        assert!(mine ^ theirs);
+        assert!(state.2.lookup(entry).is_some());
+    });
+}
