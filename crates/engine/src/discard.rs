@@ -165,10 +165,8 @@ impl Engine {
         let Pte::Resident(frame) = word else { return !unevictable };
         self.frames.lock(frame);
         let same = self.table.load(page) == word;
-        if same && unevictable {
-            self.frames.set(frame, flag::UNEVICTABLE);
-        } else if same {
-            self.frames.clear(frame, flag::UNEVICTABLE);
+        if same {
+            self.frames.set_unevictable(frame, unevictable);
         }
         self.unlock_foreign(frame);
         same

@@ -176,6 +176,11 @@ impl Engine {
         self.last_trouble.lock().clone()
     }
 
+    /// Pages the program has locked in memory.
+    pub fn unevictable(&self) -> usize {
+        self.frames.unevictable_count()
+    }
+
     /// True if `page` is mapped. A hint, unless all workers are parked.
     pub fn is_resident(&self, page: PageNo) -> bool {
         matches!(self.table.load(page), Pte::Resident(_))
@@ -186,8 +191,8 @@ impl Engine {
         &self.areas
     }
 
-    pub(crate) fn device_count(&self) -> usize {
-        self.devices.len()
+    pub(crate) fn devices(&self) -> &[Arc<dyn SwapDevice>] {
+        &self.devices
     }
 
     pub(crate) fn device(&self, area: AreaNo) -> &dyn SwapDevice {

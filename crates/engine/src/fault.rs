@@ -74,7 +74,19 @@ impl Engine {
         }
         let mut run = vec![frame];
         self.zero_around(page, span, &mut run);
+        self.give_back_unmapped(page, &mut run);
         Some(self.map_zero_run(page, &run))
+    }
+
+    /// Takes back what was unmapped since `span` was asked. An unmapping that starts only now finds
+    /// the words of the rest and waits for their locks.
+    fn give_back_unmapped(&self, first: PageNo, run: &mut Vec<FrameNo>) {
+        let still = self.space.span(first).min(run.len());
+        for (n, frame) in run.drain(still..).enumerate() {
+            let page = first.plus(still + n);
+            self.table.replace(page, Pte::Resident(frame), Pte::Empty);
+            self.free_page(frame, page);
+        }
     }
 
     /// Adds the untouched pages after `page`, if the one before it was touched too: the range grows
@@ -96,6 +108,9 @@ impl Engine {
     }
 
     fn map_zero_run(&self, first: PageNo, run: &[FrameNo]) -> FaultOutcome {
+        if run.is_empty() {
+            return FaultOutcome::Stray;
+        }
         let mapped = self.space.map_zeros(first, run.len());
         for (n, &frame) in run.iter().enumerate() {
             let page = first.plus(n);

@@ -44,6 +44,7 @@ pub struct Frames {
     frames: Vec<Frame>,
     free: Mutex<Vec<FrameNo>>,
     free_count: AtomicUsize,
+    unevictable_count: AtomicUsize,
     waits: Vec<(Mutex<()>, Condvar)>,
 }
 
@@ -62,6 +63,7 @@ impl Frames {
             frames: std::iter::repeat_with(frame).take(count).collect(),
             free: Mutex::new(LockClass::FreeFrames, free),
             free_count: AtomicUsize::new(count),
+            unevictable_count: AtomicUsize::new(0),
             waits: std::iter::repeat_with(queue).take(WAIT_QUEUES).collect(),
         }
     }
@@ -93,10 +95,25 @@ impl Frames {
         debug_assert_eq!(state.entry.load(Relaxed), 0, "frame {frame} freed while cached");
         debug_assert_eq!(state.staged.load(Relaxed), NO_PAGE, "frame {frame} freed while staged");
         state.page.store(NO_PAGE, Relaxed);
+        self.set_unevictable(frame, false);
         state.flags.fetch_and(!flag::OF_PAGE, Relaxed);
         self.unlock(frame);
         self.free.lock().push(frame);
         self.free_count.fetch_add(1, Relaxed);
+    }
+
+    /// Frames that may not be evicted.
+    pub(crate) fn unevictable_count(&self) -> usize {
+        self.unevictable_count.load(Relaxed)
+    }
+
+    /// Forbids or allows the eviction of a locked frame's page.
+    pub(crate) fn set_unevictable(&self, frame: FrameNo, unevictable: bool) {
+        if unevictable && self.set(frame, flag::UNEVICTABLE) & flag::UNEVICTABLE == 0 {
+            self.unevictable_count.fetch_add(1, Relaxed);
+        } else if !unevictable && self.clear(frame, flag::UNEVICTABLE) & flag::UNEVICTABLE != 0 {
+            self.unevictable_count.fetch_sub(1, Relaxed);
+        }
     }
 
     /// Takes the page lock if nobody has it.

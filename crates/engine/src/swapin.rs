@@ -93,7 +93,7 @@ impl Engine {
         let pages = (bounce..bounce + pages).map(|page| worker.bounce.buffer(page)).collect();
         let tag = tag(first.area(), start_ns);
         let request = IoRequest { op: IoOp::Read, slot: first.slot(), pages, tag };
-        worker.submit(self, first.area(), request);
+        worker.submit(first.area(), request);
     }
 
     /// Maps the pages of a finished read and lets their waiters go on.

@@ -9,7 +9,7 @@ use crate::staging::Bounce;
 use crate::tuning::Tuning;
 use overspill_area::AreaNo;
 use overspill_base::shared::PageArena;
-use overspill_device::{Completion, IoOp, IoQueue, IoRequest, failed};
+use overspill_device::{IoOp, IoQueue, IoRequest, SwapDevice};
 use std::os::fd::BorrowedFd;
 
 /// Requests a worker keeps in flight per device.
@@ -19,10 +19,9 @@ const BOUNCE_CHUNKS: usize = 4;
 
 /// What one thread needs to work for an [`Engine`].
 pub struct Worker {
-    /// By area; opened at the first request.
-    queues: Vec<Option<Box<dyn IoQueue>>>,
+    /// By area.
+    queues: Vec<Box<dyn IoQueue>>,
     pub(crate) bounce: Bounce,
-    finished: Vec<Completion>,
 }
 
 impl std::fmt::Debug for Worker {
@@ -32,34 +31,34 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// A worker for `engine`.
+    /// A worker for `engine`. All file descriptors it will ever have are opened here, not in the
+    /// middle of a program that counts on getting the lowest free number.
     ///
     /// # Errors
-    /// ENOMEM, when there is no address space for its bounce memory.
+    /// ENOMEM, when there is no address space for its bounce memory; what opening a queue says.
     pub fn new(engine: &Engine) -> std::io::Result<Self> {
+        let open = |device: &std::sync::Arc<dyn SwapDevice>| device.open_queue(QUEUE_DEPTH);
+        let queues = engine.devices().iter().map(open).collect::<Result<_, _>>();
         Ok(Self {
-            queues: (0..engine.device_count()).map(|_| None).collect(),
+            queues: queues.map_err(std::io::Error::other)?,
             bounce: Bounce::new(PageArena::new(BOUNCE_CHUNKS * Tuning::CHUNK_PAGES)?),
-            finished: Vec::new(),
         })
     }
 
     /// Requests submitted and not yet completed.
     pub fn in_flight(&self) -> usize {
-        self.finished.len() + self.queues.iter().flatten().map(|q| q.in_flight()).sum::<usize>()
+        self.queues.iter().map(|q| q.in_flight()).sum()
     }
 
     /// File descriptors that become readable when [`poll`](Self::poll) has something to do.
     pub fn poll_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.queues.iter().flatten().filter(|q| q.in_flight() > 0).filter_map(|q| q.poll_fd())
+        self.queues.iter().filter(|q| q.in_flight() > 0).filter_map(|q| q.poll_fd())
     }
 
     /// Completes what has finished; returns how many requests that were. Never blocks on I/O.
     pub fn poll(&mut self, engine: &Engine) -> usize {
-        let mut done = std::mem::take(&mut self.finished);
-        for queue in self.queues.iter_mut().flatten() {
-            queue.reap(&mut done);
-        }
+        let mut done = Vec::new();
+        self.queues.iter_mut().for_each(|queue| queue.reap(&mut done));
         let count = done.len();
         for completion in done {
             match completion.request.op {
@@ -72,9 +71,7 @@ impl Worker {
 
     /// Blocks until something in flight has finished, and completes it.
     pub fn wait(&mut self, engine: &Engine) {
-        if self.finished.is_empty()
-            && let Some(queue) = self.queues.iter_mut().flatten().find(|q| q.in_flight() > 0)
-        {
+        if let Some(queue) = self.queues.iter_mut().find(|q| q.in_flight() > 0) {
             queue.wait();
         }
         self.poll(engine);
@@ -88,25 +85,11 @@ impl Worker {
     }
 
     /// Hands a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).
-    pub(crate) fn submit(&mut self, engine: &Engine, area: AreaNo, request: IoRequest) {
-        let queue = &mut self.queues[area.0 as usize];
-        if queue.is_none() {
-            match engine.device(area).open_queue(QUEUE_DEPTH) {
-                Ok(opened) => *queue = Some(opened),
-                Err(error) => {
-                    self.finished.push(failed(request, &error));
-                    return;
-                }
-            }
-        }
-        if let Some(queue) = queue {
-            queue.submit(request);
-        }
+    pub(crate) fn submit(&mut self, area: AreaNo, request: IoRequest) {
+        self.queues[area.0 as usize].submit(request);
     }
 
     pub(crate) fn flush(&mut self) {
-        for queue in self.queues.iter_mut().flatten() {
-            queue.flush();
-        }
+        self.queues.iter_mut().for_each(|queue| queue.flush());
     }
 }

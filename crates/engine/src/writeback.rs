@@ -102,7 +102,7 @@ impl Engine {
             let pages = now.iter().map(|v| self.staging.buffer(staged(v))).collect();
             let (area, slot) = (run[0].area(), run[0].slot());
             let request = IoRequest { op: IoOp::Write, slot, pages, tag: u64::from(area.0) };
-            worker.submit(self, area, request);
+            worker.submit(area, request);
         }
         worker.flush();
         for &victim in victims {

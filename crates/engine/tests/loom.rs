@@ -121,7 +121,7 @@ fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
         let entry = SwapEntry::new(AreaNo(0), Slot(3));
         let state = Arc::new((Frames::new(2), table(), SwapCache::new(&[16], 4)));
         assert!(state.1.replace(PAGE, Pte::Empty, Pte::Swapped { entry, shadow: 0 }));
-        let insert = |state: &(Frames, PageTable, SwapCache)| {
+        let insert = move |state: &(Frames, PageTable, SwapCache)| {
             let frame = state.0.alloc(PAGE).unwrap();
             state.2.insert(entry, frame, &state.0, &state.1, PAGE) == Inserted::Yes
         };

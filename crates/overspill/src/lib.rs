@@ -44,3 +44,8 @@ pub use overspill_device::{DeviceError, DeviceInfo, SwapKind, SwapSpec, file::Op
 pub use overspill_device::spec::parse_bytes;
 pub use region::Region;
 pub use summary::{FaultLatency, Summary};
+
+/// Runs the example of README.md with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

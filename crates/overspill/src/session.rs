@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! state    FREE ──reserve──> STARTING ──lock held──> ALIVE ──lock gone──> REAPING ──> FREE
-//!                               └────fork failed────────────────────────────────────────^
+//!                               └────fork failed, or killed before that──^
 //! ```
 //!
 //! Not here: paging. Rejected: a supervisor that serves slots over a socket. Every refill would be a
@@ -22,8 +22,8 @@ use overspill_area::{AreaConfig, AreaTables, MEMBERS_MAX, MemberNo, SwapAreas};
 use overspill_base::shared::{Mapping, Shareable, Table};
 use overspill_base::stats::{Stats, stats_len};
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use overspill_base::sync::{Arc, AtomicU32};
-use overspill_base::{Bytes, PAGE_SIZE};
+use overspill_base::sync::{Arc, AtomicU32, AtomicU64};
+use overspill_base::{Bytes, PAGE_SIZE, clock};
 use overspill_device::file::{Attachment, FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapSpec};
 use overspill_space::HandlerOptions;
@@ -39,6 +39,9 @@ pub const SESSION_VARIABLE: &str = "OVERSPILL_SESSION";
 const SETTINGS_BYTES: usize = 256 << 10;
 /// Address space each process reserves for what it maps.
 const RESERVE: Bytes = Bytes(1 << 40);
+
+/// Longest time between a place's reservation and its process holding the lock: 16 s.
+const START_NS_MAX: u64 = 16 << 30;
 
 const FREE: u32 = 0;
 const STARTING: u32 = 1;
@@ -86,6 +89,7 @@ pub struct Session {
 #[derive(Debug, Clone)]
 struct Layout {
     members: usize,
+    reserved_at: usize,
     verdict: usize,
     stats: usize,
     areas: Vec<AreaLayout>,
@@ -125,6 +129,7 @@ impl Layout {
             start
         };
         let members = place(MEMBERS_MAX * 4);
+        let reserved_at = place(MEMBERS_MAX * 8);
         let verdict = place(4);
         let stats = place(MEMBERS_MAX * stats_len() * 8);
         let areas = slots_max.map(|slots_max| {
@@ -138,7 +143,7 @@ impl Layout {
             area
         });
         let areas = areas.collect();
-        Self { members, verdict, stats, areas, len_bytes: end }
+        Self { members, reserved_at, verdict, stats, areas, len_bytes: end }
     }
 }
 
@@ -263,6 +268,10 @@ impl Session {
         self.table(self.layout.members, MEMBERS_MAX)
     }
 
+    fn reserved_at(&self) -> Table<AtomicU64> {
+        self.table(self.layout.reserved_at, MEMBERS_MAX)
+    }
+
     fn verdict(&self) -> AtomicCell {
         AtomicCell(self.table(self.layout.verdict, 1))
     }
@@ -349,24 +358,25 @@ impl Session {
         let free = members
             .iter()
             .position(|m| m.compare_exchange(FREE, STARTING, AcqRel, Relaxed).is_ok())?;
+        self.reserved_at()[free].store(clock::now_ns(), Release);
         Some(MemberNo(free as u32))
-    }
-
-    /// Gives a place back that no process came to use, with all that was shared with it.
-    pub fn cancel_member(&self, member: MemberNo, areas: &SwapAreas) {
-        areas.iter().for_each(|area| area.release_member(member));
-        self.members()[member.0 as usize].store(FREE, Release);
     }
 
     /// In the process that takes the place: locks its byte, so that its end will be noticed.
     ///
     /// # Errors
-    /// What fcntl says.
+    /// What fcntl says; or that the place was given up because it took too long.
     pub fn confirm_member(&self, member: MemberNo) -> Result<(), Error> {
         self.lock_byte(libc::F_SETLK, member)
             .map_err(|e| Error::Session { action: "lock", reason: e.to_string() })?;
-        self.members()[member.0 as usize].store(ALIVE, Release);
-        Ok(())
+        let state = &self.members()[member.0 as usize];
+        match state.compare_exchange(STARTING, ALIVE, AcqRel, Relaxed) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Session {
+                action: "join",
+                reason: format!("this process took more than {} s to start", START_NS_MAX >> 30),
+            }),
+        }
     }
 
     /// Releases what dead members held; true if there was one.
@@ -376,16 +386,30 @@ impl Session {
         let mut found = false;
         for (n, state) in members.iter().enumerate() {
             let member = MemberNo(n as u32);
-            if Some(member) == me || state.load(Acquire) != ALIVE || self.is_alive(member) {
+            let seen = state.load(Acquire);
+            if Some(member) == me || !self.looks_dead(member, seen) {
                 continue;
             }
-            if state.compare_exchange(ALIVE, REAPING, AcqRel, Relaxed).is_ok() {
+            if state.compare_exchange(seen, REAPING, AcqRel, Relaxed).is_ok() {
                 areas.iter().for_each(|area| area.release_member(member));
                 state.store(FREE, Release);
                 found = true;
             }
         }
         found
+    }
+
+    /// Dead: once alive and without its lock, or never come to life.
+    fn looks_dead(&self, member: MemberNo, state: u32) -> bool {
+        let waited = || {
+            let since_ns = self.reserved_at()[member.0 as usize].load(Acquire);
+            clock::now_ns().saturating_sub(since_ns) > START_NS_MAX
+        };
+        match state {
+            ALIVE => !self.is_alive(member),
+            STARTING => waited() && !self.is_alive(member),
+            _ => false,
+        }
     }
 
     fn is_alive(&self, member: MemberNo) -> bool {

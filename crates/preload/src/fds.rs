@@ -16,8 +16,50 @@ fn ours() -> std::sync::RwLockReadGuard<'static, Vec<i32>> {
     OURS.read().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Descriptors below this are the program's: scripts and servers choose numbers of their own there.
+const FLOOR: i32 = 300;
+
+/// While it lives, descriptors are made at high numbers only: the low ones are all taken.
+pub(crate) struct HighNumbers {
+    placeholders: Vec<i32>,
+    before: Vec<i32>,
+}
+
+impl HighNumbers {
+    /// Takes every free number below the floor, or below half of what the process may have.
+    pub(crate) fn only() -> Self {
+        let before = open_now();
+        let mut placeholders = Vec::new();
+        let floor = FLOOR.min(number_limit() / 2);
+        let any = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+        if let Ok((source, _)) = any {
+            while let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&source, 0) {
+                let fd = rustix::fd::IntoRawFd::into_raw_fd(fd);
+                placeholders.push(fd);
+                if fd >= floor {
+                    break;
+                }
+            }
+        }
+        Self { placeholders, before }
+    }
+}
+
+impl Drop for HighNumbers {
+    fn drop(&mut self) {
+        for &fd in &self.placeholders {
+            system_call!(libc::SYS_close, fd);
+        }
+    }
+}
+
+fn number_limit() -> i32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(i32::MAX, |n| n.min(i32::MAX as u64) as i32)
+}
+
 /// Descriptors open in this process now.
-pub(crate) fn open_now() -> Vec<i32> {
+fn open_now() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let mut fds: Vec<i32> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -33,21 +75,24 @@ fn is_open(fd: i32) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
-/// Protects everything that is open now and was not `before`.
-pub(crate) fn protect_new(before: &[i32]) {
+/// Protects every descriptor made since `high`.
+pub(crate) fn protect(high: HighNumbers) {
+    let before = high.before.clone();
+    drop(high);
     let mut ours = OURS.write().unwrap_or_else(|e| e.into_inner());
     ours.extend(open_now().into_iter().filter(|fd| before.binary_search(fd).is_err()));
     ours.sort_unstable();
     ours.dedup();
 }
 
-/// In a forked child: closes the parent's rings, event and userfault descriptors, which are of no
-/// use here.
+/// In a forked child: closes the parent's rings, event and userfault descriptors and its memory
+/// file, which are of no use here.
 pub(crate) fn close_inherited() {
     let mut ours = OURS.write().unwrap_or_else(|e| e.into_inner());
     ours.retain(|&fd| {
         let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
-        let useless = link.to_string_lossy().starts_with("anon_inode:");
+        let link = link.to_string_lossy();
+        let useless = link.starts_with("anon_inode:[") || link.starts_with("/proc/");
         if useless {
             system_call!(libc::SYS_close, fd);
         }

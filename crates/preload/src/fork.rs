@@ -91,10 +91,22 @@ fn adopt(process: &Process, member: Option<MemberNo>) -> Result<(), String> {
     let member = member.ok_or("too many processes of this run are alive")?;
     process.session.confirm_member(member).map_err(|e| e.to_string())?;
     fds::close_inherited();
-    let before = fds::open_now();
+    let high = fds::HighNumbers::only();
     process.pager.after_fork_in_child(member).map_err(|e| e.to_string())?;
-    fds::protect_new(&before);
+    fds::protect(high);
     Ok(())
+}
+
+unsafe extern "C" {
+    fn endaliasent();
+}
+
+/// Has libc allocate, from its own heap, the state of its name service switch. Its fork locks that
+/// state after our last word before the fork and writes it before our first one after it, so it must
+/// not be in managed memory. Aliases are looked up in files, without loading anything.
+pub(crate) fn settle_libc() {
+    // SAFETY: closes an enumeration that was never begun.
+    unsafe { endaliasent() };
 }
 
 /// The part of libc's FILE that every program compiled against it knows, so it cannot change.

@@ -31,6 +31,12 @@ fn is_aligned(address: usize) -> bool {
     address.is_multiple_of(PAGE_SIZE)
 }
 
+/// True if the whole range is managed; a length that leaves the managed range is an error of the
+/// program's that no system call would take either.
+fn is_managed_range(start: usize, len: usize) -> bool {
+    is_aligned(start) && start.checked_add(len).is_some_and(|end| is_managed(end - 1))
+}
+
 fn result(done: Result<(), MemoryError>) -> c_int {
     done.map_or_else(|error| fail(error.errno()), |()| 0)
 }
@@ -80,7 +86,7 @@ fn mmap_over(
     offset: off_t,
 ) -> *mut c_void {
     let start = address.addr();
-    if !is_aligned(start) || !is_managed(start + len - 1) {
+    if !is_managed_range(start, len) {
         return map_failed(libc::EINVAL);
     }
     if flags & libc::MAP_FIXED_NOREPLACE != 0 {
@@ -131,7 +137,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     let start = address.addr();
     match process().filter(|_| is_managed(start)) {
         None => system_call!(libc::SYS_munmap, address, len) as c_int,
-        Some(_) if !is_aligned(start) || len == 0 => fail(libc::EINVAL),
+        Some(_) if len == 0 || !is_managed_range(start, len) => fail(libc::EINVAL),
         Some(process) => result(process.call(move |memory| memory.unmap(start, pages(len)))),
     }
 }
@@ -145,8 +151,8 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: c_int)
     let start = address.addr();
     match process().filter(|_| is_managed(start)) {
         None => system_call!(libc::SYS_mprotect, address, len, prot) as c_int,
-        Some(_) if !is_aligned(start) => fail(libc::EINVAL),
-        Some(_) if len == 0 => 0,
+        Some(_) if len == 0 && is_aligned(start) => 0,
+        Some(_) if len == 0 || !is_managed_range(start, len) => fail(libc::EINVAL),
         Some(process) => {
             let prot = protection(prot);
             result(process.call(move |memory| memory.protect(start, pages(len), prot)))
@@ -164,11 +170,14 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     let Some(process) = process().filter(|_| is_managed(start)) else {
         return system_call!(libc::SYS_madvise, address, len, advice) as c_int;
     };
-    if !is_aligned(start) {
+    if len == 0 {
+        return if is_aligned(start) { 0 } else { fail(libc::EINVAL) };
+    }
+    if !is_managed_range(start, len) {
         return fail(libc::EINVAL);
     }
     match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE if len > 0 => {
+        libc::MADV_DONTNEED | libc::MADV_FREE => {
             result(process.call(move |memory| memory.discard(start, pages(len))))
         }
         libc::MADV_REMOVE | libc::MADV_HWPOISON => fail(libc::EINVAL),
@@ -210,7 +219,8 @@ pub unsafe extern "C" fn mremap(
             system_call!(libc::SYS_mremap, old, old_len, new_len, flags, new) as *mut c_void;
         return moved;
     };
-    if !is_aligned(start) || new_len == 0 || old_len == 0 || flags & !libc::MREMAP_MAYMOVE != 0 {
+    let sound = new_len > 0 && old_len > 0 && is_managed_range(start, old_len);
+    if !sound || flags & !libc::MREMAP_MAYMOVE != 0 {
         // MREMAP_FIXED and MREMAP_DONTUNMAP on managed memory: nobody but allocators of virtual
         // machines uses them, and they have a way without.
         return map_failed(libc::EINVAL);
@@ -227,7 +237,13 @@ pub unsafe extern "C" fn mremap(
 fn set_locked(address: *const c_void, len: usize, lock: bool) -> Option<c_int> {
     let process = process().filter(|_| is_managed(address.addr()))?;
     let first = address.addr() / PAGE_SIZE * PAGE_SIZE;
-    let pages = pages(address.addr() + len - first);
+    let Some(bytes) = (address.addr() - first).checked_add(len).filter(|&n| n > 0) else {
+        return Some(if len == 0 { 0 } else { fail(libc::EINVAL) });
+    };
+    if !is_managed_range(first, bytes) {
+        return Some(fail(libc::ENOMEM));
+    }
+    let pages = pages(bytes);
     Some(result(process.call(move |memory| memory.set_locked(first, pages, lock))))
 }
 

@@ -90,6 +90,12 @@ pub(crate) fn say(message: &str) {
 pub(crate) extern "C" fn start() {
     let Some(path) = std::env::var_os(SESSION_VARIABLE).map(PathBuf::from) else { return };
     let _scope = PagerScope::enter();
+    std::panic::set_hook(Box::new(|info| {
+        say(&format!("a bug in the pager ends this program: {info}"));
+        std::process::abort();
+    }));
+    fork::settle_libc();
+    let high = fds::HighNumbers::only();
     let session = match Session::open(&path) {
         Ok(session) => Arc::new(session),
         Err(error) => {
@@ -101,9 +107,11 @@ pub(crate) extern "C" fn start() {
     if !session.settings().children {
         forget_environment();
     }
-    let before = fds::open_now();
     match session.join(handler_options(), say) {
-        Ok((pager, _)) => publish(session, pager, &before),
+        Ok((pager, _)) => {
+            fds::protect(high);
+            publish(session, pager);
+        }
         Err(error) if first => {
             say(&error.to_string());
             // SAFETY: ends the process before the program has begun.
@@ -113,8 +121,7 @@ pub(crate) extern "C" fn start() {
     }
 }
 
-fn publish(session: Arc<Session>, pager: Pager, before: &[i32]) {
-    fds::protect_new(before);
+fn publish(session: Arc<Session>, pager: Pager) {
     fork::register();
     let space = pager.memory().space().clone();
     LEN.store(space.pages() * PAGE_SIZE, Relaxed);

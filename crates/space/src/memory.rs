@@ -72,11 +72,17 @@ impl ManagedMemory {
     /// # Errors
     /// [`MemoryError::NoSpace`].
     pub fn map(&self, pages: usize, protection: Protection) -> Result<usize, MemoryError> {
-        let align = if pages >= LARGE_PAGES { LARGE_ALIGN_PAGES } else { 1 };
-        let taken = self.space.ranges.lock().take(pages, align, Kind::Leaving);
-        let first = taken.ok_or(MemoryError::NoSpace(Bytes::of_pages(pages as u64)))?;
+        let first = self.take(pages)?;
         self.make_managed(first, pages, protection)?;
         Ok(self.space.address_of(first))
+    }
+
+    /// Takes a free range, in which no fault is served before
+    /// [`make_managed`](Self::make_managed).
+    fn take(&self, pages: usize) -> Result<PageNo, MemoryError> {
+        let align = if pages >= LARGE_PAGES { LARGE_ALIGN_PAGES } else { 1 };
+        let taken = self.space.ranges.lock().take(pages, align, Kind::Leaving);
+        taken.ok_or(MemoryError::NoSpace(Bytes::of_pages(pages as u64)))
     }
 
     /// Makes an empty, taken range managed memory.
@@ -221,9 +227,10 @@ impl ManagedMemory {
         if !may_move {
             return Err(MemoryError::NoSpace(Bytes::of_pages(new_pages as u64)));
         }
-        let target = self.map(new_pages, PLAIN)?;
-        self.move_to(first, self.space.page_at(target), old_pages)?;
-        Ok(target)
+        let target = self.take(new_pages)?;
+        self.move_to(first, target, old_pages)?;
+        self.make_managed(target, new_pages, PLAIN)?;
+        Ok(self.space.address_of(target))
     }
 
     fn grow_in_place(&self, first: PageNo, old_pages: usize, new_pages: usize) -> bool {
@@ -238,12 +245,8 @@ impl ManagedMemory {
         free
     }
 
-    /// Moves a mapping's content to an address where memory of that size is mapped, and unmaps
-    /// the old place.
-    ///
-    /// # Errors
-    /// As [`unmap`](Self::unmap).
-    pub fn move_to(&self, from: PageNo, to: PageNo, pages: usize) -> Result<(), MemoryError> {
+    /// Moves a mapping's content to a range just taken, and unmaps the old place.
+    fn move_to(&self, from: PageNo, to: PageNo, pages: usize) -> Result<(), MemoryError> {
         let parts = self.space.ranges.lock().parts(from, pages);
         for part in parts.iter().filter(|p| p.kind == Kind::Managed { plain: false }) {
             self.space.protect(part.first, part.pages, PLAIN)?;
@@ -261,7 +264,7 @@ impl ManagedMemory {
         if !self.space.ranges.lock().is_managed(first, pages) {
             return Err(MemoryError::NotMapped);
         }
-        if lock && pages > self.engine.status().frames / 2 {
+        if lock && self.engine.unevictable() + pages > self.engine.status().frames / 2 {
             return Err(MemoryError::TooMuchLocked(Bytes::of_pages(pages as u64)));
         }
         for page in (0..pages).map(|n| first.plus(n)) {

@@ -37,6 +37,9 @@ pub enum SpaceSetupError {
     /// See [`UffdError`].
     #[error(transparent)]
     Uffd(#[from] UffdError),
+    /// /proc is not mounted, or its files are forbidden.
+    #[error("cannot open /proc/self/mem ({0}): mount /proc")]
+    OwnMemory(Errno),
     /// The kernel took the userfaultfd but not the range.
     #[error("cannot register {0} with userfaultfd ({1})")]
     Register(Bytes, Errno),
@@ -50,6 +53,8 @@ pub struct ManagedSpace {
     pub(crate) ranges: Mutex<Ranges>,
     /// Replaced in a forked child. Held for the length of a call only.
     uffd: RwLock<Uffd>,
+    /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's.
+    memory: RwLock<OwnedFd>,
     /// Address and length of the staging arena, once the engine has one.
     staging: Mutex<Option<(usize, usize)>>,
     /// Since a fork pages may be shared with another process.
@@ -79,6 +84,7 @@ impl ManagedSpace {
             pages: len / PAGE_SIZE,
             ranges: Mutex::new(LockClass::Ranges, Ranges::new(len / PAGE_SIZE)),
             uffd: RwLock::new(uffd),
+            memory: RwLock::new(open_own_memory()?),
             staging: Mutex::new(LockClass::Control, None),
             forked: AtomicBool::new(false),
         };
@@ -126,13 +132,16 @@ impl ManagedSpace {
     }
 
     /// In a forked child: opens a userfaultfd of its own over the inherited range. The caller has
-    /// closed the inherited one by its number, and the number may be another file's already.
+    /// closed the inherited descriptors by their numbers, which may be other files' already.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
     pub fn reopen_in_child(&self) -> Result<(), SpaceSetupError> {
         let own = Uffd::open()?;
         std::mem::forget(std::mem::replace(&mut *self.write_uffd(), own));
+        let mut memory = self.memory.write().unwrap_or_else(|e| e.into_inner());
+        std::mem::forget(std::mem::replace(&mut *memory, open_own_memory()?));
+        drop(memory);
         self.forked.store(true, Relaxed);
         self.register_all()?;
         match *self.staging.lock() {
@@ -264,10 +273,25 @@ impl ManagedSpace {
         });
         // SAFETY: a page of the staging arena reserved for this victim.
         let target = unsafe { std::slice::from_raw_parts_mut(target, PAGE_SIZE) };
-        // Through /proc, because the program may have made the page unreadable.
-        read_own_memory(address, target).map_err(|_| SpaceError::Pinned)?;
+        if self.read_own_memory(address, target).is_err() {
+            self.with_uffd(|uffd| {
+                if uffd.features().write_protect {
+                    let _ = uffd.write_protect(address, PAGE_SIZE, false);
+                }
+            });
+            return Err(SpaceError::Pinned);
+        }
         self.zap(page, 1);
         Ok(())
+    }
+
+    /// Reads a present page through /proc, because the program may have made it unreadable.
+    fn read_own_memory(&self, address: usize, into: &mut [u8]) -> Result<(), Errno> {
+        let memory = self.memory.read().unwrap_or_else(|e| e.into_inner());
+        match rustix::io::pread(&*memory, into, address as u64)? {
+            PAGE_SIZE => Ok(()),
+            _ => Err(Errno::IO),
+        }
     }
 }
 
@@ -342,7 +366,7 @@ impl AddressSpace for ManagedSpace {
             }
         }
         let mut content = [0; PAGE_SIZE];
-        read_own_memory(source, &mut content).map_err(|_| SpaceError::Missing)?;
+        self.read_own_memory(source, &mut content).map_err(|_| SpaceError::Missing)?;
         self.map(to, &content)?;
         self.zap(from, 1);
         Ok(())
@@ -420,11 +444,10 @@ fn drop_pages(start: usize, len: usize) {
     let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxDontNeed) };
 }
 
-fn read_own_memory(address: usize, into: &mut [u8]) -> Result<(), Errno> {
+fn open_own_memory() -> Result<OwnedFd, SpaceSetupError> {
     use rustix::fs::{Mode, OFlags, open};
-    let memory = open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let n = rustix::io::pread(&memory, into, address as u64)?;
-    if n == PAGE_SIZE { Ok(()) } else { Err(Errno::IO) }
+    open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(SpaceSetupError::OwnMemory)
 }
 
 /// Waiting on the userfaultfd itself, see [`crate::handlers`].

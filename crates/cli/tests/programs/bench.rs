@@ -1,0 +1,96 @@
+//! Where a test works: its turn, its directory, its tools.
+//!
+//! Invariants: there is one bench at a time. What is made in its directory goes with it.
+
+use crate::job::Job;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tempfile::TempDir;
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A directory on a disk, for one test.
+pub(crate) struct Bench {
+    directory: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Bench {
+    /// A bench, where all `tools` are installed and a run can start; otherwise prints why not.
+    pub(crate) fn with(tools: &[&str]) -> Option<Self> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reason) = obstacle(tools) {
+            println!("skipped: {reason}");
+            return None;
+        }
+        let prefix = "overspill-test-";
+        let directory = tempfile::Builder::new().prefix(prefix).tempdir_in(disk()).unwrap();
+        Some(Self { directory, _turn: turn })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// What `words` say, to be run here.
+    pub(crate) fn job(&self, words: &[impl AsRef<OsStr>]) -> Job {
+        Job::new(self.directory.path(), words)
+    }
+
+    /// A file of what `content` writes.
+    pub(crate) fn file(&self, name: &str, content: impl FnOnce(&mut dyn Write)) -> PathBuf {
+        let path = self.path(name);
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).unwrap());
+        content(&mut file);
+        file.flush().unwrap();
+        path
+    }
+
+    /// Compiles a C program that lies beside this file.
+    pub(crate) fn cc(&self, source: &str) -> PathBuf {
+        let output = self.path(source).with_extension("");
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
+        cc.arg(&output).arg(sources().join(source)).arg("-ldl");
+        assert!(cc.status().unwrap().success(), "{cc:?}");
+        output
+    }
+}
+
+/// The directory of the C programs.
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
+}
+
+/// Where files belong that are too big for memory, and where swap goes by default.
+pub(crate) fn disk() -> PathBuf {
+    std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
+}
+
+/// The program under test; the preload object lies beside it.
+pub(crate) fn overspill() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_overspill"))
+}
+
+fn obstacle(tools: &[&str]) -> Option<String> {
+    if cfg!(debug_assertions) {
+        return Some("needs `cargo test --release`: a debug build takes too long".into());
+    }
+    let object = overspill().with_file_name("liboverspill_preload.so");
+    if !object.exists() {
+        return Some(format!("no {}: `cargo build --release --workspace`", object.display()));
+    }
+    if let Some(finding) = overspill::doctor::obstacle() {
+        return Some(format!("{}: {}", finding.what, finding.detail));
+    }
+    tools.iter().find(|tool| !is_installed(tool)).map(|tool| format!("{tool} is not installed"))
+}
+
+fn is_installed(tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(tool).is_file())
+}

@@ -1,0 +1,29 @@
+//! Real programs under `overspill run`.
+//!
+//! Owns: the proof that unmodified programs do their work in a quarter of the memory they need, that
+//! every call that touches memory keeps its meaning, and that nothing is left behind.
+//! Invariants: programs run one at a time, whatever the number of test threads, and each has a
+//! time-out after which it and all it started are killed. What cannot run here says why.
+//! Not here: words and statuses (`tests/cli`).
+//!
+//! Needs the release build of the whole workspace; `make test` makes it.
+
+mod bench;
+mod children;
+mod compile;
+mod direct_io;
+mod faults;
+mod job;
+mod kills;
+mod memory_calls;
+mod process_calls;
+mod python;
+mod random;
+mod redis;
+mod resp;
+mod shell;
+mod small_disk;
+mod sort;
+mod sqlite;
+mod stress;
+mod system_calls;

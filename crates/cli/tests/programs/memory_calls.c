@@ -1,0 +1,245 @@
+/* Calls that hand out, change and take away memory, on memory most of which is swapped out. */
+#include "common.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <ucontext.h>
+
+static void dontneed(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    CHECK(madvise(memory + BIG / 4, BIG / 2, MADV_DONTNEED) == 0);
+    check(memory, BIG / 4, 1);
+    check_zero(memory + BIG / 4, BIG / 2);
+    check_from(memory + 3 * BIG / 4, BIG / 4, 1, 3 * BIG / 4 / PAGE);
+    fill(memory + BIG / 4, BIG / 2, 2);
+    push_out();
+    check(memory + BIG / 4, BIG / 2, 2);
+}
+
+/* After MADV_FREE a page is as it was or zero; what is written after it stays. */
+static void lazily_free(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    CHECK(madvise(memory, BIG, MADV_FREE) == 0);
+    fill(memory, BIG / 2, 2);
+    push_out();
+    check(memory, BIG / 2, 2);
+    for (size_t page = BIG / 2 / PAGE; page < BIG / PAGE; page++) {
+        uint64_t word = *(uint64_t *)(memory + page * PAGE);
+        CHECK(word == 0 || word == mark(1, page));
+    }
+}
+
+static void moves(void) {
+    size_t moved_bytes = BIG / 2;
+    char *memory = map(moved_bytes), *moved = memory;
+    fill(memory, moved_bytes, 1);
+    /* Something right behind it, so that it has to move. */
+    for (int i = 0; i < 64 && moved == memory; i++) {
+        map(PAGE);
+        moved = mremap(memory, moved_bytes, moved_bytes + (i + 1) * MIB, MREMAP_MAYMOVE);
+        CHECK(moved != MAP_FAILED);
+        moved_bytes += (i + 1) * MIB;
+    }
+    CHECK(moved != memory);
+    check(moved, BIG / 2, 1);
+    check_zero(moved + BIG / 2, moved_bytes - BIG / 2);
+    CHECK(faults(memory, 0));
+    fill(moved, moved_bytes, 2);
+    push_out();
+    check(moved, moved_bytes, 2);
+}
+
+static void grow_and_shrink(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    CHECK(mremap(memory, BIG, BIG / 4, 0) == memory);
+    CHECK(faults(memory + BIG / 4, 0));
+    check(memory, BIG / 4, 1);
+    char *grown = mremap(memory, BIG / 4, BIG, 0);
+    if (grown == MAP_FAILED) {
+        CHECK(errno == ENOMEM);
+        grown = mremap(memory, BIG / 4, BIG, MREMAP_MAYMOVE);
+    }
+    CHECK(grown != MAP_FAILED);
+    check(grown, BIG / 4, 1);
+    check_zero(grown + BIG / 4, 3 * BIG / 4);
+}
+
+static void reallocate(void) {
+    char *memory = NULL;
+    size_t filled = 0;
+    for (size_t bytes = MIB; bytes <= 256 * MIB; bytes *= 2) {
+        memory = realloc(memory, bytes);
+        CHECK(memory);
+        for (size_t page = filled / PAGE; page < bytes / PAGE; page++)
+            *(uint64_t *)(memory + page * PAGE) = mark(3, page);
+        filled = bytes;
+    }
+    memory = realloc(memory, 200 * MIB + 12345);
+    for (size_t page = 0; page < 200 * MIB / PAGE; page++)
+        CHECK(*(uint64_t *)(memory + page * PAGE) == mark(3, page));
+    free(memory);
+    CHECK(malloc((size_t)1 << 60) == NULL && errno == ENOMEM);
+}
+
+static void protect(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    CHECK(mprotect(memory, BIG, PROT_READ) == 0);
+    check(memory, BIG, 1);
+    for (size_t at = 0; at < BIG; at += BIG / 16) {
+        CHECK(faults(memory + at, 1) && fault_code == SEGV_ACCERR);
+    }
+    CHECK(mprotect(memory, BIG, PROT_NONE) == 0);
+    push_out();
+    for (size_t at = 0; at < BIG; at += BIG / 16)
+        CHECK(faults(memory + at, 0) && faults(memory + at, 1));
+    CHECK(mprotect(memory + BIG / 2, BIG / 2, PROT_READ | PROT_WRITE) == 0);
+    CHECK(faults(memory + BIG / 2 - 1, 0));
+    check_from(memory + BIG / 2, BIG / 2, 1, BIG / 2 / PAGE);
+    CHECK(mprotect(memory, BIG, PROT_READ | PROT_WRITE) == 0);
+    check(memory, BIG, 1);
+    fill(memory, BIG, 2);
+    check(memory, BIG, 2);
+}
+
+static void reserve_and_commit(void) {
+    size_t bytes = 1024 * MIB;
+    char *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(memory != MAP_FAILED && faults(memory, 0));
+    for (size_t at = 0; at < BIG; at += 2 * MIB) {
+        CHECK(mprotect(memory + at * 4, 2 * MIB, PROT_READ | PROT_WRITE) == 0);
+        fill(memory + at * 4, 2 * MIB, at);
+    }
+    for (size_t at = 0; at < BIG; at += 2 * MIB)
+        check(memory + at * 4, 2 * MIB, at);
+    CHECK(munmap(memory, bytes) == 0);
+}
+
+/* A file whose page n holds mark(7, n), and its descriptor. */
+static int marked_file(size_t bytes) {
+    char name[] = "mapped.XXXXXX";
+    int fd = mkstemp(name);
+    CHECK(fd >= 0 && unlink(name) == 0);
+    char *content = map(bytes);
+    fill(content, bytes, 7);
+    for (size_t at = 0; at < bytes; at += MIB)
+        CHECK(write(fd, content + at, MIB) == (ssize_t)MIB);
+    CHECK(munmap(content, bytes) == 0);
+    return fd;
+}
+
+static void map_over(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    CHECK(mmap(memory + BIG / 2, MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == memory + BIG / 2);
+    check_zero(memory + BIG / 2, MIB);
+    int fd = marked_file(8 * MIB);
+    int shared = MAP_SHARED | MAP_FIXED;
+    char *file = memory + BIG / 4;
+    CHECK(mmap(file, 8 * MIB, PROT_READ | PROT_WRITE, shared, fd, 0) == file);
+    check(file, 8 * MIB, 7);
+    push_out();
+    check(file, 8 * MIB, 7);
+    fill(file, 8 * MIB, 8);
+    char *back = mmap(NULL, 8 * MIB, PROT_READ, MAP_SHARED, fd, 0);
+    check(back, 8 * MIB, 8);
+    check(memory, BIG / 4, 1);
+    check_from(file + 8 * MIB, BIG / 4 - 8 * MIB, 1, (BIG / 4 + 8 * MIB) / PAGE);
+    check_from(memory + BIG / 2 + MIB, BIG / 2 - MIB, 1, (BIG / 2 + MIB) / PAGE);
+    /* Anonymous memory in the file's place again, and then nothing. */
+    CHECK(mmap(file, 8 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == file);
+    check_zero(file, 8 * MIB);
+    fill(file, 8 * MIB, 9);
+    check(back, 8 * MIB, 8);
+    check(file, 8 * MIB, 9);
+    CHECK(munmap(memory, BIG) == 0);
+    CHECK(faults(file, 0));
+}
+
+static void unmap_the_middle(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    CHECK(munmap(memory + BIG / 4, BIG / 2) == 0);
+    CHECK(faults(memory + BIG / 4, 0) && fault_code == SEGV_MAPERR);
+    CHECK(faults(memory + BIG / 2, 1) && faults(memory + 3 * BIG / 4 - 1, 0));
+    check(memory, BIG / 4, 1);
+    check_from(memory + 3 * BIG / 4, BIG / 4, 1, 3 * BIG / 4 / PAGE);
+    CHECK(munmap(memory, BIG) == 0);
+    CHECK(faults(memory, 0) && faults(memory + BIG - 1, 0));
+    CHECK(munmap(memory, BIG) == 0);
+}
+
+static void lock(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    CHECK(mlock(memory, 4 * MIB) == 0);
+    push_out();
+    check(memory, BIG, 1);
+    CHECK(munlock(memory, 4 * MIB) == 0);
+    push_out();
+    check(memory, BIG, 1);
+}
+
+static ucontext_t main_context, coroutine_context;
+
+static int sum_down(int depth) {
+    volatile char frame[2000];
+    memset((char *)frame, depth, sizeof frame);
+    if (depth % 16 == 0)
+        swapcontext(&coroutine_context, &main_context);
+    int sum = depth == 0 ? 0 : depth + sum_down(depth - 1);
+    CHECK(frame[0] == (char)depth && frame[1999] == (char)depth);
+    return sum;
+}
+
+/* Runs on a stack that is managed memory, most of which has been swapped out between two steps. */
+static void coroutine_body(void) {
+    for (int i = 0; i < 20; i++) {
+        char *block = malloc(3 * MIB), *mapping = map(2 * MIB);
+        fill(block, 2 * MIB, i);
+        fill(mapping, 2 * MIB, i);
+        swapcontext(&coroutine_context, &main_context);
+        check(block, 2 * MIB, i);
+        check(mapping, 2 * MIB, i);
+        CHECK(mprotect(mapping, MIB, PROT_NONE) == 0);
+        CHECK(madvise(mapping + MIB, MIB, MADV_DONTNEED) == 0);
+        free(block);
+        CHECK(munmap(mapping, 2 * MIB) == 0);
+    }
+    CHECK(sum_down(100) == 5050);
+}
+
+static void coroutine(void) {
+    size_t stack_bytes = 4 * MIB;
+    getcontext(&coroutine_context);
+    coroutine_context.uc_stack.ss_sp = malloc(stack_bytes);
+    coroutine_context.uc_stack.ss_size = stack_bytes;
+    coroutine_context.uc_link = &main_context;
+    makecontext(&coroutine_context, coroutine_body, 0);
+    for (int switches = 0; switches < 20 + 7; switches++) {
+        swapcontext(&main_context, &coroutine_context);
+        push_out();
+    }
+    swapcontext(&main_context, &coroutine_context);
+}
+
+static const struct test TESTS[] = {
+    {"dontneed", dontneed},
+    {"lazily_free", lazily_free},
+    {"moves", moves},
+    {"grow_and_shrink", grow_and_shrink},
+    {"reallocate", reallocate},
+    {"protect", protect},
+    {"reserve_and_commit", reserve_and_commit},
+    {"map_over", map_over},
+    {"unmap_the_middle", unmap_the_middle},
+    {"lock", lock},
+    {"coroutine", coroutine},
+};
+
+int main(int argc, char **argv) {
+    return run_test(TESTS, sizeof TESTS / sizeof *TESTS, argc, argv);
+}

@@ -1,0 +1,284 @@
+/* System calls whose buffers are swapped out, limits, and file descriptors. */
+#include "common.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#define BUFFER (8 * MIB)
+
+static int temporary_file(void) {
+    char name[] = "calls.XXXXXX";
+    int fd = mkstemp(name);
+    CHECK(fd >= 0 && unlink(name) == 0);
+    return fd;
+}
+
+static void read_and_write(void) {
+    int fd = temporary_file();
+    char *from = map(BUFFER), *to = map(BUFFER);
+    fill(from, BUFFER, 1);
+    fill(to, BUFFER, 2);
+    push_out();
+    CHECK(pwrite(fd, from, BUFFER, 0) == (ssize_t)BUFFER);
+    push_out();
+    CHECK(pread(fd, to, BUFFER, 0) == (ssize_t)BUFFER);
+    check(to, BUFFER, 1);
+    fill(to, BUFFER, 3);
+    /* Scattered pieces, in an array that is swapped out as well. */
+    struct iovec *pieces = map(PAGE);
+    for (int i = 0; i < 8; i++)
+        pieces[i] = (struct iovec){to + (7 - i) * MIB, MIB};
+    push_out();
+    CHECK(lseek(fd, 0, SEEK_SET) == 0 && readv(fd, pieces, 8) == (ssize_t)BUFFER);
+    for (int i = 0; i < 8; i++)
+        check_from(to + (7 - i) * MIB, MIB, 1, i * MIB / PAGE);
+    push_out();
+    CHECK(lseek(fd, 0, SEEK_SET) == 0 && writev(fd, pieces, 8) == (ssize_t)BUFFER);
+    push_out();
+    CHECK(pread(fd, to, BUFFER, 0) == (ssize_t)BUFFER);
+    check(to, BUFFER, 1);
+}
+
+struct stream {
+    int fd;
+    char *memory;
+};
+
+static void *send_all(void *argument) {
+    struct stream *stream = argument;
+    for (size_t sent = 0; sent < BUFFER;) {
+        ssize_t count = send(stream->fd, stream->memory + sent, BUFFER - sent, 0);
+        CHECK(count > 0);
+        sent += count;
+    }
+    return NULL;
+}
+
+static void send_and_receive(void) {
+    int fds[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    char *to = map(BUFFER);
+    struct stream stream = {fds[0], map(BUFFER)};
+    fill(stream.memory, BUFFER, 1);
+    fill(to, BUFFER, 2);
+    push_out();
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, send_all, &stream) == 0);
+    for (size_t received = 0; received < BUFFER;) {
+        ssize_t count = recv(fds[1], to + received, BUFFER - received, 0);
+        CHECK(count > 0);
+        received += count;
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    check(to, BUFFER, 1);
+}
+
+/* Structures and names in memory that is swapped out at every call. */
+static void small_structures(void) {
+    struct buffers {
+        char path[PAGE], entries[8 * PAGE];
+        struct stat status;
+        struct timespec time;
+        struct pollfd poll;
+        char link[PAGE];
+    } *at = map(sizeof(struct buffers));
+    strcpy(at->path, "/usr/bin");
+    push_out();
+    CHECK(stat(at->path, &at->status) == 0 && S_ISDIR(at->status.st_mode));
+    push_out();
+    int fd = open(at->path, O_RDONLY | O_DIRECTORY);
+    CHECK(fd >= 0);
+    push_out();
+    CHECK(syscall(SYS_getdents64, fd, at->entries, sizeof at->entries) > 0);
+    push_out();
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &at->time) == 0 && at->time.tv_sec > 0);
+    push_out();
+    CHECK(syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &at->time) == 0 && at->time.tv_sec > 0);
+    strcpy(at->path, "/proc/self/exe");
+    push_out();
+    CHECK(readlink(at->path, at->link, sizeof at->link) > 0 && strstr(at->link, "system_calls"));
+    int ends[2];
+    CHECK(pipe(ends) == 0 && write(ends[1], "x", 1) == 1);
+    at->poll = (struct pollfd){.fd = ends[0], .events = POLLIN};
+    push_out();
+    CHECK(poll(&at->poll, 1, 1000) == 1 && at->poll.revents == POLLIN);
+    DIR *directory = opendir("/usr/bin");
+    int names = 0;
+    for (; readdir(directory); names++)
+        if (names % 512 == 0)
+            push_out();
+    CHECK(names > 10 && closedir(directory) == 0);
+    CHECK(syscall(SYS_read, ends[0], (void *)16, 1) < 0 && errno == EFAULT);
+}
+
+/* Files that lie in each other's way in stdio's buffers, all of them swapped out. */
+static void standard_io(void) {
+    enum { FILES = 16, LINES = 3000 };
+    FILE *files[FILES];
+    for (int i = 0; i < FILES; i++)
+        CHECK((files[i] = tmpfile()) && setvbuf(files[i], NULL, _IOFBF, MIB) == 0);
+    for (int line = 0; line < LINES; line++) {
+        for (int i = 0; i < FILES; i++)
+            fprintf(files[i], "%d %d %0300d\n", i, line, i * line);
+        if (line % 500 == 0)
+            push_out();
+    }
+    for (int i = 0; i < FILES; i++) {
+        rewind(files[i]);
+        for (int line = 0; line < LINES; line++) {
+            int file, number, product;
+            CHECK(fscanf(files[i], "%d %d %d\n", &file, &number, &product) == 3);
+            CHECK(file == i && number == line && product == i * line);
+        }
+        push_out();
+        CHECK(fclose(files[i]) == 0);
+    }
+}
+
+static void limit(__rlimit_resource_t resource, rlim_t value) {
+    struct rlimit was, wanted, is;
+    CHECK(getrlimit(resource, &was) == 0);
+    wanted = (struct rlimit){value, was.rlim_max};
+    CHECK(setrlimit(resource, &wanted) == 0);
+    CHECK(getrlimit(resource, &is) == 0 && is.rlim_cur == value && is.rlim_max == was.rlim_max);
+}
+
+static void limits(void) {
+    limit(RLIMIT_AS, 2048 * MIB);
+    limit(RLIMIT_DATA, 1024 * MIB);
+    limit(RLIMIT_FSIZE, 64 * 1024);
+    limit(RLIMIT_NOFILE, 64);
+    limit(RLIMIT_STACK, 4 * MIB);
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    pid_t child = fork();
+    if (child == 0) {
+        check(memory, BIG, 1);
+        fill(memory, BIG, 2);
+        check(memory, BIG, 2);
+        _exit(0);
+    }
+    reap(child);
+    check(memory, BIG, 1);
+    /* The program's own files are few enough for the limit, whatever the pager has open. */
+    int opened = 0;
+    while (open("/dev/null", O_RDONLY) >= 0)
+        opened++;
+    CHECK(errno == EMFILE && opened >= 32);
+    push_out();
+    check(memory, BIG, 1);
+}
+
+static void keep_paging(char *memory, unsigned seed) {
+    check(memory, BIG, seed);
+    fill(memory, BIG, seed + 1);
+}
+
+static void close_everything(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    int low = dup(0);
+    CHECK(low > 2);
+    CHECK(close_range(3, ~0U, 0) == 0);
+    CHECK(fcntl(low, F_GETFD) < 0 && errno == EBADF);
+    keep_paging(memory, 1);
+    closefrom(3);
+    keep_paging(memory, 2);
+    for (int fd = 3; fd < 5000; fd++)
+        close(fd);
+    keep_paging(memory, 3);
+    /* Files opened now work, whatever their numbers. */
+    for (int i = 0; i < 100; i++)
+        CHECK(open("/dev/zero", O_RDONLY) >= 3);
+    keep_paging(memory, 4);
+    pid_t child = fork();
+    if (child == 0) {
+        closefrom(3);
+        check(memory, BIG, 5);
+        fill(memory, BIG, 6);
+        check(memory, BIG, 6);
+        _exit(0);
+    }
+    reap(child);
+    keep_paging(memory, 5);
+}
+
+static void dup_over_everything(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    int zero = open("/dev/zero", O_RDONLY);
+    for (int fd = 10; fd < 900; fd++)
+        dup2(zero, fd);
+    keep_paging(memory, 1);
+    keep_paging(memory, 2);
+}
+
+/* A daemon: the parent is gone, the standard streams too. */
+static void become_a_daemon(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(daemon(1, 0) == 0);
+        check(memory, BIG, 1);
+        fill(memory, BIG, 2);
+        check(memory, BIG, 2);
+        CHECK(write(ends[1], "y", 1) == 1);
+        _exit(0);
+    }
+    reap(child);
+    close(ends[1]);
+    char answer = 0;
+    CHECK(read(ends[0], &answer, 1) == 1 && answer == 'y');
+    check(memory, BIG, 1);
+}
+
+static volatile int ticks;
+
+static void on_tick(int signal) {
+    (void)signal;
+    ticks++;
+}
+
+/* Signals that interrupt faults, handled on a stack that is swapped out. */
+static void signals(void) {
+    stack_t stack = {.ss_sp = malloc(64 * 1024), .ss_size = 64 * 1024};
+    CHECK(sigaltstack(&stack, NULL) == 0);
+    struct sigaction action = {.sa_handler = on_tick, .sa_flags = SA_ONSTACK | SA_RESTART};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    struct itimerspec every = {{0, 2000000}, {0, 2000000}};
+    timer_t timer;
+    CHECK(timer_create(CLOCK_MONOTONIC, NULL, &timer) == 0);
+    CHECK(timer_settime(timer, 0, &every, NULL) == 0);
+    char *memory = map(BIG);
+    for (int round = 0; round < 4; round++) {
+        fill(memory, BIG, round);
+        check(memory, BIG, round);
+    }
+    CHECK(ticks > 10);
+}
+
+static const struct test TESTS[] = {
+    {"read_and_write", read_and_write},
+    {"send_and_receive", send_and_receive},
+    {"small_structures", small_structures},
+    {"standard_io", standard_io},
+    {"limits", limits},
+    {"close_everything", close_everything},
+    {"dup_over_everything", dup_over_everything},
+    {"become_a_daemon", become_a_daemon},
+    {"signals", signals},
+};
+
+int main(int argc, char **argv) {
+    return run_test(TESTS, sizeof TESTS / sizeof *TESTS, argc, argv);
+}

@@ -1,0 +1,281 @@
+//! The rules of the house, as tests: who may use whom, and what every source file must be like.
+//!
+//! Owns: the tables of these rules. ARCHITECTURE.md and CONTRIBUTING.md explain them.
+//! Invariants: a rule that cannot be kept gets an exception here, with a reason, or it goes. The
+//! lists of exceptions only shrink.
+//! Not here: formatting and lints, which rustfmt and clippy check.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Which crates of the workspace a crate uses: exactly these. A line names only lines above it.
+const USES: &[(&str, &[&str])] = &[
+    ("overspill-base", &[]),
+    ("overspill-area", &["overspill-base"]),
+    ("overspill-device", &["overspill-base"]),
+    ("overspill-engine", &["overspill-area", "overspill-base", "overspill-device"]),
+    ("overspill-space", &["overspill-base", "overspill-engine"]),
+    (
+        "overspill",
+        &[
+            "overspill-area",
+            "overspill-base",
+            "overspill-device",
+            "overspill-engine",
+            "overspill-space",
+        ],
+    ),
+    (
+        "overspill-preload",
+        &["overspill", "overspill-area", "overspill-base", "overspill-engine", "overspill-space"],
+    ),
+    ("overspill-cli", &["overspill"]),
+];
+
+/// Files of the product, below `crates`, that may say `unsafe`. Tests may as well, except in `area`.
+const UNSAFE: &[&str] = &[
+    "base/src/shared.rs",
+    "cli/src/run/process.rs",
+    "cli/src/run/signals.rs",
+    "device/src/file/positioned.rs",
+    "device/src/file/transfer.rs",
+    "device/src/file/uring.rs",
+    "device/src/testing.rs",
+    "engine/src/staging.rs",
+    "overspill/src/region.rs",
+    "overspill/src/session.rs",
+    "preload/src/fds.rs",
+    "preload/src/fork.rs",
+    "preload/src/heap.rs",
+    "preload/src/lib.rs",
+    "preload/src/limits.rs",
+    "preload/src/malloc.rs",
+    "preload/src/mm.rs",
+    "preload/src/pager.rs",
+    "preload/src/real.rs",
+    "preload/src/thread.rs",
+    "space/src/handlers.rs",
+    "space/src/memory.rs",
+    "space/src/space.rs",
+    "space/src/uffd.rs",
+];
+
+/// Files that may be longer than [`FILE_LINES_MAX`]. Should be empty.
+const LONG_FILES: &[&str] = &[];
+/// Functions, as `file: name`, that may be longer than [`FUNCTION_LINES_MAX`]. Should be empty.
+const LONG_FUNCTIONS: &[&str] = &[];
+
+/// Lines of a file before its own test module.
+const FILE_LINES_MAX: usize = 500;
+/// Lines of a function, from its `fn` to its closing brace.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Left behind by accident. In halves, so that they are not found here.
+const LEFTOVERS: &[&str] =
+    &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("db", "g!("), concat!("todo", "!(")];
+
+struct Source {
+    /// Below `crates`.
+    path: String,
+    text: String,
+}
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn sources() -> Vec<Source> {
+    let mut found = Vec::new();
+    for crate_directory in std::fs::read_dir(crates()).unwrap() {
+        collect(&crate_directory.unwrap().path(), &mut found);
+    }
+    assert!(found.len() > 50, "only {} source files found", found.len());
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn collect(path: &Path, found: &mut Vec<Source>) {
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            collect(&entry.unwrap().path(), found);
+        }
+    } else if path.extension().is_some_and(|extension| extension == "rs") {
+        let text = std::fs::read_to_string(path).unwrap();
+        let path = path.strip_prefix(crates()).unwrap().display().to_string();
+        found.push(Source { path, text });
+    }
+}
+
+fn assert_none<T: Display>(rule: &str, offenders: impl IntoIterator<Item = T>) {
+    let list: Vec<String> = offenders.into_iter().map(|offender| offender.to_string()).collect();
+    assert!(list.is_empty(), "{rule}:\n  {}", list.join("\n  "));
+}
+
+/// The workspace's packages, as cargo describes them.
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(crates())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+/// The crates of the workspace that a package names, in whatever role.
+fn used_by(package: &Value) -> BTreeSet<&str> {
+    let dependencies = package["dependencies"].as_array().unwrap();
+    let inside = dependencies.iter().filter(|dependency| dependency["path"].is_string());
+    inside.map(|dependency| dependency["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn crates_use_each_other_as_the_table_says() {
+    let packages = packages();
+    assert_eq!(packages.len(), USES.len(), "the table names every crate");
+    for package in &packages {
+        let name = package["name"].as_str().unwrap();
+        let row = USES.iter().find(|(user, _)| *user == name);
+        let (_, used) = row.unwrap_or_else(|| panic!("{name} is not in the table"));
+        assert_eq!(used_by(package), used.iter().copied().collect(), "what {name} uses");
+    }
+}
+
+#[test]
+fn nothing_points_up() {
+    for (line, (user, used)) in USES.iter().enumerate() {
+        let below: Vec<&str> = USES[..line].iter().map(|(name, _)| *name).collect();
+        assert_none(
+            &format!("{user} uses what is not below it"),
+            used.iter().filter(|name| !below.contains(name)),
+        );
+    }
+}
+
+#[test]
+fn every_crate_takes_the_lints_of_the_workspace() {
+    let manifests = packages().into_iter().map(|package| {
+        let path = package["manifest_path"].as_str().unwrap().to_owned();
+        (std::fs::read_to_string(&path).unwrap(), path)
+    });
+    let without = manifests.filter(|(text, _)| !text.contains("[lints]\nworkspace = true"));
+    assert_none("manifests without `[lints] workspace = true`", without.map(|(_, path)| path));
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let silent = sources().into_iter().filter(|source| !source.text.starts_with("//!"));
+    assert_none("files that do not start with `//!`", silent.map(|source| source.path));
+}
+
+#[test]
+fn unsafe_is_only_where_it_is_listed() {
+    let sources = sources();
+    let saying: BTreeSet<&str> = sources
+        .iter()
+        .filter(|source| says_unsafe(&source.text))
+        .map(|source| source.path.as_str())
+        .collect();
+    let unlisted = saying
+        .iter()
+        .filter(|path| path.starts_with("area/") || !path.contains("/tests/"))
+        .filter(|path| !UNSAFE.contains(path));
+    assert_none("files that say `unsafe` and are not listed", unlisted);
+    let idle = UNSAFE.iter().filter(|path| !saying.contains(*path));
+    assert_none("files that are listed and do not say `unsafe`", idle);
+
+    let area = sources.iter().find(|source| source.path == "area/src/lib.rs").unwrap();
+    assert!(area.text.contains("#![forbid(unsafe_code)]"));
+}
+
+/// True if a line other than a comment has the word.
+fn says_unsafe(text: &str) -> bool {
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(words).any(|word| word == concat!("un", "safe"))
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_')
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let sources = sources();
+    let left = sources.iter().flat_map(|source| {
+        let found = LEFTOVERS.iter().filter(|word| source.text.contains(**word));
+        found.map(|word| format!("{}: {word}", source.path))
+    });
+    assert_none("words to be removed", left);
+}
+
+#[test]
+fn files_are_short() {
+    let too_long = sources().into_iter().filter_map(|Source { path, text }| {
+        let lines = lines_before_tests(&text);
+        let excused = LONG_FILES.contains(&path.as_str());
+        (lines > FILE_LINES_MAX && !excused).then(|| format!("{path}: {lines} lines"))
+    });
+    assert_none("files that are too long", too_long);
+}
+
+fn lines_before_tests(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_test_module = |pair: &[&str]| {
+        pair[0].starts_with("#[cfg(") && pair[0].contains("test") && pair[1].ends_with("{")
+    };
+    lines.windows(2).position(is_test_module).unwrap_or(lines.len())
+}
+
+#[test]
+fn functions_are_short() {
+    let sources = sources();
+    let too_long = sources.iter().flat_map(|source| {
+        let long = functions(&source.text).filter(|(_, lines)| *lines > FUNCTION_LINES_MAX);
+        long.map(|(name, lines)| (format!("{}: {name}", source.path), lines))
+    });
+    let unexcused = too_long.filter(|(place, _)| !LONG_FUNCTIONS.contains(&place.as_str()));
+    let message = |(place, lines)| format!("{place}: {lines} lines");
+    assert_none("functions that are too long", unexcused.map(message));
+}
+
+/// The functions of formatted code with their lines. A function ends with the first closing brace
+/// that is indented as its first line, or without a body with the parenthesis there.
+fn functions(text: &str) -> impl Iterator<Item = (&str, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    (0..lines.len()).filter_map(move |first| {
+        let name = function_name(lines[first])?;
+        let indent = &lines[first][..lines[first].len() - lines[first].trim_start().len()];
+        let closes = |line: &str| {
+            let rest = line.strip_prefix(indent).unwrap_or_default();
+            rest == "}" || rest.starts_with(')') && rest.ends_with(';')
+        };
+        let has_no_body = |line: &str| line.ends_with(';') || line.ends_with('}');
+        if has_no_body(lines[first]) {
+            return Some((name, 1));
+        }
+        let length = lines[first..].iter().position(|line| closes(line)).unwrap_or(0);
+        Some((name, length + 1))
+    })
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let mut words = line.trim_start().split(' ');
+    let qualifiers = ["const", "async", concat!("un", "safe"), "extern", "\"C\""];
+    let function = words.find(|word| !word.starts_with("pub") && !qualifiers.contains(word))?;
+    let rest = (function == "fn").then(|| words.next())??;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+#[test]
+fn the_line_counter_counts() {
+    let text = "impl X {\n    fn a(&self) -> u8 {\n        1\n    }\n\n    pub(crate) fn b() {}\n}\n\
+                pub unsafe extern \"C\" fn c(\n    x: u8,\n) {\n    if x {\n    }\n}\n";
+    assert_eq!(functions(text).collect::<Vec<_>>(), [("a", 3), ("b", 1), ("c", 6)]);
+    assert_eq!(lines_before_tests("a\nb\n#[cfg(test)]\nmod tests {\n}\n"), 2);
+    assert_eq!(lines_before_tests("#[cfg(test)]\nmod tests;\nb\n"), 3);
+    assert!(says_unsafe("a(); unsafe { b() }") && !says_unsafe("// unsafe\nforbid(unsafe_code)"));
+}
