@@ -34,8 +34,9 @@ struct Head {
 }
 
 /// Both lists of one area.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ClusterLists {
+    /// As long as the highest cluster ever listed asks.
     links: Vec<Link>,
     free: Head,
     nonfull: Head,
@@ -43,17 +44,13 @@ pub(crate) struct ClusterLists {
     pub(crate) adopt_next: u32,
 }
 
-impl ClusterLists {
-    pub(crate) fn new(clusters: usize) -> Self {
-        let empty = || Head { first: NIL, last: NIL, len: 0 };
-        Self {
-            links: vec![Link { prev: NIL, next: NIL }; clusters],
-            free: empty(),
-            nonfull: empty(),
-            adopt_next: 0,
-        }
+impl Default for Head {
+    fn default() -> Self {
+        Self { first: NIL, last: NIL, len: 0 }
     }
+}
 
+impl ClusterLists {
     /// Clusters on a list.
     pub(crate) fn len(&self, kind: ListKind) -> usize {
         match kind {
@@ -88,7 +85,7 @@ impl ClusterLists {
     }
 
     fn unlink(&mut self, cluster: u32, kind: ListKind) {
-        let Link { prev, next } = self.links[cluster as usize];
+        let Some(&Link { prev, next }) = self.links.get(cluster as usize) else { return };
         let Some(head) = self.head(kind) else { return };
         head.len -= 1;
         if prev == NIL {
@@ -113,6 +110,9 @@ impl ClusterLists {
             head.first = cluster;
         } else {
             self.links[last as usize].next = cluster;
+        }
+        if self.links.len() <= cluster as usize {
+            self.links.resize(cluster as usize + 1, Link { prev: NIL, next: NIL });
         }
         self.links[cluster as usize] = Link { prev: last, next: NIL };
     }

@@ -45,10 +45,10 @@ impl SwapArea {
     /// [`share_with`](Self::share_with), and owns no cluster.
     pub fn become_member(&self, member: MemberNo) {
         self.member.store(member.0, Relaxed);
-        for cluster in &self.clusters {
+        for cluster in self.known_clusters() {
             *cluster.lock() = Cluster::default();
         }
-        *self.lists.lock() = ClusterLists::new(self.clusters.len());
+        *self.lists.lock() = ClusterLists::default();
     }
 
     pub(crate) fn note_hold(&self, slot: Slot) {
@@ -122,7 +122,7 @@ impl SwapArea {
         if owner.load(Relaxed) != 0 {
             return false;
         }
-        let mut state = self.clusters[cluster as usize].lock();
+        let mut state = self.cluster(cluster as u32).lock();
         if owner.compare_exchange(0, self.member().owner_word(), AcqRel, Relaxed).is_err() {
             return false;
         }
@@ -138,7 +138,7 @@ impl SwapArea {
             if !ours || returned.load(Relaxed) == 0 {
                 continue;
             }
-            let mut state = self.clusters[cluster].lock();
+            let mut state = self.cluster(cluster as u32).lock();
             let before = state.used;
             self.recount(cluster as u32, &mut state);
             found |= state.used < before;

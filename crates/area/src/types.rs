@@ -21,6 +21,7 @@ use crate::tree::MemberNo;
 use overspill_base::Slot;
 use overspill_base::shared::Table;
 use overspill_base::sync::{AtomicBool, AtomicU32, AtomicU64, LockClass, Mutex};
+use std::sync::OnceLock;
 
 /// Which swap area, of at most [`AreaNo::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -136,7 +137,8 @@ pub struct SwapArea {
     pub(crate) holds: Vec<Table<AtomicU64>>,
     /// This process; changes once, in a forked child.
     pub(crate) member: AtomicU32,
-    pub(crate) clusters: Vec<Mutex<Cluster>>,
+    /// In groups made when first needed: an area may grow far beyond what it ever holds.
+    clusters: Vec<OnceLock<Box<[Mutex<Cluster>]>>>,
     pub(crate) lists: Mutex<ClusterLists>,
     pub(crate) cpus: Vec<CpuSlots>,
     /// Cleared after a write error: allocate elsewhere (WRITEOK in Linux).
@@ -213,15 +215,27 @@ impl SwapArea {
             capacity: tables.capacity,
             holds: tables.holds,
             member: AtomicU32::new(member.0),
-            clusters: (0..clusters)
-                .map(|_| Mutex::new(LockClass::Cluster, Cluster::default()))
-                .collect(),
-            lists: Mutex::new(LockClass::ClusterLists, ClusterLists::new(clusters)),
+            clusters: (0..clusters.div_ceil(GROUP)).map(|_| OnceLock::new()).collect(),
+            lists: Mutex::new(LockClass::ClusterLists, ClusterLists::default()),
             cpus: (0..config.cpus).map(|_| CpuSlots::new(config.batch_slots)).collect(),
             writable: AtomicBool::new(true),
         }
     }
+
+    pub(crate) fn cluster(&self, cluster: u32) -> &Mutex<Cluster> {
+        let (group, within) = (cluster as usize / GROUP, cluster as usize % GROUP);
+        let fresh = || Mutex::new(LockClass::Cluster, Cluster::default());
+        &self.clusters[group].get_or_init(|| (0..GROUP).map(|_| fresh()).collect())[within]
+    }
+
+    /// The clusters this process has ever looked at.
+    pub(crate) fn known_clusters(&self) -> impl Iterator<Item = &Mutex<Cluster>> {
+        self.clusters.iter().filter_map(OnceLock::get).flatten()
+    }
 }
+
+/// Clusters whose bookkeeping is made together.
+const GROUP: usize = 64;
 
 impl CpuSlots {
     fn new(batch_slots: usize) -> Self {

@@ -52,9 +52,7 @@ impl Error {
         move |source| Self::System { action, source }
     }
 
-    pub(crate) fn session(
-        action: &'static str,
-    ) -> impl FnOnce(rustix::io::Errno) -> Self {
+    pub(crate) fn session(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
         move |errno| Self::Session { action, reason: errno.to_string() }
     }
 }

@@ -169,11 +169,12 @@ impl Supervisor {
         let specs = swaps_or_default(swaps)?;
         let open = |spec: &SwapSpec| FileDevice::open(&spec.kind, options).map_err(Error::from);
         let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let shared = specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| SharedDevice {
-            attachment: device.attachment().clone(),
-            fd: device.as_fd().as_raw_fd(),
-            priority: priority(spec, n),
-        });
+        let shared =
+            specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| SharedDevice {
+                attachment: device.attachment().clone(),
+                fd: device.as_fd().as_raw_fd(),
+                priority: priority(spec, n),
+            });
         let settings = Settings {
             memory_bytes: memory.0,
             children,
@@ -428,7 +429,6 @@ impl Session {
         let result = unsafe { libc::fcntl(self.file.as_raw_fd(), command, &raw mut lock) };
         if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(lock.l_type) }
     }
-
 }
 
 /// A table of one.

@@ -8,6 +8,8 @@
 use crate::pager::process;
 use crate::real::{fail, system_call};
 use libc::{c_int, c_uint};
+use rustix::fd::{IntoRawFd, OwnedFd};
+use rustix::io::Errno;
 use std::sync::RwLock;
 
 static OURS: RwLock<Vec<i32>> = RwLock::new(Vec::new());
@@ -31,14 +33,12 @@ impl HighNumbers {
         let before = open_now();
         let mut placeholders = Vec::new();
         let floor = FLOOR.min(number_limit() / 2);
-        let any = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-        if let Ok((source, _)) = any {
-            while let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&source, 0) {
-                let fd = rustix::fd::IntoRawFd::into_raw_fd(fd);
-                placeholders.push(fd);
-                if fd >= floor {
-                    break;
-                }
+        let mut next = open_anything();
+        while let Ok(fd) = next {
+            next = rustix::io::fcntl_dupfd_cloexec(&fd, 0);
+            placeholders.push(fd.into_raw_fd());
+            if placeholders.last().is_some_and(|&fd| fd >= floor) {
+                break;
             }
         }
         Self { placeholders, before }
@@ -51,6 +51,11 @@ impl Drop for HighNumbers {
             system_call!(libc::SYS_close, fd);
         }
     }
+}
+
+fn open_anything() -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags, open};
+    open("/proc/self/fd", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn number_limit() -> i32 {

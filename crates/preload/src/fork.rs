@@ -98,6 +98,7 @@ fn adopt(process: &Process, member: Option<MemberNo>) -> Result<(), String> {
 }
 
 unsafe extern "C" {
+    fn setaliasent();
     fn endaliasent();
 }
 
@@ -105,8 +106,11 @@ unsafe extern "C" {
 /// state after our last word before the fork and writes it before our first one after it, so it must
 /// not be in managed memory. Aliases are looked up in files, without loading anything.
 pub(crate) fn settle_libc() {
-    // SAFETY: closes an enumeration that was never begun.
-    unsafe { endaliasent() };
+    // SAFETY: begins and ends an enumeration before any other thread could have one.
+    unsafe {
+        setaliasent();
+        endaliasent();
+    }
 }
 
 /// The part of libc's FILE that every program compiled against it knows, so it cannot change.
