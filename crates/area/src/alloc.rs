@@ -112,7 +112,7 @@ impl SwapArea {
 
     /// Claims up to a batch of free slots of `cluster` from `next` on; returns where it stopped.
     fn take_slots(&self, cluster: u32, next: u32, ready: &mut Vec<Slot>) -> u32 {
-        let mut state = self.cluster(cluster as u32).lock();
+        let mut state = self.cluster(cluster).lock();
         let mut offset = next;
         while offset < self.config.cluster_slots && ready.len() < self.config.batch_slots {
             let slot = Slot(cluster * self.config.cluster_slots + offset);
@@ -155,7 +155,7 @@ impl SwapArea {
     fn pick(&self, kind: ListKind) -> Option<u32> {
         loop {
             let first = self.lists.lock().first(kind)?;
-            let mut state = self.cluster(first as u32).lock();
+            let mut state = self.cluster(first).lock();
             if state.list == kind {
                 self.relink(first, &mut state, ListKind::Current);
                 return Some(first);
@@ -165,7 +165,7 @@ impl SwapArea {
 
     /// Puts a CPU's current cluster back where its count says.
     fn retire(&self, cluster: u32) {
-        let mut state = self.cluster(cluster as u32).lock();
+        let mut state = self.cluster(cluster).lock();
         state.list = ListKind::None;
         self.settle(cluster, &mut state);
     }
@@ -185,7 +185,7 @@ impl SwapArea {
             self.release_foreign(slot);
             return;
         }
-        let mut state = self.cluster(cluster as u32).lock();
+        let mut state = self.cluster(cluster).lock();
         if self.slots.drop_hold(slot) {
             state.used -= 1;
             self.settle(cluster, &mut state);

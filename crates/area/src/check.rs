@@ -20,7 +20,7 @@ impl SwapArea {
     }
 
     fn check_cluster(&self, cluster: u32) -> Result<(), String> {
-        let state = self.cluster(cluster as u32).lock();
+        let state = self.cluster(cluster).lock();
         let first = cluster * self.config.cluster_slots;
         let used = (first..first + self.config.cluster_slots)
             .filter(|&slot| self.slots.in_use(Slot(slot)))
@@ -45,7 +45,7 @@ impl SwapArea {
                 return Err(format!("{kind:?} list: wrong length"));
             }
             for cluster in members {
-                let says = self.cluster(cluster as u32).lock().list;
+                let says = self.cluster(cluster).lock().list;
                 if says != kind {
                     return Err(format!("cluster {cluster}: on {kind:?}, says {says:?}"));
                 }

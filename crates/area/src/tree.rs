@@ -122,7 +122,7 @@ impl SwapArea {
         if owner.load(Relaxed) != 0 {
             return false;
         }
-        let mut state = self.cluster(cluster as u32).lock();
+        let mut state = self.cluster(cluster).lock();
         if owner.compare_exchange(0, self.member().owner_word(), AcqRel, Relaxed).is_err() {
             return false;
         }

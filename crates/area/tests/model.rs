@@ -75,7 +75,7 @@ proptest! {
     fn processes_share_slots_by_count(ops in prop::collection::vec((0..3usize, 0..6u8, any::<usize>()), 1..80)) {
         let (tables, first) = area(3);
         first.set_capacity_slots(20);
-        let mut areas = vec![Some(first), None, None];
+        let mut areas = [Some(first), None, None];
         let mut held: Vec<Vec<Slot>> = vec![Vec::new(); 3];
         for (who, what, pick) in ops {
             let Some(area) = &areas[who] else { continue };

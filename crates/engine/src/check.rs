@@ -29,12 +29,16 @@ impl Engine {
             for frame in self.lru.members(list) {
                 ensure(seen.insert(frame), || format!("{frame} is on a list twice"))?;
                 let active = self.frames.has(frame, flag::ACTIVE);
-                ensure(active == (list == LruList::Active), || format!("{frame}: ACTIVE is wrong"))?;
+                ensure(active == (list == LruList::Active), || {
+                    format!("{frame}: ACTIVE is wrong")
+                })?;
                 ensure(!self.frames.has(frame, flag::LOCKED), || format!("{frame} is locked"))?;
             }
         }
         let (free, all) = (self.frames.free_count(), self.frames.count());
-        ensure(free + seen.len() == all, || format!("{free} free + {} listed != {all}", seen.len()))?;
+        ensure(free + seen.len() == all, || {
+            format!("{free} free + {} listed != {all}", seen.len())
+        })?;
         Ok(seen)
     }
 

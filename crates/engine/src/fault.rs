@@ -47,7 +47,9 @@ impl Engine {
             let step = match word {
                 Pte::Empty => self.fault_empty(worker, page),
                 Pte::Resident(frame) => self.fault_resident(page, word, frame),
-                Pte::Swapped { entry, .. } => self.fault_swapped(worker, page, word, entry, start_ns),
+                Pte::Swapped { entry, .. } => {
+                    self.fault_swapped(worker, page, word, entry, start_ns)
+                }
                 Pte::Poisoned => self.fault_poisoned(page),
             };
             if let Some(outcome) = step {

@@ -70,10 +70,7 @@ impl Lru {
             rotate: Mutex::new(LockClass::LruBatch, Vec::with_capacity(batch)),
         };
         Self {
-            lists: Mutex::new(
-                LockClass::Lru,
-                Lists { links, active: empty(), inactive: empty() },
-            ),
+            lists: Mutex::new(LockClass::Lru, Lists { links, active: empty(), inactive: empty() }),
             cpus: std::iter::repeat_with(batches).take(clock::cpu_count()).collect(),
             batch,
         }

@@ -54,12 +54,8 @@ impl Streams {
         let hits = if stream.next == page.0 { stream.window.saturating_sub(1) } else { 0 };
         let adjacent = stream.window > 0 && page.0.abs_diff(stream.last) == 1;
         let pages = next_window(hits, adjacent, stream.window, max);
-        *stream = Stream {
-            next: page.0 + pages as u32,
-            last: page.0,
-            window: pages,
-            used_at: self.time,
-        };
+        *stream =
+            Stream { next: page.0 + pages as u32, last: page.0, window: pages, used_at: self.time };
         Window { pages, hits }
     }
 

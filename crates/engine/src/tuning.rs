@@ -1,6 +1,6 @@
 //! The engine's numbers, one field each.
 
-/// Sizes and windows. The defaults are what measured fastest on two CPUs.
+/// Sizes and windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Victims taken from the inactive list at a time; Linux's SWAP_CLUSTER_MAX is 32. Also the size

@@ -5,9 +5,8 @@
 //! frame until a write of it has completed without error. A failed write keeps the page in memory,
 //! dirty, and its area is avoided from then on.
 //! Changed or not is decided by the device's checksum of the slot. Rejected: installing pages
-//! write-protected and noting the first write. It costs every read-then-written page a second fault,
-//! 15 µs and more by message, against 0.4 µs to hash a page that has to be hashed for its checksum
-//! anyway if it is written.
+//! write-protected and noting the first write. It costs every page that is read and then written a
+//! second fault, where hashing a page costs a fraction of one and is needed for its checksum anyway.
 
 use crate::engine::Engine;
 use crate::lru::LruList;

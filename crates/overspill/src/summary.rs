@@ -43,15 +43,16 @@ impl Summary {
             faults: total(Event::pgfault),
             pages_in: total(Event::pswpin),
             pages_out: total(Event::pswpout),
-            fault_latency: latency(stats.clone()),
+            fault_latency: latency(&stats),
             counters,
         }
     }
 }
 
-fn latency<'a>(stats: impl IntoIterator<Item = &'a Stats> + Clone) -> FaultLatency {
+fn latency<'a>(stats: &(impl IntoIterator<Item = &'a Stats> + Clone)) -> FaultLatency {
     let max_ns = stats.clone().into_iter().map(Stats::fault_latency_max_ns).max().unwrap_or(0);
     let all = stats
+        .clone()
         .into_iter()
         .map(Stats::fault_latencies)
         .reduce(|sum, next| sum.wrapping_add(&next).unwrap_or(sum));

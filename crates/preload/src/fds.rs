@@ -66,9 +66,8 @@ fn number_limit() -> i32 {
 /// Descriptors open in this process now.
 fn open_now() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
-    let mut fds: Vec<i32> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut fds: Vec<i32> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     // The directory's own descriptor is in the list, and closed only now.
     fds.retain(|&fd| is_open(fd));
     fds.sort_unstable();

@@ -56,7 +56,7 @@ unsafe extern "C" fn before() {
     let child = process.session.reserve_member().filter(|&child| {
         let shared = process.pager.share_with(child);
         if let Err(error) = shared {
-            say(&format!("the child of this fork will miss swapped pages: {error}"));
+            say(&format!("the child of this fork cannot have the swapped pages: {error}"));
         }
         shared.is_ok()
     });
@@ -137,7 +137,8 @@ fn park_with_streams_in_memory(process: &Process) {
         let pages = touch_streams();
         process.pager.before_fork();
         let space = process.memory().space();
-        let resident = |&address: &usize| process.pager.engine().is_resident(space.page_at(address));
+        let resident =
+            |&address: &usize| process.pager.engine().is_resident(space.page_at(address));
         if pages.iter().all(resident) {
             return;
         }
@@ -183,7 +184,11 @@ pub extern "C" fn _Fork() -> pid_t {
         let next: unsafe extern "C" fn() -> pid_t = std::mem::transmute(NEXT.address());
         before();
         let pid = next();
-        if pid == 0 { in_child() } else { in_parent() }
+        if pid == 0 {
+            in_child();
+        } else {
+            in_parent();
+        }
         pid
     }
 }

@@ -11,8 +11,9 @@
 //! - Without a session in the environment every function is libc's.
 //!
 //! Not here: paging itself (`overspill`). Not caught: system calls made without libc, `clone` without
-//! `CLONE_VM` other than through `fork`, `MAP_SHARED`, `MAP_HUGETLB`, `MAP_STACK` and `MAP_32BIT`
-//! mappings, and `brk`; such memory is the kernel's, outside the limit.
+//! `CLONE_VM` other than through `fork`, `MAP_SHARED`, `MAP_HUGETLB`, `MAP_STACK`, `MAP_GROWSDOWN`,
+//! `MAP_32BIT` and executable mappings, and `brk`; such memory is the kernel's, outside the limit. A
+//! program that gives threads stacks from managed memory must not fork.
 
 #![allow(unreachable_pub, reason = "reached by their symbols")]
 

@@ -38,10 +38,14 @@ unsafe fn translated(
 ) -> c_int {
     let own = process().is_some() && (pid == 0 || pid == rustix::process::getpid().as_raw_pid());
     match resource {
-        // SAFETY: contract.
-        libc::RLIMIT_AS | libc::RLIMIT_DATA if own => unsafe { with_room(resource, new, old) },
-        // SAFETY: contract.
-        libc::RLIMIT_FSIZE if own => unsafe { remembered(new, old) },
+        libc::RLIMIT_AS | libc::RLIMIT_DATA if own => {
+            // SAFETY: passed on.
+            unsafe { with_room(resource, new, old) }
+        }
+        libc::RLIMIT_FSIZE if own => {
+            // SAFETY: passed on.
+            unsafe { remembered(new, old) }
+        }
         _ => kernel_prlimit(pid, resource, new, old),
     }
 }

@@ -1,22 +1,19 @@
 //! The mmap family.
 //!
-//! Owns: which mappings are managed: private anonymous ones that may be written, wherever the kernel
-//! would be free to put them, and everything a program does later to addresses in the managed range.
+//! Owns: which mappings are managed: private anonymous ones wherever the kernel would be free to put
+//! them, and everything a program does later to addresses in the managed range.
 //! Invariant: a call that touches the managed range never reaches the kernel unexamined.
 //! Not here: what the calls do (`overspill_space::memory`).
 
-use crate::pager::{Process, is_managed, process};
+use crate::pager::{Process, any_process, is_managed, process};
 use crate::real::{fail, kernel_mmap, set_errno, system_call};
 use libc::{c_int, c_void, off_t};
 use overspill_base::PAGE_SIZE;
 use overspill_space::{MemoryError, Protection};
 
 /// Mappings of these kinds are left to the kernel.
-const UNMANAGED: c_int = libc::MAP_SHARED
-    | libc::MAP_HUGETLB
-    | libc::MAP_STACK
-    | libc::MAP_GROWSDOWN
-    | libc::MAP_32BIT;
+const UNMANAGED: c_int =
+    libc::MAP_SHARED | libc::MAP_HUGETLB | libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_32BIT;
 const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
 fn pages(len: usize) -> usize {
@@ -29,6 +26,12 @@ fn protection(prot: c_int) -> Protection {
 
 fn is_aligned(address: usize) -> bool {
     address.is_multiple_of(PAGE_SIZE)
+}
+
+/// The pager, for a call on an address it manages, even where the call comes from within: a block
+/// freed while this thread works for the pager must not be unmapped behind its back.
+fn pager_of(address: usize) -> Option<&'static Process> {
+    any_process().filter(|_| is_managed(address))
 }
 
 /// True if the whole range is managed; a length that leaves the managed range is an error of the
@@ -135,7 +138,7 @@ pub unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     let start = address.addr();
-    match process().filter(|_| is_managed(start)) {
+    match pager_of(start) {
         None => system_call!(libc::SYS_munmap, address, len) as c_int,
         Some(_) if len == 0 || !is_managed_range(start, len) => fail(libc::EINVAL),
         Some(process) => result(process.call(move |memory| memory.unmap(start, pages(len)))),
@@ -149,7 +152,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: c_int) -> c_int {
     let start = address.addr();
-    match process().filter(|_| is_managed(start)) {
+    match pager_of(start) {
         None => system_call!(libc::SYS_mprotect, address, len, prot) as c_int,
         Some(_) if len == 0 && is_aligned(start) => 0,
         Some(_) if len == 0 || !is_managed_range(start, len) => fail(libc::EINVAL),
@@ -167,7 +170,7 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: c_int)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
     let start = address.addr();
-    let Some(process) = process().filter(|_| is_managed(start)) else {
+    let Some(process) = pager_of(start) else {
         return system_call!(libc::SYS_madvise, address, len, advice) as c_int;
     };
     if len == 0 {
@@ -214,7 +217,7 @@ pub unsafe extern "C" fn mremap(
     new: *mut c_void,
 ) -> *mut c_void {
     let start = old.addr();
-    let Some(process) = process().filter(|_| is_managed(start)) else {
+    let Some(process) = pager_of(start) else {
         let moved =
             system_call!(libc::SYS_mremap, old, old_len, new_len, flags, new) as *mut c_void;
         return moved;
@@ -226,8 +229,8 @@ pub unsafe extern "C" fn mremap(
         return map_failed(libc::EINVAL);
     }
     let may_move = flags & libc::MREMAP_MAYMOVE != 0;
-    let resized = process
-        .call(move |memory| memory.resize(start, pages(old_len), pages(new_len), may_move));
+    let resized =
+        process.call(move |memory| memory.resize(start, pages(old_len), pages(new_len), may_move));
     match resized {
         Ok(address) => address as *mut c_void,
         Err(error) => map_failed(error.errno()),
@@ -235,7 +238,7 @@ pub unsafe extern "C" fn mremap(
 }
 
 fn set_locked(address: *const c_void, len: usize, lock: bool) -> Option<c_int> {
-    let process = process().filter(|_| is_managed(address.addr()))?;
+    let process = pager_of(address.addr())?;
     let first = address.addr() / PAGE_SIZE * PAGE_SIZE;
     let Some(bytes) = (address.addr() - first).checked_add(len).filter(|&n| n > 0) else {
         return Some(if len == 0 { 0 } else { fail(libc::EINVAL) });

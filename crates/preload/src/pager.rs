@@ -132,10 +132,7 @@ fn publish(session: Arc<Session>, pager: Pager) {
 }
 
 pub(crate) fn handler_options() -> HandlerOptions {
-    HandlerOptions {
-        on_out_of_memory: out_of_memory,
-        ..HandlerOptions::default()
-    }
+    HandlerOptions { on_out_of_memory: out_of_memory, ..HandlerOptions::default() }
 }
 
 /// Memory has ended: says why and ends the process, as the kernel would.
@@ -146,10 +143,7 @@ fn out_of_memory(engine: &Engine) {
     let why = engine.last_trouble().unwrap_or_else(|| "no page can be moved out".into());
     let limit = overspill::Bytes::of_pages(engine.status().frames as u64);
     say(&format!("out of memory, program killed: the limit of {limit} is full, and {why}"));
-    let _ = rustix::process::kill_process(
-        rustix::process::getpid(),
-        rustix::process::Signal::KILL,
-    );
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }
 
 /// Keeps programs that this one starts from finding us.

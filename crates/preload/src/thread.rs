@@ -10,12 +10,8 @@ use crate::real::Next;
 use libc::{c_int, c_void, pthread_attr_t, pthread_t};
 
 type StartRoutine = extern "C" fn(*mut c_void) -> *mut c_void;
-type PthreadCreate = unsafe extern "C" fn(
-    *mut pthread_t,
-    *const pthread_attr_t,
-    StartRoutine,
-    *mut c_void,
-) -> c_int;
+type PthreadCreate =
+    unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, StartRoutine, *mut c_void) -> c_int;
 
 /// pthread_create(3).
 ///

@@ -4,7 +4,8 @@
 //! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`]), the fault handler
 //! and reclaim threads ([`handlers`]).
 //! Invariants: nothing is ever done by address to memory outside the reserved range. Handler threads
-//! never touch managed memory and never wait for a page lock; a memory call waits for page locks
+//! never touch managed memory, but for the one write that makes a page shared by fork our own, and
+//! never wait for a page lock; a memory call waits for page locks
 //! only while it holds no other lock.
 //! Not here: slots, lists, who is evicted (`engine`).
 //! Rejected: catching `munmap` and `mremap` through userfaultfd events. Between the call and our

@@ -6,18 +6,14 @@
 //! for a page: what is going away is first marked [`Kind::Leaving`], then emptied, then freed.
 //! Not here: which calls come here (`preload`).
 
-use crate::ranges::{Kind, Part};
+pub use crate::ranges::Protection;
+use crate::ranges::{Kind, PLAIN, Part};
 use crate::space::ManagedSpace;
 use overspill_base::sync::Arc;
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::Engine;
 use rustix::io::Errno;
-use rustix::mm::MprotectFlags;
 
-/// How a program may touch a range.
-pub type Protection = MprotectFlags;
-
-const PLAIN: Protection = MprotectFlags::READ.union(MprotectFlags::WRITE);
 /// Mappings this large are aligned to [`LARGE_ALIGN_PAGES`], as allocators want their heaps.
 const LARGE_PAGES: usize = (32 << 20) / PAGE_SIZE;
 const LARGE_ALIGN_PAGES: usize = (64 << 20) / PAGE_SIZE;
@@ -93,14 +89,15 @@ impl ManagedMemory {
         protection: Protection,
     ) -> Result<(), MemoryError> {
         let mut ranges = self.space.ranges.lock();
+        let mut changed = Ok(());
         for page in ranges.take_refused(first, pages) {
-            self.space.protect(page, 1, PLAIN)?;
+            changed = changed.and(self.space.protect(page, 1, PLAIN));
         }
         if protection != PLAIN {
-            self.space.protect(first, pages, protection)?;
+            changed = changed.and(self.space.protect(first, pages, protection));
         }
-        ranges.set(first, pages, Some(Kind::Managed { plain: protection == PLAIN }));
-        Ok(())
+        ranges.set(first, pages, changed.is_ok().then_some(Kind::Managed(protection)));
+        Ok(changed?)
     }
 
     /// Maps zeros at `address`, in place of whatever is there.
@@ -155,9 +152,9 @@ impl ManagedMemory {
         match part.kind {
             Kind::Foreign => self.space.restore(part.first, part.pages)?,
             Kind::Leaving => {}
-            Kind::Managed { plain } => {
+            Kind::Managed(protection) => {
                 self.engine.discard(part.first, part.pages);
-                if !plain {
+                if protection != PLAIN {
                     self.space.protect(part.first, part.pages, PLAIN)?;
                 }
             }
@@ -182,9 +179,8 @@ impl ManagedMemory {
             return Err(MemoryError::NotMapped);
         }
         self.space.protect(first, pages, protection)?;
-        for part in parts.iter().filter(|p| matches!(p.kind, Kind::Managed { .. })) {
-            let kind = Kind::Managed { plain: protection == PLAIN };
-            ranges.set(part.first, part.pages, Some(kind));
+        for part in parts.iter().filter(|p| matches!(p.kind, Kind::Managed(_))) {
+            ranges.set(part.first, part.pages, Some(Kind::Managed(protection)));
         }
         Ok(())
     }
@@ -214,42 +210,51 @@ impl ManagedMemory {
         may_move: bool,
     ) -> Result<usize, MemoryError> {
         let first = self.space.page_at(address);
-        if !self.space.ranges.lock().is_managed(first, old_pages) {
+        let parts = self.space.ranges.lock().parts(first, old_pages);
+        // As the kernel: one mapping, not two side by side.
+        let [Part { pages, kind: Kind::Managed(protection), .. }] = parts[..] else {
+            return Err(MemoryError::NotMapped);
+        };
+        if pages != old_pages {
             return Err(MemoryError::NotMapped);
         }
         if new_pages <= old_pages {
             self.unmap(self.space.address_of(first.plus(new_pages)), old_pages - new_pages)?;
             return Ok(address);
         }
-        if self.grow_in_place(first, old_pages, new_pages) {
+        if protection == PLAIN && self.grow_in_place(first.plus(old_pages), new_pages - old_pages) {
             return Ok(address);
         }
         if !may_move {
             return Err(MemoryError::NoSpace(Bytes::of_pages(new_pages as u64)));
         }
         let target = self.take(new_pages)?;
-        self.move_to(first, target, old_pages)?;
-        self.make_managed(target, new_pages, PLAIN)?;
+        self.move_to(first, target, old_pages, protection)?;
+        self.make_managed(target, new_pages, protection)?;
         Ok(self.space.address_of(target))
     }
 
-    fn grow_in_place(&self, first: PageNo, old_pages: usize, new_pages: usize) -> bool {
+    /// Takes the free range at `end`, where a plain mapping ends.
+    fn grow_in_place(&self, end: PageNo, pages: usize) -> bool {
         let mut ranges = self.space.ranges.lock();
-        let plain = ranges.parts(first, old_pages).iter().all(|p| p.kind == Kind::Managed { plain: true });
-        let (end, more) = (first.plus(old_pages), new_pages - old_pages);
-        let fits = end.index() + more <= self.space.pages();
-        let free = fits && plain && ranges.parts(end, more).is_empty();
+        let fits = end.index() + pages <= self.space.pages();
+        let free = fits && ranges.parts(end, pages).is_empty();
         if free {
-            ranges.set(end, more, Some(Kind::Managed { plain: true }));
+            ranges.set(end, pages, Some(Kind::Managed(PLAIN)));
         }
         free
     }
 
     /// Moves a mapping's content to a range just taken, and unmaps the old place.
-    fn move_to(&self, from: PageNo, to: PageNo, pages: usize) -> Result<(), MemoryError> {
-        let parts = self.space.ranges.lock().parts(from, pages);
-        for part in parts.iter().filter(|p| p.kind == Kind::Managed { plain: false }) {
-            self.space.protect(part.first, part.pages, PLAIN)?;
+    fn move_to(
+        &self,
+        from: PageNo,
+        to: PageNo,
+        pages: usize,
+        protection: Protection,
+    ) -> Result<(), MemoryError> {
+        if protection != PLAIN {
+            self.space.protect(from, pages, PLAIN)?;
         }
         self.engine.transfer(from, to, pages);
         self.unmap(self.space.address_of(from), pages)
@@ -283,6 +288,8 @@ fn touch(address: usize) -> Result<(), Errno> {
     let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: 1 };
     // SAFETY: reads one byte of this process into `byte`.
-    let n = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    let n = unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    };
     if n == 1 { Ok(()) } else { Err(Errno::FAULT) }
 }

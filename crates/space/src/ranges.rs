@@ -6,16 +6,20 @@
 //! Not here: the kernel's view (`memory` changes it under the same lock).
 
 use overspill_base::PageNo;
+use rustix::mm::MprotectFlags;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// How a program may touch a range.
+pub type Protection = MprotectFlags;
+
+/// The reservation's own protection.
+pub(crate) const PLAIN: Protection = MprotectFlags::READ.union(MprotectFlags::WRITE);
 
 /// What stands in a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Managed memory; `plain` if it is readable and writable, as the reservation is.
-    Managed {
-        /// No protection other than the reservation's.
-        plain: bool,
-    },
+    /// Managed memory that may be touched so.
+    Managed(Protection),
     /// A mapping of another kind that the program put here (a file, shared memory).
     Foreign,
     /// Being unmapped.
@@ -53,7 +57,12 @@ pub struct Ranges {
 impl Ranges {
     /// An empty map of `pages` pages.
     pub fn new(pages: usize) -> Self {
-        Self { pages: pages as u32, taken: BTreeMap::new(), lowest_gap: 0, refused: BTreeSet::new() }
+        Self {
+            pages: pages as u32,
+            taken: BTreeMap::new(),
+            lowest_gap: 0,
+            refused: BTreeSet::new(),
+        }
     }
 
     /// Finds `pages` free pages at a multiple of `align_pages`, and takes them.
@@ -88,7 +97,7 @@ impl Ranges {
     pub fn span(&self, page: PageNo) -> usize {
         match self.taken.range(..=page.0).next_back() {
             Some((&start, extent))
-                if page.0 < start + extent.pages && matches!(extent.kind, Kind::Managed { .. }) =>
+                if page.0 < start + extent.pages && matches!(extent.kind, Kind::Managed(_)) =>
             {
                 (start + extent.pages - page.0) as usize
             }
@@ -124,7 +133,7 @@ impl Ranges {
 
     /// True if every page of the range is managed memory.
     pub fn is_managed(&self, first: PageNo, pages: usize) -> bool {
-        let managed = |part: &Part| matches!(part.kind, Kind::Managed { .. });
+        let managed = |part: &Part| matches!(part.kind, Kind::Managed(_));
         let parts = self.parts(first, pages);
         parts.iter().all(managed) && parts.iter().map(|p| p.pages).sum::<usize>() == pages
     }
@@ -163,7 +172,8 @@ impl Ranges {
     fn join(&mut self, page: u32) {
         let Some(&second) = self.taken.get(&page) else { return };
         let Some((&start, first)) = self.taken.range_mut(..page).next_back() else { return };
-        if start + first.pages == page && first.kind == second.kind && second.kind != Kind::Leaving {
+        if start + first.pages == page && first.kind == second.kind && second.kind != Kind::Leaving
+        {
             first.pages += second.pages;
             self.taken.remove(&page);
         }
@@ -174,7 +184,7 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    const MANAGED: Kind = Kind::Managed { plain: true };
+    const MANAGED: Kind = Kind::Managed(PLAIN);
 
     #[test]
     fn the_lowest_gap_that_fits_is_taken() {

@@ -159,11 +159,10 @@ impl ManagedSpace {
     pub(crate) fn restore(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
         let (start, len) = (self.address_of(first), pages * PAGE_SIZE);
         map_fixed(start, len)?;
-        let register = self.with_uffd(|uffd| {
+        self.with_uffd(|uffd| {
             // SAFETY: a part of our own range, whose faults the handlers answer.
             unsafe { uffd.register_missing(start, len) }
-        });
-        register
+        })
     }
 
     /// Changes the protection of a part of the range.
@@ -249,7 +248,8 @@ impl ManagedSpace {
             let one = self.with_uffd(|uffd| unsafe { uffd.move_pages(target, source, PAGE_SIZE) });
             let bytes = progress.bytes + one.bytes;
             let all = bytes == len;
-            progress = Progress { bytes, stopped: one.stopped.or(Errno::AGAIN.into()).filter(|_| !all) };
+            progress =
+                Progress { bytes, stopped: one.stopped.or(Errno::AGAIN.into()).filter(|_| !all) };
         }
         progress
     }
@@ -405,12 +405,8 @@ fn reserve_aligned(len: usize) -> Result<usize, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a fresh mapping at an address of the kernel's choice, trimmed to the aligned part.
     unsafe {
-        let whole = rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            len + BASE_ALIGN,
-            prot,
-            flags,
-        )?;
+        let whole =
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len + BASE_ALIGN, prot, flags)?;
         let start = whole.addr().next_multiple_of(BASE_ALIGN);
         let (head, tail) = (start - whole.addr(), BASE_ALIGN - (start - whole.addr()));
         if head > 0 {

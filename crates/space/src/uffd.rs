@@ -109,9 +109,8 @@ impl Uffd {
             write_protect: has(raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP),
         };
         let fd = open_fd()?;
-        let wanted = raw::UFFD_FEATURE_MOVE
-            | raw::UFFD_FEATURE_POISON
-            | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+        let wanted =
+            raw::UFFD_FEATURE_MOVE | raw::UFFD_FEATURE_POISON | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP;
         handshake(&fd, supported & u64::from(wanted))?;
         Ok(Self { fd, features })
     }
@@ -301,11 +300,12 @@ fn open_fd() -> Result<OwnedFd, UffdError> {
 fn open_by_device() -> Result<OwnedFd, UffdError> {
     use rustix::fs::{Mode, OFlags, open};
     let path = Path::new("/dev/userfaultfd");
-    let device =
-        open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(UffdError::NotPermitted)?;
+    let device = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(UffdError::NotPermitted)?;
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and returns a new descriptor.
-    let fd = unsafe { libc::ioctl(device.as_raw_fd(), libc::c_ulong::from(DEVICE_NEW), flags.bits()) };
+    let fd =
+        unsafe { libc::ioctl(device.as_raw_fd(), libc::c_ulong::from(DEVICE_NEW), flags.bits()) };
     if fd < 0 {
         let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
         return Err(UffdError::NotPermitted(errno));
@@ -315,7 +315,7 @@ fn open_by_device() -> Result<OwnedFd, UffdError> {
 }
 
 fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
-    let mut arg = raw::uffdio_api { api: u64::from(raw::UFFD_API as u32), features, ioctls: 0 };
+    let mut arg = raw::uffdio_api { api: u64::from(raw::UFFD_API), features, ioctls: 0 };
     // SAFETY: API was made from uffdio_api.
     unsafe { ioctl(fd, Updater::<API, _>::new(&mut arg)) }.map_err(UffdError::Other)?;
     Ok(arg.features)

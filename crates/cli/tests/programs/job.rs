@@ -246,7 +246,10 @@ impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { description, status, seconds, errors, output, .. } = self;
         let output = head(output);
-        write!(f, "{description}: {status} after {seconds:.1} s\nstderr:\n{errors}\nstdout:\n{output}")
+        write!(
+            f,
+            "{description}: {status} after {seconds:.1} s\nstderr:\n{errors}\nstdout:\n{output}"
+        )
     }
 }
 

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 /// Small enough that batches, chunks and windows are full all the time.
-pub const TUNING: Tuning = Tuning {
+pub(crate) const TUNING: Tuning = Tuning {
     reclaim_batch_pages: 8,
     lru_batch_pages: 2,
     readahead_max_pages: 8,
@@ -33,19 +33,19 @@ enum Seen {
 }
 
 /// Pages with a lock each, so that moving one is atomic against touching it.
-pub struct SimSpace {
+pub(crate) struct SimSpace {
     pages: Vec<Mutex<Seen>>,
     pinned: Mutex<Option<PageNo>>,
 }
 
 impl SimSpace {
-    pub fn new(pages: usize) -> Arc<Self> {
+    pub(crate) fn new(pages: usize) -> Arc<Self> {
         let pages = (0..pages).map(|_| Mutex::new(Seen::Missing)).collect();
         Arc::new(Self { pages, pinned: Mutex::new(None) })
     }
 
     /// Refuses to give up `page` from now on, instead of the one before.
-    pub fn pin(&self, page: Option<PageNo>) {
+    pub(crate) fn pin(&self, page: Option<PageNo>) {
         *self.pinned.lock().unwrap() = page;
     }
 
@@ -126,15 +126,15 @@ impl AddressSpace for SimSpace {
 }
 
 /// An engine with its space, and devices whose faults can be planned.
-pub struct Rig {
-    pub engine: Arc<Engine>,
-    pub space: Arc<SimSpace>,
-    pub plans: Vec<Arc<FaultPlan>>,
+pub(crate) struct Rig {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) space: Arc<SimSpace>,
+    pub(crate) plans: Vec<Arc<FaultPlan>>,
 }
 
 /// How touching a page ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Touch {
+pub(crate) enum Touch {
     Done,
     Poisoned,
     OutOfMemory,
@@ -142,7 +142,7 @@ pub enum Touch {
 
 impl Rig {
     /// `frames` of memory for `pages` pages, over one device per entry of `slots`.
-    pub fn new(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
+    pub(crate) fn new(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
         let space = SimSpace::new(pages);
         let plans: Vec<_> =
             slots.iter().map(|_| Arc::new(FaultPlan::new(Faults::default()))).collect();
@@ -167,7 +167,12 @@ impl Rig {
     }
 
     /// Touches `page` as a program would: faults until it is there, then runs `f` on it.
-    pub fn touch(&self, worker: &mut Worker, page: PageNo, f: impl FnOnce(&mut [u8])) -> Touch {
+    pub(crate) fn touch(
+        &self,
+        worker: &mut Worker,
+        page: PageNo,
+        f: impl FnOnce(&mut [u8]),
+    ) -> Touch {
         loop {
             match &mut *self.space.pages[page.index()].lock().unwrap() {
                 Seen::Present(content) => {
