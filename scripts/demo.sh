@@ -5,7 +5,7 @@ set -euo pipefail
 export LC_ALL=C
 
 limit=64M
-lines=4194304 # of 64 bytes: 256 MiB
+lines=590000 # of about 475 bytes: 267 MiB
 overspill=${CARGO_TARGET_DIR:-target}/release/overspill
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/overspill-demo.XXXXXX")
 
@@ -24,13 +24,17 @@ fail() {
     exit 1
 }
 
-# The same lines every time, in no order: shuffled numbers in base64. 63 letters are 47.25 bytes,
-# which is 5.25 numbers of 8 digits and a line end.
+# The same log every time: lines of many hosts with their times, which arrive up to ten thousand lines
+# late. Sorting it moves text about without visiting all of memory at random for every line.
 generate() {
-    local first=10000000
-    local last=$((first + lines * 21 / 4 - 1))
-    shuf -i "$first-$last" --random-source=<(seq 1 999999999) | base64 -w 63
-    echo
+    awk -v lines="$lines" 'BEGIN {
+        srand(7)
+        pad = "the quick brown fox jumps over the lazy dog and runs into the dark wood, or so it hopes; "
+        while (length(pad) < 600) pad = pad pad
+        for (i = 0; i < lines; i++)
+            printf "%012d host%02d {\"id\":%d,\"text\":\"%s\"}\n", i * 1000 + rand() * 10000000, \
+                rand() * 40, i, substr(pad, 1 + int(rand() * 60), 430)
+    }'
 }
 
 sort_to() { # OUTPUT [COMMAND...]: sorts the input, under COMMAND if there is one
@@ -65,7 +69,7 @@ stat_of() { # NAME: the first number of that name in the statistics
 row() { printf '%-28s %10s %14s %12s %12s\n' "$@"; }
 mib() { awk -v bytes="$1" 'BEGIN { printf "%.1f MiB", bytes / 1048576 }'; }
 
-echo "Generating $((lines * 64 / 1048576)) MiB of lines ..."
+echo "Generating $((lines * 475 / 1048576)) MiB of lines ..."
 generate >"$work/input"
 
 echo "Sorting them plain ..."

@@ -102,7 +102,7 @@ impl Overspill {
 
     /// What happened so far.
     pub fn summary(&self) -> Summary {
-        Summary::of(self.memory, [self.pager.engine().stats()])
+        Summary::of(self.memory, std::slice::from_ref(self.pager.engine().stats()))
     }
 
     /// The last thing that went wrong, such as a full or failing device.

@@ -35,25 +35,24 @@ pub struct Summary {
 
 impl Summary {
     /// Adds up the counters of several pagers, each held to `memory`.
-    pub fn of<'a>(memory: Bytes, stats: impl IntoIterator<Item = &'a Stats> + Clone) -> Self {
-        let total = |event| stats.clone().into_iter().map(|s| s.get(event)).sum::<u64>();
+    pub fn of(memory: Bytes, stats: &[Stats]) -> Self {
+        let total = |event| stats.iter().map(|s| s.get(event)).sum::<u64>();
         let counters = Event::ALL.iter().map(|&(event, name)| (name, total(event))).collect();
         Self {
             memory_bytes: memory.0,
             faults: total(Event::pgfault),
             pages_in: total(Event::pswpin),
             pages_out: total(Event::pswpout),
-            fault_latency: latency(&stats),
+            fault_latency: latency(stats),
             counters,
         }
     }
 }
 
-fn latency<'a>(stats: &(impl IntoIterator<Item = &'a Stats> + Clone)) -> FaultLatency {
-    let max_ns = stats.clone().into_iter().map(Stats::fault_latency_max_ns).max().unwrap_or(0);
+fn latency(stats: &[Stats]) -> FaultLatency {
+    let max_ns = stats.iter().map(Stats::fault_latency_max_ns).max().unwrap_or(0);
     let all = stats
-        .clone()
-        .into_iter()
+        .iter()
         .map(Stats::fault_latencies)
         .reduce(|sum, next| sum.wrapping_add(&next).unwrap_or(sum));
     let quantile = |q: f64| {
@@ -86,7 +85,7 @@ mod tests {
         (0..99).for_each(|_| a.fault_latency(1_000));
         b.fault_latency(1_000_000);
         b.add(Event::pswpin, 5);
-        let summary = Summary::of(Bytes(4096), [&a, &b]);
+        let summary = Summary::of(Bytes(4096), &[a, b]);
         assert_eq!(summary.pages_in, 5);
         let FaultLatency { median_ns, p99_ns, max_ns } = summary.fault_latency;
         assert!((1_000..1_070).contains(&median_ns) && (1_000..1_070).contains(&p99_ns));
@@ -95,7 +94,7 @@ mod tests {
 
     #[test]
     fn nothing_counted_is_all_zeros() {
-        let none = Summary::of(Bytes(0), [&Stats::on_heap()]);
+        let none = Summary::of(Bytes(0), &[Stats::on_heap()]);
         assert_eq!(none.fault_latency, FaultLatency::default());
     }
 }

@@ -37,15 +37,14 @@ unsafe fn translated(
     old: *mut rlimit64,
 ) -> c_int {
     let own = process().is_some() && (pid == 0 || pid == rustix::process::getpid().as_raw_pid());
+    if !own {
+        return kernel_prlimit(pid, resource, new, old);
+    }
     match resource {
-        libc::RLIMIT_AS | libc::RLIMIT_DATA if own => {
-            // SAFETY: passed on.
-            unsafe { with_room(resource, new, old) }
-        }
-        libc::RLIMIT_FSIZE if own => {
-            // SAFETY: passed on.
-            unsafe { remembered(new, old) }
-        }
+        // SAFETY: passed on.
+        libc::RLIMIT_AS | libc::RLIMIT_DATA => unsafe { with_room(resource, new, old) },
+        // SAFETY: passed on.
+        libc::RLIMIT_FSIZE => unsafe { remembered(new, old) },
         _ => kernel_prlimit(pid, resource, new, old),
     }
 }
@@ -60,11 +59,11 @@ unsafe fn with_room(
         .map(|&limit| shift(limit, |value| value.saturating_add(reserved_bytes())));
     let wider = wider.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let result = kernel_prlimit(0, resource, wider, old);
-    // SAFETY: contract of prlimit: null or writable, and written if the call succeeded.
-    if result == 0
-        && let Some(old) = unsafe { old.as_mut() }
-    {
-        *old = shift(*old, |value| value.saturating_sub(reserved_bytes()));
+    if result == 0 {
+        // SAFETY: contract of prlimit: null or writable, and written since the call succeeded.
+        if let Some(old) = unsafe { old.as_mut() } {
+            *old = shift(*old, |value| value.saturating_sub(reserved_bytes()));
+        }
     }
     result
 }
