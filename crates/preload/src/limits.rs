@@ -1,13 +1,45 @@
 //! Resource limits that would hit the pager instead of the program.
 //!
-//! Owns: the translation. The reservation counts as address space and as data, so limits on those are
-//! raised by its size on the way in and lowered on the way out. A limit on file sizes would stop
+//! Owns: the translation. What the pager maps counts as address space and as data, so limits on those
+//! are raised by its size on the way in and lowered on the way out. A limit on file sizes would stop
 //! writes to swap, so it is remembered and reported, but not enforced.
 
-use crate::pager::{process, reserved_bytes};
+use crate::pager::{process, taken};
 use crate::real::system_call;
 use libc::{__rlimit_resource_t, c_int, pid_t, rlimit, rlimit64};
+use overspill_base::PAGE_SIZE;
 use std::sync::Mutex;
+
+/// How large a process is, in the two ways that limits count.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sizes {
+    address_space_bytes: u64,
+    data_bytes: u64,
+}
+
+impl Sizes {
+    /// This process's now; zeros if /proc cannot tell.
+    pub(crate) fn now() -> Self {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let field = |n| statm.split(' ').nth(n)?.parse().ok();
+        let bytes = |n| field(n).unwrap_or(0) * PAGE_SIZE as u64;
+        Self { address_space_bytes: bytes(0), data_bytes: bytes(5) }
+    }
+
+    /// The growth since `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            address_space_bytes: self
+                .address_space_bytes
+                .saturating_sub(before.address_space_bytes),
+            data_bytes: self.data_bytes.saturating_sub(before.data_bytes),
+        }
+    }
+
+    fn counted_by(self, resource: __rlimit_resource_t) -> u64 {
+        if resource == libc::RLIMIT_AS { self.address_space_bytes } else { self.data_bytes }
+    }
+}
 
 /// The file size limit the program believes in.
 static FILE_SIZE: Mutex<Option<rlimit64>> = Mutex::new(None);
@@ -54,15 +86,16 @@ unsafe fn with_room(
     new: *const rlimit64,
     old: *mut rlimit64,
 ) -> c_int {
+    let ours = taken().counted_by(resource);
     // SAFETY: contract of prlimit: null or readable.
-    let wider = unsafe { new.as_ref() }
-        .map(|&limit| shift(limit, |value| value.saturating_add(reserved_bytes())));
+    let wider =
+        unsafe { new.as_ref() }.map(|&limit| shift(limit, |value| value.saturating_add(ours)));
     let wider = wider.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let result = kernel_prlimit(0, resource, wider, old);
     if result == 0 {
         // SAFETY: contract of prlimit: null or writable, and written since the call succeeded.
         if let Some(old) = unsafe { old.as_mut() } {
-            *old = shift(*old, |value| value.saturating_sub(reserved_bytes()));
+            *old = shift(*old, |value| value.saturating_sub(ours));
         }
     }
     result

@@ -4,7 +4,7 @@
 //! it. Not here: anything a particular function does.
 
 use crate::heap::{PagerScope, in_pager};
-use crate::{fds, fork};
+use crate::{fds, fork, limits};
 use overspill::pager::Pager;
 use overspill::session::{SESSION_VARIABLE, Session, verdict};
 use overspill_base::PAGE_SIZE;
@@ -35,9 +35,12 @@ pub(crate) fn is_managed(address: usize) -> bool {
     start != 0 && address.wrapping_sub(start) < LEN.load(Relaxed)
 }
 
-/// Bytes of the managed range; 0 when there is none.
-pub(crate) fn reserved_bytes() -> u64 {
-    if START.load(Acquire) == 0 { 0 } else { LEN.load(Relaxed) as u64 }
+/// What the pager takes of the process's address space, the managed range and all tables.
+static TAKEN: OnceLock<limits::Sizes> = OnceLock::new();
+
+/// What the pager takes of the process's address space; nothing when it does not run.
+pub(crate) fn taken() -> limits::Sizes {
+    TAKEN.get().copied().unwrap_or_default()
 }
 
 /// The process's pager, for calls the program makes; none while it does not run, and none for the
@@ -96,6 +99,7 @@ pub(crate) extern "C" fn start() {
     }));
     fork::settle_libc();
     let high = fds::HighNumbers::only();
+    let before = limits::Sizes::now();
     let session = match Session::open(&path) {
         Ok(session) => Arc::new(session),
         Err(error) => {
@@ -110,6 +114,7 @@ pub(crate) extern "C" fn start() {
     match session.join(handler_options(), say) {
         Ok((pager, _)) => {
             fds::protect(high);
+            let _ = TAKEN.set(limits::Sizes::now().since(before));
             publish(session, pager);
         }
         Err(error) if first => {

@@ -222,7 +222,9 @@ impl ManagedMemory {
             self.unmap(self.space.address_of(first.plus(new_pages)), old_pages - new_pages)?;
             return Ok(address);
         }
-        if protection == PLAIN && self.grow_in_place(first.plus(old_pages), new_pages - old_pages) {
+        let (end, more) = (first.plus(old_pages), new_pages - old_pages);
+        if protection == PLAIN && self.take_at(end, more) {
+            self.make_managed(end, more, PLAIN)?;
             return Ok(address);
         }
         if !may_move {
@@ -234,13 +236,13 @@ impl ManagedMemory {
         Ok(self.space.address_of(target))
     }
 
-    /// Takes the free range at `end`, where a plain mapping ends.
-    fn grow_in_place(&self, end: PageNo, pages: usize) -> bool {
+    /// Takes a particular range, if it is free.
+    fn take_at(&self, first: PageNo, pages: usize) -> bool {
         let mut ranges = self.space.ranges.lock();
-        let fits = end.index() + pages <= self.space.pages();
-        let free = fits && ranges.parts(end, pages).is_empty();
+        let fits = first.index() + pages <= self.space.pages();
+        let free = fits && ranges.parts(first, pages).is_empty();
         if free {
-            ranges.set(end, pages, Some(Kind::Managed(PLAIN)));
+            ranges.set(first, pages, Some(Kind::Leaving));
         }
         free
     }

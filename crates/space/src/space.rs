@@ -260,7 +260,11 @@ impl ManagedSpace {
         // SAFETY: the page is present (the move said busy, not missing) and writable (else it would
         // have said invalid), and its lock keeps it so. The atomic leaves its value to the program.
         let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
-        byte.fetch_or(0, Relaxed);
+        let mut value = byte.load(Relaxed);
+        // Compare-and-swap, because a compiler may turn `fetch_or(0)` into a load.
+        while let Err(other) = byte.compare_exchange_weak(value, value, Relaxed, Relaxed) {
+            value = other;
+        }
     }
 
     /// Takes one page out by copying it; for pages that cannot be moved because of their protection.

@@ -1,1 +1,27 @@
+//! Devices that write into memory while it is being evicted.
 
+use crate::bench::Bench;
+use crate::job::MIB;
+
+const LIMIT: u64 = 32 * MIB;
+
+fn run(mode: &str) {
+    let Some(bench) = Bench::with(&["cc"]) else { return };
+    let program = bench.cc("direct_io.c");
+    let job = bench.job(&[program.as_os_str(), mode.as_ref()]).patience(90);
+    let plain = job.plain().success().text();
+    if plain != "ok\n" {
+        return println!("skipped: {plain}");
+    }
+    assert_eq!(job.in_memory(LIMIT).text(), "ok\n");
+}
+
+#[test]
+fn o_direct_reads_into_memory_under_eviction() {
+    run("direct");
+}
+
+#[test]
+fn io_uring_reads_into_memory_under_eviction() {
+    run("uring");
+}

@@ -136,25 +136,25 @@ static void map_over(void) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
     CHECK(mmap(memory + BIG / 2, MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == memory + BIG / 2);
     check_zero(memory + BIG / 2, MIB);
-    int fd = marked_file(8 * MIB);
+    int fd = marked_file(2 * MIB);
     int shared = MAP_SHARED | MAP_FIXED;
     char *file = memory + BIG / 4;
-    CHECK(mmap(file, 8 * MIB, PROT_READ | PROT_WRITE, shared, fd, 0) == file);
-    check(file, 8 * MIB, 7);
+    CHECK(mmap(file, 2 * MIB, PROT_READ | PROT_WRITE, shared, fd, 0) == file);
+    check(file, 2 * MIB, 7);
     push_out();
-    check(file, 8 * MIB, 7);
-    fill(file, 8 * MIB, 8);
-    char *back = mmap(NULL, 8 * MIB, PROT_READ, MAP_SHARED, fd, 0);
-    check(back, 8 * MIB, 8);
+    check(file, 2 * MIB, 7);
+    fill(file, 2 * MIB, 8);
+    char *back = mmap(NULL, 2 * MIB, PROT_READ, MAP_SHARED, fd, 0);
+    check(back, 2 * MIB, 8);
     check(memory, BIG / 4, 1);
-    check_from(file + 8 * MIB, BIG / 4 - 8 * MIB, 1, (BIG / 4 + 8 * MIB) / PAGE);
+    check_from(file + 2 * MIB, BIG / 4 - 2 * MIB, 1, (BIG / 4 + 2 * MIB) / PAGE);
     check_from(memory + BIG / 2 + MIB, BIG / 2 - MIB, 1, (BIG / 2 + MIB) / PAGE);
     /* Anonymous memory in the file's place again, and then nothing. */
-    CHECK(mmap(file, 8 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == file);
-    check_zero(file, 8 * MIB);
-    fill(file, 8 * MIB, 9);
-    check(back, 8 * MIB, 8);
-    check(file, 8 * MIB, 9);
+    CHECK(mmap(file, 2 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == file);
+    check_zero(file, 2 * MIB);
+    fill(file, 2 * MIB, 9);
+    check(back, 2 * MIB, 8);
+    check(file, 2 * MIB, 9);
     CHECK(munmap(memory, BIG) == 0);
     CHECK(faults(file, 0));
 }
@@ -163,7 +163,7 @@ static void unmap_the_middle(void) {
     char *memory = map(BIG);
     fill(memory, BIG, 1);
     CHECK(munmap(memory + BIG / 4, BIG / 2) == 0);
-    CHECK(faults(memory + BIG / 4, 0) && fault_code == SEGV_MAPERR);
+    CHECK(faults(memory + BIG / 4, 0));
     CHECK(faults(memory + BIG / 2, 1) && faults(memory + 3 * BIG / 4 - 1, 0));
     check(memory, BIG / 4, 1);
     check_from(memory + 3 * BIG / 4, BIG / 4, 1, 3 * BIG / 4 / PAGE);

@@ -1,1 +1,30 @@
+//! stress-ng: patterns written and verified by many methods.
 
+use crate::bench::Bench;
+use crate::job::MIB;
+
+const LIMIT: u64 = 32 * MIB;
+
+/// Each visits its memory in an order of its own; all verify it.
+const METHODS: [&str; 8] =
+    ["flip", "galpat-0", "inc-nybble", "rand-set", "walk-0a", "write64", "zero-one", "swap"];
+
+#[test]
+fn verifies_what_it_wrote_by_several_methods() {
+    let Some(bench) = Bench::with(&["stress-ng"]) else { return };
+    for method in METHODS {
+        let words = ["stress-ng", "--vm", "1", "--vm-bytes", "128M", "--vm-method", method];
+        let bounds = ["--verify", "--vm-ops", "2", "--timeout", "8", "--no-rand-seed"];
+        verify(&bench, &[&words[..], &bounds].concat());
+    }
+    let words = ["stress-ng", "--vm", "2", "--vm-bytes", "256M", "--vm-method", "modulo-x"];
+    verify(&bench, &[&words[..], &["--verify", "--vm-keep", "--timeout", "8"]].concat());
+}
+
+fn verify(bench: &Bench, words: &[&str]) {
+    let ended = bench.job(words).patience(60).in_memory(LIMIT);
+    println!("{words:?}: {} pages out", ended.stat("/summary/pages_out"));
+    let log = format!("{}{}", ended.errors, ended.text());
+    assert!(log.contains("successful run completed"), "{log}");
+    assert!(!log.contains("fail:"), "{log}");
+}

@@ -1,0 +1,137 @@
+//! Regions against the real kernel: userfaultfd, io_uring, files.
+//!
+//! Skips, with the reason printed, where userfaultfd is not permitted.
+
+use overspill::{Bytes, Error, MEMORY_MIN, Overspill, Region};
+
+const PAGE: usize = 4096;
+const LIMIT: Bytes = Bytes(8 << 20);
+const SIZE: Bytes = Bytes(40 << 20);
+
+/// An `Overspill` over `swap`, or the reason there can be none here.
+fn overspill(swap: &str) -> Option<Overspill> {
+    if let Some(obstacle) = overspill::doctor::obstacle() {
+        println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+        return None;
+    }
+    let builder = Overspill::builder().memory(LIMIT).swap(swap.parse().unwrap());
+    Some(builder.build().unwrap())
+}
+
+fn file_in(directory: &tempfile::TempDir) -> String {
+    format!("file:{}", directory.path().display())
+}
+
+/// What word `n` of page `page` holds after it was written `version` times.
+fn word(page: usize, n: usize, version: u64) -> u64 {
+    (page as u64) << 32 ^ (n as u64) << 8 ^ version.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn write(region: &mut [u8], page: usize, version: u64) {
+    let page_bytes = &mut region[page * PAGE..][..PAGE];
+    for (n, bytes) in page_bytes.chunks_exact_mut(8).enumerate() {
+        bytes.copy_from_slice(&word(page, n, version).to_ne_bytes());
+    }
+}
+
+fn verify(region: &[u8], page: usize, version: u64) {
+    for (n, bytes) in region[page * PAGE..][..PAGE].chunks_exact(8).enumerate() {
+        let found = u64::from_ne_bytes(bytes.try_into().unwrap());
+        assert_eq!(found, word(page, n, version), "page {page}, word {n}");
+    }
+}
+
+fn next(random: &mut u64) -> usize {
+    *random =
+        random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*random >> 33) as usize
+}
+
+/// Writes and reads pages at random, knowing what each should hold.
+fn exercise(region: &mut [u8], seed: u64, steps: usize) {
+    let pages = region.len() / PAGE;
+    let mut versions = vec![0u64; pages];
+    let mut random = seed;
+    for page in 0..pages {
+        write(region, page, 0);
+    }
+    for _ in 0..steps {
+        let page = next(&mut random) % pages;
+        verify(region, page, versions[page]);
+        if next(&mut random) % 2 == 0 {
+            versions[page] += 1;
+            write(region, page, versions[page]);
+        }
+    }
+    (0..pages).for_each(|page| verify(region, page, versions[page]));
+}
+
+#[test]
+fn a_region_five_times_the_limit_keeps_every_byte_on_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(overspill) = overspill(&file_in(&directory)) else { return };
+    let mut region = overspill.region(SIZE).unwrap();
+    exercise(&mut region, 1, 20_000);
+    let summary = overspill.summary();
+    assert!(summary.pages_out > 0 && summary.pages_in > 0);
+    assert_eq!(overspill.last_trouble(), None);
+}
+
+#[test]
+fn threads_work_on_parts_of_one_region() {
+    let Some(overspill) = overspill("ram:64M") else { return };
+    let mut region = overspill.region(SIZE).unwrap();
+    let part = region.len() / 4;
+    std::thread::scope(|scope| {
+        for (n, part) in region.chunks_exact_mut(part).enumerate() {
+            scope.spawn(move || exercise(part, n as u64, 4_000));
+        }
+    });
+}
+
+#[test]
+fn system_calls_take_buffers_that_are_swapped_out() {
+    use std::io::{Read, Seek, Write};
+    let Some(overspill) = overspill("ram:96M") else { return };
+    let mut region = overspill.region(SIZE).unwrap();
+    (0..region.len() / PAGE).for_each(|page| write(&mut region, page, 3));
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&region).unwrap();
+    let mut copy = overspill.region(SIZE).unwrap();
+    file.rewind().unwrap();
+    file.read_exact(&mut copy).unwrap();
+    (0..copy.len() / PAGE).for_each(|page| verify(&copy, page, 3));
+}
+
+#[test]
+fn discarded_pages_read_as_zeros_and_their_neighbours_stay() {
+    let Some(overspill) = overspill("ram:64M") else { return };
+    let mut region: Region = overspill.region(SIZE).unwrap();
+    let pages = region.len() / PAGE;
+    (0..pages).for_each(|page| write(&mut region, page, 1));
+    // Whole pages inside the range only: page 10 is cut into, 11 to 5000 go.
+    region.discard(10 * PAGE + 1..5001 * PAGE);
+    assert!(region[11 * PAGE..5001 * PAGE].iter().all(|&byte| byte == 0));
+    [10, 5001, pages - 1].into_iter().for_each(|page| verify(&region, page, 1));
+}
+
+#[test]
+fn a_region_that_is_dropped_gives_its_slots_back() {
+    let Some(overspill) = overspill("ram:48M") else { return };
+    // Eight times what the device holds, one region after the other.
+    for round in 0..8 {
+        let mut region = overspill.region(SIZE).unwrap();
+        (0..region.len() / PAGE).for_each(|page| write(&mut region, page, round));
+        (0..region.len() / PAGE).for_each(|page| verify(&region, page, round));
+    }
+    assert_eq!(overspill.last_trouble(), None);
+}
+
+#[test]
+fn limits_that_cannot_work_are_refused_in_words() {
+    let build = |memory| Overspill::builder().memory(memory).build().map(drop);
+    let error = build(Bytes(1 << 20)).unwrap_err();
+    assert!(matches!(error, Error::LimitTooSmall(_, MEMORY_MIN)), "{error}");
+    assert!(error.to_string().contains("at least 4 MiB"), "{error}");
+    assert!(matches!(build(Bytes(1 << 60)), Err(Error::LimitTooLarge(..))));
+}
