@@ -10,7 +10,7 @@ use crate::space::AddressSpace;
 use crate::staging::Staging;
 use crate::swap_cache::SwapCache;
 use crate::tuning::Tuning;
-use crate::types::Pte;
+use crate::types::{Pte, flag};
 use crate::workingset::Workingset;
 use overspill_area::{AreaNo, SwapArea, SwapAreas, SwapEntry};
 use overspill_base::shared::PageArena;
@@ -18,7 +18,7 @@ use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
 use overspill_base::{FrameNo, PageNo, clock};
-use overspill_device::SwapDevice;
+use overspill_device::{DeviceError, SwapDevice};
 
 /// A device with the area that says which of its slots are free.
 #[derive(Debug)]
@@ -208,12 +208,46 @@ impl Engine {
         }
     }
 
-    /// Appends up to `want` fresh entries to `out`, growing areas as needed.
+    /// Appends up to `want` fresh entries to `out`, growing areas as needed, and in the end at the
+    /// expense of pages that are in memory and on a slot (Linux does so above 50 % use).
     pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) {
         let cpu = clock::current_cpu();
-        if self.areas.alloc(cpu, want, out, |area| self.grow(area)) < want {
+        let mut missing = want - self.areas.alloc(cpu, want, out, |area| self.grow(area));
+        while missing > 0 && self.give_up_copies(missing) > 0 {
+            missing -= self.areas.alloc(cpu, missing, out, |_| false);
+        }
+        if missing > 0 {
             self.stats.count(Event::swap_full);
         }
+    }
+
+    /// Frees up to `want` slots of mapped pages, which then have to be written again when they are
+    /// evicted; returns how many.
+    fn give_up_copies(&self, want: usize) -> usize {
+        let frames = (0..self.frames.count() as u32).map(FrameNo);
+        frames.filter(|&frame| self.give_up_copy(frame)).take(want).count()
+    }
+
+    fn give_up_copy(&self, frame: FrameNo) -> bool {
+        if !self.has_spare_copy(frame) || !self.frames.try_lock(frame) {
+            return false;
+        }
+        let Some(page) = self.frames.page(frame) else {
+            self.frames.unlock(frame);
+            return false;
+        };
+        let freed = match self.has_spare_copy(frame) {
+            true => self.cache.remove(frame, &self.frames, &self.table, page),
+            false => None,
+        };
+        freed.into_iter().for_each(|entry| self.free_entry(entry));
+        self.unlock_page(frame, page);
+        freed.is_some()
+    }
+
+    fn has_spare_copy(&self, frame: FrameNo) -> bool {
+        let has = |bit| self.frames.has(frame, bit);
+        has(flag::MAPPED) && has(flag::CACHED) && !has(flag::WRITEBACK)
     }
 
     pub(crate) fn free_entry(&self, entry: SwapEntry) {
@@ -222,26 +256,31 @@ impl Engine {
 
     fn grow(&self, area: &SwapArea) -> bool {
         let number = area.number().0 as usize;
-        let (device, capacity) = (&self.devices[number], area.capacity_slots());
-        let most = device.info().slots_max;
-        if capacity >= most {
-            return (self.salvage)(&self.areas);
-        }
+        let capacity = area.capacity_slots();
         if self.grow_failed.lock()[number] == Some(capacity) {
             return false;
         }
-        match device.grow(capacity.saturating_add(GROW_SLOTS).min(most)) {
+        match self.grow_device(&*self.devices[number], capacity) {
             Ok(slots) => {
                 area.set_capacity_slots(slots);
-                slots > capacity
+                true
             }
             Err(_) if (self.salvage)(&self.areas) => true,
             Err(error) => {
                 self.grow_failed.lock()[number] = Some(capacity);
-                self.trouble(error.to_string());
+                // Not reported yet: the program may do with what there is.
+                *self.last_trouble.lock() = Some(error.to_string());
                 false
             }
         }
+    }
+
+    fn grow_device(&self, device: &dyn SwapDevice, capacity: u32) -> Result<u32, DeviceError> {
+        let info = device.info();
+        if capacity >= info.slots_max {
+            return Err(DeviceError::Full { name: info.name.clone(), size: info.capacity() });
+        }
+        device.grow(capacity.saturating_add(GROW_SLOTS).min(info.slots_max))
     }
 
     /// Lets go of a page lock, and wakes threads of the program that found the page locked.

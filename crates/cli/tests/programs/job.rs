@@ -150,11 +150,6 @@ impl Running {
         String::from_utf8_lossy(&std::fs::read(&self.files.errors).unwrap()).into_owned()
     }
 
-    /// What it has written to stdout until now.
-    pub(crate) fn output(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.files.output).unwrap()).into_owned()
-    }
-
     /// Fails if it has been running for longer than its job may.
     pub(crate) fn assert_in_time(&mut self) {
         let waited = self.started.elapsed();

@@ -197,7 +197,7 @@ static int sum_down(int depth) {
 
 /* Runs on a stack that is managed memory, most of which has been swapped out between two steps. */
 static void coroutine_body(void) {
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 10; i++) {
         char *block = malloc(3 * MIB), *mapping = map(2 * MIB);
         fill(block, 2 * MIB, i);
         fill(mapping, 2 * MIB, i);
@@ -219,7 +219,7 @@ static void coroutine(void) {
     coroutine_context.uc_stack.ss_size = stack_bytes;
     coroutine_context.uc_link = &main_context;
     makecontext(&coroutine_context, coroutine_body, 0);
-    for (int switches = 0; switches < 20 + 7; switches++) {
+    for (int switches = 0; switches < 10 + 7; switches++) {
         swapcontext(&main_context, &coroutine_context);
         push_out();
     }

@@ -1,7 +1,7 @@
 //! python3: objects of all sizes, and numpy.
 
-use crate::bench::{Bench, disk};
-use crate::job::{Ended, MIB};
+use crate::bench::Bench;
+use crate::job::MIB;
 use std::process::Command;
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -64,6 +64,5 @@ fn computes_on_arrays_of_four_times_the_limit() {
         return;
     }
     let job = bench.job(&[PYTHON, "-c", ARRAYS]).env("OPENBLAS_NUM_THREADS", "2");
-    let ended: Ended = job.compare(64 * MIB, 0);
-    assert!(!ended.text().is_empty(), "{}", disk().display());
+    job.compare(64 * MIB, 0);
 }

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const LIMIT: u64 = 64 * MIB;
-const VALUES: u64 = 65_536;
-const VALUE_BYTES: usize = 4096;
+const VALUES: u64 = 32_768;
+const VALUE_BYTES: usize = 8192;
 /// Requests on their way at a time.
 const PIPELINE: u64 = 64;
 

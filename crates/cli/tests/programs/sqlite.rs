@@ -3,21 +3,22 @@
 use crate::bench::Bench;
 use crate::job::MIB;
 
-/// Creates, indexes, updates and aggregates some 270 MiB. Answers are in an order that is asked for.
+/// Creates, indexes, updates and aggregates some 270 MiB. Sorting by the long column, or checking the
+/// index row by row, would visit all of it in random order, at the price of a disk access per row.
 const SCRIPT: &str = "
 PRAGMA temp_store = MEMORY;
 CREATE TABLE item (id INTEGER PRIMARY KEY, number INTEGER, name TEXT);
 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 419999)
     INSERT INTO item SELECT i, i * 7919 % 1000003, printf('%0600d', i * 104729 % 999983) FROM n;
-SELECT number % 97 AS class, count(*), sum(length(name)), min(name), max(number)
-    FROM item GROUP BY class ORDER BY class;
+SELECT number % 97 AS class, count(*), sum(id), max(number) FROM item GROUP BY class ORDER BY class;
+SELECT count(*), sum(length(name)), min(name), max(name) FROM item;
 CREATE INDEX by_number ON item (number);
 SELECT count(*), sum(id) FROM item WHERE number BETWEEN 250000 AND 500000;
 SELECT number, id, substr(name, 590) FROM item ORDER BY number LIMIT 1000 OFFSET 5000;
 UPDATE item SET name = name || 'x' WHERE id % 10 = 3;
 DELETE FROM item WHERE id % 16 = 5;
 SELECT count(*), sum(length(name)), sum(number) FROM item;
-PRAGMA integrity_check;
+PRAGMA quick_check;
 ";
 
 #[test]

@@ -120,14 +120,14 @@ static void small_structures(void) {
 
 /* Files that lie in each other's way in stdio's buffers, all of them swapped out. */
 static void standard_io(void) {
-    enum { FILES = 16, LINES = 3000 };
+    enum { FILES = 8, LINES = 3000 };
     FILE *files[FILES];
     for (int i = 0; i < FILES; i++)
         CHECK((files[i] = tmpfile()) && setvbuf(files[i], NULL, _IOFBF, MIB) == 0);
     for (int line = 0; line < LINES; line++) {
         for (int i = 0; i < FILES; i++)
             fprintf(files[i], "%d %d %0300d\n", i, line, i * line);
-        if (line % 500 == 0)
+        if (line % 1000 == 0)
             push_out();
     }
     for (int i = 0; i < FILES; i++) {
