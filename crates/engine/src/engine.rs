@@ -258,7 +258,7 @@ impl Engine {
         let number = area.number().0 as usize;
         let capacity = area.capacity_slots();
         if self.grow_failed.lock()[number] == Some(capacity) {
-            return false;
+            return (self.salvage)(&self.areas);
         }
         match self.grow_device(&*self.devices[number], capacity) {
             Ok(slots) => {
