@@ -58,7 +58,7 @@ fn exercise(region: &mut [u8], seed: u64, steps: usize) {
     for _ in 0..steps {
         let page = next(&mut random) % pages;
         verify(region, page, versions[page]);
-        if next(&mut random) % 2 == 0 {
+        if next(&mut random).is_multiple_of(2) {
             versions[page] += 1;
             write(region, page, versions[page]);
         }

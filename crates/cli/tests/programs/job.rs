@@ -103,6 +103,7 @@ impl Job {
         self.directory.join(format!("{kind}.{}", NUMBER.fetch_add(1, Relaxed)))
     }
 
+    #[expect(clippy::zombie_processes, reason = "`Running` reaps it by its number")]
     fn start(&self, words: &[OsString], stats: Option<PathBuf>) -> Running {
         let (output, errors) = (self.fresh("output"), self.fresh("errors"));
         let input = self.input.as_deref().unwrap_or(Path::new("/dev/null"));

@@ -12,8 +12,8 @@ use crate::resp::Client;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const LIMIT: u64 = 64 * MIB;
-const VALUES: u64 = 32_768;
+const LIMIT: u64 = 48 * MIB;
+const VALUES: u64 = 24_576;
 const VALUE_BYTES: usize = 8192;
 /// Requests on their way at a time.
 const PIPELINE: u64 = 64;

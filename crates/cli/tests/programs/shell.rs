@@ -34,6 +34,6 @@ echo "${#lines[@]} ${#lines[19999]}"
 #[test]
 fn pipes_of_all_that() {
     let Some(bench) = Bench::with(&["bash", "sort", "gzip", "/usr/bin/python3"]) else { return };
-    bench.file("input", |out| write_log(out, 160_000));
+    bench.file("input", |out| write_log(out, 120_000));
     bench.job(&["bash", "-c", SCRIPT]).compare(32 * MIB, 0);
 }
