@@ -34,7 +34,7 @@ make_group() {
         group=/sys/fs/cgroup/memory/overspill-compare-$$ limit_file=memory.limit_in_bytes
     fi
     [ -n "$group" ] && mkdir "$group" || { say "no memory cgroup can be made: nothing to compare"; exit 1; }
-    echo "+memory" >"${group%/*}/cgroup.subtree_control" 2>/dev/null
+    [ "$limit_file" = memory.max ] && echo "+memory" >"${group%/*}/cgroup.subtree_control"
     echo $((limit_mib << 20)) >"$group/$limit_file" || exit 1
 }
 
