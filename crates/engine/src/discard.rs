@@ -45,7 +45,7 @@ impl Engine {
                     if self.table.load(page) == word {
                         return Some(frame);
                     }
-                    self.unlock_foreign(frame);
+                    self.unlock_frame(frame);
                 }
                 Pte::Swapped { .. } => {
                     match self.cache.drop_reference(&self.table, page, word, Pte::Empty) {
@@ -64,14 +64,6 @@ impl Engine {
                     }
                 }
             }
-        }
-    }
-
-    /// Unlocks a frame that turned out to belong to another page.
-    fn unlock_foreign(&self, frame: FrameNo) {
-        match self.frames.page(frame) {
-            Some(page) => self.unlock_page(frame, page),
-            None => self.frames.unlock(frame),
         }
     }
 
@@ -124,7 +116,7 @@ impl Engine {
     fn transfer_resident(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) -> bool {
         self.frames.lock(frame);
         if self.table.load(from) != word {
-            self.unlock_foreign(frame);
+            self.unlock_frame(frame);
             return false;
         }
         self.frames.wait_writeback(frame);
@@ -141,7 +133,7 @@ impl Engine {
     fn transfer_cached(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) -> bool {
         self.frames.lock(frame);
         if self.table.load(from) != word || self.frames.page(frame) != Some(from) {
-            self.unlock_foreign(frame);
+            self.unlock_frame(frame);
             return false;
         }
         self.rename(from, to, word, frame);
@@ -168,7 +160,7 @@ impl Engine {
         if same {
             self.frames.set_unevictable(frame, unevictable);
         }
-        self.unlock_foreign(frame);
+        self.unlock_frame(frame);
         same
     }
 }

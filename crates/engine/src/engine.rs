@@ -291,6 +291,14 @@ impl Engine {
         }
     }
 
+    /// As [`unlock_page`](Self::unlock_page), for a frame that was locked to find out whose it is.
+    pub(crate) fn unlock_frame(&self, frame: FrameNo) {
+        match self.frames.page(frame) {
+            Some(page) => self.unlock_page(frame, page),
+            None => self.frames.unlock(frame),
+        }
+    }
+
     /// Frees a locked frame whose page is not in memory any more.
     pub(crate) fn free_page(&self, frame: FrameNo, page: PageNo) {
         self.lru.remove(frame, &self.frames);

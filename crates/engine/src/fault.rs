@@ -139,7 +139,7 @@ impl Engine {
         if same {
             let _ = self.space.map_zeros(page, 1);
         }
-        self.unlock_frame_only(frame);
+        self.unlock_frame(frame);
         same.then_some(FaultOutcome::Mapped)
     }
 
@@ -162,7 +162,7 @@ impl Engine {
             return self.wait_for(page, word, frame);
         }
         if self.frames.entry(frame) != Some(entry) || self.table.load(page) != word {
-            self.unlock_frame_only(frame);
+            self.unlock_frame(frame);
             return None;
         }
         self.stats.count(Event::swap_cache_hit);
@@ -206,14 +206,6 @@ impl Engine {
     fn wait_for(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
         let pending = self.table.mark_faulted(page, word) && self.frames.is_locked_now(frame);
         pending.then_some(FaultOutcome::Pending)
-    }
-
-    /// Unlocks a frame that was locked only to look at it.
-    fn unlock_frame_only(&self, frame: FrameNo) {
-        match self.frames.page(frame) {
-            Some(page) => self.unlock_page(frame, page),
-            None => self.frames.unlock(frame),
-        }
     }
 
     /// Maps a locked, cached frame's page from staging memory. False, with the frame unlocked, if

@@ -147,15 +147,17 @@ impl Frames {
     }
 
     /// Clears WRITEBACK and marks the frame for rotation, in one step so that whoever frees it sees
-    /// both; returns the flags before.
-    pub(crate) fn end_writeback(&self, frame: FrameNo) -> u32 {
-        let next = |flags: u32| Some(flags & !flag::WRITEBACK | flag::ROTATE_PENDING);
+    /// both. False, and nothing done, if its MAPPED bit is not as in `mapped`.
+    pub(crate) fn end_writeback(&self, frame: FrameNo, mapped: u32) -> bool {
+        let next = |flags: u32| {
+            let ended = flags & !flag::WRITEBACK | flag::ROTATE_PENDING;
+            (flags & flag::MAPPED == mapped).then_some(ended)
+        };
         let before = self.frames[frame.index()].flags.fetch_update(AcqRel, Acquire, next);
-        let before = before.expect("the closure never refuses");
-        if before & flag::WAITERS != 0 {
+        if before.is_ok_and(|flags| flags & flag::WAITERS != 0) {
             self.notify(frame);
         }
-        before
+        before.is_ok()
     }
 
     /// Lets go of the page lock.

@@ -130,22 +130,15 @@ impl Engine {
         if failed {
             self.frames.set(frame, flag::DIRTY);
         }
-        // The page may have been mapped again while it was written. Then the mapper left its
-        // staging page to us, and took DIRTY for what it was before.
-        let staged = self.frames.staged(frame);
-        let before = self.frames.end_writeback(frame);
-        if before & flag::MAPPED != 0 {
+        if !self.frames.end_writeback(frame, 0) {
+            // Mapped again while it was written: the mapper left the staging page to us. WRITEBACK
+            // keeps the page from being evicted, so it stays mapped until we have let go.
             self.frames.clear(frame, flag::DIRTY);
-            self.release_staged_page(frame, staged);
+            self.release_staged(frame);
+            let ended = self.frames.end_writeback(frame, flag::MAPPED);
+            debug_assert!(ended, "frame {frame} was unmapped under writeback");
         }
         self.writes_in_flight.fetch_sub(1, Relaxed);
         self.lru.rotate(frame, &self.frames, &self.stats);
-    }
-
-    fn release_staged_page(&self, frame: overspill_base::FrameNo, staged: Option<usize>) {
-        if let Some(staged) = staged {
-            self.frames.set_staged(frame, None);
-            self.staging.release(staged..staged + 1, &*self.space);
-        }
     }
 }
