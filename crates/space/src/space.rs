@@ -97,17 +97,6 @@ impl ManagedSpace {
         self.pages
     }
 
-    /// Bytes of address space taken.
-    pub fn reserved(&self) -> Bytes {
-        Bytes::of_pages(self.pages as u64)
-    }
-
-    /// True if `address` is in the range.
-    #[inline]
-    pub fn contains(&self, address: usize) -> bool {
-        address.wrapping_sub(self.start) < self.pages * PAGE_SIZE
-    }
-
     /// The page at an address of the range.
     #[inline]
     pub fn page_at(&self, address: usize) -> PageNo {
