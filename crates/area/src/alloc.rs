@@ -50,7 +50,7 @@ impl SwapArea {
     pub fn free(&self, cpu: usize, slot: Slot) {
         let mut freed = self.cpus[cpu % self.cpus.len()].freed.lock();
         freed.push(slot);
-        if freed.len() >= self.config.batch_slots {
+        if freed.len() >= self.config.tuning.free_batch {
             self.flush(&mut freed);
         }
     }
@@ -100,7 +100,7 @@ impl SwapArea {
                 return false;
             };
             let end = self.take_slots(cluster, next, &mut cache.ready);
-            cache.current = (end < self.config.cluster_slots).then_some((cluster, end));
+            cache.current = (end < self.config.tuning.cluster_slots).then_some((cluster, end));
             if cache.current.is_none() {
                 self.retire(cluster);
             }
@@ -114,8 +114,10 @@ impl SwapArea {
     fn take_slots(&self, cluster: u32, next: u32, ready: &mut Vec<Slot>) -> u32 {
         let mut state = self.cluster(cluster).lock();
         let mut offset = next;
-        while offset < self.config.cluster_slots && ready.len() < self.config.batch_slots {
-            let slot = Slot(cluster * self.config.cluster_slots + offset);
+        while offset < self.config.tuning.cluster_slots
+            && ready.len() < self.config.tuning.slot_batch
+        {
+            let slot = Slot(cluster * self.config.tuning.cluster_slots + offset);
             if self.slots.claim(slot) {
                 self.note_hold(slot);
                 state.used += 1;
@@ -179,7 +181,7 @@ impl SwapArea {
     }
 
     fn release(&self, slot: Slot) {
-        let cluster = slot.0 / self.config.cluster_slots;
+        let cluster = slot.0 / self.config.tuning.cluster_slots;
         self.forget_hold(slot);
         if self.owners[cluster as usize].load(Acquire) != self.member().owner_word() {
             self.release_foreign(slot);
@@ -199,7 +201,7 @@ impl SwapArea {
         }
         let wanted = match state.used {
             0 => ListKind::Free,
-            used if used >= self.config.cluster_slots => ListKind::None,
+            used if used >= self.config.tuning.cluster_slots => ListKind::None,
             _ => ListKind::Nonfull,
         };
         if wanted != state.list {
@@ -218,7 +220,7 @@ impl SwapArea {
     /// Frees a slot of a cluster that some other member owns, or nobody.
     pub(crate) fn release_foreign(&self, slot: Slot) {
         if self.slots.drop_hold(slot) {
-            let cluster = slot.index() / self.config.cluster_slots as usize;
+            let cluster = slot.index() / self.config.tuning.cluster_slots as usize;
             // Release: the owner that sees this count (Acquire in `collect_returned`) also sees the
             // slot's word at zero.
             self.returned[cluster].fetch_add(1, Release);

@@ -21,8 +21,8 @@ impl SwapArea {
 
     fn check_cluster(&self, cluster: u32) -> Result<(), String> {
         let state = self.cluster(cluster).lock();
-        let first = cluster * self.config.cluster_slots;
-        let used = (first..first + self.config.cluster_slots)
+        let first = cluster * self.config.tuning.cluster_slots;
+        let used = (first..first + self.config.tuning.cluster_slots)
             .filter(|&slot| self.slots.in_use(Slot(slot)))
             .count() as u32;
         let unseen = self.returned[cluster as usize].load(Relaxed);
@@ -32,8 +32,8 @@ impl SwapArea {
         let fits = match state.list {
             ListKind::Current => true,
             ListKind::Free => state.used == 0,
-            ListKind::Nonfull => state.used > 0 && state.used < self.config.cluster_slots,
-            ListKind::None => state.used == self.config.cluster_slots,
+            ListKind::Nonfull => state.used > 0 && state.used < self.config.tuning.cluster_slots,
+            ListKind::None => state.used == self.config.tuning.cluster_slots,
         };
         fits.then_some(()).ok_or(format!("cluster {cluster}: {state:?} is on the wrong list"))
     }

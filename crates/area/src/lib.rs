@@ -17,9 +17,11 @@ mod lists;
 mod set;
 mod slot_map;
 mod tree;
+mod tuning;
 pub mod types;
 
 pub use set::SwapAreas;
 pub use slot_map::{COUNT_BITS, SlotMap};
 pub use tree::{MEMBERS_MAX, MemberNo};
+pub use tuning::{Allocator, AreaTuning, Preset, ScanBase, UnknownPreset};
 pub use types::{AreaConfig, AreaNo, AreaTables, SwapArea, SwapEntry, TooManyHolders};

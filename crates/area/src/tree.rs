@@ -105,7 +105,7 @@ impl SwapArea {
 
     /// Becomes the owner of a cluster nobody owns. False when there is none below the capacity.
     pub(crate) fn adopt(&self) -> bool {
-        let clusters = self.capacity_slots() / self.config.cluster_slots;
+        let clusters = self.capacity_slots() / self.config.tuning.cluster_slots;
         let start = self.lists.lock().adopt_next;
         for step in 0..clusters {
             let cluster = (start + step) % clusters;
@@ -151,8 +151,8 @@ impl SwapArea {
     pub(crate) fn recount(&self, cluster: u32, state: &mut MutexGuard<'_, Cluster>) {
         // Acquire pairs with the Release in `release_foreign`.
         self.returned[cluster as usize].swap(0, Acquire);
-        let first = cluster * self.config.cluster_slots;
-        let slots = (first..first + self.config.cluster_slots).map(Slot);
+        let first = cluster * self.config.tuning.cluster_slots;
+        let slots = (first..first + self.config.tuning.cluster_slots).map(Slot);
         state.used = slots.filter(|&slot| self.slots.in_use(slot)).count() as u32;
         self.settle(cluster, state);
     }

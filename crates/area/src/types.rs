@@ -18,6 +18,7 @@
 use crate::lists::{ClusterLists, ListKind};
 use crate::slot_map::SlotMap;
 use crate::tree::MemberNo;
+use crate::tuning::AreaTuning;
 use overspill_base::Slot;
 use overspill_base::shared::Table;
 use overspill_base::sync::{AtomicBool, AtomicU32, AtomicU64, LockClass, Mutex};
@@ -83,21 +84,28 @@ impl std::fmt::Debug for SwapEntry {
     }
 }
 
-/// Sizes that tests shrink so that the rare path is the common one.
+/// What an area's state is laid out for.
 #[derive(Clone, Copy, Debug)]
 pub struct AreaConfig {
-    /// Slots in a cluster; a power of two. 256 in Linux (SWAPFILE_CLUSTER).
-    pub cluster_slots: u32,
-    /// Slots a CPU caches for allocation, and collects before it frees. 64 in Linux (SWAP_BATCH).
-    pub batch_slots: usize,
-    /// CPUs with a cache of their own.
+    /// Mechanisms and sizes.
+    pub tuning: AreaTuning,
+    /// CPUs with state of their own.
     pub cpus: usize,
+    /// Seeks cost: slots are handed out in order, one place for all CPUs.
+    pub rotational: bool,
+    /// Clusters that become empty are discarded before they are used again.
+    pub discard: bool,
 }
 
 impl AreaConfig {
-    /// Linux's sizes for this machine.
+    /// The default tuning on this machine's CPUs, for a solid-state device without discard.
     pub fn native() -> Self {
-        Self { cluster_slots: 256, batch_slots: 64, cpus: overspill_base::clock::cpu_count() }
+        Self {
+            tuning: AreaTuning::default(),
+            cpus: overspill_base::clock::cpu_count(),
+            rotational: false,
+            discard: false,
+        }
     }
 }
 
@@ -174,8 +182,8 @@ pub(crate) struct SlotCache {
 impl AreaTables {
     /// Tables for one process alone, on the heap (tests, models).
     pub fn on_heap(slots: u32, config: AreaConfig, members: usize) -> Self {
-        let clusters = slots.div_ceil(config.cluster_slots) as usize;
-        let words = clusters * config.cluster_slots as usize;
+        let clusters = slots.div_ceil(config.tuning.cluster_slots) as usize;
+        let words = clusters * config.tuning.cluster_slots as usize;
         let bits = move || Table::on_heap(words.div_ceil(64), || AtomicU64::new(0));
         Self {
             slots_max: slots,
@@ -203,7 +211,7 @@ impl AreaTables {
 impl SwapArea {
     /// Joins the area in `tables` as `member`, owning no cluster yet.
     pub fn new(number: AreaNo, tables: AreaTables, config: AreaConfig, member: MemberNo) -> Self {
-        assert!(config.cluster_slots.is_power_of_two() && config.batch_slots > 0);
+        assert!(config.tuning.cluster_slots.is_power_of_two() && config.tuning.slot_batch > 0);
         let clusters = tables.owners.len();
         Self {
             number,
@@ -217,7 +225,7 @@ impl SwapArea {
             member: AtomicU32::new(member.0),
             clusters: (0..clusters.div_ceil(GROUP)).map(|_| OnceLock::new()).collect(),
             lists: Mutex::new(LockClass::ClusterLists, ClusterLists::default()),
-            cpus: (0..config.cpus).map(|_| CpuSlots::new(config.batch_slots)).collect(),
+            cpus: (0..config.cpus).map(|_| CpuSlots::new(config.tuning.free_batch)).collect(),
             writable: AtomicBool::new(true),
         }
     }

@@ -1,11 +1,21 @@
 //! Model-checked interleavings of the slot cache. Run with `RUSTFLAGS="--cfg loom"`.
 #![cfg(loom)]
 
-use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SwapArea};
+use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
 use overspill_base::Slot;
 use overspill_base::sync::Arc;
 
-const CONFIG: AreaConfig = AreaConfig { cluster_slots: 2, batch_slots: 1, cpus: 2 };
+const CONFIG: AreaConfig = AreaConfig {
+    tuning: AreaTuning {
+        cluster_slots: 2,
+        slot_batch: 1,
+        free_batch: 1,
+        ..AreaTuning::of(Preset::Modern)
+    },
+    cpus: 2,
+    rotational: false,
+    discard: false,
+};
 
 fn model(test: impl Fn() + Sync + Send + 'static) {
     // Two preemptions reach every pair of critical sections here; three take minutes, not seconds.

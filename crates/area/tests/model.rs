@@ -2,12 +2,24 @@
 //! two make refills, drains and full clusters the common case.
 #![cfg(not(loom))]
 
-use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SwapArea, SwapAreas, SwapEntry};
+use overspill_area::{
+    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea, SwapAreas, SwapEntry,
+};
 use overspill_base::Slot;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-const CONFIG: AreaConfig = AreaConfig { cluster_slots: 4, batch_slots: 2, cpus: 2 };
+const CONFIG: AreaConfig = AreaConfig {
+    tuning: AreaTuning {
+        cluster_slots: 4,
+        slot_batch: 2,
+        free_batch: 2,
+        ..AreaTuning::of(Preset::Modern)
+    },
+    cpus: 2,
+    rotational: false,
+    discard: false,
+};
 const SLOTS: u32 = 18;
 
 #[derive(Clone, Debug)]
@@ -120,14 +132,14 @@ proptest! {
 
 #[test]
 fn a_fresh_area_gives_ascending_runs() {
-    let config = AreaConfig { cluster_slots: 256, batch_slots: 64, cpus: 1 };
+    let config = AreaConfig { cpus: 1, ..AreaConfig::native() };
     let tables = AreaTables::on_heap(1024, config, 1);
     tables.format(&[Slot(0)]);
     let area = SwapArea::new(AreaNo(0), tables, config, MemberNo(0));
     area.set_capacity_slots(1024);
     let mut out = Vec::new();
     // Two clusters' worth less the header: one run.
-    assert_eq!(area.alloc(0, 511, &mut out), 511);
+    assert_eq!(area.alloc(0, 1023, &mut out), 1023);
     assert!(out.windows(2).all(|w| w[1].0 == w[0].0 + 1));
 }
 

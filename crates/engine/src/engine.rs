@@ -123,7 +123,7 @@ impl Engine {
             frames: Frames::new(parts.frames),
             watermarks: Watermarks::of(parts.frames),
             cache: SwapCache::new(&slots, tuning.swap_cache_trunk_shift),
-            lru: Lru::new(parts.frames, tuning.lru_batch_pages),
+            lru: Lru::new(parts.frames, tuning.lru_batch_pages, tuning.rotate_batch_pages),
             workingset: Workingset::new(parts.frames),
             staging: Staging::new(parts.staging),
             areas: SwapAreas::new(parts.swaps.into_iter().map(|s| (s.area, s.priority)).collect()),

@@ -43,5 +43,5 @@ pub use engine::{Engine, EngineParts, EngineStatus, Swap};
 pub use fault::FaultOutcome;
 pub use page_table::PageTable;
 pub use space::{AddressSpace, SpaceError, Unmapped};
-pub use tuning::Tuning;
+pub use tuning::{Readahead, Tuning};
 pub use worker::Worker;

@@ -58,21 +58,23 @@ struct Batches {
 pub(crate) struct Lru {
     lists: Mutex<Lists>,
     cpus: Vec<Batches>,
-    batch: usize,
+    add_batch: usize,
+    rotate_batch: usize,
 }
 
 impl Lru {
-    pub(crate) fn new(frames: usize, batch: usize) -> Self {
+    pub(crate) fn new(frames: usize, add_batch: usize, rotate_batch: usize) -> Self {
         let empty = || Ends { head: NIL, tail: NIL, len: 0 };
         let links = vec![Link { towards_head: NIL, towards_tail: NIL }; frames];
         let batches = || Batches {
-            add: Mutex::new(LockClass::LruBatch, Vec::with_capacity(batch)),
-            rotate: Mutex::new(LockClass::LruBatch, Vec::with_capacity(batch)),
+            add: Mutex::new(LockClass::LruBatch, Vec::with_capacity(add_batch)),
+            rotate: Mutex::new(LockClass::LruBatch, Vec::with_capacity(rotate_batch)),
         };
         Self {
             lists: Mutex::new(LockClass::Lru, Lists { links, active: empty(), inactive: empty() }),
             cpus: std::iter::repeat_with(batches).take(clock::cpu_count()).collect(),
-            batch,
+            add_batch,
+            rotate_batch,
         }
     }
 
@@ -93,7 +95,7 @@ impl Lru {
         };
         let mut batch = self.cpus[clock::current_cpu() % self.cpus.len()].add.lock();
         batch.push(frame);
-        if batch.len() >= self.batch {
+        if batch.len() >= self.add_batch {
             self.flush_adds(&mut batch, frames);
         }
     }
@@ -114,7 +116,7 @@ impl Lru {
     pub(crate) fn rotate(&self, frame: FrameNo, frames: &Frames, stats: &Stats) {
         let mut batch = self.cpus[clock::current_cpu() % self.cpus.len()].rotate.lock();
         batch.push(frame);
-        if batch.len() >= self.batch {
+        if batch.len() >= self.rotate_batch {
             self.flush_rotations(&mut batch, frames, stats);
         }
     }

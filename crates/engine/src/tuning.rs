@@ -1,36 +1,87 @@
-//! The engine's numbers, one field each.
+//! The engine's switches and sizes: one field per mechanism, and presets.
 
-/// Sizes and windows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use overspill_area::{AreaTuning, Preset};
+
+/// Which pages are read with the one that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Readahead {
+    /// Those around its slot: the aligned block of the device (all of Linux before 4.14).
+    Cluster,
+    /// Those around its address, along the stream of faults it belongs to (4.14).
+    AddressSpace,
+}
+
+/// Sizes, windows and switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuning {
+    /// The switches of slot allocation.
+    pub area: AreaTuning,
     /// Victims taken from the inactive list at a time; Linux's SWAP_CLUSTER_MAX is 32. Also the size
     /// of a staging chunk, so at most [`Tuning::CHUNK_PAGES`].
     pub reclaim_batch_pages: usize,
-    /// Pages collected per CPU before they go to the LRU lists, and before they are rotated at
-    /// writeback end. Linux's PAGEVEC_SIZE was 14, then 15. 1 switches batching off.
+    /// Pages collected per CPU before they go to the LRU lists. Linux's PAGEVEC_SIZE was 14, then 15.
     pub lru_batch_pages: usize,
+    /// Pages collected per CPU before they are rotated at writeback end (2.6.24); 1 takes the LRU
+    /// lock for every page.
+    pub rotate_batch_pages: usize,
+    /// Swap-cache slots under one lock, as a power of two: 14 is the 64 MiB trunk of 4.11,
+    /// [`Tuning::WHOLE_DEVICE`] one tree per device.
+    pub swap_cache_trunk_shift: u32,
+    /// Which pages are read ahead.
+    pub readahead: Readahead,
     /// Longest readahead window. Linux reads 8 (`page-cluster` 3); user space gains from more because
     /// a whole window is mapped with one call.
     pub readahead_max_pages: usize,
+    /// No frame is allocated for a slot that nobody refers to (4.11). Without, it is allocated and
+    /// thrown away.
+    pub readahead_skip_unreferenced: bool,
     /// Untouched pages mapped together when a range is touched in order.
     pub zero_around_pages: usize,
-    /// Swap-cache slots under one lock, as a power of two: 14 is Linux's 64 MiB trunk.
-    pub swap_cache_trunk_shift: u32,
 }
 
 impl Tuning {
     /// Pages in a chunk of staging memory.
     pub const CHUNK_PAGES: usize = 64;
+    /// A trunk that holds every slot of a device.
+    pub const WHOLE_DEVICE: u32 = 32;
+
+    /// The switches of `preset`.
+    pub const fn of(preset: Preset) -> Self {
+        let modern = Self {
+            area: AreaTuning::of(preset),
+            reclaim_batch_pages: Self::CHUNK_PAGES,
+            lru_batch_pages: 15,
+            rotate_batch_pages: 15,
+            swap_cache_trunk_shift: 14,
+            readahead: Readahead::AddressSpace,
+            readahead_max_pages: 64,
+            readahead_skip_unreferenced: true,
+            zero_around_pages: 16,
+        };
+        let v5 = Self {
+            reclaim_batch_pages: 32,
+            readahead_max_pages: 8,
+            zero_around_pages: 1,
+            ..modern
+        };
+        let v4_11 = Self { readahead: Readahead::Cluster, ..v5 };
+        let v4_8 = Self {
+            swap_cache_trunk_shift: Self::WHOLE_DEVICE,
+            readahead_skip_unreferenced: false,
+            ..v4_11
+        };
+        match preset {
+            Preset::Linux2_6_23 => Self { rotate_batch_pages: 1, ..v4_8 },
+            Preset::Linux4_8 => v4_8,
+            Preset::Linux4_11 => v4_11,
+            Preset::Linux5_7 | Preset::Linux5_8 => v5,
+            Preset::Modern => modern,
+        }
+    }
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self {
-            reclaim_batch_pages: Self::CHUNK_PAGES,
-            lru_batch_pages: 15,
-            readahead_max_pages: 64,
-            zero_around_pages: 16,
-            swap_cache_trunk_shift: 14,
-        }
+        Self::of(Preset::Modern)
     }
 }

@@ -176,6 +176,7 @@ fn counters_of_a_region_twice_the_limit_touched_twice() {
     let plain = Tuning {
         reclaim_batch_pages: 1,
         lru_batch_pages: 1,
+        rotate_batch_pages: 1,
         readahead_max_pages: 1,
         zero_around_pages: 1,
         ..TUNING

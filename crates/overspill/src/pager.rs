@@ -192,7 +192,7 @@ fn join_area(number: usize, swap: PagerSwap, member: MemberNo, seed: u64) -> Swa
 /// ENOMEM.
 pub fn private_tables(device: &dyn SwapDevice) -> Result<AreaTables, Error> {
     let info = device.info();
-    let cluster_slots = AreaConfig::native().cluster_slots;
+    let cluster_slots = AreaConfig::native().tuning.cluster_slots;
     let clusters = info.slots_max.div_ceil(cluster_slots) as usize;
     let tables = AreaTables {
         slots_max: info.slots_max,

@@ -108,11 +108,11 @@ struct AreaLayout {
 
 impl AreaLayout {
     fn clusters(&self) -> usize {
-        self.slots_max.div_ceil(AreaConfig::native().cluster_slots) as usize
+        self.slots_max.div_ceil(AreaConfig::native().tuning.cluster_slots) as usize
     }
 
     fn slot_words(&self) -> usize {
-        self.clusters() * AreaConfig::native().cluster_slots as usize
+        self.clusters() * AreaConfig::native().tuning.cluster_slots as usize
     }
 
     fn hold_words(&self) -> usize {

@@ -1,6 +1,6 @@
 //! A program's address space in ordinary memory, and engines over it with small numbers.
 
-use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SwapArea};
+use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64};
@@ -21,8 +21,20 @@ pub(crate) const TUNING: Tuning = Tuning {
     readahead_max_pages: 8,
     zero_around_pages: 4,
     swap_cache_trunk_shift: 4,
+    rotate_batch_pages: 2,
+    ..Tuning::of(Preset::Modern)
 };
-const AREA: AreaConfig = AreaConfig { cluster_slots: 4, batch_slots: 2, cpus: 2 };
+const AREA: AreaConfig = AreaConfig {
+    tuning: AreaTuning {
+        cluster_slots: 4,
+        slot_batch: 2,
+        free_batch: 2,
+        ..AreaTuning::of(Preset::Modern)
+    },
+    cpus: 2,
+    rotational: false,
+    discard: false,
+};
 
 /// What a program sees of a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
