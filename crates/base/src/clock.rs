@@ -20,6 +20,28 @@ pub fn current_cpu() -> usize {
     }
 }
 
+/// The CPUs that per-CPU state is laid out for.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpus {
+    /// How many there are; at least one.
+    pub count: usize,
+    /// The calling thread's, below `count`. A bench or a simulator gives each thread one of its own.
+    pub current: fn() -> usize,
+}
+
+impl Cpus {
+    /// The machine's own.
+    pub fn native() -> Self {
+        Self { count: cpu_count(), current: current_cpu }
+    }
+
+    /// The calling thread's CPU.
+    #[inline]
+    pub fn current(&self) -> usize {
+        (self.current)()
+    }
+}
+
 /// CPUs this process may run on when first asked; at least one.
 pub fn cpu_count() -> usize {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

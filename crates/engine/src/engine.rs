@@ -13,11 +13,12 @@ use crate::tuning::Tuning;
 use crate::types::{Pte, flag};
 use crate::workingset::Workingset;
 use overspill_area::{AreaNo, SwapArea, SwapAreas, SwapEntry};
+use overspill_base::clock::Cpus;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
-use overspill_base::{FrameNo, PageNo, clock};
+use overspill_base::{FrameNo, PageNo};
 use overspill_device::{DeviceError, SwapDevice};
 
 /// A device with the area that says which of its slots are free.
@@ -50,8 +51,10 @@ pub struct EngineParts {
     pub salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
     /// Takes one line for the user about something that went wrong.
     pub report: Box<dyn Fn(&str) + Send + Sync>,
-    /// Sizes and windows.
+    /// Sizes, windows and switches.
     pub tuning: Tuning,
+    /// The CPUs its threads run on.
+    pub cpus: Cpus,
 }
 
 /// How full everything is.
@@ -72,6 +75,7 @@ pub struct EngineStatus {
 /// Decides which pages are in memory. All methods may be called from any thread.
 pub struct Engine {
     pub(crate) tuning: Tuning,
+    pub(crate) cpus: Cpus,
     pub(crate) table: PageTable,
     pub(crate) frames: Frames,
     pub(crate) watermarks: Watermarks,
@@ -119,11 +123,12 @@ impl Engine {
         let devices: Vec<_> = parts.swaps.iter().map(|s| s.device.clone()).collect();
         Self {
             tuning,
+            cpus: parts.cpus,
             table: parts.table,
             frames: Frames::new(parts.frames),
             watermarks: Watermarks::of(parts.frames),
             cache: SwapCache::new(&slots, tuning.swap_cache_trunk_shift),
-            lru: Lru::new(parts.frames, tuning.lru_batch_pages, tuning.rotate_batch_pages),
+            lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
             staging: Staging::new(parts.staging),
             areas: SwapAreas::new(parts.swaps.into_iter().map(|s| (s.area, s.priority)).collect()),
@@ -211,7 +216,7 @@ impl Engine {
     /// Appends up to `want` fresh entries to `out`, growing areas as needed, and in the end at the
     /// expense of pages that are in memory and on a slot (Linux does so above 50 % use).
     pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) {
-        let cpu = clock::current_cpu();
+        let cpu = self.cpus.current();
         let mut missing = want - self.areas.alloc(cpu, want, out, |area| self.grow(area));
         while missing > 0 && self.give_up_copies(missing) > 0 {
             missing -= self.areas.alloc(cpu, missing, out, |_| false);
@@ -251,7 +256,7 @@ impl Engine {
     }
 
     pub(crate) fn free_entry(&self, entry: SwapEntry) {
-        self.areas.free(clock::current_cpu(), entry);
+        self.areas.free(self.cpus.current(), entry);
     }
 
     fn grow(&self, area: &SwapArea) -> bool {

@@ -11,12 +11,14 @@
 //! chances are given while a page waits in the swap cache, and by refault distance (`workingset`).
 
 use crate::frames::Frames;
+use crate::tuning::Tuning;
 use crate::types::flag::{
     ACTIVE, ADD_PENDING, DIRTY, LOCKED, LRU, ROTATE_PENDING, UNEVICTABLE, WRITEBACK,
 };
+use overspill_base::FrameNo;
+use overspill_base::clock::Cpus;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::{LockClass, Mutex};
-use overspill_base::{FrameNo, clock};
 
 const NIL: u32 = u32::MAX;
 
@@ -57,13 +59,15 @@ struct Batches {
 #[derive(Debug)]
 pub(crate) struct Lru {
     lists: Mutex<Lists>,
-    cpus: Vec<Batches>,
+    batches: Vec<Batches>,
+    cpus: Cpus,
     add_batch: usize,
     rotate_batch: usize,
 }
 
 impl Lru {
-    pub(crate) fn new(frames: usize, add_batch: usize, rotate_batch: usize) -> Self {
+    pub(crate) fn new(frames: usize, tuning: &Tuning, cpus: Cpus) -> Self {
+        let (add_batch, rotate_batch) = (tuning.lru_batch_pages, tuning.rotate_batch_pages);
         let empty = || Ends { head: NIL, tail: NIL, len: 0 };
         let links = vec![Link { towards_head: NIL, towards_tail: NIL }; frames];
         let batches = || Batches {
@@ -72,7 +76,8 @@ impl Lru {
         };
         Self {
             lists: Mutex::new(LockClass::Lru, Lists { links, active: empty(), inactive: empty() }),
-            cpus: std::iter::repeat_with(batches).take(clock::cpu_count()).collect(),
+            batches: std::iter::repeat_with(batches).take(cpus.count).collect(),
+            cpus,
             add_batch,
             rotate_batch,
         }
@@ -93,7 +98,7 @@ impl Lru {
                 frames.set(frame, ADD_PENDING)
             }
         };
-        let mut batch = self.cpus[clock::current_cpu() % self.cpus.len()].add.lock();
+        let mut batch = self.batches[self.cpus.current()].add.lock();
         batch.push(frame);
         if batch.len() >= self.add_batch {
             self.flush_adds(&mut batch, frames);
@@ -114,7 +119,7 @@ impl Lru {
     /// Takes a frame whose writeback has just ended, and which has ROTATE_PENDING for it, to the
     /// inactive tail with the next batch.
     pub(crate) fn rotate(&self, frame: FrameNo, frames: &Frames, stats: &Stats) {
-        let mut batch = self.cpus[clock::current_cpu() % self.cpus.len()].rotate.lock();
+        let mut batch = self.batches[self.cpus.current()].rotate.lock();
         batch.push(frame);
         if batch.len() >= self.rotate_batch {
             self.flush_rotations(&mut batch, frames, stats);
@@ -139,7 +144,7 @@ impl Lru {
 
     /// Flushes every CPU's batches, so that the lists are complete.
     pub(crate) fn drain(&self, frames: &Frames, stats: &Stats) {
-        for cpu in &self.cpus {
+        for cpu in &self.batches {
             self.flush_adds(&mut cpu.add.lock(), frames);
             self.flush_rotations(&mut cpu.rotate.lock(), frames, stats);
         }

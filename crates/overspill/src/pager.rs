@@ -8,6 +8,7 @@
 use crate::error::Error;
 use overspill_area::{AreaConfig, AreaNo, AreaTables, COUNT_BITS, MemberNo, SlotMap, SwapArea};
 use overspill_area::{SwapAreas, TooManyHolders};
+use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex};
@@ -93,6 +94,7 @@ impl Pager {
             salvage: parts.salvage,
             report: parts.report,
             tuning: Tuning::default(),
+            cpus: Cpus::native(),
         }));
         let handlers = Handlers::start(engine.clone(), space.clone(), parts.handlers.clone())
             .map_err(Error::system("start the pager's threads"))?;

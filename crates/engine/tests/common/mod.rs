@@ -1,6 +1,7 @@
 //! A program's address space in ordinary memory, and engines over it with small numbers.
 
 use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
+use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64};
@@ -174,6 +175,7 @@ impl Rig {
             salvage: Box::new(|_| false),
             report: Box::new(|_| {}),
             tuning,
+            cpus: Cpus::native(),
         });
         Self { engine: Arc::new(engine), space, plans }
     }
