@@ -2,8 +2,8 @@
 //!
 //! Owns: the checksum of a page and when it is taken, kept and compared.
 //! Invariants: a slot's checksum is known from the completion of a write without error to the
-//! submission of the next, and at no other time: while a write is under way the slot may hold
-//! either page or neither, and after a failed one as well. A page that comes back from a read
+//! submission of the next or a discard, and at no other time: while a write is under way the slot
+//! may hold either page or neither, and after a failed one as well. A page that comes back from a read
 //! without a failure is the page that was written last.
 //! Not here: where checksums are kept ([`ChecksumStore`]).
 //! Rejected: keeping the checksum from submission on, because [`SwapDevice::holds`] would then vouch
@@ -105,6 +105,12 @@ impl SwapDevice for Checksummed {
         }))
     }
 
+    /// Forgets the slots' checksums first: from here on nobody knows what they hold.
+    fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
+        self.keeper.forget(first, slots as usize);
+        self.inner.discard(first, slots)
+    }
+
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {
         self.keeper.knows(slot, page)
     }
@@ -125,6 +131,12 @@ impl Keeper {
         match self.store.get(slot) {
             Checksum::NONE => false,
             known => known == self.sum(page),
+        }
+    }
+
+    fn forget(&self, first: Slot, slots: usize) {
+        for slot in (0..slots).map(|n| first.plus(n)) {
+            self.store.set(slot, Checksum::NONE);
         }
     }
 }
@@ -158,9 +170,7 @@ impl VerifyingQueue {
             !self.flights.iter().any(|flight| flight.writes_into(slot, pages)),
             "slot {slot} is written while a write of it is under way"
         );
-        for index in 0..pages {
-            self.keeper.store.set(slot.plus(index), Checksum::NONE);
-        }
+        self.keeper.forget(slot, pages);
         request.pages.iter().map(|page| self.keeper.sum(page)).collect()
     }
 
@@ -331,6 +341,17 @@ mod tests {
         assert_eq!(second.failures.len(), 1);
         assert_eq!(store.get(Slot(2)), Checksum::NONE);
         assert_eq!(bad_slots(&read(&mut *queue, Slot(2), second.request.pages)), [2]);
+    }
+
+    #[test]
+    fn a_discarded_slot_holds_nothing_known() {
+        let (_, device) = over(ram(16));
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(3);
+        let written = write(&mut *queue, Slot(4), pages.filled(0..3, 1)).request.pages;
+        device.discard(Slot(5), 1).unwrap();
+        assert!(!device.holds(Slot(5), &written[1]) && device.holds(Slot(6), &written[2]));
+        assert_eq!(bad_slots(&read(&mut *queue, Slot(4), written)), [5]);
     }
 
     #[test]

@@ -152,6 +152,20 @@ pub enum DeviceError {
         slot: Slot,
     },
 
+    /// The device would not forget.
+    #[error(
+        "discard at slot {first} of {name} failed: {errno}; that loses nothing, and without \
+         discard= it is not tried"
+    )]
+    Discard {
+        /// The device.
+        name: String,
+        /// The first slot.
+        first: Slot,
+        /// What the system said; EOPNOTSUPP from a device that cannot discard.
+        errno: Errno,
+    },
+
     /// A slot does not hold what was written to it.
     #[error(
         "slot {slot} of {name} does not hold what was written there: the device lost or changed \

@@ -1,25 +1,30 @@
 //! Fault injection: a decorator that fails requests by plan.
 //!
 //! Owns: which request fails, and how.
-//! Invariants: requests are numbered from 0 in the order of their submission, reads and writes
-//! apart, over all queues of the device; what becomes of a request follows from its number, the
-//! plan and its seed alone. A failed write leaves the slots as they were; a failed read leaves the
-//! pages as they were. A failure arrives as asynchronously as a success: its request travels to
-//! the device without pages.
-//! Not here: delays, and crashes of the whole program.
+//! Invariants: requests are numbered from 0 in the order of their submission, over all queues of the
+//! device; what becomes of a request follows from its number, its slots, the plan and its seed alone.
+//! A failed write leaves the slots as they were; a failed read leaves the pages as they were. A
+//! failure arrives as asynchronously as a success: its request travels to the device without the
+//! pages that fail.
+//! Not here: crashes of the whole program.
+//! Rejected: stalls that hold back completions. A device that completes within `submit`, as the one
+//! in memory that tests use, stalls there, and the rule that nobody submits under a lock is tested
+//! by a submission that takes long.
 
 use crate::aside::Aside;
 use crate::error::DeviceError;
-use crate::{Completion, DeviceInfo, IoOp, IoQueue, IoRequest, SwapDevice, failed};
+use crate::{Completion, DeviceInfo, IoOp, IoQueue, IoRequest, PageFailure, SwapDevice};
 use overspill_base::Slot;
 use overspill_base::shared::PageBuf;
 use overspill_base::sync::{LockClass, Mutex};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// What is to go wrong; by default nothing. Numbers count requests, from 0.
+/// What is to go wrong; by default nothing. Numbers count requests, from 0: reads and writes apart,
+/// unless said otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// Where the randomness of rates and garbage comes from.
@@ -28,14 +33,27 @@ pub struct Faults {
     pub fail_read: Option<u64>,
     /// The read that succeeds and brings garbage.
     pub garble_read: Option<u64>,
+    /// The read that ends half way: the second half of its pages, or its only one, fails.
+    pub short_read: Option<u64>,
+    /// The slot that cannot be read. As on a disk, it takes along the rest of the request.
+    pub unreadable: Option<Slot>,
     /// The write that fails.
     pub fail_write: Option<u64>,
+    /// The write that ends half way, as a short read does.
+    pub short_write: Option<u64>,
     /// The first of the writes that fail from then on.
     pub fail_writes_from: Option<u64>,
     /// How many of a thousand reads fail.
     pub read_failures_per_mille: u64,
     /// How many of a thousand writes fail.
     pub write_failures_per_mille: u64,
+    /// The request, reads and writes together, whose submission takes [`stall_ns`](Self::stall_ns).
+    pub stall: Option<u64>,
+    /// How long a stall lasts.
+    pub stall_ns: u64,
+    /// The first request, reads and writes together, that finds the device gone. From then on
+    /// nothing works: transfers, growing, discarding, opening a queue.
+    pub vanish_from: Option<u64>,
 }
 
 /// The faults of one device, which a test may change as it goes.
@@ -53,8 +71,20 @@ struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Pass,
-    Fail,
+    Fail(Errno),
+    Short,
     Garble { seed: u64 },
+}
+
+impl Fate {
+    /// Pages, of `pages`, that reach the device.
+    fn travelling(self, pages: usize) -> usize {
+        match self {
+            Fate::Fail(_) => 0,
+            Fate::Short => pages / 2,
+            Fate::Pass | Fate::Garble { .. } => pages,
+        }
+    }
 }
 
 impl FaultPlan {
@@ -68,35 +98,64 @@ impl FaultPlan {
         *self.0.lock() = Progress { faults, reads: 0, writes: 0 };
     }
 
-    fn next(&self, op: IoOp) -> Fate {
-        let mut progress = self.0.lock();
-        let count = match op {
-            IoOp::Read => &mut progress.reads,
-            IoOp::Write => &mut progress.writes,
+    /// The fate of the next request, and how long its submission takes.
+    fn next(&self, request: &IoRequest) -> (Fate, Duration) {
+        self.0.lock().next(request)
+    }
+
+    /// # Errors
+    /// ENODEV once the device is gone.
+    fn still_there(&self) -> Result<(), Errno> {
+        if self.0.lock().has_vanished() { Err(Errno::NODEV) } else { Ok(()) }
+    }
+}
+
+impl Progress {
+    fn next(&mut self, request: &IoRequest) -> (Fate, Duration) {
+        let gone = self.has_vanished();
+        let stalls = self.faults.stall == Some(self.reads + self.writes);
+        let count = match request.op {
+            IoOp::Read => &mut self.reads,
+            IoOp::Write => &mut self.writes,
         };
         let number = *count;
         *count += 1;
-        progress.faults.fate(op, number)
+        let fate = if gone { Fate::Fail(Errno::NODEV) } else { self.faults.fate(request, number) };
+        (fate, Duration::from_nanos(if stalls { self.faults.stall_ns } else { 0 }))
+    }
+
+    fn has_vanished(&self) -> bool {
+        self.faults.vanish_from.is_some_and(|first| self.reads + self.writes >= first)
     }
 }
 
 impl Faults {
-    fn fate(&self, op: IoOp, number: u64) -> Fate {
-        let random = xxh3_64_with_seed(&number.to_le_bytes(), self.seed ^ (op as u64) << 63);
+    fn fate(&self, request: &IoRequest, number: u64) -> Fate {
+        let random =
+            xxh3_64_with_seed(&number.to_le_bytes(), self.seed ^ (request.op as u64) << 63);
         let is = |chosen: Option<u64>| chosen == Some(number);
-        let fails = match op {
-            IoOp::Read => is(self.fail_read) || random % 1000 < self.read_failures_per_mille,
+        let (fails, short) = match request.op {
+            IoOp::Read => {
+                let rate = random % 1000 < self.read_failures_per_mille;
+                (is(self.fail_read) || self.cannot_read(request) || rate, self.short_read)
+            }
             IoOp::Write => {
-                is(self.fail_write)
-                    || self.fail_writes_from.is_some_and(|first| number >= first)
-                    || random % 1000 < self.write_failures_per_mille
+                let rate = random % 1000 < self.write_failures_per_mille;
+                let broken = self.fail_writes_from.is_some_and(|first| number >= first);
+                (is(self.fail_write) || broken || rate, self.short_write)
             }
         };
-        match op {
-            _ if fails => Fate::Fail,
+        match request.op {
+            _ if fails => Fate::Fail(Errno::IO),
+            _ if is(short) => Fate::Short,
             IoOp::Read if is(self.garble_read) => Fate::Garble { seed: random },
             _ => Fate::Pass,
         }
+    }
+
+    fn cannot_read(&self, request: &IoRequest) -> bool {
+        let slots = request.slot.index()..request.slot.index() + request.pages.len();
+        self.unreadable.is_some_and(|slot| slots.contains(&slot.index()))
     }
 }
 
@@ -120,16 +179,26 @@ impl SwapDevice for Faulty {
     }
 
     fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
+        let name = || self.info().name.clone();
+        let gone = |errno| DeviceError::Open { name: name(), action: "reserve space in", errno };
+        self.plan.still_there().map_err(gone)?;
         self.inner.grow(slots)
     }
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
-        Ok(Box::new(FaultyQueue {
-            inner: self.inner.open_queue(depth)?,
-            plan: self.plan.clone(),
-            name: self.info().name.clone(),
-            flights: Aside::default(),
-        }))
+        let name = self.info().name.clone();
+        let gone = |errno| DeviceError::Queue { name: name.clone(), errno };
+        self.plan.still_there().map_err(gone)?;
+        let inner = self.inner.open_queue(depth)?;
+        let (plan, flights) = (self.plan.clone(), Aside::default());
+        Ok(Box::new(FaultyQueue { inner, plan, name, flights }))
+    }
+
+    fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
+        let name = || self.info().name.clone();
+        let gone = |errno| DeviceError::Discard { name: name(), first, errno };
+        self.plan.still_there().map_err(gone)?;
+        self.inner.discard(first, slots)
     }
 
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {
@@ -144,7 +213,7 @@ struct FaultyQueue {
     flights: Aside<Flight>,
 }
 
-/// A request under way: the submitter's tag, its fate, and the pages of one that is to fail.
+/// A request under way: the submitter's tag, its fate, and its last pages, those that are to fail.
 struct Flight {
     tag: u64,
     fate: Fate,
@@ -153,20 +222,24 @@ struct Flight {
 
 impl FaultyQueue {
     fn finish(&mut self, mut completion: Completion) -> Completion {
-        let Flight { tag, fate, held } = self.flights.take(completion.request.tag);
-        completion.request.tag = tag;
-        match fate {
-            Fate::Pass => completion,
-            Fate::Fail => {
-                let request = IoRequest { pages: held, ..completion.request };
-                let (name, op, slot) = (self.name.clone(), request.op, request.slot);
-                failed(request, &DeviceError::Io { name, op, slot, errno: Errno::IO })
-            }
+        let Flight { tag, fate, mut held } = self.flights.take(completion.request.tag);
+        let Completion { request, failures } = &mut completion;
+        request.tag = tag;
+        let (name, op, slot) = (self.name.clone(), request.op, request.slot);
+        let error = match fate {
+            Fate::Pass => return completion,
             Fate::Garble { seed } => {
-                completion.request.pages.iter_mut().for_each(|page| garble(page, seed));
-                completion
+                request.pages.iter_mut().for_each(|page| garble(page, seed));
+                return completion;
             }
-        }
+            Fate::Fail(errno) => DeviceError::Io { name, op, slot, errno },
+            Fate::Short => DeviceError::Short { name, op, slot },
+        };
+        let moved = request.pages.len();
+        request.pages.append(&mut held);
+        let failed = moved..request.pages.len();
+        failures.extend(failed.map(|index| PageFailure { index, error: error.clone() }));
+        completion
     }
 }
 
@@ -179,11 +252,11 @@ fn garble(page: &mut [u8], seed: u64) {
 
 impl IoQueue for FaultyQueue {
     fn submit(&mut self, mut request: IoRequest) {
-        let fate = self.plan.next(request.op);
-        let held = match fate {
-            Fate::Fail => std::mem::take(&mut request.pages),
-            _ => Vec::new(),
-        };
+        let (fate, stall) = self.plan.next(&request);
+        if !stall.is_zero() {
+            std::thread::sleep(stall);
+        }
+        let held = request.pages.split_off(fate.travelling(request.pages.len()));
         request.tag = self.flights.put(Flight { tag: request.tag, fate, held });
         self.inner.submit(request);
     }
@@ -215,6 +288,7 @@ impl IoQueue for FaultyQueue {
 mod tests {
     use super::*;
     use crate::testing::{Pages, is_filled, ram, read, write};
+    use std::time::Instant;
 
     fn device(faults: Faults) -> (Arc<FaultPlan>, Faulty) {
         let plan = Arc::new(FaultPlan::new(faults));
@@ -285,5 +359,81 @@ mod tests {
         assert_eq!(reads.next(), Some((1, 9)), "a failed read leaves the page alone");
         assert!(reads.next().is_some_and(|(failures, byte)| failures == 0 && byte != 5));
         assert_eq!(reads.next(), Some((0, 5)));
+    }
+
+    #[test]
+    fn a_short_transfer_moves_its_first_half() {
+        let faults = Faults { short_read: Some(0), short_write: Some(1), ..Faults::default() };
+        let (_, device) = device(faults);
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(4);
+        write(&mut *queue, Slot(8), pages.filled(0..4, 1));
+        let written = write(&mut *queue, Slot(8), pages.filled(0..4, 2));
+        let failed = |done: &Completion| done.failures.iter().map(|f| f.index).collect::<Vec<_>>();
+        assert_eq!((failed(&written), written.request.pages.len()), (vec![2, 3], 4));
+        assert!(matches!(written.failures[0].error, DeviceError::Short { .. }));
+
+        let first = |done: &Completion| done.request.pages.iter().map(|p| p[0]).collect::<Vec<_>>();
+        let back = read(&mut *queue, Slot(8), pages.filled(0..4, 9));
+        assert_eq!((failed(&back), first(&back)), (vec![2, 3], vec![2, 2, 9, 9]));
+        let back = read(&mut *queue, Slot(8), pages.filled(0..4, 9));
+        assert_eq!((failed(&back), first(&back)), (vec![], vec![2, 2, 1, 1]));
+    }
+
+    #[test]
+    fn a_short_transfer_of_one_page_moves_none() {
+        let faults = Faults { short_write: Some(2), ..Faults::default() };
+        assert_eq!(failing_writes(faults, 4), [2]);
+    }
+
+    #[test]
+    fn an_unreadable_slot_fails_every_request_that_touches_it() {
+        let (_, device) = device(Faults { unreadable: Some(Slot(9)), ..Faults::default() });
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(4);
+        assert!(write(&mut *queue, Slot(8), pages.filled(0..4, 1)).failures.is_empty());
+        for (slot, count, failures) in [(8, 4, 4), (8, 1, 0), (9, 1, 1), (10, 2, 0), (9, 1, 1)] {
+            let done = read(&mut *queue, Slot(slot), pages.filled(0..count, 0));
+            assert_eq!(done.failures.len(), failures, "{count} from {slot}");
+        }
+    }
+
+    #[test]
+    fn a_stall_delays_one_submission() {
+        const STALL_NS: u64 = 100_000_000;
+        let faults = Faults { stall: Some(1), stall_ns: STALL_NS, ..Faults::default() };
+        let (_, device) = device(faults);
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(1);
+        let stalled = [(); 2].map(|()| {
+            let start = Instant::now();
+            assert!(write(&mut *queue, Slot(1), pages.filled(0..1, 1)).failures.is_empty());
+            start.elapsed() >= Duration::from_nanos(STALL_NS)
+        });
+        assert!(!stalled[0] && stalled[1], "{stalled:?}");
+    }
+
+    #[test]
+    fn a_device_that_vanishes_does_nothing_any_more() {
+        let (plan, device) = device(Faults { vanish_from: Some(2), ..Faults::default() });
+        let mut queue = device.open_queue(4).unwrap();
+        let pages = Pages::new(1);
+        assert!(write(&mut *queue, Slot(1), pages.filled(0..1, 1)).failures.is_empty());
+        assert!(read(&mut *queue, Slot(1), pages.filled(0..1, 0)).failures.is_empty());
+        let gone = |text: String| assert!(text.contains("No such device"), "{text}");
+        for _ in 0..2 {
+            let (read, write) = (
+                read(&mut *queue, Slot(1), pages.filled(0..1, 0)).failures,
+                write(&mut *queue, Slot(1), pages.filled(0..1, 2)).failures,
+            );
+            gone(read[0].error.to_string());
+            gone(write[0].error.to_string());
+        }
+        gone(device.grow(1).unwrap_err().to_string());
+        gone(device.discard(Slot(1), 1).unwrap_err().to_string());
+        gone(device.open_queue(1).err().unwrap().to_string());
+        plan.set(Faults::default());
+        let back = read(&mut *queue, Slot(1), pages.filled(0..1, 0));
+        assert!(is_filled(&back.request.pages[0], 1), "what was there before is there again");
     }
 }

@@ -21,7 +21,7 @@ pub mod spec;
 mod testing;
 
 pub use error::DeviceError;
-pub use spec::{SwapKind, SwapSpec};
+pub use spec::{Discard, SwapKind, SwapSpec};
 
 use overspill_base::shared::PageBuf;
 use overspill_base::{Bytes, Slot};
@@ -93,6 +93,14 @@ pub struct DeviceInfo {
     pub reserved: Vec<Slot>,
     /// True where a seek costs: spinning disks.
     pub rotational: bool,
+    /// True where a transfer is over when `submit` returns, at the speed of memory: nothing is gained
+    /// by reading ahead.
+    pub synchronous: bool,
+    /// True if [`SwapDevice::discard`] does something.
+    pub discards: bool,
+    /// True if freed slots are to be discarded before they are used again: the user asked for it,
+    /// and the device [`discards`](Self::discards).
+    pub page_discard: bool,
     /// How it is driven and why not faster, one line each, for the user to read.
     pub notes: Vec<String>,
 }
@@ -123,6 +131,21 @@ pub trait SwapDevice: Send + Sync + Debug {
     /// What the system says to another ring or file descriptor. A device that cannot have
     /// asynchronous I/O gives a queue that completes within `submit` instead.
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError>;
+
+    /// Tells the device that nobody needs what is in `slots` slots from `first` on. What they hold is
+    /// undefined until they are written again. The slots are the caller's: no transfer of them is
+    /// under way, and nobody else uses them before the call returns. Reserved slots among them, the
+    /// header above all, are left alone. May block on the file system.
+    ///
+    /// A discarded slot loses what [`grow`](Self::grow) promised: in a file that others have filled up
+    /// the disk under, writing it fails with [`DeviceError::Full`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Discard`], and nothing is lost by it: the slots are as usable as before.
+    ///
+    /// # Panics
+    /// When the slots are not all below [`DeviceInfo::slots_max`]: what is there is not ours.
+    fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError>;
 
     /// True if `slot` is known to hold exactly the bytes of `page`, so that writing them again
     /// would change nothing. Plain devices do not know.

@@ -6,10 +6,13 @@
 //! Not here: what is chosen when nothing is written ([`SwapKind::Default`] only says so).
 //!
 //! ```text
-//! SPEC  := PLACE [ ",pri=" 0..32767 ]
-//! PLACE := "file:" PATH [ ":" SIZE ]   a file, or a directory to put one in
-//!        | "block:" PATH | "/" PATH    a block device
-//!        | "ram:" SIZE                 memory
+//! SPEC   := PLACE { "," OPTION }         each option once, in any order
+//! PLACE  := "file:" PATH [ ":" SIZE ]    a file, or a directory to put one in
+//!         | "block:" PATH | "/" PATH     a block device
+//!         | "ram:" SIZE                  memory
+//! OPTION := "pri=" 0..32767              higher is filled first
+//!         | "ssd=" ( "on" | "off" )      whether seeks are free, whatever the system says
+//!         | "discard=" ( "once" | "pages" | "both" )
 //! ```
 
 use crate::error::DeviceError;
@@ -24,6 +27,40 @@ pub struct SwapSpec {
     pub kind: SwapKind,
     /// Higher is filled first, equal ones in turns; 0..=32767. None leaves it to the order given.
     pub priority: Option<i16>,
+    /// True where a seek costs nothing, false where it does. None believes the system.
+    pub ssd: Option<bool>,
+    /// What the device is told of content that is not needed. None tells it nothing.
+    pub discard: Option<Discard>,
+}
+
+/// When a device is told that content is not needed, as swapon's option of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    /// Once, of the whole area, when it is opened.
+    Once,
+    /// Of slots that have been freed, before they are used again.
+    Pages,
+    /// Both.
+    Both,
+}
+
+impl Discard {
+    /// True if the whole area is discarded when it is opened.
+    pub fn at_open(self) -> bool {
+        self != Self::Pages
+    }
+
+    /// True if freed slots are discarded.
+    pub fn of_freed(self) -> bool {
+        self != Self::Once
+    }
+}
+
+impl From<SwapKind> for SwapSpec {
+    /// A place without options.
+    fn from(kind: SwapKind) -> Self {
+        Self { kind, ..Self::default() }
+    }
 }
 
 /// A place to swap to.
@@ -68,24 +105,58 @@ impl FromStr for SwapSpec {
 
     fn from_str(text: &str) -> Result<Self, DeviceError> {
         let bad = |reason| DeviceError::BadSpec { text: text.to_owned(), reason };
-        let (place, priority) = split_priority(text).map_err(bad)?;
-        Ok(Self { kind: parse_place(place).map_err(bad)?, priority })
+        let mut spec = Self::default();
+        let mut place = text;
+        while let Some((rest, key, value)) = last_option(place) {
+            spec.set(key, value).map_err(bad)?;
+            place = rest;
+        }
+        spec.kind = parse_place(place).map_err(bad)?;
+        Ok(spec)
     }
 }
 
-/// Takes `,pri=N` off the end. Any other `,WORD=...` there is a mistake, not part of a path.
-fn split_priority(text: &str) -> Result<(&str, Option<i16>), String> {
-    let option = text.rsplit_once(',').and_then(|(place, option)| {
-        let (key, value) = option.split_once('=').filter(|_| !option.contains('/'))?;
-        Some((place, key, value))
-    });
-    match option {
-        None => Ok((text, None)),
-        Some((place, "pri", value)) => match value.parse::<i16>() {
-            Ok(priority) if priority >= 0 => Ok((place, Some(priority))),
-            _ => Err(format!("priority `{value}` is not a number from 0 to 32767")),
-        },
-        Some((_, key, _)) => Err(format!("unknown option `{key}`; there is only pri=N")),
+/// Takes `,KEY=VALUE` off the end. With a slash in it, it is part of a path.
+fn last_option(text: &str) -> Option<(&str, &str, &str)> {
+    let (rest, option) = text.rsplit_once(',')?;
+    let (key, value) = option.split_once('=').filter(|_| !option.contains('/'))?;
+    Some((rest, key, value))
+}
+
+impl SwapSpec {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let twice = match key {
+            "pri" => self.priority.replace(priority(value)?).is_some(),
+            "ssd" => self.ssd.replace(on_or_off(value)?).is_some(),
+            "discard" => self.discard.replace(discard(value)?).is_some(),
+            _ => {
+                let known = "pri=N, ssd=on|off and discard=once|pages|both";
+                return Err(format!("unknown option `{key}`; there are {known}"));
+            }
+        };
+        if twice { Err(format!("option `{key}` is given twice; leave one out")) } else { Ok(()) }
+    }
+}
+
+fn priority(value: &str) -> Result<i16, String> {
+    let priority = value.parse().ok().filter(|&priority| priority >= 0);
+    priority.ok_or_else(|| format!("priority `{value}` is not a number from 0 to 32767"))
+}
+
+fn on_or_off(value: &str) -> Result<bool, String> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("ssd `{value}` is neither on nor off")),
+    }
+}
+
+fn discard(value: &str) -> Result<Discard, String> {
+    match value {
+        "once" => Ok(Discard::Once),
+        "pages" => Ok(Discard::Pages),
+        "both" => Ok(Discard::Both),
+        _ => Err(format!("discard `{value}` is none of once, pages and both")),
     }
 }
 
@@ -97,7 +168,7 @@ fn parse_place(place: &str) -> Result<SwapKind, String> {
         Some(("file", rest)) => parse_file(rest),
         Some(("block", path)) => Ok(SwapKind::Block { path: non_empty(path)? }),
         Some(("ram", size)) => Ok(SwapKind::Ram { size: size_of(size)? }),
-        _ => Err("write file:PATH[:SIZE], block:PATH or ram:SIZE, then ,pri=N if wanted".into()),
+        _ => Err("write file:PATH[:SIZE], block:PATH or ram:SIZE, then options as ,pri=N".into()),
     }
 }
 
@@ -141,9 +212,38 @@ mod tests {
         ];
         for (text, kind) in table {
             let spec: SwapSpec = text.parse().unwrap();
-            assert_eq!(spec, SwapSpec { kind: kind.clone(), priority: None });
+            assert_eq!(spec, SwapSpec::from(kind.clone()));
             let spec: SwapSpec = format!("{text},pri=7").parse().unwrap();
-            assert_eq!(spec, SwapSpec { kind, priority: Some(7) });
+            assert_eq!(spec, SwapSpec { kind, priority: Some(7), ..SwapSpec::default() });
+        }
+    }
+
+    #[test]
+    fn options_come_in_any_order() {
+        let table = [
+            (",ssd=on", None, Some(true), None),
+            (",ssd=off,pri=3", Some(3), Some(false), None),
+            (",pri=3,ssd=off", Some(3), Some(false), None),
+            (",discard=once", None, None, Some(Discard::Once)),
+            (",discard=pages,pri=0", Some(0), None, Some(Discard::Pages)),
+            (",ssd=on,pri=9,discard=both", Some(9), Some(true), Some(Discard::Both)),
+        ];
+        for (options, priority, ssd, discard) in table {
+            let kind = file("/a,b=c/d", Some(8192));
+            let spec: SwapSpec = format!("file:/a,b=c/d:8K{options}").parse().unwrap();
+            assert_eq!(spec, SwapSpec { kind, priority, ssd, discard }, "{options}");
+        }
+    }
+
+    #[test]
+    fn both_is_once_and_pages() {
+        let table = [
+            (Discard::Once, true, false),
+            (Discard::Pages, false, true),
+            (Discard::Both, true, true),
+        ];
+        for (discard, at_open, of_freed) in table {
+            assert_eq!((discard.at_open(), discard.of_freed()), (at_open, of_freed));
         }
     }
 
@@ -168,7 +268,11 @@ mod tests {
             ("file:/x:10Q", "bad size `10Q`"),
             ("file:/x:", "bad size ``"),
             ("ram:lots", "bad size `lots`"),
-            ("file:/x,discard=1", "unknown option `discard`"),
+            ("file:/x,trim=1", "unknown option `trim`; there are pri=N, ssd=on|off and discard="),
+            ("file:/x,discard=1", "discard `1` is none of once, pages and both"),
+            ("ram:1M,discard=", "discard `` is none of"),
+            ("ram:1M,ssd=yes", "ssd `yes` is neither on nor off"),
+            ("ram:1M,pri=1,ssd=on,pri=2", "option `pri` is given twice"),
         ];
         for (text, part) in table {
             let error = text.parse::<SwapSpec>().unwrap_err().to_string();

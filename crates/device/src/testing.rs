@@ -35,7 +35,7 @@ pub(crate) fn is_filled(page: &[u8], byte: u8) -> bool {
 /// A device in memory.
 pub(crate) fn ram(slots: u64) -> Arc<dyn SwapDevice> {
     let kind = SwapKind::Ram { size: Bytes::of_pages(slots) };
-    Arc::new(FileDevice::open(&kind, &OpenOptions::default()).unwrap())
+    Arc::new(FileDevice::open(&kind.into(), &OpenOptions::default()).unwrap())
 }
 
 pub(crate) fn write(queue: &mut dyn IoQueue, slot: Slot, pages: Vec<PageBuf>) -> Completion {

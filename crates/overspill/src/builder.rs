@@ -58,7 +58,7 @@ impl Builder {
         let specs = swaps_or_default(self.swaps)?;
         let mut swaps = Vec::with_capacity(specs.len());
         for (n, spec) in specs.iter().enumerate() {
-            let device = Arc::new(FileDevice::open(&spec.kind, &self.options)?);
+            let device = Arc::new(FileDevice::open(spec, &self.options)?);
             let tables = private_tables(&*device as &dyn SwapDevice)?;
             swaps.push(PagerSwap { device, tables, priority: priority(spec, n) });
         }

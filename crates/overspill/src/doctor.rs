@@ -117,7 +117,7 @@ fn swap_file(directory: Option<&Path>) -> Finding {
         None => SwapKind::Default,
         Some(path) => SwapKind::File { path: PathBuf::from(path), size: None },
     };
-    match FileDevice::open(&kind, &OpenOptions::default()) {
+    match FileDevice::open(&kind.into(), &OpenOptions::default()) {
         Ok(device) => {
             let info = device.info();
             let limited = info.notes.iter().any(|note| is_limit(note));

@@ -167,7 +167,7 @@ impl Supervisor {
     ) -> Result<Self, Error> {
         check_limit(memory)?;
         let specs = swaps_or_default(swaps)?;
-        let open = |spec: &SwapSpec| FileDevice::open(&spec.kind, options).map_err(Error::from);
+        let open = |spec: &SwapSpec| FileDevice::open(spec, options).map_err(Error::from);
         let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let shared =
             specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| SharedDevice {

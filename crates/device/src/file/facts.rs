@@ -3,13 +3,13 @@
 //! Owns: the readers of `/proc/swaps`, of the block queues in sysfs, of file system statistics and
 //! limits.
 //! Invariants: a fact that cannot be read is answered the way that costs least: not rotational, not
-//! in use, not in memory, unlimited.
+//! in use, not in memory, not able to discard, unlimited.
 //! Not here: what follows from the facts ([`super::open`], [`super::drive`]).
 
 use overspill_base::Bytes;
 use rustix::fs::{
-    CWD, FileType, IFlags, Mode, OFlags, Stat, fstatfs, fstatvfs, ioctl_getflags, ioctl_setflags,
-    major, minor, openat, stat,
+    CWD, FileType, IFlags, Mode, OFlags, Stat, fstat, fstatfs, fstatvfs, ioctl_getflags,
+    ioctl_setflags, major, minor, openat, readlinkat, stat,
 };
 use rustix::io::{Errno, read, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
@@ -66,19 +66,58 @@ fn unescape(mut text: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// True if the disk with device number `dev` has to seek. A partition's queue is its disk's; the
-/// made-up numbers of file systems such as btrfs and NFS have none.
+/// True if the disk with device number `dev` has to seek.
 pub(super) fn is_rotational(dev: u64) -> bool {
-    let dir = format!("/sys/dev/block/{}:{}", major(dev), minor(dev));
-    ["queue/rotational", "../queue/rotational"]
-        .iter()
-        .find_map(|queue| read_small(&Path::new(&dir).join(queue)).ok())
-        .is_some_and(|flag| flag.starts_with(b"1"))
+    queue_limit(dev, "rotational").is_some_and(|flag| flag == 1)
 }
 
-/// True if `fd` lives in memory: a memfd, or a file on tmpfs.
+/// True if the disk with device number `dev` can be told to forget.
+pub(super) fn discards(dev: u64) -> bool {
+    queue_limit(dev, "discard_max_bytes").is_some_and(|most| most > 0)
+}
+
+/// A number from the queue of a block device. A partition's queue is its disk's; the made-up numbers
+/// of file systems such as btrfs and NFS have none.
+fn queue_limit(dev: u64, name: &str) -> Option<u64> {
+    let device = sysfs(dev);
+    let text = ["queue", "../queue"]
+        .iter()
+        .find_map(|queue| read_small(&device.join(queue).join(name)).ok())?;
+    std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}
+
+fn sysfs(dev: u64) -> PathBuf {
+    format!("/sys/dev/block/{}:{}", major(dev), minor(dev)).into()
+}
+
+/// True if the block device with number `dev` is memory: a transfer is done when it is submitted.
+/// The kernel has a flag for it and shows it nowhere, so this goes by the drivers that set it: brd,
+/// zram, pmem. Device mapper and loop devices over them do not count, nor does zram that writes back
+/// to a disk.
+pub(super) fn is_memory_block(dev: u64) -> bool {
+    let Ok(device) = readlinkat(CWD, sysfs(dev), Vec::new()) else { return false };
+    let device = device.to_string_lossy();
+    let mut names = device.rsplit_once("/block/").map_or("", |(_, names)| names).split('/');
+    let disk = names.next().unwrap_or_default();
+    let backing = || read_small(&Path::new("/sys/block").join(disk).join("backing_dev"));
+    is_memory_disk(disk) && backing().map_or(true, |device| device.starts_with(b"none"))
+}
+
+/// Goes by the kernel's own names: `ram0`, `zram1`, `pmem0`, `pmem0.1s`.
+fn is_memory_disk(name: &str) -> bool {
+    let number = ["ram", "zram", "pmem"].iter().find_map(|driver| name.strip_prefix(driver));
+    number.is_some_and(|rest| {
+        let digits = rest.strip_suffix('s').filter(|_| name.starts_with('p')).unwrap_or(rest);
+        digits.starts_with(|c: char| c.is_ascii_digit())
+            && digits.chars().all(|c| c.is_ascii_digit() || c == '.')
+    })
+}
+
+/// True if `fd` lives in memory: a memfd, or a file on tmpfs. The node of a block device often is on
+/// a tmpfs, and its content is not.
 pub(super) fn is_in_memory(fd: impl AsFd) -> bool {
-    fstatfs(fd).is_ok_and(|fs| fs.f_type as u32 == TMPFS_MAGIC)
+    let regular = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    fstat(&fd).is_ok_and(regular) && fstatfs(fd).is_ok_and(|fs| fs.f_type as u32 == TMPFS_MAGIC)
 }
 
 /// How much of the file system under `fd` a swap file may take when nobody says how much.
@@ -135,6 +174,17 @@ mod tests {
         assert_eq!(swap_paths(table), [Path::new("/dev/sda2"), Path::new("/my swap\\x")]);
         assert!(swap_paths(b"Filename Type\n").is_empty());
         assert!(swap_paths(b"").is_empty());
+    }
+
+    #[test]
+    fn disks_that_are_memory_are_known_by_name() {
+        for name in ["ram0", "zram12", "pmem0", "pmem1.2", "pmem0s"] {
+            assert!(is_memory_disk(name), "{name}");
+        }
+        for name in ["", "ram", "ramdisk", "zram0p1x", "sda", "nvme0n1", "loop0", "dm-0", "zram1s"]
+        {
+            assert!(!is_memory_disk(name), "{name}");
+        }
     }
 
     #[test]

@@ -2,15 +2,16 @@
 //!
 //! Owns: an open file descriptor, what is known about the storage behind it, and the choice of how
 //! to drive it. `open` finds out what is at a path and refuses what must not be overwritten,
-//! `growth` reserves space, `drive` picks between `uring` and `positioned` I/O, and
-//! `transfer` is the bookkeeping both share.
+//! `growth` reserves space and `discard` gives it back, `drive` picks between `uring` and `positioned`
+//! I/O, and `transfer` is the bookkeeping both share. `mkswap` makes swap areas.
 //! Invariants: no data that was not meant for swap is overwritten unless the user insists. A file we
 //! create has lost its name before the first page is written, so nothing is left behind, whatever
 //! kills us. A device never shrinks.
-//! Not here: which slots are in use; discarding them.
+//! Not here: which slots are in use, and when they are discarded.
 //! Rejected: O_SYNC and fsync, because swap does not outlive its process; locks around growing,
 //! because reserving the same space twice is harmless, also when another process does it.
 
+mod discard;
 mod drive;
 mod facts;
 mod growth;
@@ -23,7 +24,7 @@ mod transfer;
 mod uring;
 
 use crate::error::{DeviceError, is_full};
-use crate::spec::SwapKind;
+use crate::spec::{Discard, SwapSpec};
 use crate::{DeviceInfo, IoQueue, SwapDevice};
 use drive::Driver;
 use growth::Growth;
@@ -57,6 +58,12 @@ pub struct Attachment {
     pub reserved: Vec<u32>,
     /// True where a seek costs.
     pub rotational: bool,
+    /// True where a transfer is over when it is submitted.
+    pub synchronous: bool,
+    /// True if content can be discarded.
+    pub discards: bool,
+    /// True if freed slots are to be discarded.
+    pub page_discard: bool,
     /// True if space is to be reserved before it is written.
     pub grows: bool,
     /// What the user should know about the storage, one line each.
@@ -89,7 +96,8 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the place `kind` names, creating what is to be created. Blocks on the file system.
+    /// Opens the place that `spec` names, creating what is to be created, and discards what is there
+    /// if the user asked for that. Blocks on the file system.
     ///
     /// # Errors
     /// * [`DeviceError::Open`] with the system's reason.
@@ -97,17 +105,38 @@ impl FileDevice {
     ///   [`NotASwapArea`](DeviceError::NotASwapArea), [`BadHeader`](DeviceError::BadHeader) or
     ///   [`Unsupported`](DeviceError::Unsupported) for what must not be swapped to.
     /// * [`DeviceError::TooSmall`] or [`DeviceError::Full`] where there is no room.
-    pub fn open(kind: &SwapKind, options: &OpenOptions) -> Result<Self, DeviceError> {
-        Self::open_with(kind, options, Features::ALL)
+    pub fn open(spec: &SwapSpec, options: &OpenOptions) -> Result<Self, DeviceError> {
+        Self::open_with(spec, options, Features::ALL)
     }
 
     fn open_with(
-        kind: &SwapKind,
+        spec: &SwapSpec,
         options: &OpenOptions,
         features: Features,
     ) -> Result<Self, DeviceError> {
-        let (fd, attachment) = open::open(kind, options, features)?;
-        Ok(Self::new(fd, attachment, features))
+        let (fd, mut attachment) = open::open(&spec.kind, options, features)?;
+        if let Some(ssd) = spec.ssd {
+            attachment.rotational = !ssd;
+        }
+        attachment.discards = discard::probe(&fd);
+        attachment.page_discard =
+            attachment.discards && spec.discard.is_some_and(Discard::of_freed);
+        if spec.discard.is_some() && !attachment.discards {
+            attachment.notes.push("it cannot discard: discard= has no effect".into());
+        }
+        let device = Self::new(fd, attachment, features);
+        let at_open = spec.discard.is_some_and(Discard::at_open) && device.info.discards;
+        Ok(if at_open { device.discarded() } else { device })
+    }
+
+    /// Discards the whole area. A refusal is for the user to know and no reason not to swap.
+    fn discarded(mut self) -> Self {
+        if let Err(error) = self.discard(Slot(0), self.info.slots_max) {
+            let note = error.to_string();
+            self.attachment.notes.push(note.clone());
+            self.info.notes.push(note);
+        }
+        self
     }
 
     /// The device another process opened, through `fd`: inherited, received, or opened for reading
@@ -131,7 +160,7 @@ impl FileDevice {
     }
 
     fn new(fd: OwnedFd, attachment: Attachment, features: Features) -> Self {
-        let (driver, how) = drive::choose(&fd, features);
+        let (driver, how) = drive::choose(&fd, attachment.synchronous, features);
         let mut notes = attachment.notes.clone();
         notes.push(how);
         let info = DeviceInfo {
@@ -139,6 +168,9 @@ impl FileDevice {
             slots_max: attachment.slots_max,
             reserved: attachment.reserved.iter().copied().map(Slot).collect(),
             rotational: attachment.rotational,
+            synchronous: attachment.synchronous,
+            discards: attachment.discards,
+            page_discard: attachment.page_discard,
             notes,
         };
         let growth = Growth::new(attachment.slots_max, attachment.grows);
@@ -168,6 +200,19 @@ impl SwapDevice for FileDevice {
                 DeviceError::Open { name, action: "reserve space in", errno }
             }
         })
+    }
+
+    fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
+        let info = &self.info;
+        let inside = u64::from(first.0) + u64::from(slots) <= u64::from(info.slots_max);
+        assert!(inside, "{slots} slots from {first} of {} with {}", info.name, info.slots_max);
+        let discarded = if info.discards {
+            discard::discard(&self.target, first, slots, &info.reserved)
+        } else {
+            Err(Errno::OPNOTSUPP)
+        };
+        let name = || info.name.clone();
+        discarded.map_err(|errno| DeviceError::Discard { name: name(), first, errno })
     }
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {

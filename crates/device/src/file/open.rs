@@ -176,7 +176,9 @@ fn block(path: &Path, force: bool) -> Opened {
         Err(reason) => return Err(DeviceError::BadHeader { name, reason }),
     };
     large_enough(&area)?;
-    Ok((fd, Attachment { rotational: facts::is_rotational(stat.st_rdev), ..area }))
+    let rotational = facts::is_rotational(stat.st_rdev);
+    let synchronous = facts::is_memory_block(stat.st_rdev);
+    Ok((fd, Attachment { rotational, synchronous, ..area }))
 }
 
 /// O_EXCL on a block device keeps out, and is kept out by, mounts, swapon, volume managers and
@@ -197,7 +199,7 @@ fn memory(size: Bytes) -> Opened {
     let refused = refused(&area.name, "set up");
     let fd = memfd_create("overspill", MemfdFlags::CLOEXEC).map_err(&refused)?;
     ftruncate(&fd, Bytes::of_pages(area.slots_max.into()).0).map_err(&refused)?;
-    Ok((fd, area))
+    Ok((fd, Attachment { synchronous: true, ..area }))
 }
 
 /// The common end of all regular files: first slots reserved, storage looked at.
@@ -205,7 +207,8 @@ fn regular(fd: OwnedFd, mut area: Attachment, features: Features) -> Opened {
     large_enough(&area)?;
     let stat = fstat(&fd).map_err(refused(&area.name, "open"))?;
     area.rotational = facts::is_rotational(stat.st_dev);
-    if facts::is_in_memory(&fd) {
+    area.synchronous = facts::is_in_memory(&fd);
+    if area.synchronous {
         area.notes.push("its file system is in memory (tmpfs): name a directory on disk".into());
     }
     let first = if features.fallocate {
@@ -242,6 +245,9 @@ fn named(name: String, size: Bytes) -> Attachment {
         slots_max: slots_in(size),
         reserved: Vec::new(),
         rotational: false,
+        synchronous: false,
+        discards: false,
+        page_discard: false,
         grows: false,
         notes: Vec::new(),
     }

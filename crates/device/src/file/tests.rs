@@ -1,5 +1,6 @@
 //! Real files, memory and, where permitted, small file systems and loop devices.
 
+mod discard;
 mod io;
 mod places;
 mod privileged;
@@ -22,15 +23,20 @@ fn sized(path: impl AsRef<Path>, slots: u32) -> SwapKind {
 }
 
 fn open(kind: &SwapKind) -> Result<FileDevice, DeviceError> {
-    FileDevice::open(kind, &OpenOptions::default())
+    FileDevice::open(&kind.clone().into(), &OpenOptions::default())
+}
+
+/// Opens what is written as after `--swap`.
+fn open_spec(text: &str) -> Result<FileDevice, DeviceError> {
+    FileDevice::open(&text.parse()?, &OpenOptions::default())
 }
 
 fn open_with(kind: &SwapKind, features: Features) -> FileDevice {
-    FileDevice::open_with(kind, &OpenOptions::default(), features).unwrap()
+    FileDevice::open_with(&kind.clone().into(), &OpenOptions::default(), features).unwrap()
 }
 
 fn insist(kind: &SwapKind) -> Result<FileDevice, DeviceError> {
-    FileDevice::open(kind, &OpenOptions { force: true, ..OpenOptions::default() })
+    FileDevice::open(&kind.clone().into(), &OpenOptions { force: true, ..OpenOptions::default() })
 }
 
 /// Every way a device is driven and its space had, each with a name for failure messages.

@@ -210,7 +210,7 @@ impl Rig {
 
 fn swap(number: u8, slots: u32, plan: Arc<FaultPlan>) -> Swap {
     let kind = SwapKind::Ram { size: Bytes::of_pages(u64::from(slots)) };
-    let ram = FileDevice::open(&kind, &OpenOptions::default()).unwrap();
+    let ram = FileDevice::open(&kind.into(), &OpenOptions::default()).unwrap();
     let slots = ram.info().slots_max;
     let tables = AreaTables::on_heap(slots, AREA, 1);
     tables.format(&ram.info().reserved);

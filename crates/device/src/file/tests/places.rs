@@ -63,7 +63,7 @@ fn files_grow_in_steps_up_to_their_limit() {
 #[test]
 fn the_default_is_a_file_limited_by_the_options_or_by_what_is_free() {
     let limited = OpenOptions { swap_size: Some(Bytes(1 << 20)), force: false };
-    let device = FileDevice::open(&SwapKind::Default, &limited).unwrap();
+    let device = FileDevice::open(&SwapKind::Default.into(), &limited).unwrap();
     assert_eq!(device.info().capacity(), Bytes(1 << 20));
     assert!(device.info().name.starts_with("swap file in /"));
 

@@ -3,9 +3,11 @@
 
 use super::*;
 use crate::SwapDevice;
+use crate::header::SwapHeader;
 use crate::testing::{Pages, is_filled, read, write};
 use overspill_base::{PAGE_SIZE, Slot};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -44,7 +46,7 @@ impl Drop for Mount {
 /// A loop device over a file of `pages` pages, detached when dropped.
 struct Loop {
     node: PathBuf,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Loop {
@@ -57,7 +59,12 @@ impl Loop {
             run(program, &[args, &[text(&path)]].concat())?;
         }
         let node = run("losetup", &["-f", "--show", text(&path)])?.into();
-        Ok(Self { node, _dir: dir })
+        Ok(Self { node, dir })
+    }
+
+    /// The file under it.
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("disk")
     }
 
     fn kind(&self) -> SwapKind {
@@ -130,6 +137,8 @@ fn a_swap_area_on_a_block_device_is_used_and_not_shared() {
     let disk = or_skip!(Loop::new(300, &["mkswap", "-q"]));
     let device = open(&disk.kind()).unwrap();
     assert_eq!((device.info().slots_max, &device.info().reserved[..]), (300, &[Slot(0)][..]));
+    let notes = &device.info().notes;
+    assert!(notes[0].starts_with("direct"), "not through the page cache: {notes:?}");
     assert_eq!(device.grow(1), Ok(300), "a block device is there from the start");
     let mut queue = device.open_queue(4).unwrap();
     let pages = Pages::new(100);
@@ -155,4 +164,103 @@ fn a_block_device_with_a_file_system_is_refused_even_if_insisted_on_while_mounte
     drop(mount);
     let device = insist(&disk.kind()).unwrap();
     assert_eq!((device.info().slots_max, &device.info().reserved[..]), (1024, &[Slot(0)][..]));
+}
+
+#[test]
+fn a_loop_device_passes_discards_on_to_its_file() {
+    let disk = or_skip!(Loop::new(300, &["mkswap", "-q"]));
+    let spec = format!("{},discard=both", text(&disk.node));
+    let stored = || fs::metadata(disk.file()).unwrap().blocks() * 512 / PAGE_SIZE as u64;
+    assert_eq!(stored(), 300);
+    let device = open_spec(&spec).unwrap();
+    if !device.info().discards {
+        return println!("skipped: {:?}", device.info().notes);
+    }
+    assert!(device.info().page_discard && !device.info().synchronous);
+    assert!(stored() < 10, "all but the header, when it was opened");
+    let mut queue = device.open_queue(1).unwrap();
+    let pages = Pages::new(100);
+    assert!(write(&mut *queue, Slot(100), pages.filled(0..100, 5)).failures.is_empty());
+    rustix::fs::fsync(&device).unwrap();
+    let before = stored();
+    device.discard(Slot(100), 50).unwrap();
+    assert_eq!(before - stored(), 50);
+    let mut byte_in = |slot| read(&mut *queue, slot, pages.filled(0..1, 9)).request.pages[0][0];
+    assert_eq!([149, 150].map(|slot| byte_in(Slot(slot))), [0, 5]);
+    drop(device);
+    let header = fs::read(disk.file()).unwrap()[..PAGE_SIZE].try_into().unwrap();
+    assert_eq!(SwapHeader::parse(&header).unwrap().last_page, 299);
+}
+
+#[test]
+fn a_file_system_that_cannot_discard_is_found_out_and_told() {
+    let mount = or_skip!(Mount::new(&["-t", "ramfs", "none"]));
+    let device = open_spec(&format!("file:{}:8M,discard=both", mount.0.path().display())).unwrap();
+    assert!(!device.info().discards && !device.info().page_discard);
+    let notes = device.info().notes.join("\n");
+    assert!(notes.contains("cannot discard: discard= has no effect"), "{notes}");
+    let error = device.discard(Slot(1), 1).unwrap_err();
+    assert!(matches!(error, DeviceError::Discard { first: Slot(1), .. }), "{error}");
+}
+
+#[test]
+fn a_punched_hole_finds_the_file_system_full_as_a_write_error() {
+    let mount = or_skip!(Mount::new(&["-t", "tmpfs", "-o", "size=256k", "none"]));
+    let device = open(&sized(mount.0.path(), 64)).unwrap();
+    assert_eq!(device.grow(64), Ok(64));
+    device.discard(Slot(32), 32).unwrap();
+    fs::write(mount.0.path().join("other"), vec![1; 32 * PAGE_SIZE]).unwrap();
+    let mut queue = device.open_queue(1).unwrap();
+    let pages = Pages::new(1);
+    let done = write(&mut *queue, Slot(40), pages.filled(0..1, 5));
+    assert!(matches!(done.failures[0].error, DeviceError::Full { .. }));
+    assert!(write(&mut *queue, Slot(31), pages.filled(0..1, 5)).failures.is_empty());
+}
+
+/// A compressed RAM disk of 8 MiB, removed when dropped.
+struct Zram(String);
+
+impl Zram {
+    fn new() -> Result<Self, String> {
+        let told = |path: String| move |error| format!("{path}: {error}");
+        let control = "/sys/class/zram-control/hot_add".to_owned();
+        let number = fs::read_to_string(&control).map_err(told(control))?;
+        let zram = Self(number.trim().to_owned());
+        let size = format!("/sys/block/zram{}/disksize", zram.0);
+        fs::write(&size, "8M").map_err(told(size))?;
+        run("mkswap", &["-q", &zram.node()])?;
+        Ok(zram)
+    }
+
+    fn node(&self) -> String {
+        format!("/dev/zram{}", self.0)
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        fs::write(format!("/sys/block/zram{}/reset", self.0), "1").unwrap();
+        fs::write("/sys/class/zram-control/hot_remove", &self.0).unwrap();
+    }
+}
+
+#[test]
+fn zram_is_synchronous_and_forgets() {
+    let disk = or_skip!(Zram::new());
+    let device = open_spec(&disk.node()).unwrap();
+    let info = device.info();
+    assert!(info.synchronous && info.discards && !info.rotational, "{info:?}");
+    assert!(info.notes[0].starts_with("direct"), "not through the page cache: {info:?}");
+    let pages_stored = || {
+        let stat = fs::read_to_string(format!("/sys/block/zram{}/mm_stat", disk.0)).unwrap();
+        stat.split_whitespace().next().unwrap().parse::<usize>().unwrap() / PAGE_SIZE
+    };
+    let mut queue = device.open_queue(1).unwrap();
+    let pages = Pages::new(64);
+    let mut buffers = pages.filled(0..64, 0);
+    buffers.iter_mut().enumerate().for_each(|(n, page)| page[n] = 1);
+    assert!(write(&mut *queue, Slot(1), buffers).failures.is_empty());
+    let before = pages_stored();
+    device.discard(Slot(0), 65).unwrap();
+    assert_eq!(before - pages_stored(), 64, "all but the header");
 }
