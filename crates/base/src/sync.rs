@@ -1,10 +1,11 @@
 //! The one place that names a lock or an atomic.
 //!
 //! Owns: the switch between the machine's own primitives and the model checker's (`--cfg loom`),
-//! and the lock classes with their contention counters.
-//! Invariants: a contended acquisition, and only that, pays for two clock readings. Nothing here
-//! poisons: a panic while a lock is held aborts the product (`panic = "abort"`), and in tests the
-//! failing test is the news.
+//! the lock classes, and what is counted per class ([`accounts`]).
+//! Invariants: a contended acquisition always pays for two clock readings; an uncontended one only
+//! between [`count_locks`]`(true)` and `(false)`, and its release one more. Nothing here poisons: a
+//! panic while a lock is held aborts the product (`panic = "abort"`), and in tests the failing test
+//! is the news.
 //! Not here: the page lock (a bit in a frame's flags, see the engine's `frames`).
 //! Rejected: `parking_lot`, whose contended path keeps thread-local state. In the preload object
 //! that state may sit in memory we page ourselves; std's futex mutex touches none.
@@ -35,12 +36,17 @@ pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Order
 // Nothing here relies on the order of reference counts, so models use the real thing too.
 pub use std::sync::Arc;
 
+mod accounts;
+pub use accounts::{LockStats, count_locks, lock_table};
+
+use accounts::Hold;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 /// What a lock protects. Contention is counted per class, the form in which the kernel's own
 /// results were published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
+#[repr(u8)]
 pub enum LockClass {
     /// Memory calls against fork.
     ForkGate,
@@ -92,20 +98,6 @@ impl LockClass {
     ];
 }
 
-/// How often a class of locks made somebody wait, since the process started.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Contention {
-    /// Acquisitions that found the lock held.
-    pub contended: u64,
-    /// Nanoseconds waited in all of them.
-    pub wait_ns: u64,
-}
-
-/// Reads the counters of `class`. Never blocks.
-pub fn contention(class: LockClass) -> Contention {
-    native::contention(class)
-}
-
 /// A mutual-exclusion lock with a class.
 ///
 /// Blocks in `lock` until the holder lets go; not reentrant.
@@ -114,8 +106,44 @@ pub struct Mutex<T> {
     inner: native::Inner<T>,
 }
 
-/// The right to touch what a [`Mutex`] protects.
-pub type MutexGuard<'a, T> = native::Guard<'a, T>;
+/// The right to touch what a [`Mutex`] protects. Dropping it ends the hold and lets go.
+#[must_use = "the lock is let go at once"]
+pub struct MutexGuard<'a, T> {
+    // Before `inner`, so that the hold ends while the lock is still held: whoever is woken by the
+    // release may take this CPU, and that would look like a long hold.
+    hold: Hold,
+    inner: native::Guard<'a, T>,
+}
+
+impl<'a, T> MutexGuard<'a, T> {
+    /// Ends the hold, for somebody who is about to sleep on it.
+    fn suspend(self) -> (LockClass, native::Guard<'a, T>) {
+        let Self { hold, inner } = self;
+        (hold.class(), inner)
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
 
 impl<T> Mutex<T> {
     /// A lock of `class` around `value`.
@@ -135,12 +163,15 @@ impl<T> Mutex<T> {
     /// Takes the lock if nobody holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        native::try_lock(&self.inner)
+        let inner = native::try_lock(&self.inner)?;
+        Some(MutexGuard { hold: Hold::begin(self.class), inner })
     }
 
     #[cold]
     fn lock_contended(&self) -> MutexGuard<'_, T> {
-        native::lock_timed(self.class, &self.inner)
+        let wait = accounts::Wait::begin(self.class);
+        let inner = native::lock(&self.inner);
+        MutexGuard { hold: wait.end(), inner }
     }
 }
 
@@ -166,14 +197,19 @@ impl Condvar {
         Self::default()
     }
 
-    /// Gives the lock back and sleeps until notified; wakes spuriously like any other.
+    /// Gives the lock back and sleeps until notified; wakes spuriously like any other. The time
+    /// asleep is no hold, and taking the lock again is an acquisition.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.0.wait(guard).unwrap_or_else(|e| e.into_inner())
+        let (class, inner) = guard.suspend();
+        let inner = self.0.wait(inner).unwrap_or_else(|e| e.into_inner());
+        MutexGuard { hold: Hold::begin(class), inner }
     }
 
     /// As [`wait`](Self::wait), for at most `limit`.
     pub fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
-        self.0.wait_timeout(guard, limit).unwrap_or_else(|e| e.into_inner()).0
+        let (class, inner) = guard.suspend();
+        let inner = self.0.wait_timeout(inner, limit).unwrap_or_else(|e| e.into_inner()).0;
+        MutexGuard { hold: Hold::begin(class), inner }
     }
 
     /// Wakes every sleeper.
@@ -184,30 +220,13 @@ impl Condvar {
 
 #[cfg(not(loom))]
 mod native {
-    use super::{Contention, LockClass};
-    use crate::clock;
     use std::sync::TryLockError;
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     pub(super) type Inner<T> = std::sync::Mutex<T>;
     pub(super) type Guard<'a, T> = std::sync::MutexGuard<'a, T>;
     pub(super) type Cond = std::sync::Condvar;
 
-    #[derive(Default)]
-    struct Cell {
-        contended: AtomicU64,
-        wait_ns: AtomicU64,
-    }
-
-    static CELLS: [Cell; LockClass::ALL.len()] =
-        [const { Cell { contended: AtomicU64::new(0), wait_ns: AtomicU64::new(0) } };
-            LockClass::ALL.len()];
-
-    pub(super) fn contention(class: LockClass) -> Contention {
-        let cell = &CELLS[class as usize];
-        Contention { contended: cell.contended.load(Relaxed), wait_ns: cell.wait_ns.load(Relaxed) }
-    }
-
+    #[inline]
     pub(super) fn try_lock<T>(inner: &Inner<T>) -> Option<Guard<'_, T>> {
         match inner.try_lock() {
             Ok(guard) => Some(guard),
@@ -216,57 +235,22 @@ mod native {
         }
     }
 
-    pub(super) fn lock_timed<T>(class: LockClass, inner: &Inner<T>) -> Guard<'_, T> {
-        let start_ns = clock::now_ns();
-        let guard = inner.lock().unwrap_or_else(|e| e.into_inner());
-        let cell = &CELLS[class as usize];
-        cell.contended.fetch_add(1, Relaxed);
-        cell.wait_ns.fetch_add(clock::now_ns() - start_ns, Relaxed);
-        guard
+    pub(super) fn lock<T>(inner: &Inner<T>) -> Guard<'_, T> {
+        inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
 #[cfg(loom)]
 mod native {
-    use super::{Contention, LockClass};
-
     pub(super) type Inner<T> = loom::sync::Mutex<T>;
     pub(super) type Guard<'a, T> = loom::sync::MutexGuard<'a, T>;
     pub(super) type Cond = loom::sync::Condvar;
-
-    pub(super) fn contention(_: LockClass) -> Contention {
-        Contention::default()
-    }
 
     pub(super) fn try_lock<T>(inner: &Inner<T>) -> Option<Guard<'_, T>> {
         inner.try_lock().ok()
     }
 
-    pub(super) fn lock_timed<T>(_: LockClass, inner: &Inner<T>) -> Guard<'_, T> {
+    pub(super) fn lock<T>(inner: &Inner<T>) -> Guard<'_, T> {
         inner.lock().unwrap_or_else(|e| e.into_inner())
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_contended_acquisitions_are_counted() {
-        let lock = Mutex::new(LockClass::Control, 0);
-        let before = contention(LockClass::Control).contended;
-        *lock.lock() += 1;
-        assert_eq!(contention(LockClass::Control).contended, before);
-
-        std::thread::scope(|s| {
-            let held = lock.lock();
-            let waiter = s.spawn(|| *lock.lock() += 1);
-            std::thread::sleep(Duration::from_millis(20));
-            drop(held);
-            waiter.join().unwrap();
-        });
-        let after = contention(LockClass::Control);
-        assert_eq!(after.contended, before + 1);
-        assert!(after.wait_ns > 0);
     }
 }
