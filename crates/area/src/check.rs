@@ -1,56 +1,119 @@
 //! The equations of [`crate::types`], as a check.
 
-use crate::lists::ListKind;
-use crate::types::SwapArea;
+use crate::clusters::ListAllocator;
+use crate::lists::{ClusterLists, ListKind};
+use crate::scan::{Scan, ScanAllocator};
+use crate::types::{Finder, Shared, SwapArea};
 use overspill_base::Slot;
 use overspill_base::sync::Ordering::Relaxed;
 
 impl SwapArea {
-    /// Verifies every counter of the clusters this process owns. Call at quiescence.
+    /// Verifies every counter of this process's state. Call at quiescence.
     ///
     /// # Errors
     /// The first equation that does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        for cluster in 0..self.owners.len() as u32 {
-            if self.owners[cluster as usize].load(Relaxed) == self.member().owner_word() {
-                self.check_cluster(cluster)?;
-            }
+        match &self.finder {
+            Finder::Lists(lists) => lists.check(&self.shared)?,
+            Finder::Scan(scan) => scan.check(&self.shared)?,
         }
-        self.check_lists()
+        if self.shared.is_shared() { Ok(()) } else { self.check_used() }
     }
 
-    fn check_cluster(&self, cluster: u32) -> Result<(), String> {
-        let state = self.cluster(cluster).lock();
-        let first = cluster * self.config.tuning.cluster_slots;
-        let used = (first..first + self.config.tuning.cluster_slots)
-            .filter(|&slot| self.slots.in_use(Slot(slot)))
-            .count() as u32;
-        let unseen = self.returned[cluster as usize].load(Relaxed);
-        if state.used != used && unseen == 0 {
-            return Err(format!("cluster {cluster}: counts {} used, has {used}", state.used));
+    /// Killed processes may leave the sum too high; so it is exact in areas of one process only.
+    fn check_used(&self) -> Result<(), String> {
+        let map = &self.shared.slots;
+        let held = (0..map.len() as u32).filter(|&n| map.holders(Slot(n)).is_some_and(|h| h > 0));
+        let (held, used) = (held.count() as u32, self.used_slots());
+        ensure(held == used, || format!("counts {used} slots used, has {held}"))
+    }
+
+    /// Slots in use below the capacity: held, cached or reserved. Counts them one by one.
+    pub fn count_used_slots(&self) -> usize {
+        let end = self.capacity_slots();
+        (0..end).filter(|&slot| self.shared.slots.in_use(Slot(slot))).count()
+    }
+}
+
+impl ListAllocator {
+    fn check(&self, area: &Shared) -> Result<(), String> {
+        let ours = |cluster: &u32| {
+            area.owners[*cluster as usize].load(Relaxed) == area.member().owner_word()
+        };
+        for cluster in (0..area.owners.len() as u32).filter(ours) {
+            self.check_cluster(area, cluster)?;
         }
+        check_lists(&self.lists.lock(), |cluster| self.cluster(cluster).lock().list)
+    }
+
+    fn check_cluster(&self, area: &Shared, cluster: u32) -> Result<(), String> {
+        let state = self.cluster(cluster).lock();
+        let used = area.count_used(cluster);
+        let unseen = area.returned[cluster as usize].load(Relaxed);
+        ensure(state.used == used || unseen > 0, || {
+            format!("cluster {cluster}: counts {} used, has {used}", state.used)
+        })?;
+        let size = area.tuning().cluster_slots;
         let fits = match state.list {
             ListKind::Current => true,
-            ListKind::Free => state.used == 0,
-            ListKind::Nonfull => state.used > 0 && state.used < self.config.tuning.cluster_slots,
-            ListKind::None => state.used == self.config.tuning.cluster_slots,
+            ListKind::Free | ListKind::Discard => state.used == 0,
+            ListKind::Nonfull(order) | ListKind::Frag(order) => {
+                state.used > 0 && state.used < size && order == state.order
+            }
+            ListKind::Full => state.used == size,
+            ListKind::None => false,
         };
-        fits.then_some(()).ok_or(format!("cluster {cluster}: {state:?} is on the wrong list"))
+        ensure(fits, || format!("cluster {cluster}: {state:?} is on the wrong list"))
     }
+}
 
-    fn check_lists(&self) -> Result<(), String> {
-        for kind in [ListKind::Free, ListKind::Nonfull] {
-            let members: Vec<u32> = self.lists.lock().iter(kind).collect();
-            if members.len() != self.lists.lock().len(kind) {
-                return Err(format!("{kind:?} list: wrong length"));
-            }
-            for cluster in members {
-                let says = self.cluster(cluster).lock().list;
-                if says != kind {
-                    return Err(format!("cluster {cluster}: on {kind:?}, says {says:?}"));
-                }
-            }
+impl ScanAllocator {
+    fn check(&self, area: &Shared) -> Result<(), String> {
+        let scan = self.lock();
+        let free = |slot: &u32| !area.slots.in_use(Slot(*slot));
+        let mut free_slots = 0;
+        for slot in (0..area.capacity_slots()).filter(free) {
+            free_slots += 1;
+            ensure((scan.lowest..=scan.highest).contains(&slot), || {
+                format!("slot {slot} is free outside {}..={}", scan.lowest, scan.highest)
+            })?;
         }
-        Ok(())
+        ensure(free_slots == scan.free, || format!("counts {} free, has {free_slots}", scan.free))?;
+        ensure(scan.free > 0 || scan.highest == 0, || "full, but not bounded so".into())?;
+        for cluster in 0..scan.clusters.len() as u32 {
+            scan.check_cluster(area, cluster)?;
+        }
+        check_lists(&scan.lists, |cluster| scan.clusters[cluster as usize].list)
     }
+}
+
+impl Scan {
+    fn check_cluster(&self, area: &Shared, cluster: u32) -> Result<(), String> {
+        let state = self.clusters[cluster as usize];
+        let used = area.count_used(cluster);
+        let fits = match state.list {
+            ListKind::Discard => state.used == 0 && used == area.tuning().cluster_slots,
+            ListKind::Free => state.used == 0 && used == 0,
+            ListKind::None => state.used == used && (used > 0 || area.config.rotational),
+            _ => state.used == used,
+        };
+        ensure(fits, || format!("cluster {cluster}: {state:?}, but {used} slots are used"))
+    }
+}
+
+/// Every listed cluster knows that it is.
+fn check_lists(lists: &ClusterLists, says: impl Fn(u32) -> ListKind) -> Result<(), String> {
+    for kind in ListKind::listed() {
+        let members: Vec<u32> = lists.iter(kind).collect();
+        ensure(members.len() == lists.len(kind), || format!("{kind:?} list: wrong length"))?;
+        for cluster in members {
+            let says = says(cluster);
+            ensure(says == kind, || format!("cluster {cluster}: on {kind:?}, says {says:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
 }

@@ -1,21 +1,51 @@
-//! An area's cluster lists: free and nonfull, linked by index.
+//! Cluster lists, linked by index.
 //!
-//! Owns: the links. A cluster is on at most one list and its `Cluster::list` says which
-//! (`SwapArea::check`). Full clusters are on none: freeing revives them.
-//! Not here: the decision which list a cluster belongs on (`alloc`).
+//! Owns: the links. A cluster is on at most one list, and its [`ListKind`], kept with the cluster's
+//! other state, says which (checked by `SwapArea::check`).
+//! Not here: the decision which list a cluster belongs on.
+
+/// Folio sizes a cluster can be kept for: 1 page to 512.
+pub(crate) const ORDERS: usize = 10;
 
 /// The list a cluster is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum ListKind {
-    /// Full, or not ours.
+    /// On none: not ours, being discarded, or never listed.
     #[default]
     None,
-    /// Taken off the lists by one CPU, which allocates from it.
+    /// On none: one CPU allocates from it.
     Current,
     /// No slot used.
     Free,
-    /// Some slots used, some free.
-    Nonfull,
+    /// Kept for folios of this order, and a slot was freed since it was last looked through.
+    Nonfull(u8),
+    /// Kept for folios of this order, and had no room for one when it was last looked through.
+    Frag(u8),
+    /// Every slot used.
+    Full,
+    /// No slot used, and to be discarded before it is free.
+    Discard,
+}
+
+impl ListKind {
+    const COUNT: usize = 3 + 2 * ORDERS;
+
+    fn index(self) -> Option<usize> {
+        match self {
+            ListKind::None | ListKind::Current => None,
+            ListKind::Free => Some(0),
+            ListKind::Full => Some(1),
+            ListKind::Discard => Some(2),
+            ListKind::Nonfull(order) => Some(3 + usize::from(order)),
+            ListKind::Frag(order) => Some(3 + ORDERS + usize::from(order)),
+        }
+    }
+
+    /// Every kind that has a list.
+    pub(crate) fn listed() -> impl Iterator<Item = ListKind> {
+        let orders = (0..ORDERS as u8).flat_map(|o| [ListKind::Nonfull(o), ListKind::Frag(o)]);
+        [ListKind::Free, ListKind::Full, ListKind::Discard].into_iter().chain(orders)
+    }
 }
 
 const NIL: u32 = u32::MAX;
@@ -26,47 +56,37 @@ struct Link {
     next: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Head {
     first: u32,
     last: u32,
     len: usize,
 }
 
-/// Both lists of one area.
-#[derive(Debug, Default)]
+/// All lists of one area.
+#[derive(Debug)]
 pub(crate) struct ClusterLists {
     /// As long as the highest cluster ever listed asks.
     links: Vec<Link>,
-    free: Head,
-    nonfull: Head,
-    /// Where the search for an unowned cluster goes on.
-    pub(crate) adopt_next: u32,
+    heads: [Head; ListKind::COUNT],
 }
 
-impl Default for Head {
+impl Default for ClusterLists {
     fn default() -> Self {
-        Self { first: NIL, last: NIL, len: 0 }
+        let empty = Head { first: NIL, last: NIL, len: 0 };
+        Self { links: Vec::new(), heads: [empty; ListKind::COUNT] }
     }
 }
 
 impl ClusterLists {
     /// Clusters on a list.
     pub(crate) fn len(&self, kind: ListKind) -> usize {
-        match kind {
-            ListKind::Free => self.free.len,
-            ListKind::Nonfull => self.nonfull.len,
-            ListKind::None | ListKind::Current => 0,
-        }
+        kind.index().map_or(0, |index| self.heads[index].len)
     }
 
     /// The cluster longest on `kind`.
     pub(crate) fn first(&self, kind: ListKind) -> Option<u32> {
-        let first = match kind {
-            ListKind::Free => self.free.first,
-            ListKind::Nonfull => self.nonfull.first,
-            ListKind::None | ListKind::Current => NIL,
-        };
+        let first = self.heads[kind.index()?].first;
         (first != NIL).then_some(first)
     }
 
@@ -76,17 +96,10 @@ impl ClusterLists {
         self.append(cluster, to);
     }
 
-    fn head(&mut self, kind: ListKind) -> Option<&mut Head> {
-        match kind {
-            ListKind::Free => Some(&mut self.free),
-            ListKind::Nonfull => Some(&mut self.nonfull),
-            ListKind::None | ListKind::Current => None,
-        }
-    }
-
     fn unlink(&mut self, cluster: u32, kind: ListKind) {
-        let Some(&Link { prev, next }) = self.links.get(cluster as usize) else { return };
-        let Some(head) = self.head(kind) else { return };
+        let Some(index) = kind.index() else { return };
+        let Link { prev, next } = self.links[cluster as usize];
+        let head = &mut self.heads[index];
         head.len -= 1;
         if prev == NIL {
             head.first = next;
@@ -103,7 +116,8 @@ impl ClusterLists {
     }
 
     fn append(&mut self, cluster: u32, kind: ListKind) {
-        let Some(head) = self.head(kind) else { return };
+        let Some(index) = kind.index() else { return };
+        let head = &mut self.heads[index];
         let last = std::mem::replace(&mut head.last, cluster);
         head.len += 1;
         if last == NIL {
@@ -126,5 +140,74 @@ impl ClusterLists {
             at = (next != NIL).then_some(next);
             Some(cluster)
         })
+    }
+}
+
+/// The order in which fresh clusters are used: column by column of a table with one trunk per row, so
+/// that neighbours in it are a trunk apart and CPUs that take one each do not meet in one trunk
+/// (Linux 4.11).
+#[derive(Clone, Debug)]
+pub(crate) struct FreshOrder {
+    clusters: std::ops::Range<u32>,
+    columns: u32,
+    first_row: u32,
+    rows: u32,
+}
+
+impl FreshOrder {
+    /// The order of `clusters`, `per_trunk` of which make a row.
+    pub(crate) fn new(clusters: std::ops::Range<u32>, per_trunk: u32) -> Self {
+        let columns = per_trunk.min(clusters.end).max(1);
+        let first_row = clusters.start / columns;
+        let rows = clusters.end.div_ceil(columns) - first_row;
+        Self { clusters, columns, first_row, rows }
+    }
+
+    /// Places in the table, some of which may be empty.
+    pub(crate) fn len(&self) -> u32 {
+        self.rows * self.columns
+    }
+
+    /// The cluster at a place.
+    pub(crate) fn cluster(&self, place: u32) -> Option<u32> {
+        let (column, row) = (place / self.rows, place % self.rows + self.first_row);
+        let cluster = row * self.columns + column;
+        self.clusters.contains(&cluster).then_some(cluster)
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.len()).filter_map(|place| self.cluster(place))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_on_a_fresh_list_are_a_trunk_apart() {
+        // Ten clusters, four to a trunk: rows 0-3, 4-7, 8-9.
+        let order = |clusters, per_trunk| -> Vec<u32> {
+            FreshOrder::new(clusters, per_trunk).iter().collect()
+        };
+        assert_eq!(order(0..10, 4), [0, 4, 8, 1, 5, 9, 2, 6, 3, 7]);
+        assert_eq!(order(6..10, 4), [8, 9, 6, 7]);
+        assert_eq!(order(0..3, u32::MAX), [0, 1, 2]);
+        assert_eq!(order(0..0, 4), []);
+    }
+
+    #[test]
+    fn a_cluster_moves_between_lists() {
+        let mut lists = ClusterLists::default();
+        for cluster in [3, 1, 2] {
+            lists.relink(cluster, ListKind::None, ListKind::Free);
+        }
+        lists.relink(1, ListKind::Free, ListKind::Nonfull(9));
+        assert_eq!(lists.iter(ListKind::Free).collect::<Vec<_>>(), [3, 2]);
+        assert_eq!(lists.first(ListKind::Nonfull(9)), Some(1));
+        lists.relink(3, ListKind::Free, ListKind::None);
+        lists.relink(2, ListKind::Free, ListKind::Current);
+        assert_eq!((lists.len(ListKind::Free), lists.first(ListKind::Free)), (0, None));
     }
 }

@@ -1,105 +1,385 @@
-//! All swap areas of one pager: priorities, and round robin among equals.
+//! All swap areas of one pager.
 //!
-//! Owns: the order in which areas are asked. Higher priority first; areas of equal priority take
-//! turns, one batch each (Linux requeues an area behind its equals at every call).
-//! Not here: growing an area (the engine asks its device).
+//! Owns: the order in which areas are asked, and the slot caches in front of them. Higher priority
+//! first; areas of equal priority take turns, one visit each (Linux requeues an area behind its
+//! equals at every call). Areas can be added at any time; a number once used stays used, so an entry
+//! never names another area than it did.
+//! Not here: growing, discarding, giving up copies ([`Supply`] asks the engine).
 
-use crate::types::{AreaNo, SwapArea, SwapEntry};
+use crate::slot_cache::SlotCaches;
+use crate::tuning::AreaTuning;
+use crate::types::{AreaConfig, AreaNo, Finder, SwapArea, SwapEntry};
 use overspill_base::Slot;
-use overspill_base::sync::AtomicUsize;
-use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{LockClass, Mutex};
+use std::sync::OnceLock;
+
+/// What an allocation asks of the areas' user when slots run short. No lock of this crate is held
+/// meanwhile.
+pub trait Supply {
+    /// Makes `area` larger, or finds slots that others left behind in it. True if it is worth
+    /// asking again.
+    fn grow(&self, area: &SwapArea) -> bool;
+
+    /// Frees `entry`, which is only a copy of a mapped page, with
+    /// [`free_now`](SwapAreas::free_now). False if it is in use again.
+    fn give_up(&self, entry: SwapEntry) -> bool;
+
+    /// Discards what waits for it in an area. True if that was anything.
+    fn discard(&self, area: AreaNo) -> bool;
+}
+
+/// Nothing to be had: what there is has to do.
+impl Supply for () {
+    fn grow(&self, _: &SwapArea) -> bool {
+        false
+    }
+
+    fn give_up(&self, _: SwapEntry) -> bool {
+        false
+    }
+
+    fn discard(&self, _: AreaNo) -> bool {
+        false
+    }
+}
+
+/// Every number an area can have is in use, or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at most {} swap areas can be used by one pager in its life", AreaNo::MAX)]
+pub struct TooManyAreas;
 
 /// The areas by number, and their order of use.
 #[derive(Debug)]
 pub struct SwapAreas {
-    areas: Vec<SwapArea>,
-    /// Groups of equal priority, highest first.
-    groups: Vec<Group>,
+    areas: Box<[OnceLock<SwapArea>]>,
+    /// Areas to allocate from, best first.
+    order: Mutex<Vec<Place>>,
+    caches: SlotCaches,
+    tuning: AreaTuning,
 }
 
-#[derive(Debug)]
-struct Group {
-    members: Vec<usize>,
-    turn: AtomicUsize,
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    priority: i16,
+    area: AreaNo,
 }
 
 impl SwapAreas {
-    /// Areas with their priorities; area `n` must be numbered `n`.
-    pub fn new(areas: Vec<(SwapArea, i16)>) -> Self {
-        assert!(areas.len() <= AreaNo::MAX, "an entry names at most {} areas", AreaNo::MAX);
-        assert!(areas.iter().enumerate().all(|(n, (area, _))| area.number.0 as usize == n));
-        let mut order: Vec<usize> = (0..areas.len()).collect();
-        order.sort_by_key(|&n| std::cmp::Reverse(areas[n].1));
-        let groups = order
-            .chunk_by(|&a, &b| areas[a].1 == areas[b].1)
-            .map(|equals| Group { members: equals.to_vec(), turn: AtomicUsize::new(0) })
-            .collect();
-        Self { areas: areas.into_iter().map(|(area, _)| area).collect(), groups }
+    /// No areas yet. The switches that concern several areas, and the CPUs, are `config`'s.
+    pub fn new(config: AreaConfig) -> Self {
+        Self {
+            areas: (0..AreaNo::MAX).map(|_| OnceLock::new()).collect(),
+            order: Mutex::new(LockClass::AreaOrder, Vec::new()),
+            caches: SlotCaches::new(config.cpus, config.tuning.slot_batch),
+            tuning: config.tuning,
+        }
+    }
+
+    /// The number the next area must have.
+    ///
+    /// # Errors
+    /// [`TooManyAreas`].
+    pub fn next_number(&self) -> Result<AreaNo, TooManyAreas> {
+        let unused = self.areas.iter().position(|area| area.get().is_none());
+        unused.map(|number| AreaNo(number as u8)).ok_or(TooManyAreas)
+    }
+
+    /// Adds an area, to be used by `priority`.
+    ///
+    /// # Panics
+    /// When its number is taken: see [`next_number`](Self::next_number).
+    pub fn add(&self, area: SwapArea, priority: i16) {
+        let number = area.number();
+        let fresh = self.areas[number.0 as usize].set(area).is_ok();
+        assert!(fresh, "swap area number {} is taken", number.0);
+        self.enqueue(number, priority);
+    }
+
+    /// Lets an area be allocated from, after the others of its priority.
+    pub fn enqueue(&self, area: AreaNo, priority: i16) {
+        let mut order = self.order.lock();
+        let behind = order.partition_point(|place| place.priority >= priority);
+        order.insert(behind, Place { priority, area });
+    }
+
+    /// Stops allocation from an area: when it returns nothing more is claimed there, what sat in
+    /// caches is back in its clusters, and no CPU has a cluster of it. A call that had claimed slots
+    /// before may still cache them: [`drain`](Self::drain) until
+    /// [`used_slots`](SwapArea::used_slots) says that all are back. `None` if it was stopped already.
+    pub fn dequeue(&self, number: AreaNo) -> Option<i16> {
+        let priority = {
+            let mut order = self.order.lock();
+            let at = order.iter().position(|place| place.area == number)?;
+            order.remove(at).priority
+        };
+        self.get(number).close();
+        self.drain();
+        Some(priority)
     }
 
     /// The area called `number`.
+    ///
+    /// # Panics
+    /// When there never was one.
     pub fn get(&self, number: AreaNo) -> &SwapArea {
-        &self.areas[number.0 as usize]
+        self.areas[number.0 as usize].get().expect("entries name areas that were added")
     }
 
-    /// Every area, by number.
+    /// Every area there ever was, by number.
     pub fn iter(&self) -> impl Iterator<Item = &SwapArea> {
-        self.areas.iter()
+        self.areas.iter().filter_map(OnceLock::get)
     }
 
-    /// Appends up to `want` entries to `out`, from the best area that has room; returns how many.
-    /// An area without room is offered to `grow`, and asked again if that returns true.
+    /// Appends up to `want` entries to `out`; returns how many. Fewer means that nothing more is to
+    /// be had, also not with the help of `supply`.
     pub fn alloc(
         &self,
         cpu: usize,
         want: usize,
+        supply: &dyn Supply,
         out: &mut Vec<SwapEntry>,
-        mut grow: impl FnMut(&SwapArea) -> bool,
     ) -> usize {
-        let mut slots = Vec::with_capacity(want);
-        for area in self.in_turn().filter(|area| area.is_writable()) {
-            let start = slots.len();
-            area.alloc(cpu, want - start, &mut slots);
-            while slots.len() < want && grow(area) {
-                area.alloc(cpu, want - slots.len(), &mut slots);
+        let start = out.len();
+        self.adapt_cache();
+        loop {
+            let missing = want - (out.len() - start);
+            if missing == 0 {
+                return want;
             }
-            out.extend(slots[start..].iter().map(|&slot| SwapEntry::new(area.number, slot)));
-            if slots.len() == want {
+            let cached =
+                if self.caches.is_active() { self.caches.pop(cpu, missing, out) } else { 0 };
+            if cached == 0 && !self.visit(cpu, missing, supply, out) {
                 break;
             }
         }
-        slots.len()
+        // What other CPUs hide may be all there is, or what is in memory as well.
+        self.drain();
+        loop {
+            let missing = want - (out.len() - start);
+            let more = missing > 0
+                && (self.visit(cpu, missing, supply, out) || self.give_up_copies(missing, supply));
+            if !more {
+                return out.len() - start;
+            }
+        }
     }
 
-    /// Frees `entry` with the next batch of its area.
-    pub fn free(&self, cpu: usize, entry: SwapEntry) {
-        self.get(entry.area()).free(cpu, entry.slot());
+    /// Frees slots that are only copies, in whatever cluster; true if there were any.
+    fn give_up_copies(&self, want: usize, supply: &dyn Supply) -> bool {
+        let writable = self.iter().filter(|area| area.is_writable());
+        let copies = writable.flat_map(SwapArea::copies);
+        copies.filter(|&entry| supply.give_up(entry)).take(want).count() > 0
     }
 
-    /// The areas in the order the next allocation should ask them.
-    fn in_turn(&self) -> impl Iterator<Item = &SwapArea> {
-        self.groups.iter().flat_map(move |group| {
-            let turn = group.turn.fetch_add(1, Relaxed);
-            let n = group.members.len();
-            (0..n).map(move |i| &self.areas[group.members[(turn + i) % n]])
+    /// One round through the areas, until one of them gives something. True if one did.
+    fn visit(
+        &self,
+        cpu: usize,
+        missing: usize,
+        supply: &dyn Supply,
+        out: &mut Vec<SwapEntry>,
+    ) -> bool {
+        let batch = self.tuning.slot_batch;
+        let goal = if self.caches.is_active() { batch } else { missing.min(batch) };
+        let mut slots = Vec::with_capacity(goal);
+        let (order, areas) = self.in_turn();
+        for &number in &order[..areas] {
+            let area = self.get(number);
+            while area.alloc(cpu, goal, supply, &mut slots) == 0 {
+                if !supply.grow(area) {
+                    break;
+                }
+            }
+            if !slots.is_empty() {
+                self.hand_out(cpu, number, &slots, missing, out);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Gives the caller what it asked for and caches the rest.
+    fn hand_out(
+        &self,
+        cpu: usize,
+        area: AreaNo,
+        slots: &[Slot],
+        missing: usize,
+        out: &mut Vec<SwapEntry>,
+    ) {
+        let mut entries = slots.iter().map(|&slot| SwapEntry::new(area, slot));
+        out.extend(entries.by_ref().take(missing));
+        let mut rest: Vec<SwapEntry> = entries.collect();
+        if !rest.is_empty() {
+            self.caches.push(cpu, &mut rest);
+            self.release(&rest);
+        }
+    }
+
+    /// An entry for a folio of `1 << order` pages: the first of that many slots, aligned to their
+    /// number, in one cluster. `None` when no area has such a place at hand; allocate single
+    /// slots then. Never blocks.
+    pub fn alloc_folio(&self, cpu: usize, order: u8) -> Option<SwapEntry> {
+        let (numbers, areas) = self.in_turn();
+        numbers[..areas].iter().find_map(|&number| {
+            let slot = self.get(number).alloc_folio(cpu, order)?;
+            Some(SwapEntry::new(number, slot))
         })
+    }
+
+    /// The areas in the order this allocation should ask them; the first goes behind its equals.
+    fn in_turn(&self) -> ([AreaNo; AreaNo::MAX], usize) {
+        let mut numbers = [AreaNo(0); AreaNo::MAX];
+        let mut order = self.order.lock();
+        for (number, place) in numbers.iter_mut().zip(order.iter()) {
+            *number = place.area;
+        }
+        let equals = order.iter().take_while(|place| place.priority == order[0].priority).count();
+        order[..equals].rotate_left(equals.min(1));
+        (numbers, order.len())
+    }
+
+    /// Frees `entry`, with the next batch of its CPU.
+    ///
+    /// # Panics
+    /// At the flush, when it was not in use.
+    pub fn free(&self, cpu: usize, entry: SwapEntry) {
+        let batch = self.tuning.free_batch;
+        if batch == 1 || self.tuning.slot_cache && !self.caches.is_active() {
+            return self.free_now(entry);
+        }
+        self.caches.free(cpu, entry, batch, |freed| self.release(freed));
+    }
+
+    /// Frees `entry` so that the next allocation can have it.
+    pub fn free_now(&self, entry: SwapEntry) {
+        self.get(entry.area()).free(&[entry.slot()]);
+    }
+
+    /// Returns sorted entries to their areas, each area's together.
+    fn release(&self, entries: &[SwapEntry]) {
+        for run in entries.chunk_by(|a, b| a.area() == b.area()) {
+            let slots: Vec<Slot> = run.iter().map(|entry| entry.slot()).collect();
+            self.get(run[0].area()).free(&slots);
+        }
+    }
+
+    /// Returns every cached and freed slot of a CPU to its cluster: the CPU goes away.
+    pub fn drain_cpu(&self, cpu: usize) {
+        self.release(&self.caches.drain_cpu(cpu));
+    }
+
+    /// As [`drain_cpu`](Self::drain_cpu), for all, and lets go of their clusters. Needed before
+    /// another process looks (fork), before swapoff, and when an allocation finds nothing.
+    pub fn drain(&self) {
+        (0..self.caches.cpus()).for_each(|cpu| self.drain_cpu(cpu));
+        self.iter().for_each(SwapArea::retire_all);
+    }
+
+    /// Slots that can still be handed out, once all devices have grown to the full.
+    fn free_slots(&self) -> u64 {
+        self.iter().filter(|area| area.is_writable()).map(|area| u64::from(area.free_slots())).sum()
+    }
+
+    fn adapt_cache(&self) {
+        let fits = self.tuning.slot_cache && !self.iter().any(SwapArea::is_rotational);
+        if fits && self.caches.adapt(self.free_slots()) {
+            (0..self.caches.cpus()).for_each(|cpu| self.drain_cpu(cpu));
+        }
     }
 }
 
 impl SwapArea {
-    /// Its number among the areas.
-    pub fn number(&self) -> AreaNo {
-        self.number
+    /// Appends up to `want` slots to `out`. None means that there is none, also not with the help of
+    /// `supply`, unless it grows.
+    pub fn alloc(
+        &self,
+        cpu: usize,
+        want: usize,
+        supply: &dyn Supply,
+        out: &mut Vec<Slot>,
+    ) -> usize {
+        if !self.is_writable() {
+            return 0;
+        }
+        match &self.finder {
+            Finder::Lists(lists) => self.alloc_from_lists(lists, cpu, want, supply, out),
+            Finder::Scan(scan) => scan.alloc(&self.shared, self.number, cpu, want, supply, out),
+        }
     }
 
-    /// The slot words, for whoever keeps tags in them.
-    pub fn slot_map(&self) -> crate::SlotMap {
-        self.slots.clone()
+    fn alloc_folio(&self, cpu: usize, order: u8) -> Option<Slot> {
+        let fits = 1 << order <= self.shared.tuning().cluster_slots;
+        match &self.finder {
+            Finder::Lists(lists) if fits => lists.alloc_folio(&self.shared, cpu, order),
+            _ => None,
+        }
     }
 
-    /// Slots in use below the capacity: held, cached or reserved. Counts them one by one.
-    pub fn count_used_slots(&self) -> usize {
-        let end = (self.capacity_slots() as usize).min(self.slots.len());
-        (0..end).filter(|&slot| self.slots.in_use(Slot(slot as u32))).count()
+    /// Frees this process's hold of `slots`, which the caller has sorted.
+    ///
+    /// # Panics
+    /// When one was not in use.
+    pub fn free(&self, slots: &[Slot]) {
+        match &self.finder {
+            Finder::Lists(lists) => lists.free(&self.shared, slots),
+            Finder::Scan(scan) => scan.free(&self.shared, slots),
+        }
+    }
+
+    /// Tells that slots below `slots` may be used now. Never shrinks.
+    pub fn set_capacity_slots(&self, slots: u32) {
+        let (before, after) = self.shared.raise_capacity(slots);
+        if let Finder::Scan(scan) = &self.finder
+            && after > before
+        {
+            scan.grow(&self.shared, before, after);
+        }
+    }
+
+    /// Hands out no more slots: a write failed. Slots in use stay valid.
+    pub fn avoid(&self) {
+        self.shared.set_writable(false);
+    }
+
+    /// Hands out slots again.
+    pub fn open(&self) {
+        self.shared.set_writable(true);
+    }
+
+    /// As [`avoid`](Self::avoid), and returns when no allocation that had begun before is under way.
+    fn close(&self) {
+        self.avoid();
+        match &self.finder {
+            Finder::Lists(lists) => lists.known_clusters().for_each(|c| drop(c.lock())),
+            Finder::Scan(scan) => drop(scan.lock()),
+        }
+    }
+
+    fn retire_all(&self) {
+        match &self.finder {
+            Finder::Lists(lists) => lists.retire_all(&self.shared),
+            Finder::Scan(scan) => scan.retire_all(&self.shared),
+        }
+    }
+
+    /// A cluster whose slots the device should forget, nobody's until
+    /// [`discarded`](Self::discarded); its first slot and their number.
+    pub fn take_discard(&self) -> Option<(Slot, u32)> {
+        let cluster = match &self.finder {
+            Finder::Lists(lists) => lists.take_discard(),
+            Finder::Scan(scan) => scan.take_discard(),
+        };
+        let size = self.shared.tuning().cluster_slots;
+        cluster.map(|cluster| (Slot(cluster * size), size))
+    }
+
+    /// Ends what [`take_discard`](Self::take_discard) began; `first` is the slot it returned.
+    pub fn discarded(&self, first: Slot) {
+        let cluster = self.shared.cluster_of(first);
+        match &self.finder {
+            Finder::Lists(lists) => lists.discarded(cluster),
+            Finder::Scan(scan) => scan.discarded(&self.shared, cluster),
+        }
     }
 }

@@ -1,43 +1,77 @@
-//! One word per slot: how many processes hold it, and a tag its user attaches.
+//! One word per slot: how many processes hold it, whether only the swap cache does, and a tag its
+//! user attaches.
 //!
-//! Owns: the packing. The tag is the page's checksum in the product; here it is 56 opaque bits that
-//! vanish when the slot becomes free, so that no page can be checked against its slot's previous
-//! owner.
+//! Owns: the packing, and which lock an access takes. The tag is the page's checksum in the product;
+//! here it is 55 opaque bits that vanish when the slot becomes free, so that no page can be checked
+//! against its slot's previous owner.
 //!
 //! ```text
-//! bits 0..8   count   0 free · 1..=254 holders · 255 reserved
-//! bits 8..64  tag     0 none
+//! bits 0..8   count        0 free · 1..=254 holders · 255 reserved
+//! bit  8      CACHE_ONLY   its page is mapped: the slot is a copy that may be given up
+//! bits 9..64  tag          0 none
 //!
-//! free --claim--> 1 --hold--> n --drop_hold--> n-1 ... 1 --drop_hold--> free (tag cleared)
-//! free --reserve--> reserved (for good)
+//! free --claim--> 1 --hold--> n --drop_hold--> n-1 ... 1 --drop_hold--> free (all bits cleared)
+//! free --reserve--> reserved --unreserve--> free
 //! ```
 //!
 //! Orderings: `drop_hold` releases and `claim` acquires the word, so whoever re-uses a slot has seen
-//! everything its last holder did with it. Tags are written and read by holders only.
+//! everything its last holder did with it. The other bits are written and read by holders only.
+//!
+//! A word is an atomic, so cluster lists need no lock for it. The scanning allocator takes the one
+//! that Linux had: the area's before 4.11, the cluster's after.
 
+use crate::scan::Scan;
 use crate::types::TooManyHolders;
 use overspill_base::Slot;
 use overspill_base::shared::Table;
-use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex, MutexGuard};
 
-/// Bits of the count, below the tag.
-pub const COUNT_BITS: u32 = 8;
-const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+const COUNT_MASK: u64 = (1 << 8) - 1;
 const RESERVED: u64 = COUNT_MASK;
+const CACHE_ONLY: u64 = 1 << 8;
+const TAG_SHIFT: u32 = 9;
+/// Bits of a tag.
+pub const TAG_BITS: u32 = 64 - TAG_SHIFT;
 /// Most processes that can hold one slot.
 pub(crate) const HOLDERS_MAX: u64 = RESERVED - 1;
+
+/// Which lock protects a slot's word.
+#[derive(Debug)]
+pub(crate) enum WordLocks {
+    /// None: the word is an atomic.
+    Atomic,
+    /// A lock per cluster of `1 << shift` slots.
+    Clusters { locks: Vec<Mutex<()>>, shift: u32 },
+    /// The area's own.
+    Area(Arc<Mutex<Scan>>),
+}
+
+impl WordLocks {
+    pub(crate) fn clusters(count: usize, cluster_slots: u32) -> Self {
+        let locks = (0..count).map(|_| Mutex::new(LockClass::Cluster, ())).collect();
+        Self::Clusters { locks, shift: cluster_slots.ilog2() }
+    }
+}
+
+/// A word's lock, held.
+#[expect(dead_code, reason = "held for their drop")]
+enum WordGuard<'a> {
+    None,
+    Cluster(MutexGuard<'a, ()>),
+    Area(MutexGuard<'a, Scan>),
+}
 
 /// The words of one area's slots. Clones share them.
 #[derive(Clone, Debug)]
 pub struct SlotMap {
     words: Table<AtomicU64>,
+    locks: Arc<WordLocks>,
 }
 
 impl SlotMap {
-    /// The map in `words`.
-    pub fn new(words: Table<AtomicU64>) -> Self {
-        Self { words }
+    pub(crate) fn new(words: Table<AtomicU64>, locks: WordLocks) -> Self {
+        Self { words, locks: Arc::new(locks) }
     }
 
     /// Slots there are, reserved ones included.
@@ -48,6 +82,24 @@ impl SlotMap {
     /// True for a map without slots.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
+    }
+
+    fn lock(&self, slot: Slot) -> WordGuard<'_> {
+        match &*self.locks {
+            WordLocks::Atomic => WordGuard::None,
+            WordLocks::Clusters { locks, shift } => {
+                WordGuard::Cluster(locks[slot.index() >> shift].lock())
+            }
+            WordLocks::Area(area) => WordGuard::Area(area.lock()),
+        }
+    }
+
+    /// As [`lock`](Self::lock), for whoever holds the area's lock already.
+    fn lock_within_area(&self, slot: Slot) -> WordGuard<'_> {
+        match &*self.locks {
+            WordLocks::Area(_) => WordGuard::None,
+            _ => self.lock(slot),
+        }
     }
 
     /// Processes that hold `slot`; 0 when it is free, `None` when it is reserved.
@@ -67,13 +119,14 @@ impl SlotMap {
     /// Takes a free slot. False if it is not free.
     #[inline]
     pub(crate) fn claim(&self, slot: Slot) -> bool {
+        let _word = self.lock_within_area(slot);
         self.words[slot.index()].compare_exchange(0, 1, AcqRel, Relaxed).is_ok()
     }
 
     /// Adds a holder to a slot the caller holds.
     pub(crate) fn hold(&self, slot: Slot) -> Result<(), TooManyHolders> {
         let word = &self.words[slot.index()];
-        let full = |w: u64| (w & COUNT_MASK < HOLDERS_MAX).then_some(w + 1);
+        let full = |w: u64| (w & COUNT_MASK < HOLDERS_MAX).then_some((w + 1) & !CACHE_ONLY);
         word.fetch_update(AcqRel, Relaxed, full).map(drop).map_err(|_| TooManyHolders)
     }
 
@@ -82,6 +135,7 @@ impl SlotMap {
     /// # Panics
     /// When nobody holds it: the slot would be freed twice.
     pub(crate) fn drop_hold(&self, slot: Slot) -> bool {
+        let _word = self.lock_within_area(slot);
         let fewer = |w: u64| match w & COUNT_MASK {
             0 | RESERVED => None,
             1 => Some(0),
@@ -96,16 +150,40 @@ impl SlotMap {
         self.words[slot.index()].store(RESERVED, Relaxed);
     }
 
+    /// Makes a slot free that was reserved while its cluster was discarded.
+    pub(crate) fn unreserve(&self, slot: Slot) {
+        self.words[slot.index()].store(0, Relaxed);
+    }
+
+    /// Notes, about a slot the caller holds, whether it is only a copy of a mapped page.
+    pub fn set_cache_only(&self, slot: Slot, cache_only: bool) {
+        let _word = self.lock(slot);
+        let word = &self.words[slot.index()];
+        if cache_only {
+            word.fetch_or(CACHE_ONLY, Relaxed);
+        } else {
+            word.fetch_and(!CACHE_ONLY, Relaxed);
+        }
+    }
+
+    /// True if giving up the copy would free the slot. A hint.
+    #[inline]
+    pub(crate) fn is_cache_only(&self, slot: Slot) -> bool {
+        self.words[slot.index()].load(Relaxed) & (CACHE_ONLY | COUNT_MASK) == CACHE_ONLY | 1
+    }
+
     /// The tag of a slot the caller holds; 0 if none was set since it was allocated.
     #[inline]
     pub fn tag(&self, slot: Slot) -> u64 {
-        self.words[slot.index()].load(Relaxed) >> COUNT_BITS
+        let _word = self.lock(slot);
+        self.words[slot.index()].load(Relaxed) >> TAG_SHIFT
     }
 
-    /// Sets the tag, 56 bits, of a slot the caller holds.
+    /// Sets the tag, [`TAG_BITS`] wide, of a slot the caller holds.
     pub fn set_tag(&self, slot: Slot, tag: u64) {
+        let _word = self.lock(slot);
         let word = &self.words[slot.index()];
-        let tagged = |w: u64| Some((w & COUNT_MASK) | tag << COUNT_BITS);
+        let tagged = |w: u64| Some((w & ((1 << TAG_SHIFT) - 1)) | tag << TAG_SHIFT);
         word.fetch_update(AcqRel, Relaxed, tagged).expect("the closure never refuses");
     }
 }
@@ -115,7 +193,7 @@ mod tests {
     use super::*;
 
     fn map() -> SlotMap {
-        SlotMap::new(Table::on_heap(4, || AtomicU64::new(0)))
+        SlotMap::new(Table::on_heap(4, || AtomicU64::new(0)), WordLocks::Atomic)
     }
 
     #[test]
@@ -128,6 +206,18 @@ mod tests {
         assert_eq!((map.holders(Slot(1)), map.tag(Slot(1))), (Some(1), 0xabc));
         assert!(map.drop_hold(Slot(1)));
         assert_eq!((map.holders(Slot(1)), map.tag(Slot(1))), (Some(0), 0));
+    }
+
+    #[test]
+    fn a_copy_shared_with_another_process_cannot_be_given_up() {
+        let map = map();
+        map.claim(Slot(0));
+        map.set_tag(Slot(0), (1 << TAG_BITS) - 1);
+        map.set_cache_only(Slot(0), true);
+        assert!(map.is_cache_only(Slot(0)));
+        map.hold(Slot(0)).unwrap();
+        assert!(!map.is_cache_only(Slot(0)));
+        assert_eq!(map.tag(Slot(0)), (1 << TAG_BITS) - 1);
     }
 
     #[test]

@@ -3,26 +3,36 @@
 //! ```text
 //! slot     word = 0                      free
 //!          count in 1..=HOLDERS_MAX      held by that many processes, or parked in one slot cache
-//!          count = RESERVED              header, bad, or past the end; never handed out
-//! cluster  used  = slots of it whose word is not 0, once `returned` has been looked at
-//!          used == 0            <=>  on the free list, or some CPU's current cluster
-//!          used == cluster size <=>  on no list (full)
-//!          otherwise                 on the nonfull list, or some CPU's current cluster
-//! area     slots held + parked + reserved + free == clusters * cluster size
+//!          count = RESERVED              header, bad, past the end, or being discarded
+//! area     used + reserved + free == capacity, when nobody allocates or frees; a killed process may
+//!          leave `used` too high by one batch, never too low
+//! ```
+//! Cluster lists (per process, for the clusters it owns):
+//! ```text
+//! cluster  used = slots of it whose word is not 0, once `returned` has been looked at
+//!          used == 0             <=>  Free, or Discard, or some CPU's current cluster
+//!          used == cluster size  <=>  Full, or some CPU's current cluster
+//!          otherwise                  Nonfull, Frag, or some CPU's current cluster
+//! ```
+//! Scan (one process):
+//! ```text
+//! cluster  used == 0  <=>  Free, or Discard, or some CPU's current cluster
+//! bounds   lowest <= every free slot <= highest; no slot is free  =>  highest == 0
 //! ```
 //!
 //! A *member* is a process that uses the area. A cluster has at most one owner among the members,
 //! who alone allocates from it; everybody may free. So no lock is ever shared between processes,
 //! and a member killed at any point leaves nothing locked: at worst one slot stays held.
 
-use crate::lists::{ClusterLists, ListKind};
-use crate::slot_map::SlotMap;
+use crate::clusters::ListAllocator;
+use crate::scan::ScanAllocator;
+use crate::slot_map::{SlotMap, WordLocks};
 use crate::tree::MemberNo;
-use crate::tuning::AreaTuning;
+use crate::tuning::{Allocator, AreaTuning};
 use overspill_base::Slot;
 use overspill_base::shared::Table;
-use overspill_base::sync::{AtomicBool, AtomicU32, AtomicU64, LockClass, Mutex};
-use std::sync::OnceLock;
+use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use overspill_base::sync::{AtomicBool, AtomicU32, AtomicU64};
 
 /// Which swap area, of at most [`AreaNo::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -125,72 +135,35 @@ pub struct AreaTables {
     pub owners: Table<AtomicU32>,
     /// Per cluster: slots freed by members that do not own it, since its owner last looked.
     pub returned: Table<AtomicU32>,
-    /// One word: slots the device has grown to.
-    pub capacity: Table<AtomicU32>,
+    /// Sums over the area, [`AreaTables::COUNTERS`] of them.
+    pub counters: Table<AtomicU32>,
     /// Per member: a bit per slot it holds. Empty when there is one member only.
     pub holds: Vec<Table<AtomicU64>>,
 }
 
-/// One swap area as one process sees it.
-#[derive(Debug)]
-pub struct SwapArea {
-    pub(crate) number: AreaNo,
-    pub(crate) config: AreaConfig,
-    pub(crate) slots_max: u32,
-    /// Shared by all members.
-    pub(crate) slots: SlotMap,
-    pub(crate) owners: Table<AtomicU32>,
-    pub(crate) returned: Table<AtomicU32>,
-    pub(crate) capacity: Table<AtomicU32>,
-    pub(crate) holds: Vec<Table<AtomicU64>>,
-    /// This process; changes once, in a forked child.
-    pub(crate) member: AtomicU32,
-    /// In groups made when first needed: an area may grow far beyond what it ever holds.
-    clusters: Vec<OnceLock<Box<[Mutex<Cluster>]>>>,
-    pub(crate) lists: Mutex<ClusterLists>,
-    pub(crate) cpus: Vec<CpuSlots>,
-    /// Cleared after a write error: allocate elsewhere (WRITEOK in Linux).
-    pub(crate) writable: AtomicBool,
-}
-
-/// What this process knows of a cluster. Meaningful while it owns the cluster.
-#[derive(Debug, Default)]
-pub(crate) struct Cluster {
-    /// Slots not free.
-    pub(crate) used: u32,
-    /// Which list it is on; the links are in [`ClusterLists`].
-    pub(crate) list: ListKind,
-}
-
-/// A CPU's slots on their way in and out.
-#[derive(Debug)]
-pub(crate) struct CpuSlots {
-    pub(crate) cache: Mutex<SlotCache>,
-    /// Freed slots, not handed out again before the flush, so that clusters can become empty.
-    pub(crate) freed: Mutex<Vec<Slot>>,
-}
-
-/// Slots allocated ahead of need, and where the next ones come from.
-#[derive(Debug, Default)]
-pub(crate) struct SlotCache {
-    /// Ready to hand out, last first; each counts one holder, this process.
-    pub(crate) ready: Vec<Slot>,
-    /// The cluster this CPU allocates from, and the offset in it to look at next.
-    pub(crate) current: Option<(u32, u32)>,
-}
+/// Index in [`AreaTables::counters`]: slots the device has grown to.
+const CAPACITY: usize = 0;
+/// Slots handed out, cached ones included.
+const USED: usize = 1;
+/// Slots that are never handed out.
+const RESERVED: usize = 2;
 
 impl AreaTables {
+    /// Words of [`counters`](Self::counters).
+    pub const COUNTERS: usize = 3;
+
     /// Tables for one process alone, on the heap (tests, models).
     pub fn on_heap(slots: u32, config: AreaConfig, members: usize) -> Self {
-        let clusters = slots.div_ceil(config.tuning.cluster_slots) as usize;
-        let words = clusters * config.tuning.cluster_slots as usize;
+        let cluster_slots = config.tuning.cluster_slots;
+        let clusters = slots.div_ceil(cluster_slots) as usize;
+        let words = clusters * cluster_slots as usize;
         let bits = move || Table::on_heap(words.div_ceil(64), || AtomicU64::new(0));
         Self {
             slots_max: slots,
             slots: Table::on_heap(words, || AtomicU64::new(0)),
             owners: Table::on_heap(clusters, || AtomicU32::new(0)),
             returned: Table::on_heap(clusters, || AtomicU32::new(0)),
-            capacity: Table::on_heap(1, || AtomicU32::new(0)),
+            counters: Table::on_heap(Self::COUNTERS, || AtomicU32::new(0)),
             holds: if members > 1 { (0..members).map(|_| bits()).collect() } else { Vec::new() },
         }
     }
@@ -198,58 +171,215 @@ impl AreaTables {
     /// Marks `reserved`, and what lies past `slots_max`, as never to be used. Once, by whoever made
     /// the tables, before any member joins.
     pub fn format(&self, reserved: &[Slot]) {
-        let map = SlotMap::new(self.slots.clone());
-        for &slot in reserved {
+        let map = SlotMap::new(self.slots.clone(), WordLocks::Atomic);
+        let past_end = (self.slots_max..self.slots.len() as u32).map(Slot);
+        for slot in reserved.iter().copied().chain(past_end) {
+            let fresh = !map.in_use(slot);
             map.reserve(slot);
-        }
-        for slot in self.slots_max as usize..self.slots.len() {
-            map.reserve(Slot(slot as u32));
+            self.counters[RESERVED].fetch_add(u32::from(fresh), Relaxed);
         }
     }
+}
+
+/// One swap area as one process sees it.
+#[derive(Debug)]
+pub struct SwapArea {
+    pub(crate) number: AreaNo,
+    pub(crate) shared: Shared,
+    pub(crate) finder: Finder,
+}
+
+/// How free slots are found.
+#[derive(Debug)]
+pub(crate) enum Finder {
+    Lists(Box<ListAllocator>),
+    Scan(ScanAllocator),
+}
+
+/// What every way of finding slots works on, and other processes see.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: AreaConfig,
+    pub(crate) slots: SlotMap,
+    pub(crate) owners: Table<AtomicU32>,
+    pub(crate) returned: Table<AtomicU32>,
+    counters: Table<AtomicU32>,
+    slots_max: u32,
+    pub(crate) holds: Vec<Table<AtomicU64>>,
+    /// This process; changes once, in a forked child.
+    pub(crate) member: AtomicU32,
+    /// Cleared after a write error and by swapoff: allocate elsewhere (WRITEOK in Linux).
+    writable: AtomicBool,
 }
 
 impl SwapArea {
     /// Joins the area in `tables` as `member`, owning no cluster yet.
+    ///
+    /// # Panics
+    /// When the tuning contradicts itself, or scans an area that processes share.
     pub fn new(number: AreaNo, tables: AreaTables, config: AreaConfig, member: MemberNo) -> Self {
-        assert!(config.tuning.cluster_slots.is_power_of_two() && config.tuning.slot_batch > 0);
-        let clusters = tables.owners.len();
-        Self {
-            number,
+        let AreaTuning { cluster_slots, trunk_slots, slot_batch, free_batch, .. } = config.tuning;
+        assert!(cluster_slots.is_power_of_two() && trunk_slots.is_power_of_two());
+        assert!(cluster_slots <= trunk_slots && slot_batch > 0 && free_batch > 0);
+        let (finder, locks) = match config.tuning.allocator {
+            Allocator::Lists => (
+                Finder::Lists(Box::new(ListAllocator::new(config, tables.owners.len()))),
+                WordLocks::Atomic,
+            ),
+            Allocator::Scan => {
+                assert!(tables.holds.is_empty(), "only cluster lists are shared by processes");
+                let scan = ScanAllocator::new(config, u64::from(number.0));
+                let locks = scan.word_locks(&config, tables.owners.len());
+                (Finder::Scan(scan), locks)
+            }
+        };
+        let shared = Shared {
             config,
-            slots_max: tables.slots_max,
-            slots: SlotMap::new(tables.slots),
+            slots: SlotMap::new(tables.slots, locks),
             owners: tables.owners,
             returned: tables.returned,
-            capacity: tables.capacity,
+            counters: tables.counters,
+            slots_max: tables.slots_max,
             holds: tables.holds,
             member: AtomicU32::new(member.0),
-            clusters: (0..clusters.div_ceil(GROUP)).map(|_| OnceLock::new()).collect(),
-            lists: Mutex::new(LockClass::ClusterLists, ClusterLists::default()),
-            cpus: (0..config.cpus).map(|_| CpuSlots::new(config.tuning.free_batch)).collect(),
             writable: AtomicBool::new(true),
-        }
+        };
+        Self { number, shared, finder }
     }
 
-    pub(crate) fn cluster(&self, cluster: u32) -> &Mutex<Cluster> {
-        let (group, within) = (cluster as usize / GROUP, cluster as usize % GROUP);
-        let fresh = || Mutex::new(LockClass::Cluster, Cluster::default());
-        &self.clusters[group].get_or_init(|| (0..GROUP).map(|_| fresh()).collect())[within]
+    /// Its number among the areas.
+    pub fn number(&self) -> AreaNo {
+        self.number
     }
 
-    /// The clusters this process has ever looked at.
-    pub(crate) fn known_clusters(&self) -> impl Iterator<Item = &Mutex<Cluster>> {
-        self.clusters.iter().filter_map(OnceLock::get).flatten()
+    /// The slot words, for whoever keeps tags in them.
+    pub fn slot_map(&self) -> SlotMap {
+        self.shared.slots.clone()
+    }
+
+    /// False after a write error or during swapoff.
+    pub fn is_writable(&self) -> bool {
+        self.shared.is_writable()
+    }
+
+    /// Slots the device has grown to.
+    pub fn capacity_slots(&self) -> u32 {
+        self.shared.capacity_slots()
+    }
+
+    /// Slots handed out, those parked in caches included.
+    pub fn used_slots(&self) -> u32 {
+        self.shared.used_slots()
+    }
+
+    /// Slots that can be handed out once the device has grown to the full.
+    pub fn free_slots(&self) -> u32 {
+        self.shared.usable_slots().saturating_sub(self.used_slots())
+    }
+
+    /// True when more than half of what the area can ever hold is used (`vm_swap_full` in Linux):
+    /// then slots that are only copies are given up.
+    pub fn is_half_full(&self) -> bool {
+        self.shared.is_half_full()
+    }
+
+    /// Slots that are only copies of mapped pages.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = SwapEntry> + '_ {
+        let slots = (0..self.capacity_slots()).map(Slot);
+        let copies = slots.filter(|&slot| self.shared.slots.is_cache_only(slot));
+        copies.map(|slot| SwapEntry::new(self.number, slot))
+    }
+
+    /// True where a seek costs.
+    pub fn is_rotational(&self) -> bool {
+        self.shared.config.rotational
     }
 }
 
-/// Clusters whose bookkeeping is made together.
-const GROUP: usize = 64;
+impl Shared {
+    pub(crate) fn tuning(&self) -> &AreaTuning {
+        &self.config.tuning
+    }
 
-impl CpuSlots {
-    fn new(batch_slots: usize) -> Self {
-        Self {
-            cache: Mutex::new(LockClass::SlotCache, SlotCache::default()),
-            freed: Mutex::new(LockClass::SlotCache, Vec::with_capacity(batch_slots)),
+    pub(crate) fn cluster_of(&self, slot: Slot) -> u32 {
+        slot.0 / self.config.tuning.cluster_slots
+    }
+
+    /// Clusters in a trunk; all of them where only order counts.
+    pub(crate) fn clusters_per_trunk(&self) -> u32 {
+        let AreaTuning { cluster_slots, trunk_slots, .. } = self.config.tuning;
+        if self.config.rotational { u32::MAX } else { trunk_slots / cluster_slots }
+    }
+
+    /// The slots of a cluster.
+    pub(crate) fn slots_of(&self, cluster: u32) -> impl DoubleEndedIterator<Item = Slot> + use<> {
+        let size = self.config.tuning.cluster_slots;
+        (cluster * size..(cluster + 1) * size).map(Slot)
+    }
+
+    /// Slots of a cluster whose word is not 0, counted.
+    pub(crate) fn count_used(&self, cluster: u32) -> u32 {
+        self.slots_of(cluster).filter(|&slot| self.slots.in_use(slot)).count() as u32
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable.load(Acquire)
+    }
+
+    /// Release: an allocator that took a cluster's lock after the clearing thread let go of it sees
+    /// the area closed.
+    pub(crate) fn set_writable(&self, writable: bool) {
+        self.writable.store(writable, overspill_base::sync::Ordering::Release);
+    }
+
+    pub(crate) fn capacity_slots(&self) -> u32 {
+        self.counters[CAPACITY].load(Acquire)
+    }
+
+    /// Raises the capacity to `slots`. A cluster becomes usable when all of it is; what the last one
+    /// has past the end is reserved, so it counts as whole. Returns the capacity before and after.
+    pub(crate) fn raise_capacity(&self, slots: u32) -> (u32, u32) {
+        let whole = if slots >= self.slots_max { self.slots.len() as u32 } else { slots };
+        let before = self.counters[CAPACITY].fetch_max(whole, AcqRel);
+        (before, before.max(whole))
+    }
+
+    fn used_slots(&self) -> u32 {
+        self.counters[USED].load(Relaxed)
+    }
+
+    pub(crate) fn is_half_full(&self) -> bool {
+        u64::from(self.used_slots()) * 2 > u64::from(self.usable_slots())
+    }
+
+    fn usable_slots(&self) -> u32 {
+        (self.slots.len() as u32).saturating_sub(self.counters[RESERVED].load(Relaxed))
+    }
+
+    /// Counts slots as used before they are claimed, so that a process killed in between leaves the
+    /// sum too high rather than wrapped around.
+    pub(crate) fn add_used(&self, slots: usize) {
+        self.counters[USED].fetch_add(slots as u32, Relaxed);
+    }
+
+    pub(crate) fn sub_used(&self, slots: usize) {
+        if slots > 0 {
+            self.counters[USED].fetch_sub(slots as u32, Relaxed);
         }
+    }
+
+    /// Takes a free slot for this process. False if it is not free.
+    pub(crate) fn claim(&self, slot: Slot) -> bool {
+        let claimed = self.slots.claim(slot);
+        if claimed {
+            self.note_hold(slot);
+        }
+        claimed
+    }
+
+    /// Ends this process's hold; true if the slot is free now.
+    pub(crate) fn drop_hold(&self, slot: Slot) -> bool {
+        self.forget_hold(slot);
+        self.slots.drop_hold(slot)
     }
 }

@@ -1,97 +1,152 @@
-//! Model-checked interleavings of the slot cache. Run with `RUSTFLAGS="--cfg loom"`.
+//! Model-checked interleavings of allocation. Run with `RUSTFLAGS="--cfg loom"`.
 #![cfg(loom)]
 
-use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
-use overspill_base::Slot;
+use overspill_area::{
+    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea, SwapAreas, SwapEntry,
+};
 use overspill_base::sync::Arc;
 
-const CONFIG: AreaConfig = AreaConfig {
-    tuning: AreaTuning {
+/// Two slots in one cluster, for two CPUs without caches.
+fn small(preset: Preset) -> AreaConfig {
+    let tuning = AreaTuning {
         cluster_slots: 2,
+        trunk_slots: 2,
         slot_batch: 1,
         free_batch: 1,
-        ..AreaTuning::of(Preset::Modern)
-    },
-    cpus: 2,
-    rotational: false,
-    discard: false,
-};
-
-fn model(test: impl Fn() + Sync + Send + 'static) {
-    // Two preemptions reach every pair of critical sections here; three take minutes, not seconds.
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(test);
+        slot_cache: false,
+        ..AreaTuning::of(preset)
+    };
+    AreaConfig { tuning, cpus: 2, rotational: false, discard: false }
 }
 
-fn area(members: usize) -> (AreaTables, SwapArea) {
-    let tables = AreaTables::on_heap(2, CONFIG, members);
-    let area = SwapArea::new(AreaNo(0), tables.clone(), CONFIG, MemberNo(0));
-    area.set_capacity_slots(2);
-    (tables, area)
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    // Three preemptions reach every pair of critical sections here.
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    let explored = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = explored.clone();
+    builder.check(move || {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        test();
+    });
+    let explored = explored.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(explored > 1, "only {explored} interleavings: is anything under the model checker?");
+    println!("{explored} interleavings");
+}
+
+fn join(tables: &AreaTables, config: AreaConfig, member: u32) -> SwapAreas {
+    let area = SwapArea::new(AreaNo(0), tables.clone(), config, MemberNo(member));
+    area.set_capacity_slots(tables.slots_max);
+    let areas = SwapAreas::new(config);
+    areas.add(area, 0);
+    areas
+}
+
+fn alone(config: AreaConfig, slots: u32) -> Arc<SwapAreas> {
+    Arc::new(join(&AreaTables::on_heap(slots, config, 1), config, 0))
+}
+
+/// Allocates up to `want` entries on a thread of its own.
+fn spawn_alloc(
+    areas: &Arc<SwapAreas>,
+    cpu: usize,
+    want: usize,
+) -> loom::thread::JoinHandle<Vec<SwapEntry>> {
+    let areas = areas.clone();
+    loom::thread::spawn(move || alloc(&areas, cpu, want))
+}
+
+fn alloc(areas: &SwapAreas, cpu: usize, want: usize) -> Vec<SwapEntry> {
+    let mut got = Vec::new();
+    areas.alloc(cpu, want, &(), &mut got);
+    got
+}
+
+fn check(areas: &SwapAreas, used: usize) {
+    areas.drain();
+    areas.get(AreaNo(0)).check().unwrap();
+    assert_eq!(areas.get(AreaNo(0)).used_slots() as usize, used);
 }
 
 #[test]
 fn refill_against_free() {
-    model(|| {
-        let (_, area) = area(1);
-        let area = Arc::new(area);
-        let mut mine = Vec::new();
-        area.alloc(0, 1, &mut mine);
-        let other = {
-            let area = area.clone();
-            loom::thread::spawn(move || {
-                let mut got = Vec::new();
-                area.alloc(1, 1, &mut got);
-                got
-            })
-        };
-        area.free(0, mine[0]);
-        let theirs = other.join().unwrap();
-        // There is a second slot, so the other CPU always gets one, whoever wins.
-        assert_eq!(theirs.len(), 1);
-        area.drain();
-        area.check().unwrap();
-        assert_eq!(area.count_used_slots(), 1);
-    });
+    for preset in [Preset::Modern, Preset::Linux5_8] {
+        model(move || {
+            let areas = alone(small(preset), 2);
+            let mine = alloc(&areas, 0, 1);
+            let other = spawn_alloc(&areas, 1, 1);
+            areas.free(0, mine[0]);
+            // There is a second slot, so the other CPU always gets one, whoever wins.
+            assert_eq!(other.join().unwrap().len(), 1);
+            check(&areas, 1);
+        });
+    }
 }
 
 #[test]
 fn two_refills_never_share_a_slot() {
+    for preset in [Preset::Modern, Preset::Linux4_8, Preset::Linux5_8] {
+        model(move || {
+            let areas = alone(small(preset), 2);
+            let other = spawn_alloc(&areas, 1, 1);
+            let mine = alloc(&areas, 0, 1);
+            let theirs = other.join().unwrap();
+            assert!(mine.iter().all(|entry| !theirs.contains(entry)));
+            assert_eq!(mine.len() + theirs.len(), 2);
+        });
+    }
+}
+
+/// The slot cache of one CPU used by two threads, and drained by one of them (E5, E45).
+#[test]
+fn a_drain_against_an_allocation_from_the_cache() {
     model(|| {
-        let (_, area) = area(1);
-        let area = Arc::new(area);
-        let other = {
-            let area = area.clone();
-            loom::thread::spawn(move || {
-                let mut got = Vec::new();
-                area.alloc(1, 1, &mut got);
-                got
-            })
-        };
-        let mut mine = Vec::new();
-        area.alloc(0, 1, &mut mine);
+        let mut config = small(Preset::Modern);
+        config.cpus = 1;
+        config.tuning.slot_batch = 2;
+        config.tuning.slot_cache = true;
+        // More than five batches are free, so that caching is on.
+        let areas = alone(config, 12);
+        let other = spawn_alloc(&areas, 0, 1);
+        areas.drain_cpu(0);
+        let mine = alloc(&areas, 0, 1);
         let theirs = other.join().unwrap();
-        assert!(mine.iter().all(|slot| !theirs.contains(slot)));
-        assert_eq!(mine.len() + theirs.len(), 2);
+        assert_ne!(mine[0], theirs[0]);
+        check(&areas, 2);
     });
+}
+
+/// E27: once an area is dequeued, nothing more is claimed in it.
+#[test]
+fn a_dequeue_against_an_allocation() {
+    for preset in [Preset::Modern, Preset::Linux5_8] {
+        model(move || {
+            let areas = alone(small(preset), 2);
+            let other = spawn_alloc(&areas, 1, 2);
+            areas.dequeue(AreaNo(0));
+            let used = areas.get(AreaNo(0)).count_used_slots();
+            let theirs = other.join().unwrap();
+            assert_eq!(theirs.len(), used);
+            assert_eq!(alloc(&areas, 0, 1).len(), 0);
+            check(&areas, used);
+        });
+    }
 }
 
 #[test]
 fn the_last_of_two_holders_frees() {
     model(|| {
-        let (tables, parent) = area(2);
-        let mut slots = Vec::new();
-        parent.alloc(0, 1, &mut slots);
-        let slot: Slot = slots[0];
+        let config = small(Preset::Modern);
+        let tables = AreaTables::on_heap(2, config, 2);
+        let parent = join(&tables, config, 0);
+        let entry = alloc(&parent, 0, 1)[0];
         parent.drain();
-        parent.share_with(MemberNo(1)).unwrap();
-        let child = SwapArea::new(AreaNo(0), tables, CONFIG, MemberNo(1));
-        let other = loom::thread::spawn(move || child.free(0, slot));
-        parent.free(0, slot);
+        parent.get(AreaNo(0)).share_with(MemberNo(1)).unwrap();
+        let child = join(&tables, config, 1);
+        let other = loom::thread::spawn(move || child.free(0, entry));
+        parent.free(0, entry);
         other.join().unwrap();
-        assert_eq!(parent.slot_map().holders(slot), Some(0));
-        let mut all = Vec::new();
-        assert_eq!(parent.alloc(0, 2, &mut all), 2);
+        assert_eq!(parent.get(AreaNo(0)).slot_map().holders(entry.slot()), Some(0));
+        assert_eq!(alloc(&parent, 0, 2).len(), 2);
     });
 }

@@ -19,10 +19,12 @@
 //!   ranges (space: which address ranges are mapped)
 //!     page lock (a bit in the frame; sleeps; the only one held across an ioctl or I/O)
 //!       swap-cache trunk
+//!         order of the areas (leaf)
 //!         slot cache (per CPU)
 //!           per-CPU cluster
-//!             cluster
-//!               cluster lists
+//!             cluster, with cluster lists
+//!               area
+//!                 cluster, where the area is scanned (Linux turned this round in 6.14)
 //!     LRU batch (per CPU)
 //!       LRU lists (leaf)
 //!     frame free list (leaf)   staging chunks (leaf)   readahead streams (leaf)
@@ -54,14 +56,16 @@ pub enum LockClass {
     Ranges,
     /// One 64 MiB trunk of the swap cache.
     SwapCache,
+    /// The order in which areas are used.
+    AreaOrder,
     /// A CPU's cache of allocated slots, and its batch of freed ones.
     SlotCache,
     /// A CPU's current cluster.
     CpuCluster,
     /// One cluster's counters.
     Cluster,
-    /// An area's free, nonfull and full lists.
-    ClusterLists,
+    /// An area's own: its cluster lists, and all the rest where it is scanned.
+    Area,
     /// A CPU's batch of pages on their way to the LRU lists.
     LruBatch,
     /// The active and inactive lists.
@@ -80,14 +84,15 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order where there is one.
-    pub const ALL: [LockClass; 14] = [
+    pub const ALL: [LockClass; 15] = [
         LockClass::ForkGate,
         LockClass::Ranges,
         LockClass::SwapCache,
+        LockClass::AreaOrder,
         LockClass::SlotCache,
         LockClass::CpuCluster,
         LockClass::Cluster,
-        LockClass::ClusterLists,
+        LockClass::Area,
         LockClass::LruBatch,
         LockClass::Lru,
         LockClass::FreeFrames,

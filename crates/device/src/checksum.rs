@@ -21,21 +21,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bits of a checksum. The store may use the other eight of a word for itself.
-const CHECKSUM_BITS: u32 = 56;
-
-/// A keyed checksum of a page in 56 bits; the upper eight are zero.
+/// A keyed checksum of a page in [`Checksum::BITS`] bits; the upper ones are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksum(pub u64);
 
 impl Checksum {
+    /// Bits of a checksum. The store may use the others of a word for itself.
+    pub const BITS: u32 = 55;
+
     /// No page is known. No page has this checksum.
     pub const NONE: Self = Self(0);
 
     /// The checksum of `page` under the key `seed`. Keyed, so that nobody who chooses pages can
     /// choose two that pass for each other.
     pub fn of(page: &[u8], seed: u64) -> Self {
-        let low = xxh3_64_with_seed(page, seed) & ((1 << CHECKSUM_BITS) - 1);
+        let low = xxh3_64_with_seed(page, seed) & ((1 << Self::BITS) - 1);
         Self(low.max(1))
     }
 }
@@ -275,7 +275,7 @@ mod tests {
     fn checksums_have_56_bits_and_are_never_none() {
         let page = [7; 4096];
         let sums: Vec<_> = (0..1000).map(|seed| Checksum::of(&page, seed)).collect();
-        assert!(sums.iter().all(|sum| *sum != Checksum::NONE && sum.0 >> CHECKSUM_BITS == 0));
+        assert!(sums.iter().all(|sum| *sum != Checksum::NONE && sum.0 >> Checksum::BITS == 0));
         assert_ne!(sums[0], sums[1], "the seed matters");
         assert_ne!(sums[0], Checksum::of(&[8; 4096], 0), "the page matters");
     }

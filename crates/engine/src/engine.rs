@@ -12,13 +12,13 @@ use crate::swap_cache::SwapCache;
 use crate::tuning::Tuning;
 use crate::types::{Pte, flag};
 use crate::workingset::Workingset;
-use overspill_area::{AreaNo, SwapArea, SwapAreas, SwapEntry};
+use overspill_area::{AreaConfig, AreaNo, Supply, SwapArea, SwapAreas, SwapEntry};
 use overspill_base::clock::Cpus;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
-use overspill_base::{FrameNo, PageNo};
+use overspill_base::{FrameNo, PageNo, Slot};
 use overspill_device::{DeviceError, SwapDevice};
 
 /// A device with the area that says which of its slots are free.
@@ -121,6 +121,12 @@ impl Engine {
         assert!((1..=Tuning::CHUNK_PAGES).contains(&tuning.readahead_max_pages));
         let slots: Vec<usize> = parts.swaps.iter().map(|s| s.area.slot_map().len()).collect();
         let devices: Vec<_> = parts.swaps.iter().map(|s| s.device.clone()).collect();
+        let areas = SwapAreas::new(AreaConfig {
+            tuning: tuning.area,
+            cpus: parts.cpus.count,
+            ..AreaConfig::native()
+        });
+        parts.swaps.into_iter().for_each(|swap| areas.add(swap.area, swap.priority));
         Self {
             tuning,
             cpus: parts.cpus,
@@ -131,7 +137,7 @@ impl Engine {
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
             staging: Staging::new(parts.staging),
-            areas: SwapAreas::new(parts.swaps.into_iter().map(|s| (s.area, s.priority)).collect()),
+            areas,
             space: parts.space,
             stats: parts.stats,
             streams: Mutex::new(LockClass::Readahead, Streams::default()),
@@ -151,7 +157,7 @@ impl Engine {
     /// before a fork, with all workers parked.
     pub fn drain(&self) {
         self.lru.drain(&self.frames, &self.stats);
-        self.areas.iter().for_each(SwapArea::drain);
+        self.areas.drain();
     }
 
     /// Pages of staging memory that suit `frames` frames: a sixteenth of them, within 8 to 64 chunks.
@@ -214,70 +220,40 @@ impl Engine {
     }
 
     /// Appends up to `want` fresh entries to `out`, growing areas as needed, and in the end at the
-    /// expense of pages that are in memory and on a slot (Linux does so above 50 % use).
+    /// expense of pages that are in memory and on a slot.
     pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) {
-        let cpu = self.cpus.current();
-        let mut missing = want - self.areas.alloc(cpu, want, out, |area| self.grow(area));
-        while missing > 0 && self.give_up_copies(missing) > 0 {
-            missing -= self.areas.alloc(cpu, missing, out, |_| false);
-        }
-        if missing > 0 {
+        if self.areas.alloc(self.cpus.current(), want, self, out) < want {
             self.stats.count(Event::swap_full);
         }
     }
 
-    /// Frees up to `want` slots of mapped pages, which then have to be written again when they are
-    /// evicted; returns how many.
-    fn give_up_copies(&self, want: usize) -> usize {
-        let frames = (0..self.frames.count() as u32).map(FrameNo);
-        frames.filter(|&frame| self.give_up_copy(frame)).take(want).count()
-    }
-
-    fn give_up_copy(&self, frame: FrameNo) -> bool {
-        if !self.has_spare_copy(frame) || !self.frames.try_lock(frame) {
-            return false;
-        }
-        let Some(page) = self.frames.page(frame) else {
-            self.frames.unlock(frame);
-            return false;
-        };
-        let freed = match self.has_spare_copy(frame) {
-            true => self.cache.remove(frame, &self.frames, &self.table, page),
-            false => None,
-        };
-        freed.into_iter().for_each(|entry| self.free_entry(entry));
-        self.unlock_page(frame, page);
-        freed.is_some()
-    }
-
-    fn has_spare_copy(&self, frame: FrameNo) -> bool {
-        let has = |bit| self.frames.has(frame, bit);
-        has(flag::MAPPED) && has(flag::CACHED) && !has(flag::WRITEBACK)
-    }
-
+    /// Frees `entry`, with the next batch.
     pub(crate) fn free_entry(&self, entry: SwapEntry) {
         self.areas.free(self.cpus.current(), entry);
     }
 
-    fn grow(&self, area: &SwapArea) -> bool {
-        let number = area.number().0 as usize;
-        let capacity = area.capacity_slots();
-        if self.grow_failed.lock()[number] == Some(capacity) {
-            return (self.salvage)(&self.areas);
+    /// Notes whether a slot is only a copy of a mapped page.
+    pub(crate) fn set_cache_only(&self, entry: SwapEntry, cache_only: bool) {
+        self.areas.get(entry.area()).slot_map().set_cache_only(entry.slot(), cache_only);
+    }
+
+    fn has_spare_copy(&self, frame: FrameNo, entry: SwapEntry) -> bool {
+        let has = |bit| self.frames.has(frame, bit);
+        self.frames.entry(frame) == Some(entry) && has(flag::MAPPED) && !has(flag::WRITEBACK)
+    }
+
+    /// Lets the device forget what it may; true if that was anything.
+    pub(crate) fn run_discards(&self, number: AreaNo) -> bool {
+        let area = self.areas.get(number);
+        let waiting = std::iter::from_fn(|| area.take_discard());
+        waiting.inspect(|&(first, slots)| self.discard_slots(area, first, slots)).count() > 0
+    }
+
+    fn discard_slots(&self, area: &SwapArea, first: Slot, slots: u32) {
+        if let Err(error) = self.device(area.number()).discard(first, slots) {
+            self.trouble(error.to_string());
         }
-        match self.grow_device(&*self.devices[number], capacity) {
-            Ok(slots) => {
-                area.set_capacity_slots(slots);
-                true
-            }
-            Err(_) if (self.salvage)(&self.areas) => true,
-            Err(error) => {
-                self.grow_failed.lock()[number] = Some(capacity);
-                // Not reported yet: the program may do with what there is.
-                *self.last_trouble.lock() = Some(error.to_string());
-                false
-            }
-        }
+        area.discarded(first);
     }
 
     fn grow_device(&self, device: &dyn SwapDevice, capacity: u32) -> Result<u32, DeviceError> {
@@ -322,5 +298,52 @@ impl Engine {
             self.frames.set_staged(frame, None);
             self.staging.release(staged..staged + 1, &*self.space);
         }
+    }
+}
+
+/// What the areas ask for when slots run short.
+impl Supply for Engine {
+    fn grow(&self, area: &SwapArea) -> bool {
+        let number = area.number().0 as usize;
+        let capacity = area.capacity_slots();
+        if self.grow_failed.lock()[number] == Some(capacity) {
+            return (self.salvage)(&self.areas);
+        }
+        match self.grow_device(&*self.devices[number], capacity) {
+            Ok(slots) => {
+                area.set_capacity_slots(slots);
+                true
+            }
+            Err(_) if (self.salvage)(&self.areas) => true,
+            Err(error) => {
+                self.grow_failed.lock()[number] = Some(capacity);
+                // Not reported yet: the program may do with what there is.
+                *self.last_trouble.lock() = Some(error.to_string());
+                false
+            }
+        }
+    }
+
+    /// The page has to be written again when it is evicted.
+    fn give_up(&self, entry: SwapEntry) -> bool {
+        let Some(frame) = self.cache.lookup(entry) else { return false };
+        if !self.has_spare_copy(frame, entry) || !self.frames.try_lock(frame) {
+            return false;
+        }
+        let Some(page) = self.frames.page(frame) else {
+            self.frames.unlock(frame);
+            return false;
+        };
+        let freed = match self.has_spare_copy(frame, entry) {
+            true => self.cache.remove(frame, &self.frames, &self.table, page),
+            false => None,
+        };
+        freed.into_iter().for_each(|entry| self.areas.free_now(entry));
+        self.unlock_page(frame, page);
+        freed.is_some()
+    }
+
+    fn discard(&self, area: AreaNo) -> bool {
+        self.run_discards(area)
     }
 }

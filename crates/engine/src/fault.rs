@@ -219,6 +219,9 @@ impl Engine {
             self.unlock_page(frame, page);
             return false;
         }
+        if let Pte::Swapped { entry, .. } = word {
+            self.set_cache_only(entry, true);
+        }
         let _ = self.space.map(page, self.staging.content(staged));
         self.note_mapped(frame, page);
         true

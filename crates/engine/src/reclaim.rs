@@ -48,6 +48,9 @@ impl Engine {
             }
         }
         worker.finish(self);
+        for area in self.areas.iter() {
+            self.run_discards(area.number());
+        }
     }
 
     /// Makes [`balance`](Self::balance) return soon.

@@ -150,6 +150,7 @@ impl Engine {
         let word = self.table.load(page);
         let ours = matches!(word, Pte::Swapped { entry: on, .. } if on == entry);
         if ours && self.table.replace(page, word, Pte::Resident(frame)) {
+            self.set_cache_only(entry, true);
             self.note_refault(frame, word);
             return Some(Arrived { page, frame, bounce });
         }

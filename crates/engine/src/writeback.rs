@@ -56,6 +56,7 @@ impl Engine {
             return false;
         }
         self.stats.count(Event::swpout_clean);
+        self.set_cache_only(entry, false);
         self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
         self.drop_cached(frame, page);
         true
@@ -115,7 +116,7 @@ impl Engine {
         let area = overspill_area::AreaNo(request.tag as u8);
         if let Some(failure) = failures.first() {
             self.stats.add(Event::write_errors, failures.len() as u64);
-            self.areas.get(area).set_writable(false);
+            self.areas.get(area).avoid();
             self.trouble(format!("{}; its pages stay in memory", failure.error));
         }
         self.stats.add(Event::pswpout, (request.pages.len() - failures.len()) as u64);

@@ -6,8 +6,8 @@
 //! Not here: where the settings come from.
 
 use crate::error::Error;
-use overspill_area::{AreaConfig, AreaNo, AreaTables, COUNT_BITS, MemberNo, SlotMap, SwapArea};
-use overspill_area::{SwapAreas, TooManyHolders};
+use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SlotMap, SwapArea};
+use overspill_area::{SwapAreas, TAG_BITS, TooManyHolders};
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
@@ -182,7 +182,13 @@ fn memory(errno: rustix::io::Errno) -> Error {
 
 fn join_area(number: usize, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
     let number = AreaNo(number as u8);
-    let area = SwapArea::new(number, swap.tables, AreaConfig::native(), member);
+    let info = swap.device.info();
+    let config = AreaConfig {
+        rotational: info.rotational,
+        discard: info.page_discard,
+        ..AreaConfig::native()
+    };
+    let area = SwapArea::new(number, swap.tables, config, member);
     let store = Arc::new(SlotTags(area.slot_map()));
     let device = Arc::new(Checksummed::new(swap.device, store, seed));
     Swap { device, area, priority: swap.priority }
@@ -201,7 +207,7 @@ pub fn private_tables(device: &dyn SwapDevice) -> Result<AreaTables, Error> {
         slots: Table::<AtomicU64>::private(clusters * cluster_slots as usize).map_err(memory)?,
         owners: Table::private(clusters).map_err(memory)?,
         returned: Table::private(clusters).map_err(memory)?,
-        capacity: Table::private(1).map_err(memory)?,
+        counters: Table::private(AreaTables::COUNTERS).map_err(memory)?,
         holds: Vec::new(),
     };
     tables.format(&info.reserved);
@@ -212,7 +218,7 @@ pub fn private_tables(device: &dyn SwapDevice) -> Result<AreaTables, Error> {
 #[derive(Debug)]
 struct SlotTags(SlotMap);
 
-const _: () = assert!(COUNT_BITS == 8, "a checksum has 56 bits");
+const _: () = assert!(TAG_BITS == Checksum::BITS);
 
 impl ChecksumStore for SlotTags {
     fn get(&self, slot: Slot) -> Checksum {

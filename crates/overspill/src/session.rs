@@ -102,7 +102,7 @@ struct AreaLayout {
     slots: usize,
     owners: usize,
     returned: usize,
-    capacity: usize,
+    counters: usize,
     holds: usize,
 }
 
@@ -134,11 +134,11 @@ impl Layout {
         let stats = place(MEMBERS_MAX * stats_len() * 8);
         let areas = slots_max.map(|slots_max| {
             let mut area =
-                AreaLayout { slots_max, slots: 0, owners: 0, returned: 0, capacity: 0, holds: 0 };
+                AreaLayout { slots_max, slots: 0, owners: 0, returned: 0, counters: 0, holds: 0 };
             area.slots = place(area.slot_words() * 8);
             area.owners = place(area.clusters() * 4);
             area.returned = place(area.clusters() * 4);
-            area.capacity = place(4);
+            area.counters = place(AreaTables::COUNTERS * 4);
             area.holds = place(MEMBERS_MAX * area.hold_words() * 8);
             area
         });
@@ -303,7 +303,7 @@ impl Session {
             slots: self.table(area.slots, area.slot_words()),
             owners: self.table(area.owners, area.clusters()),
             returned: self.table(area.returned, area.clusters()),
-            capacity: self.table(area.capacity, 1),
+            counters: self.table(area.counters, AreaTables::COUNTERS),
             holds: (0..MEMBERS_MAX).map(holds).collect(),
         }
     }

@@ -1,0 +1,430 @@
+//! Cluster lists: finding a free slot without searching for one.
+//!
+//! Owns: clusters with their locks, the lists they are on, and each CPU's current clusters.
+//! Invariants: a CPU allocates from its current cluster of the wanted order, under one acquisition
+//! of that cluster's lock per batch; a cluster that is somebody's current one is on no list. The first
+//! allocation in an empty cluster decides the order it is kept for. Freeing revives: a cluster that
+//! was looked through in vain waits on a frag list until a slot of it is freed.
+//! Not here: several areas ([`crate::SwapAreas`]), other processes ([`crate::tree`]).
+//! Source: Linux 6.12 and on. One difference: Linux takes from nonfull clusters before free ones
+//! unless the device discards; here free ones come first, so that a batch is one run of slots, one
+//! write, and later one read.
+
+use crate::lists::{ClusterLists, FreshOrder, ListKind, ORDERS};
+use crate::set::Supply;
+use crate::types::{AreaConfig, Shared, SwapArea, SwapEntry};
+use overspill_base::Slot;
+use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
+use overspill_base::sync::{AtomicU32, LockClass, Mutex, MutexGuard};
+use std::sync::OnceLock;
+
+/// Clusters whose bookkeeping is made together.
+const GROUP: usize = 64;
+
+impl SwapArea {
+    /// As [`alloc`](SwapArea::alloc), going to greater lengths the less there is.
+    pub(crate) fn alloc_from_lists(
+        &self,
+        lists: &ListAllocator,
+        cpu: usize,
+        want: usize,
+        supply: &dyn Supply,
+        out: &mut Vec<Slot>,
+    ) -> usize {
+        let start = out.len();
+        let mut attempt = |effort| {
+            let missing = want - (out.len() - start);
+            missing == 0 || lists.alloc(&self.shared, cpu, missing, effort, out) == missing
+        };
+        let done = attempt(Effort::Likely)
+            || self.is_half_full()
+                && self.give_up_full_cluster(lists, supply)
+                && attempt(Effort::Likely)
+            || attempt(Effort::Anywhere)
+            || supply.discard(self.number) && attempt(Effort::Anywhere);
+        if done { want } else { out.len() - start }
+    }
+
+    /// Frees what is only a copy in one full cluster; true if that was anything.
+    fn give_up_full_cluster(&self, lists: &ListAllocator, supply: &dyn Supply) -> bool {
+        let Some(cluster) = lists.next_full() else { return false };
+        let slots = self.shared.slots_of(cluster);
+        let copies = slots.filter(|&slot| self.shared.slots.is_cache_only(slot));
+        copies.filter(|&slot| supply.give_up(SwapEntry::new(self.number, slot))).count() > 0
+    }
+}
+
+/// Cluster lists of one area, as one process sees them.
+#[derive(Debug)]
+pub(crate) struct ListAllocator {
+    /// In groups made when first needed: an area may grow far beyond what it ever holds.
+    groups: Vec<OnceLock<Box<[Mutex<Cluster>]>>>,
+    pub(crate) lists: Mutex<ClusterLists>,
+    cpus: Vec<Mutex<Current>>,
+    /// Where the search for an unowned cluster goes on.
+    pub(crate) adopt_next: AtomicU32,
+}
+
+/// What this process knows of a cluster. Meaningful while it owns the cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster {
+    /// Slots not free.
+    pub(crate) used: u32,
+    /// Which list it is on; the links are in [`ClusterLists`].
+    pub(crate) list: ListKind,
+    /// Folios of `1 << order` pages it is kept for.
+    pub(crate) order: u8,
+}
+
+pub(crate) type ClusterGuard<'a> = MutexGuard<'a, Cluster>;
+
+/// Per order: the cluster a CPU allocates from, and the offset in it to look at next.
+type Current = [Option<(u32, u32)>; ORDERS];
+
+/// How far an allocation goes to find a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effort {
+    /// Where room for the order is to be expected.
+    Likely,
+    /// Everywhere.
+    Anywhere,
+}
+
+impl ListAllocator {
+    /// No cluster of the area's `clusters` is ours yet.
+    pub(crate) fn new(config: AreaConfig, clusters: usize) -> Self {
+        // A rotational device has one place to write to, whoever writes.
+        let cpus = if config.rotational { 1 } else { config.cpus };
+        let current = || Mutex::new(LockClass::CpuCluster, [None; ORDERS]);
+        Self {
+            groups: (0..clusters.div_ceil(GROUP)).map(|_| OnceLock::new()).collect(),
+            lists: Mutex::new(LockClass::Area, ClusterLists::default()),
+            cpus: std::iter::repeat_with(current).take(cpus).collect(),
+            adopt_next: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn cluster(&self, cluster: u32) -> &Mutex<Cluster> {
+        let (group, within) = (cluster as usize / GROUP, cluster as usize % GROUP);
+        let fresh = || Mutex::new(LockClass::Cluster, Cluster::default());
+        &self.groups[group].get_or_init(|| (0..GROUP).map(|_| fresh()).collect())[within]
+    }
+
+    /// The clusters this process has ever looked at.
+    pub(crate) fn known_clusters(&self) -> impl Iterator<Item = &Mutex<Cluster>> {
+        self.groups.iter().filter_map(OnceLock::get).flatten()
+    }
+
+    fn cpu(&self, cpu: usize) -> MutexGuard<'_, Current> {
+        self.cpus[cpu % self.cpus.len()].lock()
+    }
+
+    /// Appends up to `want` slots to `out`, in ascending runs where there is room for that.
+    pub(crate) fn alloc(
+        &self,
+        area: &Shared,
+        cpu: usize,
+        want: usize,
+        effort: Effort,
+        out: &mut Vec<Slot>,
+    ) -> usize {
+        let mut current = self.cpu(cpu);
+        let start = out.len();
+        area.add_used(want);
+        while out.len() - start < want && area.is_writable() {
+            let fresh = || self.next_cluster(area, 0, effort);
+            let Some((cluster, next)) = current[0].take().or_else(fresh) else { break };
+            let left = want - (out.len() - start);
+            let end = self.take_slots(area, cluster, next, left, out);
+            self.keep_or_retire(area, &mut current[0], cluster, end);
+        }
+        let got = out.len() - start;
+        area.sub_used(want - got);
+        got
+    }
+
+    /// The first of `1 << order` adjacent slots, aligned to their number, in one cluster.
+    pub(crate) fn alloc_folio(&self, area: &Shared, cpu: usize, order: u8) -> Option<Slot> {
+        let mut current = self.cpu(cpu);
+        let place = &mut current[usize::from(order)];
+        area.add_used(1 << order);
+        while area.is_writable() {
+            let fresh = || self.next_cluster(area, order, Effort::Likely);
+            let Some((cluster, next)) = place.take().or_else(fresh) else { break };
+            let (found, end) = self.take_run(area, cluster, next, order);
+            self.keep_or_retire(area, place, cluster, end);
+            if found.is_some() {
+                return found;
+            }
+        }
+        area.sub_used(1 << order);
+        None
+    }
+
+    fn keep_or_retire(
+        &self,
+        area: &Shared,
+        place: &mut Option<(u32, u32)>,
+        cluster: u32,
+        end: u32,
+    ) {
+        if end < area.tuning().cluster_slots && area.is_writable() {
+            *place = Some((cluster, end));
+        } else {
+            self.retire(area, cluster);
+        }
+    }
+
+    /// Claims up to `want` free slots of `cluster` from `next` on; returns where it stopped.
+    fn take_slots(
+        &self,
+        area: &Shared,
+        cluster: u32,
+        next: u32,
+        want: usize,
+        out: &mut Vec<Slot>,
+    ) -> u32 {
+        let mut state = self.cluster(cluster).lock();
+        let start = out.len();
+        let mut offset = next;
+        while offset < area.tuning().cluster_slots && out.len() - start < want && area.is_writable()
+        {
+            let slot = Slot(cluster * area.tuning().cluster_slots + offset);
+            if area.claim(slot) {
+                out.push(slot);
+            }
+            offset += 1;
+        }
+        self.took(area, cluster, &mut state, out.len() - start);
+        offset
+    }
+
+    /// Claims one aligned run of `1 << order` slots; returns it and where the search stopped.
+    fn take_run(&self, area: &Shared, cluster: u32, next: u32, order: u8) -> (Option<Slot>, u32) {
+        let mut state = self.cluster(cluster).lock();
+        let (size, run) = (area.tuning().cluster_slots, 1 << order);
+        let mut offset = next.next_multiple_of(run);
+        while offset < size && area.is_writable() {
+            let first = Slot(cluster * size + offset);
+            offset += run;
+            let slots = || (0..run as usize).map(|n| first.plus(n));
+            if slots().all(|slot| !area.slots.in_use(slot)) {
+                let claimed = slots().all(|slot| area.claim(slot));
+                debug_assert!(claimed, "only a cluster's owner allocates in it, under its lock");
+                self.took(area, cluster, &mut state, run as usize);
+                return (Some(first), offset);
+            }
+        }
+        (None, offset)
+    }
+
+    fn took(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>, slots: usize) {
+        state.used += slots as u32;
+        if area.is_shared() {
+            // A slot just claimed may be one that another member freed and we still counted.
+            self.recount(area, cluster, state);
+        }
+    }
+
+    /// A cluster with room for a folio of `order`, off its list, to be looked through from its
+    /// start: what is listed, then what nobody owns, then what others gave back.
+    fn next_cluster(&self, area: &Shared, order: u8, effort: Effort) -> Option<(u32, u32)> {
+        loop {
+            let found = self.pick_likely(order).or_else(|| match effort {
+                Effort::Likely => None,
+                Effort::Anywhere => self.pick_anywhere(order),
+            });
+            if let Some(cluster) = found {
+                return Some((cluster, 0));
+            }
+            let more = self.any_listed(order) || self.adopt(area) || self.collect_returned(area);
+            if !more || !area.is_writable() {
+                return None;
+            }
+        }
+    }
+
+    fn pick_likely(&self, order: u8) -> Option<u32> {
+        [ListKind::Free, ListKind::Nonfull(order)].into_iter().find_map(|k| self.pick(k, order))
+    }
+
+    /// What was fragmented when last seen; single pages also go where larger folios are kept.
+    fn pick_anywhere(&self, order: u8) -> Option<u32> {
+        let frag = self.pick(ListKind::Frag(order), order);
+        let larger = if order == 0 { 1..ORDERS as u8 } else { 0..0 };
+        frag.or_else(|| {
+            let mut kinds = larger.flat_map(|o| [ListKind::Frag(o), ListKind::Nonfull(o)]);
+            kinds.find_map(|kind| self.pick(kind, order))
+        })
+    }
+
+    /// True if a cluster changed lists while we looked at the other one.
+    fn any_listed(&self, order: u8) -> bool {
+        let lists = self.lists.lock();
+        lists.len(ListKind::Free) + lists.len(ListKind::Nonfull(order)) > 0
+    }
+
+    fn pick(&self, kind: ListKind, order: u8) -> Option<u32> {
+        loop {
+            let first = self.lists.lock().first(kind)?;
+            let mut state = self.cluster(first).lock();
+            if state.list == kind {
+                self.relink(first, &mut state, ListKind::Current);
+                if state.used == 0 {
+                    state.order = order;
+                }
+                return Some(first);
+            }
+        }
+    }
+
+    /// Puts a CPU's current cluster back where its count says. What it still has free was either
+    /// freed behind the CPU's back, or no place for a folio.
+    fn retire(&self, area: &Shared, cluster: u32) {
+        let mut state = self.cluster(cluster).lock();
+        state.list = ListKind::None;
+        let order = state.order;
+        let partly = if order == 0 { ListKind::Nonfull(0) } else { ListKind::Frag(order) };
+        self.settle_as(area, cluster, &mut state, partly);
+    }
+
+    /// Every CPU lets go of its current clusters.
+    pub(crate) fn retire_all(&self, area: &Shared) {
+        for cpu in &self.cpus {
+            let mut current = cpu.lock();
+            for place in current.iter_mut() {
+                if let Some((cluster, _)) = place.take() {
+                    self.retire(area, cluster);
+                }
+            }
+        }
+    }
+
+    /// Frees this process's hold of slots, one acquisition of a cluster's lock for each run of
+    /// slots in it.
+    pub(crate) fn free(&self, area: &Shared, slots: &[Slot]) {
+        let mut freed = 0;
+        for run in slots.chunk_by(|&a, &b| area.cluster_of(a) == area.cluster_of(b)) {
+            let cluster = area.cluster_of(run[0]);
+            let ours = area.owners[cluster as usize].load(Acquire) == area.member().owner_word();
+            freed += if ours {
+                self.free_in(area, cluster, run)
+            } else {
+                run.iter().filter(|&&slot| area.free_foreign(slot)).count()
+            };
+        }
+        area.sub_used(freed);
+    }
+
+    fn free_in(&self, area: &Shared, cluster: u32, slots: &[Slot]) -> usize {
+        let mut state = self.cluster(cluster).lock();
+        let freed = slots.iter().filter(|&&slot| area.drop_hold(slot)).count();
+        state.used -= freed as u32;
+        if freed > 0 {
+            self.settle(area, cluster, &mut state);
+        }
+        freed
+    }
+
+    /// Puts a cluster on the list its count asks for, unless a CPU allocates from it.
+    pub(crate) fn settle(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
+        let order = state.order;
+        self.settle_as(area, cluster, state, ListKind::Nonfull(order));
+    }
+
+    fn settle_as(
+        &self,
+        area: &Shared,
+        cluster: u32,
+        state: &mut ClusterGuard<'_>,
+        partly: ListKind,
+    ) {
+        if state.list == ListKind::Current {
+            return;
+        }
+        let wanted = match state.used {
+            0 if area.config.discard => ListKind::Discard,
+            0 => ListKind::Free,
+            used if used >= area.tuning().cluster_slots => ListKind::Full,
+            _ => partly,
+        };
+        if wanted != state.list {
+            self.relink(cluster, state, wanted);
+        }
+        if wanted == ListKind::Free && area.is_shared() {
+            self.give_up_spare(area, cluster, state);
+        }
+    }
+
+    pub(crate) fn relink(&self, cluster: u32, state: &mut ClusterGuard<'_>, to: ListKind) {
+        self.lists.lock().relink(cluster, state.list, to);
+        state.list = to;
+    }
+
+    /// The cluster longest full, which goes to its list's end; `None` also when it is no longer full.
+    pub(crate) fn next_full(&self) -> Option<u32> {
+        let first = self.lists.lock().first(ListKind::Full)?;
+        let mut state = self.cluster(first).lock();
+        (state.list == ListKind::Full).then(|| {
+            self.relink(first, &mut state, ListKind::Full);
+            first
+        })
+    }
+
+    /// Takes a cluster off the discard list; nobody allocates from it before
+    /// [`discarded`](Self::discarded).
+    pub(crate) fn take_discard(&self) -> Option<u32> {
+        loop {
+            let first = self.lists.lock().first(ListKind::Discard)?;
+            let mut state = self.cluster(first).lock();
+            if state.list == ListKind::Discard {
+                self.relink(first, &mut state, ListKind::Current);
+                return Some(first);
+            }
+        }
+    }
+
+    /// The device has dropped the cluster's content.
+    pub(crate) fn discarded(&self, cluster: u32) {
+        let mut state = self.cluster(cluster).lock();
+        debug_assert_eq!(state.used, 0, "cluster {cluster} was allocated from while discarded");
+        self.relink(cluster, &mut state, ListKind::Free);
+    }
+
+    /// Becomes the owner of a cluster nobody owns. False when there is none below the capacity.
+    fn adopt(&self, area: &Shared) -> bool {
+        let clusters = area.capacity_slots() / area.tuning().cluster_slots;
+        let order = FreshOrder::new(0..clusters, area.clusters_per_trunk());
+        let start = self.adopt_next.load(Relaxed);
+        for step in 0..order.len() {
+            let at = (start + step) % order.len();
+            if order.cluster(at).is_some_and(|cluster| self.adopt_cluster(area, cluster)) {
+                self.adopt_next.store(at + 1, Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn adopt_cluster(&self, area: &Shared, cluster: u32) -> bool {
+        let owner = &area.owners[cluster as usize];
+        if owner.load(Relaxed) != 0 {
+            return false;
+        }
+        let mut state = self.cluster(cluster).lock();
+        let word = area.member().owner_word();
+        if owner.compare_exchange(0, word, Acquire, Relaxed).is_err() {
+            return false;
+        }
+        self.recount(area, cluster, &mut state);
+        true
+    }
+
+    /// Lets others have an empty cluster when this process has plenty.
+    fn give_up_spare(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
+        if self.lists.lock().len(ListKind::Free) > crate::tree::SPARE_CLUSTERS {
+            self.relink(cluster, state, ListKind::None);
+            area.owners[cluster as usize].store(0, Release);
+        }
+    }
+}
