@@ -15,6 +15,7 @@ use crate::tuning::ScanBase;
 use crate::types::{AreaConfig, AreaNo, Shared, SwapEntry};
 use overspill_base::Slot;
 use overspill_base::sync::{Arc, LockClass, Mutex, MutexGuard};
+use std::ops::Range;
 
 /// The scanning allocator of one area.
 #[derive(Debug)]
@@ -403,38 +404,37 @@ impl<'a> Visit<'a> {
     /// Looks for a free slot from `base` on, then from the start, without the lock.
     fn walk(&mut self, base: u32) -> Option<u32> {
         let (lowest, highest) = (self.scan().lowest, self.scan().highest);
-        let mut at = base;
-        let mut wrapped = false;
-        loop {
-            let end = if wrapped { base } else { highest + 1 };
-            match self.unlocked(|visit| visit.find_free(at, end)) {
-                Found::Slot(slot) if self.is_free(slot) && self.may_take(slot) => {
+        for range in [base..highest + 1, lowest..base] {
+            let mut at = range.start;
+            while at < range.end {
+                let (found, looked) = self.unlocked(|visit| visit.find_free(at..range.end));
+                self.interrupted |= looked > self.area.tuning().scan_limit_slots;
+                let Some(slot) = found else { break };
+                if self.is_free(slot) && self.may_take(slot) {
                     return Some(slot);
                 }
-                Found::Slot(slot) => at = slot + 1,
-                Found::Enough(next) => {
-                    std::thread::yield_now();
-                    self.interrupted = true;
-                    at = next;
-                }
-                Found::Nothing if wrapped => return None,
-                Found::Nothing => (at, wrapped) = (lowest, true),
+                at = slot + 1;
             }
         }
+        None
     }
 
-    /// Looks at up to a budget of slots of `from..end`; above half use, copies count as free.
-    fn find_free(&self, from: u32, end: u32) -> Found {
+    /// The first free slot of a range, and how many were looked at; above half use, copies count as
+    /// free.
+    fn find_free(&self, range: Range<u32>) -> (Option<u32>, u32) {
         let half_full = self.area.is_half_full();
-        let limit = end.min(from.saturating_add(self.area.tuning().scan_limit_slots));
-        for slot in from..limit {
+        let limit = self.area.tuning().scan_limit_slots;
+        for (looked, slot) in (1..).zip(range.clone()) {
             let copy = || half_full && self.area.slots.is_cache_only(Slot(slot));
             let entry = || SwapEntry::new(self.number, Slot(slot));
             if self.is_free(slot) || copy() && self.supply.give_up(entry()) {
-                return Found::Slot(slot);
+                return (Some(slot), looked);
+            }
+            if looked % limit == 0 {
+                std::thread::yield_now();
             }
         }
-        if limit >= end { Found::Nothing } else { Found::Enough(limit) }
+        (None, range.len() as u32)
     }
 
     /// False in a cluster that became empty meanwhile: those are taken whole, from the list.
@@ -497,14 +497,4 @@ impl<'a> Visit<'a> {
             self.scan().set_base(area, cpu, last + 1);
         }
     }
-}
-
-/// What a walk without the lock came to.
-enum Found {
-    /// This slot looked free.
-    Slot(u32),
-    /// Looked long enough; go on here.
-    Enough(u32),
-    /// Nothing until the end.
-    Nothing,
 }

@@ -35,6 +35,10 @@ counters! {
     pswpin,
     /// Pages written to devices.
     pswpout,
+    /// Runs of evicted neighbours that were given adjacent slots as one folio.
+    thp_swpout,
+    /// Runs for which no area had such a place at hand; they took single slots.
+    thp_swpout_fallback,
     /// Pages found all zero at eviction: dropped without a write.
     swpout_zero,
     /// Pages found unchanged since they were read: dropped without a write.

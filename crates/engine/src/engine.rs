@@ -219,12 +219,14 @@ impl Engine {
         }
     }
 
-    /// Appends up to `want` fresh entries to `out`, growing areas as needed, and in the end at the
-    /// expense of pages that are in memory and on a slot.
-    pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) {
-        if self.areas.alloc(self.cpus.current(), want, self, out) < want {
+    /// Appends up to `want` fresh entries to `out` and returns how many: growing areas as needed, and
+    /// in the end at the expense of pages that are in memory and on a slot.
+    pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) -> usize {
+        let got = self.areas.alloc(self.cpus.current(), want, self, out);
+        if got < want {
             self.stats.count(Event::swap_full);
         }
+        got
     }
 
     /// Frees `entry`, with the next batch.

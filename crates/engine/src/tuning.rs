@@ -35,6 +35,9 @@ pub struct Tuning {
     /// No frame is allocated for a slot that nobody refers to (4.11). Without, it is allocated and
     /// thrown away.
     pub readahead_skip_unreferenced: bool,
+    /// Largest run of evicted neighbours, as a power of two, that is given adjacent slots as one folio
+    /// (6.12, with mTHP); 0 takes slots one by one.
+    pub folio_order_max: u8,
     /// Untouched pages mapped together when a range is touched in order.
     pub zero_around_pages: usize,
 }
@@ -56,11 +59,13 @@ impl Tuning {
             readahead: Readahead::AddressSpace,
             readahead_max_pages: 64,
             readahead_skip_unreferenced: true,
+            folio_order_max: 6,
             zero_around_pages: 16,
         };
         let v5 = Self {
             reclaim_batch_pages: 32,
             readahead_max_pages: 8,
+            folio_order_max: 0,
             zero_around_pages: 1,
             ..modern
         };

@@ -18,6 +18,9 @@ use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_device::{Completion, IoOp, IoRequest};
 
+/// Smaller runs take single slots: 16 pages, the 64 KiB of mTHP.
+const FOLIO_ORDER_MIN: u32 = 4;
+
 impl Engine {
     /// Drops or writes pages that are in staging memory, locked. Returns how many left memory or
     /// are about to.
@@ -27,7 +30,7 @@ impl Engine {
             staged.into_iter().filter(|&victim| !self.drop_if_redundant(victim)).collect();
         let mut entries = Vec::with_capacity(changed.len());
         if !changed.is_empty() {
-            self.alloc_entries(changed.len(), &mut entries);
+            self.alloc_for(&changed, &mut entries);
         }
         let (with_slot, without) = changed.split_at(entries.len());
         for (&victim, &entry) in with_slot.iter().zip(&entries) {
@@ -38,6 +41,36 @@ impl Engine {
         }
         self.submit_writes(worker, with_slot, &entries);
         total - without.len()
+    }
+
+    /// Slots for victims, adjacent ones for neighbours where an area has room for that. Stops at the
+    /// first page for which there is none.
+    fn alloc_for(&self, victims: &[Victim], entries: &mut Vec<SwapEntry>) {
+        for run in victims.chunk_by(|a, b| b.page.0 == a.page.0 + 1) {
+            let singles = run.len() - self.alloc_folios(run.len(), entries);
+            if self.alloc_entries(singles, entries) < singles {
+                return;
+            }
+        }
+    }
+
+    /// Appends slots for as many of `pages` neighbours as make folios; returns their number.
+    fn alloc_folios(&self, pages: usize, entries: &mut Vec<SwapEntry>) -> usize {
+        let orders = FOLIO_ORDER_MIN..=u32::from(self.tuning.folio_order_max);
+        let mut done = 0;
+        while let Some(order) = (pages - done).checked_ilog2().map(|o| o.min(*orders.end()))
+            && orders.contains(&order)
+        {
+            let Some(first) = self.areas.alloc_folio(self.cpus.current(), order as u8) else {
+                self.stats.count(Event::thp_swpout_fallback);
+                break;
+            };
+            self.stats.count(Event::thp_swpout);
+            let slots = (0..1 << order).map(|n| first.slot().plus(n));
+            entries.extend(slots.map(|slot| SwapEntry::new(first.area(), slot)));
+            done += 1 << order;
+        }
+        done
     }
 
     /// Frees the frame of a page that need not be written.
