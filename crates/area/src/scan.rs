@@ -306,13 +306,13 @@ impl<'a> Visit<'a> {
 
     /// A slot to begin with.
     fn first(&mut self) -> Option<u32> {
-        if self.scan().free == 0 {
-            return None;
-        }
         if self.area.config.rotational {
             self.continue_run();
         } else if let Some(slot) = self.slot_in_cluster() {
             return Some(slot);
+        }
+        if self.scan().free == 0 {
+            return None;
         }
         let cpu = self.cpu;
         let area = self.area;
