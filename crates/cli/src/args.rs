@@ -12,6 +12,7 @@ use overspill::{Bytes, SwapSpec, parse_bytes};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
+use uuid::Uuid;
 
 /// Swap in user space: run a program in less memory than it needs.
 #[derive(Debug, Parser)]
@@ -25,6 +26,7 @@ struct CommandLine {
 pub(crate) enum Command {
     Run(RunArgs),
     Doctor(DoctorArgs),
+    Mkswap(MkswapArgs),
 }
 
 /// Run a program, unmodified, in a given amount of memory.
@@ -45,8 +47,10 @@ pub(crate) struct RunArgs {
     ///
     /// One of file:PATH[:SIZE], where PATH is a file or a directory; block:PATH, a device made ready
     /// by mkswap; ram:SIZE. Followed by ,pri=N if the order matters: higher priorities are filled
-    /// first, equal ones in turns.
-    #[arg(long, value_name = "SPEC[,pri=N]")]
+    /// first, equal ones in turns. By ,discard=once, pages or both if the device is to be told what
+    /// is not needed: all of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off
+    /// if the system is wrong about whether a seek costs.
+    #[arg(long, value_name = "SPEC[,OPTION]...")]
     pub(crate) swap: Vec<SwapSpec>,
 
     /// The most that a swap file without a SIZE may grow to [default: what its disk can spare]
@@ -83,6 +87,33 @@ pub(crate) struct DoctorArgs {
     /// Try files in DIR, not where the default swap file would be
     #[arg(long, value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
+}
+
+/// Make a swap area of a file or a block device, for `overspill run` or for swapon.
+///
+/// Refuses what is mounted or in use; what holds something else, unless it is forced; and less than
+/// 10 pages. Warns of what swapon would not like: holes in a file, access for others.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill mkswap --label spill --check /dev/sdb1")]
+pub(crate) struct MkswapArgs {
+    /// Name the area, in at most 16 bytes
+    #[arg(long, value_name = "L", default_value = "", hide_default_value = true)]
+    pub(crate) label: String,
+
+    /// Give the area this UUID [default: a random one]
+    #[arg(long, value_name = "U")]
+    pub(crate) uuid: Option<Uuid>,
+
+    /// Read all pages first, and list those of a block device that cannot be read as bad
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Overwrite a swap area, file system, partition table or anything else that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// The file or block device
+    pub(crate) path: PathBuf,
 }
 
 /// What `--memory` says.
@@ -136,7 +167,7 @@ mod tests {
         let words = ["overspill", "run"].iter().chain(words);
         match CommandLine::try_parse_from(words).unwrap().command {
             Command::Run(args) => args,
-            Command::Doctor(_) => unreachable!("`run` was written"),
+            other => unreachable!("`run` was written, {other:?} read"),
         }
     }
 

@@ -1,7 +1,8 @@
 //! The `overspill` program.
 //!
 //! Owns: the command line ([`args`]), running a program under a limit ([`run`]), the report on what
-//! works here ([`doctor`]), and what each failure says and returns ([`error`]).
+//! works here ([`doctor`]), making swap areas ([`mkswap`]), and what each failure says and returns
+//! ([`error`]).
 //! Invariants: a failure is one line on stderr. A command either does its work or names in that line
 //! the cause and the remedy; the statuses are those of shells (126, 127, 128+n), and 125 for ours.
 //! Not here: paging. That happens in the program itself, by the preload object.
@@ -9,6 +10,7 @@
 mod args;
 mod doctor;
 mod error;
+mod mkswap;
 mod run;
 mod say;
 
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
     let status = match args::parse() {
         Ok(Command::Run(args)) => run::run(args),
         Ok(Command::Doctor(args)) => doctor::doctor(&args),
+        Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
         Err(error) => Err(error),
     };
     ExitCode::from(status.unwrap_or_else(|error| {

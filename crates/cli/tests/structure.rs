@@ -40,6 +40,7 @@ const UNSAFE: &[&str] = &[
     "base/src/shared.rs",
     "cli/src/run/process.rs",
     "cli/src/run/signals.rs",
+    "device/src/file/check.rs",
     "device/src/file/discard.rs",
     "device/src/file/positioned.rs",
     "device/src/file/transfer.rs",

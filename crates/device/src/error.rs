@@ -61,7 +61,7 @@ pub enum DeviceError {
     /// A file with content of its own, which swapping would destroy.
     #[error(
         "{name} holds {found} and swapping to it would destroy that; name another path, make it \
-         a swap area with `mkswap {name}`, or insist with --force"
+         a swap area with `overspill mkswap --force {name}`, or insist with --force"
     )]
     HoldsData {
         /// The file.
@@ -73,7 +73,7 @@ pub enum DeviceError {
     /// A block device without a swap header.
     #[error(
         "{name} is no swap area but holds {found}; if that may be destroyed, make it one with \
-         `mkswap {name}` or insist with --force"
+         `overspill mkswap --force {name}` or insist with --force"
     )]
     NotASwapArea {
         /// The device.
@@ -82,8 +82,42 @@ pub enum DeviceError {
         found: &'static str,
     },
 
+    /// Something is where a swap area is to be made.
+    #[error(
+        "{name} holds {found}, which making it a swap area would destroy; name another path, or \
+         insist with --force"
+    )]
+    WouldDestroy {
+        /// The file or block device.
+        name: String,
+        /// What its first bytes look like.
+        found: String,
+    },
+
+    /// Too much of a new swap area cannot be read.
+    #[error("{pages} pages of {name} cannot be read, {why}; name another place")]
+    Unreadable {
+        /// The file or block device.
+        name: String,
+        /// How many were found.
+        pages: usize,
+        /// Why they cannot just be listed as bad.
+        why: &'static str,
+    },
+
+    /// A label that does not fit.
+    #[error("label `{label}` has {} bytes; at most {most} fit into a swap header", label.len())]
+    LongLabel {
+        /// The label.
+        label: String,
+        /// Bytes there are.
+        most: usize,
+    },
+
     /// A swap header that cannot be honoured.
-    #[error("{name} has a swap header, but {reason}; make a new one with `mkswap {name}`")]
+    #[error(
+        "{name} has a swap header, but {reason}; make a new one with `overspill mkswap --force {name}`"
+    )]
     BadHeader {
         /// The device.
         name: String,
@@ -94,7 +128,7 @@ pub enum DeviceError {
     /// Not worth swapping to.
     #[error(
         "{name} has room for {size} only, a swap area needs {least}; give it a larger size or \
-         name another place with --swap file:PATH:SIZE"
+         name another place"
     )]
     TooSmall {
         /// The device.

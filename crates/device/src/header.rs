@@ -30,7 +30,8 @@ const BAD_PAGES_AT: usize = 1536;
 const MAGIC_AT: usize = PAGE_SIZE - MAGIC.len();
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 const VERSION: u32 = 1;
-const ID_LEN: usize = 16;
+/// Bytes of a UUID, and of a label at most.
+pub const ID_LEN: usize = 16;
 
 /// What a swap header says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -40,8 +40,9 @@ mod summary;
 pub use builder::{Builder, MEMORY_MIN, Overspill};
 pub use error::Error;
 pub use overspill_base::Bytes;
+pub use overspill_device::file::{MkswapOptions, NewArea, OpenOptions, mkswap};
 pub use overspill_device::spec::parse_bytes;
-pub use overspill_device::{DeviceError, DeviceInfo, SwapKind, SwapSpec, file::OpenOptions};
+pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};
 pub use region::Region;
 pub use summary::{FaultLatency, Summary};
 

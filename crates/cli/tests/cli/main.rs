@@ -6,6 +6,7 @@
 
 mod doctor;
 mod installation;
+mod mkswap;
 mod refusals;
 mod supervision;
 mod usage;

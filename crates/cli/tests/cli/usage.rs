@@ -6,7 +6,7 @@ use crate::installation::{Installation, assert_fails, can_run, stdout};
 fn mistakes_are_told_in_one_line() {
     let installation = Installation::bare();
     let table: &[(&[&str], &[&str])] = &[
-        (&[], &["subcommand", "run, doctor"]),
+        (&[], &["subcommand", "run, doctor, mkswap"]),
         (&["swim"], &["'swim'", "overspill --help"]),
         (&["run"], &["not provided", "--memory <M>", "<PROGRAM>"]),
         (&["run", "--memory", "64M"], &["<PROGRAM>", "overspill run --help"]),
@@ -22,6 +22,15 @@ fn mistakes_are_told_in_one_line() {
         (&["run", "--memory", "1G", "--swap", "ram:1M,prio=1", "true"], &["option `prio`"]),
         (&["run", "--memory", "1G", "--swap-size", "big", "true"], &["bad size `big`"]),
         (&["run", "--memory", "1G", "--fast", "true"], &["--fast"]),
+        (&["run", "--memory", "1G", "--swap", "ram:1M,ssd=2", "true"], &["ssd `2`", "on nor off"]),
+        (
+            &["run", "--memory", "1G", "--swap", "ram:1M,discard", "true"],
+            &["bad size `1M,discard`"],
+        ),
+        (&["mkswap"], &["<PATH>"]),
+        (&["mkswap", "--uuid", "7", "/x"], &["'7'", "--uuid <U>"]),
+        (&["mkswap", "/nowhere"], &["/nowhere is not there", "fallocate"]),
+        (&["mkswap", "--label", "seventeen-byte-lb", "/x"], &["17 bytes", "at most 16"]),
         (&["doctor", "everything"], &["everything"]),
         (&["doctor", "--directory", "/nowhere"], &["/nowhere is no directory", "--directory"]),
     ];
@@ -33,11 +42,12 @@ fn mistakes_are_told_in_one_line() {
 #[test]
 fn help_and_version_are_no_failures() {
     let installation = Installation::bare();
-    let table: [(&[&str], &str); 5] = [
+    let table: [(&[&str], &str); 6] = [
         (&["--help"], "run "),
         (&["run", "--help"], "sort -S 4G"),
         (&["run", "-h"], "--memory <M>"),
         (&["doctor", "--help"], "--directory <DIR>"),
+        (&["mkswap", "--help"], "--check"),
         (&["--version"], concat!("overspill ", env!("CARGO_PKG_VERSION"))),
     ];
     for (args, words) in table {

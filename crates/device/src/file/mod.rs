@@ -11,10 +11,12 @@
 //! Rejected: O_SYNC and fsync, because swap does not outlive its process; locks around growing,
 //! because reserving the same space twice is harmless, also when another process does it.
 
+mod check;
 mod discard;
 mod drive;
 mod facts;
 mod growth;
+mod mkswap;
 mod open;
 mod positioned;
 mod probe;
@@ -22,6 +24,8 @@ mod probe;
 mod tests;
 mod transfer;
 mod uring;
+
+pub use mkswap::{MkswapOptions, NewArea, mkswap};
 
 use crate::error::{DeviceError, is_full};
 use crate::spec::{Discard, SwapSpec};

@@ -183,7 +183,7 @@ fn block(path: &Path, force: bool) -> Opened {
 
 /// O_EXCL on a block device keeps out, and is kept out by, mounts, swapon, volume managers and
 /// every other O_EXCL; so it is also what keeps two of us apart.
-fn open_exclusively(path: &Path, name: &str) -> Result<OwnedFd, DeviceError> {
+pub(super) fn open_exclusively(path: &Path, name: &str) -> Result<OwnedFd, DeviceError> {
     openat(CWD, path, READ_WRITE | OFlags::EXCL, Mode::empty()).map_err(|errno| match errno {
         Errno::BUSY => DeviceError::Busy {
             name: name.to_owned(),
@@ -239,7 +239,7 @@ fn extend_unreserved(fd: &OwnedFd, area: &mut Attachment) -> Result<(), DeviceEr
     Ok(())
 }
 
-fn named(name: String, size: Bytes) -> Attachment {
+pub(super) fn named(name: String, size: Bytes) -> Attachment {
     Attachment {
         name,
         slots_max: slots_in(size),
@@ -283,7 +283,7 @@ fn read_header(
     }))
 }
 
-fn large_enough(area: &Attachment) -> Result<(), DeviceError> {
+pub(super) fn large_enough(area: &Attachment) -> Result<(), DeviceError> {
     let pages = |n: u32| Bytes::of_pages(n.into());
     if area.slots_max < LEAST_SLOTS {
         let (size, least) = (pages(area.slots_max), pages(LEAST_SLOTS));
@@ -292,7 +292,7 @@ fn large_enough(area: &Attachment) -> Result<(), DeviceError> {
     Ok(())
 }
 
-fn lock(fd: &OwnedFd, name: &str) -> Result<(), DeviceError> {
+pub(super) fn lock(fd: &OwnedFd, name: &str) -> Result<(), DeviceError> {
     flock(fd, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
         Errno::WOULDBLOCK => DeviceError::Busy {
             name: name.to_owned(),
@@ -302,11 +302,11 @@ fn lock(fd: &OwnedFd, name: &str) -> Result<(), DeviceError> {
     })
 }
 
-fn live_swap(name: String) -> DeviceError {
+pub(super) fn live_swap(name: String) -> DeviceError {
     DeviceError::Busy { name, user: "the kernel swaps to it; `swapoff` it first" }
 }
 
-fn refused(name: &str, action: &'static str) -> impl Fn(Errno) -> DeviceError + use<> {
+pub(super) fn refused(name: &str, action: &'static str) -> impl Fn(Errno) -> DeviceError + use<> {
     let name = name.to_owned();
     move |errno| DeviceError::Open { name: name.clone(), action, errno }
 }

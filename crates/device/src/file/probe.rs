@@ -43,6 +43,14 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
 /// # Errors
 /// What pread says.
 pub(super) fn describe(fd: impl AsFd) -> Result<&'static str, Errno> {
+    Ok(content(fd)?.unwrap_or("zeros at its start"))
+}
+
+/// Names what the first bytes of `fd` look like, if they are not zeros.
+///
+/// # Errors
+/// What pread says.
+pub(super) fn content(fd: impl AsFd) -> Result<Option<&'static str>, Errno> {
     Ok(recognise(&read_start(fd, PROBE_BYTES)?))
 }
 
@@ -63,13 +71,13 @@ pub(super) fn read_start(fd: impl AsFd, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-fn recognise(start: &[u8]) -> &'static str {
+fn recognise(start: &[u8]) -> Option<&'static str> {
     let found = SIGNATURES
         .iter()
         .find(|(at, bytes, _)| start.get(*at..at + bytes.len()) == Some(*bytes))
         .map(|(_, _, name)| *name);
-    let zeros = || start.iter().all(|&byte| byte == 0);
-    found.unwrap_or_else(|| if zeros() { "zeros at its start" } else { "data of unknown kind" })
+    let zeros = start.iter().all(|&byte| byte == 0);
+    found.or_else(|| (!zeros).then_some("data of unknown kind"))
 }
 
 #[cfg(test)]
@@ -81,15 +89,15 @@ mod tests {
         for (at, bytes, name) in SIGNATURES {
             let mut start = vec![0; PROBE_BYTES];
             start[*at..at + bytes.len()].copy_from_slice(bytes);
-            assert_eq!(recognise(&start), *name);
+            assert_eq!(recognise(&start), Some(*name));
         }
     }
 
     #[test]
     fn short_and_strange_content_is_described_too() {
-        assert_eq!(recognise(b""), "zeros at its start");
-        assert_eq!(recognise(&[0; 600]), "zeros at its start");
-        assert_eq!(recognise(b"my letters"), "data of unknown kind");
+        assert_eq!(recognise(b""), None);
+        assert_eq!(recognise(&[0; 600]), None);
+        assert_eq!(recognise(b"my letters"), Some("data of unknown kind"));
     }
 
     #[test]
@@ -97,6 +105,6 @@ mod tests {
         let mut start = vec![0; 4096];
         start[510..512].copy_from_slice(b"\x55\xaa");
         start[82..90].copy_from_slice(b"FAT32   ");
-        assert_eq!(recognise(&start), "a FAT file system");
+        assert_eq!(recognise(&start), Some("a FAT file system"));
     }
 }

@@ -2,8 +2,10 @@
 
 mod discard;
 mod io;
+mod mkswap;
 mod places;
 mod privileged;
+mod storage;
 
 use super::{Features, FileDevice, OpenOptions};
 use crate::error::DeviceError;

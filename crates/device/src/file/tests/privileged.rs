@@ -1,6 +1,6 @@
-//! Small file systems and loop devices. Each test is skipped, and says so, where the system does
-//! not let us have one.
+//! Small file systems, loop devices and RAM disks.
 
+use super::storage::{Loop, Mount, Zram, or_skip, text};
 use super::*;
 use crate::SwapDevice;
 use crate::header::SwapHeader;
@@ -8,84 +8,6 @@ use crate::testing::{Pages, is_filled, read, write};
 use overspill_base::{PAGE_SIZE, Slot};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::process::Command;
-
-/// Runs a command; its output, or why there is none.
-fn run(program: &str, args: &[&str]) -> Result<String, String> {
-    let output = Command::new(program).args(args).output();
-    let output = output.map_err(|error| format!("{program}: {error}"))?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    } else {
-        Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-    }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// A mounted file system, unmounted when dropped.
-struct Mount(tempfile::TempDir);
-
-impl Mount {
-    fn new(args: &[&str]) -> Result<Self, String> {
-        let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
-        run("mount", &[args, &[text(dir.path())]].concat())?;
-        Ok(Self(dir))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        run("umount", &[text(self.0.path())]).unwrap();
-    }
-}
-
-/// A loop device over a file of `pages` pages, detached when dropped.
-struct Loop {
-    node: PathBuf,
-    dir: tempfile::TempDir,
-}
-
-impl Loop {
-    /// `format` makes of the file what the device is to hold.
-    fn new(pages: usize, format: &[&str]) -> Result<Self, String> {
-        let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let path = dir.path().join("disk");
-        fs::write(&path, vec![0; pages * PAGE_SIZE]).map_err(|error| error.to_string())?;
-        if let [program, args @ ..] = format {
-            run(program, &[args, &[text(&path)]].concat())?;
-        }
-        let node = run("losetup", &["-f", "--show", text(&path)])?.into();
-        Ok(Self { node, dir })
-    }
-
-    /// The file under it.
-    fn file(&self) -> PathBuf {
-        self.dir.path().join("disk")
-    }
-
-    fn kind(&self) -> SwapKind {
-        SwapKind::Block { path: self.node.clone() }
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        run("losetup", &["-d", text(&self.node)]).unwrap();
-    }
-}
-
-macro_rules! or_skip {
-    ($attempt:expr) => {
-        match $attempt {
-            Ok(value) => value,
-            Err(reason) => return println!("skipped: {reason}"),
-        }
-    };
-}
 
 const EIGHT_MIB: u32 = 2048;
 
@@ -215,33 +137,6 @@ fn a_punched_hole_finds_the_file_system_full_as_a_write_error() {
     let done = write(&mut *queue, Slot(40), pages.filled(0..1, 5));
     assert!(matches!(done.failures[0].error, DeviceError::Full { .. }));
     assert!(write(&mut *queue, Slot(31), pages.filled(0..1, 5)).failures.is_empty());
-}
-
-/// A compressed RAM disk of 8 MiB, removed when dropped.
-struct Zram(String);
-
-impl Zram {
-    fn new() -> Result<Self, String> {
-        let told = |path: String| move |error| format!("{path}: {error}");
-        let control = "/sys/class/zram-control/hot_add".to_owned();
-        let number = fs::read_to_string(&control).map_err(told(control))?;
-        let zram = Self(number.trim().to_owned());
-        let size = format!("/sys/block/zram{}/disksize", zram.0);
-        fs::write(&size, "8M").map_err(told(size))?;
-        run("mkswap", &["-q", &zram.node()])?;
-        Ok(zram)
-    }
-
-    fn node(&self) -> String {
-        format!("/dev/zram{}", self.0)
-    }
-}
-
-impl Drop for Zram {
-    fn drop(&mut self) {
-        fs::write(format!("/sys/block/zram{}/reset", self.0), "1").unwrap();
-        fs::write("/sys/class/zram-control/hot_remove", &self.0).unwrap();
-    }
 }
 
 #[test]
