@@ -12,7 +12,7 @@
 //! is not looked at: a second partition table there is found by the first one.
 
 use super::facts;
-use super::open::{self, large_enough, live_swap, named, refused};
+use super::open::{self, large_enough, live_swap, named, refused, slots_in};
 use super::{FileDevice, check, probe};
 use crate::error::DeviceError;
 use crate::header::{HeaderError, ID_LEN, MAX_BAD_PAGES, SwapHeader};
@@ -20,7 +20,7 @@ use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom, Stat, fstat, fsync, openat, seek, stat};
 use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::process::geteuid;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 /// Wiped at both ends of a place that held something, so that nobody finds it again: superblocks
@@ -60,83 +60,157 @@ pub struct NewArea {
 /// * [`DeviceError::TooSmall`], [`Unreadable`](DeviceError::Unreadable) where it would be of no use.
 /// * [`DeviceError::LongLabel`].
 pub fn mkswap(path: &Path, options: &MkswapOptions) -> Result<NewArea, DeviceError> {
-    let name = path.display().to_string();
-    if options.label.len() > ID_LEN {
-        let (label, most) = (options.label.clone(), ID_LEN);
-        return Err(DeviceError::LongLabel { label, most });
+    let label = options.label.clone();
+    if label.len() > ID_LEN {
+        return Err(DeviceError::LongLabel { label, most: ID_LEN });
     }
-    let fd = claim(path, &name)?;
-    let size = Bytes(seek(&fd, SeekFrom::End(0)).map_err(refused(&name, "find the size of"))?);
-    let area = named(name.clone(), size);
-    large_enough(&area)?;
-    let found = content(&fd).map_err(refused(&name, "read"))?;
-    let notes = notes(&fd, &name, size)?;
+    let place = Place::claim(path)?;
+    large_enough(&named(place.name.clone(), place.size))?;
+    let found = place.content()?;
     if let (Some(found), false) = (&found, options.force) {
-        return Err(DeviceError::WouldDestroy { name, found: found.clone() });
+        return Err(DeviceError::WouldDestroy { name: place.name, found: found.clone() });
     }
-    let bad_pages = if options.check { bad_pages(&fd, area.slots_max, &name)? } else { Vec::new() };
-    let good_pages = area.slots_max - bad_pages.len() as u32;
-    large_enough(&named(name.clone(), Bytes::of_pages(good_pages.into())))?;
+    let notes = place.notes()?;
+    let bad_pages = if options.check { place.bad_pages()? } else { Vec::new() };
+    let good = Bytes::of_pages(u64::from(place.slots()) - bad_pages.len() as u64);
+    large_enough(&named(place.name.clone(), good))?;
     if found.is_some() {
-        wipe(&fd, size, &bad_pages).map_err(refused(&name, "write to"))?;
+        place.wipe(&bad_pages)?;
     }
-    let capacity = Bytes::of_pages(u64::from(good_pages) - 1);
+    let capacity = Bytes(good.0 - PAGE_SIZE as u64);
     let made = NewArea { capacity, bad_pages: bad_pages.len(), notes };
-    let MkswapOptions { label, uuid, .. } = options.clone();
-    let header = SwapHeader { last_page: area.slots_max - 1, bad_pages, uuid, label };
-    write_header(&fd, &header).map_err(refused(&name, "write to"))?;
+    let last_page = place.slots() - 1;
+    place.write_header(&SwapHeader { last_page, bad_pages, uuid: options.uuid, label })?;
     Ok(made)
 }
 
-/// Opens the place for nobody else to use meanwhile.
-fn claim(path: &Path, name: &str) -> Result<OwnedFd, DeviceError> {
-    let unsupported = |what| DeviceError::Unsupported { name: name.to_owned(), what };
-    let stat = stat(path).map_err(|errno| match errno {
-        Errno::NOENT => unsupported("not there: make it first, as `fallocate -l 1G` does"),
-        errno => refused(name, "open")(errno),
-    })?;
-    if facts::is_live_swap(&stat) {
-        return Err(live_swap(name.to_owned()));
-    }
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => open::open_exclusively(path, name),
-        FileType::RegularFile => {
-            let flags = OFlags::RDWR | OFlags::CLOEXEC;
-            let fd = openat(CWD, path, flags, Mode::empty()).map_err(refused(name, "open"))?;
-            open::lock(&fd, name)?;
-            Ok(fd)
+/// A file or block device to become a swap area, which nobody else uses meanwhile.
+struct Place {
+    fd: OwnedFd,
+    name: String,
+    size: Bytes,
+    /// False for a block device.
+    file: bool,
+}
+
+impl Place {
+    fn claim(path: &Path) -> Result<Self, DeviceError> {
+        let name = path.display().to_string();
+        let unsupported = |what| DeviceError::Unsupported { name: name.clone(), what };
+        let stat = stat(path).map_err(|errno| match errno {
+            Errno::NOENT => unsupported("not there: make it first, as `fallocate -l 1G` does"),
+            errno => refused(&name, "open")(errno),
+        })?;
+        if facts::is_live_swap(&stat) {
+            return Err(live_swap(name));
         }
-        _ => Err(unsupported("neither a file nor a block device: name one of these")),
+        let (fd, file) = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => (open::open_exclusively(path, &name)?, false),
+            FileType::RegularFile => {
+                let fd = open_read_write(path).map_err(refused(&name, "open"))?;
+                open::lock(&fd, &name)?;
+                (fd, true)
+            }
+            _ => return Err(unsupported("neither a file nor a block device: name one of these")),
+        };
+        let size = seek(&fd, SeekFrom::End(0)).map_err(refused(&name, "find the size of"))?;
+        Ok(Self { fd, name, size: Bytes(size), file })
+    }
+
+    fn slots(&self) -> u32 {
+        slots_in(self.size)
+    }
+
+    fn refused(&self, action: &'static str) -> impl Fn(Errno) -> DeviceError + use<> {
+        refused(&self.name, action)
+    }
+
+    /// What is there, if it is not zeros.
+    fn content(&self) -> Result<Option<String>, DeviceError> {
+        let start = probe::read_start(&self.fd, PAGE_SIZE).map_err(self.refused("read"))?;
+        let page = start[..].try_into().expect("it has ten pages at least");
+        Ok(match SwapHeader::parse(page) {
+            Ok(header) if header.label.is_empty() => Some("a swap area".into()),
+            Ok(header) => Some(format!("a swap area labelled `{}`", header.label)),
+            Err(HeaderError::NoMagic) => {
+                probe::content(&self.fd).map_err(self.refused("read"))?.map(str::to_owned)
+            }
+            Err(_) => Some("a damaged swap area".into()),
+        })
+    }
+
+    /// What swapon would complain about, and what it would let pass though it should not.
+    fn notes(&self) -> Result<Vec<String>, DeviceError> {
+        let Self { fd, name, size, file } = self;
+        let stat = fstat(fd).map_err(self.refused("open"))?;
+        let (uid, stored) = (stat.st_uid, stat.st_blocks as u64 * 512);
+        let numbered = Bytes::of_pages(u32::MAX.into());
+        let all = [
+            access_note(&stat, name, *file),
+            (*file && geteuid().is_root() && uid != 0)
+                .then(|| format!("{name} belongs to user {uid}: `chown 0:0 {name}`")),
+            (*file && stored < size.0).then(|| {
+                format!("{name} has holes: swapon will refuse it, `overspill run` will fill them")
+            }),
+            (*size > numbered).then(|| format!("only the first {numbered} of {name} are used")),
+        ];
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// The pages that cannot be read.
+    fn bad_pages(&self) -> Result<Vec<Slot>, DeviceError> {
+        // A description of its own, so that it may read directly while the other writes buffered.
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let fd = open_read_write(path.as_ref()).map_err(self.refused("open"))?;
+        let device = FileDevice::attach(fd, named(self.name.clone(), self.size))?;
+        let bad = check::unreadable(&device, MAX_BAD_PAGES)?;
+        match why_unusable(&bad, self.file) {
+            None => Ok(bad),
+            Some(why) => {
+                let (name, pages) = (self.name.clone(), bad.len());
+                Err(DeviceError::Unreadable { name, pages, why })
+            }
+        }
+    }
+
+    /// Zeros both ends, but for the pages that are known to be bad: a write there would fail.
+    fn wipe(&self, bad: &[Slot]) -> Result<(), DeviceError> {
+        let end = self.size.0;
+        let last = Bytes::of_pages(Bytes(end.saturating_sub(WIPE_BYTES)).pages_floor());
+        let ends = [0..WIPE_BYTES.min(end), last.0..end];
+        for start in ends.into_iter().flat_map(|end| end.step_by(PAGE_SIZE)) {
+            let zeros = &[0; PAGE_SIZE][..(end - start).min(PAGE_SIZE as u64) as usize];
+            if !bad.iter().any(|slot| Bytes::of_pages(slot.0.into()).0 == start) {
+                self.write_at(zeros, start)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_header(&self, header: &SwapHeader) -> Result<(), DeviceError> {
+        let mut page = [0; PAGE_SIZE];
+        header.write_to(&mut page);
+        self.write_at(&page, 0)?;
+        fsync(&self.fd).map_err(self.refused("write to"))
+    }
+
+    fn write_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<(), DeviceError> {
+        while !bytes.is_empty() {
+            let written = retry_on_intr(|| pwrite(&self.fd, bytes, offset));
+            match written.map_err(self.refused("write to"))? {
+                0 => return Err(self.refused("write to")(Errno::NOSPC)),
+                written => {
+                    bytes = &bytes[written..];
+                    offset += written as u64;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
-/// What is there, if it is not zeros.
-fn content(fd: &OwnedFd) -> Result<Option<String>, Errno> {
-    let start = probe::read_start(fd, PAGE_SIZE)?;
-    let page = start[..].try_into().expect("ten pages at least, as just checked");
-    Ok(match SwapHeader::parse(page) {
-        Ok(header) if header.label.is_empty() => Some("a swap area".into()),
-        Ok(header) => Some(format!("a swap area labelled `{}`", header.label)),
-        Err(HeaderError::NoMagic) => probe::content(fd)?.map(str::to_owned),
-        Err(_) => Some("a damaged swap area".into()),
-    })
-}
-
-/// What swapon would complain about, and what it would let pass though it should not.
-fn notes(fd: &OwnedFd, name: &str, size: Bytes) -> Result<Vec<String>, DeviceError> {
-    let stat = fstat(fd).map_err(refused(name, "open"))?;
-    let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    let numbered = Bytes::of_pages(u32::MAX.into());
-    let all = [
-        access_note(&stat, name, file),
-        (file && geteuid().is_root() && stat.st_uid != 0)
-            .then(|| format!("{name} belongs to user {}: `chown 0:0 {name}`", stat.st_uid)),
-        (file && (stat.st_blocks as u64) * 512 < size.0).then(|| {
-            format!("{name} has holes: swapon will refuse it, `overspill run` will fill them")
-        }),
-        (size > numbered).then(|| format!("only the first {numbered} of {name} are used")),
-    ];
-    Ok(all.into_iter().flatten().collect())
+fn open_read_write(path: &Path) -> Result<OwnedFd, Errno> {
+    openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// A block device may belong to a group, such as `disk`; a file to nobody else.
@@ -146,55 +220,6 @@ fn access_note(stat: &Stat, name: &str, file: bool) -> Option<String> {
     let told =
         || format!("{name} has mode {mode:04o}, so others may read it: `chmod {right} {name}`");
     (mode & theirs != 0).then(told)
-}
-
-/// Zeros both ends, but for the pages that are known to be bad: a write there would fail.
-fn wipe(fd: &OwnedFd, size: Bytes, bad: &[Slot]) -> Result<(), Errno> {
-    let last = Bytes::of_pages(Bytes(size.0.saturating_sub(WIPE_BYTES)).pages_floor());
-    let pages = [0..WIPE_BYTES.min(size.0), last.0..size.0];
-    for start in pages.into_iter().flat_map(|end| end.step_by(PAGE_SIZE)) {
-        let zeros = &[0; PAGE_SIZE][..(size.0 - start).min(PAGE_SIZE as u64) as usize];
-        if !bad.iter().any(|slot| Bytes::of_pages(slot.0.into()).0 == start) {
-            write_at(fd, zeros, start)?;
-        }
-    }
-    Ok(())
-}
-
-fn write_header(fd: &OwnedFd, header: &SwapHeader) -> Result<(), Errno> {
-    let mut page = [0; PAGE_SIZE];
-    header.write_to(&mut page);
-    write_at(fd, &page, 0)?;
-    fsync(fd)
-}
-
-fn write_at(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match retry_on_intr(|| pwrite(fd, bytes, offset))? {
-            0 => return Err(Errno::NOSPC),
-            written => {
-                bytes = &bytes[written..];
-                offset += written as u64;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The pages that cannot be read.
-fn bad_pages(fd: &OwnedFd, slots: u32, name: &str) -> Result<Vec<Slot>, DeviceError> {
-    let stat = fstat(fd).map_err(refused(name, "open"))?;
-    let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    // A description of its own, so that it may read directly while the other writes buffered.
-    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let fd = openat(CWD, path, flags, Mode::empty()).map_err(refused(name, "open"))?;
-    let device = FileDevice::attach(fd, named(name.to_owned(), Bytes::of_pages(slots.into())))?;
-    let bad = check::unreadable(&device, MAX_BAD_PAGES)?;
-    match why_unusable(&bad, file) {
-        None => Ok(bad),
-        Some(why) => Err(DeviceError::Unreadable { name: name.to_owned(), pages: bad.len(), why }),
-    }
 }
 
 fn why_unusable(bad: &[Slot], file: bool) -> Option<&'static str> {

@@ -259,7 +259,7 @@ fn with_header(name: String, size: Bytes) -> Attachment {
 }
 
 /// Whole slots in `size`; what 32 bits cannot number is left unused.
-fn slots_in(size: Bytes) -> u32 {
+pub(super) fn slots_in(size: Bytes) -> u32 {
     u32::try_from(size.pages_floor()).unwrap_or(u32::MAX)
 }
 

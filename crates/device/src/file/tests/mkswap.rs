@@ -104,13 +104,19 @@ fn the_kernel_accepts_a_block_device_and_leaves_out_the_same_bad_pages() {
 
 #[test]
 fn areas_of_util_linux_are_accepted_in_either_byte_order() {
-    for order in ["little", "big"] {
-        let format = ["mkswap", "-q", "-L", "theirs", "-e", order];
-        let disk = or_skip!(Loop::new(300, &format));
+    let disk = or_skip!(Loop::new(300, &["mkswap", "-q", "-L", "theirs"]));
+    let mut page = fs::read(&disk.node).unwrap()[..PAGE_SIZE].to_vec();
+    for order in ["this machine's", "the other"] {
         let info = open(&disk.kind()).unwrap().info().clone();
         assert_eq!((info.slots_max, &info.reserved[..]), (300, &[Slot(0)][..]), "{order}");
         let error = mkswap(&disk.node, &spill()).unwrap_err().to_string();
         assert!(error.contains("a swap area labelled `theirs`"), "{error}");
+        let live = or_skip!(Live::new(&disk.node));
+        assert_eq!(live.kib(), 299 * 4, "{order}: what the kernel says");
+        drop(live);
+        // Version, last page and number of bad pages.
+        page[1024..1036].chunks_exact_mut(4).for_each(|field| field.reverse());
+        fs::write(&disk.node, &page).unwrap();
     }
 }
 
