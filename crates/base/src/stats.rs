@@ -49,6 +49,10 @@ counters! {
     swap_ra,
     /// Pages read ahead and then touched.
     swap_ra_hit,
+    /// Frames taken for readahead of slots nobody refers to, and thrown away.
+    swap_ra_wasted,
+    /// Acquisitions of the LRU lock made for rotation.
+    lru_rotate_locks,
     /// Pages moved to the tail of the inactive list when their writeback ended.
     pgrotated,
     /// Pages moved to the active list.

@@ -7,6 +7,7 @@
 
 use crate::engine::Engine;
 use crate::types::{Pte, flag};
+use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
 use overspill_base::{FrameNo, PageNo};
 
@@ -99,7 +100,7 @@ impl Engine {
                 Pte::Resident(frame) => self.transfer_resident(from, to, word, frame),
                 Pte::Swapped { entry, .. } => match self.cache.lookup(entry) {
                     Some(frame) => self.transfer_cached(from, to, word, frame),
-                    None => self.cache.move_reference(&self.table, from, to, word),
+                    None => self.transfer_uncached(from, to, word, entry),
                 },
                 Pte::Poisoned => {
                     self.space.poison(to);
@@ -130,6 +131,14 @@ impl Engine {
         true
     }
 
+    fn transfer_uncached(&self, from: PageNo, to: PageNo, word: Pte, entry: SwapEntry) -> bool {
+        let moved = self.cache.move_reference(&self.table, from, to, word);
+        if moved {
+            self.note_page(entry, to);
+        }
+        moved
+    }
+
     fn transfer_cached(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) -> bool {
         self.frames.lock(frame);
         if self.table.load(from) != word || self.frames.page(frame) != Some(from) {
@@ -143,6 +152,7 @@ impl Engine {
     fn rename(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) {
         self.table.replace(to, Pte::Empty, word);
         self.frames.set_page(frame, to);
+        self.frames.entry(frame).into_iter().for_each(|entry| self.note_page(entry, to));
         self.table.replace(from, word, Pte::Empty);
         if self.table.take_faulted(from) {
             self.space.wake(from);

@@ -5,11 +5,12 @@
 use crate::frames::{Doorbell, Frames, Watermarks};
 use crate::lru::Lru;
 use crate::page_table::PageTable;
-use crate::readahead::Streams;
+use crate::readahead::streams::Streams;
 use crate::space::AddressSpace;
 use crate::staging::Staging;
 use crate::swap_cache::SwapCache;
-use crate::tuning::Tuning;
+use crate::swaps::{SwapState, Swaps};
+use crate::tuning::{Readahead, Tuning};
 use crate::types::{Pte, flag};
 use crate::workingset::Workingset;
 use overspill_area::{AreaConfig, AreaNo, Supply, SwapArea, SwapAreas, SwapEntry};
@@ -86,6 +87,7 @@ pub struct Engine {
     pub(crate) areas: SwapAreas,
     pub(crate) space: Arc<dyn AddressSpace>,
     pub(crate) stats: Stats,
+    pub(crate) swaps: Swaps,
     pub(crate) streams: Mutex<Streams>,
     /// Rung when free frames run low.
     pub(crate) low: Doorbell,
@@ -93,7 +95,6 @@ pub struct Engine {
     pub(crate) freed: Doorbell,
     pub(crate) starving: AtomicUsize,
     pub(crate) writes_in_flight: AtomicUsize,
-    devices: Vec<Arc<dyn SwapDevice>>,
     /// Per device: the capacity at which growing failed last.
     grow_failed: Mutex<Vec<Option<u32>>>,
     last_trouble: Mutex<Option<String>>,
@@ -120,7 +121,11 @@ impl Engine {
         assert!(parts.frames > 0 && tuning.reclaim_batch_pages <= Tuning::CHUNK_PAGES);
         assert!((1..=Tuning::CHUNK_PAGES).contains(&tuning.readahead_max_pages));
         let slots: Vec<usize> = parts.swaps.iter().map(|s| s.area.slot_map().len()).collect();
-        let devices: Vec<_> = parts.swaps.iter().map(|s| s.device.clone()).collect();
+        let swaps = Swaps::new();
+        for Swap { device, area, .. } in &parts.swaps {
+            let attached = swaps.attach(device, new_state(&tuning, device, area));
+            assert!(matches!(attached, Ok(Some(number)) if number == area.number()));
+        }
         let areas = SwapAreas::new(AreaConfig {
             tuning: tuning.area,
             cpus: parts.cpus.count,
@@ -140,13 +145,13 @@ impl Engine {
             areas,
             space: parts.space,
             stats: parts.stats,
+            swaps,
             streams: Mutex::new(LockClass::Readahead, Streams::default()),
             low: Doorbell::new(),
             freed: Doorbell::new(),
             starving: AtomicUsize::new(0),
             writes_in_flight: AtomicUsize::new(0),
-            grow_failed: Mutex::new(LockClass::Control, vec![None; devices.len()]),
-            devices,
+            grow_failed: Mutex::new(LockClass::Control, vec![None; AreaNo::MAX]),
             last_trouble: Mutex::new(LockClass::Control, None),
             salvage: parts.salvage,
             report: parts.report,
@@ -157,6 +162,7 @@ impl Engine {
     /// before a fork, with all workers parked.
     pub fn drain(&self) {
         self.lru.drain(&self.frames, &self.stats);
+        self.staging.drain(&*self.space);
         self.areas.drain();
     }
 
@@ -202,14 +208,6 @@ impl Engine {
         &self.areas
     }
 
-    pub(crate) fn devices(&self) -> &[Arc<dyn SwapDevice>] {
-        &self.devices
-    }
-
-    pub(crate) fn device(&self, area: AreaNo) -> &dyn SwapDevice {
-        &*self.devices[area.0 as usize]
-    }
-
     /// Tells the user, once per message in a row.
     pub(crate) fn trouble(&self, message: String) {
         let mut last = self.last_trouble.lock();
@@ -252,7 +250,8 @@ impl Engine {
     }
 
     fn discard_slots(&self, area: &SwapArea, first: Slot, slots: u32) {
-        if let Err(error) = self.device(area.number()).discard(first, slots) {
+        let Some(device) = self.swaps.device(area.number()) else { return };
+        if let Err(error) = device.discard(first, slots) {
             self.trouble(error.to_string());
         }
         area.discarded(first);
@@ -311,7 +310,8 @@ impl Supply for Engine {
         if self.grow_failed.lock()[number] == Some(capacity) {
             return (self.salvage)(&self.areas);
         }
-        match self.grow_device(&*self.devices[number], capacity) {
+        let Some(device) = self.swaps.device(area.number()) else { return false };
+        match self.grow_device(&*device, capacity) {
             Ok(slots) => {
                 area.set_capacity_slots(slots);
                 true
@@ -348,4 +348,10 @@ impl Supply for Engine {
     fn discard(&self, area: AreaNo) -> bool {
         self.run_discards(area)
     }
+}
+
+fn new_state(tuning: &Tuning, device: &Arc<dyn SwapDevice>, area: &SwapArea) -> SwapState {
+    let reads_ahead = tuning.readahead_synchronous || !device.info().synchronous;
+    let by_slot = tuning.readahead == Readahead::Cluster;
+    SwapState::new(reads_ahead, by_slot.then(|| area.slot_map().len()))
 }

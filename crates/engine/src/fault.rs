@@ -167,11 +167,21 @@ impl Engine {
         }
         self.stats.count(Event::swap_cache_hit);
         self.map_staged(frame, page, word).then(|| {
-            self.lru.activate(frame, &self.frames);
-            self.workingset.activated();
+            self.note_touched(frame, entry, word);
             self.unlock_page(frame, page);
             FaultOutcome::Mapped
         })
+    }
+
+    /// A page that was touched before it was gone is active. One that was read ahead may have been
+    /// gone for long: its shadow tells.
+    fn note_touched(&self, frame: FrameNo, entry: SwapEntry, word: Pte) {
+        if !self.take_readahead_hit(frame, entry) {
+            self.workingset.activated();
+        } else if !self.refault_activates(word) {
+            return;
+        }
+        self.lru.activate(frame, &self.frames);
     }
 
     fn fault_uncached(

@@ -6,7 +6,9 @@
 //! acts only on frames that still have it. Rotation moves clean, unlocked, inactive frames only.
 //! Not here: who is evicted (`reclaim`).
 //! Source of rotation in batches: Linux 2.6.24 (pagevec_move_tail); the LRU lock is taken once per
-//! batch instead of once per page whose write has ended.
+//! batch instead of once per page whose write has ended. Batches are flushed before the inactive list
+//! is shrunk. Linux flushes a CPU's batch also when the CPU goes away; here CPUs do not go away, but
+//! the threads do that would fill the batch up: before a fork, where `Engine::drain` flushes all.
 //! There is no accessed bit to look at: user space learns of a touch only from a fault. So second
 //! chances are given while a page waits in the swap cache, and by refault distance (`workingset`).
 
@@ -106,6 +108,9 @@ impl Lru {
     }
 
     fn flush_adds(&self, batch: &mut Vec<FrameNo>, frames: &Frames) {
+        if batch.is_empty() {
+            return;
+        }
         let mut lists = self.lists.lock();
         for frame in batch.drain(..) {
             if frames.clear(frame, ADD_PENDING) & ADD_PENDING == 0 {
@@ -127,6 +132,9 @@ impl Lru {
     }
 
     fn flush_rotations(&self, batch: &mut Vec<FrameNo>, frames: &Frames, stats: &Stats) {
+        if batch.is_empty() {
+            return;
+        }
         let mut moved = 0;
         let mut lists = self.lists.lock();
         for frame in batch.drain(..) {
@@ -139,6 +147,7 @@ impl Lru {
             }
         }
         drop(lists);
+        stats.count(Event::lru_rotate_locks);
         stats.add(Event::pgrotated, moved);
     }
 

@@ -67,6 +67,11 @@ impl PageTable {
         self.words.get(page.index()).map_or(Pte::Empty, |word| unpack(word.load(Acquire)))
     }
 
+    /// True if `page` is swapped to `entry` now.
+    pub fn is_on(&self, page: PageNo, entry: SwapEntry) -> bool {
+        matches!(self.load(page), Pte::Swapped { entry: on, .. } if on == entry)
+    }
+
     /// Replaces `old` by `new`; false if the word is not `old` any more.
     #[inline]
     pub fn replace(&self, page: PageNo, old: Pte, new: Pte) -> bool {

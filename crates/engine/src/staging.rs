@@ -1,7 +1,8 @@
 //! Staging memory: where pages are between the program's mapping and the device.
 //!
 //! Owns: the arena pages are moved into, cut into chunks that one eviction batch fills and that are
-//! given back whole, so that emptying them costs one call per chunk.
+//! given back whole, so that emptying them costs one call per chunk. Pages read ahead that wait for
+//! their touch share chunks, of which they never take the last half: eviction goes on.
 //! Invariants: a chunk is handed out empty; it returns when all pages taken from it were released.
 //! Each staged page belongs to a frame, so staging never adds to the limit, except for pages that
 //! were mapped again before their chunk was complete; those are at most the arena.
@@ -11,7 +12,7 @@ use crate::space::AddressSpace;
 use crate::tuning::Tuning;
 use overspill_base::PAGE_SIZE;
 use overspill_base::shared::{PageArena, PageBuf};
-use overspill_base::sync::Ordering::AcqRel;
+use overspill_base::sync::Ordering::{AcqRel, Relaxed};
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use std::ops::Range;
 
@@ -21,9 +22,16 @@ const CHUNK: usize = Tuning::CHUNK_PAGES;
 #[derive(Debug)]
 pub(crate) struct Staging {
     arena: PageArena,
-    free: Mutex<Vec<usize>>,
+    free: Mutex<Free>,
     /// Pages of each chunk still in use.
     in_use: Vec<AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Free {
+    chunks: Vec<usize>,
+    /// The rest of the chunk that readahead takes single pages from.
+    singles: Range<usize>,
 }
 
 impl Staging {
@@ -31,7 +39,10 @@ impl Staging {
         let chunks = arena.pages() / CHUNK;
         Self {
             arena,
-            free: Mutex::new(LockClass::Staging, (0..chunks).rev().collect()),
+            free: Mutex::new(
+                LockClass::Staging,
+                Free { chunks: (0..chunks).rev().collect(), singles: 0..0 },
+            ),
             in_use: (0..chunks).map(|_| AtomicUsize::new(0)).collect(),
         }
     }
@@ -42,9 +53,28 @@ impl Staging {
 
     /// An empty chunk's pages; release each of them once.
     pub(crate) fn take_chunk(&self) -> Option<Range<usize>> {
-        let chunk = self.free.lock().pop()?;
-        self.in_use[chunk].store(CHUNK, overspill_base::sync::Ordering::Relaxed);
-        Some(chunk * CHUNK..(chunk + 1) * CHUNK)
+        let chunk = self.free.lock().chunks.pop()?;
+        Some(self.start(chunk))
+    }
+
+    fn start(&self, chunk: usize) -> Range<usize> {
+        self.in_use[chunk].store(CHUNK, Relaxed);
+        chunk * CHUNK..(chunk + 1) * CHUNK
+    }
+
+    /// One page to read into, unless that would leave eviction less than half of the chunks.
+    pub(crate) fn take_single(&self) -> Option<usize> {
+        let mut free = self.free.lock();
+        if free.singles.is_empty() && free.chunks.len() > self.in_use.len() / 2 {
+            free.singles = free.chunks.pop().map(|chunk| self.start(chunk))?;
+        }
+        free.singles.next()
+    }
+
+    /// Gives back what [`take_single`](Self::take_single) has not handed out of its chunk.
+    pub(crate) fn drain(&self, space: &dyn AddressSpace) {
+        let rest = std::mem::take(&mut self.free.lock().singles);
+        self.release(rest, space);
     }
 
     /// Ends the use of `pages` of one chunk; the last ones empty it.
@@ -56,28 +86,29 @@ impl Staging {
         // AcqRel: whoever empties the chunk has seen every other user finish with it.
         if self.in_use[chunk].fetch_sub(pages.len(), AcqRel) == pages.len() {
             space.recycle(&self.arena, chunk * CHUNK..(chunk + 1) * CHUNK);
-            self.free.lock().push(chunk);
+            self.free.lock().chunks.push(chunk);
         }
     }
 
     /// The content of a staged page.
     pub(crate) fn content(&self, page: usize) -> &[u8] {
         // SAFETY: the page is staged for a frame that the caller has locked or under writeback, and
-        // staged pages are only read: by writeback, by mapping them again, by looking at them. A
-        // writer here would tear what is being written out.
+        // such pages are only read: by writeback, by mapping them again, by looking at them. A
+        // writer here would tear what is being written out. The device that reads into one does so
+        // while its frame is locked for that read.
         unsafe { std::slice::from_raw_parts(self.arena.address(page), PAGE_SIZE) }
     }
 
-    /// A handle to a staged page for the device to read from.
+    /// A handle to a staged page for the device to read from, or to fill.
     pub(crate) fn buffer(&self, page: usize) -> PageBuf {
-        // SAFETY: as in `content`; the frame stays under WRITEBACK, and so keeps the page staged,
-        // until the request that owns this handle has completed.
+        // SAFETY: as in `content`; the frame stays under WRITEBACK, or locked while it is being read,
+        // and so keeps the page staged, until the request that owns this handle has completed.
         unsafe { self.arena.page(page) }
     }
 
     /// Chunks nobody uses.
     pub(crate) fn free_chunks(&self) -> usize {
-        self.free.lock().len()
+        self.free.lock().chunks.len()
     }
 }
 
@@ -103,10 +134,11 @@ impl Bounce {
         Some(chunk * CHUNK)
     }
 
-    /// Ends the use of `pages` pages of the run that starts at, or contains, `page`.
-    pub(crate) fn give(&mut self, page: usize, pages: usize) {
+    /// Ends the use of one page of a run; a buffer that lies elsewhere is none of ours.
+    pub(crate) fn give(&mut self, buffer: &PageBuf) {
+        let Some(page) = self.index_of(buffer) else { return };
         let chunk = page / CHUNK;
-        self.in_use[chunk] -= pages;
+        self.in_use[chunk] -= 1;
         if self.in_use[chunk] == 0 {
             self.free.push(chunk);
         }
@@ -126,8 +158,9 @@ impl Bounce {
         unsafe { std::slice::from_raw_parts(self.arena.address(page), pages * PAGE_SIZE) }
     }
 
-    /// The arena index of the page at `buffer`.
-    pub(crate) fn index_of(&self, buffer: &PageBuf) -> usize {
-        (buffer.as_ptr().addr() - self.arena.address(0).addr()) / PAGE_SIZE
+    /// The arena index of the page at `buffer`; none if it lies elsewhere.
+    pub(crate) fn index_of(&self, buffer: &PageBuf) -> Option<usize> {
+        let offset = buffer.as_ptr().addr().checked_sub(self.arena.address(0).addr())?;
+        Some(offset / PAGE_SIZE).filter(|&page| page < self.arena.pages())
     }
 }

@@ -67,7 +67,7 @@ impl SwapCache {
         page: PageNo,
     ) -> Inserted {
         let mut trunk = self.trunk(entry);
-        if !refers(table, page, entry) {
+        if !table.is_on(page, entry) {
             return Inserted::Changed;
         }
         if trunk.contains_key(&entry.slot().0) {
@@ -103,7 +103,7 @@ impl SwapCache {
         debug_assert_eq!(before, Some(frame), "entry {entry:?} was not cached in this frame");
         frames.set_entry(frame, None);
         frames.clear(frame, flag::CACHED);
-        (!refers(table, page, entry)).then_some(entry)
+        (!table.is_on(page, entry)).then_some(entry)
     }
 
     /// Ends the word's reference to a swapped page; returns the entry if the caller has to free it
@@ -145,8 +145,4 @@ impl SwapCache {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-}
-
-fn refers(table: &PageTable, page: PageNo, entry: SwapEntry) -> bool {
-    matches!(table.load(page), Pte::Swapped { entry: on, .. } if on == entry)
 }

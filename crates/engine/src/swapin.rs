@@ -1,13 +1,13 @@
 //! Reading pages in.
 //!
-//! Owns: the read of a faulting page with its readahead, and the completion that maps them.
+//! Owns: the requests for a faulting page and its window, and the completion that maps them.
 //! Invariants: each page in a read is locked and cached under its entry until the completion; a read
-//! that fails poisons the pages it was for and no other. Readahead takes only frames to spare, only
-//! pages that are swapped, and never fails a fault.
+//! that fails poisons the page it was for and no other.
+//! Not here: which pages are in the window (`readahead`).
 
 use crate::engine::Engine;
 use crate::lru::LruList;
-use crate::swap_cache::Inserted;
+use crate::readahead::PageRead;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::{AreaNo, SwapEntry};
@@ -42,131 +42,94 @@ impl Engine {
         entry: SwapEntry,
         start_ns: u64,
     ) {
-        let window = self.streams.lock().window(page, self.tuning.readahead_max_pages);
-        self.stats.add(Event::swap_ra_hit, window.hits as u64);
-        let mut entries = vec![entry];
-        self.collect_readahead(page, window.pages, &mut entries);
-        self.stats.add(Event::swap_ra, entries.len() as u64 - 1);
-        let bounce = self.take_bounce(worker, entries.len());
-        let mut at = bounce;
-        for run in entries.chunk_by(|a, b| a.precedes(*b)) {
-            let start_ns = if at == bounce { start_ns } else { 0 };
-            self.submit_read(worker, run[0], at, run.len(), start_ns);
-            at += run.len();
+        let mut reads = self.reads_around(worker, page, entry);
+        while !reads.is_empty() {
+            let run = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
+            let rest = reads.split_off(run.count() + 1);
+            let asked_for = reads.iter().any(|read| read.entry == entry);
+            submit_read(worker, reads, if asked_for { start_ns } else { 0 });
+            reads = rest;
         }
         worker.flush();
     }
 
-    /// Adds the swapped pages after `page`, each with a locked frame in the cache.
-    fn collect_readahead(&self, page: PageNo, window: usize, entries: &mut Vec<SwapEntry>) {
-        for next in (1..window).map(|n| page.plus(n)) {
-            if !self.has_frames_to_spare() {
-                break;
-            }
-            let Pte::Swapped { entry, .. } = self.table.load(next) else { continue };
-            let Some(frame) = self.frames.alloc(next) else { break };
-            match self.cache.insert(entry, frame, &self.frames, &self.table, next) {
-                Inserted::Yes => entries.push(entry),
-                Inserted::Exists | Inserted::Changed => self.free_page(frame, next),
-            }
-        }
-    }
-
-    /// Bounce memory for `pages` pages; waits for this worker's own reads when it is all in use.
-    fn take_bounce(&self, worker: &mut Worker, pages: usize) -> usize {
-        loop {
-            match worker.bounce.take(pages) {
-                Some(first) => return first,
-                None => worker.wait(self),
-            }
-        }
-    }
-
-    fn submit_read(
-        &self,
-        worker: &mut Worker,
-        first: SwapEntry,
-        bounce: usize,
-        pages: usize,
-        start_ns: u64,
-    ) {
-        let pages = (bounce..bounce + pages).map(|page| worker.bounce.buffer(page)).collect();
-        let tag = tag(first.area(), start_ns);
-        let request = IoRequest { op: IoOp::Read, slot: first.slot(), pages, tag };
-        worker.submit(first.area(), request);
-    }
-
-    /// Maps the pages of a finished read and lets their waiters go on.
+    /// Ends a read: maps its pages, or leaves those read ahead in the swap cache, and lets their
+    /// waiters go on.
     pub(crate) fn complete_read(&self, worker: &mut Worker, completion: Completion) {
         let Completion { request, failures } = completion;
         let (area, start_ns) = untag(request.tag);
-        let bounce = worker.bounce.index_of(&request.pages[0]);
         let count = request.pages.len();
         let transfer_failed =
             count > 1 && failures.iter().any(|f| !matches!(f.error, DeviceError::Checksum { .. }));
         if transfer_failed {
-            self.retry_singly(worker, area, &request, bounce, start_ns);
+            retry_singly(worker, area, request, start_ns);
             return;
         }
         let mut arrived = Vec::with_capacity(count);
-        for n in 0..count {
+        for (n, buffer) in request.pages.iter().enumerate() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
-            let failure = failures.iter().find(|f| f.index == n);
-            match failure {
-                None => arrived.extend(self.accept(entry, bounce + n)),
-                Some(failure) => self.poison(entry, &failure.error),
+            match failures.iter().find(|f| f.index == n) {
+                Some(failure) => self.read_failed(entry, &failure.error),
+                None => match worker.bounce.index_of(buffer) {
+                    Some(bounce) => arrived.extend(self.accept(entry, bounce)),
+                    None => self.keep_ahead(entry),
+                },
             }
         }
-        self.stats.add(Event::pswpin, arrived.len() as u64);
+        self.stats.add(Event::pswpin, (count - failures.len()) as u64);
         for run in arrived.chunk_by(|a, b| b.page.0 == a.page.0 + 1 && b.bounce == a.bounce + 1) {
             self.map_run(worker, run);
         }
-        worker.bounce.give(bounce, count);
+        request.pages.iter().for_each(|buffer| worker.bounce.give(buffer));
         if start_ns > 0 {
             self.stats.fault_latency(clock::now_ns() - start_ns);
         }
     }
 
-    /// A transfer of several pages failed as a whole: find out which page it is.
-    fn retry_singly(
-        &self,
-        worker: &mut Worker,
-        area: AreaNo,
-        request: &IoRequest,
-        bounce: usize,
-        start_ns: u64,
-    ) {
-        for n in 0..request.pages.len() {
-            let entry = SwapEntry::new(area, request.slot.plus(n));
-            self.submit_read(worker, entry, bounce + n, 1, start_ns);
-        }
-        worker.flush();
+    /// The locked frame of a page that has been read, and the page.
+    fn frame_of_read(&self, entry: SwapEntry) -> (FrameNo, PageNo) {
+        let frame = self.cache.lookup(entry).expect("a page being read stays cached");
+        (frame, self.frames.page(frame).expect("a cached frame has a page"))
     }
 
     /// Turns a read page's word to Resident; drops the page if it was discarded meanwhile.
     fn accept(&self, entry: SwapEntry, bounce: usize) -> Option<Arrived> {
-        let frame = self.cache.lookup(entry).expect("a page being read stays cached");
-        let page = self.frames.page(frame).expect("a cached frame has a page");
+        let (frame, page) = self.frame_of_read(entry);
         let word = self.table.load(page);
         let ours = matches!(word, Pte::Swapped { entry: on, .. } if on == entry);
         if ours && self.table.replace(page, word, Pte::Resident(frame)) {
             self.set_cache_only(entry, true);
-            self.note_refault(frame, word);
+            self.frames.clear(frame, flag::READAHEAD);
+            if self.refault_activates(word) {
+                self.frames.set(frame, flag::ACTIVE);
+            }
             return Some(Arrived { page, frame, bounce });
         }
         self.drop_cached(frame, page);
         None
     }
 
-    fn note_refault(&self, frame: FrameNo, word: Pte) {
+    /// Leaves a page read ahead in the swap cache until it is touched or reclaimed.
+    fn keep_ahead(&self, entry: SwapEntry) {
+        let (frame, page) = self.frame_of_read(entry);
+        if self.table.is_on(page, entry) {
+            self.lru.add(frame, LruList::Inactive, &self.frames);
+            self.unlock_page(frame, page);
+        } else {
+            self.drop_cached(frame, page);
+        }
+    }
+
+    /// Counts the return of a page whose word was `word`; true if it should be active.
+    pub(crate) fn refault_activates(&self, word: Pte) -> bool {
         self.stats.count(Event::workingset_refault);
-        if let Pte::Swapped { shadow, .. } = word
-            && self.workingset.refault_activates(shadow, self.lru.lens().0)
-        {
+        let Pte::Swapped { shadow, .. } = word else { return false };
+        let activates = self.workingset.refault_activates(shadow, self.lru.lens().0);
+        if activates {
             self.stats.count(Event::workingset_activate);
             self.workingset.activated();
-            self.frames.set(frame, flag::ACTIVE);
         }
+        activates
     }
 
     /// Maps adjacent pages with one call.
@@ -196,12 +159,13 @@ impl Engine {
         self.free_page(frame, page);
     }
 
-    /// The content of one page is lost: whoever touches it gets SIGBUS, everything else goes on.
-    fn poison(&self, entry: SwapEntry, error: &DeviceError) {
-        let frame = self.cache.lookup(entry).expect("a page being read stays cached");
-        let page = self.frames.page(frame).expect("a cached frame has a page");
+    /// A page that was read ahead stays on its slot: whoever touches it reads it again. The content
+    /// of any other is lost: whoever touches it gets SIGBUS, everything else goes on.
+    fn read_failed(&self, entry: SwapEntry, error: &DeviceError) {
+        let (frame, page) = self.frame_of_read(entry);
         let word = self.table.load(page);
-        if matches!(word, Pte::Swapped { entry: on, .. } if on == entry)
+        if !self.frames.has(frame, flag::READAHEAD)
+            && matches!(word, Pte::Swapped { entry: on, .. } if on == entry)
             && self.table.replace(page, word, Pte::Poisoned)
         {
             self.stats.count(Event::pages_poisoned);
@@ -215,4 +179,20 @@ impl Engine {
     pub fn writes_in_flight(&self) -> usize {
         self.writes_in_flight.load(Relaxed)
     }
+}
+
+fn submit_read(worker: &mut Worker, run: Vec<PageRead>, start_ns: u64) {
+    let first = run[0].entry;
+    let pages = run.into_iter().map(|read| read.into).collect();
+    let tag = tag(first.area(), start_ns);
+    worker.submit(first.area(), IoRequest { op: IoOp::Read, slot: first.slot(), pages, tag });
+}
+
+/// A transfer of several pages failed as a whole: finds out which page it is.
+fn retry_singly(worker: &mut Worker, area: AreaNo, request: IoRequest, start_ns: u64) {
+    for (n, into) in request.pages.into_iter().enumerate() {
+        let entry = SwapEntry::new(area, request.slot.plus(n));
+        submit_read(worker, vec![PageRead { entry, into }], start_ns);
+    }
+    worker.flush();
 }

@@ -5,9 +5,10 @@ use overspill_area::{AreaTuning, Preset};
 /// Which pages are read with the one that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Readahead {
-    /// Those around its slot: the aligned block of the device (all of Linux before 4.14).
+    /// Those around its slot: the aligned block of the device (all of Linux before 4.14). They wait
+    /// in the swap cache until they are touched.
     Cluster,
-    /// Those around its address, along the stream of faults it belongs to (4.14).
+    /// Those around its address, along the stream of faults it belongs to (4.14). They are mapped.
     AddressSpace,
 }
 
@@ -29,15 +30,18 @@ pub struct Tuning {
     pub swap_cache_trunk_shift: u32,
     /// Which pages are read ahead.
     pub readahead: Readahead,
-    /// Longest readahead window. Linux reads 8 (`page-cluster` 3); user space gains from more because
+    /// Longest readahead window, at most [`Tuning::CHUNK_PAGES`]. Linux reads 8 (`page-cluster` 3); user space gains from more because
     /// a whole window is mapped with one call.
     pub readahead_max_pages: usize,
     /// No frame is allocated for a slot that nobody refers to (4.11). Without, it is allocated and
-    /// thrown away.
+    /// thrown away. Only readahead by slot meets such slots.
     pub readahead_skip_unreferenced: bool,
     /// Largest run of evicted neighbours, as a power of two, that is given adjacent slots as one folio
     /// (6.12, with mTHP); 0 takes slots one by one.
     pub folio_order_max: u8,
+    /// Reads ahead on devices as fast as memory too. Linux stopped to (4.15), because their I/O is
+    /// over in no time; here a window saves faults, as it is mapped with one call.
+    pub readahead_synchronous: bool,
     /// Untouched pages mapped together when a range is touched in order.
     pub zero_around_pages: usize,
 }
@@ -60,16 +64,18 @@ impl Tuning {
             readahead_max_pages: 64,
             readahead_skip_unreferenced: true,
             folio_order_max: 6,
+            readahead_synchronous: true,
             zero_around_pages: 16,
         };
         let v5 = Self {
             reclaim_batch_pages: 32,
             readahead_max_pages: 8,
             folio_order_max: 0,
+            readahead_synchronous: false,
             zero_around_pages: 1,
             ..modern
         };
-        let v4_11 = Self { readahead: Readahead::Cluster, ..v5 };
+        let v4_11 = Self { readahead: Readahead::Cluster, readahead_synchronous: true, ..v5 };
         let v4_8 = Self {
             swap_cache_trunk_shift: Self::WHOLE_DEVICE,
             readahead_skip_unreferenced: false,

@@ -10,6 +10,7 @@
 //! Resident f MAPPED                   in the program's mapping
 //! Swapped e  -                        on slot e only
 //! Swapped e  CACHED, LOCKED           being read from e, or being mapped from staging
+//! Swapped e  CACHED, READAHEAD        in staging and on e: read ahead and not touched yet
 //! Swapped e  CACHED, WRITEBACK        in staging, on its way to e
 //! Swapped e  CACHED                   in staging and on e: frees at once, or comes back at once
 //! Swapped e  CACHED, DIRTY            in staging only, its write failed
@@ -102,6 +103,8 @@ pub mod flag {
     pub const ROTATE_PENDING: u32 = 1 << 9;
     /// The program locked it in memory.
     pub const UNEVICTABLE: u32 = 1 << 10;
+    /// Read ahead, or about to be, and not asked for yet.
+    pub const READAHEAD: u32 = 1 << 11;
     /// Everything about a page; the lock bits stay when a frame changes pages.
     pub const OF_PAGE: u32 = !(LOCKED | WAITERS);
 }

@@ -27,7 +27,7 @@ impl Engine {
     pub(crate) fn write_out(&self, worker: &mut Worker, staged: Vec<Victim>) -> usize {
         let total = staged.len();
         let changed: Vec<Victim> =
-            staged.into_iter().filter(|&victim| !self.drop_if_redundant(victim)).collect();
+            staged.into_iter().filter(|&v| !self.drop_if_redundant(worker, v)).collect();
         let mut entries = Vec::with_capacity(changed.len());
         if !changed.is_empty() {
             self.alloc_for(&changed, &mut entries);
@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// Frees the frame of a page that need not be written.
-    fn drop_if_redundant(&self, victim: Victim) -> bool {
+    fn drop_if_redundant(&self, worker: &mut Worker, victim: Victim) -> bool {
         let Victim { frame, page } = victim;
         let staged = self.frames.staged(frame).expect("just moved to staging");
         let content = self.staging.content(staged);
@@ -85,7 +85,7 @@ impl Engine {
             return true;
         }
         let Some(entry) = self.frames.entry(frame) else { return false };
-        if !self.device(entry.area()).holds(entry.slot(), content) {
+        if !worker.holds(entry, content) {
             return false;
         }
         self.stats.count(Event::swpout_clean);
@@ -106,6 +106,7 @@ impl Engine {
             self.free_entry(old);
         }
         self.cache.insert_new(entry, frame, &self.frames);
+        self.note_page(entry, page);
         self.frames.set(frame, flag::WRITEBACK);
         self.writes_in_flight.fetch_add(1, Relaxed);
         self.table.replace(page, Pte::Resident(frame), self.swapped(entry));

@@ -7,11 +7,23 @@ use common::{Rig, TUNING, Touch};
 use overspill_base::PageNo;
 use overspill_base::stats::Event;
 use overspill_device::faulty::Faults;
-use overspill_engine::{Tuning, Worker};
+use overspill_engine::{Readahead, Tuning, Worker};
 use proptest::prelude::*;
 
 const PAGES: usize = 96;
 const FRAMES: usize = 24;
+
+/// Readahead by slot, as before 4.11: what is read ahead waits in the swap cache.
+const BY_SLOT: Tuning = Tuning {
+    readahead: Readahead::Cluster,
+    readahead_skip_unreferenced: false,
+    readahead_synchronous: true,
+    ..TUNING
+};
+
+fn tuning() -> impl Strategy<Value = Tuning> {
+    prop::sample::select(vec![TUNING, BY_SLOT])
+}
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -129,8 +141,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_page_reads_as_it_was_written(ops in prop::collection::vec(op(), 1..120)) {
-        let mut game = Game::new(Rig::new(FRAMES, PAGES, &[64, 64], TUNING));
+    fn every_page_reads_as_it_was_written(
+        tuning in tuning(),
+        ops in prop::collection::vec(op(), 1..120),
+    ) {
+        let mut game = Game::new(Rig::new(FRAMES, PAGES, &[64, 64], tuning));
         for op in &ops {
             prop_assert!(game.play(op), "memory ended");
         }
@@ -145,11 +160,12 @@ proptest! {
     #[test]
     fn device_faults_cost_at_most_the_pages_they_hit(
         seed in any::<u64>(),
+        tuning in tuning(),
         ops in prop::collection::vec(op(), 1..120),
         reads in prop::sample::select(vec![0u64, 0, 50]),
         writes in prop::sample::select(vec![0u64, 20, 300]),
     ) {
-        let mut game = Game::new(Rig::new(FRAMES, PAGES, &[128, 128], TUNING));
+        let mut game = Game::new(Rig::new(FRAMES, PAGES, &[128, 128], tuning));
         game.rig.plans[0].set(Faults {
             seed,
             read_failures_per_mille: reads,
@@ -198,6 +214,121 @@ fn counters_of_a_region_twice_the_limit_touched_twice() {
     assert_eq!(count(Event::pswpout), 256 - 64);
     assert_eq!(count(Event::pgfault), 256);
     assert_eq!(rig.engine.check(), Ok(()));
+}
+
+/// 64 pages that are out, on slots in the order of their numbers, and plenty of free frames.
+fn swapped_out(tuning: Tuning) -> (Rig, Worker) {
+    let rig = Rig::on_one_cpu(256, 64 + 256, &[1024], tuning);
+    let mut worker = Worker::new(&rig.engine).unwrap();
+    for page in 0..64 + 256 {
+        rig.touch(&mut worker, PageNo(page), |content| content.fill(page as u8 | 1));
+    }
+    worker.finish(&rig.engine);
+    rig.engine.discard(PageNo(64), 256);
+    assert!((0..64).all(|page| !rig.engine.is_resident(PageNo(page))));
+    (rig, worker)
+}
+
+fn read(rig: &Rig, worker: &mut Worker, page: u32) {
+    let touched = rig.touch(worker, PageNo(page), |content| assert_eq!(content[0], page as u8 | 1));
+    assert_eq!(touched, Touch::Done);
+}
+
+/// What counting from `before` on has added to each of `events`.
+fn added<const N: usize>(rig: &Rig, events: [Event; N], before: [u64; N]) -> [u64; N] {
+    std::array::from_fn(|n| rig.engine.stats().get(events[n]) - before[n])
+}
+
+const READAHEAD: [Event; 5] = [
+    Event::pgmajfault,
+    Event::swap_ra,
+    Event::swap_ra_hit,
+    Event::swap_ra_wasted,
+    Event::swap_cache_hit,
+];
+
+#[test]
+fn counters_of_readahead_by_address() {
+    let (rig, mut worker) = swapped_out(TUNING);
+    let before = added(&rig, READAHEAD, [0; 5]);
+    (0..64).for_each(|page| read(&rig, &mut worker, page));
+    // Faults at 0, 1, 3, 7, then every eighth page up to 63: windows of 1, 2, 4, 8, 8, ... At the last
+    // fault every window before it was passed over, and behind it there is nothing to read.
+    assert_eq!(added(&rig, READAHEAD, before), [11, 64 - 11, 64 - 11, 0, 0]);
+    assert_eq!(rig.engine.check(), Ok(()));
+}
+
+#[test]
+fn counters_of_readahead_by_slot() {
+    let (rig, mut worker) = swapped_out(BY_SLOT);
+    let before = added(&rig, READAHEAD, [0; 5]);
+    (0..64).for_each(|page| read(&rig, &mut worker, page));
+    // Page n is on slot n. Four hits to start with make the first block 0..8; the seven pages that
+    // wait are hits, so all blocks are of eight slots: a fault and seven hits.
+    assert_eq!(added(&rig, READAHEAD, before), [8, 56, 56, 0, 56]);
+    assert_eq!(rig.engine.check(), Ok(()));
+}
+
+#[test]
+fn frames_are_wasted_on_slots_of_the_dead_unless_they_are_skipped() {
+    let skipping = Tuning { readahead_skip_unreferenced: true, ..BY_SLOT };
+    for (tuning, wasted) in [(BY_SLOT, 6), (skipping, 0)] {
+        let (rig, mut worker) = swapped_out(tuning);
+        rig.engine.discard(PageNo(10), 6);
+        rig.engine.drain();
+        let before = added(&rig, READAHEAD, [0; 5]);
+        // Of the block 8..16 two pages are left.
+        read(&rig, &mut worker, 9);
+        read(&rig, &mut worker, 8);
+        assert_eq!(added(&rig, READAHEAD, before), [1, 1, 1, wasted, 1]);
+        assert_eq!(rig.engine.check(), Ok(()));
+    }
+}
+
+/// Without hits the window shrinks, as nobody asks for what is read.
+#[test]
+fn pages_read_ahead_in_vain_are_reclaimed_and_read_again() {
+    let (rig, mut worker) = swapped_out(BY_SLOT);
+    let before = added(&rig, READAHEAD, [0; 5]);
+    for page in [20, 50, 3] {
+        read(&rig, &mut worker, page);
+    }
+    // Blocks of 8, 4 and 2 slots.
+    assert_eq!(added(&rig, READAHEAD, before), [3, 7 + 3 + 1, 0, 0, 0]);
+    for page in 64..64 + 256 {
+        rig.touch(&mut worker, PageNo(page), |content| content.fill(1));
+    }
+    worker.finish(&rig.engine);
+    let before = added(&rig, READAHEAD, [0; 5]);
+    read(&rig, &mut worker, 21);
+    assert_eq!(added(&rig, READAHEAD, before)[0], 1, "page 21 is still in memory");
+    assert_eq!(rig.engine.check(), Ok(()));
+}
+
+#[test]
+fn a_device_as_fast_as_memory_is_not_read_ahead_where_the_tuning_says_so() {
+    for tuning in [TUNING, BY_SLOT] {
+        let (rig, mut worker) = swapped_out(Tuning { readahead_synchronous: false, ..tuning });
+        (0..64).for_each(|page| read(&rig, &mut worker, page));
+        assert_eq!(rig.engine.stats().get(Event::swap_ra), 0);
+    }
+}
+
+/// The transfer fails as a whole, then each page by itself; only the page that was asked for is lost.
+#[test]
+fn a_page_that_cannot_be_read_ahead_is_not_lost() {
+    for tuning in [TUNING, BY_SLOT] {
+        let (rig, mut worker) = swapped_out(tuning);
+        (0..4).for_each(|page| read(&rig, &mut worker, page));
+        rig.plans[0].set(Faults { read_failures_per_mille: 1000, ..Faults::default() });
+        let lost = rig.touch(&mut worker, PageNo(32), |_| {});
+        worker.finish(&rig.engine);
+        rig.plans[0].set(Faults::default());
+        assert_eq!(lost, Touch::Poisoned);
+        (0..64).filter(|&page| page != 32).for_each(|page| read(&rig, &mut worker, page));
+        assert_eq!(rig.engine.stats().get(Event::pages_poisoned), 1);
+        assert_eq!(rig.engine.check(), Ok(()));
+    }
 }
 
 #[test]

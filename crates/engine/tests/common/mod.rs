@@ -156,6 +156,15 @@ pub(crate) enum Touch {
 impl Rig {
     /// `frames` of memory for `pages` pages, over one device per entry of `slots`.
     pub(crate) fn new(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
+        Self::on_cpus(Cpus::native(), frames, pages, slots, tuning)
+    }
+
+    /// As [`new`](Self::new), but one CPU has all per-CPU state, so that slots come in order.
+    pub(crate) fn on_one_cpu(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
+        Self::on_cpus(Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning)
+    }
+
+    fn on_cpus(cpus: Cpus, frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
         let space = SimSpace::new(pages);
         let plans: Vec<_> =
             slots.iter().map(|_| Arc::new(FaultPlan::new(Faults::default()))).collect();
@@ -175,7 +184,7 @@ impl Rig {
             salvage: Box::new(|_| false),
             report: Box::new(|_| {}),
             tuning,
-            cpus: Cpus::native(),
+            cpus,
         });
         Self { engine: Arc::new(engine), space, plans }
     }

@@ -1,0 +1,236 @@
+//! Readahead: which pages to read when one is missing.
+//!
+//! Owns: the window rule, which both forms share, and the way from a window to locked frames in the
+//! swap cache. The rule is Linux's (`swapin_nr_pages`): pages = hits + 2, rounded up to a power of two
+//! of at least 4; without hits 1, or 2 next to the previous fault; never less than half the previous
+//! window.
+//!
+//! | form | window | pages read ahead | a hit is |
+//! |---|---|---|---|
+//! | [`cluster`] | aligned block of slots around the slot | wait in the swap cache | a fault that finds one |
+//! | [`streams`] | along the addresses around the page | are mapped at once | one that a stream passed over |
+//!
+//! Invariants: readahead takes only frames to spare, only pages that are swapped, and never fails a
+//! fault: a page that could not be read ahead stays on its slot and is read again when it is touched.
+//! Not here: the reads (`swapin`).
+//! Rejected: one way of waiting for both forms. Pages in the swap cache tell of their touch by a
+//! fault, which is what cluster readahead goes by; a fault costs more than the read of a page in a
+//! window, so the form made for user space maps what it has read.
+
+pub(crate) mod cluster;
+pub(crate) mod streams;
+
+use crate::engine::Engine;
+use crate::swap_cache::Inserted;
+use crate::tuning::Readahead;
+use crate::types::{Pte, flag};
+use crate::worker::Worker;
+use overspill_area::SwapEntry;
+use overspill_base::shared::PageBuf;
+use overspill_base::stats::Event;
+use overspill_base::{FrameNo, PageNo, Slot};
+
+/// Least window once there are hits.
+const HIT_WINDOW_MIN: usize = 4;
+
+/// A page to be read: its frame is locked and cached under the entry.
+#[derive(Debug)]
+pub(crate) struct PageRead {
+    pub(crate) entry: SwapEntry,
+    pub(crate) into: PageBuf,
+}
+
+impl Engine {
+    /// The read of `page`, which the caller has cached under `entry` in a locked frame, with its
+    /// window, in an order in which adjacent slots are neighbours.
+    pub(crate) fn reads_around(
+        &self,
+        worker: &mut Worker,
+        page: PageNo,
+        entry: SwapEntry,
+    ) -> Vec<PageRead> {
+        let reads = match self.tuning.readahead {
+            _ if !self.swaps.get(entry.area()).reads_ahead => {
+                self.read_into_bounce(worker, &[entry])
+            }
+            Readahead::Cluster => self.reads_in_block(worker, page, entry),
+            Readahead::AddressSpace => self.reads_in_stream(worker, page, entry),
+        };
+        self.stats.add(Event::swap_ra, reads.len() as u64 - 1);
+        reads
+    }
+
+    fn read_into_bounce(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
+        let first = self.take_bounce(worker, entries.len());
+        let into = (first..).map(|page| worker.bounce.buffer(page));
+        entries.iter().zip(into).map(|(&entry, into)| PageRead { entry, into }).collect()
+    }
+
+    /// Bounce memory for `pages` pages; waits for this worker's own reads when it is all in use.
+    fn take_bounce(&self, worker: &mut Worker, pages: usize) -> usize {
+        loop {
+            match worker.bounce.take(pages) {
+                Some(first) => return first,
+                None => worker.wait(self),
+            }
+        }
+    }
+
+    /// The pages of the stream's window, in the order of their addresses.
+    fn reads_in_stream(
+        &self,
+        worker: &mut Worker,
+        page: PageNo,
+        entry: SwapEntry,
+    ) -> Vec<PageRead> {
+        let window = self.streams.lock().window(page, self.tuning.readahead_max_pages);
+        self.stats.add(Event::swap_ra_hit, u64::from(window.hits));
+        let mut entries = Vec::with_capacity(window.pages.len());
+        let before = self.take_swapped((window.pages.start..page.0).rev(), &mut entries);
+        entries.reverse();
+        let read_before = entries.len() as u32;
+        entries.push(entry);
+        let after = self.take_swapped(page.0 + 1..window.pages.end, &mut entries);
+        let read_after = entries.len() as u32 - read_before - 1;
+        let reached = page.0 - before..page.0 + 1 + after;
+        self.streams.lock().settle(&window, reached, [read_before, read_after]);
+        self.read_into_bounce(worker, &entries)
+    }
+
+    /// Takes a frame for each swapped one of `pages`, until frames run short; returns how many pages
+    /// it has dealt with.
+    fn take_swapped(&self, pages: impl Iterator<Item = u32>, entries: &mut Vec<SwapEntry>) -> u32 {
+        let mut seen = 0;
+        for page in pages.map(PageNo) {
+            if let Pte::Swapped { entry, .. } = self.table.load(page) {
+                let Some(frame) = self.frame_to_spare(page) else { break };
+                if self.cache_ahead(page, entry, frame) {
+                    entries.push(entry);
+                }
+            }
+            seen += 1;
+        }
+        seen
+    }
+
+    fn frame_to_spare(&self, page: PageNo) -> Option<FrameNo> {
+        if self.has_frames_to_spare() { self.frames.alloc(page) } else { None }
+    }
+
+    /// Caches the entry of a page to be read ahead in a locked frame; frees it if that cannot be.
+    fn cache_ahead(&self, page: PageNo, entry: SwapEntry, frame: FrameNo) -> bool {
+        match self.cache.insert(entry, frame, &self.frames, &self.table, page) {
+            Inserted::Yes => {
+                self.frames.set(frame, flag::READAHEAD);
+                true
+            }
+            Inserted::Exists | Inserted::Changed => {
+                self.free_page(frame, page);
+                false
+            }
+        }
+    }
+
+    /// The pages of the aligned block around the slot, in the order of their slots.
+    fn reads_in_block(&self, worker: &mut Worker, page: PageNo, entry: SwapEntry) -> Vec<PageRead> {
+        let (area, state) = (self.areas.get(entry.area()), self.swaps.get(entry.area()));
+        let (end, max) = (area.capacity_slots(), self.tuning.readahead_max_pages);
+        let block = state.window.lock().block(entry.slot(), end, max);
+        let slots = area.slot_map();
+        let mut reads = Vec::with_capacity(block.len());
+        for slot in block.map(Slot) {
+            if slot == entry.slot() {
+                reads.extend(self.read_into_bounce(worker, &[entry]));
+            } else if slots.holders(slot) == Some(0) {
+                self.waste_frame(page);
+            } else {
+                reads.extend(self.read_slot_ahead(SwapEntry::new(entry.area(), slot)));
+            }
+        }
+        reads
+    }
+
+    /// What readahead did with a slot nobody refers to, before it learned to look first.
+    fn waste_frame(&self, page: PageNo) {
+        if self.tuning.readahead_skip_unreferenced {
+            return;
+        }
+        if let Some(frame) = self.frame_to_spare(page) {
+            self.frames.free(frame);
+            self.stats.count(Event::swap_ra_wasted);
+        }
+    }
+
+    /// A read into staging memory, where the page waits for its touch. None for a slot that is
+    /// reserved, kept ready in a slot cache or another process's, or whose page is cached already.
+    fn read_slot_ahead(&self, entry: SwapEntry) -> Option<PageRead> {
+        let page = self.swaps.get(entry.area()).pages.as_ref()?.page(entry.slot())?;
+        if !self.table.is_on(page, entry) || self.cache.lookup(entry).is_some() {
+            return None;
+        }
+        let frame = self.frame_to_spare(page)?;
+        let Some(staged) = self.staging.take_single() else {
+            self.free_page(frame, page);
+            return None;
+        };
+        if !self.cache_ahead(page, entry, frame) {
+            self.staging.release(staged..staged + 1, &*self.space);
+            return None;
+        }
+        self.frames.set_staged(frame, Some(staged));
+        Some(PageRead { entry, into: self.staging.buffer(staged) })
+    }
+
+    /// Notes that `slot` belongs to `page` now, for [`read_slot_ahead`](Self::read_slot_ahead).
+    pub(crate) fn note_page(&self, entry: SwapEntry, page: PageNo) {
+        if let Some(pages) = &self.swaps.get(entry.area()).pages {
+            pages.note(entry.slot(), page);
+        }
+    }
+
+    /// Counts the touch of a locked frame that waited in the swap cache, if it was read ahead; true
+    /// if so.
+    pub(crate) fn take_readahead_hit(&self, frame: FrameNo, entry: SwapEntry) -> bool {
+        let ahead = self.frames.clear(frame, flag::READAHEAD) & flag::READAHEAD != 0;
+        if ahead {
+            self.stats.count(Event::swap_ra_hit);
+            self.swaps.get(entry.area()).window.lock().note_hit();
+        }
+        ahead
+    }
+}
+
+/// Pages to read, the faulting one included, after `hits`, or next to the previous fault.
+fn next_window(hits: usize, adjacent: bool, previous: usize, max: usize) -> usize {
+    let wanted = match (hits, adjacent) {
+        (0, false) => 1,
+        (0, true) => 2,
+        _ => (hits + 2).next_power_of_two().max(HIT_WINDOW_MIN),
+    };
+    wanted.max(previous / 2).min(max)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Hits, adjacent, previous window, limit, and what the rule makes of them.
+    #[test]
+    fn the_window_rule() {
+        for (hits, adjacent, previous, max, pages) in [
+            (0, false, 0, 8, 1),
+            (0, true, 0, 8, 2),
+            (1, false, 0, 8, 4),
+            (2, false, 0, 8, 4),
+            (3, true, 0, 8, 8),
+            (7, false, 0, 8, 8),
+            (7, false, 0, 64, 16),
+            (0, false, 8, 8, 4),
+            (0, true, 2, 8, 2),
+            (0, false, 1, 8, 1),
+            (1, false, 64, 64, 32),
+        ] {
+            assert_eq!(next_window(hits, adjacent, previous, max), pages, "{hits} {previous}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What the engine keeps for each swap area beside its slots, and who drives its device.
+//!
+//! Owns: the devices, the readahead state of their areas, and the mail by which every worker gets a
+//! queue of its own to each of them.
+//! Invariants: an area's number is never given out twice, so whatever names it, also long after it
+//! was swapped off, names nothing else. A worker never lacks a queue: workers are registered and
+//! areas attached under one lock, and whichever comes second opens the queues.
+//! Not here: slots (`area`); bringing pages back (`swapoff`).
+//! Rejected: opening a queue when a worker first needs it. That can fail, for want of a descriptor,
+//! in the middle of a fault, when it would cost the page.
+
+use crate::readahead::cluster::ClusterWindow;
+use crate::reverse_map::ReverseMap;
+use crate::worker::{Lane, Mail};
+use overspill_area::AreaNo;
+use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
+use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
+use overspill_device::{DeviceError, SwapDevice};
+use std::sync::{OnceLock, Weak};
+
+/// One area's state.
+#[derive(Debug)]
+pub(crate) struct SwapState {
+    /// False where the tuning wants no readahead on a device as fast as memory.
+    pub(crate) reads_ahead: bool,
+    /// The window of cluster readahead.
+    pub(crate) window: Mutex<ClusterWindow>,
+    /// Slot → page, with cluster readahead.
+    pub(crate) pages: Option<ReverseMap>,
+    /// Being swapped off, or gone: nothing may be left on its slots.
+    leaving: AtomicBool,
+}
+
+impl SwapState {
+    /// The state of an area with `slots` slots that nobody has used yet.
+    pub(crate) fn new(reads_ahead: bool, reverse_map_slots: Option<usize>) -> Self {
+        Self {
+            reads_ahead,
+            window: Mutex::new(LockClass::Readahead, ClusterWindow::default()),
+            pages: reverse_map_slots.map(ReverseMap::new),
+            leaving: AtomicBool::new(false),
+        }
+    }
+
+    /// True once nothing may be left on the area's slots.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Acquire)
+    }
+
+    /// Starts, or calls off, leaving; true if that is a change.
+    pub(crate) fn set_leaving(&self, leaving: bool) -> bool {
+        self.leaving.swap(leaving, AcqRel) != leaving
+    }
+}
+
+/// All areas' states, devices and workers.
+#[derive(Debug)]
+pub(crate) struct Swaps {
+    states: Box<[OnceLock<SwapState>]>,
+    /// Counts attached and detached devices, so that workers notice.
+    version: AtomicUsize,
+    attached: Mutex<Attached>,
+}
+
+#[derive(Debug, Default)]
+struct Attached {
+    /// By area number; `None` once swapped off.
+    devices: Vec<Option<Arc<dyn SwapDevice>>>,
+    workers: Vec<Weak<Mail>>,
+}
+
+impl Swaps {
+    pub(crate) fn new() -> Self {
+        Self {
+            states: (0..AreaNo::MAX).map(|_| OnceLock::new()).collect(),
+            version: AtomicUsize::new(0),
+            attached: Mutex::new(LockClass::Control, Attached::default()),
+        }
+    }
+
+    /// The state of an area that was attached once.
+    pub(crate) fn get(&self, area: AreaNo) -> &SwapState {
+        self.states[area.0 as usize].get().expect("an entry names an area that was attached")
+    }
+
+    /// The device of an area, unless it was swapped off.
+    pub(crate) fn device(&self, area: AreaNo) -> Option<Arc<dyn SwapDevice>> {
+        self.attached.lock().devices.get(area.0 as usize).cloned().flatten()
+    }
+
+    /// Gives every worker a queue to `device`, and the next number to its area. `None` when there
+    /// is no number left.
+    ///
+    /// # Errors
+    /// What opening a queue says; then nothing was changed.
+    pub(crate) fn attach(
+        &self,
+        device: &Arc<dyn SwapDevice>,
+        state: SwapState,
+    ) -> Result<Option<AreaNo>, DeviceError> {
+        let mut attached = self.attached.lock();
+        let number = attached.devices.len();
+        if number == AreaNo::MAX {
+            return Ok(None);
+        }
+        let area = AreaNo(number as u8);
+        attached.workers.retain(|worker| worker.strong_count() > 0);
+        let workers: Vec<_> = attached.workers.iter().filter_map(Weak::upgrade).collect();
+        let lanes = workers.iter().map(|_| Lane::open(device));
+        let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        for (worker, lane) in workers.iter().zip(lanes) {
+            worker.put(area, lane);
+        }
+        assert!(self.states[number].set(state).is_ok(), "numbers are given out once");
+        attached.devices.push(Some(device.clone()));
+        self.version.fetch_add(1, Release);
+        Ok(Some(area))
+    }
+
+    /// Lets go of an area's device. It closes when the workers have noticed.
+    pub(crate) fn detach(&self, area: AreaNo) {
+        self.attached.lock().devices[area.0 as usize] = None;
+        self.version.fetch_add(1, Release);
+    }
+
+    /// Registers a worker, with a queue to every device in its `mail`.
+    ///
+    /// # Errors
+    /// What opening a queue says.
+    pub(crate) fn register(&self, mail: &Arc<Mail>) -> Result<(), DeviceError> {
+        let mut attached = self.attached.lock();
+        for (number, device) in attached.devices.iter().enumerate() {
+            if let Some(device) = device {
+                mail.put(AreaNo(number as u8), Lane::open(device)?);
+            }
+        }
+        attached.workers.push(Arc::downgrade(mail));
+        Ok(())
+    }
+
+    /// Changes whenever a device came or went.
+    pub(crate) fn version(&self) -> usize {
+        self.version.load(Acquire)
+    }
+}
