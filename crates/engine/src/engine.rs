@@ -6,6 +6,7 @@ use crate::frames::{Doorbell, Frames, Watermarks};
 use crate::lru::Lru;
 use crate::page_table::PageTable;
 use crate::readahead::streams::Streams;
+use crate::reverse_map::ReverseMap;
 use crate::space::AddressSpace;
 use crate::staging::Staging;
 use crate::swap_cache::SwapCache;
@@ -88,6 +89,8 @@ pub struct Engine {
     pub(crate) space: Arc<dyn AddressSpace>,
     pub(crate) stats: Stats,
     pub(crate) swaps: Swaps,
+    /// Held while an area gets its number.
+    pub(crate) adding: Mutex<()>,
     pub(crate) streams: Mutex<Streams>,
     /// Rung when free frames run low.
     pub(crate) low: Doorbell,
@@ -120,32 +123,26 @@ impl Engine {
         let tuning = parts.tuning;
         assert!(parts.frames > 0 && tuning.reclaim_batch_pages <= Tuning::CHUNK_PAGES);
         assert!((1..=Tuning::CHUNK_PAGES).contains(&tuning.readahead_max_pages));
-        let slots: Vec<usize> = parts.swaps.iter().map(|s| s.area.slot_map().len()).collect();
-        let swaps = Swaps::new();
-        for Swap { device, area, .. } in &parts.swaps {
-            let attached = swaps.attach(device, new_state(&tuning, device, area));
-            assert!(matches!(attached, Ok(Some(number)) if number == area.number()));
-        }
         let areas = SwapAreas::new(AreaConfig {
             tuning: tuning.area,
             cpus: parts.cpus.count,
             ..AreaConfig::native()
         });
-        parts.swaps.into_iter().for_each(|swap| areas.add(swap.area, swap.priority));
-        Self {
+        let engine = Self {
             tuning,
             cpus: parts.cpus,
             table: parts.table,
             frames: Frames::new(parts.frames),
             watermarks: Watermarks::of(parts.frames),
-            cache: SwapCache::new(&slots, tuning.swap_cache_trunk_shift),
+            cache: SwapCache::new(&[], tuning.swap_cache_trunk_shift),
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
             staging: Staging::new(parts.staging),
             areas,
             space: parts.space,
             stats: parts.stats,
-            swaps,
+            swaps: Swaps::new(),
+            adding: Mutex::new(LockClass::Control, ()),
             streams: Mutex::new(LockClass::Readahead, Streams::default()),
             low: Doorbell::new(),
             freed: Doorbell::new(),
@@ -155,7 +152,20 @@ impl Engine {
             last_trouble: Mutex::new(LockClass::Control, None),
             salvage: parts.salvage,
             report: parts.report,
+        };
+        for swap in parts.swaps {
+            let added = engine.swapon(|_| swap);
+            added.expect("at most AreaNo::MAX areas, and no worker yet that could lack a queue");
         }
+        engine
+    }
+
+    pub(crate) fn new_state(&self, swap: &Swap) -> SwapState {
+        let synchronous = swap.device.info().synchronous;
+        let reads_ahead = self.tuning.readahead_synchronous || !synchronous;
+        let by_slot = self.tuning.readahead == Readahead::Cluster;
+        let reverse_map = by_slot.then(|| ReverseMap::new(swap.area.slot_map().len()));
+        SwapState::new(swap.priority, reads_ahead, reverse_map)
     }
 
     /// Puts everything that sits in a per-CPU cache or batch where another process can see it. Call
@@ -348,10 +358,4 @@ impl Supply for Engine {
     fn discard(&self, area: AreaNo) -> bool {
         self.run_discards(area)
     }
-}
-
-fn new_state(tuning: &Tuning, device: &Arc<dyn SwapDevice>, area: &SwapArea) -> SwapState {
-    let reads_ahead = tuning.readahead_synchronous || !device.info().synchronous;
-    let by_slot = tuning.readahead == Readahead::Cluster;
-    SwapState::new(reads_ahead, by_slot.then(|| area.slot_map().len()))
 }

@@ -73,6 +73,11 @@ impl Frames {
         self.frames.len()
     }
 
+    /// Every frame.
+    pub(crate) fn all(&self) -> impl Iterator<Item = FrameNo> + use<> {
+        (0..self.count() as u32).map(FrameNo)
+    }
+
     /// Frames nobody has.
     pub fn free_count(&self) -> usize {
         self.free_count.load(Relaxed)

@@ -26,8 +26,8 @@ use crate::types::Pte;
 use crate::workingset::SHADOW_BITS;
 use overspill_area::SwapEntry;
 use overspill_base::shared::Table;
-use overspill_base::sync::AtomicU64;
-use overspill_base::sync::Ordering::{AcqRel, Acquire};
+use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use overspill_base::sync::{AtomicBool, AtomicU64};
 use overspill_base::{FrameNo, PageNo};
 
 const TAG_MASK: u64 = 0b111;
@@ -43,12 +43,28 @@ const _: () = assert!(SHADOW_SHIFT + SHADOW_BITS <= 64);
 #[derive(Debug)]
 pub struct PageTable {
     words: Table<AtomicU64>,
+    /// Blocks with a word that was ever not Empty, so that whoever looks for something need not walk
+    /// through a terabyte of nothing.
+    populated: Box<[AtomicBool]>,
 }
+
+/// Words in a block: 256 KiB of them.
+const BLOCK: usize = 1 << 15;
 
 impl PageTable {
     /// The table in `words`, zeros: every page empty.
     pub fn new(words: Table<AtomicU64>) -> Self {
-        Self { words }
+        let blocks = words.len().div_ceil(BLOCK);
+        Self { words, populated: (0..blocks).map(|_| AtomicBool::new(false)).collect() }
+    }
+
+    /// Ranges of pages outside of which all are empty, but for those touched just now.
+    pub fn populated(&self) -> impl Iterator<Item = impl Iterator<Item = PageNo>> {
+        let blocks = self.populated.iter().enumerate().filter(|(_, any)| any.load(Relaxed));
+        blocks.map(|(block, _)| {
+            let end = ((block + 1) * BLOCK).min(self.len());
+            (block * BLOCK..end).map(|page| PageNo(page as u32))
+        })
     }
 
     /// Pages it has words for.
@@ -75,6 +91,10 @@ impl PageTable {
     /// Replaces `old` by `new`; false if the word is not `old` any more.
     #[inline]
     pub fn replace(&self, page: PageNo, old: Pte, new: Pte) -> bool {
+        let any = &self.populated[page.index() / BLOCK];
+        if old == Pte::Empty && !any.load(Relaxed) {
+            any.store(true, Relaxed);
+        }
         let (old, new) = (pack(old), pack(new));
         let exchange = |w: u64| (w & !FAULTED == old).then_some(new | (w & FAULTED));
         self.words[page.index()].fetch_update(AcqRel, Acquire, exchange).is_ok()

@@ -12,10 +12,11 @@
 use crate::frames::Frames;
 use crate::page_table::PageTable;
 use crate::types::{Pte, flag};
-use overspill_area::SwapEntry;
+use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::sync::{LockClass, Mutex, MutexGuard};
 use overspill_base::{FrameNo, PageNo};
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 /// What became of an attempt to cache a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,22 +35,32 @@ type Trunk = BTreeMap<u32, FrameNo>;
 #[derive(Debug)]
 pub struct SwapCache {
     /// Per area, per trunk.
-    areas: Vec<Vec<Mutex<Trunk>>>,
+    areas: Box<[OnceLock<Box<[Mutex<Trunk>]>>]>,
     trunk_shift: u32,
 }
 
 impl SwapCache {
     /// An empty cache over areas of these many slots, in trunks of `1 << trunk_shift` slots.
     pub fn new(slots: &[usize], trunk_shift: u32) -> Self {
-        let trunks = |slots: usize| {
-            let n = slots.div_ceil(1 << trunk_shift).max(1);
-            (0..n).map(|_| Mutex::new(LockClass::SwapCache, Trunk::new())).collect()
-        };
-        Self { areas: slots.iter().map(|&slots| trunks(slots)).collect(), trunk_shift }
+        let areas = (0..AreaNo::MAX).map(|_| OnceLock::new()).collect();
+        let cache = Self { areas, trunk_shift };
+        slots.iter().enumerate().for_each(|(n, &slots)| cache.add_area(AreaNo(n as u8), slots));
+        cache
+    }
+
+    /// Makes trunks for a new area of `slots` slots.
+    pub fn add_area(&self, area: AreaNo, slots: usize) {
+        let trunks = slots.div_ceil(1 << self.trunk_shift).max(1);
+        let trunk = |_| Mutex::new(LockClass::SwapCache, Trunk::new());
+        let fresh = self.areas[area.0 as usize].set((0..trunks).map(trunk).collect()).is_ok();
+        assert!(fresh, "area {} has trunks already", area.0);
     }
 
     fn trunk(&self, entry: SwapEntry) -> MutexGuard<'_, Trunk> {
-        self.areas[entry.area().0 as usize][entry.slot().index() >> self.trunk_shift].lock()
+        let trunks = self.areas[entry.area().0 as usize].get();
+        trunks.expect("entries name areas that were added")
+            [entry.slot().index() >> self.trunk_shift]
+            .lock()
     }
 
     /// The frame that holds the entry's page. Lock it and ask again before trusting it.
@@ -138,7 +149,7 @@ impl SwapCache {
 
     /// Entries cached.
     pub fn len(&self) -> usize {
-        self.areas.iter().flatten().map(|trunk| trunk.lock().len()).sum()
+        self.areas.iter().filter_map(OnceLock::get).flatten().map(|trunk| trunk.lock().len()).sum()
     }
 
     /// True if nothing is cached.

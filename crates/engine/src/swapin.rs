@@ -143,6 +143,7 @@ impl Engine {
                 continue;
             }
             self.frames.set(frame, flag::MAPPED);
+            self.settle_copy(frame, page);
             let active = self.frames.has(frame, flag::ACTIVE);
             let list = if active { LruList::Active } else { LruList::Inactive };
             self.lru.add(frame, list, &self.frames);

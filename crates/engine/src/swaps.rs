@@ -27,17 +27,20 @@ pub(crate) struct SwapState {
     pub(crate) window: Mutex<ClusterWindow>,
     /// Slot → page, with cluster readahead.
     pub(crate) pages: Option<ReverseMap>,
+    /// Higher is used first.
+    pub(crate) priority: i16,
     /// Being swapped off, or gone: nothing may be left on its slots.
     leaving: AtomicBool,
 }
 
 impl SwapState {
-    /// The state of an area with `slots` slots that nobody has used yet.
-    pub(crate) fn new(reads_ahead: bool, reverse_map_slots: Option<usize>) -> Self {
+    /// The state of an area that nobody has used yet.
+    pub(crate) fn new(priority: i16, reads_ahead: bool, reverse_map: Option<ReverseMap>) -> Self {
         Self {
+            priority,
             reads_ahead,
             window: Mutex::new(LockClass::Readahead, ClusterWindow::default()),
-            pages: reverse_map_slots.map(ReverseMap::new),
+            pages: reverse_map,
             leaving: AtomicBool::new(false),
         }
     }
@@ -88,22 +91,17 @@ impl Swaps {
         self.attached.lock().devices.get(area.0 as usize).cloned().flatten()
     }
 
-    /// Gives every worker a queue to `device`, and the next number to its area. `None` when there
-    /// is no number left.
+    /// Gives every worker a queue to `device`, whose area is the next: `area`.
     ///
     /// # Errors
     /// What opening a queue says; then nothing was changed.
     pub(crate) fn attach(
         &self,
+        area: AreaNo,
         device: &Arc<dyn SwapDevice>,
         state: SwapState,
-    ) -> Result<Option<AreaNo>, DeviceError> {
+    ) -> Result<(), DeviceError> {
         let mut attached = self.attached.lock();
-        let number = attached.devices.len();
-        if number == AreaNo::MAX {
-            return Ok(None);
-        }
-        let area = AreaNo(number as u8);
         attached.workers.retain(|worker| worker.strong_count() > 0);
         let workers: Vec<_> = attached.workers.iter().filter_map(Weak::upgrade).collect();
         let lanes = workers.iter().map(|_| Lane::open(device));
@@ -111,10 +109,11 @@ impl Swaps {
         for (worker, lane) in workers.iter().zip(lanes) {
             worker.put(area, lane);
         }
-        assert!(self.states[number].set(state).is_ok(), "numbers are given out once");
+        let fresh = self.states[area.0 as usize].set(state).is_ok();
+        assert!(fresh && attached.devices.len() == area.0 as usize, "areas come in order, once");
         attached.devices.push(Some(device.clone()));
         self.version.fetch_add(1, Release);
-        Ok(Some(area))
+        Ok(())
     }
 
     /// Lets go of an area's device. It closes when the workers have noticed.

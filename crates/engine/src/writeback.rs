@@ -85,7 +85,7 @@ impl Engine {
             return true;
         }
         let Some(entry) = self.frames.entry(frame) else { return false };
-        if !worker.holds(entry, content) {
+        if self.swaps.get(entry.area()).is_leaving() || !worker.holds(entry, content) {
             return false;
         }
         self.stats.count(Event::swpout_clean);

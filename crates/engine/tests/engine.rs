@@ -34,6 +34,8 @@ enum Op {
     Move { from: usize, to: usize, pages: usize },
     Pin { page: Option<usize> },
     Lock { page: usize, lock: bool },
+    Swapon,
+    Swapoff { nth: usize },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -47,6 +49,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(from, to, pages)| Op::Move { from, to, pages }),
         1 => prop::option::of(page.clone()).prop_map(|page| Op::Pin { page }),
         1 => (page, any::<bool>()).prop_map(|(page, lock)| Op::Lock { page, lock }),
+        1 => Just(Op::Swapon),
+        1 => (0..4usize).prop_map(|nth| Op::Swapoff { nth }),
     ]
 }
 
@@ -56,12 +60,13 @@ struct Game {
     worker: Worker,
     model: Vec<Option<u8>>,
     locked: usize,
+    may_be_lost: usize,
 }
 
 impl Game {
     fn new(rig: Rig) -> Self {
         let worker = Worker::new(&rig.engine).unwrap();
-        Self { rig, worker, model: vec![Some(0); PAGES], locked: 0 }
+        Self { rig, worker, model: vec![Some(0); PAGES], locked: 0, may_be_lost: 0 }
     }
 
     /// Reads or writes one page; false when memory has ended.
@@ -97,6 +102,8 @@ impl Game {
             Op::Move { from, to, pages } => self.relocate(from, to, pages),
             Op::Pin { page } => self.rig.space.pin(page.map(|page| PageNo(page as u32))),
             Op::Lock { page, lock } => self.lock(page, lock),
+            Op::Swapon => self.swapon(),
+            Op::Swapoff { nth } => self.swapoff(nth),
         }
         true
     }
@@ -129,6 +136,26 @@ impl Game {
         } else if !lock {
             self.rig.engine.set_unevictable(PageNo(page as u32), false);
         }
+    }
+
+    /// At most four areas at a time, and half of the numbers there are, so that there is always one.
+    fn swapon(&mut self) {
+        if self.rig.engine.swaps().len() < 4 && self.rig.engine.areas().iter().count() < 16 {
+            self.rig.swapon(64).unwrap();
+        }
+    }
+
+    /// Keeps one area, or there would be no room for the pages.
+    fn swapoff(&mut self, nth: usize) {
+        let swaps = self.rig.engine.swaps();
+        let Some(swap) = swaps.get(nth).filter(|_| swaps.len() > 1) else { return };
+        let lost_before = self.rig.engine.stats().get(Event::pages_poisoned);
+        match self.rig.engine.swapoff(&mut self.worker, swap.area) {
+            Ok(()) => assert_eq!(self.rig.engine.areas().get(swap.area).used_slots(), 0),
+            Err(_) => assert_eq!(self.rig.engine.swaps().len(), swaps.len()),
+        }
+        let lost = self.rig.engine.stats().get(Event::pages_poisoned) - lost_before;
+        self.may_be_lost += lost as usize;
     }
 
     fn settle(&mut self) -> Result<(), String> {

@@ -113,7 +113,8 @@ impl Engine {
         seen
     }
 
-    fn frame_to_spare(&self, page: PageNo) -> Option<FrameNo> {
+    /// A locked frame for `page`, unless frames run short.
+    pub(crate) fn frame_to_spare(&self, page: PageNo) -> Option<FrameNo> {
         if self.has_frames_to_spare() { self.frames.alloc(page) } else { None }
     }
 

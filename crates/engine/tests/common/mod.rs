@@ -11,7 +11,7 @@ use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::{AddressSpace, Engine, EngineParts, PageTable, SpaceError, Swap, Tuning};
-use overspill_engine::{FaultOutcome, Unmapped, Worker};
+use overspill_engine::{FaultOutcome, SwaponError, Unmapped, Worker};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -187,6 +187,12 @@ impl Rig {
             cpus,
         });
         Self { engine: Arc::new(engine), space, plans }
+    }
+
+    /// Adds a sound device of `slots` slots.
+    pub(crate) fn swapon(&self, slots: u32) -> Result<AreaNo, SwaponError> {
+        let plan = Arc::new(FaultPlan::new(Faults::default()));
+        self.engine.swapon(|number| swap(number.0, slots, plan))
     }
 
     /// Touches `page` as a program would: faults until it is there, then runs `f` on it.

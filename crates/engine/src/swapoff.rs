@@ -1,0 +1,252 @@
+//! Swap areas that come and go while the engine runs.
+//!
+//! Owns: swapon, and the way all pages of an area come back at swapoff.
+//! Invariants: an area becomes visible to allocation last, when every worker has a queue to it. After
+//! a swapoff that succeeds no word, frame, batch or cache names the area, and its device closes as
+//! soon as the workers have noticed; every page is as readable as before. After one that
+//! fails the area is as usable as before. Whatever is on an area leaves it once, because nothing is
+//! put there any more; and each round passes only over what others are just working on; so it ends.
+//! The area keeps its number for good, and with it its tables, which are empty: some thread may still
+//! be about to find out that the entry it has loaded is an old one.
+//! Not here: areas that other processes use; their slots are not for us to empty.
+
+use crate::engine::{Engine, Swap};
+use crate::swap_cache::Inserted;
+use crate::types::{Pte, flag};
+use crate::worker::Worker;
+use overspill_area::{AreaNo, SwapArea, SwapEntry, TooManyAreas};
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::{FrameNo, PageNo};
+use overspill_device::DeviceError;
+use std::time::Duration;
+
+/// Rounds of reclaim without progress, 2 ms each, after which there is no memory for the pages to come
+/// back to. Much less than a fault's patience, so that no fault fails for a swapoff.
+const HOPELESS_ROUNDS: u32 = 20;
+
+/// Why an area could not be added.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SwaponError {
+    /// All numbers are taken.
+    #[error(transparent)]
+    TooMany(#[from] TooManyAreas),
+    /// A worker could not have a queue.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Why an area could not be given up. It is in use as before.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwapoffError {
+    /// There is none, or somebody is giving it up.
+    #[error("swap area {0} is not in use: see which are")]
+    NotOn(u8),
+    /// Known before anything was tried.
+    #[error(
+        "{name} holds {pages} pages, and there is room for {room} in memory and on other swap areas: \
+         add an area first"
+    )]
+    NoRoom {
+        /// The device.
+        name: String,
+        /// Pages that would have to go somewhere.
+        pages: usize,
+        /// Pages that could.
+        room: usize,
+    },
+    /// The room was taken by others meanwhile.
+    #[error(
+        "memory ended before {name} was empty, {slots} slots are left in use: add an area first"
+    )]
+    NoMemory {
+        /// The device.
+        name: String,
+        /// Slots still in use.
+        slots: u32,
+    },
+}
+
+/// A swap area in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwapStatus {
+    /// Its number.
+    pub area: AreaNo,
+    /// The device's name.
+    pub name: String,
+    /// Pages it can hold, once the device has grown to the full.
+    pub pages: u32,
+    /// Slots in use, those ready in slot caches included.
+    pub used: u32,
+    /// Higher is used first.
+    pub priority: i16,
+}
+
+impl Engine {
+    /// Adds the swap area that `make` returns, which must be numbered as `make` is told.
+    ///
+    /// # Errors
+    /// [`SwaponError`]; then nothing was changed.
+    pub fn swapon(&self, make: impl FnOnce(AreaNo) -> Swap) -> Result<AreaNo, SwaponError> {
+        let _one_at_a_time = self.adding.lock();
+        let number = self.areas.next_number()?;
+        let swap = make(number);
+        assert_eq!(swap.area.number(), number, "an area has the number it was given");
+        self.swaps.attach(number, &swap.device, self.new_state(&swap))?;
+        self.cache.add_area(number, swap.area.slot_map().len());
+        self.areas.add(swap.area, swap.priority);
+        Ok(number)
+    }
+
+    /// The areas in use, by number.
+    pub fn swaps(&self) -> Vec<SwapStatus> {
+        let areas = self.areas.iter().filter_map(|area| {
+            let number = area.number();
+            let device = self.swaps.device(number)?;
+            Some(SwapStatus {
+                area: number,
+                name: device.info().name.clone(),
+                pages: area.used_slots() + area.free_slots(),
+                used: area.used_slots(),
+                priority: self.swaps.get(number).priority,
+            })
+        });
+        areas.collect()
+    }
+
+    /// Brings every page of `area` back, or on to other areas, and lets go of its device. Pages that
+    /// cannot be read are poisoned, as by a fault, and reported. `worker` is the caller's own; the
+    /// other workers must be served meanwhile, because what they have in flight is waited for.
+    ///
+    /// # Errors
+    /// [`SwapoffError`].
+    pub fn swapoff(&self, worker: &mut Worker, area: AreaNo) -> Result<(), SwapoffError> {
+        let device = self.swaps.device(area).ok_or(SwapoffError::NotOn(area.0))?;
+        let name = device.info().name.clone();
+        self.check_room(area, &name)?;
+        let state = self.swaps.get(area);
+        if !state.set_leaving(true) {
+            return Err(SwapoffError::NotOn(area.0));
+        }
+        let swap_area = self.areas.get(area);
+        let writable = swap_area.is_writable();
+        self.areas.dequeue(area);
+        if self.empty(worker, swap_area) {
+            self.swaps.detach(area);
+            worker.poll(self);
+            return Ok(());
+        }
+        state.set_leaving(false);
+        if writable {
+            swap_area.open();
+        }
+        self.areas.enqueue(area, state.priority);
+        Err(SwapoffError::NoMemory { name, slots: swap_area.used_slots() })
+    }
+
+    /// Refuses what cannot succeed. Others may take the room later.
+    fn check_room(&self, area: AreaNo, name: &str) -> Result<(), SwapoffError> {
+        let pages = self.pages_on(area).count();
+        let others = self.areas.iter().filter(|a| a.number() != area && a.is_writable());
+        let slots: u64 = others.map(|area| u64::from(area.free_slots())).sum();
+        let copies = self.frames.all().filter(|&frame| self.has_copy_elsewhere(frame, area));
+        let frames = self.frames.free_count().saturating_sub(self.watermarks.low);
+        let room = frames + slots as usize + copies.count();
+        if pages > room {
+            return Err(SwapoffError::NoRoom { name: name.to_owned(), pages, room });
+        }
+        Ok(())
+    }
+
+    /// True for a mapped page whose slot could be another's.
+    fn has_copy_elsewhere(&self, frame: FrameNo, area: AreaNo) -> bool {
+        let entry = self.frames.entry(frame);
+        self.frames.has(frame, flag::MAPPED) && entry.is_some_and(|entry| entry.area() != area)
+    }
+
+    fn pages_on(&self, area: AreaNo) -> impl Iterator<Item = (PageNo, SwapEntry)> {
+        self.table.populated().flatten().filter_map(move |page| match self.table.load(page) {
+            Pte::Swapped { entry, .. } if entry.area() == area => Some((page, entry)),
+            _ => None,
+        })
+    }
+
+    /// Goes round until nothing is left on the area's slots. False if memory ended before.
+    fn empty(&self, worker: &mut Worker, area: &SwapArea) -> bool {
+        loop {
+            let before = area.used_slots();
+            self.frames.all().for_each(|frame| self.unuse_frame(frame, area.number()));
+            let room = self.pages_on(area.number()).all(|(page, entry)| {
+                worker.poll(self);
+                self.swap_in(worker, page, entry)
+            });
+            worker.finish(self);
+            self.areas.drain();
+            let left = area.used_slots();
+            if left == 0 || !room {
+                return left == 0;
+            }
+            if left == before {
+                // Others have the pages locked, or slots in hand.
+                self.freed.wait(self.freed.count(), Some(Duration::from_millis(2)));
+            }
+        }
+    }
+
+    /// Ends a cached frame's use of `area`, by mapping its page if it is not. Frames that are
+    /// locked or under writeback are for a later round.
+    fn unuse_frame(&self, frame: FrameNo, area: AreaNo) {
+        let is_on_it = || self.frames.entry(frame).filter(|entry| entry.area() == area);
+        if is_on_it().is_none() || !self.frames.try_lock(frame) {
+            return;
+        }
+        let (Some(entry), Some(page)) = (is_on_it(), self.frames.page(frame)) else {
+            return self.unlock_frame(frame);
+        };
+        let word = self.table.load(page);
+        if self.frames.has(frame, flag::WRITEBACK) {
+            self.unlock_page(frame, page);
+        } else if self.frames.has(frame, flag::MAPPED) {
+            self.settle_copy(frame, page);
+            self.unlock_page(frame, page);
+        } else if !self.table.is_on(page, entry) {
+            self.drop_cached(frame, page);
+        } else if self.map_staged(frame, page, word) {
+            self.frames.clear(frame, flag::READAHEAD);
+            self.unlock_page(frame, page);
+        }
+    }
+
+    /// Starts reading a page, with its window; its completion gives up the slot. A page that is
+    /// cached already is for [`unuse_frame`](Self::unuse_frame). False without a frame.
+    fn swap_in(&self, worker: &mut Worker, page: PageNo, entry: SwapEntry) -> bool {
+        if self.cache.lookup(entry).is_some() {
+            return true;
+        }
+        let Some(frame) = self.frame_to_come_back_to(worker, page) else { return false };
+        match self.cache.insert(entry, frame, &self.frames, &self.table, page) {
+            Inserted::Yes => self.start_reads(worker, page, entry, 0),
+            Inserted::Exists | Inserted::Changed => self.free_page(frame, page),
+        }
+        true
+    }
+
+    /// A locked frame, but never one of the last: a fault would find that memory has ended.
+    fn frame_to_come_back_to(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {
+        let mut hopeless = 0;
+        while hopeless <= HOPELESS_ROUNDS {
+            if let Some(frame) = self.frame_to_spare(page) {
+                return Some(frame);
+            }
+            let seen = self.freed.count();
+            let progress = self.shrink(worker, true) + worker.poll(self);
+            if worker.in_flight() > 0 {
+                worker.wait(self);
+            } else if progress == 0 {
+                let others_write = self.writes_in_flight.load(Relaxed) > 0;
+                hopeless += u32::from(!others_write);
+                self.freed.wait(seen, Some(Duration::from_millis(2)));
+            }
+        }
+        None
+    }
+}
