@@ -299,3 +299,137 @@ impl Lists {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use overspill_base::PageNo;
+    use proptest::prelude::*;
+
+    const FRAMES: u32 = 12;
+
+    /// Lists with batches of `rotate_batch`, and with nothing between a frame and the lists else.
+    struct Rig {
+        lru: Lru,
+        frames: Frames,
+        stats: Stats,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        /// The write of a page ends.
+        Rotate(u32),
+        Activate(u32),
+        /// The page is gone, and another one comes in its place.
+        Replace(u32),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            6 => (0..FRAMES).prop_map(Op::Rotate),
+            1 => (0..FRAMES).prop_map(Op::Activate),
+            1 => (0..FRAMES).prop_map(Op::Replace),
+        ]
+    }
+
+    impl Rig {
+        fn new(rotate_batch_pages: usize) -> Self {
+            let tuning = Tuning { lru_batch_pages: 1, rotate_batch_pages, ..Tuning::default() };
+            let cpus = Cpus { count: 1, current: || 0 };
+            let lru = Lru::new(FRAMES as usize, &tuning, cpus);
+            let rig = Self { lru, frames: Frames::new(FRAMES as usize), stats: Stats::on_heap() };
+            (0..FRAMES).for_each(|_| rig.add());
+            rig
+        }
+
+        fn add(&self) {
+            let frame = self.frames.alloc(PageNo(0)).unwrap();
+            self.lru.add(frame, LruList::Inactive, &self.frames);
+            self.frames.unlock(frame);
+        }
+
+        fn play(&self, op: Op) {
+            match op {
+                Op::Rotate(n) => {
+                    self.frames.set(FrameNo(n), ROTATE_PENDING);
+                    self.lru.rotate(FrameNo(n), &self.frames, &self.stats);
+                }
+                Op::Activate(n) => self.lru.activate(FrameNo(n), &self.frames),
+                Op::Replace(n) => {
+                    self.frames.lock(FrameNo(n));
+                    self.lru.remove(FrameNo(n), &self.frames);
+                    self.frames.free(FrameNo(n));
+                    self.add();
+                }
+            }
+        }
+
+        /// Active and inactive frames, and the acquisitions of the lock for rotation.
+        fn end(&self) -> (Vec<FrameNo>, Vec<FrameNo>, u64) {
+            self.lru.drain(&self.frames, &self.stats);
+            let locks = self.stats.get(Event::lru_rotate_locks);
+            (self.lru.members(LruList::Active), self.lru.members(LruList::Inactive), locks)
+        }
+    }
+
+    proptest! {
+        /// Batches change nothing but the order inside a batch, and cost a lock each.
+        #[test]
+        fn rotation_in_batches_refines_rotation_one_by_one(
+            batch in 2..6usize,
+            ops in prop::collection::vec(op(), 0..80),
+        ) {
+            let (single, batched) = (Rig::new(1), Rig::new(batch));
+            // The batch in which each frame was rotated last; before all if it never was.
+            let mut in_batch = [0; FRAMES as usize];
+            let mut rotations = 0;
+            for &op in &ops {
+                single.play(op);
+                batched.play(op);
+                match op {
+                    Op::Rotate(n) => {
+                        in_batch[n as usize] = rotations / batch + 1;
+                        rotations += 1;
+                    }
+                    Op::Replace(n) => in_batch[n as usize] = 0,
+                    Op::Activate(_) => {}
+                }
+            }
+            let (active, inactive, locks) = single.end();
+            let (batched_active, batched_inactive, batched_locks) = batched.end();
+            prop_assert_eq!(active, batched_active);
+            let in_batches = |frames: &[FrameNo]| -> Vec<usize> {
+                frames.iter().map(|frame| in_batch[frame.index()]).collect()
+            };
+            prop_assert_eq!(in_batches(&inactive), in_batches(&batched_inactive));
+            let fixed = |frames: &[FrameNo]| -> Vec<FrameNo> {
+                frames.iter().copied().filter(|frame| in_batch[frame.index()] == 0).collect()
+            };
+            prop_assert_eq!(fixed(&inactive), fixed(&batched_inactive));
+            prop_assert_eq!(locks, rotations as u64);
+            prop_assert_eq!(batched_locks, rotations.div_ceil(batch) as u64);
+        }
+    }
+
+    #[test]
+    fn a_lock_moves_a_page_or_a_batch_of_them() {
+        for (batch, locks) in [(1, 12), (4, 3), (12, 1)] {
+            let rig = Rig::new(batch);
+            (0..FRAMES).for_each(|n| rig.play(Op::Rotate(n)));
+            assert_eq!(rig.stats.get(Event::lru_rotate_locks), locks);
+            assert_eq!(rig.stats.get(Event::pgrotated), u64::from(FRAMES));
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_dirty_or_locked_by_then_stays_where_it_is() {
+        let rig = Rig::new(4);
+        let before = rig.lru.members(LruList::Inactive);
+        rig.play(Op::Rotate(7));
+        rig.frames.set(FrameNo(7), DIRTY);
+        rig.play(Op::Rotate(8));
+        rig.frames.lock(FrameNo(8));
+        assert_eq!(rig.end().1, before);
+        assert_eq!(rig.stats.get(Event::pgrotated), 0);
+    }
+}

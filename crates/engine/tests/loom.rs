@@ -5,7 +5,8 @@
 use loom::cell::UnsafeCell;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::shared::Table;
-use overspill_base::sync::{Arc, AtomicU64};
+use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
+use overspill_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize};
 use overspill_base::{FrameNo, PageNo, Slot};
 use overspill_engine::PageTable;
 use overspill_engine::frames::Frames;
@@ -136,5 +137,90 @@ fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
         let theirs = other.join().unwrap();
         assert!(mine ^ theirs);
         assert!(state.2.lookup(entry).is_some());
+    });
+}
+
+/// A page on a slot, as a fault and swapoff see it: a read is the insertion into the swap cache that
+/// succeeds.
+struct Paged {
+    frames: Frames,
+    table: PageTable,
+    cache: SwapCache,
+    entry: SwapEntry,
+    leaving: AtomicBool,
+    reads: AtomicUsize,
+    freed: AtomicUsize,
+}
+
+impl Paged {
+    fn new() -> Self {
+        let entry = SwapEntry::new(AreaNo(0), Slot(3));
+        let table = table();
+        assert!(table.replace(PAGE, Pte::Empty, Pte::Swapped { entry, shadow: 0 }));
+        Self {
+            frames: Frames::new(2),
+            table,
+            cache: SwapCache::new(&[16], 4),
+            entry,
+            leaving: AtomicBool::new(false),
+            reads: AtomicUsize::new(0),
+            freed: AtomicUsize::new(0),
+        }
+    }
+
+    /// Brings the page in if it is out; whoever maps it gives up its copy if the area is leaving.
+    fn bring_in(&self) {
+        let frame = self.frames.alloc(PAGE).unwrap();
+        match self.cache.insert(self.entry, frame, &self.frames, &self.table, PAGE) {
+            Inserted::Yes => {
+                self.reads.fetch_add(1, Relaxed);
+                let word = Pte::Swapped { entry: self.entry, shadow: 0 };
+                assert!(self.table.replace(PAGE, word, Pte::Resident(frame)));
+                if self.leaving.load(Acquire) {
+                    self.give_up_copy(frame);
+                }
+                self.frames.unlock(frame);
+            }
+            Inserted::Exists | Inserted::Changed => self.frames.free(frame),
+        }
+    }
+
+    fn give_up_copy(&self, frame: FrameNo) {
+        let freed = self.cache.remove(frame, &self.frames, &self.table, PAGE);
+        self.freed.fetch_add(usize::from(freed.is_some()), Relaxed);
+    }
+
+    /// A round of swapoff: what is cached and idle is given up, what is out comes in.
+    fn round(&self) {
+        match self.cache.lookup(self.entry) {
+            Some(frame) if self.frames.try_lock(frame) => {
+                if self.cache.lookup(self.entry) == Some(frame) {
+                    self.give_up_copy(frame);
+                }
+                self.frames.unlock(frame);
+            }
+            Some(_) => {}
+            None => self.bring_in(),
+        }
+    }
+}
+
+/// A fault during swapoff: the page is read once, its slot is freed once, and a round that meets
+/// nobody leaves nothing on the area.
+#[test]
+fn a_fault_during_swapoff_reads_once_and_frees_once() {
+    model(|| {
+        let paged = Arc::new(Paged::new());
+        let faulter = {
+            let paged = paged.clone();
+            loom::thread::spawn(move || paged.bring_in())
+        };
+        paged.leaving.store(true, Release);
+        paged.round();
+        faulter.join().unwrap();
+        paged.round();
+        assert!(matches!(paged.table.load(PAGE), Pte::Resident(_)));
+        assert_eq!(paged.cache.lookup(paged.entry), None);
+        assert_eq!((paged.reads.load(Relaxed), paged.freed.load(Relaxed)), (1, 1));
     });
 }

@@ -191,7 +191,12 @@ impl Rig {
 
     /// Adds a sound device of `slots` slots.
     pub(crate) fn swapon(&self, slots: u32) -> Result<AreaNo, SwaponError> {
-        let plan = Arc::new(FaultPlan::new(Faults::default()));
+        self.swapon_with(slots, Faults::default())
+    }
+
+    /// Adds a device of `slots` slots that fails as planned.
+    pub(crate) fn swapon_with(&self, slots: u32, faults: Faults) -> Result<AreaNo, SwaponError> {
+        let plan = Arc::new(FaultPlan::new(faults));
         self.engine.swapon(|number| swap(number.0, slots, plan))
     }
 
