@@ -30,12 +30,13 @@ pub enum Inserted {
 }
 
 type Trunk = BTreeMap<u32, FrameNo>;
+type Trunks = Box<[Mutex<Trunk>]>;
 
 /// Entry → frame for one set of areas.
 #[derive(Debug)]
 pub struct SwapCache {
     /// Per area, per trunk.
-    areas: Box<[OnceLock<Box<[Mutex<Trunk>]>>]>,
+    areas: Box<[OnceLock<Trunks>]>,
     trunk_shift: u32,
 }
 

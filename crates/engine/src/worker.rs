@@ -150,11 +150,12 @@ impl Worker {
         self.poll(engine);
     }
 
-    /// Completes everything in flight.
+    /// Completes everything in flight, and lets go of devices that were swapped off.
     pub fn finish(&mut self, engine: &Engine) {
         while self.in_flight() > 0 {
             self.wait(engine);
         }
+        self.drop_gone(engine);
     }
 
     /// Hands a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).

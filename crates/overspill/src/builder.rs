@@ -4,9 +4,10 @@ use crate::error::Error;
 use crate::pager::{Pager, PagerParts, PagerSwap, private_tables};
 use crate::region::Region;
 use crate::summary::Summary;
+use crate::swaps::kind_name;
 use overspill_area::{AreaNo, MemberNo};
 use overspill_base::stats::Stats;
-use overspill_base::sync::Arc;
+use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapSpec};
@@ -73,7 +74,13 @@ impl Builder {
             report: Box::new(|message| eprintln!("overspill: {message}")),
             handlers: HandlerOptions::default(),
         })?;
-        Ok(Overspill { pager: Arc::new(pager), memory: self.memory })
+        let kinds = specs.iter().map(|spec| kind_name(&spec.kind)).collect();
+        Ok(Overspill {
+            pager: Arc::new(pager),
+            memory: self.memory,
+            options: self.options,
+            kinds: Arc::new(Mutex::new(LockClass::Control, kinds)),
+        })
     }
 }
 
@@ -82,8 +89,11 @@ impl Builder {
 /// Regions keep it alive. A process that forks keeps its regions; its children must not touch them.
 #[derive(Debug, Clone)]
 pub struct Overspill {
-    pager: Arc<Pager>,
+    pub(crate) pager: Arc<Pager>,
     memory: Bytes,
+    pub(crate) options: OpenOptions,
+    /// By area number.
+    pub(crate) kinds: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl Overspill {

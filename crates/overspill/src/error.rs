@@ -2,6 +2,7 @@
 
 use overspill_base::Bytes;
 use overspill_device::DeviceError;
+use overspill_engine::{SwapoffError, SwaponError};
 use overspill_space::{MemoryError, SpaceSetupError};
 
 /// What can go wrong, with what to do about it in the message.
@@ -29,6 +30,15 @@ pub enum Error {
     /// More areas than an entry can name.
     #[error("{0} swap areas were given; at most {1} can be used")]
     TooManyAreas(usize, usize),
+    /// A swap area could not be added.
+    #[error(transparent)]
+    Swapon(SwaponError),
+    /// A swap area could not be given up.
+    #[error(transparent)]
+    Swapoff(#[from] SwapoffError),
+    /// No swap area is called that.
+    #[error("no swap area is called `{0}`; in use are: {1}")]
+    NoSuchSwap(String, String),
     /// The processes of a run cannot share their state.
     #[error("cannot {action} the state that the processes of this run share: {reason}")]
     Session {

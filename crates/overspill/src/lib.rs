@@ -36,6 +36,7 @@ pub mod pager;
 mod region;
 pub mod session;
 mod summary;
+mod swaps;
 
 pub use builder::{Builder, MEMORY_MIN, Overspill};
 pub use error::Error;
@@ -45,6 +46,7 @@ pub use overspill_device::spec::parse_bytes;
 pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};
 pub use region::Region;
 pub use summary::{FaultLatency, Summary};
+pub use swaps::SwapInfo;
 
 /// Runs the example of README.md with the tests.
 #[cfg(doctest)]

@@ -15,7 +15,7 @@ use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use overspill_device::SwapDevice;
 use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed};
-use overspill_engine::{Engine, EngineParts, PageTable, Swap, Tuning};
+use overspill_engine::{Engine, EngineParts, PageTable, Swap, Tuning, Worker};
 use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace};
 
 /// A device with the shared tables of its slots.
@@ -58,6 +58,8 @@ pub struct Pager {
     memory: ManagedMemory,
     handlers: Mutex<Option<Handlers>>,
     options: PagerThreads,
+    member: MemberNo,
+    checksum_seed: u64,
 }
 
 struct PagerThreads(HandlerOptions);
@@ -88,7 +90,7 @@ impl Pager {
             frames,
             table: PageTable::new(Table::private(space.pages()).map_err(memory)?),
             space: space.clone(),
-            swaps: swaps.map(|(n, swap)| join_area(n, swap, member, seed)).collect(),
+            swaps: swaps.map(|(n, swap)| join_area(AreaNo(n as u8), swap, member, seed)).collect(),
             staging,
             stats: parts.stats,
             salvage: parts.salvage,
@@ -103,6 +105,8 @@ impl Pager {
             engine,
             handlers: Mutex::new(LockClass::Control, Some(handlers)),
             options: PagerThreads(parts.handlers),
+            member,
+            checksum_seed: seed,
         })
     }
 
@@ -114,6 +118,31 @@ impl Pager {
     /// The managed range.
     pub fn memory(&self) -> &ManagedMemory {
         &self.memory
+    }
+
+    /// Adds a swap area that no other process uses.
+    ///
+    /// # Errors
+    /// [`Error::Swapon`]; then nothing was changed.
+    pub fn swapon(&self, swap: PagerSwap) -> Result<(), Error> {
+        let join = |number| join_area(number, swap, self.member, self.checksum_seed);
+        self.engine.swapon(join).map(drop).map_err(Error::Swapon)
+    }
+
+    /// Empties a swap area that no other process uses, on the calling thread, and closes its device.
+    ///
+    /// # Errors
+    /// [`Error::Swapoff`]; the area is in use as before then.
+    pub fn swapoff(&self, area: AreaNo) -> Result<(), Error> {
+        let mut worker =
+            Worker::new(&self.engine).map_err(Error::system("prepare to read the swap area"))?;
+        self.engine.swapoff(&mut worker, area)?;
+        // A thread lets go of the device when it finishes its work, at the latest now.
+        if let Some(handlers) = &*self.handlers.lock() {
+            handlers.park();
+            handlers.unpark();
+        }
+        Ok(())
     }
 
     /// Stops all paging. Threads that touch a missing page sleep until it goes on.
@@ -180,8 +209,7 @@ fn memory(errno: rustix::io::Errno) -> Error {
     Error::System { action: "reserve memory for the pager's tables", source: errno.into() }
 }
 
-fn join_area(number: usize, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
-    let number = AreaNo(number as u8);
+fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
     let info = swap.device.info();
     let config = AreaConfig {
         rotational: info.rotational,

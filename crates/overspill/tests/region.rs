@@ -127,6 +127,57 @@ fn a_region_that_is_dropped_gives_its_slots_back() {
     assert_eq!(overspill.last_trouble(), None);
 }
 
+/// Descriptors of this process for files in `directory`, also those without a name.
+fn open_files_in(directory: &tempfile::TempDir) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok);
+    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    targets.filter(|target| target.starts_with(directory.path())).count()
+}
+
+#[test]
+fn swap_areas_come_and_go_under_a_region_in_use() {
+    let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let Some(overspill) = overspill(&file_in(&directory)) else { return };
+    let mut region = overspill.region(SIZE).unwrap();
+    let first = overspill.swaps()[0].name.clone();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| exercise(&mut region, 7, 30_000));
+        while overspill.swaps()[0].used < Bytes(16 << 20) {
+            std::thread::yield_now();
+        }
+        let spec = format!("{}:96M,pri=5", file_in(&other));
+        overspill.swapon(&spec.parse().unwrap()).unwrap();
+        overspill.swapoff(&first).unwrap();
+        worker.join().unwrap();
+    });
+    let swaps = overspill.swaps();
+    assert_eq!(swaps.len(), 1);
+    assert_eq!((swaps[0].kind, swaps[0].size, swaps[0].priority), ("file", Bytes(96 << 20), 5));
+    assert!(swaps[0].used >= Bytes(16 << 20) && swaps[0].name != first);
+    assert_eq!(overspill.last_trouble(), None);
+}
+
+#[test]
+fn the_last_area_goes_when_all_fits_and_its_file_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(overspill) = overspill(&file_in(&directory)) else { return };
+    let name = format!("swap file in {}", directory.path().display());
+    let mut region = overspill.region(SIZE).unwrap();
+    (0..region.len() / PAGE).for_each(|page| write(&mut region, page, 1));
+    let refused = overspill.swapoff(&name).unwrap_err();
+    assert!(refused.to_string().contains("add an area first"), "{refused}");
+    let unknown = overspill.swapoff("/dev/nowhere").unwrap_err();
+    assert!(unknown.to_string().contains(&format!("in use are: {name}")), "{unknown}");
+    region.discard(4 << 20..SIZE.0 as usize);
+    assert!(open_files_in(&directory) > 0);
+    overspill.swapoff(&name).unwrap();
+    assert!(overspill.swaps().is_empty());
+    assert_eq!(open_files_in(&directory), 0, "the device is still open");
+    (0..1024).for_each(|page| verify(&region, page, 1));
+    overspill.swapon(&"ram:64M".parse().unwrap()).unwrap();
+    exercise(&mut region, 3, 4_000);
+}
+
 #[test]
 fn limits_that_cannot_work_are_refused_in_words() {
     let build = |memory| Overspill::builder().memory(memory).build().map(drop);
