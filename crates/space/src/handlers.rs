@@ -2,7 +2,9 @@
 //!
 //! Owns: the threads, and stopping them at a safe point for fork. Invariants: a parked thread holds
 //! no lock and has no I/O in flight. Threads block all signals and never touch managed memory. With
-//! nothing to do they sleep in the kernel.
+//! nothing to do they sleep in the kernel. One handler, the leader, waits for messages; it calls an
+//! assistant only when more arrive at once than it should serve alone, for every sleeper on a
+//! userfaultfd is woken by every message.
 //! Not here: what a fault needs ([`Engine::fault`]).
 
 use crate::space::{ManagedSpace, readable};
@@ -19,10 +21,13 @@ use std::thread::JoinHandle;
 /// more than this.
 const SPIN_NS: u64 = 20_000;
 
+/// Messages in one read above which an assistant is called.
+const LEADER_MESSAGES: usize = 4;
+
 /// How the threads behave.
 #[derive(Clone)]
 pub struct HandlerOptions {
-    /// Fault handlers; the reclaim thread comes on top.
+    /// Fault handlers, the leader and its assistants; the reclaim thread comes on top.
     pub handlers: usize,
     /// Decides what to do when memory has ended, after the message was reported. The page that could
     /// not be brought is poisoned if this returns.
@@ -31,7 +36,7 @@ pub struct HandlerOptions {
 
 impl Default for HandlerOptions {
     fn default() -> Self {
-        Self { handlers: clock::cpu_count().min(2), on_out_of_memory: |_| {} }
+        Self { handlers: clock::cpu_count().div_ceil(2).min(4), on_out_of_memory: |_| {} }
     }
 }
 
@@ -48,10 +53,20 @@ struct Shared {
     options: HandlerOptions,
     /// Becomes readable when handlers must look at `gate`.
     bell: OwnedFd,
+    /// Counts calls for assistants; each answers one.
+    calls: OwnedFd,
     /// Set while `gate` wants something, so that loops need not lock it.
     attention: AtomicBool,
     gate: Mutex<Gate>,
     moved: Condvar,
+}
+
+/// What a handler with nothing to do sleeps for.
+enum Post {
+    /// The leader: messages.
+    Messages(OwnedFd),
+    /// An assistant: a call by the leader.
+    Calls(OwnedFd),
 }
 
 #[derive(Debug, Default)]
@@ -78,20 +93,25 @@ impl Handlers {
         options: HandlerOptions,
     ) -> std::io::Result<Self> {
         let handlers = options.handlers;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let shared = Arc::new(Shared {
             engine,
             space,
             options,
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: eventfd(0, flags)?,
+            calls: eventfd(0, flags | EventfdFlags::SEMAPHORE)?,
             attention: AtomicBool::new(false),
             gate: Mutex::new(LockClass::Control, Gate::default()),
             moved: Condvar::new(),
         });
         let mut threads = Vec::with_capacity(handlers + 1);
         for n in 0..handlers {
-            let uffd = shared.space.dup_uffd()?;
+            let post = match n {
+                0 => Post::Messages(shared.space.dup_uffd()?),
+                _ => Post::Calls(shared.calls.try_clone()?),
+            };
             let fault_loop = move |shared: &Shared, worker: &mut Worker| {
-                shared.serve_faults(worker, &uffd);
+                shared.serve_faults(worker, &post);
             };
             threads.push(shared.spawn(format!("ovs-fault-{n}"), fault_loop)?);
         }
@@ -171,20 +191,21 @@ impl Shared {
         !gate.stopping
     }
 
-    fn serve_faults(&self, worker: &mut Worker, uffd: &OwnedFd) {
+    fn serve_faults(&self, worker: &mut Worker, post: &Post) {
         let mut messages = [FaultMessage { address: 0 }; 32];
         let mut idle_since = clock::now_ns();
         while self.attend(worker) {
             let read = self.space.with_uffd(|uffd| uffd.read(&mut messages));
             let Ok(count) = read else { return };
-            if count > 0 {
-                self.serve(worker, &messages[..count]);
+            if count > LEADER_MESSAGES && self.options.handlers > 1 {
+                let _ = rustix::io::write(&self.calls, &1u64.to_ne_bytes());
             }
+            self.serve(worker, &messages[..count]);
             let finished = worker.poll(&self.engine);
             if count + finished > 0 {
                 idle_since = clock::now_ns();
             } else if clock::now_ns() - idle_since > SPIN_NS {
-                self.sleep(worker, uffd);
+                self.sleep(worker, post);
                 idle_since = clock::now_ns();
             } else {
                 std::hint::spin_loop();
@@ -207,12 +228,16 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there is a fault, a completion or a command.
-    fn sleep(&self, worker: &Worker, uffd: &OwnedFd) {
-        let mut fds: Vec<PollFd<'_>> = vec![readable(uffd.as_fd()), readable(self.bell.as_fd())];
+    /// Sleeps until there is something to serve, a completion or a command.
+    fn sleep(&self, worker: &Worker, post: &Post) {
+        let (Post::Messages(wake) | Post::Calls(wake)) = post;
+        let mut fds: Vec<PollFd<'_>> = vec![readable(wake.as_fd()), readable(self.bell.as_fd())];
         fds.extend(worker.poll_fds().map(readable));
         // EINTR and anything else: look again.
         let _ = poll(&mut fds, None);
+        if let Post::Calls(calls) = post {
+            drain(calls);
+        }
     }
 
     fn reclaim(&self, worker: &mut Worker) {
