@@ -252,13 +252,14 @@ impl Engine {
         self.settle_copy(frame, page);
     }
 
-    /// Gives up the copy that a page just mapped has on its slot, if slots are scarce there (Linux
-    /// does so from half full on) or nothing may stay. One being written is kept: it is in use.
+    /// Gives up the copy that a page just mapped has on its slot, if nothing may stay there, or if
+    /// slots are scarce and that is wanted early. One being written is kept: it is in use.
     pub(crate) fn settle_copy(&self, frame: FrameNo, page: PageNo) {
         let Some(entry) = self.frames.entry(frame) else { return };
         let area = entry.area();
-        let stays = !self.swaps.get(area).is_leaving() && !self.areas.get(area).is_half_full();
-        if stays || self.frames.has(frame, flag::WRITEBACK) {
+        let scarce = self.tuning.give_up_copies_early && self.areas.get(area).is_half_full();
+        if !scarce && !self.swaps.get(area).is_leaving() || self.frames.has(frame, flag::WRITEBACK)
+        {
             return;
         }
         let freed = self.cache.remove(frame, &self.frames, &self.table, page);
