@@ -5,6 +5,10 @@
 //! command. What clap says over several lines is joined into one.
 //! Not here: the grammar of sizes and swap specifications, which the library owns.
 
+mod bench;
+
+pub(crate) use bench::{AblateArgs, Bench, BenchArgs, SlotsArgs};
+
 use crate::error::Error;
 use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand};
@@ -27,6 +31,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     Doctor(DoctorArgs),
     Mkswap(MkswapArgs),
+    Bench(BenchArgs),
 }
 
 /// Run a program, unmodified, in a given amount of memory.

@@ -35,6 +35,10 @@ pub(crate) enum Error {
     NoDirectory(PathBuf),
     #[error("cannot {action}: {source}; look at the limits of this session (`ulimit -a`)")]
     System { action: &'static str, source: io::Error },
+    #[error(transparent)]
+    Bench(#[from] overspill_bench::BenchError),
+    #[error("cannot write the report to {}: {source}; name another file", .path.display())]
+    Report { path: PathBuf, source: io::Error },
     #[error("cannot print the report: {0}")]
     Output(#[from] io::Error),
 }

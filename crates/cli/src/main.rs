@@ -1,13 +1,14 @@
 //! The `overspill` program.
 //!
 //! Owns: the command line ([`args`]), running a program under a limit ([`run`]), the report on what
-//! works here ([`doctor`]), making swap areas ([`mkswap`]), and what each failure says and returns
-//! ([`error`]).
+//! works here ([`doctor`]), making swap areas ([`mkswap`]), measuring the engine ([`bench`]), and what
+//! each failure says and returns ([`error`]).
 //! Invariants: a failure is one line on stderr. A command either does its work or names in that line
 //! the cause and the remedy; the statuses are those of shells (126, 127, 128+n), and 125 for ours.
 //! Not here: paging. That happens in the program itself, by the preload object.
 
 mod args;
+mod bench;
 mod doctor;
 mod error;
 mod mkswap;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         Ok(Command::Run(args)) => run::run(args),
         Ok(Command::Doctor(args)) => doctor::doctor(&args),
         Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
+        Ok(Command::Bench(args)) => bench::bench(args),
         Err(error) => Err(error),
     };
     ExitCode::from(status.unwrap_or_else(|error| {

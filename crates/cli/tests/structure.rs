@@ -32,12 +32,17 @@ const USES: &[(&str, &[&str])] = &[
         "overspill-preload",
         &["overspill", "overspill-area", "overspill-base", "overspill-engine", "overspill-space"],
     ),
-    ("overspill-cli", &["overspill"]),
+    (
+        "overspill-bench",
+        &["overspill-area", "overspill-base", "overspill-device", "overspill-engine"],
+    ),
+    ("overspill-cli", &["overspill", "overspill-bench"]),
 ];
 
 /// Files of the product, below `crates`, that may say `unsafe`. Tests may as well, except in `area`.
 const UNSAFE: &[&str] = &[
     "base/src/shared.rs",
+    "bench/src/replay.rs",
     "cli/src/run/process.rs",
     "cli/src/run/signals.rs",
     "device/src/file/check.rs",

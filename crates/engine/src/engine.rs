@@ -208,6 +208,11 @@ impl Engine {
         self.frames.unevictable_count()
     }
 
+    /// Lengths of the active and the inactive list, for which it takes the LRU lock.
+    pub fn list_lens(&self) -> (usize, usize) {
+        self.lru.lens()
+    }
+
     /// True if `page` is mapped. A hint, unless all workers are parked.
     pub fn is_resident(&self, page: PageNo) -> bool {
         matches!(self.table.load(page), Pte::Resident(_))

@@ -4,6 +4,7 @@
 //! inert shared object stands in for the preload object, so that programs run without being paged.
 //! Not here: paging under `run`.
 
+mod bench;
 mod doctor;
 mod installation;
 mod mkswap;

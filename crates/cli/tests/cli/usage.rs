@@ -6,7 +6,7 @@ use crate::installation::{Installation, assert_fails, can_run, stdout};
 fn mistakes_are_told_in_one_line() {
     let installation = Installation::bare();
     let table: &[(&[&str], &[&str])] = &[
-        (&[], &["subcommand", "run, doctor, mkswap"]),
+        (&[], &["subcommand", "run, doctor, mkswap, bench"]),
         (&["swim"], &["'swim'", "overspill --help"]),
         (&["run"], &["not provided", "--memory <M>", "<PROGRAM>"]),
         (&["run", "--memory", "64M"], &["<PROGRAM>", "overspill run --help"]),
@@ -33,6 +33,14 @@ fn mistakes_are_told_in_one_line() {
         (&["mkswap", "--label", "seventeen-byte-lb", "/x"], &["17 bytes", "at most 16"]),
         (&["doctor", "everything"], &["everything"]),
         (&["doctor", "--directory", "/nowhere"], &["/nowhere is no directory", "--directory"]),
+        (&["bench"], &["subcommand", "ablate, slots, memory, locks"]),
+        (&["bench", "ablate", "--threads", "0"], &["--threads 0", "1 to 256"]),
+        (&["bench", "ablate", "--seconds", "nan"], &["--seconds NaN", "0.05 to 3600"]),
+        (&["bench", "ablate", "--rounds", "0"], &["--rounds 0", "1 to 1000"]),
+        (&["bench", "ablate", "--mechanism", "magic"], &["`magic`", "scan_more, scan_base"]),
+        (&["bench", "ablate", "--html", "/nowhere/x"], &["/nowhere/x", "name another file"]),
+        (&["bench", "slots", "--threads", "2,99"], &["--threads 99", "1 to 64"]),
+        (&["bench", "slots", "--threads", "two"], &["--threads", "two"]),
     ];
     for (args, words) in table {
         assert_fails(installation.overspill().args(*args), 125, words);
@@ -42,12 +50,13 @@ fn mistakes_are_told_in_one_line() {
 #[test]
 fn help_and_version_are_no_failures() {
     let installation = Installation::bare();
-    let table: [(&[&str], &str); 6] = [
+    let table: [(&[&str], &str); 7] = [
         (&["--help"], "run "),
         (&["run", "--help"], "sort -S 4G"),
         (&["run", "-h"], "--memory <M>"),
         (&["doctor", "--help"], "--directory <DIR>"),
         (&["mkswap", "--help"], "--check"),
+        (&["bench", "ablate", "--help"], "--mechanism <NAME>"),
         (&["--version"], concat!("overspill ", env!("CARGO_PKG_VERSION"))),
     ];
     for (args, words) in table {

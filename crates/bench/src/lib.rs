@@ -1,0 +1,37 @@
+//! Measurements of Overspill itself: each mechanism off and on, every lock counted.
+//!
+//! Owns: the workloads, the table of mechanisms with what was published about them, the machine they
+//! run on, and the reports. [`ablate`] compares engines that differ in one mechanism, [`slot_rates`]
+//! allocators without I/O, [`footprint`] measures the engine's own memory, [`lock_costs`] the counting.
+//! Invariants: sides of a comparison alternate; a figure is a median with its spread; the machine it
+//! was made on is printed with it. What depends on the number of real CPUs is separate from what is
+//! merely counted.
+//! Not here: comparison with the kernel's swap (`scripts/compare-kernel.sh`); command lines.
+
+mod ablate;
+mod cpus;
+mod environment;
+mod error;
+mod footprint;
+mod lock_cost;
+mod machine;
+mod mechanisms;
+mod replay;
+pub mod report;
+mod sample;
+mod slot_rate;
+mod slots;
+mod stamp;
+mod workload;
+
+pub use ablate::{AblateOptions, AblateReport, Experiment, SideReport, ablate, mechanism_names};
+pub use environment::Environment;
+pub use error::BenchError;
+pub use footprint::{Footprint, FootprintReport, footprint};
+pub use lock_cost::{LockCostReport, lock_costs};
+pub use machine::Shape;
+pub use mechanisms::Published;
+pub use sample::{LockSummary, SCORE, Spread, Summary};
+pub use slot_rate::{SlotOptions, SlotReport, SlotRow, slot_rates};
+pub use slots::{CountedSlots, DeviceState};
+pub use workload::Pattern;

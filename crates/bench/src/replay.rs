@@ -1,0 +1,204 @@
+//! An address space in plain memory, for replaying accesses without faults of the kernel.
+//!
+//! Owns: a page's place, whether the page is there, and the lock that makes moving it atomic
+//! against touching it.
+//! Invariants: a page is read and written only with its lock held. Places are never given back, so
+//! nothing is allocated while a measurement runs.
+//! Not here: waiting. Whoever finds a page missing asks the engine and looks again.
+//! Rejected: a heap block per present page, whose allocator would be part of what is measured.
+
+use overspill_base::shared::{PageArena, PageBuf};
+use overspill_base::{PAGE_SIZE, PageNo};
+use overspill_engine::{AddressSpace, SpaceError, Unmapped};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a program sees of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seen {
+    Missing,
+    Present,
+    Poisoned,
+}
+
+/// How looking at a page ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look<R> {
+    /// It is there, and this is what was made of it.
+    Present(R),
+    /// A fault.
+    Missing,
+    /// Its content is lost.
+    Poisoned,
+}
+
+/// Pages side by side, each present or not.
+pub(crate) struct ReplaySpace {
+    arena: PageArena,
+    pages: Vec<Mutex<Seen>>,
+}
+
+impl ReplaySpace {
+    /// `pages` pages, none present.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub(crate) fn new(pages: usize) -> std::io::Result<Self> {
+        let places = (0..pages).map(|_| Mutex::new(Seen::Missing)).collect();
+        Ok(Self { arena: PageArena::new(pages)?, pages: places })
+    }
+
+    /// Pages there are.
+    pub(crate) fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Runs `f` on the content of `page` if it is present.
+    pub(crate) fn look<R>(&self, page: PageNo, f: impl FnOnce(&mut [u8]) -> R) -> Look<R> {
+        let seen = self.lock(page);
+        match *seen {
+            Seen::Present => Look::Present(f(&mut self.content(page, &seen))),
+            Seen::Missing => Look::Missing,
+            Seen::Poisoned => Look::Poisoned,
+        }
+    }
+
+    fn lock(&self, page: PageNo) -> MutexGuard<'_, Seen> {
+        self.pages[page.index()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of a page whose lock is held, as the guard proves.
+    fn content(&self, page: PageNo, _held: &MutexGuard<'_, Seen>) -> PageBuf {
+        // SAFETY: the arena lives as long as self, and the page's lock excludes every other handle:
+        // this is the only function that makes one, and none outlives its caller's guard.
+        unsafe { self.arena.page(page.index()) }
+    }
+
+    fn fill(&self, page: PageNo, write: impl FnOnce(&mut [u8])) {
+        let mut seen = self.lock(page);
+        if *seen == Seen::Missing {
+            write(&mut self.content(page, &seen));
+            *seen = Seen::Present;
+        }
+    }
+
+    fn take(&self, page: PageNo, read: impl FnOnce(&[u8])) -> Result<(), SpaceError> {
+        let mut seen = self.lock(page);
+        if *seen != Seen::Present {
+            return Err(SpaceError::Missing);
+        }
+        read(&self.content(page, &seen));
+        *seen = Seen::Missing;
+        Ok(())
+    }
+}
+
+impl AddressSpace for ReplaySpace {
+    fn span(&self, page: PageNo) -> usize {
+        self.pages.len() - page.index()
+    }
+
+    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+        for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
+            self.fill(first.plus(n), |place| place.copy_from_slice(page));
+        }
+        Ok(())
+    }
+
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
+        (0..pages).for_each(|n| self.fill(first.plus(n), |place| place.fill(0)));
+        Ok(())
+    }
+
+    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
+        let pages = landing.len();
+        for (n, index) in landing.enumerate() {
+            let taken = self.take(first.plus(n), |content| {
+                // SAFETY: the engine reserved this landing page for this call.
+                unsafe { arena.page(index) }.copy_from_slice(content);
+            });
+            if let Err(error) = taken {
+                return Unmapped { moved: n, stopped: Some(error) };
+            }
+        }
+        Unmapped { moved: pages, stopped: None }
+    }
+
+    fn recycle(&self, _: &PageArena, _: Range<usize>) {}
+
+    fn zap(&self, first: PageNo, pages: usize) {
+        (0..pages).for_each(|n| *self.lock(first.plus(n)) = Seen::Missing);
+    }
+
+    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
+        let mut carried = Vec::new();
+        self.take(from, |content| carried.extend_from_slice(content))?;
+        self.fill(to, |place| place.copy_from_slice(&carried));
+        Ok(())
+    }
+
+    fn wake(&self, _: PageNo) {}
+
+    fn poison(&self, page: PageNo) {
+        *self.lock(page) = Seen::Poisoned;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space() -> ReplaySpace {
+        ReplaySpace::new(4).unwrap()
+    }
+
+    fn first_byte(space: &ReplaySpace, page: u32) -> Look<u8> {
+        space.look(PageNo(page), |content| content[0])
+    }
+
+    #[test]
+    fn a_page_leaves_with_its_last_content_and_comes_back() {
+        let (space, arena) = (space(), PageArena::new(2).unwrap());
+        space.map_zeros(PageNo(1), 2).unwrap();
+        space.look(PageNo(2), |content| content[0] = 7);
+        let unmapped = space.unmap(PageNo(1), &arena, 0..2);
+        assert_eq!(unmapped, Unmapped { moved: 2, stopped: None });
+        assert_eq!(first_byte(&space, 2), Look::Missing);
+        // SAFETY: the only handle.
+        let landed = unsafe { arena.page(1) };
+        space.map(PageNo(2), &landed).unwrap();
+        assert_eq!(first_byte(&space, 2), Look::Present(7));
+    }
+
+    #[test]
+    fn a_present_page_stays_as_it_is() {
+        let space = space();
+        space.map(PageNo(0), &[5; PAGE_SIZE]).unwrap();
+        space.map_zeros(PageNo(0), 1).unwrap();
+        assert_eq!(first_byte(&space, 0), Look::Present(5));
+    }
+
+    #[test]
+    fn unmapping_stops_at_a_hole() {
+        let (space, arena) = (space(), PageArena::new(2).unwrap());
+        space.map_zeros(PageNo(0), 1).unwrap();
+        let unmapped = space.unmap(PageNo(0), &arena, 0..2);
+        assert_eq!(unmapped, Unmapped { moved: 1, stopped: Some(SpaceError::Missing) });
+    }
+
+    #[test]
+    fn transfer_moves_and_poison_stays() {
+        let space = space();
+        space.map(PageNo(0), &[9; PAGE_SIZE]).unwrap();
+        space.transfer(PageNo(0), PageNo(3)).unwrap();
+        assert_eq!(
+            (first_byte(&space, 0), first_byte(&space, 3)),
+            (Look::Missing, Look::Present(9))
+        );
+        assert_eq!(space.transfer(PageNo(0), PageNo(1)), Err(SpaceError::Missing));
+        space.poison(PageNo(0));
+        assert_eq!(first_byte(&space, 0), Look::Poisoned);
+        space.zap(PageNo(3), 1);
+        assert_eq!(first_byte(&space, 3), Look::Missing);
+    }
+}

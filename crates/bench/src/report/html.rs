@@ -1,0 +1,142 @@
+//! Reports as one page that needs nothing else, with plots.
+
+use super::plot::{Series, bars, lines};
+use super::{
+    Rows, ablate_conditions, experiment_title, lock_rows, metric_rows, published_rows,
+    slot_conditions, slot_rows,
+};
+use crate::sample::{SCORE, Spread};
+use crate::{AblateReport, DeviceState, Environment, Experiment, SideReport, SlotReport, SlotRow};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use std::collections::BTreeSet;
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;\
+padding:0 1em;color:#222;background:#fff}\
+table{border-collapse:collapse;margin:1em 0;font-variant-numeric:tabular-nums}\
+th,td{padding:.15em .7em;text-align:right;border-bottom:1px solid #ddd}\
+th:first-child,td:first-child{text-align:left}\
+svg{max-width:100%;height:auto}h2{margin-top:2.5em}.note{color:#666}";
+
+/// What `ablate` found.
+pub fn ablate_html(report: &AblateReport) -> String {
+    let body = html! {
+        h2 { "Score: what each mechanism changes" }
+        (PreEscaped(change_plot(&report.experiments)))
+        p.note { "Medians; per cent of the score without the mechanism. Lines show the spread." }
+        @for experiment in &report.experiments { (experiment_section(experiment)) }
+    };
+    page("Mechanisms off and on", &report.environment, &ablate_conditions(report), &body)
+}
+
+/// What `slots` found.
+pub fn slots_html(report: &SlotReport) -> String {
+    let body = html! {
+        @for state in [DeviceState::Fresh, DeviceState::NinetyPercentFull] {
+            h2 { (state.name()) }
+            (PreEscaped(slot_plot(report, state)))
+        }
+        (table(&slot_rows(report)))
+    };
+    page("Slots allocated and freed", &report.environment, &slot_conditions(report), &body)
+}
+
+fn page(title: &str, environment: &Environment, conditions: &str, body: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width";
+                title { "Overspill: " (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { (title) }
+                p.note { (environment) br; (conditions) }
+                (body)
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn experiment_section(experiment: &Experiment) -> Markup {
+    html! {
+        h2 id=(experiment.mechanism) { (experiment.mechanism) }
+        p { (experiment_title(experiment)) }
+        (PreEscaped(lock_plot(experiment)))
+        (table(&metric_rows(experiment)))
+        @if !experiment.published.is_empty() {
+            (table(&published_rows(experiment)))
+            p.note { "from " (experiment.source) }
+        }
+        details {
+            summary { "Locks" }
+            h3 { "before" }
+            (table(&lock_rows(&experiment.before)))
+            h3 { "after" }
+            (table(&lock_rows(&experiment.after)))
+        }
+    }
+}
+
+fn table(rows: &Rows) -> Markup {
+    html! {
+        table {
+            @for (n, row) in rows.iter().enumerate() {
+                tr { @for cell in row { @if n == 0 { th { (cell) } } @else { td { (cell) } } } }
+            }
+        }
+    }
+}
+
+fn change_plot(experiments: &[Experiment]) -> String {
+    let names: Vec<String> = experiments.iter().map(|e| e.mechanism.to_owned()).collect();
+    let change = |experiment: &Experiment| {
+        let (before, after) = (score(&experiment.before), score(&experiment.after));
+        let percent = |score: f64| 100.0 * (score / before.median - 1.0);
+        Spread { median: percent(after.median), min: percent(after.min), max: percent(after.max) }
+    };
+    let values = experiments.iter().map(change).collect();
+    bars("score, change in %", &names, &[Series { name: "with the mechanism".into(), values }])
+}
+
+fn score(side: &SideReport) -> Spread {
+    side.metrics.iter().find(|metric| metric.name == SCORE).expect("every side has it").spread
+}
+
+/// The published form: the share of CPU time that each class of locks costs.
+fn lock_plot(experiment: &Experiment) -> String {
+    let sides = [("before", &experiment.before), ("after", &experiment.after)];
+    let classes: BTreeSet<&String> =
+        sides.iter().flat_map(|(_, side)| &side.locks).map(|lock| &lock.class).collect();
+    let share = |side: &SideReport, class: &String| {
+        let lock = side.locks.iter().find(|lock| lock.class == *class);
+        let percent = lock.map_or(0.0, |lock| lock.cpu_share_percent);
+        Spread { median: percent, min: percent, max: percent }
+    };
+    let series = sides.map(|(name, side)| Series {
+        name: name.into(),
+        values: classes.iter().map(|class| share(side, class)).collect(),
+    });
+    let names: Vec<String> = classes.iter().map(|&class| class.clone()).collect();
+    bars("waiting, % of CPU time", &names, &series)
+}
+
+fn slot_plot(report: &SlotReport, state: DeviceState) -> String {
+    let rows: Vec<&SlotRow> = report.rows.iter().filter(|row| row.state == state).collect();
+    let threads: BTreeSet<usize> = rows.iter().map(|row| row.threads).collect();
+    let mut presets: Vec<&str> = rows.iter().map(|row| row.preset).collect();
+    let mut seen = BTreeSet::new();
+    presets.retain(|&preset| seen.insert(preset));
+    let series: Vec<Series> = presets.iter().map(|&preset| slot_series(&rows, preset)).collect();
+    let threads: Vec<String> = threads.iter().map(|n| format!("{n} threads")).collect();
+    lines("million slots/s", &threads, &series)
+}
+
+fn slot_series(rows: &[&SlotRow], preset: &str) -> Series {
+    let mut of_preset: Vec<&&SlotRow> = rows.iter().filter(|row| row.preset == preset).collect();
+    of_preset.sort_by_key(|row| row.threads);
+    let values = of_preset.iter().map(|row| row.mega_slots_per_s).collect();
+    Series { name: preset.to_owned(), values }
+}

@@ -1,0 +1,203 @@
+//! Reports: aligned tables for people, JSON for programs, a page with plots.
+//!
+//! Owns: how figures are written. Invariants: all three say the same, under the same names.
+//! Not here: measuring.
+
+pub mod html;
+mod plot;
+mod text;
+
+pub use text::{ablate_text, footprint_text, lock_cost_text, slots_text};
+
+use crate::sample::{Spread, Summary};
+use serde::Serialize;
+
+/// A report as JSON.
+pub fn json<T: Serialize>(report: &T) -> String {
+    serde_json::to_string_pretty(report).expect("reports have string keys and finite numbers")
+}
+
+/// A figure in four digits, or as many as it has before the point.
+fn figure(value: f64) -> String {
+    let digits = match value.abs() {
+        0.0 => 0,
+        x if x < 1.0 => 3,
+        x if x < 10.0 => 2,
+        x if x < 100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}")
+}
+
+/// The median with what lies around it.
+fn spread(spread: &Spread) -> String {
+    let Spread { median, min, max } = *spread;
+    if min == max {
+        return figure(median);
+    }
+    format!("{} [{}..{}]", figure(median), figure(min), figure(max))
+}
+
+/// By how much the second is above the first; marked if the rounds do not tell them apart.
+fn change(before: &Spread, after: &Spread) -> String {
+    if before.median == 0.0 {
+        return String::new();
+    }
+    let percent = 100.0 * (after.median / before.median - 1.0);
+    let unsure = if before.is_apart_from(after) { "" } else { " ?" };
+    format!("{percent:+.1} %{unsure}")
+}
+
+fn name_and_unit(summary: &Summary) -> String {
+    if summary.unit.is_empty() {
+        summary.name.into()
+    } else {
+        format!("{}, {}", summary.name, summary.unit)
+    }
+}
+
+/// Rows of text, the first being the heads.
+type Rows = Vec<Vec<String>>;
+
+/// The metrics of an experiment's two sides.
+fn metric_rows(experiment: &crate::Experiment) -> Rows {
+    let (before, after) = (&experiment.before, &experiment.after);
+    let mut rows = vec![row(["", "before", "after", "change"])];
+    for (b, a) in before.metrics.iter().zip(&after.metrics) {
+        rows.push(vec![
+            name_and_unit(b),
+            spread(&b.spread),
+            spread(&a.spread),
+            change(&b.spread, &a.spread),
+        ]);
+    }
+    let counted = [
+        ("slots per lock (counted)", before.counted.slots_per_lock, after.counted.slots_per_lock),
+        ("frees per lock (counted)", before.counted.frees_per_lock, after.counted.frees_per_lock),
+        ("same trunk of two CPUs (counted)", before.counted.same_trunk, after.counted.same_trunk),
+    ];
+    for (name, b, a) in counted {
+        rows.push(vec![name.into(), figure(b), figure(a), change(&exactly(b), &exactly(a))]);
+    }
+    rows
+}
+
+fn exactly(value: f64) -> Spread {
+    Spread { median: value, min: value, max: value }
+}
+
+/// The locks of an experiment's two sides: the published form, CPU time spent waiting per class.
+fn lock_rows(side: &crate::SideReport) -> Rows {
+    let heads = [
+        "lock",
+        "taken/s",
+        "contended %",
+        "CPU time %",
+        "wait ms",
+        "longest wait µs",
+        "longest hold µs",
+    ];
+    let mut rows = vec![row(heads)];
+    for lock in &side.locks {
+        let figures = [
+            lock.acquisitions_per_s,
+            lock.contended_percent,
+            lock.cpu_share_percent,
+            lock.wait_ms,
+            lock.wait_max_us,
+            lock.hold_max_us,
+        ];
+        rows.push(std::iter::once(lock.class.clone()).chain(figures.map(figure)).collect());
+    }
+    rows
+}
+
+fn published_rows(experiment: &crate::Experiment) -> Rows {
+    let mut rows = vec![row(["published", "before", "after", "claimed", "recomputed"])];
+    rows.extend(experiment.published.iter().map(|published| {
+        row([
+            published.what,
+            published.before,
+            published.after,
+            published.claimed,
+            published.recomputed,
+        ])
+    }));
+    rows
+}
+
+fn slot_rows(report: &crate::SlotReport) -> Rows {
+    let heads =
+        ["preset", "device", "threads", "Mslots/s", "slots/lock", "frees/lock", "same trunk"];
+    let mut rows = vec![row(heads)];
+    rows.extend(report.rows.iter().map(|line| {
+        vec![
+            line.preset.to_owned(),
+            line.state.name().to_owned(),
+            line.threads.to_string(),
+            spread(&line.mega_slots_per_s),
+            figure(line.counted.slots_per_lock),
+            figure(line.counted.frees_per_lock),
+            figure(line.counted.same_trunk),
+        ]
+    }));
+    rows
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).into()
+}
+
+/// What was run, in a sentence.
+fn ablate_conditions(report: &crate::AblateReport) -> String {
+    let shape = report.shape;
+    format!(
+        "{} threads, {} runs of each side in turn, {} s each; {} pages touched (80 % reads), {} in memory, device in RAM of {} slots",
+        report.threads,
+        report.rounds,
+        report.seconds,
+        shape.working_set_pages,
+        shape.frames,
+        shape.device_slots
+    )
+}
+
+fn slot_conditions(report: &crate::SlotReport) -> String {
+    format!(
+        "medians of {} runs of {} s, presets in turn; area of {} slots",
+        report.rounds, report.seconds, report.area_slots
+    )
+}
+
+fn experiment_title(experiment: &crate::Experiment) -> String {
+    let pattern = match experiment.pattern {
+        crate::Pattern::Random => "random",
+        crate::Pattern::Sequential => "sequential",
+    };
+    let (before, after) = (&experiment.before.name, &experiment.after.name);
+    format!("{before} -> {after}; {} device, {pattern} access", experiment.state.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_digits_that_count() {
+        let table =
+            [(0.0, "0"), (0.1234, "0.123"), (3.456, "3.46"), (34.56, "34.6"), (3456.7, "3457")];
+        for (value, text) in table {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn a_change_within_the_spread_is_marked() {
+        let before = Spread { median: 100.0, min: 90.0, max: 110.0 };
+        let near = Spread { median: 105.0, min: 95.0, max: 115.0 };
+        let far = Spread { median: 150.0, min: 140.0, max: 160.0 };
+        assert_eq!(change(&before, &near), "+5.0 % ?");
+        assert_eq!(change(&before, &far), "+50.0 %");
+        assert_eq!(change(&exactly(0.0), &far), "");
+    }
+}

@@ -1,0 +1,266 @@
+//! The published workload: threads that touch random pages of a working set larger than memory.
+//!
+//! Owns: the threads, their phases, and what is read off while they run.
+//! Invariants: each accessing thread is a virtual CPU of its own and serves its own faults, as in the
+//! kernel; one thread more reclaims in the background. All that is timed is timed with locks
+//! uncounted; acquisitions and holds are counted in a phase of their own after it, because counting
+//! costs most where most locks are taken. Every access verifies what it reads.
+//! Not here: what the numbers mean ([`crate::sample`]).
+//! Source: pmbench as the kernel's results were measured with it (80 % reads, uniform random pages);
+//! memory is replayed, so a miss costs the engine's work and a copy, no fault of the kernel.
+
+use crate::cpus::become_cpu;
+use crate::error::BenchError;
+use crate::machine::{Machine, Touched};
+use crate::sample::{Phases, Ping, Reading, Sample};
+use crate::stamp;
+use histogram::Histogram;
+use overspill_base::sync::count_locks;
+use overspill_base::{PageNo, clock};
+use overspill_engine::Worker;
+use serde::Serialize;
+use std::ops::Range;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Which page an access goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// Any, with equal probability.
+    Random,
+    /// The next one of the thread's own part, over and over.
+    Sequential,
+}
+
+/// How the threads behave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Workload {
+    pub(crate) threads: usize,
+    pub(crate) pattern: Pattern,
+    /// Of the timed phase; the others are a part of it.
+    pub(crate) time: Duration,
+    pub(crate) seed: u64,
+}
+
+/// Of 256 accesses, those that write: a fifth.
+const WRITES: u8 = 51;
+/// How often the thread that is interrupted by swapping has something to do.
+const PING_PERIOD: Duration = Duration::from_millis(1);
+/// Values are kept to within 1/64, up to a minute.
+const LATENCY_GROUPING: u8 = 6;
+const LATENCY_MAX: u8 = 36;
+
+const WARM_UP: u8 = 0;
+const TIMED: u8 = 1;
+const COUNTED: u8 = 2;
+const STOP: u8 = 3;
+
+/// On a cache line pair of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Progress(AtomicU64);
+
+struct Run<'a> {
+    machine: &'a Machine,
+    workload: Workload,
+    versions: Vec<AtomicU32>,
+    progress: Vec<Progress>,
+    phase: AtomicU8,
+    populated: Barrier,
+}
+
+/// Runs `workload` on a machine nobody has touched.
+///
+/// # Errors
+/// [`BenchError::Engine`] when pages cannot be brought, [`BenchError::WrongData`].
+pub(crate) fn run(machine: &Machine, workload: Workload) -> Result<Sample, BenchError> {
+    let run = Run {
+        machine,
+        workload,
+        versions: (0..machine.space.len()).map(|_| AtomicU32::new(0)).collect(),
+        progress: (0..workload.threads).map(|_| Progress::default()).collect(),
+        phase: AtomicU8::new(WARM_UP),
+        populated: Barrier::new(workload.threads + 1),
+    };
+    run.all_threads()
+}
+
+impl Run<'_> {
+    fn all_threads(&self) -> Result<Sample, BenchError> {
+        std::thread::scope(|s| {
+            let threads = 0..self.workload.threads;
+            let accessors: Vec<_> =
+                threads.map(|cpu| s.spawn(move || self.accessor(cpu))).collect();
+            let reclaimer = s.spawn(|| self.reclaimer());
+            let pinger = s.spawn(|| self.pinger());
+            let phases = self.phases();
+            let mut latency = new_histogram();
+            for accessor in accessors {
+                let theirs = accessor.join().expect(NO_PANIC)?;
+                latency.checked_add_assign(&theirs).expect("both have the same buckets");
+            }
+            reclaimer.join().expect(NO_PANIC)?;
+            let ping = Ping::of(&pinger.join().expect(NO_PANIC));
+            Ok(Sample::new(self.workload.threads, &phases, &latency, ping))
+        })
+    }
+
+    /// Leads the threads through the phases, and reads the counters between them.
+    fn phases(&self) -> Phases {
+        let time = self.workload.time;
+        self.populated.wait();
+        std::thread::sleep(time / 4);
+        let start = self.enter(TIMED);
+        std::thread::sleep(time);
+        let timed = self.enter(COUNTED);
+        count_locks(true);
+        let count = self.read();
+        std::thread::sleep(time / 4);
+        let counted = self.read();
+        count_locks(false);
+        self.phase.store(STOP, Relaxed);
+        self.machine.engine.nudge();
+        Phases { timed: timed - start, counted: counted - count }
+    }
+
+    fn enter(&self, phase: u8) -> Reading {
+        self.phase.store(phase, Relaxed);
+        self.read()
+    }
+
+    fn read(&self) -> Reading {
+        let accesses = self.progress.iter().map(|progress| progress.0.load(Relaxed)).sum();
+        Reading::now(accesses, self.machine.engine.stats())
+    }
+
+    fn phase(&self) -> u8 {
+        self.phase.load(Relaxed)
+    }
+
+    /// The life of one accessing thread. Returns how long pages were missing in the timed phase.
+    fn accessor(&self, cpu: usize) -> Result<Histogram, BenchError> {
+        become_cpu(cpu);
+        let worker = self.machine.worker();
+        let populated =
+            worker.and_then(|mut worker| self.populate(cpu, &mut worker).map(|()| worker));
+        self.populated.wait();
+        let mut worker = populated?;
+        let mut latency = new_histogram();
+        let mut accesses =
+            Accesses::new(&self.workload, cpu, self.part(cpu), self.versions.len() as u32);
+        while self.phase() != STOP {
+            let missing_ns = self.access(&mut worker, accesses.next())?;
+            if let Some(ns) = missing_ns.filter(|_| self.phase() == TIMED) {
+                latency.increment(ns.min((1 << LATENCY_MAX) - 1)).expect("within its range");
+            }
+            let done = &self.progress[cpu].0;
+            done.store(done.load(Relaxed) + 1, Relaxed);
+        }
+        worker.finish(&self.machine.engine);
+        Ok(latency)
+    }
+
+    /// The pages that thread `cpu` populates, and goes through when it accesses in order.
+    fn part(&self, cpu: usize) -> Range<u32> {
+        let (pages, threads) = (self.versions.len(), self.workload.threads);
+        (pages * cpu / threads) as u32..(pages * (cpu + 1) / threads) as u32
+    }
+
+    fn populate(&self, cpu: usize, worker: &mut Worker) -> Result<(), BenchError> {
+        for page in self.part(cpu).map(PageNo) {
+            self.machine.touch(worker, page, |content| {
+                let version = stamp::begin(content, page);
+                self.versions[page.index()].store(version, Relaxed);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// One access; returns how long the page was missing if it was.
+    fn access(&self, worker: &mut Worker, access: Access) -> Result<Option<u64>, BenchError> {
+        let Access { page, word, writes } = access;
+        // Relaxed: written and read with the page's lock held.
+        let known = &self.versions[page.index()];
+        let Touched { result, missing_ns } = self.machine.touch(worker, page, |content| {
+            let version = known.load(Relaxed);
+            if writes {
+                known.store(stamp::write(content, page, version, word), Relaxed);
+                return Ok(());
+            }
+            stamp::read(content, page, version, word)
+        })?;
+        result.map(|()| missing_ns).map_err(BenchError::WrongData)
+    }
+
+    fn reclaimer(&self) -> Result<(), BenchError> {
+        let mut worker = self.machine.worker()?;
+        while self.phase() != STOP {
+            self.machine.engine.balance(&mut worker, || self.phase() == STOP);
+        }
+        Ok(())
+    }
+
+    /// Needs the LRU lock every millisecond; returns how long that took each time, in nanoseconds.
+    fn pinger(&self) -> Vec<u64> {
+        let mut pings = Vec::new();
+        while self.phase() != STOP {
+            std::thread::sleep(PING_PERIOD);
+            let start_ns = clock::now_ns();
+            self.machine.engine.list_lens();
+            let took_ns = clock::now_ns() - start_ns;
+            if self.phase() == TIMED {
+                pings.push(took_ns);
+            }
+        }
+        pings
+    }
+}
+
+const NO_PANIC: &str = "a panic of a measuring thread is a bug, and has been reported by it";
+
+fn new_histogram() -> Histogram {
+    Histogram::new(LATENCY_GROUPING, LATENCY_MAX).expect("constants are in range")
+}
+
+#[derive(Clone, Copy)]
+struct Access {
+    page: PageNo,
+    word: usize,
+    writes: bool,
+}
+
+/// What one thread accesses.
+struct Accesses {
+    pattern: Pattern,
+    random: fastrand::Rng,
+    part: Range<u32>,
+    /// All pages, of every thread's part.
+    pages: u32,
+    at: u32,
+}
+
+impl Accesses {
+    fn new(workload: &Workload, cpu: usize, part: Range<u32>, pages: u32) -> Self {
+        let random = fastrand::Rng::with_seed(workload.seed ^ cpu as u64);
+        Self { pattern: workload.pattern, random, at: part.start, part, pages }
+    }
+
+    fn next(&mut self) -> Access {
+        Access {
+            page: self.next_page(),
+            word: self.random.usize(1..stamp::WORDS),
+            writes: self.random.u8(..) < WRITES,
+        }
+    }
+
+    fn next_page(&mut self) -> PageNo {
+        if self.pattern == Pattern::Random {
+            return PageNo(self.random.u32(..self.pages));
+        }
+        let page = PageNo(self.at);
+        self.at = if self.at + 1 == self.part.end { self.part.start } else { self.at + 1 };
+        page
+    }
+}

@@ -1,0 +1,95 @@
+//! What may be written after `overspill bench`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// Measure Overspill itself on this machine: each mechanism off and on, every lock counted.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  overspill bench ablate --mechanism scan_more --html report.html"
+)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    Ablate(AblateArgs),
+    Slots(SlotsArgs),
+    Memory(MemoryArgs),
+    Locks(LocksArgs),
+}
+
+/// Compare engines that differ in one mechanism.
+///
+/// Threads touch random pages of a working set four times as large as memory, 80 % of them reading.
+/// Both sides run in turn; printed are medians, and in brackets the smallest and the largest run.
+#[derive(Debug, Args)]
+pub(crate) struct AblateArgs {
+    /// The mechanism to switch; may be given several times [default: all]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) mechanism: Vec<String>,
+
+    /// Threads, each a CPU of its own to the engine
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) threads: usize,
+
+    /// How long each run is timed; it takes half as long again
+    #[arg(long, value_name = "N", default_value_t = 2.0)]
+    pub(crate) seconds: f64,
+
+    /// Runs of each side
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) rounds: usize,
+
+    #[command(flatten)]
+    pub(crate) files: ReportFiles,
+}
+
+/// Measure how fast slots are allocated and freed, without I/O, with every preset.
+#[derive(Debug, Args)]
+pub(crate) struct SlotsArgs {
+    /// Numbers of threads, each a CPU of its own
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4,16")]
+    pub(crate) threads: Vec<usize>,
+
+    /// How long each run takes
+    #[arg(long, value_name = "N", default_value_t = 0.5)]
+    pub(crate) seconds: f64,
+
+    /// Runs of each preset
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) rounds: usize,
+
+    #[command(flatten)]
+    pub(crate) files: ReportFiles,
+}
+
+/// Measure the memory that the engine itself takes, per page, slot and frame.
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// Write the figures to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Measure what counting the uses of a lock costs.
+#[derive(Debug, Args)]
+pub(crate) struct LocksArgs {
+    /// Write the figures to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Where a report goes beside the standard output.
+#[derive(Debug, Args)]
+pub(crate) struct ReportFiles {
+    /// Write the figures to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Write a page with plots to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}

@@ -1,0 +1,89 @@
+//! `overspill bench`: measurements of the engine itself.
+//!
+//! Invariants: files of a report are opened before anything is measured, so that no measurement is
+//! lost to a slip in a name.
+//! Not here: measuring, and how figures are written, which `overspill-bench` does.
+
+use crate::args::{AblateArgs, Bench, BenchArgs, SlotsArgs};
+use crate::error::Error;
+use crate::say;
+use overspill_bench::slot_rates;
+use overspill_bench::{AblateOptions, Shape, SlotOptions, ablate, footprint, lock_costs, report};
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Measures what is asked for, prints it, and writes the files.
+///
+/// # Errors
+/// [`Error::Bench`], [`Error::Report`], [`Error::Output`].
+pub(crate) fn bench(args: BenchArgs) -> Result<u8, Error> {
+    match args.what {
+        Bench::Ablate(args) => run_ablate(args)?,
+        Bench::Slots(args) => run_slots(args)?,
+        Bench::Memory(args) => {
+            let json = ReportFile::open(args.json)?;
+            let found = footprint()?;
+            print(&report::footprint_text(&found))?;
+            json.write(|| report::json(&found))?;
+        }
+        Bench::Locks(args) => {
+            let json = ReportFile::open(args.json)?;
+            let found = lock_costs();
+            print(&report::lock_cost_text(&found))?;
+            json.write(|| report::json(&found))?;
+        }
+    }
+    Ok(0)
+}
+
+fn run_ablate(args: AblateArgs) -> Result<(), Error> {
+    let (json, html) = (ReportFile::open(args.files.json)?, ReportFile::open(args.files.html)?);
+    let options = AblateOptions {
+        mechanisms: args.mechanism,
+        threads: args.threads,
+        seconds: args.seconds,
+        rounds: args.rounds,
+        shape: Shape::default(),
+    };
+    let found = ablate(&options, &|line| say::line(line))?;
+    print(&report::ablate_text(&found))?;
+    json.write(|| report::json(&found))?;
+    html.write(|| report::html::ablate_html(&found))
+}
+
+fn run_slots(args: SlotsArgs) -> Result<(), Error> {
+    let (json, html) = (ReportFile::open(args.files.json)?, ReportFile::open(args.files.html)?);
+    let options = SlotOptions {
+        threads: args.threads,
+        seconds: args.seconds,
+        rounds: args.rounds,
+        area_slots: Shape::default().device_slots,
+    };
+    let found = slot_rates(&options, &|line| say::line(line))?;
+    print(&report::slots_text(&found))?;
+    json.write(|| report::json(&found))?;
+    html.write(|| report::html::slots_html(&found))
+}
+
+fn print(text: &str) -> Result<(), Error> {
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+/// A file for a report, if one was asked for.
+struct ReportFile(Option<(PathBuf, File)>);
+
+impl ReportFile {
+    fn open(path: Option<PathBuf>) -> Result<Self, Error> {
+        let open = |path: PathBuf| match File::create(&path) {
+            Ok(file) => Ok((path, file)),
+            Err(source) => Err(Error::Report { path, source }),
+        };
+        path.map(open).transpose().map(Self)
+    }
+
+    fn write(self, text: impl FnOnce() -> String) -> Result<(), Error> {
+        let Some((path, mut file)) = self.0 else { return Ok(()) };
+        file.write_all(text().as_bytes()).map_err(|source| Error::Report { path, source })
+    }
+}

@@ -1,0 +1,81 @@
+//! `overspill bench`, small.
+
+use crate::installation::{Installation, stdout};
+use serde_json::Value;
+
+/// Runs `bench` with `words`; returns what it printed, the JSON and the page it wrote.
+fn bench(words: &[&str]) -> (String, Value, String) {
+    let installation = Installation::bare();
+    let (json, html) = (installation.path("report.json"), installation.path("report.html"));
+    let mut command = installation.overspill();
+    command.arg("bench").args(words).arg("--json").arg(&json).arg("--html").arg(&html);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let json = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    (stdout(&output), json, std::fs::read_to_string(html).unwrap())
+}
+
+#[test]
+fn an_ablation_compares_both_sides_of_a_mechanism() {
+    let words = ["ablate", "--mechanism", "scan_base", "--mechanism", "rotate_batch"];
+    let short = ["--threads", "2", "--seconds", "0.1", "--rounds", "2"];
+    let (text, json, html) = bench(&[&words[..], &short].concat());
+    let experiments = json["experiments"].as_array().unwrap();
+    assert_eq!(experiments.len(), 2);
+    for experiment in experiments {
+        for side in ["before", "after"] {
+            let side = &experiment[side];
+            let score = side["metrics"].as_array().unwrap().iter().find(|m| m["name"] == "score");
+            assert!(score.unwrap()["median"].as_f64().unwrap() > 0.0, "{side}");
+            let locks = side["locks"].as_array().unwrap();
+            assert!(locks.iter().any(|lock| lock["class"] == "Lru"), "{side}");
+        }
+        let name = experiment["mechanism"].as_str().unwrap();
+        assert!(text.contains(&format!("== {name}")) && html.contains(name), "{name}");
+    }
+    for published in ["172.228", "+18.5 %", "+18.7 %"] {
+        assert!(text.contains(published) && html.contains(published), "{published}");
+    }
+    assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
+    // One for all mechanisms, one for the locks of each.
+    assert_eq!(html.matches("<svg").count(), 3);
+    assert!(!html.contains("http://www.w3.org/1999/xlink") && !html.contains("src="), "offline");
+}
+
+#[test]
+fn slot_rates_cover_every_preset() {
+    let words = ["slots", "--threads", "1,2", "--seconds", "0.01", "--rounds", "1"];
+    let (text, json, html) = bench(&words);
+    // 6 presets, 2 devices, 2 numbers of threads.
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 24);
+    assert!(rows.iter().all(|row| row["mega_slots_per_s"]["median"].as_f64().unwrap() > 0.0));
+    assert!(text.contains("linux-2.6.23") && text.contains("modern"));
+    assert_eq!(html.matches("<svg").count(), 2);
+}
+
+#[test]
+fn the_engines_own_memory_grows_with_pages_slots_and_frames() {
+    let installation = Installation::bare();
+    let json = installation.path("memory.json");
+    let mut command = installation.overspill();
+    let output = command.args(["bench", "memory", "--json"]).arg(&json).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    // A page has a word of eight bytes, a slot has one too, a frame 24 bytes and its list's links.
+    for (what, least) in
+        [("bytes_per_page", 7.0), ("bytes_per_slot", 7.0), ("bytes_per_frame", 24.0)]
+    {
+        let bytes = report[what].as_f64().unwrap();
+        assert!((least..500.0).contains(&bytes), "{what}: {bytes}");
+    }
+}
+
+#[test]
+fn lock_costs_are_three_figures() {
+    let installation = Installation::bare();
+    let output = installation.overspill().args(["bench", "locks"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = stdout(&output);
+    assert!(text.contains("std::sync::Mutex") && text.contains("counting on"), "{text}");
+}
