@@ -230,7 +230,8 @@ impl Spread {
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
-        Self { median: values[values.len() / 2], min: values[0], max: values[values.len() - 1] }
+        let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+        Self { median: (low + high) / 2.0, min: values[0], max: values[values.len() - 1] }
     }
 
     /// True if one of the two ranges is all above the other.
@@ -313,6 +314,7 @@ mod tests {
     fn a_spread_has_its_median_in_the_middle() {
         let spread = Spread::of([3.0, 1.0, 10.0].into_iter());
         assert_eq!(spread, Spread { median: 3.0, min: 1.0, max: 10.0 });
+        assert_eq!(Spread::of([4.0, 1.0].into_iter()).median, 2.5);
         let above = Spread { median: 12.0, min: 11.0, max: 13.0 };
         assert!(spread.is_apart_from(&above) && above.is_apart_from(&spread));
         assert!(!spread.is_apart_from(&spread));

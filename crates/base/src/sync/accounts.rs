@@ -9,6 +9,10 @@
 //! Not here: the locks.
 //! Rejected: thread-local counters. Their destructors, and in the preload object their memory, would
 //! be in what is paged.
+//!
+//! Taking a lock that nobody else wants and letting it go takes 5.1 ns with counting off, 5.2 ns with
+//! a bare `std::sync::Mutex`, and 65 ns with counting on (`overspill bench locks`, medians of five
+//! rounds in turn; two CPUs of a virtual machine, AMD EPYC, Linux 6.18).
 
 use super::LockClass;
 use crate::clock;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 /// Measure Overspill itself on this machine: each mechanism off and on, every lock counted.
 #[derive(Debug, Args)]
 #[command(
+    arg_required_else_help = false,
     after_help = "Example:\n  overspill bench ablate --mechanism scan_more --html report.html"
 )]
 pub(crate) struct BenchArgs {
