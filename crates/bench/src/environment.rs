@@ -1,6 +1,8 @@
 //! The machine a measurement was made on: no figure without it.
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use std::time::Duration;
 
 /// What a reader must know to compare.
 #[derive(Clone, Debug, Serialize)]
@@ -36,4 +38,11 @@ impl std::fmt::Display for Environment {
         write!(f, "{} CPUs ({}), Linux {}", self.cpus, self.processor, self.kernel)?;
         if self.debug_build { f.write_str(", DEBUG BUILD: figures mean nothing") } else { Ok(()) }
     }
+}
+
+/// CPU time of this process so far, all threads together. It stands still while other programs have
+/// the CPUs.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

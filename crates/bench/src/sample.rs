@@ -5,6 +5,7 @@
 //! smallest and the largest run; two sides whose ranges overlap have not been told apart.
 //! Not here: drawing.
 
+use crate::environment::cpu_time;
 use histogram::Histogram;
 use overspill_base::PAGE_SIZE;
 use overspill_base::stats::{Event, Stats};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Reading {
     at: Instant,
     elapsed: Duration,
+    /// Of all threads; does not run while other programs have the CPUs.
+    cpu_time: Duration,
     accesses: u64,
     events: Vec<u64>,
     locks: Vec<(LockClass, LockStats)>,
@@ -27,6 +30,7 @@ impl Reading {
         Self {
             at: Instant::now(),
             elapsed: Duration::ZERO,
+            cpu_time: cpu_time(),
             accesses,
             events: Event::ALL.iter().map(|&(event, _)| stats.get(event)).collect(),
             locks: lock_table(),
@@ -58,6 +62,7 @@ impl Sub for Reading {
         Self {
             at: self.at,
             elapsed: self.at - earlier.at,
+            cpu_time: self.cpu_time - earlier.cpu_time,
             accesses: self.accesses - earlier.accesses,
             events: events.map(|(now, then)| now - then).collect(),
             locks: locks.map(|(now, then)| (now.0, now.1 - then.1)).collect(),
@@ -147,12 +152,17 @@ fn throughput(timed: &Reading, cpu_ns: f64) -> Vec<Metric> {
     let waited: u64 = timed.locks.iter().map(|(_, stats)| stats.wait_ns).sum();
     vec![
         metric(SCORE, "accesses/s", timed.per_second(timed.accesses as f64)),
+        metric("score per CPU", "accesses/s of CPU time", per_cpu_second(timed)),
         metric("swap-in", "MB/s", mb(pages_in)),
         metric("swap-in pages", "pages/s", timed.per_second(pages_in)),
         metric("swap-out", "MB/s", mb(pages_out)),
         metric("swap-out pages", "pages/s", timed.per_second(pages_out)),
         metric("waiting for locks", "% of CPU time", 100.0 * waited as f64 / cpu_ns),
     ]
+}
+
+fn per_cpu_second(timed: &Reading) -> f64 {
+    timed.accesses as f64 / timed.cpu_time.as_secs_f64()
 }
 
 fn latencies(latency: &Histogram) -> Vec<Metric> {

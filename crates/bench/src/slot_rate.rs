@@ -5,7 +5,7 @@
 //! Not here: what slots are for.
 
 use crate::cpus::become_cpu;
-use crate::environment::Environment;
+use crate::environment::{Environment, cpu_time};
 use crate::error::{BenchError, within};
 use crate::sample::Spread;
 use crate::slots::{self, ASK_SLOTS, CountedSlots, DeviceState};
@@ -53,6 +53,8 @@ pub struct SlotRow {
     pub threads: usize,
     /// Millions of slots allocated, and as many freed, per second.
     pub mega_slots_per_s: Spread,
+    /// The same per second of CPU time.
+    pub mega_slots_per_cpu_s: Spread,
     /// What that costs in locks.
     pub counted: CountedSlots,
 }
@@ -96,22 +98,29 @@ fn all_presets(state: DeviceState, threads: usize, options: &SlotOptions) -> Vec
             rates.push(rate(AreaTuning::of(preset), state, threads, options));
         }
     }
-    let row = |((preset, name), rates): ((Preset, &'static str), Vec<f64>)| SlotRow {
+    let row = |((preset, name), rates): ((Preset, &'static str), Vec<Rate>)| SlotRow {
         preset: name,
         state,
         threads,
-        mega_slots_per_s: Spread::of(rates.into_iter()),
+        mega_slots_per_s: Spread::of(rates.iter().map(|rate| rate.per_s)),
+        mega_slots_per_cpu_s: Spread::of(rates.iter().map(|rate| rate.per_cpu_s)),
         counted: slots::counted(AreaTuning::of(preset), options.area_slots, threads, state),
     };
     Preset::ALL.into_iter().zip(rates).map(row).collect()
 }
 
-/// Millions of slots exchanged per second by `threads` threads on an area of its own.
-fn rate(tuning: AreaTuning, state: DeviceState, threads: usize, options: &SlotOptions) -> f64 {
+/// Millions of slots exchanged.
+struct Rate {
+    per_s: f64,
+    per_cpu_s: f64,
+}
+
+/// How fast `threads` threads exchange slots of an area of their own.
+fn rate(tuning: AreaTuning, state: DeviceState, threads: usize, options: &SlotOptions) -> Rate {
     let areas = slots::single(options.area_slots, tuning, threads);
     slots::prepare(&areas, state, &mut fastrand::Rng::with_seed(threads as u64));
     let (stop, exchanged) = (AtomicBool::new(false), AtomicU64::new(0));
-    let start = Instant::now();
+    let (start, cpu_start) = (Instant::now(), cpu_time());
     std::thread::scope(|s| {
         for cpu in 0..threads {
             let (areas, stop, exchanged) = (&areas, &stop, &exchanged);
@@ -120,7 +129,11 @@ fn rate(tuning: AreaTuning, state: DeviceState, threads: usize, options: &SlotOp
         std::thread::sleep(Duration::from_secs_f64(options.seconds));
         stop.store(true, Relaxed);
     });
-    exchanged.load(Relaxed) as f64 / start.elapsed().as_secs_f64() / 1e6
+    let mega_slots = exchanged.load(Relaxed) as f64 / 1e6;
+    Rate {
+        per_s: mega_slots / start.elapsed().as_secs_f64(),
+        per_cpu_s: mega_slots / (cpu_time() - cpu_start).as_secs_f64(),
+    }
 }
 
 fn exchange_until(stop: &AtomicBool, areas: &SwapAreas, cpu: usize) -> u64 {

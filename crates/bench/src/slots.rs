@@ -118,10 +118,10 @@ pub(crate) fn same_trunk_share(trunks: &[u64]) -> f64 {
 /// What slots cost in acquisitions of their area's lock, and where they lie.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CountedSlots {
-    /// Slots allocated per acquisition of the area's lock.
-    pub slots_per_lock: f64,
+    /// Slots allocated per acquisition of the area's lock; none if it was not needed.
+    pub slots_per_lock: Option<f64>,
     /// Slots freed per acquisition of the area's lock.
-    pub frees_per_lock: f64,
+    pub frees_per_lock: Option<f64>,
     /// Probability that the latest slots of two CPUs lie in the same 64 MiB trunk.
     pub same_trunk: f64,
 }
@@ -194,9 +194,8 @@ struct Tally {
 }
 
 impl Tally {
-    /// Where no lock was taken at all, as many as there were slots is the most that can be said.
     fn counted(&self) -> CountedSlots {
-        let per = |n: u64, locks: u64| n as f64 / locks.max(1) as f64;
+        let per = |n: u64, locks: u64| (locks > 0).then(|| n as f64 / locks as f64);
         CountedSlots {
             slots_per_lock: per(self.slots, self.slot_locks),
             frees_per_lock: per(self.frees, self.free_locks),

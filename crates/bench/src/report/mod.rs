@@ -10,6 +10,7 @@ mod text;
 pub use text::{ablate_text, footprint_text, lock_cost_text, slots_text};
 
 use crate::sample::{Spread, Summary};
+use crate::slots::CountedSlots;
 use serde::Serialize;
 
 /// A report as JSON.
@@ -44,7 +45,8 @@ fn change(before: &Spread, after: &Spread) -> String {
         return String::new();
     }
     let percent = 100.0 * (after.median / before.median - 1.0);
-    let unsure = if before.is_apart_from(after) { "" } else { " ?" };
+    let sure = before == after || before.is_apart_from(after);
+    let unsure = if sure { "" } else { " ?" };
     format!("{percent:+.1} %{unsure}")
 }
 
@@ -71,15 +73,25 @@ fn metric_rows(experiment: &crate::Experiment) -> Rows {
             change(&b.spread, &a.spread),
         ]);
     }
-    let counted = [
-        ("slots per lock (counted)", before.counted.slots_per_lock, after.counted.slots_per_lock),
-        ("frees per lock (counted)", before.counted.frees_per_lock, after.counted.frees_per_lock),
-        ("same trunk of two CPUs (counted)", before.counted.same_trunk, after.counted.same_trunk),
-    ];
-    for (name, b, a) in counted {
-        rows.push(vec![name.into(), figure(b), figure(a), change(&exactly(b), &exactly(a))]);
-    }
+    rows.extend(counted_rows(&before.counted, &after.counted));
     rows
+}
+
+/// What is the same on every machine and in every round.
+fn counted_rows(before: &CountedSlots, after: &CountedSlots) -> Rows {
+    let per = |name: &str, b: Option<f64>, a: Option<f64>| {
+        let change = b.zip(a).map(|(b, a)| change(&exactly(b), &exactly(a)));
+        vec![name.to_owned(), per_lock(b), per_lock(a), change.unwrap_or_default()]
+    };
+    vec![
+        per("slots per area lock, counted", before.slots_per_lock, after.slots_per_lock),
+        per("frees per area lock, counted", before.frees_per_lock, after.frees_per_lock),
+        per("same trunk of two CPUs, counted", Some(before.same_trunk), Some(after.same_trunk)),
+    ]
+}
+
+fn per_lock(slots: Option<f64>) -> String {
+    slots.map_or_else(|| "no lock".to_owned(), figure)
 }
 
 fn exactly(value: f64) -> Spread {
@@ -127,8 +139,16 @@ fn published_rows(experiment: &crate::Experiment) -> Rows {
 }
 
 fn slot_rows(report: &crate::SlotReport) -> Rows {
-    let heads =
-        ["preset", "device", "threads", "Mslots/s", "slots/lock", "frees/lock", "same trunk"];
+    let heads = [
+        "preset",
+        "device",
+        "threads",
+        "Mslots/s",
+        "Mslots/CPU s",
+        "slots/lock",
+        "frees/lock",
+        "same trunk",
+    ];
     let mut rows = vec![row(heads)];
     rows.extend(report.rows.iter().map(|line| {
         vec![
@@ -136,8 +156,9 @@ fn slot_rows(report: &crate::SlotReport) -> Rows {
             line.state.name().to_owned(),
             line.threads.to_string(),
             spread(&line.mega_slots_per_s),
-            figure(line.counted.slots_per_lock),
-            figure(line.counted.frees_per_lock),
+            figure(line.mega_slots_per_cpu_s.median),
+            per_lock(line.counted.slots_per_lock),
+            per_lock(line.counted.frees_per_lock),
             figure(line.counted.same_trunk),
         ]
     }));
