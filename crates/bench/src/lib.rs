@@ -31,7 +31,7 @@ pub use footprint::{Footprint, FootprintReport, footprint};
 pub use lock_cost::{LockCostReport, lock_costs};
 pub use machine::Shape;
 pub use mechanisms::Published;
-pub use sample::{LockSummary, SCORE, Spread, Summary};
+pub use sample::{LockSummary, Spread, Summary};
 pub use slot_rate::{SlotOptions, SlotReport, SlotRow, slot_rates};
 pub use slots::{CountedSlots, DeviceState};
 pub use workload::Pattern;

@@ -5,7 +5,7 @@ use super::{
     Rows, ablate_conditions, experiment_title, lock_rows, metric_rows, published_rows,
     slot_conditions, slot_rows,
 };
-use crate::sample::{SCORE, Spread};
+use crate::sample::{SCORE_PER_CPU, Spread};
 use crate::{AblateReport, DeviceState, Environment, Experiment, SideReport, SlotReport, SlotRow};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::collections::BTreeSet;
@@ -22,7 +22,10 @@ pub fn ablate_html(report: &AblateReport) -> String {
     let body = html! {
         h2 { "Score: what each mechanism changes" }
         (PreEscaped(change_plot(&report.experiments)))
-        p.note { "Medians; per cent of the score without the mechanism. Lines show the spread." }
+        p.note {
+            "Accesses per second of CPU time, in per cent of those without the mechanism. Bars are "
+            "medians; lines go from the smallest to the largest run."
+        }
         @for experiment in &report.experiments { (experiment_section(experiment)) }
     };
     page("Mechanisms off and on", &report.environment, &ablate_conditions(report), &body)
@@ -98,11 +101,19 @@ fn change_plot(experiments: &[Experiment]) -> String {
         Spread { median: percent(after.median), min: percent(after.min), max: percent(after.max) }
     };
     let values = experiments.iter().map(change).collect();
-    bars("score, change in %", &names, &[Series { name: "with the mechanism".into(), values }])
+    bars(
+        "score per CPU, change in %",
+        &names,
+        &[Series { name: "with the mechanism".into(), values }],
+    )
 }
 
 fn score(side: &SideReport) -> Spread {
-    side.metrics.iter().find(|metric| metric.name == SCORE).expect("every side has it").spread
+    side.metrics
+        .iter()
+        .find(|metric| metric.name == SCORE_PER_CPU)
+        .expect("every side has it")
+        .spread
 }
 
 /// The published form: the share of CPU time that each class of locks costs.

@@ -9,6 +9,8 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (900, 320);
+/// Of a category's name.
+const LABEL_CHARS: usize = 13;
 /// Told apart also by those who see no red or no green.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0x99, 0x99, 0x99),
@@ -45,7 +47,7 @@ pub(super) fn bars(y_label: &str, categories: &[String], series: &[Series]) -> S
             let middle = |category| left(category) + width * 0.475;
             chart.draw_series(whiskers(&one.values, middle))?;
         }
-        legend(&mut chart)
+        legend(&mut chart, series)
     })
 }
 
@@ -62,7 +64,7 @@ pub(super) fn lines(y_label: &str, categories: &[String], series: &[Series]) -> 
             chart.draw_series(points.map(|point| Circle::new(point, 3, colour.filled())))?;
             chart.draw_series(whiskers(&one.values, |category| category as f64))?;
         }
-        legend(&mut chart)
+        legend(&mut chart, series)
     })
 }
 
@@ -98,9 +100,11 @@ fn chart<'a, 'b>(
     let top = all().map(|value| value.max).fold(0.0, f64::max).max(1e-9) * 1.1;
     let bottom = all().map(|value| value.min).fold(0.0, f64::min) * 1.1;
     let count = categories.len();
+    // To the right of the last category is room for the legend.
+    let right = count as f64 - 0.5 + if series.len() > 1 { 0.16 * count as f64 } else { 0.0 };
     let mut builder = ChartBuilder::on(area);
     builder.margin(8).x_label_area_size(28).y_label_area_size(72);
-    let mut chart = builder.build_cartesian_2d(-0.5..count as f64 - 0.5, bottom..top)?;
+    let mut chart = builder.build_cartesian_2d(-0.5..right, bottom..top)?;
     let name = |at: &f64| category_at(*at, categories);
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().light_line_style(WHITE).x_labels(2 * count).x_label_formatter(&name);
@@ -112,10 +116,21 @@ fn chart<'a, 'b>(
 fn category_at(at: f64, categories: &[String]) -> String {
     let whole = (at - at.round()).abs() < 1e-6 && at >= -0.25;
     let found = whole.then(|| categories.get(at.round() as usize)).flatten();
-    found.cloned().unwrap_or_default()
+    found.map(|name| shortened(name)).unwrap_or_default()
 }
 
-fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>) -> Drawn {
+/// Names stand side by side; tables have them in full.
+fn shortened(name: &str) -> String {
+    match name.char_indices().nth(LABEL_CHARS) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
+fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>, series: &[Series]) -> Drawn {
+    if series.len() < 2 {
+        return Ok(());
+    }
     let mut labels = chart.configure_series_labels();
     labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.8)).draw()?;
     Ok(())
@@ -126,14 +141,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn long_names_are_shortened() {
+        assert_eq!(shortened("cluster_locks"), "cluster_locks");
+        assert_eq!(shortened("swap_cache_trunk"), "swap_cache_tr…");
+    }
+
+    #[test]
     fn categories_and_series_are_named() {
         let value = |median| Spread { median, min: median - 0.5, max: median + 0.5 };
         let categories = ["first", "second"].map(str::to_owned);
-        let series = [Series { name: "before".into(), values: vec![value(1.0), value(2.0)] }];
+        let one = |name: &str| Series { name: name.into(), values: vec![value(1.0), value(2.0)] };
+        let series = ["before", "after"].map(one);
         for svg in [bars("accesses/s", &categories, &series), lines("Mops/s", &categories, &series)]
         {
             assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-            for word in ["first", "second", "before"] {
+            for word in ["first", "second", "before", "after"] {
                 assert!(svg.contains(word), "{word} in {svg}");
             }
         }
