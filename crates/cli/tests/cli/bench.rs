@@ -52,6 +52,22 @@ fn slot_rates_cover_every_preset() {
     assert!(rows.iter().all(|row| row["mega_slots_per_s"]["median"].as_f64().unwrap() > 0.0));
     assert!(text.contains("linux-2.6.23") && text.contains("modern"));
     assert_eq!(html.matches("<svg").count(), 2);
+
+    let counted = |preset: &str, state: &str, figure: &str| {
+        let is =
+            |row: &&Value| row["preset"] == preset && row["state"] == state && row["threads"] == 2;
+        rows.iter().find(is).unwrap()["counted"][figure].as_f64().unwrap()
+    };
+    // The published mechanisms, in figures that no machine and no load changes.
+    assert_eq!(counted("linux-4.8", "fresh", "slots_per_lock"), 1.0);
+    assert_eq!(counted("linux-4.11", "fresh", "slots_per_lock"), 64.0);
+    assert_eq!(counted("linux-4.8", "fresh", "frees_per_lock"), 1.0);
+    assert_eq!(counted("linux-4.11", "fresh", "frees_per_lock"), 64.0);
+    let fragmented = "ninety_percent_full";
+    assert!(counted("linux-5.7", fragmented, "slots_per_lock") <= 1.0);
+    assert!(counted("linux-5.8", fragmented, "slots_per_lock") > 5.0);
+    assert!(counted("linux-5.7", fragmented, "same_trunk") > 0.8);
+    assert!(counted("linux-5.8", fragmented, "same_trunk") < 0.3);
 }
 
 #[test]
