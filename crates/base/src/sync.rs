@@ -25,7 +25,7 @@
 //!             cluster, with cluster lists
 //!               area
 //!                 cluster, where the area is scanned (Linux turned this round in 6.14)
-//!     LRU batch (per CPU)
+//!     LRU batch (per CPU; of rotations, then of additions)
 //!       LRU lists (leaf)
 //!     frame free list (leaf)   staging chunks (leaf)   readahead streams (leaf)
 //!     page wait table (leaf; held only around a condition variable)

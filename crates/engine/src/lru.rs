@@ -124,9 +124,13 @@ impl Lru {
     /// Takes a frame whose writeback has just ended, and which has ROTATE_PENDING for it, to the
     /// inactive tail with the next batch.
     pub(crate) fn rotate(&self, frame: FrameNo, frames: &Frames, stats: &Stats) {
-        let mut batch = self.batches[self.cpus.current()].rotate.lock();
+        let Batches { add, rotate } = &self.batches[self.cpus.current()];
+        let mut batch = rotate.lock();
         batch.push(frame);
         if batch.len() >= self.rotate_batch {
+            // Where I/O is over at once, a page may not be on a list yet. Left behind, it would keep
+            // its whole chunk of staging memory until it has come down the list.
+            self.flush_adds(&mut add.lock(), frames);
             self.flush_rotations(&mut batch, frames, stats);
         }
     }
@@ -334,7 +338,11 @@ mod tests {
 
     impl Rig {
         fn new(rotate_batch_pages: usize) -> Self {
-            let tuning = Tuning { lru_batch_pages: 1, rotate_batch_pages, ..Tuning::default() };
+            Self::with_batches(1, rotate_batch_pages)
+        }
+
+        fn with_batches(lru_batch_pages: usize, rotate_batch_pages: usize) -> Self {
+            let tuning = Tuning { lru_batch_pages, rotate_batch_pages, ..Tuning::default() };
             let cpus = Cpus { count: 1, current: || 0 };
             let lru = Lru::new(FRAMES as usize, &tuning, cpus);
             let rig = Self { lru, frames: Frames::new(FRAMES as usize), stats: Stats::on_heap() };
@@ -419,6 +427,15 @@ mod tests {
             assert_eq!(rig.stats.get(Event::lru_rotate_locks), locks);
             assert_eq!(rig.stats.get(Event::pgrotated), u64::from(FRAMES));
         }
+    }
+
+    #[test]
+    fn a_page_that_still_waits_for_its_list_is_rotated_too() {
+        // All additions wait in one batch when a write ends.
+        let rig = Rig::with_batches(15, 1);
+        rig.play(Op::Rotate(3));
+        assert_eq!(rig.end().1.last(), Some(&FrameNo(3)));
+        assert_eq!(rig.stats.get(Event::pgrotated), 1);
     }
 
     #[test]
