@@ -32,15 +32,14 @@ impl Reading {
             elapsed: Duration::ZERO,
             cpu_time: cpu_time(),
             accesses,
+            // By number, as they are declared.
             events: Event::ALL.iter().map(|&(event, _)| stats.get(event)).collect(),
             locks: lock_table(),
         }
     }
 
-    /// How many of the event called `name`; none where the engine does not count it.
-    fn event(&self, name: &str) -> f64 {
-        let found = Event::ALL.iter().position(|&(_, known)| known == name);
-        found.map_or(0.0, |index| self.events[index] as f64)
+    fn event(&self, event: Event) -> f64 {
+        self.events[event as usize] as f64
     }
 
     fn lock(&self, class: LockClass) -> LockStats {
@@ -149,7 +148,7 @@ fn metric(name: &'static str, unit: &'static str, value: f64) -> Metric {
 }
 
 fn throughput(timed: &Reading, cpu_ns: f64) -> Vec<Metric> {
-    let (pages_in, pages_out) = (timed.event("pswpin"), timed.event("pswpout"));
+    let (pages_in, pages_out) = (timed.event(Event::pswpin), timed.event(Event::pswpout));
     let mb = |pages: f64| timed.per_second(pages * PAGE_SIZE as f64 / 1e6);
     let waited: u64 = timed.locks.iter().map(|(_, stats)| stats.wait_ns).sum();
     vec![
@@ -189,19 +188,19 @@ fn ping_metrics(ping: Ping) -> [Metric; 4] {
 /// What does not depend on the number of real CPUs.
 fn ratios(counted: &Reading) -> [Metric; 3] {
     let per = |n: f64, of: f64| if of > 0.0 { n / of } else { 0.0 };
-    let (rotated, pages_in) = (counted.event("pgrotated"), counted.event("pswpin"));
+    let (rotated, pages_in) = (counted.event(Event::pgrotated), counted.event(Event::pswpin));
     let lru = counted.lock(LockClass::Lru).acquisitions as f64;
     [
         metric("LRU locks per rotated page", "", per(lru, rotated)),
         metric(
             "rotation locks per rotated page",
             "",
-            per(counted.event("lru_rotate_locks"), rotated),
+            per(counted.event(Event::lru_rotate_locks), rotated),
         ),
         metric(
             "read ahead for nothing",
             "% of pages read",
-            100.0 * per(counted.event("swap_ra_wasted"), pages_in),
+            100.0 * per(counted.event(Event::swap_ra_wasted), pages_in),
         ),
     ]
 }
