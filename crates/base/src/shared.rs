@@ -258,6 +258,12 @@ impl PageArena {
         unsafe { self.mapping.start().add(index * PAGE_SIZE) }
     }
 
+    /// Which page `buffer` is; none if it lies elsewhere.
+    pub fn index_of(&self, buffer: &PageBuf) -> Option<usize> {
+        let offset = buffer.as_ptr().addr().checked_sub(self.address(0).addr())?;
+        Some(offset / PAGE_SIZE).filter(|&page| page < self.pages())
+    }
+
     /// A handle to page `index`.
     ///
     /// # Safety

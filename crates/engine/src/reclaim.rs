@@ -137,7 +137,7 @@ impl Engine {
         if victims.is_empty() {
             return 0;
         }
-        let Some(chunk) = self.staging.take_chunk() else {
+        let Some(chunk) = self.staging.take_chunk(&*self.space) else {
             victims.into_iter().for_each(|v| self.put_back(v, LruList::Inactive));
             return 0;
         };
@@ -148,6 +148,7 @@ impl Engine {
         for run in victims.chunk_by(|a, b| b.page.0 == a.page.0 + 1) {
             self.unmap_run(run, &mut landing, &mut moved);
         }
+        self.staging.moved_in(&chunk, landing - chunk.start);
         self.staging.release(landing..chunk.end, &*self.space);
         self.write_out(worker, moved)
     }

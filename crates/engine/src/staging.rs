@@ -3,7 +3,10 @@
 //! Owns: the arena pages are moved into, cut into chunks that one eviction batch fills and that are
 //! given back whole, so that emptying them costs one call per chunk. Pages read ahead that wait for
 //! their touch share chunks, of which they never take the last half: eviction goes on.
-//! Invariants: a chunk is handed out empty; it returns when all pages taken from it were released.
+//! A chunk that evicted pages have filled is not emptied at once: a read takes it, its pages move to the
+//! program, and the kernel neither frees a page nor finds one.
+//! Invariants: a chunk is handed out empty, or with every page present; it returns when all pages
+//! taken from it were released.
 //! Each staged page belongs to a frame, so staging never adds to the limit, except for pages that
 //! were mapped again before their chunk was complete; those are at most the arena.
 //! Not here: how pages get in and out ([`AddressSpace`]).
@@ -17,6 +20,8 @@ use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use std::ops::Range;
 
 const CHUNK: usize = Tuning::CHUNK_PAGES;
+/// Filled chunks kept for reads: what they hold comes on top of the limit.
+const FILLED_MAX: usize = 8;
 
 /// The arena and its chunks.
 #[derive(Debug)]
@@ -25,11 +30,15 @@ pub(crate) struct Staging {
     free: Mutex<Free>,
     /// Pages of each chunk still in use.
     in_use: Vec<AtomicUsize>,
+    /// Pages of each chunk that are known to be there.
+    present: Vec<AtomicUsize>,
 }
 
 #[derive(Debug)]
 struct Free {
     chunks: Vec<usize>,
+    /// Chunks nobody uses with every page present; at most [`FILLED_MAX`].
+    filled: Vec<usize>,
     /// The rest of the chunk that readahead takes single pages from.
     singles: Range<usize>,
 }
@@ -41,9 +50,14 @@ impl Staging {
             arena,
             free: Mutex::new(
                 LockClass::Staging,
-                Free { chunks: (0..chunks).rev().collect(), singles: 0..0 },
+                Free {
+                    chunks: (0..chunks).rev().collect(),
+                    filled: Vec::with_capacity(FILLED_MAX),
+                    singles: 0..0,
+                },
             ),
             in_use: (0..chunks).map(|_| AtomicUsize::new(0)).collect(),
+            present: (0..chunks).map(|_| AtomicUsize::new(0)).collect(),
         }
     }
 
@@ -52,9 +66,35 @@ impl Staging {
     }
 
     /// An empty chunk's pages; release each of them once.
-    pub(crate) fn take_chunk(&self) -> Option<Range<usize>> {
-        let chunk = self.free.lock().chunks.pop()?;
+    pub(crate) fn take_chunk(&self, space: &dyn AddressSpace) -> Option<Range<usize>> {
+        let empty = self.free.lock().chunks.pop();
+        if let Some(chunk) = empty {
+            return Some(self.start(chunk));
+        }
+        let filled = self.take_filled()?;
+        self.empty(filled.clone(), space);
+        Some(filled)
+    }
+
+    /// The pages of a chunk to read into, every one of them present; release each of them once.
+    pub(crate) fn take_filled(&self) -> Option<Range<usize>> {
+        let chunk = self.free.lock().filled.pop()?;
         Some(self.start(chunk))
+    }
+
+    fn empty(&self, pages: Range<usize>, space: &dyn AddressSpace) {
+        self.present[pages.start / CHUNK].store(0, Relaxed);
+        space.recycle(&self.arena, pages);
+    }
+
+    /// Tells that `pages` pages were moved into a chunk that was empty.
+    pub(crate) fn moved_in(&self, chunk: &Range<usize>, pages: usize) {
+        self.present[chunk.start / CHUNK].store(pages, Relaxed);
+    }
+
+    /// Tells that `pages` pages were moved out of a chunk that was filled, from `first` on.
+    pub(crate) fn moved_out(&self, first: usize, pages: usize) {
+        self.present[first / CHUNK].fetch_sub(pages, Relaxed);
     }
 
     fn start(&self, chunk: usize) -> Range<usize> {
@@ -67,6 +107,8 @@ impl Staging {
         let mut free = self.free.lock();
         if free.singles.is_empty() && free.chunks.len() > self.in_use.len() / 2 {
             free.singles = free.chunks.pop().map(|chunk| self.start(chunk))?;
+            // Whoever reads into them makes them present.
+            self.moved_in(&free.singles, 1);
         }
         free.singles.next()
     }
@@ -85,9 +127,23 @@ impl Staging {
         let chunk = pages.start / CHUNK;
         // AcqRel: whoever empties the chunk has seen every other user finish with it.
         if self.in_use[chunk].fetch_sub(pages.len(), AcqRel) == pages.len() {
-            space.recycle(&self.arena, chunk * CHUNK..(chunk + 1) * CHUNK);
-            self.free.lock().chunks.push(chunk);
+            self.take_back(chunk, space);
         }
+    }
+
+    /// A chunk nobody uses any more is kept as it is if it is filled and others are few.
+    fn take_back(&self, chunk: usize, space: &dyn AddressSpace) {
+        let present = self.present[chunk].load(Relaxed);
+        let mut free = self.free.lock();
+        if present == CHUNK && free.filled.len() < FILLED_MAX.min(self.in_use.len() / 4) {
+            free.filled.push(chunk);
+            return;
+        }
+        drop(free);
+        if present > 0 {
+            self.empty(chunk * CHUNK..(chunk + 1) * CHUNK, space);
+        }
+        self.free.lock().chunks.push(chunk);
     }
 
     /// The content of a staged page.
@@ -108,7 +164,8 @@ impl Staging {
 
     /// Chunks nobody uses.
     pub(crate) fn free_chunks(&self) -> usize {
-        self.free.lock().chunks.len()
+        let free = self.free.lock();
+        free.chunks.len() + free.filled.len()
     }
 }
 
@@ -160,7 +217,6 @@ impl Bounce {
 
     /// The arena index of the page at `buffer`; none if it lies elsewhere.
     pub(crate) fn index_of(&self, buffer: &PageBuf) -> Option<usize> {
-        let offset = buffer.as_ptr().addr().checked_sub(self.arena.address(0).addr())?;
-        Some(offset / PAGE_SIZE).filter(|&page| page < self.arena.pages())
+        self.arena.index_of(buffer)
     }
 }

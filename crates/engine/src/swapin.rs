@@ -8,20 +8,45 @@
 use crate::engine::Engine;
 use crate::lru::LruList;
 use crate::readahead::PageRead;
+use crate::space::SpaceError;
+use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::shared::PageBuf;
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{FrameNo, PageNo, clock};
 use overspill_device::{Completion, DeviceError, IoOp, IoRequest};
 
-/// A page just read: its frame, its place in bounce memory.
+/// Where a page was read to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Landing {
+    /// This page of the worker's bounce memory: it is copied to the program.
+    Bounce(usize),
+    /// This page of a staging chunk: it moves to the program.
+    Chunk(usize),
+    /// Its frame's staging page: it waits there.
+    Staged,
+}
+
+impl Landing {
+    fn precedes(self, next: Landing) -> bool {
+        match (self, next) {
+            (Landing::Bounce(a), Landing::Bounce(b)) | (Landing::Chunk(a), Landing::Chunk(b)) => {
+                a + 1 == b
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A page just read: its frame, and where it is.
 #[derive(Clone, Copy, Debug)]
 struct Arrived {
     page: PageNo,
     frame: FrameNo,
-    bounce: usize,
+    landing: Landing,
 }
 
 /// Request tags of reads carry when the fault's message arrived; 0 for readahead.
@@ -65,24 +90,43 @@ impl Engine {
             retry_singly(worker, area, request, start_ns);
             return;
         }
+        let landings: Vec<Landing> =
+            request.pages.iter().map(|buffer| self.landing(worker, buffer)).collect();
         let mut arrived = Vec::with_capacity(count);
-        for (n, buffer) in request.pages.iter().enumerate() {
+        for (n, &landing) in landings.iter().enumerate() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
-            match failures.iter().find(|f| f.index == n) {
-                Some(failure) => self.read_failed(entry, &failure.error),
-                None => match worker.bounce.index_of(buffer) {
-                    Some(bounce) => arrived.extend(self.accept(entry, bounce)),
-                    None => self.keep_ahead(entry),
-                },
+            match (failures.iter().find(|f| f.index == n), landing) {
+                (Some(failure), _) => self.read_failed(entry, &failure.error),
+                (None, Landing::Staged) => self.keep_ahead(entry),
+                (None, _) => arrived.extend(self.accept(entry, landing)),
             }
         }
         self.stats.add(Event::pswpin, (count - failures.len()) as u64);
-        for run in arrived.chunk_by(|a, b| b.page.0 == a.page.0 + 1 && b.bounce == a.bounce + 1) {
+        let adjacent =
+            |a: &Arrived, b: &Arrived| a.page.plus(1) == b.page && a.landing.precedes(b.landing);
+        for run in arrived.chunk_by(adjacent) {
             self.map_run(worker, run);
         }
-        request.pages.iter().for_each(|buffer| worker.bounce.give(buffer));
+        for (buffer, landing) in request.pages.iter().zip(landings) {
+            match landing {
+                Landing::Bounce(_) => worker.bounce.give(buffer),
+                Landing::Chunk(page) => self.staging.release(page..page + 1, &*self.space),
+                Landing::Staged => {}
+            }
+        }
         if start_ns > 0 {
             self.stats.fault_latency(clock::now_ns() - start_ns);
+        }
+    }
+
+    fn landing(&self, worker: &Worker, buffer: &PageBuf) -> Landing {
+        if let Some(page) = worker.bounce.index_of(buffer) {
+            return Landing::Bounce(page);
+        }
+        let page = self.staging.arena().index_of(buffer).expect("a read lands in our memory");
+        match self.tuning.readahead {
+            Readahead::Cluster => Landing::Staged,
+            Readahead::AddressSpace => Landing::Chunk(page),
         }
     }
 
@@ -93,7 +137,7 @@ impl Engine {
     }
 
     /// Turns a read page's word to Resident; drops the page if it was discarded meanwhile.
-    fn accept(&self, entry: SwapEntry, bounce: usize) -> Option<Arrived> {
+    fn accept(&self, entry: SwapEntry, landing: Landing) -> Option<Arrived> {
         let (frame, page) = self.frame_of_read(entry);
         let word = self.table.load(page);
         let ours = matches!(word, Pte::Swapped { entry: on, .. } if on == entry);
@@ -103,7 +147,7 @@ impl Engine {
             if self.refault_activates(word) {
                 self.frames.set(frame, flag::ACTIVE);
             }
-            return Some(Arrived { page, frame, bounce });
+            return Some(Arrived { page, frame, landing });
         }
         self.drop_cached(frame, page);
         None
@@ -132,10 +176,24 @@ impl Engine {
         activates
     }
 
-    /// Maps adjacent pages with one call.
+    /// Puts adjacent pages in front of the program with one call.
+    fn map_or_move(&self, worker: &Worker, run: &[Arrived]) -> Result<(), SpaceError> {
+        let first = run[0].page;
+        match run[0].landing {
+            Landing::Bounce(at) => self.space.map(first, worker.bounce.content(at, run.len())),
+            Landing::Chunk(at) => {
+                let pages = at..at + run.len();
+                let moved = self.space.install(first, self.staging.arena(), pages.clone());
+                self.staging.moved_out(at, moved);
+                (moved..run.len())
+                    .try_for_each(|n| self.space.map(first.plus(n), self.staging.content(at + n)))
+            }
+            Landing::Staged => Ok(()),
+        }
+    }
+
     fn map_run(&self, worker: &Worker, run: &[Arrived]) {
-        let content = worker.bounce.content(run[0].bounce, run.len());
-        let mapped = self.space.map(run[0].page, content).is_ok();
+        let mapped = self.map_or_move(worker, run).is_ok();
         for &Arrived { page, frame, .. } in run {
             if !mapped {
                 self.table.replace(page, Pte::Resident(frame), Pte::Empty);

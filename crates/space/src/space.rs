@@ -298,6 +298,18 @@ impl AddressSpace for ManagedSpace {
         gone_unless_done(self.with_uffd(|uffd| uffd.copy(address, content)))
     }
 
+    fn install(&self, first: PageNo, arena: &PageArena, pages: Range<usize>) -> usize {
+        if !self.with_uffd(|uffd| uffd.features().move_pages) {
+            return 0;
+        }
+        let (target, source) = (self.address_of(first), arena.address(pages.start).addr());
+        // SAFETY: the engine has the arena's pages for itself and holds the locks of the pages they
+        // become.
+        let progress = self
+            .with_uffd(|uffd| unsafe { uffd.move_pages(target, source, pages.len() * PAGE_SIZE) });
+        progress.bytes / PAGE_SIZE
+    }
+
     fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
         let address = self.address_of(first);
         gone_unless_done(self.with_uffd(|uffd| uffd.zero(address, pages * PAGE_SIZE)))

@@ -30,6 +30,8 @@ use overspill_base::shared::PageBuf;
 use overspill_base::stats::Event;
 use overspill_base::{FrameNo, PageNo, Slot};
 
+/// Pages from which on moving them beats copying them.
+const MOVE_MIN: usize = 8;
 /// Least window once there are hits.
 const HIT_WINDOW_MIN: usize = 4;
 
@@ -58,6 +60,17 @@ impl Engine {
         };
         self.stats.add(Event::swap_ra, reads.len() as u64 - 1);
         reads
+    }
+
+    /// Reads to be mapped when they are done: by a move, if they are many and a filled chunk is at
+    /// hand, otherwise by a copy.
+    fn read_and_map(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
+        let chunk = if entries.len() >= MOVE_MIN { self.staging.take_filled() } else { None };
+        let Some(chunk) = chunk else { return self.read_into_bounce(worker, entries) };
+        let (used, rest) = (chunk.start..chunk.start + entries.len(), chunk.end);
+        self.staging.release(used.end..rest, &*self.space);
+        let into = used.map(|page| self.staging.buffer(page));
+        entries.iter().zip(into).map(|(&entry, into)| PageRead { entry, into }).collect()
     }
 
     fn read_into_bounce(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
@@ -94,7 +107,7 @@ impl Engine {
         let read_after = entries.len() as u32 - read_before - 1;
         let reached = page.0 - before..page.0 + 1 + after;
         self.streams.lock().settle(&window, reached, [read_before, read_after]);
-        self.read_into_bounce(worker, &entries)
+        self.read_and_map(worker, &entries)
     }
 
     /// Takes a frame for each swapped one of `pages`, until frames run short; returns how many pages
