@@ -82,7 +82,7 @@ else
     say "zram: skipped, there is no unused /dev/zram0"
 fi
 
-mkdir "$work/ram" && mount -t tmpfs -o size=1200m tmpfs "$work/ram" && {
+mkdir "$work/ram" && mount -t tmpfs -o noswap,size=1200m tmpfs "$work/ram" && {
     truncate -s 1G "$work/ram/swap"
     loop=$(losetup -f --show "$work/ram/swap") && mkswap "$loop" >/dev/null 2>&1 && swapon "$loop" &&
         compare "loop on tmpfs / ram:" "--swap ram:1G"
