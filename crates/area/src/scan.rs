@@ -195,6 +195,14 @@ impl Scan {
         self.highest = self.highest.max(slot);
     }
 
+    /// So many slots are free no more.
+    fn withdraw(&mut self, slots: u32) {
+        self.free -= slots;
+        if self.free == 0 {
+            (self.lowest, self.highest) = (u32::MAX, 0);
+        }
+    }
+
     /// Bookkeeping for a slot just freed.
     fn freed(&mut self, area: &Shared, slot: u32) {
         self.free += 1;
@@ -215,7 +223,7 @@ impl Scan {
             return;
         }
         area.slots_of(cluster).for_each(|slot| area.slots.reserve(slot));
-        self.free -= area.tuning().cluster_slots;
+        self.withdraw(area.tuning().cluster_slots);
         self.relink(cluster, ListKind::Discard);
     }
 
@@ -311,6 +319,7 @@ impl<'a> Visit<'a> {
         } else if let Some(slot) = self.slot_in_cluster() {
             return Some(slot);
         }
+        // Asked only now: what waits for its discard is not counted as free.
         if self.scan().free == 0 {
             return None;
         }
@@ -479,16 +488,12 @@ impl<'a> Visit<'a> {
         let cluster = area.cluster_of(Slot(slot));
         let scan = self.scan();
         scan.clusters[cluster as usize].used += 1;
-        scan.free -= 1;
         if slot == scan.lowest {
             scan.lowest += 1;
-        }
-        if slot == scan.highest {
+        } else if slot == scan.highest {
             scan.highest -= 1;
         }
-        if scan.free == 0 {
-            (scan.lowest, scan.highest) = (u32::MAX, 0);
-        }
+        scan.withdraw(1);
     }
 
     fn finish(mut self, last: Option<u32>) {

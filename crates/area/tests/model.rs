@@ -248,6 +248,35 @@ fn a_random_base_reaches_every_trunk_and_stays_within_the_bounds() {
 }
 
 #[test]
+fn the_very_first_slot_can_be_the_last_one_free() {
+    // Memory has no header, so slot 0 is one like any other.
+    for (preset, _) in Preset::ALL {
+        let areas = single(config(preset), 4, &[]);
+        let mut out = Vec::new();
+        assert_eq!(areas.alloc(0, 4, &(), &mut out), 4);
+        areas.free_now(SwapEntry::new(AreaNo(0), Slot(0)));
+        let mut again = Vec::new();
+        assert_eq!(areas.alloc(0, 1, &(), &mut again), 1);
+        assert_eq!((again[0].slot(), areas.get(AreaNo(0)).check()), (Slot(0), Ok(())));
+    }
+}
+
+#[test]
+fn an_area_with_nothing_but_discards_to_wait_for_counts_as_full() {
+    // Four slots of one cluster, all used, then all freed: they wait on the discard list.
+    let config = AreaConfig { discard: true, ..config(Preset::Linux4_11) };
+    let areas = single(config, 4, &[]);
+    let mut out = Vec::new();
+    assert_eq!(areas.alloc(0, 4, &(), &mut out), 4);
+    areas.drain();
+    out.drain(..).for_each(|entry| areas.free_now(entry));
+    assert_eq!(areas.get(AreaNo(0)).check(), Ok(()));
+    // Nobody discards, so there is nothing; then somebody does.
+    assert_eq!(areas.alloc(0, 1, &(), &mut out), 0);
+    assert_eq!(areas.alloc(0, 5, &common::Discarder(&areas), &mut out), 4);
+}
+
+#[test]
 fn equal_priorities_take_turns_and_lower_ones_wait() {
     for preset in [Preset::Linux4_8, Preset::Modern] {
         let config = config(preset);
