@@ -43,7 +43,9 @@ impl ListAllocator {
         for cluster in (0..area.owners.len() as u32).filter(ours) {
             self.check_cluster(area, cluster)?;
         }
-        check_lists(&self.lists.lock(), |cluster| self.cluster(cluster).lock().list)
+        // A copy: a cluster's lock is not taken under that of the lists.
+        let lists = self.lists.lock().clone();
+        check_lists(&lists, |cluster| self.cluster(cluster).lock().list)
     }
 
     fn check_cluster(&self, area: &Shared, cluster: u32) -> Result<(), String> {

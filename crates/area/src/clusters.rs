@@ -98,7 +98,7 @@ impl ListAllocator {
         let current = || Mutex::new(LockClass::CpuCluster, [None; ORDERS]);
         Self {
             groups: (0..clusters.div_ceil(GROUP)).map(|_| OnceLock::new()).collect(),
-            lists: Mutex::new(LockClass::Area, ClusterLists::default()),
+            lists: Mutex::new(LockClass::ClusterLists, ClusterLists::default()),
             cpus: std::iter::repeat_with(current).take(cpus).collect(),
             adopt_next: AtomicU32::new(0),
         }

@@ -64,7 +64,7 @@ struct Head {
 }
 
 /// All lists of one area.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ClusterLists {
     /// As long as the highest cluster ever listed asks.
     links: Vec<Link>,

@@ -1,7 +1,8 @@
 //! The one place that names a lock or an atomic.
 //!
 //! Owns: the switch between the machine's own primitives and the model checker's (`--cfg loom`),
-//! the lock classes, and what is counted per class ([`accounts`]).
+//! the lock classes, what is counted per class ([`accounts`]), and the check of their order
+//! ([`order`]).
 //! Invariants: a contended acquisition always pays for two clock readings; an uncontended one only
 //! between [`count_locks`]`(true)` and `(false)`, and its release one more. Nothing here poisons: a
 //! panic while a lock is held aborts the product (`panic = "abort"`), and in tests the failing test
@@ -12,7 +13,8 @@
 //!
 //! # Lock order
 //!
-//! Acquire downwards only; locks on one line are never held together.
+//! Acquire downwards only; locks on one line, and two of one class, are never held together. Builds
+//! with debug assertions check it at every acquisition, by the order of [`LockClass::ALL`].
 //!
 //! ```text
 //! fork gate (preload; shared by every memory call, exclusive in fork)
@@ -22,11 +24,12 @@
 //!         order of the areas (leaf)
 //!         slot cache (per CPU)
 //!           per-CPU cluster
-//!             cluster, with cluster lists
-//!               area
-//!                 cluster, where the area is scanned (Linux turned this round in 6.14)
-//!     LRU batch (per CPU; of rotations, then of additions)
-//!       LRU lists (leaf)
+//!             area, where it is scanned (Linux turned this and the cluster round in 6.14)
+//!               cluster
+//!                 cluster lists
+//!     batch of rotations (per CPU)
+//!       LRU batch (per CPU)
+//!         LRU lists (leaf)
 //!     frame free list (leaf)   staging chunks (leaf)   readahead streams (leaf)
 //!     page wait table (leaf; held only around a condition variable)
 //! ```
@@ -39,7 +42,9 @@ pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Order
 pub use std::sync::Arc;
 
 mod accounts;
+mod order;
 pub use accounts::{LockStats, count_locks, lock_table};
+pub use order::{assert_no_lock_held, lock_order};
 
 use accounts::Hold;
 use std::ops::{Deref, DerefMut};
@@ -62,10 +67,14 @@ pub enum LockClass {
     SlotCache,
     /// A CPU's current cluster.
     CpuCluster,
+    /// An area's own, where it is scanned.
+    Area,
     /// One cluster's counters.
     Cluster,
-    /// An area's own: its cluster lists, and all the rest where it is scanned.
-    Area,
+    /// An area's lists of clusters, where it has them.
+    ClusterLists,
+    /// A CPU's batch of pages to rotate.
+    RotateBatch,
     /// A CPU's batch of pages on their way to the LRU lists.
     LruBatch,
     /// The active and inactive lists.
@@ -83,16 +92,18 @@ pub enum LockClass {
 }
 
 impl LockClass {
-    /// Every class, in lock order where there is one.
-    pub const ALL: [LockClass; 15] = [
+    /// Every class, in lock order.
+    pub const ALL: [LockClass; 17] = [
         LockClass::ForkGate,
         LockClass::Ranges,
         LockClass::SwapCache,
         LockClass::AreaOrder,
         LockClass::SlotCache,
         LockClass::CpuCluster,
-        LockClass::Cluster,
         LockClass::Area,
+        LockClass::Cluster,
+        LockClass::ClusterLists,
+        LockClass::RotateBatch,
         LockClass::LruBatch,
         LockClass::Lru,
         LockClass::FreeFrames,
@@ -117,13 +128,20 @@ pub struct MutexGuard<'a, T> {
     // Before `inner`, so that the hold ends while the lock is still held: whoever is woken by the
     // release may take this CPU, and that would look like a long hold.
     hold: Hold,
+    #[expect(dead_code, reason = "held for its drop")]
+    order: order::Held,
     inner: native::Guard<'a, T>,
 }
 
 impl<'a, T> MutexGuard<'a, T> {
+    #[inline]
+    fn begin(hold: Hold, inner: native::Guard<'a, T>) -> Self {
+        Self { order: order::Held::begin(hold.class()), hold, inner }
+    }
+
     /// Ends the hold, for somebody who is about to sleep on it.
     fn suspend(self) -> (LockClass, native::Guard<'a, T>) {
-        let Self { hold, inner } = self;
+        let Self { hold, order: _, inner } = self;
         (hold.class(), inner)
     }
 }
@@ -169,14 +187,14 @@ impl<T> Mutex<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = native::try_lock(&self.inner)?;
-        Some(MutexGuard { hold: Hold::begin(self.class), inner })
+        Some(MutexGuard::begin(Hold::begin(self.class), inner))
     }
 
     #[cold]
     fn lock_contended(&self) -> MutexGuard<'_, T> {
         let wait = accounts::Wait::begin(self.class);
         let inner = native::lock(&self.inner);
-        MutexGuard { hold: wait.end(), inner }
+        MutexGuard::begin(wait.end(), inner)
     }
 }
 
@@ -207,14 +225,14 @@ impl Condvar {
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let (class, inner) = guard.suspend();
         let inner = self.0.wait(inner).unwrap_or_else(|e| e.into_inner());
-        MutexGuard { hold: Hold::begin(class), inner }
+        MutexGuard::begin(Hold::begin(class), inner)
     }
 
     /// As [`wait`](Self::wait), for at most `limit`.
     pub fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
         let (class, inner) = guard.suspend();
         let inner = self.0.wait_timeout(inner, limit).unwrap_or_else(|e| e.into_inner()).0;
-        MutexGuard { hold: Hold::begin(class), inner }
+        MutexGuard::begin(Hold::begin(class), inner)
     }
 
     /// Wakes every sleeper.

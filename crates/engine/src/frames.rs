@@ -13,7 +13,7 @@
 use crate::types::{Frame, NO_PAGE, flag};
 use overspill_area::SwapEntry;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use overspill_base::sync::{AtomicU32, AtomicU64, AtomicUsize, Condvar, LockClass, Mutex};
+use overspill_base::sync::{AtomicU32, AtomicU64, AtomicUsize, Condvar, LockClass, Mutex, assert_no_lock_held};
 use overspill_base::{FrameNo, PageNo};
 use std::time::Duration;
 
@@ -144,6 +144,7 @@ impl Frames {
     }
 
     fn wait_while(&self, frame: FrameNo, bit: u32) {
+        assert_no_lock_held("sleeping for a page");
         let (mutex, condvar) = self.wait_queue(frame);
         let guard = mutex.lock();
         if self.set(frame, flag::WAITERS) & bit != 0 {

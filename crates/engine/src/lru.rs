@@ -74,7 +74,7 @@ impl Lru {
         let links = vec![Link { towards_head: NIL, towards_tail: NIL }; frames];
         let batches = || Batches {
             add: Mutex::new(LockClass::LruBatch, Vec::with_capacity(add_batch)),
-            rotate: Mutex::new(LockClass::LruBatch, Vec::with_capacity(rotate_batch)),
+            rotate: Mutex::new(LockClass::RotateBatch, Vec::with_capacity(rotate_batch)),
         };
         Self {
             lists: Mutex::new(LockClass::Lru, Lists { links, active: empty(), inactive: empty() }),
