@@ -105,6 +105,8 @@ impl Engine {
                 Pte::Poisoned => {
                     self.space.poison(to);
                     self.table.replace(to, Pte::Empty, word);
+                    // Nobody would take the poison away later: discarding skips empty words.
+                    self.space.zap(from, 1);
                     self.table.replace(from, word, Pte::Empty)
                 }
             };
