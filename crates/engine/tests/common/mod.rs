@@ -1,5 +1,8 @@
 //! A program's address space in ordinary memory, and engines over it with small numbers.
 
+#[cfg(not(loom))]
+pub(crate) mod chaos;
+
 use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};

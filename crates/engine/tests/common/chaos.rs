@@ -1,0 +1,449 @@
+//! A whole engine of any tuning over devices that fail, played by random operations on two CPUs, and
+//! a model of what every page must hold.
+//!
+//! A game is decoded from bytes, so a seed and a fuzzer's input are the same thing. Nothing in it
+//! depends on time or threads: the same bytes play the same game.
+//! Invariants: the last device is sound and has room for every page, unless the game is hopeless;
+//! only the first one loses what it has. So a page that is lost, or memory that ends, says something.
+
+use super::{Rig, Seen, SimSpace};
+use arbitrary::{Arbitrary, Result, Unstructured};
+use overspill_area::{
+    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, ScanBase, SwapArea,
+};
+use overspill_base::clock::Cpus;
+use overspill_base::shared::{PageArena, Table};
+use overspill_base::stats::{Event, Stats};
+use overspill_base::sync::{Arc, AtomicU64};
+use overspill_base::{Bytes, PageNo, Slot};
+use overspill_device::checksum::{Checksummed, TableStore};
+use overspill_device::faulty::{FaultPlan, Faults, Faulty};
+use overspill_device::file::{FileDevice, OpenOptions};
+use overspill_device::{SwapDevice, SwapKind};
+use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Swap, Tuning, Worker};
+use std::cell::Cell;
+use std::sync::Mutex;
+
+const PAGES: usize = 64;
+const CPUS: usize = 2;
+
+thread_local! {
+    /// The CPU that the game's next operation runs on.
+    static CPU: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What a game is played with.
+#[derive(Clone, Debug)]
+struct Setup {
+    frames: usize,
+    tuning: Tuning,
+    devices: Vec<DeviceSetup>,
+    /// The last device fails as well.
+    hopeless: bool,
+}
+
+#[derive(Clone, Debug)]
+struct DeviceSetup {
+    slots: u32,
+    priority: i16,
+    rotational: bool,
+    discard: bool,
+    faults: Faults,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write { page: usize, value: u8 },
+    Read { page: usize },
+    /// A fault whose read nobody waits for.
+    Begin { page: usize },
+    Scan { first: usize, pages: usize },
+    Discard { first: usize, pages: usize },
+    Move { from: usize, to: usize, pages: usize },
+    Pin { page: usize },
+    Lock { page: usize, lock: bool },
+    Switch { cpu: usize },
+    Poll { cpu: usize },
+    Balance,
+    Drain,
+}
+
+/// A setup and what is done with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    setup: Setup,
+    ops: Vec<Op>,
+}
+
+impl<'a> Arbitrary<'a> for Script {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let setup = setup(u)?;
+        let mut ops = Vec::new();
+        while !u.is_empty() {
+            ops.push(op(u)?);
+        }
+        Ok(Self { setup, ops })
+    }
+}
+
+fn setup(u: &mut Unstructured<'_>) -> Result<Setup> {
+    let preset = u.choose(&Preset::ALL)?.0;
+    let area = AreaTuning {
+        slot_batch: u.int_in_range(1..=3)?,
+        free_batch: u.int_in_range(1..=3)?,
+        cluster_slots: *u.choose(&[2, 4, 8])?,
+        trunk_slots: *u.choose(&[8, 16, 1 << 14])?,
+        scan_limit_slots: *u.choose(&[4, 256])?,
+        scan_base: *u.choose(&[ScanBase::Shared, ScanBase::PerCpu])?,
+        ..AreaTuning::of(preset)
+    };
+    let tuning = Tuning {
+        area,
+        reclaim_batch_pages: u.int_in_range(1..=8)?,
+        lru_batch_pages: u.int_in_range(1..=3)?,
+        rotate_batch_pages: u.int_in_range(1..=3)?,
+        readahead_max_pages: u.int_in_range(1..=8)?,
+        zero_around_pages: u.int_in_range(1..=4)?,
+        swap_cache_trunk_shift: *u.choose(&[3, 5, Tuning::WHOLE_DEVICE])?,
+        ..Tuning::of(preset)
+    };
+    let hopeless = u.ratio(1, 400)?;
+    let mut devices: Vec<DeviceSetup> =
+        (0..u.int_in_range(0..=2)?).map(|_| device(u)).collect::<Result<_>>()?;
+    devices.iter_mut().skip(1).for_each(|device| keep_reads(&mut device.faults));
+    let slots = u.int_in_range(PAGES as u32 + 8..=PAGES as u32 + 40)?;
+    let faults = Faults { fail_writes_from: hopeless.then_some(3), ..Faults::default() };
+    devices.push(DeviceSetup { slots, faults, ..device(u)? });
+    Ok(Setup { frames: u.int_in_range(8..=24)?, tuning, devices, hopeless })
+}
+
+fn device(u: &mut Unstructured<'_>) -> Result<DeviceSetup> {
+    Ok(DeviceSetup {
+        slots: u.int_in_range(10..=80)?,
+        priority: u.int_in_range(0..=1)?,
+        rotational: u.ratio(1, 8)?,
+        discard: u.ratio(1, 4)?,
+        faults: faults(u)?,
+    })
+}
+
+/// One way to fail reads and one to fail writes, or none.
+fn faults(u: &mut Unstructured<'_>) -> Result<Faults> {
+    let mut faults = Faults { seed: u.arbitrary()?, ..Faults::default() };
+    let number = |u: &mut Unstructured<'_>| u.int_in_range(0..=30u64).map(Some);
+    match u.int_in_range(0..=8)? {
+        0 => faults.fail_read = number(u)?,
+        1 => faults.short_read = number(u)?,
+        2 => faults.garble_read = number(u)?,
+        3 => faults.unreadable = Some(Slot(u.int_in_range(1..=40)?)),
+        4 => faults.read_failures_per_mille = 50,
+        5 => faults.vanish_from = number(u)?,
+        _ => {}
+    }
+    match u.int_in_range(0..=7)? {
+        0 => faults.fail_write = number(u)?,
+        1 => faults.short_write = number(u)?,
+        2 => faults.fail_writes_from = number(u)?,
+        3 => faults.write_failures_per_mille = 100,
+        _ => {}
+    }
+    if u.ratio(1, 8)? {
+        (faults.stall, faults.stall_ns) = (number(u)?, 20_000);
+    }
+    Ok(faults)
+}
+
+fn keep_reads(faults: &mut Faults) {
+    (faults.fail_read, faults.short_read, faults.garble_read) = (None, None, None);
+    (faults.unreadable, faults.vanish_from, faults.read_failures_per_mille) = (None, None, 0);
+}
+
+fn op(u: &mut Unstructured<'_>) -> Result<Op> {
+    let kind = u.int_in_range(0..=31)?;
+    let page = u.int_in_range(0..=PAGES - 1)?;
+    Ok(match kind {
+        0..=9 => Op::Write { page, value: u.arbitrary()? },
+        10..=16 => Op::Read { page },
+        17..=19 => Op::Begin { page },
+        20..=21 => Op::Scan { first: page, pages: u.int_in_range(1..=32)? },
+        22 => Op::Discard { first: page, pages: u.int_in_range(1..=16)? },
+        23 => Op::Move { from: page, to: u.int_in_range(0..=PAGES - 1)?, pages: u.int_in_range(1..=6)? },
+        24 => Op::Pin { page },
+        25 => Op::Lock { page, lock: u.arbitrary()? },
+        26..=28 => Op::Switch { cpu: u.int_in_range(0..=CPUS - 1)? },
+        29 => Op::Poll { cpu: u.int_in_range(0..=CPUS - 1)? },
+        30 => Op::Balance,
+        _ => Op::Drain,
+    })
+}
+
+impl Script {
+    /// Plays the game.
+    ///
+    /// # Panics
+    /// When the engine breaks a promise.
+    pub(crate) fn play(&self) {
+        let mut game = Game::new(&self.setup);
+        if self.ops.iter().all(|op| game.step(op)) {
+            game.end_well();
+        } else {
+            game.end_of_memory();
+        }
+    }
+}
+
+struct Game<'a> {
+    setup: &'a Setup,
+    rig: Rig,
+    workers: Vec<Worker>,
+    /// The page's bytes; `None` if it was lost.
+    model: Vec<Option<u8>>,
+    locked: Vec<usize>,
+    lost: u64,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl<'a> Game<'a> {
+    fn new(setup: &'a Setup) -> Self {
+        CPU.set(0);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let rig = rig(setup, log.clone());
+        let workers = (0..CPUS).map(|_| Worker::new(&rig.engine).unwrap()).collect();
+        let plans = rig.plans.iter().zip(&setup.devices);
+        plans.for_each(|(plan, device)| plan.set(device.faults));
+        Self { setup, rig, workers, model: vec![Some(0); PAGES], locked: vec![], lost: 0, log }
+    }
+
+    /// False when memory has ended.
+    fn step(&mut self, op: &Op) -> bool {
+        match *op {
+            Op::Write { page, value } => return self.touch(page, Some(value)),
+            Op::Read { page } => return self.touch(page, None),
+            Op::Begin { page } => return self.fault(page),
+            Op::Scan { first, pages } => {
+                return (first..(first + pages).min(PAGES)).all(|page| self.touch(page, None));
+            }
+            Op::Discard { first, pages } => self.discard(first, pages.min(PAGES - first)),
+            Op::Move { from, to, pages } => self.relocate(from, to, pages),
+            Op::Pin { page } => self.rig.space.pin(Some(PageNo(page as u32))),
+            Op::Lock { page, lock } => self.lock(page, lock),
+            Op::Switch { cpu } => CPU.set(cpu),
+            Op::Poll { cpu } => self.poll(cpu),
+            Op::Balance => self.balance(),
+            Op::Drain => self.rig.engine.drain(),
+        }
+        true
+    }
+
+    fn touch(&mut self, page: usize, write: Option<u8>) -> bool {
+        while !self.look(page, write) {
+            if !self.fault(page) {
+                return false;
+            }
+            // The page may wait for what the other CPU has under way.
+            (0..CPUS).for_each(|cpu| self.poll(cpu));
+        }
+        true
+    }
+
+    /// Compares the page with the model, and writes it; false if it is not there.
+    fn look(&mut self, page: usize, write: Option<u8>) -> bool {
+        let mut seen = self.rig.space.pages[page].lock().unwrap();
+        match &mut *seen {
+            Seen::Missing => return false,
+            Seen::Poisoned => {
+                self.lost += u64::from(self.model[page].take().is_some());
+            }
+            Seen::Present(content) => {
+                assert_eq!(content[1..], content[..content.len() - 1], "page {page} is torn");
+                assert_eq!(Some(content[0]), self.model[page], "page {page}");
+                if let Some(value) = write {
+                    content.fill(value);
+                    self.model[page] = write;
+                }
+            }
+        }
+        true
+    }
+
+    /// False when memory has ended.
+    fn fault(&mut self, page: usize) -> bool {
+        if self.rig.engine.status().free_frames == 0 {
+            // Alone on this thread, a fault cannot wait for frames that the other CPU would free.
+            self.finish();
+        }
+        let worker = &mut self.workers[CPU.get()];
+        match self.rig.engine.fault(worker, PageNo(page as u32), 1) {
+            FaultOutcome::OutOfMemory => return false,
+            FaultOutcome::Stray => panic!("page {page} is mapped"),
+            FaultOutcome::Mapped | FaultOutcome::Pending | FaultOutcome::Poisoned => {}
+        }
+        true
+    }
+
+    fn poll(&mut self, cpu: usize) {
+        self.workers[cpu].poll(&self.rig.engine);
+    }
+
+    fn finish(&mut self) {
+        self.workers.iter_mut().for_each(|worker| worker.finish(&self.rig.engine));
+    }
+
+    fn balance(&mut self) {
+        self.finish();
+        let status = self.rig.engine.status();
+        let low = overspill_engine::frames::Watermarks::of(status.frames).low;
+        // With more than that free, the call would sleep.
+        if status.free_frames <= low {
+            self.rig.engine.balance(&mut self.workers[CPU.get()], || false);
+        }
+    }
+
+    fn discard(&mut self, first: usize, pages: usize) {
+        self.finish();
+        self.rig.engine.discard(PageNo(first as u32), pages);
+        self.model[first..first + pages].fill(Some(0));
+        self.locked.retain(|page| !(first..first + pages).contains(page));
+    }
+
+    fn relocate(&mut self, from: usize, to: usize, pages: usize) {
+        if from.abs_diff(to) < pages || from.max(to) + pages > PAGES {
+            return;
+        }
+        self.rig.space.pin(None);
+        self.discard(to, pages);
+        self.rig.engine.transfer(PageNo(from as u32), PageNo(to as u32), pages);
+        for n in 0..pages {
+            self.model[to + n] = self.model[from + n].replace(0);
+            let moved = self.locked.iter_mut().filter(|page| **page == from + n);
+            moved.for_each(|page| *page = to + n);
+        }
+        // What is poisoned stays so at its new address; the old one is as good as new.
+        self.rig.engine.discard(PageNo(from as u32), pages);
+    }
+
+    /// At most a quarter of the frames, so that there is always something to evict.
+    fn lock(&mut self, page: usize, lock: bool) {
+        self.finish();
+        let allowed = self.locked.len() < self.setup.frames / 4 && !self.locked.contains(&page);
+        if lock && allowed && self.rig.engine.set_unevictable(PageNo(page as u32), true) {
+            self.locked.push(page);
+        } else if !lock && self.rig.engine.set_unevictable(PageNo(page as u32), false) {
+            self.locked.retain(|&locked| locked != page);
+        }
+    }
+
+    /// Every page is as the model says; nothing has leaked, and what went wrong was said.
+    fn end_well(mut self) {
+        self.rig.plans.iter().for_each(|plan| plan.set(Faults::default()));
+        for page in 0..PAGES {
+            if !self.touch(page, None) {
+                return self.end_of_memory();
+            }
+        }
+        self.finish();
+        assert_eq!(self.rig.engine.check(), Ok(()));
+        self.check_log();
+        self.discard(0, PAGES);
+        self.finish();
+        assert_eq!(self.rig.engine.check(), Ok(()));
+        // What was in the swap cache stays there until reclaim comes across it.
+        let status = self.rig.engine.status();
+        assert_eq!(status.free_frames + status.cached, self.setup.frames, "frames leaked");
+        let used = self.rig.engine.areas().iter().map(|area| area.used_slots() as usize);
+        assert_eq!(used.sum::<usize>(), status.cached, "slots leaked");
+    }
+
+    /// Without a sound device memory may end. What is in memory is still right.
+    fn end_of_memory(mut self) {
+        assert!(self.setup.hopeless, "memory ended: {:?}", self.rig.engine.last_trouble());
+        assert!(self.rig.engine.last_trouble().is_some());
+        (0..PAGES).for_each(|page| {
+            self.look(page, None);
+        });
+        self.finish();
+        assert_eq!(self.rig.engine.check(), Ok(()));
+        self.check_log();
+    }
+
+    fn check_log(&self) {
+        let log = self.log.lock().unwrap();
+        let count = |event| self.rig.engine.stats().get(event);
+        let says = |words| log.iter().any(|line| line.contains(words));
+        let poisoned = count(Event::pages_poisoned);
+        assert_eq!(says("is lost"), poisoned > 0, "{poisoned} lost; said: {log:?}");
+        let failed = count(Event::write_errors);
+        assert_eq!(says("stay in memory"), failed > 0, "{failed} failed; said: {log:?}");
+        assert!(self.lost <= poisoned, "{} pages lost, {poisoned} counted", self.lost);
+        let first = &self.setup.devices[0].faults;
+        assert!(poisoned <= self.worst(first), "{poisoned} pages lost by {first:?}");
+        if let Some(slot) = first.unreadable {
+            let told = log.iter().filter(|line| line.contains("is lost"));
+            let named = format!("slot {slot} ");
+            told.for_each(|line| assert!(line.contains(&named), "{line} with only {slot} bad"));
+        }
+        let fails = self.setup.devices.iter().any(|device| breaks(&device.faults));
+        assert!(fails || log.is_empty(), "nothing failed; said: {log:?}");
+    }
+
+    /// The most pages that `faults` can cost.
+    fn worst(&self, faults: &Faults) -> u64 {
+        if faults.garble_read.is_some() {
+            self.setup.tuning.readahead_max_pages as u64
+        } else if faults.fail_read.or(faults.short_read).is_some() {
+            1
+        } else if loses(faults) {
+            u64::MAX
+        } else {
+            0
+        }
+    }
+}
+
+fn loses(faults: &Faults) -> bool {
+    let any = faults.unreadable.is_some() || faults.vanish_from.is_some();
+    any || faults.read_failures_per_mille > 0
+}
+
+fn breaks(faults: &Faults) -> bool {
+    let reads = faults.fail_read.or(faults.short_read).or(faults.garble_read);
+    let writes = faults.fail_write.or(faults.short_write).or(faults.fail_writes_from);
+    reads.or(writes).is_some() || loses(faults) || faults.write_failures_per_mille > 0
+}
+
+fn rig(setup: &Setup, log: Arc<Mutex<Vec<String>>>) -> Rig {
+    let space = SimSpace::new(PAGES);
+    let plan = |_: &DeviceSetup| Arc::new(FaultPlan::new(Faults::default()));
+    let plans: Vec<_> = setup.devices.iter().map(plan).collect();
+    let devices = setup.devices.iter().zip(&plans).enumerate();
+    let engine = Engine::new(EngineParts {
+        frames: setup.frames,
+        table: PageTable::new(Table::on_heap(PAGES, || AtomicU64::new(0))),
+        space: space.clone(),
+        swaps: devices.map(|(n, (device, plan))| swap(n, device, plan, setup.tuning.area)).collect(),
+        staging: PageArena::new(Engine::staging_pages(setup.frames)).unwrap(),
+        stats: Stats::on_heap(),
+        salvage: Box::new(|_| false),
+        report: Box::new(move |line| log.lock().unwrap().push(line.to_owned())),
+        tuning: setup.tuning,
+        cpus: Cpus { count: CPUS, current: || CPU.get() },
+    });
+    Rig { engine: Arc::new(engine), space, plans }
+}
+
+fn swap(number: usize, setup: &DeviceSetup, plan: &Arc<FaultPlan>, tuning: AreaTuning) -> Swap {
+    let kind = SwapKind::Ram { size: Bytes::of_pages(u64::from(setup.slots)) };
+    let ram = FileDevice::open(&kind.into(), &OpenOptions::default()).unwrap();
+    let slots = ram.info().slots_max;
+    let (rotational, discard) = (setup.rotational, setup.discard);
+    let config = AreaConfig { tuning, cpus: CPUS, rotational, discard };
+    let tables = AreaTables::on_heap(slots, config, 1);
+    tables.format(&ram.info().reserved);
+    let sums = TableStore::new(Table::on_heap(slots as usize, || AtomicU64::new(0)));
+    let faulty = Arc::new(Faulty::new(Arc::new(ram), plan.clone()));
+    Swap {
+        device: Arc::new(Checksummed::new(faulty, Arc::new(sums), 7)),
+        area: SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0)),
+        priority: setup.priority,
+    }
+}
