@@ -26,6 +26,10 @@ mod engine;
 mod fault;
 pub mod frames;
 mod lru;
+#[cfg(all(test, not(loom)))]
+mod lru_tests;
+#[cfg(all(test, loom))]
+mod models;
 mod page_table;
 mod readahead;
 mod reclaim;

@@ -149,6 +149,8 @@ impl Engine {
             }
             return Some(Arrived { page, frame, landing });
         }
+        // Whoever faulted sleeps for this read, and can have what is there now.
+        self.space.wake(page);
         self.drop_cached(frame, page);
         None
     }
@@ -230,6 +232,8 @@ impl Engine {
             self.stats.count(Event::pages_poisoned);
             self.trouble(format!("a page is lost and will raise SIGBUS when touched: {error}"));
             self.space.poison(page);
+        } else {
+            self.space.wake(page);
         }
         self.drop_cached(frame, page);
     }

@@ -1,0 +1,111 @@
+//! Rotation in batches, step by step and counted.
+
+use crate::frames::Frames;
+use crate::lru::{Lru, LruList};
+use crate::tuning::Tuning;
+use crate::types::flag::{DIRTY, ROTATE_PENDING, WRITEBACK};
+use overspill_base::clock::Cpus;
+use overspill_base::stats::{Event, Stats};
+use overspill_base::sync::{LockClass, count_locks, lock_table};
+use overspill_base::{FrameNo, PageNo};
+
+struct Rig {
+    frames: Frames,
+    lru: Lru,
+    stats: Stats,
+}
+
+/// `count` unlocked frames on the inactive list, the last one at its head.
+fn rig(count: usize, rotate_batch_pages: usize) -> Rig {
+    let tuning = Tuning { rotate_batch_pages, lru_batch_pages: 1, ..Tuning::default() };
+    let frames = Frames::new(count);
+    let lru = Lru::new(count, &tuning, Cpus { count: 1, current: || 0 });
+    for page in 0..count as u32 {
+        let frame = frames.alloc(PageNo(page)).unwrap();
+        lru.add(frame, LruList::Inactive, &frames);
+        frames.unlock(frame);
+    }
+    Rig { frames, lru, stats: Stats::on_heap() }
+}
+
+impl Rig {
+    fn end_write(&self, frame: u32) {
+        let frame = FrameNo(frame);
+        self.frames.set(frame, WRITEBACK);
+        assert!(self.frames.end_writeback(frame, 0));
+        self.lru.rotate(frame, &self.frames, &self.stats);
+    }
+
+    /// Frame numbers from head to tail.
+    fn inactive(&self) -> Vec<u32> {
+        self.lru.drain(&self.frames, &self.stats);
+        self.lru.members(LruList::Inactive).into_iter().map(|frame| frame.0).collect()
+    }
+
+    fn rotated(&self) -> u64 {
+        self.stats.get(Event::pgrotated)
+    }
+}
+
+/// E37: the list is the same with and without batches, and pages go in the order their writes ended.
+#[test]
+fn rotation_in_batches_ends_as_rotation_page_by_page() {
+    let rotate = |batch| {
+        let rig = rig(8, batch);
+        [5, 2, 7].into_iter().for_each(|frame| rig.end_write(frame));
+        (rig.inactive(), rig.rotated())
+    };
+    // Evicted first comes last: frame 5's write ended first, 7's last.
+    assert_eq!(rotate(1), (vec![6, 4, 3, 1, 0, 5, 2, 7], 3));
+    (2..5).for_each(|batch| assert_eq!(rotate(batch), rotate(1), "batch of {batch}"));
+}
+
+/// E36: a batch holds no right to its frames. One that was freed meanwhile, and is another page's
+/// now, stays where that page's age puts it.
+#[test]
+fn a_frame_that_changed_pages_in_a_batch_is_not_rotated() {
+    let rig = rig(3, 4);
+    rig.end_write(1);
+    let frame = FrameNo(1);
+    rig.frames.lock(frame);
+    rig.lru.remove(frame, &rig.frames);
+    rig.frames.free(frame);
+    let again = rig.frames.alloc(PageNo(9)).unwrap();
+    assert_eq!(again, frame);
+    rig.lru.add(again, LruList::Inactive, &rig.frames);
+    rig.frames.unlock(again);
+    assert_eq!((rig.inactive(), rig.rotated()), (vec![1, 2, 0], 0));
+}
+
+/// E37: dirty, locked and active pages are not rotated, and lose the mark all the same.
+#[test]
+fn pages_that_are_not_to_be_evicted_are_not_rotated() {
+    let rig = rig(4, 4);
+    (0..4).for_each(|frame| rig.end_write(frame));
+    rig.frames.set(FrameNo(0), DIRTY);
+    rig.frames.lock(FrameNo(1));
+    rig.lru.activate(FrameNo(2), &rig.frames);
+    assert_eq!((rig.inactive(), rig.rotated()), (vec![1, 0, 3], 1));
+    assert!((0..4).all(|frame| !rig.frames.has(FrameNo(frame), ROTATE_PENDING)));
+}
+
+/// The LRU lock is taken once per batch of pages whose write has ended, not once per page.
+#[test]
+fn a_batch_is_rotated_under_one_hold_of_the_lru_lock() {
+    const PAGES: u32 = 60;
+    let locks = |batch| {
+        let rig = rig(PAGES as usize, batch);
+        let count = || {
+            let of_lru = lock_table().into_iter().find(|(class, _)| *class == LockClass::Lru);
+            of_lru.unwrap().1.acquisitions
+        };
+        let before = count();
+        count_locks(true);
+        (0..PAGES).for_each(|frame| rig.end_write(frame));
+        count_locks(false);
+        let taken = count() - before;
+        assert_eq!(rig.rotated(), 60);
+        taken
+    };
+    assert_eq!((locks(1), locks(15)), (60, 4));
+}

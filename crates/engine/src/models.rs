@@ -1,0 +1,367 @@
+//! Model-checked interleavings of the engine itself, over one page and a device that keeps it.
+//!
+//! Here and not under `tests/`, because a model starts single steps: one round of reclaim, one
+//! completion. Run with `RUSTFLAGS="--cfg loom"`.
+
+use crate::types::Pte;
+use crate::{AddressSpace, Engine, EngineParts, FaultOutcome, PageTable, SpaceError, Swap, Tuning};
+use crate::{Unmapped, Worker};
+use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
+use overspill_base::clock::Cpus;
+use overspill_base::shared::{PageArena, PageBuf, Table};
+use overspill_base::stats::{Event, Stats};
+use overspill_base::sync::{Arc, AtomicU64};
+use overspill_base::{PAGE_SIZE, PageNo, Slot};
+use overspill_device::{Completion, DeviceError, DeviceInfo, IoOp, IoQueue, IoRequest, SwapDevice};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const PAGE: PageNo = PageNo(0);
+const PAGES: usize = 2;
+const SLOTS: u32 = 2;
+
+/// First bytes of what the program sees; `None` where it would fault. Its locks are std's: a touch is
+/// one step.
+#[derive(Default)]
+struct Space {
+    pages: Mutex<[Option<u8>; PAGES]>,
+    woken: AtomicUsize,
+}
+
+impl AddressSpace for Space {
+    fn span(&self, page: PageNo) -> usize {
+        PAGES - page.index()
+    }
+
+    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+        let mut pages = self.pages.lock().unwrap();
+        for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
+            pages[first.index() + n].get_or_insert(page[0]);
+        }
+        self.woken.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
+        (0..pages).try_for_each(|n| self.map(first.plus(n), &[0; PAGE_SIZE]))
+    }
+
+    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
+        let mut pages = self.pages.lock().unwrap();
+        for (n, index) in landing.clone().enumerate() {
+            let Some(byte) = pages[first.index() + n].take() else {
+                return Unmapped { moved: n, stopped: Some(SpaceError::Missing) };
+            };
+            // SAFETY: the engine reserved this landing page for this call.
+            unsafe { arena.page(index) }.fill(byte);
+        }
+        Unmapped { moved: landing.len(), stopped: None }
+    }
+
+    fn recycle(&self, _: &PageArena, _: Range<usize>) {}
+
+    fn zap(&self, first: PageNo, pages: usize) {
+        self.pages.lock().unwrap()[first.index()..][..pages].fill(None);
+    }
+
+    fn transfer(&self, _: PageNo, _: PageNo) -> Result<(), SpaceError> {
+        Err(SpaceError::Missing)
+    }
+
+    fn wake(&self, _: PageNo) {
+        self.woken.fetch_add(1, Relaxed);
+    }
+
+    fn poison(&self, _: PageNo) {
+        panic!("nothing fails here");
+    }
+}
+
+/// First bytes of the slots; requests complete when they are reaped.
+#[derive(Debug)]
+struct Device {
+    info: DeviceInfo,
+    slots: Arc<Mutex<HashMap<u32, u8>>>,
+    reads: Arc<AtomicUsize>,
+}
+
+impl SwapDevice for Device {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn grow(&self, _: u32) -> Result<u32, DeviceError> {
+        Ok(SLOTS)
+    }
+
+    fn open_queue(&self, _: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+        let (slots, reads) = (self.slots.clone(), self.reads.clone());
+        Ok(Box::new(Queue { slots, reads, waiting: Vec::new() }))
+    }
+
+    fn discard(&self, _: Slot, _: u32) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+struct Queue {
+    slots: Arc<Mutex<HashMap<u32, u8>>>,
+    reads: Arc<AtomicUsize>,
+    waiting: Vec<IoRequest>,
+}
+
+impl Queue {
+    fn transfer(&self, op: IoOp, slot: u32, page: &mut PageBuf) {
+        let mut slots = self.slots.lock().unwrap();
+        match op {
+            IoOp::Write => drop(slots.insert(slot, page[0])),
+            IoOp::Read => {
+                self.reads.fetch_add(1, Relaxed);
+                page.fill(slots[&slot]);
+            }
+        }
+    }
+}
+
+impl IoQueue for Queue {
+    fn submit(&mut self, request: IoRequest) {
+        self.waiting.push(request);
+    }
+
+    fn flush(&mut self) {}
+
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        for mut request in std::mem::take(&mut self.waiting) {
+            let (op, first) = (request.op, request.slot.0);
+            let pages = request.pages.iter_mut().zip(first..);
+            pages.for_each(|(page, slot)| self.transfer(op, slot, page));
+            done.push(Completion { request, failures: Vec::new() });
+        }
+    }
+
+    fn wait(&mut self) {}
+
+    fn in_flight(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// An engine of two frames over one page and two slots, no batches, one CPU.
+struct Rig {
+    engine: Engine,
+    space: Arc<Space>,
+    reads: Arc<AtomicUsize>,
+}
+
+fn rig() -> Arc<Rig> {
+    let area = AreaTuning {
+        cluster_slots: SLOTS,
+        trunk_slots: SLOTS,
+        slot_batch: 1,
+        free_batch: 1,
+        slot_cache: false,
+        ..AreaTuning::of(Preset::Modern)
+    };
+    let config = AreaConfig { tuning: area, cpus: 1, rotational: false, discard: false };
+    let (space, reads) = (Arc::new(Space::default()), Arc::new(AtomicUsize::new(0)));
+    let tables = AreaTables::on_heap(SLOTS, config, 1);
+    tables.format(&[]);
+    let engine = Engine::new(EngineParts {
+        frames: 3,
+        table: PageTable::new(Table::on_heap(PAGES, || AtomicU64::new(0))),
+        space: space.clone(),
+        swaps: vec![Swap {
+            device: Arc::new(device(reads.clone())),
+            area: SwapArea::new(AreaNo(0), tables, config, MemberNo(0)),
+            priority: 0,
+        }],
+        staging: PageArena::new(2 * Tuning::CHUNK_PAGES).unwrap(),
+        stats: Stats::on_heap(),
+        salvage: Box::new(|_| false),
+        report: Box::new(|line| panic!("{line}")),
+        tuning: Tuning {
+            area,
+            reclaim_batch_pages: 1,
+            lru_batch_pages: 1,
+            rotate_batch_pages: 1,
+            readahead_max_pages: 1,
+            zero_around_pages: 1,
+            ..Tuning::of(Preset::Modern)
+        },
+        cpus: Cpus { count: 1, current: || 0 },
+    });
+    Arc::new(Rig { engine, space, reads })
+}
+
+fn device(reads: Arc<AtomicUsize>) -> Device {
+    let info = DeviceInfo {
+        name: "model".into(),
+        slots_max: SLOTS,
+        reserved: Vec::new(),
+        rotational: false,
+        synchronous: false,
+        discards: false,
+        page_discard: false,
+        notes: Vec::new(),
+    };
+    Device { info, slots: Arc::default(), reads }
+}
+
+impl Rig {
+    fn worker(&self) -> Worker {
+        Worker::new(&self.engine).unwrap()
+    }
+
+    fn byte(&self) -> Option<u8> {
+        self.space.pages.lock().unwrap()[0]
+    }
+
+    fn set_byte(&self, byte: u8) -> bool {
+        let mut pages = self.space.pages.lock().unwrap();
+        pages[0].as_mut().map(|seen| *seen = byte).is_some()
+    }
+
+    /// Faults, and finishes a read that this starts. True if somebody else is to wake us.
+    fn fault(&self, worker: &mut Worker) -> bool {
+        let woken = self.space.woken.load(Relaxed);
+        let outcome = self.engine.fault(worker, PAGE, 1);
+        assert!(matches!(outcome, FaultOutcome::Mapped | FaultOutcome::Pending), "{outcome:?}");
+        if outcome == FaultOutcome::Mapped {
+            return false;
+        }
+        let reads = worker.in_flight() > 0;
+        worker.finish(&self.engine);
+        assert!(!reads || self.space.woken.load(Relaxed) > woken, "the reader sleeps on");
+        !reads
+    }
+
+    /// Touches and changes the page, then starts its eviction; the write is in flight.
+    fn written(&self, worker: &mut Worker, byte: u8) {
+        self.fault(worker);
+        assert!(self.set_byte(byte));
+        self.engine.shrink(worker, false);
+        assert_eq!(self.byte(), None);
+    }
+
+    /// As [`written`](Self::written), on its slot alone.
+    fn evicted(&self, worker: &mut Worker, byte: u8) {
+        self.written(worker, byte);
+        worker.finish(&self.engine);
+        self.engine.shrink(worker, false);
+        assert!(matches!(self.engine.table.load(PAGE), Pte::Swapped { .. }));
+        assert!(self.engine.cache.is_empty());
+    }
+
+    /// The page comes back with `byte`, and nothing has leaked.
+    fn expect(&self, byte: u8) {
+        let mut worker = self.worker();
+        self.fault(&mut worker);
+        assert_eq!(self.byte(), Some(byte));
+        assert_eq!(self.engine.check(), Ok(()));
+        assert_eq!(self.engine.writes_in_flight(), 0);
+    }
+}
+
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    // Two preemptions reach every pair of steps that can race here.
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 20_000;
+    let explored = std::sync::Arc::new(AtomicUsize::new(0));
+    let count = explored.clone();
+    builder.check(move || {
+        count.fetch_add(1, Relaxed);
+        test();
+    });
+    let explored = explored.load(Relaxed);
+    assert!(explored > 1, "only {explored} interleavings: is anything under the model checker?");
+    println!("{explored} interleavings");
+}
+
+/// E13, E14, E16, E35: of two faults on one page one reads, the other waits and is woken; a round of
+/// reclaim in between takes no page that is being mapped and frees no slot that is needed.
+#[test]
+fn two_faults_and_a_round_of_reclaim() {
+    model(|| {
+        let rig = rig();
+        rig.evicted(&mut rig.worker(), 7);
+        let faulter = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || rig.fault(&mut rig.worker()))
+        };
+        let reclaimer = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                let mut worker = rig.worker();
+                rig.engine.shrink(&mut worker, false);
+                worker.finish(&rig.engine);
+            })
+        };
+        let woken = rig.space.woken.load(Relaxed);
+        let asleep = [rig.fault(&mut rig.worker()), faulter.join().unwrap()];
+        reclaimer.join().unwrap();
+        let wakes = rig.space.woken.load(Relaxed) - woken;
+        assert!(!asleep.contains(&true) || wakes > 0, "a faulter sleeps and nobody wakes it");
+        // A second read only if the page left memory in between.
+        let evicted = rig.engine.stats().get(Event::pgsteal_background) - 1;
+        let reads = rig.reads.load(Relaxed) as u64;
+        assert!((1..=1 + evicted).contains(&reads), "{reads} reads, {evicted} evictions");
+        rig.expect(7);
+    });
+}
+
+/// E21, E24, E37: a page that is mapped again and changed while it is written out keeps the change,
+/// whichever of completion, fault and the next round of reclaim comes first.
+#[test]
+fn the_end_of_a_write_a_change_and_a_round_of_reclaim() {
+    model(|| {
+        let rig = rig();
+        let mut writer = rig.worker();
+        rig.written(&mut writer, 7);
+        let changer = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                let mut worker = rig.worker();
+                rig.fault(&mut worker);
+                rig.set_byte(9)
+            })
+        };
+        let reclaimer = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                let mut worker = rig.worker();
+                rig.engine.shrink(&mut worker, false);
+                worker.finish(&rig.engine);
+            })
+        };
+        writer.finish(&rig.engine);
+        let changed = changer.join().unwrap();
+        reclaimer.join().unwrap();
+        rig.expect(if changed { 9 } else { 7 });
+    });
+}
+
+/// E2, E35: a page that is dropped while it is being read back leaves neither frame nor slot behind.
+#[test]
+fn a_fault_against_a_discard() {
+    model(|| {
+        let rig = rig();
+        rig.evicted(&mut rig.worker(), 7);
+        let discarder = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || rig.engine.discard(PAGE, 1))
+        };
+        rig.fault(&mut rig.worker());
+        discarder.join().unwrap();
+        // Read before it was dropped and mapped after: no. Either it is gone, or it is zeros.
+        assert!(rig.byte().is_none_or(|byte| byte == 0), "{:?} came back", rig.byte());
+        rig.expect(0);
+    });
+}
