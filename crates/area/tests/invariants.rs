@@ -1,0 +1,126 @@
+//! Invariants that random games do not come across often enough: see docs/invariants.md.
+#![cfg(not(loom))]
+
+#[allow(dead_code, reason = "every test program uses its part of it")]
+mod common;
+
+use common::{config, lone, single};
+use overspill_area::{
+    Allocator, AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea, SwapEntry,
+    TooManyHolders,
+};
+use overspill_base::Slot;
+
+/// Most processes that can hold a slot.
+const HOLDERS_MAX: u32 = 254;
+
+/// E8: of two slots one cannot have another holder. The other one gets none either.
+#[test]
+fn sharing_that_fails_half_way_is_undone() {
+    let config = config(Preset::Modern);
+    let tables = AreaTables::on_heap(4, config, HOLDERS_MAX as usize + 1);
+    tables.format(&[]);
+    let area = SwapArea::new(AreaNo(0), tables, config, MemberNo(0));
+    area.set_capacity_slots(4);
+    let areas = lone(config, area);
+    let mut out = Vec::new();
+    assert_eq!(areas.alloc(0, 2, &(), &mut out), 2);
+    let (first, shared) = (out[0].slot(), out[1].slot());
+    assert!(first < shared);
+    areas.free_now(out[0]);
+    areas.drain();
+    let area = areas.get(AreaNo(0));
+    (1..HOLDERS_MAX).for_each(|member| area.share_with(MemberNo(member)).unwrap());
+    assert_eq!(areas.alloc(0, 3, &(), &mut Vec::new()), 3);
+    areas.drain();
+    assert_eq!(area.share_with(MemberNo(HOLDERS_MAX)), Err(TooManyHolders));
+    let map = area.slot_map();
+    assert_eq!(map.holders(first), Some(1), "undone");
+    assert_eq!(map.holders(shared), Some(u64::from(HOLDERS_MAX)));
+}
+
+/// E33: under one hold of the area's lock no more slots are looked at than the limit allows.
+#[test]
+fn a_visit_looks_at_no_more_slots_than_its_budget() {
+    let visit = |limit| {
+        let tuning = AreaTuning {
+            scan_limit_slots: limit,
+            slot_cache: false,
+            ..AreaTuning::of(Preset::Linux5_8)
+        };
+        let config = AreaConfig { tuning, cpus: 1, ..AreaConfig::native() };
+        let areas = single(config, 1 << 13, &[]);
+        let mut all = Vec::new();
+        areas.alloc(0, 1 << 13, &(), &mut all);
+        let sparse = all.iter().filter(|entry| entry.slot().0 % 64 == 0);
+        sparse.for_each(|&entry| areas.free_now(entry));
+        // A walk without the lock finds the first; what follows is found under it.
+        areas.get(AreaNo(0)).alloc(0, 64, &(), &mut Vec::new())
+    };
+    assert_eq!(visit(256), 1 + 256 / 64);
+    assert_eq!(visit(128), 1 + 128 / 64);
+    assert_eq!(visit(63), 1);
+}
+
+/// E41: a cluster that is being discarded is nobody's until that is done.
+#[test]
+fn a_cluster_is_not_used_while_it_is_discarded() {
+    for (preset, _) in Preset::ALL {
+        let config = AreaConfig { discard: true, ..config(preset) };
+        let areas = single(config, 8, &[]);
+        let mut out = Vec::new();
+        assert_eq!(areas.alloc(0, 8, &(), &mut out), 8);
+        out.drain(..).for_each(|entry| areas.free_now(entry));
+        areas.drain();
+        let area = areas.get(AreaNo(0));
+        let (first, slots) = area.take_discard().expect("both clusters wait");
+        let (second, _) = area.take_discard().expect("one waits still");
+        assert_eq!((area.take_discard(), slots), (None, 4));
+        assert_eq!(areas.alloc(0, 1, &(), &mut out), 0, "{preset:?}: {out:?} is being discarded");
+        area.discarded(second);
+        assert_eq!(areas.alloc(0, 8, &(), &mut out), 4);
+        assert!(out.iter().all(|entry| entry.slot().0 / 4 == second.0 / 4), "{preset:?}: {out:?}");
+        area.discarded(first);
+        assert_eq!(areas.alloc(0, 8, &(), &mut out), 4);
+        assert_eq!(area.check(), Ok(()));
+    }
+}
+
+/// E39: between its thresholds, five and two batches per CPU, the cache stays as it is. What it
+/// hides shows which way that is.
+#[test]
+fn the_slot_cache_goes_on_and_off_with_hysteresis() {
+    let config = AreaConfig { cpus: 1, ..config(Preset::Linux4_11) };
+    let areas = single(config, 16, &[]);
+    let mut held = Vec::new();
+    let hidden = |held: &[SwapEntry]| areas.get(AreaNo(0)).used_slots() as usize - held.len();
+    // Eight batches of two are free: on, so the second slot of each visit is kept.
+    let mut seen = Vec::new();
+    for _ in 0..15 {
+        assert_eq!(areas.alloc(0, 1, &(), &mut held), 1);
+        seen.push(hidden(&held));
+    }
+    // Off once fewer than four slots are free: from the thirteenth allocation on.
+    assert_eq!(seen, [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 0, 0]);
+    // Freed up to five batches it stays off: nothing is hidden.
+    held.drain(..9).for_each(|entry| areas.free_now(entry));
+    assert_eq!(areas.alloc(0, 1, &(), &mut held), 1);
+    assert_eq!(hidden(&held), 0);
+    // Above five batches it goes on again.
+    held.drain(..4).for_each(|entry| areas.free_now(entry));
+    assert_eq!(areas.alloc(0, 1, &(), &mut held), 1);
+    assert_eq!(hidden(&held), 1);
+}
+
+/// E4: what is reserved is not counted as usable either, whichever way slots are found.
+#[test]
+fn reserved_slots_are_no_capacity() {
+    for (preset, _) in Preset::ALL {
+        let config = config(preset);
+        let areas = single(config, 10, &[Slot(0), Slot(5), Slot(9)]);
+        assert_eq!(areas.get(AreaNo(0)).free_slots(), 7);
+        let mut out = Vec::new();
+        assert_eq!(areas.alloc(0, 10, &(), &mut out), 7, "{:?}", config.tuning.allocator);
+        assert_eq!(config.tuning.allocator == Allocator::Lists, preset == Preset::Modern);
+    }
+}
