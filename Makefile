@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo test packages style unit programs loom
+.PHONY: build demo test packages style unit programs loom faults fuzz mutants
 
 build:
 	$(CARGO) build --release --workspace
@@ -42,7 +42,7 @@ style:
 # With debug assertions and overflow checks: unit, property and structure tests, and documentation.
 unit:
 	$(CARGO) test --workspace --exclude overspill-cli
-	$(CARGO) test --workspace --bins --test cli --test structure
+	$(CARGO) test --workspace --bins --test cli --test structure --test proof
 
 # Real programs under `overspill run`, against the release build, one at a time: they measure memory.
 programs: build
@@ -51,4 +51,26 @@ programs: build
 # Model-checked concurrency.
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
-		$(CARGO) test --release -p overspill-area -p overspill-engine --test loom
+		$(CARGO) test --release -p overspill-area -p overspill-engine --lib --test loom
+
+# Ten thousand games over devices that fail, ten times as many as `make unit` plays.
+faults:
+	OVERSPILL_SEEDS=10000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
+		$(CARGO) test --release -p overspill-engine --test faults
+
+# The fuzz targets for so many minutes each, with whatever bytes; guided by coverage if cargo-bolero
+# is installed.
+FUZZ_MINUTES ?= 5
+fuzz:
+	@if $(CARGO) bolero --version >/dev/null 2>&1; then \
+		$(CARGO) bolero test -p overspill-area --test fuzz -T $(FUZZ_MINUTES)m slots_are_never_shared_lost_or_reserved_ones && \
+		$(CARGO) bolero test -p overspill-engine --test fuzz -T $(FUZZ_MINUTES)m no_operations_break_a_promise; \
+	else \
+		BOLERO_RANDOM_TEST_TIME_MS=$$(($(FUZZ_MINUTES) * 60000)) \
+		CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
+		$(CARGO) test --release -p overspill-area -p overspill-engine --test fuzz; \
+	fi
+
+# Known bugs, put in one by one: each must be found by the test it names.
+mutants:
+	scripts/mutants.sh

@@ -149,7 +149,10 @@ impl<'a> Game<'a> {
         let setup = &self.script.areas[usize::from(entry.area().0)];
         assert!(entry.slot().0 < setup.slots && !setup.reserved.contains(&entry.slot()));
         assert!(!self.held.contains(&entry), "{entry:?} is handed out twice");
-        assert!(!self.stopped.contains(&entry.area().0), "{entry:?} is handed out of a stopped area");
+        assert!(
+            !self.stopped.contains(&entry.area().0),
+            "{entry:?} is handed out of a stopped area"
+        );
         self.held.push(entry);
     }
 

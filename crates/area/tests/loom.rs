@@ -116,6 +116,29 @@ fn a_drain_against_an_allocation_from_the_cache() {
     });
 }
 
+/// {allocator, freer, drain, one cluster of two slots}: nothing is lost between the caches, and the
+/// allocator gets a slot whatever the others are about (E5, E11, E38).
+#[test]
+fn an_allocation_a_free_and_a_drain_of_one_cluster() {
+    for preset in [Preset::Modern, Preset::Linux5_8] {
+        model(move || {
+            let mut config = small(preset);
+            config.tuning.free_batch = 2;
+            let areas = alone(config, 2);
+            let mine = alloc(&areas, 0, 1);
+            let allocator = spawn_alloc(&areas, 1, 1);
+            let drain = {
+                let areas = areas.clone();
+                loom::thread::spawn(move || areas.drain_cpu(0))
+            };
+            areas.free(0, mine[0]);
+            drain.join().unwrap();
+            assert_eq!(allocator.join().unwrap().len(), 1);
+            check(&areas, 1);
+        });
+    }
+}
+
 /// E27: once an area is dequeued, nothing more is claimed in it.
 #[test]
 fn a_dequeue_against_an_allocation() {

@@ -13,7 +13,9 @@
 use crate::types::{Frame, NO_PAGE, flag};
 use overspill_area::SwapEntry;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use overspill_base::sync::{AtomicU32, AtomicU64, AtomicUsize, Condvar, LockClass, Mutex, assert_no_lock_held};
+use overspill_base::sync::{
+    AtomicU32, AtomicU64, AtomicUsize, Condvar, LockClass, Mutex, assert_no_lock_held,
+};
 use overspill_base::{FrameNo, PageNo};
 use std::time::Duration;
 

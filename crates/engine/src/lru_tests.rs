@@ -80,7 +80,7 @@ fn a_frame_that_changed_pages_in_a_batch_is_not_rotated() {
 /// E37: dirty, locked and active pages are not rotated, and lose the mark all the same.
 #[test]
 fn pages_that_are_not_to_be_evicted_are_not_rotated() {
-    let rig = rig(4, 4);
+    let rig = rig(4, 8);
     (0..4).for_each(|frame| rig.end_write(frame));
     rig.frames.set(FrameNo(0), DIRTY);
     rig.frames.lock(FrameNo(1));

@@ -9,7 +9,7 @@ use crate::staging::Bounce;
 use crate::tuning::Tuning;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::shared::PageArena;
-use overspill_base::sync::{Arc, LockClass, Mutex};
+use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
 use overspill_device::{DeviceError, IoOp, IoQueue, IoRequest, SwapDevice};
 use std::os::fd::BorrowedFd;
 
@@ -160,6 +160,7 @@ impl Worker {
 
     /// Hands a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).
     pub(crate) fn submit(&mut self, area: AreaNo, request: IoRequest) {
+        assert_no_lock_held("submitting");
         self.lane(area).queue.submit(request);
     }
 

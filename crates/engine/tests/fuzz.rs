@@ -9,8 +9,5 @@ use common::chaos::Script;
 
 #[test]
 fn no_operations_break_a_promise() {
-    bolero::check!()
-        .with_max_len(1024)
-        .with_arbitrary::<Script>()
-        .for_each(Script::play);
+    bolero::check!().with_max_len(1024).with_arbitrary::<Script>().for_each(Script::play);
 }

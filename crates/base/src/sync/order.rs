@@ -58,7 +58,9 @@ mod recorder {
             let held = HELD.get();
             if offending(held, class) != 0 && !std::thread::panicking() {
                 let above: Vec<LockClass> = classes(offending(held, class)).collect();
-                panic!("a lock of class {class:?} is taken under {above:?}, against the lock order");
+                panic!(
+                    "a lock of class {class:?} is taken under {above:?}, against the lock order"
+                );
             }
             classes(held).for_each(|above| {
                 BELOW[above as usize].fetch_or(bit(class), Relaxed);

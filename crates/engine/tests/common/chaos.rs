@@ -53,17 +53,43 @@ struct DeviceSetup {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Write { page: usize, value: u8 },
-    Read { page: usize },
+    Write {
+        page: usize,
+        value: u8,
+    },
+    Read {
+        page: usize,
+    },
     /// A fault whose read nobody waits for.
-    Begin { page: usize },
-    Scan { first: usize, pages: usize },
-    Discard { first: usize, pages: usize },
-    Move { from: usize, to: usize, pages: usize },
-    Pin { page: usize },
-    Lock { page: usize, lock: bool },
-    Switch { cpu: usize },
-    Poll { cpu: usize },
+    Begin {
+        page: usize,
+    },
+    Scan {
+        first: usize,
+        pages: usize,
+    },
+    Discard {
+        first: usize,
+        pages: usize,
+    },
+    Move {
+        from: usize,
+        to: usize,
+        pages: usize,
+    },
+    Pin {
+        page: usize,
+    },
+    Lock {
+        page: usize,
+        lock: bool,
+    },
+    Switch {
+        cpu: usize,
+    },
+    Poll {
+        cpu: usize,
+    },
     Balance,
     Drain,
 }
@@ -167,7 +193,11 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
         17..=19 => Op::Begin { page },
         20..=21 => Op::Scan { first: page, pages: u.int_in_range(1..=32)? },
         22 => Op::Discard { first: page, pages: u.int_in_range(1..=16)? },
-        23 => Op::Move { from: page, to: u.int_in_range(0..=PAGES - 1)?, pages: u.int_in_range(1..=6)? },
+        23 => Op::Move {
+            from: page,
+            to: u.int_in_range(0..=PAGES - 1)?,
+            pages: u.int_in_range(1..=6)?,
+        },
         24 => Op::Pin { page },
         25 => Op::Lock { page, lock: u.arbitrary()? },
         26..=28 => Op::Switch { cpu: u.int_in_range(0..=CPUS - 1)? },
@@ -420,7 +450,9 @@ fn rig(setup: &Setup, log: Arc<Mutex<Vec<String>>>) -> Rig {
         frames: setup.frames,
         table: PageTable::new(Table::on_heap(PAGES, || AtomicU64::new(0))),
         space: space.clone(),
-        swaps: devices.map(|(n, (device, plan))| swap(n, device, plan, setup.tuning.area)).collect(),
+        swaps: devices
+            .map(|(n, (device, plan))| swap(n, device, plan, setup.tuning.area))
+            .collect(),
         staging: PageArena::new(Engine::staging_pages(setup.frames)).unwrap(),
         stats: Stats::on_heap(),
         salvage: Box::new(|_| false),

@@ -7,7 +7,7 @@ use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Prese
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
-use overspill_base::sync::{Arc, AtomicU64};
+use overspill_base::sync::{Arc, AtomicU64, assert_no_lock_held};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_device::checksum::{Checksummed, TableStore};
 use overspill_device::faulty::{FaultPlan, Faults, Faulty};
@@ -93,17 +93,20 @@ impl AddressSpace for SimSpace {
     }
 
     fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+        assert_no_lock_held("a call of the address space");
         let pages = content.chunks_exact(PAGE_SIZE);
         pages.enumerate().for_each(|(n, page)| self.fill(first.plus(n), page));
         Ok(())
     }
 
     fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
+        assert_no_lock_held("a call of the address space");
         (0..pages).for_each(|n| self.fill(first.plus(n), &[0; PAGE_SIZE]));
         Ok(())
     }
 
     fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
+        assert_no_lock_held("a call of the address space");
         let pages = landing.len();
         for (n, index) in landing.enumerate() {
             match self.take(first.plus(n)) {
@@ -116,6 +119,7 @@ impl AddressSpace for SimSpace {
     }
 
     fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
+        assert_no_lock_held("a call of the address space");
         for index in pages {
             // SAFETY: the engine is done with the chunk.
             unsafe { arena.page(index).fill(0xee) };
@@ -123,18 +127,22 @@ impl AddressSpace for SimSpace {
     }
 
     fn zap(&self, first: PageNo, pages: usize) {
+        assert_no_lock_held("a call of the address space");
         for n in 0..pages {
             *self.pages[first.plus(n).index()].lock().unwrap() = Seen::Missing;
         }
     }
 
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
+        assert_no_lock_held("a call of the address space");
         let content = self.take(from)?;
         self.fill(to, &content);
         Ok(())
     }
 
-    fn wake(&self, _: PageNo) {}
+    fn wake(&self, _: PageNo) {
+        assert_no_lock_held("a call of the address space");
+    }
 
     fn poison(&self, page: PageNo) {
         *self.pages[page.index()].lock().unwrap() = Seen::Poisoned;

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Puts each known bug of mutants/ into a copy of the tree and runs the test that must find it.
+# Fails if one is not found, does not apply or does not build. `mutants.sh NAME...` tries only those.
+set -u
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$root/target/mutants
+tree=$work/tree
+export CARGO_TARGET_DIR="$work/build"
+log=$work/log
+bad=0
+
+mkdir -p "$tree"
+# With times of their own: a file whose old time came back would leave cargo with a mutant's build.
+(cd "$root" && tar -c --exclude=./target --exclude=./.git .) | tar -x -m -C "$tree" --overwrite
+cd "$tree" || exit 1
+
+field() { sed -n "s/^$1: //p" "$2" | head -n 1; }
+row() { printf '%-36s %-10s %5ss  %s\n' "$1" "$2" "$3" "$4"; }
+# Runs a test command as it is, or only builds it.
+run() { timeout 600 sh -c "$1" >"$log" 2>&1; }
+# Test options follow the first word that is not cargo's, a filter: it does not matter for building.
+builds() { run "$1 --no-run"; }
+
+patches=$(for name in "${@:-*}"; do ls "$root"/mutants/$name.patch; done) || exit 1
+
+# A test that fails anyway proves nothing.
+for patch in $patches; do field Test "$patch"; done | sort -u >"$work/tests"
+while read -r test <&3; do
+    run "$test" || { echo "fails without any mutant: $test"; tail -n 40 "$log"; exit 1; }
+done 3<"$work/tests"
+
+for patch in $patches; do
+    name=$(basename "$patch" .patch)
+    test=$(field Test "$patch")
+    start=$(date +%s)
+    if ! patch -p1 -s -f --no-backup-if-mismatch <"$patch" >"$log" 2>&1; then
+        verdict="NO PATCH"
+        bad=$((bad + 1))
+        row "$name" "$verdict" 0 "$(field Breaks "$patch" | cut -d: -f1)"
+        continue
+    fi
+    if ! builds "$test"; then
+        verdict="NO BUILD"
+        bad=$((bad + 1))
+    elif run "$test"; then
+        verdict=SURVIVED
+        bad=$((bad + 1))
+    else
+        verdict=killed
+    fi
+    [ "$verdict" = killed ] || tail -n 20 "$log"
+    by=$(grep -E '^(---- | *test .* FAILED)|panicked at' "$log" | head -n 1 | sed 's/^---- //; s/ stdout ----//' | cut -c1-70)
+    row "$name" "$verdict" "$(($(date +%s) - start))" "$by"
+    patch -p1 -s -R --no-backup-if-mismatch <"$patch" || exit 1
+done
+
+[ "$bad" = 0 ] && echo "every mutant was killed" || echo "$bad mutants were not killed"
+[ "$bad" = 0 ]
