@@ -99,8 +99,9 @@ impl ScanAllocator {
                 scan.relink(cluster, ListKind::Free);
             }
         }
-        scan.lowest = scan.lowest.min(before);
-        scan.highest = after.saturating_sub(1);
+        if scan.free > 0 {
+            (scan.lowest, scan.highest) = (scan.lowest.min(before), after - 1);
+        }
         scan.scatter_bases(before == 0);
     }
 
@@ -273,12 +274,6 @@ impl Scan {
     }
 }
 
-impl Shared {
-    fn scan_base(&self) -> ScanBase {
-        if self.config.rotational { ScanBase::Shared } else { self.tuning().scan_base }
-    }
-}
-
 /// One call of the allocator, with the area's lock.
 struct Visit<'a> {
     allocator: &'a ScanAllocator,
@@ -319,7 +314,6 @@ impl<'a> Visit<'a> {
         } else if let Some(slot) = self.slot_in_cluster() {
             return Some(slot);
         }
-        // Asked only now: what waits for its discard is not counted as free.
         if self.scan().free == 0 {
             return None;
         }

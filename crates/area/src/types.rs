@@ -28,7 +28,7 @@ use crate::clusters::ListAllocator;
 use crate::scan::ScanAllocator;
 use crate::slot_map::{SlotMap, WordLocks};
 use crate::tree::MemberNo;
-use crate::tuning::{Allocator, AreaTuning};
+use crate::tuning::{Allocator, AreaTuning, ScanBase};
 use overspill_base::Slot;
 use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
@@ -309,6 +309,10 @@ impl Shared {
     pub(crate) fn clusters_per_trunk(&self) -> u32 {
         let AreaTuning { cluster_slots, trunk_slots, .. } = self.config.tuning;
         if self.config.rotational { u32::MAX } else { trunk_slots / cluster_slots }
+    }
+
+    pub(crate) fn scan_base(&self) -> ScanBase {
+        if self.config.rotational { ScanBase::Shared } else { self.tuning().scan_base }
     }
 
     /// The slots of a cluster.

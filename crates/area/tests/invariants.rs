@@ -125,3 +125,13 @@ fn reserved_slots_are_no_capacity() {
         assert_eq!(config.tuning.allocator == Allocator::Lists, preset == Preset::Modern);
     }
 }
+
+/// E7: an area of which nothing is usable says so from the beginning.
+#[test]
+fn an_area_of_reserved_slots_is_full() {
+    for (preset, _) in Preset::ALL {
+        let areas = single(config(preset), 1, &[Slot(0)]);
+        assert_eq!(areas.get(AreaNo(0)).check(), Ok(()));
+        assert_eq!(areas.alloc(0, 1, &(), &mut Vec::new()), 0);
+    }
+}

@@ -310,6 +310,7 @@ fn freed_slots_wait_for_their_batch() {
     assert_eq!(areas.alloc(0, 255, &(), &mut held), 255);
     let freed: Vec<_> = held.drain(..3).collect();
     freed.iter().for_each(|&entry| areas.free(0, entry));
+    assert_eq!(areas.get(AreaNo(0)).used_slots(), 255, "freed before the flush");
     let mut next = Vec::new();
     areas.alloc(0, 1, &(), &mut next);
     assert!(!freed.contains(&next[0]), "{next:?} was handed out before the flush");

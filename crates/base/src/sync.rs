@@ -20,6 +20,8 @@
 //! fork gate (preload; shared by every memory call, exclusive in fork)
 //!   ranges (space: which address ranges are mapped)
 //!     page lock (a bit in the frame; sleeps; the only one held across an ioctl or I/O)
+//!       adding an area (held while its device is opened)
+//!         devices in use (held while queues to them are opened)
 //!       swap-cache trunk
 //!         order of the areas (leaf)
 //!         slot cache (per CPU)
@@ -59,6 +61,10 @@ pub enum LockClass {
     ForkGate,
     /// The table of mapped ranges.
     Ranges,
+    /// The adding of areas, one at a time.
+    Swapon,
+    /// The devices in use, and the workers that have queues to them.
+    Devices,
     /// One 64 MiB trunk of the swap cache.
     SwapCache,
     /// The order in which areas are used.
@@ -93,9 +99,11 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 17] = [
+    pub const ALL: [LockClass; 19] = [
         LockClass::ForkGate,
         LockClass::Ranges,
+        LockClass::Swapon,
+        LockClass::Devices,
         LockClass::SwapCache,
         LockClass::AreaOrder,
         LockClass::SlotCache,

@@ -181,7 +181,10 @@ fn exchange(
 /// Acquisitions of the area's lock so far.
 fn area_locks() -> u64 {
     let table = lock_table().into_iter();
-    table.filter(|(class, _)| matches!(class, LockClass::Area | LockClass::ClusterLists)).map(|(_, s)| s.acquisitions).sum()
+    table
+        .filter(|(class, _)| matches!(class, LockClass::Area | LockClass::ClusterLists))
+        .map(|(_, s)| s.acquisitions)
+        .sum()
 }
 
 #[derive(Default)]

@@ -142,7 +142,7 @@ impl Engine {
             space: parts.space,
             stats: parts.stats,
             swaps: Swaps::new(),
-            adding: Mutex::new(LockClass::Control, ()),
+            adding: Mutex::new(LockClass::Swapon, ()),
             streams: Mutex::new(LockClass::Readahead, Streams::default()),
             low: Doorbell::new(),
             freed: Doorbell::new(),

@@ -26,10 +26,6 @@ mod engine;
 mod fault;
 pub mod frames;
 mod lru;
-#[cfg(all(test, not(loom)))]
-mod lru_tests;
-#[cfg(all(test, loom))]
-mod models;
 mod page_table;
 mod readahead;
 mod reclaim;
@@ -40,6 +36,8 @@ pub mod swap_cache;
 mod swapin;
 mod swapoff;
 mod swaps;
+#[cfg(test)]
+mod tests;
 mod tuning;
 pub mod types;
 mod worker;

@@ -77,7 +77,7 @@ impl Swaps {
         Self {
             states: (0..AreaNo::MAX).map(|_| OnceLock::new()).collect(),
             version: AtomicUsize::new(0),
-            attached: Mutex::new(LockClass::Control, Attached::default()),
+            attached: Mutex::new(LockClass::Devices, Attached::default()),
         }
     }
 

@@ -57,7 +57,8 @@ mod tests {
     #[test]
     fn distance_counts_evictions_and_survives_the_clock_wrapping() {
         let set = Workingset::new(64);
-        set.clock.store(MASK, Relaxed);
+        // Past a whole turn already, and about to begin the next one.
+        set.clock.store(3 << SHADOW_BITS | MASK, Relaxed);
         let shadow = set.evicted();
         assert_eq!(u64::from(shadow), MASK);
         for _ in 0..9 {

@@ -8,9 +8,11 @@ mod common;
 use arbitrary::{Arbitrary, Unstructured};
 use common::chaos::Script;
 use common::{Rig, TUNING, Touch};
-use overspill_base::PageNo;
+use overspill_base::stats::Event;
+use overspill_base::{PageNo, Slot};
 use overspill_device::faulty::Faults;
 use overspill_engine::{Tuning, Worker};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Games that `make test` plays.
@@ -48,11 +50,34 @@ impl Drop for Replay {
 
 #[test]
 fn no_fault_of_a_device_costs_more_than_the_pages_it_hits() {
-    for seed in seeds() {
+    let seeds = seeds();
+    let mut happened: HashMap<&str, u64> = HashMap::new();
+    for seed in seeds.clone() {
         let replay = Replay(seed);
-        script(seed).play();
+        let stats = script(seed).play();
+        Event::ALL.iter().for_each(|&(event, name)| {
+            *happened.entry(name).or_default() += stats.get(event);
+        });
         drop(replay);
     }
+    // The games are worth something only if all of this comes about in them.
+    let wanted = [
+        "pswpin",
+        "pswpout",
+        "swpout_zero",
+        "swpout_clean",
+        "swap_cache_hit",
+        "swap_ra",
+        "pgrotated",
+        "workingset_refault",
+        "evict_pinned",
+        "write_errors",
+        "pages_poisoned",
+        "pgdiscard",
+    ];
+    let absent = wanted.iter().filter(|name| happened[*name] == 0);
+    assert!(seeds.end - seeds.start < 100 || absent.count() == 0, "{happened:?}");
+    println!("{happened:?}");
 }
 
 #[test]
@@ -76,4 +101,21 @@ fn a_lost_page_that_is_moved_leaves_no_poison_behind() {
     rig.engine.discard(PageNo(0), 1);
     assert_eq!(rig.touch(&mut worker, PageNo(50), |_| ()), Touch::Poisoned);
     assert_eq!(rig.touch(&mut worker, PageNo(0), |content| assert_eq!(content[0], 0)), Touch::Done);
+}
+
+/// A bad slot fails every request it is part of. The others of the request are read again, alone.
+#[test]
+fn a_bad_slot_in_the_middle_of_a_window_costs_one_page() {
+    let rig = Rig::new(64, 128, &[256], TUNING);
+    let mut worker = Worker::new(&rig.engine).unwrap();
+    let mut read = |unreadable| {
+        rig.plans[0].set(Faults { unreadable, ..Faults::default() });
+        let touched = |page| rig.touch(&mut worker, PageNo(page), |content| content.fill(1));
+        (0..128).map(touched).filter(|touched| *touched == Touch::Poisoned).count()
+    };
+    assert_eq!(read(None), 0);
+    let ahead = rig.engine.stats().get(Event::swap_ra);
+    assert_eq!(read(Some(Slot(20))), 1);
+    assert!(rig.engine.stats().get(Event::swap_ra) > ahead, "no window was read");
+    assert_eq!(rig.engine.stats().get(Event::pages_poisoned), 1);
 }

@@ -130,6 +130,7 @@ fn setup(u: &mut Unstructured<'_>) -> Result<Setup> {
         rotate_batch_pages: u.int_in_range(1..=3)?,
         readahead_max_pages: u.int_in_range(1..=8)?,
         zero_around_pages: u.int_in_range(1..=4)?,
+        readahead_synchronous: true,
         swap_cache_trunk_shift: *u.choose(&[3, 5, Tuning::WHOLE_DEVICE])?,
         ..Tuning::of(preset)
     };
@@ -191,7 +192,7 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
         0..=9 => Op::Write { page, value: u.arbitrary()? },
         10..=16 => Op::Read { page },
         17..=19 => Op::Begin { page },
-        20..=21 => Op::Scan { first: page, pages: u.int_in_range(1..=32)? },
+        20..=21 => Op::Scan { first: page, pages: u.int_in_range(8..=32)? },
         22 => Op::Discard { first: page, pages: u.int_in_range(1..=16)? },
         23 => Op::Move {
             from: page,
@@ -208,17 +209,19 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
 }
 
 impl Script {
-    /// Plays the game.
+    /// Plays the game; returns what happened in it.
     ///
     /// # Panics
     /// When the engine breaks a promise.
-    pub(crate) fn play(&self) {
+    pub(crate) fn play(&self) -> Stats {
         let mut game = Game::new(&self.setup);
+        let stats = game.rig.engine.stats().clone();
         if self.ops.iter().all(|op| game.step(op)) {
             game.end_well();
         } else {
             game.end_of_memory();
         }
+        stats
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rotation in batches, step by step and counted.
+//! Rotation in batches, step by step.
 
 use crate::frames::Frames;
 use crate::lru::{Lru, LruList};
@@ -6,7 +6,6 @@ use crate::tuning::Tuning;
 use crate::types::flag::{DIRTY, ROTATE_PENDING, WRITEBACK};
 use overspill_base::clock::Cpus;
 use overspill_base::stats::{Event, Stats};
-use overspill_base::sync::{LockClass, count_locks, lock_table};
 use overspill_base::{FrameNo, PageNo};
 
 struct Rig {
@@ -87,25 +86,4 @@ fn pages_that_are_not_to_be_evicted_are_not_rotated() {
     rig.lru.activate(FrameNo(2), &rig.frames);
     assert_eq!((rig.inactive(), rig.rotated()), (vec![1, 0, 3], 1));
     assert!((0..4).all(|frame| !rig.frames.has(FrameNo(frame), ROTATE_PENDING)));
-}
-
-/// The LRU lock is taken once per batch of pages whose write has ended, not once per page.
-#[test]
-fn a_batch_is_rotated_under_one_hold_of_the_lru_lock() {
-    const PAGES: u32 = 60;
-    let locks = |batch| {
-        let rig = rig(PAGES as usize, batch);
-        let count = || {
-            let of_lru = lock_table().into_iter().find(|(class, _)| *class == LockClass::Lru);
-            of_lru.unwrap().1.acquisitions
-        };
-        let before = count();
-        count_locks(true);
-        (0..PAGES).for_each(|frame| rig.end_write(frame));
-        count_locks(false);
-        let taken = count() - before;
-        assert_eq!(rig.rotated(), 60);
-        taken
-    };
-    assert_eq!((locks(1), locks(15)), (60, 4));
 }
