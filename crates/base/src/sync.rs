@@ -18,6 +18,7 @@
 //!
 //! ```text
 //! fork gate (preload; shared by every memory call, exclusive in fork)
+//!   the pager (overspill; held while its threads are parked, or an area is added)
 //!   ranges (space: which address ranges are mapped)
 //!     page lock (a bit in the frame; sleeps; the only one held across an ioctl or I/O)
 //!       adding an area (held while its device is opened)
@@ -59,6 +60,8 @@ use std::time::Duration;
 pub enum LockClass {
     /// Memory calls against fork.
     ForkGate,
+    /// A pager as a whole: held while its threads are parked or stopped, or an area is added.
+    Pager,
     /// The table of mapped ranges.
     Ranges,
     /// The adding of areas, one at a time.
@@ -99,8 +102,9 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 19] = [
+    pub const ALL: [LockClass; 20] = [
         LockClass::ForkGate,
+        LockClass::Pager,
         LockClass::Ranges,
         LockClass::Swapon,
         LockClass::Devices,

@@ -74,6 +74,13 @@ pub struct EngineStatus {
     pub cached: usize,
 }
 
+/// Where growing a device failed last, and why.
+#[derive(Debug, Clone)]
+struct GrowFailure {
+    capacity: u32,
+    error: DeviceError,
+}
+
 /// Decides which pages are in memory. All methods may be called from any thread.
 pub struct Engine {
     pub(crate) tuning: Tuning,
@@ -99,7 +106,7 @@ pub struct Engine {
     pub(crate) starving: AtomicUsize,
     pub(crate) writes_in_flight: AtomicUsize,
     /// Per device: the capacity at which growing failed last.
-    grow_failed: Mutex<Vec<Option<u32>>>,
+    grow_failed: Mutex<Vec<Option<GrowFailure>>>,
     last_trouble: Mutex<Option<String>>,
     salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
     report: Box<dyn Fn(&str) + Send + Sync>,
@@ -238,6 +245,10 @@ impl Engine {
         let got = self.areas.alloc(self.cpus.current(), want, self, out);
         if got < want {
             self.stats.count(Event::swap_full);
+            let failure = self.grow_failed.lock().iter().flatten().last().cloned();
+            if let Some(failure) = failure {
+                *self.last_trouble.lock() = Some(failure.error.to_string());
+            }
         }
         got
     }
@@ -322,7 +333,8 @@ impl Supply for Engine {
     fn grow(&self, area: &SwapArea) -> bool {
         let number = area.number().0 as usize;
         let capacity = area.capacity_slots();
-        if self.grow_failed.lock()[number] == Some(capacity) {
+        let failed_at = self.grow_failed.lock()[number].as_ref().map(|failure| failure.capacity);
+        if failed_at == Some(capacity) {
             return (self.salvage)(&self.areas);
         }
         let Some(device) = self.swaps.device(area.number()) else { return false };
@@ -333,9 +345,8 @@ impl Supply for Engine {
             }
             Err(_) if (self.salvage)(&self.areas) => true,
             Err(error) => {
-                self.grow_failed.lock()[number] = Some(capacity);
-                // Not reported yet: the program may do with what there is.
-                *self.last_trouble.lock() = Some(error.to_string());
+                // No trouble yet: what there is may do, and copies can be given up.
+                self.grow_failed.lock()[number] = Some(GrowFailure { capacity, error });
                 false
             }
         }

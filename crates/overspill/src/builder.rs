@@ -79,7 +79,7 @@ impl Builder {
             pager: Arc::new(pager),
             memory: self.memory,
             options: self.options,
-            kinds: Arc::new(Mutex::new(LockClass::Control, kinds)),
+            kinds: Arc::new(Mutex::new(LockClass::Pager, kinds)),
         })
     }
 }

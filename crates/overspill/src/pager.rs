@@ -103,7 +103,7 @@ impl Pager {
         Ok(Self {
             memory: ManagedMemory::new(space, engine.clone()),
             engine,
-            handlers: Mutex::new(LockClass::Control, Some(handlers)),
+            handlers: Mutex::new(LockClass::Pager, Some(handlers)),
             options: PagerThreads(parts.handlers),
             member,
             checksum_seed: seed,
