@@ -6,6 +6,7 @@ mod common;
 mod swapoff;
 
 use common::{Rig, TUNING, Touch};
+use overspill_area::AreaNo;
 use overspill_base::PageNo;
 use overspill_base::stats::Event;
 use overspill_device::faulty::Faults;
@@ -62,12 +63,14 @@ struct Game {
     worker: Worker,
     model: Vec<Option<u8>>,
     locked: usize,
+    /// An area that stays: with none but failing ones memory does end.
+    stays: Option<AreaNo>,
 }
 
 impl Game {
     fn new(rig: Rig) -> Self {
         let worker = Worker::new(&rig.engine).unwrap();
-        Self { rig, worker, model: vec![Some(0); PAGES], locked: 0 }
+        Self { rig, worker, model: vec![Some(0); PAGES], locked: 0, stays: None }
     }
 
     /// Reads or writes one page; false when memory has ended.
@@ -149,7 +152,8 @@ impl Game {
     /// Keeps one area, or there would be no room for the pages.
     fn swapoff(&mut self, nth: usize) {
         let swaps = self.rig.engine.swaps();
-        let Some(swap) = swaps.get(nth).filter(|_| swaps.len() > 1) else { return };
+        let may_go = |area| swaps.len() > 1 && self.stays != Some(area);
+        let Some(swap) = swaps.get(nth).filter(|swap| may_go(swap.area)) else { return };
         match self.rig.engine.swapoff(&mut self.worker, swap.area) {
             Ok(()) => assert_eq!(self.rig.engine.areas().get(swap.area).used_slots(), 0),
             Err(_) => assert_eq!(self.rig.engine.swaps().len(), swaps.len()),
@@ -191,6 +195,7 @@ proptest! {
         writes in prop::sample::select(vec![0u64, 20, 300]),
     ) {
         let mut game = Game::new(Rig::new(FRAMES, PAGES, &[128, 128], tuning));
+        game.stays = Some(AreaNo(1));
         game.rig.plans[0].set(Faults {
             seed,
             read_failures_per_mille: reads,
