@@ -28,7 +28,13 @@ const SLOTS: u32 = 2;
 #[derive(Default)]
 struct Space {
     pages: Mutex<[Option<u8>; PAGES]>,
-    woken: AtomicUsize,
+    woken: [AtomicUsize; PAGES],
+}
+
+impl Space {
+    fn woken(&self, page: PageNo) -> usize {
+        self.woken[page.index()].load(Relaxed)
+    }
 }
 
 impl AddressSpace for Space {
@@ -40,8 +46,8 @@ impl AddressSpace for Space {
         let mut pages = self.pages.lock().unwrap();
         for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
             pages[first.index() + n].get_or_insert(page[0]);
+            self.wake(first.plus(n));
         }
-        self.woken.fetch_add(1, Relaxed);
         Ok(())
     }
 
@@ -71,8 +77,8 @@ impl AddressSpace for Space {
         Err(SpaceError::Missing)
     }
 
-    fn wake(&self, _: PageNo) {
-        self.woken.fetch_add(1, Relaxed);
+    fn wake(&self, page: PageNo) {
+        self.woken[page.index()].fetch_add(1, Relaxed);
     }
 
     fn poison(&self, _: PageNo) {
@@ -220,32 +226,36 @@ impl Rig {
     }
 
     fn byte(&self) -> Option<u8> {
-        self.space.pages.lock().unwrap()[0]
+        self.space.pages.lock().unwrap()[PAGE.index()]
     }
 
-    fn set_byte(&self, byte: u8) -> bool {
+    fn set_byte(&self, page: PageNo, byte: u8) -> bool {
         let mut pages = self.space.pages.lock().unwrap();
-        pages[0].as_mut().map(|seen| *seen = byte).is_some()
+        pages[page.index()].as_mut().map(|seen| *seen = byte).is_some()
     }
 
     /// Faults, and finishes a read that this starts. True if somebody else is to wake us.
     fn fault(&self, worker: &mut Worker) -> bool {
-        let woken = self.space.woken.load(Relaxed);
-        let outcome = self.engine.fault(worker, PAGE, 1);
+        self.fault_at(worker, PAGE)
+    }
+
+    fn fault_at(&self, worker: &mut Worker, page: PageNo) -> bool {
+        let woken = self.space.woken(page);
+        let outcome = self.engine.fault(worker, page, 1);
         assert!(matches!(outcome, FaultOutcome::Mapped | FaultOutcome::Pending), "{outcome:?}");
         if outcome == FaultOutcome::Mapped {
             return false;
         }
         let reads = worker.in_flight() > 0;
         worker.finish(&self.engine);
-        assert!(!reads || self.space.woken.load(Relaxed) > woken, "the reader sleeps on");
+        assert!(!reads || self.space.woken(page) > woken, "the reader sleeps on");
         !reads
     }
 
     /// Touches and changes the page, then starts its eviction; the write is in flight.
     fn written(&self, worker: &mut Worker, byte: u8) {
         self.fault(worker);
-        assert!(self.set_byte(byte));
+        assert!(self.set_byte(PAGE, byte));
         self.engine.shrink(worker, false);
         assert_eq!(self.byte(), None);
     }
@@ -304,10 +314,10 @@ fn two_faults_and_a_round_of_reclaim() {
                 worker.finish(&rig.engine);
             })
         };
-        let woken = rig.space.woken.load(Relaxed);
+        let woken = rig.space.woken(PAGE);
         let asleep = [rig.fault(&mut rig.worker()), faulter.join().unwrap()];
         reclaimer.join().unwrap();
-        let wakes = rig.space.woken.load(Relaxed) - woken;
+        let wakes = rig.space.woken(PAGE) - woken;
         assert!(!asleep.contains(&true) || wakes > 0, "a faulter sleeps and nobody wakes it");
         // A second read only if the page left memory in between.
         let evicted = rig.engine.stats().get(Event::pgsteal_background) - 1;
@@ -330,7 +340,7 @@ fn the_end_of_a_write_a_change_and_a_round_of_reclaim() {
             loom::thread::spawn(move || {
                 let mut worker = rig.worker();
                 rig.fault(&mut worker);
-                rig.set_byte(9)
+                rig.set_byte(PAGE, 9)
             })
         };
         let reclaimer = {
@@ -345,6 +355,55 @@ fn the_end_of_a_write_a_change_and_a_round_of_reclaim() {
         let changed = changer.join().unwrap();
         reclaimer.join().unwrap();
         rig.expect(if changed { 9 } else { 7 });
+    });
+}
+
+/// E14, E35: a page that is written out, but still in memory, is touched while reclaim frees its frame
+/// and another page takes it. The touch finds its own page, and does not sleep for ever.
+#[test]
+fn a_touch_while_the_frame_becomes_another_pages() {
+    model(|| {
+        let rig = rig();
+        let mut writer = rig.worker();
+        rig.written(&mut writer, 7);
+        writer.finish(&rig.engine);
+        let other = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                let mut worker = rig.worker();
+                rig.engine.shrink(&mut worker, false);
+                rig.fault_at(&mut worker, PageNo(1));
+                rig.set_byte(PageNo(1), 5);
+                rig.engine.shrink(&mut worker, false);
+                worker.finish(&rig.engine);
+            })
+        };
+        let woken = rig.space.woken(PAGE);
+        let asleep = rig.fault(&mut rig.worker());
+        other.join().unwrap();
+        assert!(!asleep || rig.space.woken(PAGE) > woken, "nobody wakes the toucher");
+        rig.expect(7);
+    });
+}
+
+/// E17: a page that is dropped while it is moved out is dropped from where it is by then.
+#[test]
+fn a_discard_against_an_eviction() {
+    model(|| {
+        let rig = rig();
+        rig.fault(&mut rig.worker());
+        assert!(rig.set_byte(PAGE, 7));
+        let reclaimer = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || {
+                let mut worker = rig.worker();
+                rig.engine.shrink(&mut worker, false);
+                worker.finish(&rig.engine);
+            })
+        };
+        rig.engine.discard(PAGE, 1);
+        reclaimer.join().unwrap();
+        rig.expect(0);
     });
 }
 
