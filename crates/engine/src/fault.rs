@@ -212,9 +212,12 @@ impl Engine {
         Some(FaultOutcome::Poisoned)
     }
 
-    /// The page is locked by somebody else, who will wake the toucher; or was, and we start over.
+    /// The page is locked by somebody else, who will wake the toucher; or was, and we start over. So
+    /// we do when the frame is another page's by now: its unlocker looks for that page's mark.
     fn wait_for(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
-        let pending = self.table.mark_faulted(page, word) && self.frames.is_locked_now(frame);
+        let pending = self.table.mark_faulted(page, word)
+            && self.frames.is_locked_now(frame)
+            && self.frames.page(frame) == Some(page);
         pending.then_some(FaultOutcome::Pending)
     }
 
