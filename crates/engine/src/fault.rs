@@ -62,6 +62,41 @@ impl Engine {
         outcome
     }
 
+    /// Serves the touch of `page` on the thread that needs it: blocks until the page is there, or
+    /// will never be. For spaces that have nobody to put to sleep and wake again.
+    ///
+    /// Never [`FaultOutcome::Pending`].
+    pub fn fault_in_place(&self, worker: &mut Worker, page: PageNo) -> FaultOutcome {
+        let start_ns = clock::now_ns();
+        loop {
+            match self.fault(worker, page, start_ns) {
+                FaultOutcome::Pending if worker.in_flight() > 0 => worker.wait(self),
+                FaultOutcome::Pending => self.wait_unlocked(page),
+                outcome => return outcome,
+            }
+            if self.is_mapped(page) {
+                return FaultOutcome::Mapped;
+            }
+        }
+    }
+
+    fn is_mapped(&self, page: PageNo) -> bool {
+        let word = self.table.load(page);
+        matches!(word, Pte::Resident(frame) if self.frames.has(frame, flag::MAPPED))
+    }
+
+    /// Sleeps while somebody else has the page locked; may return early.
+    fn wait_unlocked(&self, page: PageNo) {
+        let frame = match self.table.load(page) {
+            Pte::Resident(frame) => Some(frame),
+            Pte::Swapped { entry, .. } => self.cache.lookup(entry),
+            Pte::Empty | Pte::Poisoned => None,
+        };
+        if let Some(frame) = frame.filter(|&frame| self.frames.page(frame) == Some(page)) {
+            self.frames.wait_unlocked(frame);
+        }
+    }
+
     fn fault_empty(&self, worker: &mut Worker, page: PageNo) -> Step {
         let span = self.space.span(page);
         if span == 0 {

@@ -137,6 +137,13 @@ impl Frames {
         }
     }
 
+    /// Sleeps while somebody has the page lock; does not take it.
+    pub(crate) fn wait_unlocked(&self, frame: FrameNo) {
+        if self.has(frame, flag::LOCKED) {
+            self.wait_while(frame, flag::LOCKED);
+        }
+    }
+
     /// Sleeps until the write in flight has ended. The caller holds the page lock, which a
     /// completion does not need.
     pub(crate) fn wait_writeback(&self, frame: FrameNo) {
