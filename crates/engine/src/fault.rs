@@ -80,7 +80,8 @@ impl Engine {
         }
     }
 
-    fn is_mapped(&self, page: PageNo) -> bool {
+    /// True while a page is in the program's mapping; old at once unless its lock is held.
+    pub fn is_mapped(&self, page: PageNo) -> bool {
         let word = self.table.load(page);
         matches!(word, Pte::Resident(frame) if self.frames.has(frame, flag::MAPPED))
     }
@@ -312,9 +313,17 @@ impl Engine {
     fn frame_for(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {
         let frame = self.frames.alloc(page);
         if !self.has_frames_to_spare() {
-            self.low.ring();
+            self.reclaim_some(worker);
         }
         frame.or_else(|| self.frame_by_reclaim(worker, page))
+    }
+
+    /// Frames run low: one round of reclaim by the worker itself, if it is to do so, or the reclaim
+    /// thread's.
+    fn reclaim_some(&self, worker: &mut Worker) {
+        if !worker.reclaims || self.shrink(worker, true) + worker.poll(self) == 0 {
+            self.low.ring();
+        }
     }
 
     fn frame_by_reclaim(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {

@@ -53,6 +53,9 @@ pub struct Worker {
     /// Of the set of devices that `lanes` reflects.
     version: usize,
     pub(crate) bounce: Bounce,
+    /// When frames run low, reclaims by itself instead of calling the reclaim thread: that one would
+    /// run on another CPU, from where every eviction has to interrupt this one.
+    pub reclaims: bool,
 }
 
 impl std::fmt::Debug for Worker {
@@ -73,7 +76,7 @@ impl Worker {
         let version = engine.swaps.version();
         engine.swaps.register(&mail).map_err(std::io::Error::other)?;
         let bounce = Bounce::new(PageArena::new(BOUNCE_CHUNKS * Tuning::CHUNK_PAGES)?);
-        let mut worker = Self { lanes: Vec::new(), mail, version, bounce };
+        let mut worker = Self { lanes: Vec::new(), mail, version, bounce, reclaims: false };
         worker.open_mail();
         Ok(worker)
     }

@@ -7,14 +7,16 @@
 //! userfaultfd is woken by every message.
 //! Not here: what a fault needs ([`Engine::fault`]).
 
+use crate::placement::Placement;
 use crate::space::{ManagedSpace, readable};
 use crate::uffd::FaultMessage;
 use overspill_base::clock;
 use overspill_base::sync::Ordering::{Acquire, Release};
 use overspill_base::sync::{Arc, AtomicBool, Condvar, LockClass, Mutex};
 use overspill_engine::{Engine, FaultOutcome, Worker};
-use rustix::event::{EventfdFlags, PollFd, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::thread::Pid;
 use std::thread::JoinHandle;
 
 /// How long a handler looks for the next fault before it sleeps. A wake-up of a sleeping CPU costs
@@ -23,6 +25,9 @@ const SPIN_NS: u64 = 20_000;
 
 /// Messages in one read above which an assistant is called.
 const LEADER_MESSAGES: usize = 4;
+
+/// Faults have ended when none has come for so long.
+const STACKED_REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// How the threads behave.
 #[derive(Clone)]
@@ -174,11 +179,12 @@ impl Shared {
     }
 
     /// Parks if that is asked for; false when the thread must end.
-    fn attend(&self, worker: &mut Worker) -> bool {
+    fn attend(&self, worker: &mut Worker, placement: Option<&mut Placement>) -> bool {
         if !self.attention.load(Acquire) {
             return true;
         }
         worker.finish(&self.engine);
+        placement.into_iter().for_each(Placement::rest);
         let mut gate = self.gate.lock();
         if gate.parking {
             gate.parked += 1;
@@ -192,29 +198,49 @@ impl Shared {
     }
 
     fn serve_faults(&self, worker: &mut Worker, post: &Post) {
-        let mut messages = [FaultMessage { address: 0 }; 32];
+        let mut messages = [FaultMessage { address: 0, thread: 0 }; 32];
+        let mut placement = Placement::new();
         let mut idle_since = clock::now_ns();
-        while self.attend(worker) {
+        while self.attend(worker, Some(&mut placement)) {
             let read = self.space.with_uffd(|uffd| uffd.read(&mut messages));
             let Ok(count) = read else { return };
-            if count > LEADER_MESSAGES && self.options.handlers > 1 {
-                let _ = rustix::io::write(&self.calls, &1u64.to_ne_bytes());
+            let busy = self.serve_placed(worker, &mut placement, &messages[..count]);
+            let now_ns = clock::now_ns();
+            // Who is stacked cannot go on, and fault again, before we sleep.
+            if busy {
+                idle_since = now_ns;
             }
-            self.serve(worker, &messages[..count]);
-            let finished = worker.poll(&self.engine);
-            if count + finished > 0 {
+            if placement.is_stacked() || now_ns - idle_since > SPIN_NS {
+                self.sleep(worker, post, &mut placement);
                 idle_since = clock::now_ns();
-            } else if clock::now_ns() - idle_since > SPIN_NS {
-                self.sleep(worker, post);
-                idle_since = clock::now_ns();
-            } else {
+            } else if !busy {
                 std::hint::spin_loop();
             }
         }
     }
 
-    fn serve(&self, worker: &mut Worker, messages: &[FaultMessage]) {
+    /// Serves messages and what has finished; true if there was anything.
+    fn serve_placed(
+        &self,
+        worker: &mut Worker,
+        placement: &mut Placement,
+        messages: &[FaultMessage],
+    ) -> bool {
+        if messages.len() > LEADER_MESSAGES && self.options.handlers > 1 {
+            let _ = rustix::io::write(&self.calls, &1u64.to_ne_bytes());
+        }
         let start_ns = clock::now_ns();
+        placement.arrived(messages, start_ns);
+        worker.reclaims = placement.is_stacked();
+        self.serve(worker, messages, start_ns);
+        let finished = worker.poll(&self.engine);
+        placement.served(messages.len(), clock::now_ns() - start_ns);
+        let reading = worker.in_flight() > 0;
+        placement.release(|address| reading && !self.engine.is_mapped(self.space.page_at(address)));
+        messages.len() + finished > 0
+    }
+
+    fn serve(&self, worker: &mut Worker, messages: &[FaultMessage], start_ns: u64) {
         for message in messages {
             let page = self.space.page_at(message.address);
             match self.engine.fault(worker, page, start_ns) {
@@ -229,19 +255,24 @@ impl Shared {
     }
 
     /// Sleeps until there is something to serve, a completion or a command.
-    fn sleep(&self, worker: &Worker, post: &Post) {
+    fn sleep(&self, worker: &Worker, post: &Post, placement: &mut Placement) {
         let (Post::Messages(wake) | Post::Calls(wake)) = post;
         let mut fds: Vec<PollFd<'_>> = vec![readable(wake.as_fd()), readable(self.bell.as_fd())];
         fds.extend(worker.poll_fds().map(readable));
         // EINTR and anything else: look again.
-        let _ = poll(&mut fds, None);
+        if placement.is_stacked() && poll(&mut fds, Some(&STACKED_REST)) == Ok(0) {
+            placement.rest();
+        }
+        if !placement.is_stacked() {
+            let _ = poll(&mut fds, None);
+        }
         if let Post::Calls(calls) = post {
             drain(calls);
         }
     }
 
     fn reclaim(&self, worker: &mut Worker) {
-        while self.attend(worker) {
+        while self.attend(worker, None) {
             self.engine.balance(worker, || self.attention.load(Acquire));
         }
     }
@@ -249,6 +280,13 @@ impl Shared {
 
 fn drain(bell: &OwnedFd) {
     let _ = rustix::io::read(bell, &mut [0u8; 8]);
+}
+
+/// Whether `thread` is a thread of this process now.
+pub(crate) fn is_own_thread(thread: Pid) -> bool {
+    let (process, thread) = (rustix::process::getpid(), thread.as_raw_nonzero());
+    // SAFETY: signal 0 is sent to nobody; the kernel only looks the thread up.
+    unsafe { libc::syscall(libc::SYS_tgkill, process.as_raw_nonzero(), thread, 0) == 0 }
 }
 
 /// Runs `f` with every signal blocked, so that threads it starts never run the program's handlers.

@@ -2,7 +2,7 @@
 //!
 //! Owns: the userfaultfd and its calls ([`uffd`]), one reserved range of addresses and what is
 //! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`]), the fault handler
-//! and reclaim threads ([`handlers`]).
+//! and reclaim threads ([`handlers`]), the CPUs on which threads go on (`placement`).
 //! Invariants: nothing is ever done by address to memory outside the reserved range. Handler threads
 //! never touch managed memory, but for the one write that makes a page shared by fork our own, and
 //! never wait for a page lock; a memory call waits for page locks
@@ -13,6 +13,7 @@
 
 pub mod handlers;
 pub mod memory;
+mod placement;
 pub mod ranges;
 mod space;
 pub mod uffd;

@@ -70,6 +70,8 @@ pub enum UffdError {
 pub struct FaultMessage {
     /// The address touched.
     pub address: usize,
+    /// The thread that touched it, as it calls itself; 0 if the kernel does not say.
+    pub thread: i32,
 }
 
 /// How far a call over several pages came.
@@ -109,8 +111,10 @@ impl Uffd {
             write_protect: has(raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP),
         };
         let fd = open_fd()?;
-        let wanted =
-            raw::UFFD_FEATURE_MOVE | raw::UFFD_FEATURE_POISON | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+        let wanted = raw::UFFD_FEATURE_MOVE
+            | raw::UFFD_FEATURE_POISON
+            | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP
+            | raw::UFFD_FEATURE_THREAD_ID;
         handshake(&fd, supported & u64::from(wanted))?;
         Ok(Self { fd, features })
     }
@@ -216,10 +220,11 @@ impl Uffd {
         };
         let mut count = 0;
         for message in bytes[..len].chunks_exact(size_of::<raw::uffd_msg>()) {
-            // The only event asked for; layout of the message: event, 7 bytes, flags, address.
+            // The only event asked for; layout of the message: event, 7 bytes, flags, address, thread.
             if u32::from(message[0]) == raw::UFFD_EVENT_PAGEFAULT {
                 let address = u64::from_ne_bytes(message[16..24].try_into().expect("8 bytes"));
-                out[count] = FaultMessage { address: address as usize };
+                let thread = i32::from_ne_bytes(message[24..28].try_into().expect("4 bytes"));
+                out[count] = FaultMessage { address: address as usize, thread };
                 count += 1;
             }
         }
