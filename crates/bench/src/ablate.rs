@@ -89,7 +89,7 @@ const THREADS_MAX: usize = 256;
 /// Runs the experiments; `progress` takes a line about each as it begins.
 ///
 /// # Errors
-/// [`BenchError::OutOfRange`], [`BenchError::UnknownMechanism`], and what a run says.
+/// [`BenchError::OutOfRange`], [`BenchError::Unknown`], and what a run says.
 pub fn ablate(
     options: &AblateOptions,
     progress: &dyn Fn(&str),
@@ -116,8 +116,7 @@ fn chosen(names: &[String]) -> Result<Vec<Mechanism>, BenchError> {
     let all = mechanisms::all();
     let unknown = names.iter().find(|name| all.iter().all(|mechanism| mechanism.name != *name));
     if let Some(name) = unknown {
-        let all = mechanism_names().join(", ");
-        return Err(BenchError::UnknownMechanism { name: name.clone(), all });
+        return Err(BenchError::unknown("mechanism", name, mechanism_names().into_iter()));
     }
     let wanted =
         |mechanism: &Mechanism| names.is_empty() || names.iter().any(|n| n == mechanism.name);

@@ -1,6 +1,7 @@
 //! Why a measurement failed.
 
 use std::io;
+use std::path::PathBuf;
 
 /// Why a measurement failed. One line each, with what to do.
 #[derive(Debug, thiserror::Error)]
@@ -15,9 +16,11 @@ pub enum BenchError {
         /// What may be.
         range: String,
     },
-    /// No mechanism is called that.
-    #[error("no mechanism is called `{name}`; there are {all}")]
-    UnknownMechanism {
+    /// Nothing of that kind is called that.
+    #[error("no {what} is called `{name}`; there are {all}")]
+    Unknown {
+        /// What was meant.
+        what: &'static str,
         /// What was given.
         name: String,
         /// Those there are.
@@ -37,9 +40,46 @@ pub enum BenchError {
     /// A page did not hold what was written to it.
     #[error("swap returned wrong data, which is a bug to be reported: {0}")]
     WrongData(String),
+    /// The library's own error.
+    #[error(transparent)]
+    Overspill(#[from] overspill::Error),
+    /// A control group cannot be entered.
+    #[error("cannot enter a control group by {}: {source}; name one that is there", .path.display())]
+    Group {
+        /// The file that was written.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Kernel swap would not be measured alone.
+    #[error("other swap is on ({0}) and the kernel would use it: swapoff it, or leave `kernel` out of --ways")]
+    OtherSwap(String),
+    /// The place of another comparison is taken.
+    #[error("{0}")]
+    Left(String),
+    /// A measured program failed.
+    #[error("{what} failed: {reason}")]
+    Child {
+        /// What was run.
+        what: String,
+        /// Its last line, or what happened to it.
+        reason: String,
+    },
+    /// Somebody asked us to stop.
+    #[error("interrupted; everything made for the comparison was removed")]
+    Interrupted,
 }
 
 impl BenchError {
+    pub(crate) fn unknown<'a>(
+        what: &'static str,
+        name: &str,
+        all: impl Iterator<Item = &'a str>,
+    ) -> Self {
+        let all = all.collect::<Vec<_>>().join(", ");
+        Self::Unknown { what, name: name.to_owned(), all }
+    }
+
     pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { action, source }
     }

@@ -9,6 +9,7 @@
 //! Not here: comparison with the kernel's swap (`scripts/compare-kernel.sh`); command lines.
 
 mod ablate;
+mod compare;
 mod cpus;
 mod environment;
 mod error;
@@ -22,9 +23,11 @@ mod sample;
 mod slot_rate;
 mod slots;
 mod stamp;
+mod touch;
 mod workload;
 
 pub use ablate::{AblateOptions, AblateReport, Experiment, SideReport, ablate, mechanism_names};
+pub use compare::{Cell, CompareOptions, CompareReport, Costs, Device, Row, Way, compare};
 pub use environment::Environment;
 pub use error::BenchError;
 pub use footprint::{Footprint, FootprintReport, footprint};
@@ -34,4 +37,5 @@ pub use mechanisms::Published;
 pub use sample::{LockSummary, Spread, Summary};
 pub use slot_rate::{SlotOptions, SlotReport, SlotRow, slot_rates};
 pub use slots::{CountedSlots, DeviceState};
+pub use touch::{Content, Habits, TouchOptions, TouchReport, touch, workload_names};
 pub use workload::Pattern;

@@ -6,8 +6,10 @@
 //! Not here: the grammar of sizes and swap specifications, which the library owns.
 
 mod bench;
+mod compare;
 
 pub(crate) use bench::{AblateArgs, Bench, BenchArgs, SlotsArgs};
+pub(crate) use compare::{CompareArgs, TouchArgs};
 
 use crate::error::Error;
 use clap::builder::styling::Styles;

@@ -1,14 +1,15 @@
-//! `overspill bench`: measurements of the engine itself.
+//! `overspill bench`: measurements of the engine itself, and against kernel swap.
 //!
 //! Invariants: files of a report are opened before anything is measured, so that no measurement is
 //! lost to a slip in a name.
 //! Not here: measuring, and how figures are written, which `overspill-bench` does.
 
-use crate::args::{AblateArgs, Bench, BenchArgs, SlotsArgs};
+use crate::args::{AblateArgs, Bench, BenchArgs, CompareArgs, SlotsArgs, TouchArgs};
 use crate::error::Error;
 use crate::say;
 use overspill_bench::slot_rates;
 use overspill_bench::{AblateOptions, Shape, SlotOptions, ablate, footprint, lock_costs, report};
+use overspill_bench::{CompareOptions, TouchOptions, compare, touch};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 /// Measures what is asked for, prints it, and writes the files.
 ///
 /// # Errors
-/// [`Error::Bench`], [`Error::Report`], [`Error::Output`].
+/// [`Error::Bench`], [`Error::Report`], [`Error::Output`], [`Error::System`].
 pub(crate) fn bench(args: BenchArgs) -> Result<u8, Error> {
     match args.what {
         Bench::Ablate(args) => run_ablate(args)?,
@@ -33,6 +34,8 @@ pub(crate) fn bench(args: BenchArgs) -> Result<u8, Error> {
             print(&report::lock_cost_text(&found))?;
             json.write(|| report::json(&found))?;
         }
+        Bench::Compare(args) => run_compare(args)?,
+        Bench::Touch(args) => run_touch(args)?,
     }
     Ok(0)
 }
@@ -64,6 +67,45 @@ fn run_slots(args: SlotsArgs) -> Result<(), Error> {
     print(&report::slots_text(&found))?;
     json.write(|| report::json(&found))?;
     html.write(|| report::html::slots_html(&found))
+}
+
+fn run_compare(args: CompareArgs) -> Result<(), Error> {
+    let (json, html) = (ReportFile::open(args.files.json)?, ReportFile::open(args.files.html)?);
+    let program = std::env::current_exe().map_err(Error::system("find this program"))?;
+    let directory = std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from);
+    let options = CompareOptions {
+        workloads: args.workloads,
+        ways: args.ways,
+        devices: args.devices,
+        jobs: args.jobs,
+        memory: args.memory,
+        rounds: args.rounds,
+        habits: args.habits.habits(),
+        costs: args.costs,
+        program,
+        directory,
+    };
+    let found = compare(&options, &|line| say::line(line))?;
+    print(&report::compare_text(&found))?;
+    if args.histogram {
+        print(&report::compare_histograms(&found))?;
+    }
+    json.write(|| report::json(&found))?;
+    html.write(|| report::html::compare_html(&found))
+}
+
+fn run_touch(args: TouchArgs) -> Result<(), Error> {
+    let found = touch(&TouchOptions {
+        workload: args.workload,
+        jobs: args.jobs,
+        habits: args.habits.habits(),
+        seed: args.seed,
+        idle_seconds: args.idle,
+        region: args.memory.zip(args.swap),
+        cgroup: args.cgroup,
+    })?;
+    let text = if args.histogram { found.histogram_text() } else { report::json(&found) };
+    print(&text)
 }
 
 fn print(text: &str) -> Result<(), Error> {

@@ -151,3 +151,9 @@ fn slot_series(rows: &[&SlotRow], preset: &str) -> Series {
     let values = of_preset.iter().map(|row| row.mega_slots_per_s).collect();
     Series { name: preset.to_owned(), values }
 }
+
+/// What `compare` found.
+pub fn compare_html(report: &crate::CompareReport) -> String {
+    let _ = report;
+    String::new()
+}

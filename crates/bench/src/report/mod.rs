@@ -3,10 +3,12 @@
 //! Owns: how figures are written. Invariants: all three say the same, under the same names.
 //! Not here: measuring.
 
+mod compare;
 pub mod html;
 mod plot;
 mod text;
 
+pub use compare::{compare_histograms, compare_text};
 pub use text::{ablate_text, footprint_text, lock_cost_text, slots_text};
 
 use crate::sample::{Spread, Summary};

@@ -64,7 +64,7 @@ pub fn lock_cost_text(report: &LockCostReport) -> String {
 }
 
 /// Aligns columns: the first to the left, the others to the right.
-fn table(rows: &Rows) -> String {
+pub(super) fn table(rows: &Rows) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

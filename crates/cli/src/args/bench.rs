@@ -1,13 +1,14 @@
 //! What may be written after `overspill bench`.
 
+use super::compare::{CompareArgs, TouchArgs};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// Measure Overspill itself on this machine: each mechanism off and on, every lock counted.
+/// Measure Overspill on this machine: against kernel swap, and each mechanism off and on.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = false,
-    after_help = "Example:\n  overspill bench ablate --mechanism scan_more --html report.html"
+    after_help = "Example:\n  overspill bench compare --workloads uniform,read --devices ramdisk --html report.html"
 )]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -20,6 +21,8 @@ pub(crate) enum Bench {
     Slots(SlotsArgs),
     Memory(MemoryArgs),
     Locks(LocksArgs),
+    Compare(CompareArgs),
+    Touch(TouchArgs),
 }
 
 /// Compare engines that differ in one mechanism.

@@ -1,0 +1,150 @@
+//! Programs that are run, never for longer than they may.
+//!
+//! Invariants: a program that does not end in time, or at which somebody interrupts us, is killed
+//! and reaped. What it prints is read while it runs.
+//! Not here: which programs.
+
+use crate::error::BenchError;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Set when somebody asks this process to stop.
+pub(super) type Interrupted = Arc<AtomicBool>;
+
+/// From now on SIGINT, SIGTERM and SIGHUP are told by the flag.
+///
+/// # Errors
+/// [`BenchError::System`].
+pub(super) fn watch_signals() -> Result<Interrupted, BenchError> {
+    let flag = Interrupted::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, flag.clone())
+            .map_err(BenchError::system("wait for signals"))?;
+    }
+    Ok(flag)
+}
+
+/// What a program printed.
+#[derive(Debug)]
+pub(super) struct Printed {
+    pub(super) output: String,
+    pub(super) errors: String,
+}
+
+/// How often the end of a program is looked for: rarely enough not to disturb it.
+const PERIOD: Duration = Duration::from_millis(20);
+/// For the kernel to end what it was told to kill.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs a program to its end, which must be a good one and come within `patience`. It is in a
+/// process group of its own, so that what a terminal sends reaches us alone.
+///
+/// # Errors
+/// [`BenchError::Child`], [`BenchError::Interrupted`].
+pub(super) fn run(
+    command: &mut Command,
+    patience: Duration,
+    interrupted: Option<&Interrupted>,
+) -> Result<Printed, BenchError> {
+    let what = described(command);
+    let failed = |reason: String| BenchError::Child { what: what.clone(), reason };
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+    let (output, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let stop = || interrupted.is_some_and(|flag| flag.load(Relaxed));
+    let Some(status) = wait(&mut child, patience, stop) else {
+        kill(&mut child);
+        let late = || failed(format!("it did not end within {} s", patience.as_secs()));
+        return Err(if stop() { BenchError::Interrupted } else { late() });
+    };
+    let text = |reader: JoinHandle<String>| reader.join().unwrap_or_default();
+    let printed = Printed { output: text(output), errors: text(errors) };
+    if status.success() { Ok(printed) } else { Err(failed(reason(status, &printed.errors))) }
+}
+
+/// The program's end, if it comes in time.
+fn wait(child: &mut Child, patience: Duration, stop: impl Fn() -> bool) -> Option<ExitStatus> {
+    let end = Instant::now() + patience;
+    while Instant::now() < end && !stop() {
+        // Only somebody who reaps our children could make it fail, and then it has ended.
+        if let Some(status) = child.try_wait().unwrap_or_default() {
+            return Some(status);
+        }
+        std::thread::sleep(PERIOD);
+    }
+    None
+}
+
+/// Ends the program and all it has started. One that hangs in the kernel is left there.
+fn kill(child: &mut Child) {
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+    wait(child, LAST_PATIENCE, || false);
+}
+
+fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// The command line, as one would type it.
+fn described(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// The last line of what it said, or how it ended.
+fn reason(status: ExitStatus, errors: &str) -> String {
+    let said = errors.lines().rev().find(|line| !line.trim().is_empty());
+    said.map_or_else(|| status.to_string(), |line| line.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(line: &str, patience_ms: u64, flag: Option<&Interrupted>) -> Result<Printed, BenchError> {
+        run(Command::new("sh").args(["-c", line]), Duration::from_millis(patience_ms), flag)
+    }
+
+    #[test]
+    fn what_is_printed_is_read_even_if_it_is_much() {
+        let printed = sh("seq 100000; echo so >&2", 60_000, None).unwrap();
+        assert!(printed.output.ends_with("100000\n") && printed.output.len() > 1 << 18);
+        assert_eq!(printed.errors, "so\n");
+    }
+
+    #[test]
+    fn a_failure_is_its_last_line_or_its_status() {
+        let table = [
+            ("echo one >&2; echo two >&2; exit 3", "sh -c echo one >&2; echo two >&2; exit 3 failed: two"),
+            ("exit 3", "sh -c exit 3 failed: exit status: 3"),
+            ("sleep 60", "sh -c sleep 60 failed: it did not end within 0 s"),
+        ];
+        for (line, message) in table {
+            assert_eq!(sh(line, 500, None).unwrap_err().to_string(), message);
+        }
+        let missing = run(&mut Command::new("/nowhere/at all"), PERIOD, None).unwrap_err();
+        assert!(missing.to_string().starts_with("/nowhere/at all failed: "), "{missing}");
+    }
+
+    #[test]
+    fn an_interruption_ends_the_program_and_what_it_started() {
+        let flag = Interrupted::new(true.into());
+        let started = Instant::now();
+        let error = sh("sleep 60 & sleep 60", 60_000, Some(&flag)).unwrap_err();
+        assert!(matches!(error, BenchError::Interrupted), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+}

@@ -1,0 +1,205 @@
+//! The kernel's side: a memory control group, and devices to swap to.
+//!
+//! Owns: how they are made. Invariants: no swap is on but while a program of the kernel's side runs,
+//! so that no page of the other side goes there. Whatever is made is entered into [`Undo`].
+//! Not here: what is measured on them; swap areas themselves, which `overspill mkswap` makes.
+//! Rejected: a file on a tmpfs as the RAM disk unless the tmpfs is mounted `noswap`: a kernel that
+//! swaps the tmpfs's own pages to it stops.
+
+use super::child;
+use super::undo::{Step, Undo};
+use super::ways::{Device, Place};
+use crate::error::BenchError;
+use overspill::Bytes;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// For a program that makes one thing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why the kernel, or a device, cannot take part.
+pub(super) type Skipped = String;
+
+/// A memory control group, empty.
+pub(super) struct Group {
+    pub(super) path: PathBuf,
+    /// 1 or 2.
+    pub(super) version: u8,
+    _removal: Step,
+}
+
+/// Where groups are, and the file that limits them.
+const HIERARCHIES: [(u8, &str, &str); 3] = [
+    (2, "/sys/fs/cgroup", "memory.max"),
+    (2, "/sys/fs/cgroup/unified", "memory.max"),
+    (1, "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+];
+
+impl Group {
+    /// Makes a group limited to `memory`.
+    pub(super) fn new(undo: &Undo, memory: Bytes) -> Result<Self, Skipped> {
+        let found = HIERARCHIES.iter().find(|(version, root, _)| has_memory(*version, root));
+        let (version, root, limit) = found.ok_or("no control group has a memory controller")?;
+        if *version == 2 {
+            write(&Path::new(root).join("cgroup.subtree_control"), "+memory")?;
+        }
+        let path = Path::new(root).join("overspill-compare");
+        fs::create_dir(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        // A group whose last process has just ended may be busy for a moment.
+        let line = format!("for n in 1 2 3 4 5; do rmdir {} && break; sleep 0.2; done", path.display());
+        let removal = undo.push(line);
+        write(&path.join(limit), &memory.0.to_string())?;
+        Ok(Self { path, version: *version, _removal: removal })
+    }
+}
+
+fn has_memory(version: u8, root: &str) -> bool {
+    let root = Path::new(root);
+    let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+    match version {
+        1 => root.join("memory.limit_in_bytes").exists(),
+        _ => controllers.split_whitespace().any(|name| name == "memory"),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Skipped> {
+    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// What the kernel swaps to.
+pub(super) struct SwapDevice {
+    path: PathBuf,
+    undo: Undo,
+    /// In the order in which they are to be dropped.
+    _removal: Vec<Step>,
+}
+
+impl SwapDevice {
+    /// Makes `device` of `size`, ready to be switched on.
+    pub(super) fn new(
+        device: Device,
+        size: Bytes,
+        place: &Place,
+        undo: &Undo,
+    ) -> Result<Self, Skipped> {
+        let (path, removal) = match device {
+            Device::Zram => zram(size, undo)?,
+            Device::Ramdisk => ramdisk(size, undo)?,
+            Device::File => file(size, &place.directory, undo)?,
+        };
+        let swap = Self { path, undo: undo.clone(), _removal: removal };
+        tool(Command::new(&place.program).arg("mkswap").arg("--force").arg(&swap.path))?;
+        // Whether it can be switched on at all.
+        swap.on().map_err(|error| error.to_string())?;
+        Ok(swap)
+    }
+
+    /// Switches it on until the step is dropped.
+    ///
+    /// # Errors
+    /// [`BenchError::Child`].
+    pub(super) fn on(&self) -> Result<Step, BenchError> {
+        child::run(Command::new("swapon").arg(&self.path), PATIENCE, None)?;
+        Ok(self.undo.push(format!("swapoff {}", quoted(&self.path))))
+    }
+}
+
+type Made = (PathBuf, Vec<Step>);
+
+/// A zram device of our own: the kernel makes another one when asked.
+fn zram(size: Bytes, undo: &Undo) -> Result<Made, Skipped> {
+    let control = Path::new("/sys/class/zram-control");
+    let number = fs::read_to_string(control.join("hot_add"))
+        .map_err(|error| format!("the kernel makes no zram device: {error}; try modprobe zram"))?;
+    let number = number.trim();
+    let block = PathBuf::from(format!("/sys/block/zram{number}"));
+    let (reset, remove) = (block.join("reset"), control.join("hot_remove"));
+    let line = format!("echo 1 >{}; echo {number} >{}", reset.display(), remove.display());
+    let removal = vec![undo.push(line)];
+    write(&block.join("comp_algorithm"), "lz4")?;
+    write(&block.join("disksize"), &size.0.to_string())?;
+    Ok((PathBuf::from(format!("/dev/zram{number}")), removal))
+}
+
+/// A loop device over a file in memory that is never swapped itself.
+fn ramdisk(size: Bytes, undo: &Undo) -> Result<Made, Skipped> {
+    let mount = undo.directory().join("ram");
+    fs::create_dir_all(&mount).map_err(|error| format!("cannot make {}: {error}", mount.display()))?;
+    let options = format!("noswap,mode=700,size={}", size.0 + (1 << 20));
+    tool(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&mount))
+        .map_err(|error| format!("{error} (mount option noswap is from Linux 6.4)"))?;
+    let unmount = undo.push(format!("umount {}", mount.display()));
+    let file = mount.join("swap");
+    allocate(&file, size)?;
+    let device = tool(Command::new("losetup").args(["-f", "--show"]).arg(&file))?;
+    let device = device.trim().to_owned();
+    let detach = undo.push(format!("losetup -d {device}"));
+    Ok((PathBuf::from(device), vec![detach, unmount]))
+}
+
+/// A file with all its blocks.
+fn file(size: Bytes, directory: &Path, undo: &Undo) -> Result<Made, Skipped> {
+    let path = directory.join(format!("overspill-compare-{}.swap", std::process::id()));
+    let removal = undo.push(format!("rm -f {}", quoted(&path)));
+    allocate(&path, size)?;
+    Ok((path, vec![removal]))
+}
+
+/// Makes a file that nobody else reads, of blocks and not of holes.
+fn allocate(path: &Path, size: Bytes) -> Result<(), Skipped> {
+    use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let made = open(path, flags, Mode::RUSR | Mode::WUSR)
+        .and_then(|file| fallocate(file, FallocateFlags::empty(), 0, size.0));
+    made.map_err(|error| format!("cannot make {} of {size}: {error}", path.display()))
+}
+
+fn tool(command: &mut Command) -> Result<String, Skipped> {
+    let printed = child::run(command, PATIENCE, None).map_err(|error| error.to_string())?;
+    Ok(printed.output)
+}
+
+/// A path as a word for a shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
+
+/// The swap areas that are on.
+///
+/// # Errors
+/// [`BenchError::OtherSwap`] if there is any.
+pub(super) fn refuse_other_swap() -> Result<(), BenchError> {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    match areas(&swaps).as_slice() {
+        [] => Ok(()),
+        areas => Err(BenchError::OtherSwap(areas.join(", "))),
+    }
+}
+
+fn areas(swaps: &str) -> Vec<&str> {
+    swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stays_one_word_for_a_shell() {
+        assert_eq!(quoted(Path::new("/tmp/a b")), "'/tmp/a b'");
+        let output = Command::new("sh")
+            .args(["-c", &format!("printf %s {}", quoted(Path::new("/it's $HOME")))])
+            .output();
+        assert_eq!(output.unwrap().stdout, b"/it's $HOME");
+    }
+
+    #[test]
+    fn areas_are_the_lines_below_the_head() {
+        let head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        assert!(areas(head).is_empty());
+        let swaps = format!("{head}/dev/zram0 partition 1 0 -2\n/swap file 1 0 -3\n");
+        assert_eq!(areas(&swaps), ["/dev/zram0", "/swap"]);
+    }
+}

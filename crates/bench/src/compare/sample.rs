@@ -1,0 +1,278 @@
+//! One run of the measured program, and what several of them come to.
+//!
+//! Owns: where each figure is read off, and how rounds become medians.
+//! Invariants: a ratio is taken between runs of the same round; printed is the median of these.
+//! Not here: in which order the runs are made.
+
+use super::child::{self, Interrupted};
+use super::counters::Counters;
+use super::ways::{Run, Way};
+use crate::error::BenchError;
+use crate::sample::Spread;
+use crate::touch::{Buckets, Faults, Latency, TouchReport};
+use serde::Serialize;
+use serde_json::{Deserializer, Value};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// What was found about one way in one row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// Who paged.
+    pub way: Way,
+    /// Pages touched per second.
+    pub rate: Spread,
+    /// The rate in units of the kernel's in the same round.
+    pub ratio: Option<Spread>,
+    /// Touches that found their page missing, in per cent.
+    pub missing_percent: Spread,
+    /// Half of these took no longer, in µs.
+    pub p50_us: Spread,
+    /// 99 of 100 took no longer.
+    pub p99_us: Spread,
+    /// 999 of 1000 took no longer.
+    pub p999_us: Spread,
+    /// The longest.
+    pub max_us: Spread,
+    /// `p99_us` in units of the kernel's in the same round.
+    pub p99_ratio: Option<Spread>,
+    /// `p999_us` in units of the kernel's in the same round.
+    pub p999_ratio: Option<Spread>,
+    /// CPU time of the process for a touch, in µs.
+    pub cpu_us: Spread,
+    /// The most that was resident, in MiB.
+    pub peak_mib: Spread,
+    /// Interrupts between CPUs of the whole machine, for each page swapped in or out.
+    pub interrupts_per_page: Spread,
+    /// Found in one run more, if it was asked for.
+    pub costs: Option<Costs>,
+    /// Latencies of all rounds: the least value of a bucket in ns, and how many.
+    pub reads: Buckets,
+    /// The same of writes.
+    pub writes: Buckets,
+    /// Pages touched per second, in each tenth of a second of one round.
+    pub rate_over_time: Vec<f64>,
+    /// Resident MiB at so many seconds from the start of one round.
+    pub resident_over_time: Vec<(f64, f64)>,
+}
+
+/// What a way costs beside time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Costs {
+    /// System calls of the whole run, if perf can count them, for each page swapped in or out.
+    pub syscalls_per_page: Option<f64>,
+    /// CPU time that a process uses that sleeps on its touched pages, in ms for each second.
+    pub idle_ms_per_s: f64,
+}
+
+/// One run.
+#[derive(Clone)]
+pub(super) struct Sample {
+    report: TouchReport,
+    faults: Faults,
+    pages_swapped: u64,
+    interrupts: u64,
+}
+
+/// Beside what is timed: to start, to fill the memory, to write it to a slow disk.
+const PATIENCE_SECONDS: f64 = 120.0;
+/// For how long the CPU time of a sleeping process is measured.
+const IDLE_SECONDS: f64 = 2.0;
+
+impl Sample {
+    /// Runs the measured program. The kernel's swap is on if it is its turn.
+    ///
+    /// # Errors
+    /// [`BenchError::Child`], [`BenchError::Interrupted`].
+    pub(super) fn take(
+        run: &Run<'_>,
+        way: Way,
+        group: Option<&Path>,
+        interrupted: &Interrupted,
+    ) -> Result<Self, BenchError> {
+        let mut command = run.command(way, group);
+        Self::of(&mut command, run, way, interrupted).map(|(sample, _)| sample)
+    }
+
+    /// Runs a command and returns what it said on stderr as well.
+    fn of(
+        command: &mut Command,
+        run: &Run<'_>,
+        way: Way,
+        interrupted: &Interrupted,
+    ) -> Result<(Self, String), BenchError> {
+        let habits = &run.options.habits;
+        let seconds = PATIENCE_SECONDS + 2.0 * habits.seconds + run.idle_seconds;
+        let before = Counters::now();
+        let patience = Duration::from_secs_f64(seconds);
+        let printed = child::run(command, patience, Some(interrupted))?;
+        let counted = Counters::now() - before;
+        let report: TouchReport = serde_json::from_str(&printed.output)
+            .map_err(|error| strange(way, &format!("its report cannot be read: {error}")))?;
+        let pages_swapped = match way {
+            Way::Kernel => counted.pages_swapped,
+            Way::Run => pages_of_run(&printed.errors)
+                .ok_or_else(|| strange(way, "there are no statistics"))?,
+            Way::Region => report.pages_swapped.unwrap_or(0),
+        };
+        let mut latency = Latency::default();
+        latency.add_all(&report.reads);
+        latency.add_all(&report.writes);
+        let faults = Faults::of(&latency.buckets());
+        let sample = Self { report, faults, pages_swapped, interrupts: counted.interrupts };
+        Ok((sample, printed.errors))
+    }
+
+    fn rate(&self) -> f64 {
+        self.report.touches as f64 / self.report.seconds
+    }
+
+    fn per_page(&self, count: f64) -> f64 {
+        count / self.pages_swapped.max(1) as f64
+    }
+}
+
+impl Costs {
+    /// Runs the measured program once more, lets it sleep, and has perf count its system calls.
+    ///
+    /// # Errors
+    /// [`BenchError::Child`], [`BenchError::Interrupted`].
+    pub(super) fn take(
+        run: &Run<'_>,
+        way: Way,
+        group: Option<&Path>,
+        interrupted: &Interrupted,
+    ) -> Result<Self, BenchError> {
+        let run = Run { idle_seconds: IDLE_SECONDS, ..*run };
+        let command = run.command(way, group);
+        let counts = perf_counts();
+        let mut command = if counts { under_perf(&command) } else { command };
+        let (sample, errors) = Sample::of(&mut command, &run, way, interrupted)?;
+        Ok(Self {
+            syscalls_per_page: syscalls(&errors).map(|calls| sample.per_page(calls)),
+            idle_ms_per_s: sample.report.idle_cpu_seconds * 1e3,
+        })
+    }
+}
+
+const PERF: [&str; 6] = ["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "--"];
+
+/// True if perf is there and may count system calls.
+pub(super) fn perf_counts() -> bool {
+    let mut command = Command::new("perf");
+    let printed = child::run(command.args(PERF).arg("true"), Duration::from_secs(10), None);
+    printed.is_ok_and(|printed| syscalls(&printed.errors).is_some())
+}
+
+fn under_perf(command: &Command) -> Command {
+    let mut perf = Command::new("perf");
+    perf.args(PERF).arg(command.get_program()).args(command.get_args());
+    perf
+}
+
+/// The number in perf's line.
+fn syscalls(errors: &str) -> Option<f64> {
+    let line = errors.lines().find(|line| line.contains("raw_syscalls:sys_enter"))?;
+    line.split(',').next()?.parse().ok()
+}
+
+/// Of the statistics of `overspill run`, which may be followed by other lines.
+fn pages_of_run(errors: &str) -> Option<u64> {
+    let json = &errors[errors.find('{')?..];
+    let stats: Value = Deserializer::from_str(json).into_iter().next()?.ok()?;
+    let count = |name| stats["summary"][name].as_u64();
+    Some(count("pages_in")? + count("pages_out")?)
+}
+
+fn strange(way: Way, reason: &str) -> BenchError {
+    BenchError::Child { what: format!("the measured program ({})", way.name()), reason: reason.into() }
+}
+
+impl Cell {
+    /// Sums up rounds, at least one; `kernel` has as many, if it took part.
+    pub(super) fn new(way: Way, rounds: &[Sample], kernel: Option<&[Sample]>) -> Self {
+        let spread = |figure: &dyn Fn(&Sample) -> f64| Spread::of(rounds.iter().map(figure));
+        let ratio = |figure: &dyn Fn(&Sample) -> f64| {
+            let pairs = kernel?.iter().zip(rounds);
+            let ratios: Vec<f64> = pairs.map(|(kernel, one)| figure(one) / figure(kernel)).collect();
+            ratios.iter().all(|ratio| ratio.is_finite()).then(|| Spread::of(ratios.into_iter()))
+        };
+        let merged = |part: fn(&TouchReport) -> &Buckets| {
+            let mut all = Latency::default();
+            rounds.iter().for_each(|sample| all.add_all(part(&sample.report)));
+            all.buckets()
+        };
+        let shown = &rounds[0].report;
+        Self {
+            way,
+            rate: spread(&Sample::rate),
+            ratio: ratio(&Sample::rate),
+            missing_percent: spread(&|s| 100.0 * s.faults.count as f64 / s.report.touches as f64),
+            p50_us: spread(&|s| s.faults.p50_us),
+            p99_us: spread(&|s| s.faults.p99_us),
+            p999_us: spread(&|s| s.faults.p999_us),
+            max_us: spread(&|s| s.faults.max_us),
+            p99_ratio: ratio(&|s| s.faults.p99_us),
+            p999_ratio: ratio(&|s| s.faults.p999_us),
+            cpu_us: spread(&|s| 1e6 * s.report.cpu_seconds / s.report.touches as f64),
+            peak_mib: spread(&|s| mib(s.report.peak_resident_bytes)),
+            interrupts_per_page: spread(&|s| s.per_page(s.interrupts as f64)),
+            costs: None,
+            reads: merged(|report| &report.reads),
+            writes: merged(|report| &report.writes),
+            rate_over_time: shown.rate.iter().map(|&n| n as f64 * 10.0).collect(),
+            resident_over_time: shown.resident.iter().map(|&(at, n)| (at, mib(n))).collect(),
+        }
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(touches: u64, p99_us: f64) -> Sample {
+        let report = TouchReport {
+            touches,
+            seconds: 2.0,
+            cpu_seconds: 1.0,
+            idle_cpu_seconds: 0.0,
+            peak_resident_bytes: 3 << 20,
+            pages_swapped: None,
+            reads: vec![(64, 1), (4096, 2)],
+            writes: Vec::new(),
+            rate: vec![10, 20],
+            resident: vec![(0.0, 1 << 20)],
+        };
+        let faults = Faults { count: 2, p99_us, ..Faults::default() };
+        Sample { report, faults, pages_swapped: 100, interrupts: 50 }
+    }
+
+    #[test]
+    fn a_ratio_is_the_median_of_ratios_by_round() {
+        let kernel = [sample(100, 4.0), sample(200, 4.0), sample(300, 4.0)];
+        let ours = [sample(300, 2.0), sample(200, 4.0), sample(150, 8.0)];
+        let cell = Cell::new(Way::Run, &ours, Some(&kernel));
+        // 3, 1 and 0.5, though both medians are 200.
+        assert_eq!(cell.ratio, Some(Spread { median: 1.0, min: 0.5, max: 3.0 }));
+        assert_eq!(cell.p99_ratio.unwrap().max, 2.0);
+        assert_eq!(cell.p999_ratio, None, "0 by 0 is no figure");
+        assert_eq!((cell.rate.median, cell.interrupts_per_page.median), (100.0, 0.5));
+        assert_eq!(cell.reads, [(64, 3), (4096, 6)]);
+        assert_eq!(Cell::new(Way::Run, &ours, None).ratio, None);
+    }
+
+    #[test]
+    fn statistics_are_found_among_other_lines() {
+        let errors = "overspill: a note\n{\"summary\": {\"pages_in\": 3, \"pages_out\": 4}}\n\
+                      29,,raw_syscalls:sys_enter,1008298,100.00,,\n";
+        assert_eq!(pages_of_run(errors), Some(7));
+        assert_eq!(syscalls(errors), Some(29.0));
+        assert_eq!(pages_of_run("nothing"), None);
+        assert_eq!(syscalls("<not counted>,,raw_syscalls:sys_enter,0,100.00,,"), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! The ways to have more memory than there is, and the devices to have it on.
+//!
+//! Owns: the names, which device of one side stands against which of the other, and the command
+//! line of each way.
+//! Invariants: every way runs the same program with the same words about what it touches.
+//! Not here: making devices ([`super::kernel`]).
+
+use super::CompareOptions;
+use crate::touch::Habits;
+use overspill::Bytes;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Who pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// The kernel, for a process in a memory control group.
+    Kernel,
+    /// `overspill run`, for a program that knows nothing of it.
+    Run,
+    /// The library, for a region whose faults come as messages.
+    Region,
+}
+
+impl Way {
+    /// All, by the names they have on command lines.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("kernel", Self::Kernel), ("run", Self::Run), ("region", Self::Region)];
+
+    /// The name on command lines.
+    pub fn name(self) -> &'static str {
+        name_of(&Self::ALL, self)
+    }
+}
+
+/// Where pages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Device {
+    /// Memory that is compressed by lz4; memory that is not, on Overspill's side.
+    Zram,
+    /// Memory: a loop device over a file in it, and `ram:`.
+    Ramdisk,
+    /// A file on a disk.
+    File,
+}
+
+impl Device {
+    /// All, by the names they have on command lines.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("zram", Self::Zram), ("ramdisk", Self::Ramdisk), ("file", Self::File)];
+
+    /// The name on command lines.
+    pub fn name(self) -> &'static str {
+        name_of(&Self::ALL, self)
+    }
+
+    /// What Overspill swaps to where the kernel swaps to this.
+    fn counterpart(self, size: Bytes, directory: &Path) -> String {
+        match self {
+            Self::Zram | Self::Ramdisk => format!("ram:{}", size.0),
+            Self::File => format!("file:{}:{}", directory.display(), size.0),
+        }
+    }
+
+    /// Both sides in words, for reports.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Zram => "zram (lz4) / ram:",
+            Self::Ramdisk => "loop on tmpfs / ram:",
+            Self::File => "swap file / file:",
+        }
+    }
+}
+
+fn name_of<T: PartialEq + Copy>(all: &[(&'static str, T)], one: T) -> &'static str {
+    all.iter().find(|(_, known)| *known == one).expect("the table has all").0
+}
+
+/// Where the comparison works.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// This program, which has the measured one as a subcommand.
+    pub(super) program: PathBuf,
+    /// For swap files of both sides.
+    pub(super) directory: PathBuf,
+}
+
+/// One run of the measured program, all but the way.
+#[derive(Clone, Copy)]
+pub(super) struct Run<'a> {
+    pub(super) options: &'a CompareOptions,
+    pub(super) place: &'a Place,
+    pub(super) device: Device,
+    pub(super) workload: &'a str,
+    pub(super) jobs: usize,
+    pub(super) seed: usize,
+    pub(super) idle_seconds: f64,
+}
+
+impl Run<'_> {
+    /// Its command line; `group` is there if the kernel takes part.
+    pub(super) fn command(&self, way: Way, group: Option<&Path>) -> Command {
+        let swap = self.device.counterpart(self.options.swap_size(), &self.place.directory);
+        let limit = ["--memory".into(), self.options.memory.0.to_string(), "--swap".into(), swap];
+        let mut command = Command::new(&self.place.program);
+        match way {
+            Way::Kernel => {
+                command.args(self.touch()).arg("--cgroup").args(group);
+            }
+            Way::Run => {
+                command.args(["run", "--quiet", "--stats", "/dev/stderr"]).args(limit);
+                command.arg("--").arg(&self.place.program).args(self.touch());
+            }
+            Way::Region => {
+                command.args(self.touch()).args(limit);
+            }
+        }
+        command
+    }
+
+    /// The words of `overspill bench touch`.
+    fn touch(&self) -> Vec<String> {
+        let Habits { set, seconds, ratio, shape, offset, content } = self.options.habits;
+        let mut words = vec!["bench".to_owned(), "touch".into(), self.workload.into()];
+        let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
+        option("--jobs", self.jobs.to_string());
+        option("--set", set.0.to_string());
+        option("--seconds", seconds.to_string());
+        option("--ratio", ratio.to_string());
+        option("--content", content.name().to_owned());
+        option("--seed", self.seed.to_string());
+        option("--idle", self.idle_seconds.to_string());
+        shape.into_iter().for_each(|shape| option("--shape", shape.to_string()));
+        offset.into_iter().for_each(|offset| option("--offset", offset.to_string()));
+        words
+    }
+}
