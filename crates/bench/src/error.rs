@@ -52,7 +52,9 @@ pub enum BenchError {
         source: io::Error,
     },
     /// Kernel swap would not be measured alone.
-    #[error("other swap is on ({0}) and the kernel would use it: swapoff it, or leave `kernel` out of --ways")]
+    #[error(
+        "other swap is on ({0}) and the kernel would use it: swapoff it, or leave `kernel` out of --ways"
+    )]
     OtherSwap(String),
     /// The place of another comparison is taken.
     #[error("{0}")]

@@ -34,7 +34,7 @@ const USES: &[(&str, &[&str])] = &[
     ),
     (
         "overspill-bench",
-        &["overspill-area", "overspill-base", "overspill-device", "overspill-engine"],
+        &["overspill", "overspill-area", "overspill-base", "overspill-device", "overspill-engine"],
     ),
     ("overspill-cli", &["overspill", "overspill-bench"]),
 ];
@@ -43,6 +43,7 @@ const USES: &[(&str, &[&str])] = &[
 const UNSAFE: &[&str] = &[
     "base/src/shared.rs",
     "bench/src/replay.rs",
+    "bench/src/touch/memory.rs",
     "cli/src/run/process.rs",
     "cli/src/run/signals.rs",
     "device/src/file/check.rs",

@@ -5,8 +5,8 @@
 //! Not here: which programs.
 
 use crate::error::BenchError;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use rustix::process::{Pid, Signal, kill_process_group};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -128,7 +128,10 @@ mod tests {
     #[test]
     fn a_failure_is_its_last_line_or_its_status() {
         let table = [
-            ("echo one >&2; echo two >&2; exit 3", "sh -c echo one >&2; echo two >&2; exit 3 failed: two"),
+            (
+                "echo one >&2; echo two >&2; exit 3",
+                "sh -c echo one >&2; echo two >&2; exit 3 failed: two",
+            ),
             ("exit 3", "sh -c exit 3 failed: exit status: 3"),
             ("sleep 60", "sh -c sleep 60 failed: it did not end within 0 s"),
         ];

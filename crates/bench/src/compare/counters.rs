@@ -48,7 +48,9 @@ fn interrupts(table: &str) -> u64 {
         ["TLB:", "CAL:", "RES:", "IPI"].iter().any(|start| name.starts_with(start))
     };
     let lines = table.lines().filter(between_cpus);
-    lines.flat_map(|line| line.split_whitespace().skip(1).map_while(|n| n.parse::<u64>().ok())).sum()
+    lines
+        .flat_map(|line| line.split_whitespace().skip(1).map_while(|n| n.parse::<u64>().ok()))
+        .sum()
 }
 
 #[cfg(test)]

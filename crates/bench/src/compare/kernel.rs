@@ -46,9 +46,11 @@ impl Group {
             write(&Path::new(root).join("cgroup.subtree_control"), "+memory")?;
         }
         let path = Path::new(root).join("overspill-compare");
-        fs::create_dir(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        fs::create_dir(&path)
+            .map_err(|error| format!("cannot make {}: {error}", path.display()))?;
         // A group whose last process has just ended may be busy for a moment.
-        let line = format!("for n in 1 2 3 4 5; do rmdir {} && break; sleep 0.2; done", path.display());
+        let line =
+            format!("for n in 1 2 3 4 5; do rmdir {} && break; sleep 0.2; done", path.display());
         let removal = undo.push(line);
         write(&path.join(limit), &memory.0.to_string())?;
         Ok(Self { path, version: *version, _removal: removal })
@@ -126,7 +128,8 @@ fn zram(size: Bytes, undo: &Undo) -> Result<Made, Skipped> {
 /// A loop device over a file in memory that is never swapped itself.
 fn ramdisk(size: Bytes, undo: &Undo) -> Result<Made, Skipped> {
     let mount = undo.directory().join("ram");
-    fs::create_dir_all(&mount).map_err(|error| format!("cannot make {}: {error}", mount.display()))?;
+    fs::create_dir_all(&mount)
+        .map_err(|error| format!("cannot make {}: {error}", mount.display()))?;
     let options = format!("noswap,mode=700,size={}", size.0 + (1 << 20));
     tool(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&mount))
         .map_err(|error| format!("{error} (mount option noswap is from Linux 6.4)"))?;

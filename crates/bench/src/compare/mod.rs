@@ -221,7 +221,8 @@ impl Comparison<'_> {
 
     fn row(&self, run: &Run<'_>, side: Option<KernelSide<'_>>) -> Result<Row, BenchError> {
         let asked = self.options.ways.iter().copied();
-        let mut ways: Vec<Way> = asked.filter(|way| *way != Way::Kernel || side.is_some()).collect();
+        let mut ways: Vec<Way> =
+            asked.filter(|way| *way != Way::Kernel || side.is_some()).collect();
         let shown = ways.clone();
         let mut samples: Vec<(Way, Vec<Sample>)> = ways.iter().map(|&way| (way, vec![])).collect();
         for round in 0..self.options.rounds {
@@ -308,8 +309,14 @@ mod tests {
         let small = Habits { set: Bytes(2 << 20), ..HABITS };
         let table = [
             (CompareOptions { rounds: 0, ..options() }, "bad --rounds 0: it must be 1 to 1000"),
-            (CompareOptions { habits: small, ..options() }, "bad --set 2 MiB: it must be 4 MiB to 4 TiB"),
-            (CompareOptions { jobs: vec![1, 300], ..options() }, "bad --jobs 300: it must be 1 to 256"),
+            (
+                CompareOptions { habits: small, ..options() },
+                "bad --set 2 MiB: it must be 4 MiB to 4 TiB",
+            ),
+            (
+                CompareOptions { jobs: vec![1, 300], ..options() },
+                "bad --jobs 300: it must be 1 to 256",
+            ),
             (
                 CompareOptions { workloads: vec!["none".into()], ..options() },
                 "no workload is called `none`; there are uniform, ",

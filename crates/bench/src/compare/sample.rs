@@ -186,7 +186,10 @@ fn pages_of_run(errors: &str) -> Option<u64> {
 }
 
 fn strange(way: Way, reason: &str) -> BenchError {
-    BenchError::Child { what: format!("the measured program ({})", way.name()), reason: reason.into() }
+    BenchError::Child {
+        what: format!("the measured program ({})", way.name()),
+        reason: reason.into(),
+    }
 }
 
 impl Cell {
@@ -195,7 +198,8 @@ impl Cell {
         let spread = |figure: &dyn Fn(&Sample) -> f64| Spread::of(rounds.iter().map(figure));
         let ratio = |figure: &dyn Fn(&Sample) -> f64| {
             let pairs = kernel?.iter().zip(rounds);
-            let ratios: Vec<f64> = pairs.map(|(kernel, one)| figure(one) / figure(kernel)).collect();
+            let ratios: Vec<f64> =
+                pairs.map(|(kernel, one)| figure(one) / figure(kernel)).collect();
             ratios.iter().all(|ratio| ratio.is_finite()).then(|| Spread::of(ratios.into_iter()))
         };
         let merged = |part: fn(&TouchReport) -> &Buckets| {
@@ -221,10 +225,15 @@ impl Cell {
             costs: None,
             reads: merged(|report| &report.reads),
             writes: merged(|report| &report.writes),
-            rate_over_time: shown.rate.iter().map(|&n| n as f64 * 10.0).collect(),
+            rate_over_time: whole_tenths(shown).map(|&n| n as f64 * 10.0).collect(),
             resident_over_time: shown.resident.iter().map(|&(at, n)| (at, mib(n))).collect(),
         }
     }
+}
+
+/// Touches in tenths of a second, without a last one that is shorter.
+fn whole_tenths(report: &TouchReport) -> impl Iterator<Item = &u64> {
+    report.rate.iter().take((report.seconds * 10.0) as usize)
 }
 
 fn mib(bytes: u64) -> f64 {

@@ -79,7 +79,8 @@ impl Undo {
         lines.iter().rev().for_each(|(_, line)| text += &format!("{line}\n"));
         text += &format!("rm -r {}\n", self.0.directory.display());
         let new = self.0.directory.join("new");
-        let written = fs::write(&new, text).and_then(|()| fs::rename(new, script(self.directory())));
+        let written =
+            fs::write(&new, text).and_then(|()| fs::rename(new, script(self.directory())));
         debug_assert!(written.is_ok(), "the directory is ours: {written:?}");
     }
 }
@@ -158,7 +159,10 @@ mod tests {
         let directory = directory("killed");
         let undo = Undo::begin_in(&directory).unwrap();
         let made = directory.with_extension("made");
-        for line in [format!("test ! -e {0} && echo order", made.display()), format!("rm {}", made.display())] {
+        for line in [
+            format!("test ! -e {0} && echo order", made.display()),
+            format!("rm {}", made.display()),
+        ] {
             std::mem::forget(undo.push(line));
         }
         fs::write(&made, "").unwrap();

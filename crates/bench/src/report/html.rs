@@ -1,5 +1,9 @@
 //! Reports as one page that needs nothing else, with plots.
 
+mod compare;
+
+pub use compare::compare_html;
+
 use super::plot::{Series, bars, lines};
 use super::{
     Rows, ablate_conditions, experiment_title, lock_rows, metric_rows, published_rows,
@@ -15,7 +19,9 @@ padding:0 1em;color:#222;background:#fff}\
 table{border-collapse:collapse;margin:1em 0;font-variant-numeric:tabular-nums}\
 th,td{padding:.15em .7em;text-align:right;border-bottom:1px solid #ddd}\
 th:first-child,td:first-child{text-align:left}\
-svg{max-width:100%;height:auto}h2{margin-top:2.5em}.note{color:#666}";
+svg{max-width:100%;height:auto}h2{margin-top:2.5em}.note{color:#666}\
+.better{background:#cfe6f5}.worse{background:#fbe3c0}\
+summary{cursor:pointer;padding:.3em 0}.pair{display:flex;flex-wrap:wrap}";
 
 /// What `ablate` found.
 pub fn ablate_html(report: &AblateReport) -> String {
@@ -150,10 +156,4 @@ fn slot_series(rows: &[&SlotRow], preset: &str) -> Series {
     of_preset.sort_by_key(|row| row.threads);
     let values = of_preset.iter().map(|row| row.mega_slots_per_s).collect();
     Series { name: preset.to_owned(), values }
-}
-
-/// What `compare` found.
-pub fn compare_html(report: &crate::CompareReport) -> String {
-    let _ = report;
-    String::new()
 }

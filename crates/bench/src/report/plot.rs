@@ -1,6 +1,7 @@
 //! Plots as SVG text, to stand inside a page.
 //!
-//! Owns: the two kinds of plots. Invariants: every bar and point shows its spread, axes start at zero.
+//! Owns: the kinds of plots. Invariants: every bar and point shows its spread, and linear axes start
+//! at zero.
 //! Not here: which figures are plotted.
 
 use crate::sample::Spread;
@@ -32,7 +33,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 
 /// A group of bars for each category.
 pub(super) fn bars(y_label: &str, categories: &[String], series: &[Series]) -> String {
-    svg(|area| {
+    svg(SIZE, |area| {
         let mut chart = chart(&area, y_label, categories, series)?;
         let width = 0.8 / series.len() as f64;
         for (n, one) in series.iter().enumerate() {
@@ -47,13 +48,13 @@ pub(super) fn bars(y_label: &str, categories: &[String], series: &[Series]) -> S
             let middle = |category| left(category) + width * 0.475;
             chart.draw_series(whiskers(&one.values, middle))?;
         }
-        legend(&mut chart, series)
+        legend(&mut chart, series.len())
     })
 }
 
 /// A line over the categories for each series.
 pub(super) fn lines(y_label: &str, categories: &[String], series: &[Series]) -> String {
-    svg(|area| {
+    svg(SIZE, |area| {
         let mut chart = chart(&area, y_label, categories, series)?;
         for (n, one) in series.iter().enumerate() {
             let colour = COLOURS[n % COLOURS.len()];
@@ -64,7 +65,79 @@ pub(super) fn lines(y_label: &str, categories: &[String], series: &[Series]) -> 
             chart.draw_series(points.map(|point| Circle::new(point, 3, colour.filled())))?;
             chart.draw_series(whiskers(&one.values, |category| category as f64))?;
         }
-        legend(&mut chart, series)
+        legend(&mut chart, series.len())
+    })
+}
+
+/// How values lie on an axis.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scale {
+    Linear,
+    /// Values above 0.
+    Logarithmic,
+}
+
+impl Scale {
+    fn place(self, value: f64) -> f64 {
+        if self == Self::Linear { value } else { value.log10() }
+    }
+
+    fn label(self, place: f64) -> String {
+        let value = if self == Self::Linear { place } else { 10f64.powf(place) };
+        // As many digits as tell neighbours apart; no `1.0000000001`.
+        format!("{}", (value * 1e4).round() / 1e4)
+    }
+
+    /// From where to where an axis goes that has all these places, and how many labels it takes.
+    fn range(self, places: impl Iterator<Item = f64> + Clone) -> (f64, f64, usize) {
+        let (low, high) =
+            (places.clone().fold(f64::MAX, f64::min), places.fold(f64::MIN, f64::max));
+        match self {
+            _ if low > high => (0.0, 1.0, 2),
+            Self::Linear => (0.0, high.max(1e-9) * 1.05, 6),
+            Self::Logarithmic => {
+                let (low, high) = (low.floor(), high.ceil().max(low.floor() + 1.0));
+                (low, high, (high - low) as usize + 1)
+            }
+        }
+    }
+}
+
+/// What a plot of curves has on its axes.
+pub(super) struct Axes {
+    pub(super) size: (u32, u32),
+    pub(super) x: (&'static str, Scale),
+    pub(super) y: (&'static str, Scale),
+}
+
+/// A name in the legend, and points from left to right.
+pub(super) struct Curve {
+    pub(super) name: &'static str,
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// Curves over numbers.
+pub(super) fn curves(axes: &Axes, curves: &[Curve]) -> String {
+    let Axes { size, x: (x_name, x), y: (y_name, y) } = *axes;
+    let all = || curves.iter().flat_map(|curve| &curve.points);
+    let (left, right, x_labels) = x.range(all().map(|point| x.place(point.0)));
+    let (bottom, top, y_labels) = y.range(all().map(|point| y.place(point.1)));
+    svg(size, |area| {
+        let mut builder = ChartBuilder::on(&area);
+        builder.margin(8).x_label_area_size(40).y_label_area_size(64);
+        let mut chart = builder.build_cartesian_2d(left..right, bottom..top)?;
+        let mut mesh = chart.configure_mesh();
+        let (x_text, y_text) = (|at: &f64| x.label(*at), |at: &f64| y.label(*at));
+        mesh.light_line_style(WHITE).x_labels(x_labels).x_label_formatter(&x_text);
+        mesh.y_labels(y_labels).y_label_formatter(&y_text).x_desc(x_name).y_desc(y_name).draw()?;
+        for (n, curve) in curves.iter().enumerate() {
+            let colour = COLOURS[n % COLOURS.len()];
+            let points = curve.points.iter().map(|point| (x.place(point.0), y.place(point.1)));
+            let line = PathElement::new(points.collect::<Vec<_>>(), colour.stroke_width(2));
+            let line = chart.draw_series(std::iter::once(line))?;
+            line.label(curve.name).legend(move |at| key(at, colour));
+        }
+        legend(&mut chart, curves.len())
     })
 }
 
@@ -83,9 +156,9 @@ fn key((x, y): (i32, i32), colour: RGBColor) -> Rectangle<(i32, i32)> {
     Rectangle::new([(x, y - 5), (x + 10, y + 5)], colour.filled())
 }
 
-fn svg(draw: impl FnOnce(DrawingArea<SVGBackend<'_>, Shift>) -> Drawn) -> String {
+fn svg(size: (u32, u32), draw: impl FnOnce(DrawingArea<SVGBackend<'_>, Shift>) -> Drawn) -> String {
     let mut text = String::new();
-    draw(SVGBackend::with_string(&mut text, SIZE).into_drawing_area())
+    draw(SVGBackend::with_string(&mut text, size).into_drawing_area())
         .expect("drawing into a string does not fail");
     text
 }
@@ -127,8 +200,8 @@ fn shortened(name: &str) -> String {
     }
 }
 
-fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>, series: &[Series]) -> Drawn {
-    if series.len() < 2 {
+fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>, names: usize) -> Drawn {
+    if names < 2 {
         return Ok(());
     }
     let mut labels = chart.configure_series_labels();
@@ -144,6 +217,18 @@ mod tests {
     fn long_names_are_shortened() {
         assert_eq!(shortened("cluster_locks"), "cluster_locks");
         assert_eq!(shortened("swap_cache_trunk"), "swap_cache_tr…");
+    }
+
+    #[test]
+    fn curves_have_their_names_and_the_ends_of_their_axes() {
+        let axes = Axes { size: SIZE, x: ("µs", Scale::Logarithmic), y: ("pages", Scale::Linear) };
+        let points = vec![(0.02, 1.0), (300.0, 2.0)];
+        let one = |name| Curve { name, points: points.clone() };
+        let svg = curves(&axes, &[one("kernel"), one("run")]);
+        for word in ["kernel", "run", "µs", "pages", "\n0.01\n", "\n1000\n"] {
+            assert!(svg.contains(word), "{word} in {svg}");
+        }
+        assert!(curves(&axes, &[]).starts_with("<svg"), "nothing is no failure");
     }
 
     #[test]

@@ -172,13 +172,7 @@ impl Stamp {
     }
 }
 
-fn differs(
-    words: &[AtomicU64],
-    expected: &Expected,
-    page: u64,
-    version: u32,
-    n: usize,
-) -> String {
+fn differs(words: &[AtomicU64], expected: &Expected, page: u64, version: u32, n: usize) -> String {
     let (read, right) = (words[n].load(Relaxed), expected.word(n));
     format!("word {n} of page {page} at version {version} is {read:#x}, not {right:#x}")
 }

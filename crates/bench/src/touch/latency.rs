@@ -115,8 +115,7 @@ mod tests {
         let hits = std::iter::repeat_n(80, 1000);
         let faults = Faults::of(&of(hits.chain((1..=1000).map(|n| n * 2000))));
         assert_eq!(faults.count, 1000);
-        let expected =
-            [(faults.p50_us, 1000.0), (faults.p99_us, 1980.0), (faults.p999_us, 1998.0)];
+        let expected = [(faults.p50_us, 1000.0), (faults.p99_us, 1980.0), (faults.p999_us, 1998.0)];
         for (found, exact) in expected {
             assert!((found / exact - 1.0).abs() < 1.0 / 64.0, "{found}, not {exact}");
         }

@@ -60,7 +60,8 @@ pub(super) fn run(touchers: Vec<Toucher<'_>>, time: Duration) -> Result<Found, B
     std::thread::scope(|s| {
         let resident = s.spawn(|| resident_until(&done));
         let filled = &filled;
-        let threads = touchers.into_iter().map(|toucher| s.spawn(move || toucher.run(filled, time)));
+        let threads =
+            touchers.into_iter().map(|toucher| s.spawn(move || toucher.run(filled, time)));
         let threads: Vec<_> = threads.collect();
         filled.wait();
         std::thread::sleep(warm_up(time));
@@ -185,8 +186,7 @@ mod tests {
         let mut bytes = vec![0u8; (PAGES + 1) * PAGE_SIZE];
         let memory = Memory::new(&mut bytes);
         let workload = Workload::named(workload, &HABITS, PAGES).unwrap();
-        let mut toucher =
-            Toucher { memory, workload, first: 0, versions: vec![0; PAGES], seed: 1 };
+        let mut toucher = Toucher { memory, workload, first: 0, versions: vec![0; PAGES], seed: 1 };
         toucher.fill();
         memory.with(PAGES / 2, |words| words[WORDS / 2].fetch_xor(1, Relaxed));
         let mut walk = Walk::new(workload.pattern, PAGES, 1);

@@ -189,7 +189,11 @@ mod tests {
         let table = [
             ("unifrom", HABITS, "no workload is called `unifrom`; there are uniform, normal"),
             ("uniform", Habits { ratio: 101, ..HABITS }, "bad --ratio 101: it must be 0 to 100"),
-            ("uniform", Habits { offset: Some(0), ..HABITS }, "bad --offset 0: it must be 1 to 511"),
+            (
+                "uniform",
+                Habits { offset: Some(0), ..HABITS },
+                "bad --offset 0: it must be 1 to 511",
+            ),
             ("linear", shape(0.5), "bad --shape 0: it must be 1 to"),
             ("zipf", shape(1.0), "bad --shape 1: it must be 0 to 0.999"),
             ("pareto", shape(f64::NAN), "bad --shape NaN: it must be"),

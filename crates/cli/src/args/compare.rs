@@ -163,7 +163,9 @@ impl HabitArgs {
 fn named<T: Copy>(what: &str, name: &str, all: &[(&'static str, T)]) -> Result<T, String> {
     let found = all.iter().find(|(known, _)| *known == name);
     let names = || all.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
-    found.map(|(_, one)| *one).ok_or_else(|| format!("no {what} is called `{name}`; there are {}", names()))
+    found
+        .map(|(_, one)| *one)
+        .ok_or_else(|| format!("no {what} is called `{name}`; there are {}", names()))
 }
 
 fn workloads_help() -> String {

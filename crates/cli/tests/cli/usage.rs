@@ -33,7 +33,7 @@ fn mistakes_are_told_in_one_line() {
         (&["mkswap", "--label", "seventeen-byte-lb", "/x"], &["17 bytes", "at most 16"]),
         (&["doctor", "everything"], &["everything"]),
         (&["doctor", "--directory", "/nowhere"], &["/nowhere is no directory", "--directory"]),
-        (&["bench"], &["subcommand", "ablate, slots, memory, locks"]),
+        (&["bench"], &["subcommand", "ablate, slots, memory, locks, compare, touch"]),
         (&["bench", "ablate", "--threads", "0"], &["--threads 0", "1 to 256"]),
         (&["bench", "ablate", "--seconds", "nan"], &["--seconds NaN", "0.05 to 3600"]),
         (&["bench", "ablate", "--rounds", "0"], &["--rounds 0", "1 to 1000"]),
@@ -41,6 +41,24 @@ fn mistakes_are_told_in_one_line() {
         (&["bench", "ablate", "--html", "/nowhere/x"], &["/nowhere/x", "name another file"]),
         (&["bench", "slots", "--threads", "2,99"], &["--threads 99", "1 to 64"]),
         (&["bench", "slots", "--threads", "two"], &["--threads", "two"]),
+        (
+            &["bench", "compare", "--ways", "swim"],
+            &["no way is called `swim`", "kernel, run, region"],
+        ),
+        (&["bench", "compare", "--devices", "floppy"], &["`floppy`", "zram, ramdisk, file"]),
+        (&["bench", "compare", "--content", "soup"], &["`soup`", "zero, compressible"]),
+        (&["bench", "compare", "--workloads", "unifrom"], &["`unifrom`", "uniform, normal"]),
+        (&["bench", "compare", "--rounds", "0"], &["--rounds 0", "1 to 1000"]),
+        (&["bench", "compare", "--set", "32M"], &["--set 32 MiB", "64 MiB to"]),
+        (&["bench", "compare", "--memory", "1M"], &["--memory 1 MiB", "4 MiB to"]),
+        (&["bench", "touch", "uniform", "--ratio", "101"], &["--ratio 101", "0 to 100"]),
+        (&["bench", "touch", "uniform", "--offset", "512"], &["--offset 512", "1 to 511"]),
+        (&["bench", "touch", "zipf", "--shape", "1"], &["--shape 1", "0 to 0.999"]),
+        (&["bench", "touch", "uniform", "--memory", "8M"], &["--swap <SPEC>"]),
+        (
+            &["bench", "touch", "read", "--cgroup", "/nowhere"],
+            &["/nowhere/cgroup.procs", "name one"],
+        ),
     ];
     for (args, words) in table {
         assert_fails(installation.overspill().args(*args), 125, words);
@@ -50,13 +68,15 @@ fn mistakes_are_told_in_one_line() {
 #[test]
 fn help_and_version_are_no_failures() {
     let installation = Installation::bare();
-    let table: [(&[&str], &str); 7] = [
+    let table: [(&[&str], &str); 9] = [
         (&["--help"], "run "),
         (&["run", "--help"], "sort -S 4G"),
         (&["run", "-h"], "--memory <M>"),
         (&["doctor", "--help"], "--directory <DIR>"),
         (&["mkswap", "--help"], "--check"),
         (&["bench", "ablate", "--help"], "--mechanism <NAME>"),
+        (&["bench", "compare", "--help"], "--workloads <NAME,...>"),
+        (&["bench", "touch", "--help"], "incompressible  as uniform"),
         (&["--version"], concat!("overspill ", env!("CARGO_PKG_VERSION"))),
     ];
     for (args, words) in table {

@@ -10,6 +10,7 @@
 
 mod bench;
 mod children;
+mod compare;
 mod compile;
 mod direct_io;
 mod faults;

@@ -1,0 +1,153 @@
+//! `overspill bench compare`, small: every way, what it leaves behind, and what stops it.
+//!
+//! The kernel's side takes root, a memory control group and leave to swap. What is not permitted is
+//! skipped, with the reason that the comparison gives.
+
+use crate::bench::{Bench, overspill};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// What the kernel's side makes outside of its own directory.
+const GROUP: &str = "/sys/fs/cgroup/memory/overspill-compare";
+const STATE: &str = "/run/overspill-compare";
+
+/// Eight times the limit, in as little time as gives figures.
+const SMALL: [&str; 8] = ["--memory", "8M", "--set", "32M", "--seconds", "0.2", "--rounds", "1"];
+
+fn command(bench: &Bench, words: &[&str]) -> Command {
+    let mut command = Command::new(overspill());
+    command.args(["bench", "compare", "--json"]).arg(bench.path("report.json"));
+    command.arg("--html").arg(bench.path("report.html")).args(SMALL).args(words);
+    command.env("TMPDIR", bench.path("."));
+    command
+}
+
+/// Compares; returns what was printed, the JSON and the page.
+fn compare(bench: &Bench, words: &[&str]) -> (String, Value, String) {
+    let output = command(bench, words).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let json = std::fs::read(bench.path("report.json")).unwrap();
+    let html = std::fs::read_to_string(bench.path("report.html")).unwrap();
+    (text(&output), serde_json::from_slice(&json).unwrap(), html)
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The cells of all rows, which must have figures.
+fn assert_cells(json: &Value, rows: usize, ways: &[&str]) {
+    let found = json["rows"].as_array().unwrap();
+    assert_eq!(found.len(), rows);
+    for row in found {
+        let cells = row["cells"].as_array().unwrap();
+        let names: Vec<&str> = cells.iter().map(|cell| cell["way"].as_str().unwrap()).collect();
+        assert_eq!(names, ways);
+        for cell in cells {
+            let median = |name: &str| cell[name]["median"].as_f64().unwrap();
+            assert!(median("rate") > 0.0 && median("p99_us") > 0.0, "{cell}");
+            // Of 32 MiB at most 8 are in memory; what else a process has is 24 MiB at most.
+            assert!((4.0..32.0).contains(&median("peak_mib")), "{cell}");
+        }
+    }
+}
+
+/// Why the kernel's side cannot be tried, if anything is known before it is.
+fn obstacle() -> Option<String> {
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    match Path::new(STATE).exists() {
+        _ if swaps.lines().count() > 1 => Some(format!("other swap is on: {swaps}")),
+        true => Some(format!("{STATE} is there: another comparison")),
+        false => None,
+    }
+}
+
+fn assert_nothing_left() {
+    assert!(!Path::new(STATE).exists() && !Path::new(GROUP).exists());
+    assert_eq!(std::fs::read_to_string("/proc/swaps").unwrap().lines().count(), 1);
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    assert!(!mounts.contains(STATE), "{mounts}");
+}
+
+#[test]
+fn overspills_ways_are_compared_everywhere() {
+    let Some(bench) = Bench::with(&[]) else { return };
+    let words = ["--devices", "ramdisk,file", "--workloads", "uniform,modify", "--jobs", "2"];
+    let (text, json, html) = compare(&bench, &[&words[..], &["--ways", "run,region"]].concat());
+    assert_cells(&json, 4, &["run", "region"]);
+    for word in ["pages touched per second", "p99.9", "loop on tmpfs / ram:", "swap file / file:"] {
+        assert!(text.contains(word) && html.contains(word), "{word} in {text}");
+    }
+    assert_eq!(html.matches("<svg").count(), 4 * 3, "three for each row");
+    assert!(!html.contains("src=") && !html.contains("href="), "it opens without a network");
+}
+
+#[test]
+fn kernel_swap_is_made_measured_and_removed() {
+    let Some(bench) = Bench::with(&["losetup", "swapon"]) else { return };
+    if let Some(reason) = obstacle() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let words = ["--workloads", "uniform", "--jobs", "1", "--ways", "kernel,run", "--costs"];
+    for device in ["zram", "ramdisk", "file"] {
+        let (text, json, _) = compare(&bench, &[&words[..], &["--devices", device]].concat());
+        assert_nothing_left();
+        let skipped = text.lines().find(|line| line.starts_with("skipped: kernel"));
+        let Some(line) = skipped else {
+            assert_cells(&json, 1, &["kernel", "run"]);
+            assert!(json["rows"][0]["cells"][1]["ratio"]["median"].as_f64().unwrap() > 0.0);
+            assert!(text.contains('×'), "{text}");
+            continue;
+        };
+        println!("{line}");
+        assert_cells(&json, 1, &["run"]);
+    }
+}
+
+#[test]
+fn an_interrupted_comparison_removes_what_it_made() {
+    let Some(bench) = Bench::with(&["swapon"]) else { return };
+    if let Some(reason) = obstacle() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let words = ["--ways", "kernel", "--devices", "file", "--seconds", "60"];
+    let child = command(&bench, &words).stderr(Stdio::piped()).stdout(Stdio::null()).spawn();
+    let child = child.unwrap();
+    if !swap_comes_on(&child) {
+        let output = child.wait_with_output().unwrap();
+        println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    // SAFETY: kill touches no memory; the child has not been reaped.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{errors}");
+    assert!(errors.trim_end().ends_with("everything made for the comparison was removed"));
+    assert_nothing_left();
+    let left: Vec<_> = std::fs::read_dir(bench.path(".")).unwrap().flatten().collect();
+    assert!(left.iter().all(|entry| !entry.path().ends_with(".swap")), "{left:?}");
+}
+
+/// Waits until the kernel's swap is on and in use; false if that does not come about.
+fn swap_comes_on(child: &Child) -> bool {
+    let start = Instant::now();
+    let uses_swap = || {
+        let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+        let used = |line: &str| line.split_whitespace().nth(3).is_some_and(|used| used != "0");
+        swaps.lines().skip(1).any(used)
+    };
+    let stat = format!("/proc/{}/stat", child.id());
+    let has_ended = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
+    while start.elapsed() < Duration::from_secs(60) && !has_ended() {
+        if uses_swap() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
