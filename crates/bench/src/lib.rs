@@ -28,7 +28,7 @@ mod touch;
 mod workload;
 
 pub use ablate::{AblateOptions, AblateReport, Experiment, SideReport, ablate, mechanism_names};
-pub use compare::{Cell, CompareOptions, CompareReport, Costs, Device, Row, Way, compare};
+pub use compare::{Cell, CompareOptions, CompareReport, Costs, Device, Row, Tail, Way, compare};
 pub use environment::Environment;
 pub use error::BenchError;
 pub use footprint::{Footprint, FootprintReport, footprint};

@@ -27,7 +27,8 @@ pub(super) struct Group {
     pub(super) path: PathBuf,
     /// 1 or 2.
     pub(super) version: u8,
-    _removal: Step,
+    /// In the order in which they are to be dropped.
+    _removal: Vec<Step>,
 }
 
 /// Where groups are, and the file that limits them.
@@ -42,27 +43,40 @@ impl Group {
     pub(super) fn new(undo: &Undo, memory: Bytes) -> Result<Self, Skipped> {
         let found = HIERARCHIES.iter().find(|(version, root, _)| has_memory(*version, root));
         let (version, root, limit) = found.ok_or("no control group has a memory controller")?;
-        if *version == 2 {
-            write(&Path::new(root).join("cgroup.subtree_control"), "+memory")?;
-        }
-        let path = Path::new(root).join("overspill-compare");
+        let root = Path::new(root);
+        let mut removal = if *version == 2 { pass_memory_on(root, undo)? } else { Vec::new() };
+        let path = root.join("overspill-compare");
         fs::create_dir(&path)
             .map_err(|error| format!("cannot make {}: {error}", path.display()))?;
         // A group whose last process has just ended may be busy for a moment.
         let line =
             format!("for n in 1 2 3 4 5; do rmdir {} && break; sleep 0.2; done", path.display());
-        let removal = undo.push(line);
+        removal.insert(0, undo.push(line));
         write(&path.join(limit), &memory.0.to_string())?;
         Ok(Self { path, version: *version, _removal: removal })
     }
 }
 
+/// Gives groups below `root` a memory controller, if they have none.
+fn pass_memory_on(root: &Path, undo: &Undo) -> Result<Vec<Step>, Skipped> {
+    let control = root.join("cgroup.subtree_control");
+    if names_memory(&control) {
+        return Ok(Vec::new());
+    }
+    write(&control, "+memory")?;
+    Ok(vec![undo.push(format!("echo -memory >{}", control.display()))])
+}
+
+fn names_memory(controllers: &Path) -> bool {
+    let names = fs::read_to_string(controllers).unwrap_or_default();
+    names.split_whitespace().any(|name| name == "memory")
+}
+
 fn has_memory(version: u8, root: &str) -> bool {
     let root = Path::new(root);
-    let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
     match version {
         1 => root.join("memory.limit_in_bytes").exists(),
-        _ => controllers.split_whitespace().any(|name| name == "memory"),
+        _ => names_memory(&root.join("cgroup.controllers")),
     }
 }
 

@@ -13,7 +13,7 @@ mod sample;
 mod undo;
 mod ways;
 
-pub use sample::{Cell, Costs};
+pub use sample::{Cell, Costs, Tail};
 pub use ways::{Device, Way};
 
 use crate::environment::Environment;

@@ -9,7 +9,7 @@ use super::counters::Counters;
 use super::ways::{Run, Way};
 use crate::error::BenchError;
 use crate::sample::Spread;
-use crate::touch::{Buckets, Faults, Latency, TouchReport};
+use crate::touch::{Buckets, FAULT_NS, Latency, Percentiles, TouchReport};
 use serde::Serialize;
 use serde_json::{Deserializer, Value};
 use std::path::Path;
@@ -27,18 +27,10 @@ pub struct Cell {
     pub ratio: Option<Spread>,
     /// Touches that found their page missing, in per cent.
     pub missing_percent: Spread,
-    /// Half of these took no longer, in µs.
-    pub p50_us: Spread,
-    /// 99 of 100 took no longer.
-    pub p99_us: Spread,
-    /// 999 of 1000 took no longer.
-    pub p999_us: Spread,
-    /// The longest.
-    pub max_us: Spread,
-    /// `p99_us` in units of the kernel's in the same round.
-    pub p99_ratio: Option<Spread>,
-    /// `p999_us` in units of the kernel's in the same round.
-    pub p999_ratio: Option<Spread>,
+    /// How long those took.
+    pub missing: Tail,
+    /// How long all took.
+    pub all: Tail,
     /// CPU time of the process for a touch, in µs.
     pub cpu_us: Spread,
     /// The most that was resident, in MiB.
@@ -57,6 +49,23 @@ pub struct Cell {
     pub resident_over_time: Vec<(f64, f64)>,
 }
 
+/// How long touches took, in µs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Tail {
+    /// Half of them took no longer.
+    pub p50_us: Spread,
+    /// 99 of 100 took no longer.
+    pub p99_us: Spread,
+    /// 999 of 1000 took no longer.
+    pub p999_us: Spread,
+    /// The longest.
+    pub max_us: Spread,
+    /// `p99_us` in units of the kernel's in the same round.
+    pub p99_ratio: Option<Spread>,
+    /// `p999_us` in units of the kernel's in the same round.
+    pub p999_ratio: Option<Spread>,
+}
+
 /// What a way costs beside time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Costs {
@@ -70,7 +79,8 @@ pub struct Costs {
 #[derive(Clone)]
 pub(super) struct Sample {
     report: TouchReport,
-    faults: Faults,
+    missing: Percentiles,
+    all: Percentiles,
     pages_swapped: u64,
     interrupts: u64,
 }
@@ -119,8 +129,14 @@ impl Sample {
         let mut latency = Latency::default();
         latency.add_all(&report.reads);
         latency.add_all(&report.writes);
-        let faults = Faults::of(&latency.buckets());
-        let sample = Self { report, faults, pages_swapped, interrupts: counted.interrupts };
+        let buckets = latency.buckets();
+        let sample = Self {
+            report,
+            missing: Percentiles::of(&buckets, FAULT_NS),
+            all: Percentiles::of(&buckets, 0),
+            pages_swapped,
+            interrupts: counted.interrupts,
+        };
         Ok((sample, printed.errors))
     }
 
@@ -196,12 +212,6 @@ impl Cell {
     /// Sums up rounds, at least one; `kernel` has as many, if it took part.
     pub(super) fn new(way: Way, rounds: &[Sample], kernel: Option<&[Sample]>) -> Self {
         let spread = |figure: &dyn Fn(&Sample) -> f64| Spread::of(rounds.iter().map(figure));
-        let ratio = |figure: &dyn Fn(&Sample) -> f64| {
-            let pairs = kernel?.iter().zip(rounds);
-            let ratios: Vec<f64> =
-                pairs.map(|(kernel, one)| figure(one) / figure(kernel)).collect();
-            ratios.iter().all(|ratio| ratio.is_finite()).then(|| Spread::of(ratios.into_iter()))
-        };
         let merged = |part: fn(&TouchReport) -> &Buckets| {
             let mut all = Latency::default();
             rounds.iter().for_each(|sample| all.add_all(part(&sample.report)));
@@ -211,14 +221,10 @@ impl Cell {
         Self {
             way,
             rate: spread(&Sample::rate),
-            ratio: ratio(&Sample::rate),
-            missing_percent: spread(&|s| 100.0 * s.faults.count as f64 / s.report.touches as f64),
-            p50_us: spread(&|s| s.faults.p50_us),
-            p99_us: spread(&|s| s.faults.p99_us),
-            p999_us: spread(&|s| s.faults.p999_us),
-            max_us: spread(&|s| s.faults.max_us),
-            p99_ratio: ratio(&|s| s.faults.p99_us),
-            p999_ratio: ratio(&|s| s.faults.p999_us),
+            ratio: ratio(rounds, kernel, &Sample::rate),
+            missing_percent: spread(&|s| 100.0 * s.missing.count as f64 / s.report.touches as f64),
+            missing: Tail::new(rounds, kernel, &|sample| sample.missing),
+            all: Tail::new(rounds, kernel, &|sample| sample.all),
             cpu_us: spread(&|s| 1e6 * s.report.cpu_seconds / s.report.touches as f64),
             peak_mib: spread(&|s| mib(s.report.peak_resident_bytes)),
             interrupts_per_page: spread(&|s| s.per_page(s.interrupts as f64)),
@@ -229,6 +235,37 @@ impl Cell {
             resident_over_time: shown.resident.iter().map(|&(at, n)| (at, mib(n))).collect(),
         }
     }
+}
+
+impl Tail {
+    fn new(
+        rounds: &[Sample],
+        kernel: Option<&[Sample]>,
+        of: &dyn Fn(&Sample) -> Percentiles,
+    ) -> Self {
+        let spread = |us: fn(Percentiles) -> f64| Spread::of(rounds.iter().map(|s| us(of(s))));
+        let ratio = |us: fn(Percentiles) -> f64| ratio(rounds, kernel, &|s| us(of(s)));
+        Self {
+            p50_us: spread(|tail| tail.p50_us),
+            p99_us: spread(|tail| tail.p99_us),
+            p999_us: spread(|tail| tail.p999_us),
+            max_us: spread(|tail| tail.max_us),
+            p99_ratio: ratio(|tail| tail.p99_us),
+            p999_ratio: ratio(|tail| tail.p999_us),
+        }
+    }
+}
+
+/// A figure in units of the kernel's, round by round; none if the kernel did not take part, or has
+/// no such figure.
+fn ratio(
+    rounds: &[Sample],
+    kernel: Option<&[Sample]>,
+    figure: &dyn Fn(&Sample) -> f64,
+) -> Option<Spread> {
+    let pairs = kernel?.iter().zip(rounds);
+    let ratios: Vec<f64> = pairs.map(|(kernel, one)| figure(one) / figure(kernel)).collect();
+    ratios.iter().all(|ratio| ratio.is_finite()).then(|| Spread::of(ratios.into_iter()))
 }
 
 /// Touches in tenths of a second, without a last one that is shorter.
@@ -257,8 +294,9 @@ mod tests {
             rate: vec![10, 20],
             resident: vec![(0.0, 1 << 20)],
         };
-        let faults = Faults { count: 2, p99_us, ..Faults::default() };
-        Sample { report, faults, pages_swapped: 100, interrupts: 50 }
+        let missing = Percentiles { count: 2, p99_us, ..Percentiles::default() };
+        let all = Percentiles::default();
+        Sample { report, missing, all, pages_swapped: 100, interrupts: 50 }
     }
 
     #[test]
@@ -268,8 +306,8 @@ mod tests {
         let cell = Cell::new(Way::Run, &ours, Some(&kernel));
         // 3, 1 and 0.5, though both medians are 200.
         assert_eq!(cell.ratio, Some(Spread { median: 1.0, min: 0.5, max: 3.0 }));
-        assert_eq!(cell.p99_ratio.unwrap().max, 2.0);
-        assert_eq!(cell.p999_ratio, None, "0 by 0 is no figure");
+        assert_eq!(cell.missing.p99_ratio.unwrap().max, 2.0);
+        assert_eq!(cell.missing.p999_ratio, None, "0 by 0 is no figure");
         assert_eq!((cell.rate.median, cell.interrupts_per_page.median), (100.0, 0.5));
         assert_eq!(cell.reads, [(64, 3), (4096, 6)]);
         assert_eq!(Cell::new(Way::Run, &ours, None).ratio, None);

@@ -13,90 +13,86 @@ use overspill_base::Bytes;
 /// A table of one figure.
 pub(super) struct Figure {
     pub(super) title: &'static str,
-    cell: fn(&Cell) -> Option<String>,
-    /// In units of the kernel's, if that can be told.
-    ratio: fn(&Cell) -> Option<Spread>,
-    /// Whether more is better, if either is.
-    pub(super) more_is_better: bool,
+    value: Value,
 }
 
-pub(super) const FIGURES: [Figure; 9] = [
-    Figure {
-        title: "pages touched per second",
-        cell: |cell| Some(spread(&cell.rate)),
-        ratio: |cell| cell.ratio,
-        more_is_better: true,
-    },
-    Figure {
-        title: "p99 of a touch of a missing page, µs",
-        cell: |cell| Some(spread(&cell.p99_us)),
-        ratio: |cell| cell.p99_ratio,
-        more_is_better: false,
-    },
-    Figure {
-        title: "p99.9 of a touch of a missing page, µs",
-        cell: |cell| Some(spread(&cell.p999_us)),
-        ratio: |cell| cell.p999_ratio,
-        more_is_better: false,
-    },
-    Figure {
-        title: "median touch of a missing page, µs",
-        cell: |cell| Some(spread(&cell.p50_us)),
-        ratio: |_| None,
-        more_is_better: false,
-    },
-    Figure {
-        title: "touches of missing pages, %",
-        cell: |cell| Some(spread(&cell.missing_percent)),
-        ratio: |_| None,
-        more_is_better: false,
-    },
-    Figure {
-        title: "CPU time of the process for a touch, µs",
-        cell: |cell| Some(spread(&cell.cpu_us)),
-        ratio: |_| None,
-        more_is_better: false,
-    },
-    Figure {
-        title: "peak resident, MiB",
-        cell: |cell| Some(spread(&cell.peak_mib)),
-        ratio: |_| None,
-        more_is_better: false,
-    },
-    Figure {
-        title: "interrupts between CPUs for each swapped page",
-        cell: |cell| Some(spread(&cell.interrupts_per_page)),
-        ratio: |_| None,
-        more_is_better: false,
-    },
+/// What stands in a cell.
+enum Value {
+    /// A figure that is compared, and whether more of it is better.
+    Compared(fn(&Cell) -> (Spread, Option<Spread>), Better),
+    Plain(fn(&Cell) -> Spread),
+    /// What is known only if it was asked for.
+    Text(fn(&Cell) -> Option<String>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Better {
+    More,
+    Less,
+}
+
+const fn compared(
+    title: &'static str,
+    better: Better,
+    value: fn(&Cell) -> (Spread, Option<Spread>),
+) -> Figure {
+    Figure { title, value: Value::Compared(value, better) }
+}
+
+const fn plain(title: &'static str, value: fn(&Cell) -> Spread) -> Figure {
+    Figure { title, value: Value::Plain(value) }
+}
+
+pub(super) const FIGURES: [Figure; 11] = [
+    compared("pages touched per second", Better::More, |cell| (cell.rate, cell.ratio)),
+    compared("p99 of a touch, µs", Better::Less, |cell| (cell.all.p99_us, cell.all.p99_ratio)),
+    compared("p99.9 of a touch, µs", Better::Less, |cell| (cell.all.p999_us, cell.all.p999_ratio)),
+    compared("p99 of a touch of a missing page, µs", Better::Less, |cell| {
+        (cell.missing.p99_us, cell.missing.p99_ratio)
+    }),
+    compared("p99.9 of a touch of a missing page, µs", Better::Less, |cell| {
+        (cell.missing.p999_us, cell.missing.p999_ratio)
+    }),
+    plain("median touch of a missing page, µs", |cell| cell.missing.p50_us),
+    plain("touches of missing pages, %", |cell| cell.missing_percent),
+    plain("CPU time of the process for a touch, µs", |cell| cell.cpu_us),
+    plain("peak resident, MiB", |cell| cell.peak_mib),
+    plain("interrupts between CPUs for each swapped page", |cell| cell.interrupts_per_page),
     Figure {
         title: "system calls for each swapped page; idle CPU time, ms/s",
-        cell: |cell| {
+        value: Value::Text(|cell| {
             let costs = cell.costs?;
             let calls = costs.syscalls_per_page.map_or_else(|| "?".to_owned(), figure);
             Some(format!("{calls}; {}", figure(costs.idle_ms_per_s)))
-        },
-        ratio: |_| None,
-        more_is_better: false,
+        }),
     },
 ];
 
 impl Figure {
     /// True if there is anything to print.
     pub(super) fn is_known(&self, report: &CompareReport) -> bool {
-        report.rows.iter().flat_map(|row| &row.cells).any(|cell| (self.cell)(cell).is_some())
+        report.rows.iter().flat_map(|row| &row.cells).any(|cell| !self.text(cell).is_empty())
     }
 
-    /// The ratio to the kernel, if it is not the kernel's own.
-    pub(super) fn ratio(&self, cell: &Cell) -> Option<Spread> {
-        (self.ratio)(cell).filter(|_| cell.way != Way::Kernel)
+    /// How many times as good as the kernel's a cell is, if it is compared and not the kernel's own.
+    pub(super) fn times_better(&self, cell: &Cell) -> Option<f64> {
+        let Value::Compared(value, better) = self.value else { return None };
+        let ratio = value(cell).1.filter(|_| cell.way != Way::Kernel)?.median;
+        Some(if better == Better::More { ratio } else { 1.0 / ratio.max(1e-9) })
     }
 
     /// The figure of a cell in full.
     pub(super) fn text(&self, cell: &Cell) -> String {
-        let text = (self.cell)(cell).unwrap_or_default();
-        let ratio = self.ratio(cell).map(|ratio| format!("  ×{:.2}", ratio.median));
-        text + &ratio.unwrap_or_default()
+        match self.value {
+            Value::Text(text) => text(cell).unwrap_or_default(),
+            Value::Plain(value) => spread(&value(cell)),
+            Value::Compared(value, _) => {
+                let (value, ratio) = value(cell);
+                let ratio = ratio.filter(|_| cell.way != Way::Kernel);
+                let ratio = ratio.map(|ratio| format!("  ×{:.2}", ratio.median));
+                spread(&value) + &ratio.unwrap_or_default()
+            }
+        }
     }
 
     fn rows(&self, report: &CompareReport) -> Rows {

@@ -5,6 +5,7 @@
 //! Not here: which figures are plotted.
 
 use crate::sample::Spread;
+use SeriesLabelPosition::{LowerRight, UpperRight};
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -48,7 +49,7 @@ pub(super) fn bars(y_label: &str, categories: &[String], series: &[Series]) -> S
             let middle = |category| left(category) + width * 0.475;
             chart.draw_series(whiskers(&one.values, middle))?;
         }
-        legend(&mut chart, series.len())
+        legend(&mut chart, series.len(), UpperRight)
     })
 }
 
@@ -65,7 +66,7 @@ pub(super) fn lines(y_label: &str, categories: &[String], series: &[Series]) -> 
             chart.draw_series(points.map(|point| Circle::new(point, 3, colour.filled())))?;
             chart.draw_series(whiskers(&one.values, |category| category as f64))?;
         }
-        legend(&mut chart, series.len())
+        legend(&mut chart, series.len(), UpperRight)
     })
 }
 
@@ -124,7 +125,7 @@ pub(super) fn curves(axes: &Axes, curves: &[Curve]) -> String {
     let (bottom, top, y_labels) = y.range(all().map(|point| y.place(point.1)));
     svg(size, |area| {
         let mut builder = ChartBuilder::on(&area);
-        builder.margin(8).x_label_area_size(40).y_label_area_size(64);
+        builder.margin(8).margin_right(24).x_label_area_size(40).y_label_area_size(64);
         let mut chart = builder.build_cartesian_2d(left..right, bottom..top)?;
         let mut mesh = chart.configure_mesh();
         let (x_text, y_text) = (|at: &f64| x.label(*at), |at: &f64| y.label(*at));
@@ -137,7 +138,10 @@ pub(super) fn curves(axes: &Axes, curves: &[Curve]) -> String {
             let line = chart.draw_series(std::iter::once(line))?;
             line.label(curve.name).legend(move |at| key(at, colour));
         }
-        legend(&mut chart, curves.len())
+        // Curves that fall are high on the left, others run along the top.
+        let falls = y == Scale::Logarithmic;
+        let place = if falls { UpperRight } else { LowerRight };
+        legend(&mut chart, curves.len(), place)
     })
 }
 
@@ -200,12 +204,16 @@ fn shortened(name: &str) -> String {
     }
 }
 
-fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>, names: usize) -> Drawn {
+fn legend<'a, 'b: 'a>(
+    chart: &mut Chart<'a, 'b>,
+    names: usize,
+    place: SeriesLabelPosition,
+) -> Drawn {
     if names < 2 {
         return Ok(());
     }
     let mut labels = chart.configure_series_labels();
-    labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.8)).draw()?;
+    labels.position(place).background_style(WHITE.mix(0.8)).draw()?;
     Ok(())
 }
 

@@ -4,7 +4,6 @@
 //! Invariants: a value is kept to within 1/64; a minute and more is a minute.
 
 use histogram::Histogram;
-use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
 /// 64 buckets between powers of two.
@@ -47,9 +46,9 @@ impl Latency {
     }
 }
 
-/// What is asked of the touches that found their page missing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Faults {
+/// What is asked of touches.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Percentiles {
     pub(crate) count: u64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -57,15 +56,15 @@ pub(crate) struct Faults {
     pub(crate) max_us: f64,
 }
 
-impl Faults {
-    /// Of latencies in order.
-    pub(crate) fn of(buckets: &Buckets) -> Self {
-        let missing = || buckets.iter().filter(|(ns, _)| *ns >= FAULT_NS);
-        let count: u64 = missing().map(|(_, count)| count).sum();
+impl Percentiles {
+    /// Of those that took at least `from_ns`; buckets are in order.
+    pub(crate) fn of(buckets: &Buckets, from_ns: u64) -> Self {
+        let meant = || buckets.iter().filter(|(ns, _)| *ns >= from_ns);
+        let count: u64 = meant().map(|(_, count)| count).sum();
         let at = |quantile: f64| {
             let rank = (count as f64 * quantile).ceil() as u64;
             let mut seen = 0;
-            let found = missing().find(|(_, count)| {
+            let found = meant().find(|(_, count)| {
                 seen += count;
                 seen >= rank
             });
@@ -110,17 +109,20 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_those_of_faults_alone() {
+    fn percentiles_are_those_of_all_or_of_faults_alone() {
         // A thousand hits, and faults of 2, 4, 6 ... 2000 µs.
         let hits = std::iter::repeat_n(80, 1000);
-        let faults = Faults::of(&of(hits.chain((1..=1000).map(|n| n * 2000))));
+        let buckets = of(hits.chain((1..=1000).map(|n| n * 2000)));
+        let all = Percentiles::of(&buckets, 0);
+        assert_eq!((all.count, all.p50_us), (2000, 0.08));
+        let faults = Percentiles::of(&buckets, FAULT_NS);
         assert_eq!(faults.count, 1000);
         let expected = [(faults.p50_us, 1000.0), (faults.p99_us, 1980.0), (faults.p999_us, 1998.0)];
         for (found, exact) in expected {
             assert!((found / exact - 1.0).abs() < 1.0 / 64.0, "{found}, not {exact}");
         }
         assert!(faults.p999_us <= faults.max_us);
-        assert_eq!(Faults::of(&of([])), Faults::default());
+        assert_eq!(Percentiles::of(&of([]), 0), Percentiles::default());
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod toucher;
 mod workloads;
 
 pub use content::Content;
-pub(crate) use latency::{Buckets, Faults, Latency, pmbench_text};
+pub(crate) use latency::{Buckets, FAULT_NS, Latency, Percentiles, pmbench_text};
 pub use workloads::workload_names;
 
 use crate::environment::cpu_time;

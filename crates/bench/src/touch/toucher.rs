@@ -176,6 +176,7 @@ impl Track {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::touch::Habits;
     use crate::touch::tests::HABITS;
     use overspill_base::PAGE_SIZE;
 
@@ -185,7 +186,9 @@ mod tests {
     fn touch_damaged(workload: &str) -> Option<String> {
         let mut bytes = vec![0u8; (PAGES + 1) * PAGE_SIZE];
         let memory = Memory::new(&mut bytes);
-        let workload = Workload::named(workload, &HABITS, PAGES).unwrap();
+        // A write would repair the word if it came to it first.
+        let habits = Habits { ratio: 100, ..HABITS };
+        let workload = Workload::named(workload, &habits, PAGES).unwrap();
         let mut toucher = Toucher { memory, workload, first: 0, versions: vec![0; PAGES], seed: 1 };
         toucher.fill();
         memory.with(PAGES / 2, |words| words[WORDS / 2].fetch_xor(1, Relaxed));

@@ -79,12 +79,9 @@ pub(crate) struct CompareArgs {
 /// It does not know who pages its memory, unless --memory and --swap make it a region of the
 /// library. Prints its report as JSON.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = workloads_help(),
-    after_help = "Example:\n  overspill run --memory 64M -- overspill bench touch uniform --histogram"
-)]
+#[command(after_help = touch_help())]
 pub(crate) struct TouchArgs {
-    /// What to do; --help lists the workloads
+    /// What to do, of the list below
     pub(crate) workload: String,
 
     /// Threads, each with a part of the memory
@@ -168,7 +165,9 @@ fn named<T: Copy>(what: &str, name: &str, all: &[(&'static str, T)]) -> Result<T
         .ok_or_else(|| format!("no {what} is called `{name}`; there are {}", names()))
 }
 
-fn workloads_help() -> String {
+fn touch_help() -> String {
     let lines = workload_names().into_iter().map(|(name, about)| format!("  {name:<15} {about}\n"));
-    format!("Workloads:\n{}", lines.collect::<String>())
+    let lines: String = lines.collect();
+    let example = "overspill run --memory 64M -- overspill bench touch uniform --histogram";
+    format!("Workloads:\n{lines}\nExample:\n  {example}")
 }

@@ -55,12 +55,9 @@ fn figure_table(figure: &Figure, report: &CompareReport) -> Markup {
 
 /// How a cell is coloured: by its ratio to the kernel.
 fn class(figure: &Figure, cell: &Cell) -> &'static str {
-    let Some(ratio) = figure.ratio(cell) else { return "" };
-    let times_better =
-        if figure.more_is_better { ratio.median } else { 1.0 / ratio.median.max(1e-9) };
-    match times_better {
-        x if x >= 1.05 => "better",
-        x if x <= 0.95 => "worse",
+    match figure.times_better(cell) {
+        Some(times) if times >= 1.05 => "better",
+        Some(times) if times <= 0.95 => "worse",
         _ => "",
     }
 }
