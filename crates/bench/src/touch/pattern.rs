@@ -112,7 +112,7 @@ impl Walk {
     fn hot_scan(&mut self) -> usize {
         let hot = self.pages / EIGHTH;
         self.at += 1;
-        if self.at % EIGHTH != 0 {
+        if !self.at.is_multiple_of(EIGHTH) {
             return self.any(hot);
         }
         hot + (self.at / EIGHTH - 1) % (self.pages - hot)
