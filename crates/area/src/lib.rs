@@ -32,4 +32,4 @@ pub use set::{Supply, SwapAreas, TooManyAreas};
 pub use slot_map::{SlotMap, TAG_BITS};
 pub use tree::{MEMBERS_MAX, MemberNo};
 pub use tuning::{Allocator, AreaTuning, Preset, ScanBase, UnknownPreset};
-pub use types::{AreaConfig, AreaNo, AreaTables, SwapArea, SwapEntry, TooManyHolders};
+pub use types::{AreaConfig, AreaNo, AreaTables, Forget, SwapArea, SwapEntry, TooManyHolders};

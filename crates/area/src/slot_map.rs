@@ -130,18 +130,23 @@ impl SlotMap {
         word.fetch_update(AcqRel, Relaxed, full).map(drop).map_err(|_| TooManyHolders)
     }
 
-    /// Ends one hold; true if it was the last and the slot is free now.
+    /// Ends one hold; true if it was the last and the slot is free now. `last` is called before that
+    /// happens, while the slot is still nobody else's, and once more if its word changed meanwhile.
     ///
     /// # Panics
     /// When nobody holds it: the slot would be freed twice.
-    pub(crate) fn drop_hold(&self, slot: Slot) -> bool {
+    pub(crate) fn drop_hold(&self, slot: Slot, last: impl Fn(Slot)) -> bool {
         let _word = self.lock_within_area(slot);
         let fewer = |w: u64| match w & COUNT_MASK {
             0 | RESERVED => None,
-            1 => Some(0),
+            1 => {
+                last(slot);
+                Some(0)
+            }
             _ => Some(w - 1),
         };
-        let before = self.words[slot.index()].fetch_update(AcqRel, Relaxed, fewer);
+        // Acquire: whoever drops the last hold sees what the other holders did with the slot.
+        let before = self.words[slot.index()].fetch_update(AcqRel, Acquire, fewer);
         let before = before.unwrap_or_else(|w| panic!("slot {slot} freed, but its word is {w:#x}"));
         before & COUNT_MASK == 1
     }
@@ -202,9 +207,9 @@ mod tests {
         assert!(map.claim(Slot(1)) && !map.claim(Slot(1)));
         map.hold(Slot(1)).unwrap();
         map.set_tag(Slot(1), 0xabc);
-        assert!(!map.drop_hold(Slot(1)));
+        assert!(!map.drop_hold(Slot(1), |_| ()));
         assert_eq!((map.holders(Slot(1)), map.tag(Slot(1))), (Some(1), 0xabc));
-        assert!(map.drop_hold(Slot(1)));
+        assert!(map.drop_hold(Slot(1), |_| ()));
         assert_eq!((map.holders(Slot(1)), map.tag(Slot(1))), (Some(0), 0));
     }
 
@@ -229,7 +234,8 @@ mod tests {
         }
         assert_eq!(map.hold(Slot(0)), Err(TooManyHolders));
         assert_eq!(map.holders(Slot(0)), Some(HOLDERS_MAX));
-        let last = (0..HOLDERS_MAX).map(|_| map.drop_hold(Slot(0))).filter(|&last| last).count();
+        let last =
+            (0..HOLDERS_MAX).map(|_| map.drop_hold(Slot(0), |_| ())).filter(|&last| last).count();
         assert_eq!(last, 1);
     }
 
@@ -238,7 +244,7 @@ mod tests {
     fn freeing_twice_is_a_bug() {
         let map = map();
         map.claim(Slot(2));
-        map.drop_hold(Slot(2));
-        map.drop_hold(Slot(2));
+        map.drop_hold(Slot(2), |_| ());
+        map.drop_hold(Slot(2), |_| ());
     }
 }

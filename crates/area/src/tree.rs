@@ -116,7 +116,7 @@ impl Shared {
     }
 
     fn return_foreign(&self, slot: Slot) -> bool {
-        let freed = self.slots.drop_hold(slot);
+        let freed = self.drop_count(slot);
         if freed {
             // Release: the owner that sees this count (Acquire in `recount`) also sees the slot's
             // word at zero.

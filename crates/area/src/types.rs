@@ -33,6 +33,7 @@ use overspill_base::Slot;
 use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use overspill_base::sync::{AtomicBool, AtomicU32, AtomicU64};
+use std::fmt::Debug;
 
 /// Which swap area, of at most [`AreaNo::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -210,6 +211,14 @@ pub(crate) struct Shared {
     pub(crate) member: AtomicU32,
     /// Cleared after a write error and by swapoff: allocate elsewhere (WRITEOK in Linux).
     writable: AtomicBool,
+    forget: Option<Box<dyn Forget>>,
+}
+
+/// Whoever wants to know of every slot that becomes free, at once.
+pub trait Forget: Send + Sync + Debug {
+    /// `slot` is about to be free; until this returns nobody else can have it. Called with locks of
+    /// the area held, by whoever drops the last hold, also on behalf of a dead process. Never blocks.
+    fn forget(&self, slot: Slot);
 }
 
 impl SwapArea {
@@ -243,8 +252,16 @@ impl SwapArea {
             holds: tables.holds,
             member: AtomicU32::new(member.0),
             writable: AtomicBool::new(true),
+            forget: None,
         };
         Self { number, shared, finder }
+    }
+
+    /// Tells `device` of every slot that becomes free.
+    #[must_use]
+    pub fn forgetting(mut self, device: Box<dyn Forget>) -> Self {
+        self.shared.forget = Some(device);
+        self
     }
 
     /// Its number among the areas.
@@ -384,6 +401,11 @@ impl Shared {
     /// Ends this process's hold; true if the slot is free now.
     pub(crate) fn drop_hold(&self, slot: Slot) -> bool {
         self.forget_hold(slot);
-        self.slots.drop_hold(slot)
+        self.drop_count(slot)
+    }
+
+    /// Drops a count of a slot; true if the slot is free now, and forgotten.
+    pub(crate) fn drop_count(&self, slot: Slot) -> bool {
+        self.slots.drop_hold(slot, |slot| self.forget.iter().for_each(|device| device.forget(slot)))
     }
 }

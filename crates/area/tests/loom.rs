@@ -2,9 +2,12 @@
 #![cfg(loom)]
 
 use overspill_area::{
-    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea, SwapAreas, SwapEntry,
+    AreaConfig, AreaNo, AreaTables, AreaTuning, Forget, MemberNo, Preset, SwapArea, SwapAreas,
+    SwapEntry,
 };
-use overspill_base::sync::Arc;
+use overspill_base::Slot;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{Arc, AtomicU32};
 
 /// Two slots in one cluster, for two CPUs without caches.
 fn small(preset: Preset) -> AreaConfig {
@@ -171,5 +174,44 @@ fn the_last_of_two_holders_frees() {
         other.join().unwrap();
         assert_eq!(parent.get(AreaNo(0)).slot_map().holders(entry.slot()), Some(0));
         assert_eq!(alloc(&parent, 0, 2).len(), 2);
+    });
+}
+
+/// What a device has in the one slot that changes hands; 0 is nothing.
+#[derive(Debug)]
+struct Content(Arc<AtomicU32>);
+
+impl Forget for Content {
+    fn forget(&self, _: Slot) {
+        self.0.store(0, Relaxed);
+    }
+}
+
+/// The last of two holders, whichever it is, has a slot forgotten, and does so before anybody can
+/// write it again.
+#[test]
+fn a_slot_is_forgotten_before_it_is_free() {
+    model(|| {
+        let config = small(Preset::Modern);
+        let tables = AreaTables::on_heap(2, config, 2);
+        let content = Arc::new(AtomicU32::new(1));
+        let forgetting = |member| {
+            let area = SwapArea::new(AreaNo(0), tables.clone(), config, MemberNo(member));
+            area.set_capacity_slots(2);
+            let areas = SwapAreas::new(config);
+            areas.add(area.forgetting(Box::new(Content(content.clone()))), 0);
+            areas
+        };
+        let parent = forgetting(0);
+        let entry = alloc(&parent, 0, 2)[0];
+        parent.drain();
+        parent.get(AreaNo(0)).share_with(MemberNo(1)).unwrap();
+        let child = forgetting(1);
+        let other = loom::thread::spawn(move || child.free(0, entry));
+        parent.free(0, entry);
+        let again = alloc(&parent, 0, 1);
+        again.iter().for_each(|_| content.store(2, Relaxed));
+        other.join().unwrap();
+        assert_eq!(content.load(Relaxed), 2 * again.len() as u32);
     });
 }

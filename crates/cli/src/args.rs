@@ -53,8 +53,9 @@ pub(crate) struct RunArgs {
     /// Where to swap; may be given several times [default: an unnamed file in $TMPDIR or /var/tmp]
     ///
     /// One of file:PATH[:SIZE], where PATH is a file or a directory; block:PATH, a device made ready
-    /// by mkswap; ram:SIZE. Followed by ,pri=N if the order matters: higher priorities are filled
-    /// first, equal ones in turns. By ,discard=once, pages or both if the device is to be told what
+    /// by mkswap; ram:SIZE; compressed:SIZE, memory that holds SIZE and takes less, with ,algo=lz4
+    /// or ,algo=zstd. Followed by ,pri=N if the order matters: higher priorities are filled first,
+    /// equal ones in turns. By ,discard=once, pages or both if the device is to be told what
     /// is not needed: all of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off
     /// if the system is wrong about whether a seek costs.
     #[arg(long, value_name = "SPEC[,OPTION]...")]

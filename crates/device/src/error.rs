@@ -200,6 +200,18 @@ pub enum DeviceError {
         errno: Errno,
     },
 
+    /// What a slot holds cannot be decompressed.
+    #[error(
+        "slot {slot} of {name} cannot be decompressed: something has written over its memory; \
+         test this machine's memory, or swap to a file"
+    )]
+    Damaged {
+        /// The device.
+        name: String,
+        /// The slot.
+        slot: Slot,
+    },
+
     /// A slot does not hold what was written to it.
     #[error(
         "slot {slot} of {name} does not hold what was written there: the device lost or changed \

@@ -1,7 +1,7 @@
 //! Swap devices: places that keep pages while they are out of memory.
 //!
 //! Owns: the [`SwapDevice`] contract, its backends ([`mod@file`], which also serves block devices and
-//! memory), and decorators over any of them ([`checksum`], [`faulty`]).
+//! memory, and [`compressed`] memory), and decorators over any of them ([`checksum`], [`faulty`]).
 //! Invariants: a request owns its buffers from [`IoQueue::submit`] until its completion is reaped,
 //! and every submitted request is completed exactly once, also when the device fails. Short
 //! transfers, EINTR and EAGAIN are handled here and nowhere else.
@@ -10,8 +10,10 @@
 //! one ring per device shared by all threads (its lock and its reaper thread cost more than the
 //! I/O of a fast device).
 
+pub mod any;
 mod aside;
 pub mod checksum;
+pub mod compressed;
 pub mod error;
 pub mod faulty;
 pub mod file;
@@ -20,6 +22,7 @@ pub mod spec;
 #[cfg(test)]
 mod testing;
 
+pub use any::Device;
 pub use error::DeviceError;
 pub use spec::{Discard, SwapKind, SwapSpec};
 
@@ -85,7 +88,7 @@ pub struct Completion {
 /// What a device is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// How messages call it: its path, or `ram`.
+    /// How messages call it: its path, `ram` or `compressed`.
     pub name: String,
     /// Slots it may ever have, the header's included.
     pub slots_max: u32,
@@ -101,6 +104,9 @@ pub struct DeviceInfo {
     /// True if freed slots are to be discarded before they are used again: the user asked for it,
     /// and the device [`discards`](Self::discards).
     pub page_discard: bool,
+    /// True if every slot is to be discarded at once when nobody holds it any more: until then it
+    /// costs memory. That discard does not block.
+    pub slot_discard: bool,
     /// How it is driven and why not faster, one line each, for the user to read.
     pub notes: Vec<String>,
 }

@@ -10,11 +10,14 @@
 //! PLACE  := "file:" PATH [ ":" SIZE ]    a file, or a directory to put one in
 //!         | "block:" PATH | "/" PATH     a block device
 //!         | "ram:" SIZE                  memory
+//!         | "compressed:" SIZE           memory for so many bytes of pages, which takes less
 //! OPTION := "pri=" 0..32767              higher is filled first
 //!         | "ssd=" ( "on" | "off" )      whether seeks are free, whatever the system says
 //!         | "discard=" ( "once" | "pages" | "both" )
+//!         | "algo=" ( "lz4" | "zstd" )   how compressed memory is compressed
 //! ```
 
+use crate::compressed::Algorithm;
 use crate::error::DeviceError;
 use overspill_base::Bytes;
 use std::path::PathBuf;
@@ -31,6 +34,8 @@ pub struct SwapSpec {
     pub ssd: Option<bool>,
     /// What the device is told of content that is not needed. None tells it nothing.
     pub discard: Option<Discard>,
+    /// How pages in compressed memory are compressed. None is the default, LZ4.
+    pub algorithm: Option<Algorithm>,
 }
 
 /// When a device is told that content is not needed, as swapon's option of that name.
@@ -86,6 +91,11 @@ pub enum SwapKind {
         /// How much.
         size: Bytes,
     },
+    /// Memory outside the managed ranges, with pages compressed.
+    Compressed {
+        /// How much it holds, before compression.
+        size: Bytes,
+    },
 }
 
 /// Reads a number of bytes: `4096`, `512M`, `1.5GiB`. K is 1024, with or without `iB`.
@@ -112,6 +122,9 @@ impl FromStr for SwapSpec {
             place = rest;
         }
         spec.kind = parse_place(place).map_err(bad)?;
+        if spec.algorithm.is_some() && !matches!(spec.kind, SwapKind::Compressed { .. }) {
+            return Err(bad("only compressed:SIZE takes algo=; leave it out".into()));
+        }
         Ok(spec)
     }
 }
@@ -129,8 +142,9 @@ impl SwapSpec {
             "pri" => self.priority.replace(priority(value)?).is_some(),
             "ssd" => self.ssd.replace(on_or_off(value)?).is_some(),
             "discard" => self.discard.replace(discard(value)?).is_some(),
+            "algo" => self.algorithm.replace(algorithm(value)?).is_some(),
             _ => {
-                let known = "pri=N, ssd=on|off and discard=once|pages|both";
+                let known = "pri=N, ssd=on|off, discard=once|pages|both and algo=lz4|zstd";
                 return Err(format!("unknown option `{key}`; there are {known}"));
             }
         };
@@ -160,6 +174,12 @@ fn discard(value: &str) -> Result<Discard, String> {
     }
 }
 
+fn algorithm(value: &str) -> Result<Algorithm, String> {
+    let known = [Algorithm::Lz4, Algorithm::Zstd];
+    let named = known.into_iter().find(|algorithm| algorithm.name() == value);
+    named.ok_or_else(|| format!("algo `{value}` is neither lz4 nor zstd"))
+}
+
 fn parse_place(place: &str) -> Result<SwapKind, String> {
     if place.starts_with('/') {
         return Ok(SwapKind::Block { path: place.into() });
@@ -168,7 +188,11 @@ fn parse_place(place: &str) -> Result<SwapKind, String> {
         Some(("file", rest)) => parse_file(rest),
         Some(("block", path)) => Ok(SwapKind::Block { path: non_empty(path)? }),
         Some(("ram", size)) => Ok(SwapKind::Ram { size: size_of(size)? }),
-        _ => Err("write file:PATH[:SIZE], block:PATH or ram:SIZE, then options as ,pri=N".into()),
+        Some(("compressed", size)) => Ok(SwapKind::Compressed { size: size_of(size)? }),
+        _ => {
+            let places = "file:PATH[:SIZE], block:PATH, ram:SIZE or compressed:SIZE";
+            Err(format!("write {places}, then options as ,pri=N"))
+        }
     }
 }
 
@@ -209,6 +233,7 @@ mod tests {
             ("/dev/loop0", block("/dev/loop0")),
             ("block:loop0", block("loop0")),
             ("ram:1.5GiB", SwapKind::Ram { size: Bytes(3 << 29) }),
+            ("compressed:2M", SwapKind::Compressed { size: Bytes(2 << 20) }),
         ];
         for (text, kind) in table {
             let spec: SwapSpec = text.parse().unwrap();
@@ -231,7 +256,21 @@ mod tests {
         for (options, priority, ssd, discard) in table {
             let kind = file("/a,b=c/d", Some(8192));
             let spec: SwapSpec = format!("file:/a,b=c/d:8K{options}").parse().unwrap();
-            assert_eq!(spec, SwapSpec { kind, priority, ssd, discard }, "{options}");
+            let expected = SwapSpec { kind, priority, ssd, discard, algorithm: None };
+            assert_eq!(spec, expected, "{options}");
+        }
+    }
+
+    #[test]
+    fn compressed_memory_has_an_algorithm() {
+        let table = [
+            ("", None),
+            (",algo=lz4", Some(Algorithm::Lz4)),
+            (",pri=1,algo=zstd", Some(Algorithm::Zstd)),
+        ];
+        for (options, algorithm) in table {
+            let spec: SwapSpec = format!("compressed:1G{options}").parse().unwrap();
+            assert_eq!(spec.algorithm, algorithm, "{options}");
         }
     }
 
@@ -268,7 +307,14 @@ mod tests {
             ("file:/x:10Q", "bad size `10Q`"),
             ("file:/x:", "bad size ``"),
             ("ram:lots", "bad size `lots`"),
-            ("file:/x,trim=1", "unknown option `trim`; there are pri=N, ssd=on|off and discard="),
+            ("file:/x,trim=1", "unknown option `trim`; there are pri=N, ssd=on|off, discard="),
+            ("compressed:", "bad size ``"),
+            ("compressed:99999999999999999999", "bad size `99999999999999999999`"),
+            ("compressed:1G,algo=gzip", "algo `gzip` is neither lz4 nor zstd"),
+            ("compressed:1G,algo=", "algo `` is neither"),
+            ("compressed:1G,algo=lz4,algo=lz4", "option `algo` is given twice"),
+            ("ram:1M,algo=lz4", "only compressed:SIZE takes algo="),
+            ("/dev/sdb1,algo=zstd", "only compressed:SIZE takes algo="),
             ("file:/x,discard=1", "discard `1` is none of once, pages and both"),
             ("ram:1M,discard=", "discard `` is none of"),
             ("ram:1M,ssd=yes", "ssd `yes` is neither on nor off"),

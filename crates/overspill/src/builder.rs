@@ -9,8 +9,8 @@ use overspill_area::{AreaNo, MemberNo};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_device::file::{FileDevice, OpenOptions};
-use overspill_device::{SwapDevice, SwapSpec};
+use overspill_device::file::OpenOptions;
+use overspill_device::{Device, SwapSpec};
 use overspill_space::HandlerOptions;
 
 /// The least memory there is any sense in paging with: 1024 pages.
@@ -59,8 +59,8 @@ impl Builder {
         let specs = swaps_or_default(self.swaps)?;
         let mut swaps = Vec::with_capacity(specs.len());
         for (n, spec) in specs.iter().enumerate() {
-            let device = Arc::new(FileDevice::open(spec, &self.options)?);
-            let tables = private_tables(&*device as &dyn SwapDevice)?;
+            let device = Device::open(spec, &self.options)?.shared();
+            let tables = private_tables(&*device)?;
             swaps.push(PagerSwap { device, tables, priority: priority(spec, n) });
         }
         let pager = Pager::start(PagerParts {

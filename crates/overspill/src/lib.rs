@@ -41,6 +41,7 @@ mod swaps;
 pub use builder::{Builder, MEMORY_MIN, Overspill};
 pub use error::Error;
 pub use overspill_base::Bytes;
+pub use overspill_device::compressed::{Algorithm, Usage as CompressedUsage};
 pub use overspill_device::file::{MkswapOptions, NewArea, OpenOptions, mkswap};
 pub use overspill_device::spec::parse_bytes;
 pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};

@@ -6,7 +6,7 @@
 //! Not here: where the settings come from.
 
 use crate::error::Error;
-use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SlotMap, SwapArea};
+use overspill_area::{AreaConfig, AreaNo, AreaTables, Forget, MemberNo, SlotMap, SwapArea};
 use overspill_area::{SwapAreas, TAG_BITS, TooManyHolders};
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
@@ -216,10 +216,25 @@ fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed: u64) -> Sw
         discard: info.page_discard,
         ..AreaConfig::native()
     };
-    let area = SwapArea::new(number, swap.tables, config, member);
+    let mut area = SwapArea::new(number, swap.tables, config, member);
+    if info.slot_discard {
+        area = area.forgetting(Box::new(Forgetting(swap.device.clone())));
+    }
     let store = Arc::new(SlotTags(area.slot_map()));
     let device = Arc::new(Checksummed::new(swap.device, store, seed));
     Swap { device, area, priority: swap.priority }
+}
+
+/// A device that is told of every slot nobody holds any more. Not by way of its checksum, which
+/// vanishes with the hold.
+#[derive(Debug)]
+struct Forgetting(Arc<dyn SwapDevice>);
+
+impl Forget for Forgetting {
+    fn forget(&self, slot: Slot) {
+        let forgotten = self.0.discard(slot, 1);
+        debug_assert!(forgotten.is_ok(), "{forgotten:?}");
+    }
 }
 
 /// Tables for one process alone.

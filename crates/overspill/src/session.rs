@@ -24,8 +24,9 @@ use overspill_base::stats::{Stats, stats_len};
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicU32, AtomicU64};
 use overspill_base::{Bytes, PAGE_SIZE, clock};
-use overspill_device::file::{Attachment, FileDevice, OpenOptions};
-use overspill_device::{SwapDevice, SwapSpec};
+use overspill_device::compressed::Usage;
+use overspill_device::file::{Attachment, OpenOptions};
+use overspill_device::{Device, DeviceInfo, SwapSpec};
 use overspill_space::HandlerOptions;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
@@ -151,7 +152,7 @@ impl Layout {
 #[derive(Debug)]
 pub struct Supervisor {
     session: Session,
-    devices: Vec<FileDevice>,
+    devices: Vec<Device>,
 }
 
 impl Supervisor {
@@ -167,7 +168,7 @@ impl Supervisor {
     ) -> Result<Self, Error> {
         check_limit(memory)?;
         let specs = swaps_or_default(swaps)?;
-        let open = |spec: &SwapSpec| FileDevice::open(spec, options).map_err(Error::from);
+        let open = |spec: &SwapSpec| Device::open(spec, options).map_err(Error::from);
         let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let shared =
             specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| SharedDevice {
@@ -190,9 +191,9 @@ impl Supervisor {
         fd_path(self.session.settings.supervisor, self.session.file.as_raw_fd())
     }
 
-    /// The devices' names and notes.
-    pub fn devices(&self) -> impl Iterator<Item = &overspill_device::DeviceInfo> {
-        self.devices.iter().map(|device| device.info())
+    /// The devices' names and notes, and what compressed memory holds now.
+    pub fn devices(&self) -> impl Iterator<Item = (&DeviceInfo, Option<Usage>)> {
+        self.devices.iter().map(|device| (device.info(), device.usage()))
     }
 
     /// Everything counted by all processes of the run.
@@ -333,7 +334,7 @@ impl Session {
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
             let fd = rustix::fs::open(path, flags, Mode::empty())
                 .map_err(Error::session("open a device of"))?;
-            let device = Arc::new(FileDevice::attach(fd, shared.attachment.clone())?);
+            let device = Device::attach(fd, shared.attachment.clone())?.shared();
             swaps.push(PagerSwap { device, tables: self.tables(n), priority: shared.priority });
         }
         let session = self.clone();

@@ -7,16 +7,14 @@ use crate::builder::{Overspill, priority};
 use crate::error::Error;
 use crate::pager::{PagerSwap, private_tables};
 use overspill_base::Bytes;
-use overspill_base::sync::Arc;
-use overspill_device::file::FileDevice;
-use overspill_device::{SwapDevice, SwapKind, SwapSpec};
+use overspill_device::{Device, SwapKind, SwapSpec};
 
 /// A swap area in use, as a line of `/proc/swaps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapInfo {
     /// The path, or what else tells it apart for [`Overspill::swapoff`].
     pub name: String,
-    /// `file`, `partition` or `ram`.
+    /// `file`, `partition`, `ram` or `compressed`.
     pub kind: &'static str,
     /// What it can hold, once it has grown to the full.
     pub size: Bytes,
@@ -26,12 +24,13 @@ pub struct SwapInfo {
     pub priority: i16,
 }
 
-/// What `/proc/swaps` calls a place, and `ram`, which it does not know.
+/// What `/proc/swaps` calls a place, and names for memory, which it does not know.
 pub(crate) fn kind_name(kind: &SwapKind) -> &'static str {
     match kind {
         SwapKind::Default | SwapKind::File { .. } => "file",
         SwapKind::Block { .. } => "partition",
         SwapKind::Ram { .. } => "ram",
+        SwapKind::Compressed { .. } => "compressed",
     }
 }
 
@@ -43,8 +42,8 @@ impl Overspill {
     /// [`Error::Device`], [`Error::Swapon`]; then nothing was changed.
     pub fn swapon(&self, spec: &SwapSpec) -> Result<(), Error> {
         let mut kinds = self.kinds.lock();
-        let device = Arc::new(FileDevice::open(spec, &self.options)?);
-        let tables = private_tables(&*device as &dyn SwapDevice)?;
+        let device = Device::open(spec, &self.options)?.shared();
+        let tables = private_tables(&*device)?;
         let priority = priority(spec, kinds.len());
         self.pager.swapon(PagerSwap { device, tables, priority })?;
         kinds.push(kind_name(&spec.kind));

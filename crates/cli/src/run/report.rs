@@ -8,8 +8,9 @@ use super::process::Ended;
 use super::program::Program;
 use crate::error::Error;
 use overspill::session::Supervisor;
-use overspill::{Bytes, DeviceInfo, FaultLatency, Summary, doctor};
+use overspill::{Bytes, CompressedUsage, DeviceInfo, FaultLatency, Summary, doctor};
 use serde::Serialize;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -37,15 +38,30 @@ struct Device {
     name: String,
     capacity_bytes: u64,
     notes: Vec<String>,
+    /// What compressed memory holds when the program has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compressed: Option<CompressedUsage>,
 }
 
-impl From<&DeviceInfo> for Device {
-    fn from(info: &DeviceInfo) -> Self {
+impl Device {
+    fn new((info, compressed): (&DeviceInfo, Option<CompressedUsage>)) -> Self {
         Self {
             name: info.name.clone(),
             capacity_bytes: info.capacity().0,
             notes: info.notes.clone(),
+            compressed,
         }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}", self.name, Bytes(self.capacity_bytes))?;
+        if let Some(usage) = self.compressed {
+            let held = Bytes::of_pages(usage.held_pages_max);
+            write!(f, ", held {held} in {} at most", Bytes(usage.memory_bytes_max))?;
+        }
+        f.write_str(")")
     }
 }
 
@@ -67,7 +83,7 @@ impl Report {
             system_seconds: ended.system.as_secs_f64(),
             memory_bytes: summary.memory_bytes,
             peak_resident_bytes: ended.peak_resident.0,
-            devices: supervisor.devices().map(Device::from).collect(),
+            devices: supervisor.devices().map(Device::new).collect(),
             summary,
         }
     }
@@ -98,8 +114,8 @@ impl Report {
     }
 
     fn devices_line(&self) -> String {
-        let name = |d: &Device| format!("{} ({})", d.name, Bytes(d.capacity_bytes));
-        format!("devices: {}", self.devices.iter().map(name).collect::<Vec<_>>().join(", "))
+        let devices: Vec<String> = self.devices.iter().map(Device::to_string).collect();
+        format!("devices: {}", devices.join(", "))
     }
 }
 
@@ -116,7 +132,7 @@ fn time(ns: u64) -> String {
 
 /// A line for each device that could be faster or safer elsewhere.
 pub(super) fn limits_of_devices(supervisor: &Supervisor) -> impl Iterator<Item = String> {
-    supervisor.devices().flat_map(|device| {
+    supervisor.devices().flat_map(|(device, _)| {
         let limits = device.notes.iter().filter(|note| doctor::is_limit(note));
         limits.map(|note| format!("{}: {note}", device.name))
     })

@@ -27,6 +27,15 @@ fn mistakes_are_told_in_one_line() {
             &["run", "--memory", "1G", "--swap", "ram:1M,discard", "true"],
             &["bad size `1M,discard`"],
         ),
+        (
+            &["run", "--memory", "1G", "--swap", "compressed:1G,algo=gzip", "true"],
+            &["algo `gzip`", "lz4 nor zstd"],
+        ),
+        (
+            &["run", "--memory", "1G", "--swap", "file:/x,algo=lz4", "true"],
+            &["only compressed:SIZE takes algo="],
+        ),
+        (&["run", "--memory", "1G", "--swap", "compressed:x", "true"], &["bad size `x`"]),
         (&["mkswap"], &["<PATH>"]),
         (&["mkswap", "--uuid", "7", "/x"], &["'7'", "--uuid <U>"]),
         (&["mkswap", "/nowhere"], &["/nowhere is not there", "fallocate"]),

@@ -12,6 +12,7 @@ mod bench;
 mod children;
 mod compare;
 mod compile;
+mod compressed;
 mod direct_io;
 mod faults;
 mod job;

@@ -27,6 +27,9 @@ mod uring;
 
 pub use mkswap::{MkswapOptions, NewArea, mkswap};
 
+pub(crate) use open::{large_enough, named, refused};
+
+use crate::compressed::Algorithm;
 use crate::error::{DeviceError, is_full};
 use crate::spec::{Discard, SwapSpec};
 use crate::{DeviceInfo, IoQueue, SwapDevice};
@@ -70,8 +73,27 @@ pub struct Attachment {
     pub page_discard: bool,
     /// True if space is to be reserved before it is written.
     pub grows: bool,
+    /// How pages are compressed, if they are.
+    pub algorithm: Option<Algorithm>,
     /// What the user should know about the storage, one line each.
     pub notes: Vec<String>,
+}
+
+impl Attachment {
+    /// What the device is like, but for how it is driven.
+    pub(crate) fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: self.name.clone(),
+            slots_max: self.slots_max,
+            reserved: self.reserved.iter().copied().map(Slot).collect(),
+            rotational: self.rotational,
+            synchronous: self.synchronous,
+            discards: self.discards,
+            page_discard: self.page_discard,
+            slot_discard: self.algorithm.is_some(),
+            notes: self.notes.clone(),
+        }
+    }
 }
 
 /// What is tried before the plain way. Tests switch each off, to walk the other path on any machine.
@@ -167,16 +189,7 @@ impl FileDevice {
         let (driver, how) = drive::choose(&fd, attachment.synchronous, features);
         let mut notes = attachment.notes.clone();
         notes.push(how);
-        let info = DeviceInfo {
-            name: attachment.name.clone(),
-            slots_max: attachment.slots_max,
-            reserved: attachment.reserved.iter().copied().map(Slot).collect(),
-            rotational: attachment.rotational,
-            synchronous: attachment.synchronous,
-            discards: attachment.discards,
-            page_discard: attachment.page_discard,
-            notes,
-        };
+        let info = DeviceInfo { notes, ..attachment.info() };
         let growth = Growth::new(attachment.slots_max, attachment.grows);
         let target = Arc::new(Target::new(fd, &info));
         Self { target, attachment, info, growth, driver }

@@ -39,6 +39,10 @@ pub(super) fn open(kind: &SwapKind, options: &OpenOptions, features: Features) -
         }
         SwapKind::Block { path } => block(path, options.force),
         SwapKind::Ram { size } => memory(*size),
+        SwapKind::Compressed { .. } => {
+            let (name, what) = ("compressed".to_owned(), "no file: it is opened as a `Device`");
+            Err(DeviceError::Unsupported { name, what })
+        }
     }
 }
 
@@ -239,7 +243,7 @@ fn extend_unreserved(fd: &OwnedFd, area: &mut Attachment) -> Result<(), DeviceEr
     Ok(())
 }
 
-pub(super) fn named(name: String, size: Bytes) -> Attachment {
+pub(crate) fn named(name: String, size: Bytes) -> Attachment {
     Attachment {
         name,
         slots_max: slots_in(size),
@@ -249,6 +253,7 @@ pub(super) fn named(name: String, size: Bytes) -> Attachment {
         discards: false,
         page_discard: false,
         grows: false,
+        algorithm: None,
         notes: Vec::new(),
     }
 }
@@ -283,7 +288,7 @@ fn read_header(
     }))
 }
 
-pub(super) fn large_enough(area: &Attachment) -> Result<(), DeviceError> {
+pub(crate) fn large_enough(area: &Attachment) -> Result<(), DeviceError> {
     let pages = |n: u32| Bytes::of_pages(n.into());
     if area.slots_max < LEAST_SLOTS {
         let (size, least) = (pages(area.slots_max), pages(LEAST_SLOTS));
@@ -306,7 +311,7 @@ pub(super) fn live_swap(name: String) -> DeviceError {
     DeviceError::Busy { name, user: "the kernel swaps to it; `swapoff` it first" }
 }
 
-pub(super) fn refused(name: &str, action: &'static str) -> impl Fn(Errno) -> DeviceError + use<> {
+pub(crate) fn refused(name: &str, action: &'static str) -> impl Fn(Errno) -> DeviceError + use<> {
     let name = name.to_owned();
     move |errno| DeviceError::Open { name: name.clone(), action, errno }
 }

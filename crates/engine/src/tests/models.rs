@@ -215,6 +215,7 @@ fn device(reads: Arc<AtomicUsize>) -> Device {
         synchronous: false,
         discards: false,
         page_discard: false,
+        slot_discard: false,
         notes: Vec::new(),
     };
     Device { info, slots: Arc::default(), reads }

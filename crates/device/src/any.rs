@@ -1,0 +1,93 @@
+//! A device of whatever kind the user named.
+//!
+//! Owns: which kind of device serves which place, in the process that opens it and in those that
+//! attach to it.
+//! Not here: anything a device does.
+//! Rejected: a trait object from the start. The supervisor of a run needs more of a device than those
+//! who page to it: its descriptor, its attachment, what it holds.
+
+use crate::compressed::{CompressedDevice, Usage};
+use crate::error::DeviceError;
+use crate::file::{Attachment, FileDevice, OpenOptions};
+use crate::spec::{SwapKind, SwapSpec};
+use crate::{DeviceInfo, SwapDevice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// An open swap device.
+#[derive(Debug)]
+pub enum Device {
+    /// A file, block device or plain memory.
+    File(FileDevice),
+    /// Compressed memory.
+    Compressed(CompressedDevice),
+}
+
+impl Device {
+    /// Opens the place that `spec` names. Blocks on the file system.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`] and [`CompressedDevice::open`].
+    pub fn open(spec: &SwapSpec, options: &OpenOptions) -> Result<Self, DeviceError> {
+        match spec.kind {
+            SwapKind::Compressed { size } => {
+                CompressedDevice::open(spec, size).map(Self::Compressed)
+            }
+            _ => FileDevice::open(spec, options).map(Self::File),
+        }
+    }
+
+    /// The device another process opened, through `fd`; see [`FileDevice::attach`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Open`].
+    pub fn attach(fd: OwnedFd, attachment: Attachment) -> Result<Self, DeviceError> {
+        match attachment.algorithm {
+            Some(algorithm) => {
+                CompressedDevice::attach(fd, algorithm, attachment).map(Self::Compressed)
+            }
+            None => FileDevice::attach(fd, attachment).map(Self::File),
+        }
+    }
+
+    /// What [`attach`](Self::attach) needs beside a descriptor.
+    pub fn attachment(&self) -> &Attachment {
+        match self {
+            Self::File(device) => device.attachment(),
+            Self::Compressed(device) => device.attachment(),
+        }
+    }
+
+    /// What it is like.
+    pub fn info(&self) -> &DeviceInfo {
+        match self {
+            Self::File(device) => device.info(),
+            Self::Compressed(device) => device.info(),
+        }
+    }
+
+    /// What compressed memory holds, and in how much memory; of other devices nothing is known.
+    pub fn usage(&self) -> Option<Usage> {
+        match self {
+            Self::File(_) => None,
+            Self::Compressed(device) => Some(device.usage()),
+        }
+    }
+
+    /// The device for those who page to it.
+    pub fn shared(self) -> Arc<dyn SwapDevice> {
+        match self {
+            Self::File(device) => Arc::new(device),
+            Self::Compressed(device) => Arc::new(device),
+        }
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::File(device) => device.as_fd(),
+            Self::Compressed(device) => device.as_fd(),
+        }
+    }
+}

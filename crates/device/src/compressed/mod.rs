@@ -1,0 +1,155 @@
+//! Compressed memory as a swap device: more pages than the memory that they take.
+//!
+//! Owns: the choice of how a page is kept. One that is the same word over and over is that word; one
+//! that a library makes a fifth smaller or more is kept compressed, with others of its size; any
+//! other as it is ([`word`], [`spans`], [`store`], [`codec`]).
+//!
+//! The size of the device is that of the pages it holds, as zram's `disksize`: a user who asks for
+//! 512 MiB more memory gets 512 MiB more, also when nothing compresses, and no write fails because
+//! of what was written before. The memory it takes is another number, told by [`Usage`]. What may be
+//! lost to places larger than their objects is 5 to 11 % of these on real pages; words take 8 bytes
+//! per slot and 8 per 16 KiB. The memory is the system's; no process counts it as its own.
+//!
+//! Invariants: a slot that nobody holds takes no memory: `area` says so when the last holder lets go,
+//! and the object's place is free, its span's memory given back with the last object in it. All state
+//! is words in shared memory without locks, so processes of a run share it, and one killed at any
+//! instruction costs at most one object's memory until the run ends.
+//! Not here: checksums. They are taken of the page, before and after, and so prove the codec too.
+//! Rejected: a bound on memory instead of pages. How many slots to offer then is a guess, and a wrong
+//! one is a write that fails.
+
+mod codec;
+mod queue;
+mod spans;
+mod store;
+#[cfg(test)]
+mod tests;
+mod word;
+
+pub use codec::Algorithm;
+
+use crate::error::DeviceError;
+use crate::file::{Attachment, large_enough, named, refused};
+use crate::spec::{SwapKind, SwapSpec};
+use crate::{DeviceInfo, IoQueue, SwapDevice};
+use codec::Codec;
+use overspill_base::{Bytes, Slot};
+use queue::CompressingQueue;
+use serde::Serialize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use store::Store;
+
+/// What a compressed device holds, and in how much memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Pages it holds.
+    pub held_pages: u64,
+    /// Of these, pages that are one word over and over.
+    pub filled_pages: u64,
+    /// Of these, pages kept as they are.
+    pub incompressible_pages: u64,
+    /// Bytes of the others, compressed, without what their places waste.
+    pub compressed_bytes: u64,
+    /// Memory it takes, tables included.
+    pub memory_bytes: u64,
+    /// The most pages it ever held.
+    pub held_pages_max: u64,
+    /// The most memory it ever took, but for tables.
+    pub memory_bytes_max: u64,
+}
+
+/// Pages in memory, compressed.
+#[derive(Debug)]
+pub struct CompressedDevice {
+    store: Arc<Store>,
+    algorithm: Algorithm,
+    attachment: Attachment,
+    info: DeviceInfo,
+}
+
+impl CompressedDevice {
+    /// An empty device of `size`, as `spec` says.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooSmall`]; [`DeviceError::Open`] when the system has no memory for its tables.
+    pub fn open(spec: &SwapSpec, size: Bytes) -> Result<Self, DeviceError> {
+        let algorithm = spec.algorithm.unwrap_or_default();
+        let mut attachment = named("compressed".to_owned(), size);
+        large_enough(&attachment)?;
+        attachment.synchronous = true;
+        attachment.discards = true;
+        attachment.algorithm = Some(algorithm);
+        attachment.notes.push(format!("in memory, compressed with {}", algorithm.name()));
+        if spec.discard.is_some() {
+            attachment.notes.push("it forgets freed slots anyway: discard= has no effect".into());
+        }
+        let store = Store::create(attachment.slots_max);
+        let store = store.map_err(refused(&attachment.name, "set up"))?;
+        Ok(Self::new(store, algorithm, attachment))
+    }
+
+    /// The device another process opened, through `fd`; see [`FileDevice::attach`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Open`] with what mmap says.
+    ///
+    /// [`FileDevice::attach`]: crate::file::FileDevice::attach
+    pub fn attach(
+        fd: OwnedFd,
+        algorithm: Algorithm,
+        attachment: Attachment,
+    ) -> Result<Self, DeviceError> {
+        let store = Store::attach(fd, attachment.slots_max);
+        let store = store.map_err(refused(&attachment.name, "attach to"))?;
+        Ok(Self::new(store, algorithm, attachment))
+    }
+
+    fn new(store: Store, algorithm: Algorithm, attachment: Attachment) -> Self {
+        let info = attachment.info();
+        Self { store: Arc::new(store), algorithm, attachment, info }
+    }
+
+    /// What [`attach`](Self::attach) needs beside a descriptor.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    /// What it holds now.
+    pub fn usage(&self) -> Usage {
+        self.store.usage()
+    }
+}
+
+impl AsFd for CompressedDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.store.as_fd()
+    }
+}
+
+impl SwapDevice for CompressedDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// All of it is there from the start.
+    fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
+        let slots_max = self.info.slots_max;
+        if slots <= slots_max {
+            return Ok(slots_max);
+        }
+        let name = self.info.name.clone();
+        Err(DeviceError::Full { name, size: Bytes::of_pages(slots_max.into()) })
+    }
+
+    fn open_queue(&self, _: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+        let name = self.info.name.clone();
+        let codec = Codec::new(self.algorithm, &name)?;
+        Ok(Box::new(CompressingQueue::new(self.store.clone(), codec, name)))
+    }
+
+    fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
+        (0..slots as usize).for_each(|n| self.store.forget(first.plus(n)));
+        Ok(())
+    }
+}

@@ -1,0 +1,278 @@
+//! The memory that compressed pages lie in, shared by the processes of a run.
+//!
+//! Owns: a memory file: a word per slot ([`super::word`]), a word per span ([`super::spans`]), the sums,
+//! and behind them the spans themselves.
+//! Invariants: an object is written before its slot's word names it, and its place is released after
+//! no word names it any more; so a process killed anywhere leaves every other slot as it was, and at
+//! most one place taken that nobody names. There are spans for an object each of all slots and to
+//! spare, so writing never fails for want of room in the file, however the places lie; memory is spent
+//! on spans in use only. Slots are written, read and forgotten by one thread at a time, whose turns
+//! others order: `area` between processes, the page's lock within one.
+//! Not here: compression ([`super::codec`]).
+//!
+//! Only words are mapped. Objects are copied by the system, because what is mapped would count as the
+//! program's memory and break its limit, would be in reach of its stray pointers, and could change
+//! under a decompressor that looks twice.
+
+use super::Usage;
+use super::spans::{Cursors, Place, SPAN_BYTES, SUMS, Spans, Sum};
+use super::word::Content;
+use overspill_base::shared::{Mapping, Table};
+use overspill_base::{PAGE_SIZE, Slot};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+/// Spans beyond one per slot, for places that killed processes left taken.
+const SPARE_SPANS: usize = 4096;
+
+/// Where everything is in the file.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    slots: usize,
+    spans: usize,
+    spans_at: usize,
+    sums_at: usize,
+    data_at: usize,
+}
+
+impl Layout {
+    fn new(slots: u32) -> Self {
+        let slots = slots as usize;
+        let spans = slots + SPARE_SPANS;
+        let spans_at = (slots * 8).next_multiple_of(PAGE_SIZE);
+        let sums_at = spans_at + (spans * 8).next_multiple_of(PAGE_SIZE);
+        let data_at = sums_at + (SUMS * 8).next_multiple_of(PAGE_SIZE);
+        Self { slots, spans, spans_at, sums_at, data_at }
+    }
+
+    fn len_bytes(&self) -> u64 {
+        (self.data_at + self.spans * SPAN_BYTES) as u64
+    }
+}
+
+/// What came of reading a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The page is there.
+    Page,
+    /// So many bytes of the buffer are the page, compressed.
+    Compressed(usize),
+    /// The slot's word makes no sense.
+    Damage,
+}
+
+/// The store, as one process sees it.
+#[derive(Debug)]
+pub(super) struct Store {
+    file: OwnedFd,
+    slots: Table<AtomicU64>,
+    spans: Spans,
+    data_at: u64,
+}
+
+impl Store {
+    /// An empty store for `slots` slots.
+    ///
+    /// # Errors
+    /// What the system says to a memory file, or to mapping its words.
+    pub(super) fn create(slots: u32) -> Result<Self, Errno> {
+        let file = memfd_create("overspill-compressed", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, Layout::new(slots).len_bytes())?;
+        Self::attach(file, slots)
+    }
+
+    /// The store that another process created in `file`.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub(super) fn attach(file: OwnedFd, slots: u32) -> Result<Self, Errno> {
+        let layout = Layout::new(slots);
+        let words = Arc::new(Mapping::shared(&file, layout.data_at)?);
+        let table = |at, len| Table::within(&words, at, len);
+        // As many as hold all slots' pages uncompressed: beyond, the store would not save memory.
+        let budget = layout.slots as u64 * PAGE_SIZE as u64 / SPAN_BYTES as u64;
+        let (of_spans, sums) = (table(layout.spans_at, layout.spans), table(layout.sums_at, SUMS));
+        Ok(Self {
+            slots: table(0, layout.slots),
+            spans: Spans::new(of_spans, sums, budget),
+            data_at: layout.data_at as u64,
+            file,
+        })
+    }
+
+    /// Makes `slot` a page filled with `word`. False if no slot's word can say so.
+    pub(super) fn fill(&self, slot: Slot, word: u64) -> bool {
+        let told = Content::Filled(word).to_word();
+        told.into_iter().for_each(|word| self.replace(slot, word));
+        told.is_some()
+    }
+
+    /// Stores `bytes`, a page or what it was compressed to, as the content of `slot`.
+    ///
+    /// # Errors
+    /// ENOSPC when every span is in use, ENOMEM when the system has no memory. The slot holds what
+    /// it held then.
+    pub(super) fn put(&self, slot: Slot, bytes: &[u8], cursors: &mut Cursors) -> Result<(), Errno> {
+        let (place, class) = self.spans.take(bytes.len(), cursors).ok_or(Errno::NOSPC)?;
+        if let Err(errno) = self.write_all(bytes, self.data_at + place.offset_bytes(class)) {
+            self.release(place);
+            return Err(errno);
+        }
+        let object = Content::Object { place, len_bytes: bytes.len() };
+        self.replace(slot, object.to_word().expect("objects have words"));
+        Ok(())
+    }
+
+    /// Reads `slot` into `page`, or what its page was compressed to into `buffer`, a page as well.
+    ///
+    /// # Errors
+    /// What pread says.
+    pub(super) fn get(
+        &self,
+        slot: Slot,
+        page: &mut [u8],
+        buffer: &mut [u8],
+    ) -> Result<Found, Errno> {
+        // Acquire pairs with the AcqRel in `replace`: the object is whole.
+        let (place, len) = match Content::of_word(self.slots[slot.index()].load(Acquire)) {
+            Content::Filled(word) => {
+                page.as_chunks_mut::<8>().0.fill(word.to_ne_bytes());
+                return Ok(Found::Page);
+            }
+            Content::Object { place, len_bytes } => (place, len_bytes),
+        };
+        let Some(class) = self.spans.class_of(place).filter(|class| len <= class.place_bytes())
+        else {
+            return Ok(Found::Damage);
+        };
+        let offset = self.data_at + place.offset_bytes(class);
+        if len == PAGE_SIZE {
+            return self.read_exact(page, offset).map(|()| Found::Page);
+        }
+        self.read_exact(&mut buffer[..len], offset).map(|()| Found::Compressed(len))
+    }
+
+    /// Forgets what is in `slot`: it reads as zeros.
+    pub(super) fn forget(&self, slot: Slot) {
+        self.replace(slot, 0);
+    }
+
+    fn replace(&self, slot: Slot, word: u64) {
+        let old = self.slots[slot.index()].swap(word, AcqRel);
+        match (old != 0, word != 0) {
+            (false, true) => self.spans.count_up(Sum::Pages, Sum::PagesMax),
+            (true, false) => self.spans.count_down(Sum::Pages),
+            _ => {}
+        }
+        if let Content::Object { place, .. } = Content::of_word(old) {
+            self.release(place);
+        }
+    }
+
+    /// A refusal to give memory back is none to use it again.
+    fn release(&self, place: Place) {
+        self.spans.release(place, |span| {
+            let start = self.data_at + u64::from(span) * SPAN_BYTES as u64;
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = retry_on_intr(|| fallocate(&self.file, how, start, SPAN_BYTES as u64));
+        });
+    }
+
+    fn write_all(&self, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            let written = retry_on_intr(|| pwrite(&self.file, bytes, offset))?;
+            bytes = &bytes[written..];
+            offset += written as u64;
+        }
+        Ok(())
+    }
+
+    fn read_exact(&self, mut bytes: &mut [u8], mut offset: u64) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            match retry_on_intr(|| pread(&self.file, &mut *bytes, offset))? {
+                0 => return Err(Errno::IO),
+                read => {
+                    bytes = &mut bytes[read..];
+                    offset += read as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in the store now. Looks at every word that was ever used.
+    pub(super) fn usage(&self) -> Usage {
+        let mut usage = Usage {
+            memory_bytes: fstat(&self.file).map_or(0, |stat| stat.st_blocks as u64 * 512),
+            memory_bytes_max: self.spans.sum(Sum::SpansMax) * SPAN_BYTES as u64,
+            held_pages_max: self.spans.sum(Sum::PagesMax),
+            ..Usage::default()
+        };
+        for word in self.slots.iter().map(|word| word.load(Acquire)).filter(|&word| word != 0) {
+            usage.held_pages += 1;
+            match Content::of_word(word) {
+                Content::Filled(_) => usage.filled_pages += 1,
+                Content::Object { len_bytes: PAGE_SIZE, .. } => usage.incompressible_pages += 1,
+                Content::Object { len_bytes, .. } => usage.compressed_bytes += len_bytes as u64,
+            }
+        }
+        usage
+    }
+}
+
+impl AsFd for Store {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+    use std::sync::atomic::Ordering::Release;
+
+    /// What no process does, and what must hold when none is at work and none was killed.
+    impl Store {
+        /// Puts `word` into a slot, as if something had written over it.
+        pub(in crate::compressed) fn damage(&self, slot: Slot, word: u64) {
+            self.slots[slot.index()].store(word, Release);
+        }
+
+        /// The word of a slot.
+        pub(in crate::compressed) fn word(&self, slot: Slot) -> u64 {
+            self.slots[slot.index()].load(Acquire)
+        }
+
+        /// Verifies every sum: objects and taken places, bytes and memory.
+        pub(in crate::compressed) fn check(&self) {
+            self.check_leaked(0);
+        }
+
+        /// As [`check`](Self::check), with `leaked` places taken by the dead.
+        pub(in crate::compressed) fn check_leaked(&self, leaked: usize) {
+            let mut named = HashMap::new();
+            for (slot, word) in self.slots.iter().map(|word| word.load(Acquire)).enumerate() {
+                let Content::Object { place, len_bytes } = Content::of_word(word) else { continue };
+                let class = self.spans.class_of(place).expect("a named place is taken");
+                assert!(len_bytes <= class.place_bytes(), "slot {slot}");
+                assert_eq!(named.insert(place, slot), None, "{place:?} is named twice");
+            }
+            let places: u32 = self.spans.in_use().sum();
+            let dead = places as usize - named.len();
+            assert!(dead <= leaked, "{dead} places are taken and named by nobody");
+            let usage = self.usage();
+            let spans = self.spans.in_use().count() as u64;
+            if leaked == 0 {
+                assert_eq!(self.spans.sum(Sum::Spans), spans);
+                assert_eq!(self.spans.sum(Sum::Pages), usage.held_pages);
+            }
+            let tables = self.data_at;
+            assert!(usage.memory_bytes <= tables + spans * SPAN_BYTES as u64, "{usage:?}");
+        }
+    }
+}
