@@ -15,9 +15,8 @@
 //! noise                1.5 / 0.2           1.3 / 0.2            4.0 / 0.2            6.6 / 0.3
 //! ```
 //!
-//! So level 1 of zstd: the next ones make pages hardly smaller. And lz4 in Rust, without a line of
-//! `unsafe` between a damaged store and the program it lives in, at a fifth to a third of a page's
-//! memory copy more than in C.
+//! So level 1 of zstd: the next ones make pages hardly smaller. And lz4 in Rust: no line of `unsafe`
+//! between a damaged store and the program it lives in, for 0.2 to 3.5 µs a page.
 
 use crate::error::DeviceError;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};

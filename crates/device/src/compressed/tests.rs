@@ -1,6 +1,9 @@
-//! The device as a whole: against a naive model, under threads, kills and damage.
+//! The device as a whole: against a naive model, under threads and damage.
+
+mod kills;
 
 use super::*;
+use crate::spec::SwapKind;
 use crate::testing::{Pages, drain, is_filled, read, write};
 use crate::{Completion, Device, IoOp, IoRequest, PageFailure};
 use overspill_base::PAGE_SIZE;
@@ -246,51 +249,6 @@ fn threads_do_not_mix_their_pages() {
         }
     });
     device.store.check();
-}
-
-/// Kills writers at random moments. Slots of others stay readable, the store stays usable, and what is
-/// lost is one place at most per kill.
-#[test]
-fn a_killed_writer_costs_one_place() {
-    const KILLS: usize = 40;
-    let device = device(512, Algorithm::Lz4);
-    let (mut queue, pages) = (queue(&device), Pages::new(1));
-    (0..128).for_each(|slot| put(&mut *queue, &pages, slot, slot.into(), 1200));
-    for kill in 0..KILLS {
-        let victim = fork_writer(&device);
-        std::thread::sleep(std::time::Duration::from_micros(1000 + (kill as u64 * 977) % 5000));
-        // SAFETY: kill and waitpid touch no memory of ours; the number is our child's, unreaped.
-        unsafe {
-            libc::kill(victim, libc::SIGKILL);
-            libc::waitpid(victim, std::ptr::null_mut(), 0);
-        }
-        (0..128).for_each(|slot| assert_has(&mut *queue, &pages, slot, slot.into(), 1200));
-        // What the victim held is given back on its behalf.
-        device.discard(Slot(128), 384).unwrap();
-        device.store.check_leaked(kill + 1);
-    }
-    (128..512).for_each(|slot| put(&mut *queue, &pages, slot, slot.into(), 3000));
-    (0..128).for_each(|slot| assert_has(&mut *queue, &pages, slot, slot.into(), 1200));
-    device.store.check_leaked(KILLS);
-}
-
-/// A child that writes slots 128 to 512 over and over, and never returns. Everything it needs is
-/// made before the fork: another thread may hold the allocator's lock.
-fn fork_writer(device: &CompressedDevice) -> i32 {
-    let mut queue = queue(device);
-    let pages = Pages::new(1);
-    // SAFETY: the child works on memory of its own and on atomics; it ends by a signal.
-    let pid = unsafe { libc::fork() };
-    if pid != 0 {
-        return pid;
-    }
-    let mut round = 0;
-    loop {
-        for slot in 128..512 {
-            put(&mut *queue, &pages, slot, round, ((slot * 61) as u64 + round) as usize % 4097);
-            round += 1;
-        }
-    }
 }
 
 #[test]
