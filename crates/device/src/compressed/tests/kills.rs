@@ -41,7 +41,7 @@ fn fork_writer(device: &CompressedDevice) -> i32 {
     let mut round = 0;
     loop {
         for slot in 128..512 {
-            put(&mut *queue, &pages, slot, round, ((slot * 61) as u64 + round) as usize % 4097);
+            put(&mut *queue, &pages, slot, round, (u64::from(slot * 61) + round) as usize % 4097);
             round += 1;
         }
     }
