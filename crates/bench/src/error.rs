@@ -26,6 +26,14 @@ pub enum BenchError {
         /// Those there are.
         all: String,
     },
+    /// No workload is called that.
+    #[error("no workload is called `{name}`; there are {all}")]
+    UnknownWorkload {
+        /// What was given.
+        name: String,
+        /// Those there are.
+        all: String,
+    },
     /// The machine refuses something.
     #[error("cannot {action}: {source}; take fewer --threads or free memory")]
     System {

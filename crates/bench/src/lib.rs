@@ -18,6 +18,7 @@ mod footprint;
 mod lock_cost;
 mod machine;
 mod mechanisms;
+mod policy;
 mod replay;
 pub mod report;
 mod sample;
@@ -35,6 +36,9 @@ pub use footprint::{Footprint, FootprintReport, footprint};
 pub use lock_cost::{LockCostReport, lock_costs};
 pub use machine::Shape;
 pub use mechanisms::Published;
+pub use policy::{
+    PolicyOptions, PolicyReport, PolicyRow, WorkloadReport, policies, workload_names,
+};
 pub use sample::{LockSummary, Spread, Summary};
 pub use slot_rate::{SlotOptions, SlotReport, SlotRow, slot_rates};
 pub use slots::{CountedSlots, DeviceState};

@@ -4,12 +4,12 @@
 //! lost to a slip in a name.
 //! Not here: measuring, and how figures are written, which `overspill-bench` does.
 
-use crate::args::{AblateArgs, Bench, BenchArgs, CompareArgs, SlotsArgs, TouchArgs};
+use crate::args::{AblateArgs, Bench, BenchArgs, CompareArgs, PolicyArgs, SlotsArgs, TouchArgs};
 use crate::error::Error;
 use crate::say;
-use overspill_bench::slot_rates;
-use overspill_bench::{AblateOptions, Shape, SlotOptions, ablate, footprint, lock_costs, report};
+use overspill_bench::{AblateOptions, PolicyOptions, Shape, SlotOptions};
 use overspill_bench::{CompareOptions, TouchOptions, compare, touch};
+use overspill_bench::{ablate, footprint, lock_costs, policies, report, slot_rates};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<u8, Error> {
     match args.what {
         Bench::Ablate(args) => run_ablate(args)?,
         Bench::Slots(args) => run_slots(args)?,
+        Bench::Policy(args) => run_policies(args)?,
         Bench::Memory(args) => {
             let json = ReportFile::open(args.json)?;
             let found = footprint()?;
@@ -106,6 +107,19 @@ fn run_touch(args: TouchArgs) -> Result<(), Error> {
     })?;
     let text = if args.histogram { found.histogram_text() } else { report::json(&found) };
     print(&text)
+}
+
+fn run_policies(args: PolicyArgs) -> Result<(), Error> {
+    let (json, html) = (ReportFile::open(args.files.json)?, ReportFile::open(args.files.html)?);
+    let options = PolicyOptions {
+        workloads: args.workload,
+        memory_pages: args.memory_pages,
+        touches: args.touches,
+    };
+    let found = policies(&options, &|line| say::line(line))?;
+    print(&report::policy_text(&found))?;
+    json.write(|| report::json(&found))?;
+    html.write(|| report::html::policy_html(&found))
 }
 
 fn print(text: &str) -> Result<(), Error> {

@@ -6,11 +6,14 @@ pub use compare::compare_html;
 
 use super::plot::{Series, bars, lines};
 use super::{
-    Rows, ablate_conditions, experiment_title, lock_rows, metric_rows, published_rows,
-    slot_conditions, slot_rows,
+    Rows, ablate_conditions, exactly, experiment_title, hit_rate_rows, lock_rows, metric_rows,
+    policy_conditions, policy_rows, published_rows, slot_conditions, slot_rows,
 };
 use crate::sample::{SCORE_PER_CPU, Spread};
-use crate::{AblateReport, DeviceState, Environment, Experiment, SideReport, SlotReport, SlotRow};
+use crate::{
+    AblateReport, DeviceState, Environment, Experiment, PolicyReport, SideReport, SlotReport,
+    SlotRow,
+};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::collections::BTreeSet;
 
@@ -47,6 +50,25 @@ pub fn slots_html(report: &SlotReport) -> String {
         (table(&slot_rows(report)))
     };
     page("Slots allocated and freed", &report.environment, &slot_conditions(report), &body)
+}
+
+/// What `policy` found.
+pub fn policy_html(report: &PolicyReport) -> String {
+    let body = html! {
+        (PreEscaped(hit_rate_plot(report)))
+        (table(&hit_rate_rows(report)))
+        p.note {
+            "Share of touches that cost no page read from swap. MIN knows the future; nobody can do "
+            "better. Only the engine reads ahead: a touch that finds a page read ahead did not wait, "
+            "and is no hit either."
+        }
+        @for workload in &report.workloads {
+            h2 id=(workload.workload) { (workload.workload) }
+            p { (workload.about) ": " (workload.set_pages) " pages" }
+            (table(&policy_rows(workload)))
+        }
+    };
+    page("Replacement policies", &report.environment, &policy_conditions(report), &body)
 }
 
 fn page(title: &str, environment: &Environment, conditions: &str, body: &Markup) -> String {
@@ -149,6 +171,17 @@ fn slot_plot(report: &SlotReport, state: DeviceState) -> String {
     let series: Vec<Series> = presets.iter().map(|&preset| slot_series(&rows, preset)).collect();
     let threads: Vec<String> = threads.iter().map(|n| format!("{n} threads")).collect();
     lines("million slots/s", &threads, &series)
+}
+
+fn hit_rate_plot(report: &PolicyReport) -> String {
+    let names: Vec<String> = report.workloads.iter().map(|w| w.workload.to_owned()).collect();
+    let policies = report.workloads.first().map_or(0, |workload| workload.policies.len());
+    let series = (0..policies).map(|n| {
+        let rows = report.workloads.iter().map(|workload| &workload.policies[n]);
+        let values = rows.clone().map(|row| exactly(row.hit_rate_percent)).collect();
+        Series { name: rows.map(|row| row.policy).next().unwrap_or_default().into(), values }
+    });
+    bars("hit rate, %", &names, &series.collect::<Vec<_>>())
 }
 
 fn slot_series(rows: &[&SlotRow], preset: &str) -> Series {

@@ -9,7 +9,7 @@ mod plot;
 mod text;
 
 pub use compare::{compare_histograms, compare_text};
-pub use text::{ablate_text, footprint_text, lock_cost_text, slots_text};
+pub use text::{ablate_text, footprint_text, lock_cost_text, policy_text, slots_text};
 
 use crate::sample::{Spread, Summary};
 use crate::slots::CountedSlots;
@@ -167,6 +167,35 @@ fn slot_rows(report: &crate::SlotReport) -> Rows {
     rows
 }
 
+/// Hit rates side by side: a row for each workload, a column for each policy.
+fn hit_rate_rows(report: &crate::PolicyReport) -> Rows {
+    let names = report.workloads.first().into_iter().flat_map(|workload| &workload.policies);
+    let heads = names.map(|row| row.policy.to_owned());
+    let mut rows = vec![std::iter::once("hit rate, %".to_owned()).chain(heads).collect()];
+    rows.extend(report.workloads.iter().map(|workload| {
+        let rates = workload.policies.iter().map(|row| figure(row.hit_rate_percent));
+        std::iter::once(workload.workload.to_owned()).chain(rates).collect()
+    }));
+    rows
+}
+
+/// All that was counted about one trace.
+fn policy_rows(workload: &crate::WorkloadReport) -> Rows {
+    let heads = ["policy", "hit rate, %", "refaults", "waits", "soft faults", "hot set left, %"];
+    let mut rows = vec![row(heads)];
+    rows.extend(workload.policies.iter().map(|row| {
+        vec![
+            row.policy.to_owned(),
+            figure(row.hit_rate_percent),
+            row.refaults.to_string(),
+            row.waits.to_string(),
+            row.soft_faults.to_string(),
+            row.survival_percent.map_or_else(String::new, figure),
+        ]
+    }));
+    rows
+}
+
 fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
 }
@@ -189,6 +218,13 @@ fn slot_conditions(report: &crate::SlotReport) -> String {
     format!(
         "medians of {} runs of {} s, presets in turn; area of {} slots",
         report.rounds, report.seconds, report.area_slots
+    )
+}
+
+fn policy_conditions(report: &crate::PolicyReport) -> String {
+    format!(
+        "{} pages of memory; {} touches after all pages were filled, the first quarter not counted",
+        report.memory_pages, report.touches
     )
 }
 

@@ -1,10 +1,10 @@
 //! Tables for people.
 
 use super::{
-    Rows, ablate_conditions, experiment_title, figure, lock_rows, metric_rows, published_rows, row,
-    slot_conditions, slot_rows, spread,
+    Rows, ablate_conditions, experiment_title, figure, hit_rate_rows, lock_rows, metric_rows,
+    policy_conditions, policy_rows, published_rows, row, slot_conditions, slot_rows, spread,
 };
-use crate::{AblateReport, Experiment, FootprintReport, LockCostReport, SlotReport};
+use crate::{AblateReport, Experiment, FootprintReport, LockCostReport, PolicyReport, SlotReport};
 
 /// What `ablate` found.
 pub fn ablate_text(report: &AblateReport) -> String {
@@ -29,6 +29,17 @@ fn experiment_text(experiment: &Experiment) -> String {
 /// What `slots` found.
 pub fn slots_text(report: &SlotReport) -> String {
     format!("{}\n{}\n\n{}", report.environment, slot_conditions(report), table(&slot_rows(report)))
+}
+
+/// What `policy` found.
+pub fn policy_text(report: &PolicyReport) -> String {
+    let conditions = policy_conditions(report);
+    let head = format!("{}\n{conditions}\n\n{}", report.environment, table(&hit_rate_rows(report)));
+    let workloads = report.workloads.iter().map(|workload| {
+        let (name, about, pages) = (workload.workload, workload.about, workload.set_pages);
+        format!("\n== {name}\n{about}: {pages} pages\n\n{}", table(&policy_rows(workload)))
+    });
+    std::iter::once(head).chain(workloads).collect()
 }
 
 /// What `memory` found.

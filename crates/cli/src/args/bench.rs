@@ -19,6 +19,7 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Bench {
     Ablate(AblateArgs),
     Slots(SlotsArgs),
+    Policy(PolicyArgs),
     Memory(MemoryArgs),
     Locks(LocksArgs),
     Compare(CompareArgs),
@@ -65,6 +66,28 @@ pub(crate) struct SlotsArgs {
     /// Runs of each preset
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) rounds: usize,
+
+    #[command(flatten)]
+    pub(crate) files: ReportFiles,
+}
+
+/// Count which pages are in memory when they are touched, against exact LRU, CLOCK and the optimum.
+///
+/// The same traces are replayed over each policy. A hit rate is the share of touches that cost no
+/// page read from swap. All figures are counts: they are the same on every machine.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyArgs {
+    /// The trace to replay; may be given several times [default: all]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) workload: Vec<String>,
+
+    /// Pages of 4 KiB that may be in memory
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pub(crate) memory_pages: usize,
+
+    /// Touches of each trace, after all of its pages were filled
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub(crate) touches: usize,
 
     #[command(flatten)]
     pub(crate) files: ReportFiles,

@@ -1,0 +1,227 @@
+//! `policy`: which pages are in memory when they are touched, under one policy and another.
+//!
+//! Owns: what is counted, and the replay of one trace over each policy.
+//! What is counted, after the warm-up:
+//!
+//! * a *refault* is a page read back from swap, whether asked for or read ahead;
+//! * the *hit rate* is the share of touches that cost no refault: 100 % - refaults / touches. So a page
+//!   read ahead is no hit of the policy, and one that is read ahead for nothing costs one;
+//! * a *wait* is a touch that had to wait for a read, and a *soft fault* one that found its page on its
+//!   way out and waited for no read. For a policy without readahead waits and refaults are the same;
+//! * the *hot set's survival* is the share of its pages that are in memory when a scan has just ended.
+//!
+//! Invariants: every figure is a count, and the same each time.
+//! Not here: time (`ablate`).
+
+mod engine;
+mod exact;
+mod trace;
+
+use crate::environment::Environment;
+use crate::error::{BenchError, within};
+use engine::EngineMemory;
+use exact::{Clock, Lru, Min, Policy};
+use overspill_base::PageNo;
+use serde::Serialize;
+use std::ops::Sub;
+use trace::{Trace, WORKLOADS, Workload};
+
+/// What to replay.
+#[derive(Clone, Debug)]
+pub struct PolicyOptions {
+    /// Names of workloads; all of them if there is none.
+    pub workloads: Vec<String>,
+    /// Pages that may be in memory.
+    pub memory_pages: usize,
+    /// Touches of each trace after its pages were filled.
+    pub touches: usize,
+}
+
+/// Every workload under every policy.
+#[derive(Debug, Serialize)]
+pub struct PolicyReport {
+    /// The machine, on which nothing here depends.
+    pub environment: Environment,
+    /// Pages that may be in memory.
+    pub memory_pages: usize,
+    /// Touches of each trace after its pages were filled.
+    pub touches: usize,
+    /// One per trace.
+    pub workloads: Vec<WorkloadReport>,
+}
+
+/// One trace.
+#[derive(Debug, Serialize)]
+pub struct WorkloadReport {
+    /// Its name.
+    pub workload: &'static str,
+    /// What it is.
+    pub about: &'static str,
+    /// Pages it touches.
+    pub set_pages: usize,
+    /// What became of it.
+    pub policies: Vec<PolicyRow>,
+}
+
+/// One trace under one policy.
+#[derive(Clone, Debug, Serialize)]
+pub struct PolicyRow {
+    /// The policy.
+    pub policy: &'static str,
+    /// Touches that counted.
+    pub touches: u64,
+    /// Pages read back.
+    pub refaults: u64,
+    /// Touches that waited for a read.
+    pub waits: u64,
+    /// Touches that found their page on its way out.
+    pub soft_faults: u64,
+    /// Share of touches that cost no refault; below zero if more is read than touched.
+    pub hit_rate_percent: f64,
+    /// Share of the hot set in memory after a scan, if there are scans.
+    pub survival_percent: Option<f64>,
+}
+
+/// Smallest memory: batches of reclaim are a part of it.
+const MEMORY_PAGES_MIN: usize = 1024;
+const MEMORY_PAGES_MAX: usize = 1 << 20;
+const TOUCHES_MAX: usize = 1 << 30;
+
+/// Replays the traces; `progress` takes a line about each as it begins.
+///
+/// # Errors
+/// [`BenchError::OutOfRange`], [`BenchError::UnknownWorkload`], and what an engine says.
+pub fn policies(
+    options: &PolicyOptions,
+    progress: &dyn Fn(&str),
+) -> Result<PolicyReport, BenchError> {
+    let PolicyOptions { memory_pages, touches, .. } = *options;
+    within("--memory-pages", memory_pages, MEMORY_PAGES_MIN..=MEMORY_PAGES_MAX)?;
+    within("--touches", touches, 1..=TOUCHES_MAX)?;
+    let mut workloads = Vec::new();
+    for workload in chosen(&options.workloads)? {
+        progress(&format!("{}: {}", workload.name, workload.about));
+        workloads.push(all_policies(workload, memory_pages, touches)?);
+    }
+    Ok(PolicyReport { environment: Environment::read(), memory_pages, touches, workloads })
+}
+
+/// Names of all workloads, in the order they are replayed.
+pub fn workload_names() -> Vec<&'static str> {
+    WORKLOADS.iter().map(|workload| workload.name).collect()
+}
+
+fn chosen(names: &[String]) -> Result<Vec<Workload>, BenchError> {
+    let known = |name: &&String| WORKLOADS.iter().any(|workload| workload.name == **name);
+    if let Some(name) = names.iter().find(|name| !known(name)) {
+        let all = workload_names().join(", ");
+        return Err(BenchError::UnknownWorkload { name: name.clone(), all });
+    }
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
+    Ok(WORKLOADS.into_iter().filter(|workload| wanted(workload.name)).collect())
+}
+
+fn all_policies(
+    workload: Workload,
+    frames: usize,
+    touches: usize,
+) -> Result<WorkloadReport, BenchError> {
+    let trace = workload.trace(frames, touches);
+    let mut engine = EngineMemory::new(frames, trace.set_pages)?;
+    let policies = vec![
+        replay("overspill", &trace, &mut engine)?,
+        replay("LRU", &trace, &mut Exact::new(Lru::new(frames)))?,
+        replay("CLOCK", &trace, &mut Exact::new(Clock::new(frames)))?,
+        replay("MIN", &trace, &mut Exact::new(Min::new(frames, &trace.touches)))?,
+    ];
+    let Workload { name, about, .. } = workload;
+    Ok(WorkloadReport { workload: name, about, set_pages: trace.set_pages, policies })
+}
+
+/// What has happened so far, or between two moments.
+#[derive(Clone, Copy, Default, Debug)]
+struct Progress {
+    refaults: u64,
+    waits: u64,
+    soft_faults: u64,
+}
+
+impl Sub for Progress {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            refaults: self.refaults - earlier.refaults,
+            waits: self.waits - earlier.waits,
+            soft_faults: self.soft_faults - earlier.soft_faults,
+        }
+    }
+}
+
+/// Memory that somebody touches and somebody manages.
+trait Memory {
+    fn touch(&mut self, page: PageNo) -> Result<(), BenchError>;
+
+    /// True if a touch of `page` would cost nothing.
+    fn holds(&self, page: PageNo) -> bool;
+
+    fn progress(&self) -> Progress;
+}
+
+/// Memory under an exact policy.
+struct Exact<P> {
+    policy: P,
+    misses: u64,
+}
+
+impl<P: Policy> Exact<P> {
+    fn new(policy: P) -> Self {
+        Self { policy, misses: 0 }
+    }
+}
+
+impl<P: Policy> Memory for Exact<P> {
+    fn touch(&mut self, page: PageNo) -> Result<(), BenchError> {
+        self.misses += u64::from(!self.policy.touch(page));
+        Ok(())
+    }
+
+    fn holds(&self, page: PageNo) -> bool {
+        self.policy.holds(page)
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { refaults: self.misses, waits: self.misses, soft_faults: 0 }
+    }
+}
+
+fn replay(
+    policy: &'static str,
+    trace: &Trace,
+    memory: &mut impl Memory,
+) -> Result<PolicyRow, BenchError> {
+    let mut start = Progress::default();
+    let (mut scan_ends, mut survivals) = (trace.scan_ends.iter().peekable(), Vec::new());
+    for (before, &page) in trace.touches.iter().enumerate() {
+        if before == trace.counted_from {
+            start = memory.progress();
+        }
+        memory.touch(page)?;
+        if scan_ends.next_if_eq(&&(before + 1)).is_some() && before >= trace.counted_from {
+            let alive = trace.hot.clone().filter(|&page| memory.holds(PageNo(page))).count();
+            survivals.push(100.0 * alive as f64 / trace.hot.len() as f64);
+        }
+    }
+    let counted = memory.progress() - start;
+    let touches = (trace.touches.len() - trace.counted_from) as u64;
+    let mean = survivals.iter().sum::<f64>() / survivals.len() as f64;
+    Ok(PolicyRow {
+        policy,
+        touches,
+        refaults: counted.refaults,
+        waits: counted.waits,
+        soft_faults: counted.soft_faults,
+        hit_rate_percent: 100.0 * (1.0 - counted.refaults as f64 / touches as f64),
+        survival_percent: (!survivals.is_empty()).then_some(mean),
+    })
+}
