@@ -29,6 +29,7 @@ use overspill_area::SwapEntry;
 use overspill_base::shared::PageBuf;
 use overspill_base::stats::Event;
 use overspill_base::{FrameNo, PageNo, Slot};
+use std::ops::Range;
 
 /// Pages from which on moving them beats copying them.
 const MOVE_MIN: usize = 8;
@@ -106,8 +107,21 @@ impl Engine {
         let after = self.take_swapped(page.0 + 1..window.pages.end, &mut entries);
         let read_after = entries.len() as u32 - read_before - 1;
         let reached = page.0 - before..page.0 + 1 + after;
+        let whole = reached == window.pages && reached.len() > 1;
+        let reached = if whole { self.past_resident(reached) } else { reached };
         self.streams.lock().settle(&window, reached, [read_before, read_after]);
         self.read_and_map(worker, &entries)
+    }
+
+    /// A window with the pages in memory that follow it on either side, a window's worth at most: the
+    /// stream's next fault comes after them.
+    fn past_resident(&self, window: Range<u32>) -> Range<u32> {
+        let reach = window.len();
+        let resident = |&page: &u32| matches!(self.table.load(PageNo(page)), Pte::Resident(_));
+        let before = (0..window.start).rev().take(reach).take_while(resident).count() as u32;
+        let pages = window.end..self.table.len() as u32;
+        let after = pages.take(reach).take_while(resident).count() as u32;
+        window.start - before..window.end + after
     }
 
     /// Takes a frame for each swapped one of `pages`, until frames run short; returns how many pages
