@@ -212,6 +212,7 @@ impl Engine {
     /// A page that was touched before it was gone is active. One that was read ahead may have been
     /// gone for long: its shadow tells.
     fn note_touched(&self, frame: FrameNo, entry: SwapEntry, word: Pte) {
+        self.frames.clear(frame, flag::STREAMED);
         if !self.take_readahead_hit(frame, entry) {
             self.workingset.activated();
         } else if !self.refault_activates(word) {

@@ -10,12 +10,13 @@
 //! is shrunk. Linux flushes a CPU's batch also when the CPU goes away; here CPUs do not go away, but
 //! the threads do that would fill the batch up: before a fork, where `Engine::drain` flushes all.
 //! There is no accessed bit to look at: user space learns of a touch only from a fault. So second
-//! chances are given while a page waits in the swap cache, and by refault distance (`workingset`).
+//! chances are given while a page waits in the swap cache, and by refault distance (`workingset`);
+//! and what a stream of faults has read and passed (`readahead`) goes before anything else.
 
 use crate::frames::Frames;
 use crate::tuning::Tuning;
 use crate::types::flag::{
-    ACTIVE, ADD_PENDING, DIRTY, LOCKED, LRU, ROTATE_PENDING, UNEVICTABLE, WRITEBACK,
+    ACTIVE, ADD_PENDING, DIRTY, LOCKED, LRU, ROTATE_PENDING, STREAMED, UNEVICTABLE, WRITEBACK,
 };
 use overspill_base::FrameNo;
 use overspill_base::clock::Cpus;
@@ -195,6 +196,21 @@ impl Lru {
         let flags = frames.clear(frame, LRU);
         lists.unlink(frame, list_of(flags));
         true
+    }
+
+    /// Takes idle frames that a stream has read to the inactive tail, from wherever they are. A page
+    /// of a loop comes back soon and is active then, and is no better for it than the rest of the loop.
+    pub(crate) fn leave_behind(&self, passed: impl Iterator<Item = FrameNo>, frames: &Frames) {
+        let mut lists = self.lists.lock();
+        for frame in passed {
+            let flags = frames.set(frame, 0);
+            let idle = flags & (LOCKED | WRITEBACK | UNEVICTABLE) == 0;
+            if idle && flags & LRU != 0 && flags & STREAMED != 0 {
+                frames.clear(frame, ACTIVE | STREAMED);
+                lists.unlink(frame, list_of(flags));
+                lists.push_tail(frame);
+            }
+        }
     }
 
     /// Moves up to `want` frames from the active tail to the inactive head.

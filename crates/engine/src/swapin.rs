@@ -143,7 +143,9 @@ impl Engine {
         let ours = matches!(word, Pte::Swapped { entry: on, .. } if on == entry);
         if ours && self.table.replace(page, word, Pte::Resident(frame)) {
             self.set_cache_only(entry, true);
-            self.frames.clear(frame, flag::READAHEAD);
+            if self.frames.clear(frame, flag::READAHEAD) & flag::READAHEAD != 0 {
+                self.frames.set(frame, flag::STREAMED);
+            }
             if self.refault_activates(word) {
                 self.frames.set(frame, flag::ACTIVE);
             }

@@ -39,6 +39,9 @@ pub struct Tuning {
     /// Largest run of evicted neighbours, as a power of two, that is given adjacent slots as one folio
     /// (6.12, with mTHP); 0 takes slots one by one.
     pub folio_order_max: u8,
+    /// What a long stream has read and passed is evicted first, so a scan leaves the rest of memory
+    /// alone, and a loop longer than memory keeps a part of itself. Without, it ages as all pages do.
+    pub leave_behind: bool,
     /// Reads ahead on devices as fast as memory too. Linux stopped to (4.15), because their I/O is
     /// over in no time; here a window saves faults, as it is mapped with one call.
     pub readahead_synchronous: bool,
@@ -68,6 +71,7 @@ impl Tuning {
             readahead_max_pages: 64,
             readahead_skip_unreferenced: true,
             folio_order_max: 6,
+            leave_behind: true,
             readahead_synchronous: true,
             give_up_copies_early: false,
             zero_around_pages: 16,
@@ -76,6 +80,7 @@ impl Tuning {
             reclaim_batch_pages: 32,
             readahead_max_pages: 8,
             folio_order_max: 0,
+            leave_behind: false,
             readahead_synchronous: false,
             give_up_copies_early: true,
             zero_around_pages: 1,

@@ -105,6 +105,8 @@ pub mod flag {
     pub const UNEVICTABLE: u32 = 1 << 10;
     /// Read ahead, or about to be, and not asked for yet.
     pub const READAHEAD: u32 = 1 << 11;
+    /// Read ahead by a stream, and its touch gave no sign since.
+    pub const STREAMED: u32 = 1 << 12;
     /// Everything about a page; the lock bits stay when a frame changes pages.
     pub const OF_PAGE: u32 = !(LOCKED | WAITERS);
 }

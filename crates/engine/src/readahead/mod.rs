@@ -99,6 +99,7 @@ impl Engine {
     ) -> Vec<PageRead> {
         let window = self.streams.lock().window(page, self.tuning.readahead_max_pages);
         self.stats.add(Event::swap_ra_hit, u64::from(window.hits));
+        self.leave_behind(window.behind.clone());
         let mut entries = Vec::with_capacity(window.pages.len());
         let before = self.take_swapped((window.pages.start..page.0).rev(), &mut entries);
         entries.reverse();
@@ -111,6 +112,20 @@ impl Engine {
         let reached = if whole { self.past_resident(reached) } else { reached };
         self.streams.lock().settle(&window, reached, [read_before, read_after]);
         self.read_and_map(worker, &entries)
+    }
+
+    /// Makes what a long stream has read and passed the first to be evicted.
+    fn leave_behind(&self, pages: Range<u32>) {
+        if pages.is_empty() || !self.tuning.leave_behind {
+            return;
+        }
+        let frames = pages.filter_map(|page| match self.table.load(PageNo(page)) {
+            Pte::Resident(frame) => Some(frame),
+            _ => None,
+        });
+        // They were mapped a moment ago: some wait in a batch.
+        self.lru.drain(&self.frames, &self.stats);
+        self.lru.leave_behind(frames, &self.frames);
     }
 
     /// A window with the pages in memory that follow it on either side, a window's worth at most: the

@@ -5,6 +5,8 @@
 //! keeps one stream for each mapping (`swap_vma_readahead`); here there are a few for all.
 //! A page mapped ahead of its touch gives no sign when it is touched. But a stream whose next
 //! fault comes right at the end of its window has passed over all of it: those were hits.
+//! A long stream says which pages it leaves behind: those of the window before the one just passed.
+//! That one is spared, so a program that looks back a little finds what it looks for.
 //! Invariants: pages proven touched are counted once; a window ends where reading it ended, so a
 //! stream is not lost when memory is short.
 //! Not here: frames and reads.
@@ -13,6 +15,8 @@ use super::next_window;
 use overspill_base::PageNo;
 use std::ops::Range;
 
+/// Window from which on a stream is a long one: it has doubled four times.
+const LONG_PAGES: usize = 16;
 /// Streams remembered; more than one thread reads in order in most programs.
 const STREAMS: usize = 16;
 
@@ -22,6 +26,8 @@ struct Stream {
     last: u32,
     /// The window of that fault.
     window: Range<u32>,
+    /// The window before it, if the stream was a long one then.
+    before: Range<u32>,
     /// Pages of the window that were read ahead before and after the page.
     read_ahead: [u32; 2],
     used_at: u64,
@@ -44,6 +50,8 @@ pub(crate) struct Window {
     pub(crate) pages: Range<u32>,
     /// Pages read ahead earlier that this fault proves touched.
     pub(crate) hits: u32,
+    /// Pages that a long stream has left behind.
+    pub(crate) behind: Range<u32>,
     stream: usize,
 }
 
@@ -65,9 +73,12 @@ impl Streams {
         let adjacent = !stream.window.is_empty() && page.0.abs_diff(stream.last) == 1;
         let pages = next_window(passed, adjacent, stream.window.len(), max) as u32;
         let window = around(page.0, pages, course);
-        *stream =
-            Stream { last: page.0, window: window.clone(), read_ahead: [0; 2], used_at: self.time };
-        Window { page, pages: window, hits, stream: index }
+        let goes_on = passed + 1 >= LONG_PAGES;
+        let passed = std::mem::replace(&mut stream.window, window.clone());
+        let now_before = if goes_on { passed } else { 0..0 };
+        let behind = std::mem::replace(&mut stream.before, now_before);
+        (stream.last, stream.read_ahead, stream.used_at) = (page.0, [0; 2], self.time);
+        Window { page, pages: window, hits, behind, stream: index }
     }
 
     /// Tells what became of a window: where reading it ended, and how many pages before and after
