@@ -446,6 +446,19 @@ mod tests {
     }
 
     #[test]
+    fn what_a_stream_has_read_goes_last_and_nothing_else_does() {
+        let rig = Rig::new(1);
+        // Read by the stream: 3; 4, active since; 5, locked. 6 was there before.
+        [3, 4, 5].map(|n| rig.frames.set(FrameNo(n), STREAMED));
+        rig.play(Op::Activate(4));
+        rig.frames.lock(FrameNo(5));
+        rig.lru.leave_behind([3, 4, 5, 6].map(FrameNo).into_iter(), &rig.frames);
+        let (active, inactive, _) = rig.end();
+        assert_eq!(active, []);
+        assert_eq!(inactive, [11, 10, 9, 8, 7, 6, 5, 2, 1, 0, 3, 4].map(FrameNo));
+    }
+
+    #[test]
     fn a_page_that_still_waits_for_its_list_is_rotated_too() {
         // All additions wait in one batch when a write ends.
         let rig = Rig::with_batches(15, 1);

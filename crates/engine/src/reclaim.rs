@@ -83,11 +83,13 @@ impl Engine {
         progress
     }
 
-    /// Keeps the inactive list at least as long as the active one (Linux's ratio for small memory).
+    /// Keeps the active list at most `active_ratio` times as long as the inactive one.
     fn refill_inactive(&self) {
         let (active, inactive) = self.lru.lens();
-        if inactive < active {
-            let want = (active - inactive).div_ceil(2).min(self.tuning.reclaim_batch_pages);
+        let ratio = self.tuning.active_ratio;
+        if inactive * ratio < active {
+            let excess = (active - inactive * ratio).div_ceil(ratio + 1);
+            let want = excess.min(self.tuning.reclaim_batch_pages);
             let moved = self.lru.deactivate(want, &self.frames);
             self.stats.add(Event::pgdeactivate, moved as u64);
         }

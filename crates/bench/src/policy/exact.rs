@@ -143,3 +143,114 @@ impl Policy for Min {
         self.held.contains_key(&page)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn misses(policy: &mut impl Policy, touches: &[PageNo]) -> usize {
+        touches.iter().filter(|&&page| !policy.touch(page)).count()
+    }
+
+    /// What is missing, touch by touch.
+    fn missing(policy: &mut impl Policy, touches: &[PageNo]) -> Vec<u32> {
+        let missed = touches.iter().filter(|&&page| !policy.touch(page));
+        missed.map(|page| page.0).collect()
+    }
+
+    /// The textbook's string, and what three frames miss of it: worked by hand.
+    #[test]
+    fn the_textbooks_trace() {
+        let touches = [1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5].map(PageNo);
+        let missed_by_both = [1, 2, 3, 4, 1, 2, 5, 3, 4, 5];
+        assert_eq!(missing(&mut Lru::new(3), &touches), missed_by_both);
+        assert_eq!(missing(&mut Clock::new(3), &touches), missed_by_both);
+        assert_eq!(missing(&mut Min::new(3, &touches), &touches), [1, 2, 3, 4, 5, 3, 4]);
+    }
+
+    /// When 4 comes the hand goes all the way round. So it is at 1 when 5 comes, though 2 was touched
+    /// before 1.
+    #[test]
+    fn clock_is_not_lru() {
+        let touches = [1, 2, 3, 2, 1, 4, 5, 1].map(PageNo);
+        assert_eq!(missing(&mut Lru::new(3), &touches), [1, 2, 3, 4, 5]);
+        assert_eq!(missing(&mut Clock::new(3), &touches), [1, 2, 3, 4, 5, 1]);
+    }
+
+    /// LRU as a list that is searched: the latest at the end.
+    fn naive_lru(frames: usize, touches: &[PageNo]) -> Vec<u32> {
+        let (mut held, mut missed) = (Vec::new(), Vec::new());
+        for page in touches {
+            match held.iter().position(|known| known == page) {
+                Some(at) => drop(held.remove(at)),
+                None => missed.push(page.0),
+            }
+            held.push(*page);
+            if held.len() > frames {
+                held.remove(0);
+            }
+        }
+        missed
+    }
+
+    /// CLOCK as a queue: a touched page goes to its end when its turn comes.
+    fn naive_clock(frames: usize, touches: &[PageNo]) -> Vec<u32> {
+        let (mut queue, mut missed) = (Vec::<(PageNo, bool)>::new(), Vec::new());
+        for &page in touches {
+            if let Some(known) = queue.iter_mut().find(|known| known.0 == page) {
+                known.1 = true;
+                continue;
+            }
+            missed.push(page.0);
+            while queue.len() == frames {
+                let (first, touched) = queue.remove(0);
+                if touched {
+                    queue.push((first, false));
+                }
+            }
+            queue.push((page, false));
+        }
+        missed
+    }
+
+    /// The fewest misses of all ways to choose: every choice tried.
+    fn fewest_misses(frames: usize, held: &[PageNo], touches: &[PageNo]) -> usize {
+        let Some((page, rest)) = touches.split_first() else { return 0 };
+        if held.contains(page) {
+            return fewest_misses(frames, held, rest);
+        }
+        if held.len() < frames {
+            return 1 + fewest_misses(frames, &[held, &[*page]].concat(), rest);
+        }
+        let instead_of = |n: usize| {
+            let mut held = held.to_vec();
+            held[n] = *page;
+            1 + fewest_misses(frames, &held, rest)
+        };
+        (0..frames).map(instead_of).min().unwrap_or(usize::MAX)
+    }
+
+    fn touches(pages: u32, most: usize) -> impl Strategy<Value = Vec<PageNo>> {
+        prop::collection::vec((0..pages).prop_map(PageNo), 0..most)
+    }
+
+    proptest! {
+        #[test]
+        fn lru_and_clock_miss_what_naive_ones_miss(
+            frames in 1..6usize,
+            touches in touches(10, 120),
+        ) {
+            let lru = missing(&mut Lru::new(frames), &touches);
+            prop_assert_eq!(lru, naive_lru(frames, &touches));
+            let clock = missing(&mut Clock::new(frames), &touches);
+            prop_assert_eq!(clock, naive_clock(frames, &touches));
+        }
+
+        #[test]
+        fn no_choice_misses_less_than_min(frames in 1..4usize, touches in touches(6, 13)) {
+            let min = misses(&mut Min::new(frames, &touches), &touches);
+            prop_assert_eq!(min, fewest_misses(frames, &[], &touches));
+        }
+    }
+}

@@ -225,3 +225,49 @@ fn replay(
         survival_percent: (!survivals.is_empty()).then_some(mean),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Enough memory that a batch of reclaim is a small part of it.
+    const MEMORY_PAGES: usize = 4096;
+
+    fn rows(workload: &str) -> [PolicyRow; 4] {
+        let workloads = vec![workload.to_owned()];
+        let options = PolicyOptions { workloads, memory_pages: MEMORY_PAGES, touches: 100_000 };
+        let report = policies(&options, &|_| {}).unwrap();
+        report.workloads[0].policies.clone().try_into().unwrap()
+    }
+
+    #[test]
+    fn a_scan_does_not_flush_the_hot_set() {
+        let [ours, lru, ..] = rows("hot,scan");
+        assert!(ours.survival_percent > Some(90.0), "{ours:?}");
+        assert_eq!(lru.survival_percent, Some(0.0), "the scan is longer than memory");
+        let [ours, lru, ..] = rows("hot+scan");
+        assert!(ours.survival_percent > Some(95.0), "{ours:?}");
+        assert!(ours.hit_rate_percent > lru.hit_rate_percent + 10.0, "{ours:?}");
+    }
+
+    #[test]
+    fn a_loop_longer_than_memory_keeps_a_part_of_itself() {
+        let [ours, lru, _, min] = rows("loop-1.1");
+        assert_eq!(lru.hit_rate_percent, 0.0);
+        assert!(ours.hit_rate_percent > min.hit_rate_percent - 10.0, "{ours:?}");
+    }
+
+    #[test]
+    fn without_accessed_bits_zipf_is_as_good_as_lru() {
+        let [ours, lru, _, min] = rows("zipf");
+        assert!(ours.hit_rate_percent > lru.hit_rate_percent - 1.0, "{ours:?}");
+        assert!(ours.hit_rate_percent < min.hit_rate_percent, "{ours:?}");
+    }
+
+    #[test]
+    fn a_replay_is_the_same_each_time() {
+        let [first, ..] = rows("array");
+        let [again, ..] = rows("array");
+        assert_eq!((first.refaults, first.waits), (again.refaults, again.waits));
+    }
+}

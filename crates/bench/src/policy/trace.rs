@@ -30,10 +30,12 @@ enum Touches {
     HotWithScans {
         between: u32,
     },
+    /// An array of half of memory in order, over and over, and random ones of the rest in turn.
+    ArrayAndRandom,
 }
 
 /// All of them, in the order they are reported.
-pub(crate) const WORKLOADS: [Workload; 7] = [
+pub(crate) const WORKLOADS: [Workload; 8] = [
     Workload {
         name: "uniform",
         about: "random pages of four times memory",
@@ -57,6 +59,12 @@ pub(crate) const WORKLOADS: [Workload; 7] = [
         about: "a hot set of half of memory, idle during scans of twice memory",
         set_percent: 250,
         touches: Touches::HotWithScans { between: 0 },
+    },
+    Workload {
+        name: "array",
+        about: "in order through half of memory, at every other touch a random page of four times memory",
+        set_percent: 450,
+        touches: Touches::ArrayAndRandom,
     },
     Workload {
         name: "loop-1.1",
@@ -121,6 +129,11 @@ impl Workload {
             }
             Touches::InOrder => {
                 trace.touches.extend((0..pages).cycle().take(touches).map(PageNo));
+            }
+            Touches::ArrayAndRandom => {
+                let array = memory_pages as u32 / 2;
+                let pair = |n| [PageNo(n), PageNo(random.u32(array..pages))];
+                trace.touches.extend((0..array).cycle().flat_map(pair).take(touches));
             }
             Touches::HotWithScans { between } => {
                 trace.hot = 0..memory_pages as u32 / 2;
@@ -237,6 +250,16 @@ mod tests {
             }
             assert!(trace.scan_ends.len() > 3);
         }
+    }
+
+    #[test]
+    fn an_array_is_read_in_order_between_random_touches() {
+        let trace = trace("array", 64, 200);
+        let (array, random): (Vec<_>, Vec<_>) =
+            trace.touches[trace.set_pages..].chunks_exact(2).map(|pair| (pair[0], pair[1])).unzip();
+        let in_order: Vec<PageNo> = (0..32).cycle().take(100).map(PageNo).collect();
+        assert_eq!(array, in_order);
+        assert!(random.iter().all(|page| (32..288).contains(&page.0)));
     }
 
     #[test]

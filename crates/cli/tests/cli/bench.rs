@@ -95,3 +95,30 @@ fn lock_costs_are_three_figures() {
     let text = stdout(&output);
     assert!(text.contains("std::sync::Mutex") && text.contains("counting on"), "{text}");
 }
+
+#[test]
+fn policies_are_compared_over_the_same_traces() {
+    let (text, json, html) = bench(&["policy", "--memory-pages", "1024", "--touches", "4000"]);
+    let workloads = json["workloads"].as_array().unwrap();
+    assert_eq!(workloads.len(), 8);
+    for workload in workloads {
+        let name = workload["workload"].as_str().unwrap();
+        assert!(text.contains(&format!("== {name}")) && html.contains(name), "{name}");
+        let policies = workload["policies"].as_array().unwrap();
+        let names: Vec<&str> = policies.iter().map(|p| p["policy"].as_str().unwrap()).collect();
+        assert_eq!(names, ["overspill", "LRU", "CLOCK", "MIN"]);
+        let rate = |n: usize| policies[n]["hit_rate_percent"].as_f64().unwrap();
+        assert!(rate(3) >= rate(1) && rate(3) >= rate(2), "{name}: nothing beats MIN");
+    }
+    assert_eq!(html.matches("<svg").count(), 1);
+}
+
+#[test]
+fn an_unknown_workload_is_refused_with_those_there_are() {
+    let installation = Installation::bare();
+    let output =
+        installation.overspill().args(["bench", "policy", "--workload", "zip"]).output().unwrap();
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("no workload is called `zip`") && error.contains("zipf"), "{error}");
+}

@@ -202,6 +202,37 @@ mod tests {
     }
 
     #[test]
+    fn a_long_stream_leaves_behind_all_but_the_window_just_passed() {
+        for backward in [false, true] {
+            let mut streams = Streams::default();
+            let mut page = 1000;
+            let (mut windows, mut behind) = (Vec::new(), Vec::new());
+            for _ in 0..8 {
+                let window = read(&mut streams, page, 64);
+                page = if backward { window.pages.start - 1 } else { window.pages.end };
+                windows.push(window.pages);
+                behind.push(window.behind);
+            }
+            // Windows of 1, 2, 4, 8, 16, 32, 64, 64: the fifth is the first long one.
+            assert!(behind[..6].iter().all(Range::is_empty), "{behind:?}");
+            assert_eq!(behind[6..], windows[4..6]);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_breaks_off_leaves_nothing_behind() {
+        let mut streams = Streams::default();
+        let mut page = 100;
+        for _ in 0..7 {
+            page = read(&mut streams, page, 64).pages.end;
+        }
+        // Back into the window it is in, and on from there.
+        let astray = read(&mut streams, page - 20, 64);
+        let after = read(&mut streams, astray.pages.end, 64);
+        assert_eq!((astray.behind.len(), after.behind.len()), (32, 0));
+    }
+
+    #[test]
     fn random_faults_read_one_page() {
         assert_eq!(sizes(&[5, 900, 33, 7000, 120]), [1, 1, 1, 1, 1]);
     }
