@@ -449,7 +449,9 @@ mod tests {
     fn what_a_stream_has_read_goes_last_and_nothing_else_does() {
         let rig = Rig::new(1);
         // Read by the stream: 3; 4, active since; 5, locked. 6 was there before.
-        [3, 4, 5].map(|n| rig.frames.set(FrameNo(n), STREAMED));
+        for n in [3, 4, 5] {
+            rig.frames.set(FrameNo(n), STREAMED);
+        }
         rig.play(Op::Activate(4));
         rig.frames.lock(FrameNo(5));
         rig.lru.leave_behind([3, 4, 5, 6].map(FrameNo).into_iter(), &rig.frames);

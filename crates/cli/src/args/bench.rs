@@ -19,9 +19,9 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Bench {
     Ablate(AblateArgs),
     Slots(SlotsArgs),
-    Policy(PolicyArgs),
     Memory(MemoryArgs),
     Locks(LocksArgs),
+    Policy(PolicyArgs),
     Compare(CompareArgs),
     Touch(TouchArgs),
 }
