@@ -5,6 +5,7 @@
 use crate::frames::{Doorbell, Frames, Watermarks};
 use crate::lru::Lru;
 use crate::page_table::PageTable;
+use crate::readahead::ahead::Ahead;
 use crate::readahead::streams::Streams;
 use crate::reverse_map::ReverseMap;
 use crate::space::AddressSpace;
@@ -99,6 +100,7 @@ pub struct Engine {
     /// Held while an area gets its number.
     pub(crate) adding: Mutex<()>,
     pub(crate) streams: Mutex<Streams>,
+    pub(crate) ahead: Ahead,
     /// Rung when free frames run low.
     pub(crate) low: Doorbell,
     /// Rung when frames became free and somebody waits for one.
@@ -151,6 +153,7 @@ impl Engine {
             swaps: Swaps::new(),
             adding: Mutex::new(LockClass::Swapon, ()),
             streams: Mutex::new(LockClass::Readahead, Streams::default()),
+            ahead: Ahead::new(parts.frames, &tuning),
             low: Doorbell::new(),
             freed: Doorbell::new(),
             starving: AtomicUsize::new(0),

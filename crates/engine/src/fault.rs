@@ -188,12 +188,19 @@ impl Engine {
         start_ns: u64,
     ) -> Step {
         match self.cache.lookup(entry) {
-            Some(frame) => self.fault_cached(page, word, entry, frame),
+            Some(frame) => self.fault_cached(worker, page, word, entry, frame),
             None => self.fault_uncached(worker, page, entry, start_ns),
         }
     }
 
-    fn fault_cached(&self, page: PageNo, word: Pte, entry: SwapEntry, frame: FrameNo) -> Step {
+    fn fault_cached(
+        &self,
+        worker: &Worker,
+        page: PageNo,
+        word: Pte,
+        entry: SwapEntry,
+        frame: FrameNo,
+    ) -> Step {
         if !self.frames.try_lock(frame) {
             return self.wait_for(page, word, frame);
         }
@@ -202,6 +209,11 @@ impl Engine {
             return None;
         }
         self.stats.count(Event::swap_cache_hit);
+        if self.frames.has(frame, flag::READAHEAD)
+            && let Some(mapped) = self.come_to(worker, frame, page, word)
+        {
+            return mapped.then_some(FaultOutcome::Mapped);
+        }
         self.map_staged(frame, page, word).then(|| {
             self.note_touched(frame, entry, word);
             self.unlock_page(frame, page);

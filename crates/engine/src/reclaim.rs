@@ -53,9 +53,10 @@ impl Engine {
         }
     }
 
-    /// Makes [`balance`](Self::balance) return soon.
+    /// Makes [`balance`](Self::balance) and [`read_ahead`](Self::read_ahead) return soon.
     pub fn nudge(&self) {
         self.low.ring();
+        self.ahead.nudge();
     }
 
     /// One round: takes a batch off the inactive tail, frees what it can and starts writing the
@@ -107,6 +108,9 @@ impl Engine {
             return 0;
         }
         if !self.frames.has(frame, flag::DIRTY) {
+            if self.frames.has(frame, flag::READAHEAD) {
+                self.ahead.was_wasted();
+            }
             self.drop_cached(frame, page);
             return 1;
         }

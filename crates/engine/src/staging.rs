@@ -113,6 +113,20 @@ impl Staging {
         free.singles.next()
     }
 
+    /// A chunk to read pages into that will wait there, unless that would leave eviction less than
+    /// half of the chunks; release each of its pages once.
+    pub(crate) fn take_to_wait(&self, space: &dyn AddressSpace) -> Option<Range<usize>> {
+        let free = self.free.lock();
+        let room = free.chunks.len() + free.filled.len() > self.in_use.len() / 2;
+        drop(free);
+        if room { self.take_filled().or_else(|| self.take_chunk(space)) } else { None }
+    }
+
+    /// Tells that the pages `used`, from the start of a chunk, will be there once they are read.
+    pub(crate) fn filled_by_reads(&self, used: &Range<usize>) {
+        self.present[used.start / CHUNK].fetch_max(used.len(), Relaxed);
+    }
+
     /// Gives back what [`take_single`](Self::take_single) has not handed out of its chunk.
     pub(crate) fn drain(&self, space: &dyn AddressSpace) {
         let rest = std::mem::take(&mut self.free.lock().singles);

@@ -9,7 +9,6 @@ use crate::engine::Engine;
 use crate::lru::LruList;
 use crate::readahead::PageRead;
 use crate::space::SpaceError;
-use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::{AreaNo, SwapEntry};
@@ -21,7 +20,7 @@ use overspill_device::{Completion, DeviceError, IoOp, IoRequest};
 
 /// Where a page was read to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Landing {
+pub(crate) enum Landing {
     /// This page of the worker's bounce memory: it is copied to the program.
     Bounce(usize),
     /// This page of a staging chunk: it moves to the program.
@@ -43,10 +42,27 @@ impl Landing {
 
 /// A page just read: its frame, and where it is.
 #[derive(Clone, Copy, Debug)]
-struct Arrived {
-    page: PageNo,
-    frame: FrameNo,
-    landing: Landing,
+pub(crate) struct Arrived {
+    pub(crate) page: PageNo,
+    pub(crate) frame: FrameNo,
+    pub(crate) landing: Landing,
+}
+
+impl Arrived {
+    /// The page of the staging arena where it is.
+    pub(crate) fn staged(&self) -> usize {
+        match self.landing {
+            Landing::Chunk(page) => page,
+            Landing::Bounce(_) | Landing::Staged => {
+                unreachable!("{self:?} is in no chunk of its own")
+            }
+        }
+    }
+
+    /// Whether one call can map both.
+    pub(crate) fn precedes(&self, next: &Arrived) -> bool {
+        self.page.plus(1) == next.page && self.landing.precedes(next.landing)
+    }
 }
 
 /// Request tags of reads carry when the fault's message arrived; 0 for readahead.
@@ -67,11 +83,22 @@ impl Engine {
         entry: SwapEntry,
         start_ns: u64,
     ) {
-        let mut reads = self.reads_around(worker, page, entry);
+        let reads = self.reads_around(worker, page, entry);
+        self.submit_reads(worker, reads, Some(entry), start_ns);
+    }
+
+    /// Submits one request per run of adjacent slots; the one with `asked_for` tells of `start_ns`.
+    pub(crate) fn submit_reads(
+        &self,
+        worker: &mut Worker,
+        mut reads: Vec<PageRead>,
+        asked_for: Option<SwapEntry>,
+        start_ns: u64,
+    ) {
         while !reads.is_empty() {
             let run = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
             let rest = reads.split_off(run.count() + 1);
-            let asked_for = reads.iter().any(|read| read.entry == entry);
+            let asked_for = reads.iter().any(|read| Some(read.entry) == asked_for);
             submit_read(worker, reads, if asked_for { start_ns } else { 0 });
             reads = rest;
         }
@@ -90,8 +117,11 @@ impl Engine {
             retry_singly(worker, area, request, start_ns);
             return;
         }
-        let landings: Vec<Landing> =
-            request.pages.iter().map(|buffer| self.landing(worker, buffer)).collect();
+        let entries = (0..count).map(|n| SwapEntry::new(area, request.slot.plus(n)));
+        let landings: Vec<Landing> = entries
+            .zip(&request.pages)
+            .map(|(entry, buffer)| self.landing(worker, entry, buffer))
+            .collect();
         let mut arrived = Vec::with_capacity(count);
         for (n, &landing) in landings.iter().enumerate() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
@@ -102,9 +132,7 @@ impl Engine {
             }
         }
         self.stats.add(Event::pswpin, (count - failures.len()) as u64);
-        let adjacent =
-            |a: &Arrived, b: &Arrived| a.page.plus(1) == b.page && a.landing.precedes(b.landing);
-        for run in arrived.chunk_by(adjacent) {
+        for run in arrived.chunk_by(Arrived::precedes) {
             self.map_run(worker, run);
         }
         for (buffer, landing) in request.pages.iter().zip(landings) {
@@ -119,14 +147,14 @@ impl Engine {
         }
     }
 
-    fn landing(&self, worker: &Worker, buffer: &PageBuf) -> Landing {
+    fn landing(&self, worker: &Worker, entry: SwapEntry, buffer: &PageBuf) -> Landing {
         if let Some(page) = worker.bounce.index_of(buffer) {
             return Landing::Bounce(page);
         }
         let page = self.staging.arena().index_of(buffer).expect("a read lands in our memory");
-        match self.tuning.readahead {
-            Readahead::Cluster => Landing::Staged,
-            Readahead::AddressSpace => Landing::Chunk(page),
+        match self.frames.staged(self.frame_of_read(entry).0) {
+            Some(_) => Landing::Staged,
+            None => Landing::Chunk(page),
         }
     }
 
@@ -196,7 +224,7 @@ impl Engine {
         }
     }
 
-    fn map_run(&self, worker: &Worker, run: &[Arrived]) {
+    pub(crate) fn map_run(&self, worker: &Worker, run: &[Arrived]) {
         let mapped = self.map_or_move(worker, run).is_ok();
         for &Arrived { page, frame, .. } in run {
             if !mapped {
@@ -206,9 +234,7 @@ impl Engine {
             }
             self.frames.set(frame, flag::MAPPED);
             self.settle_copy(frame, page);
-            let active = self.frames.has(frame, flag::ACTIVE);
-            let list = if active { LruList::Active } else { LruList::Inactive };
-            self.lru.add(frame, list, &self.frames);
+            self.list_mapped(frame);
             self.unlock_page(frame, page);
         }
     }

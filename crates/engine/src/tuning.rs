@@ -33,6 +33,9 @@ pub struct Tuning {
     /// Longest readahead window, at most [`Tuning::CHUNK_PAGES`]. Linux reads 8 (`page-cluster` 3); user space gains from more because
     /// a whole window is mapped with one call.
     pub readahead_max_pages: usize,
+    /// Pages asked for at a time ahead of a long stream, to be read before it faults; 0 reads at
+    /// faults only, as Linux does for swap.
+    pub readahead_ahead_pages: usize,
     /// No frame is allocated for a slot that nobody refers to (4.11). Without, it is allocated and
     /// thrown away. Only readahead by slot meets such slots.
     pub readahead_skip_unreferenced: bool,
@@ -74,6 +77,7 @@ impl Tuning {
             swap_cache_trunk_shift: 14,
             readahead: Readahead::AddressSpace,
             readahead_max_pages: 64,
+            readahead_ahead_pages: 256,
             readahead_skip_unreferenced: true,
             folio_order_max: 6,
             leave_behind: true,
@@ -85,6 +89,7 @@ impl Tuning {
         let v5 = Self {
             reclaim_batch_pages: 32,
             readahead_max_pages: 8,
+            readahead_ahead_pages: 0,
             folio_order_max: 0,
             leave_behind: false,
             active_ratio: 1,

@@ -109,7 +109,7 @@ impl Handlers {
             gate: Mutex::new(LockClass::Control, Gate::default()),
             moved: Condvar::new(),
         });
-        let mut threads = Vec::with_capacity(handlers + 1);
+        let mut threads = Vec::with_capacity(handlers + 2);
         for n in 0..handlers {
             let post = match n {
                 0 => Post::Messages(shared.space.dup_uffd()?),
@@ -121,6 +121,7 @@ impl Handlers {
             threads.push(shared.spawn(format!("ovs-fault-{n}"), fault_loop)?);
         }
         threads.push(shared.spawn("ovs-reclaim".into(), Shared::reclaim)?);
+        threads.push(shared.spawn("ovs-ahead".into(), Shared::read_ahead)?);
         Ok(Self { shared, threads })
     }
 
@@ -268,6 +269,12 @@ impl Shared {
         }
         if let Post::Calls(calls) = post {
             drain(calls);
+        }
+    }
+
+    fn read_ahead(&self, worker: &mut Worker) {
+        while self.attend(worker, None) {
+            self.engine.read_ahead(worker, || self.attention.load(Acquire));
         }
     }
 

@@ -17,6 +17,7 @@
 //! fault, which is what cluster readahead goes by; a fault costs more than the read of a page in a
 //! window, so the form made for user space maps what it has read.
 
+pub(crate) mod ahead;
 pub(crate) mod cluster;
 pub(crate) mod streams;
 
@@ -111,11 +112,14 @@ impl Engine {
         let whole = reached == window.pages && reached.len() > 1;
         let reached = if whole { self.past_resident(reached) } else { reached };
         self.streams.lock().settle(&window, reached, [read_before, read_after]);
+        if whole && window.pages.len() >= self.tuning.readahead_max_pages {
+            self.ask_ahead(&window);
+        }
         self.read_and_map(worker, &entries)
     }
 
     /// Makes what a long stream has read and passed the first to be evicted.
-    fn leave_behind(&self, pages: Range<u32>) {
+    pub(crate) fn leave_behind(&self, pages: Range<u32>) {
         if pages.is_empty() || !self.tuning.leave_behind {
             return;
         }
@@ -141,7 +145,11 @@ impl Engine {
 
     /// Takes a frame for each swapped one of `pages`, until frames run short; returns how many pages
     /// it has dealt with.
-    fn take_swapped(&self, pages: impl Iterator<Item = u32>, entries: &mut Vec<SwapEntry>) -> u32 {
+    pub(crate) fn take_swapped(
+        &self,
+        pages: impl Iterator<Item = u32>,
+        entries: &mut Vec<SwapEntry>,
+    ) -> u32 {
         let mut seen = 0;
         for page in pages.map(PageNo) {
             if let Pte::Swapped { entry, .. } = self.table.load(page) {

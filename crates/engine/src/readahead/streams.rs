@@ -30,6 +30,8 @@ struct Stream {
     before: Range<u32>,
     /// Pages of the window that were read ahead before and after the page.
     read_ahead: [u32; 2],
+    /// Pages right beside the window, on the side it moves to, that were asked for ahead of it.
+    asked: Range<u32>,
     used_at: u64,
 }
 
@@ -52,7 +54,21 @@ pub(crate) struct Window {
     pub(crate) hits: u32,
     /// Pages that a long stream has left behind.
     pub(crate) behind: Range<u32>,
+    course: Course,
     stream: usize,
+}
+
+/// A stream that has come to pages asked for ahead of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Advance {
+    /// The pages it has come to, those that were asked for and more on their way.
+    pub(crate) pages: Range<u32>,
+    /// See [`Window::hits`].
+    pub(crate) hits: u32,
+    /// See [`Window::behind`].
+    pub(crate) behind: Range<u32>,
+    /// Pages to ask for now.
+    pub(crate) ask: Range<u32>,
 }
 
 /// The streams of one engine.
@@ -73,12 +89,57 @@ impl Streams {
         let adjacent = !stream.window.is_empty() && page.0.abs_diff(stream.last) == 1;
         let pages = next_window(passed, adjacent, stream.window.len(), max) as u32;
         let window = around(page.0, pages, course);
-        let goes_on = passed + 1 >= LONG_PAGES;
-        let passed = std::mem::replace(&mut stream.window, window.clone());
-        let now_before = if goes_on { passed } else { 0..0 };
-        let behind = std::mem::replace(&mut stream.before, now_before);
-        (stream.last, stream.read_ahead, stream.used_at) = (page.0, [0; 2], self.time);
-        Window { page, pages: window, hits, behind, stream: index }
+        let behind = stream.move_to(page.0, window.clone(), passed);
+        (stream.asked, stream.used_at) = (0..0, self.time);
+        Window { page, pages: window, hits, behind, course, stream: index }
+    }
+
+    /// The pages to ask for ahead of a stream whose window was read whole, `ahead` of them twice
+    /// over: one lot is read while it goes through the other. None if it does not go on in order.
+    pub(crate) fn ask(&mut self, window: &Window, ahead: u32, pages: u32) -> Range<u32> {
+        let stream = &mut self.streams[window.stream];
+        if stream.last != window.page.0 {
+            return 0..0;
+        }
+        let (start, end) = (stream.window.start, stream.window.end);
+        stream.asked = match window.course {
+            Course::Forward => end..end.saturating_add(2 * ahead).min(pages),
+            Course::Backward => start.saturating_sub(2 * ahead)..start,
+            Course::Astray => 0..0,
+        };
+        stream.asked.clone()
+    }
+
+    /// The stream that has come to `page`, which was asked for ahead of it: everything up to the end
+    /// of what was asked for is its window now, at most `ahead` of them.
+    pub(crate) fn advance(&mut self, page: PageNo, ahead: u32, pages: u32) -> Option<Advance> {
+        self.time += 1;
+        let page = page.0;
+        let stream = self.streams.iter_mut().find(|stream| stream.asked.contains(&page))?;
+        stream.used_at = self.time;
+        let asked = stream.asked.clone();
+        let forward = asked.start >= stream.window.end;
+        let course = if forward { Course::Forward } else { Course::Backward };
+        let passed = page.abs_diff(stream.last).saturating_sub(1) as usize;
+        let hits = stream.read_ahead[usize::from(forward)];
+        let window = match course {
+            Course::Backward => (page + 1).saturating_sub(ahead).max(asked.start)..page + 1,
+            _ => page..(page + ahead).min(asked.end),
+        };
+        let behind = stream.move_to(page, window.clone(), passed);
+        let ask = match course {
+            Course::Backward => {
+                stream.asked = window.start.saturating_sub(2 * ahead)..window.start;
+                stream.asked.start..asked.start.max(stream.asked.start)
+            }
+            _ => {
+                stream.asked = window.end..window.end.saturating_add(2 * ahead).min(pages);
+                asked.end.min(stream.asked.end)..stream.asked.end
+            }
+        };
+        let read_ahead = window.len() as u32 - 1;
+        stream.read_ahead = if forward { [0, read_ahead] } else { [read_ahead, 0] };
+        Some(Advance { pages: window, hits, behind, ask })
     }
 
     /// Tells what became of a window: where reading it ended, and how many pages before and after
@@ -107,6 +168,15 @@ impl Streams {
 }
 
 impl Stream {
+    /// Takes its window to a fault at `page`, after it has passed over `passed` pages; returns those
+    /// that it leaves behind.
+    fn move_to(&mut self, page: u32, window: Range<u32>, passed: usize) -> Range<u32> {
+        let was = std::mem::replace(&mut self.window, window);
+        let now_before = if passed + 1 >= LONG_PAGES { was } else { 0..0 };
+        (self.last, self.read_ahead) = (page, [0; 2]);
+        std::mem::replace(&mut self.before, now_before)
+    }
+
     fn course(&self, page: u32) -> Course {
         if self.window.is_empty() {
             Course::Astray

@@ -1,0 +1,248 @@
+//! Readahead before the fault: windows that streams will want next, read by a thread of its own.
+//!
+//! Owns: what was asked for and not yet read, and reading it into staging memory. There it waits in
+//! the swap cache, charged to its frames, until the stream comes to it: then all of it is mapped at
+//! once, and the next window is asked for. So a reader in order waits for one mapping per window and
+//! never for the device.
+//! Invariants: as all readahead it never fails a fault; a window that frames or staging memory are too
+//! short for is read by its faults. What waits is on the inactive list: reclaim takes it back, and
+//! then less is asked for.
+//! Not here: which windows (`streams`), the thread (`space`).
+//! Rejected: mapping windows before the stream comes to them. The only sign of a touch is a fault, so
+//! nobody would know how far the stream is.
+
+use crate::engine::Engine;
+use crate::frames::Doorbell;
+use crate::lru::LruList;
+use crate::readahead::PageRead;
+use crate::swapin::{Arrived, Landing};
+use crate::tuning::{Readahead, Tuning};
+use crate::types::{Pte, flag};
+use crate::worker::Worker;
+use overspill_area::SwapEntry;
+use overspill_base::stats::Event;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{AtomicU32, LockClass, Mutex};
+use overspill_base::{FrameNo, PageNo};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Windows waiting to be read; more streams than that do not go on at once.
+const QUEUE_MAX: usize = 16;
+/// The least that is asked for.
+const AHEAD_MIN: u32 = Tuning::CHUNK_PAGES as u32;
+
+/// What was asked for.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    queue: Mutex<VecDeque<Range<u32>>>,
+    bell: Doorbell,
+    /// Pages asked for at a time: doubled when a stream has come to what was asked for, halved when
+    /// some of it was reclaimed before. Zero where nothing is read ahead like this.
+    pages: AtomicU32,
+    pages_max: u32,
+}
+
+impl Ahead {
+    /// For `frames` frames, of which what waits may be a sixteenth.
+    pub(crate) fn new(frames: usize, tuning: &Tuning) -> Self {
+        let pages_max = (frames / 32).min(tuning.readahead_ahead_pages) as u32;
+        let on = tuning.readahead == Readahead::AddressSpace && pages_max >= AHEAD_MIN;
+        Self {
+            queue: Mutex::new(LockClass::Readahead, VecDeque::with_capacity(QUEUE_MAX)),
+            bell: Doorbell::new(),
+            pages: AtomicU32::new(if on { AHEAD_MIN } else { 0 }),
+            pages_max,
+        }
+    }
+
+    /// Pages to ask for at a time.
+    pub(crate) fn pages(&self) -> u32 {
+        self.pages.load(Relaxed)
+    }
+
+    fn came_true(&self) {
+        self.pages.store((self.pages() * 2).min(self.pages_max), Relaxed);
+    }
+
+    /// Some of what was asked for was reclaimed before anybody came to it.
+    pub(crate) fn was_wasted(&self) {
+        self.pages.store((self.pages() / 2).max(AHEAD_MIN).min(self.pages()), Relaxed);
+    }
+
+    pub(crate) fn ask(&self, pages: Range<u32>) {
+        if pages.is_empty() {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        if queue.len() == QUEUE_MAX {
+            queue.pop_front();
+        }
+        queue.push_back(pages);
+        drop(queue);
+        self.bell.ring();
+    }
+
+    fn next(&self) -> Option<Range<u32>> {
+        self.queue.lock().pop_front()
+    }
+
+    pub(crate) fn nudge(&self) {
+        self.bell.ring();
+    }
+}
+
+impl Engine {
+    /// Reads what was asked for: blocks until there is something, or somebody calls
+    /// [`nudge`](Self::nudge); reads it, and returns. `wanted` as in [`balance`](Self::balance).
+    pub fn read_ahead(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
+        let seen = self.ahead.bell.count();
+        if wanted() {
+            return;
+        }
+        match self.ahead.next() {
+            Some(window) => self.read_window(worker, window),
+            None if worker.in_flight() > 0 => worker.wait(self),
+            None => self.ahead.bell.wait(seen, None),
+        }
+        worker.poll(self);
+    }
+
+    fn read_window(&self, worker: &mut Worker, window: Range<u32>) {
+        let mut start = window.start;
+        while start < window.end {
+            let end = window.end.min(start + Tuning::CHUNK_PAGES as u32);
+            if !self.spare_frames(worker) || !self.read_to_wait(worker, start..end) {
+                return;
+            }
+            start = end;
+        }
+    }
+
+    /// Whether there are frames to spare, after reclaim if need be: this thread can wait.
+    fn spare_frames(&self, worker: &mut Worker) -> bool {
+        if !self.has_frames_to_spare() {
+            self.low.ring();
+            self.shrink(worker, false);
+            worker.poll(self);
+        }
+        self.has_frames_to_spare()
+    }
+
+    /// Reads the swapped ones of `pages`, a chunk of them at most, to wait; false if there is no room.
+    fn read_to_wait(&self, worker: &mut Worker, pages: Range<u32>) -> bool {
+        let Some(chunk) = self.staging.take_to_wait(&*self.space) else { return false };
+        let mut entries = Vec::with_capacity(chunk.len());
+        self.take_swapped(pages, &mut entries);
+        let used = chunk.start..chunk.start + entries.len();
+        self.staging.filled_by_reads(&used);
+        let reads = entries.iter().zip(used.clone()).map(|(&entry, at)| self.read_at(entry, at));
+        let reads: Vec<PageRead> = reads.collect();
+        self.stats.add(Event::swap_ra, reads.len() as u64);
+        self.staging.release(used.end..chunk.end, &*self.space);
+        self.submit_reads(worker, reads, None, 0);
+        worker.poll(self);
+        true
+    }
+
+    fn read_at(&self, entry: SwapEntry, at: usize) -> PageRead {
+        let frame = self.cache.lookup(entry).expect("cached just now, and locked");
+        self.frames.set_staged(frame, Some(at));
+        PageRead { entry, into: self.staging.buffer(at) }
+    }
+
+    /// Asks for the windows after one that was read whole, in the middle of a long stream.
+    pub(crate) fn ask_ahead(&self, window: &crate::readahead::streams::Window) {
+        let ahead = self.ahead.pages();
+        if ahead > 0 {
+            let pages = self.table.len() as u32;
+            let asked = self.streams.lock().ask(window, ahead, pages);
+            self.ahead.ask(asked);
+        }
+    }
+
+    /// A fault at `page` found it waiting: its frame is locked and its word was `word`. Maps it and
+    /// whatever waits of its window, and asks for the next. None, with the frame locked still, if no
+    /// stream asked for it; otherwise whether the page is mapped.
+    pub(crate) fn come_to(
+        &self,
+        worker: &Worker,
+        frame: FrameNo,
+        page: PageNo,
+        word: Pte,
+    ) -> Option<bool> {
+        let (ahead, pages) = (self.ahead.pages(), self.table.len() as u32);
+        let advance = self.streams.lock().advance(page, ahead, pages)?;
+        self.ahead.came_true();
+        self.ahead.ask(advance.ask);
+        self.stats.add(Event::swap_ra_hit, u64::from(advance.hits));
+        let mut arrived = Vec::with_capacity(advance.pages.len());
+        arrived.extend(self.end_wait(frame, page, word));
+        let mapped = !arrived.is_empty();
+        let others = advance.pages.map(PageNo).filter(|&other| other != page);
+        arrived.extend(others.filter_map(|other| self.take_waiting(other)));
+        arrived.sort_unstable_by_key(|a| a.page);
+        self.map_waiting(worker, &arrived);
+        self.leave_behind(advance.behind);
+        Some(mapped)
+    }
+
+    /// Maps pages that waited, in the order of their addresses.
+    fn map_waiting(&self, worker: &Worker, arrived: &[Arrived]) {
+        let goes_on = |a: &Arrived, b: &Arrived| {
+            a.precedes(b) && !b.staged().is_multiple_of(Tuning::CHUNK_PAGES)
+        };
+        for run in arrived.chunk_by(goes_on) {
+            self.map_run(worker, run);
+            let first = run[0].staged();
+            self.staging.release(first..first + run.len(), &*self.space);
+        }
+    }
+
+    /// Locks the frame of a page that waits, idle, and ends its waiting.
+    fn take_waiting(&self, page: PageNo) -> Option<Arrived> {
+        let word = self.table.load(page);
+        let Pte::Swapped { entry, .. } = word else { return None };
+        let frame = self.cache.lookup(entry)?;
+        if !self.frames.has(frame, flag::READAHEAD) || !self.frames.try_lock(frame) {
+            return None;
+        }
+        let same = self.frames.entry(frame) == Some(entry)
+            && self.frames.page(frame) == Some(page)
+            && self.frames.has(frame, flag::READAHEAD);
+        if !same {
+            self.unlock_frame(frame);
+            return None;
+        }
+        self.end_wait(frame, page, word)
+    }
+
+    /// Turns the word of a locked page that waits to Resident; what is left is to map it.
+    fn end_wait(&self, frame: FrameNo, page: PageNo, word: Pte) -> Option<Arrived> {
+        let staged = self.frames.staged(frame);
+        let (Some(at), Pte::Swapped { entry, .. }) = (staged, word) else {
+            self.unlock_page(frame, page);
+            return None;
+        };
+        if !self.table.replace(page, word, Pte::Resident(frame)) {
+            self.unlock_page(frame, page);
+            return None;
+        }
+        self.set_cache_only(entry, true);
+        self.frames.set_staged(frame, None);
+        self.frames.clear(frame, flag::READAHEAD);
+        self.frames.set(frame, flag::STREAMED);
+        self.stats.count(Event::workingset_refault);
+        Some(Arrived { page, frame, landing: Landing::Chunk(at) })
+    }
+
+    /// Puts a page just mapped on a list, unless it is on one since it waited.
+    pub(crate) fn list_mapped(&self, frame: FrameNo) {
+        if self.frames.has(frame, flag::LRU | flag::ADD_PENDING) {
+            return;
+        }
+        let active = self.frames.has(frame, flag::ACTIVE);
+        let list = if active { LruList::Active } else { LruList::Inactive };
+        self.lru.add(frame, list, &self.frames);
+    }
+}
