@@ -36,9 +36,7 @@ pub use footprint::{Footprint, FootprintReport, footprint};
 pub use lock_cost::{LockCostReport, lock_costs};
 pub use machine::Shape;
 pub use mechanisms::Published;
-pub use policy::{
-    PolicyOptions, PolicyReport, PolicyRow, WorkloadReport, policies, workload_names,
-};
+pub use policy::{PolicyOptions, PolicyReport, PolicyRow, WorkloadReport, policies, trace_names};
 pub use sample::{LockSummary, Spread, Summary};
 pub use slot_rate::{SlotOptions, SlotReport, SlotRow, slot_rates};
 pub use slots::{CountedSlots, DeviceState};

@@ -60,7 +60,8 @@ impl Device {
     /// What Overspill swaps to where the kernel swaps to this.
     fn counterpart(self, size: Bytes, directory: &Path) -> String {
         match self {
-            Self::Zram | Self::Ramdisk => format!("ram:{}", size.0),
+            Self::Zram => format!("compressed:{}", size.0),
+            Self::Ramdisk => format!("ram:{}", size.0),
             Self::File => format!("file:{}:{}", directory.display(), size.0),
         }
     }
@@ -68,7 +69,7 @@ impl Device {
     /// Both sides in words, for reports.
     pub fn about(self) -> &'static str {
         match self {
-            Self::Zram => "zram (lz4) / ram:",
+            Self::Zram => "zram (lz4) / compressed:",
             Self::Ramdisk => "loop on tmpfs / ram:",
             Self::File => "swap file / file:",
         }

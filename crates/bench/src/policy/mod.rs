@@ -107,14 +107,14 @@ pub fn policies(
 }
 
 /// Names of all workloads, in the order they are replayed.
-pub fn workload_names() -> Vec<&'static str> {
+pub fn trace_names() -> Vec<&'static str> {
     WORKLOADS.iter().map(|workload| workload.name).collect()
 }
 
 fn chosen(names: &[String]) -> Result<Vec<Workload>, BenchError> {
     let known = |name: &&String| WORKLOADS.iter().any(|workload| workload.name == **name);
     if let Some(name) = names.iter().find(|name| !known(name)) {
-        let all = workload_names().join(", ");
+        let all = trace_names().join(", ");
         return Err(BenchError::UnknownWorkload { name: name.clone(), all });
     }
     let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
