@@ -123,7 +123,8 @@ impl Engine {
             .map(|(entry, buffer)| self.landing(worker, entry, buffer))
             .collect();
         let mut arrived = Vec::with_capacity(count);
-        for (n, &landing) in landings.iter().enumerate() {
+        // Last first: a stream waits for the first one, and then all of them are there.
+        for (n, &landing) in landings.iter().enumerate().rev() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
             match (failures.iter().find(|f| f.index == n), landing) {
                 (Some(failure), _) => self.read_failed(entry, &failure.error),
@@ -131,6 +132,7 @@ impl Engine {
                 (None, _) => arrived.extend(self.accept(entry, landing)),
             }
         }
+        arrived.reverse();
         self.stats.add(Event::pswpin, (count - failures.len()) as u64);
         for run in arrived.chunk_by(Arrived::precedes) {
             self.map_run(worker, run);

@@ -29,6 +29,8 @@ use std::ops::Range;
 
 /// Windows waiting to be read; more streams than that do not go on at once.
 const QUEUE_MAX: usize = 16;
+/// Rounds of reclaim for a chunk's worth of frames; then the window is given up.
+const SHRINKS_MAX: usize = 4;
 /// The least that is asked for.
 const AHEAD_MIN: u32 = Tuning::CHUNK_PAGES as u32;
 
@@ -121,12 +123,15 @@ impl Engine {
 
     /// Whether there are frames to spare, after reclaim if need be: this thread can wait.
     fn spare_frames(&self, worker: &mut Worker) -> bool {
-        if !self.has_frames_to_spare() {
+        for _ in 0..SHRINKS_MAX {
+            if self.has_frames_to_spare() {
+                return true;
+            }
             self.low.ring();
             self.shrink(worker, false);
             worker.poll(self);
         }
-        self.has_frames_to_spare()
+        false
     }
 
     /// Reads the swapped ones of `pages`, a chunk of them at most, to wait; false if there is no room.
@@ -173,7 +178,9 @@ impl Engine {
     ) -> Option<bool> {
         let (ahead, pages) = (self.ahead.pages(), self.table.len() as u32);
         let advance = self.streams.lock().advance(page, ahead, pages)?;
-        self.ahead.came_true();
+        if !advance.ask.is_empty() {
+            self.ahead.came_true();
+        }
         self.ahead.ask(advance.ask);
         self.stats.add(Event::swap_ra_hit, u64::from(advance.hits));
         let mut arrived = Vec::with_capacity(advance.pages.len());

@@ -110,35 +110,36 @@ impl Streams {
         stream.asked.clone()
     }
 
-    /// The stream that has come to `page`, which was asked for ahead of it: everything up to the end
-    /// of what was asked for is its window now, at most `ahead` of them.
+    /// The stream that has come to `page`, which was asked for ahead of it: its window goes from there
+    /// as far as was asked, at most `ahead` pages of the `pages` there are.
     pub(crate) fn advance(&mut self, page: PageNo, ahead: u32, pages: u32) -> Option<Advance> {
         self.time += 1;
         let page = page.0;
-        let stream = self.streams.iter_mut().find(|stream| stream.asked.contains(&page))?;
+        let knows = |stream: &&mut Stream| {
+            stream.asked.contains(&page)
+                || stream.window.contains(&page) && !stream.asked.is_empty()
+        };
+        let stream = self.streams.iter_mut().find(knows)?;
         stream.used_at = self.time;
+        let forward = stream.goes_forward();
+        if stream.window.contains(&page) {
+            return Some(stream.rest_of_window(page, forward));
+        }
         let asked = stream.asked.clone();
-        let forward = asked.start >= stream.window.end;
-        let course = if forward { Course::Forward } else { Course::Backward };
-        let passed = page.abs_diff(stream.last).saturating_sub(1) as usize;
         let hits = stream.read_ahead[usize::from(forward)];
-        let window = match course {
-            Course::Backward => (page + 1).saturating_sub(ahead).max(asked.start)..page + 1,
-            _ => page..(page + ahead).min(asked.end),
+        let passed = page.abs_diff(stream.last) as usize - 1;
+        let (window, next) = if forward {
+            let end = asked.end.min(page.saturating_add(ahead));
+            (page..end, end..end.saturating_add(2 * ahead).min(pages))
+        } else {
+            let start = asked.start.max((page + 1).saturating_sub(ahead));
+            (start..page + 1, start.saturating_sub(2 * ahead)..start)
         };
-        let behind = stream.move_to(page, window.clone(), passed);
-        let ask = match course {
-            Course::Backward => {
-                stream.asked = window.start.saturating_sub(2 * ahead)..window.start;
-                stream.asked.start..asked.start.max(stream.asked.start)
-            }
-            _ => {
-                stream.asked = window.end..window.end.saturating_add(2 * ahead).min(pages);
-                asked.end.min(stream.asked.end)..stream.asked.end
-            }
-        };
+        let ask = if forward { asked.end.min(next.end)..next.end } else { next.start..asked.start };
         let read_ahead = window.len() as u32 - 1;
-        stream.read_ahead = if forward { [0, read_ahead] } else { [read_ahead, 0] };
+        let behind = stream.move_to(page, window.clone(), passed);
+        stream.asked = next;
+        stream.read_ahead[usize::from(forward)] = read_ahead;
         Some(Advance { pages: window, hits, behind, ask })
     }
 
@@ -168,6 +169,17 @@ impl Streams {
 }
 
 impl Stream {
+    /// Which way it goes for which pages were asked for.
+    fn goes_forward(&self) -> bool {
+        self.asked.start >= self.window.end
+    }
+
+    /// From a page of its window that was not there yet when it came to it.
+    fn rest_of_window(&self, page: u32, forward: bool) -> Advance {
+        let pages = if forward { page..self.window.end } else { self.window.start..page + 1 };
+        Advance { pages, ..Advance::default() }
+    }
+
     /// Takes its window to a fault at `page`, after it has passed over `passed` pages; returns those
     /// that it leaves behind.
     fn move_to(&mut self, page: u32, window: Range<u32>, passed: usize) -> Range<u32> {
@@ -180,6 +192,8 @@ impl Stream {
     fn course(&self, page: u32) -> Course {
         if self.window.is_empty() {
             Course::Astray
+        } else if self.asked.contains(&page) {
+            if self.goes_forward() { Course::Forward } else { Course::Backward }
         } else if page == self.window.end || page == self.last + 1 {
             Course::Forward
         } else if page + 1 == self.window.start || page + 1 == self.last {
@@ -200,11 +214,11 @@ impl Stream {
     /// ahead. The others were in memory before.
     fn passed(&self, page: u32, course: Course) -> (usize, u32) {
         match course {
-            Course::Forward if page == self.window.end => {
+            Course::Forward if page == self.window.end || self.asked.contains(&page) => {
                 ((page - self.last - 1) as usize, self.read_ahead[1])
             }
-            Course::Backward if page + 1 == self.window.start => {
-                ((self.last - self.window.start) as usize, self.read_ahead[0])
+            Course::Backward if page + 1 == self.window.start || self.asked.contains(&page) => {
+                ((self.last - page - 1) as usize, self.read_ahead[0])
             }
             _ => (0, 0),
         }
