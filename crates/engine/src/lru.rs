@@ -113,11 +113,10 @@ impl Lru {
         }
         let mut lists = self.lists.lock();
         for frame in batch.drain(..) {
-            if frames.clear(frame, ADD_PENDING) & ADD_PENDING == 0 {
-                continue;
+            // In one step: `remove` looks at both bits without the lists' lock.
+            if let Some(flags) = frames.exchange(frame, ADD_PENDING, LRU) {
+                lists.push_head(frame, list_of(flags));
             }
-            let flags = frames.set(frame, LRU);
-            lists.push_head(frame, list_of(flags));
         }
     }
 
@@ -220,6 +219,10 @@ impl Lru {
 
     /// Takes a frame that its locker is about to free off whatever list or batch it is in.
     pub(crate) fn remove(&self, frame: FrameNo, frames: &Frames) {
+        // Its lock keeps a frame that is isolated off the lists.
+        if !frames.has(frame, LRU | ADD_PENDING | ROTATE_PENDING) {
+            return;
+        }
         let mut lists = self.lists.lock();
         let before = frames.clear(frame, LRU | ADD_PENDING | ROTATE_PENDING);
         if before & LRU != 0 {

@@ -28,6 +28,8 @@ enum Landing {
     Chunk(usize),
     /// Its frame's staging page: it waits there.
     Staged,
+    /// This frame's home: it stays there.
+    Home(FrameNo),
 }
 
 impl Landing {
@@ -111,7 +113,7 @@ impl Engine {
             match landing {
                 Landing::Bounce(_) => worker.bounce.give(buffer),
                 Landing::Chunk(page) => self.staging.release(page..page + 1, &*self.space),
-                Landing::Staged => {}
+                Landing::Staged | Landing::Home(_) => {}
             }
         }
         if start_ns > 0 {
@@ -120,6 +122,9 @@ impl Engine {
     }
 
     fn landing(&self, worker: &Worker, buffer: &PageBuf) -> Landing {
+        if self.staging.has_homes {
+            return Landing::Home(self.staging.frame_at(buffer));
+        }
         if let Some(page) = worker.bounce.index_of(buffer) {
             return Landing::Bounce(page);
         }
@@ -133,12 +138,19 @@ impl Engine {
     /// The locked frame of a page that has been read, and the page.
     fn frame_of_read(&self, entry: SwapEntry) -> (FrameNo, PageNo) {
         let frame = self.cache.lookup(entry).expect("a page being read stays cached");
-        (frame, self.frames.page(frame).expect("a cached frame has a page"))
+        (frame, self.page_of_read(frame))
+    }
+
+    fn page_of_read(&self, frame: FrameNo) -> PageNo {
+        self.frames.page(frame).expect("a cached frame has a page")
     }
 
     /// Turns a read page's word to Resident; drops the page if it was discarded meanwhile.
     fn accept(&self, entry: SwapEntry, landing: Landing) -> Option<Arrived> {
-        let (frame, page) = self.frame_of_read(entry);
+        let (frame, page) = match landing {
+            Landing::Home(frame) => (frame, self.page_of_read(frame)),
+            _ => self.frame_of_read(entry),
+        };
         let word = self.table.load(page);
         let ours = matches!(word, Pte::Swapped { entry: on, .. } if on == entry);
         if ours && self.table.replace(page, word, Pte::Resident(frame)) {
@@ -189,6 +201,10 @@ impl Engine {
                 self.staging.moved_out(at, moved);
                 (moved..run.len())
                     .try_for_each(|n| self.space.map(first.plus(n), self.staging.content(at + n)))
+            }
+            Landing::Home(_) => {
+                run.iter().for_each(|arrived| self.space.reveal(arrived.page, arrived.frame));
+                Ok(())
             }
             Landing::Staged => Ok(()),
         }
@@ -244,7 +260,7 @@ impl Engine {
     }
 }
 
-fn submit_read(worker: &mut Worker, run: Vec<PageRead>, start_ns: u64) {
+pub(crate) fn submit_read(worker: &mut Worker, run: Vec<PageRead>, start_ns: u64) {
     let first = run[0].entry;
     let pages = run.into_iter().map(|read| read.into).collect();
     let tag = tag(first.area(), start_ns);
