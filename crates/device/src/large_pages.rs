@@ -8,10 +8,10 @@
 //! Rejected: pages of any size in every layer. Device headers, checksums, alignment and the checks of
 //! requests all go by 4 KiB, and only pools want more.
 
+use crate::SwapDevice;
 use crate::aside::Aside;
 use crate::error::DeviceError;
 use crate::{Completion, DeviceInfo, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure};
-use crate::SwapDevice;
 use overspill_base::shared::PageBuf;
 use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use std::os::fd::BorrowedFd;
@@ -172,10 +172,10 @@ impl IoQueue for LargeQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faulty::{FaultPlan, Faults, Faulty};
-    use crate::testing::{Pages, drain, is_filled, ram};
     use crate::IoOp;
+    use crate::faulty::{FaultPlan, Faults, Faulty};
     use crate::file::{FileDevice, OpenOptions};
+    use crate::testing::{Pages, drain, is_filled, ram};
 
     /// Large enough that one page takes two requests below.
     const LARGE: usize = 512;

@@ -240,6 +240,11 @@ impl Engine {
         matches!(self.table.load(page), Pte::Resident(_))
     }
 
+    /// Frames there are.
+    pub fn frames(&self) -> usize {
+        self.frames.count()
+    }
+
     /// Pages that have a frame. A hint, unless all workers are parked.
     pub fn pages_in_memory(&self) -> impl Iterator<Item = PageNo> {
         self.frames.all().filter_map(|frame| self.frames.page(frame))

@@ -21,12 +21,16 @@ use crate::lru::LruList;
 use crate::readahead::PageRead;
 use crate::reclaim::Victim;
 use crate::space::{Hidden, SpaceError};
-use crate::swapin::submit_read;
+use crate::swapin::{submit_read, tag};
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
-use overspill_area::SwapEntry;
+use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::stats::Event;
-use overspill_base::{FrameNo, PageNo};
+use overspill_base::{FrameNo, PageNo, clock};
+use overspill_device::{IoOp, IoRequest, PageFailure};
+
+/// Pages in one request for a run of adjacent slots.
+const RUN_MAX: usize = 64;
 
 impl Engine {
     /// Where the home of `frame` begins. Its bytes are the caller's to use between
@@ -46,7 +50,7 @@ impl Engine {
             if let Pte::Swapped { entry, .. } = self.table.load(page)
                 && self.cache.lookup(entry).is_none()
             {
-                let Some(frame) = self.frame_ahead(worker, page) else { break };
+                let Some(frame) = self.frame_to_spare(page) else { break };
                 if self.cache_ahead(page, entry, frame) {
                     let into = self.staging.buffer(frame.index());
                     reads.push(PageRead { entry, into });
@@ -59,14 +63,22 @@ impl Engine {
         seen
     }
 
-    /// A locked frame for a page that nobody waits for; reclaims if frames run short.
-    fn frame_ahead(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {
-        while !self.has_frames_to_spare() {
+    /// Reclaims until so many pages can be prefetched, or half of memory if that is less, or nothing
+    /// more is to be had. Blocks on its own writes only.
+    pub fn make_room(&self, worker: &mut Worker, pages: usize) {
+        let want = (self.watermarks.low + pages + 1).min(self.frames.count() / 2);
+        // A bound, because pages that others use again and again count as progress.
+        for _ in 0..2 * pages {
+            if self.frames.free_count() >= want {
+                return;
+            }
             if self.shrink(worker, true) + worker.poll(self) == 0 {
-                return None;
+                if worker.in_flight() == 0 {
+                    return;
+                }
+                worker.wait(self);
             }
         }
-        self.frames.alloc(page)
     }
 
     /// One request per run of adjacent slots.
@@ -74,7 +86,7 @@ impl Engine {
         reads.sort_unstable_by_key(|read| read.entry);
         while !reads.is_empty() {
             let pairs = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
-            let rest = reads.split_off((pairs.count() + 1).min(Self::RUN_MAX));
+            let rest = reads.split_off((pairs.count() + 1).min(RUN_MAX));
             submit_read(worker, reads, 0);
             reads = rest;
         }
@@ -89,9 +101,37 @@ impl Engine {
         entry: SwapEntry,
         start_ns: u64,
     ) {
-        let into = self.staging.buffer(frame.index());
-        submit_read(worker, vec![PageRead { entry, into }], start_ns);
+        let (area, slot) = (entry.area(), entry.slot());
+        let pages = vec![self.staging.buffer(frame.index())];
+        worker.submit(area, IoRequest { op: IoOp::Read, slot, pages, tag: tag(area, start_ns) });
         worker.flush();
+    }
+
+    /// As `complete_read`, for pages that are where they will be used.
+    pub(crate) fn complete_home_read(
+        &self,
+        area: AreaNo,
+        request: &IoRequest,
+        failures: &[PageFailure],
+        start_ns: u64,
+    ) {
+        for (n, buffer) in request.pages.iter().enumerate() {
+            let entry = SwapEntry::new(area, request.slot.plus(n));
+            if let Some(failure) = failures.iter().find(|failure| failure.index == n) {
+                self.read_failed(entry, &failure.error);
+                continue;
+            }
+            let frame = self.staging.frame_at(buffer);
+            let page = self.frames.page(frame).expect("a frame that is read into has a page");
+            if self.accept_in(frame, page, entry) {
+                self.space.reveal(page, frame);
+                self.settle_read(frame, page);
+            }
+        }
+        self.stats.add(Event::pswpin, (request.pages.len() - failures.len()) as u64);
+        if start_ns > 0 {
+            self.stats.fault_latency(clock::now_ns() - start_ns);
+        }
     }
 
     /// Lets the program at untouched pages from `first` on.
@@ -149,7 +189,4 @@ impl Engine {
         self.frames.clear(frame, flag::MAPPED);
         self.frames.set_staged(frame, Some(frame.index()));
     }
-
-    /// Pages in one request for a run of adjacent slots.
-    const RUN_MAX: usize = 64;
 }

@@ -28,8 +28,6 @@ enum Landing {
     Chunk(usize),
     /// Its frame's staging page: it waits there.
     Staged,
-    /// This frame's home: it stays there.
-    Home(FrameNo),
 }
 
 impl Landing {
@@ -52,7 +50,7 @@ struct Arrived {
 }
 
 /// Request tags of reads carry when the fault's message arrived; 0 for readahead.
-fn tag(area: AreaNo, start_ns: u64) -> u64 {
+pub(crate) fn tag(area: AreaNo, start_ns: u64) -> u64 {
     start_ns << 5 | u64::from(area.0)
 }
 
@@ -92,6 +90,9 @@ impl Engine {
             retry_singly(worker, area, request, start_ns);
             return;
         }
+        if self.staging.has_homes {
+            return self.complete_home_read(area, &request, &failures, start_ns);
+        }
         let landings: Vec<Landing> =
             request.pages.iter().map(|buffer| self.landing(worker, buffer)).collect();
         let mut arrived = Vec::with_capacity(count);
@@ -113,7 +114,7 @@ impl Engine {
             match landing {
                 Landing::Bounce(_) => worker.bounce.give(buffer),
                 Landing::Chunk(page) => self.staging.release(page..page + 1, &*self.space),
-                Landing::Staged | Landing::Home(_) => {}
+                Landing::Staged => {}
             }
         }
         if start_ns > 0 {
@@ -122,9 +123,6 @@ impl Engine {
     }
 
     fn landing(&self, worker: &Worker, buffer: &PageBuf) -> Landing {
-        if self.staging.has_homes {
-            return Landing::Home(self.staging.frame_at(buffer));
-        }
         if let Some(page) = worker.bounce.index_of(buffer) {
             return Landing::Bounce(page);
         }
@@ -138,19 +136,17 @@ impl Engine {
     /// The locked frame of a page that has been read, and the page.
     fn frame_of_read(&self, entry: SwapEntry) -> (FrameNo, PageNo) {
         let frame = self.cache.lookup(entry).expect("a page being read stays cached");
-        (frame, self.page_of_read(frame))
-    }
-
-    fn page_of_read(&self, frame: FrameNo) -> PageNo {
-        self.frames.page(frame).expect("a cached frame has a page")
+        (frame, self.frames.page(frame).expect("a cached frame has a page"))
     }
 
     /// Turns a read page's word to Resident; drops the page if it was discarded meanwhile.
     fn accept(&self, entry: SwapEntry, landing: Landing) -> Option<Arrived> {
-        let (frame, page) = match landing {
-            Landing::Home(frame) => (frame, self.page_of_read(frame)),
-            _ => self.frame_of_read(entry),
-        };
+        let (frame, page) = self.frame_of_read(entry);
+        self.accept_in(frame, page, entry).then_some(Arrived { page, frame, landing })
+    }
+
+    /// As [`accept`](Self::accept), for a page in `frame`; true if it is Resident now.
+    pub(crate) fn accept_in(&self, frame: FrameNo, page: PageNo, entry: SwapEntry) -> bool {
         let word = self.table.load(page);
         let ours = matches!(word, Pte::Swapped { entry: on, .. } if on == entry);
         if ours && self.table.replace(page, word, Pte::Resident(frame)) {
@@ -159,12 +155,12 @@ impl Engine {
             if self.refault_activates(word) {
                 self.frames.set(frame, flag::ACTIVE);
             }
-            return Some(Arrived { page, frame, landing });
+            return true;
         }
         // Whoever faulted sleeps for this read, and can have what is there now.
         self.space.wake(page);
         self.drop_cached(frame, page);
-        None
+        false
     }
 
     /// Leaves a page read ahead in the swap cache until it is touched or reclaimed.
@@ -182,7 +178,7 @@ impl Engine {
     pub(crate) fn refault_activates(&self, word: Pte) -> bool {
         self.stats.count(Event::workingset_refault);
         let Pte::Swapped { shadow, .. } = word else { return false };
-        let activates = self.workingset.refault_activates(shadow, self.lru.lens().0);
+        let activates = self.workingset.refault_activates(shadow, self.lru.active_len());
         if activates {
             self.stats.count(Event::workingset_activate);
             self.workingset.activated();
@@ -202,10 +198,6 @@ impl Engine {
                 (moved..run.len())
                     .try_for_each(|n| self.space.map(first.plus(n), self.staging.content(at + n)))
             }
-            Landing::Home(_) => {
-                run.iter().for_each(|arrived| self.space.reveal(arrived.page, arrived.frame));
-                Ok(())
-            }
             Landing::Staged => Ok(()),
         }
     }
@@ -218,13 +210,18 @@ impl Engine {
                 self.drop_cached(frame, page);
                 continue;
             }
-            self.frames.set(frame, flag::MAPPED);
-            self.settle_copy(frame, page);
-            let active = self.frames.has(frame, flag::ACTIVE);
-            let list = if active { LruList::Active } else { LruList::Inactive };
-            self.lru.add(frame, list, &self.frames);
-            self.unlock_page(frame, page);
+            self.settle_read(frame, page);
         }
+    }
+
+    /// Lets go of a page that was read and is mapped.
+    pub(crate) fn settle_read(&self, frame: FrameNo, page: PageNo) {
+        self.frames.set(frame, flag::MAPPED);
+        self.settle_copy(frame, page);
+        let active = self.frames.has(frame, flag::ACTIVE);
+        let list = if active { LruList::Active } else { LruList::Inactive };
+        self.lru.add(frame, list, &self.frames);
+        self.unlock_page(frame, page);
     }
 
     /// Gives up a locked frame that is cached and not mapped, and its slot if nobody refers to it.
@@ -238,7 +235,7 @@ impl Engine {
 
     /// A page that was read ahead stays on its slot: whoever touches it reads it again. The content
     /// of any other is lost: whoever touches it gets SIGBUS, everything else goes on.
-    fn read_failed(&self, entry: SwapEntry, error: &DeviceError) {
+    pub(crate) fn read_failed(&self, entry: SwapEntry, error: &DeviceError) {
         let (frame, page) = self.frame_of_read(entry);
         let word = self.table.load(page);
         if !self.frames.has(frame, flag::READAHEAD)
@@ -246,7 +243,9 @@ impl Engine {
             && self.table.replace(page, word, Pte::Poisoned)
         {
             self.stats.count(Event::pages_poisoned);
-            self.trouble(format!("a page is lost and will raise SIGBUS when touched: {error}"));
+            let touched =
+                if self.staging.has_homes { "" } else { " and will raise SIGBUS when touched" };
+            self.trouble(format!("a page is lost{touched}: {error}"));
             self.space.poison(page);
         } else {
             self.space.wake(page);

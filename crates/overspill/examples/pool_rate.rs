@@ -86,8 +86,7 @@ fn run(pool: &Pool, pages: u64, seed: u64, time: Duration) -> Result<(u64, Vec<u
 
 fn main() -> Result<(), Failure> {
     let Settings { swap, threads, memory, data, page, seconds } = settings()?;
-    let pool =
-        Pool::builder().memory(memory).page_size(page).swap(swap.parse()?).build()?;
+    let pool = Pool::builder().memory(memory).page_size(page).swap(swap.parse()?).build()?;
     let pages = data.0 / page.0;
     for page in 0..pages {
         fill(page, &mut pool.write(PageNo(page as u32))?);
@@ -95,9 +94,17 @@ fn main() -> Result<(), Failure> {
     let time = Duration::from_secs_f64(seconds);
     let before = pool.summary();
     let parts: Vec<_> = std::thread::scope(|scope| {
-        let run = |seed| scope.spawn({ let pool = &pool; move || run(pool, pages, seed, time) });
+        let run = |seed| {
+            scope.spawn({
+                let pool = &pool;
+                move || run(pool, pages, seed, time)
+            })
+        };
         let threads: Vec<_> = (1..=threads).map(run).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no check fails")).collect::<Result<_, _>>()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no check fails"))
+            .collect::<Result<_, _>>()
     })?;
     let after = pool.summary();
     let accesses: u64 = parts.iter().map(|(accesses, _)| accesses).sum();

@@ -23,7 +23,6 @@ use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Swap, Tunin
 use overspill_space::{Asked, PoolSpace, Words};
 use std::thread::JoinHandle;
 
-
 /// What a [`Core`] is made of.
 pub(crate) struct CoreParts {
     /// Pages that fit into memory.
@@ -81,6 +80,10 @@ impl Core {
 
     pub(crate) fn words(&self) -> &Words {
         self.space.words()
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.engine.frames()
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
@@ -157,9 +160,12 @@ impl Core {
     /// Starts reading `pages`, as far as there is memory for them; returns how many were dealt with.
     pub(crate) fn prefetch(
         &self,
-        pages: impl Iterator<Item = PageNo>,
+        pages: impl ExactSizeIterator<Item = PageNo>,
     ) -> Result<usize, PoolError> {
         let engine = &*self.engine;
+        // With a worker that waits for its writes: one that reads ahead may lie about for long.
+        let room = |worker: &mut Worker| engine.make_room(worker, pages.len());
+        self.workers.with(engine, room).map_err(queue_refused)?;
         let read = |worker: &mut Worker| engine.prefetch(worker, pages);
         self.workers.read_ahead(engine, read).map_err(queue_refused)
     }
@@ -167,8 +173,15 @@ impl Core {
     /// Makes pages zeros again, one after the other, so that it never waits for a user of one page
     /// while it keeps another from those who want it.
     pub(crate) fn discard(&self, first: PageNo, pages: usize) {
-        self.workers.finish_ahead(&self.engine);
         (0..pages).for_each(|n| self.engine.discard(first.plus(n), 1));
+    }
+
+    /// Ends everything under way; true if nothing can begin by itself, so that the engine's counters can
+    /// be compared.
+    #[cfg(test)]
+    pub(crate) fn finish(&self) -> bool {
+        self.workers.finish_ahead(&self.engine);
+        self.reclaim.is_none()
     }
 
     fn last_trouble(&self) -> String {
@@ -177,7 +190,7 @@ impl Core {
 
     /// Why no frame could be had: looks who has them.
     fn no_frame(&self) -> PoolError {
-        let frames = self.engine.status().frames;
+        let frames = self.frames();
         match self.words().count_in_use(self.engine.pages_in_memory()) {
             pinned if pinned >= frames => PoolError::AllPinned { pages: frames },
             _ => PoolError::OutOfSwap { why: self.last_trouble() },

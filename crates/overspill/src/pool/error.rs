@@ -15,7 +15,9 @@ pub enum PoolError {
         why: String,
     },
     /// Guards hold every page that fits into memory.
-    #[error("every one of the {pages} pages that fit into memory is pinned: drop guards, or allow more memory")]
+    #[error(
+        "every one of the {pages} pages that fit into memory is pinned: drop guards, or allow more memory"
+    )]
     AllPinned {
         /// How many those are.
         pages: usize,

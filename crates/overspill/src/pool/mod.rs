@@ -187,7 +187,7 @@ impl Pool {
 
     pub(crate) fn prefetch_any(
         &self,
-        pages: impl Iterator<Item = PageNo>,
+        pages: impl ExactSizeIterator<Item = PageNo>,
     ) -> Result<usize, PoolError> {
         self.core.prefetch(pages)
     }
@@ -206,6 +206,11 @@ impl Pool {
 
     pub(crate) fn discard_any(&self, first: PageNo, pages: usize) {
         self.core.discard(first, pages);
+    }
+
+    /// Pages that fit into memory.
+    pub(crate) fn frames(&self) -> usize {
+        self.core.frames()
     }
 
     pub(crate) fn runs(&self) -> &Runs {

@@ -30,7 +30,7 @@ impl Runs {
     pub(crate) fn new(pages: usize) -> Self {
         let (first, end) = ((pages / 2) as u32, pages as u32);
         let back = vec![Vec::new(); u32::BITS as usize];
-        let free = Mutex::new(LockClass::Control, Free { next: first, end, back });
+        let free = Mutex::new(LockClass::Pool, Free { next: first, end, back });
         Self { first: PageNo(first), free }
     }
 
@@ -66,6 +66,9 @@ mod tests {
         assert_eq!([runs.take(2), runs.take(1)], [Some(PageNo(8)), Some(PageNo(12))]);
         assert_eq!(runs.take(2), None);
         runs.give_back(PageNo(8), 2);
-        assert_eq!([runs.take(2), runs.take(1), runs.take(0)], [Some(PageNo(8)), Some(PageNo(14)), None]);
+        assert_eq!(
+            [runs.take(2), runs.take(1), runs.take(0)],
+            [Some(PageNo(8)), Some(PageNo(14)), None]
+        );
     }
 }

@@ -10,10 +10,10 @@
 //! use themselves, is gone; one queue of workers for all, which every miss of every CPU would touch;
 //! prefetching in a thread, which costs a wake-up for what takes a system call.
 
+use overspill_base::PageNo;
 use overspill_base::clock::Cpus;
 use overspill_base::sync::Ordering::SeqCst;
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
-use overspill_base::PageNo;
 use overspill_engine::{Engine, Worker};
 
 /// Idle workers of one pool. A worker is moved in its box: it is large.
@@ -30,7 +30,7 @@ pub(crate) struct Workers {
 }
 
 fn shelf() -> Shelf {
-    Mutex::new(LockClass::Control, Vec::new())
+    Mutex::new(LockClass::Pool, Vec::new())
 }
 
 impl Workers {
