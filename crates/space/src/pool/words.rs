@@ -343,7 +343,7 @@ mod tests {
             words.end_write(PAGE);
         }
         let again = words.peek(PAGE).unwrap();
-        assert_eq!(again.word, look.word | CHANGED);
+        assert_eq!(again.word, look.word | CHANGED | REFERENCED);
         words.try_write(PAGE, false);
         words.end_write(PAGE);
         assert!(!words.is_unchanged(PAGE, again));
