@@ -51,7 +51,7 @@ programs: build
 # Model-checked concurrency.
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
-		$(CARGO) test --release -p overspill-area -p overspill-engine --lib --test loom
+		$(CARGO) test --release -p overspill-area -p overspill-engine -p overspill-space --lib --test loom
 
 # Ten thousand games over devices that fail, ten times as many as `make unit` plays.
 faults:

@@ -35,12 +35,13 @@
 //!         LRU lists (leaf)
 //!     frame free list (leaf)   staging chunks (leaf)   readahead streams (leaf)
 //!     page wait table (leaf; held only around a condition variable)
+//!   idle workers of a pool (leaf)
 //! ```
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 // Nothing here relies on the order of reference counts, so models use the real thing too.
 pub use std::sync::Arc;
 
@@ -96,13 +97,15 @@ pub enum LockClass {
     Readahead,
     /// The page wait table and the reclaim thread's doorbell.
     Wait,
+    /// Idle workers and free page numbers of a pool.
+    Pool,
     /// Anything that no fault waits for.
     Control,
 }
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 20] = [
+    pub const ALL: [LockClass; 21] = [
         LockClass::ForkGate,
         LockClass::Pager,
         LockClass::Ranges,
@@ -122,6 +125,7 @@ impl LockClass {
         LockClass::Staging,
         LockClass::Readahead,
         LockClass::Wait,
+        LockClass::Pool,
         LockClass::Control,
     ];
 }

@@ -39,6 +39,14 @@ impl<T> Aside<T> {
         item
     }
 
+    /// What was put aside under `number`, and stays there.
+    ///
+    /// # Panics
+    /// As [`take`](Self::take).
+    pub(crate) fn get_mut(&mut self, number: u64) -> &mut T {
+        self.places[number as usize].as_mut().expect("a request completes exactly once")
+    }
+
     /// Everything put aside and not taken back.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.places.iter().flatten()

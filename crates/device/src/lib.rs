@@ -1,7 +1,8 @@
 //! Swap devices: places that keep pages while they are out of memory.
 //!
 //! Owns: the [`SwapDevice`] contract, its backends ([`mod@file`], which also serves block devices and
-//! memory, and [`compressed`] memory), and decorators over any of them ([`checksum`], [`faulty`]).
+//! memory, and [`compressed`] memory), and decorators over any of them ([`checksum`], [`faulty`],
+//! [`large_pages`]).
 //! Invariants: a request owns its buffers from [`IoQueue::submit`] until its completion is reaped,
 //! and every submitted request is completed exactly once, also when the device fails. Short
 //! transfers, EINTR and EAGAIN are handled here and nowhere else.
@@ -18,6 +19,7 @@ pub mod error;
 pub mod faulty;
 pub mod file;
 pub mod header;
+pub mod large_pages;
 pub mod spec;
 #[cfg(test)]
 mod testing;

@@ -28,6 +28,14 @@ impl Pages {
     }
 }
 
+impl Pages {
+    /// Handles to the pages at `places`, as they are.
+    pub(crate) fn views(&self, places: Range<usize>) -> Vec<PageBuf> {
+        // SAFETY: as in `filled`.
+        places.map(|place| unsafe { self.0.page(place) }).collect()
+    }
+}
+
 pub(crate) fn is_filled(page: &[u8], byte: u8) -> bool {
     page.iter().all(|&found| found == byte)
 }

@@ -5,7 +5,7 @@ use crate::lru::LruList;
 use crate::tuning::Tuning;
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
-use overspill_base::{FrameNo, PageNo};
+use overspill_base::FrameNo;
 use std::collections::{HashMap, HashSet};
 
 impl Engine {
@@ -46,7 +46,7 @@ impl Engine {
     fn check_words(&self, lists: &HashSet<FrameNo>) -> Result<HashMap<SwapEntry, usize>, String> {
         let mut slots: HashMap<SwapEntry, usize> = HashMap::new();
         let mut mapped = 0;
-        for page in (0..self.table.len() as u32).map(PageNo) {
+        for page in self.table.populated().flatten() {
             match self.table.load(page) {
                 Pte::Resident(frame) => {
                     mapped += 1;
@@ -92,6 +92,9 @@ impl Engine {
 
     /// Staging memory is in use for frames that are not mapped, and for no others.
     fn check_staging(&self, lists: &HashSet<FrameNo>) -> Result<(), String> {
+        if self.staging.has_homes {
+            return Ok(());
+        }
         let chunks: HashSet<usize> = lists
             .iter()
             .filter_map(|&frame| self.frames.staged(frame))

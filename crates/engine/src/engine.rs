@@ -21,7 +21,7 @@ use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
-use overspill_base::{FrameNo, PageNo, Slot};
+use overspill_base::{FrameNo, PAGE_SIZE, PageNo, Slot};
 use overspill_device::{DeviceError, SwapDevice};
 
 /// A device with the area that says which of its slots are free.
@@ -120,8 +120,8 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// Slots an area grows by when it is full: 64 MiB, one trunk.
-const GROW_SLOTS: u32 = 1 << 14;
+/// What an area grows by when it is full: one trunk of pages of 4 KiB.
+const GROW_BYTES: usize = 64 << 20;
 
 impl Engine {
     /// An engine over `parts`, with nothing in memory.
@@ -129,6 +129,21 @@ impl Engine {
     /// # Panics
     /// Without frames or with batches larger than a staging chunk.
     pub fn new(parts: EngineParts) -> Self {
+        Self::over(parts, Staging::new)
+    }
+
+    /// As [`new`](Self::new), with pages of `page_bytes` that never move: that of frame f stays at the
+    /// f-th place of the arena in `parts` for as long as it has f (see [`crate::homes`]).
+    ///
+    /// # Panics
+    /// When the arena has no place for every frame, and as [`new`](Self::new).
+    pub fn with_homes(parts: EngineParts, page_bytes: usize) -> Self {
+        let room = parts.staging.pages() * PAGE_SIZE;
+        assert!(room >= parts.frames * page_bytes, "{room} bytes of homes are too few");
+        Self::over(parts, |arena| Staging::homes(arena, page_bytes))
+    }
+
+    fn over(parts: EngineParts, staging: impl FnOnce(PageArena) -> Staging) -> Self {
         let tuning = parts.tuning;
         assert!(parts.frames > 0 && tuning.reclaim_batch_pages <= Tuning::CHUNK_PAGES);
         assert!((1..=Tuning::CHUNK_PAGES).contains(&tuning.readahead_max_pages));
@@ -146,7 +161,7 @@ impl Engine {
             cache: SwapCache::new(&[], tuning.swap_cache_trunk_shift),
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
-            staging: Staging::new(parts.staging),
+            staging: staging(parts.staging),
             areas,
             space: parts.space,
             stats: parts.stats,
@@ -228,6 +243,16 @@ impl Engine {
         matches!(self.table.load(page), Pte::Resident(_))
     }
 
+    /// Frames there are.
+    pub fn frames(&self) -> usize {
+        self.frames.count()
+    }
+
+    /// Pages that have a frame. A hint, unless all workers are parked.
+    pub fn pages_in_memory(&self) -> impl Iterator<Item = PageNo> {
+        self.frames.all().filter_map(|frame| self.frames.page(frame))
+    }
+
     /// The swap areas.
     pub fn areas(&self) -> &SwapAreas {
         &self.areas
@@ -291,7 +316,8 @@ impl Engine {
         if capacity >= info.slots_max {
             return Err(DeviceError::Full { name: info.name.clone(), size: info.capacity() });
         }
-        device.grow(capacity.saturating_add(GROW_SLOTS).min(info.slots_max))
+        let more = (GROW_BYTES / self.staging.page_bytes) as u32;
+        device.grow(capacity.saturating_add(more).min(info.slots_max))
     }
 
     /// Lets go of a page lock, and wakes threads of the program that found the page locked.

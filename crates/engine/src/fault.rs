@@ -6,6 +6,7 @@
 
 use crate::engine::Engine;
 use crate::lru::LruList;
+use crate::space::SpaceError;
 use crate::swap_cache::Inserted;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -80,14 +81,14 @@ impl Engine {
         }
     }
 
-    /// True while a page is in the program's mapping; old at once unless its lock is held.
+    /// True if `page` is in the program's sight, and unless it is evicted just now stays there.
     pub fn is_mapped(&self, page: PageNo) -> bool {
         let word = self.table.load(page);
         matches!(word, Pte::Resident(frame) if self.frames.has(frame, flag::MAPPED))
     }
 
-    /// Sleeps while somebody else has the page locked; may return early.
-    fn wait_unlocked(&self, page: PageNo) {
+    /// Sleeps while somebody else has the page locked, or must not have it disturbed; may return early.
+    pub fn wait_unlocked(&self, page: PageNo) {
         let frame = match self.table.load(page) {
             Pte::Resident(frame) => Some(frame),
             Pte::Swapped { entry, .. } => self.cache.lookup(entry),
@@ -95,6 +96,9 @@ impl Engine {
         };
         if let Some(frame) = frame.filter(|&frame| self.frames.page(frame) == Some(page)) {
             self.frames.wait_unlocked(frame);
+            if self.must_stay_still(frame) {
+                self.frames.wait_writeback(frame);
+            }
         }
     }
 
@@ -149,7 +153,10 @@ impl Engine {
         if run.is_empty() {
             return FaultOutcome::Stray;
         }
-        let mapped = self.space.map_zeros(first, run.len());
+        let mapped = match self.staging.has_homes {
+            true => self.reveal_zeros(first, run),
+            false => self.space.map_zeros(first, run.len()),
+        };
         for (n, &frame) in run.iter().enumerate() {
             let page = first.plus(n);
             if mapped.is_ok() {
@@ -172,7 +179,7 @@ impl Engine {
             return self.wait_for(page, word, frame);
         }
         let same = self.table.load(page) == word;
-        if same {
+        if same && !self.staging.has_homes {
             let _ = self.space.map_zeros(page, 1);
         }
         self.unlock_frame(frame);
@@ -207,6 +214,10 @@ impl Engine {
         if self.frames.entry(frame) != Some(entry) || self.table.load(page) != word {
             self.unlock_frame(frame);
             return None;
+        }
+        if self.must_stay_still(frame) {
+            self.unlock_page(frame, page);
+            return Some(FaultOutcome::Pending);
         }
         self.stats.count(Event::swap_cache_hit);
         if self.frames.has(frame, flag::READAHEAD)
@@ -246,7 +257,10 @@ impl Engine {
         match self.cache.insert(entry, frame, &self.frames, &self.table, page) {
             Inserted::Yes => {
                 self.stats.count(Event::pgmajfault);
-                self.start_reads(worker, page, entry, start_ns);
+                match self.staging.has_homes {
+                    true => self.read_home(worker, frame, entry, start_ns),
+                    false => self.start_reads(worker, page, entry, start_ns),
+                }
                 Some(FaultOutcome::Pending)
             }
             Inserted::Exists | Inserted::Changed => {
@@ -284,9 +298,23 @@ impl Engine {
         if let Pte::Swapped { entry, .. } = word {
             self.set_cache_only(entry, true);
         }
-        let _ = self.space.map(page, self.staging.content(staged));
+        let _ = self.map_back(page, frame, staged);
         self.note_mapped(frame, page);
         true
+    }
+
+    /// Puts a page in front of the program that was to leave memory.
+    pub(crate) fn map_back(
+        &self,
+        page: PageNo,
+        frame: FrameNo,
+        staged: usize,
+    ) -> Result<(), SpaceError> {
+        if self.staging.has_homes {
+            self.space.reveal(page, frame);
+            return Ok(());
+        }
+        self.space.map(page, self.staging.content(staged))
     }
 
     /// Bookkeeping for a page just mapped from staging. If its write is still in flight, the

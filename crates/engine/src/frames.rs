@@ -245,6 +245,13 @@ impl Frames {
         self.frames[frame.index()].flags.load(Acquire) & bits != 0
     }
 
+    /// Clears `old` and sets `new` in one step; returns what was set before, or nothing where `old` was
+    /// not set.
+    pub(crate) fn exchange(&self, frame: FrameNo, old: u32, new: u32) -> Option<u32> {
+        let next = |flags: u32| (flags & old != 0).then_some(flags & !old | new);
+        self.frames[frame.index()].flags.fetch_update(AcqRel, Acquire, next).ok()
+    }
+
     /// Sets `bits`; returns what was set before.
     #[inline]
     pub(crate) fn set(&self, frame: FrameNo, bits: u32) -> u32 {
@@ -261,36 +268,50 @@ impl Frames {
 /// Where threads wait for frames to become free, or for work to do.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    rung: Mutex<u64>,
+    bell: Mutex<Bell>,
     condvar: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Bell {
+    rung: u64,
+    sleepers: usize,
 }
 
 impl Doorbell {
     pub(crate) fn new() -> Self {
-        Self { rung: Mutex::new(LockClass::Wait, 0), condvar: Condvar::new() }
+        Self { bell: Mutex::new(LockClass::Wait, Bell::default()), condvar: Condvar::new() }
     }
 
+    /// A system call only if somebody sleeps: it is rung for every page while memory is short.
     pub(crate) fn ring(&self) {
-        *self.rung.lock() += 1;
-        self.condvar.notify_all();
+        let mut bell = self.bell.lock();
+        bell.rung += 1;
+        let heard = bell.sleepers > 0;
+        drop(bell);
+        if heard {
+            self.condvar.notify_all();
+        }
     }
 
     /// How often it has rung.
     pub(crate) fn count(&self) -> u64 {
-        *self.rung.lock()
+        self.bell.lock().rung
     }
 
     /// Sleeps until it has rung more often than `seen`, or `limit` is over.
     pub(crate) fn wait(&self, seen: u64, limit: Option<Duration>) {
-        let mut guard = self.rung.lock();
-        while *guard == seen {
+        let mut bell = self.bell.lock();
+        bell.sleepers += 1;
+        while bell.rung == seen {
             match limit {
-                None => guard = self.condvar.wait(guard),
+                None => bell = self.condvar.wait(bell),
                 Some(limit) => {
-                    drop(self.condvar.wait_for(guard, limit));
-                    return;
+                    bell = self.condvar.wait_for(bell, limit);
+                    break;
                 }
             }
         }
+        bell.sleepers -= 1;
     }
 }

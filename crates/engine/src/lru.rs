@@ -21,7 +21,8 @@ use crate::types::flag::{
 use overspill_base::FrameNo;
 use overspill_base::clock::Cpus;
 use overspill_base::stats::{Event, Stats};
-use overspill_base::sync::{LockClass, Mutex};
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 
 const NIL: u32 = u32::MAX;
 
@@ -62,6 +63,8 @@ struct Batches {
 #[derive(Debug)]
 pub(crate) struct Lru {
     lists: Mutex<Lists>,
+    /// Length of the active list as of late, for those who do not want the lock for it.
+    active_len: AtomicUsize,
     batches: Vec<Batches>,
     cpus: Cpus,
     add_batch: usize,
@@ -79,6 +82,7 @@ impl Lru {
         };
         Self {
             lists: Mutex::new(LockClass::Lru, Lists { links, active: empty(), inactive: empty() }),
+            active_len: AtomicUsize::new(0),
             batches: std::iter::repeat_with(batches).take(cpus.count).collect(),
             cpus,
             add_batch,
@@ -90,6 +94,11 @@ impl Lru {
     pub(crate) fn lens(&self) -> (usize, usize) {
         let lists = self.lists.lock();
         (lists.active.len, lists.inactive.len)
+    }
+
+    /// Length of the active list, as of a moment ago.
+    pub(crate) fn active_len(&self) -> usize {
+        self.active_len.load(Relaxed)
     }
 
     /// Puts a frame that is on no list at the head of one, with the next batch.
@@ -114,12 +123,12 @@ impl Lru {
         }
         let mut lists = self.lists.lock();
         for frame in batch.drain(..) {
-            if frames.clear(frame, ADD_PENDING) & ADD_PENDING == 0 {
-                continue;
+            // In one step: `remove` looks at both bits without the lists' lock.
+            if let Some(flags) = frames.exchange(frame, ADD_PENDING, LRU) {
+                lists.push_head(frame, list_of(flags));
             }
-            let flags = frames.set(frame, LRU);
-            lists.push_head(frame, list_of(flags));
         }
+        self.active_len.store(lists.active.len, Relaxed);
     }
 
     /// Takes a frame whose writeback has just ended, and which has ROTATE_PENDING for it, to the
@@ -216,12 +225,16 @@ impl Lru {
     /// Moves up to `want` frames from the active tail to the inactive head.
     pub(crate) fn deactivate(&self, want: usize, frames: &Frames) -> usize {
         let mut lists = self.lists.lock();
-        for moved in 0..want {
-            let Some(frame) = lists.pop_tail(LruList::Active) else { return moved };
+        let mut moved = 0;
+        while moved < want
+            && let Some(frame) = lists.pop_tail(LruList::Active)
+        {
             frames.clear(frame, ACTIVE);
             lists.push_head(frame, LruList::Inactive);
+            moved += 1;
         }
-        want
+        self.active_len.store(lists.active.len, Relaxed);
+        moved
     }
 
     /// Moves a frame to the active list, wherever it is.
@@ -236,6 +249,10 @@ impl Lru {
 
     /// Takes a frame that its locker is about to free off whatever list or batch it is in.
     pub(crate) fn remove(&self, frame: FrameNo, frames: &Frames) {
+        // Its lock keeps a frame that is isolated off the lists.
+        if !frames.has(frame, LRU | ADD_PENDING | ROTATE_PENDING) {
+            return;
+        }
         let mut lists = self.lists.lock();
         let before = frames.clear(frame, LRU | ADD_PENDING | ROTATE_PENDING);
         if before & LRU != 0 {

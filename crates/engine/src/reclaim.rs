@@ -143,6 +143,9 @@ impl Engine {
         if victims.is_empty() {
             return 0;
         }
+        if self.staging.has_homes {
+            return self.evict_from_homes(worker, victims);
+        }
         let Some(chunk) = self.staging.take_chunk(&*self.space) else {
             victims.into_iter().for_each(|v| self.put_back(v, LruList::Inactive));
             return 0;

@@ -1,7 +1,7 @@
 //! The way up: what the engine asks of whoever owns the pages' addresses.
 
-use overspill_base::PageNo;
 use overspill_base::shared::PageArena;
+use overspill_base::{FrameNo, PageNo};
 use std::ops::Range;
 
 /// Why an address space refused.
@@ -26,6 +26,19 @@ pub struct Unmapped {
     pub moved: usize,
     /// Why the next one was not; `None` when the whole run was moved.
     pub stopped: Option<SpaceError>,
+}
+
+/// What [`AddressSpace::hide`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hidden {
+    /// Nobody sees the page any more, and nobody changed it since it was revealed.
+    Clean,
+    /// Nobody sees the page any more, and somebody may have changed it.
+    Changed,
+    /// It was used since it came or was last asked for, and stays in sight; that is forgotten now.
+    Recent,
+    /// Somebody is using it, and it stays in sight.
+    Pinned,
 }
 
 /// Puts pages in front of a program and takes them away again.
@@ -80,4 +93,17 @@ pub trait AddressSpace: Send + Sync {
 
     /// Makes every touch of `page` fail with SIGBUS.
     fn poison(&self, page: PageNo);
+
+    /// Lets the program use `page` where it is, in the home of `frame`. Called in place of the ways to
+    /// map, and only where frames have homes ([`crate::homes`]).
+    fn reveal(&self, page: PageNo, frame: FrameNo) {
+        let _ = (page, frame);
+    }
+
+    /// Takes `page` out of the program's sight, in place of [`unmap`](Self::unmap), if it is not in
+    /// use. It stays where it is.
+    fn hide(&self, page: PageNo) -> Hidden {
+        let _ = page;
+        Hidden::Pinned
+    }
 }

@@ -9,14 +9,16 @@
 //! taken from it were released.
 //! Each staged page belongs to a frame, so staging never adds to the limit, except for pages that
 //! were mapped again before their chunk was complete; those are at most the arena.
+//! Frames with homes ([`crate::homes`]) need none of that: page f of the arena is frame f's, nothing is
+//! ever taken or released, and there are no chunks.
 //! Not here: how pages get in and out ([`AddressSpace`]).
 
 use crate::space::AddressSpace;
 use crate::tuning::Tuning;
-use overspill_base::PAGE_SIZE;
 use overspill_base::shared::{PageArena, PageBuf};
 use overspill_base::sync::Ordering::{AcqRel, Relaxed};
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
+use overspill_base::{FrameNo, PAGE_SIZE};
 use std::ops::Range;
 
 const CHUNK: usize = Tuning::CHUNK_PAGES;
@@ -27,6 +29,10 @@ const FILLED_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Staging {
     arena: PageArena,
+    /// Bytes of a page, also of a slot.
+    pub(crate) page_bytes: usize,
+    /// True if its pages are frames' homes.
+    pub(crate) has_homes: bool,
     free: Mutex<Free>,
     /// Pages of each chunk still in use.
     in_use: Vec<AtomicUsize>,
@@ -46,8 +52,19 @@ struct Free {
 impl Staging {
     pub(crate) fn new(arena: PageArena) -> Self {
         let chunks = arena.pages() / CHUNK;
+        Self::with_chunks(arena, chunks)
+    }
+
+    /// A home of `page_bytes` for every frame.
+    pub(crate) fn homes(arena: PageArena, page_bytes: usize) -> Self {
+        Self { page_bytes, has_homes: true, ..Self::with_chunks(arena, 0) }
+    }
+
+    fn with_chunks(arena: PageArena, chunks: usize) -> Self {
         Self {
             arena,
+            page_bytes: PAGE_SIZE,
+            has_homes: false,
             free: Mutex::new(
                 LockClass::Staging,
                 Free {
@@ -135,7 +152,7 @@ impl Staging {
 
     /// Ends the use of `pages` of one chunk; the last ones empty it.
     pub(crate) fn release(&self, pages: Range<usize>, space: &dyn AddressSpace) {
-        if pages.is_empty() {
+        if pages.is_empty() || self.has_homes {
             return;
         }
         let chunk = pages.start / CHUNK;
@@ -166,14 +183,32 @@ impl Staging {
         // such pages are only read: by writeback, by mapping them again, by looking at them. A
         // writer here would tear what is being written out. The device that reads into one does so
         // while its frame is locked for that read.
-        unsafe { std::slice::from_raw_parts(self.arena.address(page), PAGE_SIZE) }
+        unsafe { std::slice::from_raw_parts(self.address(page), self.page_bytes) }
+    }
+
+    /// Where staging page, or home, number `page` is.
+    pub(crate) fn address(&self, page: usize) -> *mut u8 {
+        self.arena.address(page * (self.page_bytes / PAGE_SIZE))
+    }
+
+    /// The frame whose home `buffer` is.
+    pub(crate) fn frame_at(&self, buffer: &PageBuf) -> FrameNo {
+        let page = self.arena.index_of(buffer).expect("a read lands in a home");
+        FrameNo((page / (self.page_bytes / PAGE_SIZE)) as u32)
+    }
+
+    /// Fills the home of a locked frame whose page nobody sees with zeros.
+    pub(crate) fn clear_home(&self, frame: FrameNo) {
+        // SAFETY: in bounds, as `address` checks; the home is its frame's, the frame is locked, and
+        // nobody looks at a home before `AddressSpace::reveal`.
+        unsafe { self.address(frame.index()).write_bytes(0, self.page_bytes) };
     }
 
     /// A handle to a staged page for the device to read from, or to fill.
     pub(crate) fn buffer(&self, page: usize) -> PageBuf {
         // SAFETY: as in `content`; the frame stays under WRITEBACK, or locked while it is being read,
         // and so keeps the page staged, until the request that owns this handle has completed.
-        unsafe { self.arena.page(page) }
+        unsafe { PageBuf::from_raw(self.address(page)) }
     }
 
     /// Chunks nobody uses.

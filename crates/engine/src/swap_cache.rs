@@ -15,7 +15,9 @@ use crate::types::{Pte, flag};
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::sync::{LockClass, Mutex, MutexGuard};
 use overspill_base::{FrameNo, PageNo};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::OnceLock;
 
 /// What became of an attempt to cache a page.
@@ -29,7 +31,26 @@ pub enum Inserted {
     Changed,
 }
 
-type Trunk = BTreeMap<u32, FrameNo>;
+/// Spreads slot numbers, which nobody outside chooses, with one multiplication.
+#[derive(Default)]
+struct SlotHasher(u64);
+
+impl Hasher for SlotHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(u32::from(byte)));
+    }
+
+    fn write_u32(&mut self, slot: u32) {
+        // 2^64 divided by the golden ratio.
+        self.0 = (self.0 ^ u64::from(slot)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type Trunk = HashMap<u32, FrameNo, BuildHasherDefault<SlotHasher>>;
 type Trunks = Box<[Mutex<Trunk>]>;
 
 /// Entry → frame for one set of areas.
@@ -52,7 +73,7 @@ impl SwapCache {
     /// Makes trunks for a new area of `slots` slots.
     pub fn add_area(&self, area: AreaNo, slots: usize) {
         let trunks = slots.div_ceil(1 << self.trunk_shift).max(1);
-        let trunk = |_| Mutex::new(LockClass::SwapCache, Trunk::new());
+        let trunk = |_| Mutex::new(LockClass::SwapCache, Trunk::default());
         let fresh = self.areas[area.0 as usize].set((0..trunks).map(trunk).collect()).is_ok();
         assert!(fresh, "area {} has trunks already", area.0);
     }
@@ -82,10 +103,10 @@ impl SwapCache {
         if !table.is_on(page, entry) {
             return Inserted::Changed;
         }
-        if trunk.contains_key(&entry.slot().0) {
-            return Inserted::Exists;
-        }
-        trunk.insert(entry.slot().0, frame);
+        match trunk.entry(entry.slot().0) {
+            Entry::Occupied(_) => return Inserted::Exists,
+            Entry::Vacant(place) => place.insert(frame),
+        };
         frames.set_entry(frame, Some(entry));
         frames.set(frame, flag::CACHED);
         Inserted::Yes

@@ -66,7 +66,7 @@ impl Arrived {
 }
 
 /// Request tags of reads carry when the fault's message arrived; 0 for readahead.
-fn tag(area: AreaNo, start_ns: u64) -> u64 {
+pub(crate) fn tag(area: AreaNo, start_ns: u64) -> u64 {
     start_ns << 5 | u64::from(area.0)
 }
 
@@ -116,6 +116,9 @@ impl Engine {
         if transfer_failed {
             retry_singly(worker, area, request, start_ns);
             return;
+        }
+        if self.staging.has_homes {
+            return self.complete_home_read(area, &request, &failures, start_ns);
         }
         let entries = (0..count).map(|n| SwapEntry::new(area, request.slot.plus(n)));
         let landings: Vec<Landing> = entries
@@ -169,6 +172,11 @@ impl Engine {
     /// Turns a read page's word to Resident; drops the page if it was discarded meanwhile.
     fn accept(&self, entry: SwapEntry, landing: Landing) -> Option<Arrived> {
         let (frame, page) = self.frame_of_read(entry);
+        self.accept_in(frame, page, entry).then_some(Arrived { page, frame, landing })
+    }
+
+    /// As [`accept`](Self::accept), for a page in `frame`; true if it is Resident now.
+    pub(crate) fn accept_in(&self, frame: FrameNo, page: PageNo, entry: SwapEntry) -> bool {
         let word = self.table.load(page);
         let ours = matches!(word, Pte::Swapped { entry: on, .. } if on == entry);
         if ours && self.table.replace(page, word, Pte::Resident(frame)) {
@@ -179,12 +187,12 @@ impl Engine {
             if self.refault_activates(word) {
                 self.frames.set(frame, flag::ACTIVE);
             }
-            return Some(Arrived { page, frame, landing });
+            return true;
         }
         // Whoever faulted sleeps for this read, and can have what is there now.
         self.space.wake(page);
         self.drop_cached(frame, page);
-        None
+        false
     }
 
     /// Leaves a page read ahead in the swap cache until it is touched or reclaimed.
@@ -202,7 +210,7 @@ impl Engine {
     pub(crate) fn refault_activates(&self, word: Pte) -> bool {
         self.stats.count(Event::workingset_refault);
         let Pte::Swapped { shadow, .. } = word else { return false };
-        let activates = self.workingset.refault_activates(shadow, self.lru.lens().0);
+        let activates = self.workingset.refault_activates(shadow, self.lru.active_len());
         if activates {
             self.stats.count(Event::workingset_activate);
             self.workingset.activated();
@@ -234,11 +242,16 @@ impl Engine {
                 self.drop_cached(frame, page);
                 continue;
             }
-            self.frames.set(frame, flag::MAPPED);
-            self.settle_copy(frame, page);
-            self.list_mapped(frame);
-            self.unlock_page(frame, page);
+            self.settle_read(frame, page);
         }
+    }
+
+    /// Lets go of a page that was read and is mapped.
+    pub(crate) fn settle_read(&self, frame: FrameNo, page: PageNo) {
+        self.frames.set(frame, flag::MAPPED);
+        self.settle_copy(frame, page);
+        self.list_mapped(frame);
+        self.unlock_page(frame, page);
     }
 
     /// Gives up a locked frame that is cached and not mapped, and its slot if nobody refers to it.
@@ -252,7 +265,7 @@ impl Engine {
 
     /// A page that was read ahead stays on its slot: whoever touches it reads it again. The content
     /// of any other is lost: whoever touches it gets SIGBUS, everything else goes on.
-    fn read_failed(&self, entry: SwapEntry, error: &DeviceError) {
+    pub(crate) fn read_failed(&self, entry: SwapEntry, error: &DeviceError) {
         let (frame, page) = self.frame_of_read(entry);
         let word = self.table.load(page);
         if !self.frames.has(frame, flag::READAHEAD)
@@ -260,7 +273,9 @@ impl Engine {
             && self.table.replace(page, word, Pte::Poisoned)
         {
             self.stats.count(Event::pages_poisoned);
-            self.trouble(format!("a page is lost and will raise SIGBUS when touched: {error}"));
+            let touched =
+                if self.staging.has_homes { "" } else { " and will raise SIGBUS when touched" };
+            self.trouble(format!("a page is lost{touched}: {error}"));
             self.space.poison(page);
         } else {
             self.space.wake(page);
@@ -274,7 +289,7 @@ impl Engine {
     }
 }
 
-fn submit_read(worker: &mut Worker, run: Vec<PageRead>, start_ns: u64) {
+pub(crate) fn submit_read(worker: &mut Worker, run: Vec<PageRead>, start_ns: u64) {
     let first = run[0].entry;
     let pages = run.into_iter().map(|read| read.into).collect();
     let tag = tag(first.area(), start_ns);

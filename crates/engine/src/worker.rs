@@ -10,7 +10,7 @@ use crate::tuning::Tuning;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::shared::PageArena;
 use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
-use overspill_device::{DeviceError, IoOp, IoQueue, IoRequest, SwapDevice};
+use overspill_device::{Completion, DeviceError, IoOp, IoQueue, IoRequest, SwapDevice};
 use std::os::fd::BorrowedFd;
 
 /// Requests a worker keeps in flight per device.
@@ -56,6 +56,8 @@ pub struct Worker {
     /// When frames run low, reclaims by itself instead of calling the reclaim thread: that one would
     /// run on another CPU, from where every eviction has to interrupt this one.
     pub reclaims: bool,
+    /// Empty between calls; kept for its memory.
+    done: Vec<Completion>,
 }
 
 impl std::fmt::Debug for Worker {
@@ -76,7 +78,8 @@ impl Worker {
         let version = engine.swaps.version();
         engine.swaps.register(&mail).map_err(std::io::Error::other)?;
         let bounce = Bounce::new(PageArena::new(BOUNCE_CHUNKS * Tuning::CHUNK_PAGES)?);
-        let mut worker = Self { lanes: Vec::new(), mail, version, bounce, reclaims: false };
+        let mut worker =
+            Self { lanes: Vec::new(), mail, version, bounce, reclaims: false, done: Vec::new() };
         worker.open_mail();
         Ok(worker)
     }
@@ -131,15 +134,16 @@ impl Worker {
 
     /// Completes what has finished; returns how many requests that were. Never blocks on I/O.
     pub fn poll(&mut self, engine: &Engine) -> usize {
-        let mut done = Vec::new();
+        let mut done = std::mem::take(&mut self.done);
         self.lanes.iter_mut().flatten().for_each(|lane| lane.queue.reap(&mut done));
         let count = done.len();
-        for completion in done {
+        for completion in done.drain(..) {
             match completion.request.op {
                 IoOp::Read => engine.complete_read(self, completion),
                 IoOp::Write => engine.complete_write(completion),
             }
         }
+        self.done = done;
         self.drop_gone(engine);
         count
     }

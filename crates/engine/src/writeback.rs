@@ -88,11 +88,17 @@ impl Engine {
         if self.swaps.get(entry.area()).is_leaving() || !worker.holds(entry, content) {
             return false;
         }
+        self.leave_to_copy(victim, entry);
+        true
+    }
+
+    /// Frees the frame of a page that is on `entry` as well.
+    pub(crate) fn leave_to_copy(&self, victim: Victim, entry: SwapEntry) {
+        let Victim { frame, page } = victim;
         self.stats.count(Event::swpout_clean);
         self.set_cache_only(entry, false);
         self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
         self.drop_cached(frame, page);
-        true
     }
 
     fn swapped(&self, entry: SwapEntry) -> Pte {
@@ -116,7 +122,7 @@ impl Engine {
     fn bring_back(&self, victim: Victim) {
         let Victim { frame, page } = victim;
         let staged = self.frames.staged(frame).expect("just moved to staging");
-        if self.space.map(page, self.staging.content(staged)).is_err() {
+        if self.map_back(page, frame, staged).is_err() {
             self.table.replace(page, Pte::Resident(frame), Pte::Empty);
             self.drop_cached(frame, page);
             return;

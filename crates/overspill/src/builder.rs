@@ -10,7 +10,7 @@ use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::OpenOptions;
-use overspill_device::{Device, SwapSpec};
+use overspill_device::{Device, SwapDevice, SwapSpec};
 use overspill_space::HandlerOptions;
 
 /// The least memory there is any sense in paging with: 1024 pages.
@@ -23,9 +23,17 @@ const RESERVE: Bytes = Bytes(1 << 40);
 /// Settings of an [`Overspill`].
 #[derive(Debug, Clone)]
 pub struct Builder {
-    memory: Bytes,
+    pub(crate) memory: Bytes,
     swaps: Vec<SwapSpec>,
     options: OpenOptions,
+}
+
+/// What a [`Builder`] has opened.
+pub(crate) struct OpenedSwap {
+    pub(crate) device: Arc<dyn SwapDevice>,
+    pub(crate) kind: &'static str,
+    /// Higher is filled first.
+    pub(crate) priority: i16,
 }
 
 impl Builder {
@@ -50,18 +58,33 @@ impl Builder {
         self
     }
 
+    /// A pager in this process with no swap area chosen and no memory allowed.
+    pub(crate) fn new() -> Self {
+        Self { memory: Bytes(0), swaps: Vec::new(), options: OpenOptions::default() }
+    }
+
+    pub(crate) fn open_swaps(&self) -> Result<Vec<OpenedSwap>, Error> {
+        let specs = swaps_or_default(self.swaps.clone())?;
+        let open = |(n, spec): (usize, &SwapSpec)| {
+            let device = Device::open(spec, &self.options)?.shared();
+            let kind = kind_name(&spec.kind);
+            Ok(OpenedSwap { device, kind, priority: priority(spec, n) })
+        };
+        specs.iter().enumerate().map(open).collect()
+    }
+
     /// Opens the devices and starts the pager's threads.
     ///
     /// # Errors
     /// See [`Error`]; every message says what to do.
     pub fn build(self) -> Result<Overspill, Error> {
         check_limit(self.memory)?;
-        let specs = swaps_or_default(self.swaps)?;
-        let mut swaps = Vec::with_capacity(specs.len());
-        for (n, spec) in specs.iter().enumerate() {
-            let device = Device::open(spec, &self.options)?.shared();
+        let opened = self.open_swaps()?;
+        let kinds = opened.iter().map(|swap| swap.kind).collect();
+        let mut swaps = Vec::with_capacity(opened.len());
+        for OpenedSwap { device, priority, .. } in opened {
             let tables = private_tables(&*device)?;
-            swaps.push(PagerSwap { device, tables, priority: priority(spec, n) });
+            swaps.push(PagerSwap { device, tables, priority });
         }
         let pager = Pager::start(PagerParts {
             memory: self.memory,
@@ -71,10 +94,9 @@ impl Builder {
             checksum_seed: random_seed()?,
             stats: Stats::on_heap(),
             salvage: Box::new(|_| false),
-            report: Box::new(|message| eprintln!("overspill: {message}")),
+            report: report_to_stderr(),
             handlers: HandlerOptions::default(),
         })?;
-        let kinds = specs.iter().map(|spec| kind_name(&spec.kind)).collect();
         Ok(Overspill {
             pager: Arc::new(pager),
             memory: self.memory,
@@ -99,7 +121,7 @@ pub struct Overspill {
 impl Overspill {
     /// Starts with no swap area chosen and no memory allowed.
     pub fn builder() -> Builder {
-        Builder { memory: Bytes(0), swaps: Vec::new(), options: OpenOptions::default() }
+        Builder::new()
     }
 
     /// Zeroed memory of `size`, rounded up to pages.
@@ -148,6 +170,11 @@ pub(crate) fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>
 /// Areas without a priority are used in the order they were given, after all that have one.
 pub(crate) fn priority(spec: &SwapSpec, order: usize) -> i16 {
     spec.priority.unwrap_or(-1 - order as i16)
+}
+
+/// One line for the user, wherever the program's own messages go.
+pub(crate) fn report_to_stderr() -> Box<dyn Fn(&str) + Send + Sync> {
+    Box::new(|message| eprintln!("overspill: {message}"))
 }
 
 pub(crate) fn random_seed() -> Result<u64, Error> {

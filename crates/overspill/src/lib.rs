@@ -33,19 +33,24 @@ mod builder;
 pub mod doctor;
 mod error;
 pub mod pager;
+pub mod pool;
 mod region;
 pub mod session;
+mod spill_vec;
 mod summary;
 mod swaps;
 
 pub use builder::{Builder, MEMORY_MIN, Overspill};
+pub use bytemuck;
 pub use error::Error;
-pub use overspill_base::Bytes;
+pub use overspill_base::{Bytes, PageNo};
 pub use overspill_device::compressed::{Algorithm, Usage as CompressedUsage};
 pub use overspill_device::file::{MkswapOptions, NewArea, OpenOptions, mkswap};
 pub use overspill_device::spec::parse_bytes;
 pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};
+pub use pool::{PageGuard, PageGuardMut, Pool, PoolBuilder, PoolError};
 pub use region::Region;
+pub use spill_vec::{Iter, SpillVec};
 pub use summary::{FaultLatency, Summary};
 pub use swaps::SwapInfo;
 

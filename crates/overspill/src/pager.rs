@@ -205,24 +205,35 @@ impl Drop for Pager {
     }
 }
 
-fn memory(errno: rustix::io::Errno) -> Error {
+pub(crate) fn memory(errno: rustix::io::Errno) -> Error {
     Error::System { action: "reserve memory for the pager's tables", source: errno.into() }
 }
 
-fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
-    let info = swap.device.info();
+pub(crate) fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
+    let area = area_of(number, &swap.device, swap.tables, member);
+    let store = Arc::new(SlotTags(area.slot_map()));
+    let device = Arc::new(Checksummed::new(swap.device, store, seed));
+    Swap { device, area, priority: swap.priority }
+}
+
+/// The area of a device's slots.
+pub(crate) fn area_of(
+    number: AreaNo,
+    device: &Arc<dyn SwapDevice>,
+    tables: AreaTables,
+    member: MemberNo,
+) -> SwapArea {
+    let info = device.info();
     let config = AreaConfig {
         rotational: info.rotational,
         discard: info.page_discard,
         ..AreaConfig::native()
     };
-    let mut area = SwapArea::new(number, swap.tables, config, member);
+    let mut area = SwapArea::new(number, tables, config, member);
     if info.slot_discard {
-        area = area.forgetting(Box::new(Forgetting(swap.device.clone())));
+        area = area.forgetting(Box::new(Forgetting(device.clone())));
     }
-    let store = Arc::new(SlotTags(area.slot_map()));
-    let device = Arc::new(Checksummed::new(swap.device, store, seed));
-    Swap { device, area, priority: swap.priority }
+    area
 }
 
 /// A device that is told of every slot nobody holds any more. Not by way of its checksum, which

@@ -2,7 +2,8 @@
 //!
 //! Owns: the userfaultfd and its calls ([`uffd`]), one reserved range of addresses and what is
 //! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`]), the fault handler
-//! and reclaim threads ([`handlers`]), the CPUs on which threads go on (`placement`).
+//! and reclaim threads ([`handlers`]), the CPUs on which threads go on (`placement`); and the other
+//! kind of space, whose pages are asked for ([`mod@pool`]).
 //! Invariants: nothing is ever done by address to memory outside the reserved range. Handler threads
 //! never touch managed memory, but for the one write that makes a page shared by fork our own, and
 //! never wait for a page lock; a memory call waits for page locks
@@ -14,10 +15,13 @@
 pub mod handlers;
 pub mod memory;
 mod placement;
+pub mod pool;
 pub mod ranges;
 mod space;
 pub mod uffd;
 
 pub use handlers::{HandlerOptions, Handlers};
 pub use memory::{ManagedMemory, MemoryError, Protection};
+pub use pool::PoolSpace;
+pub use pool::words::{Asked, FRAMES_MAX, Look, Words};
 pub use space::{ManagedSpace, SpaceSetupError};

@@ -159,7 +159,7 @@ impl Engine {
     /// Asks for the windows after one that was read whole, in the middle of a long stream.
     pub(crate) fn ask_ahead(&self, window: &crate::readahead::streams::Window) {
         let ahead = self.ahead.pages();
-        if ahead > 0 {
+        if ahead > 0 && !self.staging.has_homes {
             let pages = self.table.len() as u32;
             let asked = self.streams.lock().ask(window, ahead, pages);
             self.ahead.ask(asked);

@@ -169,7 +169,7 @@ impl Engine {
     }
 
     /// Caches the entry of a page to be read ahead in a locked frame; frees it if that cannot be.
-    fn cache_ahead(&self, page: PageNo, entry: SwapEntry, frame: FrameNo) -> bool {
+    pub(crate) fn cache_ahead(&self, page: PageNo, entry: SwapEntry, frame: FrameNo) -> bool {
         match self.cache.insert(entry, frame, &self.frames, &self.table, page) {
             Inserted::Yes => {
                 self.frames.set(frame, flag::READAHEAD);

@@ -1,0 +1,251 @@
+//! A decorator whose slots hold several pages each.
+//!
+//! Owns: the arithmetic between large slots and the plain ones below, and the parts of a request that
+//! is too large for one. A large page that fails in part fails as a whole.
+//! Invariants: a request is complete when all of its parts are. A large slot with a reserved one in it
+//! is reserved.
+//! Not here: checksums, which are kept per plain slot, below this.
+//! Rejected: pages of any size in every layer. Device headers, checksums, alignment and the checks of
+//! requests all go by 4 KiB, and only pools want more.
+
+use crate::SwapDevice;
+use crate::aside::Aside;
+use crate::error::DeviceError;
+use crate::{Completion, DeviceInfo, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure};
+use overspill_base::shared::PageBuf;
+use overspill_base::{Bytes, PAGE_SIZE, Slot};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A device of pages of several times 4 KiB.
+#[derive(Debug)]
+pub struct LargePages {
+    inner: Arc<dyn SwapDevice>,
+    info: DeviceInfo,
+    /// Plain pages in a large one.
+    pages: usize,
+}
+
+impl LargePages {
+    /// `inner` in slots of `pages` of its own.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooSmall`] for a device without room for one.
+    ///
+    /// # Safety
+    /// Every buffer given to a queue of this device is the first of `pages` adjacent pages, all of
+    /// which fulfil the contract of [`PageBuf::from_raw`]. Otherwise transfers run past it.
+    pub unsafe fn new(inner: Arc<dyn SwapDevice>, pages: usize) -> Result<Self, DeviceError> {
+        let plain = inner.info().clone();
+        let mut reserved: Vec<Slot> =
+            plain.reserved.iter().map(|slot| Slot(slot.0 / pages as u32)).collect();
+        reserved.dedup();
+        let info = DeviceInfo { slots_max: plain.slots_max / pages as u32, reserved, ..plain };
+        if info.slots_max as usize <= info.reserved.len() {
+            let size = Bytes::of_pages(plain.slots_max.into());
+            let least = Bytes::of_pages((info.reserved.len() as u64 + 1) * pages as u64);
+            return Err(DeviceError::TooSmall { name: info.name, size, least });
+        }
+        Ok(Self { inner, info, pages })
+    }
+
+    fn plain(&self, slots: u32) -> u32 {
+        slots * self.pages as u32
+    }
+}
+
+impl SwapDevice for LargePages {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
+        let grown = self.inner.grow(self.plain(slots))?;
+        Ok((grown / self.pages as u32).min(self.info.slots_max))
+    }
+
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+        Ok(Box::new(LargeQueue {
+            inner: self.inner.open_queue(depth)?,
+            pages: self.pages,
+            flights: Aside::default(),
+            parts: Aside::default(),
+            reaped: Vec::new(),
+        }))
+    }
+
+    fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
+        self.inner.discard(Slot(self.plain(first.0)), self.plain(slots))
+    }
+}
+
+struct LargeQueue {
+    inner: Box<dyn IoQueue>,
+    pages: usize,
+    flights: Aside<Flight>,
+    parts: Aside<Part>,
+    reaped: Vec<Completion>,
+}
+
+/// A request under way.
+struct Flight {
+    request: IoRequest,
+    parts: usize,
+    failures: Vec<PageFailure>,
+}
+
+/// A piece of it that the device below has.
+struct Part {
+    flight: u64,
+    /// Its first plain page, counted from the request's.
+    first: usize,
+}
+
+impl LargeQueue {
+    /// The plain pages of a large one.
+    fn split(&self, page: &PageBuf) -> impl Iterator<Item = PageBuf> + use<> {
+        let start = page.as_ptr();
+        (0..self.pages).map(move |n| {
+            // SAFETY: inside the large page that begins at `start` (contract of `LargePages::new`),
+            // whose handle stays in the flight until all parts have completed.
+            unsafe { PageBuf::from_raw(start.add(n * PAGE_SIZE)) }
+        })
+    }
+
+    /// Notes the end of a part; the request's, if it was the last.
+    fn end_part(&mut self, part: Completion) -> Option<Completion> {
+        let Part { flight: number, first } = self.parts.take(part.request.tag);
+        let flight = self.flights.get_mut(number);
+        for PageFailure { index, error } in part.failures {
+            let index = (first + index) / self.pages;
+            if flight.failures.iter().all(|failure| failure.index != index) {
+                flight.failures.push(PageFailure { index, error });
+            }
+        }
+        flight.parts -= 1;
+        if flight.parts > 0 {
+            return None;
+        }
+        let Flight { request, failures, .. } = self.flights.take(number);
+        Some(Completion { request, failures })
+    }
+}
+
+impl IoQueue for LargeQueue {
+    fn submit(&mut self, request: IoRequest) {
+        let plain: Vec<PageBuf> = request.pages.iter().flat_map(|page| self.split(page)).collect();
+        let (op, start) = (request.op, Slot(request.slot.0 * self.pages as u32));
+        let parts = plain.len().div_ceil(MAX_REQUEST_PAGES).max(1);
+        let flight = self.flights.put(Flight { request, parts, failures: Vec::new() });
+        let mut plain = plain.into_iter();
+        for first in (0..parts).map(|part| part * MAX_REQUEST_PAGES) {
+            let pages = plain.by_ref().take(MAX_REQUEST_PAGES).collect();
+            let tag = self.parts.put(Part { flight, first });
+            self.inner.submit(IoRequest { op, slot: start.plus(first), pages, tag });
+        }
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        let mut reaped = std::mem::take(&mut self.reaped);
+        self.inner.reap(&mut reaped);
+        done.extend(reaped.drain(..).filter_map(|part| self.end_part(part)));
+        self.reaped = reaped;
+    }
+
+    fn wait(&mut self) {
+        self.inner.wait();
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flights.iter().count()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.poll_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::IoOp;
+    use crate::faulty::{FaultPlan, Faults, Faulty};
+    use crate::file::{FileDevice, OpenOptions};
+    use crate::testing::{Pages, drain, is_filled, ram};
+
+    /// Large enough that one page takes two requests below.
+    const LARGE: usize = 512;
+
+    fn large(inner: Arc<dyn SwapDevice>) -> LargePages {
+        // SAFETY: the tests' buffers are the first of LARGE pages that nobody else uses.
+        unsafe { LargePages::new(inner, LARGE) }.unwrap()
+    }
+
+    /// Fills large pages of `memory`, and returns their handles.
+    fn filled(memory: &Pages, places: &[usize], byte: u8) -> Vec<PageBuf> {
+        let first = |&place| {
+            let rest = place * LARGE..(place + 1) * LARGE;
+            memory.filled(rest, byte).swap_remove(0)
+        };
+        places.iter().map(first).collect()
+    }
+
+    fn run(queue: &mut dyn IoQueue, op: IoOp, slot: u32, pages: Vec<PageBuf>) -> Completion {
+        queue.submit(IoRequest { op, slot: Slot(slot), pages, tag: 77 });
+        assert_eq!(queue.in_flight(), 1);
+        drain(queue, 1).pop().unwrap()
+    }
+
+    fn plain(memory: &Pages, place: usize) -> Vec<PageBuf> {
+        memory.views(place * LARGE..(place + 1) * LARGE)
+    }
+
+    #[test]
+    fn what_was_written_to_large_slots_is_read_from_them() {
+        let device = large(ram(8 * LARGE as u64 + 3));
+        assert_eq!(device.info().slots_max, 8);
+        let memory = Pages::new(4 * LARGE);
+        let mut queue = device.open_queue(8).unwrap();
+        let pages = filled(&memory, &[2], 5).into_iter().chain(filled(&memory, &[0], 6)).collect();
+        let written = run(&mut *queue, IoOp::Write, 6, pages);
+        assert_eq!((written.request.tag, written.failures.len()), (77, 0));
+        let read = run(&mut *queue, IoOp::Read, 6, filled(&memory, &[1, 3], 0));
+        assert!(read.failures.is_empty() && queue.in_flight() == 0);
+        for (place, byte) in [(1, 5), (3, 6)] {
+            assert!(plain(&memory, place).iter().all(|page| is_filled(page, byte)), "{place}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_fails_in_part_fails_once_and_alone() {
+        // Of four requests below, the second fails: the second half of the first page.
+        let plan = Arc::new(FaultPlan::new(Faults { fail_write: Some(1), ..Faults::default() }));
+        let device = large(Arc::new(Faulty::new(ram(4 * LARGE as u64), plan)));
+        let memory = Pages::new(2 * LARGE);
+        let mut queue = device.open_queue(8).unwrap();
+        let written = run(&mut *queue, IoOp::Write, 0, filled(&memory, &[0, 1], 1));
+        assert_eq!(written.failures.iter().map(|f| f.index).collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn a_device_that_is_too_small_is_refused_in_words() {
+        let small = ram(LARGE as u64 - 1);
+        // SAFETY: no queue is made.
+        let error = unsafe { LargePages::new(small, LARGE) }.unwrap_err();
+        assert!(matches!(error, DeviceError::TooSmall { .. }), "{error}");
+    }
+
+    #[test]
+    fn growing_and_reserved_slots_are_counted_in_large_pages() {
+        let directory = tempfile::tempdir().unwrap();
+        let spec = format!("file:{}:16M", directory.path().display()).parse().unwrap();
+        let file = FileDevice::open(&spec, &OpenOptions::default()).unwrap();
+        let device = large(Arc::new(file));
+        assert_eq!(device.info().slots_max, 8);
+        assert!((3..=8).contains(&device.grow(3).unwrap()));
+    }
+}
