@@ -57,6 +57,7 @@ impl Frames {
             flags: AtomicU32::new(0),
             staged: AtomicU32::new(NO_PAGE),
             page: AtomicU32::new(NO_PAGE),
+            pins: AtomicU32::new(0),
             entry: AtomicU64::new(0),
         };
         let free = (0..count as u32).rev().map(FrameNo).collect();
@@ -102,6 +103,7 @@ impl Frames {
         debug_assert_eq!(state.entry.load(Relaxed), 0, "frame {frame} freed while cached");
         debug_assert_eq!(state.staged.load(Relaxed), NO_PAGE, "frame {frame} freed while staged");
         state.page.store(NO_PAGE, Relaxed);
+        state.pins.store(0, Relaxed);
         self.set_unevictable(frame, false);
         state.flags.fetch_and(!flag::OF_PAGE, Relaxed);
         self.unlock(frame);
@@ -121,6 +123,15 @@ impl Frames {
         } else if !unevictable && self.clear(frame, flag::UNEVICTABLE) & flag::UNEVICTABLE != 0 {
             self.unevictable_count.fetch_sub(1, Relaxed);
         }
+    }
+
+    /// Forbids the eviction of a locked frame's page once more, or once less.
+    pub(crate) fn pin(&self, frame: FrameNo, pin: bool) {
+        let pins = &self.frames[frame.index()].pins;
+        let count = pins.load(Relaxed);
+        let count = if pin { count + 1 } else { count.saturating_sub(1) };
+        pins.store(count, Relaxed);
+        self.set_unevictable(frame, count > 0);
     }
 
     /// Takes the page lock if nobody has it.
@@ -261,36 +272,49 @@ impl Frames {
 /// Where threads wait for frames to become free, or for work to do.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    rung: Mutex<u64>,
+    state: Mutex<Rings>,
     condvar: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Rings {
+    rung: u64,
+    /// Threads that sleep for the next ring. Waking nobody is a system call too.
+    sleepers: usize,
 }
 
 impl Doorbell {
     pub(crate) fn new() -> Self {
-        Self { rung: Mutex::new(LockClass::Wait, 0), condvar: Condvar::new() }
+        let state = Mutex::new(LockClass::Wait, Rings::default());
+        Self { state, condvar: Condvar::new() }
     }
 
     pub(crate) fn ring(&self) {
-        *self.rung.lock() += 1;
-        self.condvar.notify_all();
+        let mut state = self.state.lock();
+        state.rung += 1;
+        if state.sleepers > 0 {
+            self.condvar.notify_all();
+        }
     }
 
     /// How often it has rung.
     pub(crate) fn count(&self) -> u64 {
-        *self.rung.lock()
+        self.state.lock().rung
     }
 
     /// Sleeps until it has rung more often than `seen`, or `limit` is over.
     pub(crate) fn wait(&self, seen: u64, limit: Option<Duration>) {
-        let mut guard = self.rung.lock();
-        while *guard == seen {
+        let mut state = self.state.lock();
+        state.sleepers += 1;
+        while state.rung == seen {
             match limit {
-                None => guard = self.condvar.wait(guard),
+                None => state = self.condvar.wait(state),
                 Some(limit) => {
-                    drop(self.condvar.wait_for(guard, limit));
-                    return;
+                    state = self.condvar.wait_for(state, limit);
+                    break;
                 }
             }
         }
+        state.sleepers -= 1;
     }
 }

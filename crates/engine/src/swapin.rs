@@ -43,7 +43,7 @@ impl Landing {
 
 /// A page just read: its frame, and where it is.
 #[derive(Clone, Copy, Debug)]
-struct Arrived {
+pub(crate) struct Arrived {
     page: PageNo,
     frame: FrameNo,
     landing: Landing,
@@ -70,11 +70,15 @@ impl Engine {
         let mut reads = self.reads_around(worker, page, entry);
         while !reads.is_empty() {
             let run = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
-            let rest = reads.split_off(run.count() + 1);
-            let asked_for = reads.iter().any(|read| read.entry == entry);
-            submit_read(worker, reads, if asked_for { start_ns } else { 0 });
-            reads = rest;
+            let run = run.count() + 1;
+            let asked_for = reads[..run].iter().any(|read| read.entry == entry);
+            submit_read(worker, reads.drain(..run), if asked_for { start_ns } else { 0 });
+            if worker.is_faulters() {
+                // It has done by now what it can do at a time, and its lists are free again.
+                worker.complete(self);
+            }
         }
+        worker.scratch.reads = reads;
         worker.flush();
     }
 
@@ -90,10 +94,9 @@ impl Engine {
             retry_singly(worker, area, request, start_ns);
             return;
         }
-        let landings: Vec<Landing> =
-            request.pages.iter().map(|buffer| self.landing(worker, buffer)).collect();
-        let mut arrived = Vec::with_capacity(count);
-        for (n, &landing) in landings.iter().enumerate() {
+        let mut arrived = std::mem::take(&mut worker.scratch.arrived);
+        for (n, buffer) in request.pages.iter().enumerate() {
+            let landing = self.landing(worker, buffer);
             let entry = SwapEntry::new(area, request.slot.plus(n));
             match (failures.iter().find(|f| f.index == n), landing) {
                 (Some(failure), _) => self.read_failed(entry, &failure.error),
@@ -107,13 +110,16 @@ impl Engine {
         for run in arrived.chunk_by(adjacent) {
             self.map_run(worker, run);
         }
-        for (buffer, landing) in request.pages.iter().zip(landings) {
-            match landing {
+        arrived.clear();
+        worker.scratch.arrived = arrived;
+        for buffer in &request.pages {
+            match self.landing(worker, buffer) {
                 Landing::Bounce(_) => worker.bounce.give(buffer),
                 Landing::Chunk(page) => self.staging.release(page..page + 1, &*self.space),
                 Landing::Staged => {}
             }
         }
+        worker.scratch.keep_pages(request.pages);
         if start_ns > 0 {
             self.stats.fault_latency(clock::now_ns() - start_ns);
         }
@@ -244,9 +250,15 @@ impl Engine {
     }
 }
 
-fn submit_read(worker: &mut Worker, run: Vec<PageRead>, start_ns: u64) {
-    let first = run[0].entry;
-    let pages = run.into_iter().map(|read| read.into).collect();
+/// Reads pages of adjacent slots, at least one.
+fn submit_read(worker: &mut Worker, run: impl Iterator<Item = PageRead>, start_ns: u64) {
+    let mut pages = worker.scratch.take_pages();
+    let mut first = None;
+    for PageRead { entry, into } in run {
+        first.get_or_insert(entry);
+        pages.push(into);
+    }
+    let first = first.expect("a read has a page");
     let tag = tag(first.area(), start_ns);
     worker.submit(first.area(), IoRequest { op: IoOp::Read, slot: first.slot(), pages, tag });
 }
@@ -255,7 +267,7 @@ fn submit_read(worker: &mut Worker, run: Vec<PageRead>, start_ns: u64) {
 fn retry_singly(worker: &mut Worker, area: AreaNo, request: IoRequest, start_ns: u64) {
     for (n, into) in request.pages.into_iter().enumerate() {
         let entry = SwapEntry::new(area, request.slot.plus(n));
-        submit_read(worker, vec![PageRead { entry, into }], start_ns);
+        submit_read(worker, std::iter::once(PageRead { entry, into }), start_ns);
     }
     worker.flush();
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::pager::{Pager, PagerParts, PagerSwap, private_tables};
-use crate::region::Region;
+use crate::region::{Region, RegionOptions};
 use crate::summary::Summary;
 use crate::swaps::kind_name;
 use overspill_area::{AreaNo, MemberNo};
@@ -71,7 +71,7 @@ impl Builder {
             checksum_seed: random_seed()?,
             stats: Stats::on_heap(),
             salvage: Box::new(|_| false),
-            report: Box::new(|message| eprintln!("overspill: {message}")),
+            report: Box::new(report),
             handlers: HandlerOptions::default(),
         })?;
         let kinds = specs.iter().map(|spec| kind_name(&spec.kind)).collect();
@@ -86,7 +86,8 @@ impl Builder {
 
 /// Memory larger than RAM for one program.
 ///
-/// Regions keep it alive. A process that forks keeps its regions; its children must not touch them.
+/// Regions keep it alive. A process that forks keeps its regions; its children must not touch them:
+/// what is out reads as zeros there.
 #[derive(Debug, Clone)]
 pub struct Overspill {
     pub(crate) pager: Arc<Pager>,
@@ -107,7 +108,12 @@ impl Overspill {
     /// # Errors
     /// [`Error::Memory`] when the reserved address space is used up.
     pub fn region(&self, size: Bytes) -> Result<Region, Error> {
-        Region::new(self.pager.clone(), size)
+        self.region_options().build(size)
+    }
+
+    /// As [`region`](Self::region), with choices.
+    pub fn region_options(&self) -> RegionOptions {
+        RegionOptions::new(self.pager.clone())
     }
 
     /// What happened so far.
@@ -133,6 +139,13 @@ pub(crate) fn check_limit(memory: Bytes) -> Result<(), Error> {
         return Err(Error::LimitTooLarge(memory, MEMORY_MAX));
     }
     Ok(())
+}
+
+/// One line on stderr, by a system call: who causes it may be printing the region it has touched.
+fn report(message: &str) {
+    let line = format!("overspill: {message}\n");
+    // Nobody to tell if that fails.
+    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
 }
 
 pub(crate) fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>, Error> {

@@ -44,7 +44,7 @@ pub use overspill_base::Bytes;
 pub use overspill_device::file::{MkswapOptions, NewArea, OpenOptions, mkswap};
 pub use overspill_device::spec::parse_bytes;
 pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};
-pub use region::Region;
+pub use region::{Faults, Pinned, PinnedMut, Region, RegionOptions};
 pub use summary::{FaultLatency, Summary};
 pub use swaps::SwapInfo;
 

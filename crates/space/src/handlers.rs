@@ -7,6 +7,7 @@
 //! userfaultfd is woken by every message.
 //! Not here: what a fault needs ([`Engine::fault`]).
 
+use crate::sigbus::with_signals_blocked;
 use crate::space::{ManagedSpace, readable};
 use crate::uffd::FaultMessage;
 use overspill_base::clock;
@@ -249,18 +250,4 @@ impl Shared {
 
 fn drain(bell: &OwnedFd) {
     let _ = rustix::io::read(bell, &mut [0u8; 8]);
-}
-
-/// Runs `f` with every signal blocked, so that threads it starts never run the program's handlers.
-fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: plain libc calls on local sets; the old mask is put back on the same thread.
-    unsafe {
-        let mut all = std::mem::zeroed::<libc::sigset_t>();
-        let mut old = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
-        let result = f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut());
-        result
-    }
 }

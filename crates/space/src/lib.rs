@@ -2,7 +2,7 @@
 //!
 //! Owns: the userfaultfd and its calls ([`uffd`]), one reserved range of addresses and what is
 //! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`]), the fault handler
-//! and reclaim threads ([`handlers`]).
+//! and reclaim threads ([`handlers`]), faults served on the faulter's own thread ([`signals`]).
 //! Invariants: nothing is ever done by address to memory outside the reserved range. Handler threads
 //! never touch managed memory, but for the one write that makes a page shared by fork our own, and
 //! never wait for a page lock; a memory call waits for page locks
@@ -14,9 +14,13 @@
 pub mod handlers;
 pub mod memory;
 pub mod ranges;
+mod sigbus;
+pub mod signals;
 mod space;
 pub mod uffd;
 
 pub use handlers::{HandlerOptions, Handlers};
 pub use memory::{ManagedMemory, MemoryError, Protection};
+pub use sigbus::with_signals_blocked;
+pub use signals::{SignalFaults, SignalSetupError};
 pub use space::{ManagedSpace, SpaceSetupError};
