@@ -16,8 +16,8 @@ use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use overspill_device::SwapDevice;
 use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed};
 use overspill_engine::{Engine, EngineParts, PageTable, Swap, Tuning, Worker};
-use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
 use overspill_space::with_signals_blocked;
+use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
 use std::sync::OnceLock;
 
 /// A device with the shared tables of its slots.

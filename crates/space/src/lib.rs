@@ -12,6 +12,7 @@
 //! notice somebody else's mapping may stand at the address.
 
 pub mod handlers;
+mod mapping;
 pub mod memory;
 pub mod ranges;
 mod sigbus;

@@ -10,6 +10,7 @@
 //! (kernels before 6.8, pages the program made read-only or executable) the page is protected, copied
 //! and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says so.
 
+use crate::mapping::{BASE_ALIGN, drop_pages, forbid_huge_pages, map_fixed, reserve_aligned};
 use crate::ranges::Ranges;
 use crate::uffd::{Delivery, Progress, Uffd, UffdError};
 use overspill_base::shared::PageArena;
@@ -19,13 +20,10 @@ use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::{AddressSpace, SpaceError, Unmapped};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::MprotectFlags;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 use std::sync::{OnceLock, RwLock};
-
-/// Alignment of the reservation, so that aligned mappings in it are aligned addresses.
-const BASE_ALIGN: usize = 1 << 30;
 
 /// Why no range could be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -448,46 +446,6 @@ fn gone_unless_done(progress: Progress) -> Result<(), SpaceError> {
         None => Ok(()),
         Some(_) => Err(SpaceError::Gone),
     }
-}
-
-fn reserve_aligned(len: usize) -> Result<usize, Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice, trimmed to the aligned part.
-    unsafe {
-        let whole =
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len + BASE_ALIGN, prot, flags)?;
-        let start = whole.addr().next_multiple_of(BASE_ALIGN);
-        let (head, tail) = (start - whole.addr(), BASE_ALIGN - (start - whole.addr()));
-        if head > 0 {
-            rustix::mm::munmap(whole, head)?;
-        }
-        if tail > 0 {
-            rustix::mm::munmap((start + len) as *mut _, tail)?;
-        }
-        forbid_huge_pages(start, len);
-        Ok(start)
-    }
-}
-
-fn map_fixed(start: usize, len: usize) -> Result<(), Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: replaces a part of our own range on which the program has given up its mapping.
-    unsafe { rustix::mm::mmap_anonymous(start as *mut _, len, prot, flags) }?;
-    forbid_huge_pages(start, len);
-    Ok(())
-}
-
-fn forbid_huge_pages(start: usize, len: usize) {
-    // SAFETY: advice on our own mapping that changes no content. Kernels without huge pages refuse.
-    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
-}
-
-fn drop_pages(start: usize, len: usize) {
-    // SAFETY: the engine holds the locks of these pages, or they are staging pages nobody uses.
-    // Their content is lost, which is what was asked for.
-    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxDontNeed) };
 }
 
 fn open_own_memory() -> Result<OwnedFd, SpaceSetupError> {
