@@ -25,9 +25,8 @@ pub enum Faults {
     /// * SIGBUS may not be blocked where the region is touched. The handler is installed with the
     ///   first such region and passes on what is none of its business to the one that was there
     ///   before. One that is installed later gets the region's faults, and has to be avoided.
-    /// * The handler runs on the stack of the toucher, of which it needs up to 8 KiB (measured in
-    ///   the tests; a debug build of this library needs 24). Alternate stacks of signal handlers that
-    ///   touch regions must have that in addition to what they need themselves.
+    /// * The handler runs on the stack the toucher is on, of which it needs less than 16 KiB. So much
+    ///   must be left on the alternate stack of a signal handler that touches the region.
     Signal,
 }
 

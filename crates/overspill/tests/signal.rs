@@ -168,14 +168,14 @@ fn a_fault_allocates_nothing() {
     fill(&mut region);
     let mut random = 1;
     let mut good = true;
-    for _ in 0..20_000 {
+    for _ in 0..5_000 {
         let page = next(&mut random) % (region.len() / PAGE);
         good &= is(&region, page, 0);
     }
     good &= (0..region.len() / PAGE).all(|page| is(&region, page, 0));
     TOUCHING.set(false);
     assert!(good);
-    assert!(overspill.summary().pages_in > 20_000, "there were faults");
+    assert!(overspill.summary().pages_in > 5_000, "there were faults");
     assert_eq!(CALLS.load(Relaxed), 0, "calls of the allocator");
 }
 
@@ -306,8 +306,8 @@ fn handlers_of_the_program_touch_regions_wherever_they_interrupt() {
             }
             let used = stack.used();
             println!("a fault in a handler took {used} bytes of its stack, the handler's included");
-            let most = if cfg!(debug_assertions) { 24 << 10 } else { 12 << 10 };
-            assert!((1..most).contains(&used), "{used}");
+            // As `Faults::Signal` promises.
+            assert!((1..16 << 10).contains(&used), "{used}");
         });
         let thread = receiver.recv().unwrap();
         while !interrupted.is_finished() {

@@ -29,7 +29,7 @@ use std::sync::{Once, OnceLock};
 /// Spaces with faults by signal that one process can have at a time.
 pub(crate) const SPACES_MAX: usize = 64;
 
-static PLACES: [Place; SPACES_MAX] = [const { Place::EMPTY }; SPACES_MAX];
+static PLACES: [Place; SPACES_MAX] = [const { Place::empty() }; SPACES_MAX];
 
 /// What stood there before. Set before our handler is installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
@@ -55,12 +55,14 @@ impl std::fmt::Debug for Place {
 }
 
 impl Place {
-    const EMPTY: Self = Self {
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        space: AtomicPtr::new(std::ptr::null_mut()),
-        users: AtomicUsize::new(0),
-    };
+    const fn empty() -> Self {
+        Self {
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            space: AtomicPtr::new(std::ptr::null_mut()),
+            users: AtomicUsize::new(0),
+        }
+    }
 
     /// Has the faults at `addresses` served by `space`; `None` when the table is full.
     ///
