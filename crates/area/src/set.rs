@@ -28,6 +28,9 @@ pub trait Supply {
     fn discard(&self, area: AreaNo) -> bool;
 }
 
+/// Slots returned to an area with one call.
+const RELEASE_SLOTS: usize = 64;
+
 /// Nothing to be had: what there is has to do.
 impl Supply for () {
     fn grow(&self, _: &SwapArea) -> bool {
@@ -258,9 +261,14 @@ impl SwapAreas {
 
     /// Returns sorted entries to their areas, each area's together.
     fn release(&self, entries: &[SwapEntry]) {
-        for run in entries.chunk_by(|a, b| a.area() == b.area()) {
-            let slots: Vec<Slot> = run.iter().map(|entry| entry.slot()).collect();
-            self.get(run[0].area()).free(&slots);
+        // On the stack: a fault served in a signal handler may come here.
+        let mut slots = [Slot(0); RELEASE_SLOTS];
+        let runs = entries.chunk_by(|a, b| a.area() == b.area());
+        for run in runs.flat_map(|run| run.chunks(RELEASE_SLOTS)) {
+            for (slot, entry) in slots.iter_mut().zip(run) {
+                *slot = entry.slot();
+            }
+            self.get(run[0].area()).free(&slots[..run.len()]);
         }
     }
 

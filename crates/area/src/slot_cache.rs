@@ -39,7 +39,7 @@ impl SlotCaches {
     pub(crate) fn new(cpus: usize, batch: usize) -> Self {
         let cpu = || CpuCache {
             ready: Mutex::new(LockClass::SlotCache, VecDeque::new()),
-            freed: Mutex::new(LockClass::SlotCache, Vec::new()),
+            freed: Mutex::new(LockClass::SlotCache, Vec::with_capacity(batch)),
         };
         Self {
             cpus: std::iter::repeat_with(cpu).take(cpus).collect(),

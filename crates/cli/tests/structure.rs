@@ -68,8 +68,10 @@ const UNSAFE: &[&str] = &[
     "preload/src/pager.rs",
     "preload/src/real.rs",
     "preload/src/thread.rs",
-    "space/src/handlers.rs",
+    "space/src/mapping.rs",
     "space/src/memory.rs",
+    "space/src/sigbus.rs",
+    "space/src/signals.rs",
     "space/src/space.rs",
     "space/src/uffd.rs",
 ];

@@ -11,13 +11,13 @@ pub(crate) struct Aside<T> {
     idle: Vec<usize>,
 }
 
-impl<T> Default for Aside<T> {
-    fn default() -> Self {
-        Self { places: Vec::new(), idle: Vec::new() }
-    }
-}
-
 impl<T> Aside<T> {
+    /// Nothing yet; `depth` items can be put aside before more memory is allocated.
+    pub(crate) fn new(depth: u32) -> Self {
+        let depth = depth as usize;
+        Self { places: Vec::with_capacity(depth), idle: Vec::with_capacity(depth) }
+    }
+
     /// Puts `item` aside and returns its number.
     pub(crate) fn put(&mut self, item: T) -> u64 {
         let place = self.idle.pop().unwrap_or_else(|| {

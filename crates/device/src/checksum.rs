@@ -101,7 +101,7 @@ impl SwapDevice for Checksummed {
             inner: self.inner.open_queue(depth)?,
             keeper: self.keeper.clone(),
             name: self.info().name.clone(),
-            flights: Aside::default(),
+            flights: Aside::new(depth),
         }))
     }
 

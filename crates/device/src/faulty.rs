@@ -190,7 +190,7 @@ impl SwapDevice for Faulty {
         let gone = |errno| DeviceError::Queue { name: name.clone(), errno };
         self.plan.still_there().map_err(gone)?;
         let inner = self.inner.open_queue(depth)?;
-        let (plan, flights) = (self.plan.clone(), Aside::default());
+        let (plan, flights) = (self.plan.clone(), Aside::new(depth));
         Ok(Box::new(FaultyQueue { inner, plan, name, flights }))
     }
 

@@ -68,8 +68,8 @@ impl SwapDevice for LargePages {
         Ok(Box::new(LargeQueue {
             inner: self.inner.open_queue(depth)?,
             pages: self.pages,
-            flights: Aside::default(),
-            parts: Aside::default(),
+            flights: Aside::new(depth),
+            parts: Aside::new(depth),
             reaped: Vec::new(),
         }))
     }

@@ -165,14 +165,33 @@ impl Engine {
     /// Keeps a page in memory, or stops doing so. False if it is not in memory now: touch it and
     /// ask again.
     pub fn set_unevictable(&self, page: PageNo, unevictable: bool) -> bool {
+        self.if_resident(page, |frame| self.frames.set_unevictable(frame, unevictable))
+            .unwrap_or(!unevictable)
+    }
+
+    /// Keeps a page in memory until it is unpinned as often as it was pinned. False if it is not in
+    /// memory now: touch it and ask again. Pins and
+    /// [`set_unevictable`](Self::set_unevictable) do not know of each other.
+    pub fn pin(&self, page: PageNo) -> bool {
+        self.if_resident(page, |frame| self.frames.pin(frame, true)).unwrap_or(false)
+    }
+
+    /// Ends one pin of a page.
+    pub fn unpin(&self, page: PageNo) {
+        while self.if_resident(page, |frame| self.frames.pin(frame, false)) == Some(false) {}
+    }
+
+    /// Does something to the locked frame of a page. `None` if the page is not in memory,
+    /// `Some(false)` if it has just changed.
+    fn if_resident(&self, page: PageNo, act: impl FnOnce(FrameNo)) -> Option<bool> {
         let word = self.table.load(page);
-        let Pte::Resident(frame) = word else { return !unevictable };
+        let Pte::Resident(frame) = word else { return None };
         self.frames.lock(frame);
         let same = self.table.load(page) == word;
         if same {
-            self.frames.set_unevictable(frame, unevictable);
+            act(frame);
         }
         self.unlock_frame(frame);
-        same
+        Some(same)
     }
 }

@@ -158,7 +158,7 @@ impl Engine {
             table: parts.table,
             frames: Frames::new(parts.frames),
             watermarks: Watermarks::of(parts.frames),
-            cache: SwapCache::new(&[], tuning.swap_cache_trunk_shift),
+            cache: SwapCache::new(parts.frames, &[], tuning.swap_cache_trunk_shift),
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
             staging: staging(parts.staging),

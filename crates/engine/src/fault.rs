@@ -64,7 +64,8 @@ impl Engine {
     }
 
     /// Serves the touch of `page` on the thread that needs it: blocks until the page is there, or
-    /// will never be. For spaces that have nobody to put to sleep and wake again.
+    /// will never be. For spaces that have nobody to put to sleep and wake again. With a worker
+    /// [`for_faulter`](Worker::for_faulter) it may be called in a signal handler; see there.
     ///
     /// Never [`FaultOutcome::Pending`].
     pub fn fault_in_place(&self, worker: &mut Worker, page: PageNo) -> FaultOutcome {
@@ -114,10 +115,14 @@ impl Engine {
             self.free_page(frame, page);
             return None;
         }
-        let mut run = vec![frame];
+        let mut run = std::mem::take(&mut worker.scratch.run);
+        run.push(frame);
         self.zero_around(page, span, &mut run);
         self.give_back_unmapped(page, &mut run);
-        Some(self.map_zero_run(page, &run))
+        let outcome = self.map_zero_run(page, &run);
+        run.clear();
+        worker.scratch.run = run;
+        Some(outcome)
     }
 
     /// Takes back what was unmapped since `span` was asked. An unmapping that starts only now finds
@@ -202,7 +207,7 @@ impl Engine {
 
     fn fault_cached(
         &self,
-        worker: &Worker,
+        worker: &mut Worker,
         page: PageNo,
         word: Pte,
         entry: SwapEntry,
@@ -356,6 +361,9 @@ impl Engine {
         if !self.has_frames_to_spare() {
             self.reclaim_some(worker);
         }
+        if worker.is_faulters() {
+            return frame.or_else(|| self.frame_by_waiting(page));
+        }
         frame.or_else(|| self.frame_by_reclaim(worker, page))
     }
 
@@ -365,6 +373,30 @@ impl Engine {
         if !worker.reclaims || self.shrink(worker, true) + worker.poll(self) == 0 {
             self.low.ring();
         }
+    }
+
+    /// Waits for the reclaim thread, which was called when frames ran low.
+    fn frame_by_waiting(&self, page: PageNo) -> Option<FrameNo> {
+        self.starving.fetch_add(1, Relaxed);
+        let mut hopeless = 0;
+        let frame = loop {
+            let seen = self.freed.count();
+            if let Some(frame) = self.frames.alloc(page) {
+                break Some(frame);
+            }
+            self.low.ring();
+            self.freed.wait(seen, Some(Duration::from_millis(2)));
+            if self.freed.count() != seen || self.writes_in_flight.load(Relaxed) > 0 {
+                hopeless = 0;
+            } else {
+                hopeless += 1;
+            }
+            if hopeless > HOPELESS_ROUNDS {
+                break None;
+            }
+        };
+        self.starving.fetch_sub(1, Relaxed);
+        frame
     }
 
     fn frame_by_reclaim(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {

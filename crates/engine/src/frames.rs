@@ -57,6 +57,7 @@ impl Frames {
             flags: AtomicU32::new(0),
             staged: AtomicU32::new(NO_PAGE),
             page: AtomicU32::new(NO_PAGE),
+            pins: AtomicU32::new(0),
             entry: AtomicU64::new(0),
         };
         let free = (0..count as u32).rev().map(FrameNo).collect();
@@ -102,6 +103,7 @@ impl Frames {
         debug_assert_eq!(state.entry.load(Relaxed), 0, "frame {frame} freed while cached");
         debug_assert_eq!(state.staged.load(Relaxed), NO_PAGE, "frame {frame} freed while staged");
         state.page.store(NO_PAGE, Relaxed);
+        state.pins.store(0, Relaxed);
         self.set_unevictable(frame, false);
         state.flags.fetch_and(!flag::OF_PAGE, Relaxed);
         self.unlock(frame);
@@ -121,6 +123,15 @@ impl Frames {
         } else if !unevictable && self.clear(frame, flag::UNEVICTABLE) & flag::UNEVICTABLE != 0 {
             self.unevictable_count.fetch_sub(1, Relaxed);
         }
+    }
+
+    /// Forbids the eviction of a locked frame's page once more, or once less.
+    pub(crate) fn pin(&self, frame: FrameNo, pin: bool) {
+        let pins = &self.frames[frame.index()].pins;
+        let count = pins.load(Relaxed);
+        let count = if pin { count + 1 } else { count.saturating_sub(1) };
+        pins.store(count, Relaxed);
+        self.set_unevictable(frame, count > 0);
     }
 
     /// Takes the page lock if nobody has it.

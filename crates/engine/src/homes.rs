@@ -86,9 +86,8 @@ impl Engine {
         reads.sort_unstable_by_key(|read| read.entry);
         while !reads.is_empty() {
             let pairs = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
-            let rest = reads.split_off((pairs.count() + 1).min(RUN_MAX));
-            submit_read(worker, reads, 0);
-            reads = rest;
+            let run = (pairs.count() + 1).min(RUN_MAX);
+            submit_read(worker, reads.drain(..run), 0);
         }
         worker.flush();
     }

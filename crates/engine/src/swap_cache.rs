@@ -4,20 +4,22 @@
 //! slot is freed when both the page table and the cache have let go of it.
 //! Invariants: at most one frame per entry; `frame.entry` and the cache agree whenever the page lock
 //! is free. The trunk lock makes "is the word still Swapped(entry)" and "is the entry cached" one
-//! question, so of two parties letting go exactly one sees itself as the last.
+//! question, so of two parties letting go exactly one sees itself as the last. A chain holds frames
+//! of one trunk only, and its links change under that trunk's lock.
+//! A trunk is a hash table whose chains run through the frames: nothing is allocated once an area is
+//! there, so a fault may be served in a signal handler, whose thread may have been in the allocator.
 //! Not here: reading the page (`swapin`).
 //! Rejected: a lock-free array of words per cluster (Linux 6.18). It wins when many CPUs share a
-//! trunk; a hash map per trunk costs memory per cached page instead of per slot.
+//! trunk, and costs memory per slot; a chain costs it per frame, and a head per [`CHAIN_SLOTS`].
+//! Trees and hash maps of the library, which allocate.
 
 use crate::frames::Frames;
 use crate::page_table::PageTable;
 use crate::types::{Pte, flag};
 use overspill_area::{AreaNo, SwapEntry};
-use overspill_base::sync::{LockClass, Mutex, MutexGuard};
-use overspill_base::{FrameNo, PageNo};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{AtomicU32, LockClass, Mutex, MutexGuard};
+use overspill_base::{FrameNo, PageNo, Slot};
 use std::sync::OnceLock;
 
 /// What became of an attempt to cache a page.
@@ -31,26 +33,91 @@ pub enum Inserted {
     Changed,
 }
 
-/// Spreads slot numbers, which nobody outside chooses, with one multiplication.
-#[derive(Default)]
-struct SlotHasher(u64);
+/// Slots that share a chain, all of them cached at worst.
+const CHAIN_SLOTS: usize = 16;
 
-impl Hasher for SlotHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u32(u32::from(byte)));
+/// A frame in a chain: number plus one, 0 for none, so that heads nobody has used are zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Link(u32);
+
+impl Link {
+    fn to(frame: FrameNo) -> Self {
+        Self(frame.0 + 1)
     }
 
-    fn write_u32(&mut self, slot: u32) {
-        // 2^64 divided by the golden ratio.
-        self.0 = (self.0 ^ u64::from(slot)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
+    fn frame(self) -> Option<FrameNo> {
+        self.0.checked_sub(1).map(FrameNo)
     }
 }
 
-type Trunk = HashMap<u32, FrameNo, BuildHasherDefault<SlotHasher>>;
+/// What a chain runs through. Written under the lock of the trunk that the frame is in; whoever puts
+/// the frame into another has its page lock, which orders the two.
+#[derive(Debug, Default)]
+struct Node {
+    slot: AtomicU32,
+    next: AtomicU32,
+}
+
+/// One trunk's chains.
+#[derive(Debug)]
+struct Trunk {
+    /// A power of two of them.
+    heads: Box<[Link]>,
+    len: usize,
+}
+
+impl Trunk {
+    fn new(slots: usize) -> Self {
+        let chains = slots.div_ceil(CHAIN_SLOTS).next_power_of_two();
+        Self { heads: vec![Link(0); chains].into_boxed_slice(), len: 0 }
+    }
+
+    fn head(&mut self, slot: Slot) -> &mut Link {
+        &mut self.heads[slot.index() & (self.heads.len() - 1)]
+    }
+
+    fn find(&self, nodes: &[Node], slot: Slot) -> Option<FrameNo> {
+        let mut link = self.heads[slot.index() & (self.heads.len() - 1)];
+        while let Some(frame) = link.frame() {
+            let node = &nodes[frame.index()];
+            if node.slot.load(Relaxed) == slot.0 {
+                return Some(frame);
+            }
+            link = Link(node.next.load(Relaxed));
+        }
+        None
+    }
+
+    fn push(&mut self, nodes: &[Node], slot: Slot, frame: FrameNo) {
+        let head = std::mem::replace(self.head(slot), Link::to(frame));
+        let node = &nodes[frame.index()];
+        node.slot.store(slot.0, Relaxed);
+        node.next.store(head.0, Relaxed);
+        self.len += 1;
+    }
+
+    /// Takes `frame` out of the chain of `slot`; false if it is not in it.
+    fn unlink(&mut self, nodes: &[Node], slot: Slot, frame: FrameNo) -> bool {
+        let next = nodes[frame.index()].next.load(Relaxed);
+        let mut link = *self.head(slot);
+        if link == Link::to(frame) {
+            *self.head(slot) = Link(next);
+            self.len -= 1;
+            return true;
+        }
+        while let Some(before) = link.frame() {
+            let node = &nodes[before.index()].next;
+            link = Link(node.load(Relaxed));
+            if link == Link::to(frame) {
+                node.store(next, Relaxed);
+                self.len -= 1;
+                return true;
+            }
+        }
+        false
+    }
+}
+
 type Trunks = Box<[Mutex<Trunk>]>;
 
 /// Entry → frame for one set of areas.
@@ -59,21 +126,26 @@ pub struct SwapCache {
     /// Per area, per trunk.
     areas: Box<[OnceLock<Trunks>]>,
     trunk_shift: u32,
+    /// By frame.
+    nodes: Box<[Node]>,
 }
 
 impl SwapCache {
-    /// An empty cache over areas of these many slots, in trunks of `1 << trunk_shift` slots.
-    pub fn new(slots: &[usize], trunk_shift: u32) -> Self {
+    /// An empty cache of up to `frames` pages over areas of these many slots, in trunks of
+    /// `1 << trunk_shift` slots.
+    pub fn new(frames: usize, slots: &[usize], trunk_shift: u32) -> Self {
         let areas = (0..AreaNo::MAX).map(|_| OnceLock::new()).collect();
-        let cache = Self { areas, trunk_shift };
+        let nodes = std::iter::repeat_with(Node::default).take(frames).collect();
+        let cache = Self { areas, trunk_shift, nodes };
         slots.iter().enumerate().for_each(|(n, &slots)| cache.add_area(AreaNo(n as u8), slots));
         cache
     }
 
     /// Makes trunks for a new area of `slots` slots.
     pub fn add_area(&self, area: AreaNo, slots: usize) {
+        let trunk_slots = slots.min(1 << self.trunk_shift);
         let trunks = slots.div_ceil(1 << self.trunk_shift).max(1);
-        let trunk = |_| Mutex::new(LockClass::SwapCache, Trunk::default());
+        let trunk = |_| Mutex::new(LockClass::SwapCache, Trunk::new(trunk_slots));
         let fresh = self.areas[area.0 as usize].set((0..trunks).map(trunk).collect()).is_ok();
         assert!(fresh, "area {} has trunks already", area.0);
     }
@@ -87,7 +159,7 @@ impl SwapCache {
 
     /// The frame that holds the entry's page. Lock it and ask again before trusting it.
     pub fn lookup(&self, entry: SwapEntry) -> Option<FrameNo> {
-        self.trunk(entry).get(&entry.slot().0).copied()
+        self.trunk(entry).find(&self.nodes, entry.slot())
     }
 
     /// Caches `entry` in `frame`, which the caller has locked, if `page` is still swapped there.
@@ -103,10 +175,10 @@ impl SwapCache {
         if !table.is_on(page, entry) {
             return Inserted::Changed;
         }
-        match trunk.entry(entry.slot().0) {
-            Entry::Occupied(_) => return Inserted::Exists,
-            Entry::Vacant(place) => place.insert(frame),
-        };
+        if trunk.find(&self.nodes, entry.slot()).is_some() {
+            return Inserted::Exists;
+        }
+        trunk.push(&self.nodes, entry.slot(), frame);
         frames.set_entry(frame, Some(entry));
         frames.set(frame, flag::CACHED);
         Inserted::Yes
@@ -114,8 +186,11 @@ impl SwapCache {
 
     /// Caches a freshly allocated `entry`, to which no word refers yet, in a locked `frame`.
     pub fn insert_new(&self, entry: SwapEntry, frame: FrameNo, frames: &Frames) {
-        let before = self.trunk(entry).insert(entry.slot().0, frame);
+        let mut trunk = self.trunk(entry);
+        let before = trunk.find(&self.nodes, entry.slot());
         debug_assert_eq!(before, None, "new entry {entry:?} was cached");
+        trunk.push(&self.nodes, entry.slot(), frame);
+        drop(trunk);
         frames.set_entry(frame, Some(entry));
         frames.set(frame, flag::CACHED);
     }
@@ -132,8 +207,8 @@ impl SwapCache {
     ) -> Option<SwapEntry> {
         let entry = frames.entry(frame)?;
         let mut trunk = self.trunk(entry);
-        let before = trunk.remove(&entry.slot().0);
-        debug_assert_eq!(before, Some(frame), "entry {entry:?} was not cached in this frame");
+        let cached = trunk.unlink(&self.nodes, entry.slot(), frame);
+        debug_assert!(cached, "entry {entry:?} was not cached in this frame");
         frames.set_entry(frame, None);
         frames.clear(frame, flag::CACHED);
         (!table.is_on(page, entry)).then_some(entry)
@@ -156,7 +231,7 @@ impl SwapCache {
         if !table.replace(page, old, new) {
             return Err(table.load(page));
         }
-        Ok((!trunk.contains_key(&entry.slot().0)).then_some(entry))
+        Ok(trunk.find(&self.nodes, entry.slot()).is_none().then_some(entry))
     }
 
     /// Moves the reference of an uncached entry from one page's word to another's, which is empty.
@@ -164,14 +239,14 @@ impl SwapCache {
     pub fn move_reference(&self, table: &PageTable, from: PageNo, to: PageNo, word: Pte) -> bool {
         let Pte::Swapped { entry, .. } = word else { return false };
         let trunk = self.trunk(entry);
-        !trunk.contains_key(&entry.slot().0)
+        trunk.find(&self.nodes, entry.slot()).is_none()
             && table.replace(to, Pte::Empty, word)
             && table.replace(from, word, Pte::Empty)
     }
 
     /// Entries cached.
     pub fn len(&self) -> usize {
-        self.areas.iter().filter_map(OnceLock::get).flatten().map(|trunk| trunk.lock().len()).sum()
+        self.areas.iter().filter_map(OnceLock::get).flatten().map(|trunk| trunk.lock().len).sum()
     }
 
     /// True if nothing is cached.

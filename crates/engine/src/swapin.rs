@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::lru::LruList;
 use crate::readahead::PageRead;
 use crate::space::SpaceError;
+use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::{AreaNo, SwapEntry};
@@ -97,11 +98,15 @@ impl Engine {
     ) {
         while !reads.is_empty() {
             let run = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
-            let rest = reads.split_off(run.count() + 1);
-            let asked_for = reads.iter().any(|read| Some(read.entry) == asked_for);
-            submit_read(worker, reads, if asked_for { start_ns } else { 0 });
-            reads = rest;
+            let run = run.count() + 1;
+            let asked_for = reads[..run].iter().any(|read| Some(read.entry) == asked_for);
+            submit_read(worker, reads.drain(..run), if asked_for { start_ns } else { 0 });
+            if worker.is_faulters() {
+                // It has done by now what it can do at a time, and its lists are free again.
+                worker.complete(self);
+            }
         }
+        worker.scratch.reads = reads;
         worker.flush();
     }
 
@@ -120,14 +125,10 @@ impl Engine {
         if self.staging.has_homes {
             return self.complete_home_read(area, &request, &failures, start_ns);
         }
-        let entries = (0..count).map(|n| SwapEntry::new(area, request.slot.plus(n)));
-        let landings: Vec<Landing> = entries
-            .zip(&request.pages)
-            .map(|(entry, buffer)| self.landing(worker, entry, buffer))
-            .collect();
-        let mut arrived = Vec::with_capacity(count);
+        let mut arrived = std::mem::take(&mut worker.scratch.arrived);
         // Last first: a stream waits for the first one, and then all of them are there.
-        for (n, &landing) in landings.iter().enumerate().rev() {
+        for (n, buffer) in request.pages.iter().enumerate().rev() {
+            let landing = self.landing(worker, buffer);
             let entry = SwapEntry::new(area, request.slot.plus(n));
             match (failures.iter().find(|f| f.index == n), landing) {
                 (Some(failure), _) => self.read_failed(entry, &failure.error),
@@ -140,26 +141,29 @@ impl Engine {
         for run in arrived.chunk_by(Arrived::precedes) {
             self.map_run(worker, run);
         }
-        for (buffer, landing) in request.pages.iter().zip(landings) {
-            match landing {
+        arrived.clear();
+        worker.scratch.arrived = arrived;
+        for buffer in &request.pages {
+            match self.landing(worker, buffer) {
                 Landing::Bounce(_) => worker.bounce.give(buffer),
                 Landing::Chunk(page) => self.staging.release(page..page + 1, &*self.space),
                 Landing::Staged => {}
             }
         }
+        worker.scratch.keep_pages(request.pages);
         if start_ns > 0 {
             self.stats.fault_latency(clock::now_ns() - start_ns);
         }
     }
 
-    fn landing(&self, worker: &Worker, entry: SwapEntry, buffer: &PageBuf) -> Landing {
+    fn landing(&self, worker: &Worker, buffer: &PageBuf) -> Landing {
         if let Some(page) = worker.bounce.index_of(buffer) {
             return Landing::Bounce(page);
         }
         let page = self.staging.arena().index_of(buffer).expect("a read lands in our memory");
-        match self.frames.staged(self.frame_of_read(entry).0) {
-            Some(_) => Landing::Staged,
-            None => Landing::Chunk(page),
+        match self.tuning.readahead {
+            Readahead::AddressSpace if !worker.reads_ahead => Landing::Chunk(page),
+            Readahead::AddressSpace | Readahead::Cluster => Landing::Staged,
         }
     }
 
@@ -289,9 +293,15 @@ impl Engine {
     }
 }
 
-pub(crate) fn submit_read(worker: &mut Worker, run: Vec<PageRead>, start_ns: u64) {
-    let first = run[0].entry;
-    let pages = run.into_iter().map(|read| read.into).collect();
+/// Reads pages of adjacent slots, at least one.
+pub(crate) fn submit_read(worker: &mut Worker, run: impl Iterator<Item = PageRead>, start_ns: u64) {
+    let mut pages = worker.scratch.take_pages();
+    let mut first = None;
+    for PageRead { entry, into } in run {
+        first.get_or_insert(entry);
+        pages.push(into);
+    }
+    let first = first.expect("a read has a page");
     let tag = tag(first.area(), start_ns);
     worker.submit(first.area(), IoRequest { op: IoOp::Read, slot: first.slot(), pages, tag });
 }
@@ -300,7 +310,7 @@ pub(crate) fn submit_read(worker: &mut Worker, run: Vec<PageRead>, start_ns: u64
 fn retry_singly(worker: &mut Worker, area: AreaNo, request: IoRequest, start_ns: u64) {
     for (n, into) in request.pages.into_iter().enumerate() {
         let entry = SwapEntry::new(area, request.slot.plus(n));
-        submit_read(worker, vec![PageRead { entry, into }], start_ns);
+        submit_read(worker, std::iter::once(PageRead { entry, into }), start_ns);
     }
     worker.flush();
 }

@@ -11,7 +11,7 @@
 
 use crate::readahead::cluster::ClusterWindow;
 use crate::reverse_map::ReverseMap;
-use crate::worker::{Lane, Mail};
+use crate::worker::Mail;
 use overspill_area::AreaNo;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
@@ -104,7 +104,7 @@ impl Swaps {
         let mut attached = self.attached.lock();
         attached.workers.retain(|worker| worker.strong_count() > 0);
         let workers: Vec<_> = attached.workers.iter().filter_map(Weak::upgrade).collect();
-        let lanes = workers.iter().map(|_| Lane::open(device));
+        let lanes = workers.iter().map(|worker| worker.open_lane(device));
         let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
         for (worker, lane) in workers.iter().zip(lanes) {
             worker.put(area, lane);
@@ -130,7 +130,7 @@ impl Swaps {
         let mut attached = self.attached.lock();
         for (number, device) in attached.devices.iter().enumerate() {
             if let Some(device) = device {
-                mail.put(AreaNo(number as u8), Lane::open(device)?);
+                mail.put(AreaNo(number as u8), mail.open_lane(device)?);
             }
         }
         attached.workers.push(Arc::downgrade(mail));

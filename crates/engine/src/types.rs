@@ -60,6 +60,8 @@ pub struct Frame {
     pub(crate) staged: AtomicU32,
     /// The page, or [`NO_PAGE`] for a free frame.
     pub(crate) page: AtomicU32,
+    /// Times the page is pinned; UNEVICTABLE while there are any. Changes only under the page lock.
+    pub(crate) pins: AtomicU32,
     /// Entry plus one while CACHED, else 0. Changes only under the page lock.
     pub(crate) entry: AtomicU64,
 }

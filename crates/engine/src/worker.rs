@@ -1,14 +1,19 @@
 //! A thread that serves faults or reclaims: its queues and its bounce memory.
 //!
-//! Owns: the requests it submitted until it reaps them, and memory reads land in. Every worker
-//! reaps its own completions, so no I/O crosses threads.
+//! Owns: the requests it submitted until it reaps them, memory reads land in, and lists that a fault
+//! fills and empties again. Every worker reaps its own completions, so no I/O crosses threads.
+//! Invariants: a worker for the faulter ([`Worker::for_faulter`]) allocates and frees nothing while it
+//! serves a fault, however often devices have come and gone meanwhile, unless a read fails.
 //! Not here: the loop that drives it (`space`); which devices there are (`swaps`).
 
 use crate::engine::Engine;
+use crate::readahead::PageRead;
 use crate::staging::Bounce;
+use crate::swapin::Arrived;
 use crate::tuning::Tuning;
 use overspill_area::{AreaNo, SwapEntry};
-use overspill_base::shared::PageArena;
+use overspill_base::FrameNo;
+use overspill_base::shared::{PageArena, PageBuf};
 use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
 use overspill_device::{Completion, DeviceError, IoOp, IoQueue, IoRequest, SwapDevice};
 use std::os::fd::BorrowedFd;
@@ -17,6 +22,74 @@ use std::os::fd::BorrowedFd;
 const QUEUE_DEPTH: u32 = 64;
 /// Readahead windows a worker keeps in flight.
 const BOUNCE_CHUNKS: usize = 4;
+/// Lists of pages kept for the next requests.
+const SPARE_LISTS: usize = 8;
+
+/// On whose thread a worker serves faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Post {
+    /// A thread of the pager: many faults at a time, and reclaim.
+    Pager,
+    /// The thread that touched the page: nothing else can be done meanwhile.
+    Faulter,
+}
+
+impl Post {
+    fn queue_depth(self) -> u32 {
+        match self {
+            Self::Pager => QUEUE_DEPTH,
+            Self::Faulter => 1,
+        }
+    }
+
+    fn bounce_chunks(self) -> usize {
+        match self {
+            Self::Pager => BOUNCE_CHUNKS,
+            Self::Faulter => 1,
+        }
+    }
+}
+
+/// Lists that are filled and emptied within one step of a fault. Taken while in use and put back
+/// empty, so that their memory is there for the next.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(crate) run: Vec<FrameNo>,
+    pub(crate) entries: Vec<SwapEntry>,
+    pub(crate) reads: Vec<PageRead>,
+    pub(crate) arrived: Vec<Arrived>,
+    done: Vec<Completion>,
+    /// Of requests that have completed.
+    pages: Vec<Vec<PageBuf>>,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        let mut pages = Vec::with_capacity(SPARE_LISTS);
+        pages.push(Vec::with_capacity(Tuning::CHUNK_PAGES));
+        Self {
+            run: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            entries: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            reads: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            arrived: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            done: Vec::with_capacity(1),
+            pages,
+        }
+    }
+
+    /// An empty list for a request's pages.
+    pub(crate) fn take_pages(&mut self) -> Vec<PageBuf> {
+        self.pages.pop().unwrap_or_else(|| Vec::with_capacity(Tuning::CHUNK_PAGES))
+    }
+
+    /// Keeps a completed request's list for another.
+    pub(crate) fn keep_pages(&mut self, mut pages: Vec<PageBuf>) {
+        if self.pages.len() < SPARE_LISTS {
+            pages.clear();
+            self.pages.push(pages);
+        }
+    }
+}
 
 /// A device and one worker's way to it.
 pub(crate) struct Lane {
@@ -25,13 +98,16 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn open(device: &Arc<dyn SwapDevice>) -> Result<Self, DeviceError> {
-        Ok(Self { device: device.clone(), queue: device.open_queue(QUEUE_DEPTH)? })
+    fn open(device: &Arc<dyn SwapDevice>, depth: u32) -> Result<Self, DeviceError> {
+        Ok(Self { device: device.clone(), queue: device.open_queue(depth)? })
     }
 }
 
 /// Lanes on their way to a worker.
-pub(crate) struct Mail(Mutex<Vec<(AreaNo, Lane)>>);
+pub(crate) struct Mail {
+    lanes: Mutex<Vec<(AreaNo, Lane)>>,
+    queue_depth: u32,
+}
 
 impl std::fmt::Debug for Mail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -40,8 +116,13 @@ impl std::fmt::Debug for Mail {
 }
 
 impl Mail {
+    /// A way to `device` that suits the worker.
+    pub(crate) fn open_lane(&self, device: &Arc<dyn SwapDevice>) -> Result<Lane, DeviceError> {
+        Lane::open(device, self.queue_depth)
+    }
+
     pub(crate) fn put(&self, area: AreaNo, lane: Lane) {
-        self.0.lock().push((area, lane));
+        self.lanes.lock().push((area, lane));
     }
 }
 
@@ -52,12 +133,14 @@ pub struct Worker {
     mail: Arc<Mail>,
     /// Of the set of devices that `lanes` reflects.
     version: usize,
+    post: Post,
     pub(crate) bounce: Bounce,
+    pub(crate) scratch: Scratch,
     /// When frames run low, reclaims by itself instead of calling the reclaim thread: that one would
     /// run on another CPU, from where every eviction has to interrupt this one.
     pub reclaims: bool,
-    /// Empty between calls; kept for its memory.
-    done: Vec<Completion>,
+    /// What it reads waits for its touch.
+    pub(crate) reads_ahead: bool,
 }
 
 impl std::fmt::Debug for Worker {
@@ -74,14 +157,39 @@ impl Worker {
     /// # Errors
     /// ENOMEM, when there is no address space for its bounce memory; what opening a queue says.
     pub fn new(engine: &Engine) -> std::io::Result<Self> {
-        let mail = Arc::new(Mail(Mutex::new(LockClass::Control, Vec::new())));
+        Self::at(Post::Pager, engine)
+    }
+
+    /// A worker for [`Engine::fault_in_place`]: one request at a time, and frames are left to
+    /// others to reclaim, so that it can serve a fault in a signal handler.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn for_faulter(engine: &Engine) -> std::io::Result<Self> {
+        Self::at(Post::Faulter, engine)
+    }
+
+    fn at(post: Post, engine: &Engine) -> std::io::Result<Self> {
+        // Room for every area there can be: the fault that finds mail must not allocate.
+        let mail = Arc::new(Mail {
+            lanes: Mutex::new(LockClass::Control, Vec::with_capacity(AreaNo::MAX)),
+            queue_depth: post.queue_depth(),
+        });
         let version = engine.swaps.version();
         engine.swaps.register(&mail).map_err(std::io::Error::other)?;
-        let bounce = Bounce::new(PageArena::new(BOUNCE_CHUNKS * Tuning::CHUNK_PAGES)?);
+        let bounce = Bounce::new(PageArena::new(post.bounce_chunks() * Tuning::CHUNK_PAGES)?);
+        let lanes = Vec::with_capacity(AreaNo::MAX);
+        let scratch = Scratch::new();
+        let (reclaims, reads_ahead) = (false, false);
         let mut worker =
-            Self { lanes: Vec::new(), mail, version, bounce, reclaims: false, done: Vec::new() };
+            Self { lanes, mail, version, post, bounce, scratch, reclaims, reads_ahead };
         worker.open_mail();
         Ok(worker)
+    }
+
+    /// True if it serves the fault of the thread it is on, and nothing else.
+    pub(crate) fn is_faulters(&self) -> bool {
+        self.post == Post::Faulter
     }
 
     fn lanes(&self) -> impl Iterator<Item = &Lane> {
@@ -98,7 +206,7 @@ impl Worker {
     }
 
     fn open_mail(&mut self) {
-        for (area, lane) in self.mail.0.lock().drain(..) {
+        for (area, lane) in self.mail.lanes.lock().drain(..) {
             let number = area.0 as usize;
             self.lanes.resize_with(self.lanes.len().max(number + 1), || None);
             self.lanes[number] = Some(lane);
@@ -134,7 +242,14 @@ impl Worker {
 
     /// Completes what has finished; returns how many requests that were. Never blocks on I/O.
     pub fn poll(&mut self, engine: &Engine) -> usize {
-        let mut done = std::mem::take(&mut self.done);
+        let count = self.complete(engine);
+        self.drop_gone(engine);
+        count
+    }
+
+    /// As [`poll`](Self::poll), but keeps the devices of areas that were swapped off.
+    pub(crate) fn complete(&mut self, engine: &Engine) -> usize {
+        let mut done = std::mem::take(&mut self.scratch.done);
         self.lanes.iter_mut().flatten().for_each(|lane| lane.queue.reap(&mut done));
         let count = done.len();
         for completion in done.drain(..) {
@@ -143,8 +258,7 @@ impl Worker {
                 IoOp::Write => engine.complete_write(completion),
             }
         }
-        self.done = done;
-        self.drop_gone(engine);
+        self.scratch.done = done;
         count
     }
 
@@ -154,7 +268,7 @@ impl Worker {
         if let Some(lane) = lanes.find(|lane| lane.queue.in_flight() > 0) {
             lane.queue.wait();
         }
-        self.poll(engine);
+        self.complete(engine);
     }
 
     /// Completes everything in flight, and lets go of devices that were swapped off.

@@ -94,7 +94,7 @@ fn the_last_reference_to_a_slot_frees_it_once() {
     model(|| {
         let entry = SwapEntry::new(AreaNo(0), Slot(3));
         let swapped = Pte::Swapped { entry, shadow: 0 };
-        let state = Arc::new((Frames::new(1), table(), SwapCache::new(&[16], 4)));
+        let state = Arc::new((Frames::new(1), table(), SwapCache::new(1, &[16], 4)));
         assert!(state.1.replace(PAGE, Pte::Empty, swapped));
         let discarder = {
             let state = state.clone();
@@ -120,7 +120,7 @@ fn the_last_reference_to_a_slot_frees_it_once() {
 fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
     model(|| {
         let entry = SwapEntry::new(AreaNo(0), Slot(3));
-        let state = Arc::new((Frames::new(2), table(), SwapCache::new(&[16], 4)));
+        let state = Arc::new((Frames::new(2), table(), SwapCache::new(2, &[16], 4)));
         assert!(state.1.replace(PAGE, Pte::Empty, Pte::Swapped { entry, shadow: 0 }));
         let insert = move |state: &(Frames, PageTable, SwapCache)| {
             let frame = state.0.alloc(PAGE).unwrap();
@@ -160,7 +160,7 @@ impl Paged {
         Self {
             frames: Frames::new(2),
             table,
-            cache: SwapCache::new(&[16], 4),
+            cache: SwapCache::new(2, &[16], 4),
             entry,
             leaving: AtomicBool::new(false),
             reads: AtomicUsize::new(0),

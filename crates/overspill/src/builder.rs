@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::pager::{Pager, PagerParts, PagerSwap, private_tables};
-use crate::region::Region;
+use crate::region::{Region, RegionOptions};
 use crate::summary::Summary;
 use crate::swaps::kind_name;
 use overspill_area::{AreaNo, MemberNo};
@@ -108,7 +108,8 @@ impl Builder {
 
 /// Memory larger than RAM for one program.
 ///
-/// Regions keep it alive. A process that forks keeps its regions; its children must not touch them.
+/// Regions keep it alive. A process that forks keeps its regions; its children must not touch them:
+/// what is out reads as zeros there.
 #[derive(Debug, Clone)]
 pub struct Overspill {
     pub(crate) pager: Arc<Pager>,
@@ -129,7 +130,12 @@ impl Overspill {
     /// # Errors
     /// [`Error::Memory`] when the reserved address space is used up.
     pub fn region(&self, size: Bytes) -> Result<Region, Error> {
-        Region::new(self.pager.clone(), size)
+        self.region_options().build(size)
+    }
+
+    /// As [`region`](Self::region), with choices.
+    pub fn region_options(&self) -> RegionOptions {
+        RegionOptions::new(self.pager.clone())
     }
 
     /// What happened so far.
@@ -172,9 +178,14 @@ pub(crate) fn priority(spec: &SwapSpec, order: usize) -> i16 {
     spec.priority.unwrap_or(-1 - order as i16)
 }
 
-/// One line for the user, wherever the program's own messages go.
+/// One line for the user on stderr, by a system call: who causes it may be printing the region it has
+/// touched.
 pub(crate) fn report_to_stderr() -> Box<dyn Fn(&str) + Send + Sync> {
-    Box::new(|message| eprintln!("overspill: {message}"))
+    Box::new(|message| {
+        let line = format!("overspill: {message}\n");
+        // Nobody to tell if that fails.
+        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    })
 }
 
 pub(crate) fn random_seed() -> Result<u64, Error> {

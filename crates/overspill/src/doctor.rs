@@ -5,7 +5,7 @@
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
-use overspill_space::uffd::Uffd;
+use overspill_space::uffd::{Delivery, Uffd};
 use std::path::{Path, PathBuf};
 
 /// How a probe came out.
@@ -62,14 +62,14 @@ fn page_size() -> Finding {
 }
 
 fn userfaultfd() -> Finding {
-    match Uffd::open() {
+    match Uffd::open(Delivery::Messages) {
         Ok(_) => finding("userfaultfd", Health::Good, "with faults raised inside system calls"),
         Err(error) => finding("userfaultfd", Health::Broken, error.to_string()),
     }
 }
 
 fn userfaultfd_features() -> Vec<Finding> {
-    let Ok(uffd) = Uffd::open() else { return Vec::new() };
+    let Ok(uffd) = Uffd::open(Delivery::Messages) else { return Vec::new() };
     let features = uffd.features();
     let judge = |what, has, without: &str| {
         if has {

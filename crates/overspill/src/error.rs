@@ -3,7 +3,7 @@
 use overspill_base::Bytes;
 use overspill_device::DeviceError;
 use overspill_engine::{SwapoffError, SwaponError};
-use overspill_space::{MemoryError, SpaceSetupError};
+use overspill_space::{MemoryError, SignalSetupError, SpaceSetupError};
 
 /// What can go wrong, with what to do about it in the message.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum Error {
     /// The address space or userfaultfd.
     #[error(transparent)]
     Space(#[from] SpaceSetupError),
+    /// Faults by signal.
+    #[error(transparent)]
+    Signals(#[from] SignalSetupError),
     /// A swap device.
     #[error(transparent)]
     Device(#[from] DeviceError),

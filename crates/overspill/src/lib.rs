@@ -49,7 +49,7 @@ pub use overspill_device::file::{MkswapOptions, NewArea, OpenOptions, mkswap};
 pub use overspill_device::spec::parse_bytes;
 pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};
 pub use pool::{PageGuard, PageGuardMut, Pool, PoolBuilder, PoolError};
-pub use region::Region;
+pub use region::{Faults, Pinned, PinnedMut, Region, RegionOptions};
 pub use spill_vec::{Iter, SpillVec};
 pub use summary::{FaultLatency, Summary};
 pub use swaps::SwapInfo;

@@ -16,7 +16,9 @@ use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use overspill_device::SwapDevice;
 use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed};
 use overspill_engine::{Engine, EngineParts, PageTable, Swap, Tuning, Worker};
-use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace};
+use overspill_space::with_signals_blocked;
+use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
+use std::sync::OnceLock;
 
 /// A device with the shared tables of its slots.
 #[derive(Debug)]
@@ -57,6 +59,10 @@ pub struct Pager {
     engine: Arc<Engine>,
     memory: ManagedMemory,
     handlers: Mutex<Option<Handlers>>,
+    /// Once a region wanted its faults as signals.
+    signals: OnceLock<Arc<SignalFaults>>,
+    /// Held while `signals` is made.
+    starting_signals: Mutex<()>,
     options: PagerThreads,
     member: MemberNo,
     checksum_seed: u64,
@@ -104,6 +110,8 @@ impl Pager {
             memory: ManagedMemory::new(space, engine.clone()),
             engine,
             handlers: Mutex::new(LockClass::Pager, Some(handlers)),
+            signals: OnceLock::new(),
+            starting_signals: Mutex::new(LockClass::Pager, ()),
             options: PagerThreads(parts.handlers),
             member,
             checksum_seed: seed,
@@ -120,13 +128,33 @@ impl Pager {
         &self.memory
     }
 
+    /// Whoever serves faults by signal, started at the first call.
+    ///
+    /// # Errors
+    /// [`Error::Signals`].
+    pub fn signals(&self) -> Result<&Arc<SignalFaults>, Error> {
+        let _one = self.starting_signals.lock();
+        if let Some(signals) = self.signals.get() {
+            return Ok(signals);
+        }
+        let space = self.memory.space().clone();
+        let signals = SignalFaults::start(self.engine.clone(), space)?;
+        Ok(self.signals.get_or_init(|| signals))
+    }
+
+    /// Runs `f`, which may take locks that a fault needs, so that no handler of the program touches a
+    /// region meanwhile.
+    pub fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+        if self.signals.get().is_some() { with_signals_blocked(f) } else { f() }
+    }
+
     /// Adds a swap area that no other process uses.
     ///
     /// # Errors
     /// [`Error::Swapon`]; then nothing was changed.
     pub fn swapon(&self, swap: PagerSwap) -> Result<(), Error> {
         let join = |number| join_area(number, swap, self.member, self.checksum_seed);
-        self.engine.swapon(join).map(drop).map_err(Error::Swapon)
+        self.undisturbed(|| self.engine.swapon(join)).map(drop).map_err(Error::Swapon)
     }
 
     /// Empties a swap area that no other process uses, on the calling thread, and closes its device.
@@ -136,11 +164,14 @@ impl Pager {
     pub fn swapoff(&self, area: AreaNo) -> Result<(), Error> {
         let mut worker =
             Worker::new(&self.engine).map_err(Error::system("prepare to read the swap area"))?;
-        self.engine.swapoff(&mut worker, area)?;
+        self.undisturbed(|| self.engine.swapoff(&mut worker, area))?;
         // A thread lets go of the device when it finishes its work, at the latest now.
         if let Some(handlers) = &*self.handlers.lock() {
             handlers.park();
             handlers.unpark();
+        }
+        if let Some(signals) = self.signals.get() {
+            self.undisturbed(|| signals.drop_gone());
         }
         Ok(())
     }

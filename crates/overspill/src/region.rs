@@ -1,48 +1,161 @@
 //! A region: a slice of bytes larger than memory.
+//!
+//! Owns: regions, the choices for one, and pins. Invariants: a region is mapped while it lives; a
+//! pinned page stays at its address until the pin ends, which borrows the region.
+//! Not here: how a fault is served (`space`).
 
 use crate::error::Error;
 use crate::pager::Pager;
 use overspill_base::sync::Arc;
 use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_space::Protection;
-use std::ops::{Deref, DerefMut};
+use overspill_space::{Protection, SignalFaults};
+use std::ops::{Deref, DerefMut, Range};
+
+/// Who brings a page that is touched and out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Faults {
+    /// A thread of the pager, to which the kernel sends a message. Works wherever memory works.
+    #[default]
+    Message,
+    /// The toucher itself, in a handler for SIGBUS. Much faster where the device is: no other thread
+    /// has to wake up. In exchange:
+    ///
+    /// * A system call on a page that is out fails with EFAULT: [pin](Region::pin) what you give to
+    ///   one.
+    /// * SIGBUS may not be blocked where the region is touched. The handler is installed with the
+    ///   first such region and passes on what is none of its business to the one that was there
+    ///   before. One that is installed later gets the region's faults, and has to be avoided.
+    /// * The handler runs on the stack the toucher is on, of which it needs less than 16 KiB. So much
+    ///   must be left on the alternate stack of a signal handler that touches the region.
+    Signal,
+}
+
+/// Choices for a region; see [`Overspill::region_options`](crate::Overspill::region_options).
+#[derive(Debug, Clone)]
+pub struct RegionOptions {
+    pager: Arc<Pager>,
+    faults: Faults,
+}
+
+impl RegionOptions {
+    pub(crate) fn new(pager: Arc<Pager>) -> Self {
+        Self { pager, faults: Faults::default() }
+    }
+
+    /// Who brings pages in.
+    #[must_use]
+    pub fn faults(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
+    }
+
+    /// Zeroed memory of `size`, rounded up to pages.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when the reserved address space is used up; [`Error::Signals`] when faults
+    /// cannot be signals.
+    pub fn build(self, size: Bytes) -> Result<Region, Error> {
+        let signals = match self.faults {
+            Faults::Message => None,
+            Faults::Signal => Some(self.pager.signals()?.clone()),
+        };
+        let pages = size.pages_ceil() as usize;
+        let address = self.pager.undisturbed(|| match (&signals, pages) {
+            (_, 0) => Ok(PAGE_SIZE),
+            (None, _) => self.pager.memory().map(pages, Protection::READ | Protection::WRITE),
+            (Some(signals), _) => self.pager.memory().map_by_signal(signals, pages),
+        })?;
+        Ok(Region { pager: self.pager, signals, address, pages })
+    }
+}
 
 /// Zeroed memory of which only a part is in memory at any time. Unmapped when dropped.
 ///
-/// Use it as the `[u8]` it is, from any thread, also as the buffer of system calls. A touch of a page
-/// that is out blocks until it is read. If that fails the toucher gets SIGBUS, and the reason is in
+/// Use it as the `[u8]` it is, from any thread, also as the buffer of system calls, unless its faults
+/// are [signals](Faults::Signal). A touch of a page that is out blocks until it is read. If that fails
+/// the toucher gets SIGBUS, and the reason is in
 /// [`Overspill::last_trouble`](crate::Overspill::last_trouble).
 #[derive(Debug)]
 pub struct Region {
     pager: Arc<Pager>,
+    signals: Option<Arc<SignalFaults>>,
     address: usize,
     pages: usize,
 }
 
 impl Region {
-    pub(crate) fn new(pager: Arc<Pager>, size: Bytes) -> Result<Self, Error> {
-        let pages = size.pages_ceil() as usize;
-        let protection = Protection::READ | Protection::WRITE;
-        let address = match pages {
-            0 => PAGE_SIZE,
-            _ => pager.memory().map(pages, protection)?,
-        };
-        Ok(Self { pager, address, pages })
-    }
-
     /// Forgets the content of whole pages in `range` of bytes: they read as zeros and cost nothing.
     ///
     /// # Panics
     /// When the range is not inside the region.
-    pub fn discard(&mut self, range: std::ops::Range<usize>) {
-        assert!(range.start <= range.end && range.end <= self.len(), "discard past the region");
+    pub fn discard(&mut self, range: Range<usize>) {
+        self.check(&range);
         let first = range.start.div_ceil(PAGE_SIZE);
         let pages = (range.end / PAGE_SIZE).saturating_sub(first);
         if pages > 0 {
             let address = self.address + first * PAGE_SIZE;
-            let done = self.pager.memory().discard(address, pages);
+            let memory = self.pager.memory();
+            let done = self.pager.undisturbed(|| memory.discard(address, pages));
             debug_assert_eq!(done, Ok(()), "a region stays mapped while it lives");
         }
+    }
+
+    /// Brings `range` of bytes into memory and keeps it there while the result lives, to be read or to
+    /// be given to a system call. Blocks for the reads. Pins may overlap.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when more than half of the memory limit would be pinned, or a page cannot be
+    /// brought in.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn pin(&self, range: Range<usize>) -> Result<Pinned<'_>, Error> {
+        let pin = self.pin_pages(&range)?;
+        Ok(Pinned { bytes: &self[range], _pin: pin })
+    }
+
+    /// As [`pin`](Self::pin), to be written as well.
+    ///
+    /// ```
+    /// use overspill::{Bytes, Faults, Overspill};
+    /// use std::io::Read;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let file = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(file.path(), [7; 10_000])?;
+    /// let overspill = Overspill::builder().memory(Bytes(8 << 20)).swap("ram:64M".parse()?).build()?;
+    /// let mut region =
+    ///     overspill.region_options().faults(Faults::Signal).build(Bytes(32 << 20))?;
+    /// let mut file = std::fs::File::open(file.path())?;
+    /// file.read_exact(&mut region.pin_mut(4096..14_096)?)?;
+    /// assert!(region[4096..14_096].iter().all(|&byte| byte == 7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin).
+    ///
+    /// # Panics
+    /// As [`pin`](Self::pin).
+    pub fn pin_mut(&mut self, range: Range<usize>) -> Result<PinnedMut<'_>, Error> {
+        let pin = self.pin_pages(&range)?;
+        Ok(PinnedMut { bytes: &mut self[range], _pin: pin })
+    }
+
+    fn pin_pages(&self, range: &Range<usize>) -> Result<Pin, Error> {
+        self.check(range);
+        let first = range.start / PAGE_SIZE;
+        let pages = range.end.div_ceil(PAGE_SIZE).saturating_sub(first);
+        let address = self.address + first * PAGE_SIZE;
+        let memory = self.pager.memory();
+        self.pager.undisturbed(|| memory.pin(address, pages, self.signals.as_deref()))?;
+        Ok(Pin { pager: self.pager.clone(), address, pages })
+    }
+
+    fn check(&self, range: &Range<usize>) {
+        let inside = range.start <= range.end && range.end <= self.len();
+        assert!(inside, "{range:?} is past the region, which has {} bytes", self.len());
     }
 }
 
@@ -67,8 +180,59 @@ impl DerefMut for Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.pages > 0 {
+            let memory = self.pager.memory();
             // Fails only if the kernel cannot merge mappings; then address space is lost, no more.
-            let _ = self.pager.memory().unmap(self.address, self.pages);
+            let _ = self.pager.undisturbed(|| memory.unmap(self.address, self.pages));
         }
+    }
+}
+
+/// Bytes of a region that stay in memory until this is dropped.
+#[derive(Debug)]
+pub struct Pinned<'a> {
+    bytes: &'a [u8],
+    _pin: Pin,
+}
+
+impl Deref for Pinned<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+/// As [`Pinned`], writable.
+#[derive(Debug)]
+pub struct PinnedMut<'a> {
+    bytes: &'a mut [u8],
+    _pin: Pin,
+}
+
+impl Deref for PinnedMut<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+impl DerefMut for PinnedMut<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+}
+
+/// Pages that are kept in memory until it is dropped.
+#[derive(Debug)]
+struct Pin {
+    pager: Arc<Pager>,
+    address: usize,
+    pages: usize,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.pager.undisturbed(|| self.pager.memory().unpin(self.address, self.pages));
     }
 }

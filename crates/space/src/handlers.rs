@@ -8,6 +8,7 @@
 //! Not here: what a fault needs ([`Engine::fault`]).
 
 use crate::placement::Placement;
+use crate::sigbus::with_signals_blocked;
 use crate::space::{ManagedSpace, readable};
 use crate::uffd::FaultMessage;
 use overspill_base::clock;
@@ -294,18 +295,4 @@ pub(crate) fn is_own_thread(thread: Pid) -> bool {
     let (process, thread) = (rustix::process::getpid(), thread.as_raw_nonzero());
     // SAFETY: signal 0 is sent to nobody; the kernel only looks the thread up.
     unsafe { libc::syscall(libc::SYS_tgkill, process.as_raw_nonzero(), thread, 0) == 0 }
-}
-
-/// Runs `f` with every signal blocked, so that threads it starts never run the program's handlers.
-fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: plain libc calls on local sets; the old mask is put back on the same thread.
-    unsafe {
-        let mut all = std::mem::zeroed::<libc::sigset_t>();
-        let mut old = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
-        let result = f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut());
-        result
-    }
 }

@@ -2,8 +2,9 @@
 //!
 //! Owns: the userfaultfd and its calls ([`uffd`]), one reserved range of addresses and what is
 //! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`]), the fault handler
-//! and reclaim threads ([`handlers`]), the CPUs on which threads go on (`placement`); and the other
-//! kind of space, whose pages are asked for ([`mod@pool`]).
+//! and reclaim threads ([`handlers`]), the CPUs on which threads go on (`placement`), faults served on
+//! the faulter's own thread ([`signals`]); and the other kind of space, whose pages are asked for
+//! ([`mod@pool`]).
 //! Invariants: nothing is ever done by address to memory outside the reserved range. Handler threads
 //! never touch managed memory, but for the one write that makes a page shared by fork our own, and
 //! never wait for a page lock; a memory call waits for page locks
@@ -13,10 +14,13 @@
 //! notice somebody else's mapping may stand at the address.
 
 pub mod handlers;
+mod mapping;
 pub mod memory;
 mod placement;
 pub mod pool;
 pub mod ranges;
+mod sigbus;
+pub mod signals;
 mod space;
 pub mod uffd;
 
@@ -24,4 +28,6 @@ pub use handlers::{HandlerOptions, Handlers};
 pub use memory::{ManagedMemory, MemoryError, Protection};
 pub use pool::PoolSpace;
 pub use pool::words::{Asked, FRAMES_MAX, Look, Words};
+pub use sigbus::with_signals_blocked;
+pub use signals::{SignalFaults, SignalSetupError};
 pub use space::{ManagedSpace, SpaceSetupError};

@@ -8,8 +8,10 @@
 
 pub use crate::ranges::Protection;
 use crate::ranges::{Kind, PLAIN, Part};
+use crate::signals::SignalFaults;
 use crate::space::ManagedSpace;
 use overspill_base::sync::Arc;
+use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::Engine;
 use rustix::io::Errno;
@@ -28,8 +30,14 @@ pub enum MemoryError {
     #[error("part of the range is not mapped")]
     NotMapped,
     /// More would be locked in memory than the limit allows.
-    #[error("locking {0} would leave too little memory to page with")]
+    #[error(
+        "keeping {0} in memory would leave too little to page with: \
+         at most half of the memory limit can be kept"
+    )]
     TooMuchLocked(Bytes),
+    /// A page could not be brought in.
+    #[error("a page of the range cannot be brought in: its content is lost, or memory has ended")]
+    Lost,
     /// The kernel refused.
     #[error("the kernel refused ({0})")]
     Kernel(#[from] Errno),
@@ -40,6 +48,7 @@ impl MemoryError {
     pub fn errno(self) -> i32 {
         match self {
             Self::NoSpace(_) | Self::NotMapped | Self::TooMuchLocked(_) => libc::ENOMEM,
+            Self::Lost => libc::EFAULT,
             Self::Kernel(errno) => errno.raw_os_error(),
         }
     }
@@ -73,11 +82,22 @@ impl ManagedMemory {
         Ok(self.space.address_of(first))
     }
 
+    /// As [`map`](Self::map) without protection, in memory whose faults are served by `signals`.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoSpace`].
+    pub fn map_by_signal(&self, _: &SignalFaults, pages: usize) -> Result<usize, MemoryError> {
+        let align = align_of(pages);
+        let taken = self.space.ranges.lock().take_upper(pages, align, Kind::Leaving);
+        let first = taken.ok_or(MemoryError::NoSpace(Bytes::of_pages(pages as u64)))?;
+        self.make_managed(first, pages, PLAIN)?;
+        Ok(self.space.address_of(first))
+    }
+
     /// Takes a free range, in which no fault is served before
     /// [`make_managed`](Self::make_managed).
     fn take(&self, pages: usize) -> Result<PageNo, MemoryError> {
-        let align = if pages >= LARGE_PAGES { LARGE_ALIGN_PAGES } else { 1 };
-        let taken = self.space.ranges.lock().take(pages, align, Kind::Leaving);
+        let taken = self.space.ranges.lock().take(pages, align_of(pages), Kind::Leaving);
         taken.ok_or(MemoryError::NoSpace(Bytes::of_pages(pages as u64)))
     }
 
@@ -281,6 +301,62 @@ impl ManagedMemory {
         }
         Ok(())
     }
+
+    /// Brings a range in and keeps it in memory until [`unpin`](Self::unpin), which is called as
+    /// often. `signals` serves the range's faults, if signals do. Blocks for the reads.
+    ///
+    /// # Errors
+    /// [`MemoryError::TooMuchLocked`] past half of the frames; [`MemoryError::Lost`].
+    pub fn pin(
+        &self,
+        address: usize,
+        pages: usize,
+        signals: Option<&SignalFaults>,
+    ) -> Result<(), MemoryError> {
+        let most = self.engine.status().frames / 2;
+        let fits = |pinned: usize| pinned.checked_add(pages).filter(|&sum| sum <= most);
+        if self.space.pinned_pages.fetch_update(Relaxed, Relaxed, fits).is_err() {
+            return Err(MemoryError::TooMuchLocked(Bytes::of_pages(pages as u64)));
+        }
+        let first = self.space.page_at(address);
+        for n in 0..pages {
+            if let Err(error) = self.pin_page(first.plus(n), signals) {
+                self.unpin_pages(first, n);
+                self.space.pinned_pages.fetch_sub(pages, Relaxed);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn pin_page(&self, page: PageNo, signals: Option<&SignalFaults>) -> Result<(), MemoryError> {
+        while !self.engine.pin(page) {
+            let address = self.space.address_of(page);
+            let there = match signals {
+                Some(signals) => signals.serve(address),
+                None => touch(address).is_ok(),
+            };
+            if !there {
+                return Err(MemoryError::Lost);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a [`pin`](Self::pin).
+    pub fn unpin(&self, address: usize, pages: usize) {
+        self.unpin_pages(self.space.page_at(address), pages);
+        self.space.pinned_pages.fetch_sub(pages, Relaxed);
+    }
+
+    fn unpin_pages(&self, first: PageNo, pages: usize) {
+        (0..pages).for_each(|n| self.engine.unpin(first.plus(n)));
+    }
+}
+
+/// Large mappings start where their page tables and clusters do.
+fn align_of(pages: usize) -> usize {
+    if pages >= LARGE_PAGES { LARGE_ALIGN_PAGES } else { 1 }
 }
 
 /// Brings a page in by reading a byte of it, through a system call, so that a page that cannot be

@@ -50,6 +50,8 @@ pub struct Ranges {
     taken: BTreeMap<u32, Extent>,
     /// No gap below this page is known.
     lowest_gap: u32,
+    /// Where the upper part starts, if there is one.
+    upper: Option<u32>,
     /// Pages made inaccessible because they were touched while nothing was mapped there.
     refused: BTreeSet<u32>,
 }
@@ -61,25 +63,57 @@ impl Ranges {
             pages: pages as u32,
             taken: BTreeMap::new(),
             lowest_gap: 0,
+            upper: None,
             refused: BTreeSet::new(),
         }
     }
 
-    /// Finds `pages` free pages at a multiple of `align_pages`, and takes them.
+    /// Finds `pages` free pages at a multiple of `align_pages`, and takes them. Once the map is
+    /// divided they are in its lower part.
     pub fn take(&mut self, pages: usize, align_pages: usize, kind: Kind) -> Option<PageNo> {
-        let first = self.find(u32::try_from(pages).ok()?, align_pages as u32)?;
+        // The page between the parts stays free, so that no mapping reaches from one into the other.
+        let end = self.upper.map_or(self.pages, |upper| upper - 1);
+        let first = self.find(u32::try_from(pages).ok()?, align_pages as u32, end)?;
         self.set(PageNo(first), pages, Some(kind));
         Some(PageNo(first))
     }
 
-    fn find(&mut self, pages: u32, align: u32) -> Option<u32> {
+    /// Makes the pages from `upper` on a part of their own. False if something is mapped there.
+    pub fn divide(&mut self, upper: PageNo) -> bool {
+        let free = self.parts(PageNo(upper.0 - 1), (self.pages - upper.0) as usize + 1).is_empty();
+        if free {
+            self.upper = Some(upper.0);
+        }
+        free || self.upper == Some(upper.0)
+    }
+
+    /// As [`take`](Self::take), in the upper part.
+    pub fn take_upper(&mut self, pages: usize, align_pages: usize, kind: Kind) -> Option<PageNo> {
+        let pages = u32::try_from(pages).ok()?;
+        let mut first = self.upper?;
+        for (&start, extent) in self.taken.range(first..) {
+            if first.checked_add(pages).is_some_and(|end| end <= start) {
+                break;
+            }
+            first = (start + extent.pages).checked_next_multiple_of(align_pages as u32)?;
+        }
+        if first.checked_add(pages).is_none_or(|end| end > self.pages) {
+            return None;
+        }
+        self.set(PageNo(first), pages as usize, Some(kind));
+        Some(PageNo(first))
+    }
+
+    /// `pages` pages at a multiple of `align`, below `end`.
+    fn find(&mut self, pages: u32, align: u32, end: u32) -> Option<u32> {
         // An extent from before may reach past the hint.
         let before = self.taken.range(..self.lowest_gap).next_back();
         let reach = before.map_or(0, |(&start, extent)| start + extent.pages);
         let mut gap = self.lowest_gap.max(reach);
         let mut lowest = None;
         let after = self.taken.range(gap..).map(|(&start, extent)| (start, start + extent.pages));
-        for (start, end) in after.chain([(self.pages, self.pages)]) {
+        let after = after.take_while(|&(start, _)| start < end);
+        for (start, end) in after.chain([(end, end)]) {
             if start > gap {
                 lowest.get_or_insert(gap);
                 let aligned = gap.checked_next_multiple_of(align)?;

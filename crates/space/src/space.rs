@@ -2,28 +2,28 @@
 //!
 //! Owns: the reservation, the userfaultfd over it, and the translation of the engine's requests into
 //! its calls. One writable mapping covers the whole range, so mapping and unmapping inside it are
-//! bookkeeping, and mappings never fragment.
+//! bookkeeping, and mappings never fragment. How faults are reported is fixed for a userfaultfd when
+//! it is opened, so the upper half of the range gets one of its own when its faults are to be signals;
+//! whatever puts pages there goes through that one.
 //! Invariants: pages of the range are never huge (a huge page could not be moved out in part).
 //! Eviction is by UFFDIO_MOVE, which refuses pages a device has pinned. Where that is not to be had
 //! (kernels before 6.8, pages the program made read-only or executable) the page is protected, copied
 //! and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says so.
 
+use crate::mapping::{BASE_ALIGN, drop_pages, forbid_huge_pages, map_fixed, reserve_aligned};
 use crate::ranges::Ranges;
-use crate::uffd::{Progress, Uffd, UffdError};
+use crate::uffd::{Delivery, Progress, Uffd, UffdError};
 use overspill_base::shared::PageArena;
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::sync::{AtomicBool, LockClass, Mutex};
+use overspill_base::sync::{AtomicBool, AtomicUsize, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::{AddressSpace, SpaceError, Unmapped};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::MprotectFlags;
 use std::ops::Range;
-use std::sync::RwLock;
 use std::sync::atomic::AtomicU8;
-
-/// Alignment of the reservation, so that aligned mappings in it are aligned addresses.
-const BASE_ALIGN: usize = 1 << 30;
+use std::sync::{OnceLock, RwLock};
 
 /// Why no range could be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -43,6 +43,9 @@ pub enum SpaceSetupError {
     /// The kernel took the userfaultfd but not the range.
     #[error("cannot register {0} with userfaultfd ({1})")]
     Register(Bytes, Errno),
+    /// Regions by message reach into the half that is to be for signals.
+    #[error("no address space is left for faults by signal: {0} of it are in use")]
+    NoRoomForSignals(Bytes),
 }
 
 /// One reserved range of addresses whose faults come to us.
@@ -53,6 +56,10 @@ pub struct ManagedSpace {
     pub(crate) ranges: Mutex<Ranges>,
     /// Replaced in a forked child. Held for the length of a call only.
     uffd: RwLock<Uffd>,
+    /// The one over the upper half, once there is one.
+    signals: OnceLock<Uffd>,
+    /// Pages that may not be evicted, as often as they are pinned.
+    pub(crate) pinned_pages: AtomicUsize,
     /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's.
     memory: RwLock<OwnedFd>,
     /// Address and length of the staging arena, once the engine has one.
@@ -68,7 +75,7 @@ impl ManagedSpace {
     /// # Errors
     /// [`SpaceSetupError`], in words for the user.
     pub fn reserve(size: Bytes) -> Result<Self, SpaceSetupError> {
-        let uffd = Uffd::open()?;
+        let uffd = Uffd::open(Delivery::Messages)?;
         let mut len = (size.0 as usize).next_multiple_of(BASE_ALIGN);
         let start = loop {
             match reserve_aligned(len) {
@@ -84,6 +91,8 @@ impl ManagedSpace {
             pages: len / PAGE_SIZE,
             ranges: Mutex::new(LockClass::Ranges, Ranges::new(len / PAGE_SIZE)),
             uffd: RwLock::new(uffd),
+            signals: OnceLock::new(),
+            pinned_pages: AtomicUsize::new(0),
             memory: RwLock::new(open_own_memory()?),
             staging: Mutex::new(LockClass::Control, None),
             forked: AtomicBool::new(false),
@@ -120,13 +129,38 @@ impl ManagedSpace {
         self.register_target(start, len)
     }
 
+    /// Makes the faults of the upper half signals, and returns its addresses. Once.
+    ///
+    /// # Errors
+    /// [`SpaceSetupError`], in words for the user.
+    pub(crate) fn open_signals(&self) -> Result<Range<usize>, SpaceSetupError> {
+        let first = self.first_by_signal();
+        let (start, len) = (self.address_of(first), (self.pages - first.index()) * PAGE_SIZE);
+        let size = Bytes(len as u64);
+        let uffd = Uffd::open(Delivery::Signals)?;
+        if !self.ranges.lock().divide(first) {
+            return Err(SpaceSetupError::NoRoomForSignals(size));
+        }
+        self.with_uffd(|messages| messages.unregister(start, len))
+            // SAFETY: a part of our own range in which nothing is mapped yet; whoever touches it gets
+            // a signal and never sleeps.
+            .and_then(|()| unsafe { uffd.register_missing(start, len) })
+            .map_err(|errno| SpaceSetupError::Register(size, errno))?;
+        let _ = self.signals.set(uffd);
+        Ok(start..start + len)
+    }
+
+    fn first_by_signal(&self) -> PageNo {
+        PageNo((self.pages / 2) as u32)
+    }
+
     /// In a forked child: opens a userfaultfd of its own over the inherited range. The caller has
     /// closed the inherited descriptors by their numbers, which may be other files' already.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
     pub fn reopen_in_child(&self) -> Result<(), SpaceSetupError> {
-        let own = Uffd::open()?;
+        let own = Uffd::open(Delivery::Messages)?;
         std::mem::forget(std::mem::replace(&mut *self.write_uffd(), own));
         let mut memory = self.memory.write().unwrap_or_else(|e| e.into_inner());
         std::mem::forget(std::mem::replace(&mut *memory, open_own_memory()?));
@@ -176,6 +210,14 @@ impl ManagedSpace {
     /// The userfaultfd's descriptor, for as long as the closure runs.
     pub(crate) fn with_uffd<R>(&self, f: impl FnOnce(&Uffd) -> R) -> R {
         f(&self.uffd.read().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// The userfaultfd that `page` is registered with.
+    fn with_uffd_of<R>(&self, page: PageNo, f: impl FnOnce(&Uffd) -> R) -> R {
+        match self.signals.get() {
+            Some(signals) if page >= self.first_by_signal() => f(signals),
+            _ => self.with_uffd(f),
+        }
     }
 
     /// A second descriptor for the same userfaultfd, for a handler to wait on.
@@ -259,7 +301,7 @@ impl ManagedSpace {
     /// Takes one page out by copying it; for pages that cannot be moved because of their protection.
     fn copy_out(&self, target: *mut u8, page: PageNo) -> Result<(), SpaceError> {
         let address = self.address_of(page);
-        self.with_uffd(|uffd| {
+        self.with_uffd_of(page, |uffd| {
             if uffd.features().write_protect {
                 let _ = uffd.write_protect(address, PAGE_SIZE, true);
             }
@@ -267,7 +309,7 @@ impl ManagedSpace {
         // SAFETY: a page of the staging arena reserved for this victim.
         let target = unsafe { std::slice::from_raw_parts_mut(target, PAGE_SIZE) };
         if self.read_own_memory(address, target).is_err() {
-            self.with_uffd(|uffd| {
+            self.with_uffd_of(page, |uffd| {
                 if uffd.features().write_protect {
                     let _ = uffd.write_protect(address, PAGE_SIZE, false);
                 }
@@ -295,7 +337,7 @@ impl AddressSpace for ManagedSpace {
 
     fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
         let address = self.address_of(first);
-        gone_unless_done(self.with_uffd(|uffd| uffd.copy(address, content)))
+        gone_unless_done(self.with_uffd_of(first, |uffd| uffd.copy(address, content)))
     }
 
     fn install(&self, first: PageNo, arena: &PageArena, pages: Range<usize>) -> usize {
@@ -305,14 +347,15 @@ impl AddressSpace for ManagedSpace {
         let (target, source) = (self.address_of(first), arena.address(pages.start).addr());
         // SAFETY: the engine has the arena's pages for itself and holds the locks of the pages they
         // become.
-        let progress = self
-            .with_uffd(|uffd| unsafe { uffd.move_pages(target, source, pages.len() * PAGE_SIZE) });
+        let progress = self.with_uffd_of(first, |uffd| unsafe {
+            uffd.move_pages(target, source, pages.len() * PAGE_SIZE)
+        });
         progress.bytes / PAGE_SIZE
     }
 
     fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
         let address = self.address_of(first);
-        gone_unless_done(self.with_uffd(|uffd| uffd.zero(address, pages * PAGE_SIZE)))
+        gone_unless_done(self.with_uffd_of(first, |uffd| uffd.zero(address, pages * PAGE_SIZE)))
     }
 
     fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
@@ -379,12 +422,12 @@ impl AddressSpace for ManagedSpace {
 
     fn wake(&self, page: PageNo) {
         let address = self.address_of(page);
-        self.with_uffd(|uffd| uffd.wake(address, PAGE_SIZE));
+        self.with_uffd_of(page, |uffd| uffd.wake(address, PAGE_SIZE));
     }
 
     fn poison(&self, page: PageNo) {
         let address = self.address_of(page);
-        let poisoned = self.with_uffd(|uffd| {
+        let poisoned = self.with_uffd_of(page, |uffd| {
             let result = uffd.poison(address, PAGE_SIZE);
             uffd.wake(address, PAGE_SIZE);
             result
@@ -403,46 +446,6 @@ fn gone_unless_done(progress: Progress) -> Result<(), SpaceError> {
         None => Ok(()),
         Some(_) => Err(SpaceError::Gone),
     }
-}
-
-fn reserve_aligned(len: usize) -> Result<usize, Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice, trimmed to the aligned part.
-    unsafe {
-        let whole =
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len + BASE_ALIGN, prot, flags)?;
-        let start = whole.addr().next_multiple_of(BASE_ALIGN);
-        let (head, tail) = (start - whole.addr(), BASE_ALIGN - (start - whole.addr()));
-        if head > 0 {
-            rustix::mm::munmap(whole, head)?;
-        }
-        if tail > 0 {
-            rustix::mm::munmap((start + len) as *mut _, tail)?;
-        }
-        forbid_huge_pages(start, len);
-        Ok(start)
-    }
-}
-
-fn map_fixed(start: usize, len: usize) -> Result<(), Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: replaces a part of our own range on which the program has given up its mapping.
-    unsafe { rustix::mm::mmap_anonymous(start as *mut _, len, prot, flags) }?;
-    forbid_huge_pages(start, len);
-    Ok(())
-}
-
-fn forbid_huge_pages(start: usize, len: usize) {
-    // SAFETY: advice on our own mapping that changes no content. Kernels without huge pages refuse.
-    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
-}
-
-fn drop_pages(start: usize, len: usize) {
-    // SAFETY: the engine holds the locks of these pages, or they are staging pages nobody uses.
-    // Their content is lost, which is what was asked for.
-    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxDontNeed) };
 }
 
 fn open_own_memory() -> Result<OwnedFd, SpaceSetupError> {

@@ -16,6 +16,7 @@ const GROUP: u8 = raw::UFFDIO as u8;
 const API: Opcode = opcode::read_write::<raw::uffdio_api>(GROUP, raw::_UFFDIO_API as u8);
 const REGISTER: Opcode =
     opcode::read_write::<raw::uffdio_register>(GROUP, raw::_UFFDIO_REGISTER as u8);
+const UNREGISTER: Opcode = opcode::read::<raw::uffdio_range>(GROUP, raw::_UFFDIO_UNREGISTER as u8);
 const WAKE: Opcode = opcode::read::<raw::uffdio_range>(GROUP, raw::_UFFDIO_WAKE as u8);
 const COPY: Opcode = opcode::read_write::<raw::uffdio_copy>(GROUP, raw::_UFFDIO_COPY as u8);
 const ZEROPAGE: Opcode =
@@ -44,6 +45,15 @@ pub struct Features {
     pub write_protect: bool,
 }
 
+/// How touches of missing pages are reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Delivery {
+    /// The toucher sleeps, and a message says where.
+    Messages,
+    /// The toucher gets SIGBUS, or EFAULT inside a system call.
+    Signals,
+}
+
 /// Why there is no usable userfaultfd, with what to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UffdError {
@@ -60,6 +70,9 @@ pub enum UffdError {
          and a seccomp profile must allow the system call userfaultfd"
     )]
     NotAvailable(Errno),
+    /// Faults cannot be signals here.
+    #[error("this kernel's userfaultfd cannot raise signals: use faults by message")]
+    NoSignals,
     /// Something else.
     #[error("userfaultfd cannot be set up ({0})")]
     Other(Errno),
@@ -88,6 +101,7 @@ pub struct Progress {
 pub struct Uffd {
     fd: OwnedFd,
     features: Features,
+    delivery: Delivery,
 }
 
 impl AsFd for Uffd {
@@ -97,11 +111,11 @@ impl AsFd for Uffd {
 }
 
 impl Uffd {
-    /// Opens a userfaultfd that also gets faults raised inside system calls.
+    /// Opens a userfaultfd. With messages it also gets faults raised inside system calls.
     ///
     /// # Errors
     /// [`UffdError`], in words for the user.
-    pub fn open() -> Result<Self, UffdError> {
+    pub fn open(delivery: Delivery) -> Result<Self, UffdError> {
         // The handshake fixes the features, so one descriptor asks and another one is used.
         let supported = handshake(&open_fd()?, 0)?;
         let has = |bit: u32| supported & u64::from(bit) != 0;
@@ -110,13 +124,19 @@ impl Uffd {
             poison: has(raw::UFFD_FEATURE_POISON),
             write_protect: has(raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP),
         };
-        let fd = open_fd()?;
-        let wanted = raw::UFFD_FEATURE_MOVE
+        let mut wanted = raw::UFFD_FEATURE_MOVE
             | raw::UFFD_FEATURE_POISON
             | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP
             | raw::UFFD_FEATURE_THREAD_ID;
+        if delivery == Delivery::Signals {
+            if !has(raw::UFFD_FEATURE_SIGBUS) {
+                return Err(UffdError::NoSignals);
+            }
+            wanted |= raw::UFFD_FEATURE_SIGBUS;
+        }
+        let fd = open_fd()?;
         handshake(&fd, supported & u64::from(wanted))?;
-        Ok(Self { fd, features })
+        Ok(Self { fd, features, delivery })
     }
 
     /// What the kernel can do.
@@ -133,6 +153,11 @@ impl Uffd {
         let protect = if self.features.write_protect { raw::UFFDIO_REGISTER_MODE_WP } else { 0 };
         // SAFETY: passed on to the caller.
         unsafe { self.register(start, len, u64::from(raw::UFFDIO_REGISTER_MODE_MISSING | protect)) }
+    }
+
+    /// Lets go of a range, in which nobody waits.
+    pub fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.call::<UNREGISTER, _>(&mut range(start, len))
     }
 
     /// Makes a range a possible target of [`move_pages`](Self::move_pages) without reporting
@@ -185,8 +210,11 @@ impl Uffd {
         })
     }
 
-    /// Lets whoever waits in a range touch it again.
+    /// Lets whoever waits in a range touch it again. With signals nobody waits in the kernel.
     pub fn wake(&self, start: usize, len: usize) {
+        if self.delivery == Delivery::Signals {
+            return;
+        }
         let mut arg = range(start, len);
         // Fails only for ranges that are not ours, where nobody waits.
         let _ = self.call::<WAKE, _>(&mut arg);

@@ -60,7 +60,8 @@ pub(super) fn choose(fd: &OwnedFd, synchronous: bool, features: Features) -> (Dr
     }
 }
 
-/// A queue for up to `depth` requests.
+/// A queue for up to `depth` requests. One at a time gains nothing from a ring, and a ring costs a
+/// descriptor.
 ///
 /// # Errors
 /// [`DeviceError::Queue`] if the system refuses another ring.
@@ -70,8 +71,10 @@ pub(super) fn open_queue(
     depth: u32,
 ) -> Result<Box<dyn IoQueue>, DeviceError> {
     match driver {
-        Driver::Uring => Ok(Box::new(UringQueue::new(target.clone(), depth)?)),
-        Driver::Positioned => Ok(Box::new(PositionedQueue::new(target.clone()))),
+        Driver::Uring if depth > 1 => Ok(Box::new(UringQueue::new(target.clone(), depth)?)),
+        Driver::Uring | Driver::Positioned => {
+            Ok(Box::new(PositionedQueue::new(target.clone(), depth)))
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! A queue whose requests are done when `submit` returns, by preadv and pwritev.
 //!
 //! Owns: the system calls and the list of finished requests.
-//! Invariants: nothing is in flight between calls, so nothing is to be waited for.
+//! Invariants: nothing is in flight between calls, so nothing is to be waited for. A request whose
+//! pages are neighbours in memory allocates nothing, so it can be made in a signal handler.
 //! Not here: what a result means ([`super::transfer`]).
 
 use super::transfer::{IoVec, Step, Target, Transfer};
 use crate::{Completion, IoOp, IoQueue, IoRequest, failed};
-use rustix::io::{Errno, IoSlice, IoSliceMut, preadv, pwritev};
+use rustix::io::{Errno, IoSlice, IoSliceMut, pread, preadv, pwrite, pwritev};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -18,9 +19,10 @@ pub(super) struct PositionedQueue {
 }
 
 impl PositionedQueue {
-    /// A queue to `target`.
-    pub(super) fn new(target: Arc<Target>) -> Self {
-        Self { target, transfer: Transfer::default(), finished: Vec::new() }
+    /// A queue to `target`, with room for `depth` requests that are finished and not reaped.
+    pub(super) fn new(target: Arc<Target>, depth: u32) -> Self {
+        let finished = Vec::with_capacity(depth as usize);
+        Self { target, transfer: Transfer::for_one_piece(), finished }
     }
 
     fn run(&mut self, request: IoRequest) -> Completion {
@@ -42,23 +44,31 @@ impl PositionedQueue {
 /// One system call for all that remains of `transfer`, whose request the caller holds.
 fn move_pieces(target: &Target, op: IoOp, transfer: &Transfer) -> Result<usize, Errno> {
     let offset = transfer.offset_bytes();
-    match op {
-        IoOp::Read => preadv(target, &mut slices_mut(transfer.pieces()), offset),
-        IoOp::Write => pwritev(target, &slices(transfer.pieces()), offset),
+    match (op, transfer.pieces()) {
+        (IoOp::Read, [piece]) => pread(target, bytes_mut(piece), offset),
+        (IoOp::Write, [piece]) => pwrite(target, bytes(piece), offset),
+        (IoOp::Read, pieces) => {
+            let mut slices: Vec<_> =
+                pieces.iter().map(|piece| IoSliceMut::new(bytes_mut(piece))).collect();
+            preadv(target, &mut slices, offset)
+        }
+        (IoOp::Write, pieces) => {
+            let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(bytes(piece))).collect();
+            pwritev(target, &slices, offset)
+        }
     }
 }
 
-fn slices_mut(pieces: &[IoVec]) -> Vec<IoSliceMut<'_>> {
+#[expect(clippy::mut_from_ref, reason = "a piece is an address; who owns the pages is the request")]
+fn bytes_mut(piece: &IoVec) -> &mut [u8] {
     // SAFETY: each piece lies in pages whose only handles are in the request that `run` holds
     // across the call. Were they elsewhere, the read would land in somebody else's page.
-    let slice = |piece: &IoVec| unsafe { std::slice::from_raw_parts_mut(piece.base, piece.len) };
-    pieces.iter().map(|piece| IoSliceMut::new(slice(piece))).collect()
+    unsafe { std::slice::from_raw_parts_mut(piece.base, piece.len) }
 }
 
-fn slices(pieces: &[IoVec]) -> Vec<IoSlice<'_>> {
-    // SAFETY: as in `slices_mut`; nobody writes these pages while the request owns them.
-    let slice = |piece: &IoVec| unsafe { std::slice::from_raw_parts(piece.base, piece.len) };
-    pieces.iter().map(|piece| IoSlice::new(slice(piece))).collect()
+fn bytes(piece: &IoVec) -> &[u8] {
+    // SAFETY: as in `bytes_mut`; nobody writes these pages while the request owns them.
+    unsafe { std::slice::from_raw_parts(piece.base, piece.len) }
 }
 
 impl IoQueue for PositionedQueue {

@@ -100,6 +100,11 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
+    /// No request yet, and room for one whose pages are neighbours in memory.
+    pub(super) fn for_one_piece() -> Self {
+        Self { pieces: Vec::with_capacity(1), ..Self::default() }
+    }
+
     /// Starts on `request`. Pages that are neighbours in memory become one piece.
     pub(super) fn begin(&mut self, request: &IoRequest) {
         self.pieces.clear();

@@ -96,8 +96,10 @@ impl Ahead {
 
 impl Engine {
     /// Reads what was asked for: blocks until there is something, or somebody calls
-    /// [`nudge`](Self::nudge); reads it, and returns. `wanted` as in [`balance`](Self::balance).
+    /// [`nudge`](Self::nudge); reads it, and returns. `wanted` as in [`balance`](Self::balance). The
+    /// worker is for nothing else from then on.
     pub fn read_ahead(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
+        worker.reads_ahead = true;
         let seen = self.ahead.bell.count();
         if wanted() {
             return;
@@ -171,7 +173,7 @@ impl Engine {
     /// stream asked for it; otherwise whether the page is mapped.
     pub(crate) fn come_to(
         &self,
-        worker: &Worker,
+        worker: &mut Worker,
         frame: FrameNo,
         page: PageNo,
         word: Pte,
@@ -183,13 +185,15 @@ impl Engine {
         }
         self.ahead.ask(advance.ask);
         self.stats.add(Event::swap_ra_hit, u64::from(advance.hits));
-        let mut arrived = Vec::with_capacity(advance.pages.len());
+        let mut arrived = std::mem::take(&mut worker.scratch.arrived);
         arrived.extend(self.end_wait(frame, page, word));
         let mapped = !arrived.is_empty();
         let others = advance.pages.map(PageNo).filter(|&other| other != page);
         arrived.extend(others.filter_map(|other| self.take_waiting(other)));
         arrived.sort_unstable_by_key(|a| a.page);
         self.map_waiting(worker, &arrived);
+        arrived.clear();
+        worker.scratch.arrived = arrived;
         self.leave_behind(advance.behind);
         Some(mapped)
     }

@@ -72,13 +72,17 @@ impl Engine {
         let (used, rest) = (chunk.start..chunk.start + entries.len(), chunk.end);
         self.staging.release(used.end..rest, &*self.space);
         let into = used.map(|page| self.staging.buffer(page));
-        entries.iter().zip(into).map(|(&entry, into)| PageRead { entry, into }).collect()
+        let mut reads = std::mem::take(&mut worker.scratch.reads);
+        reads.extend(entries.iter().zip(into).map(|(&entry, into)| PageRead { entry, into }));
+        reads
     }
 
     fn read_into_bounce(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
         let first = self.take_bounce(worker, entries.len());
+        let mut reads = std::mem::take(&mut worker.scratch.reads);
         let into = (first..).map(|page| worker.bounce.buffer(page));
-        entries.iter().zip(into).map(|(&entry, into)| PageRead { entry, into }).collect()
+        reads.extend(entries.iter().zip(into).map(|(&entry, into)| PageRead { entry, into }));
+        reads
     }
 
     /// Bounce memory for `pages` pages; waits for this worker's own reads when it is all in use.
@@ -101,7 +105,7 @@ impl Engine {
         let window = self.streams.lock().window(page, self.tuning.readahead_max_pages);
         self.stats.add(Event::swap_ra_hit, u64::from(window.hits));
         self.leave_behind(window.behind.clone());
-        let mut entries = Vec::with_capacity(window.pages.len());
+        let mut entries = std::mem::take(&mut worker.scratch.entries);
         let before = self.take_swapped((window.pages.start..page.0).rev(), &mut entries);
         entries.reverse();
         let read_before = entries.len() as u32;
@@ -115,7 +119,10 @@ impl Engine {
         if whole && window.pages.len() >= self.tuning.readahead_max_pages {
             self.ask_ahead(&window);
         }
-        self.read_and_map(worker, &entries)
+        let reads = self.read_and_map(worker, &entries);
+        entries.clear();
+        worker.scratch.entries = entries;
+        reads
     }
 
     /// Makes what a long stream has read and passed the first to be evicted.

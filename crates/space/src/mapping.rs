@@ -1,0 +1,55 @@
+//! Anonymous mappings: the reservation, and what is done to parts of it by address.
+//!
+//! Owns: these system calls and their flags. Invariants: nothing but our own range, and memory the
+//! engine has given to it, is changed.
+//! Not here: which part of the range is whose (`ranges`), userfaultfd (`uffd`).
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Alignment of the reservation, so that aligned mappings in it are aligned addresses.
+pub(crate) const BASE_ALIGN: usize = 1 << 30;
+
+/// Reserves `len` bytes, readable and writable, at a multiple of [`BASE_ALIGN`].
+pub(crate) fn reserve_aligned(len: usize) -> Result<usize, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice, trimmed to the aligned part.
+    unsafe {
+        let whole =
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len + BASE_ALIGN, prot, flags)?;
+        let start = whole.addr().next_multiple_of(BASE_ALIGN);
+        let (head, tail) = (start - whole.addr(), BASE_ALIGN - (start - whole.addr()));
+        if head > 0 {
+            rustix::mm::munmap(whole, head)?;
+        }
+        if tail > 0 {
+            rustix::mm::munmap((start + len) as *mut _, tail)?;
+        }
+        forbid_huge_pages(start, len);
+        Ok(start)
+    }
+}
+
+/// Puts fresh memory over a part of the range.
+pub(crate) fn map_fixed(start: usize, len: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: replaces a part of our own range on which the program has given up its mapping.
+    unsafe { rustix::mm::mmap_anonymous(start as *mut _, len, prot, flags) }?;
+    forbid_huge_pages(start, len);
+    Ok(())
+}
+
+/// Keeps the kernel from joining pages.
+pub(crate) fn forbid_huge_pages(start: usize, len: usize) {
+    // SAFETY: advice on our own mapping that changes no content. Kernels without huge pages refuse.
+    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
+}
+
+/// Drops pages with their content.
+pub(crate) fn drop_pages(start: usize, len: usize) {
+    // SAFETY: the engine holds the locks of these pages, or they are staging pages nobody uses.
+    // Their content is lost, which is what was asked for.
+    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxDontNeed) };
+}

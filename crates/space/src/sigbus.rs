@@ -1,0 +1,219 @@
+//! The process's SIGBUS handler.
+//!
+//! Owns: the handler, whatever stood there before it, and the table of spaces it serves.
+//! Invariants: the handler is installed once, when the first space needs it, and stays. It runs with
+//! every signal blocked, so no other handler of this thread runs inside it. A space is in the table
+//! only while it lives: who takes it out waits for the handlers that are just looking at it.
+//! A SIGBUS that is not a fault of ours goes to the disposition that was there before, with the mask
+//! that one asked for; only an alternate stack is not switched to. The program's own handler has to be
+//! installed first: one that comes later stands in front of ours and gets the faults of regions.
+//!
+//! # What may be called in the handler
+//! The thread may be anywhere: in the allocator, if a handler of the program interrupted that and
+//! touched a region. So the way of a fault takes no lock but the pager's own and allocates nothing
+//! (unless a read fails: the words for that are allocated). Of the pager's locks the thread holds
+//! none: the pager touches no managed memory while it holds one, its calls block signals
+//! ([`with_signals_blocked`]), and so does this handler.
+//!
+//! Rejected: SA_ONSTACK. Alternate stacks are made for the few hundred bytes of a report (Rust's own
+//! has 8 KiB, of which the kernel's frame takes 3), and the stack a thread is on is the one it knows
+//! the size of.
+
+use crate::signals::SignalFaults;
+use overspill_base::sync::Ordering::{Relaxed, SeqCst};
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use std::sync::{Once, OnceLock};
+
+/// Spaces with faults by signal that one process can have at a time.
+pub(crate) const SPACES_MAX: usize = 64;
+
+static PLACES: [Place; SPACES_MAX] = [const { Place::empty() }; SPACES_MAX];
+
+/// What stood there before. Set before our handler is installed.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// The previous handler wanted to be called once (SA_RESETHAND), and was.
+static SPENT: AtomicBool = AtomicBool::new(false);
+
+/// One entry of the table.
+///
+/// A handler counts itself, then looks at `space`; who empties the entry clears `space`, then looks at
+/// the count. Both in the one order of SeqCst, so either the handler finds nothing or it is waited for.
+pub(crate) struct Place {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    space: AtomicPtr<SignalFaults>,
+    users: AtomicUsize,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Place({:#x})", self.start.load(Relaxed))
+    }
+}
+
+impl Place {
+    const fn empty() -> Self {
+        Self {
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            space: AtomicPtr::new(std::ptr::null_mut()),
+            users: AtomicUsize::new(0),
+        }
+    }
+
+    /// Has the faults at `addresses` served by `space`; `None` when the table is full.
+    ///
+    /// # Safety
+    /// `space` stays where it is until [`leave`](Self::leave). If not, a fault is served by whatever
+    /// is there then.
+    pub(crate) unsafe fn take(
+        addresses: &Range<usize>,
+        space: *const SignalFaults,
+    ) -> Option<&'static Self> {
+        install();
+        let claim = |place: &&Place| {
+            place.space.compare_exchange(std::ptr::null_mut(), space.cast_mut(), SeqCst, SeqCst)
+        };
+        let place = PLACES.iter().find(|place| claim(place).is_ok())?;
+        place.start.store(addresses.start, Relaxed);
+        place.end.store(addresses.end, Relaxed);
+        Some(place)
+    }
+
+    /// Empties the entry; waits for handlers that use it.
+    pub(crate) fn leave(&self) {
+        self.start.store(0, Relaxed);
+        self.end.store(0, Relaxed);
+        self.space.store(std::ptr::null_mut(), SeqCst);
+        while self.users.load(SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    fn covers(&self, address: usize) -> bool {
+        (self.start.load(Relaxed)..self.end.load(Relaxed)).contains(&address)
+    }
+
+    /// Serves a fault; false if it is none of ours, or the page cannot be brought.
+    fn serve(&self, address: usize) -> bool {
+        self.users.fetch_add(1, SeqCst);
+        let space = self.space.load(SeqCst);
+        // SAFETY: `take`'s caller keeps it in place until `leave`, which waits for us.
+        let served = unsafe { space.as_ref() }.is_some_and(|space| space.serve(address));
+        self.users.fetch_sub(1, SeqCst);
+        served
+    }
+}
+
+fn install() {
+    static INSTALL: Once = Once::new();
+    // SAFETY: plain libc calls on local structures; the handler does only what may be done in one.
+    INSTALL.call_once(|| unsafe {
+        let mut previous = std::mem::zeroed::<libc::sigaction>();
+        libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut previous);
+        PREVIOUS.get_or_init(|| previous);
+        let mut ours = std::mem::zeroed::<libc::sigaction>();
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_sigbus;
+        ours.sa_sigaction = handler as libc::sighandler_t;
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        libc::sigfillset(&raw mut ours.sa_mask);
+        libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut());
+    });
+}
+
+extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a whole siginfo, whose address is set for faults.
+    let (address, sent) = unsafe { ((*info).si_addr().addr(), (*info).si_code <= 0) };
+    if !sent && let Some(place) = PLACES.iter().find(|place| place.covers(address)) {
+        // SAFETY: this thread's own errno, which the program may be about to read.
+        let errno = unsafe { *libc::__errno_location() };
+        let served = place.serve(address);
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+        if served {
+            return;
+        }
+    }
+    // SAFETY: the arguments the kernel passed to this handler.
+    unsafe { chain(signal, info, context, sent) }
+}
+
+/// Does what would have happened without us. A fault cannot be ignored: the kernel kills for it.
+///
+/// # Safety
+/// `info` and `context` are those of the handler this is called from.
+unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, sent: bool) {
+    let Some(previous) = PREVIOUS.get() else { return };
+    let once = previous.sa_flags & libc::SA_RESETHAND != 0;
+    match previous.sa_sigaction {
+        libc::SIG_IGN if sent => {}
+        libc::SIG_DFL | libc::SIG_IGN => give_up(signal, sent),
+        _ if once && SPENT.swap(true, Relaxed) => give_up(signal, sent),
+        // SAFETY: passed on from the caller.
+        _ => unsafe { call(previous, signal, info, context) },
+    }
+}
+
+/// Puts the default back, so that the touch, repeated when the handler returns, kills.
+fn give_up(signal: c_int, sent: bool) {
+    // SAFETY: plain libc calls that may be made in a handler.
+    unsafe {
+        let mut default = std::mem::zeroed::<libc::sigaction>();
+        default.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+        if sent {
+            libc::raise(signal);
+        }
+    }
+}
+
+/// Calls the previous handler with the signal mask it asked for; ours ends with this handler.
+///
+/// # Safety
+/// As [`chain`]; `previous` holds a handler.
+unsafe fn call(
+    previous: &libc::sigaction,
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    let interrupted = context.cast::<libc::ucontext_t>();
+    // SAFETY: the kernel's context has the mask of the interrupted code, of which only as many bits
+    // are looked at as there are signals. `sa_sigaction` is a function of the kind that its flags
+    // say, given by the program to sigaction for this very use.
+    unsafe {
+        let old = &raw const (*interrupted).uc_sigmask;
+        let mut mask = previous.sa_mask;
+        for other in (1..=libc::SIGRTMAX()).filter(|&n| libc::sigismember(old, n) == 1) {
+            libc::sigaddset(&raw mut mask, other);
+        }
+        if previous.sa_flags & libc::SA_NODEFER == 0 {
+            libc::sigaddset(&raw mut mask, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
+        if previous.sa_flags & libc::SA_SIGINFO != 0 {
+            type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+            std::mem::transmute::<usize, Handler>(previous.sa_sigaction)(signal, info, context);
+        } else {
+            std::mem::transmute::<usize, extern "C" fn(c_int)>(previous.sa_sigaction)(signal);
+        }
+    }
+}
+
+/// Runs `f` with every signal blocked: threads it starts never run the program's handlers, and no
+/// handler touches a region while `f` holds a lock that the fault would need.
+pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: plain libc calls on local sets; the old mask is put back on the same thread.
+    unsafe {
+        let mut all = std::mem::zeroed::<libc::sigset_t>();
+        let mut old = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
+        let result = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut());
+        result
+    }
+}

@@ -1,0 +1,195 @@
+//! Faults by signal: served on the thread that touched the page.
+//!
+//! Owns: the workers for it. Invariants: a worker serves one fault at a time. There are
+//! [`WORKERS`], made at the start because nothing can be made in a signal handler; when all are taken
+//! the next thread sleeps until one is free.
+//! Not here: how the signal comes in (`sigbus`), what a fault needs ([`Engine::fault_in_place`]).
+//! Rejected: a worker per thread. Threads come and go without telling, and a handler can neither
+//! allocate one nor touch thread-local memory that might have to be allocated first.
+
+use crate::sigbus::{Place, SPACES_MAX};
+use crate::space::{ManagedSpace, SpaceSetupError};
+use overspill_base::sync::Arc;
+use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use overspill_engine::{Engine, FaultOutcome, Worker};
+use rustix::thread::futex;
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Threads whose faults can be served at the same time.
+const WORKERS: usize = u64::BITS as usize;
+
+/// Why faults cannot be served by signal.
+#[derive(Debug, thiserror::Error)]
+pub enum SignalSetupError {
+    /// The address space or userfaultfd.
+    #[error(transparent)]
+    Space(#[from] SpaceSetupError),
+    /// A worker could not be made.
+    #[error("cannot prepare to serve faults by signal: {0}")]
+    Worker(#[from] std::io::Error),
+    /// The handler's table is full.
+    #[error("faults by signal are served for at most {SPACES_MAX} pagers of a process: drop one")]
+    TooManySpaces,
+}
+
+/// Serves the faults of a space's upper half while it lives.
+#[derive(Debug)]
+pub struct SignalFaults {
+    engine: Arc<Engine>,
+    space: Arc<ManagedSpace>,
+    addresses: Range<usize>,
+    workers: Workers,
+    place: OnceLock<&'static Place>,
+}
+
+impl SignalFaults {
+    /// Installs the handler, if that was not done, and has it serve `space`. Call once for a space.
+    ///
+    /// # Errors
+    /// [`SignalSetupError`], in words for the user.
+    pub fn start(
+        engine: Arc<Engine>,
+        space: Arc<ManagedSpace>,
+    ) -> Result<Arc<Self>, SignalSetupError> {
+        let workers = Workers::new(&engine)?;
+        let addresses = space.open_signals()?;
+        let place = OnceLock::new();
+        let faults = Arc::new(Self { engine, space, addresses, workers, place });
+        // SAFETY: the Arc keeps it in place, and dropping it takes it out of the table first.
+        let place = unsafe { Place::take(&faults.addresses, Arc::as_ptr(&faults)) };
+        let _ = faults.place.set(place.ok_or(SignalSetupError::TooManySpaces)?);
+        Ok(faults)
+    }
+
+    /// Brings the page at `address`, on the calling thread; false if there is none to bring. May be
+    /// called in a signal handler.
+    pub(crate) fn serve(&self, address: usize) -> bool {
+        let page = self.space.page_at(address);
+        let mut worker = self.workers.take();
+        self.engine.fault_in_place(&mut worker, page) == FaultOutcome::Mapped
+    }
+
+    /// Lets go of the devices of areas that were swapped off. Waits for faults being served.
+    pub fn drop_gone(&self) {
+        for n in 0..WORKERS {
+            self.workers.take_one(n).finish(&self.engine);
+        }
+    }
+}
+
+impl Drop for SignalFaults {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.get() {
+            place.leave();
+        }
+    }
+}
+
+/// Workers, and which of them are idle.
+struct Workers {
+    workers: Box<[UnsafeCell<Worker>]>,
+    /// A bit for each idle one. Acquire takes over what the Release of the one before it left.
+    idle: AtomicU64,
+    /// Changes when a worker becomes idle while somebody waits for that.
+    returned: AtomicU32,
+    waiting: AtomicU32,
+}
+
+// SAFETY: a worker is reached only by whoever took its bit out of `idle`, one thread at a time.
+unsafe impl Sync for Workers {}
+
+impl std::fmt::Debug for Workers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Workers({} idle)", self.idle.load(Relaxed).count_ones())
+    }
+}
+
+impl Workers {
+    fn new(engine: &Engine) -> std::io::Result<Self> {
+        let make = |_| Worker::for_faulter(engine).map(UnsafeCell::new);
+        Ok(Self {
+            workers: (0..WORKERS).map(make).collect::<Result<_, _>>()?,
+            idle: AtomicU64::new(u64::MAX),
+            returned: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+        })
+    }
+
+    /// An idle worker; sleeps while there is none.
+    fn take(&self) -> Taken<'_> {
+        self.take_when(|idle| (idle != 0).then(|| idle.trailing_zeros() as usize))
+    }
+
+    /// Worker `n`, when it is idle.
+    fn take_one(&self, n: usize) -> Taken<'_> {
+        self.take_when(|idle| (idle & (1 << n) != 0).then_some(n))
+    }
+
+    /// The worker that `choose` finds among the idle ones; sleeps until it finds one.
+    fn take_when(&self, choose: impl Fn(u64) -> Option<usize>) -> Taken<'_> {
+        loop {
+            let seen = self.returned.load(Acquire);
+            if let Some(number) = self.try_take(&choose) {
+                return Taken { workers: self, number };
+            }
+            // With `give`: it sets the bit and looks for waiters, we count ourselves and look for the
+            // bit. In the one order of SeqCst one of the two sees the other.
+            self.waiting.fetch_add(1, SeqCst);
+            if choose(self.idle.load(SeqCst)).is_none() {
+                let _ = futex::wait(&self.returned, futex::Flags::PRIVATE, seen, None);
+            }
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn try_take(&self, choose: &impl Fn(u64) -> Option<usize>) -> Option<usize> {
+        let mut idle = self.idle.load(Relaxed);
+        loop {
+            let number = choose(idle)?;
+            let rest = idle & !(1 << number);
+            match self.idle.compare_exchange_weak(idle, rest, AcqRel, Relaxed) {
+                Ok(_) => return Some(number),
+                Err(changed) => idle = changed,
+            }
+        }
+    }
+
+    fn give(&self, number: usize) {
+        self.idle.fetch_or(1 << number, SeqCst);
+        if self.waiting.load(SeqCst) > 0 {
+            self.returned.fetch_add(1, AcqRel);
+            let _ = futex::wake(&self.returned, futex::Flags::PRIVATE, i32::MAX as u32);
+        }
+    }
+}
+
+/// A worker in use; idle again when dropped.
+struct Taken<'a> {
+    workers: &'a Workers,
+    number: usize,
+}
+
+impl std::ops::Deref for Taken<'_> {
+    type Target = Worker;
+
+    fn deref(&self) -> &Worker {
+        // SAFETY: we took its bit, so nobody else reaches it.
+        unsafe { &*self.workers.workers[self.number].get() }
+    }
+}
+
+impl std::ops::DerefMut for Taken<'_> {
+    fn deref_mut(&mut self) -> &mut Worker {
+        // SAFETY: as in `deref`; &mut self is the only way to it.
+        unsafe { &mut *self.workers.workers[self.number].get() }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.workers.give(self.number);
+    }
+}
