@@ -201,9 +201,9 @@ impl Engine {
         self.areas.drain();
     }
 
-    /// Pages of staging memory that suit `frames` frames: a sixteenth of them, within 8 to 64 chunks.
+    /// Pages of staging memory that suit `frames` frames: an eighth of them, within 8 to 128 chunks.
     pub fn staging_pages(frames: usize) -> usize {
-        (frames / 16 / Tuning::CHUNK_PAGES).clamp(8, 64) * Tuning::CHUNK_PAGES
+        (frames / 8 / Tuning::CHUNK_PAGES).clamp(8, 128) * Tuning::CHUNK_PAGES
     }
 
     /// Events so far.

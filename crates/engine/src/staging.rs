@@ -131,10 +131,10 @@ impl Staging {
     }
 
     /// A chunk to read pages into that will wait there, unless that would leave eviction less than
-    /// half of the chunks; release each of its pages once.
+    /// a quarter of the chunks; release each of its pages once.
     pub(crate) fn take_to_wait(&self, space: &dyn AddressSpace) -> Option<Range<usize>> {
         let free = self.free.lock();
-        let room = free.chunks.len() + free.filled.len() > self.in_use.len() / 2;
+        let room = free.chunks.len() + free.filled.len() > self.in_use.len() / 4;
         drop(free);
         if room { self.take_filled().or_else(|| self.take_chunk(space)) } else { None }
     }

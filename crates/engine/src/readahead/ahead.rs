@@ -112,15 +112,32 @@ impl Engine {
         worker.poll(self);
     }
 
+    /// Reads a window, a chunk of staging memory at a time, as far as there is room.
     fn read_window(&self, worker: &mut Worker, window: Range<u32>) {
-        let mut start = window.start;
-        while start < window.end {
-            let end = window.end.min(start + Tuning::CHUNK_PAGES as u32);
-            if !self.spare_frames(worker) || !self.read_to_wait(worker, start..end) {
+        let mut pages = window.map(PageNo);
+        while self.spare_frames(worker)
+            && let Some(chunk) = self.staging.take_to_wait(&*self.space)
+        {
+            let entries = self.take_to_read(&mut pages, chunk.len());
+            self.read_to_wait(worker, chunk, &entries);
+            if entries.is_empty() {
                 return;
             }
-            start = end;
         }
+    }
+
+    /// Takes frames for up to `most` swapped ones of `pages`.
+    fn take_to_read(
+        &self,
+        pages: &mut impl Iterator<Item = PageNo>,
+        most: usize,
+    ) -> Vec<SwapEntry> {
+        let mut entries = Vec::with_capacity(most);
+        while entries.len() < most
+            && let Some(page) = pages.next()
+            && self.take_swapped(std::iter::once(page.0), &mut entries) > 0
+        {}
+        entries
     }
 
     /// Whether there are frames to spare, after reclaim if need be: this thread can wait.
@@ -136,11 +153,8 @@ impl Engine {
         false
     }
 
-    /// Reads the swapped ones of `pages`, a chunk of them at most, to wait; false if there is no room.
-    fn read_to_wait(&self, worker: &mut Worker, pages: Range<u32>) -> bool {
-        let Some(chunk) = self.staging.take_to_wait(&*self.space) else { return false };
-        let mut entries = Vec::with_capacity(chunk.len());
-        self.take_swapped(pages, &mut entries);
+    /// Reads pages into a chunk, where they will wait.
+    fn read_to_wait(&self, worker: &mut Worker, chunk: Range<usize>, entries: &[SwapEntry]) {
         let used = chunk.start..chunk.start + entries.len();
         self.staging.filled_by_reads(&used);
         let reads = entries.iter().zip(used.clone()).map(|(&entry, at)| self.read_at(entry, at));
@@ -149,7 +163,6 @@ impl Engine {
         self.staging.release(used.end..chunk.end, &*self.space);
         self.submit_reads(worker, reads, None, 0);
         worker.poll(self);
-        true
     }
 
     fn read_at(&self, entry: SwapEntry, at: usize) -> PageRead {
@@ -169,8 +182,8 @@ impl Engine {
     }
 
     /// A fault at `page` found it waiting: its frame is locked and its word was `word`. Maps it and
-    /// whatever waits of its window, and asks for the next. None, with the frame locked still, if no
-    /// stream asked for it; otherwise whether the page is mapped.
+    /// whatever waits of its window, and asks for the next. None, with the frame locked still, where
+    /// nothing is asked for; otherwise whether the page is mapped.
     pub(crate) fn come_to(
         &self,
         worker: &mut Worker,
@@ -179,7 +192,10 @@ impl Engine {
         word: Pte,
     ) -> Option<bool> {
         let (ahead, pages) = (self.ahead.pages(), self.table.len() as u32);
-        let advance = self.streams.lock().advance(page, ahead, pages)?;
+        if ahead == 0 {
+            return None;
+        }
+        let advance = self.streams.lock().advance(page, ahead, pages);
         if !advance.ask.is_empty() {
             self.ahead.came_true();
         }

@@ -112,19 +112,17 @@ impl Streams {
 
     /// The stream that has come to `page`, which was asked for ahead of it: its window goes from there
     /// as far as was asked, at most `ahead` pages of the `pages` there are.
-    pub(crate) fn advance(&mut self, page: PageNo, ahead: u32, pages: u32) -> Option<Advance> {
+    pub(crate) fn advance(&mut self, page: PageNo, ahead: u32, pages: u32) -> Advance {
         self.time += 1;
         let page = page.0;
-        let knows = |stream: &&mut Stream| {
-            stream.asked.contains(&page)
-                || stream.window.contains(&page) && !stream.asked.is_empty()
+        let mut streams = self.streams.iter_mut();
+        let Some(stream) = streams.find(|stream| stream.asked.contains(&page)) else {
+            // In a window before it was all there, or of a stream that has been forgotten.
+            let end = page.saturating_add(ahead).min(pages);
+            return Advance { pages: page..end, ..Advance::default() };
         };
-        let stream = self.streams.iter_mut().find(knows)?;
         stream.used_at = self.time;
         let forward = stream.goes_forward();
-        if stream.window.contains(&page) {
-            return Some(stream.rest_of_window(page, forward));
-        }
         let asked = stream.asked.clone();
         let hits = stream.read_ahead[usize::from(forward)];
         let passed = page.abs_diff(stream.last) as usize - 1;
@@ -140,7 +138,7 @@ impl Streams {
         let behind = stream.move_to(page, window.clone(), passed);
         stream.asked = next;
         stream.read_ahead[usize::from(forward)] = read_ahead;
-        Some(Advance { pages: window, hits, behind, ask })
+        Advance { pages: window, hits, behind, ask }
     }
 
     /// Tells what became of a window: where reading it ended, and how many pages before and after
@@ -172,12 +170,6 @@ impl Stream {
     /// Which way it goes for which pages were asked for.
     fn goes_forward(&self) -> bool {
         self.asked.start >= self.window.end
-    }
-
-    /// From a page of its window that was not there yet when it came to it.
-    fn rest_of_window(&self, page: u32, forward: bool) -> Advance {
-        let pages = if forward { page..self.window.end } else { self.window.start..page + 1 };
-        Advance { pages, ..Advance::default() }
     }
 
     /// Takes its window to a fault at `page`, after it has passed over `passed` pages; returns those
