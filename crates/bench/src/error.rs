@@ -42,6 +42,9 @@ pub enum BenchError {
         /// Why not.
         source: io::Error,
     },
+    /// The pool could not bring a page.
+    #[error("the measured pool could not go on: {0}")]
+    Pool(#[from] overspill::PoolError),
     /// The engine could not bring a page.
     #[error("the measured engine could not go on: {0}")]
     Engine(String),

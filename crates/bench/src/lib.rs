@@ -40,5 +40,5 @@ pub use policy::{PolicyOptions, PolicyReport, PolicyRow, WorkloadReport, policie
 pub use sample::{LockSummary, Spread, Summary};
 pub use slot_rate::{SlotOptions, SlotReport, SlotRow, slot_rates};
 pub use slots::{CountedSlots, DeviceState};
-pub use touch::{Content, Habits, TouchOptions, TouchReport, touch, workload_names};
+pub use touch::{Content, FaultKind, Habits, TouchOptions, TouchReport, touch, workload_names};
 pub use workload::Pattern;

@@ -103,6 +103,7 @@ fn run_touch(args: TouchArgs) -> Result<(), Error> {
         seed: args.seed,
         idle_seconds: args.idle,
         region: args.memory.zip(args.swap),
+        faults: args.faults,
         cgroup: args.cgroup,
     })?;
     let text = if args.histogram { found.histogram_text() } else { report::json(&found) };

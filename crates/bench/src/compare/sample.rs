@@ -124,7 +124,7 @@ impl Sample {
             Way::Kernel => counted.pages_swapped,
             Way::Run => pages_of_run(&printed.errors)
                 .ok_or_else(|| strange(way, "there are no statistics"))?,
-            Way::Region => report.pages_swapped.unwrap_or(0),
+            Way::Region | Way::Signal | Way::Pool => report.pages_swapped.unwrap_or(0),
         };
         let mut latency = Latency::default();
         latency.add_all(&report.reads);

@@ -22,12 +22,21 @@ pub enum Way {
     Run,
     /// The library, for a region whose faults come as messages.
     Region,
+    /// The library, for a region whose faults come as signals.
+    Signal,
+    /// The library, for a pool whose pages are asked for.
+    Pool,
 }
 
 impl Way {
     /// All, by the names they have on command lines.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("kernel", Self::Kernel), ("run", Self::Run), ("region", Self::Region)];
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("kernel", Self::Kernel),
+        ("run", Self::Run),
+        ("region", Self::Region),
+        ("signal", Self::Signal),
+        ("pool", Self::Pool),
+    ];
 
     /// The name on command lines.
     pub fn name(self) -> &'static str {
@@ -117,6 +126,12 @@ impl Run<'_> {
             }
             Way::Region => {
                 command.args(self.touch()).args(limit);
+            }
+            Way::Signal => {
+                command.args(self.touch()).args(limit).args(["--faults", "signal"]);
+            }
+            Way::Pool => {
+                command.args(self.touch()).args(limit).args(["--faults", "explicit"]);
             }
         }
         command

@@ -22,7 +22,7 @@ pub use workloads::workload_names;
 use crate::environment::cpu_time;
 use crate::error::{BenchError, within};
 use memory::Memory;
-use overspill::{Bytes, Overspill, SwapSpec};
+use overspill::{Bytes, Faults, Overspill, Pool, SwapSpec};
 use overspill_base::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -47,6 +47,23 @@ pub struct Habits {
     pub content: Content,
 }
 
+/// How the library brings a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// To a region, by a thread that gets a message.
+    Message,
+    /// To a region, by the thread that touched it, in a signal handler.
+    Signal,
+    /// To a pool, which is asked for it.
+    Explicit,
+}
+
+impl FaultKind {
+    /// All, by the names they have on command lines.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("message", Self::Message), ("signal", Self::Signal), ("explicit", Self::Explicit)];
+}
+
 /// One run of the measured program.
 #[derive(Clone, Debug)]
 pub struct TouchOptions {
@@ -62,6 +79,8 @@ pub struct TouchOptions {
     pub idle_seconds: f64,
     /// The memory is a region with so much in memory and the rest there; otherwise it is ordinary.
     pub region: Option<(Bytes, SwapSpec)>,
+    /// How the pages of that region arrive.
+    pub faults: FaultKind,
     /// A control group to enter first.
     pub cgroup: Option<PathBuf>,
 }
@@ -143,10 +162,19 @@ pub fn touch(options: &TouchOptions) -> Result<TouchReport, BenchError> {
         let mut heap = vec![0; set.0 as usize + PAGE_SIZE];
         return run(Memory::new(&mut heap), workload, options);
     };
-    let overspill = Overspill::builder().memory(memory).swap(swap).build()?;
-    let mut region = overspill.region(set)?;
-    let mut report = run(Memory::new(&mut region), workload, options)?;
-    let summary = overspill.summary();
+    let (mut report, summary) = match options.faults {
+        FaultKind::Explicit => {
+            let pool = Pool::builder().memory(memory).swap(swap).build()?;
+            (run(Memory::Pool(&pool), workload, options)?, pool.summary())
+        }
+        FaultKind::Message | FaultKind::Signal => {
+            let overspill = Overspill::builder().memory(memory).swap(swap).build()?;
+            let signal = options.faults == FaultKind::Signal;
+            let faults = if signal { Faults::Signal } else { Faults::Message };
+            let mut region = overspill.region_options().faults(faults).build(set)?;
+            (run(Memory::new(&mut region), workload, options)?, overspill.summary())
+        }
+    };
     report.pages_swapped = Some(summary.pages_in + summary.pages_out);
     Ok(report)
 }
@@ -208,6 +236,7 @@ pub(crate) mod tests {
             seed: 1,
             idle_seconds: 0.0,
             region: None,
+            faults: FaultKind::Message,
             cgroup: None,
         }
     }

@@ -102,13 +102,14 @@ struct Touched {
 
 impl Toucher<'_> {
     fn run(mut self, filled: &Barrier, time: Duration) -> Result<Track, BenchError> {
-        self.fill();
+        let filled_all = self.fill();
         let mut walk = Walk::new(self.workload.pattern, self.versions.len(), self.seed);
         filled.wait();
+        filled_all?;
         let start = Instant::now() + warm_up(time);
         let mut track = Track::default();
         loop {
-            let Touched { reads, from, to, result } = self.touch(&mut walk);
+            let Touched { reads, from, to, result } = self.touch(&mut walk)?;
             result.map_err(BenchError::WrongData)?;
             if to >= start + time {
                 return Ok(track);
@@ -119,13 +120,15 @@ impl Toucher<'_> {
         }
     }
 
-    fn fill(&self) {
-        for page in self.first..self.first + self.versions.len() {
-            self.memory.with(page, |words| self.workload.stamp.fill(words, page as u64));
-        }
+    fn fill(&self) -> Result<(), BenchError> {
+        let mut pages = self.first..self.first + self.versions.len();
+        let fill = |page| {
+            self.memory.with(page, true, |words| self.workload.stamp.fill(words, page as u64))
+        };
+        pages.try_for_each(fill)
     }
 
-    fn touch(&mut self, walk: &mut Walk) -> Touched {
+    fn touch(&mut self, walk: &mut Walk) -> Result<Touched, BenchError> {
         let Workload { unit, reads_percent, stamp, .. } = self.workload;
         let at = walk.next();
         let reads = unit != Unit::Word || walk.any(100) < reads_percent.into();
@@ -134,7 +137,7 @@ impl Toucher<'_> {
         let (page, version) = (self.first + at, self.versions[at]);
         self.versions[at] += u32::from(writes);
         let (number, from) = (page as u64, Instant::now());
-        self.memory.with(page, |words| {
+        self.memory.with(page, writes, |words| {
             if !reads {
                 stamp.write(words, number, version);
                 return Touched { reads, from, to: Instant::now(), result: Ok(()) };
@@ -191,10 +194,10 @@ mod tests {
         let workload = Workload::named(workload, &habits, PAGES).unwrap();
         let mut toucher = Toucher { memory, workload, first: 0, versions: vec![0; PAGES], seed: 1 };
         toucher.fill();
-        memory.with(PAGES / 2, |words| words[WORDS / 2].fetch_xor(1, Relaxed));
+        memory.with(PAGES / 2, true, |words| words[WORDS / 2].fetch_xor(1, Relaxed)).unwrap();
         let mut walk = Walk::new(workload.pattern, PAGES, 1);
         // Each of the 64 times 511 words is looked at by far more touches than it takes.
-        (0..2_000_000).find_map(|_| toucher.touch(&mut walk).result.err())
+        (0..2_000_000).find_map(|_| toucher.touch(&mut walk).unwrap().result.err())
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::bench::ReportFiles;
 use clap::Args;
 use overspill::{Bytes, SwapSpec, parse_bytes};
-use overspill_bench::{Content, Device, Habits, Way, workload_names};
+use overspill_bench::{Content, Device, FaultKind, Habits, Way, workload_names};
 use std::path::PathBuf;
 
 /// Compare with kernel swap: the same workloads, memory limit and kind of device.
@@ -26,12 +26,12 @@ pub(crate) struct CompareArgs {
     )]
     pub(crate) workloads: Vec<String>,
 
-    /// Who pages: kernel, run, region
+    /// Who pages: kernel, run, region (by messages), signal (a region), pool
     #[arg(
         long,
         value_name = "NAME,...",
         value_delimiter = ',',
-        default_value = "kernel,run,region",
+        default_value = "kernel,run,region,signal,pool",
         value_parser = |name: &str| named("way", name, &Way::ALL)
     )]
     pub(crate) ways: Vec<Way>,
@@ -103,6 +103,16 @@ pub(crate) struct TouchArgs {
     /// Where the rest of the region is, as for `overspill run`
     #[arg(long, value_name = "SPEC", requires = "memory")]
     pub(crate) swap: Option<SwapSpec>,
+
+    /// How that memory is paged: message or signal for a region, explicit for a pool
+    #[arg(
+        long,
+        value_name = "KIND",
+        default_value = "message",
+        requires = "memory",
+        value_parser = |name: &str| named("kind of fault", name, &FaultKind::ALL)
+    )]
+    pub(crate) faults: FaultKind,
 
     /// Enter a control group first
     #[arg(long, value_name = "DIR")]
