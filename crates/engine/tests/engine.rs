@@ -1,6 +1,7 @@
 //! The whole engine over an address space in ordinary memory, against a model that is an array.
 #![cfg(not(loom))]
 
+mod advice;
 #[allow(dead_code, reason = "every test program uses its part of it")]
 mod common;
 mod swapoff;

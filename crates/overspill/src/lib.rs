@@ -45,6 +45,7 @@ pub use overspill_device::compressed::{Algorithm, Usage as CompressedUsage};
 pub use overspill_device::file::{MkswapOptions, NewArea, OpenOptions, mkswap};
 pub use overspill_device::spec::parse_bytes;
 pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};
+pub use overspill_space::Advice;
 pub use region::Region;
 pub use summary::{FaultLatency, Summary};
 pub use swaps::SwapInfo;

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::pager::Pager;
 use overspill_base::sync::Arc;
 use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_space::Protection;
+use overspill_space::{Advice, Protection};
 use std::ops::{Deref, DerefMut};
 
 /// Zeroed memory of which only a part is in memory at any time. Unmapped when dropped.
@@ -35,14 +35,31 @@ impl Region {
     /// # Panics
     /// When the range is not inside the region.
     pub fn discard(&mut self, range: std::ops::Range<usize>) {
-        assert!(range.start <= range.end && range.end <= self.len(), "discard past the region");
-        let first = range.start.div_ceil(PAGE_SIZE);
-        let pages = (range.end / PAGE_SIZE).saturating_sub(first);
-        if pages > 0 {
-            let address = self.address + first * PAGE_SIZE;
+        if let Some((address, pages)) = self.whole_pages(range) {
             let done = self.pager.memory().discard(address, pages);
             debug_assert_eq!(done, Ok(()), "a region stays mapped while it lives");
         }
+    }
+
+    /// Tells how whole pages in `range` of bytes will be used, or that they will be soon, or not. Parts
+    /// of pages at its ends are left out, as in [`discard`](Self::discard). Blocks for
+    /// [`Advice::PageOut`] only.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn advise(&self, range: std::ops::Range<usize>, advice: Advice) {
+        if let Some((address, pages)) = self.whole_pages(range) {
+            let done = self.pager.memory().advise(address, pages, advice);
+            debug_assert_eq!(done, Ok(()), "a region stays mapped while it lives");
+        }
+    }
+
+    /// The address and number of the whole pages in a range of bytes, if there are any.
+    fn whole_pages(&self, range: std::ops::Range<usize>) -> Option<(usize, usize)> {
+        assert!(range.start <= range.end && range.end <= self.len(), "past the region: {range:?}");
+        let first = range.start.div_ceil(PAGE_SIZE);
+        let pages = (range.end / PAGE_SIZE).saturating_sub(first);
+        (pages > 0).then_some((self.address + first * PAGE_SIZE, pages))
     }
 }
 

@@ -19,5 +19,5 @@ mod space;
 pub mod uffd;
 
 pub use handlers::{HandlerOptions, Handlers};
-pub use memory::{ManagedMemory, MemoryError, Protection};
+pub use memory::{Advice, ManagedMemory, MemoryError, Protection};
 pub use space::{ManagedSpace, SpaceSetupError};
