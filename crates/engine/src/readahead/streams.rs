@@ -196,15 +196,16 @@ impl Streams {
     /// Makes a stepping stream of the last two of three faults at equal distances, of which that at
     /// `page` is the third; the one that knew of the first is free for others.
     fn find_step(&mut self, page: u32) -> Option<usize> {
-        let (first, second) = self.streams.iter().enumerate().find_map(|(second, stream)| {
-            let step = page.abs_diff(stream.last);
-            let before = stream.last.checked_add_signed(stream.last.wrapping_sub(page) as i32)?;
-            let fits = stream.is_one_fault() && (2..=STEP_MAX).contains(&step);
-            let precedes = |first: &Stream| {
-                first.is_one_fault() && first.last == before && first.used_at < stream.used_at
+        let in_reach = |(_, stream): &(usize, &Stream)| {
+            stream.is_one_fault() && (2..=STEP_MAX).contains(&page.abs_diff(stream.last))
+        };
+        let mut seconds = self.streams.iter().enumerate().filter(in_reach);
+        let (first, second) = seconds.find_map(|(n, second)| {
+            let before = second.last.checked_add_signed(second.last.wrapping_sub(page) as i32)?;
+            let is_first = |first: &Stream| {
+                first.is_one_fault() && first.last == before && first.used_at < second.used_at
             };
-            let first = self.streams.iter().position(|first| fits && precedes(first))?;
-            Some((first, second))
+            self.streams.iter().position(is_first).map(|first| (first, n))
         })?;
         self.streams[first] = Stream::default();
         self.streams[second].step = page.abs_diff(self.streams[second].last);

@@ -5,7 +5,53 @@ use super::{READAHEAD, added, read, swapped_out};
 use overspill_base::PageNo;
 use overspill_base::stats::Event;
 use overspill_engine::{Pattern, Tuning, Worker};
+use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Something a program says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Advice {
+    Pattern(Pattern),
+    WillNeed,
+    Cold,
+    PageOut,
+}
+
+pub(crate) fn advice() -> impl Strategy<Value = Advice> {
+    let patterns = [Pattern::Normal, Pattern::Sequential, Pattern::Random].map(Advice::Pattern);
+    let others = [Advice::WillNeed, Advice::Cold, Advice::PageOut];
+    prop::sample::select([&patterns[..], &others[..]].concat())
+}
+
+impl Advice {
+    /// Has the engine do what it says before anything else happens.
+    pub(crate) fn take(self, rig: &Rig, worker: &mut Worker, first: PageNo, pages: usize) {
+        match self {
+            Self::Pattern(pattern) => rig.space.set_pattern(pattern),
+            Self::WillNeed => {
+                rig.engine.will_need(first, pages);
+                rig.engine.read_ahead(worker, || false);
+            }
+            Self::Cold => rig.engine.make_cold(first, pages),
+            Self::PageOut => page_out(rig, worker, first, pages),
+        }
+    }
+}
+
+/// Asks for a range to go on another thread, and is the reclaim thread meanwhile.
+fn page_out(rig: &Rig, worker: &mut Worker, first: PageNo, pages: usize) {
+    let gone = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rig.engine.page_out(first, pages);
+            gone.store(true, Ordering::Relaxed);
+            rig.engine.nudge();
+        });
+        while !gone.load(Ordering::Relaxed) {
+            rig.engine.balance(worker, || gone.load(Ordering::Relaxed));
+        }
+    });
+}
 
 #[test]
 fn a_random_range_reads_the_page_that_is_missing_and_no_other() {
@@ -111,22 +157,11 @@ fn cold_pages_go_first() {
 fn pages_told_to_go_are_written_and_free_when_the_call_returns() {
     let (rig, mut worker) = resident();
     let free = rig.engine.status().free_frames;
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut worker = Worker::new(&rig.engine).unwrap();
-            while !stop.load(Ordering::Relaxed) {
-                rig.engine.balance(&mut worker, || stop.load(Ordering::Relaxed));
-            }
-        });
-        rig.engine.page_out(PageNo(10), 100);
-        let out = |page| !rig.engine.is_resident(PageNo(page));
-        assert!((0..128).all(|page| out(page) == (10..110).contains(&page)));
-        assert_eq!(rig.engine.stats().get(Event::pswpout), 100);
-        assert_eq!(rig.engine.status().free_frames, free + 100);
-        stop.store(true, Ordering::Relaxed);
-        rig.engine.nudge();
-    });
+    page_out(&rig, &mut worker, PageNo(10), 100);
+    let out = |page| !rig.engine.is_resident(PageNo(page));
+    assert!((0..128).all(|page| out(page) == (10..110).contains(&page)));
+    assert_eq!(rig.engine.stats().get(Event::pswpout), 100);
+    assert_eq!(rig.engine.status().free_frames, free + 100);
     (0..128).for_each(|page| read(&rig, &mut worker, page));
     worker.finish(&rig.engine);
     assert_eq!(rig.engine.check(), Ok(()));
