@@ -69,7 +69,9 @@ fn a_random_range_is_not_filled_with_zeros_in_advance() {
         let rig = Rig::new(256, 64, &[256], TUNING);
         let mut worker = Worker::new(&rig.engine).unwrap();
         rig.space.set_pattern(pattern);
-        (0..33).for_each(|page| drop(rig.touch(&mut worker, PageNo(page), |_| {})));
+        for page in 0..33 {
+            rig.touch(&mut worker, PageNo(page), |_| {});
+        }
         assert_eq!(rig.engine.stats().get(Event::pgfault), faults, "{pattern:?}");
     }
 }
@@ -114,7 +116,7 @@ fn what_will_be_needed_is_there_when_it_is() {
 fn no_more_is_read_than_does_not_evict_itself() {
     let rig = Rig::on_one_cpu(512, 2048, &[4096], Tuning::default());
     let mut worker = Worker::new(&rig.engine).unwrap();
-    (0..2048).for_each(|page| drop(rig.touch(&mut worker, PageNo(page), |c| c.fill(1))));
+    (0..2048).for_each(|page| write(&rig, &mut worker, page));
     worker.finish(&rig.engine);
     let before = added(&rig, [Event::pswpin], [0]);
     rig.engine.will_need(PageNo(0), 1024);
