@@ -2,6 +2,7 @@
 //!
 //! Owns: all state of one pager, and growing its areas. Not here: any algorithm.
 
+use crate::advice::PageOuts;
 use crate::frames::{Doorbell, Frames, Watermarks};
 use crate::lru::Lru;
 use crate::page_table::PageTable;
@@ -101,6 +102,7 @@ pub struct Engine {
     pub(crate) adding: Mutex<()>,
     pub(crate) streams: Mutex<Streams>,
     pub(crate) ahead: Ahead,
+    pub(crate) page_outs: PageOuts,
     /// Rung when free frames run low.
     pub(crate) low: Doorbell,
     /// Rung when frames became free and somebody waits for one.
@@ -169,6 +171,7 @@ impl Engine {
             adding: Mutex::new(LockClass::Swapon, ()),
             streams: Mutex::new(LockClass::Readahead, Streams::default()),
             ahead: Ahead::new(parts.frames, &tuning),
+            page_outs: PageOuts::new(),
             low: Doorbell::new(),
             freed: Doorbell::new(),
             starving: AtomicUsize::new(0),

@@ -6,7 +6,7 @@
 
 use crate::engine::Engine;
 use crate::lru::LruList;
-use crate::space::SpaceError;
+use crate::space::{Pattern, SpaceError};
 use crate::swap_cache::Inserted;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -139,7 +139,9 @@ impl Engine {
     /// Adds the untouched pages after `page`, if the one before it was touched too: the range grows
     /// in order. Takes free frames only.
     fn zero_around(&self, page: PageNo, span: usize, run: &mut Vec<FrameNo>) {
-        let in_order = page.0 > 0 && self.table.load(PageNo(page.0 - 1)) != Pte::Empty;
+        let in_order = page.0 > 0
+            && self.table.load(PageNo(page.0 - 1)) != Pte::Empty
+            && self.space.pattern(page) != Pattern::Random;
         let window = if in_order { self.tuning.zero_around_pages.min(span) } else { 1 };
         for next in (1..window).map(|n| page.plus(n)) {
             if self.table.load(next) != Pte::Empty || !self.has_frames_to_spare() {

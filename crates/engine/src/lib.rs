@@ -20,6 +20,7 @@
 //! staging memory, drops what is zero or unchanged, and hands the rest to [`writeback`]; when the
 //! write is done the page rotates to the list's tail and the next round frees its frame.
 
+mod advice;
 pub mod check;
 mod discard;
 mod engine;
@@ -48,7 +49,7 @@ mod writeback;
 pub use engine::{Engine, EngineParts, EngineStatus, Swap};
 pub use fault::FaultOutcome;
 pub use page_table::PageTable;
-pub use space::{AddressSpace, Hidden, SpaceError, Unmapped};
+pub use space::{AddressSpace, Hidden, Pattern, SpaceError, Unmapped};
 pub use swapoff::{SwapStatus, SwapoffError, SwaponError};
 pub use tuning::{Readahead, Tuning};
 pub use worker::Worker;

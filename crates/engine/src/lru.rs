@@ -222,6 +222,19 @@ impl Lru {
         }
     }
 
+    /// Takes idle frames to the inactive tail, from wherever they are: the program said so.
+    pub(crate) fn make_cold(&self, cold: impl Iterator<Item = FrameNo>, frames: &Frames) {
+        let mut lists = self.lists.lock();
+        for frame in cold {
+            let flags = frames.set(frame, 0);
+            if flags & LRU != 0 && flags & (LOCKED | WRITEBACK | UNEVICTABLE) == 0 {
+                frames.clear(frame, ACTIVE);
+                lists.unlink(frame, list_of(flags));
+                lists.push_tail(frame);
+            }
+        }
+    }
+
     /// Moves up to `want` frames from the active tail to the inactive head.
     pub(crate) fn deactivate(&self, want: usize, frames: &Frames) -> usize {
         let mut lists = self.lists.lock();

@@ -9,6 +9,7 @@
 use crate::engine::Engine;
 use crate::lru::LruList;
 use crate::space::SpaceError;
+use crate::tuning::Tuning;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_base::stats::Event;
@@ -32,9 +33,10 @@ impl Engine {
         if wanted() {
             return;
         }
-        if self.frames.free_count() > self.watermarks.low {
+        if self.frames.free_count() > self.watermarks.low && self.page_outs.is_empty() {
             self.low.wait(seen, None);
         }
+        self.run_page_outs(worker);
         while self.frames.free_count() < self.watermarks.high {
             let progress = self.shrink(worker, false) + worker.poll(self);
             if progress == 0 && worker.in_flight() == 0 {
@@ -78,7 +80,7 @@ impl Engine {
         for frame in isolated {
             progress += self.sort_out(frame, &mut victims);
         }
-        progress += self.evict(worker, victims);
+        progress += self.evict(worker, victims, Tuning::CHUNK_PAGES);
         let freed = self.frames.free_count().saturating_sub(free_before);
         self.stats.add(steal, freed as u64);
         progress
@@ -97,7 +99,7 @@ impl Engine {
     }
 
     /// Decides about one isolated frame; mapped ones become victims.
-    fn sort_out(&self, frame: FrameNo, victims: &mut Vec<Victim>) -> usize {
+    pub(crate) fn sort_out(&self, frame: FrameNo, victims: &mut Vec<Victim>) -> usize {
         let page = self.frames.page(frame).expect("a frame on a list has a page");
         if self.frames.has(frame, flag::MAPPED) {
             victims.push(Victim { frame, page });
@@ -137,9 +139,14 @@ impl Engine {
         self.unlock_page(victim.frame, victim.page);
     }
 
-    /// Moves victims out. Without room to move them to, they go back: their turn comes when the
-    /// writes in flight are done.
-    fn evict(&self, worker: &mut Worker, mut victims: Vec<Victim>) -> usize {
+    /// Moves victims out, with neighbours that make them up to `most` pages, a chunk at most. Without
+    /// room to move them to, they go back: their turn comes when the writes in flight are done.
+    pub(crate) fn evict(
+        &self,
+        worker: &mut Worker,
+        mut victims: Vec<Victim>,
+        most: usize,
+    ) -> usize {
         if victims.is_empty() {
             return 0;
         }
@@ -150,7 +157,7 @@ impl Engine {
             victims.into_iter().for_each(|v| self.put_back(v, LruList::Inactive));
             return 0;
         };
-        self.add_neighbours(&mut victims, chunk.len());
+        self.add_neighbours(&mut victims, most);
         victims.sort_unstable_by_key(|v| v.page);
         let mut landing = chunk.start;
         let mut moved = Vec::with_capacity(victims.len());

@@ -19,6 +19,18 @@ pub enum SpaceError {
     Missing,
 }
 
+/// How a program says it will touch a range (`MADV_NORMAL`, `MADV_SEQUENTIAL`, `MADV_RANDOM`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pattern {
+    /// It has not said; faults tell.
+    #[default]
+    Normal,
+    /// In order and once: much is read ahead, and what was passed is evicted first.
+    Sequential,
+    /// In no order: nothing is read ahead or mapped with a page.
+    Random,
+}
+
 /// How far [`AddressSpace::unmap`] came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unmapped {
@@ -49,6 +61,13 @@ pub trait AddressSpace: Send + Sync {
     /// Pages mapped by the program from `page` on; 0 where it has mapped nothing. Never blocks on a
     /// page lock.
     fn span(&self, page: PageNo) -> usize;
+
+    /// How the program says it will touch the range around `page`; asked at a fault that has to read
+    /// or to map untouched pages. Never blocks on a page lock.
+    fn pattern(&self, page: PageNo) -> Pattern {
+        let _ = page;
+        Pattern::Normal
+    }
 
     /// Puts `content`, whole pages, at `first` and after, and wakes whoever waits there. A page that
     /// is present already stays as it is.

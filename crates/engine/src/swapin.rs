@@ -66,7 +66,10 @@ impl Arrived {
     }
 }
 
-/// Request tags of reads carry when the fault's message arrived; 0 for readahead.
+/// In a tag, for pages that are to wait in the swap cache once they are read.
+pub(crate) const TO_WAIT: u64 = 1;
+
+/// Request tags of reads carry when the fault's message arrived; 0 for readahead, or [`TO_WAIT`].
 pub(crate) fn tag(area: AreaNo, start_ns: u64) -> u64 {
     start_ns << 5 | u64::from(area.0)
 }
@@ -128,7 +131,7 @@ impl Engine {
         let mut arrived = std::mem::take(&mut worker.scratch.arrived);
         // Last first: a stream waits for the first one, and then all of them are there.
         for (n, buffer) in request.pages.iter().enumerate().rev() {
-            let landing = self.landing(worker, buffer);
+            let landing = self.landing(worker, buffer, start_ns == TO_WAIT);
             let entry = SwapEntry::new(area, request.slot.plus(n));
             match (failures.iter().find(|f| f.index == n), landing) {
                 (Some(failure), _) => self.read_failed(entry, &failure.error),
@@ -144,25 +147,25 @@ impl Engine {
         arrived.clear();
         worker.scratch.arrived = arrived;
         for buffer in &request.pages {
-            match self.landing(worker, buffer) {
+            match self.landing(worker, buffer, start_ns == TO_WAIT) {
                 Landing::Bounce(_) => worker.bounce.give(buffer),
                 Landing::Chunk(page) => self.staging.release(page..page + 1, &*self.space),
                 Landing::Staged => {}
             }
         }
         worker.scratch.keep_pages(request.pages);
-        if start_ns > 0 {
+        if start_ns > TO_WAIT {
             self.stats.fault_latency(clock::now_ns() - start_ns);
         }
     }
 
-    fn landing(&self, worker: &Worker, buffer: &PageBuf) -> Landing {
+    fn landing(&self, worker: &Worker, buffer: &PageBuf, waits: bool) -> Landing {
         if let Some(page) = worker.bounce.index_of(buffer) {
             return Landing::Bounce(page);
         }
         let page = self.staging.arena().index_of(buffer).expect("a read lands in our memory");
         match self.tuning.readahead {
-            Readahead::AddressSpace if !worker.reads_ahead => Landing::Chunk(page),
+            Readahead::AddressSpace if !waits => Landing::Chunk(page),
             Readahead::AddressSpace | Readahead::Cluster => Landing::Staged,
         }
     }

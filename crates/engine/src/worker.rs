@@ -139,8 +139,6 @@ pub struct Worker {
     /// When frames run low, reclaims by itself instead of calling the reclaim thread: that one would
     /// run on another CPU, from where every eviction has to interrupt this one.
     pub reclaims: bool,
-    /// What it reads waits for its touch.
-    pub(crate) reads_ahead: bool,
 }
 
 impl std::fmt::Debug for Worker {
@@ -180,9 +178,7 @@ impl Worker {
         let bounce = Bounce::new(PageArena::new(post.bounce_chunks() * Tuning::CHUNK_PAGES)?);
         let lanes = Vec::with_capacity(AreaNo::MAX);
         let scratch = Scratch::new();
-        let (reclaims, reads_ahead) = (false, false);
-        let mut worker =
-            Self { lanes, mail, version, post, bounce, scratch, reclaims, reads_ahead };
+        let mut worker = Self { lanes, mail, version, post, bounce, scratch, reclaims: false };
         worker.open_mail();
         Ok(worker)
     }

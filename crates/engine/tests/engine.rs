@@ -1,10 +1,12 @@
 //! The whole engine over an address space in ordinary memory, against a model that is an array.
 #![cfg(not(loom))]
 
+mod advice;
 #[allow(dead_code, reason = "every test program uses its part of it")]
 mod common;
 mod swapoff;
 
+use advice::{Advice, advice};
 use common::{Rig, TUNING, Touch};
 use overspill_area::AreaNo;
 use overspill_base::PageNo;
@@ -32,11 +34,12 @@ fn tuning() -> impl Strategy<Value = Tuning> {
 enum Op {
     Write { page: usize, value: u8 },
     Read { page: usize },
-    Scan { first: usize, pages: usize },
+    Scan { first: usize, pages: usize, step: usize },
     Discard { first: usize, pages: usize },
     Move { from: usize, to: usize, pages: usize },
     Pin { page: Option<usize> },
     Lock { page: usize, lock: bool },
+    Advise { first: usize, pages: usize, advice: Advice },
     Swapon,
     Swapoff { nth: usize },
 }
@@ -46,11 +49,14 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (page.clone(), any::<u8>()).prop_map(|(page, value)| Op::Write { page, value }),
         8 => page.clone().prop_map(|page| Op::Read { page }),
-        2 => (page.clone(), 1..40usize).prop_map(|(first, pages)| Op::Scan { first, pages }),
+        2 => (page.clone(), 1..40usize, prop::sample::select(vec![1, 1, 2, 5]))
+            .prop_map(|(first, pages, step)| Op::Scan { first, pages, step }),
         1 => (page.clone(), 1..20usize).prop_map(|(first, pages)| Op::Discard { first, pages }),
         1 => (page.clone(), page.clone(), 1..8usize)
             .prop_map(|(from, to, pages)| Op::Move { from, to, pages }),
         1 => prop::option::of(page.clone()).prop_map(|page| Op::Pin { page }),
+        1 => (page.clone(), 1..40usize, advice())
+            .prop_map(|(first, pages, advice)| Op::Advise { first, pages, advice }),
         1 => (page, any::<bool>()).prop_map(|(page, lock)| Op::Lock { page, lock }),
         1 => Just(Op::Swapon),
         1 => (0..4usize).prop_map(|nth| Op::Swapoff { nth }),
@@ -99,13 +105,18 @@ impl Game {
         match *op {
             Op::Write { page, value } => return self.touch(page, Some(value)),
             Op::Read { page } => return self.touch(page, None),
-            Op::Scan { first, pages } => {
-                return (first..(first + pages).min(PAGES)).all(|page| self.touch(page, None));
+            Op::Scan { first, pages, step } => {
+                let mut scan = (first..(first + pages).min(PAGES)).step_by(step);
+                return scan.all(|page| self.touch(page, None));
             }
             Op::Discard { first, pages } => self.discard(first, pages.min(PAGES - first)),
             Op::Move { from, to, pages } => self.relocate(from, to, pages),
             Op::Pin { page } => self.rig.space.pin(page.map(|page| PageNo(page as u32))),
             Op::Lock { page, lock } => self.lock(page, lock),
+            Op::Advise { first, pages, advice } => {
+                let pages = pages.min(PAGES - first);
+                advice.take(&self.rig, &mut self.worker, PageNo(first as u32), pages);
+            }
             Op::Swapon => self.swapon(),
             Op::Swapoff { nth } => self.swapoff(nth),
         }

@@ -48,6 +48,7 @@ pub use overspill_device::compressed::{Algorithm, Usage as CompressedUsage};
 pub use overspill_device::file::{MkswapOptions, NewArea, OpenOptions, mkswap};
 pub use overspill_device::spec::parse_bytes;
 pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};
+pub use overspill_space::Advice;
 pub use pool::{PageGuard, PageGuardMut, Pool, PoolBuilder, PoolError};
 pub use region::{Faults, Pinned, PinnedMut, Region, RegionOptions};
 pub use spill_vec::{Iter, SpillVec};

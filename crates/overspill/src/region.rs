@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::pager::Pager;
 use overspill_base::sync::Arc;
 use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_space::{Protection, SignalFaults};
+use overspill_space::{Advice, Protection, SignalFaults};
 use std::ops::{Deref, DerefMut, Range};
 
 /// Who brings a page that is touched and out.
@@ -89,11 +89,7 @@ impl Region {
     /// # Panics
     /// When the range is not inside the region.
     pub fn discard(&mut self, range: Range<usize>) {
-        self.check(&range);
-        let first = range.start.div_ceil(PAGE_SIZE);
-        let pages = (range.end / PAGE_SIZE).saturating_sub(first);
-        if pages > 0 {
-            let address = self.address + first * PAGE_SIZE;
+        if let Some((address, pages)) = self.whole_pages(range) {
             let memory = self.pager.memory();
             let done = self.pager.undisturbed(|| memory.discard(address, pages));
             debug_assert_eq!(done, Ok(()), "a region stays mapped while it lives");
@@ -156,6 +152,28 @@ impl Region {
     fn check(&self, range: &Range<usize>) {
         let inside = range.start <= range.end && range.end <= self.len();
         assert!(inside, "{range:?} is past the region, which has {} bytes", self.len());
+    }
+
+    /// Tells how whole pages in `range` of bytes will be used, or that they will be soon, or not. Parts
+    /// of pages at its ends are left out, as in [`discard`](Self::discard). Blocks for
+    /// [`Advice::PageOut`] only.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn advise(&self, range: Range<usize>, advice: Advice) {
+        if let Some((address, pages)) = self.whole_pages(range) {
+            let memory = self.pager.memory();
+            let done = self.pager.undisturbed(|| memory.advise(address, pages, advice));
+            debug_assert_eq!(done, Ok(()), "a region stays mapped while it lives");
+        }
+    }
+
+    /// The address and number of the whole pages in a range of bytes, if there are any.
+    fn whole_pages(&self, range: Range<usize>) -> Option<(usize, usize)> {
+        self.check(&range);
+        let first = range.start.div_ceil(PAGE_SIZE);
+        let pages = (range.end / PAGE_SIZE).saturating_sub(first);
+        (pages > 0).then_some((self.address + first * PAGE_SIZE, pages))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Skips, with the reason printed, where userfaultfd is not permitted.
 
-use overspill::{Bytes, Error, MEMORY_MIN, Overspill, Region};
+use overspill::{Advice, Bytes, Error, MEMORY_MIN, Overspill, Region};
 
 const PAGE: usize = 4096;
 const LIMIT: Bytes = Bytes(8 << 20);
@@ -185,4 +185,27 @@ fn limits_that_cannot_work_are_refused_in_words() {
     assert!(matches!(error, Error::LimitTooSmall(_, MEMORY_MIN)), "{error}");
     assert!(error.to_string().contains("at least 4 MiB"), "{error}");
     assert!(matches!(build(Bytes(1 << 60)), Err(Error::LimitTooLarge(..))));
+}
+
+/// A quarter of the limit, told to go, is out when the call returns; what was said of
+/// the order of touches is seen in what is read.
+#[test]
+fn advice_is_taken_and_costs_no_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(overspill) = overspill(&file_in(&directory)) else { return };
+    let mut region = overspill.region(Bytes(2 << 20)).unwrap();
+    let pages = region.len() / PAGE;
+    (0..pages).for_each(|page| write(&mut region, page, 1));
+    region.advise(0..region.len(), Advice::PageOut);
+    assert_eq!(overspill.summary().pages_out, pages as u64);
+    region.advise(0..region.len(), Advice::Random);
+    (0..100).for_each(|page| verify(&region, page, 1));
+    assert_eq!(overspill.summary().pages_in, 100);
+    region.advise(0..region.len(), Advice::Sequential);
+    verify(&region, 100, 1);
+    assert!(overspill.summary().pages_in >= 164);
+    for advice in [Advice::Normal, Advice::Cold, Advice::WillNeed] {
+        region.advise(10..region.len() - 10, advice);
+        (0..pages).for_each(|page| verify(&region, page, 1));
+    }
 }

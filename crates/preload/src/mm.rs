@@ -9,7 +9,7 @@ use crate::pager::{Process, any_process, is_managed, process};
 use crate::real::{fail, kernel_mmap, set_errno, system_call};
 use libc::{c_int, c_void, off_t};
 use overspill_base::PAGE_SIZE;
-use overspill_space::{MemoryError, Protection};
+use overspill_space::{Advice, MemoryError, Protection};
 
 /// Mappings of these kinds are left to the kernel.
 const UNMANAGED: c_int =
@@ -163,7 +163,20 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: c_int)
     }
 }
 
-/// madvise(2). Advice that drops content drops it; the rest is about how the *kernel* pages.
+/// What of the advice of madvise(2) is about paging; the rest is about how the *kernel* does it.
+fn paging_advice(advice: c_int) -> Option<Advice> {
+    match advice {
+        libc::MADV_NORMAL => Some(Advice::Normal),
+        libc::MADV_SEQUENTIAL => Some(Advice::Sequential),
+        libc::MADV_RANDOM => Some(Advice::Random),
+        libc::MADV_WILLNEED => Some(Advice::WillNeed),
+        libc::MADV_COLD => Some(Advice::Cold),
+        libc::MADV_PAGEOUT => Some(Advice::PageOut),
+        _ => None,
+    }
+}
+
+/// madvise(2). Advice that drops content drops it, advice about paging is the pager's to take.
 ///
 /// # Safety
 /// As the system call's.
@@ -184,7 +197,12 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
             result(process.call(move |memory| memory.discard(start, pages(len))))
         }
         libc::MADV_REMOVE | libc::MADV_HWPOISON => fail(libc::EINVAL),
-        _ => 0,
+        _ => match paging_advice(advice) {
+            Some(advice) => {
+                result(process.call(move |memory| memory.advise(start, pages(len), advice)))
+            }
+            None => 0,
+        },
     }
 }
 
@@ -194,10 +212,11 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    if advice == libc::POSIX_MADV_DONTNEED || is_managed(address.addr()) {
+    if advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
-    match system_call!(libc::SYS_madvise, address, len, advice) {
+    // SAFETY: passed on; the numbers of what is left are madvise's.
+    match unsafe { madvise(address, len, advice) } {
         0 => 0,
         // SAFETY: this thread's errno.
         _ => unsafe { *libc::__errno_location() },

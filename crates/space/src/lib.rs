@@ -25,7 +25,7 @@ mod space;
 pub mod uffd;
 
 pub use handlers::{HandlerOptions, Handlers};
-pub use memory::{ManagedMemory, MemoryError, Protection};
+pub use memory::{Advice, ManagedMemory, MemoryError, Protection};
 pub use pool::PoolSpace;
 pub use pool::words::{Asked, FRAMES_MAX, Look, Words};
 pub use sigbus::with_signals_blocked;

@@ -1,4 +1,4 @@
-//! The memory calls on managed ranges: map, unmap, move, protect, discard, lock.
+//! The memory calls on managed ranges: map, unmap, move, protect, discard, advise, lock.
 //!
 //! Owns: keeping three views in step: the range map, the kernel's mappings, the engine's pages.
 //! Invariants: a page that is not mapped has no content; the reservation is readable and writable
@@ -13,12 +13,31 @@ use crate::space::ManagedSpace;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
-use overspill_engine::Engine;
+use overspill_engine::{Engine, Pattern};
 use rustix::io::Errno;
 
 /// Mappings this large are aligned to [`LARGE_ALIGN_PAGES`], as allocators want their heaps.
 const LARGE_PAGES: usize = (32 << 20) / PAGE_SIZE;
 const LARGE_ALIGN_PAGES: usize = (64 << 20) / PAGE_SIZE;
+
+/// What a program can say about a range, after madvise(2). It changes when pages come and go, and
+/// never what they hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Takes back [`Sequential`](Self::Sequential) and [`Random`](Self::Random).
+    Normal,
+    /// It will be touched in order: the longest windows from the start, and what was passed is
+    /// evicted first.
+    Sequential,
+    /// It will be touched in no order: only the page that is missing is read.
+    Random,
+    /// It will be touched soon: read it meanwhile, a quarter of memory at most. Does not block.
+    WillNeed,
+    /// It will not be touched soon: its pages are the first to be evicted.
+    Cold,
+    /// As [`Cold`](Self::Cold), and its pages go now. Blocks until they are written.
+    PageOut,
+}
 
 /// Why a memory call failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -78,7 +97,7 @@ impl ManagedMemory {
     /// [`MemoryError::NoSpace`].
     pub fn map(&self, pages: usize, protection: Protection) -> Result<usize, MemoryError> {
         let first = self.take(pages)?;
-        self.make_managed(first, pages, protection)?;
+        self.make_managed(first, pages, protection, Pattern::Normal)?;
         Ok(self.space.address_of(first))
     }
 
@@ -107,6 +126,7 @@ impl ManagedMemory {
         first: PageNo,
         pages: usize,
         protection: Protection,
+        pattern: Pattern,
     ) -> Result<(), MemoryError> {
         let mut ranges = self.space.ranges.lock();
         let mut changed = Ok(());
@@ -116,7 +136,7 @@ impl ManagedMemory {
         if protection != PLAIN {
             changed = changed.and(self.space.protect(first, pages, protection));
         }
-        ranges.set(first, pages, changed.is_ok().then_some(Kind::Managed(protection)));
+        ranges.set(first, pages, changed.is_ok().then_some(Kind::Managed(protection, pattern)));
         Ok(changed?)
     }
 
@@ -132,7 +152,7 @@ impl ManagedMemory {
     ) -> Result<(), MemoryError> {
         let first = self.space.page_at(address);
         self.empty(first, pages)?;
-        self.make_managed(first, pages, protection)
+        self.make_managed(first, pages, protection, Pattern::Normal)
     }
 
     /// Makes room at `address` for a mapping that is not ours, which the caller then makes.
@@ -172,7 +192,7 @@ impl ManagedMemory {
         match part.kind {
             Kind::Foreign => self.space.restore(part.first, part.pages)?,
             Kind::Leaving => {}
-            Kind::Managed(protection) => {
+            Kind::Managed(protection, _) => {
                 self.engine.discard(part.first, part.pages);
                 if protection != PLAIN {
                     self.space.protect(part.first, part.pages, PLAIN)?;
@@ -199,10 +219,44 @@ impl ManagedMemory {
             return Err(MemoryError::NotMapped);
         }
         self.space.protect(first, pages, protection)?;
-        for part in parts.iter().filter(|p| matches!(p.kind, Kind::Managed(_))) {
-            ranges.set(part.first, part.pages, Some(Kind::Managed(protection)));
+        for part in parts {
+            if let Kind::Managed(_, pattern) = part.kind {
+                ranges.set(part.first, part.pages, Some(Kind::Managed(protection, pattern)));
+            }
         }
         Ok(())
+    }
+
+    /// Takes advice about a range; mappings in it that are not ours are left alone.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`], after the parts that are mapped were dealt with.
+    pub fn advise(&self, address: usize, pages: usize, advice: Advice) -> Result<(), MemoryError> {
+        let first = self.space.page_at(address);
+        let parts = self.space.ranges.lock().parts(first, pages);
+        for part in parts.iter().filter(|part| matches!(part.kind, Kind::Managed(..))) {
+            match advice {
+                Advice::Normal => self.set_pattern(part.first, part.pages, Pattern::Normal),
+                Advice::Sequential => self.set_pattern(part.first, part.pages, Pattern::Sequential),
+                Advice::Random => self.set_pattern(part.first, part.pages, Pattern::Random),
+                Advice::WillNeed => self.engine.will_need(part.first, part.pages),
+                Advice::Cold => self.engine.make_cold(part.first, part.pages),
+                Advice::PageOut => self.engine.page_out(part.first, part.pages),
+            }
+        }
+        let mapped = parts.iter().filter(|part| part.kind != Kind::Leaving);
+        let whole = mapped.map(|part| part.pages).sum::<usize>() == pages;
+        if whole { Ok(()) } else { Err(MemoryError::NotMapped) }
+    }
+
+    fn set_pattern(&self, first: PageNo, pages: usize, pattern: Pattern) {
+        let mut ranges = self.space.ranges.lock();
+        // Looked at again: it may be on its way out by now.
+        for part in ranges.parts(first, pages) {
+            if let Kind::Managed(protection, _) = part.kind {
+                ranges.set(part.first, part.pages, Some(Kind::Managed(protection, pattern)));
+            }
+        }
     }
 
     /// Forgets the content of a range (`MADV_DONTNEED`, `MADV_FREE`).
@@ -232,7 +286,7 @@ impl ManagedMemory {
         let first = self.space.page_at(address);
         let parts = self.space.ranges.lock().parts(first, old_pages);
         // As the kernel: one mapping, not two side by side.
-        let [Part { pages, kind: Kind::Managed(protection), .. }] = parts[..] else {
+        let [Part { pages, kind: Kind::Managed(protection, pattern), .. }] = parts[..] else {
             return Err(MemoryError::NotMapped);
         };
         if pages != old_pages {
@@ -244,7 +298,7 @@ impl ManagedMemory {
         }
         let (end, more) = (first.plus(old_pages), new_pages - old_pages);
         if protection == PLAIN && self.take_at(end, more) {
-            self.make_managed(end, more, PLAIN)?;
+            self.make_managed(end, more, PLAIN, pattern)?;
             return Ok(address);
         }
         if !may_move {
@@ -252,7 +306,7 @@ impl ManagedMemory {
         }
         let target = self.take(new_pages)?;
         self.move_to(first, target, old_pages, protection)?;
-        self.make_managed(target, new_pages, protection)?;
+        self.make_managed(target, new_pages, protection, pattern)?;
         Ok(self.space.address_of(target))
     }
 

@@ -6,6 +6,7 @@
 //! Not here: the kernel's view (`memory` changes it under the same lock).
 
 use overspill_base::PageNo;
+use overspill_engine::Pattern;
 use rustix::mm::MprotectFlags;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +19,8 @@ pub(crate) const PLAIN: Protection = MprotectFlags::READ.union(MprotectFlags::WR
 /// What stands in a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Managed memory that may be touched so.
-    Managed(Protection),
+    /// Managed memory that may be touched so, and probably will be in this order.
+    Managed(Protection, Pattern),
     /// A mapping of another kind that the program put here (a file, shared memory).
     Foreign,
     /// Being unmapped.
@@ -129,14 +130,25 @@ impl Ranges {
 
     /// Pages of one managed mapping from `page` on; 0 if it is not mapped.
     pub fn span(&self, page: PageNo) -> usize {
-        match self.taken.range(..=page.0).next_back() {
-            Some((&start, extent))
-                if page.0 < start + extent.pages && matches!(extent.kind, Kind::Managed(_)) =>
-            {
-                (start + extent.pages - page.0) as usize
-            }
+        match self.at(page) {
+            Some((end, Kind::Managed(..))) => (end - page.0) as usize,
             _ => 0,
         }
+    }
+
+    /// In which order the program will touch the range around `page`, if it has said so.
+    pub fn pattern(&self, page: PageNo) -> Pattern {
+        match self.at(page) {
+            Some((_, Kind::Managed(_, pattern))) => pattern,
+            _ => Pattern::Normal,
+        }
+    }
+
+    /// The end of the extent that `page` is in, and what it is.
+    fn at(&self, page: PageNo) -> Option<(u32, Kind)> {
+        let (&start, extent) = self.taken.range(..=page.0).next_back()?;
+        let end = start + extent.pages;
+        (page.0 < end).then_some((end, extent.kind))
     }
 
     /// Notes that a page is inaccessible until something is mapped there.
@@ -167,7 +179,7 @@ impl Ranges {
 
     /// True if every page of the range is managed memory.
     pub fn is_managed(&self, first: PageNo, pages: usize) -> bool {
-        let managed = |part: &Part| matches!(part.kind, Kind::Managed(_));
+        let managed = |part: &Part| matches!(part.kind, Kind::Managed(..));
         let parts = self.parts(first, pages);
         parts.iter().all(managed) && parts.iter().map(|p| p.pages).sum::<usize>() == pages
     }
@@ -218,7 +230,7 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    const MANAGED: Kind = Kind::Managed(PLAIN);
+    const MANAGED: Kind = Kind::Managed(PLAIN, Pattern::Normal);
 
     #[test]
     fn the_lowest_gap_that_fits_is_taken() {
@@ -249,6 +261,19 @@ mod tests {
         assert_eq!(ranges.span(PageNo(10)), 0);
         assert_eq!(ranges.span(PageNo(15)), 15);
         assert!(!ranges.is_managed(PageNo(5), 10) && ranges.is_managed(PageNo(5), 5));
+        ranges.set(PageNo(10), 5, Some(MANAGED));
+        assert_eq!(ranges.span(PageNo(0)), 30);
+    }
+
+    #[test]
+    fn a_pattern_holds_for_its_range_and_splits_the_mapping() {
+        let mut ranges = Ranges::new(100);
+        ranges.set(PageNo(0), 30, Some(MANAGED));
+        ranges.set(PageNo(10), 5, Some(Kind::Managed(PLAIN, Pattern::Random)));
+        let patterns = [9, 10, 14, 15, 40].map(|page| ranges.pattern(PageNo(page)));
+        let (normal, random) = (Pattern::Normal, Pattern::Random);
+        assert_eq!(patterns, [normal, random, random, normal, normal]);
+        assert!(ranges.is_managed(PageNo(0), 30));
         ranges.set(PageNo(10), 5, Some(MANAGED));
         assert_eq!(ranges.span(PageNo(0)), 30);
     }

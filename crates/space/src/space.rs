@@ -17,7 +17,7 @@ use overspill_base::shared::PageArena;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicBool, AtomicUsize, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
-use overspill_engine::{AddressSpace, SpaceError, Unmapped};
+use overspill_engine::{AddressSpace, Pattern, SpaceError, Unmapped};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
@@ -333,6 +333,10 @@ impl ManagedSpace {
 impl AddressSpace for ManagedSpace {
     fn span(&self, page: PageNo) -> usize {
         self.ranges.lock().span(page)
+    }
+
+    fn pattern(&self, page: PageNo) -> Pattern {
+        self.ranges.lock().pattern(page)
     }
 
     fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {

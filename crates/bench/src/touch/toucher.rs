@@ -193,7 +193,7 @@ mod tests {
         let habits = Habits { ratio: 100, ..HABITS };
         let workload = Workload::named(workload, &habits, PAGES).unwrap();
         let mut toucher = Toucher { memory, workload, first: 0, versions: vec![0; PAGES], seed: 1 };
-        toucher.fill();
+        toucher.fill().unwrap();
         memory.with(PAGES / 2, true, |words| words[WORDS / 2].fetch_xor(1, Relaxed)).unwrap();
         let mut walk = Walk::new(workload.pattern, PAGES, 1);
         // Each of the 64 times 511 words is looked at by far more touches than it takes.

@@ -183,6 +183,62 @@ static void lock(void) {
     check(memory, BIG, 1);
 }
 
+/* KiB of anonymous memory that is there, by the kernel's own count. */
+static long resident_kib(void) {
+    FILE *status = fopen("/proc/self/status", "r");
+    CHECK(status);
+    char line[256];
+    long kib = -1;
+    while (fgets(line, sizeof line, status))
+        sscanf(line, "RssAnon: %ld", &kib);
+    fclose(status);
+    CHECK(kib >= 0);
+    return kib;
+}
+
+/* Whatever is said about memory, it holds what it held; and parts of it may be told different things. */
+static void advise(void) {
+    static const int ADVICE[] = {MADV_SEQUENTIAL, MADV_RANDOM,  MADV_NORMAL,
+                                 MADV_WILLNEED,   MADV_COLD,    MADV_PAGEOUT};
+    char *memory = map(BIG);
+    fill(memory, BIG, 1);
+    for (size_t n = 0; n < sizeof ADVICE / sizeof *ADVICE; n++) {
+        CHECK(madvise(memory, BIG, ADVICE[n]) == 0);
+        check(memory, BIG, 1);
+        CHECK(madvise(memory + (n + 1) * MIB, 4 * MIB, ADVICE[n]) == 0);
+        check(memory, BIG, 1);
+    }
+    CHECK(posix_madvise(memory, BIG, POSIX_MADV_RANDOM) == 0);
+    CHECK(posix_madvise(memory, BIG, POSIX_MADV_DONTNEED) == 0);
+    CHECK(munmap(memory + BIG / 2, MIB) == 0);
+    CHECK(madvise(memory, BIG, MADV_RANDOM) == -1 && errno == ENOMEM);
+    CHECK(posix_madvise(memory, BIG, POSIX_MADV_NORMAL) == ENOMEM);
+    CHECK(madvise(memory + 1, MIB, MADV_NORMAL) == -1 && errno == EINVAL);
+    check(memory, BIG / 2, 1);
+    fill(memory, BIG / 2, 2);
+    check(memory, BIG / 2, 2);
+}
+
+/* What is told to go has gone when the call returns, if there is somewhere to go. */
+static void page_out(void) {
+    size_t bytes = 16 * MIB;
+    char *memory = map(bytes);
+    fill(memory, bytes, 1);
+    CHECK(madvise(memory, bytes, MADV_COLD) == 0);
+    long before = resident_kib();
+    CHECK(madvise(memory, bytes, MADV_PAGEOUT) == 0);
+    long freed = before - resident_kib();
+    /* Without a pager it depends on the machine's swap. */
+    if (getenv("LD_PRELOAD")) {
+        /* All but what is kept in staging memory for the next reads, 8 chunks of 64 pages. */
+        CHECK(freed >= (long)(bytes / 1024 - 3 * 1024));
+    }
+    check(memory, bytes, 1);
+    CHECK(madvise(memory, bytes, MADV_PAGEOUT) == 0);
+    CHECK(madvise(memory, bytes, MADV_WILLNEED) == 0);
+    check(memory, bytes, 1);
+}
+
 static ucontext_t main_context, coroutine_context;
 
 static int sum_down(int depth) {
@@ -237,6 +293,8 @@ static const struct test TESTS[] = {
     {"map_over", map_over},
     {"unmap_the_middle", unmap_the_middle},
     {"lock", lock},
+    {"advise", advise},
+    {"page_out", page_out},
     {"coroutine", coroutine},
 };
 

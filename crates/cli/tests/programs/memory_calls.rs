@@ -28,5 +28,5 @@ pub(crate) use cases;
 
 cases! { "memory_calls.c":
     dontneed lazily_free moves grow_and_shrink reallocate protect reserve_and_commit map_over
-    unmap_the_middle lock coroutine
+    unmap_the_middle lock advise page_out coroutine
 }

@@ -1,6 +1,7 @@
 //! Readahead before the fault: windows that streams will want next, read by a thread of its own.
 //!
-//! Owns: what was asked for and not yet read, and reading it into staging memory. There it waits in
+//! Owns: what was asked for and not yet read, and reading it. What the program itself asked for
+//! (`MADV_WILLNEED`) is mapped. A window goes to staging memory: there it waits in
 //! the swap cache, charged to its frames, until the stream comes to it: then all of it is mapped at
 //! once, and the next window is asked for. So a reader in order waits for one mapping per window and
 //! never for the device.
@@ -15,7 +16,7 @@ use crate::engine::Engine;
 use crate::frames::Doorbell;
 use crate::lru::LruList;
 use crate::readahead::PageRead;
-use crate::swapin::{Arrived, Landing};
+use crate::swapin::{Arrived, Landing, TO_WAIT};
 use crate::tuning::{Readahead, Tuning};
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -29,20 +30,52 @@ use std::ops::Range;
 
 /// Windows waiting to be read; more streams than that do not go on at once.
 const QUEUE_MAX: usize = 16;
-/// Rounds of reclaim for a chunk's worth of frames; then the window is given up.
-const SHRINKS_MAX: usize = 4;
 /// The least that is asked for.
 const AHEAD_MIN: u32 = Tuning::CHUNK_PAGES as u32;
+/// Ranges waiting that the program said it will need.
+const NEEDED_MAX: usize = 1024;
 
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    queue: Mutex<VecDeque<Range<u32>>>,
+    queue: Mutex<Queue>,
     bell: Doorbell,
     /// Pages asked for at a time: doubled when a stream has come to what was asked for, halved when
     /// some of it was reclaimed before. Zero where nothing is read ahead like this.
     pages: AtomicU32,
     pages_max: u32,
+}
+
+/// What waits to be read.
+#[derive(Debug)]
+struct Queue {
+    windows: VecDeque<Range<u32>>,
+    /// Ranges that the program said it will need.
+    needed: VecDeque<Range<u32>>,
+}
+
+/// What to read next.
+enum Wish {
+    /// A stream's window, to wait for it.
+    Window(Range<u32>),
+    /// At most a chunk of what the program will need, to be mapped.
+    Needed(Range<u32>),
+}
+
+impl Queue {
+    fn next(&mut self) -> Option<Wish> {
+        if let Some(window) = self.windows.pop_front() {
+            return Some(Wish::Window(window));
+        }
+        let first = self.needed.front_mut()?;
+        let start = first.start;
+        first.start = first.end.min(start + Tuning::CHUNK_PAGES as u32);
+        let chunk = start..first.start;
+        if first.start == first.end {
+            self.needed.pop_front();
+        }
+        Some(Wish::Needed(chunk))
+    }
 }
 
 impl Ahead {
@@ -51,7 +84,10 @@ impl Ahead {
         let pages_max = (frames / 32).min(tuning.readahead_ahead_pages) as u32;
         let on = tuning.readahead == Readahead::AddressSpace && pages_max >= AHEAD_MIN;
         Self {
-            queue: Mutex::new(LockClass::Readahead, VecDeque::with_capacity(QUEUE_MAX)),
+            queue: Mutex::new(
+                LockClass::Readahead,
+                Queue { windows: VecDeque::with_capacity(QUEUE_MAX), needed: VecDeque::new() },
+            ),
             bell: Doorbell::new(),
             pages: AtomicU32::new(if on { AHEAD_MIN } else { 0 }),
             pages_max,
@@ -77,16 +113,32 @@ impl Ahead {
             return;
         }
         let mut queue = self.queue.lock();
-        if queue.len() == QUEUE_MAX {
-            queue.pop_front();
+        if queue.windows.len() == QUEUE_MAX {
+            queue.windows.pop_front();
         }
-        queue.push_back(pages);
+        queue.windows.push_back(pages);
         drop(queue);
         self.bell.ring();
     }
 
-    fn next(&self) -> Option<Range<u32>> {
-        self.queue.lock().pop_front()
+    /// The program will need `pages` soon.
+    pub(crate) fn need(&self, pages: Range<u32>) {
+        let mut queue = self.queue.lock();
+        if pages.is_empty() || queue.needed.len() == NEEDED_MAX {
+            return;
+        }
+        queue.needed.push_back(pages);
+        drop(queue);
+        self.bell.ring();
+    }
+
+    /// What the program will need is left to its faults.
+    fn forget_needed(&self) {
+        self.queue.lock().needed.clear();
+    }
+
+    fn next(&self) -> Option<Wish> {
+        self.queue.lock().next()
     }
 
     pub(crate) fn nudge(&self) {
@@ -96,26 +148,57 @@ impl Ahead {
 
 impl Engine {
     /// Reads what was asked for: blocks until there is something, or somebody calls
-    /// [`nudge`](Self::nudge); reads it, and returns. `wanted` as in [`balance`](Self::balance). The
-    /// worker is for nothing else from then on.
+    /// [`nudge`](Self::nudge); reads it, and returns. `wanted` as in [`balance`](Self::balance).
     pub fn read_ahead(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
-        worker.reads_ahead = true;
         let seen = self.ahead.bell.count();
         if wanted() {
             return;
         }
         match self.ahead.next() {
-            Some(window) => self.read_window(worker, window),
+            Some(Wish::Window(window)) => self.read_window(worker, window),
+            Some(Wish::Needed(chunk)) => self.read_needed(worker, chunk),
             None if worker.in_flight() > 0 => worker.wait(self),
             None => self.ahead.bell.wait(seen, None),
         }
         worker.poll(self);
     }
 
+    /// Reads the swapped ones of `pages`, a chunk at most, to be mapped. No stream is to be told how far
+    /// it has come, so there is nothing to wait for.
+    fn read_needed(&self, worker: &mut Worker, pages: Range<u32>) {
+        let mut start = pages.start;
+        while start < pages.end {
+            if !self.reclaim_to_spare(worker) {
+                self.ahead.forget_needed();
+                return;
+            }
+            let mut entries = Vec::with_capacity(pages.len());
+            start += self.take_swapped(start..pages.end, &mut entries);
+            if !entries.is_empty() {
+                let reads = self.read_and_map(worker, &entries);
+                self.submit_reads(worker, reads, None, 0);
+            }
+        }
+    }
+
+    /// Reclaims until there are frames to spare; false when there is nothing left to reclaim.
+    fn reclaim_to_spare(&self, worker: &mut Worker) -> bool {
+        while !self.has_frames_to_spare() {
+            let progress = self.shrink(worker, false) + worker.poll(self);
+            if progress == 0 && worker.in_flight() == 0 {
+                return false;
+            }
+            if progress == 0 {
+                worker.wait(self);
+            }
+        }
+        true
+    }
+
     /// Reads a window, a chunk of staging memory at a time, as far as there is room.
     fn read_window(&self, worker: &mut Worker, window: Range<u32>) {
         let mut pages = window.map(PageNo);
-        while self.spare_frames(worker)
+        while self.reclaim_to_spare(worker)
             && let Some(chunk) = self.staging.take_to_wait(&*self.space)
         {
             let entries = self.take_to_read(&mut pages, chunk.len());
@@ -140,19 +223,6 @@ impl Engine {
         entries
     }
 
-    /// Whether there are frames to spare, after reclaim if need be: this thread can wait.
-    fn spare_frames(&self, worker: &mut Worker) -> bool {
-        for _ in 0..SHRINKS_MAX {
-            if self.has_frames_to_spare() {
-                return true;
-            }
-            self.low.ring();
-            self.shrink(worker, false);
-            worker.poll(self);
-        }
-        false
-    }
-
     /// Reads pages into a chunk, where they will wait.
     fn read_to_wait(&self, worker: &mut Worker, chunk: Range<usize>, entries: &[SwapEntry]) {
         let used = chunk.start..chunk.start + entries.len();
@@ -161,7 +231,7 @@ impl Engine {
         let reads: Vec<PageRead> = reads.collect();
         self.stats.add(Event::swap_ra, reads.len() as u64);
         self.staging.release(used.end..chunk.end, &*self.space);
-        self.submit_reads(worker, reads, None, 0);
+        self.submit_reads(worker, reads, None, TO_WAIT);
         worker.poll(self);
     }
 

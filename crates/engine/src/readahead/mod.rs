@@ -22,6 +22,7 @@ pub(crate) mod cluster;
 pub(crate) mod streams;
 
 use crate::engine::Engine;
+use crate::space::Pattern;
 use crate::swap_cache::Inserted;
 use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
@@ -53,12 +54,12 @@ impl Engine {
         page: PageNo,
         entry: SwapEntry,
     ) -> Vec<PageRead> {
+        let pattern = self.space.pattern(page);
+        let alone = pattern == Pattern::Random || !self.swaps.get(entry.area()).reads_ahead;
         let reads = match self.tuning.readahead {
-            _ if !self.swaps.get(entry.area()).reads_ahead => {
-                self.read_into_bounce(worker, &[entry])
-            }
+            _ if alone => self.read_into_bounce(worker, &[entry]),
             Readahead::Cluster => self.reads_in_block(worker, page, entry),
-            Readahead::AddressSpace => self.reads_in_stream(worker, page, entry),
+            Readahead::AddressSpace => self.reads_in_stream(worker, page, entry, pattern),
         };
         self.stats.add(Event::swap_ra, reads.len() as u64 - 1);
         reads
@@ -66,7 +67,7 @@ impl Engine {
 
     /// Reads to be mapped when they are done: by a move, if they are many and a filled chunk is at
     /// hand, otherwise by a copy.
-    fn read_and_map(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
+    pub(crate) fn read_and_map(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
         let chunk = if entries.len() >= MOVE_MIN { self.staging.take_filled() } else { None };
         let Some(chunk) = chunk else { return self.read_into_bounce(worker, entries) };
         let (used, rest) = (chunk.start..chunk.start + entries.len(), chunk.end);
@@ -101,25 +102,35 @@ impl Engine {
         worker: &mut Worker,
         page: PageNo,
         entry: SwapEntry,
+        pattern: Pattern,
     ) -> Vec<PageRead> {
-        let window = self.streams.lock().window(page, self.tuning.readahead_max_pages);
+        let max = self.tuning.readahead_max_pages;
+        let window = self.streams.lock().window(page, max, pattern);
         self.stats.add(Event::swap_ra_hit, u64::from(window.hits));
         self.leave_behind(window.behind.clone());
+        let (pages, step) = (window.pages.clone(), window.step);
         let mut entries = std::mem::take(&mut worker.scratch.entries);
-        let before = self.take_swapped((window.pages.start..page.0).rev(), &mut entries);
+        let before = (pages.start..page.0).step_by(step as usize).rev();
+        let before = self.take_swapped(before, &mut entries);
         entries.reverse();
         let read_before = entries.len() as u32;
         entries.push(entry);
-        let after = self.take_swapped(page.0 + 1..window.pages.end, &mut entries);
+        let after = (page.0..pages.end).step_by(step as usize).skip(1);
+        let after = self.take_swapped(after, &mut entries);
         let read_after = entries.len() as u32 - read_before - 1;
-        let reached = page.0 - before..page.0 + 1 + after;
-        let whole = reached == window.pages && reached.len() > 1;
-        let reached = if whole { self.past_resident(reached) } else { reached };
+        let reached = page.0 - before * step..page.0 + after * step + 1;
+        let whole = reached == pages && reached.len() > 1;
+        let reached = if whole { self.past_resident(reached, step) } else { reached };
         self.streams.lock().settle(&window, reached, [read_before, read_after]);
-        if whole && window.pages.len() >= self.tuning.readahead_max_pages {
+        if whole && pages.len() >= max {
             self.ask_ahead(&window);
         }
-        let reads = self.read_and_map(worker, &entries);
+        // A page that stands alone is copied: moving beats that by the run.
+        let reads = if step > 1 {
+            self.read_into_bounce(worker, &entries)
+        } else {
+            self.read_and_map(worker, &entries)
+        };
         entries.clear();
         worker.scratch.entries = entries;
         reads
@@ -139,15 +150,16 @@ impl Engine {
         self.lru.leave_behind(frames, &self.frames);
     }
 
-    /// A window with the pages in memory that follow it on either side, a window's worth at most: the
-    /// stream's next fault comes after them.
-    fn past_resident(&self, window: Range<u32>) -> Range<u32> {
-        let reach = window.len();
+    /// A window with the pages in memory that follow it on either side at its step, a window's worth
+    /// at most: the stream's next fault comes after them.
+    fn past_resident(&self, window: Range<u32>, step: u32) -> Range<u32> {
+        let reach = window.len() as u32;
         let resident = |&page: &u32| matches!(self.table.load(PageNo(page)), Pte::Resident(_));
-        let before = (0..window.start).rev().take(reach).take_while(resident).count() as u32;
-        let pages = window.end..self.table.len() as u32;
-        let after = pages.take(reach).take_while(resident).count() as u32;
-        window.start - before..window.end + after
+        let before = (window.start.saturating_sub(reach)..window.start).rev();
+        let before = before.skip(step as usize - 1).step_by(step as usize).take_while(resident);
+        let after = (window.end - 1..window.end + reach).step_by(step as usize).skip(1);
+        let (before, after) = (before.count() as u32, after.take_while(resident).count() as u32);
+        window.start - before * step..window.end + after * step
     }
 
     /// Takes a frame for each swapped one of `pages`, until frames run short; returns how many pages

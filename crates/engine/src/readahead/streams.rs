@@ -7,11 +7,16 @@
 //! fault comes right at the end of its window has passed over all of it: those were hits.
 //! A long stream says which pages it leaves behind: those of the window before the one just passed.
 //! That one is spared, so a program that looks back a little finds what it looks for.
+//! A stream may step: after two equal steps of 2 to [`STEP_MAX`] pages its windows are of pages at
+//! that distance, by the same rule. The streams that have seen one fault are the faults it is told
+//! from, so it is found among others that take turns with it. It leaves nothing behind: what lies
+//! between its pages is not its own.
 //! Invariants: pages proven touched are counted once; a window ends where reading it ended, so a
 //! stream is not lost when memory is short.
 //! Not here: frames and reads.
 
 use super::next_window;
+use crate::space::Pattern;
 use overspill_base::PageNo;
 use std::ops::Range;
 
@@ -19,13 +24,17 @@ use std::ops::Range;
 const LONG_PAGES: usize = 16;
 /// Streams remembered; more than one thread reads in order in most programs.
 const STREAMS: usize = 16;
+/// Longest step of a stream, in pages: the rows of a matrix of a quarter of a MiB each.
+const STEP_MAX: u32 = 64;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Stream {
     /// The page of its last fault.
     last: u32,
-    /// The window of that fault.
+    /// The window of that fault, from its first page to its last.
     window: Range<u32>,
+    /// The distance of its pages, 1 for a reader in order.
+    step: u32,
     /// The window before it, if the stream was a long one then.
     before: Range<u32>,
     /// Pages of the window that were read ahead before and after the page.
@@ -33,6 +42,20 @@ struct Stream {
     /// Pages right beside the window, on the side it moves to, that were asked for ahead of it.
     asked: Range<u32>,
     used_at: u64,
+}
+
+impl Default for Stream {
+    fn default() -> Self {
+        Self {
+            last: 0,
+            window: 0..0,
+            step: 1,
+            before: 0..0,
+            read_ahead: [0; 2],
+            asked: 0..0,
+            used_at: 0,
+        }
+    }
 }
 
 /// How a fault lies to the stream it belongs to.
@@ -48,8 +71,10 @@ enum Course {
 pub(crate) struct Window {
     /// The faulting page.
     pub(crate) page: PageNo,
-    /// Pages to read, the faulting one among them.
+    /// Pages to read, each `step` from the next, the faulting one among them.
     pub(crate) pages: Range<u32>,
+    /// See [`pages`](Self::pages).
+    pub(crate) step: u32,
     /// Pages read ahead earlier that this fault proves touched.
     pub(crate) hits: u32,
     /// Pages that a long stream has left behind.
@@ -72,33 +97,38 @@ pub(crate) struct Advance {
 }
 
 /// The streams of one engine.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Streams {
     streams: [Stream; STREAMS],
     time: u64,
 }
 
 impl Streams {
-    /// The window for a fault at `page`, of at most `max` pages.
-    pub(crate) fn window(&mut self, page: PageNo, max: usize) -> Window {
+    /// The window for a fault at `page`, of at most `max` pages. A range to be read in order
+    /// (`pattern`) gets the largest from the start.
+    pub(crate) fn window(&mut self, page: PageNo, max: usize, pattern: Pattern) -> Window {
         self.time += 1;
         let index = self.find(page.0).unwrap_or_else(|| self.replace_oldest());
         let stream = &mut self.streams[index];
-        let course = stream.course(page.0);
+        let (course, step) = (stream.course(page.0), stream.step);
         let (passed, hits) = stream.passed(page.0, course);
-        let adjacent = !stream.window.is_empty() && page.0.abs_diff(stream.last) == 1;
-        let pages = next_window(passed, adjacent, stream.window.len(), max) as u32;
-        let window = around(page.0, pages, course);
-        let behind = stream.move_to(page.0, window.clone(), passed);
+        let (pages, course, long) = match (pattern, course) {
+            (Pattern::Sequential, Course::Astray) => (max, Course::Forward, 2),
+            (Pattern::Sequential, course) => (max, course, 2),
+            _ => (stream.next_pages(page.0, passed, max), course, LONG_PAGES),
+        };
+        let window = around(page.0, pages as u32, step, course);
+        let behind = stream.move_to(page.0, window.clone(), passed + 1 >= long);
         (stream.asked, stream.used_at) = (0..0, self.time);
-        Window { page, pages: window, hits, behind, course, stream: index }
+        Window { page, pages: window, step, hits, behind, course, stream: index }
     }
 
     /// The pages to ask for ahead of a stream whose window was read whole, `ahead` of them twice
     /// over: one lot is read while it goes through the other. None if it does not go on in order.
+    /// A stepping stream reads at its faults only.
     pub(crate) fn ask(&mut self, window: &Window, ahead: u32, pages: u32) -> Range<u32> {
         let stream = &mut self.streams[window.stream];
-        if stream.last != window.page.0 {
+        if stream.last != window.page.0 || window.step > 1 {
             return 0..0;
         }
         let (start, end) = (stream.window.start, stream.window.end);
@@ -135,7 +165,7 @@ impl Streams {
         };
         let ask = if forward { asked.end.min(next.end)..next.end } else { next.start..asked.start };
         let read_ahead = window.len() as u32 - 1;
-        let behind = stream.move_to(page, window.clone(), passed);
+        let behind = stream.move_to(page, window.clone(), passed + 1 >= LONG_PAGES);
         stream.asked = next;
         stream.read_ahead[usize::from(forward)] = read_ahead;
         Advance { pages: window, hits, behind, ask }
@@ -151,11 +181,34 @@ impl Streams {
         }
     }
 
-    /// The stream that goes on with `page`, or else one nearby.
-    fn find(&self, page: u32) -> Option<usize> {
-        let position = |is: &dyn Fn(&Stream) -> bool| self.streams.iter().position(is);
-        position(&|stream| stream.course(page) != Course::Astray)
-            .or_else(|| position(&|stream| stream.is_near(page)))
+    /// The stream that goes on with `page`, or that steps to it; or else one nearby.
+    fn find(&mut self, page: u32) -> Option<usize> {
+        self.going_on(page)
+            .or_else(|| self.find_step(page))
+            .or_else(|| self.streams.iter().position(|stream| stream.is_near(page)))
+    }
+
+    fn going_on(&self, page: u32) -> Option<usize> {
+        self.streams.iter().position(|stream| stream.course(page) != Course::Astray)
+    }
+
+    /// Makes a stepping stream of the last two of three faults at equal distances, of which that at
+    /// `page` is the third; the one that knew of the first is free for others.
+    fn find_step(&mut self, page: u32) -> Option<usize> {
+        let in_reach = |(_, stream): &(usize, &Stream)| {
+            stream.is_one_fault() && (2..=STEP_MAX).contains(&page.abs_diff(stream.last))
+        };
+        let mut seconds = self.streams.iter().enumerate().filter(in_reach);
+        let (first, second) = seconds.find_map(|(n, second)| {
+            let before = second.last.checked_add_signed(second.last.wrapping_sub(page) as i32)?;
+            let is_first = |first: &Stream| {
+                first.is_one_fault() && first.last == before && first.used_at < second.used_at
+            };
+            self.streams.iter().position(is_first).map(|first| (first, n))
+        })?;
+        self.streams[first] = Stream::default();
+        self.streams[second].step = page.abs_diff(self.streams[second].last);
+        Some(second)
     }
 
     fn replace_oldest(&mut self) -> usize {
@@ -172,61 +225,82 @@ impl Stream {
         self.asked.start >= self.window.end
     }
 
-    /// Takes its window to a fault at `page`, after it has passed over `passed` pages; returns those
-    /// that it leaves behind.
-    fn move_to(&mut self, page: u32, window: Range<u32>, passed: usize) -> Range<u32> {
+    /// Takes its window to a fault at `page`; returns the pages that it leaves behind. What it has
+    /// just passed will be left behind next if it is a long one.
+    fn move_to(&mut self, page: u32, window: Range<u32>, long: bool) -> Range<u32> {
         let was = std::mem::replace(&mut self.window, window);
-        let now_before = if passed + 1 >= LONG_PAGES { was } else { 0..0 };
+        let now_before = if long && self.step == 1 { was } else { 0..0 };
         (self.last, self.read_ahead) = (page, [0; 2]);
         std::mem::replace(&mut self.before, now_before)
     }
 
+    /// True if all that is known of it is one fault that read one page.
+    fn is_one_fault(&self) -> bool {
+        self.step == 1 && self.window.len() == 1
+    }
+
+    /// Pages of its window.
+    fn pages(&self) -> usize {
+        self.window.len().div_ceil(self.step as usize)
+    }
+
+    /// Pages of the window for a fault at `page`, by the rule.
+    fn next_pages(&self, page: u32, passed: usize, max: usize) -> usize {
+        let adjacent = !self.window.is_empty() && page.abs_diff(self.last) == self.step;
+        next_window(passed, adjacent, self.pages(), max)
+    }
+
     fn course(&self, page: u32) -> Course {
+        let step = self.step;
         if self.window.is_empty() {
             Course::Astray
         } else if self.asked.contains(&page) {
             if self.goes_forward() { Course::Forward } else { Course::Backward }
-        } else if page == self.window.end || page == self.last + 1 {
+        } else if page + 1 == self.window.end + step || page == self.last + step {
             Course::Forward
-        } else if page + 1 == self.window.start || page + 1 == self.last {
+        } else if page + step == self.window.start || page + step == self.last {
             Course::Backward
         } else {
             Course::Astray
         }
     }
 
-    /// True within a window's length of the window; windows of one page have no surroundings.
+    /// True within a window's length of the window; windows of one page have no surroundings, and
+    /// what lies between the pages of a stepping stream is not its own.
     fn is_near(&self, page: u32) -> bool {
         let reach = self.window.len() as u32;
         let start = self.window.start.saturating_sub(reach);
-        reach > 1 && (start..self.window.end + reach).contains(&page)
+        self.step == 1 && reach > 1 && (start..self.window.end + reach).contains(&page)
     }
 
     /// Pages that the stream has passed over on its way to `page`, and how many of them were read
     /// ahead. The others were in memory before.
     fn passed(&self, page: u32, course: Course) -> (usize, u32) {
+        let step = self.step;
         match course {
-            Course::Forward if page == self.window.end || self.asked.contains(&page) => {
-                ((page - self.last - 1) as usize, self.read_ahead[1])
+            Course::Forward if self.asked.contains(&page) || page + 1 == self.window.end + step => {
+                (((page - self.last) / step - 1) as usize, self.read_ahead[1])
             }
-            Course::Backward if page + 1 == self.window.start || self.asked.contains(&page) => {
-                ((self.last - page - 1) as usize, self.read_ahead[0])
+            Course::Backward if self.asked.contains(&page) || page + step == self.window.start => {
+                (((self.last - page) / step - 1) as usize, self.read_ahead[0])
             }
             _ => (0, 0),
         }
     }
 }
 
-fn around(page: u32, pages: u32, course: Course) -> Range<u32> {
-    let start = match course {
-        Course::Forward => page,
-        Course::Backward => (page + 1).saturating_sub(pages),
-        Course::Astray => page.saturating_sub((pages - 1) / 2),
+/// `pages` pages, `step` from one to the next, of which `page` is the first, the last, or in the
+/// middle; fewer at the start of the range.
+fn around(page: u32, pages: u32, step: u32, course: Course) -> Range<u32> {
+    let others = pages - 1;
+    let before = match course {
+        Course::Forward => 0,
+        Course::Backward => others,
+        Course::Astray => others / 2,
     };
-    match course {
-        Course::Backward => start..page + 1,
-        _ => start..start + pages,
-    }
+    let before = before.min(page / step);
+    let after = if course == Course::Backward { 0 } else { others - before };
+    page - before * step..page + after * step + 1
 }
 
 #[cfg(all(test, not(loom)))]
@@ -236,10 +310,46 @@ mod tests {
 
     /// Asks for a window and reports that all of it was read.
     fn read(streams: &mut Streams, page: u32, max: usize) -> Window {
-        let window = streams.window(PageNo(page), max);
-        let ahead = [page - window.pages.start, window.pages.end - page - 1];
+        read_as(streams, page, max, Pattern::Normal)
+    }
+
+    fn read_as(streams: &mut Streams, page: u32, max: usize, pattern: Pattern) -> Window {
+        let window = streams.window(PageNo(page), max, pattern);
+        let (before, after) = (page - window.pages.start, window.pages.end - page - 1);
+        let ahead = [before / window.step, after / window.step];
         streams.settle(&window, window.pages.clone(), ahead);
         window
+    }
+
+    /// The pages of a window.
+    fn pages(window: &Window) -> Vec<u32> {
+        window.pages.clone().step_by(window.step as usize).collect()
+    }
+
+    /// A reader of one page in `step`, who goes on after what was read for him.
+    struct Stepper {
+        at: u32,
+        step: u32,
+        backward: bool,
+        /// Pages of his windows.
+        seen: Vec<usize>,
+        hits: u32,
+    }
+
+    impl Stepper {
+        fn new(at: u32, step: u32, backward: bool) -> Self {
+            Self { at, step, backward, seen: Vec::new(), hits: 0 }
+        }
+
+        fn go_on(&mut self, streams: &mut Streams) {
+            let window = read(streams, self.at, 64);
+            self.seen.push(pages(&window).len());
+            self.hits += window.hits;
+            self.at = match self.backward {
+                true => window.pages.start - self.step,
+                false => window.pages.end - 1 + self.step,
+            };
+        }
     }
 
     fn sizes(pages: &[u32]) -> Vec<usize> {
@@ -334,16 +444,71 @@ mod tests {
     }
 
     #[test]
+    fn after_two_equal_steps_windows_are_of_pages_a_step_apart() {
+        for (step, backward) in [(2, false), (16, true), (64, false), (64, true)] {
+            let mut streams = Streams::default();
+            let mut stepper = Stepper::new(20_000, step, backward);
+            (0..9).for_each(|_| stepper.go_on(&mut streams));
+            // Found at the third fault, then as a reader in order: 2, 1+2 -> 4, 3+2 -> 8, ...
+            assert_eq!(stepper.seen, [1, 1, 2, 4, 8, 16, 32, 64, 64], "step {step}");
+            assert_eq!(stepper.hits, 1 + 3 + 7 + 15 + 31 + 63);
+        }
+    }
+
+    #[test]
+    fn a_step_is_of_2_to_64_pages_and_taken_twice() {
+        // Too long; once only; unequal; not one after the other.
+        for faults in [[0, 65, 130], [0, 64, 129], [0, 10, 21], [10, 0, 20]] {
+            assert_eq!(sizes(&faults), [1, 1, 1], "{faults:?}");
+        }
+    }
+
+    #[test]
+    fn a_stepping_stream_touches_nothing_else() {
+        let mut streams = Streams::default();
+        let windows = [100, 110, 120, 140].map(|page| read(&mut streams, page, 64));
+        assert_eq!(pages(&windows[2]), [120, 130]);
+        assert_eq!(pages(&windows[3]), [140, 150, 160, 170]);
+        // Between its pages there is nothing of its own, and nothing is asked for ahead of it.
+        assert_eq!(pages(&read(&mut streams, 155, 64)), [155]);
+        assert_eq!(streams.ask(&windows[3], 64, 1000), 0..0);
+        // Back by its step it has turned, with a window of two, the last of them below the first.
+        assert_eq!(pages(&read(&mut streams, 130, 64)), [120, 130]);
+    }
+
+    #[test]
+    fn a_backward_step_ends_at_the_first_page() {
+        let mut streams = Streams::default();
+        let windows = [40, 33, 26, 12].map(|page| pages(&read(&mut streams, page, 64)));
+        assert_eq!(windows, [vec![40], vec![33], vec![19, 26], vec![5, 12]]);
+    }
+
+    #[test]
+    fn a_range_to_be_read_in_order_gets_the_longest_window_at_once() {
+        let mut streams = Streams::default();
+        let mut page = 1000;
+        let mut behind = Vec::new();
+        for _ in 0..4 {
+            let window = read_as(&mut streams, page, 8, Pattern::Sequential);
+            assert_eq!(window.pages, page..page + 8);
+            page += 8;
+            behind.push(window.behind);
+        }
+        // Short as they are, all windows are left behind but the one just passed.
+        assert_eq!(behind, [0..0, 0..0, 1000..1008, 1008..1016]);
+    }
+
+    #[test]
     fn a_window_cut_short_is_continued_where_it_ended() {
         let mut streams = Streams::default();
         for page in [0, 1, 3] {
             read(&mut streams, page, 64);
         }
-        let window = streams.window(PageNo(7), 64);
+        let window = streams.window(PageNo(7), 64, Pattern::Normal);
         assert_eq!(window.pages, 7..15);
         // Frames ran out after two pages, of which one was in memory already.
         streams.settle(&window, 7..10, [0, 1]);
-        let next = streams.window(PageNo(10), 64);
+        let next = streams.window(PageNo(10), 64, Pattern::Normal);
         assert_eq!((next.pages, next.hits), (10..14, 1));
     }
 
@@ -364,17 +529,42 @@ mod tests {
         /// Whatever is asked: the page is in its window, the window is within the limit and at least
         /// half the previous one of its stream, and no page is a hit twice.
         #[test]
-        fn windows_keep_the_rule(pages in prop::collection::vec(100..400u32, 1..200)) {
+        fn windows_keep_the_rule(faults in prop::collection::vec(100..400u32, 1..200)) {
             let mut streams = Streams::default();
             let (mut ahead, mut hits) = (0, 0);
-            for page in pages {
-                let before = streams.find(page).map_or(0, |n| streams.streams[n].window.len());
+            for page in faults {
+                let before = streams.clone().find(page).map_or(0, |n| streams.streams[n].pages());
                 let window = read(&mut streams, page, 16);
-                prop_assert!(window.pages.contains(&page) && window.pages.len() <= 16);
-                prop_assert!(window.pages.len() >= before / 2);
+                let pages = pages(&window);
+                prop_assert!(pages.contains(&page) && pages.len() <= 16);
+                prop_assert!(pages.len() >= before / 2);
                 hits += window.hits as usize;
                 prop_assert!(hits <= ahead, "{} hits of {} pages read ahead", hits, ahead);
-                ahead += window.pages.len() - 1;
+                ahead += pages.len() - 1;
+            }
+        }
+
+        /// However stepping streams and one in order take turns, each gets the windows that it gets
+        /// alone. They are too far from each other to be taken for one.
+        #[test]
+        fn stepping_streams_take_turns_without_harm(
+            steps in prop::collection::vec((2..=STEP_MAX, any::<bool>()), 1..5),
+            turns in prop::collection::vec(0..5usize, 1..150),
+        ) {
+            let mut streams = Streams::default();
+            let steps = steps.into_iter().chain([(1, false)]).enumerate();
+            let start = |n: usize| 10_000_000 * (n as u32 + 1);
+            let mut steppers: Vec<_> =
+                steps.map(|(n, (step, backward))| Stepper::new(start(n), step, backward)).collect();
+            for turn in turns {
+                let among = steppers.len();
+                steppers[turn % among].go_on(&mut streams);
+            }
+            for stepper in steppers {
+                let mut alone = Streams::default();
+                let mut same = Stepper::new(10_000_000, stepper.step, stepper.backward);
+                stepper.seen.iter().for_each(|_| same.go_on(&mut alone));
+                prop_assert_eq!(stepper.seen, same.seen);
             }
         }
     }

@@ -14,7 +14,7 @@ use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::{AddressSpace, Engine, EngineParts, PageTable, SpaceError, Swap, Tuning};
-use overspill_engine::{FaultOutcome, SwaponError, Unmapped, Worker};
+use overspill_engine::{FaultOutcome, Pattern, SwaponError, Unmapped, Worker};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -52,17 +52,24 @@ enum Seen {
 pub(crate) struct SimSpace {
     pages: Vec<Mutex<Seen>>,
     pinned: Mutex<Option<PageNo>>,
+    pattern: Mutex<Pattern>,
 }
 
 impl SimSpace {
     pub(crate) fn new(pages: usize) -> Arc<Self> {
         let pages = (0..pages).map(|_| Mutex::new(Seen::Missing)).collect();
-        Arc::new(Self { pages, pinned: Mutex::new(None) })
+        let pattern = Mutex::new(Pattern::Normal);
+        Arc::new(Self { pages, pinned: Mutex::new(None), pattern })
     }
 
     /// Refuses to give up `page` from now on, instead of the one before.
     pub(crate) fn pin(&self, page: Option<PageNo>) {
         *self.pinned.lock().unwrap() = page;
+    }
+
+    /// How all of it will be touched from now on.
+    pub(crate) fn set_pattern(&self, pattern: Pattern) {
+        *self.pattern.lock().unwrap() = pattern;
     }
 
     fn fill(&self, page: PageNo, content: &[u8]) {
@@ -90,6 +97,10 @@ impl SimSpace {
 impl AddressSpace for SimSpace {
     fn span(&self, page: PageNo) -> usize {
         self.pages.len() - page.index()
+    }
+
+    fn pattern(&self, _: PageNo) -> Pattern {
+        *self.pattern.lock().unwrap()
     }
 
     fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
