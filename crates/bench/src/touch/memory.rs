@@ -11,10 +11,10 @@ use std::sync::atomic::AtomicU64;
 
 /// The whole pages in a range of bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Memory<'a>(&'a [AtomicU64]);
+pub(crate) struct Memory<'a>(&'a [AtomicU64]);
 
 impl<'a> Memory<'a> {
-    pub(super) fn new(bytes: &'a mut [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
         let start = bytes.as_ptr().align_offset(PAGE_SIZE);
         let Some(aligned) = bytes.get_mut(start..) else { return Self(&[]) };
         let words = aligned.len() / PAGE_SIZE * WORDS;
@@ -25,7 +25,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Does `work` on the words of a page. Blocks while the page is brought.
-    pub(super) fn with<R>(&self, page: usize, work: impl FnOnce(&[AtomicU64]) -> R) -> R {
+    pub(crate) fn with<R>(&self, page: usize, work: impl FnOnce(&[AtomicU64]) -> R) -> R {
         work(&self.0[page * WORDS..][..WORDS])
     }
 }
