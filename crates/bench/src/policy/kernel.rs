@@ -4,7 +4,8 @@
 //! a file. zram is first because the kernel reads nothing ahead from it, so that what is counted is
 //! which pages it keeps.
 //! Invariants: kernel swap is on only while a process replays a trace. No setting of the kernel is
-//! changed. What is made is removed by [`Undo`], as for `compare`.
+//! changed. What is made is removed by [`Undo`], as for `compare`. There is a row for each trace or
+//! none at all: in as little memory as 1024 pages the kernel may kill the process.
 //! Not here: the process that is paged ([`super::paged`]).
 //! Rejected: replaying in this process. A group would hold its other memory as well.
 
@@ -20,8 +21,34 @@ use overspill::Bytes;
 use std::process::Command;
 use std::time::Duration;
 
+/// A row for each trace, or none, and in words how they were made or why not.
+///
+/// # Errors
+/// [`BenchError::Interrupted`].
+pub(super) fn column(
+    options: &PolicyOptions,
+    workloads: &[Workload],
+    progress: &dyn Fn(&str),
+) -> Result<(String, Vec<PolicyRow>), BenchError> {
+    let set_pages = workloads.iter().map(|workload| workload.set_pages(options.memory_pages)).max();
+    let made = Kernel::new(options, set_pages.unwrap_or(0)).and_then(|kernel| {
+        progress(&kernel.about());
+        let rows = workloads.iter().map(|workload| kernel.replay(workload, options));
+        match rows.collect() {
+            Err(BenchError::Interrupted) => Ok(Err(BenchError::Interrupted)),
+            Err(error) => Err(error.to_string()),
+            Ok(rows) => Ok(Ok((kernel.about(), rows))),
+        }
+    });
+    made.unwrap_or_else(|reason| {
+        let line = format!("skipped: kernel: {reason}");
+        progress(&line);
+        Ok((line, Vec::new()))
+    })
+}
+
 /// The kernel's side. What is made goes in the order of the fields.
-pub(super) struct Kernel {
+struct Kernel {
     swap: SwapDevice,
     device: Device,
     group: Group,
@@ -39,7 +66,7 @@ impl Kernel {
     ///
     /// # Errors
     /// Why there is no kernel's column here.
-    pub(super) fn new(options: &PolicyOptions, set_pages: usize) -> Result<Self, Skipped> {
+    fn new(options: &PolicyOptions, set_pages: usize) -> Result<Self, Skipped> {
         if let Some(areas) = other_swap() {
             return Err(format!("other swap is on ({areas}) and would be used; swapoff it"));
         }
@@ -58,7 +85,7 @@ impl Kernel {
     }
 
     /// What a reader must know of it.
-    pub(super) fn about(&self) -> String {
+    fn about(&self) -> String {
         let read = |path: &str, otherwise: &str| {
             let text = std::fs::read_to_string(path).unwrap_or_else(|_| otherwise.into());
             text.trim().to_owned()
@@ -76,12 +103,12 @@ impl Kernel {
     ///
     /// # Errors
     /// [`BenchError::Child`], [`BenchError::Interrupted`].
-    pub(super) fn replay(
+    fn replay(
         &self,
         workload: &Workload,
-        memory_pages: usize,
-        touches: usize,
+        options: &PolicyOptions,
     ) -> Result<PolicyRow, BenchError> {
+        let PolicyOptions { memory_pages, touches, .. } = *options;
         let mut command = Command::new(&self.place.program);
         command.args(["bench", "replay", workload.name, "--cgroup"]).arg(&self.group.path);
         command.args(["--memory-pages", &memory_pages.to_string()]);

@@ -27,7 +27,6 @@ use crate::environment::Environment;
 use crate::error::{BenchError, within};
 use engine::EngineMemory;
 use exact::{Clock, Lru, Min, Policy};
-use kernel::Kernel;
 use overspill_base::PageNo;
 use serde::{Deserialize, Serialize};
 use std::ops::Sub;
@@ -104,8 +103,8 @@ const TOUCHES_MAX: usize = 1 << 30;
 /// Replays the traces; `progress` takes a line about each as it begins.
 ///
 /// # Errors
-/// [`BenchError::OutOfRange`], [`BenchError::UnknownWorkload`], [`BenchError::Child`],
-/// [`BenchError::Interrupted`], and what an engine says.
+/// [`BenchError::OutOfRange`], [`BenchError::UnknownWorkload`], [`BenchError::Interrupted`], and what
+/// an engine says.
 pub fn policies(
     options: &PolicyOptions,
     progress: &dyn Fn(&str),
@@ -113,20 +112,16 @@ pub fn policies(
     let PolicyOptions { memory_pages, touches, .. } = *options;
     within_limits(memory_pages, touches)?;
     let chosen = chosen(&options.workloads)?;
-    let set_pages = chosen.iter().map(|workload| workload.set_pages(memory_pages)).max();
-    let kernel = Kernel::new(options, set_pages.unwrap_or(0));
-    let about = match &kernel {
-        Ok(kernel) => kernel.about(),
-        Err(reason) => format!("skipped: kernel: {reason}"),
-    };
-    progress(&about);
     let mut workloads = Vec::new();
-    for workload in chosen {
+    for &workload in &chosen {
         progress(&format!("{}: {}", workload.name, workload.about));
-        workloads.push(all_policies(workload, memory_pages, touches, kernel.as_ref().ok())?);
+        workloads.push(all_policies(workload, memory_pages, touches)?);
     }
-    let environment = Environment::read();
-    Ok(PolicyReport { environment, kernel: about, memory_pages, touches, workloads })
+    let (kernel, rows) = kernel::column(options, &chosen, progress)?;
+    for (workload, row) in workloads.iter_mut().zip(rows) {
+        workload.policies.push(row);
+    }
+    Ok(PolicyReport { environment: Environment::read(), kernel, memory_pages, touches, workloads })
 }
 
 fn within_limits(memory_pages: usize, touches: usize) -> Result<(), BenchError> {
@@ -153,19 +148,15 @@ fn all_policies(
     workload: Workload,
     frames: usize,
     touches: usize,
-    kernel: Option<&Kernel>,
 ) -> Result<WorkloadReport, BenchError> {
     let trace = workload.trace(frames, touches);
     let mut engine = EngineMemory::new(frames, trace.set_pages)?;
-    let mut policies = vec![
+    let policies = vec![
         replay("overspill", &trace, &mut engine)?,
         replay("LRU", &trace, &mut Exact::new(Lru::new(frames)))?,
         replay("CLOCK", &trace, &mut Exact::new(Clock::new(frames)))?,
         replay("MIN", &trace, &mut Exact::new(Min::new(frames, &trace.touches)))?,
     ];
-    if let Some(kernel) = kernel {
-        policies.push(kernel.replay(&workload, frames, touches)?);
-    }
     let Workload { name, about, .. } = workload;
     Ok(WorkloadReport { workload: name, about, set_pages: trace.set_pages, policies })
 }
@@ -263,7 +254,7 @@ mod tests {
 
     fn rows(workload: &str) -> [PolicyRow; 4] {
         let workload = chosen(&[workload.to_owned()]).unwrap()[0];
-        let report = all_policies(workload, MEMORY_PAGES, 100_000, None).unwrap();
+        let report = all_policies(workload, MEMORY_PAGES, 100_000).unwrap();
         report.policies.try_into().unwrap()
     }
 
