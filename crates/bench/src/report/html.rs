@@ -179,10 +179,7 @@ fn hit_rate_plot(report: &PolicyReport) -> String {
     let series = (0..policies).map(|n| {
         let rows = report.workloads.iter().map(|workload| &workload.policies[n]);
         let values = rows.clone().map(|row| exactly(row.hit_rate_percent)).collect();
-        Series {
-            name: rows.map(|row| row.policy.clone()).next().unwrap_or_default().into(),
-            values,
-        }
+        Series { name: rows.map(|row| row.policy.clone()).next().unwrap_or_default(), values }
     });
     bars("hit rate, %", &names, &series.collect::<Vec<_>>())
 }
