@@ -2,19 +2,6 @@
 
 use crate::installation::{Installation, assert_fails, can_run, stdout};
 
-/// What `bench policy` runs, in a group that is not there.
-const REPLAY: [&str; 9] = [
-    "bench",
-    "replay",
-    "uniform",
-    "--memory-pages",
-    "1024",
-    "--touches",
-    "9",
-    "--cgroup",
-    "/nowhere",
-];
-
 #[test]
 fn mistakes_are_told_in_one_line() {
     let installation = Installation::bare();
@@ -56,7 +43,6 @@ fn mistakes_are_told_in_one_line() {
         (&["doctor", "everything"], &["everything"]),
         (&["doctor", "--directory", "/nowhere"], &["/nowhere is no directory", "--directory"]),
         (&["bench"], &["subcommand", "ablate, slots, memory, locks, policy, compare, touch"]),
-        (&REPLAY, &["cannot enter a control group by /nowhere/cgroup.procs"]),
         (&["bench", "ablate", "--threads", "0"], &["--threads 0", "1 to 256"]),
         (&["bench", "ablate", "--seconds", "nan"], &["--seconds NaN", "0.05 to 3600"]),
         (&["bench", "ablate", "--rounds", "0"], &["--rounds 0", "1 to 1000"]),
