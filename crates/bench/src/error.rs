@@ -70,6 +70,14 @@ pub enum BenchError {
     /// The place of another comparison is taken.
     #[error("{0}")]
     Left(String),
+    /// The kernel does not tell or take what it takes to measure it.
+    #[error("cannot use {}: {reason}; without root the kernel is left out", .path.display())]
+    KernelFile {
+        /// What was read or written.
+        path: PathBuf,
+        /// Why that is of no use.
+        reason: String,
+    },
     /// A measured program failed.
     #[error("{what} failed: {reason}")]
     Child {

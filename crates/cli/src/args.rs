@@ -8,7 +8,7 @@
 mod bench;
 mod compare;
 
-pub(crate) use bench::{AblateArgs, Bench, BenchArgs, PolicyArgs, SlotsArgs};
+pub(crate) use bench::{AblateArgs, Bench, BenchArgs, PolicyArgs, ReplayArgs, SlotsArgs};
 pub(crate) use compare::{CompareArgs, TouchArgs};
 
 use crate::error::Error;

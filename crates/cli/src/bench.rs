@@ -4,12 +4,14 @@
 //! lost to a slip in a name.
 //! Not here: measuring, and how figures are written, which `overspill-bench` does.
 
-use crate::args::{AblateArgs, Bench, BenchArgs, CompareArgs, PolicyArgs, SlotsArgs, TouchArgs};
+use crate::args::{AblateArgs, Bench, BenchArgs, CompareArgs, PolicyArgs, ReplayArgs};
+use crate::args::{SlotsArgs, TouchArgs};
 use crate::error::Error;
 use crate::say;
 use overspill_bench::{AblateOptions, PolicyOptions, Shape, SlotOptions};
-use overspill_bench::{CompareOptions, TouchOptions, compare, touch};
+use overspill_bench::{CompareOptions, ReplayOptions, TouchOptions};
 use overspill_bench::{ablate, footprint, lock_costs, policies, report, slot_rates};
+use overspill_bench::{compare, replay_in_group, touch};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -37,6 +39,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<u8, Error> {
         }
         Bench::Compare(args) => run_compare(args)?,
         Bench::Touch(args) => run_touch(args)?,
+        Bench::Replay(args) => run_replay(args)?,
     }
     Ok(0)
 }
@@ -72,8 +75,7 @@ fn run_slots(args: SlotsArgs) -> Result<(), Error> {
 
 fn run_compare(args: CompareArgs) -> Result<(), Error> {
     let (json, html) = (ReportFile::open(args.files.json)?, ReportFile::open(args.files.html)?);
-    let program = std::env::current_exe().map_err(Error::system("find this program"))?;
-    let directory = std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from);
+    let (program, directory) = (this_program()?, swap_directory());
     let options = CompareOptions {
         workloads: args.workloads,
         ways: args.ways,
@@ -116,11 +118,29 @@ fn run_policies(args: PolicyArgs) -> Result<(), Error> {
         workloads: args.workload,
         memory_pages: args.memory_pages,
         touches: args.touches,
+        program: this_program()?,
+        directory: swap_directory(),
     };
     let found = policies(&options, &|line| say::line(line))?;
     print(&report::policy_text(&found))?;
     json.write(|| report::json(&found))?;
     html.write(|| report::html::policy_html(&found))
+}
+
+fn run_replay(args: ReplayArgs) -> Result<(), Error> {
+    let ReplayArgs { workload, memory_pages, touches, cgroup } = args;
+    let found = replay_in_group(&ReplayOptions { workload, memory_pages, touches, cgroup })?;
+    print(&report::json(&found))
+}
+
+/// To be run again and measured.
+fn this_program() -> Result<PathBuf, Error> {
+    std::env::current_exe().map_err(Error::system("find this program"))
+}
+
+/// For swap files.
+fn swap_directory() -> PathBuf {
+    std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
 }
 
 fn print(text: &str) -> Result<(), Error> {

@@ -109,7 +109,7 @@ impl ManagedMemory {
         let align = align_of(pages);
         let taken = self.space.ranges.lock().take_upper(pages, align, Kind::Leaving);
         let first = taken.ok_or(MemoryError::NoSpace(Bytes::of_pages(pages as u64)))?;
-        self.make_managed(first, pages, PLAIN)?;
+        self.make_managed(first, pages, PLAIN, Pattern::Normal)?;
         Ok(self.space.address_of(first))
     }
 

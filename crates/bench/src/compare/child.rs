@@ -16,13 +16,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Set when somebody asks this process to stop.
-pub(super) type Interrupted = Arc<AtomicBool>;
+pub(crate) type Interrupted = Arc<AtomicBool>;
 
 /// From now on SIGINT, SIGTERM and SIGHUP are told by the flag.
 ///
 /// # Errors
 /// [`BenchError::System`].
-pub(super) fn watch_signals() -> Result<Interrupted, BenchError> {
+pub(crate) fn watch_signals() -> Result<Interrupted, BenchError> {
     let flag = Interrupted::default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, flag.clone())
@@ -33,9 +33,9 @@ pub(super) fn watch_signals() -> Result<Interrupted, BenchError> {
 
 /// What a program printed.
 #[derive(Debug)]
-pub(super) struct Printed {
-    pub(super) output: String,
-    pub(super) errors: String,
+pub(crate) struct Printed {
+    pub(crate) output: String,
+    pub(crate) errors: String,
 }
 
 /// How often the end of a program is looked for: rarely enough not to disturb it.
@@ -48,7 +48,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// [`BenchError::Child`], [`BenchError::Interrupted`].
-pub(super) fn run(
+pub(crate) fn run(
     command: &mut Command,
     patience: Duration,
     interrupted: Option<&Interrupted>,

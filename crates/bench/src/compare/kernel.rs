@@ -20,13 +20,13 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why the kernel, or a device, cannot take part.
-pub(super) type Skipped = String;
+pub(crate) type Skipped = String;
 
 /// A memory control group, empty.
-pub(super) struct Group {
-    pub(super) path: PathBuf,
+pub(crate) struct Group {
+    pub(crate) path: PathBuf,
     /// 1 or 2.
-    pub(super) version: u8,
+    pub(crate) version: u8,
     /// In the order in which they are to be dropped.
     _removal: Vec<Step>,
 }
@@ -40,7 +40,7 @@ const HIERARCHIES: [(u8, &str, &str); 3] = [
 
 impl Group {
     /// Makes a group limited to `memory`.
-    pub(super) fn new(undo: &Undo, memory: Bytes) -> Result<Self, Skipped> {
+    pub(crate) fn new(undo: &Undo, memory: Bytes) -> Result<Self, Skipped> {
         let found = HIERARCHIES.iter().find(|(version, root, _)| has_memory(*version, root));
         let (version, root, limit) = found.ok_or("no control group has a memory controller")?;
         let root = Path::new(root);
@@ -85,7 +85,7 @@ fn write(path: &Path, text: &str) -> Result<(), Skipped> {
 }
 
 /// What the kernel swaps to.
-pub(super) struct SwapDevice {
+pub(crate) struct SwapDevice {
     path: PathBuf,
     undo: Undo,
     /// In the order in which they are to be dropped.
@@ -94,7 +94,7 @@ pub(super) struct SwapDevice {
 
 impl SwapDevice {
     /// Makes `device` of `size`, ready to be switched on.
-    pub(super) fn new(
+    pub(crate) fn new(
         device: Device,
         size: Bytes,
         place: &Place,
@@ -116,7 +116,7 @@ impl SwapDevice {
     ///
     /// # Errors
     /// [`BenchError::Child`].
-    pub(super) fn on(&self) -> Result<Step, BenchError> {
+    pub(crate) fn on(&self) -> Result<Step, BenchError> {
         child::run(Command::new("swapon").arg(&self.path), PATIENCE, None)?;
         Ok(self.undo.push(format!("swapoff {}", quoted(&self.path))))
     }
@@ -183,16 +183,11 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// The swap areas that are on.
-///
-/// # Errors
-/// [`BenchError::OtherSwap`] if there is any.
-pub(super) fn refuse_other_swap() -> Result<(), BenchError> {
+/// The swap areas that are on, if there are any.
+pub(crate) fn other_swap() -> Option<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    match areas(&swaps).as_slice() {
-        [] => Ok(()),
-        areas => Err(BenchError::OtherSwap(areas.join(", "))),
-    }
+    let areas = areas(&swaps);
+    (!areas.is_empty()).then(|| areas.join(", "))
 }
 
 fn areas(swaps: &str) -> Vec<&str> {

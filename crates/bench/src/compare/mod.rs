@@ -6,14 +6,15 @@
 //! is measured. What is wrong with the options is found before anything is made on the machine.
 //! Not here: the measured program ([`crate::touch`]), how a report looks ([`crate::report`]).
 
-mod child;
+pub(crate) mod child;
 mod counters;
-mod kernel;
+pub(crate) mod kernel;
 mod sample;
-mod undo;
+pub(crate) mod undo;
 mod ways;
 
 pub use sample::{Cell, Costs, Tail};
+pub(crate) use ways::Place;
 pub use ways::{Device, Way};
 
 use crate::environment::Environment;
@@ -26,7 +27,7 @@ use sample::Sample;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use undo::Undo;
-use ways::{Place, Run};
+use ways::Run;
 
 /// What to compare.
 #[derive(Clone, Debug)]
@@ -183,7 +184,9 @@ impl Comparison<'_> {
         if !self.options.ways.contains(&Way::Kernel) {
             return Ok(None);
         }
-        kernel::refuse_other_swap()?;
+        if let Some(areas) = kernel::other_swap() {
+            return Err(BenchError::OtherSwap(areas));
+        }
         if !rustix::process::geteuid().is_root() {
             self.skip("kernel", "control groups and swapon take root");
             return Ok(None);

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is to be undone.
 #[derive(Clone)]
-pub(super) struct Undo(Arc<Inner>);
+pub(crate) struct Undo(Arc<Inner>);
 
 struct Inner {
     directory: PathBuf,
@@ -38,7 +38,7 @@ impl Undo {
     ///
     /// # Errors
     /// [`BenchError::Left`] when another one runs, or was killed.
-    pub(super) fn begin() -> Result<Self, BenchError> {
+    pub(crate) fn begin() -> Result<Self, BenchError> {
         let undo = Self::begin_in(Path::new(DIRECTORY))?;
         let (script, before) = (script(&undo.0.directory), std::panic::take_hook());
         // A release build aborts, so nothing is dropped.
@@ -58,12 +58,12 @@ impl Undo {
     }
 
     /// A place for what is made, such as a mount point.
-    pub(super) fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.0.directory
     }
 
     /// Has `line` run by a shell when the step is dropped.
-    pub(super) fn push(&self, line: String) -> Step {
+    pub(crate) fn push(&self, line: String) -> Step {
         let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let number = lines.last().map_or(0, |(last, _)| last + 1);
         lines.push((number, line));
@@ -92,7 +92,7 @@ impl Drop for Inner {
 }
 
 /// A thing that was made. Dropping it removes the thing.
-pub(super) struct Step {
+pub(crate) struct Step {
     undo: Undo,
     number: u64,
 }

@@ -91,11 +91,11 @@ fn name_of<T: PartialEq + Copy>(all: &[(&'static str, T)], one: T) -> &'static s
 
 /// Where the comparison works.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// This program, which has the measured one as a subcommand.
-    pub(super) program: PathBuf,
+    pub(crate) program: PathBuf,
     /// For swap files of both sides.
-    pub(super) directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 /// One run of the measured program, all but the way.

@@ -65,12 +65,12 @@ impl Memory for EngineMemory {
         self.machine.engine.is_resident(page)
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> Result<Progress, BenchError> {
         let events = |event| self.machine.engine.stats().get(event);
-        Progress {
+        Ok(Progress {
             waits: events(Event::pgmajfault),
             refaults: events(Event::pswpin),
             soft_faults: events(Event::swap_cache_hit),
-        }
+        })
     }
 }

@@ -7,23 +7,30 @@
 //! * the *hit rate* is the share of touches that cost no refault: 100 % - refaults / touches. So a page
 //!   read ahead is no hit of the policy, and one that is read ahead for nothing costs one;
 //! * a *wait* is a touch that had to wait for a read, and a *soft fault* one that found its page on its
-//!   way out and waited for no read. For a policy without readahead waits and refaults are the same;
+//!   way out or read ahead, and waited for no read. For a policy without readahead waits and refaults
+//!   are the same;
 //! * the *hot set's survival* is the share of its pages that are in memory when a scan has just ended.
 //!
-//! Invariants: every figure is a count, and the same each time.
+//! Invariants: every figure is a count, and the same each time, but for the kernel's: which pages are
+//! where when it reclaims is a matter of time. The kernel takes part where it may ([`kernel`]).
 //! Not here: time (`ablate`).
 
 mod engine;
 mod exact;
+mod kernel;
+mod paged;
 mod trace;
+
+pub use paged::{ReplayOptions, replay_in_group};
 
 use crate::environment::Environment;
 use crate::error::{BenchError, within};
 use engine::EngineMemory;
 use exact::{Clock, Lru, Min, Policy};
 use overspill_base::PageNo;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ops::Sub;
+use std::path::PathBuf;
 use trace::{Trace, WORKLOADS, Workload};
 
 /// What to replay.
@@ -35,13 +42,19 @@ pub struct PolicyOptions {
     pub memory_pages: usize,
     /// Touches of each trace after its pages were filled.
     pub touches: usize,
+    /// This program, which is run again to be paged by the kernel.
+    pub program: PathBuf,
+    /// For a swap file of the kernel's.
+    pub directory: PathBuf,
 }
 
 /// Every workload under every policy.
 #[derive(Debug, Serialize)]
 pub struct PolicyReport {
-    /// The machine, on which nothing here depends.
+    /// The machine, on which nothing here depends but the kernel's figures.
     pub environment: Environment,
+    /// How the kernel took part, or why it did not.
+    pub kernel: String,
     /// Pages that may be in memory.
     pub memory_pages: usize,
     /// Touches of each trace after its pages were filled.
@@ -64,17 +77,17 @@ pub struct WorkloadReport {
 }
 
 /// One trace under one policy.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PolicyRow {
     /// The policy.
-    pub policy: &'static str,
+    pub policy: String,
     /// Touches that counted.
     pub touches: u64,
     /// Pages read back.
     pub refaults: u64,
     /// Touches that waited for a read.
     pub waits: u64,
-    /// Touches that found their page on its way out.
+    /// Touches that found their page on its way out, or read ahead.
     pub soft_faults: u64,
     /// Share of touches that cost no refault; below zero if more is read than touched.
     pub hit_rate_percent: f64,
@@ -90,20 +103,30 @@ const TOUCHES_MAX: usize = 1 << 30;
 /// Replays the traces; `progress` takes a line about each as it begins.
 ///
 /// # Errors
-/// [`BenchError::OutOfRange`], [`BenchError::UnknownWorkload`], and what an engine says.
+/// [`BenchError::OutOfRange`], [`BenchError::UnknownWorkload`], [`BenchError::Interrupted`], and what
+/// an engine says.
 pub fn policies(
     options: &PolicyOptions,
     progress: &dyn Fn(&str),
 ) -> Result<PolicyReport, BenchError> {
     let PolicyOptions { memory_pages, touches, .. } = *options;
-    within("--memory-pages", memory_pages, MEMORY_PAGES_MIN..=MEMORY_PAGES_MAX)?;
-    within("--touches", touches, 1..=TOUCHES_MAX)?;
+    within_limits(memory_pages, touches)?;
+    let chosen = chosen(&options.workloads)?;
     let mut workloads = Vec::new();
-    for workload in chosen(&options.workloads)? {
+    for &workload in &chosen {
         progress(&format!("{}: {}", workload.name, workload.about));
         workloads.push(all_policies(workload, memory_pages, touches)?);
     }
-    Ok(PolicyReport { environment: Environment::read(), memory_pages, touches, workloads })
+    let (kernel, rows) = kernel::column(options, &chosen, progress)?;
+    for (workload, row) in workloads.iter_mut().zip(rows) {
+        workload.policies.push(row);
+    }
+    Ok(PolicyReport { environment: Environment::read(), kernel, memory_pages, touches, workloads })
+}
+
+fn within_limits(memory_pages: usize, touches: usize) -> Result<(), BenchError> {
+    within("--memory-pages", memory_pages, MEMORY_PAGES_MIN..=MEMORY_PAGES_MAX)?;
+    within("--touches", touches, 1..=TOUCHES_MAX)
 }
 
 /// Names of all workloads, in the order they are replayed.
@@ -165,7 +188,7 @@ trait Memory {
     /// True if a touch of `page` would cost nothing.
     fn holds(&self, page: PageNo) -> bool;
 
-    fn progress(&self) -> Progress;
+    fn progress(&self) -> Result<Progress, BenchError>;
 }
 
 /// Memory under an exact policy.
@@ -190,21 +213,17 @@ impl<P: Policy> Memory for Exact<P> {
         self.policy.holds(page)
     }
 
-    fn progress(&self) -> Progress {
-        Progress { refaults: self.misses, waits: self.misses, soft_faults: 0 }
+    fn progress(&self) -> Result<Progress, BenchError> {
+        Ok(Progress { refaults: self.misses, waits: self.misses, soft_faults: 0 })
     }
 }
 
-fn replay(
-    policy: &'static str,
-    trace: &Trace,
-    memory: &mut impl Memory,
-) -> Result<PolicyRow, BenchError> {
+fn replay(policy: &str, trace: &Trace, memory: &mut impl Memory) -> Result<PolicyRow, BenchError> {
     let mut start = Progress::default();
     let (mut scan_ends, mut survivals) = (trace.scan_ends.iter().peekable(), Vec::new());
     for (before, &page) in trace.touches.iter().enumerate() {
         if before == trace.counted_from {
-            start = memory.progress();
+            start = memory.progress()?;
         }
         memory.touch(page)?;
         if scan_ends.next_if_eq(&&(before + 1)).is_some() && before >= trace.counted_from {
@@ -212,11 +231,11 @@ fn replay(
             survivals.push(100.0 * alive as f64 / trace.hot.len() as f64);
         }
     }
-    let counted = memory.progress() - start;
+    let counted = memory.progress()? - start;
     let touches = (trace.touches.len() - trace.counted_from) as u64;
     let mean = survivals.iter().sum::<f64>() / survivals.len() as f64;
     Ok(PolicyRow {
-        policy,
+        policy: policy.to_owned(),
         touches,
         refaults: counted.refaults,
         waits: counted.waits,
@@ -234,10 +253,9 @@ mod tests {
     const MEMORY_PAGES: usize = 4096;
 
     fn rows(workload: &str) -> [PolicyRow; 4] {
-        let workloads = vec![workload.to_owned()];
-        let options = PolicyOptions { workloads, memory_pages: MEMORY_PAGES, touches: 100_000 };
-        let report = policies(&options, &|_| {}).unwrap();
-        report.workloads[0].policies.clone().try_into().unwrap()
+        let workload = chosen(&[workload.to_owned()]).unwrap()[0];
+        let report = all_policies(workload, MEMORY_PAGES, 100_000).unwrap();
+        report.policies.try_into().unwrap()
     }
 
     #[test]

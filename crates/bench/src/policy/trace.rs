@@ -107,9 +107,14 @@ pub(crate) struct Trace {
 }
 
 impl Workload {
+    /// Pages it touches with `memory_pages` of memory.
+    pub(crate) fn set_pages(&self, memory_pages: usize) -> usize {
+        memory_pages * self.set_percent / 100
+    }
+
     /// This one for `memory_pages` of memory: all pages once, then `touches` touches.
     pub(crate) fn trace(&self, memory_pages: usize, touches: usize) -> Trace {
-        let set_pages = memory_pages * self.set_percent / 100;
+        let set_pages = self.set_pages(memory_pages);
         let pages = set_pages as u32;
         let mut trace = Trace {
             set_pages,

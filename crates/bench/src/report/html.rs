@@ -59,8 +59,8 @@ pub fn policy_html(report: &PolicyReport) -> String {
         (table(&hit_rate_rows(report)))
         p.note {
             "Share of touches that cost no page read from swap. MIN knows the future; nobody can do "
-            "better. Only the engine reads ahead: a touch that finds a page read ahead did not wait, "
-            "and is no hit either."
+            "better. The engine reads ahead, and so does the kernel but from zram: a touch that finds "
+            "a page read ahead did not wait, and is no hit either."
         }
         @for workload in &report.workloads {
             h2 id=(workload.workload) { (workload.workload) }
@@ -179,7 +179,7 @@ fn hit_rate_plot(report: &PolicyReport) -> String {
     let series = (0..policies).map(|n| {
         let rows = report.workloads.iter().map(|workload| &workload.policies[n]);
         let values = rows.clone().map(|row| exactly(row.hit_rate_percent)).collect();
-        Series { name: rows.map(|row| row.policy).next().unwrap_or_default().into(), values }
+        Series { name: rows.map(|row| row.policy.clone()).next().unwrap_or_default(), values }
     });
     bars("hit rate, %", &names, &series.collect::<Vec<_>>())
 }

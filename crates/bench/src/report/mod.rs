@@ -170,7 +170,7 @@ fn slot_rows(report: &crate::SlotReport) -> Rows {
 /// Hit rates side by side: a row for each workload, a column for each policy.
 fn hit_rate_rows(report: &crate::PolicyReport) -> Rows {
     let names = report.workloads.first().into_iter().flat_map(|workload| &workload.policies);
-    let heads = names.map(|row| row.policy.to_owned());
+    let heads = names.map(|row| row.policy.clone());
     let mut rows = vec![std::iter::once("hit rate, %".to_owned()).chain(heads).collect()];
     rows.extend(report.workloads.iter().map(|workload| {
         let rates = workload.policies.iter().map(|row| figure(row.hit_rate_percent));
@@ -181,14 +181,22 @@ fn hit_rate_rows(report: &crate::PolicyReport) -> Rows {
 
 /// All that was counted about one trace.
 fn policy_rows(workload: &crate::WorkloadReport) -> Rows {
-    let heads = ["policy", "hit rate, %", "refaults", "waits", "soft faults", "hot set left, %"];
-    let mut rows = vec![row(heads)];
+    let mut rows = vec![row([
+        "policy",
+        "hit rate, %",
+        "refaults",
+        "waits",
+        "waits per 100",
+        "soft faults",
+        "hot set left, %",
+    ])];
     rows.extend(workload.policies.iter().map(|row| {
         vec![
-            row.policy.to_owned(),
+            row.policy.clone(),
             figure(row.hit_rate_percent),
             row.refaults.to_string(),
             row.waits.to_string(),
+            figure(100.0 * row.waits as f64 / row.touches as f64),
             row.soft_faults.to_string(),
             row.survival_percent.map_or_else(String::new, figure),
         ]
@@ -223,8 +231,8 @@ fn slot_conditions(report: &crate::SlotReport) -> String {
 
 fn policy_conditions(report: &crate::PolicyReport) -> String {
     format!(
-        "{} pages of memory; {} touches after all pages were filled, the first quarter not counted",
-        report.memory_pages, report.touches
+        "{} pages of memory; {} touches after all pages were filled, the first quarter not counted; {}",
+        report.memory_pages, report.touches, report.kernel
     )
 }
 

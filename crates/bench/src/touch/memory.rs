@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 
 /// Pages of words.
 #[derive(Clone, Copy)]
-pub(super) enum Memory<'a> {
+pub(crate) enum Memory<'a> {
     /// At addresses, touched as they are.
     Whole(&'a [AtomicU64]),
     /// Asked for.
@@ -22,7 +22,7 @@ pub(super) enum Memory<'a> {
 
 impl<'a> Memory<'a> {
     /// The whole pages in a range of bytes.
-    pub(super) fn new(bytes: &'a mut [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
         let start = bytes.as_ptr().align_offset(PAGE_SIZE);
         let Some(aligned) = bytes.get_mut(start..) else { return Self::Whole(&[]) };
         let words = aligned.len() / PAGE_SIZE * WORDS;
@@ -37,7 +37,7 @@ impl<'a> Memory<'a> {
     ///
     /// # Errors
     /// What the pool says.
-    pub(super) fn with<R>(
+    pub(crate) fn with<R>(
         &self,
         page: usize,
         writes: bool,

@@ -17,11 +17,12 @@ mod workloads;
 
 pub use content::Content;
 pub(crate) use latency::{Buckets, FAULT_NS, Latency, Percentiles, pmbench_text};
+pub(crate) use memory::Memory;
+pub(crate) use process::enter_group;
 pub use workloads::workload_names;
 
 use crate::environment::cpu_time;
 use crate::error::{BenchError, within};
-use memory::Memory;
 use overspill::{Bytes, Faults, Overspill, Pool, SwapSpec};
 use overspill_base::PAGE_SIZE;
 use serde::{Deserialize, Serialize};

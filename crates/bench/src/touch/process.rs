@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// [`BenchError::Group`].
-pub(super) fn enter_group(group: &Path) -> Result<(), BenchError> {
+pub(crate) fn enter_group(group: &Path) -> Result<(), BenchError> {
     let file = group.join("cgroup.procs");
     fs::write(&file, "0").map_err(|source| BenchError::Group { path: file, source })
 }

@@ -24,6 +24,7 @@ pub(crate) enum Bench {
     Policy(PolicyArgs),
     Compare(CompareArgs),
     Touch(TouchArgs),
+    Replay(ReplayArgs),
 }
 
 /// Compare engines that differ in one mechanism.
@@ -71,10 +72,12 @@ pub(crate) struct SlotsArgs {
     pub(crate) files: ReportFiles,
 }
 
-/// Count which pages are in memory when they are touched, against exact LRU, CLOCK and the optimum.
+/// Count which pages are in memory when they are touched, against exact LRU, CLOCK, the optimum and the kernel.
 ///
 /// The same traces are replayed over each policy. A hit rate is the share of touches that cost no
-/// page read from swap. All figures are counts: they are the same on every machine.
+/// page read from swap. All figures are counts: they are the same on every machine, except the
+/// kernel's. Its column takes root: it makes a memory control group and a swap device, and removes
+/// them again.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
     /// The trace to replay; may be given several times [default: all]
@@ -91,6 +94,26 @@ pub(crate) struct PolicyArgs {
 
     #[command(flatten)]
     pub(crate) files: ReportFiles,
+}
+
+/// Replay one trace in memory that the kernel pages: what `policy` runs for the kernel's column.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct ReplayArgs {
+    /// The trace
+    pub(crate) workload: String,
+
+    /// Pages of 4 KiB of it that may be in memory
+    #[arg(long, value_name = "N")]
+    pub(crate) memory_pages: usize,
+
+    /// Touches, after all of its pages were filled
+    #[arg(long, value_name = "N")]
+    pub(crate) touches: usize,
+
+    /// The control group to enter and to limit
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cgroup: PathBuf,
 }
 
 /// Measure the memory that the engine itself takes, per page, slot and frame.

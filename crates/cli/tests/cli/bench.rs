@@ -106,7 +106,8 @@ fn policies_are_compared_over_the_same_traces() {
         assert!(text.contains(&format!("== {name}")) && html.contains(name), "{name}");
         let policies = workload["policies"].as_array().unwrap();
         let names: Vec<&str> = policies.iter().map(|p| p["policy"].as_str().unwrap()).collect();
-        assert_eq!(names, ["overspill", "LRU", "CLOCK", "MIN"]);
+        // What may follow is the kernel, which `programs` looks at.
+        assert_eq!(names[..4], ["overspill", "LRU", "CLOCK", "MIN"]);
         let rate = |n: usize| policies[n]["hit_rate_percent"].as_f64().unwrap();
         assert!(rate(3) >= rate(1) && rate(3) >= rate(2), "{name}: nothing beats MIN");
     }

@@ -42,7 +42,7 @@ fn mistakes_are_told_in_one_line() {
         (&["mkswap", "--label", "seventeen-byte-lb", "/x"], &["17 bytes", "at most 16"]),
         (&["doctor", "everything"], &["everything"]),
         (&["doctor", "--directory", "/nowhere"], &["/nowhere is no directory", "--directory"]),
-        (&["bench"], &["subcommand", "ablate, slots, memory, locks, compare, touch"]),
+        (&["bench"], &["subcommand", "ablate, slots, memory, locks, policy, compare, touch"]),
         (&["bench", "ablate", "--threads", "0"], &["--threads 0", "1 to 256"]),
         (&["bench", "ablate", "--seconds", "nan"], &["--seconds NaN", "0.05 to 3600"]),
         (&["bench", "ablate", "--rounds", "0"], &["--rounds 0", "1 to 1000"]),

@@ -1,4 +1,5 @@
-//! `overspill bench compare`, small: every way, what it leaves behind, and what stops it.
+//! `overspill bench compare`, small: every way, what it leaves behind, and what stops it. Beside it
+//! the kernel's column of `overspill bench policy`, which is made with the same things.
 //!
 //! The kernel's side takes root, a memory control group and leave to swap. What is not permitted is
 //! skipped, with the reason that the comparison gives.
@@ -108,6 +109,38 @@ fn kernel_swap_is_made_measured_and_removed() {
         println!("{line}");
         assert_cells(&json, 1, &["run"]);
     }
+}
+
+#[test]
+fn the_kernel_replays_a_trace_in_as_much_memory_as_the_others() {
+    let Some(bench) = Bench::with(&["losetup", "swapon"]) else { return };
+    if let Some(reason) = obstacle() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let json = bench.path("policy.json");
+    let mut command = Command::new(overspill());
+    command.args(["bench", "policy", "--workload", "uniform", "--workload", "hot+scan"]);
+    command.args(["--memory-pages", "8192", "--touches", "100000", "--json"]).arg(&json);
+    let output = command.env("TMPDIR", bench.path(".")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_nothing_left();
+    let json: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let kernel = json["kernel"].as_str().unwrap();
+    if kernel.starts_with("skipped: ") {
+        println!("{kernel}");
+        return;
+    }
+    let figure = |row: &Value, name: &str| row[name].as_f64().unwrap();
+    let row = |workload: usize, policy: usize| &json["workloads"][workload]["policies"][policy];
+    let (uniform, scans) = (row(0, 4), row(1, 4));
+    assert!(text(&output).contains("MIN  kernel") && uniform["policy"] == "kernel");
+    // Of four times memory a quarter is there, whatever goes: that tells how much memory there was.
+    // One standard deviation of 75000 touches is 0.16; 2 % of memory are half a per cent.
+    assert!((24.0..25.6).contains(&figure(uniform, "hit_rate_percent")), "{uniform}");
+    assert!(figure(uniform, "waits") > 0.0, "{uniform}");
+    assert!(figure(scans, "hit_rate_percent") <= figure(row(1, 3), "hit_rate_percent"), "MIN");
+    assert!(figure(scans, "survival_percent") > 0.0, "{scans}");
 }
 
 #[test]
