@@ -77,7 +77,7 @@ impl Tuning {
             swap_cache_trunk_shift: 14,
             readahead: Readahead::AddressSpace,
             readahead_max_pages: 64,
-            readahead_ahead_pages: 256,
+            readahead_ahead_pages: 0,
             readahead_skip_unreferenced: true,
             folio_order_max: 6,
             leave_behind: true,
