@@ -66,8 +66,9 @@ impl Arrived {
     }
 }
 
-/// In a tag, for pages that are to wait in the swap cache once they are read.
-pub(crate) const TO_WAIT: u64 = 1;
+/// In place of an arrival time no clock will ever show: the pages are to wait in the swap cache once
+/// they are read.
+pub(crate) const TO_WAIT: u64 = u64::MAX >> 5;
 
 /// Request tags of reads carry when the fault's message arrived; 0 for readahead, or [`TO_WAIT`].
 pub(crate) fn tag(area: AreaNo, start_ns: u64) -> u64 {
@@ -154,7 +155,7 @@ impl Engine {
             }
         }
         worker.scratch.keep_pages(request.pages);
-        if start_ns > TO_WAIT {
+        if start_ns > 0 && start_ns != TO_WAIT {
             self.stats.fault_latency(clock::now_ns() - start_ns);
         }
     }

@@ -105,7 +105,8 @@ impl Engine {
         pattern: Pattern,
     ) -> Vec<PageRead> {
         let max = self.tuning.readahead_max_pages;
-        let window = self.streams.lock().window(page, max, pattern);
+        let alone = !self.has_neighbour(page);
+        let window = self.streams.lock().window(page, max, pattern, alone);
         self.stats.add(Event::swap_ra_hit, u64::from(window.hits));
         self.leave_behind(window.behind.clone());
         let (pages, step) = (window.pages.clone(), window.step);
@@ -134,6 +135,15 @@ impl Engine {
         entries.clear();
         worker.scratch.entries = entries;
         reads
+    }
+
+    /// True if a page beside `page` is in memory: who comes here in order passes over it without a
+    /// fault, and does not step.
+    fn has_neighbour(&self, page: PageNo) -> bool {
+        let end = self.table.len() as u32;
+        let beside = [page.0.checked_sub(1), Some(page.0 + 1).filter(|&next| next < end)];
+        let resident = |page| matches!(self.table.load(PageNo(page)), Pte::Resident(_));
+        beside.into_iter().flatten().any(resident)
     }
 
     /// Makes what a long stream has read and passed the first to be evicted.

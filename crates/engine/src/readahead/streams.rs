@@ -105,10 +105,17 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// The window for a fault at `page`, of at most `max` pages. A range to be read in order
-    /// (`pattern`) gets the largest from the start.
-    pub(crate) fn window(&mut self, page: PageNo, max: usize, pattern: Pattern) -> Window {
+    /// (`pattern`) gets the largest from the start. Only a page that is `alone`, without neighbours in
+    /// memory, makes a stream a stepping one.
+    pub(crate) fn window(
+        &mut self,
+        page: PageNo,
+        max: usize,
+        pattern: Pattern,
+        alone: bool,
+    ) -> Window {
         self.time += 1;
-        let index = self.find(page.0).unwrap_or_else(|| self.replace_oldest());
+        let index = self.find(page.0, alone).unwrap_or_else(|| self.replace_oldest());
         let stream = &mut self.streams[index];
         let (course, step) = (stream.course(page.0), stream.step);
         let (passed, hits) = stream.passed(page.0, course);
@@ -182,9 +189,9 @@ impl Streams {
     }
 
     /// The stream that goes on with `page`, or that steps to it; or else one nearby.
-    fn find(&mut self, page: u32) -> Option<usize> {
+    fn find(&mut self, page: u32, alone: bool) -> Option<usize> {
         self.going_on(page)
-            .or_else(|| self.find_step(page))
+            .or_else(|| if alone { self.find_step(page) } else { None })
             .or_else(|| self.streams.iter().position(|stream| stream.is_near(page)))
     }
 
@@ -314,7 +321,7 @@ mod tests {
     }
 
     fn read_as(streams: &mut Streams, page: u32, max: usize, pattern: Pattern) -> Window {
-        let window = streams.window(PageNo(page), max, pattern);
+        let window = streams.window(PageNo(page), max, pattern, true);
         let (before, after) = (page - window.pages.start, window.pages.end - page - 1);
         let ahead = [before / window.step, after / window.step];
         streams.settle(&window, window.pages.clone(), ahead);
@@ -504,11 +511,11 @@ mod tests {
         for page in [0, 1, 3] {
             read(&mut streams, page, 64);
         }
-        let window = streams.window(PageNo(7), 64, Pattern::Normal);
+        let window = streams.window(PageNo(7), 64, Pattern::Normal, true);
         assert_eq!(window.pages, 7..15);
         // Frames ran out after two pages, of which one was in memory already.
         streams.settle(&window, 7..10, [0, 1]);
-        let next = streams.window(PageNo(10), 64, Pattern::Normal);
+        let next = streams.window(PageNo(10), 64, Pattern::Normal, true);
         assert_eq!((next.pages, next.hits), (10..14, 1));
     }
 
@@ -533,7 +540,7 @@ mod tests {
             let mut streams = Streams::default();
             let (mut ahead, mut hits) = (0, 0);
             for page in faults {
-                let before = streams.clone().find(page).map_or(0, |n| streams.streams[n].pages());
+                let before = streams.clone().find(page, true).map_or(0, |n| streams.streams[n].pages());
                 let window = read(&mut streams, page, 16);
                 let pages = pages(&window);
                 prop_assert!(pages.contains(&page) && pages.len() <= 16);
