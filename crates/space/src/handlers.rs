@@ -17,7 +17,6 @@ use overspill_base::sync::{Arc, AtomicBool, Condvar, LockClass, Mutex};
 use overspill_engine::{Engine, FaultOutcome, Worker};
 use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::thread::Pid;
 use std::thread::JoinHandle;
 
 /// How long a handler looks for the next fault before it sleeps. A wake-up of a sleeping CPU costs
@@ -288,11 +287,4 @@ impl Shared {
 
 fn drain(bell: &OwnedFd) {
     let _ = rustix::io::read(bell, &mut [0u8; 8]);
-}
-
-/// Whether `thread` is a thread of this process now.
-pub(crate) fn is_own_thread(thread: Pid) -> bool {
-    let (process, thread) = (rustix::process::getpid(), thread.as_raw_nonzero());
-    // SAFETY: signal 0 is sent to nobody; the kernel only looks the thread up.
-    unsafe { libc::syscall(libc::SYS_tgkill, process.as_raw_nonzero(), thread, 0) == 0 }
 }

@@ -22,8 +22,7 @@
 //! of the class SCHED_IDLE, onto which the scheduler stacks by itself (they starve when there is
 //! other work, and cannot leave the class without CAP_SYS_NICE).
 
-use crate::handlers::is_own_thread;
-use crate::uffd::FaultMessage;
+use crate::uffd::{FaultMessage, is_own_thread};
 use overspill_base::clock;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 

@@ -10,6 +10,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::UserfaultfdFlags;
+use rustix::thread::Pid;
 use std::path::Path;
 
 const GROUP: u8 = raw::UFFDIO as u8;
@@ -352,6 +353,14 @@ fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
     // SAFETY: API was made from uffdio_api.
     unsafe { ioctl(fd, Updater::<API, _>::new(&mut arg)) }.map_err(UffdError::Other)?;
     Ok(arg.features)
+}
+
+/// Whether `thread`, which a message names, is one of this process: a debugger that looks at our memory
+/// faults here too, and its number may be another thread's here.
+pub(crate) fn is_own_thread(thread: Pid) -> bool {
+    let (process, thread) = (rustix::process::getpid(), thread.as_raw_nonzero());
+    // SAFETY: signal 0 is sent to nobody; the kernel only looks the thread up.
+    unsafe { libc::syscall(libc::SYS_tgkill, process.as_raw_nonzero(), thread, 0) == 0 }
 }
 
 #[cfg(test)]
