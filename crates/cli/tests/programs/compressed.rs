@@ -109,8 +109,8 @@ fn a_full_store_overflows_to_the_next_area() {
     let limit = LIMIT.to_string();
     let swaps = ["--swap", "compressed:32M,pri=9", "--swap", "ram:512M"];
     let ended = job.paged(&[&["--memory", &limit], &swaps[..]].concat()).success();
-    // All of it, but for what stays in slot caches at the moment when most is held.
+    // All of it, but for clusters and slot caches that are not used up when the next area is.
     let held = held_max(&ended);
-    assert!((28 * MIB..=32 * MIB).contains(&held), "{held} bytes held");
+    assert!((24 * MIB..=32 * MIB).contains(&held), "{held} bytes held");
     assert!(ended.errors.contains("compressed (32 MiB, held "), "{}", ended.errors);
 }
