@@ -24,6 +24,9 @@ digest.update(b"".join(halves[i] for i in sorted(halves, key=lambda i: i * 7919 
 print(len(blocks), sum(map(len, blocks)), sum(r["number"] for r in records), digest.hexdigest())
 "#;
 
+/// The text of the interpreter, numpy and its BLAS, which are file pages: 16.6 MiB are touched.
+const UNMANAGED: u64 = 18 * MIB;
+
 /// Arrays of 128 MiB each.
 const ARRAYS: &str = r#"
 import hashlib
@@ -64,5 +67,5 @@ fn computes_on_arrays_of_four_times_the_limit() {
         return;
     }
     let job = bench.job(&[PYTHON, "-c", ARRAYS]).env("OPENBLAS_NUM_THREADS", "2");
-    job.compare(64 * MIB, 0);
+    job.compare(64 * MIB, UNMANAGED);
 }
