@@ -13,13 +13,20 @@ use crate::lru::LruList;
 use crate::reclaim::Victim;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
-use overspill_area::SwapEntry;
+use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_device::{Completion, IoOp, IoRequest};
 
 /// Smaller runs take single slots: 16 pages, the 64 KiB of mTHP.
 const FOLIO_ORDER_MIN: u32 = 4;
+
+/// A locked page in staging memory and the slot it is to be written to.
+#[derive(Clone, Copy, Debug)]
+struct PageWrite {
+    victim: Victim,
+    entry: SwapEntry,
+}
 
 impl Engine {
     /// Drops or writes pages that are in staging memory, locked. Returns how many left memory or
@@ -28,19 +35,55 @@ impl Engine {
         let total = staged.len();
         let changed: Vec<Victim> =
             staged.into_iter().filter(|&v| !self.drop_if_redundant(worker, v)).collect();
-        let mut entries = Vec::with_capacity(changed.len());
-        if !changed.is_empty() {
-            self.alloc_for(&changed, &mut entries);
+        let (mut writes, fresh) = self.rewrites(&changed);
+        let mut entries = Vec::with_capacity(fresh.len());
+        if !fresh.is_empty() {
+            self.alloc_for(&fresh, &mut entries);
         }
-        let (with_slot, without) = changed.split_at(entries.len());
-        for (&victim, &entry) in with_slot.iter().zip(&entries) {
-            self.start_writeback(victim, entry);
-        }
+        let (with_slot, without) = fresh.split_at(entries.len());
+        let fresh = with_slot.iter().zip(entries);
+        writes.extend(fresh.map(|(&victim, entry)| PageWrite { victim, entry }));
+        writes.iter().for_each(|&write| self.start_writeback(write));
         for &victim in without {
             self.bring_back(victim);
         }
-        self.submit_writes(worker, with_slot, &entries);
+        self.submit_writes(worker, &writes);
         total - without.len()
+    }
+
+    /// Which pages go over their old copies, and those that need fresh slots. Whatever was laid out in
+    /// order stays so; scattered pages are rather collected in one place, where a device has places.
+    fn rewrites(&self, changed: &[Victim]) -> (Vec<PageWrite>, Vec<Victim>) {
+        let (mut writes, mut fresh) = (Vec::with_capacity(changed.len()), Vec::new());
+        let in_order = |a: &Victim, b: &Victim| match (self.own_slot(*a), self.own_slot(*b)) {
+            (Some(a), Some(b)) => a.precedes(b),
+            _ => false,
+        };
+        for run in changed.chunk_by(in_order) {
+            match self.own_slot(run[0]) {
+                Some(first) if self.may_rewrite(first.area(), run.len()) => {
+                    let entries = (0..).map(|n| SwapEntry::new(first.area(), first.slot().plus(n)));
+                    let run = run.iter().zip(entries);
+                    writes.extend(run.map(|(&victim, entry)| PageWrite { victim, entry }));
+                }
+                _ => fresh.extend(run),
+            }
+        }
+        (writes, fresh)
+    }
+
+    /// The slot that has an older copy of the page and nobody else's.
+    fn own_slot(&self, victim: Victim) -> Option<SwapEntry> {
+        let entry = self.frames.entry(victim.frame)?;
+        let own = self.areas.get(entry.area()).slot_map().holders(entry.slot()) == Some(1);
+        own.then_some(entry)
+    }
+
+    fn may_rewrite(&self, area: AreaNo, pages: usize) -> bool {
+        let state = self.swaps.get(area);
+        !state.is_leaving()
+            && self.areas.get(area).is_writable()
+            && (state.synchronous || pages >= 1 << FOLIO_ORDER_MIN)
     }
 
     /// Slots for victims, adjacent ones for neighbours where an area has room for that. Stops at the
@@ -105,23 +148,34 @@ impl Engine {
         Pte::Swapped { entry, shadow: self.workingset.evicted() }
     }
 
-    /// Moves a page's word to its new slot and gives up the old one.
-    fn start_writeback(&self, victim: Victim, entry: SwapEntry) {
+    /// Moves a page's word to the slot it is written to, and gives up another it had.
+    fn start_writeback(&self, PageWrite { victim, entry }: PageWrite) {
         let Victim { frame, page } = victim;
-        if let Some(old) = self.cache.remove(frame, &self.frames, &self.table, page) {
-            self.free_entry(old);
+        if self.frames.entry(frame) == Some(entry) {
+            self.set_cache_only(entry, false);
+        } else {
+            self.give_up_copy(victim);
+            self.cache.insert_new(entry, frame, &self.frames);
+            self.note_page(entry, page);
         }
-        self.cache.insert_new(entry, frame, &self.frames);
-        self.note_page(entry, page);
         self.frames.set(frame, flag::WRITEBACK);
         self.writes_in_flight.fetch_add(1, Relaxed);
         self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
+    }
+
+    fn give_up_copy(&self, Victim { frame, page }: Victim) {
+        let old = self.cache.remove(frame, &self.frames, &self.table, page);
+        old.into_iter().for_each(|entry| self.free_entry(entry));
     }
 
     /// No slot for this page: the program gets it back.
     fn bring_back(&self, victim: Victim) {
         let Victim { frame, page } = victim;
         let staged = self.frames.staged(frame).expect("just moved to staging");
+        if self.staging.has_homes {
+            // Nobody would know any more that the copy is old.
+            self.give_up_copy(victim);
+        }
         if self.map_back(page, frame, staged).is_err() {
             self.table.replace(page, Pte::Resident(frame), Pte::Empty);
             self.drop_cached(frame, page);
@@ -133,19 +187,28 @@ impl Engine {
     }
 
     /// Submits one request per run of adjacent slots, then lets go of the pages.
-    fn submit_writes(&self, worker: &mut Worker, victims: &[Victim], entries: &[SwapEntry]) {
-        let mut rest = victims;
-        for run in entries.chunk_by(|a, b| a.precedes(*b)) {
-            let (now, later) = rest.split_at(run.len());
-            rest = later;
-            let staged = |v: &Victim| self.frames.staged(v.frame).expect("under writeback");
-            let pages = now.iter().map(|v| self.staging.buffer(staged(v))).collect();
-            let (area, slot) = (run[0].area(), run[0].slot());
+    fn submit_writes(&self, worker: &mut Worker, writes: &[PageWrite]) {
+        for run in writes.chunk_by(|a, b| a.entry.precedes(b.entry)) {
+            let staged =
+                |w: &PageWrite| self.frames.staged(w.victim.frame).expect("under writeback");
+            let pages = run.iter().map(|w| self.staging.buffer(staged(w))).collect();
+            let (area, slot) = (run[0].entry.area(), run[0].entry.slot());
             let request = IoRequest { op: IoOp::Write, slot, pages, tag: u64::from(area.0) };
             worker.submit(area, request);
         }
         worker.flush();
-        for &victim in victims {
+        if self.tuning.frees_at_once {
+            worker.complete(self);
+        }
+        writes.iter().for_each(|write| self.end_eviction(write.victim));
+    }
+
+    /// Frees the frame of a page whose write is over. Any other waits for that on the inactive list.
+    fn end_eviction(&self, victim: Victim) {
+        let Victim { frame, page } = victim;
+        if self.tuning.frees_at_once && !self.frames.has(frame, flag::WRITEBACK | flag::DIRTY) {
+            self.drop_cached(frame, page);
+        } else {
             self.put_back(victim, LruList::Inactive);
         }
     }
@@ -153,7 +216,7 @@ impl Engine {
     /// Ends the writeback of a request's pages.
     pub(crate) fn complete_write(&self, completion: Completion) {
         let Completion { request, failures } = completion;
-        let area = overspill_area::AreaNo(request.tag as u8);
+        let area = AreaNo(request.tag as u8);
         if let Some(failure) = failures.first() {
             self.stats.add(Event::write_errors, failures.len() as u64);
             self.areas.get(area).avoid();
@@ -171,15 +234,17 @@ impl Engine {
         if failed {
             self.frames.set(frame, flag::DIRTY);
         }
-        if !self.frames.end_writeback(frame, 0) {
+        let rotates = self.frames.end_writeback(frame, 0).unwrap_or_else(|| {
             // Mapped again while it was written: the mapper left the staging page to us. WRITEBACK
             // keeps the page from being evicted, so it stays mapped until we have let go.
             self.frames.clear(frame, flag::DIRTY);
             self.release_staged(frame);
             let ended = self.frames.end_writeback(frame, flag::MAPPED);
-            debug_assert!(ended, "frame {frame} was unmapped under writeback");
-        }
+            ended.expect("a page is not unmapped under writeback")
+        });
         self.writes_in_flight.fetch_sub(1, Relaxed);
-        self.lru.rotate(frame, &self.frames, &self.stats);
+        if rotates {
+            self.lru.rotate(frame, &self.frames, &self.stats);
+        }
     }
 }
