@@ -144,7 +144,7 @@ impl Engine {
             && self.space.pattern(page) != Pattern::Random;
         let window = if in_order { self.tuning.zero_around_pages.min(span) } else { 1 };
         for next in (1..window).map(|n| page.plus(n)) {
-            if self.table.load(next) != Pte::Empty || !self.has_frames_to_spare() {
+            if self.table.load(next) != Pte::Empty || !self.may_take_frames() {
                 break;
             }
             let Some(frame) = self.frames.alloc(next) else { break };
@@ -351,6 +351,11 @@ impl Engine {
         }
         let freed = self.cache.remove(frame, &self.frames, &self.table, page);
         freed.into_iter().for_each(|entry| self.free_entry(entry));
+    }
+
+    /// True if readahead and other luxuries may take a frame.
+    pub(crate) fn may_take_frames(&self) -> bool {
+        self.frames.free_count() > self.watermarks.min
     }
 
     pub(crate) fn has_frames_to_spare(&self) -> bool {
