@@ -19,7 +19,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// A keyed checksum of a page in [`Checksum::BITS`] bits; the upper ones are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Checksum {
     /// The checksum of `page` under the key `seed`. Keyed, so that nobody who chooses pages can
     /// choose two that pass for each other.
     pub fn of(page: &[u8], seed: u64) -> Self {
-        let low = xxh3_64_with_seed(page, seed) & ((1 << Self::BITS) - 1);
+        let low = XxHash3_64::oneshot_with_seed(seed, page) & ((1 << Self::BITS) - 1);
         Self(low.max(1))
     }
 }
