@@ -377,7 +377,7 @@ impl Engine {
     /// Frames run low: one round of reclaim by the worker itself, if it is to do so, or the reclaim
     /// thread's.
     fn reclaim_some(&self, worker: &mut Worker) {
-        if !worker.reclaims || self.shrink(worker, true) + worker.poll(self) == 0 {
+        if !worker.reclaims_inline() || self.shrink(worker, true) + worker.complete(self) == 0 {
             self.low.ring();
         }
     }

@@ -23,7 +23,7 @@ const FOLIO_ORDER_MIN: u32 = 4;
 
 /// A locked page in staging memory and the slot it is to be written to.
 #[derive(Clone, Copy, Debug)]
-struct PageWrite {
+pub(crate) struct PageWrite {
     victim: Victim,
     entry: SwapEntry,
 }
@@ -31,30 +31,32 @@ struct PageWrite {
 impl Engine {
     /// Drops or writes pages that are in staging memory, locked. Returns how many left memory or
     /// are about to.
-    pub(crate) fn write_out(&self, worker: &mut Worker, staged: Vec<Victim>) -> usize {
+    pub(crate) fn write_out(&self, worker: &mut Worker, mut staged: Vec<Victim>) -> usize {
         let total = staged.len();
-        let changed: Vec<Victim> =
-            staged.into_iter().filter(|&v| !self.drop_if_redundant(worker, v)).collect();
-        let (mut writes, fresh) = self.rewrites(&changed);
-        let mut entries = Vec::with_capacity(fresh.len());
-        if !fresh.is_empty() {
-            self.alloc_for(&fresh, &mut entries);
-        }
-        let (with_slot, without) = fresh.split_at(entries.len());
-        let fresh = with_slot.iter().zip(entries);
-        writes.extend(fresh.map(|(&victim, entry)| PageWrite { victim, entry }));
+        staged.retain(|&victim| !self.drop_if_redundant(worker, victim));
+        let mut writes = std::mem::take(&mut worker.scratch.writes);
+        let mut fresh = std::mem::take(&mut worker.scratch.fresh);
+        self.sort_by_slots(&staged, &mut writes, &mut fresh);
+        let slots = if worker.is_faulters() { 0 } else { self.add_fresh(&fresh, &mut writes) };
         writes.iter().for_each(|&write| self.start_writeback(write));
-        for &victim in without {
-            self.bring_back(victim);
-        }
+        let without = &fresh[slots..];
+        without.iter().for_each(|&victim| self.bring_back(victim));
+        let left = total - without.len();
         self.submit_writes(worker, &writes);
-        total - without.len()
+        (staged.clear(), writes.clear(), fresh.clear());
+        (worker.scratch.moved, worker.scratch.writes, worker.scratch.fresh) =
+            (staged, writes, fresh);
+        left
     }
 
-    /// Which pages go over their old copies, and those that need fresh slots. Whatever was laid out in
+    /// Decides which pages go over their old copies, and which need fresh slots. What was laid out in
     /// order stays so; scattered pages are rather collected in one place, where a device has places.
-    fn rewrites(&self, changed: &[Victim]) -> (Vec<PageWrite>, Vec<Victim>) {
-        let (mut writes, mut fresh) = (Vec::with_capacity(changed.len()), Vec::new());
+    fn sort_by_slots(
+        &self,
+        changed: &[Victim],
+        writes: &mut Vec<PageWrite>,
+        fresh: &mut Vec<Victim>,
+    ) {
         let in_order = |a: &Victim, b: &Victim| match (self.own_slot(*a), self.own_slot(*b)) {
             (Some(a), Some(b)) => a.precedes(b),
             _ => false,
@@ -69,11 +71,21 @@ impl Engine {
                 _ => fresh.extend(run),
             }
         }
-        (writes, fresh)
+    }
+
+    /// Adds writes of pages to fresh slots; returns how many of them got one.
+    fn add_fresh(&self, fresh: &[Victim], writes: &mut Vec<PageWrite>) -> usize {
+        let mut entries = Vec::with_capacity(fresh.len());
+        if !fresh.is_empty() {
+            self.alloc_for(fresh, &mut entries);
+        }
+        let with_slot = fresh.iter().zip(&entries);
+        writes.extend(with_slot.map(|(&victim, &entry)| PageWrite { victim, entry }));
+        entries.len()
     }
 
     /// The slot that has an older copy of the page and nobody else's.
-    fn own_slot(&self, victim: Victim) -> Option<SwapEntry> {
+    pub(crate) fn own_slot(&self, victim: Victim) -> Option<SwapEntry> {
         let entry = self.frames.entry(victim.frame)?;
         let own = self.areas.get(entry.area()).slot_map().holders(entry.slot()) == Some(1);
         own.then_some(entry)
@@ -186,15 +198,22 @@ impl Engine {
         self.put_back(victim, LruList::Active);
     }
 
-    /// Submits one request per run of adjacent slots, then lets go of the pages.
+    /// Submits one request per run of adjacent slots and pages, then lets go of the pages.
     fn submit_writes(&self, worker: &mut Worker, writes: &[PageWrite]) {
-        for run in writes.chunk_by(|a, b| a.entry.precedes(b.entry)) {
-            let staged =
-                |w: &PageWrite| self.frames.staged(w.victim.frame).expect("under writeback");
-            let pages = run.iter().map(|w| self.staging.buffer(staged(w))).collect();
+        let staged = |write: &PageWrite| {
+            self.frames.staged(write.victim.frame).expect("a page under writeback is staged")
+        };
+        let adjacent =
+            |a: &PageWrite, b: &PageWrite| a.entry.precedes(b.entry) && staged(a) + 1 == staged(b);
+        for run in writes.chunk_by(adjacent) {
+            let mut pages = worker.scratch.take_pages();
+            pages.extend(run.iter().map(|write| self.staging.buffer(staged(write))));
             let (area, slot) = (run[0].entry.area(), run[0].entry.slot());
             let request = IoRequest { op: IoOp::Write, slot, pages, tag: u64::from(area.0) };
             worker.submit(area, request);
+            if worker.is_faulters() {
+                worker.complete(self);
+            }
         }
         worker.flush();
         if self.tuning.frees_at_once {
@@ -214,7 +233,7 @@ impl Engine {
     }
 
     /// Ends the writeback of a request's pages.
-    pub(crate) fn complete_write(&self, completion: Completion) {
+    pub(crate) fn complete_write(&self, worker: &mut Worker, completion: Completion) {
         let Completion { request, failures } = completion;
         let area = AreaNo(request.tag as u8);
         if let Some(failure) = failures.first() {
@@ -227,6 +246,7 @@ impl Engine {
             let entry = SwapEntry::new(area, request.slot.plus(n));
             self.end_writeback(entry, failures.iter().any(|f| f.index == n));
         }
+        worker.scratch.keep_pages(request.pages);
     }
 
     fn end_writeback(&self, entry: SwapEntry, failed: bool) {
