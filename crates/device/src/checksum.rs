@@ -97,11 +97,14 @@ impl SwapDevice for Checksummed {
     }
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+        let mut spare = Vec::with_capacity(depth as usize);
+        spare.push(Vec::with_capacity(USUAL_PAGES));
         Ok(Box::new(VerifyingQueue {
             inner: self.inner.open_queue(depth)?,
             keeper: self.keeper.clone(),
             name: self.info().name.clone(),
             flights: Aside::new(depth),
+            spare,
         }))
     }
 
@@ -141,11 +144,16 @@ impl Keeper {
     }
 }
 
+/// No request of the engine's has more pages.
+const USUAL_PAGES: usize = 64;
+
 struct VerifyingQueue {
     inner: Box<dyn IoQueue>,
     keeper: Keeper,
     name: String,
     flights: Aside<Flight>,
+    /// For the next requests, so that one at a time allocates nothing.
+    spare: Vec<Vec<Checksum>>,
 }
 
 /// A request under way: the submitter's tag, and the checksums of what is being written.
@@ -164,22 +172,30 @@ impl Flight {
 
 impl VerifyingQueue {
     /// The pages' checksums; their slots' are unknown from now on.
-    fn begin_write(&self, request: &IoRequest) -> Vec<Checksum> {
+    fn begin_write(&mut self, request: &IoRequest) -> Vec<Checksum> {
         let (slot, pages) = (request.slot, request.pages.len());
         debug_assert!(
             !self.flights.iter().any(|flight| flight.writes_into(slot, pages)),
             "slot {slot} is written while a write of it is under way"
         );
         self.keeper.forget(slot, pages);
-        request.pages.iter().map(|page| self.keeper.sum(page)).collect()
+        let mut sums = self.spare.pop().unwrap_or_default();
+        sums.extend(request.pages.iter().map(|page| self.keeper.sum(page)));
+        sums
     }
 
     fn finish(&mut self, completion: &mut Completion) {
-        let flight = self.flights.take(completion.request.tag);
-        completion.request.tag = flight.tag;
+        let Flight { tag, mut sums, .. } = self.flights.take(completion.request.tag);
+        completion.request.tag = tag;
         match completion.request.op {
             IoOp::Read => self.verify(completion),
-            IoOp::Write => self.record(completion, &flight.sums),
+            IoOp::Write => {
+                self.record(completion, &sums);
+                sums.clear();
+                if self.spare.len() < self.spare.capacity() {
+                    self.spare.push(sums);
+                }
+            }
         }
     }
 
