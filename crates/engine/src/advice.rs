@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    fn resident_frame(&self, page: PageNo) -> Option<FrameNo> {
+    pub(crate) fn resident_frame(&self, page: PageNo) -> Option<FrameNo> {
         match self.table.load(page) {
             Pte::Resident(frame) => Some(frame),
             _ => None,

@@ -7,7 +7,7 @@ use crate::frames::{Doorbell, Frames, Watermarks};
 use crate::lru::Lru;
 use crate::page_table::PageTable;
 use crate::readahead::ahead::Ahead;
-use crate::readahead::streams::Streams;
+use crate::readahead::trunks::Trunks;
 use crate::reverse_map::ReverseMap;
 use crate::space::AddressSpace;
 use crate::staging::Staging;
@@ -100,7 +100,7 @@ pub struct Engine {
     pub(crate) swaps: Swaps,
     /// Held while an area gets its number.
     pub(crate) adding: Mutex<()>,
-    pub(crate) streams: Mutex<Streams>,
+    pub(crate) streams: Trunks,
     pub(crate) ahead: Ahead,
     pub(crate) page_outs: PageOuts,
     /// Rung when free frames run low.
@@ -169,7 +169,7 @@ impl Engine {
             stats: parts.stats,
             swaps: Swaps::new(),
             adding: Mutex::new(LockClass::Swapon, ()),
-            streams: Mutex::new(LockClass::Readahead, Streams::default()),
+            streams: Trunks::new(parts.cpus.count),
             ahead: Ahead::new(parts.frames, &tuning),
             page_outs: PageOuts::new(),
             low: Doorbell::new(),

@@ -384,49 +384,42 @@ impl Engine {
 
     /// Waits for the reclaim thread, which was called when frames ran low.
     fn frame_by_waiting(&self, page: PageNo) -> Option<FrameNo> {
-        self.starving.fetch_add(1, Relaxed);
-        let mut hopeless = 0;
-        let frame = loop {
-            let seen = self.freed.count();
-            if let Some(frame) = self.frames.alloc(page) {
-                break Some(frame);
-            }
+        self.frame_after(page, |seen| {
             self.low.ring();
             self.freed.wait(seen, Some(Duration::from_millis(2)));
-            if self.freed.count() != seen || self.writes_in_flight.load(Relaxed) > 0 {
-                hopeless = 0;
-            } else {
-                hopeless += 1;
-            }
-            if hopeless > HOPELESS_ROUNDS {
-                break None;
-            }
-        };
-        self.starving.fetch_sub(1, Relaxed);
-        frame
+            self.freed.count() != seen
+        })
     }
 
     fn frame_by_reclaim(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {
-        self.starving.fetch_add(1, Relaxed);
-        let mut hopeless = 0;
-        let frame = loop {
-            let seen = self.freed.count();
+        self.frame_after(page, |seen| {
             let progress = self.shrink(worker, true) + worker.poll(self);
-            if let Some(frame) = self.frames.alloc(page) {
-                break Some(frame);
-            }
-            if progress > 0 || self.writes_in_flight.load(Relaxed) > 0 {
-                hopeless = 0;
-            } else {
-                hopeless += 1;
-            }
-            if hopeless > HOPELESS_ROUNDS {
-                break None;
+            if self.frames.free_count() > 0 {
+                return true;
             }
             if worker.in_flight() > 0 {
                 worker.wait(self);
             } else if progress == 0 {
                 self.freed.wait(seen, Some(Duration::from_millis(2)));
+            }
+            progress > 0
+        })
+    }
+
+    /// Repeats `round`, which says whether it got anywhere, until there is a frame for `page`, or that
+    /// is hopeless. `round` is told how often frames had been freed before.
+    fn frame_after(&self, page: PageNo, mut round: impl FnMut(u64) -> bool) -> Option<FrameNo> {
+        self.starving.fetch_add(1, Relaxed);
+        let mut hopeless = 0;
+        let frame = loop {
+            let seen = self.freed.count();
+            if let Some(frame) = self.frames.alloc(page) {
+                break Some(frame);
+            }
+            let hope = round(seen) || self.writes_in_flight.load(Relaxed) > 0;
+            hopeless = if hope { 0 } else { hopeless + 1 };
+            if hopeless > HOPELESS_ROUNDS {
+                break None;
             }
         };
         self.starving.fetch_sub(1, Relaxed);

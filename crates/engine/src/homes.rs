@@ -67,14 +67,8 @@ impl Engine {
         let want = (self.watermarks.low + pages + 1).min(self.frames.count() / 2);
         // A bound, because pages that others use again and again count as progress.
         for _ in 0..2 * pages {
-            if self.frames.free_count() >= want {
+            if self.frames.free_count() >= want || !self.reclaim_round(worker, true) {
                 return;
-            }
-            if self.shrink(worker, true) + worker.poll(self) == 0 {
-                if worker.in_flight() == 0 {
-                    return;
-                }
-                worker.wait(self);
             }
         }
     }

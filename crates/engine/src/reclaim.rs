@@ -38,15 +38,11 @@ impl Engine {
         }
         self.run_page_outs(worker);
         while self.frames.free_count() < self.watermarks.high {
-            let progress = self.shrink(worker, false) + worker.poll(self);
-            if progress == 0 && worker.in_flight() == 0 {
-                // Nothing to take and nothing on its way: wait for the next fault to say so again.
+            if !self.reclaim_round(worker, false) {
+                // Wait for the next fault to say so again.
                 let seen = self.low.count();
                 self.low.wait(seen, Some(Duration::from_millis(10)));
                 return;
-            }
-            if progress == 0 {
-                worker.wait(self);
             }
         }
         worker.finish(self);
@@ -59,6 +55,18 @@ impl Engine {
     pub fn nudge(&self) {
         self.low.ring();
         self.ahead.nudge();
+    }
+
+    /// One round, and where that brings nothing a wait for what is on its way; false if nothing is.
+    pub(crate) fn reclaim_round(&self, worker: &mut Worker, direct: bool) -> bool {
+        let progress = self.shrink(worker, direct) + worker.poll(self);
+        if progress == 0 && worker.in_flight() == 0 {
+            return false;
+        }
+        if progress == 0 {
+            worker.wait(self);
+        }
+        true
     }
 
     /// One round: takes a batch off the inactive tail, frees what it can and starts writing the

@@ -8,8 +8,8 @@ mod swapoff;
 
 use advice::{Advice, advice};
 use common::{Rig, TUNING, Touch};
-use overspill_area::AreaNo;
-use overspill_base::PageNo;
+use overspill_area::{AreaNo, MemberNo};
+use overspill_base::{PageNo, Slot};
 use overspill_base::stats::Event;
 use overspill_device::faulty::Faults;
 use overspill_engine::{Readahead, Tuning, Worker};
@@ -456,6 +456,25 @@ fn threads_that_share_pages_see_each_others_writes() {
     }
     // 4000 touches over 96 pages stay far below 256 each.
     assert_eq!(sums, [4000; THREADS as usize]);
+}
+
+/// A changed page goes over its own slot, but not where a forked process still has the old content.
+#[test]
+fn a_slot_that_another_process_holds_is_not_written_over() {
+    let (rig, mut worker) = swapped_out(TUNING);
+    let area = rig.engine.areas().get(AreaNo(0));
+    area.share_with(MemberNo(1)).unwrap();
+    // Page n is on slot n.
+    assert_eq!(area.slot_map().holders(Slot(3)), Some(2));
+    rig.touch(&mut worker, PageNo(3), |content| content.fill(0x77));
+    for page in 64..64 + 256 {
+        rig.touch(&mut worker, PageNo(page), |content| content.fill(1));
+    }
+    worker.finish(&rig.engine);
+    rig.engine.drain();
+    assert!(!rig.engine.is_resident(PageNo(3)));
+    assert_eq!(area.slot_map().holders(Slot(3)), Some(1), "ours is given up, the other stays");
+    rig.touch(&mut worker, PageNo(3), |content| assert_eq!(content[0], 0x77));
 }
 
 /// The pager's other threads; they end with it.

@@ -185,12 +185,8 @@ impl Engine {
     /// Reclaims until there are frames to spare; false when there is nothing left to reclaim.
     fn reclaim_to_spare(&self, worker: &mut Worker) -> bool {
         while !self.has_frames_to_spare() {
-            let progress = self.shrink(worker, false) + worker.poll(self);
-            if progress == 0 && worker.in_flight() == 0 {
+            if !self.reclaim_round(worker, false) {
                 return false;
-            }
-            if progress == 0 {
-                worker.wait(self);
             }
         }
         true
@@ -256,7 +252,7 @@ impl Engine {
         let ahead = self.ahead_pages(area);
         if ahead > 0 && !self.staging.has_homes {
             let pages = self.table.len() as u32;
-            let asked = self.streams.lock().ask(window, ahead, pages);
+            let asked = self.streams.around(window.page).ask(window, ahead, pages);
             self.ahead.ask(asked);
         }
     }
@@ -276,7 +272,7 @@ impl Engine {
         if ahead == 0 {
             return None;
         }
-        let advance = self.streams.lock().advance(page, ahead, pages);
+        let advance = self.streams.around(page).advance(page, ahead, pages);
         if !advance.ask.is_empty() {
             self.ahead.came_true();
         }

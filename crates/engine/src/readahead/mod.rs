@@ -20,6 +20,7 @@
 pub(crate) mod ahead;
 pub(crate) mod cluster;
 pub(crate) mod streams;
+pub(crate) mod trunks;
 
 use crate::engine::Engine;
 use crate::space::Pattern;
@@ -106,7 +107,7 @@ impl Engine {
     ) -> Vec<PageRead> {
         let max = self.tuning.readahead_max_pages;
         let alone = !self.has_neighbour(page);
-        let window = self.streams.lock().window(page, max, pattern, alone);
+        let window = self.streams.around(page).window(page, max, pattern, alone);
         self.stats.add(Event::swap_ra_hit, u64::from(window.hits));
         self.leave_behind(window.behind.clone());
         let (pages, step) = (window.pages.clone(), window.step);
@@ -122,7 +123,7 @@ impl Engine {
         let reached = page.0 - before * step..page.0 + after * step + 1;
         let whole = reached == pages && reached.len() > 1;
         let reached = if whole { self.past_resident(reached, step) } else { reached };
-        self.streams.lock().settle(&window, reached, [read_before, read_after]);
+        self.streams.around(page).settle(&window, reached, [read_before, read_after]);
         if whole && pages.len() >= max {
             self.ask_ahead(&window, entry.area());
         }
@@ -142,8 +143,7 @@ impl Engine {
     fn has_neighbour(&self, page: PageNo) -> bool {
         let end = self.table.len() as u32;
         let beside = [page.0.checked_sub(1), Some(page.0 + 1).filter(|&next| next < end)];
-        let resident = |page| matches!(self.table.load(PageNo(page)), Pte::Resident(_));
-        beside.into_iter().flatten().any(resident)
+        beside.into_iter().flatten().any(|page| self.resident_frame(PageNo(page)).is_some())
     }
 
     /// Makes what a long stream has read and passed the first to be evicted.
@@ -151,10 +151,7 @@ impl Engine {
         if pages.is_empty() || !self.tuning.leave_behind {
             return;
         }
-        let frames = pages.filter_map(|page| match self.table.load(PageNo(page)) {
-            Pte::Resident(frame) => Some(frame),
-            _ => None,
-        });
+        let frames = pages.filter_map(|page| self.resident_frame(PageNo(page)));
         // They were mapped a moment ago: some wait in a batch.
         self.lru.drain(&self.frames, &self.stats);
         self.lru.leave_behind(frames, &self.frames);
@@ -164,7 +161,7 @@ impl Engine {
     /// at most: the stream's next fault comes after them.
     fn past_resident(&self, window: Range<u32>, step: u32) -> Range<u32> {
         let reach = window.len() as u32;
-        let resident = |&page: &u32| matches!(self.table.load(PageNo(page)), Pte::Resident(_));
+        let resident = |&page: &u32| self.resident_frame(PageNo(page)).is_some();
         let before = (window.start.saturating_sub(reach)..window.start).rev();
         let before = before.skip(step as usize - 1).step_by(step as usize).take_while(resident);
         let after = (window.end - 1..window.end + reach).step_by(step as usize).skip(1);

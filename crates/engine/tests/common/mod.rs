@@ -254,7 +254,7 @@ fn swap(number: u8, slots: u32, plan: Arc<FaultPlan>) -> Swap {
     let kind = SwapKind::Ram { size: Bytes::of_pages(u64::from(slots)) };
     let ram = FileDevice::open(&kind.into(), &OpenOptions::default()).unwrap();
     let slots = ram.info().slots_max;
-    let tables = AreaTables::on_heap(slots, AREA, 1);
+    let tables = AreaTables::on_heap(slots, AREA, 2);
     tables.format(&ram.info().reserved);
     let sums = TableStore::new(Table::on_heap(slots as usize, || AtomicU64::new(0)));
     let faulty = Arc::new(Faulty::new(Arc::new(ram), plan));
