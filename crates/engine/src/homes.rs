@@ -134,7 +134,10 @@ impl Engine {
                 Hidden::Pinned => self.stats.count(Event::evict_pinned),
                 // The next round may have it: that is progress too.
                 Hidden::Recent => progress += 1,
-                Hidden::Clean if self.drop_copied(victim) => progress += 1,
+                Hidden::Clean if self.drop_copied(victim) => {
+                    progress += 1;
+                    worker.evicted += 1;
+                }
                 Hidden::Clean | Hidden::Changed => changed.push(victim),
             }
             if matches!(hidden, Hidden::Pinned | Hidden::Recent) {

@@ -88,14 +88,13 @@ impl Engine {
             (Event::pgscan_background, Event::pgsteal_background)
         };
         self.stats.add(scan, seen as u64);
-        let free_before = self.frames.free_count();
+        let evicted_before = worker.evicted;
         let mut victims = std::mem::take(&mut worker.scratch.victims);
         let sorted = isolated.drain(..).map(|frame| self.sort_out(frame, &mut victims));
-        let mut progress = sorted.sum();
+        let dropped: usize = sorted.sum();
         worker.scratch.isolated = isolated;
-        progress += self.evict(worker, victims, Tuning::CHUNK_PAGES);
-        let freed = self.frames.free_count().saturating_sub(free_before);
-        self.stats.add(steal, freed as u64);
+        let progress = dropped + self.evict(worker, victims, Tuning::CHUNK_PAGES);
+        self.stats.add(steal, (dropped + worker.evicted - evicted_before) as u64);
         progress
     }
 

@@ -150,6 +150,8 @@ pub struct Worker {
     post: Post,
     pub(crate) bounce: Bounce,
     pub(crate) scratch: Scratch,
+    /// Frames it has freed by evicting their pages.
+    pub(crate) evicted: usize,
     /// When frames run low, reclaims by itself instead of calling the reclaim thread: that one would
     /// run on another CPU, from where every eviction has to interrupt this one.
     pub reclaims: bool,
@@ -193,7 +195,8 @@ impl Worker {
         let bounce = Bounce::new(PageArena::new(post.bounce_chunks() * Tuning::CHUNK_PAGES)?);
         let lanes = Vec::with_capacity(AreaNo::MAX);
         let scratch = Scratch::new();
-        let mut worker = Self { lanes, mail, version, post, bounce, scratch, reclaims: false };
+        let mut worker =
+            Self { lanes, mail, version, post, bounce, scratch, evicted: 0, reclaims: false };
         worker.open_mail();
         Ok(worker)
     }

@@ -34,6 +34,7 @@ impl Engine {
     pub(crate) fn write_out(&self, worker: &mut Worker, mut staged: Vec<Victim>) -> usize {
         let total = staged.len();
         staged.retain(|&victim| !self.drop_if_redundant(worker, victim));
+        worker.evicted += total - staged.len();
         let mut writes = std::mem::take(&mut worker.scratch.writes);
         let mut fresh = std::mem::take(&mut worker.scratch.fresh);
         self.sort_by_slots(&staged, &mut writes, &mut fresh);
@@ -219,17 +220,21 @@ impl Engine {
         if self.tuning.frees_at_once {
             worker.complete(self);
         }
-        writes.iter().for_each(|write| self.end_eviction(write.victim));
+        worker.evicted += writes.iter().filter(|write| self.end_eviction(write.victim)).count();
     }
 
-    /// Frees the frame of a page whose write is over. Any other waits for that on the inactive list.
-    fn end_eviction(&self, victim: Victim) {
+    /// Frees the frame of a page whose write is over, and says so. Any other waits for that on the
+    /// inactive list.
+    fn end_eviction(&self, victim: Victim) -> bool {
         let Victim { frame, page } = victim;
-        if self.tuning.frees_at_once && !self.frames.has(frame, flag::WRITEBACK | flag::DIRTY) {
+        let over =
+            self.tuning.frees_at_once && !self.frames.has(frame, flag::WRITEBACK | flag::DIRTY);
+        if over {
             self.drop_cached(frame, page);
         } else {
             self.put_back(victim, LruList::Inactive);
         }
+        over
     }
 
     /// Ends the writeback of a request's pages.
