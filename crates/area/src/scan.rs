@@ -15,6 +15,7 @@ use crate::tuning::ScanBase;
 use crate::types::{AreaConfig, AreaNo, Shared, SwapEntry};
 use overspill_base::Slot;
 use overspill_base::sync::{Arc, LockClass, Mutex, MutexGuard};
+use overspill_base::work::{self, Work};
 use std::ops::Range;
 
 /// The scanning allocator of one area.
@@ -351,6 +352,7 @@ impl<'a> Visit<'a> {
                 return None;
             }
             self.left -= 1;
+            work::charge(Work::SlotsScanned(1));
             if self.is_free(slot) {
                 return Some(slot);
             }
@@ -369,6 +371,7 @@ impl<'a> Visit<'a> {
                     return None;
                 }
                 self.left -= 1;
+                work::charge(Work::SlotsScanned(1));
                 let slot = cluster * size + offset;
                 if self.is_free(slot) {
                     self.set_current(Some((cluster, offset + 1)));
@@ -428,6 +431,7 @@ impl<'a> Visit<'a> {
         let half_full = self.area.is_half_full();
         let limit = self.area.tuning().scan_limit_slots;
         for (looked, slot) in (1..).zip(range.clone()) {
+            work::charge(Work::SlotsScanned(1));
             let copy = || half_full && self.area.slots.is_cache_only(Slot(slot));
             let entry = || SwapEntry::new(self.number, Slot(slot));
             if self.is_free(slot) || copy() && self.supply.give_up(entry()) {

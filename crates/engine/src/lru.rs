@@ -23,6 +23,7 @@ use overspill_base::clock::Cpus;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
+use overspill_base::work::{self, Path, Work};
 
 const NIL: u32 = u32::MAX;
 
@@ -121,6 +122,7 @@ impl Lru {
         if batch.is_empty() {
             return;
         }
+        let _path = work::on(Path::LruAdd);
         let mut lists = self.lists.lock();
         for frame in batch.drain(..) {
             // In one step: `remove` looks at both bits without the lists' lock.
@@ -149,6 +151,7 @@ impl Lru {
         if batch.is_empty() {
             return;
         }
+        let _path = work::on(Path::Rotate);
         let mut moved = 0;
         let mut lists = self.lists.lock();
         for frame in batch.drain(..) {
@@ -176,6 +179,7 @@ impl Lru {
     /// Takes up to `want` frames off the tail of the inactive list and locks them. Frames that are
     /// locked or may not be evicted go to the head instead. Returns how many were looked at.
     pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<FrameNo>) -> usize {
+        let _path = work::on(Path::ShrinkInactiveList);
         let mut lists = self.lists.lock();
         let most = (want * 2).min(lists.inactive.len);
         let mut seen = 0;
@@ -237,6 +241,7 @@ impl Lru {
 
     /// Moves up to `want` frames from the active tail to the inactive head.
     pub(crate) fn deactivate(&self, want: usize, frames: &Frames) -> usize {
+        let _path = work::on(Path::ShrinkActiveList);
         let mut lists = self.lists.lock();
         let mut moved = 0;
         while moved < want
@@ -299,6 +304,7 @@ impl Lists {
     }
 
     fn push_head(&mut self, frame: FrameNo, list: LruList) {
+        work::charge(Work::ListMoves(1));
         let ends = self.ends(list);
         let old = std::mem::replace(&mut ends.head, frame.0);
         ends.len += 1;
@@ -311,6 +317,7 @@ impl Lists {
     }
 
     fn push_tail(&mut self, frame: FrameNo) {
+        work::charge(Work::ListMoves(1));
         let ends = &mut self.inactive;
         let old = std::mem::replace(&mut ends.tail, frame.0);
         ends.len += 1;
@@ -332,6 +339,7 @@ impl Lists {
     }
 
     fn unlink(&mut self, frame: FrameNo, list: LruList) {
+        work::charge(Work::ListMoves(1));
         let Link { towards_head, towards_tail } = self.links[frame.index()];
         let ends = self.ends(list);
         ends.len -= 1;

@@ -1,0 +1,31 @@
+//! Scratch.
+use overspill_area::{Preset, ScanBase};
+use overspill_engine::Tuning;
+use overspill_sim::*;
+use overspill_vcpu::Costs;
+fn main() {
+    let secs: f64 = std::env::args().nth(1).map_or(0.05, |s| s.parse().unwrap());
+    let which = std::env::args().nth(2).unwrap_or("s1".into());
+    let plan = Plan { cpus: 48, sockets: 2, nodes: 2, threads: 16, processes: true, frames: 8192,
+        working_set: 4.0, devices: 1, device_slots: 1 << 19, device: PMEM, foreign: 0.6,
+        settle_s: 0.02, seconds: secs };
+    let t57 = Tuning::of(Preset::Linux5_7);
+    let mut sm = t57; sm.area.scan_more = true;
+    let mut sb = sm; sb.area.scan_base = ScanBase::PerCpu;
+    let s2 = Plan { cpus: 36, nodes: 1, threads: 8, processes: false, working_set: 2.0, frames: 16384, foreign: 0.0, device_slots: 1<<18, ..plan.clone() };
+    let nv = Plan { device: NVME, ..plan.clone() };
+    let op = Plan { device: OPTANE, ..plan.clone() };
+    let runs: Vec<(&str, Plan, Tuning)> = match &which[..] {
+        "s1" => vec![("s1 before", plan.clone(), t57), ("s1 after", plan.clone(), sm), ("s3 after", plan.clone(), sb)],
+        "s2" => vec![("4.8", s2.clone(), Tuning::of(Preset::Linux4_8)), ("4.11", s2.clone(), Tuning::of(Preset::Linux4_11))],
+        "nv" => vec![("nvme b", nv.clone(), sm), ("nvme a", nv.clone(), sb), ("opt b", op.clone(), sm), ("opt a", op.clone(), sb)],
+        "mod" => vec![("modern", plan.clone(), Tuning::of(Preset::Modern))],
+        _ => vec![],
+    };
+    for (name, plan, tuning) in runs {
+        let start = std::time::Instant::now();
+        let s = plan.run(tuning, Box::leak(Box::new(Costs::DEFAULT)), 1).unwrap();
+        println!("== {name}: score {:.0} in {:.2} out {:.2} ratio {:.2} p50 {:.1} p99 {:.1} locks {:.1} % wall {:.2}", s.score, s.swap_in_gb_per_s, s.swap_out_gb_per_s, s.fault_ratio, s.fault_p50_us, s.fault_p99_us, s.locks_percent, start.elapsed().as_secs_f64());
+        for l in s.locks.iter().take(10) { println!("   {:>12} {:<24} {:6.2} % {:9.0}/s cont {:5.1} % max {:8.1} us hold {:6.0} ns", l.class, l.path, l.share_percent, l.acquisitions_per_s, l.contended_percent, l.wait_max_us, l.hold_ns); }
+    }
+}

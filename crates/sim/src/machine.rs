@@ -1,0 +1,162 @@
+//! A machine, its processes, and one run of them.
+//!
+//! Owns: what a run is described by, whether that can be, and running it.
+//! Not here: which descriptions are of interest (`experiments`, `sweep`).
+
+use crate::device::DeviceModel;
+use crate::error::{SimError, within};
+use crate::node::{Node, NodePlan};
+use crate::sample::Sample;
+use crate::shootdown::Shootdown;
+use crate::workload::{Run, Thread};
+use overspill_engine::Tuning;
+use overspill_vcpu::{Costs, Machine, Schedule, Shape};
+use serde::Serialize;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A machine and what runs on it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// CPUs in all.
+    pub cpus: usize,
+    /// Sockets they are in.
+    pub sockets: usize,
+    /// Memory nodes: one for each socket, or one.
+    pub nodes: usize,
+    /// Threads, spread evenly over the nodes, each on a CPU of its own.
+    pub threads: usize,
+    /// True if every thread is a process of its own; else the threads of a node are one.
+    pub processes: bool,
+    /// Pages of memory of a node.
+    pub frames: usize,
+    /// Pages that all threads of a node touch, as a multiple of its memory.
+    pub working_set: f64,
+    /// Devices of a node.
+    pub devices: usize,
+    /// Slots of each.
+    pub device_slots: u32,
+    /// What they are.
+    pub device: DeviceModel,
+    /// Share of the slots that others use, at random places.
+    pub foreign: f64,
+    /// Virtual seconds that pass before counting begins.
+    pub settle_s: f64,
+    /// Virtual seconds that are counted.
+    pub seconds: f64,
+}
+
+/// Most CPUs of a machine.
+const CPUS_MAX: usize = 1024;
+/// Slots an area can have: their number is one of 32 bits.
+const SLOTS_MAX: u64 = (1 << 32) - (1 << 14);
+
+impl Plan {
+    /// Finds out whether there can be such a machine.
+    ///
+    /// # Errors
+    /// [`SimError::OutOfRange`] about the first parameter that cannot be.
+    pub fn check(&self) -> Result<(), SimError> {
+        within("cpus", self.cpus, 1..=CPUS_MAX)?;
+        within("sockets", self.sockets, 1..=self.cpus.min(16))?;
+        within("nodes", self.nodes, 1..=self.sockets)?;
+        // Each node has a CPU for its reclaim thread.
+        within("threads", self.threads, self.nodes..=self.cpus.saturating_sub(self.nodes).max(1))?;
+        within("devices", self.devices, 1..=32)?;
+        within("frames", self.frames, 256..=1 << 24)?;
+        within("working set", self.working_set, 0.1..=64.0)?;
+        within("fragmentation", self.foreign, 0.0..=0.95)?;
+        within("seconds", self.seconds, 0.001..=3600.0)?;
+        let cluster = 512;
+        within("size (slots)", u64::from(self.device_slots), cluster..=SLOTS_MAX)
+    }
+
+    fn node_cpus(&self) -> usize {
+        self.cpus / self.nodes
+    }
+
+    fn node_threads(&self, node: usize) -> usize {
+        self.threads * (node + 1) / self.nodes - self.threads * node / self.nodes
+    }
+
+    fn shape(&self) -> Shape {
+        Shape { cpus: self.cpus, sockets: self.sockets }
+    }
+
+    /// The CPU of a node's thread: spread over all but the last, which reclaims.
+    fn cpu(&self, node: usize, thread: usize) -> usize {
+        let places = (self.node_cpus() - 1).max(1);
+        node * self.node_cpus() + thread * places / self.node_threads(node).max(1)
+    }
+
+    fn node_plan(&self, node: usize, tuning: Tuning) -> NodePlan {
+        let threads = self.node_threads(node);
+        let cpus: Vec<usize> = (0..threads).map(|thread| self.cpu(node, thread)).collect();
+        let processes =
+            if self.processes { cpus.iter().map(|&cpu| vec![cpu]).collect() } else { vec![cpus] };
+        let pages = (self.frames as f64 * self.working_set) as usize;
+        NodePlan {
+            cpus: self.node_cpus(),
+            frames: self.frames,
+            process_pages: pages / processes.len(),
+            processes,
+            device: self.device,
+            devices: self.devices,
+            device_slots: self.device_slots,
+            foreign: self.foreign,
+            tuning,
+        }
+    }
+
+    fn threads_of(&self, node: usize, plan: &NodePlan) -> Vec<Thread> {
+        let count = self.node_threads(node);
+        let pages = plan.process_pages as u32;
+        let before: usize = (0..node).map(|node| self.node_threads(node)).sum();
+        let thread = |thread: usize| {
+            let process = if self.processes { thread as u32 } else { 0 };
+            let all = process * pages..(process + 1) * pages;
+            let part = |n: usize| all.start + (all.len() * n / count) as u32;
+            let own = part(thread)..part(thread + 1);
+            let part = if self.processes { all.clone() } else { own };
+            Thread { number: before + thread, node, pages: all, part }
+        };
+        (0..count).map(thread).collect()
+    }
+
+    /// Runs the workload on engines of `tuning`.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    ///
+    /// # Panics
+    /// When a page or a counter is wrong.
+    pub fn run(&self, tuning: Tuning, costs: &'static Costs, seed: u64) -> Result<Sample, SimError> {
+        self.check()?;
+        let mut machine = Machine::new(self.shape(), costs, Schedule::Clocks);
+        let shootdown = Arc::new(Shootdown::new(self.cpus));
+        let plans: Vec<NodePlan> = (0..self.nodes).map(|n| self.node_plan(n, tuning)).collect();
+        let nodes = plans.iter().map(|plan| Node::new(plan, &shootdown, seed)).collect();
+        let ns = |seconds: f64| (seconds * 1e9) as u64;
+        let run = Run::new(nodes, self.threads, ns(self.settle_s), ns(self.seconds), seed);
+        for (node, plan) in plans.iter().enumerate() {
+            self.spawn_node(&mut machine, &run, node, plan);
+        }
+        machine.run();
+        for node in &run.nodes {
+            node.engine.check().unwrap_or_else(|wrong| panic!("after the run: {wrong}"));
+        }
+        let (first, last) = run.readings();
+        Ok(Sample::between(&first, &last, &run.latencies.borrow()))
+    }
+
+    fn spawn_node(&self, machine: &mut Machine, run: &Rc<Run>, node: usize, plan: &NodePlan) {
+        for (n, thread) in self.threads_of(node, plan).into_iter().enumerate() {
+            let run = run.clone();
+            let name = format!("thread {}", thread.number);
+            machine.spawn(name, self.cpu(node, n), move || run.thread(&thread));
+        }
+        let run = run.clone();
+        let last = (node + 1) * self.node_cpus() - 1;
+        machine.spawn(format!("reclaim {node}"), last, move || run.reclaimer(node));
+    }
+}
