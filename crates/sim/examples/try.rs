@@ -24,7 +24,8 @@ fn main() {
     };
     for (name, plan, tuning) in runs {
         let start = std::time::Instant::now();
-        let s = plan.run(tuning, Box::leak(Box::new(Costs::DEFAULT)), 1).unwrap();
+        let mut c = Costs::DEFAULT; for kv in std::env::args().skip(3) { let (k,v) = kv.split_once("=").unwrap(); let v: u64 = v.parse().unwrap(); match k { "evict" => c.evict_page_ns = v, "fault" => c.fault_ns = v, "list" => c.list_move_ns = v, "chg" => c.cache_change_ns = v, "scan" => c.scan_slot_ns = v, "copy" => c.copy_page_ns = v, "access" => c.access_ns = v, "mem" => c.memory_ns = v, _ => panic!() } }
+        let s = plan.run(tuning, Box::leak(Box::new(c)), 1).unwrap();
         println!("== {name}: score {:.0} in {:.2} out {:.2} ratio {:.2} p50 {:.1} p99 {:.1} locks {:.1} % wall {:.2}", s.score, s.swap_in_gb_per_s, s.swap_out_gb_per_s, s.fault_ratio, s.fault_p50_us, s.fault_p99_us, s.locks_percent, start.elapsed().as_secs_f64());
         for l in s.locks.iter().take(10) { println!("   {:>12} {:<24} {:6.2} % {:9.0}/s cont {:5.1} % max {:8.1} us hold {:6.0} ns", l.class, l.path, l.share_percent, l.acquisitions_per_s, l.contended_percent, l.wait_max_us, l.hold_ns); }
     }

@@ -142,9 +142,7 @@ impl Plan {
             self.spawn_node(&mut machine, &run, node, plan);
         }
         machine.run();
-        for node in &run.nodes {
-            node.engine.check().unwrap_or_else(|wrong| panic!("after the run: {wrong}"));
-        }
+        run.nodes.iter().for_each(Node::check);
         let (first, last) = run.readings();
         Ok(Sample::between(&first, &last, &run.latencies.borrow()))
     }

@@ -37,6 +37,8 @@ pub(crate) struct NodePlan {
 pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) space: Arc<SimSpace>,
+    /// Slots in use for what is not simulated.
+    foreign: Vec<SwapEntry>,
 }
 
 /// Slots asked for at a time while a device is filled.
@@ -62,8 +64,17 @@ impl Node {
             cpus: Cpus { count: plan.cpus, current: overspill_vcpu::cpu_of_socket },
         });
         let mut random = fastrand::Rng::with_seed(seed);
-        fragment(engine.areas(), plan.foreign, &mut random);
-        Self { engine, space }
+        let foreign = fragment(engine.areas(), plan.foreign, &mut random);
+        Self { engine, space, foreign }
+    }
+
+    /// Verifies every counter, at the end of a run.
+    ///
+    /// # Panics
+    /// When one is wrong.
+    pub(crate) fn check(&self) {
+        self.foreign.iter().for_each(|&entry| self.engine.areas().free(0, entry));
+        self.engine.check().unwrap_or_else(|wrong| panic!("after the run: {wrong}"));
     }
 }
 
@@ -85,9 +96,9 @@ impl NodePlan {
 }
 
 /// Fills all areas and frees what is above `foreign` again, at random: no cluster is free.
-fn fragment(areas: &SwapAreas, foreign: f64, random: &mut fastrand::Rng) {
+fn fragment(areas: &SwapAreas, foreign: f64, random: &mut fastrand::Rng) -> Vec<SwapEntry> {
     if foreign == 0.0 {
-        return;
+        return Vec::new();
     }
     let mut filled: Vec<SwapEntry> = Vec::new();
     while areas.alloc(0, FILL_SLOTS, &(), &mut filled) > 0 {}
@@ -95,4 +106,5 @@ fn fragment(areas: &SwapAreas, foreign: f64, random: &mut fastrand::Rng) {
     let keep = (filled.len() as f64 * foreign) as usize;
     filled.drain(keep..).for_each(|entry| areas.free(0, entry));
     areas.drain();
+    filled
 }

@@ -361,10 +361,29 @@ impl Core {
                 self.wake(number, until_ns);
                 continue;
             }
-            break number;
+            drop(tasks);
+            if !self.was_interrupted(number) {
+                break number;
+            }
         };
         self.dispatch(task);
         Some(task)
+    }
+
+    /// Takes the time of interrupts from a task whose turn it would be; then it may be another's.
+    fn was_interrupted(&self, number: u32) -> bool {
+        let mut tasks = self.tasks.borrow_mut();
+        let task = &mut tasks[number as usize];
+        let stolen_ns =
+            std::mem::take(&mut self.cpus.borrow_mut()[task.cpu as usize].stolen_ns);
+        if stolen_ns == 0 {
+            return false;
+        }
+        task.clock_ns += stolen_ns;
+        let (clock_ns, serial) = (task.clock_ns, task.serial);
+        drop(tasks);
+        self.push(self.place(clock_ns, number), number, serial);
+        true
     }
 
     fn dispatch(&self, number: u32) {
@@ -372,13 +391,12 @@ impl Core {
             let task = &self.tasks.borrow()[number as usize];
             (task.clock_ns, task.cpu)
         };
-        let mut cpus = self.cpus.borrow_mut();
-        let mine = &mut cpus[cpu as usize];
-        let stolen_ns = std::mem::take(&mut mine.stolen_ns);
+        let cpus = self.cpus.borrow();
+        let mine = &cpus[cpu as usize];
         let wanted = !mine.queue.is_empty();
         self.slice_end_ns.set(if wanted { mine.slice_from_ns + SLICE_NS } else { u64::MAX });
         let now_ns = if self.exploring.get() { clock_ns.max(self.now_ns.get()) } else { clock_ns };
-        self.now_ns.set(now_ns + stolen_ns);
+        self.now_ns.set(now_ns);
         self.current.set(number);
         self.cpu.set(cpu);
         let least = self.heap.borrow().peek().map_or(u64::MAX, |Reverse((key, _))| *key);

@@ -17,8 +17,41 @@
 //! * (A) Amit and others, "Don't shoot down TLB shootdowns!" (EuroSys 2020): shooting down one page on
 //!   the other CPUs takes the initiator 1.2 to 3 µs, more in the other socket, a responder about 1 µs.
 
-/// The classes of locks that protected lines are told for.
-pub const CLASSES: usize = crate::tally::CLASSES;
+/// Lines that what a lock protects takes up and a hold of it touches. Counted in the sources: fields of
+/// the structure that are read or changed by a hold, in lines of 64 bytes, and what they point to. What
+/// a hold touches more the longer it is, is charged as work instead.
+#[derive(Clone, Copy, Debug)]
+pub struct ProtectedLines {
+    /// An area's that is scanned: bounds and base, the heads of two lists, the CPU's place, the
+    /// cluster's count, free slots and random numbers.
+    pub area: u64,
+    /// A trunk's of the swap cache: its length, the head of a chain.
+    pub trunk: u64,
+    /// The LRU lists': both ends of each, their lengths.
+    pub lru: u64,
+    /// The list's of free frames: its length, its end.
+    pub free_frames: u64,
+    /// The order's of areas: its length, its first areas.
+    pub area_order: u64,
+    /// Cluster lists': heads and links of two lists.
+    pub cluster_lists: u64,
+    /// Readahead's: the table of streams.
+    pub readahead: u64,
+    /// Of any other: one beside the lock's own.
+    pub other: u64,
+}
+
+/// See [`ProtectedLines`].
+pub const PROTECTED_LINES: ProtectedLines = ProtectedLines {
+    area: 6,
+    trunk: 2,
+    lru: 2,
+    free_frames: 2,
+    area_order: 2,
+    cluster_lists: 4,
+    readahead: 4,
+    other: 1,
+};
 
 /// Nanoseconds, unless the name says otherwise.
 #[derive(Clone, Debug)]
@@ -33,9 +66,6 @@ pub struct Costs {
     pub transfer_far_ns: u64,
     /// A line no cache has. (I)
     pub memory_ns: u64,
-    /// Lines that what a lock protects takes up and a hold of it touches, by class of lock. Counted in
-    /// the sources; a hold that touches more charges them as work.
-    pub protected_lines: [u64; CLASSES],
     /// True on machines whose locks have no queue: whoever comes first when one becomes free has it
     /// (Linux before 2.6.25).
     pub unfair_locks: bool,
@@ -92,7 +122,6 @@ impl Costs {
         transfer_ns: 50,
         transfer_far_ns: 110,
         memory_ns: 90,
-        protected_lines: [2; CLASSES],
         unfair_locks: false,
         wake_ns: 1_000,
         wake_latency_ns: 3_000,

@@ -7,7 +7,7 @@
 //! Not here: what the lock protects.
 //!
 //! What a lock protects moves with it: taking it on another CPU than the last holder's brings as
-//! many lines over as its class says ([`crate::Costs::protected_lines`]), during the hold.
+//! many lines over as its class says ([`crate::costs::ProtectedLines`]), during the hold.
 
 use crate::core::{self, Core, NONE, State};
 use crate::line::Line;
@@ -30,6 +30,8 @@ pub enum Waiting {
 pub struct Lock {
     class: u8,
     waiting: Waiting,
+    /// Lines of what it protects.
+    lines: u64,
     /// The holder plus one, 0 when free.
     holder: AtomicU32,
     waiters: Queue,
@@ -130,11 +132,12 @@ impl Queue {
 }
 
 impl Lock {
-    /// A free lock of a class.
-    pub const fn new(class: u8, waiting: Waiting) -> Self {
+    /// A free lock of a class, whose holds touch so many lines of what it protects.
+    pub const fn new(class: u8, waiting: Waiting, lines: u64) -> Self {
         Self {
             class,
             waiting,
+            lines,
             holder: AtomicU32::new(0),
             waiters: Queue::new(),
             line: Line::new(),
@@ -202,8 +205,7 @@ impl Lock {
         self.since_ns.store(core.now_ns(), Relaxed);
         core.tallies.acquired(self.class, path, waited_ns);
         if before.is_some_and(|cpu| cpu != core.cpu()) {
-            let lines = core.costs().protected_lines[usize::from(self.class)];
-            core.charge(lines * core.transfer_ns(before));
+            core.charge(self.lines * core.transfer_ns(before));
         }
     }
 

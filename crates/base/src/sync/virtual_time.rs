@@ -8,6 +8,7 @@
 //! schedule is an interleaving of whole operations.
 
 use super::LockClass;
+use overspill_vcpu::costs::PROTECTED_LINES;
 use overspill_vcpu::{Line, Lock, Queue, Waiting};
 use std::ops::{Deref, DerefMut};
 pub use std::sync::atomic::Ordering;
@@ -146,6 +147,19 @@ fn waiting(class: LockClass) -> Waiting {
     }
 }
 
+fn protected_lines(class: LockClass) -> u64 {
+    match class {
+        LockClass::Area => PROTECTED_LINES.area,
+        LockClass::SwapCache => PROTECTED_LINES.trunk,
+        LockClass::Lru => PROTECTED_LINES.lru,
+        LockClass::FreeFrames => PROTECTED_LINES.free_frames,
+        LockClass::AreaOrder => PROTECTED_LINES.area_order,
+        LockClass::ClusterLists => PROTECTED_LINES.cluster_lists,
+        LockClass::Readahead => PROTECTED_LINES.readahead,
+        _ => PROTECTED_LINES.other,
+    }
+}
+
 /// A mutex's inside.
 pub(super) struct Inner<T> {
     lock: Lock,
@@ -161,7 +175,8 @@ pub(super) struct Guard<'a, T> {
 
 impl<T> Inner<T> {
     pub(super) fn new(class: LockClass, value: T) -> Self {
-        Self { lock: Lock::new(class as u8, waiting(class)), value: std::sync::Mutex::new(value) }
+        let lock = Lock::new(class as u8, waiting(class), protected_lines(class));
+        Self { lock, value: std::sync::Mutex::new(value) }
     }
 
     /// What it protects, for the task that has just taken the lock.
