@@ -323,6 +323,7 @@ impl<'a> Visit<'a> {
         let base = self.scan().base(area, cpu);
         let (lowest, highest) = (self.scan().lowest, self.scan().highest);
         let base = if (lowest..=highest).contains(&base) { base } else { lowest };
+        work::charge(Work::SlotSeen);
         if self.is_free(base) { Some(base) } else { self.walk(base) }
     }
 
@@ -416,6 +417,7 @@ impl<'a> Visit<'a> {
                 let (found, looked) = self.unlocked(|visit| visit.find_free(at..range.end));
                 self.interrupted |= looked > self.area.tuning().scan_limit_slots;
                 let Some(slot) = found else { break };
+                work::charge(Work::SlotSeen);
                 if self.is_free(slot) && self.may_take(slot) {
                     return Some(slot);
                 }

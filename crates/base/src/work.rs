@@ -9,6 +9,8 @@
 pub enum Work {
     /// Slots looked at one after another in a walk along the slot map.
     SlotsScanned(usize),
+    /// One slot looked at that somebody else may just have taken.
+    SlotSeen,
     /// Frames linked into or unlinked from an LRU list.
     ListMoves(usize),
     /// A trunk of the swap cache searched for an entry.
@@ -67,6 +69,7 @@ pub fn charge(work: Work) {
     #[cfg(sim)]
     overspill_vcpu::charge_by(|costs| match work {
         Work::SlotsScanned(slots) => slots as u64 * costs.scan_slot_ns,
+        Work::SlotSeen => costs.transfer_ns,
         Work::ListMoves(frames) => frames as u64 * costs.list_move_ns,
         Work::CacheFind => costs.cache_find_ns,
         Work::CacheChange => costs.cache_change_ns,

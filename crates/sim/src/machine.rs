@@ -71,32 +71,39 @@ impl Plan {
         within("size (slots)", u64::from(self.device_slots), cluster..=SLOTS_MAX)
     }
 
-    fn node_cpus(&self) -> usize {
-        self.cpus / self.nodes
-    }
-
-    fn node_threads(&self, node: usize) -> usize {
-        self.threads * (node + 1) / self.nodes - self.threads * node / self.nodes
-    }
-
     fn shape(&self) -> Shape {
         Shape { cpus: self.cpus, sockets: self.sockets }
     }
 
-    /// The CPU of a node's thread: spread over all but the last, which reclaims.
-    fn cpu(&self, node: usize, thread: usize) -> usize {
-        let places = (self.node_cpus() - 1).max(1);
-        node * self.node_cpus() + thread * places / self.node_threads(node).max(1)
+    /// The CPU of a thread: they are dealt out to the sockets in turn, so that every node's memory is
+    /// used from all of them. The last CPUs of a socket are left to reclaim threads.
+    fn cpu(&self, number: usize) -> usize {
+        let (socket, place) = (number % self.sockets, number / self.sockets);
+        let of_socket = self.shape().socket_cpus();
+        let places = of_socket.saturating_sub(self.nodes.div_ceil(self.sockets)).max(1);
+        let each = self.threads.div_ceil(self.sockets);
+        (socket * of_socket + place * places / each).min(self.cpus - 1)
+    }
+
+    /// The CPU of a node's reclaim thread.
+    fn reclaim_cpu(&self, node: usize) -> usize {
+        ((node + 1) * self.cpus / self.nodes).min(self.cpus) - 1
+    }
+
+    /// Threads of a node, by their number in the machine.
+    fn threads_on(&self, node: usize) -> impl Iterator<Item = usize> + use<> {
+        let nodes = self.nodes;
+        let sockets = self.sockets;
+        (0..self.threads).filter(move |number| number / sockets % nodes == node)
     }
 
     fn node_plan(&self, node: usize, tuning: Tuning) -> NodePlan {
-        let threads = self.node_threads(node);
-        let cpus: Vec<usize> = (0..threads).map(|thread| self.cpu(node, thread)).collect();
+        let cpus: Vec<usize> = self.threads_on(node).map(|number| self.cpu(number)).collect();
         let processes =
             if self.processes { cpus.iter().map(|&cpu| vec![cpu]).collect() } else { vec![cpus] };
         let pages = (self.frames as f64 * self.working_set) as usize;
         NodePlan {
-            cpus: self.node_cpus(),
+            cpus: self.cpus,
             frames: self.frames,
             process_pages: pages / processes.len(),
             processes,
@@ -109,18 +116,17 @@ impl Plan {
     }
 
     fn threads_of(&self, node: usize, plan: &NodePlan) -> Vec<Thread> {
-        let count = self.node_threads(node);
+        let count = self.threads_on(node).count();
         let pages = plan.process_pages as u32;
-        let before: usize = (0..node).map(|node| self.node_threads(node)).sum();
-        let thread = |thread: usize| {
+        let thread = |(thread, number): (usize, usize)| {
             let process = if self.processes { thread as u32 } else { 0 };
             let all = process * pages..(process + 1) * pages;
             let part = |n: usize| all.start + (all.len() * n / count) as u32;
             let own = part(thread)..part(thread + 1);
             let part = if self.processes { all.clone() } else { own };
-            Thread { number: before + thread, node, pages: all, part }
+            Thread { number, node, pages: all, part }
         };
-        (0..count).map(thread).collect()
+        self.threads_on(node).enumerate().map(thread).collect()
     }
 
     /// Runs the workload on engines of `tuning`.
@@ -148,13 +154,12 @@ impl Plan {
     }
 
     fn spawn_node(&self, machine: &mut Machine, run: &Rc<Run>, node: usize, plan: &NodePlan) {
-        for (n, thread) in self.threads_of(node, plan).into_iter().enumerate() {
+        for thread in self.threads_of(node, plan) {
             let run = run.clone();
             let name = format!("thread {}", thread.number);
-            machine.spawn(name, self.cpu(node, n), move || run.thread(&thread));
+            machine.spawn(name, self.cpu(thread.number), move || run.thread(&thread));
         }
         let run = run.clone();
-        let last = (node + 1) * self.node_cpus() - 1;
-        machine.spawn(format!("reclaim {node}"), last, move || run.reclaimer(node));
+        machine.spawn(format!("reclaim {node}"), self.reclaim_cpu(node), move || run.reclaimer(node));
     }
 }

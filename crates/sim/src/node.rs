@@ -61,7 +61,7 @@ impl Node {
             salvage: Box::new(|_| false),
             report: Box::new(|_| {}),
             tuning: plan.tuning,
-            cpus: Cpus { count: plan.cpus, current: overspill_vcpu::cpu_of_socket },
+            cpus: Cpus { count: plan.cpus, current: overspill_vcpu::cpu },
         });
         let mut random = fastrand::Rng::with_seed(seed);
         let foreign = fragment(engine.areas(), plan.foreign, &mut random);

@@ -82,9 +82,9 @@ pub struct Costs {
     /// Linking or unlinking a frame in an LRU list: its own link and a neighbour's, half of them in no
     /// cache of this CPU.
     pub list_move_ns: u64,
-    /// Finding an entry in a trunk of the swap cache: a line of its node.
+    /// Finding an entry in a trunk of the swap cache, beyond the lines of the chain. (M)
     pub cache_find_ns: u64,
-    /// Changing a trunk of the swap cache: a line of its node, and counters.
+    /// Changing a trunk of the swap cache, beyond the lines of the chain and of the trunk. (M)
     pub cache_change_ns: u64,
 
     /// Entering and leaving the kernel for a fault, finding the mapping and its entry. (K, less what the
@@ -128,8 +128,8 @@ impl Costs {
         switch_ns: 1_000,
         scan_slot_ns: 10,
         list_move_ns: 80,
-        cache_find_ns: 60,
-        cache_change_ns: 150,
+        cache_find_ns: 20,
+        cache_change_ns: 40,
         fault_ns: 1_000,
         map_ns: 300,
         evict_page_ns: 5_000,
