@@ -99,21 +99,22 @@ pub fn on(path: Path) -> On {
 }
 
 #[cfg(sim)]
-pub use overspill_vcpu::Masked;
+pub use overspill_vcpu::Interrupt;
 
-/// The calling task's CPU takes no interrupts, until it is dropped.
+/// What Linux does in an interrupt, until it is dropped.
 #[cfg(not(sim))]
 #[derive(Debug)]
-#[must_use = "interrupts are taken again at once"]
-pub struct Masked;
+#[must_use = "it ends at once"]
+pub struct Interrupt;
 
-/// The end of I/O is dealt with where Linux does so: in an interrupt, with others waiting.
+/// The calling task does what Linux does in an interrupt, with others waiting, until what this returns
+/// is dropped.
 #[inline(always)]
-pub fn in_interrupt() -> Masked {
+pub fn in_interrupt() -> Interrupt {
     #[cfg(sim)]
-    return overspill_vcpu::mask_interrupts();
+    return overspill_vcpu::enter_interrupt();
     #[cfg(not(sim))]
-    Masked
+    Interrupt
 }
 
 #[cfg(test)]

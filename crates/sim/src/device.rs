@@ -35,6 +35,9 @@ pub struct DeviceModel {
     pub write_pages_per_s: u64,
     /// Transfers that go on at a time.
     pub channels: usize,
+    /// True if reclaim waits for its writes when there is nothing else to take. Without it goes on looking
+    /// through the lists: Linux did before it had a throttle for reclaim.
+    pub throttles: bool,
 }
 
 /// DRAM that is called persistent memory (`memmap=`), driven by `pmem`.
@@ -47,6 +50,7 @@ pub const PMEM: DeviceModel = DeviceModel {
     read_pages_per_s: 0,
     write_pages_per_s: 0,
     channels: 1,
+    throttles: true,
 };
 
 /// A flash drive of the published experiment.
@@ -59,6 +63,7 @@ pub const NVME: DeviceModel = DeviceModel {
     read_pages_per_s: 450_000,
     write_pages_per_s: 56_000,
     channels: 32,
+    throttles: true,
 };
 
 /// The other one.
@@ -71,6 +76,7 @@ pub const OPTANE: DeviceModel = DeviceModel {
     read_pages_per_s: 550_000,
     write_pages_per_s: 500_000,
     channels: 7,
+    throttles: true,
 };
 
 /// A disk of 2007.
@@ -83,6 +89,7 @@ pub const DISK: DeviceModel = DeviceModel {
     read_pages_per_s: 15_000,
     write_pages_per_s: 15_000,
     channels: 1,
+    throttles: false,
 };
 
 /// Slots whose stamps are kept together.
@@ -232,6 +239,10 @@ impl IoQueue for SimQueue {
     }
 
     fn wait(&mut self) {
+        if !self.model.throttles && self.flying.iter().all(|(_, r)| r.op == IoOp::Write) {
+            overspill_vcpu::sleep_until(overspill_vcpu::now_ns() + 1);
+            return;
+        }
         if let Some(first_ns) = self.flying.iter().map(|(at_ns, _)| *at_ns).min() {
             overspill_vcpu::sleep_until(first_ns);
         }

@@ -19,5 +19,5 @@ mod workload;
 
 pub use device::{DISK, DeviceModel, NVME, OPTANE, PMEM};
 pub use error::SimError;
-pub use machine::Plan;
-pub use sample::{LockShare, Sample};
+pub use machine::{Pattern, Plan};
+pub use sample::{LockShare, Ping, Sample};

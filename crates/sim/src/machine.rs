@@ -40,10 +40,25 @@ pub struct Plan {
     pub device: DeviceModel,
     /// Share of the slots that others use, at random places.
     pub foreign: f64,
+    /// What the threads do.
+    pub pattern: Pattern,
+    /// CPU that devices interrupt, and a network card, whose packets' way is timed; none if there are no
+    /// packets.
+    pub interrupt_cpu: Option<u32>,
     /// Virtual seconds that pass before counting begins.
     pub settle_s: f64,
     /// Virtual seconds that are counted.
     pub seconds: f64,
+}
+
+/// Which pages are touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// Any of the process's, again and again, a fifth of them written.
+    Random,
+    /// Every page once, in order, written: memory fills and goes on filling.
+    Fresh,
 }
 
 /// Most CPUs of a machine.
@@ -60,8 +75,7 @@ impl Plan {
         within("cpus", self.cpus, 1..=CPUS_MAX)?;
         within("sockets", self.sockets, 1..=self.cpus.min(16))?;
         within("nodes", self.nodes, 1..=self.sockets)?;
-        // Each node has a CPU for its reclaim thread.
-        within("threads", self.threads, self.nodes..=self.cpus.saturating_sub(self.nodes).max(1))?;
+        within("threads", self.threads, self.nodes..=self.cpus)?;
         within("devices", self.devices, 1..=32)?;
         within("frames", self.frames, 256..=1 << 24)?;
         within("working set", self.working_set, 0.1..=64.0)?;
@@ -72,16 +86,20 @@ impl Plan {
     }
 
     fn shape(&self) -> Shape {
-        Shape { cpus: self.cpus, sockets: self.sockets }
+        Shape {
+            cpus: self.cpus,
+            sockets: self.sockets,
+            interrupt_cpu: self.interrupt_cpu,
+        }
     }
 
     /// The CPU of a thread: they are dealt out to the sockets in turn, so that every node's memory is
-    /// used from all of them. The last CPUs of a socket are left to reclaim threads.
+    /// used from all of them. The last CPUs of a socket are left to reclaim threads, if there are enough.
     fn cpu(&self, number: usize) -> usize {
         let (socket, place) = (number % self.sockets, number / self.sockets);
         let of_socket = self.shape().socket_cpus();
-        let places = of_socket.saturating_sub(self.nodes.div_ceil(self.sockets)).max(1);
         let each = self.threads.div_ceil(self.sockets);
+        let places = of_socket.saturating_sub(self.nodes.div_ceil(self.sockets)).max(each);
         (socket * of_socket + place * places / each).min(self.cpus - 1)
     }
 
@@ -142,15 +160,19 @@ impl Plan {
         let shootdown = Arc::new(Shootdown::new(self.cpus));
         let plans: Vec<NodePlan> = (0..self.nodes).map(|n| self.node_plan(n, tuning)).collect();
         let nodes = plans.iter().map(|plan| Node::new(plan, &shootdown, seed)).collect();
-        let ns = |seconds: f64| (seconds * 1e9) as u64;
-        let run = Run::new(nodes, self.threads, ns(self.settle_s), ns(self.seconds), seed);
+        let run = Run::new(nodes, self, seed);
         for (node, plan) in plans.iter().enumerate() {
             self.spawn_node(&mut machine, &run, node, plan);
+        }
+        if let Some(cpu) = self.interrupt_cpu {
+            // A task of no CPU of the machine: a wire.
+            let run = run.clone();
+            machine.spawn("packets", self.cpus, move || run.packets(cpu));
         }
         machine.run();
         run.nodes.iter().for_each(Node::check);
         let (first, last) = run.readings();
-        Ok(Sample::between(&first, &last, &run.latencies.borrow()))
+        Ok(Sample::between(&first, &last, &run.latencies.borrow(), run.ping()))
     }
 
     fn spawn_node(&self, machine: &mut Machine, run: &Rc<Run>, node: usize, plan: &NodePlan) {

@@ -86,6 +86,35 @@ pub struct LockShare {
     pub hold_ns: f64,
 }
 
+/// Times of packets, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Ping {
+    /// The fastest.
+    pub min_ms: f64,
+    /// Their mean.
+    pub avg_ms: f64,
+    /// The slowest.
+    pub max_ms: f64,
+    /// Their mean deviation, as ping calls it: the standard deviation.
+    pub mdev_ms: f64,
+}
+
+impl Ping {
+    /// Of at least one.
+    pub(crate) fn of(pings_ns: &[u64]) -> Self {
+        let n = pings_ns.len() as f64;
+        let ms = || pings_ns.iter().map(|&ns| ns as f64 / 1e6);
+        let avg_ms = ms().sum::<f64>() / n;
+        let variance = ms().map(|ms| ms * ms).sum::<f64>() / n - avg_ms * avg_ms;
+        Self {
+            min_ms: ms().fold(f64::MAX, f64::min),
+            avg_ms,
+            max_ms: ms().fold(0.0, f64::max),
+            mdev_ms: variance.max(0.0).sqrt(),
+        }
+    }
+}
+
 /// One run in figures.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub struct Sample {
@@ -101,6 +130,8 @@ pub struct Sample {
     pub fault_p50_us: f64,
     /// The slowest of a hundred.
     pub fault_p99_us: f64,
+    /// What ping would print, where there are packets.
+    pub ping: Option<Ping>,
     /// All locks' share of CPU time, in per cent.
     pub locks_percent: f64,
     /// Locks, the most expensive first.
@@ -108,7 +139,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    pub(crate) fn between(first: &Reading, last: &Reading, latencies: &Latencies) -> Self {
+    pub(crate) fn between(first: &Reading, last: &Reading, latencies: &Latencies, ping: Option<Ping>) -> Self {
         let seconds = (last.at_ns - first.at_ns) as f64 / 1e9;
         let busy_ns = (last.busy_ns - first.busy_ns) as f64;
         let events = |event| last.events(event) - first.events(event);
@@ -127,6 +158,7 @@ impl Sample {
             fault_ratio: events(Event::pgmajfault) / accesses,
             fault_p50_us: latencies.quantile_us(0.5),
             fault_p99_us: latencies.quantile_us(0.99),
+            ping,
             locks_percent: locks.iter().map(|lock| lock.share_percent).sum(),
             locks,
         }

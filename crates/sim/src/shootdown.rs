@@ -15,7 +15,7 @@ pub(crate) struct Shootdown {
 
 impl Shootdown {
     pub(crate) fn new(cpus: usize) -> Self {
-        Self { pending: (0..cpus).map(|_| Mutex::new(Vec::new())).collect() }
+        Self { pending: (0..=cpus).map(|_| Mutex::new(Vec::new())).collect() }
     }
 
     fn mine(&self) -> std::sync::MutexGuard<'_, Vec<usize>> {

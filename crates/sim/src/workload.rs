@@ -7,8 +7,9 @@
 //! Source: pmbench, 80 % reads, uniform random pages, as the kernel's results were measured with it.
 //! Not here: what the counts mean (`sample`).
 
+use crate::machine::{Pattern, Plan};
 use crate::node::Node;
-use crate::sample::{Latencies, Reading};
+use crate::sample::{Latencies, Ping, Reading};
 use crate::space::Touch;
 use overspill_base::{PageNo, clock};
 use overspill_engine::{Engine, FaultOutcome, Worker};
@@ -19,13 +20,22 @@ use std::rc::Rc;
 /// Of 256 accesses, those that write: a fifth.
 const WRITES: u8 = 51;
 
+/// Between packets.
+const PING_PERIOD_NS: u64 = 1_000_000;
+/// How often a packet looks whether it is let in.
+const PING_POLL_NS: u64 = 1_000;
+/// Of a packet that nobody keeps waiting: a local network of the time.
+const ROUND_TRIP_NS: u64 = 70_000;
+
 /// What all tasks of a run share.
 pub(crate) struct Run {
     pub(crate) nodes: Vec<Node>,
-    pub(crate) settle_ns: u64,
-    pub(crate) time_ns: u64,
-    pub(crate) seed: u64,
-    pub(crate) threads: usize,
+    settle_ns: u64,
+    time_ns: u64,
+    pattern: Pattern,
+    seed: u64,
+    threads: usize,
+    pings: RefCell<Vec<u64>>,
     populated: Cell<usize>,
     /// From when to when is counted.
     window: Cell<Option<(u64, u64)>>,
@@ -50,19 +60,23 @@ pub(crate) struct Thread {
 impl Run {
     pub(crate) fn new(
         nodes: Vec<Node>,
-        threads: usize,
-        settle_ns: u64,
-        time_ns: u64,
+        plan: &Plan,
         seed: u64,
     ) -> Rc<Self> {
+        let ns = |seconds: f64| (seconds * 1e9) as u64;
+        let (settle_ns, time_ns) = (ns(plan.settle_s), ns(plan.seconds));
+        // Where nothing is touched twice, there is nothing to wait for but the time.
+        let from = (plan.pattern == Pattern::Fresh).then_some(settle_ns);
         Rc::new(Self {
             nodes,
             settle_ns,
             time_ns,
+            pattern: plan.pattern,
             seed,
-            threads,
+            threads: plan.threads,
+            pings: RefCell::new(Vec::new()),
             populated: Cell::new(0),
-            window: Cell::new(None),
+            window: Cell::new(from.map(|from| (from, from + time_ns))),
             accesses: Cell::new(0),
             latencies: RefCell::new(Latencies::new()),
             first: RefCell::new(None),
@@ -107,6 +121,9 @@ impl Run {
         let mut worker = new_worker(&node.engine);
         for page in thread.part.clone() {
             self.access(node, &mut worker, PageNo(page), true);
+            if self.pattern == Pattern::Fresh && self.is_over() {
+                break;
+            }
         }
         self.has_populated();
         let mut random = fastrand::Rng::with_seed(self.seed << 16 ^ thread.number as u64);
@@ -122,7 +139,7 @@ impl Run {
 
     fn has_populated(&self) {
         self.populated.set(self.populated.get() + 1);
-        if self.populated.get() == self.threads {
+        if self.populated.get() == self.threads && self.pattern == Pattern::Random {
             let from = clock::now_ns() + self.settle_ns;
             self.window.set(Some((from, from + self.time_ns)));
         }
@@ -147,6 +164,28 @@ impl Run {
         if let Some(since) = missing_since.filter(|_| self.is_counting()) {
             self.latencies.borrow_mut().add(clock::now_ns() - since);
         }
+    }
+
+    /// The life of a network card whose packets interrupt `cpu`: one at a time, like `ping -i`. Each is
+    /// answered when the CPU takes interrupts.
+    pub(crate) fn packets(&self, cpu: u32) {
+        let mut at_ns = PING_PERIOD_NS;
+        while self.ended.get() < self.threads {
+            overspill_vcpu::sleep_until(at_ns);
+            while overspill_vcpu::are_interrupts_masked(cpu as usize) {
+                overspill_vcpu::charge(PING_POLL_NS);
+            }
+            if self.is_counting() {
+                self.pings.borrow_mut().push(clock::now_ns() - at_ns + ROUND_TRIP_NS);
+            }
+            at_ns = clock::now_ns().max(at_ns + PING_PERIOD_NS);
+        }
+    }
+
+    /// What ping would print; none without packets.
+    pub(crate) fn ping(&self) -> Option<Ping> {
+        let pings = self.pings.borrow();
+        (!pings.is_empty()).then(|| Ping::of(&pings))
     }
 
     /// The life of a node's reclaim thread (kswapd).

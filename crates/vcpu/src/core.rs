@@ -23,6 +23,9 @@ pub(crate) const TASKS_MAX: usize = 1 << TASK_BITS;
 /// How long a task keeps its CPU when others want it.
 const SLICE_NS: u64 = 1_000_000;
 
+/// How often an interrupt looks whether another one has ended.
+const MASK_POLL_NS: u64 = 500;
+
 /// What a task that does not run waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
@@ -68,8 +71,8 @@ pub(crate) struct Cpu {
     slice_from_ns: u64,
     /// Time taken by interrupts since its task last ran.
     stolen_ns: u64,
-    /// Interrupts wait.
-    pub(crate) masked: bool,
+    /// Times that something has masked its interrupts.
+    masked: u32,
 }
 
 /// All there is, one per operating-system thread.
@@ -184,27 +187,33 @@ pub fn interrupt(cpu: usize, ns: u64) {
     });
 }
 
-/// The running task's CPU takes no interrupts until what this returns is dropped.
-pub fn mask_interrupts() -> Masked {
-    with_task(|core| core.mask(true));
-    Masked
+/// The running task becomes an interrupt until what this returns is dropped: no other is taken on its
+/// CPU. Where the machine has one CPU for all interrupts of devices it moves there, when that has
+/// ended the one before, and the CPU's own task loses the time.
+pub fn enter_interrupt() -> Interrupt {
+    let home = cpu() as u32;
+    with_task(Core::enter_interrupt);
+    Interrupt { home, since_ns: now_ns() }
 }
 
 /// True if `cpu` takes no interrupts now.
 pub fn are_interrupts_masked(cpu: usize) -> bool {
     with(|core| {
         core.point();
-        core.cpus.borrow()[cpu].masked
+        core.cpus.borrow()[cpu].masked > 0
     })
 }
 
-/// See [`mask_interrupts`].
-#[must_use = "interrupts are taken again at once"]
-pub struct Masked;
+/// See [`enter_interrupt`].
+#[must_use = "it ends at once"]
+pub struct Interrupt {
+    home: u32,
+    since_ns: u64,
+}
 
-impl Drop for Masked {
+impl Drop for Interrupt {
     fn drop(&mut self) {
-        with_task(|core| core.mask(false));
+        with_task(|core| core.leave_interrupt(self.home, core.now_ns() - self.since_ns));
     }
 }
 
@@ -235,9 +244,49 @@ impl Core {
         self.costs.get()
     }
 
-    fn mask(&self, masked: bool) {
+    /// Masks the interrupts of the running task's CPU once more. Only where somebody looks.
+    pub(crate) fn mask(&self) {
+        if self.shape.get().interrupt_cpu.is_some() {
+            self.cpus.borrow_mut()[self.cpu.get() as usize].masked += 1;
+        }
+    }
+
+    /// Once less.
+    pub(crate) fn unmask(&self) {
+        if self.shape.get().interrupt_cpu.is_some() {
+            self.cpus.borrow_mut()[self.cpu.get() as usize].masked -= 1;
+        }
+    }
+
+    fn enter_interrupt(&self) {
+        let Some(target) = self.shape.get().interrupt_cpu else { return };
         self.point();
-        self.cpus.borrow_mut()[self.cpu.get() as usize].masked = masked;
+        while self.cpus.borrow()[target as usize].masked > 0 {
+            self.charge(MASK_POLL_NS);
+            self.point();
+        }
+        self.move_to(target, 1);
+        self.mask();
+    }
+
+    fn leave_interrupt(&self, home: u32, took_ns: u64) {
+        let Some(target) = self.shape.get().interrupt_cpu else { return };
+        self.point();
+        self.unmask();
+        if home != target {
+            self.cpus.borrow_mut()[target as usize].stolen_ns += took_ns;
+        }
+        self.move_to(home, -1);
+    }
+
+    /// Goes on as if on `cpu`; counts as a spinning lock held while it is elsewhere, so that it is
+    /// not put to sleep there.
+    fn move_to(&self, cpu: u32, locks: i32) {
+        self.cpu.set(cpu);
+        let mut tasks = self.tasks.borrow_mut();
+        let task = &mut tasks[self.current.get() as usize];
+        task.cpu = cpu;
+        task.spin_locks = task.spin_locks.wrapping_add_signed(locks);
     }
 
     #[inline]
@@ -546,7 +595,8 @@ impl Core {
         self.heap.borrow_mut().clear();
         let mut cpus = self.cpus.borrow_mut();
         cpus.clear();
-        cpus.resize_with(shape.cpus, Cpu::default);
+        // One more, outside of the sockets, for what is no CPU's work.
+        cpus.resize_with(shape.cpus + 1, Cpu::default);
         self.tallies.clear();
     }
 

@@ -21,7 +21,7 @@ mod machine;
 mod tally;
 
 pub use crate::core::{
-    Masked, are_interrupts_masked, charge, charge_by, cpu, cpu_of_socket, cpus, current_costs, in_task, interrupt, mask_interrupts, now_ns, sleep_until, task_word,
+    Interrupt, are_interrupts_masked, charge, charge_by, cpu, cpu_of_socket, cpus, current_costs, enter_interrupt, in_task, interrupt, now_ns, sleep_until, task_word,
 };
 pub use costs::Costs;
 pub use explore::Schedule;

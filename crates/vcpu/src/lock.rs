@@ -32,6 +32,8 @@ pub struct Lock {
     waiting: Waiting,
     /// Lines of what it protects.
     lines: u64,
+    /// Taken with interrupts off, as Linux does where an interrupt takes it too.
+    masks: bool,
     /// The holder plus one, 0 when free.
     holder: AtomicU32,
     waiters: Queue,
@@ -132,12 +134,14 @@ impl Queue {
 }
 
 impl Lock {
-    /// A free lock of a class, whose holds touch so many lines of what it protects.
-    pub const fn new(class: u8, waiting: Waiting, lines: u64) -> Self {
+    /// A free lock of a class, whose holds touch so many lines of what it protects, with interrupts
+    /// off or not.
+    pub const fn new(class: u8, waiting: Waiting, lines: u64, masks: bool) -> Self {
         Self {
             class,
             waiting,
             lines,
+            masks,
             holder: AtomicU32::new(0),
             waiters: Queue::new(),
             line: Line::new(),
@@ -157,6 +161,9 @@ impl Lock {
         }
         core::with_task(|core| {
             core.point();
+            if self.masks {
+                core.mask();
+            }
             if self.is_free(core) {
                 self.take_free(core);
             } else {
@@ -174,6 +181,9 @@ impl Lock {
             core.point();
             let free = self.is_free(core);
             if free {
+                if self.masks {
+                    core.mask();
+                }
                 self.take_free(core);
             } else {
                 core.charge(core.transfer_ns(self.line.writer()));
@@ -248,6 +258,9 @@ impl Lock {
             core.charge(core.costs().load_ns);
             self.holder.store(0, Relaxed);
             self.hand_over(core);
+            if self.masks {
+                core.unmask();
+            }
         });
     }
 

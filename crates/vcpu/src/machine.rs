@@ -20,10 +20,12 @@ pub struct Shape {
     pub cpus: usize,
     /// Sockets, each with an equal number of neighbouring CPUs but for the last.
     pub sockets: usize,
+    /// The CPU that all devices interrupt; none if each interrupts the one that asked.
+    pub interrupt_cpu: Option<u32>,
 }
 
 impl Shape {
-    pub(crate) const NONE: Self = Self { cpus: 1, sockets: 1 };
+    pub(crate) const NONE: Self = Self { cpus: 1, sockets: 1, interrupt_cpu: None };
 
     /// The socket of a CPU.
     pub fn socket(self, cpu: u32) -> usize {

@@ -175,7 +175,9 @@ pub(super) struct Guard<'a, T> {
 
 impl<T> Inner<T> {
     pub(super) fn new(class: LockClass, value: T) -> Self {
-        let lock = Lock::new(class as u8, waiting(class), protected_lines(class));
+        // Interrupts of devices end writes, and take these.
+        let masks = matches!(class, LockClass::Lru | LockClass::SwapCache);
+        let lock = Lock::new(class as u8, waiting(class), protected_lines(class), masks);
         Self { lock, value: std::sync::Mutex::new(value) }
     }
 
