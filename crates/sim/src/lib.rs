@@ -9,8 +9,11 @@
 
 mod device;
 mod error;
+mod experiments;
 mod machine;
+mod marks;
 mod node;
+mod run;
 mod sample;
 mod shootdown;
 mod space;
@@ -19,5 +22,8 @@ mod workload;
 
 pub use device::{DISK, DeviceModel, NVME, OPTANE, PMEM};
 pub use error::SimError;
+pub use experiments::presets;
 pub use machine::{Pattern, Plan};
+pub use marks::Figure;
+pub use run::{ExperimentReport, RunOptions, RunReport, run};
 pub use sample::{LockShare, Ping, Sample};

@@ -118,6 +118,8 @@ impl Ping {
 /// One run in figures.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub struct Sample {
+    /// Virtual seconds since the machine began, all phases.
+    pub machine_s: f64,
     /// Accesses per second, all threads together: pmbench's score.
     pub score: f64,
     /// Pages read from devices, GB (10^9 bytes) per second.
@@ -152,10 +154,11 @@ impl Sample {
             .collect();
         locks.sort_by(|a, b| b.share_percent.total_cmp(&a.share_percent));
         Self {
+            machine_s: last.at_ns as f64 / 1e9,
             score: accesses / seconds,
             swap_in_gb_per_s: gb_per_s(Event::pswpin),
             swap_out_gb_per_s: gb_per_s(Event::pswpout),
-            fault_ratio: events(Event::pgmajfault) / accesses,
+            fault_ratio: events(Event::pgmajfault) / accesses.max(1.0),
             fault_p50_us: latencies.quantile_us(0.5),
             fault_p99_us: latencies.quantile_us(0.99),
             ping,
@@ -171,6 +174,15 @@ impl Sample {
             lock.class == class && name.is_none_or(|name| lock.path == name)
         };
         self.locks.iter().filter(of).map(|lock| lock.share_percent).sum()
+    }
+}
+
+impl Sample {
+    /// Times per second that a lock of a class is taken on a path.
+    pub fn rate(&self, class: LockClass, path: Path) -> f64 {
+        let class = format!("{class:?}");
+        let of = |lock: &&LockShare| lock.class == class && lock.path == path.name();
+        self.locks.iter().filter(of).map(|lock| lock.acquisitions_per_s).sum()
     }
 }
 
