@@ -62,6 +62,7 @@ pub(crate) fn pmbench(device: DeviceModel) -> Plan {
         device_slots: 1 << 19,
         device,
         foreign: 0.6,
+        sparse: false,
         pattern: Pattern::Random,
         interrupt_cpu: None,
         settle_s: 0.02,

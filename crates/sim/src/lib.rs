@@ -7,9 +7,11 @@
 //! with what was written; every run ends with the engines' own check.
 //! Not here: time and its costs (`overspill-vcpu`); how reports are written (`overspill-bench`).
 
+mod calibrate;
 mod device;
 mod error;
 mod experiments;
+mod explore;
 mod machine;
 mod marks;
 mod node;
@@ -18,12 +20,16 @@ mod sample;
 mod shootdown;
 mod space;
 mod stamp;
+mod sweep;
 mod workload;
 
+pub use calibrate::calibrate;
 pub use device::{DISK, DeviceModel, NVME, OPTANE, PMEM};
 pub use error::SimError;
+pub use explore::{ExploreOptions, explore};
 pub use experiments::presets;
 pub use machine::{Pattern, Plan};
 pub use marks::Figure;
 pub use run::{ExperimentReport, RunOptions, RunReport, run};
+pub use sweep::{Parameter, SweepOptions, SweepPoint, SweepReport, sweep};
 pub use sample::{LockShare, Ping, Sample};

@@ -40,6 +40,8 @@ pub struct Plan {
     pub device: DeviceModel,
     /// Share of the slots that others use, at random places.
     pub foreign: f64,
+    /// True if devices grow as they fill, like a file: a large one is hardly touched.
+    pub sparse: bool,
     /// What the threads do.
     pub pattern: Pattern,
     /// CPU that devices interrupt, and a network card, whose packets' way is timed; none if there are no
@@ -129,6 +131,7 @@ impl Plan {
             devices: self.devices,
             device_slots: self.device_slots,
             foreign: self.foreign,
+            sparse: self.sparse,
             tuning,
         }
     }

@@ -31,6 +31,8 @@ pub(crate) struct NodePlan {
     pub(crate) device_slots: u32,
     /// Share of each device's slots that others use, at random places.
     pub(crate) foreign: f64,
+    /// Devices grow as they fill.
+    pub(crate) sparse: bool,
     pub(crate) tuning: Tuning,
 }
 
@@ -86,12 +88,31 @@ impl NodePlan {
             rotational: false,
             discard: false,
         };
-        let tables = AreaTables::on_heap(self.device_slots, config, 1);
+        let tables = self.tables();
         tables.format(&[Slot(0)]);
         let area = SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0));
-        area.set_capacity_slots(self.device_slots);
+        if !self.sparse {
+            area.set_capacity_slots(self.device_slots);
+        }
         let device = SimDevice::new(self.device, self.device_slots, shootdown.clone());
         Swap { device: Arc::new(device), area, priority: 0 }
+    }
+}
+
+impl NodePlan {
+    /// As on the heap, in memory that is there where it is touched.
+    fn tables(&self) -> AreaTables {
+        let clusters = self.device_slots.div_ceil(self.tuning.area.cluster_slots) as usize;
+        let words = clusters * self.tuning.area.cluster_slots as usize;
+        let private = "address space for a table";
+        AreaTables {
+            slots_max: self.device_slots,
+            slots: Table::private(words).expect(private),
+            owners: Table::private(clusters).expect(private),
+            returned: Table::private(clusters).expect(private),
+            counters: Table::private(AreaTables::COUNTERS).expect(private),
+            holds: Vec::new(),
+        }
     }
 }
 
