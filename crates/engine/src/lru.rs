@@ -176,6 +176,14 @@ impl Lru {
         }
     }
 
+    /// Flushes the calling CPU's batches: what reclaim does before it looks at the tail. Flushing all of
+    /// them each time costs two locks for every CPU, and leaves no batch long enough to be one.
+    pub(crate) fn drain_own(&self, frames: &Frames, stats: &Stats) {
+        let Batches { add, rotate } = &self.batches[self.cpus.current()];
+        self.flush_adds(&mut add.lock(), frames);
+        self.flush_rotations(&mut rotate.lock(), frames, stats);
+    }
+
     /// Takes up to `want` frames off the tail of the inactive list and locks them. Frames that are
     /// locked or may not be evicted go to the head instead. Returns how many were looked at.
     pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<FrameNo>) -> usize {
@@ -198,17 +206,20 @@ impl Lru {
 
     /// Takes one particular frame off the inactive list and locks it, if it is idle there.
     pub(crate) fn isolate_one(&self, frame: FrameNo, frames: &Frames) -> bool {
+        self.lists.lock().isolate(frame, frames)
+    }
+
+    /// True if [`isolate_one`](Self::isolate_one) would probably take the frame: a look without the lock.
+    pub(crate) fn looks_idle(&self, frame: FrameNo, frames: &Frames) -> bool {
+        let unfit = ACTIVE | LOCKED | WRITEBACK | UNEVICTABLE;
+        frames.has(frame, LRU) && !frames.has(frame, unfit)
+    }
+
+    /// Takes those of `wanted` that are idle on the inactive list off it and locks them, under one hold
+    /// of the lists' lock; keeps these alone in `wanted`.
+    pub(crate) fn isolate_these(&self, wanted: &mut Vec<FrameNo>, frames: &Frames) {
         let mut lists = self.lists.lock();
-        let flags = frames.set(frame, 0);
-        if flags & LRU == 0 || flags & (ACTIVE | LOCKED | WRITEBACK | UNEVICTABLE) != 0 {
-            return false;
-        }
-        if !frames.try_lock(frame) {
-            return false;
-        }
-        let flags = frames.clear(frame, LRU);
-        lists.unlink(frame, list_of(flags));
-        true
+        wanted.retain(|&frame| lists.isolate(frame, frames));
     }
 
     /// Takes idle frames that a stream has read to the inactive tail, from wherever they are. A page
@@ -296,6 +307,20 @@ fn list_of(flags: u32) -> LruList {
 }
 
 impl Lists {
+    /// Takes a frame off the inactive list and locks it, if it is idle there.
+    fn isolate(&mut self, frame: FrameNo, frames: &Frames) -> bool {
+        let flags = frames.set(frame, 0);
+        if flags & LRU == 0 || flags & (ACTIVE | LOCKED | WRITEBACK | UNEVICTABLE) != 0 {
+            return false;
+        }
+        if !frames.try_lock(frame) {
+            return false;
+        }
+        let flags = frames.clear(frame, LRU);
+        self.unlink(frame, list_of(flags));
+        true
+    }
+
     fn ends(&mut self, list: LruList) -> &mut Ends {
         match list {
             LruList::Active => &mut self.active,

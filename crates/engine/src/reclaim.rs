@@ -64,10 +64,16 @@ impl Engine {
     /// One round: takes a batch off the inactive tail, frees what it can and starts writing the
     /// rest. Returns how many frames were freed or started on their way.
     pub(crate) fn shrink(&self, worker: &mut Worker, direct: bool) -> usize {
-        self.lru.drain(&self.frames, &self.stats);
+        self.lru.drain_own(&self.frames, &self.stats);
         self.refill_inactive();
-        let mut isolated = Vec::with_capacity(self.tuning.reclaim_batch_pages);
-        let seen = self.lru.isolate(self.tuning.reclaim_batch_pages, &self.frames, &mut isolated);
+        let want = self.tuning.reclaim_batch_pages;
+        let mut isolated = Vec::with_capacity(want);
+        let mut seen = self.lru.isolate(want, &self.frames, &mut isolated);
+        if isolated.len() < want {
+            // What is missing may be in other CPUs' batches.
+            self.lru.drain(&self.frames, &self.stats);
+            seen += self.lru.isolate(want - isolated.len(), &self.frames, &mut isolated);
+        }
         let (scan, steal) = if direct {
             (Event::pgscan_direct, Event::pgsteal_direct)
         } else {
@@ -170,22 +176,31 @@ impl Engine {
     }
 
     /// Adds inactive pages right after the victims, so that runs are longer: one call moves a run,
-    /// and one later read brings it back.
+    /// and one later read brings it back. They are looked for without the lists' lock and taken under one
+    /// hold of it.
     fn add_neighbours(&self, victims: &mut Vec<Victim>, most: usize) {
-        for n in 0..victims.len() {
-            let mut page = victims[n].page.plus(1);
-            while victims.len() < most
+        let mut neighbours = Vec::new();
+        for victim in &*victims {
+            let mut page = victim.page.plus(1);
+            while victims.len() + neighbours.len() < most
                 && let Pte::Resident(frame) = self.table.load(page)
-                && self.lru.isolate_one(frame, &self.frames)
+                && self.lru.looks_idle(frame, &self.frames)
             {
-                let still = self.frames.page(frame) == Some(page);
-                if !still || !self.frames.has(frame, flag::MAPPED) {
-                    let page = self.frames.page(frame).expect("isolated, so it has a page");
-                    self.put_back(Victim { frame, page }, LruList::Inactive);
-                    break;
-                }
-                victims.push(Victim { frame, page });
+                neighbours.push(frame);
                 page = page.plus(1);
+            }
+        }
+        if neighbours.is_empty() {
+            return;
+        }
+        self.lru.isolate_these(&mut neighbours, &self.frames);
+        for frame in neighbours {
+            let page = self.frames.page(frame).expect("a frame on a list has a page");
+            let neighbour = Victim { frame, page };
+            if self.frames.has(frame, flag::MAPPED) {
+                victims.push(neighbour);
+            } else {
+                self.put_back(neighbour, LruList::Inactive);
             }
         }
     }

@@ -66,7 +66,7 @@ pub(crate) fn pmbench(device: DeviceModel) -> Plan {
         pattern: Pattern::Random,
         interrupt_cpu: None,
         settle_s: 0.02,
-        seconds: 0.2,
+        seconds: 1.0,
     }
 }
 
