@@ -8,6 +8,8 @@
 //! Not here: sharing with other processes, folios of several pages: cluster lists have them.
 //! Source: Linux 4.8 to 6.11. `scan_more` and `scan_base` are the two patches of 5.8.
 
+mod runs;
+
 use crate::lists::{ClusterLists, FreshOrder, ListKind};
 use crate::set::Supply;
 use crate::slot_map::WordLocks;
@@ -450,34 +452,6 @@ impl<'a> Visit<'a> {
     fn may_take(&mut self, slot: u32) -> bool {
         let cluster = self.area.cluster_of(Slot(slot));
         self.scan().clusters[cluster as usize].list != ListKind::Free
-    }
-
-    /// A rotational device is written in runs of a cluster's length, as long as there are any.
-    fn continue_run(&mut self) {
-        let size = self.area.tuning().cluster_slots;
-        if self.scan().run_left > 0 {
-            self.scan().run_left -= 1;
-            return;
-        }
-        self.scan().run_left = size - 1;
-        if self.scan().free < size {
-            return;
-        }
-        let (lowest, highest) = (self.scan().lowest, self.scan().highest);
-        if let Some(start) = self.unlocked(|visit| visit.find_run(lowest, highest, size)) {
-            self.scan().base = start;
-        }
-    }
-
-    fn find_run(&self, lowest: u32, highest: u32, size: u32) -> Option<u32> {
-        let mut run = 0;
-        for slot in lowest..=highest {
-            run = if self.is_free(slot) { run + 1 } else { 0 };
-            if run == size {
-                return Some(slot + 1 - size);
-            }
-        }
-        None
     }
 
     /// Claims a slot seen free under the lock.

@@ -22,7 +22,8 @@ pub(crate) fn sim(args: SimArgs) -> Result<u8, Error> {
     match args.what {
         Sim::List(_) => {
             let width = presets().iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-            let lines = presets().into_iter().map(|(name, about)| format!("{name:<width$}  {about}\n"));
+            let lines =
+                presets().into_iter().map(|(name, about)| format!("{name:<width$}  {about}\n"));
             print(&lines.collect::<String>())?;
         }
         Sim::Run(args) => return run_presets(args),

@@ -36,10 +36,7 @@ const USES: &[(&str, &[&str])] = &[
     ("overspill-base-sim", &["overspill-vcpu"]),
     ("overspill-area-sim", &["overspill-base-sim"]),
     ("overspill-device-sim", &["overspill-base-sim"]),
-    (
-        "overspill-engine-sim",
-        &["overspill-area-sim", "overspill-base-sim", "overspill-device-sim"],
-    ),
+    ("overspill-engine-sim", &["overspill-area-sim", "overspill-base-sim", "overspill-device-sim"]),
     (
         "overspill-sim",
         &[
@@ -94,6 +91,7 @@ const UNSAFE: &[&str] = &[
     "preload/src/real.rs",
     "preload/src/thread.rs",
     "sim/src/space.rs",
+    "sim/src/stamp.rs",
     "space/src/mapping.rs",
     "space/src/memory.rs",
     "space/src/sigbus.rs",

@@ -24,7 +24,11 @@ pub fn calibrate() -> String {
         ("update_ns: a read-modify-write", best(update_ns), model.update_ns),
         ("memory_ns: a load from memory", best(memory_ns), model.memory_ns),
         ("copy_page_ns: a page to another", best(copy_page_ns), model.copy_page_ns),
-        ("wake_latency_ns + switch_ns: to a sleeper and back, halved", best(wake_ns), model.wake_latency_ns + model.switch_ns),
+        (
+            "wake_latency_ns + switch_ns: to a sleeper and back, halved",
+            best(wake_ns),
+            model.wake_latency_ns + model.switch_ns,
+        ),
     ];
     let head = format!("{:60} {:>9} {:>9}\n", "ns, best of five", "measured", "model");
     let line = |(name, measured, model): (&str, f64, u64)| {

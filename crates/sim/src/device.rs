@@ -9,9 +9,7 @@
 use crate::shootdown::Shootdown;
 use crate::stamp::Stamp;
 use overspill_base::{PAGE_SIZE, Slot};
-use overspill_device::{
-    Completion, DeviceError, DeviceInfo, IoOp, IoQueue, IoRequest, SwapDevice,
-};
+use overspill_device::{Completion, DeviceError, DeviceInfo, IoOp, IoQueue, IoRequest, SwapDevice};
 use serde::Serialize;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -35,6 +33,9 @@ pub struct DeviceModel {
     pub write_pages_per_s: u64,
     /// Transfers that go on at a time.
     pub channels: usize,
+    /// Pages of one transfer as the device sees it: the block layer merges requests up to there, and one
+    /// interrupt ends them all. 1 where each is alone.
+    pub merged_pages: u64,
     /// True if reclaim waits for its writes when there is nothing else to take. Without it goes on looking
     /// through the lists: Linux did before it had a throttle for reclaim.
     pub throttles: bool,
@@ -50,6 +51,7 @@ pub const PMEM: DeviceModel = DeviceModel {
     read_pages_per_s: 0,
     write_pages_per_s: 0,
     channels: 1,
+    merged_pages: 1,
     throttles: true,
 };
 
@@ -63,6 +65,7 @@ pub const NVME: DeviceModel = DeviceModel {
     read_pages_per_s: 450_000,
     write_pages_per_s: 56_000,
     channels: 32,
+    merged_pages: 1,
     throttles: true,
 };
 
@@ -76,19 +79,21 @@ pub const OPTANE: DeviceModel = DeviceModel {
     read_pages_per_s: 550_000,
     write_pages_per_s: 500_000,
     channels: 7,
+    merged_pages: 1,
     throttles: true,
 };
 
 /// A disk of 2007.
 pub const DISK: DeviceModel = DeviceModel {
     name: "SATA disk, 7200 turns a minute",
-    source: "60 MB/s in order; 8 ms to seek and turn; swap-out is clustered, swap-in is not",
+    source: "60 MB/s in order; 8 ms to seek and turn; requests merged up to 512 KiB, Linux's max_sectors_kb",
     synchronous: false,
     read_latency_ns: 8_000_000,
     write_latency_ns: 8_000_000,
     read_pages_per_s: 15_000,
     write_pages_per_s: 15_000,
     channels: 1,
+    merged_pages: 128,
     throttles: false,
 };
 
@@ -139,7 +144,9 @@ impl Shared {
         let channel = self.channels.iter_mut().min().expect("a device has a channel");
         let start_ns = now_ns.max(*channel);
         *channel = start_ns + busy_ns;
-        start_ns + busy_ns.max(latency_ns)
+        let over_ns = start_ns + busy_ns.max(latency_ns);
+        let transfer_ns = model.merged_pages * 1_000_000_000 / pages_per_s;
+        if model.merged_pages > 1 { over_ns.next_multiple_of(transfer_ns) } else { over_ns }
     }
 }
 
@@ -226,6 +233,9 @@ impl IoQueue for SimQueue {
     fn flush(&mut self) {}
 
     fn reap(&mut self, done: &mut Vec<Completion>) {
+        if self.flying.is_empty() || overspill_vcpu::must_devices_wait() {
+            return;
+        }
         let now_ns = overspill_vcpu::now_ns();
         let (over, flying): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.flying).into_iter().partition(|(at_ns, _)| *at_ns <= now_ns);

@@ -32,7 +32,7 @@ pub enum SimError {
 
 /// # Errors
 /// [`SimError::OutOfRange`].
-pub(crate) fn within<T: PartialOrd + Display>(
+pub(crate) fn within<T: PartialOrd + Display + Copy>(
     parameter: &'static str,
     value: T,
     range: RangeInclusive<T>,

@@ -233,9 +233,7 @@ fn series() -> Experiment {
                     .published(Some(15.0), Some(4.0))
                     .claimed("-73 % (\"375 %\")")
                     .mark(Mark::Within((11.0, 19.0), (3.0, 6.0))),
-                all_locks(before, after)
-                    .published(Some(35.0), None)
-                    .mark(Mark::Before(25.0, 45.0)),
+                all_locks(before, after).published(Some(35.0), None).mark(Mark::Before(25.0, 45.0)),
                 score(before, after, ""),
                 trunk(before, after),
                 share("area lock, all paths", before, after, &[(LockClass::Area, None)]),

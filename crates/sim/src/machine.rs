@@ -88,11 +88,7 @@ impl Plan {
     }
 
     fn shape(&self) -> Shape {
-        Shape {
-            cpus: self.cpus,
-            sockets: self.sockets,
-            interrupt_cpu: self.interrupt_cpu,
-        }
+        Shape { cpus: self.cpus, sockets: self.sockets, interrupt_cpu: self.interrupt_cpu }
     }
 
     /// The CPU of a thread: they are dealt out to the sockets in turn, so that every node's memory is
@@ -157,7 +153,12 @@ impl Plan {
     ///
     /// # Panics
     /// When a page or a counter is wrong.
-    pub fn run(&self, tuning: Tuning, costs: &'static Costs, seed: u64) -> Result<Sample, SimError> {
+    pub fn run(
+        &self,
+        tuning: Tuning,
+        costs: &'static Costs,
+        seed: u64,
+    ) -> Result<Sample, SimError> {
         self.check()?;
         let mut machine = Machine::new(self.shape(), costs, Schedule::Clocks);
         let shootdown = Arc::new(Shootdown::new(self.cpus));
@@ -185,6 +186,7 @@ impl Plan {
             machine.spawn(name, self.cpu(thread.number), move || run.thread(&thread));
         }
         let run = run.clone();
-        machine.spawn(format!("reclaim {node}"), self.reclaim_cpu(node), move || run.reclaimer(node));
+        machine
+            .spawn(format!("reclaim {node}"), self.reclaim_cpu(node), move || run.reclaimer(node));
     }
 }

@@ -10,11 +10,11 @@ use crate::device::{DeviceModel, SimDevice};
 use crate::shootdown::Shootdown;
 use crate::space::SimSpace;
 use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SwapArea, SwapAreas, SwapEntry};
+use overspill_base::Slot;
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::AtomicU64;
-use overspill_base::Slot;
 use overspill_engine::{Engine, EngineParts, PageTable, Swap, Tuning};
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 //! Owns: the report. Invariants: it holds nothing that depends on the machine it was made on.
 //! Not here: how it is written (`overspill-bench`).
 
-use crate::experiments;
 use crate::error::{SimError, within};
+use crate::experiments;
 use crate::machine::Plan;
 use crate::marks::Figure;
 use crate::sample::Sample;

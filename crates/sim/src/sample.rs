@@ -49,8 +49,8 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub(crate) fn now<'a>(accesses: u64, stats: impl Iterator<Item = &'a Stats> + Clone) -> Self {
-        let event = |&(event, _): &(Event, _)| stats.clone().map(|stats| stats.get(event)).sum();
+    pub(crate) fn now(accesses: u64, stats: &[&Stats]) -> Self {
+        let event = |&(event, _): &(Event, _)| stats.iter().map(|stats| stats.get(event)).sum();
         let paths = |class| Path::ALL.iter().map(move |&(path, _)| (class, path));
         let locks = LockClass::ALL.into_iter().flat_map(paths);
         Self {
@@ -141,7 +141,12 @@ pub struct Sample {
 }
 
 impl Sample {
-    pub(crate) fn between(first: &Reading, last: &Reading, latencies: &Latencies, ping: Option<Ping>) -> Self {
+    pub(crate) fn between(
+        first: &Reading,
+        last: &Reading,
+        latencies: &Latencies,
+        ping: Option<Ping>,
+    ) -> Self {
         let seconds = (last.at_ns - first.at_ns) as f64 / 1e9;
         let busy_ns = (last.busy_ns - first.busy_ns) as f64;
         let events = |event| last.events(event) - first.events(event);
@@ -170,9 +175,8 @@ impl Sample {
     /// The share of a class of locks on a path, in per cent; on all of them if none is told.
     pub fn share(&self, class: LockClass, path: Option<Path>) -> f64 {
         let (class, name) = (format!("{class:?}"), path.map(Path::name));
-        let of = |lock: &&LockShare| {
-            lock.class == class && name.is_none_or(|name| lock.path == name)
-        };
+        let of =
+            |lock: &&LockShare| lock.class == class && name.is_none_or(|name| lock.path == name);
         self.locks.iter().filter(of).map(|lock| lock.share_percent).sum()
     }
 }

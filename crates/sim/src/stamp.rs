@@ -21,9 +21,8 @@ impl Stamp {
 
     /// That of a page's bytes. A page never written is marked apart from zeros.
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let word = |at: usize| {
-            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-        };
+        let word =
+            |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         if word(0) == 0 { Self::ZEROS } else { Self(word(8)) }
     }
 

@@ -213,6 +213,7 @@ fn metadata_bytes(slots: u32, tuning: &Tuning) -> f64 {
     let trunks = u64::from(slots).div_ceil(trunk_slots);
     let heads = (trunk_slots.div_ceil(16).next_power_of_two() * 4 + 32) * trunks;
     let scanned = area.allocator == overspill_area::Allocator::Scan;
-    let cluster = 8.0 + if scanned { 20.0 } else { 0.0 } + if area.cluster_locks { 8.0 } else { 0.0 };
+    let cluster =
+        8.0 + if scanned { 20.0 } else { 0.0 } + if area.cluster_locks { 8.0 } else { 0.0 };
     8.0 + heads as f64 / f64::from(slots) + cluster / f64::from(area.cluster_slots)
 }

@@ -58,11 +58,7 @@ pub(crate) struct Thread {
 }
 
 impl Run {
-    pub(crate) fn new(
-        nodes: Vec<Node>,
-        plan: &Plan,
-        seed: u64,
-    ) -> Rc<Self> {
+    pub(crate) fn new(nodes: Vec<Node>, plan: &Plan, seed: u64) -> Rc<Self> {
         let ns = |seconds: f64| (seconds * 1e9) as u64;
         let (settle_ns, time_ns) = (ns(plan.settle_s), ns(plan.seconds));
         // Where nothing is touched twice, there is nothing to wait for but the time.
@@ -94,8 +90,8 @@ impl Run {
     }
 
     fn read(&self) -> Reading {
-        let stats = self.nodes.iter().map(|node| node.engine.stats());
-        Reading::now(self.accesses.get(), stats)
+        let stats: Vec<_> = self.nodes.iter().map(|node| node.engine.stats()).collect();
+        Reading::now(self.accesses.get(), &stats)
     }
 
     /// Notes the passing of the window's ends; true when the run is over.

@@ -40,7 +40,11 @@ fn machines_that_cannot_be_are_named() {
         ("sockets", 17.0, "sockets cannot be 17: it is from 1 to 16 here"),
         ("devices", 33.0, "devices cannot be 33: it is from 1 to 32 here"),
         ("size", 0.001, "size (GiB) cannot be 0.001: it is from 0.0625 to 16384 here"),
-        ("size", 1e30, "size (GiB) cannot be 1000000000000000000000000000000: it is from 0.0625 to 16384 here"),
+        (
+            "size",
+            1e30,
+            "size (GiB) cannot be 1000000000000000000000000000000: it is from 0.0625 to 16384 here",
+        ),
         ("fragmentation", 1.0, "fragmentation cannot be 1: it is from 0 to 0.95 here"),
     ] {
         assert_eq!(sweep_error(over, value), says);

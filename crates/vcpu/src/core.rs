@@ -23,9 +23,6 @@ pub(crate) const TASKS_MAX: usize = 1 << TASK_BITS;
 /// How long a task keeps its CPU when others want it.
 const SLICE_NS: u64 = 1_000_000;
 
-/// How often an interrupt looks whether another one has ended.
-const MASK_POLL_NS: u64 = 500;
-
 /// What a task that does not run waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
@@ -70,16 +67,16 @@ pub(crate) struct Cpu {
     free_at_ns: u64,
     slice_from_ns: u64,
     /// Time taken by interrupts since its task last ran.
-    stolen_ns: u64,
+    pub(crate) stolen_ns: u64,
     /// Times that something has masked its interrupts.
-    masked: u32,
+    pub(crate) masked: u32,
 }
 
 /// All there is, one per operating-system thread.
 pub(crate) struct Core {
-    current: Cell<u32>,
-    cpu: Cell<u32>,
-    now_ns: Cell<u64>,
+    pub(crate) current: Cell<u32>,
+    pub(crate) cpu: Cell<u32>,
+    pub(crate) now_ns: Cell<u64>,
     /// The least key of the others.
     turn: Cell<u64>,
     /// When the running task must let another one have its CPU.
@@ -95,7 +92,8 @@ pub(crate) struct Core {
 }
 
 thread_local! {
-    static CORE: Core = Core {
+    static CORE: Core = const {
+        Core {
         current: Cell::new(NONE),
         cpu: Cell::new(0),
         now_ns: Cell::new(0),
@@ -104,11 +102,12 @@ thread_local! {
         exploring: Cell::new(false),
         shape: Cell::new(Shape::NONE),
         costs: Cell::new(&Costs::DEFAULT),
-        tasks: const { RefCell::new(Vec::new()) },
-        cpus: const { RefCell::new(Vec::new()) },
-        heap: const { RefCell::new(BinaryHeap::new()) },
-        explorer: const { RefCell::new(Explorer::none()) },
+        tasks: RefCell::new(Vec::new()),
+        cpus: RefCell::new(Vec::new()),
+        heap: RefCell::new(BinaryHeap::new()),
+        explorer: RefCell::new(Explorer::none()),
         tallies: Tallies::new(),
+        }
     };
 }
 
@@ -126,114 +125,6 @@ pub(crate) fn with_task(f: impl FnOnce(&Core)) {
     });
 }
 
-/// True inside a task.
-pub fn in_task() -> bool {
-    with(|core| core.current.get() != NONE)
-}
-
-/// The running task's clock.
-pub fn now_ns() -> u64 {
-    with(|core| core.now_ns.get())
-}
-
-/// The running task's CPU; 0 outside.
-pub fn cpu() -> usize {
-    with(|core| core.cpu.get() as usize)
-}
-
-/// The running task's CPU, counted within its socket; 0 outside.
-pub fn cpu_of_socket() -> usize {
-    with(|core| core.cpu.get() as usize % core.shape.get().socket_cpus())
-}
-
-/// CPUs of the machine; at least one.
-pub fn cpus() -> usize {
-    with(|core| core.shape.get().cpus.max(1))
-}
-
-/// The running task works for `ns`.
-#[inline]
-pub fn charge(ns: u64) {
-    with_task(|core| core.charge(ns));
-}
-
-/// The cost model of this thread's machine.
-pub fn current_costs() -> &'static Costs {
-    with(Core::costs)
-}
-
-/// The running task works for what `ns` makes of the cost model.
-#[inline]
-pub fn charge_by(ns: impl FnOnce(&Costs) -> u64) {
-    with_task(|core| core.charge(ns(core.costs())));
-}
-
-/// The running task sleeps until `at_ns`, or not at all if that is over.
-pub fn sleep_until(at_ns: u64) {
-    with_task(|core| {
-        core.point();
-        if at_ns > core.now_ns.get() {
-            core.sleep(Some(at_ns), false);
-        }
-    });
-}
-
-/// Interrupts `cpu` for `ns` of work: its task loses the time. Interrupting oneself does nothing.
-pub fn interrupt(cpu: usize, ns: u64) {
-    with_task(|core| {
-        if cpu as u32 != core.cpu.get() {
-            core.cpus.borrow_mut()[cpu].stolen_ns += ns;
-        }
-    });
-}
-
-/// The running task becomes an interrupt until what this returns is dropped: no other is taken on its
-/// CPU. Where the machine has one CPU for all interrupts of devices it moves there, when that has
-/// ended the one before, and the CPU's own task loses the time.
-pub fn enter_interrupt() -> Interrupt {
-    let home = cpu() as u32;
-    with_task(Core::enter_interrupt);
-    Interrupt { home, since_ns: now_ns() }
-}
-
-/// True if `cpu` takes no interrupts now.
-pub fn are_interrupts_masked(cpu: usize) -> bool {
-    with(|core| {
-        core.point();
-        core.cpus.borrow()[cpu].masked > 0
-    })
-}
-
-/// See [`enter_interrupt`].
-#[must_use = "it ends at once"]
-pub struct Interrupt {
-    home: u32,
-    since_ns: u64,
-}
-
-impl Drop for Interrupt {
-    fn drop(&mut self) {
-        with_task(|core| core.leave_interrupt(self.home, core.now_ns() - self.since_ns));
-    }
-}
-
-/// A word of the running task's own, or of this thread outside of tasks: reads and replaces it.
-pub fn task_word(change: impl FnOnce(u32) -> u32) -> u32 {
-    thread_local! {
-        static OUTSIDE: Cell<u32> = const { Cell::new(0) };
-    }
-    with(|core| {
-        let current = core.current.get();
-        if current == NONE {
-            return OUTSIDE.replace(change(OUTSIDE.get()));
-        }
-        let mut tasks = core.tasks.borrow_mut();
-        let word = &mut tasks[current as usize].word;
-        let next = change(*word);
-        std::mem::replace(word, next)
-    })
-}
-
 fn key(clock_ns: u64, task: u32) -> u64 {
     clock_ns << TASK_BITS | u64::from(task)
 }
@@ -242,51 +133,6 @@ impl Core {
     #[inline]
     pub(crate) fn costs(&self) -> &'static Costs {
         self.costs.get()
-    }
-
-    /// Masks the interrupts of the running task's CPU once more. Only where somebody looks.
-    pub(crate) fn mask(&self) {
-        if self.shape.get().interrupt_cpu.is_some() {
-            self.cpus.borrow_mut()[self.cpu.get() as usize].masked += 1;
-        }
-    }
-
-    /// Once less.
-    pub(crate) fn unmask(&self) {
-        if self.shape.get().interrupt_cpu.is_some() {
-            self.cpus.borrow_mut()[self.cpu.get() as usize].masked -= 1;
-        }
-    }
-
-    fn enter_interrupt(&self) {
-        let Some(target) = self.shape.get().interrupt_cpu else { return };
-        self.point();
-        while self.cpus.borrow()[target as usize].masked > 0 {
-            self.charge(MASK_POLL_NS);
-            self.point();
-        }
-        self.move_to(target, 1);
-        self.mask();
-    }
-
-    fn leave_interrupt(&self, home: u32, took_ns: u64) {
-        let Some(target) = self.shape.get().interrupt_cpu else { return };
-        self.point();
-        self.unmask();
-        if home != target {
-            self.cpus.borrow_mut()[target as usize].stolen_ns += took_ns;
-        }
-        self.move_to(home, -1);
-    }
-
-    /// Goes on as if on `cpu`; counts as a spinning lock held while it is elsewhere, so that it is
-    /// not put to sleep there.
-    fn move_to(&self, cpu: u32, locks: i32) {
-        self.cpu.set(cpu);
-        let mut tasks = self.tasks.borrow_mut();
-        let task = &mut tasks[self.current.get() as usize];
-        task.cpu = cpu;
-        task.spin_locks = task.spin_locks.wrapping_add_signed(locks);
     }
 
     #[inline]
@@ -423,8 +269,7 @@ impl Core {
     fn was_interrupted(&self, number: u32) -> bool {
         let mut tasks = self.tasks.borrow_mut();
         let task = &mut tasks[number as usize];
-        let stolen_ns =
-            std::mem::take(&mut self.cpus.borrow_mut()[task.cpu as usize].stolen_ns);
+        let stolen_ns = std::mem::take(&mut self.cpus.borrow_mut()[task.cpu as usize].stolen_ns);
         if stolen_ns == 0 {
             return false;
         }

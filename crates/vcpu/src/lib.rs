@@ -12,20 +12,25 @@
 //! Rejected: a thread per virtual CPU, handed a token. A hand-over costs ten microseconds, a switch of
 //! coroutines thirty nanoseconds, and there is one at almost every operation on a shared line.
 
-pub mod costs;
 mod core;
+pub mod costs;
 mod explore;
+mod interrupts;
 mod line;
 mod lock;
 mod machine;
 mod tally;
+mod task;
 
-pub use crate::core::{
-    Interrupt, are_interrupts_masked, charge, charge_by, cpu, cpu_of_socket, cpus, current_costs, enter_interrupt, in_task, interrupt, now_ns, sleep_until, task_word,
-};
 pub use costs::Costs;
 pub use explore::Schedule;
+pub use interrupts::{
+    Interrupt, are_interrupts_masked, enter_interrupt, interrupt, must_devices_wait,
+};
 pub use line::Line;
 pub use lock::{Lock, Queue, Waiting};
 pub use machine::{Machine, Shape, Usage, usage};
-pub use tally::{PathGuard, Tally, enter_path, forget_longest, tally, CLASSES, PATHS};
+pub use tally::{CLASSES, PATHS, PathGuard, Tally, enter_path, forget_longest, tally};
+pub use task::{
+    charge, charge_by, cpu, cpus, current_costs, in_task, now_ns, sleep_until, task_word,
+};

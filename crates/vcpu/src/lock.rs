@@ -11,6 +11,7 @@
 
 use crate::core::{self, Core, NONE, State};
 use crate::line::Line;
+use crate::task::in_task;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Held by whoever is no task.
@@ -154,7 +155,7 @@ impl Lock {
     /// # Panics
     /// Outside of tasks, when it is held: nobody could let it go.
     pub fn acquire(&self) {
-        if !core::in_task() {
+        if !in_task() {
             let before = self.holder.swap(OUTSIDE, Relaxed);
             assert_eq!(before, 0, "a lock of class {} is held outside of tasks", self.class);
             return;
@@ -174,7 +175,7 @@ impl Lock {
 
     /// Takes the lock if that needs no waiting.
     pub fn try_acquire(&self) -> bool {
-        if !core::in_task() {
+        if !in_task() {
             return self.holder.compare_exchange(0, OUTSIDE, Relaxed, Relaxed).is_ok();
         }
         core::with(|core| {
@@ -243,7 +244,7 @@ impl Lock {
 
     /// Lets the lock go, to the one who waited longest.
     pub fn release(&self) {
-        if !core::in_task() {
+        if !in_task() {
             return self.holder.store(0, Relaxed);
         }
         core::with_task(|core| {

@@ -8,6 +8,7 @@
 use crate::core::{self, State, TASKS_MAX};
 use crate::costs::Costs;
 use crate::explore::{Explorer, Schedule};
+use crate::task::in_task;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use std::mem::ManuallyDrop;
@@ -63,7 +64,7 @@ impl Machine {
     /// Without CPUs or sockets, or with fewer CPUs than sockets.
     pub fn new(shape: Shape, costs: &'static Costs, schedule: Schedule) -> Self {
         assert!(shape.sockets > 0 && shape.cpus >= shape.sockets, "{shape:?} is no machine");
-        assert!(!core::in_task(), "machines do not run machines");
+        assert!(!in_task(), "machines do not run machines");
         core::with(|core| core.begin(shape, costs, Explorer::new(schedule)));
         Self { bodies: Vec::new() }
     }

@@ -68,16 +68,14 @@ fn who_sleeps_leaves_the_cpu_to_others_and_who_spins_does_not() {
     for (waiting, from_ns) in [(Waiting::Sleeps, 0), (Waiting::Spins, 100_000)] {
         let lock = Rc::new(Lock::new(0, waiting, 0, false));
         // The third shares the second's CPU.
-        let log = run(&[0, 1, 1], move |n, log| {
-            match n {
-                0 | 1 => {
-                    charge(n as u64 * 100);
-                    lock.acquire();
-                    charge(50_000);
-                    lock.release();
-                }
-                _ => note(log, n),
+        let log = run(&[0, 1, 1], move |n, log| match n {
+            0 | 1 => {
+                charge(n as u64 * 100);
+                lock.acquire();
+                charge(50_000);
+                lock.release();
             }
+            _ => note(log, n),
         });
         let third_ns = log[0].1;
         assert!((from_ns..from_ns + 49_000).contains(&third_ns), "{waiting:?}: {third_ns}");

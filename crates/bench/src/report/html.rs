@@ -12,10 +12,7 @@ use super::{
     policy_conditions, policy_rows, published_rows, slot_conditions, slot_rows,
 };
 use crate::sample::{SCORE_PER_CPU, Spread};
-use crate::{
-    AblateReport, DeviceState, Experiment, PolicyReport, SideReport, SlotReport,
-    SlotRow,
-};
+use crate::{AblateReport, DeviceState, Experiment, PolicyReport, SideReport, SlotReport, SlotRow};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::collections::BTreeSet;
 use std::fmt::Display;

@@ -38,8 +38,7 @@ pub(super) fn plan_line(plan: &Plan) -> String {
 
 /// Published and simulated, side by side.
 pub(super) fn figure_rows(figures: &[Figure]) -> Rows {
-    let heads =
-        ["", "published", "", "", "simulated", "", "", "mark", ""];
+    let heads = ["", "published", "", "", "simulated", "", "", "mark", ""];
     let mut rows = vec![row(heads)];
     rows.extend(figures.iter().map(|line| {
         let told = |value: Option<f64>| value.map(figure).unwrap_or_default();

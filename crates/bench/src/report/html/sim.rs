@@ -1,10 +1,8 @@
 //! Simulations as pages with plots.
 
-use super::super::plot::{Axes, Curve, Scale, Series, bars, curves};
-use super::super::sim::{
-    figure_rows, lock_rows, plan_line, point_rows, score_rows, sweep_presets,
-};
 use super::super::exactly;
+use super::super::plot::{Axes, Curve, Scale, Series, bars, curves};
+use super::super::sim::{figure_rows, lock_rows, plan_line, point_rows, score_rows, sweep_presets};
 use super::{page, table};
 use maud::{Markup, PreEscaped, html};
 use overspill_sim::{ExperimentReport, RunReport, Sample, SweepReport};
