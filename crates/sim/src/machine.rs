@@ -84,7 +84,19 @@ impl Plan {
         within("fragmentation", self.foreign, 0.0..=0.95)?;
         within("seconds", self.seconds, 0.001..=3600.0)?;
         let cluster = 512;
-        within("size (slots)", u64::from(self.device_slots), cluster..=SLOTS_MAX)
+        within("size (slots)", u64::from(self.device_slots), cluster..=SLOTS_MAX)?;
+        within("size (free slots)", self.free_slots(), self.slots_needed()..=u64::MAX)
+    }
+
+    /// Slots of a node's devices that others leave.
+    fn free_slots(&self) -> u64 {
+        let slots = self.devices as u64 * u64::from(self.device_slots);
+        (slots as f64 * (1.0 - self.foreign)) as u64
+    }
+
+    /// What a node's pages take, and its CPUs' caches.
+    fn slots_needed(&self) -> u64 {
+        (self.frames as f64 * self.working_set) as u64 + 128 * self.cpus as u64
     }
 
     fn shape(&self) -> Shape {

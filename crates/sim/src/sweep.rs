@@ -20,11 +20,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Parameter {
-    /// CPUs, all of them in threads of one engine, 32 to a socket.
+    /// CPUs, all of them in processes of one engine, 32 to a socket and at most 16 sockets.
     Cpus,
-    /// Sockets of 64 CPUs.
+    /// Sockets among which 64 CPUs are divided.
     Sockets,
-    /// Devices of an engine that 24 CPUs use.
+    /// Devices of an engine that 32 CPUs use.
     Devices,
     /// Slots of a device.
     Size,
@@ -74,7 +74,7 @@ impl Parameter {
             ..base.clone()
         };
         let plan = match self {
-            Self::Cpus => with_cpus(whole, whole.div_ceil(32).max(1)),
+            Self::Cpus => with_cpus(whole, whole.div_ceil(32).clamp(1, 16)),
             Self::Sockets => with_cpus(64, whole),
             Self::Devices => Plan { devices: whole, device_slots: 1 << 17, ..with_cpus(32, 2) },
             Self::Size => {
@@ -82,7 +82,9 @@ impl Parameter {
                 let slots = ((value * f64::from(1 << 18)) as u64).min((1 << 32) - (1 << 14));
                 Plan { device_slots: slots as u32, sparse: true, foreign: 0.0, ..with_cpus(32, 2) }
             }
-            Self::Fragmentation => Plan { foreign: value, ..with_cpus(32, 2) },
+            Self::Fragmentation => {
+                Plan { foreign: value, device_slots: 1 << 20, ..with_cpus(32, 2) }
+            }
         };
         plan.check()?;
         Ok(plan)
