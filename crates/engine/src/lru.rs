@@ -6,8 +6,8 @@
 //! acts only on frames that still have it. Rotation moves clean, unlocked, inactive frames only.
 //! Not here: who is evicted (`reclaim`).
 //! Source of rotation in batches: Linux 2.6.24 (pagevec_move_tail); the LRU lock is taken once per
-//! batch instead of once per page whose write has ended. Batches are flushed before the inactive list
-//! is shrunk. Linux flushes a CPU's batch also when the CPU goes away; here CPUs do not go away, but
+//! batch instead of once per page whose write has ended. A CPU's own batches are flushed before it
+//! shrinks the inactive list, as Linux does, and all of them when that list does not give enough. Linux flushes a CPU's batch also when the CPU goes away; here CPUs do not go away, but
 //! the threads do that would fill the batch up: before a fork, where `Engine::drain` flushes all.
 //! There is no accessed bit to look at: user space learns of a touch only from a fault. So second
 //! chances are given while a page waits in the swap cache, and by refault distance (`workingset`);
