@@ -19,7 +19,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// A keyed checksum of a page in [`Checksum::BITS`] bits; the upper ones are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Checksum {
     /// The checksum of `page` under the key `seed`. Keyed, so that nobody who chooses pages can
     /// choose two that pass for each other.
     pub fn of(page: &[u8], seed: u64) -> Self {
-        let low = xxh3_64_with_seed(page, seed) & ((1 << Self::BITS) - 1);
+        let low = XxHash3_64::oneshot_with_seed(seed, page) & ((1 << Self::BITS) - 1);
         Self(low.max(1))
     }
 }
@@ -97,11 +97,14 @@ impl SwapDevice for Checksummed {
     }
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+        let mut spare = Vec::with_capacity(depth as usize);
+        spare.push(Vec::with_capacity(USUAL_PAGES));
         Ok(Box::new(VerifyingQueue {
             inner: self.inner.open_queue(depth)?,
             keeper: self.keeper.clone(),
             name: self.info().name.clone(),
             flights: Aside::new(depth),
+            spare,
         }))
     }
 
@@ -141,11 +144,16 @@ impl Keeper {
     }
 }
 
+/// No request of the engine's has more pages.
+const USUAL_PAGES: usize = 64;
+
 struct VerifyingQueue {
     inner: Box<dyn IoQueue>,
     keeper: Keeper,
     name: String,
     flights: Aside<Flight>,
+    /// For the next requests, so that one at a time allocates nothing.
+    spare: Vec<Vec<Checksum>>,
 }
 
 /// A request under way: the submitter's tag, and the checksums of what is being written.
@@ -164,22 +172,30 @@ impl Flight {
 
 impl VerifyingQueue {
     /// The pages' checksums; their slots' are unknown from now on.
-    fn begin_write(&self, request: &IoRequest) -> Vec<Checksum> {
+    fn begin_write(&mut self, request: &IoRequest) -> Vec<Checksum> {
         let (slot, pages) = (request.slot, request.pages.len());
         debug_assert!(
             !self.flights.iter().any(|flight| flight.writes_into(slot, pages)),
             "slot {slot} is written while a write of it is under way"
         );
         self.keeper.forget(slot, pages);
-        request.pages.iter().map(|page| self.keeper.sum(page)).collect()
+        let mut sums = self.spare.pop().unwrap_or_default();
+        sums.extend(request.pages.iter().map(|page| self.keeper.sum(page)));
+        sums
     }
 
     fn finish(&mut self, completion: &mut Completion) {
-        let flight = self.flights.take(completion.request.tag);
-        completion.request.tag = flight.tag;
+        let Flight { tag, mut sums, .. } = self.flights.take(completion.request.tag);
+        completion.request.tag = tag;
         match completion.request.op {
             IoOp::Read => self.verify(completion),
-            IoOp::Write => self.record(completion, &flight.sums),
+            IoOp::Write => {
+                self.record(completion, &sums);
+                sums.clear();
+                if self.spare.len() < self.spare.capacity() {
+                    self.spare.push(sums);
+                }
+            }
         }
     }
 

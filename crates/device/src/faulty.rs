@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// What is to go wrong; by default nothing. Numbers count requests, from 0: reads and writes apart,
 /// unless said otherwise.
@@ -131,8 +131,10 @@ impl Progress {
 
 impl Faults {
     fn fate(&self, request: &IoRequest, number: u64) -> Fate {
-        let random =
-            xxh3_64_with_seed(&number.to_le_bytes(), self.seed ^ (request.op as u64) << 63);
+        let random = XxHash3_64::oneshot_with_seed(
+            self.seed ^ (request.op as u64) << 63,
+            &number.to_le_bytes(),
+        );
         let is = |chosen: Option<u64>| chosen == Some(number);
         let (fails, short) = match request.op {
             IoOp::Read => {
@@ -246,7 +248,7 @@ impl FaultyQueue {
 /// Changes every byte, so that no part of the page is left by chance.
 fn garble(page: &mut [u8], seed: u64) {
     for (index, byte) in page.iter_mut().enumerate() {
-        *byte ^= (xxh3_64_with_seed(&index.to_le_bytes(), seed) as u8).max(1);
+        *byte ^= (XxHash3_64::oneshot_with_seed(seed, &index.to_le_bytes()) as u8).max(1);
     }
 }
 

@@ -13,6 +13,7 @@
 
 pub mod any;
 mod aside;
+mod at_once;
 pub mod checksum;
 pub mod compressed;
 pub mod error;

@@ -193,7 +193,7 @@ impl Engine {
         let reads_ahead = self.tuning.readahead_synchronous || !synchronous;
         let by_slot = self.tuning.readahead == Readahead::Cluster;
         let reverse_map = by_slot.then(|| ReverseMap::new(swap.area.slot_map().len()));
-        SwapState::new(swap.priority, reads_ahead, reverse_map)
+        SwapState::new(swap.priority, reads_ahead, synchronous, reverse_map)
     }
 
     /// Puts everything that sits in a per-CPU cache or batch where another process can see it. Call

@@ -144,7 +144,7 @@ impl Engine {
             && self.space.pattern(page) != Pattern::Random;
         let window = if in_order { self.tuning.zero_around_pages.min(span) } else { 1 };
         for next in (1..window).map(|n| page.plus(n)) {
-            if self.table.load(next) != Pte::Empty || !self.has_frames_to_spare() {
+            if self.table.load(next) != Pte::Empty || !self.may_take_frames() {
                 break;
             }
             let Some(frame) = self.frames.alloc(next) else { break };
@@ -353,6 +353,11 @@ impl Engine {
         freed.into_iter().for_each(|entry| self.free_entry(entry));
     }
 
+    /// True if readahead and other luxuries may take a frame.
+    pub(crate) fn may_take_frames(&self) -> bool {
+        self.frames.free_count() > self.watermarks.min
+    }
+
     pub(crate) fn has_frames_to_spare(&self) -> bool {
         self.frames.free_count() > self.watermarks.low
     }
@@ -372,7 +377,7 @@ impl Engine {
     /// Frames run low: one round of reclaim by the worker itself, if it is to do so, or the reclaim
     /// thread's.
     fn reclaim_some(&self, worker: &mut Worker) {
-        if !worker.reclaims || self.shrink(worker, true) + worker.poll(self) == 0 {
+        if !worker.reclaims_inline() || self.shrink(worker, true) + worker.complete(self) == 0 {
             self.low.ring();
         }
     }

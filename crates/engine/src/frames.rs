@@ -25,7 +25,9 @@ const WAIT_QUEUES: usize = if cfg!(loom) { 1 } else { 64 };
 /// Free frames below which things happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Readahead and other luxuries stop, and the reclaim thread starts.
+    /// Readahead and other luxuries stop.
+    pub min: usize,
+    /// The reclaim thread starts.
     pub low: usize,
     /// The reclaim thread stops.
     pub high: usize,
@@ -36,7 +38,7 @@ impl Watermarks {
     /// bounds that keep a batch in flight on the smallest limits.
     pub fn of(frames: usize) -> Self {
         let low = (frames / 64).clamp(1, 1024);
-        Self { low, high: (low * 2).min(frames) }
+        Self { min: low.div_ceil(4), low, high: (low * 2).min(frames) }
     }
 }
 
@@ -173,17 +175,21 @@ impl Frames {
     }
 
     /// Clears WRITEBACK and marks the frame for rotation, in one step so that whoever frees it sees
-    /// both. False, and nothing done, if its MAPPED bit is not as in `mapped`.
-    pub(crate) fn end_writeback(&self, frame: FrameNo, mapped: u32) -> bool {
+    /// both. A locked one is not rotated: its locker is about to map it, or to free it as soon as this
+    /// is done. Returns whether it is to be rotated; None, and nothing done, if its MAPPED bit is not
+    /// as in `mapped`.
+    pub(crate) fn end_writeback(&self, frame: FrameNo, mapped: u32) -> Option<bool> {
+        let rotates = |flags: u32| flags & flag::LOCKED == 0;
         let next = |flags: u32| {
-            let ended = flags & !flag::WRITEBACK | flag::ROTATE_PENDING;
+            let rotation = if rotates(flags) { flag::ROTATE_PENDING } else { 0 };
+            let ended = flags & !flag::WRITEBACK | rotation;
             (flags & flag::MAPPED == mapped).then_some(ended)
         };
-        let before = self.frames[frame.index()].flags.fetch_update(AcqRel, Acquire, next);
-        if before.is_ok_and(|flags| flags & flag::WAITERS != 0) {
+        let before = self.frames[frame.index()].flags.fetch_update(AcqRel, Acquire, next).ok()?;
+        if before & flag::WAITERS != 0 {
             self.notify(frame);
         }
-        before.is_ok()
+        Some(rotates(before))
     }
 
     /// Lets go of the page lock.

@@ -21,16 +21,13 @@ use crate::lru::LruList;
 use crate::readahead::PageRead;
 use crate::reclaim::Victim;
 use crate::space::{Hidden, SpaceError};
-use crate::swapin::{submit_read, tag};
+use crate::swapin::{Purpose, submit_read};
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::stats::Event;
-use overspill_base::{FrameNo, PageNo, clock};
-use overspill_device::{IoOp, IoRequest, PageFailure};
-
-/// Pages in one request for a run of adjacent slots.
-const RUN_MAX: usize = 64;
+use overspill_base::{FrameNo, PageNo};
+use overspill_device::{IoRequest, PageFailure};
 
 impl Engine {
     /// Where the home of `frame` begins. Its bytes are the caller's to use between
@@ -59,7 +56,8 @@ impl Engine {
             seen += 1;
         }
         self.stats.add(Event::swap_ra, reads.len() as u64);
-        self.submit_sorted(worker, reads);
+        reads.sort_unstable_by_key(|read| read.entry);
+        self.submit_reads(worker, reads, |_| Purpose::Map);
         seen
     }
 
@@ -81,17 +79,6 @@ impl Engine {
         }
     }
 
-    /// One request per run of adjacent slots.
-    fn submit_sorted(&self, worker: &mut Worker, mut reads: Vec<PageRead>) {
-        reads.sort_unstable_by_key(|read| read.entry);
-        while !reads.is_empty() {
-            let pairs = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
-            let run = (pairs.count() + 1).min(RUN_MAX);
-            submit_read(worker, reads.drain(..run), 0);
-        }
-        worker.flush();
-    }
-
     /// Reads the page for which `frame` is locked and cached under `entry`.
     pub(crate) fn read_home(
         &self,
@@ -100,9 +87,9 @@ impl Engine {
         entry: SwapEntry,
         start_ns: u64,
     ) {
-        let (area, slot) = (entry.area(), entry.slot());
-        let pages = vec![self.staging.buffer(frame.index())];
-        worker.submit(area, IoRequest { op: IoOp::Read, slot, pages, tag: tag(area, start_ns) });
+        let into = self.staging.buffer(frame.index());
+        let read = std::iter::once(PageRead { entry, into });
+        submit_read(worker, read, Purpose::Fault { start_ns });
         worker.flush();
     }
 
@@ -112,7 +99,6 @@ impl Engine {
         area: AreaNo,
         request: &IoRequest,
         failures: &[PageFailure],
-        start_ns: u64,
     ) {
         for (n, buffer) in request.pages.iter().enumerate() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
@@ -128,9 +114,6 @@ impl Engine {
             }
         }
         self.stats.add(Event::pswpin, (request.pages.len() - failures.len()) as u64);
-        if start_ns > 0 {
-            self.stats.fault_latency(clock::now_ns() - start_ns);
-        }
     }
 
     /// Lets the program at untouched pages from `first` on.
@@ -165,7 +148,7 @@ impl Engine {
             }
         }
         changed.sort_unstable_by_key(|victim| victim.page);
-        changed.iter().for_each(|&victim| self.prepare_write(victim));
+        changed.iter().for_each(|victim| self.prepare_write(victim.frame));
         progress + self.write_out(worker, changed)
     }
 
@@ -180,11 +163,8 @@ impl Engine {
         true
     }
 
-    /// Makes a hidden page look as one that was moved to staging memory, without a copy: should it be
-    /// revealed again before it is written, nobody would know any more that the copy is old.
-    fn prepare_write(&self, Victim { frame, page }: Victim) {
-        let old = self.cache.remove(frame, &self.frames, &self.table, page);
-        old.into_iter().for_each(|entry| self.free_entry(entry));
+    /// Makes a hidden page look as one that was moved to staging memory.
+    fn prepare_write(&self, frame: FrameNo) {
         self.frames.clear(frame, flag::MAPPED);
         self.frames.set_staged(frame, Some(frame.index()));
     }

@@ -67,7 +67,7 @@ impl Engine {
         self.lru.drain_own(&self.frames, &self.stats);
         self.refill_inactive();
         let want = self.tuning.reclaim_batch_pages;
-        let mut isolated = Vec::with_capacity(want);
+        let mut isolated = std::mem::take(&mut worker.scratch.isolated);
         let mut seen = self.lru.isolate(want, &self.frames, &mut isolated);
         if isolated.len() < want {
             // What is missing may be in other CPUs' batches.
@@ -81,11 +81,10 @@ impl Engine {
         };
         self.stats.add(scan, seen as u64);
         let free_before = self.frames.free_count();
-        let mut victims = Vec::with_capacity(isolated.len());
-        let mut progress = 0;
-        for frame in isolated {
-            progress += self.sort_out(frame, &mut victims);
-        }
+        let mut victims = std::mem::take(&mut worker.scratch.victims);
+        let sorted = isolated.drain(..).map(|frame| self.sort_out(frame, &mut victims));
+        let mut progress = sorted.sum();
+        worker.scratch.isolated = isolated;
         progress += self.evict(worker, victims, Tuning::CHUNK_PAGES);
         let freed = self.frames.free_count().saturating_sub(free_before);
         self.stats.add(steal, freed as u64);
@@ -153,26 +152,48 @@ impl Engine {
         mut victims: Vec<Victim>,
         most: usize,
     ) -> usize {
-        if victims.is_empty() {
-            return 0;
-        }
         if self.staging.has_homes {
             return self.evict_from_homes(worker, victims);
         }
+        if worker.is_faulters() {
+            self.put_back_slotless(&mut victims);
+        } else if !victims.is_empty() {
+            self.add_neighbours(&mut victims, most);
+        }
+        let progress = self.evict_these(worker, &mut victims);
+        victims.clear();
+        worker.scratch.victims = victims;
+        progress
+    }
+
+    fn evict_these(&self, worker: &mut Worker, victims: &mut [Victim]) -> usize {
+        if victims.is_empty() {
+            return 0;
+        }
         let Some(chunk) = self.staging.take_chunk(&*self.space) else {
-            victims.into_iter().for_each(|v| self.put_back(v, LruList::Inactive));
+            victims.iter().for_each(|&v| self.put_back(v, LruList::Inactive));
             return 0;
         };
-        self.add_neighbours(&mut victims, most);
         victims.sort_unstable_by_key(|v| v.page);
         let mut landing = chunk.start;
-        let mut moved = Vec::with_capacity(victims.len());
+        let mut moved = std::mem::take(&mut worker.scratch.moved);
         for run in victims.chunk_by(|a, b| b.page.0 == a.page.0 + 1) {
             self.unmap_run(run, &mut landing, &mut moved);
         }
         self.staging.moved_in(&chunk, landing - chunk.start);
         self.staging.release(landing..chunk.end, &*self.space);
         self.write_out(worker, moved)
+    }
+
+    /// Leaves victims that have no slot to the reclaim thread: finding one takes memory.
+    fn put_back_slotless(&self, victims: &mut Vec<Victim>) {
+        victims.retain(|&victim| {
+            let own = self.own_slot(victim).is_some();
+            if !own {
+                self.put_back(victim, LruList::Inactive);
+            }
+            own
+        });
     }
 
     /// Adds inactive pages right after the victims, so that runs are longer: one call moves a run,

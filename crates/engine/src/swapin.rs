@@ -19,6 +19,9 @@ use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{FrameNo, PageNo, clock};
 use overspill_device::{Completion, DeviceError, IoOp, IoRequest};
 
+/// Pages in one request for a run of adjacent slots.
+const RUN_MAX: usize = 64;
+
 /// Where a page was read to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Landing {
@@ -66,17 +69,35 @@ impl Arrived {
     }
 }
 
-/// In place of an arrival time no clock will ever show: the pages are to wait in the swap cache once
-/// they are read.
-pub(crate) const TO_WAIT: u64 = u64::MAX >> 5;
-
-/// Request tags of reads carry when the fault's message arrived; 0 for readahead, or [`TO_WAIT`].
-pub(crate) fn tag(area: AreaNo, start_ns: u64) -> u64 {
-    start_ns << 5 | u64::from(area.0)
+/// What a read is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// A fault, whose message arrived then, and the window around it.
+    Fault { start_ns: u64 },
+    /// Pages that will be wanted, to be mapped.
+    Map,
+    /// Pages that will be wanted, to wait in the swap cache.
+    Wait,
 }
 
-fn untag(tag: u64) -> (AreaNo, u64) {
-    (AreaNo((tag & 31) as u8), tag >> 5)
+/// What a request's tag carries: 5 bits of area, 2 of purpose, and the time of a fault, for which 57
+/// bits are four years of a machine's running.
+fn tag(area: AreaNo, purpose: Purpose) -> u64 {
+    let (kind, start_ns) = match purpose {
+        Purpose::Fault { start_ns } => (0, start_ns),
+        Purpose::Map => (1, 0),
+        Purpose::Wait => (2, 0),
+    };
+    start_ns << 7 | kind << 5 | u64::from(area.0)
+}
+
+fn untag(tag: u64) -> (AreaNo, Purpose) {
+    let purpose = match tag >> 5 & 3 {
+        0 => Purpose::Fault { start_ns: tag >> 7 },
+        1 => Purpose::Map,
+        _ => Purpose::Wait,
+    };
+    (AreaNo((tag & 31) as u8), purpose)
 }
 
 impl Engine {
@@ -89,22 +110,25 @@ impl Engine {
         start_ns: u64,
     ) {
         let reads = self.reads_around(worker, page, entry);
-        self.submit_reads(worker, reads, Some(entry), start_ns);
+        let fault = Purpose::Fault { start_ns };
+        self.submit_reads(worker, reads, |run| {
+            let asked_for = run.iter().any(|read| read.entry == entry);
+            if asked_for { fault } else { Purpose::Map }
+        });
     }
 
-    /// Submits one request per run of adjacent slots; the one with `asked_for` tells of `start_ns`.
+    /// Submits one request per run of adjacent slots, for what `purpose` says of it.
     pub(crate) fn submit_reads(
         &self,
         worker: &mut Worker,
         mut reads: Vec<PageRead>,
-        asked_for: Option<SwapEntry>,
-        start_ns: u64,
+        purpose: impl Fn(&[PageRead]) -> Purpose,
     ) {
         while !reads.is_empty() {
-            let run = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
-            let run = run.count() + 1;
-            let asked_for = reads[..run].iter().any(|read| Some(read.entry) == asked_for);
-            submit_read(worker, reads.drain(..run), if asked_for { start_ns } else { 0 });
+            let pairs = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
+            let run = (pairs.count() + 1).min(RUN_MAX);
+            let purpose = purpose(&reads[..run]);
+            submit_read(worker, reads.drain(..run), purpose);
             if worker.is_faulters() {
                 // It has done by now what it can do at a time, and its lists are free again.
                 worker.complete(self);
@@ -118,21 +142,23 @@ impl Engine {
     /// waiters go on.
     pub(crate) fn complete_read(&self, worker: &mut Worker, completion: Completion) {
         let Completion { request, failures } = completion;
-        let (area, start_ns) = untag(request.tag);
+        let (area, purpose) = untag(request.tag);
         let count = request.pages.len();
         let transfer_failed =
             count > 1 && failures.iter().any(|f| !matches!(f.error, DeviceError::Checksum { .. }));
         if transfer_failed {
-            retry_singly(worker, area, request, start_ns);
+            retry_singly(worker, area, request, purpose);
             return;
         }
         if self.staging.has_homes {
-            return self.complete_home_read(area, &request, &failures, start_ns);
+            self.complete_home_read(area, &request, &failures);
+            worker.scratch.keep_pages(request.pages);
+            return self.note_latency(purpose);
         }
         let mut arrived = std::mem::take(&mut worker.scratch.arrived);
         // Last first: a stream waits for the first one, and then all of them are there.
         for (n, buffer) in request.pages.iter().enumerate().rev() {
-            let landing = self.landing(worker, buffer, start_ns == TO_WAIT);
+            let landing = self.landing(worker, buffer, purpose == Purpose::Wait);
             let entry = SwapEntry::new(area, request.slot.plus(n));
             match (failures.iter().find(|f| f.index == n), landing) {
                 (Some(failure), _) => self.read_failed(entry, &failure.error),
@@ -148,14 +174,18 @@ impl Engine {
         arrived.clear();
         worker.scratch.arrived = arrived;
         for buffer in &request.pages {
-            match self.landing(worker, buffer, start_ns == TO_WAIT) {
+            match self.landing(worker, buffer, purpose == Purpose::Wait) {
                 Landing::Bounce(_) => worker.bounce.give(buffer),
                 Landing::Chunk(page) => self.staging.release(page..page + 1, &*self.space),
                 Landing::Staged => {}
             }
         }
         worker.scratch.keep_pages(request.pages);
-        if start_ns > 0 && start_ns != TO_WAIT {
+        self.note_latency(purpose);
+    }
+
+    fn note_latency(&self, purpose: Purpose) {
+        if let Purpose::Fault { start_ns } = purpose {
             self.stats.fault_latency(clock::now_ns() - start_ns);
         }
     }
@@ -298,7 +328,11 @@ impl Engine {
 }
 
 /// Reads pages of adjacent slots, at least one.
-pub(crate) fn submit_read(worker: &mut Worker, run: impl Iterator<Item = PageRead>, start_ns: u64) {
+pub(crate) fn submit_read(
+    worker: &mut Worker,
+    run: impl Iterator<Item = PageRead>,
+    purpose: Purpose,
+) {
     let mut pages = worker.scratch.take_pages();
     let mut first = None;
     for PageRead { entry, into } in run {
@@ -306,15 +340,15 @@ pub(crate) fn submit_read(worker: &mut Worker, run: impl Iterator<Item = PageRea
         pages.push(into);
     }
     let first = first.expect("a read has a page");
-    let tag = tag(first.area(), start_ns);
+    let tag = tag(first.area(), purpose);
     worker.submit(first.area(), IoRequest { op: IoOp::Read, slot: first.slot(), pages, tag });
 }
 
 /// A transfer of several pages failed as a whole: finds out which page it is.
-fn retry_singly(worker: &mut Worker, area: AreaNo, request: IoRequest, start_ns: u64) {
+fn retry_singly(worker: &mut Worker, area: AreaNo, request: IoRequest, purpose: Purpose) {
     for (n, into) in request.pages.into_iter().enumerate() {
         let entry = SwapEntry::new(area, request.slot.plus(n));
-        submit_read(worker, std::iter::once(PageRead { entry, into }), start_ns);
+        submit_read(worker, std::iter::once(PageRead { entry, into }), purpose);
     }
     worker.flush();
 }

@@ -23,6 +23,8 @@ use std::sync::{OnceLock, Weak};
 pub(crate) struct SwapState {
     /// False where the tuning wants no readahead on a device as fast as memory.
     pub(crate) reads_ahead: bool,
+    /// The device is as fast as memory, and no place on it far from another.
+    pub(crate) synchronous: bool,
     /// The window of cluster readahead.
     pub(crate) window: Mutex<ClusterWindow>,
     /// Slot → page, with cluster readahead.
@@ -35,10 +37,16 @@ pub(crate) struct SwapState {
 
 impl SwapState {
     /// The state of an area that nobody has used yet.
-    pub(crate) fn new(priority: i16, reads_ahead: bool, reverse_map: Option<ReverseMap>) -> Self {
+    pub(crate) fn new(
+        priority: i16,
+        reads_ahead: bool,
+        synchronous: bool,
+        reverse_map: Option<ReverseMap>,
+    ) -> Self {
         Self {
             priority,
             reads_ahead,
+            synchronous,
             window: Mutex::new(LockClass::Readahead, ClusterWindow::default()),
             pages: reverse_map,
             leaving: AtomicBool::new(false),

@@ -20,6 +20,10 @@ pub struct Tuning {
     /// Victims taken from the inactive list at a time; Linux's SWAP_CLUSTER_MAX is 32. Also the size
     /// of a staging chunk, so at most [`Tuning::CHUNK_PAGES`].
     pub reclaim_batch_pages: usize,
+    /// A page whose write is over by the time it is submitted is freed in the same round of reclaim, as
+    /// Linux does on RAM disks. Without, it is rotated like one from a disk and freed in the next: the
+    /// presets do so, because their mechanisms are measured on memory.
+    pub frees_at_once: bool,
     /// Pages collected per CPU before they go to the LRU lists. Linux's PAGEVEC_SIZE was 14, then 15.
     pub lru_batch_pages: usize,
     /// Pages collected per CPU before they are rotated at writeback end (2.6.24); 1 takes the LRU
@@ -33,8 +37,8 @@ pub struct Tuning {
     /// Longest readahead window, at most [`Tuning::CHUNK_PAGES`]. Linux reads 8 (`page-cluster` 3); user space gains from more because
     /// a whole window is mapped with one call.
     pub readahead_max_pages: usize,
-    /// Pages asked for at a time ahead of a long stream, to be read before it faults; 0 reads at
-    /// faults only, as Linux does for swap.
+    /// Most pages asked for at a time ahead of a long stream, to be read before it faults; 0 reads at
+    /// faults only, as Linux does for swap. Of devices as fast as memory, a chunk at most.
     pub readahead_ahead_pages: usize,
     /// No frame is allocated for a slot that nobody refers to (4.11). Without, it is allocated and
     /// thrown away. Only readahead by slot meets such slots.
@@ -72,12 +76,13 @@ impl Tuning {
         let modern = Self {
             area: AreaTuning::of(preset),
             reclaim_batch_pages: Self::CHUNK_PAGES,
+            frees_at_once: true,
             lru_batch_pages: 15,
             rotate_batch_pages: 15,
             swap_cache_trunk_shift: 14,
             readahead: Readahead::AddressSpace,
             readahead_max_pages: 64,
-            readahead_ahead_pages: 0,
+            readahead_ahead_pages: 256,
             readahead_skip_unreferenced: true,
             folio_order_max: 6,
             leave_behind: true,
@@ -88,6 +93,7 @@ impl Tuning {
         };
         let v5 = Self {
             reclaim_batch_pages: 32,
+            frees_at_once: false,
             readahead_max_pages: 8,
             readahead_ahead_pages: 0,
             folio_order_max: 0,

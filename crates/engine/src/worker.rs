@@ -8,9 +8,11 @@
 
 use crate::engine::Engine;
 use crate::readahead::PageRead;
+use crate::reclaim::Victim;
 use crate::staging::Bounce;
 use crate::swapin::Arrived;
 use crate::tuning::Tuning;
+use crate::writeback::PageWrite;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::FrameNo;
 use overspill_base::shared::{PageArena, PageBuf};
@@ -59,6 +61,11 @@ pub(crate) struct Scratch {
     pub(crate) entries: Vec<SwapEntry>,
     pub(crate) reads: Vec<PageRead>,
     pub(crate) arrived: Vec<Arrived>,
+    pub(crate) isolated: Vec<FrameNo>,
+    pub(crate) victims: Vec<Victim>,
+    pub(crate) moved: Vec<Victim>,
+    pub(crate) fresh: Vec<Victim>,
+    pub(crate) writes: Vec<PageWrite>,
     done: Vec<Completion>,
     /// Of requests that have completed.
     pages: Vec<Vec<PageBuf>>,
@@ -73,6 +80,11 @@ impl Scratch {
             entries: Vec::with_capacity(Tuning::CHUNK_PAGES),
             reads: Vec::with_capacity(Tuning::CHUNK_PAGES),
             arrived: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            isolated: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            victims: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            moved: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            fresh: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            writes: Vec::with_capacity(Tuning::CHUNK_PAGES),
             done: Vec::with_capacity(1),
             pages,
         }
@@ -96,11 +108,13 @@ impl Scratch {
 pub(crate) struct Lane {
     device: Arc<dyn SwapDevice>,
     queue: Box<dyn IoQueue>,
+    synchronous: bool,
 }
 
 impl Lane {
     fn open(device: &Arc<dyn SwapDevice>, depth: u32) -> Result<Self, DeviceError> {
-        Ok(Self { device: device.clone(), queue: device.open_queue(depth)? })
+        let synchronous = device.info().synchronous;
+        Ok(Self { device: device.clone(), queue: device.open_queue(depth)?, synchronous })
     }
 }
 
@@ -159,8 +173,9 @@ impl Worker {
         Self::at(Post::Pager, engine)
     }
 
-    /// A worker for [`Engine::fault_in_place`]: one request at a time, and frames are left to
-    /// others to reclaim, so that it can serve a fault in a signal handler.
+    /// A worker for [`Engine::fault_in_place`]: one request at a time, and of memory only those pages
+    /// are reclaimed by it that need neither a fresh slot nor a wait, so that it can serve a fault in a
+    /// signal handler.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -187,6 +202,15 @@ impl Worker {
     /// True if it serves the fault of the thread it is on, and nothing else.
     pub(crate) fn is_faulters(&self) -> bool {
         self.post == Post::Faulter
+    }
+
+    /// Whether it reclaims when frames run low. On the faulter's thread only where no write has to be
+    /// waited for.
+    pub(crate) fn reclaims_inline(&self) -> bool {
+        match self.post {
+            Post::Pager => self.reclaims,
+            Post::Faulter => self.lanes().all(|lane| lane.synchronous),
+        }
     }
 
     fn lanes(&self) -> impl Iterator<Item = &Lane> {
@@ -253,7 +277,7 @@ impl Worker {
         for completion in done.drain(..) {
             match completion.request.op {
                 IoOp::Read => engine.complete_read(self, completion),
-                IoOp::Write => engine.complete_write(completion),
+                IoOp::Write => engine.complete_write(self, completion),
             }
         }
         self.scratch.done = done;

@@ -13,7 +13,7 @@ use crate::lru::LruList;
 use crate::reclaim::Victim;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
-use overspill_area::SwapEntry;
+use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_device::{Completion, IoOp, IoRequest};
@@ -21,26 +21,81 @@ use overspill_device::{Completion, IoOp, IoRequest};
 /// Smaller runs take single slots: 16 pages, the 64 KiB of mTHP.
 const FOLIO_ORDER_MIN: u32 = 4;
 
+/// A locked page in staging memory and the slot it is to be written to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageWrite {
+    victim: Victim,
+    entry: SwapEntry,
+}
+
 impl Engine {
     /// Drops or writes pages that are in staging memory, locked. Returns how many left memory or
     /// are about to.
-    pub(crate) fn write_out(&self, worker: &mut Worker, staged: Vec<Victim>) -> usize {
+    pub(crate) fn write_out(&self, worker: &mut Worker, mut staged: Vec<Victim>) -> usize {
         let total = staged.len();
-        let changed: Vec<Victim> =
-            staged.into_iter().filter(|&v| !self.drop_if_redundant(worker, v)).collect();
-        let mut entries = Vec::with_capacity(changed.len());
-        if !changed.is_empty() {
-            self.alloc_for(&changed, &mut entries);
+        staged.retain(|&victim| !self.drop_if_redundant(worker, victim));
+        let mut writes = std::mem::take(&mut worker.scratch.writes);
+        let mut fresh = std::mem::take(&mut worker.scratch.fresh);
+        self.sort_by_slots(&staged, &mut writes, &mut fresh);
+        let slots = if worker.is_faulters() { 0 } else { self.add_fresh(&fresh, &mut writes) };
+        writes.iter().for_each(|&write| self.start_writeback(write));
+        let without = &fresh[slots..];
+        without.iter().for_each(|&victim| self.bring_back(victim));
+        let left = total - without.len();
+        self.submit_writes(worker, &writes);
+        (staged.clear(), writes.clear(), fresh.clear());
+        (worker.scratch.moved, worker.scratch.writes, worker.scratch.fresh) =
+            (staged, writes, fresh);
+        left
+    }
+
+    /// Decides which pages go over their old copies, and which need fresh slots. What was laid out in
+    /// order stays so; scattered pages are rather collected in one place, where a device has places.
+    fn sort_by_slots(
+        &self,
+        changed: &[Victim],
+        writes: &mut Vec<PageWrite>,
+        fresh: &mut Vec<Victim>,
+    ) {
+        let in_order = |a: &Victim, b: &Victim| match (self.own_slot(*a), self.own_slot(*b)) {
+            (Some(a), Some(b)) => a.precedes(b),
+            _ => false,
+        };
+        for run in changed.chunk_by(in_order) {
+            match self.own_slot(run[0]) {
+                Some(first) if self.may_rewrite(first.area(), run.len()) => {
+                    let entries = (0..).map(|n| SwapEntry::new(first.area(), first.slot().plus(n)));
+                    let run = run.iter().zip(entries);
+                    writes.extend(run.map(|(&victim, entry)| PageWrite { victim, entry }));
+                }
+                _ => fresh.extend(run),
+            }
         }
-        let (with_slot, without) = changed.split_at(entries.len());
-        for (&victim, &entry) in with_slot.iter().zip(&entries) {
-            self.start_writeback(victim, entry);
+    }
+
+    /// Adds writes of pages to fresh slots; returns how many of them got one.
+    fn add_fresh(&self, fresh: &[Victim], writes: &mut Vec<PageWrite>) -> usize {
+        let mut entries = Vec::with_capacity(fresh.len());
+        if !fresh.is_empty() {
+            self.alloc_for(fresh, &mut entries);
         }
-        for &victim in without {
-            self.bring_back(victim);
-        }
-        self.submit_writes(worker, with_slot, &entries);
-        total - without.len()
+        let with_slot = fresh.iter().zip(&entries);
+        writes.extend(with_slot.map(|(&victim, &entry)| PageWrite { victim, entry }));
+        entries.len()
+    }
+
+    /// The slot that has an older copy of the page and nobody else's.
+    pub(crate) fn own_slot(&self, victim: Victim) -> Option<SwapEntry> {
+        let entry = self.frames.entry(victim.frame)?;
+        let own = self.areas.get(entry.area()).slot_map().holders(entry.slot()) == Some(1);
+        own.then_some(entry)
+    }
+
+    fn may_rewrite(&self, area: AreaNo, pages: usize) -> bool {
+        let state = self.swaps.get(area);
+        !state.is_leaving()
+            && self.areas.get(area).is_writable()
+            && (state.synchronous || pages >= 1 << FOLIO_ORDER_MIN)
     }
 
     /// Slots for victims, adjacent ones for neighbours where an area has room for that. Stops at the
@@ -105,23 +160,34 @@ impl Engine {
         Pte::Swapped { entry, shadow: self.workingset.evicted() }
     }
 
-    /// Moves a page's word to its new slot and gives up the old one.
-    fn start_writeback(&self, victim: Victim, entry: SwapEntry) {
+    /// Moves a page's word to the slot it is written to, and gives up another it had.
+    fn start_writeback(&self, PageWrite { victim, entry }: PageWrite) {
         let Victim { frame, page } = victim;
-        if let Some(old) = self.cache.remove(frame, &self.frames, &self.table, page) {
-            self.free_entry(old);
+        if self.frames.entry(frame) == Some(entry) {
+            self.set_cache_only(entry, false);
+        } else {
+            self.give_up_copy(victim);
+            self.cache.insert_new(entry, frame, &self.frames);
+            self.note_page(entry, page);
         }
-        self.cache.insert_new(entry, frame, &self.frames);
-        self.note_page(entry, page);
         self.frames.set(frame, flag::WRITEBACK);
         self.writes_in_flight.fetch_add(1, Relaxed);
         self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
+    }
+
+    fn give_up_copy(&self, Victim { frame, page }: Victim) {
+        let old = self.cache.remove(frame, &self.frames, &self.table, page);
+        old.into_iter().for_each(|entry| self.free_entry(entry));
     }
 
     /// No slot for this page: the program gets it back.
     fn bring_back(&self, victim: Victim) {
         let Victim { frame, page } = victim;
         let staged = self.frames.staged(frame).expect("just moved to staging");
+        if self.staging.has_homes {
+            // Nobody would know any more that the copy is old.
+            self.give_up_copy(victim);
+        }
         if self.map_back(page, frame, staged).is_err() {
             self.table.replace(page, Pte::Resident(frame), Pte::Empty);
             self.drop_cached(frame, page);
@@ -132,28 +198,44 @@ impl Engine {
         self.put_back(victim, LruList::Active);
     }
 
-    /// Submits one request per run of adjacent slots, then lets go of the pages.
-    fn submit_writes(&self, worker: &mut Worker, victims: &[Victim], entries: &[SwapEntry]) {
-        let mut rest = victims;
-        for run in entries.chunk_by(|a, b| a.precedes(*b)) {
-            let (now, later) = rest.split_at(run.len());
-            rest = later;
-            let staged = |v: &Victim| self.frames.staged(v.frame).expect("under writeback");
-            let pages = now.iter().map(|v| self.staging.buffer(staged(v))).collect();
-            let (area, slot) = (run[0].area(), run[0].slot());
+    /// Submits one request per run of adjacent slots and pages, then lets go of the pages.
+    fn submit_writes(&self, worker: &mut Worker, writes: &[PageWrite]) {
+        let staged = |write: &PageWrite| {
+            self.frames.staged(write.victim.frame).expect("a page under writeback is staged")
+        };
+        let adjacent =
+            |a: &PageWrite, b: &PageWrite| a.entry.precedes(b.entry) && staged(a) + 1 == staged(b);
+        for run in writes.chunk_by(adjacent) {
+            let mut pages = worker.scratch.take_pages();
+            pages.extend(run.iter().map(|write| self.staging.buffer(staged(write))));
+            let (area, slot) = (run[0].entry.area(), run[0].entry.slot());
             let request = IoRequest { op: IoOp::Write, slot, pages, tag: u64::from(area.0) };
             worker.submit(area, request);
+            if worker.is_faulters() {
+                worker.complete(self);
+            }
         }
         worker.flush();
-        for &victim in victims {
+        if self.tuning.frees_at_once {
+            worker.complete(self);
+        }
+        writes.iter().for_each(|write| self.end_eviction(write.victim));
+    }
+
+    /// Frees the frame of a page whose write is over. Any other waits for that on the inactive list.
+    fn end_eviction(&self, victim: Victim) {
+        let Victim { frame, page } = victim;
+        if self.tuning.frees_at_once && !self.frames.has(frame, flag::WRITEBACK | flag::DIRTY) {
+            self.drop_cached(frame, page);
+        } else {
             self.put_back(victim, LruList::Inactive);
         }
     }
 
     /// Ends the writeback of a request's pages.
-    pub(crate) fn complete_write(&self, completion: Completion) {
+    pub(crate) fn complete_write(&self, worker: &mut Worker, completion: Completion) {
         let Completion { request, failures } = completion;
-        let area = overspill_area::AreaNo(request.tag as u8);
+        let area = AreaNo(request.tag as u8);
         if let Some(failure) = failures.first() {
             self.stats.add(Event::write_errors, failures.len() as u64);
             self.areas.get(area).avoid();
@@ -164,6 +246,7 @@ impl Engine {
             let entry = SwapEntry::new(area, request.slot.plus(n));
             self.end_writeback(entry, failures.iter().any(|f| f.index == n));
         }
+        worker.scratch.keep_pages(request.pages);
     }
 
     fn end_writeback(&self, entry: SwapEntry, failed: bool) {
@@ -171,15 +254,17 @@ impl Engine {
         if failed {
             self.frames.set(frame, flag::DIRTY);
         }
-        if !self.frames.end_writeback(frame, 0) {
+        let rotates = self.frames.end_writeback(frame, 0).unwrap_or_else(|| {
             // Mapped again while it was written: the mapper left the staging page to us. WRITEBACK
             // keeps the page from being evicted, so it stays mapped until we have let go.
             self.frames.clear(frame, flag::DIRTY);
             self.release_staged(frame);
             let ended = self.frames.end_writeback(frame, flag::MAPPED);
-            debug_assert!(ended, "frame {frame} was unmapped under writeback");
-        }
+            ended.expect("a page is not unmapped under writeback")
+        });
         self.writes_in_flight.fetch_sub(1, Relaxed);
-        self.lru.rotate(frame, &self.frames, &self.stats);
+        if rotates {
+            self.lru.rotate(frame, &self.frames, &self.stats);
+        }
     }
 }

@@ -14,6 +14,8 @@ use overspill_base::stats::Event;
 use overspill_device::faulty::Faults;
 use overspill_engine::{Readahead, Tuning, Worker};
 use proptest::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 const PAGES: usize = 96;
 const FRAMES: usize = 24;
@@ -270,6 +272,10 @@ fn swapped_out(tuning: Tuning) -> (Rig, Worker) {
     (rig, worker)
 }
 
+fn write(rig: &Rig, worker: &mut Worker, page: u32) {
+    rig.touch(worker, PageNo(page), |content| content.fill(page as u8 | 1));
+}
+
 fn read(rig: &Rig, worker: &mut Worker, page: u32) {
     let touched = rig.touch(worker, PageNo(page), |content| assert_eq!(content[0], page as u8 | 1));
     assert_eq!(touched, Touch::Done);
@@ -450,4 +456,74 @@ fn threads_that_share_pages_see_each_others_writes() {
     }
     // 4000 touches over 96 pages stay far below 256 each.
     assert_eq!(sums, [4000; THREADS as usize]);
+}
+
+/// The pager's other threads; they end with it.
+struct Threads<'a> {
+    rig: &'a Rig,
+    done: AtomicBool,
+}
+
+impl Threads<'_> {
+    fn reclaim(&self) {
+        let mut worker = Worker::new(&self.rig.engine).unwrap();
+        while !self.done.load(SeqCst) {
+            self.rig.engine.balance(&mut worker, || self.done.load(SeqCst));
+        }
+        worker.finish(&self.rig.engine);
+    }
+
+    fn read_ahead(&self) {
+        let mut worker = Worker::new(&self.rig.engine).unwrap();
+        while !self.done.load(SeqCst) {
+            self.rig.engine.read_ahead(&mut worker, || self.done.load(SeqCst));
+        }
+        worker.finish(&self.rig.engine);
+    }
+
+    fn end(&self) {
+        self.done.store(true, SeqCst);
+        self.rig.engine.nudge();
+    }
+}
+
+/// Once a stream is long its windows are read before it comes to them, and mapped when it does.
+#[test]
+fn a_long_stream_finds_its_windows_read() {
+    const READ: u32 = 4096;
+    const STARTED: u32 = 512;
+    // Enough for the watermarks to be windows apart.
+    const FRAMES: usize = 8192;
+    let pages = FRAMES as u32 + READ + 512;
+    let rig = Rig::on_one_cpu(FRAMES, pages as usize, &[2 * pages], Tuning::default());
+    let mut worker = Worker::new(&rig.engine).unwrap();
+    (0..pages).for_each(|page| write(&rig, &mut worker, page));
+    worker.finish(&rig.engine);
+    let before = added(&rig, READAHEAD, [0; 5]);
+    let threads = Threads { rig: &rig, done: AtomicBool::new(false) };
+    let waited = std::thread::scope(|scope| {
+        scope.spawn(|| threads.reclaim());
+        scope.spawn(|| threads.read_ahead());
+        let all = (0..READ).all(|page| {
+            read(&rig, &mut worker, page);
+            let read_yet = || added(&rig, READAHEAD, before)[..2].iter().sum::<u64>();
+            page < STARTED || comes_true(|| read_yet() >= u64::from(page) + 64)
+        });
+        threads.end();
+        all
+    });
+    assert!(waited, "{:?}", added(&rig, READAHEAD, before));
+    // Where reclaim falls behind, windows are cut short and read by their faults.
+    let [faults, _, _, wasted, came_to] = added(&rig, READAHEAD, before);
+    assert!(faults < 512 && wasted == 0, "{faults} faults, {wasted} wasted");
+    assert!(came_to >= u64::from(READ - STARTED) / 64 / 4, "{came_to} windows were waiting");
+    assert_eq!(rig.engine.check(), Ok(()));
+}
+
+fn comes_true(condition: impl Fn() -> bool) -> bool {
+    let patience = Instant::now() + Duration::from_secs(5);
+    std::iter::repeat_with(&condition)
+        .take_while(|_| Instant::now() < patience)
+        .inspect(|_| std::thread::yield_now())
+        .any(|is_true| is_true)
 }

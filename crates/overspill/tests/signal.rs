@@ -161,18 +161,29 @@ fn more_threads_than_workers_come_and_go() {
 
 #[test]
 fn a_fault_allocates_nothing() {
-    let Some(overspill) = overspill("ram:64M") else { return };
-    let mut region = by_signal(&overspill);
+    for swap in ["ram:64M", "compressed:64M"] {
+        let Some(overspill) = overspill(swap) else { return };
+        allocates_nothing(&overspill);
+    }
+}
+
+fn allocates_nothing(overspill: &Overspill) {
+    let mut region = by_signal(overspill);
+    let mut versions = vec![0; region.len() / PAGE];
     TOUCHING.set(true);
-    // First touches, evictions, reads at random, and reads in order with their windows.
+    // First touches, evictions, reads and changes at random, and reads in order with their windows.
     fill(&mut region);
     let mut random = 1;
     let mut good = true;
-    for _ in 0..5_000 {
-        let page = next(&mut random) % (region.len() / PAGE);
-        good &= is(&region, page, 0);
+    for n in 0..10_000 {
+        let page = next(&mut random) % versions.len();
+        good &= is(&region, page, versions[page]);
+        if n % 3 == 0 {
+            versions[page] += 1;
+            write(&mut region, page, versions[page]);
+        }
     }
-    good &= (0..region.len() / PAGE).all(|page| is(&region, page, 0));
+    good &= (0..versions.len()).all(|page| is(&region, page, versions[page]));
     TOUCHING.set(false);
     assert!(good);
     assert!(overspill.summary().pages_in > 5_000, "there were faults");

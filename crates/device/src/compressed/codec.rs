@@ -15,8 +15,10 @@
 //! noise                1.5 / 0.2           1.3 / 0.2            4.0 / 0.2            6.6 / 0.3
 //! ```
 //!
-//! So level 1 of zstd: the next ones make pages hardly smaller. And lz4 in Rust: no line of `unsafe`
-//! between a damaged store and the program it lives in, for 0.2 to 3.5 µs a page.
+//! So level 1 of zstd: the next ones make pages hardly smaller. And lz4 in Rust, within 10 % of C's in
+//! that form without `unsafe`. We build the other, which checks the bounds of what it decodes all the
+//! same: reading in order was 1.08 to 1.3 times as fast, random pages of a pool 1.08 (seven rounds each
+//! of `overspill bench touch`).
 
 use crate::error::DeviceError;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};

@@ -31,13 +31,14 @@ mod word;
 
 pub use codec::Algorithm;
 
+use crate::at_once::AtOnce;
 use crate::error::DeviceError;
 use crate::file::{Attachment, large_enough, named, refused};
 use crate::spec::SwapSpec;
 use crate::{DeviceInfo, IoQueue, SwapDevice};
 use codec::Codec;
 use overspill_base::{Bytes, Slot};
-use queue::CompressingQueue;
+use queue::Compressor;
 use serde::Serialize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -145,10 +146,10 @@ impl SwapDevice for CompressedDevice {
         Err(DeviceError::Full { name, size: Bytes::of_pages(slots_max.into()) })
     }
 
-    fn open_queue(&self, _: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
         let name = self.info.name.clone();
         let codec = Codec::new(self.algorithm, &name)?;
-        Ok(Box::new(CompressingQueue::new(self.store.clone(), codec, name)))
+        Ok(Box::new(AtOnce::new(Compressor::new(self.store.clone(), codec, name), depth)))
     }
 
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {

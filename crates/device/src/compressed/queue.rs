@@ -1,4 +1,4 @@
-//! One thread's way to the store: every request is done when `submit` returns.
+//! One thread's way to the store.
 //!
 //! Owns: the codec, its buffer, and where this thread looks for room.
 //! Invariants: each page of a request succeeds or fails by itself.
@@ -7,29 +7,28 @@ use super::codec::{Codec, OUTPUT_BYTES};
 use super::spans::{CLASSES, Cursors};
 use super::store::{Found, Store};
 use super::word::filling;
+use crate::at_once::Perform;
 use crate::error::DeviceError;
-use crate::{Completion, IoOp, IoQueue, IoRequest, PageFailure};
+use crate::{Completion, IoOp, IoRequest, PageFailure};
 use overspill_base::{PAGE_SIZE, Slot};
 use rustix::io::Errno;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A page that compresses to more is kept as it is: it would take a whole page's place anyway.
 const COMPRESSED_BYTES_MAX: usize = PAGE_SIZE * 4 / 5;
 
-pub(super) struct CompressingQueue {
+pub(super) struct Compressor {
     store: Arc<Store>,
     codec: Codec,
     buffer: Box<[u8; OUTPUT_BYTES]>,
     cursors: Cursors,
     name: String,
-    finished: Vec<Completion>,
 }
 
-impl CompressingQueue {
+impl Compressor {
     pub(super) fn new(store: Arc<Store>, codec: Codec, name: String) -> Self {
         let buffer = Box::new([0; OUTPUT_BYTES]);
-        Self { store, codec, buffer, cursors: [0; CLASSES], name, finished: Vec::new() }
+        Self { store, codec, buffer, cursors: [0; CLASSES], name }
     }
 
     fn write(&mut self, slot: Slot, page: &[u8]) -> Result<(), DeviceError> {
@@ -62,8 +61,8 @@ impl CompressingQueue {
     }
 }
 
-impl IoQueue for CompressingQueue {
-    fn submit(&mut self, mut request: IoRequest) {
+impl Perform for Compressor {
+    fn perform(&mut self, mut request: IoRequest) -> Completion {
         let mut failures = Vec::new();
         for (index, page) in request.pages.iter_mut().enumerate() {
             let slot = request.slot.plus(index);
@@ -73,22 +72,6 @@ impl IoQueue for CompressingQueue {
             };
             failures.extend(done.err().map(|error| PageFailure { index, error }));
         }
-        self.finished.push(Completion { request, failures });
-    }
-
-    fn flush(&mut self) {}
-
-    fn reap(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.finished);
-    }
-
-    fn wait(&mut self) {}
-
-    fn in_flight(&self) -> usize {
-        self.finished.len()
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        Completion { request, failures }
     }
 }

@@ -9,11 +9,12 @@
 //! flight (8192 pages each, three rounds, two virtual CPUs, Linux 6.18).
 //! Not here: what is read and written ([`super::transfer`]).
 
-use super::positioned::PositionedQueue;
+use super::positioned::Positioned;
 use super::transfer::Target;
 use super::uring::{self, UringQueue};
 use super::{Features, facts};
 use crate::IoQueue;
+use crate::at_once::AtOnce;
 use crate::error::DeviceError;
 use overspill_base::PAGE_SIZE;
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, statx};
@@ -73,7 +74,7 @@ pub(super) fn open_queue(
     match driver {
         Driver::Uring if depth > 1 => Ok(Box::new(UringQueue::new(target.clone(), depth)?)),
         Driver::Uring | Driver::Positioned => {
-            Ok(Box::new(PositionedQueue::new(target.clone(), depth)))
+            Ok(Box::new(AtOnce::new(Positioned::new(target.clone()), depth)))
         }
     }
 }

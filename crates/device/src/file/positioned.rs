@@ -1,31 +1,29 @@
-//! A queue whose requests are done when `submit` returns, by preadv and pwritev.
+//! Requests by preadv and pwritev.
 //!
-//! Owns: the system calls and the list of finished requests.
-//! Invariants: nothing is in flight between calls, so nothing is to be waited for. A request whose
-//! pages are neighbours in memory allocates nothing, so it can be made in a signal handler.
+//! Owns: the system calls. Invariants: a request whose pages are neighbours in memory allocates
+//! nothing, so it can be made in a signal handler.
 //! Not here: what a result means ([`super::transfer`]).
 
 use super::transfer::{IoVec, Step, Target, Transfer};
-use crate::{Completion, IoOp, IoQueue, IoRequest, failed};
+use crate::at_once::Perform;
+use crate::{Completion, IoOp, IoRequest, failed};
 use rustix::io::{Errno, IoSlice, IoSliceMut, pread, preadv, pwrite, pwritev};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// One thread's way to a device without io_uring.
-pub(super) struct PositionedQueue {
+pub(super) struct Positioned {
     target: Arc<Target>,
     transfer: Transfer,
-    finished: Vec<Completion>,
 }
 
-impl PositionedQueue {
-    /// A queue to `target`, with room for `depth` requests that are finished and not reaped.
-    pub(super) fn new(target: Arc<Target>, depth: u32) -> Self {
-        let finished = Vec::with_capacity(depth as usize);
-        Self { target, transfer: Transfer::for_one_piece(), finished }
+impl Positioned {
+    pub(super) fn new(target: Arc<Target>) -> Self {
+        Self { target, transfer: Transfer::for_one_piece() }
     }
+}
 
-    fn run(&mut self, request: IoRequest) -> Completion {
+impl Perform for Positioned {
+    fn perform(&mut self, request: IoRequest) -> Completion {
         self.transfer.begin(&request);
         loop {
             let result = move_pieces(&self.target, request.op, &self.transfer);
@@ -61,7 +59,7 @@ fn move_pieces(target: &Target, op: IoOp, transfer: &Transfer) -> Result<usize, 
 
 #[expect(clippy::mut_from_ref, reason = "a piece is an address; who owns the pages is the request")]
 fn bytes_mut(piece: &IoVec) -> &mut [u8] {
-    // SAFETY: each piece lies in pages whose only handles are in the request that `run` holds
+    // SAFETY: each piece lies in pages whose only handles are in the request that `perform` holds
     // across the call. Were they elsewhere, the read would land in somebody else's page.
     unsafe { std::slice::from_raw_parts_mut(piece.base, piece.len) }
 }
@@ -69,27 +67,4 @@ fn bytes_mut(piece: &IoVec) -> &mut [u8] {
 fn bytes(piece: &IoVec) -> &[u8] {
     // SAFETY: as in `bytes_mut`; nobody writes these pages while the request owns them.
     unsafe { std::slice::from_raw_parts(piece.base, piece.len) }
-}
-
-impl IoQueue for PositionedQueue {
-    fn submit(&mut self, request: IoRequest) {
-        let completion = self.run(request);
-        self.finished.push(completion);
-    }
-
-    fn flush(&mut self) {}
-
-    fn reap(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.finished);
-    }
-
-    fn wait(&mut self) {}
-
-    fn in_flight(&self) -> usize {
-        self.finished.len()
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
 }

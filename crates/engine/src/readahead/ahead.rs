@@ -16,11 +16,12 @@ use crate::engine::Engine;
 use crate::frames::Doorbell;
 use crate::lru::LruList;
 use crate::readahead::PageRead;
-use crate::swapin::{Arrived, Landing, TO_WAIT};
+use crate::readahead::streams::Window;
+use crate::swapin::{Arrived, Landing, Purpose};
 use crate::tuning::{Readahead, Tuning};
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
-use overspill_area::SwapEntry;
+use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicU32, LockClass, Mutex};
@@ -176,7 +177,7 @@ impl Engine {
             start += self.take_swapped(start..pages.end, &mut entries);
             if !entries.is_empty() {
                 let reads = self.read_and_map(worker, &entries);
-                self.submit_reads(worker, reads, None, 0);
+                self.submit_reads(worker, reads, |_| Purpose::Map);
             }
         }
     }
@@ -231,7 +232,7 @@ impl Engine {
         let reads: Vec<PageRead> = reads.collect();
         self.stats.add(Event::swap_ra, reads.len() as u64);
         self.staging.release(used.end..chunk.end, &*self.space);
-        self.submit_reads(worker, reads, None, TO_WAIT);
+        self.submit_reads(worker, reads, |_| Purpose::Wait);
         worker.poll(self);
     }
 
@@ -241,9 +242,18 @@ impl Engine {
         PageRead { entry, into: self.staging.buffer(at) }
     }
 
+    /// Pages to ask for at a time on an area. Where no latency has to be hidden, larger windows only make
+    /// their reader wait longer, for the whole of one.
+    fn ahead_pages(&self, area: AreaNo) -> u32 {
+        match self.swaps.get(area).synchronous {
+            true => self.ahead.pages().min(AHEAD_MIN),
+            false => self.ahead.pages(),
+        }
+    }
+
     /// Asks for the windows after one that was read whole, in the middle of a long stream.
-    pub(crate) fn ask_ahead(&self, window: &crate::readahead::streams::Window) {
-        let ahead = self.ahead.pages();
+    pub(crate) fn ask_ahead(&self, window: &Window, area: AreaNo) {
+        let ahead = self.ahead_pages(area);
         if ahead > 0 && !self.staging.has_homes {
             let pages = self.table.len() as u32;
             let asked = self.streams.lock().ask(window, ahead, pages);
@@ -261,7 +271,8 @@ impl Engine {
         page: PageNo,
         word: Pte,
     ) -> Option<bool> {
-        let (ahead, pages) = (self.ahead.pages(), self.table.len() as u32);
+        let Pte::Swapped { entry, .. } = word else { return None };
+        let (ahead, pages) = (self.ahead_pages(entry.area()), self.table.len() as u32);
         if ahead == 0 {
             return None;
         }

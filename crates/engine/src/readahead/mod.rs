@@ -124,7 +124,7 @@ impl Engine {
         let reached = if whole { self.past_resident(reached, step) } else { reached };
         self.streams.lock().settle(&window, reached, [read_before, read_after]);
         if whole && pages.len() >= max {
-            self.ask_ahead(&window);
+            self.ask_ahead(&window, entry.area());
         }
         // A page that stands alone is copied: moving beats that by the run.
         let reads = if step > 1 {
@@ -194,7 +194,7 @@ impl Engine {
 
     /// A locked frame for `page`, unless frames run short.
     pub(crate) fn frame_to_spare(&self, page: PageNo) -> Option<FrameNo> {
-        if self.has_frames_to_spare() { self.frames.alloc(page) } else { None }
+        if self.may_take_frames() { self.frames.alloc(page) } else { None }
     }
 
     /// Caches the entry of a page to be read ahead in a locked frame; frees it if that cannot be.

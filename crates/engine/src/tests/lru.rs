@@ -32,7 +32,7 @@ impl Rig {
     fn end_write(&self, frame: u32) {
         let frame = FrameNo(frame);
         self.frames.set(frame, WRITEBACK);
-        assert!(self.frames.end_writeback(frame, 0));
+        assert_eq!(self.frames.end_writeback(frame, 0), Some(true));
         self.lru.rotate(frame, &self.frames, &self.stats);
     }
 

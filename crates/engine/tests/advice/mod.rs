@@ -1,7 +1,7 @@
 //! What a program says about its ranges, and what the engine makes of it, counted.
 
 use super::common::{Rig, TUNING};
-use super::{READAHEAD, added, read, swapped_out};
+use super::{READAHEAD, added, read, swapped_out, write};
 use overspill_base::PageNo;
 use overspill_base::stats::Event;
 use overspill_engine::{Pattern, Tuning, Worker};
@@ -133,10 +133,6 @@ fn resident() -> (Rig, Worker) {
     let mut worker = Worker::new(&rig.engine).unwrap();
     (0..128).for_each(|page| write(&rig, &mut worker, page));
     (rig, worker)
-}
-
-fn write(rig: &Rig, worker: &mut Worker, page: u32) {
-    rig.touch(worker, PageNo(page), |content| content.fill(page as u8 | 1));
 }
 
 #[test]
