@@ -2,7 +2,8 @@
 //!
 //! Owns: every constant. Invariants: one set for all experiments; none is changed for one of them.
 //! One constant is calibrated, on one published figure: [`Costs::evict_page_ns`]. All others are
-//! measured or taken from literature, before and without looking at any result.
+//! measured, counted in the sources or taken from literature; `docs/simulator.md` says which were
+//! corrected after the first results had been seen, and why.
 //! Not here: which work is done. The engine and the areas say so where they do it.
 //!
 //! Sources:
@@ -94,7 +95,7 @@ pub struct Costs {
     pub map_ns: u64,
     /// Calibrated: what Linux does to a page that is evicted, beyond what the engine does: reverse map,
     /// accessed bits, control-group accounts, counters, and the misses of all that. On: swap-in
-    /// 2.96 GB/s before the scan base per CPU (v2); in whole microseconds, 3.1 come out.
+    /// 2.96 GB/s before the scan base per CPU (v2), to within 5 %; see `docs/simulator.md`.
     pub evict_page_ns: u64,
     /// Telling other CPUs that pages are unmapped, once per batch: the initiator's part. (A)
     pub shootdown_ns: u64,
