@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo test packages style unit programs loom faults fuzz mutants
+.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore
 
 build:
 	$(CARGO) build --release --workspace
@@ -57,6 +57,12 @@ loom:
 faults:
 	OVERSPILL_SEEDS=10000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
 		$(CARGO) test --release -p overspill-engine --test faults
+
+# Schedules of small machines on virtual CPUs, until one fails or you stop it; the first 2000 are in
+# `unit`.
+explore:
+	CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
+		$(CARGO) run --release -p overspill-cli -- sim explore --runs 0
 
 # The fuzz targets for so many minutes each, with whatever bytes; guided by coverage if cargo-bolero
 # is installed.

@@ -16,6 +16,7 @@ use crate::types::{AreaConfig, Shared, SwapArea, SwapEntry};
 use overspill_base::Slot;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{AtomicU32, LockClass, Mutex, MutexGuard};
+use overspill_base::work::{self, Work};
 use std::sync::OnceLock;
 
 /// Clusters whose bookkeeping is made together.
@@ -190,6 +191,7 @@ impl ListAllocator {
         while offset < area.tuning().cluster_slots && out.len() - start < want && area.is_writable()
         {
             let slot = Slot(cluster * area.tuning().cluster_slots + offset);
+            work::charge(Work::SlotsScanned(1));
             if area.claim(slot) {
                 out.push(slot);
             }

@@ -8,6 +8,8 @@
 //! Not here: sharing with other processes, folios of several pages: cluster lists have them.
 //! Source: Linux 4.8 to 6.11. `scan_more` and `scan_base` are the two patches of 5.8.
 
+mod runs;
+
 use crate::lists::{ClusterLists, FreshOrder, ListKind};
 use crate::set::Supply;
 use crate::slot_map::WordLocks;
@@ -15,6 +17,7 @@ use crate::tuning::ScanBase;
 use crate::types::{AreaConfig, AreaNo, Shared, SwapEntry};
 use overspill_base::Slot;
 use overspill_base::sync::{Arc, LockClass, Mutex, MutexGuard};
+use overspill_base::work::{self, Work};
 use std::ops::Range;
 
 /// The scanning allocator of one area.
@@ -322,6 +325,7 @@ impl<'a> Visit<'a> {
         let base = self.scan().base(area, cpu);
         let (lowest, highest) = (self.scan().lowest, self.scan().highest);
         let base = if (lowest..=highest).contains(&base) { base } else { lowest };
+        work::charge(Work::SlotSeen);
         if self.is_free(base) { Some(base) } else { self.walk(base) }
     }
 
@@ -351,6 +355,7 @@ impl<'a> Visit<'a> {
                 return None;
             }
             self.left -= 1;
+            work::charge(Work::SlotsScanned(1));
             if self.is_free(slot) {
                 return Some(slot);
             }
@@ -369,6 +374,7 @@ impl<'a> Visit<'a> {
                     return None;
                 }
                 self.left -= 1;
+                work::charge(Work::SlotsScanned(1));
                 let slot = cluster * size + offset;
                 if self.is_free(slot) {
                     self.set_current(Some((cluster, offset + 1)));
@@ -413,6 +419,7 @@ impl<'a> Visit<'a> {
                 let (found, looked) = self.unlocked(|visit| visit.find_free(at..range.end));
                 self.interrupted |= looked > self.area.tuning().scan_limit_slots;
                 let Some(slot) = found else { break };
+                work::charge(Work::SlotSeen);
                 if self.is_free(slot) && self.may_take(slot) {
                     return Some(slot);
                 }
@@ -428,6 +435,7 @@ impl<'a> Visit<'a> {
         let half_full = self.area.is_half_full();
         let limit = self.area.tuning().scan_limit_slots;
         for (looked, slot) in (1..).zip(range.clone()) {
+            work::charge(Work::SlotsScanned(1));
             let copy = || half_full && self.area.slots.is_cache_only(Slot(slot));
             let entry = || SwapEntry::new(self.number, Slot(slot));
             if self.is_free(slot) || copy() && self.supply.give_up(entry()) {
@@ -444,34 +452,6 @@ impl<'a> Visit<'a> {
     fn may_take(&mut self, slot: u32) -> bool {
         let cluster = self.area.cluster_of(Slot(slot));
         self.scan().clusters[cluster as usize].list != ListKind::Free
-    }
-
-    /// A rotational device is written in runs of a cluster's length, as long as there are any.
-    fn continue_run(&mut self) {
-        let size = self.area.tuning().cluster_slots;
-        if self.scan().run_left > 0 {
-            self.scan().run_left -= 1;
-            return;
-        }
-        self.scan().run_left = size - 1;
-        if self.scan().free < size {
-            return;
-        }
-        let (lowest, highest) = (self.scan().lowest, self.scan().highest);
-        if let Some(start) = self.unlocked(|visit| visit.find_run(lowest, highest, size)) {
-            self.scan().base = start;
-        }
-    }
-
-    fn find_run(&self, lowest: u32, highest: u32, size: u32) -> Option<u32> {
-        let mut run = 0;
-        for slot in lowest..=highest {
-            run = if self.is_free(slot) { run + 1 } else { 0 };
-            if run == size {
-                return Some(slot + 1 - size);
-            }
-        }
-        None
     }
 
     /// Claims a slot seen free under the lock.

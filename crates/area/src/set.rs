@@ -11,6 +11,7 @@ use crate::tuning::AreaTuning;
 use crate::types::{AreaConfig, AreaNo, Finder, SwapArea, SwapEntry};
 use overspill_base::Slot;
 use overspill_base::sync::{LockClass, Mutex};
+use overspill_base::work::{self, Path};
 use std::sync::OnceLock;
 
 /// What an allocation asks of the areas' user when slots run short. No lock of this crate is held
@@ -184,6 +185,7 @@ impl SwapAreas {
     ) -> bool {
         let batch = self.tuning.slot_batch;
         let goal = if self.caches.is_active() { batch } else { missing.min(batch) };
+        let _path = work::on(Path::GetSwapPages);
         let mut slots = Vec::with_capacity(goal);
         let (order, areas) = self.in_turn();
         for &number in &order[..areas] {
@@ -261,6 +263,7 @@ impl SwapAreas {
 
     /// Returns sorted entries to their areas, each area's together.
     fn release(&self, entries: &[SwapEntry]) {
+        let _path = work::on(Path::SwapcacheFreeEntries);
         // On the stack: a fault served in a signal handler may come here.
         let mut slots = [Slot(0); RELEASE_SLOTS];
         let runs = entries.chunk_by(|a, b| a.area() == b.area());

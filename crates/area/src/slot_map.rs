@@ -25,7 +25,7 @@ use crate::types::TooManyHolders;
 use overspill_base::Slot;
 use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
-use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex, MutexGuard};
+use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex, MutexGuard, peek};
 
 const COUNT_MASK: u64 = (1 << 8) - 1;
 const RESERVED: u64 = COUNT_MASK;
@@ -113,7 +113,7 @@ impl SlotMap {
     /// True unless the slot could be handed out.
     #[inline]
     pub(crate) fn in_use(&self, slot: Slot) -> bool {
-        self.words[slot.index()].load(Relaxed) != 0
+        peek(&self.words[slot.index()]) != 0
     }
 
     /// Takes a free slot. False if it is not free.
@@ -174,7 +174,7 @@ impl SlotMap {
     /// True if giving up the copy would free the slot. A hint.
     #[inline]
     pub(crate) fn is_cache_only(&self, slot: Slot) -> bool {
-        self.words[slot.index()].load(Relaxed) & (CACHE_ONLY | COUNT_MASK) == CACHE_ONLY | 1
+        peek(&self.words[slot.index()]) & (CACHE_ONLY | COUNT_MASK) == CACHE_ONLY | 1
     }
 
     /// The tag of a slot the caller holds; 0 if none was set since it was allocated.

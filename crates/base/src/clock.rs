@@ -1,12 +1,18 @@
 //! Monotonic time and CPU numbers.
 
+#[cfg(not(sim))]
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds on the monotonic clock.
 #[inline]
 pub fn now_ns() -> u64 {
-    let t = clock_gettime(ClockId::Monotonic);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    #[cfg(sim)]
+    return overspill_vcpu::now_ns();
+    #[cfg(not(sim))]
+    {
+        let t = clock_gettime(ClockId::Monotonic);
+        t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    }
 }
 
 /// A CPU's number below [`cpu_count`]. A hint only: the caller may have moved before it looks.
@@ -14,7 +20,9 @@ pub fn now_ns() -> u64 {
 pub fn current_cpu() -> usize {
     #[cfg(loom)]
     return 0;
-    #[cfg(not(loom))]
+    #[cfg(sim)]
+    return overspill_vcpu::cpu();
+    #[cfg(not(any(loom, sim)))]
     {
         rustix::thread::sched_getcpu() % cpu_count()
     }
@@ -44,6 +52,14 @@ impl Cpus {
 
 /// CPUs this process may run on when first asked; at least one.
 pub fn cpu_count() -> usize {
+    #[cfg(sim)]
+    return overspill_vcpu::cpus();
+    #[cfg(not(sim))]
+    native_cpu_count()
+}
+
+#[cfg(not(sim))]
+fn native_cpu_count() -> usize {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     match COUNT.load(Relaxed) {

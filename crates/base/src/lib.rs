@@ -8,5 +8,6 @@ pub mod shared;
 pub mod stats;
 pub mod sync;
 pub mod units;
+pub mod work;
 
 pub use units::{Bytes, FrameNo, PAGE_SHIFT, PAGE_SIZE, PageNo, Slot};

@@ -110,6 +110,14 @@ unsafe impl Shareable for std::sync::atomic::AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Shareable for std::sync::atomic::AtomicU64 {}
 
+#[cfg(sim)]
+// SAFETY: an integer and a cache line's whereabouts, both std's atomics: zeros are 0 in no cache, and
+// any bits are a value.
+unsafe impl Shareable for crate::sync::AtomicU32 {}
+#[cfg(sim)]
+// SAFETY: as above.
+unsafe impl Shareable for crate::sync::AtomicU64 {}
+
 /// A slice of atomics in a mapping or, for tests and models, on the heap. Clones share it.
 #[derive(Debug)]
 pub struct Table<T> {

@@ -1,7 +1,7 @@
 //! The one place that names a lock or an atomic.
 //!
-//! Owns: the switch between the machine's own primitives and the model checker's (`--cfg loom`),
-//! the lock classes, what is counted per class ([`accounts`]), and the check of their order
+//! Owns: the switch between the machine's own primitives, the model checker's (`--cfg loom`) and those
+//! of virtual CPUs (`cfg(sim)`, in the packages below `crates/sim/twins`); the lock classes, what is counted per class ([`accounts`]), and the check of their order
 //! ([`order`]).
 //! Invariants: a contended acquisition always pays for two clock readings; an uncontended one only
 //! between [`count_locks`]`(true)` and `(false)`, and its release one more. Nothing here poisons: a
@@ -40,13 +40,18 @@
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-#[cfg(not(loom))]
+#[cfg(not(any(loom, sim)))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(sim)]
+pub use virtual_time::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 // Nothing here relies on the order of reference counts, so models use the real thing too.
 pub use std::sync::Arc;
 
+#[cfg_attr(sim, path = "sync/virtual_accounts.rs")]
 mod accounts;
 mod order;
+#[cfg(sim)]
+mod virtual_time;
 pub use accounts::{LockStats, count_locks, lock_table};
 pub use order::{assert_no_lock_held, lock_order};
 
@@ -187,7 +192,11 @@ impl<T: std::fmt::Debug> std::fmt::Debug for MutexGuard<'_, T> {
 impl<T> Mutex<T> {
     /// A lock of `class` around `value`.
     pub fn new(class: LockClass, value: T) -> Self {
-        Self { class, inner: native::Inner::new(value) }
+        #[cfg(not(sim))]
+        let inner = native::Inner::new(value);
+        #[cfg(sim)]
+        let inner = native::Inner::new(class, value);
+        Self { class, inner }
     }
 
     /// Waits for the lock.
@@ -257,7 +266,20 @@ impl Condvar {
     }
 }
 
-#[cfg(not(loom))]
+/// A load of which only a guess is made: whoever reads many that lie side by side charges that as
+/// [`work`](crate::work), and virtual CPUs need not stop at each.
+#[inline(always)]
+pub fn peek(word: &AtomicU64) -> u64 {
+    #[cfg(not(sim))]
+    return word.load(Ordering::Relaxed);
+    #[cfg(sim)]
+    word.peek()
+}
+
+#[cfg(sim)]
+use virtual_time as native;
+
+#[cfg(not(any(loom, sim)))]
 mod native {
     use std::sync::TryLockError;
 

@@ -7,9 +7,11 @@
 
 mod bench;
 mod compare;
+mod sim;
 
 pub(crate) use bench::{AblateArgs, Bench, BenchArgs, PolicyArgs, ReplayArgs, SlotsArgs};
 pub(crate) use compare::{CompareArgs, TouchArgs};
+pub(crate) use sim::{ExploreArgs, Sim, SimArgs, SimRunArgs, SweepArgs};
 
 use crate::error::Error;
 use clap::builder::styling::Styles;
@@ -34,6 +36,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     Mkswap(MkswapArgs),
     Bench(BenchArgs),
+    Sim(SimArgs),
 }
 
 /// Run a program, unmodified, in a given amount of memory.

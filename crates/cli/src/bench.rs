@@ -143,15 +143,15 @@ fn swap_directory() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
 }
 
-fn print(text: &str) -> Result<(), Error> {
+pub(crate) fn print(text: &str) -> Result<(), Error> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
 /// A file for a report, if one was asked for.
-struct ReportFile(Option<(PathBuf, File)>);
+pub(crate) struct ReportFile(Option<(PathBuf, File)>);
 
 impl ReportFile {
-    fn open(path: Option<PathBuf>) -> Result<Self, Error> {
+    pub(crate) fn open(path: Option<PathBuf>) -> Result<Self, Error> {
         let open = |path: PathBuf| match File::create(&path) {
             Ok(file) => Ok((path, file)),
             Err(source) => Err(Error::Report { path, source }),
@@ -159,7 +159,7 @@ impl ReportFile {
         path.map(open).transpose().map(Self)
     }
 
-    fn write(self, text: impl FnOnce() -> String) -> Result<(), Error> {
+    pub(crate) fn write(self, text: impl FnOnce() -> String) -> Result<(), Error> {
         let Some((path, mut file)) = self.0 else { return Ok(()) };
         file.write_all(text().as_bytes()).map_err(|source| Error::Report { path, source })
     }

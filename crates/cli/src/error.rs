@@ -37,6 +37,8 @@ pub(crate) enum Error {
     System { action: &'static str, source: io::Error },
     #[error(transparent)]
     Bench(#[from] overspill_bench::BenchError),
+    #[error(transparent)]
+    Sim(#[from] overspill_sim::SimError),
     #[error("cannot write the report to {}: {source}; name another file", .path.display())]
     Report { path: PathBuf, source: io::Error },
     #[error("cannot print the report: {0}")]

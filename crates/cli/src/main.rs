@@ -1,7 +1,7 @@
 //! The `overspill` program.
 //!
 //! Owns: the command line ([`args`]), running a program under a limit ([`run`]), the report on what
-//! works here ([`doctor`]), making swap areas ([`mkswap`]), measuring ([`bench`]), and what
+//! works here ([`doctor`]), making swap areas ([`mkswap`]), measuring ([`bench`]), simulating ([`mod@sim`]), and what
 //! each failure says and returns ([`error`]).
 //! Invariants: a failure is one line on stderr. A command either does its work or names in that line
 //! the cause and the remedy; the statuses are those of shells (126, 127, 128+n), and 125 for ours.
@@ -14,6 +14,7 @@ mod error;
 mod mkswap;
 mod run;
 mod say;
+mod sim;
 
 use args::Command;
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Ok(Command::Doctor(args)) => doctor::doctor(&args),
         Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
         Ok(Command::Bench(args)) => bench::bench(args),
+        Ok(Command::Sim(args)) => sim::sim(args),
         Err(error) => Err(error),
     };
     ExitCode::from(status.unwrap_or_else(|error| {

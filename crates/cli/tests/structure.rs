@@ -32,11 +32,33 @@ const USES: &[(&str, &[&str])] = &[
         "overspill-preload",
         &["overspill", "overspill-area", "overspill-base", "overspill-engine", "overspill-space"],
     ),
+    ("overspill-vcpu", &[]),
+    ("overspill-base-sim", &["overspill-vcpu"]),
+    ("overspill-area-sim", &["overspill-base-sim"]),
+    ("overspill-device-sim", &["overspill-base-sim"]),
+    ("overspill-engine-sim", &["overspill-area-sim", "overspill-base-sim", "overspill-device-sim"]),
+    (
+        "overspill-sim",
+        &[
+            "overspill-area-sim",
+            "overspill-base-sim",
+            "overspill-device-sim",
+            "overspill-engine-sim",
+            "overspill-vcpu",
+        ],
+    ),
     (
         "overspill-bench",
-        &["overspill", "overspill-area", "overspill-base", "overspill-device", "overspill-engine"],
+        &[
+            "overspill",
+            "overspill-area",
+            "overspill-base",
+            "overspill-device",
+            "overspill-engine",
+            "overspill-sim",
+        ],
     ),
-    ("overspill-cli", &["overspill", "overspill-bench"]),
+    ("overspill-cli", &["overspill", "overspill-bench", "overspill-sim"]),
 ];
 
 /// Files of the product, below `crates`, that may say `unsafe`. Tests may as well, except in `area`.
@@ -68,12 +90,16 @@ const UNSAFE: &[&str] = &[
     "preload/src/pager.rs",
     "preload/src/real.rs",
     "preload/src/thread.rs",
+    "sim/src/space.rs",
+    "sim/src/stamp.rs",
     "space/src/mapping.rs",
     "space/src/memory.rs",
     "space/src/sigbus.rs",
     "space/src/signals.rs",
     "space/src/space.rs",
     "space/src/uffd.rs",
+    "vcpu/src/core.rs",
+    "vcpu/src/machine.rs",
 ];
 
 /// Files that may be longer than [`FILE_LINES_MAX`]. Should be empty.
@@ -155,6 +181,29 @@ fn crates_use_each_other_as_the_table_says() {
         let row = USES.iter().find(|(user, _)| *user == name);
         let (_, used) = row.unwrap_or_else(|| panic!("{name} is not in the table"));
         assert_eq!(used_by(package), used.iter().copied().collect(), "what {name} uses");
+    }
+}
+
+/// What virtual CPUs run is what the product runs: no source of its own, the same dependencies.
+#[test]
+fn twins_have_the_sources_and_dependencies_of_what_they_stand_for() {
+    let packages = packages();
+    let find = |name: &str| packages.iter().find(|package| package["name"] == name).unwrap();
+    let outside = |package: &Value| -> BTreeSet<String> {
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let from_registry = dependencies.filter(|d| d["source"].is_string() && d["kind"].is_null());
+        let always = from_registry.filter(|d| d["target"].is_null());
+        always.map(|d| format!("{} {}", d["name"], d["req"])).collect()
+    };
+    let library = |package: &Value| {
+        let targets = package["targets"].as_array().unwrap();
+        let library = targets.iter().find(|t| t["kind"][0] == "lib").unwrap();
+        std::fs::canonicalize(library["src_path"].as_str().unwrap()).unwrap()
+    };
+    for name in ["base", "area", "device", "engine"] {
+        let (own, twin) = (format!("overspill-{name}"), format!("overspill-{name}-sim"));
+        assert_eq!(library(find(&own)), library(find(&twin)), "{twin}");
+        assert_eq!(outside(find(&own)), outside(find(&twin)), "{twin}");
     }
 }
 

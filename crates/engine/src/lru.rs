@@ -6,8 +6,8 @@
 //! acts only on frames that still have it. Rotation moves clean, unlocked, inactive frames only.
 //! Not here: who is evicted (`reclaim`).
 //! Source of rotation in batches: Linux 2.6.24 (pagevec_move_tail); the LRU lock is taken once per
-//! batch instead of once per page whose write has ended. Batches are flushed before the inactive list
-//! is shrunk. Linux flushes a CPU's batch also when the CPU goes away; here CPUs do not go away, but
+//! batch instead of once per page whose write has ended. A CPU's own batches are flushed before it
+//! shrinks the inactive list, as Linux does, and all of them when that list does not give enough. Linux flushes a CPU's batch also when the CPU goes away; here CPUs do not go away, but
 //! the threads do that would fill the batch up: before a fork, where `Engine::drain` flushes all.
 //! There is no accessed bit to look at: user space learns of a touch only from a fault. So second
 //! chances are given while a page waits in the swap cache, and by refault distance (`workingset`);
@@ -23,6 +23,7 @@ use overspill_base::clock::Cpus;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
+use overspill_base::work::{self, Path, Work};
 
 const NIL: u32 = u32::MAX;
 
@@ -121,6 +122,7 @@ impl Lru {
         if batch.is_empty() {
             return;
         }
+        let _path = work::on(Path::LruAdd);
         let mut lists = self.lists.lock();
         for frame in batch.drain(..) {
             // In one step: `remove` looks at both bits without the lists' lock.
@@ -149,6 +151,7 @@ impl Lru {
         if batch.is_empty() {
             return;
         }
+        let _path = work::on(Path::Rotate);
         let mut moved = 0;
         let mut lists = self.lists.lock();
         for frame in batch.drain(..) {
@@ -184,6 +187,7 @@ impl Lru {
     /// Takes up to `want` frames off the tail of the inactive list and locks them. Frames that are
     /// locked or may not be evicted go to the head instead. Returns how many were looked at.
     pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<FrameNo>) -> usize {
+        let _path = work::on(Path::ShrinkInactiveList);
         let mut lists = self.lists.lock();
         let most = (want * 2).min(lists.inactive.len);
         let mut seen = 0;
@@ -248,6 +252,7 @@ impl Lru {
 
     /// Moves up to `want` frames from the active tail to the inactive head.
     pub(crate) fn deactivate(&self, want: usize, frames: &Frames) -> usize {
+        let _path = work::on(Path::ShrinkActiveList);
         let mut lists = self.lists.lock();
         let mut moved = 0;
         while moved < want
@@ -324,6 +329,7 @@ impl Lists {
     }
 
     fn push_head(&mut self, frame: FrameNo, list: LruList) {
+        work::charge(Work::ListMoves(1));
         let ends = self.ends(list);
         let old = std::mem::replace(&mut ends.head, frame.0);
         ends.len += 1;
@@ -336,6 +342,7 @@ impl Lists {
     }
 
     fn push_tail(&mut self, frame: FrameNo) {
+        work::charge(Work::ListMoves(1));
         let ends = &mut self.inactive;
         let old = std::mem::replace(&mut ends.tail, frame.0);
         ends.len += 1;
@@ -357,6 +364,7 @@ impl Lists {
     }
 
     fn unlink(&mut self, frame: FrameNo, list: LruList) {
+        work::charge(Work::ListMoves(1));
         let Link { towards_head, towards_tail } = self.links[frame.index()];
         let ends = self.ends(list);
         ends.len -= 1;

@@ -19,6 +19,7 @@ use crate::types::{Pte, flag};
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicU32, LockClass, Mutex, MutexGuard};
+use overspill_base::work::{self, Path, Work};
 use overspill_base::{FrameNo, PageNo, Slot};
 use std::sync::OnceLock;
 
@@ -77,6 +78,7 @@ impl Trunk {
     }
 
     fn find(&self, nodes: &[Node], slot: Slot) -> Option<FrameNo> {
+        work::charge(Work::CacheFind);
         let mut link = self.heads[slot.index() & (self.heads.len() - 1)];
         while let Some(frame) = link.frame() {
             let node = &nodes[frame.index()];
@@ -89,6 +91,7 @@ impl Trunk {
     }
 
     fn push(&mut self, nodes: &[Node], slot: Slot, frame: FrameNo) {
+        work::charge(Work::CacheChange);
         let head = std::mem::replace(self.head(slot), Link::to(frame));
         let node = &nodes[frame.index()];
         node.slot.store(slot.0, Relaxed);
@@ -98,6 +101,7 @@ impl Trunk {
 
     /// Takes `frame` out of the chain of `slot`; false if it is not in it.
     fn unlink(&mut self, nodes: &[Node], slot: Slot, frame: FrameNo) -> bool {
+        work::charge(Work::CacheChange);
         let next = nodes[frame.index()].next.load(Relaxed);
         let mut link = *self.head(slot);
         if link == Link::to(frame) {
@@ -171,6 +175,7 @@ impl SwapCache {
         table: &PageTable,
         page: PageNo,
     ) -> Inserted {
+        let _path = work::on(Path::AddToSwapCache);
         let mut trunk = self.trunk(entry);
         if !table.is_on(page, entry) {
             return Inserted::Changed;
@@ -186,6 +191,7 @@ impl SwapCache {
 
     /// Caches a freshly allocated `entry`, to which no word refers yet, in a locked `frame`.
     pub fn insert_new(&self, entry: SwapEntry, frame: FrameNo, frames: &Frames) {
+        let _path = work::on(Path::AddToSwapCache);
         let mut trunk = self.trunk(entry);
         let before = trunk.find(&self.nodes, entry.slot());
         debug_assert_eq!(before, None, "new entry {entry:?} was cached");
@@ -206,6 +212,7 @@ impl SwapCache {
         page: PageNo,
     ) -> Option<SwapEntry> {
         let entry = frames.entry(frame)?;
+        let _path = work::on(Path::RemoveMapping);
         let mut trunk = self.trunk(entry);
         let cached = trunk.unlink(&self.nodes, entry.slot(), frame);
         debug_assert!(cached, "entry {entry:?} was not cached in this frame");

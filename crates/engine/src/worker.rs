@@ -17,6 +17,7 @@ use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::FrameNo;
 use overspill_base::shared::{PageArena, PageBuf};
 use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
+use overspill_base::work;
 use overspill_device::{Completion, DeviceError, IoOp, IoQueue, IoRequest, SwapDevice};
 use std::os::fd::BorrowedFd;
 
@@ -275,6 +276,7 @@ impl Worker {
         let mut done = std::mem::take(&mut self.scratch.done);
         self.lanes.iter_mut().flatten().for_each(|lane| lane.queue.reap(&mut done));
         let count = done.len();
+        let _interrupt = (count > 0).then(work::in_interrupt);
         for completion in done.drain(..) {
             match completion.request.op {
                 IoOp::Read => engine.complete_read(self, completion),

@@ -18,15 +18,32 @@ pub(super) struct Held(#[cfg(all(debug_assertions, not(loom)))] LockClass);
 #[cfg(all(debug_assertions, not(loom)))]
 mod recorder {
     use super::{Held, LockClass};
-    use std::cell::Cell;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     const CLASSES: usize = LockClass::ALL.len();
     const _: () = assert!(CLASSES <= u32::BITS as usize);
 
+    #[cfg(not(sim))]
     thread_local! {
         /// A bit per class that this thread holds.
-        static HELD: Cell<u32> = const { Cell::new(0) };
+        static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
+    /// As above, of the running task.
+    #[cfg(sim)]
+    static HELD: OfTask = OfTask;
+    #[cfg(sim)]
+    struct OfTask;
+
+    #[cfg(sim)]
+    impl OfTask {
+        fn get(&self) -> u32 {
+            overspill_vcpu::task_word(|held| held)
+        }
+
+        fn set(&self, held: u32) {
+            overspill_vcpu::task_word(|_| held);
+        }
     }
 
     /// Per class: a bit for every class that was taken while it was held.

@@ -1,8 +1,10 @@
 //! Reports as one page that needs nothing else, with plots.
 
 mod compare;
+mod sim;
 
 pub use compare::compare_html;
+pub use sim::{sim_html, sweep_html, sweep_svg};
 
 use super::plot::{Series, bars, lines};
 use super::{
@@ -10,12 +12,10 @@ use super::{
     policy_conditions, policy_rows, published_rows, slot_conditions, slot_rows,
 };
 use crate::sample::{SCORE_PER_CPU, Spread};
-use crate::{
-    AblateReport, DeviceState, Environment, Experiment, PolicyReport, SideReport, SlotReport,
-    SlotRow,
-};
+use crate::{AblateReport, DeviceState, Experiment, PolicyReport, SideReport, SlotReport, SlotRow};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;\
 padding:0 1em;color:#222;background:#fff}\
@@ -71,7 +71,7 @@ pub fn policy_html(report: &PolicyReport) -> String {
     page("Replacement policies", &report.environment, &policy_conditions(report), &body)
 }
 
-fn page(title: &str, environment: &Environment, conditions: &str, body: &Markup) -> String {
+fn page(title: &str, environment: &dyn Display, conditions: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {

@@ -6,9 +6,11 @@
 mod compare;
 pub mod html;
 mod plot;
+mod sim;
 mod text;
 
 pub use compare::{compare_histograms, compare_text};
+pub use sim::{sim_text, sweep_text};
 pub use text::{ablate_text, footprint_text, lock_cost_text, policy_text, slots_text};
 
 use crate::sample::{Spread, Summary};

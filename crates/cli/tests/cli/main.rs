@@ -9,5 +9,6 @@ mod doctor;
 mod installation;
 mod mkswap;
 mod refusals;
+mod sim;
 mod supervision;
 mod usage;

@@ -7,6 +7,7 @@ use crate::types::flag::{DIRTY, ROTATE_PENDING, WRITEBACK};
 use overspill_base::clock::Cpus;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::{FrameNo, PageNo};
+use std::cell::Cell;
 
 struct Rig {
     frames: Frames,
@@ -86,4 +87,49 @@ fn pages_that_are_not_to_be_evicted_are_not_rotated() {
     rig.lru.activate(FrameNo(2), &rig.frames);
     assert_eq!((rig.inactive(), rig.rotated()), (vec![1, 0, 3], 1));
     assert!((0..4).all(|frame| !rig.frames.has(FrameNo(frame), ROTATE_PENDING)));
+}
+
+thread_local! {
+    static CPU: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Two CPUs with batches of three, and two frames added on each.
+fn two_cpus() -> Rig {
+    let tuning = Tuning { lru_batch_pages: 3, ..Tuning::default() };
+    let frames = Frames::new(4);
+    let lru = Lru::new(4, &tuning, Cpus { count: 2, current: || CPU.get() });
+    for page in 0..4u32 {
+        CPU.set(page as usize / 2);
+        let frame = frames.alloc(PageNo(page)).unwrap();
+        lru.add(frame, LruList::Inactive, &frames);
+        frames.unlock(frame);
+    }
+    Rig { frames, lru, stats: Stats::on_heap() }
+}
+
+/// A round of reclaim on one CPU leaves the others' batches to fill up.
+#[test]
+fn a_cpu_flushes_its_own_batches_and_a_drain_all() {
+    let rig = two_cpus();
+    CPU.set(0);
+    rig.lru.drain_own(&rig.frames, &rig.stats);
+    assert_eq!(rig.lru.members(LruList::Inactive), [1, 0].map(FrameNo));
+    rig.lru.drain(&rig.frames, &rig.stats);
+    assert_eq!(rig.lru.members(LruList::Inactive), [3, 2, 1, 0].map(FrameNo));
+}
+
+/// What is locked, active or not listed by then stays where it is.
+#[test]
+fn of_several_frames_those_idle_on_the_inactive_list_are_taken() {
+    let rig = rig(5, 1);
+    rig.frames.lock(FrameNo(1));
+    rig.lru.activate(FrameNo(2), &rig.frames);
+    rig.lru.isolate_one(FrameNo(3), &rig.frames);
+    let idle = |n: u32| rig.lru.looks_idle(FrameNo(n), &rig.frames);
+    assert_eq!([0, 1, 2, 3, 4].map(idle), [true, false, false, false, true]);
+    let mut wanted: Vec<FrameNo> = (0..5).map(FrameNo).collect();
+    rig.lru.isolate_these(&mut wanted, &rig.frames);
+    assert_eq!(wanted, [0, 4].map(FrameNo));
+    assert_eq!(rig.inactive(), [1]);
+    assert!(wanted.iter().all(|&frame| rig.frames.is_locked_now(frame)));
 }

@@ -1,0 +1,212 @@
+//! What is read off a run, and what it says.
+//!
+//! Owns: the counts at a moment, and the figures that the kernel's results were published in.
+//! Invariants: the share of a lock is the time that tasks spent waiting for it, of all time that
+//! tasks were on CPUs: what a profile of cycles shows, as waiters spin. A sum over nodes is no mean:
+//! every node has locks of its own.
+//! Not here: the published figures (`experiments`).
+
+use histogram::Histogram;
+use overspill_base::stats::{Event, Stats};
+use overspill_base::sync::LockClass;
+use overspill_base::work::Path;
+use overspill_base::{PAGE_SIZE, clock};
+use overspill_vcpu::{Tally, tally, usage};
+use serde::Serialize;
+
+/// Values are kept to within 1/64, up to a minute.
+const LATENCY_GROUPING: u8 = 6;
+const LATENCY_MAX: u8 = 36;
+
+/// How long pages were missing.
+#[derive(Clone, Debug)]
+pub(crate) struct Latencies(Histogram);
+
+impl Latencies {
+    pub(crate) fn new() -> Self {
+        Self(Histogram::new(LATENCY_GROUPING, LATENCY_MAX).expect("constants are in range"))
+    }
+
+    pub(crate) fn add(&mut self, ns: u64) {
+        self.0.increment(ns.min((1 << LATENCY_MAX) - 1)).expect("within its range");
+    }
+
+    /// Microseconds below which this share of them are.
+    pub(crate) fn quantile_us(&self, quantile: f64) -> f64 {
+        let bucket = self.0.quantile_bucket(quantile).expect("a quantile is within 0 to 1");
+        bucket.map_or(0.0, |bucket| (bucket.start() + bucket.end()) as f64 / 2e3)
+    }
+}
+
+/// Everything that is counted, at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    at_ns: u64,
+    busy_ns: u64,
+    accesses: u64,
+    events: Vec<u64>,
+    locks: Vec<(LockClass, Path, Tally)>,
+}
+
+impl Reading {
+    pub(crate) fn now(accesses: u64, stats: &[&Stats]) -> Self {
+        let event = |&(event, _): &(Event, _)| stats.iter().map(|stats| stats.get(event)).sum();
+        let paths = |class| Path::ALL.iter().map(move |&(path, _)| (class, path));
+        let locks = LockClass::ALL.into_iter().flat_map(paths);
+        Self {
+            at_ns: clock::now_ns(),
+            busy_ns: usage().busy_ns,
+            accesses,
+            events: Event::ALL.iter().map(event).collect(),
+            locks: locks.map(|(c, p)| (c, p, tally(c as u8, p as u8))).collect(),
+        }
+    }
+
+    fn events(&self, event: Event) -> f64 {
+        self.events[event as usize] as f64
+    }
+}
+
+/// A class of locks, on one path.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct LockShare {
+    /// Its class.
+    pub class: String,
+    /// The function of Linux that takes it there; empty where there is no name for it.
+    pub path: &'static str,
+    /// Of the CPU time of all tasks, what was spent waiting for it, in per cent.
+    pub share_percent: f64,
+    /// Times taken, per second.
+    pub acquisitions_per_s: f64,
+    /// Of these, how many had to wait, in per cent.
+    pub contended_percent: f64,
+    /// The longest wait, in microseconds, since the machine began.
+    pub wait_max_us: f64,
+    /// How long it is held, on average, in nanoseconds.
+    pub hold_ns: f64,
+}
+
+/// Times of packets, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Ping {
+    /// The fastest.
+    pub min_ms: f64,
+    /// Their mean.
+    pub avg_ms: f64,
+    /// The slowest.
+    pub max_ms: f64,
+    /// Their mean deviation, as ping calls it: the standard deviation.
+    pub mdev_ms: f64,
+}
+
+impl Ping {
+    /// Of at least one.
+    pub(crate) fn of(pings_ns: &[u64]) -> Self {
+        let n = pings_ns.len() as f64;
+        let ms = || pings_ns.iter().map(|&ns| ns as f64 / 1e6);
+        let avg_ms = ms().sum::<f64>() / n;
+        let variance = ms().map(|ms| ms * ms).sum::<f64>() / n - avg_ms * avg_ms;
+        Self {
+            min_ms: ms().fold(f64::MAX, f64::min),
+            avg_ms,
+            max_ms: ms().fold(0.0, f64::max),
+            mdev_ms: variance.max(0.0).sqrt(),
+        }
+    }
+}
+
+/// One run in figures.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Sample {
+    /// Virtual seconds since the machine began, all phases.
+    pub machine_s: f64,
+    /// Accesses per second, all threads together: pmbench's score.
+    pub score: f64,
+    /// Pages read from devices, GB (10^9 bytes) per second.
+    pub swap_in_gb_per_s: f64,
+    /// Pages written.
+    pub swap_out_gb_per_s: f64,
+    /// Faults that had to read, per access.
+    pub fault_ratio: f64,
+    /// How long pages were missing, in microseconds: the median.
+    pub fault_p50_us: f64,
+    /// The slowest of a hundred.
+    pub fault_p99_us: f64,
+    /// What ping would print, where there are packets.
+    pub ping: Option<Ping>,
+    /// All locks' share of CPU time, in per cent.
+    pub locks_percent: f64,
+    /// Locks, the most expensive first.
+    pub locks: Vec<LockShare>,
+}
+
+impl Sample {
+    pub(crate) fn between(
+        first: &Reading,
+        last: &Reading,
+        latencies: &Latencies,
+        ping: Option<Ping>,
+    ) -> Self {
+        let seconds = (last.at_ns - first.at_ns) as f64 / 1e9;
+        let busy_ns = (last.busy_ns - first.busy_ns) as f64;
+        let events = |event| last.events(event) - first.events(event);
+        let gb_per_s = |event| events(event) * PAGE_SIZE as f64 / 1e9 / seconds;
+        let accesses = (last.accesses - first.accesses) as f64;
+        let pairs = last.locks.iter().zip(&first.locks);
+        let mut locks: Vec<LockShare> = pairs
+            .map(|(last, first)| LockShare::between(first, last, seconds, busy_ns))
+            .filter(|lock| lock.acquisitions_per_s > 0.0)
+            .collect();
+        locks.sort_by(|a, b| b.share_percent.total_cmp(&a.share_percent));
+        Self {
+            machine_s: last.at_ns as f64 / 1e9,
+            score: accesses / seconds,
+            swap_in_gb_per_s: gb_per_s(Event::pswpin),
+            swap_out_gb_per_s: gb_per_s(Event::pswpout),
+            fault_ratio: events(Event::pgmajfault) / accesses.max(1.0),
+            fault_p50_us: latencies.quantile_us(0.5),
+            fault_p99_us: latencies.quantile_us(0.99),
+            ping,
+            locks_percent: locks.iter().map(|lock| lock.share_percent).sum(),
+            locks,
+        }
+    }
+
+    /// The share of a class of locks on a path, in per cent; on all of them if none is told.
+    pub fn share(&self, class: LockClass, path: Option<Path>) -> f64 {
+        let (class, name) = (format!("{class:?}"), path.map(Path::name));
+        let of =
+            |lock: &&LockShare| lock.class == class && name.is_none_or(|name| lock.path == name);
+        self.locks.iter().filter(of).map(|lock| lock.share_percent).sum()
+    }
+}
+
+impl Sample {
+    /// Times per second that a lock of a class is taken on a path.
+    pub fn rate(&self, class: LockClass, path: Path) -> f64 {
+        let class = format!("{class:?}");
+        let of = |lock: &&LockShare| lock.class == class && lock.path == path.name();
+        self.locks.iter().filter(of).map(|lock| lock.acquisitions_per_s).sum()
+    }
+}
+
+type Counted = (LockClass, Path, Tally);
+
+impl LockShare {
+    fn between(first: &Counted, last: &Counted, seconds: f64, busy_ns: f64) -> Self {
+        let (class, path, tally) = *last;
+        let before = first.2;
+        let acquisitions = (tally.acquisitions - before.acquisitions) as f64;
+        let contended = (tally.contended - before.contended) as f64;
+        let per = |n: f64| if acquisitions > 0.0 { n / acquisitions } else { 0.0 };
+        Self {
+            class: format!("{class:?}"),
+            path: path.name(),
+            share_percent: 100.0 * (tally.wait_ns - before.wait_ns) as f64 / busy_ns,
+            acquisitions_per_s: acquisitions / seconds,
+            contended_percent: 100.0 * per(contended),
+            wait_max_us: tally.wait_max_ns as f64 / 1e3,
+            hold_ns: per((tally.hold_ns - before.hold_ns) as f64),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `sweep`: one parameter of the machine after another, for every preset of the engine.
+//!
+//! Owns: which values a parameter takes, and what else changes with it. Invariants: one parameter
+//! varies, the machine is otherwise that of the published experiments; work per CPU stays the same
+//! where CPUs vary, so that a system that scales has a score that grows as they do.
+//! Not here: running a machine (`machine`).
+
+use crate::device::PMEM;
+use crate::error::SimError;
+use crate::experiments::pmbench;
+use crate::machine::Plan;
+use crate::sample::Sample;
+use overspill_area::Preset;
+use overspill_engine::Tuning;
+use overspill_vcpu::Costs;
+use serde::Serialize;
+use std::str::FromStr;
+
+/// What is varied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Parameter {
+    /// CPUs, all of them in processes of one engine, 32 to a socket and at most 16 sockets.
+    Cpus,
+    /// Sockets among which 64 CPUs are divided.
+    Sockets,
+    /// Devices of an engine that 32 CPUs use.
+    Devices,
+    /// Slots of a device.
+    Size,
+    /// Share of the slots that others use.
+    Fragmentation,
+}
+
+impl Parameter {
+    const ALL: [(Parameter, &'static str); 5] = [
+        (Parameter::Cpus, "cpus"),
+        (Parameter::Sockets, "sockets"),
+        (Parameter::Devices, "devices"),
+        (Parameter::Size, "size"),
+        (Parameter::Fragmentation, "fragmentation"),
+    ];
+
+    /// What people write.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(known, _)| *known == self).expect("ALL has every parameter").1
+    }
+
+    /// The values a sweep takes if none are told.
+    pub fn values(self) -> Vec<f64> {
+        match self {
+            Self::Cpus => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0],
+            Self::Sockets => vec![1.0, 2.0, 4.0, 8.0, 16.0],
+            Self::Devices => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
+            Self::Size => vec![1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0],
+            Self::Fragmentation => vec![0.0, 0.3, 0.5, 0.7, 0.8, 0.9],
+        }
+    }
+
+    /// The machine for one value.
+    ///
+    /// # Errors
+    /// [`SimError::OutOfRange`].
+    fn plan(self, value: f64, seconds: f64) -> Result<Plan, SimError> {
+        let whole = value as usize;
+        let base = Plan { nodes: 1, settle_s: 0.005, seconds, ..pmbench(PMEM) };
+        let with_cpus = |cpus: usize, sockets| Plan {
+            cpus,
+            sockets,
+            threads: cpus.saturating_sub(1).max(1),
+            // As much for each CPU.
+            frames: (512 * cpus).max(4096),
+            device_slots: (cpus as u32 * 8192).max(1 << 17),
+            ..base.clone()
+        };
+        let plan = match self {
+            Self::Cpus => with_cpus(whole, whole.div_ceil(32).clamp(1, 16)),
+            Self::Sockets => with_cpus(64, whole),
+            Self::Devices => Plan { devices: whole, device_slots: 1 << 17, ..with_cpus(32, 2) },
+            Self::Size => {
+                crate::error::within("size (GiB)", value, 0.0625..=16383.0 + 1.0)?;
+                let slots = ((value * f64::from(1 << 18)) as u64).min((1 << 32) - (1 << 14));
+                Plan { device_slots: slots as u32, sparse: true, foreign: 0.0, ..with_cpus(32, 2) }
+            }
+            Self::Fragmentation => {
+                Plan { foreign: value, device_slots: 1 << 20, ..with_cpus(32, 2) }
+            }
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+}
+
+impl FromStr for Parameter {
+    type Err = SimError;
+
+    fn from_str(text: &str) -> Result<Self, SimError> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text);
+        found.map(|(parameter, _)| *parameter).ok_or_else(|| {
+            let known: Vec<&str> = Self::ALL.iter().map(|(_, name)| *name).collect();
+            let (name, known) = (text.to_owned(), known.join(", "));
+            SimError::Unknown { kind: "parameter", name, known }
+        })
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct SweepOptions {
+    /// What is varied.
+    pub over: Parameter,
+    /// Its values; those of [`Parameter::values`] if there is none.
+    pub values: Vec<f64>,
+    /// Names of the engine's presets; all of them if there is none.
+    pub presets: Vec<String>,
+    /// Virtual seconds counted in each run.
+    pub seconds: f64,
+    /// What is random.
+    pub seed: u64,
+}
+
+/// A sweep.
+#[derive(Clone, Debug, Serialize)]
+pub struct SweepReport {
+    /// What was varied.
+    pub over: Parameter,
+    /// Virtual seconds counted in each run.
+    pub seconds: f64,
+    /// What was random.
+    pub seed: u64,
+    /// One for each preset and value.
+    pub points: Vec<SweepPoint>,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct SweepPoint {
+    /// The engine.
+    pub preset: &'static str,
+    /// The parameter.
+    pub value: f64,
+    /// The machine.
+    pub plan: Plan,
+    /// Bytes that slots, their owners and the swap cache's heads take, for each slot.
+    pub metadata_bytes_per_slot: f64,
+    /// What was measured.
+    pub sample: Sample,
+}
+
+impl SweepPoint {
+    /// The lock that costs most, with its share of CPU time in per cent.
+    pub fn worst_lock(&self) -> Option<(String, f64)> {
+        let lock = self.sample.locks.first()?;
+        let path = if lock.path.is_empty() { String::new() } else { format!(", {}", lock.path) };
+        Some((format!("{}{path}", lock.class), lock.share_percent))
+    }
+}
+
+/// Runs every preset with every value; `progress` takes a line about each.
+///
+/// # Errors
+/// [`SimError`].
+pub fn sweep(options: &SweepOptions, progress: &dyn Fn(&str)) -> Result<SweepReport, SimError> {
+    crate::error::within("--seconds", options.seconds, 0.001..=60.0)?;
+    let values =
+        if options.values.is_empty() { options.over.values() } else { options.values.clone() };
+    let presets = chosen(&options.presets)?;
+    let plans = values.iter().map(|&value| options.over.plan(value, options.seconds));
+    let plans = plans.collect::<Result<Vec<Plan>, SimError>>()?;
+    let mut points = Vec::new();
+    for &preset in &presets {
+        for (&value, plan) in values.iter().zip(&plans) {
+            let tuning = Tuning::of(preset);
+            let sample = plan.run(tuning, &Costs::DEFAULT, options.seed)?;
+            progress(&format!(
+                "{}, {} {value}: {:.0} accesses/s",
+                preset.name(),
+                options.over.name(),
+                sample.score
+            ));
+            points.push(SweepPoint {
+                preset: preset.name(),
+                value,
+                plan: plan.clone(),
+                metadata_bytes_per_slot: metadata_bytes(plan.device_slots, &tuning),
+                sample,
+            });
+        }
+    }
+    let SweepOptions { over, seconds, seed, .. } = *options;
+    Ok(SweepReport { over, seconds, seed, points })
+}
+
+fn chosen(names: &[String]) -> Result<Vec<Preset>, SimError> {
+    if names.is_empty() {
+        return Ok(Preset::ALL.iter().map(|(preset, _)| *preset).collect());
+    }
+    let known = Preset::ALL.map(|(_, name)| name).join(", ");
+    let find = |name: &String| {
+        name.parse().map_err(|_| SimError::Unknown {
+            kind: "preset of the engine",
+            name: name.clone(),
+            known: known.clone(),
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+/// What the engine keeps for a slot whether it is used or not, natively: its word (8 bytes), a head of a
+/// chain of the swap cache for 16 of them (4), and of its cluster two words (8), and with scanning
+/// its count, list and links (20), and with locks of clusters one lock (8).
+fn metadata_bytes(slots: u32, tuning: &Tuning) -> f64 {
+    let area = tuning.area;
+    let trunk_slots = u64::from(slots).min(1 << tuning.swap_cache_trunk_shift.min(32));
+    let trunks = u64::from(slots).div_ceil(trunk_slots);
+    let heads = (trunk_slots.div_ceil(16).next_power_of_two() * 4 + 32) * trunks;
+    let scanned = area.allocator == overspill_area::Allocator::Scan;
+    let cluster =
+        8.0 + if scanned { 20.0 } else { 0.0 } + if area.cluster_locks { 8.0 } else { 0.0 };
+    8.0 + heads as f64 / f64::from(slots) + cluster / f64::from(area.cluster_slots)
+}

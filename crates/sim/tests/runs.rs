@@ -1,0 +1,80 @@
+//! What a simulation is good for: the same run again, and machines that cannot be.
+
+use overspill_sim::{ExploreOptions, Parameter, RunOptions, SweepOptions, explore, run, sweep};
+
+fn scan_more(seed: u64) -> String {
+    let presets = vec!["scan-more".to_owned()];
+    let report = run(&RunOptions { presets, seed, seconds: Some(0.01) }, &|_| ()).unwrap();
+    format!("{report:?}")
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_one_does_not() {
+    let first = scan_more(7);
+    assert_eq!(first, scan_more(7));
+    assert_ne!(first, scan_more(8));
+}
+
+#[test]
+fn another_thread_gives_the_same_bytes_too() {
+    let there = std::thread::spawn(|| scan_more(7)).join().unwrap();
+    assert_eq!(there, scan_more(7));
+}
+
+fn sweep_error(over: &str, value: f64) -> String {
+    let options = SweepOptions {
+        over: over.parse().unwrap(),
+        values: vec![value],
+        presets: vec!["modern".into()],
+        seconds: 0.001,
+        seed: 1,
+    };
+    sweep(&options, &|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn machines_that_cannot_be_are_named() {
+    for (over, value, says) in [
+        ("cpus", 0.0, "cpus cannot be 0: it is from 1 to 1024 here"),
+        ("cpus", 2000.0, "cpus cannot be 2000: it is from 1 to 1024 here"),
+        ("sockets", 17.0, "sockets cannot be 17: it is from 1 to 16 here"),
+        ("devices", 33.0, "devices cannot be 33: it is from 1 to 32 here"),
+        ("size", 0.001, "size (GiB) cannot be 0.001: it is from 0.0625 to 16384 here"),
+        (
+            "size",
+            1e30,
+            "size (GiB) cannot be 1000000000000000000000000000000: it is from 0.0625 to 16384 here",
+        ),
+        ("fragmentation", 1.0, "fragmentation cannot be 1: it is from 0 to 0.95 here"),
+    ] {
+        assert_eq!(sweep_error(over, value), says);
+    }
+    let unknown = "colour".parse::<Parameter>().unwrap_err().to_string();
+    assert!(unknown.contains("cpus, sockets, devices, size, fragmentation"), "{unknown}");
+}
+
+#[test]
+fn every_preset_goes_through_a_small_sweep_of_every_parameter() {
+    for over in ["cpus", "sockets", "devices", "size", "fragmentation"] {
+        let over: Parameter = over.parse().unwrap();
+        let value = if over == Parameter::Fragmentation { 0.5 } else { 2.0 };
+        let options = SweepOptions {
+            over,
+            values: vec![value],
+            presets: Vec::new(),
+            seconds: 0.001,
+            seed: 1,
+        };
+        let points = sweep(&options, &|_| ()).unwrap().points;
+        assert_eq!(points.len(), 6);
+        assert!(points.iter().all(|point| point.sample.score > 0.0), "{over:?}");
+    }
+}
+
+/// As many as take a few seconds; `make explore` goes on.
+const SCHEDULES: u64 = 2000;
+
+#[test]
+fn no_schedule_breaks_a_promise() {
+    explore(&ExploreOptions { seed: 1, runs: SCHEDULES }, &|_| ()).unwrap();
+}
