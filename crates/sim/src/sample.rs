@@ -150,7 +150,9 @@ impl Sample {
         let seconds = (last.at_ns - first.at_ns) as f64 / 1e9;
         let busy_ns = (last.busy_ns - first.busy_ns) as f64;
         let events = |event| last.events(event) - first.events(event);
-        let gb_per_s = |event| events(event) * PAGE_SIZE as f64 / 1e9 / seconds;
+        // Where systems have collapsed, nothing may happen from one reading to the next.
+        let per_s = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        let gb_per_s = |event| per_s(events(event) * PAGE_SIZE as f64 / 1e9);
         let accesses = (last.accesses - first.accesses) as f64;
         let pairs = last.locks.iter().zip(&first.locks);
         let mut locks: Vec<LockShare> = pairs
@@ -160,7 +162,7 @@ impl Sample {
         locks.sort_by(|a, b| b.share_percent.total_cmp(&a.share_percent));
         Self {
             machine_s: last.at_ns as f64 / 1e9,
-            score: accesses / seconds,
+            score: per_s(accesses),
             swap_in_gb_per_s: gb_per_s(Event::pswpin),
             swap_out_gb_per_s: gb_per_s(Event::pswpout),
             fault_ratio: events(Event::pgmajfault) / accesses.max(1.0),
