@@ -94,6 +94,7 @@ const UNSAFE: &[&str] = &[
     "sim/src/stamp.rs",
     "space/src/mapping.rs",
     "space/src/memory.rs",
+    "space/src/moving.rs",
     "space/src/sigbus.rs",
     "space/src/signals.rs",
     "space/src/space.rs",
