@@ -221,13 +221,13 @@ impl Engine {
         Self::staging_pages_of(frames, PAGE_SIZE)
     }
 
-    /// As [`staging_pages`](Self::staging_pages), still in 4 KiB, for frames of `page_bytes`. Where a
-    /// page is more than a chunk was, two will do: they hold frames' pages, an eighth of the fewest.
+    /// As [`staging_pages`](Self::staging_pages), still in 4 KiB, for frames of `page_bytes`: the same
+    /// bytes, but two chunks at least.
     pub fn staging_pages_of(frames: usize, page_bytes: usize) -> usize {
         let chunk = Tuning::chunk_pages(page_bytes);
-        let least = (8 * Tuning::CHUNK_PAGES * PAGE_SIZE / (chunk * page_bytes)).max(2);
-        let chunks = (frames / 8 / chunk).clamp(least, 128);
-        chunks * chunk * (page_bytes / PAGE_SIZE)
+        let chunk_pages = chunk * (page_bytes / PAGE_SIZE);
+        let as_many = |chunks: usize| chunks * Tuning::CHUNK_PAGES / chunk_pages;
+        (frames / 8 / chunk).clamp(as_many(8).max(2), as_many(128)) * chunk_pages
     }
 
     /// Events so far.
