@@ -76,7 +76,7 @@ const UNSAFE: &[&str] = &[
     "device/src/large_pages.rs",
     "device/src/testing.rs",
     "engine/src/staging.rs",
-    "overspill/src/pool/builder.rs",
+    "overspill/src/pager.rs",
     "overspill/src/pool/guard.rs",
     "overspill/src/region.rs",
     "overspill/src/session.rs",

@@ -49,19 +49,17 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn overspill(swap: &str) -> Option<Overspill> {
+    overspill_of(PAGE, swap)
+}
+
+/// With the least memory for pages of this size.
+fn overspill_of(page: usize, swap: &str) -> Option<Overspill> {
     if let Some(obstacle) = overspill::doctor::obstacle() {
         println!("skipped: {}: {}", obstacle.what, obstacle.detail);
         return None;
     }
-    Some(Overspill::builder().memory(LIMIT).swap(swap.parse().unwrap()).build().unwrap())
-}
-
-/// As [`overspill`], with pages of another size and the least memory for them.
-fn overspill_of(page: usize, swap: &str) -> Option<Overspill> {
-    overspill(swap)?;
-    let memory = LIMIT.max(Bytes(16 * page as u64));
-    let builder = Overspill::builder().memory(memory).page_size(Bytes(page as u64));
-    Some(builder.swap(swap.parse().unwrap()).build().unwrap())
+    let builder = Overspill::builder().memory(LIMIT.max(Bytes(16 * page as u64)));
+    Some(builder.page_size(Bytes(page as u64)).swap(swap.parse().unwrap()).build().unwrap())
 }
 
 fn by_signal(overspill: &Overspill) -> Region {
@@ -199,8 +197,7 @@ fn allocates_nothing(overspill: &Overspill, touches: usize) {
     TOUCHING.set(false);
     assert!(good);
     assert!(overspill.summary().pages_in > touches as u64 / 2, "there were faults");
-    let page = overspill.page_size();
-    assert_eq!(CALLS.load(Relaxed), 0, "calls of the allocator, with pages of {page}");
+    assert_eq!(CALLS.load(Relaxed), 0, "allocator calls, pages of {}", overspill.page_size());
 }
 
 /// Reads a file into `buffer` by a system call.
