@@ -104,9 +104,8 @@ fn exercise(memory: &mut [u8], seed: u64, steps: usize) {
             write(memory, page, versions[page]);
         }
     }
-    for (page, &version) in versions.iter().enumerate() {
-        assert!(is(memory, page, version), "page {page} in the end");
-    }
+    let all = versions.iter().enumerate();
+    all.for_each(|(page, &version)| assert!(is(memory, page, version), "{page} in the end"));
 }
 
 fn exercise_on(memory: &mut [u8], threads: usize, steps: usize) {
@@ -168,7 +167,6 @@ fn more_threads_than_workers_come_and_go() {
 #[test]
 fn a_fault_allocates_nothing() {
     for swap in ["ram:160M", "compressed:160M"] {
-        // A page of the largest takes two requests of the device each.
         for (page, touches) in [(PAGE, 10_000), (64 << 10, 2_000), (2 << 20, 200)] {
             let Some(overspill) = overspill_of(page, swap) else { return };
             allocates_nothing(&overspill, touches);
