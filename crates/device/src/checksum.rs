@@ -12,7 +12,9 @@
 
 use crate::aside::Aside;
 use crate::error::DeviceError;
-use crate::{Completion, DeviceInfo, IoOp, IoQueue, IoRequest, PageFailure, SwapDevice};
+use crate::{
+    Completion, DeviceInfo, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, SwapDevice,
+};
 use overspill_base::Slot;
 use overspill_base::shared::Table;
 use std::fmt::Debug;
@@ -98,7 +100,8 @@ impl SwapDevice for Checksummed {
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
         let mut spare = Vec::with_capacity(depth as usize);
-        spare.push(Vec::with_capacity(USUAL_PAGES));
+        let list = || Vec::with_capacity(MAX_REQUEST_PAGES);
+        spare.extend(std::iter::repeat_with(list).take(depth.min(USUAL_REQUESTS) as usize));
         Ok(Box::new(VerifyingQueue {
             inner: self.inner.open_queue(depth)?,
             keeper: self.keeper.clone(),
@@ -144,15 +147,15 @@ impl Keeper {
     }
 }
 
-/// No request of the engine's has more pages.
-const USUAL_PAGES: usize = 64;
+/// Requests at a time of a thread that may not allocate: a page of 2 MiB takes two.
+const USUAL_REQUESTS: u32 = 2;
 
 struct VerifyingQueue {
     inner: Box<dyn IoQueue>,
     keeper: Keeper,
     name: String,
     flights: Aside<Flight>,
-    /// For the next requests, so that one at a time allocates nothing.
+    /// For the next requests, so that a few at a time allocate nothing.
     spare: Vec<Vec<Checksum>>,
 }
 

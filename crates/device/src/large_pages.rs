@@ -3,10 +3,11 @@
 //! Owns: the arithmetic between large slots and the plain ones below, and the parts of a request that
 //! is too large for one. A large page that fails in part fails as a whole.
 //! Invariants: a request is complete when all of its parts are. A large slot with a reserved one in it
-//! is reserved.
+//! is reserved. A read allocates nothing, so it can be made in a signal handler: lists of plain pages
+//! are kept for the next request.
 //! Not here: checksums, which are kept per plain slot, below this.
 //! Rejected: pages of any size in every layer. Device headers, checksums, alignment and the checks of
-//! requests all go by 4 KiB, and only pools want more.
+//! requests all go by 4 KiB, and only pools and regions want more.
 
 use crate::SwapDevice;
 use crate::aside::Aside;
@@ -16,6 +17,9 @@ use overspill_base::shared::PageBuf;
 use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+
+/// Lists of plain pages kept for the next requests: those of the largest page.
+const SPARE_LISTS: usize = 2;
 
 /// A device of pages of several times 4 KiB.
 #[derive(Debug)]
@@ -65,17 +69,27 @@ impl SwapDevice for LargePages {
     }
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+        // A request of one large page can take several below.
+        let parts = depth * self.pages.div_ceil(MAX_REQUEST_PAGES) as u32;
+        let list = || Vec::with_capacity(MAX_REQUEST_PAGES);
         Ok(Box::new(LargeQueue {
-            inner: self.inner.open_queue(depth)?,
+            inner: self.inner.open_queue(parts)?,
             pages: self.pages,
             flights: Aside::new(depth),
-            parts: Aside::new(depth),
-            reaped: Vec::new(),
+            parts: Aside::new(parts),
+            reaped: Vec::with_capacity(parts as usize),
+            spare: std::iter::repeat_with(list).take(SPARE_LISTS).collect(),
         }))
     }
 
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
         self.inner.discard(Slot(self.plain(first.0)), self.plain(slots))
+    }
+
+    fn holds(&self, slot: Slot, page: &[u8]) -> bool {
+        let first = Slot(self.plain(slot.0));
+        let mut plain = page.chunks_exact(PAGE_SIZE).enumerate();
+        plain.all(|(n, page)| self.inner.holds(first.plus(n), page))
     }
 }
 
@@ -85,6 +99,8 @@ struct LargeQueue {
     flights: Aside<Flight>,
     parts: Aside<Part>,
     reaped: Vec<Completion>,
+    /// Lists of parts that have ended.
+    spare: Vec<Vec<PageBuf>>,
 }
 
 /// A request under way.
@@ -102,14 +118,25 @@ struct Part {
 }
 
 impl LargeQueue {
-    /// The plain pages of a large one.
-    fn split(&self, page: &PageBuf) -> impl Iterator<Item = PageBuf> + use<> {
-        let start = page.as_ptr();
-        (0..self.pages).map(move |n| {
+    /// The plain pages of a part.
+    fn plain_pages(&mut self, flight: u64, first: usize) -> Vec<PageBuf> {
+        let mut plain = self.spare.pop().unwrap_or_default();
+        let large = &self.flights.get_mut(flight).request.pages;
+        let end = (large.len() * self.pages).min(first + MAX_REQUEST_PAGES);
+        plain.extend((first..end).map(|n| {
+            let start = large[n / self.pages].as_ptr();
             // SAFETY: inside the large page that begins at `start` (contract of `LargePages::new`),
             // whose handle stays in the flight until all parts have completed.
-            unsafe { PageBuf::from_raw(start.add(n * PAGE_SIZE)) }
-        })
+            unsafe { PageBuf::from_raw(start.add(n % self.pages * PAGE_SIZE)) }
+        }));
+        plain
+    }
+
+    fn keep(&mut self, mut plain: Vec<PageBuf>) {
+        if self.spare.len() < SPARE_LISTS {
+            plain.clear();
+            self.spare.push(plain);
+        }
     }
 
     /// Notes the end of a part; the request's, if it was the last.
@@ -123,7 +150,9 @@ impl LargeQueue {
             }
         }
         flight.parts -= 1;
-        if flight.parts > 0 {
+        let ended = flight.parts == 0;
+        self.keep(part.request.pages);
+        if !ended {
             return None;
         }
         let Flight { request, failures, .. } = self.flights.take(number);
@@ -133,13 +162,11 @@ impl LargeQueue {
 
 impl IoQueue for LargeQueue {
     fn submit(&mut self, request: IoRequest) {
-        let plain: Vec<PageBuf> = request.pages.iter().flat_map(|page| self.split(page)).collect();
         let (op, start) = (request.op, Slot(request.slot.0 * self.pages as u32));
-        let parts = plain.len().div_ceil(MAX_REQUEST_PAGES).max(1);
+        let parts = (request.pages.len() * self.pages).div_ceil(MAX_REQUEST_PAGES).max(1);
         let flight = self.flights.put(Flight { request, parts, failures: Vec::new() });
-        let mut plain = plain.into_iter();
         for first in (0..parts).map(|part| part * MAX_REQUEST_PAGES) {
-            let pages = plain.by_ref().take(MAX_REQUEST_PAGES).collect();
+            let pages = self.plain_pages(flight, first);
             let tag = self.parts.put(Part { flight, first });
             self.inner.submit(IoRequest { op, slot: start.plus(first), pages, tag });
         }

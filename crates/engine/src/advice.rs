@@ -11,7 +11,6 @@ use crate::engine::Engine;
 use crate::frames::Doorbell;
 use crate::lru::LruList;
 use crate::reclaim::Victim;
-use crate::tuning::Tuning;
 use crate::types::Pte;
 use crate::worker::Worker;
 use overspill_base::sync::{LockClass, Mutex};
@@ -122,7 +121,7 @@ impl Engine {
     pub(crate) fn run_page_outs(&self, worker: &mut Worker) {
         while let Some(pages) = self.page_outs.take() {
             // Written, a batch keeps its staging memory until its frames are free.
-            let batch = (self.staging.arena().pages() / 4).max(Tuning::CHUNK_PAGES);
+            let batch = (self.staging.pages() / 4).max(self.staging.chunk);
             for start in pages.clone().step_by(batch) {
                 self.page_out_batch(worker, start..pages.end.min(start + batch as u32));
             }
@@ -133,8 +132,9 @@ impl Engine {
     fn page_out_batch(&self, worker: &mut Worker, pages: Range<u32>) {
         // Those on the active list too.
         self.make_cold(PageNo(pages.start), pages.len());
-        for start in pages.clone().step_by(Tuning::CHUNK_PAGES) {
-            let chunk = start..pages.end.min(start + Tuning::CHUNK_PAGES as u32);
+        let chunk_pages = self.staging.chunk;
+        for start in pages.clone().step_by(chunk_pages) {
+            let chunk = start..pages.end.min(start + chunk_pages as u32);
             let victims = self.isolate_range(chunk, |page| self.resident_frame(page));
             let most = victims.len();
             self.evict(worker, victims, most);

@@ -2,7 +2,6 @@
 
 use crate::engine::Engine;
 use crate::lru::LruList;
-use crate::tuning::Tuning;
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
 use overspill_base::FrameNo;
@@ -98,9 +97,9 @@ impl Engine {
         let chunks: HashSet<usize> = lists
             .iter()
             .filter_map(|&frame| self.frames.staged(frame))
-            .map(|page| page / Tuning::CHUNK_PAGES)
+            .map(|page| page / self.staging.chunk)
             .collect();
-        let all = self.staging.arena().pages() / Tuning::CHUNK_PAGES;
+        let all = self.staging.pages() / self.staging.chunk;
         let free = self.staging.free_chunks();
         ensure(free + chunks.len() == all, || format!("{free} + {} != {all} chunks", chunks.len()))
     }

@@ -22,7 +22,7 @@ use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
-use overspill_base::{FrameNo, PAGE_SIZE, PageNo, Slot};
+use overspill_base::{Bytes, FrameNo, PAGE_SIZE, PageNo, Slot};
 use overspill_device::{DeviceError, SwapDevice};
 
 /// A device with the area that says which of its slots are free.
@@ -131,7 +131,19 @@ impl Engine {
     /// # Panics
     /// Without frames or with batches larger than a staging chunk.
     pub fn new(parts: EngineParts) -> Self {
-        Self::over(parts, Staging::new)
+        Self::with_pages_of(parts, PAGE_SIZE)
+    }
+
+    /// As [`new`](Self::new), over a space whose pages have `page_bytes`, a power of two: so have the
+    /// frames, and the slots of its devices. Windows and batches of `parts.tuning` keep their bytes.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with_pages_of(mut parts: EngineParts, page_bytes: usize) -> Self {
+        parts.tuning = parts.tuning.in_pages_of(page_bytes);
+        let batch = parts.tuning.reclaim_batch_pages.max(parts.tuning.readahead_max_pages);
+        assert!(batch <= Tuning::chunk_pages(page_bytes), "a batch of {batch} pages fits no chunk");
+        Self::over(parts, |arena| Staging::new(arena, page_bytes))
     }
 
     /// As [`new`](Self::new), with pages of `page_bytes` that never move: that of frame f stays at the
@@ -146,7 +158,7 @@ impl Engine {
     }
 
     fn over(parts: EngineParts, staging: impl FnOnce(PageArena) -> Staging) -> Self {
-        let tuning = parts.tuning;
+        let (tuning, staging) = (parts.tuning, staging(parts.staging));
         assert!(parts.frames > 0 && tuning.reclaim_batch_pages <= Tuning::CHUNK_PAGES);
         assert!((1..=Tuning::CHUNK_PAGES).contains(&tuning.readahead_max_pages));
         let areas = SwapAreas::new(AreaConfig {
@@ -163,14 +175,14 @@ impl Engine {
             cache: SwapCache::new(parts.frames, &[], tuning.swap_cache_trunk_shift),
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
-            staging: staging(parts.staging),
+            ahead: Ahead::new(parts.frames, &tuning, staging.chunk),
+            staging,
             areas,
             space: parts.space,
             stats: parts.stats,
             swaps: Swaps::new(),
             adding: Mutex::new(LockClass::Swapon, ()),
             streams: Trunks::new(parts.cpus.count),
-            ahead: Ahead::new(parts.frames, &tuning),
             page_outs: PageOuts::new(),
             low: Doorbell::new(),
             freed: Doorbell::new(),
@@ -206,7 +218,16 @@ impl Engine {
 
     /// Pages of staging memory that suit `frames` frames: an eighth of them, within 8 to 128 chunks.
     pub fn staging_pages(frames: usize) -> usize {
-        (frames / 8 / Tuning::CHUNK_PAGES).clamp(8, 128) * Tuning::CHUNK_PAGES
+        Self::staging_pages_of(frames, PAGE_SIZE)
+    }
+
+    /// As [`staging_pages`](Self::staging_pages), still in 4 KiB, for frames of `page_bytes`: the same
+    /// bytes, but two chunks at least.
+    pub fn staging_pages_of(frames: usize, page_bytes: usize) -> usize {
+        let chunk = Tuning::chunk_pages(page_bytes);
+        let chunk_pages = chunk * (page_bytes / PAGE_SIZE);
+        let as_many = |chunks: usize| chunks * Tuning::CHUNK_PAGES / chunk_pages;
+        (frames / 8 / chunk).clamp(as_many(8).max(2), as_many(128)) * chunk_pages
     }
 
     /// Events so far.
@@ -317,7 +338,9 @@ impl Engine {
     fn grow_device(&self, device: &dyn SwapDevice, capacity: u32) -> Result<u32, DeviceError> {
         let info = device.info();
         if capacity >= info.slots_max {
-            return Err(DeviceError::Full { name: info.name.clone(), size: info.capacity() });
+            let pages = self.staging.page_bytes / PAGE_SIZE;
+            let size = Bytes(info.capacity().0 * pages as u64);
+            return Err(DeviceError::Full { name: info.name.clone(), size });
         }
         let more = (GROW_BYTES / self.staging.page_bytes) as u32;
         device.grow(capacity.saturating_add(more).min(info.slots_max))

@@ -9,7 +9,6 @@
 use crate::engine::Engine;
 use crate::lru::LruList;
 use crate::space::SpaceError;
-use crate::tuning::Tuning;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_base::stats::Event;
@@ -93,7 +92,7 @@ impl Engine {
         let sorted = isolated.drain(..).map(|frame| self.sort_out(frame, &mut victims));
         let dropped: usize = sorted.sum();
         worker.scratch.isolated = isolated;
-        let progress = dropped + self.evict(worker, victims, Tuning::CHUNK_PAGES);
+        let progress = dropped + self.evict(worker, victims, self.staging.chunk);
         self.stats.add(steal, (dropped + worker.evicted - evicted_before) as u64);
         progress
     }

@@ -55,6 +55,7 @@ pub enum Hidden {
 
 /// Puts pages in front of a program and takes them away again.
 ///
+/// A page has the size that the engine was told, 4 KiB or more, and pages of an arena are counted in it.
 /// Every call is made with the pages' locks held and nothing else, may block for as long as an
 /// ioctl does, and must not fault on managed memory itself.
 pub trait AddressSpace: Send + Sync {

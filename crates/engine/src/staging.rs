@@ -11,6 +11,8 @@
 //! were mapped again before their chunk was complete; those are at most the arena.
 //! Frames with homes ([`crate::homes`]) need none of that: page f of the arena is frame f's, nothing is
 //! ever taken or released, and there are no chunks.
+//! Pages are those of the space, 4 KiB or more, and are numbered so; the arena and requests to devices
+//! count in 4 KiB. A chunk is 256 KiB, or one page where that is larger.
 //! Not here: how pages get in and out ([`AddressSpace`]).
 
 use crate::space::AddressSpace;
@@ -21,9 +23,8 @@ use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use overspill_base::{FrameNo, PAGE_SIZE};
 use std::ops::Range;
 
-const CHUNK: usize = Tuning::CHUNK_PAGES;
-/// Filled chunks kept for reads: what they hold comes on top of the limit.
-const FILLED_MAX: usize = 8;
+/// Filled chunks kept for reads, in bytes, but one at least: what they hold comes on top of the limit.
+const FILLED_BYTES_MAX: usize = 2 << 20;
 
 /// The arena and its chunks.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Staging {
     arena: PageArena,
     /// Bytes of a page, also of a slot.
     pub(crate) page_bytes: usize,
+    /// Pages of a chunk.
+    pub(crate) chunk: usize,
     /// True if its pages are frames' homes.
     pub(crate) has_homes: bool,
     free: Mutex<Free>,
@@ -43,34 +46,39 @@ pub(crate) struct Staging {
 #[derive(Debug)]
 struct Free {
     chunks: Vec<usize>,
-    /// Chunks nobody uses with every page present; at most [`FILLED_MAX`].
+    /// Chunks nobody uses with every page present; at most [`FILLED_BYTES_MAX`].
     filled: Vec<usize>,
     /// The rest of the chunk that readahead takes single pages from.
     singles: Range<usize>,
+    /// The rest of the filled chunk that reads take pages from.
+    reading: Range<usize>,
 }
 
 impl Staging {
-    pub(crate) fn new(arena: PageArena) -> Self {
-        let chunks = arena.pages() / CHUNK;
-        Self::with_chunks(arena, chunks)
+    pub(crate) fn new(arena: PageArena, page_bytes: usize) -> Self {
+        let chunk_bytes = Tuning::chunk_pages(page_bytes) * page_bytes;
+        let chunks = arena.pages() * PAGE_SIZE / chunk_bytes;
+        Self::with_chunks(arena, page_bytes, chunks)
     }
 
     /// A home of `page_bytes` for every frame.
     pub(crate) fn homes(arena: PageArena, page_bytes: usize) -> Self {
-        Self { page_bytes, has_homes: true, ..Self::with_chunks(arena, 0) }
+        Self { has_homes: true, ..Self::with_chunks(arena, page_bytes, 0) }
     }
 
-    fn with_chunks(arena: PageArena, chunks: usize) -> Self {
+    fn with_chunks(arena: PageArena, page_bytes: usize, chunks: usize) -> Self {
         Self {
             arena,
-            page_bytes: PAGE_SIZE,
+            page_bytes,
+            chunk: Tuning::chunk_pages(page_bytes),
             has_homes: false,
             free: Mutex::new(
                 LockClass::Staging,
                 Free {
                     chunks: (0..chunks).rev().collect(),
-                    filled: Vec::with_capacity(FILLED_MAX),
+                    filled: Vec::with_capacity(chunks),
                     singles: 0..0,
+                    reading: 0..0,
                 },
             ),
             in_use: (0..chunks).map(|_| AtomicUsize::new(0)).collect(),
@@ -80,6 +88,16 @@ impl Staging {
 
     pub(crate) fn arena(&self) -> &PageArena {
         &self.arena
+    }
+
+    /// Pages there are.
+    pub(crate) fn pages(&self) -> usize {
+        self.arena.pages() * PAGE_SIZE / self.page_bytes
+    }
+
+    /// Which page `buffer` is; none if it lies elsewhere.
+    pub(crate) fn index_of(&self, buffer: &PageBuf) -> Option<usize> {
+        Some(self.arena.index_of(buffer)? / (self.page_bytes / PAGE_SIZE))
     }
 
     /// An empty chunk's pages; release each of them once.
@@ -99,24 +117,43 @@ impl Staging {
         Some(self.start(chunk))
     }
 
+    /// `pages` pages of a filled chunk to read into; release each of them once.
+    pub(crate) fn take_to_read(
+        &self,
+        pages: usize,
+        space: &dyn AddressSpace,
+    ) -> Option<Range<usize>> {
+        let mut free = self.free.lock();
+        let mut rest = 0..0;
+        if free.reading.len() < pages {
+            let chunk = free.filled.pop()?;
+            rest = std::mem::replace(&mut free.reading, self.start(chunk));
+        }
+        let first = free.reading.start;
+        free.reading.start += pages;
+        drop(free);
+        self.release(rest, space);
+        Some(first..first + pages)
+    }
+
     fn empty(&self, pages: Range<usize>, space: &dyn AddressSpace) {
-        self.present[pages.start / CHUNK].store(0, Relaxed);
+        self.present[pages.start / self.chunk].store(0, Relaxed);
         space.recycle(&self.arena, pages);
     }
 
     /// Tells that `pages` pages were moved into a chunk that was empty.
     pub(crate) fn moved_in(&self, chunk: &Range<usize>, pages: usize) {
-        self.present[chunk.start / CHUNK].store(pages, Relaxed);
+        self.present[chunk.start / self.chunk].store(pages, Relaxed);
     }
 
     /// Tells that `pages` pages were moved out of a chunk that was filled, from `first` on.
     pub(crate) fn moved_out(&self, first: usize, pages: usize) {
-        self.present[first / CHUNK].fetch_sub(pages, Relaxed);
+        self.present[first / self.chunk].fetch_sub(pages, Relaxed);
     }
 
     fn start(&self, chunk: usize) -> Range<usize> {
-        self.in_use[chunk].store(CHUNK, Relaxed);
-        chunk * CHUNK..(chunk + 1) * CHUNK
+        self.in_use[chunk].store(self.chunk, Relaxed);
+        chunk * self.chunk..(chunk + 1) * self.chunk
     }
 
     /// One page to read into, unless that would leave eviction less than half of the chunks.
@@ -141,13 +178,17 @@ impl Staging {
 
     /// Tells that the pages `used`, from the start of a chunk, will be there once they are read.
     pub(crate) fn filled_by_reads(&self, used: &Range<usize>) {
-        self.present[used.start / CHUNK].fetch_max(used.len(), Relaxed);
+        self.present[used.start / self.chunk].fetch_max(used.len(), Relaxed);
     }
 
-    /// Gives back what [`take_single`](Self::take_single) has not handed out of its chunk.
+    /// Gives back what [`take_single`](Self::take_single) and [`take_to_read`](Self::take_to_read)
+    /// have not handed out of their chunks.
     pub(crate) fn drain(&self, space: &dyn AddressSpace) {
-        let rest = std::mem::take(&mut self.free.lock().singles);
-        self.release(rest, space);
+        let rest = {
+            let mut free = self.free.lock();
+            [std::mem::take(&mut free.singles), std::mem::take(&mut free.reading)]
+        };
+        rest.into_iter().for_each(|rest| self.release(rest, space));
     }
 
     /// Ends the use of `pages` of one chunk; the last ones empty it.
@@ -155,7 +196,7 @@ impl Staging {
         if pages.is_empty() || self.has_homes {
             return;
         }
-        let chunk = pages.start / CHUNK;
+        let chunk = pages.start / self.chunk;
         // AcqRel: whoever empties the chunk has seen every other user finish with it.
         if self.in_use[chunk].fetch_sub(pages.len(), AcqRel) == pages.len() {
             self.take_back(chunk, space);
@@ -166,15 +207,20 @@ impl Staging {
     fn take_back(&self, chunk: usize, space: &dyn AddressSpace) {
         let present = self.present[chunk].load(Relaxed);
         let mut free = self.free.lock();
-        if present == CHUNK && free.filled.len() < FILLED_MAX.min(self.in_use.len() / 4) {
+        if present == self.chunk && free.filled.len() < self.filled_max() {
             free.filled.push(chunk);
             return;
         }
         drop(free);
         if present > 0 {
-            self.empty(chunk * CHUNK..(chunk + 1) * CHUNK, space);
+            self.empty(chunk * self.chunk..(chunk + 1) * self.chunk, space);
         }
         self.free.lock().chunks.push(chunk);
+    }
+
+    fn filled_max(&self) -> usize {
+        let most = (FILLED_BYTES_MAX / (self.chunk * self.page_bytes)).max(1);
+        most.min(self.in_use.len() / 4)
     }
 
     /// The content of a staged page.
@@ -193,8 +239,7 @@ impl Staging {
 
     /// The frame whose home `buffer` is.
     pub(crate) fn frame_at(&self, buffer: &PageBuf) -> FrameNo {
-        let page = self.arena.index_of(buffer).expect("a read lands in a home");
-        FrameNo((page / (self.page_bytes / PAGE_SIZE)) as u32)
+        FrameNo(self.index_of(buffer).expect("a read lands in a home") as u32)
     }
 
     /// Fills the home of a locked frame whose page nobody sees with zeros.
@@ -222,28 +267,34 @@ impl Staging {
 #[derive(Debug)]
 pub(crate) struct Bounce {
     arena: PageArena,
+    page_bytes: usize,
+    /// Pages of a chunk.
+    chunk: usize,
     free: Vec<usize>,
     in_use: Vec<usize>,
 }
 
 impl Bounce {
-    pub(crate) fn new(arena: PageArena) -> Self {
-        let chunks = arena.pages() / CHUNK;
-        Self { arena, free: (0..chunks).collect(), in_use: vec![0; chunks] }
+    /// `chunks` chunks for pages of `page_bytes`.
+    pub(crate) fn new(chunks: usize, page_bytes: usize) -> std::io::Result<Self> {
+        let chunk = Tuning::chunk_pages(page_bytes);
+        let arena = PageArena::new(chunks * chunk * (page_bytes / PAGE_SIZE))?;
+        let free = (0..chunks).collect();
+        Ok(Self { arena, page_bytes, chunk, free, in_use: vec![0; chunks] })
     }
 
     /// The first page of a run of `pages` pages, at most a chunk.
     pub(crate) fn take(&mut self, pages: usize) -> Option<usize> {
-        debug_assert!(pages <= CHUNK);
+        debug_assert!(pages <= self.chunk);
         let chunk = self.free.pop()?;
         self.in_use[chunk] = pages;
-        Some(chunk * CHUNK)
+        Some(chunk * self.chunk)
     }
 
     /// Ends the use of one page of a run; a buffer that lies elsewhere is none of ours.
     pub(crate) fn give(&mut self, buffer: &PageBuf) {
         let Some(page) = self.index_of(buffer) else { return };
-        let chunk = page / CHUNK;
+        let chunk = page / self.chunk;
         self.in_use[chunk] -= 1;
         if self.in_use[chunk] == 0 {
             self.free.push(chunk);
@@ -254,18 +305,20 @@ impl Bounce {
     pub(crate) fn buffer(&self, page: usize) -> PageBuf {
         // SAFETY: the page is in a run taken by the read that owns this handle, and this worker
         // hands a run out once.
-        unsafe { self.arena.page(page) }
+        unsafe { self.arena.page(page * (self.page_bytes / PAGE_SIZE)) }
     }
 
     /// Content of `pages` adjacent pages that have been read.
     pub(crate) fn content(&self, page: usize, pages: usize) -> &[u8] {
-        assert!(page + pages <= self.arena.pages());
+        let (start, len) = (page * self.page_bytes, pages * self.page_bytes);
+        assert!(start + len <= self.arena.pages() * PAGE_SIZE);
+        let start = self.arena.address(start / PAGE_SIZE);
         // SAFETY: in bounds; the read into them has completed and nobody else has the run.
-        unsafe { std::slice::from_raw_parts(self.arena.address(page), pages * PAGE_SIZE) }
+        unsafe { std::slice::from_raw_parts(start, len) }
     }
 
-    /// The arena index of the page at `buffer`; none if it lies elsewhere.
+    /// Which page `buffer` is; none if it lies elsewhere.
     pub(crate) fn index_of(&self, buffer: &PageBuf) -> Option<usize> {
-        self.arena.index_of(buffer)
+        Some(self.arena.index_of(buffer)? / (self.page_bytes / PAGE_SIZE))
     }
 }

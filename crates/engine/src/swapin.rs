@@ -194,7 +194,7 @@ impl Engine {
         if let Some(page) = worker.bounce.index_of(buffer) {
             return Landing::Bounce(page);
         }
-        let page = self.staging.arena().index_of(buffer).expect("a read lands in our memory");
+        let page = self.staging.index_of(buffer).expect("a read lands in our memory");
         match self.tuning.readahead {
             Readahead::AddressSpace if !waits => Landing::Chunk(page),
             Readahead::AddressSpace | Readahead::Cluster => Landing::Staged,

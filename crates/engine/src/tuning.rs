@@ -1,6 +1,7 @@
 //! The engine's switches and sizes: one field per mechanism, and presets.
 
 use overspill_area::{AreaTuning, Preset};
+use overspill_base::PAGE_SIZE;
 
 /// Which pages are read with the one that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,10 +67,29 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Pages in a chunk of staging memory.
+    /// Pages of 4 KiB in a chunk of staging memory.
     pub const CHUNK_PAGES: usize = 64;
     /// A trunk that holds every slot of a device.
     pub const WHOLE_DEVICE: u32 = 32;
+
+    /// Pages of `page_bytes` in a chunk of staging memory: as many bytes as of 4 KiB, one at least.
+    pub const fn chunk_pages(page_bytes: usize) -> usize {
+        let pages = Self::CHUNK_PAGES * PAGE_SIZE / page_bytes;
+        if pages == 0 { 1 } else { pages }
+    }
+
+    /// The same number of bytes at a time in pages of `page_bytes`, one page at least.
+    #[must_use]
+    pub fn in_pages_of(self, page_bytes: usize) -> Self {
+        let scaled = |pages: usize| (pages * PAGE_SIZE / page_bytes).max(1).min(pages);
+        Self {
+            reclaim_batch_pages: scaled(self.reclaim_batch_pages),
+            readahead_max_pages: scaled(self.readahead_max_pages),
+            readahead_ahead_pages: scaled(self.readahead_ahead_pages),
+            zero_around_pages: scaled(self.zero_around_pages),
+            ..self
+        }
+    }
 
     /// The switches of `preset`.
     pub const fn of(preset: Preset) -> Self {

@@ -14,16 +14,16 @@ use crate::swapin::Arrived;
 use crate::tuning::Tuning;
 use crate::writeback::PageWrite;
 use overspill_area::{AreaNo, SwapEntry};
-use overspill_base::FrameNo;
-use overspill_base::shared::{PageArena, PageBuf};
+use overspill_base::shared::PageBuf;
 use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
 use overspill_base::work;
+use overspill_base::{FrameNo, PAGE_SIZE};
 use overspill_device::{Completion, DeviceError, IoOp, IoQueue, IoRequest, SwapDevice};
 use std::os::fd::BorrowedFd;
 
 /// Requests a worker keeps in flight per device.
 const QUEUE_DEPTH: u32 = 64;
-/// Readahead windows a worker keeps in flight.
+/// Readahead windows a worker keeps in flight: as many bytes, one at least, where pages are large.
 const BOUNCE_CHUNKS: usize = 4;
 /// Lists of pages kept for the next requests.
 const SPARE_LISTS: usize = 8;
@@ -45,9 +45,10 @@ impl Post {
         }
     }
 
-    fn bounce_chunks(self) -> usize {
+    fn bounce_chunks(self, page_bytes: usize) -> usize {
+        let bytes = BOUNCE_CHUNKS * Tuning::CHUNK_PAGES * PAGE_SIZE;
         match self {
-            Self::Pager => BOUNCE_CHUNKS,
+            Self::Pager => (bytes / page_bytes).clamp(1, BOUNCE_CHUNKS),
             Self::Faulter => 1,
         }
     }
@@ -193,7 +194,8 @@ impl Worker {
         });
         let version = engine.swaps.version();
         engine.swaps.register(&mail).map_err(std::io::Error::other)?;
-        let bounce = Bounce::new(PageArena::new(post.bounce_chunks() * Tuning::CHUNK_PAGES)?);
+        let page_bytes = engine.staging.page_bytes;
+        let bounce = Bounce::new(post.bounce_chunks(page_bytes), page_bytes)?;
         let lanes = Vec::with_capacity(AreaNo::MAX);
         let scratch = Scratch::new();
         let mut worker =

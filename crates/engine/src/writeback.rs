@@ -14,6 +14,7 @@ use crate::reclaim::Victim;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::PAGE_SIZE;
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_device::{Completion, IoOp, IoRequest};
@@ -96,7 +97,8 @@ impl Engine {
         let state = self.swaps.get(area);
         !state.is_leaving()
             && self.areas.get(area).is_writable()
-            && (state.synchronous || pages >= 1 << FOLIO_ORDER_MIN)
+            && (state.synchronous
+                || pages * self.staging.page_bytes >= PAGE_SIZE << FOLIO_ORDER_MIN)
     }
 
     /// Slots for victims, adjacent ones for neighbours where an area has room for that. Stops at the

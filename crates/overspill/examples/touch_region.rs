@@ -1,8 +1,8 @@
-//! Touches a region at random and prints how many touches a second that were:
-//! `touch_region message|signal SWAP [THREADS [READS_PERCENT [SECONDS]]]`.
+//! Touches a region and prints how many touches a second that were:
+//! `touch_region message|signal SWAP [THREADS [READS_PERCENT [SECONDS [PAGE_SIZE [random|order]]]]]`.
 //!
 //! 256 MiB in 64 MiB of memory; every page is written once before. A touch reads or writes one word at
-//! a random offset in a random page. A word is a function of its place but for its lowest bit, which
+//! a random offset in 4 KiB, whatever the size of a page: in random ones, or in one after the other. A word is a function of its place but for its lowest bit, which
 //! every write turns over, so that the page has to be written out.
 
 use overspill::{Bytes, Error, Faults, Overspill};
@@ -28,17 +28,25 @@ fn fill(part: &mut [u8]) {
     }
 }
 
+/// How a region is touched.
+#[derive(Clone, Copy)]
+struct How {
+    in_order: bool,
+    reads_percent: usize,
+}
+
 /// Touches for `time`; returns how often.
-fn touch(part: &mut [u8], seed: u64, reads_percent: usize, time: Duration) -> u64 {
+fn touch(part: &mut [u8], seed: u64, how: How, time: Duration) -> u64 {
     let (mut random, mut count, start) = (seed, 0, Instant::now());
     while start.elapsed() < time {
-        for _ in 0..64 {
-            let page = next(&mut random) % (part.len() / PAGE);
+        for n in 0..64 {
+            let page = if how.in_order { count as usize + n } else { next(&mut random) };
+            let page = page % (part.len() / PAGE);
             let at = page * (PAGE / 8) + next(&mut random) % (PAGE / 8);
             let bytes = &mut part[at * 8..at * 8 + 8];
             let value = u64::from_ne_bytes((&*bytes).try_into().expect("8 bytes"));
             assert_eq!(value | 1, word(at), "word {at} is wrong");
-            if next(&mut random) % 100 >= reads_percent {
+            if next(&mut random) % 100 >= how.reads_percent {
                 bytes.copy_from_slice(&(value ^ 1).to_ne_bytes());
             }
         }
@@ -55,11 +63,18 @@ fn main() -> Result<(), Error> {
     let faults = match arguments.get(1).map(String::as_str) {
         Some("message") => Faults::Message,
         Some("signal") => Faults::Signal,
-        _ => panic!("usage: touch_region message|signal SWAP [THREADS [READS_PERCENT [SECONDS]]]"),
+        _ => panic!(
+            "usage: touch_region message|signal SWAP [THREADS [READS_PERCENT [SECONDS \
+             [PAGE_SIZE [random|order]]]]]"
+        ),
     };
     let swap = arguments.get(2).map_or("ram:512M", String::as_str).parse()?;
-    let (threads, reads, seconds) = (number(3, 1), number(4, 80), number(5, 4));
-    let overspill = Overspill::builder().memory(MEMORY).swap(swap).build()?;
+    let (threads, reads_percent, seconds) = (number(3, 1), number(4, 80), number(5, 4));
+    let in_order = arguments.get(7).is_some_and(|word| word == "order");
+    let how = How { in_order, reads_percent };
+    let page_size = Bytes(number(6, PAGE) as u64);
+    let builder = Overspill::builder().memory(MEMORY).page_size(page_size);
+    let overspill = builder.swap(swap).build()?;
     let mut region = overspill.region_options().faults(faults).build(SIZE)?;
     let part = region.len() / threads;
     region.chunks_exact_mut(part).for_each(fill);
@@ -68,7 +83,7 @@ fn main() -> Result<(), Error> {
     let touches: u64 = std::thread::scope(|scope| {
         let parts = region.chunks_exact_mut(part).enumerate();
         let all: Vec<_> = parts
-            .map(|(n, part)| scope.spawn(move || touch(part, n as u64 + 1, reads, time)))
+            .map(|(n, part)| scope.spawn(move || touch(part, n as u64 + 1, how, time)))
             .collect();
         all.into_iter().map(|thread| thread.join().expect("a toucher")).sum()
     });

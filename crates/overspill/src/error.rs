@@ -18,9 +18,9 @@ pub enum Error {
     /// The machine's pages are not of the size Overspill works with.
     #[error("this machine's pages have {0} bytes; Overspill works with pages of 4096 bytes only")]
     PageSize(usize),
-    /// Pools cannot have pages of this size.
-    #[error("a pool cannot have pages of {0}: choose a power of two from 4 KiB to {1}")]
-    PoolPageSize(Bytes, Bytes),
+    /// Pools and regions cannot have pages of this size.
+    #[error("pages cannot have {0}: choose a power of two from 4 KiB to {1}")]
+    PageSizeChosen(Bytes, Bytes),
     /// The address space or userfaultfd.
     #[error(transparent)]
     Space(#[from] SpaceSetupError),

@@ -14,7 +14,8 @@ use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use overspill_device::SwapDevice;
-use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed};
+use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed, TableStore};
+use overspill_device::large_pages::LargePages;
 use overspill_engine::{Engine, EngineParts, PageTable, Swap, Tuning, Worker};
 use overspill_space::with_signals_blocked;
 use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
@@ -29,12 +30,44 @@ pub struct PagerSwap {
     pub tables: AreaTables,
     /// Higher is filled first.
     pub priority: i16,
+    /// It verifies by itself what it returns.
+    pub verifies: bool,
+}
+
+impl PagerSwap {
+    /// `device` with tables for one process alone, in slots of `page_bytes`. Of large pages every 4 KiB
+    /// have a checksum, which finds no room in the word of their slot.
+    ///
+    /// # Errors
+    /// ENOMEM; a device without room for a page.
+    pub(crate) fn private(
+        device: Arc<dyn SwapDevice>,
+        priority: i16,
+        page_bytes: usize,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        if page_bytes == PAGE_SIZE {
+            let tables = private_tables(&*device)?;
+            return Ok(Self { device, tables, priority, verifies: false });
+        }
+        let sums = Table::<AtomicU64>::private(device.info().slots_max as usize).map_err(memory)?;
+        let store = Arc::new(TableStore::new(sums));
+        let plain: Arc<dyn SwapDevice> = Arc::new(Checksummed::new(device, store, seed));
+        // SAFETY: the engine over this device has pages of `page_bytes`, as all who call this see to, so
+        // its buffers have that size; each is a frame's own, or a worker's, while a request has it.
+        let device = unsafe { LargePages::new(plain, page_bytes / PAGE_SIZE) }?;
+        let device: Arc<dyn SwapDevice> = Arc::new(device);
+        let tables = private_tables(&*device)?;
+        Ok(Self { device, tables, priority, verifies: true })
+    }
 }
 
 /// What a pager is made of.
 pub struct PagerParts {
     /// Memory it may use for pages.
     pub memory: Bytes,
+    /// Bytes of a page, also of a slot of the swap areas.
+    pub page_bytes: usize,
     /// Address space to reserve, if it is to be had.
     pub reserve: Bytes,
     /// Swap areas, in the order of their numbers.
@@ -86,13 +119,15 @@ impl Pager {
         if page_size != PAGE_SIZE {
             return Err(Error::PageSize(page_size));
         }
-        let frames = parts.memory.pages_floor() as usize;
-        let space = Arc::new(ManagedSpace::reserve(parts.reserve)?);
-        let staging = PageArena::new(Engine::staging_pages(frames)).map_err(memory)?;
+        let page_bytes = parts.page_bytes;
+        let frames = parts.memory.0 as usize / page_bytes;
+        let space = Arc::new(ManagedSpace::reserve(parts.reserve, page_bytes)?);
+        let staging = Engine::staging_pages_of(frames, page_bytes);
+        let staging = PageArena::new(staging).map_err(memory)?;
         space.register_staging(&staging)?;
         let (member, seed) = (parts.member, parts.checksum_seed);
         let swaps = parts.swaps.into_iter().enumerate();
-        let engine = Arc::new(Engine::new(EngineParts {
+        let parts_of_engine = EngineParts {
             frames,
             table: PageTable::new(Table::private(space.pages()).map_err(memory)?),
             space: space.clone(),
@@ -103,7 +138,8 @@ impl Pager {
             report: parts.report,
             tuning: Tuning::default(),
             cpus: Cpus::native(),
-        }));
+        };
+        let engine = Arc::new(Engine::with_pages_of(parts_of_engine, page_bytes));
         let handlers = Handlers::start(engine.clone(), space.clone(), parts.handlers.clone())
             .map_err(Error::system("start the pager's threads"))?;
         Ok(Self {
@@ -140,6 +176,23 @@ impl Pager {
         let space = self.memory.space().clone();
         let signals = SignalFaults::start(self.engine.clone(), space)?;
         Ok(self.signals.get_or_init(|| signals))
+    }
+
+    /// A device to swap to, in slots as large as the pages.
+    ///
+    /// # Errors
+    /// ENOMEM; a device without room for a page.
+    pub(crate) fn swap_of(
+        &self,
+        device: Arc<dyn SwapDevice>,
+        priority: i16,
+    ) -> Result<PagerSwap, Error> {
+        PagerSwap::private(device, priority, self.page_bytes(), self.checksum_seed)
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.memory.space().page_bytes()
     }
 
     /// Runs `f`, which may take locks that a fault needs, so that no handler of the program touches a
@@ -242,13 +295,18 @@ pub(crate) fn memory(errno: rustix::io::Errno) -> Error {
 
 pub(crate) fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
     let area = area_of(number, &swap.device, swap.tables, member);
-    let store = Arc::new(SlotTags(area.slot_map()));
-    let device = Arc::new(Checksummed::new(swap.device, store, seed));
+    let device = match swap.verifies {
+        true => swap.device,
+        false => {
+            let store = Arc::new(SlotTags(area.slot_map()));
+            Arc::new(Checksummed::new(swap.device, store, seed))
+        }
+    };
     Swap { device, area, priority: swap.priority }
 }
 
 /// The area of a device's slots.
-pub(crate) fn area_of(
+fn area_of(
     number: AreaNo,
     device: &Arc<dyn SwapDevice>,
     tables: AreaTables,

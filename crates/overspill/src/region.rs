@@ -59,7 +59,7 @@ impl RegionOptions {
             Faults::Message => None,
             Faults::Signal => Some(self.pager.signals()?.clone()),
         };
-        let pages = size.pages_ceil() as usize;
+        let pages = size.0.div_ceil(self.pager.page_bytes() as u64) as usize;
         let address = self.pager.undisturbed(|| match (&signals, pages) {
             (_, 0) => Ok(PAGE_SIZE),
             (None, _) => self.pager.memory().map(pages, Protection::READ | Protection::WRITE),
@@ -141,9 +141,10 @@ impl Region {
 
     fn pin_pages(&self, range: &Range<usize>) -> Result<Pin, Error> {
         self.check(range);
-        let first = range.start / PAGE_SIZE;
-        let pages = range.end.div_ceil(PAGE_SIZE).saturating_sub(first);
-        let address = self.address + first * PAGE_SIZE;
+        let page_bytes = self.pager.page_bytes();
+        let first = range.start / page_bytes;
+        let pages = range.end.div_ceil(page_bytes).saturating_sub(first);
+        let address = self.address + first * page_bytes;
         let memory = self.pager.memory();
         self.pager.undisturbed(|| memory.pin(address, pages, self.signals.as_deref()))?;
         Ok(Pin { pager: self.pager.clone(), address, pages })
@@ -168,12 +169,17 @@ impl Region {
         }
     }
 
+    fn bytes(&self) -> usize {
+        self.pages * self.pager.page_bytes()
+    }
+
     /// The address and number of the whole pages in a range of bytes, if there are any.
     fn whole_pages(&self, range: Range<usize>) -> Option<(usize, usize)> {
         self.check(&range);
-        let first = range.start.div_ceil(PAGE_SIZE);
-        let pages = (range.end / PAGE_SIZE).saturating_sub(first);
-        (pages > 0).then_some((self.address + first * PAGE_SIZE, pages))
+        let page_bytes = self.pager.page_bytes();
+        let first = range.start.div_ceil(page_bytes);
+        let pages = (range.end / page_bytes).saturating_sub(first);
+        (pages > 0).then_some((self.address + first * page_bytes, pages))
     }
 }
 
@@ -184,14 +190,14 @@ impl Deref for Region {
         // SAFETY: the range is mapped for as long as the region lives, zeros at first; its pages
         // vanish and return with their content, which no reader can see. Only the pager's handlers
         // could break that, by failing to answer a fault, and then the reader never returns.
-        unsafe { std::slice::from_raw_parts(self.address as *const u8, self.pages * PAGE_SIZE) }
+        unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes()) }
     }
 }
 
 impl DerefMut for Region {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; &mut self makes it the only slice.
-        unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.pages * PAGE_SIZE) }
+        unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.bytes()) }
     }
 }
 

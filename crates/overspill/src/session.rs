@@ -335,11 +335,13 @@ impl Session {
             let fd = rustix::fs::open(path, flags, Mode::empty())
                 .map_err(Error::session("open a device of"))?;
             let device = Device::attach(fd, shared.attachment.clone())?.shared();
-            swaps.push(PagerSwap { device, tables: self.tables(n), priority: shared.priority });
+            let (tables, priority) = (self.tables(n), shared.priority);
+            swaps.push(PagerSwap { device, tables, priority, verifies: false });
         }
         let session = self.clone();
         let pager = Pager::start(PagerParts {
             memory: Bytes(self.settings.memory_bytes),
+            page_bytes: PAGE_SIZE,
             reserve: RESERVE,
             swaps,
             member,

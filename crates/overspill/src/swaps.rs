@@ -5,7 +5,6 @@
 
 use crate::builder::{Overspill, priority};
 use crate::error::Error;
-use crate::pager::{PagerSwap, private_tables};
 use overspill_base::Bytes;
 use overspill_device::{Device, SwapKind, SwapSpec};
 
@@ -43,9 +42,8 @@ impl Overspill {
     pub fn swapon(&self, spec: &SwapSpec) -> Result<(), Error> {
         let mut kinds = self.kinds.lock();
         let device = Device::open(spec, &self.options)?.shared();
-        let tables = private_tables(&*device)?;
-        let priority = priority(spec, kinds.len());
-        self.pager.swapon(PagerSwap { device, tables, priority })?;
+        let swap = self.pager.swap_of(device, priority(spec, kinds.len()))?;
+        self.pager.swapon(swap)?;
         kinds.push(kind_name(&spec.kind));
         Ok(())
     }
@@ -71,11 +69,12 @@ impl Overspill {
     pub fn swaps(&self) -> Vec<SwapInfo> {
         let kinds = self.kinds.lock();
         let swaps = self.pager.engine().swaps().into_iter();
+        let size_of = |pages: u32| self.pager.memory().space().size_of(pages as usize);
         let infos = swaps.map(|swap| SwapInfo {
             name: swap.name,
             kind: kinds[swap.area.0 as usize],
-            size: Bytes::of_pages(swap.pages.into()),
-            used: Bytes::of_pages(swap.used.into()),
+            size: size_of(swap.pages),
+            used: size_of(swap.used),
             priority: swap.priority,
         });
         infos.collect()

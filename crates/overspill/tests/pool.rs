@@ -176,7 +176,7 @@ fn settings_and_numbers_that_cannot_work_are_refused_in_words() {
         builder.swap("ram:16M".parse().unwrap()).build().map(drop).unwrap_err()
     };
     for page in [0, 2048, 5000, 4 << 20] {
-        assert!(matches!(build(page, 64 << 20), Error::PoolPageSize(..)), "{page}");
+        assert!(matches!(build(page, 64 << 20), Error::PageSizeChosen(..)), "{page}");
     }
     assert!(build(2 << 20, 16 << 20).to_string().contains("at least 32 MiB"));
     assert!(matches!(build(4096, 1 << 20), Error::LimitTooSmall(..)));

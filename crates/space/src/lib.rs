@@ -16,6 +16,7 @@
 pub mod handlers;
 mod mapping;
 pub mod memory;
+mod moving;
 mod placement;
 pub mod pool;
 pub mod ranges;

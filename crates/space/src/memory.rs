@@ -1,6 +1,7 @@
 //! The memory calls on managed ranges: map, unmap, move, protect, discard, advise, lock.
 //!
 //! Owns: keeping three views in step: the range map, the kernel's mappings, the engine's pages.
+//! Numbers of pages are of the space's pages.
 //! Invariants: a page that is not mapped has no content; the reservation is readable and writable
 //! wherever nothing is mapped and nobody has touched it. The range lock is never held while waiting
 //! for a page: what is going away is first marked [`Kind::Leaving`], then emptied, then freed.
@@ -12,13 +13,13 @@ use crate::signals::SignalFaults;
 use crate::space::ManagedSpace;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::{Bytes, PAGE_SIZE, PageNo};
+use overspill_base::{Bytes, PageNo};
 use overspill_engine::{Engine, Pattern};
 use rustix::io::Errno;
 
-/// Mappings this large are aligned to [`LARGE_ALIGN_PAGES`], as allocators want their heaps.
-const LARGE_PAGES: usize = (32 << 20) / PAGE_SIZE;
-const LARGE_ALIGN_PAGES: usize = (64 << 20) / PAGE_SIZE;
+/// Mappings this large are aligned to [`LARGE_ALIGN_BYTES`], as allocators want their heaps.
+const LARGE_BYTES: usize = 32 << 20;
+const LARGE_ALIGN_BYTES: usize = 64 << 20;
 
 /// What a program can say about a range, after madvise(2). It changes when pages come and go, and
 /// never what they hold.
@@ -106,9 +107,9 @@ impl ManagedMemory {
     /// # Errors
     /// [`MemoryError::NoSpace`].
     pub fn map_by_signal(&self, _: &SignalFaults, pages: usize) -> Result<usize, MemoryError> {
-        let align = align_of(pages);
+        let align = self.align_of(pages);
         let taken = self.space.ranges.lock().take_upper(pages, align, Kind::Leaving);
-        let first = taken.ok_or(MemoryError::NoSpace(Bytes::of_pages(pages as u64)))?;
+        let first = taken.ok_or(MemoryError::NoSpace(self.space.size_of(pages)))?;
         self.make_managed(first, pages, PLAIN, Pattern::Normal)?;
         Ok(self.space.address_of(first))
     }
@@ -116,8 +117,15 @@ impl ManagedMemory {
     /// Takes a free range, in which no fault is served before
     /// [`make_managed`](Self::make_managed).
     fn take(&self, pages: usize) -> Result<PageNo, MemoryError> {
-        let taken = self.space.ranges.lock().take(pages, align_of(pages), Kind::Leaving);
-        taken.ok_or(MemoryError::NoSpace(Bytes::of_pages(pages as u64)))
+        let taken = self.space.ranges.lock().take(pages, self.align_of(pages), Kind::Leaving);
+        taken.ok_or(MemoryError::NoSpace(self.space.size_of(pages)))
+    }
+
+    /// Large mappings start where their page tables and clusters do.
+    fn align_of(&self, pages: usize) -> usize {
+        let page_bytes = self.space.page_bytes();
+        let large = pages * page_bytes >= LARGE_BYTES;
+        if large { LARGE_ALIGN_BYTES / page_bytes } else { 1 }
     }
 
     /// Makes an empty, taken range managed memory.
@@ -302,7 +310,7 @@ impl ManagedMemory {
             return Ok(address);
         }
         if !may_move {
-            return Err(MemoryError::NoSpace(Bytes::of_pages(new_pages as u64)));
+            return Err(MemoryError::NoSpace(self.space.size_of(new_pages)));
         }
         let target = self.take(new_pages)?;
         self.move_to(first, target, old_pages, protection)?;
@@ -346,7 +354,7 @@ impl ManagedMemory {
             return Err(MemoryError::NotMapped);
         }
         if lock && self.engine.unevictable() + pages > self.engine.status().frames / 2 {
-            return Err(MemoryError::TooMuchLocked(Bytes::of_pages(pages as u64)));
+            return Err(MemoryError::TooMuchLocked(self.space.size_of(pages)));
         }
         for page in (0..pages).map(|n| first.plus(n)) {
             while !self.engine.set_unevictable(page, lock) {
@@ -370,7 +378,7 @@ impl ManagedMemory {
         let most = self.engine.status().frames / 2;
         let fits = |pinned: usize| pinned.checked_add(pages).filter(|&sum| sum <= most);
         if self.space.pinned_pages.fetch_update(Relaxed, Relaxed, fits).is_err() {
-            return Err(MemoryError::TooMuchLocked(Bytes::of_pages(pages as u64)));
+            return Err(MemoryError::TooMuchLocked(self.space.size_of(pages)));
         }
         let first = self.space.page_at(address);
         for n in 0..pages {
@@ -409,10 +417,6 @@ impl ManagedMemory {
 }
 
 /// Large mappings start where their page tables and clusters do.
-fn align_of(pages: usize) -> usize {
-    if pages >= LARGE_PAGES { LARGE_ALIGN_PAGES } else { 1 }
-}
-
 /// Brings a page in by reading a byte of it, through a system call, so that a page that cannot be
 /// read is an error and not a signal.
 fn touch(address: usize) -> Result<(), Errno> {

@@ -1,8 +1,8 @@
 //! Faults by signal: served on the thread that touched the page.
 //!
 //! Owns: the workers for it. Invariants: a worker serves one fault at a time. There are
-//! [`WORKERS`], made at the start because nothing can be made in a signal handler; when all are taken
-//! the next thread sleeps until one is free.
+//! [`WORKERS`], fewer where pages are large, made at the start because nothing can be made in a signal
+//! handler; when all are taken the next thread sleeps until one is free.
 //! Not here: how the signal comes in (`sigbus`), what a fault needs ([`Engine::fault_in_place`]).
 //! Rejected: a worker per thread. Threads come and go without telling, and a handler can neither
 //! allocate one nor touch thread-local memory that might have to be allocated first.
@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Threads whose faults can be served at the same time.
 const WORKERS: usize = u64::BITS as usize;
+/// Memory that their reads may land in; large pages have fewer workers.
+const WORKERS_BYTES: usize = 16 << 20;
 
 /// Why faults cannot be served by signal.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +56,7 @@ impl SignalFaults {
         engine: Arc<Engine>,
         space: Arc<ManagedSpace>,
     ) -> Result<Arc<Self>, SignalSetupError> {
-        let workers = Workers::new(&engine)?;
+        let workers = Workers::new(&engine, space.page_bytes())?;
         let addresses = space.open_signals()?;
         let place = OnceLock::new();
         let faults = Arc::new(Self { engine, space, addresses, workers, place });
@@ -74,7 +76,7 @@ impl SignalFaults {
 
     /// Lets go of the devices of areas that were swapped off. Waits for faults being served.
     pub fn drop_gone(&self) {
-        for n in 0..WORKERS {
+        for n in 0..self.workers.workers.len() {
             self.workers.take_one(n).finish(&self.engine);
         }
     }
@@ -108,11 +110,12 @@ impl std::fmt::Debug for Workers {
 }
 
 impl Workers {
-    fn new(engine: &Engine) -> std::io::Result<Self> {
+    fn new(engine: &Engine, page_bytes: usize) -> std::io::Result<Self> {
+        let count = (WORKERS_BYTES / page_bytes).clamp(1, WORKERS);
         let make = |_| Worker::for_faulter(engine).map(UnsafeCell::new);
         Ok(Self {
-            workers: (0..WORKERS).map(make).collect::<Result<_, _>>()?,
-            idle: AtomicU64::new(u64::MAX),
+            workers: (0..count).map(make).collect::<Result<_, _>>()?,
+            idle: AtomicU64::new(u64::MAX >> (WORKERS - count)),
             returned: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
         })

@@ -5,6 +5,9 @@
 //! bookkeeping, and mappings never fragment. How faults are reported is fixed for a userfaultfd when
 //! it is opened, so the upper half of the range gets one of its own when its faults are to be signals;
 //! whatever puts pages there goes through that one.
+//! A page of the range is one of the engine's, a power of two from 4 KiB on: all calls go by whole ones.
+//! The kernel deals in 4 KiB and may stop inside a large one, because a part of it is pinned: then what
+//! was moved goes back before anybody is let at it. Who touches a part meanwhile waits for its lock.
 //! Invariants: pages of the range are never huge (a huge page could not be moved out in part).
 //! Eviction is by UFFDIO_MOVE, which refuses pages a device has pinned. Where that is not to be had
 //! (kernels before 6.8, pages the program made read-only or executable) the page is protected, copied
@@ -22,7 +25,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use std::ops::Range;
-use std::sync::atomic::AtomicU8;
 use std::sync::{OnceLock, RwLock};
 
 /// Why no range could be reserved.
@@ -53,6 +55,7 @@ pub enum SpaceSetupError {
 pub struct ManagedSpace {
     start: usize,
     pages: usize,
+    pub(crate) page_bytes: usize,
     pub(crate) ranges: Mutex<Ranges>,
     /// Replaced in a forked child. Held for the length of a call only.
     uffd: RwLock<Uffd>,
@@ -61,20 +64,24 @@ pub struct ManagedSpace {
     /// Pages that may not be evicted, as often as they are pinned.
     pub(crate) pinned_pages: AtomicUsize,
     /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's.
-    memory: RwLock<OwnedFd>,
+    pub(crate) memory: RwLock<OwnedFd>,
     /// Address and length of the staging arena, once the engine has one.
     staging: Mutex<Option<(usize, usize)>>,
     /// Since a fork pages may be shared with another process.
-    forked: AtomicBool,
+    pub(crate) forked: AtomicBool,
 }
 
 impl ManagedSpace {
     /// Reserves `size` of address space, or the largest half, quarter, ... of it that the system
-    /// gives, down to 1 GiB.
+    /// gives, down to 1 GiB, in pages of `page_bytes`.
     ///
     /// # Errors
     /// [`SpaceSetupError`], in words for the user.
-    pub fn reserve(size: Bytes) -> Result<Self, SpaceSetupError> {
+    ///
+    /// # Panics
+    /// When `page_bytes` is no power of two from 4 KiB to 1 GiB.
+    pub fn reserve(size: Bytes, page_bytes: usize) -> Result<Self, SpaceSetupError> {
+        assert!(page_bytes.is_power_of_two() && (PAGE_SIZE..=BASE_ALIGN).contains(&page_bytes));
         let uffd = Uffd::open(Delivery::Messages)?;
         let mut len = (size.0 as usize).next_multiple_of(BASE_ALIGN);
         let start = loop {
@@ -88,8 +95,9 @@ impl ManagedSpace {
         };
         let space = Self {
             start,
-            pages: len / PAGE_SIZE,
-            ranges: Mutex::new(LockClass::Ranges, Ranges::new(len / PAGE_SIZE)),
+            pages: len / page_bytes,
+            page_bytes,
+            ranges: Mutex::new(LockClass::Ranges, Ranges::new(len / page_bytes)),
             uffd: RwLock::new(uffd),
             signals: OnceLock::new(),
             pinned_pages: AtomicUsize::new(0),
@@ -106,16 +114,26 @@ impl ManagedSpace {
         self.pages
     }
 
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// Bytes of `pages` pages.
+    pub fn size_of(&self, pages: usize) -> Bytes {
+        Bytes((pages * self.page_bytes) as u64)
+    }
+
     /// The page at an address of the range.
     #[inline]
     pub fn page_at(&self, address: usize) -> PageNo {
-        PageNo(((address - self.start) / PAGE_SIZE) as u32)
+        PageNo(((address - self.start) / self.page_bytes) as u32)
     }
 
     /// The address of a page.
     #[inline]
     pub fn address_of(&self, page: PageNo) -> usize {
-        self.start + page.index() * PAGE_SIZE
+        self.start + page.index() * self.page_bytes
     }
 
     /// Lets pages be moved into `arena`.
@@ -135,7 +153,7 @@ impl ManagedSpace {
     /// [`SpaceSetupError`], in words for the user.
     pub(crate) fn open_signals(&self) -> Result<Range<usize>, SpaceSetupError> {
         let first = self.first_by_signal();
-        let (start, len) = (self.address_of(first), (self.pages - first.index()) * PAGE_SIZE);
+        let (start, len) = (self.address_of(first), (self.pages - first.index()) * self.page_bytes);
         let size = Bytes(len as u64);
         let uffd = Uffd::open(Delivery::Signals)?;
         if !self.ranges.lock().divide(first) {
@@ -180,7 +198,7 @@ impl ManagedSpace {
 
     /// Puts plain, registered memory back over a range where something else stood.
     pub(crate) fn restore(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
-        let (start, len) = (self.address_of(first), pages * PAGE_SIZE);
+        let (start, len) = (self.address_of(first), pages * self.page_bytes);
         map_fixed(start, len)?;
         self.with_uffd(|uffd| {
             // SAFETY: a part of our own range, whose faults the handlers answer.
@@ -197,7 +215,7 @@ impl ManagedSpace {
     ) -> Result<(), Errno> {
         let start = self.address_of(first) as *mut std::ffi::c_void;
         // SAFETY: a part of our own range; the program asked for it, or nothing is mapped there.
-        unsafe { rustix::mm::mprotect(start, pages * PAGE_SIZE, flags) }
+        unsafe { rustix::mm::mprotect(start, pages * self.page_bytes, flags) }
     }
 
     /// Makes the next touch of a page where nothing is mapped raise SIGSEGV.
@@ -213,7 +231,7 @@ impl ManagedSpace {
     }
 
     /// The userfaultfd that `page` is registered with.
-    fn with_uffd_of<R>(&self, page: PageNo, f: impl FnOnce(&Uffd) -> R) -> R {
+    pub(crate) fn with_uffd_of<R>(&self, page: PageNo, f: impl FnOnce(&Uffd) -> R) -> R {
         match self.signals.get() {
             Some(signals) if page >= self.first_by_signal() => f(signals),
             _ => self.with_uffd(f),
@@ -230,7 +248,7 @@ impl ManagedSpace {
     }
 
     fn register_all(&self) -> Result<(), SpaceSetupError> {
-        let len = self.pages * PAGE_SIZE;
+        let len = self.pages * self.page_bytes;
         // Foreign mappings inside make one registration of the whole range fail, so each stretch
         // between them is registered by itself.
         let foreign: Vec<_> = self
@@ -239,7 +257,7 @@ impl ManagedSpace {
             .parts(PageNo(0), self.pages)
             .into_iter()
             .filter(|part| part.kind == crate::ranges::Kind::Foreign)
-            .map(|part| (self.address_of(part.first), part.pages * PAGE_SIZE))
+            .map(|part| (self.address_of(part.first), part.pages * self.page_bytes))
             .collect();
         let mut from = self.start;
         for (start, len) in foreign.into_iter().chain([(self.start + len, 0)]) {
@@ -266,68 +284,6 @@ impl ManagedSpace {
         })
         .map_err(|e| SpaceSetupError::Register(Bytes(len as u64), e))
     }
-
-    /// Moves pages out; returns how far it came and with which errno it stopped.
-    fn move_out(&self, target: usize, source: usize, len: usize) -> Progress {
-        // SAFETY: the engine holds the pages' locks, so nobody else moves, drops or maps them; the
-        // program itself sees a page vanish and faults.
-        let mut progress = self.with_uffd(|uffd| unsafe { uffd.move_pages(target, source, len) });
-        if progress.stopped == Some(Errno::BUSY) && self.forked.load(Relaxed) {
-            self.unshare(source + progress.bytes);
-            let (target, source) = (target + progress.bytes, source + progress.bytes);
-            // SAFETY: as above. One page, the one just made our own.
-            let one = self.with_uffd(|uffd| unsafe { uffd.move_pages(target, source, PAGE_SIZE) });
-            let bytes = progress.bytes + one.bytes;
-            let all = bytes == len;
-            progress =
-                Progress { bytes, stopped: one.stopped.or(Errno::AGAIN.into()).filter(|_| !all) };
-        }
-        progress
-    }
-
-    /// Makes a page that is shared with a forked process this process's own, by a write that
-    /// changes nothing.
-    fn unshare(&self, address: usize) {
-        // SAFETY: the page is present (the move said busy, not missing) and writable (else it would
-        // have said invalid), and its lock keeps it so. The atomic leaves its value to the program.
-        let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
-        let mut value = byte.load(Relaxed);
-        // Compare-and-swap, because a compiler may turn `fetch_or(0)` into a load.
-        while let Err(other) = byte.compare_exchange_weak(value, value, Relaxed, Relaxed) {
-            value = other;
-        }
-    }
-
-    /// Takes one page out by copying it; for pages that cannot be moved because of their protection.
-    fn copy_out(&self, target: *mut u8, page: PageNo) -> Result<(), SpaceError> {
-        let address = self.address_of(page);
-        self.with_uffd_of(page, |uffd| {
-            if uffd.features().write_protect {
-                let _ = uffd.write_protect(address, PAGE_SIZE, true);
-            }
-        });
-        // SAFETY: a page of the staging arena reserved for this victim.
-        let target = unsafe { std::slice::from_raw_parts_mut(target, PAGE_SIZE) };
-        if self.read_own_memory(address, target).is_err() {
-            self.with_uffd_of(page, |uffd| {
-                if uffd.features().write_protect {
-                    let _ = uffd.write_protect(address, PAGE_SIZE, false);
-                }
-            });
-            return Err(SpaceError::Pinned);
-        }
-        self.zap(page, 1);
-        Ok(())
-    }
-
-    /// Reads a present page through /proc, because the program may have made it unreadable.
-    fn read_own_memory(&self, address: usize, into: &mut [u8]) -> Result<(), Errno> {
-        let memory = self.memory.read().unwrap_or_else(|e| e.into_inner());
-        match rustix::io::pread(&*memory, into, address as u64)? {
-            PAGE_SIZE => Ok(()),
-            _ => Err(Errno::IO),
-        }
-    }
 }
 
 impl AddressSpace for ManagedSpace {
@@ -348,39 +304,42 @@ impl AddressSpace for ManagedSpace {
         if !self.with_uffd(|uffd| uffd.features().move_pages) {
             return 0;
         }
-        let (target, source) = (self.address_of(first), arena.address(pages.start).addr());
+        let target = self.address_of(first);
+        let source = self.staged_at(arena, pages.start).addr();
         // SAFETY: the engine has the arena's pages for itself and holds the locks of the pages they
         // become.
         let progress = self.with_uffd_of(first, |uffd| unsafe {
-            uffd.move_pages(target, source, pages.len() * PAGE_SIZE)
+            uffd.move_pages(target, source, pages.len() * self.page_bytes)
         });
-        progress.bytes / PAGE_SIZE
+        let (done, part) = (progress.bytes, progress.bytes % self.page_bytes);
+        if part > 0 {
+            self.copy_back(target + done, source + done, self.page_bytes - part);
+        }
+        done.div_ceil(self.page_bytes)
     }
 
     fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
-        let address = self.address_of(first);
-        gone_unless_done(self.with_uffd_of(first, |uffd| uffd.zero(address, pages * PAGE_SIZE)))
+        let (address, len) = (self.address_of(first), pages * self.page_bytes);
+        gone_unless_done(self.with_uffd_of(first, |uffd| uffd.zero(address, len)))
     }
 
     fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
-        let (source, len) = (self.address_of(first), landing.len() * PAGE_SIZE);
         let mut moved = 0;
         let can_move = self.with_uffd(|uffd| uffd.features().move_pages);
         while moved < landing.len() {
-            let target = arena.address(landing.start + moved);
+            let target = self.staged_at(arena, landing.start + moved);
             let mut stopped = Some(Errno::INVAL);
             if can_move {
-                let done = moved * PAGE_SIZE;
-                let progress = self.move_out(target.addr(), source + done, len - done);
-                moved += progress.bytes / PAGE_SIZE;
+                let source = self.address_of(first.plus(moved));
+                let len = (landing.len() - moved) * self.page_bytes;
+                let progress = self.move_out(target.addr(), source, len);
+                moved += progress.bytes / self.page_bytes;
                 stopped = progress.stopped;
             }
             let stopped = match stopped {
                 None => continue,
-                // A page we have just made our own; the rest of the run goes on.
-                Some(Errno::AGAIN) => continue,
                 Some(Errno::INVAL) => {
-                    let target = arena.address(landing.start + moved);
+                    let target = self.staged_at(arena, landing.start + moved);
                     match self.copy_out(target, first.plus(moved)) {
                         Ok(()) => {
                             moved += 1;
@@ -399,44 +358,40 @@ impl AddressSpace for ManagedSpace {
     }
 
     fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
-        drop_pages(arena.address(pages.start).addr(), pages.len() * PAGE_SIZE);
+        let start = self.staged_at(arena, pages.start).addr();
+        drop_pages(start, pages.len() * self.page_bytes);
     }
 
     fn zap(&self, first: PageNo, pages: usize) {
-        drop_pages(self.address_of(first), pages * PAGE_SIZE);
+        drop_pages(self.address_of(first), pages * self.page_bytes);
     }
 
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
         let (source, target) = (self.address_of(from), self.address_of(to));
-        let can_move = self.with_uffd(|uffd| uffd.features().move_pages);
-        if can_move {
-            let progress = self.move_out(target, source, PAGE_SIZE);
+        if self.with_uffd(|uffd| uffd.features().move_pages) {
+            let progress = self.move_out(target, source, self.page_bytes);
             match progress.stopped {
                 None => return Ok(()),
                 Some(Errno::NOENT) => return Err(SpaceError::Missing),
                 Some(_) => {}
             }
         }
-        let mut content = [0; PAGE_SIZE];
-        self.read_own_memory(source, &mut content).map_err(|_| SpaceError::Missing)?;
-        self.map(to, &content)?;
-        self.zap(from, 1);
-        Ok(())
+        self.transfer_by_copy(from, to)
     }
 
     fn wake(&self, page: PageNo) {
         let address = self.address_of(page);
-        self.with_uffd_of(page, |uffd| uffd.wake(address, PAGE_SIZE));
+        self.with_uffd_of(page, |uffd| uffd.wake(address, self.page_bytes));
     }
 
     fn poison(&self, page: PageNo) {
         let address = self.address_of(page);
         let poisoned = self.with_uffd_of(page, |uffd| {
-            let result = uffd.poison(address, PAGE_SIZE);
-            uffd.wake(address, PAGE_SIZE);
+            let result = uffd.poison(address, self.page_bytes);
+            uffd.wake(address, self.page_bytes);
             result
         });
-        if !matches!(poisoned, Ok(()) | Err(Errno::EXIST)) {
+        if poisoned.is_err() {
             // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
             self.refuse(page);
         }
@@ -445,7 +400,7 @@ impl AddressSpace for ManagedSpace {
 
 /// Anything that stops the filling of a missing page means that the range or the process is gone:
 /// busy and present pages are dealt with in `Uffd`.
-fn gone_unless_done(progress: Progress) -> Result<(), SpaceError> {
+pub(crate) fn gone_unless_done(progress: Progress) -> Result<(), SpaceError> {
     match progress.stopped {
         None => Ok(()),
         Some(_) => Err(SpaceError::Gone),

@@ -233,10 +233,18 @@ impl Uffd {
         }
     }
 
-    /// Makes every touch of a missing range raise SIGBUS.
+    /// Makes every touch of what is missing of a range raise SIGBUS.
     pub fn poison(&self, start: usize, len: usize) -> Result<(), Errno> {
-        let mut arg = raw::uffdio_poison { range: range(start, len), mode: 0, updated: 0 };
-        self.call::<POISON, _>(&mut arg)
+        let progress = over_pages(start, len, |at, _, len| {
+            let range = raw::uffdio_range { start: at, len };
+            let mut arg = raw::uffdio_poison { range, mode: 0, updated: 0 };
+            let result = self.call::<POISON, _>(&mut arg);
+            match partial(result, arg.updated) {
+                Step::Stop(Errno::EXIST) => Step::Done(PAGE_SIZE),
+                step => step,
+            }
+        });
+        progress.stopped.map_or(Ok(()), Err)
     }
 
     /// Reads waiting fault messages; returns how many were put in front of `out`. Never blocks.
@@ -300,20 +308,24 @@ fn partial(result: Result<(), Errno>, done: i64) -> Step {
     }
 }
 
+/// Makes a call again and again until a range is done. A range that reaches from one mapping of the kernel's
+/// into the next, because the program protects them differently, is refused as if nothing were there
+/// (ENOENT): it is done page by page up to the border.
 fn over_pages(start: usize, len: usize, mut call: impl FnMut(u64, usize, u64) -> Step) -> Progress {
-    let mut done = 0;
-    let mut tries = 0;
+    let (mut done, mut tries, mut single) = (0, 0, false);
     while done < len {
-        match call((start + done) as u64, done, (len - done) as u64) {
+        let bytes = if single { PAGE_SIZE } else { len - done };
+        match call((start + done) as u64, done, bytes as u64) {
             Step::Done(bytes) => {
                 done += bytes;
-                tries = 0;
+                (tries, single) = (0, false);
             }
             Step::Again if tries < AGAIN_MAX => {
                 tries += 1;
                 std::thread::yield_now();
             }
             Step::Again => return Progress { bytes: done, stopped: Some(Errno::AGAIN) },
+            Step::Stop(Errno::NOENT) if bytes > PAGE_SIZE => single = true,
             Step::Stop(errno) => return Progress { bytes: done, stopped: Some(errno) },
         }
     }

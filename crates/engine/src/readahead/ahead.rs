@@ -31,8 +31,6 @@ use std::ops::Range;
 
 /// Windows waiting to be read; more streams than that do not go on at once.
 const QUEUE_MAX: usize = 16;
-/// The least that is asked for.
-const AHEAD_MIN: u32 = Tuning::CHUNK_PAGES as u32;
 /// Ranges waiting that the program said it will need.
 const NEEDED_MAX: usize = 1024;
 
@@ -45,6 +43,8 @@ pub(crate) struct Ahead {
     /// some of it was reclaimed before. Zero where nothing is read ahead like this.
     pages: AtomicU32,
     pages_max: u32,
+    /// The least that is asked for: a chunk.
+    pages_min: u32,
 }
 
 /// What waits to be read.
@@ -64,13 +64,14 @@ enum Wish {
 }
 
 impl Queue {
-    fn next(&mut self) -> Option<Wish> {
+    /// What to read next, of what is needed `most` pages.
+    fn next(&mut self, most: u32) -> Option<Wish> {
         if let Some(window) = self.windows.pop_front() {
             return Some(Wish::Window(window));
         }
         let first = self.needed.front_mut()?;
         let start = first.start;
-        first.start = first.end.min(start + Tuning::CHUNK_PAGES as u32);
+        first.start = first.end.min(start + most);
         let chunk = start..first.start;
         if first.start == first.end {
             self.needed.pop_front();
@@ -80,18 +81,20 @@ impl Queue {
 }
 
 impl Ahead {
-    /// For `frames` frames, of which what waits may be a sixteenth.
-    pub(crate) fn new(frames: usize, tuning: &Tuning) -> Self {
+    /// For `frames` frames, of which what waits may be a sixteenth, and chunks of `chunk` pages.
+    pub(crate) fn new(frames: usize, tuning: &Tuning, chunk: usize) -> Self {
+        let pages_min = chunk as u32;
         let pages_max = (frames / 32).min(tuning.readahead_ahead_pages) as u32;
-        let on = tuning.readahead == Readahead::AddressSpace && pages_max >= AHEAD_MIN;
+        let on = tuning.readahead == Readahead::AddressSpace && pages_max >= pages_min;
         Self {
             queue: Mutex::new(
                 LockClass::Readahead,
                 Queue { windows: VecDeque::with_capacity(QUEUE_MAX), needed: VecDeque::new() },
             ),
             bell: Doorbell::new(),
-            pages: AtomicU32::new(if on { AHEAD_MIN } else { 0 }),
+            pages: AtomicU32::new(if on { pages_min } else { 0 }),
             pages_max,
+            pages_min,
         }
     }
 
@@ -106,7 +109,7 @@ impl Ahead {
 
     /// Some of what was asked for was reclaimed before anybody came to it.
     pub(crate) fn was_wasted(&self) {
-        self.pages.store((self.pages() / 2).max(AHEAD_MIN).min(self.pages()), Relaxed);
+        self.pages.store((self.pages() / 2).max(self.pages_min).min(self.pages()), Relaxed);
     }
 
     pub(crate) fn ask(&self, pages: Range<u32>) {
@@ -139,7 +142,7 @@ impl Ahead {
     }
 
     fn next(&self) -> Option<Wish> {
-        self.queue.lock().next()
+        self.queue.lock().next(self.pages_min)
     }
 
     pub(crate) fn nudge(&self) {
@@ -242,7 +245,7 @@ impl Engine {
     /// their reader wait longer, for the whole of one.
     fn ahead_pages(&self, area: AreaNo) -> u32 {
         match self.swaps.get(area).synchronous {
-            true => self.ahead.pages().min(AHEAD_MIN),
+            true => self.ahead.pages().min(self.ahead.pages_min),
             false => self.ahead.pages(),
         }
     }
@@ -294,7 +297,7 @@ impl Engine {
     /// Maps pages that waited, in the order of their addresses.
     fn map_waiting(&self, worker: &Worker, arrived: &[Arrived]) {
         let goes_on = |a: &Arrived, b: &Arrived| {
-            a.precedes(b) && !b.staged().is_multiple_of(Tuning::CHUNK_PAGES)
+            a.precedes(b) && !b.staged().is_multiple_of(self.staging.chunk)
         };
         for run in arrived.chunk_by(goes_on) {
             self.map_run(worker, run);

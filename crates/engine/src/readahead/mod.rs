@@ -34,8 +34,8 @@ use overspill_base::stats::Event;
 use overspill_base::{FrameNo, PageNo, Slot};
 use std::ops::Range;
 
-/// Pages from which on moving them beats copying them.
-const MOVE_MIN: usize = 8;
+/// Bytes from which on moving adjacent pages beats copying them.
+const MOVE_BYTES_MIN: usize = 32 << 10;
 /// Least window once there are hits.
 const HIT_WINDOW_MIN: usize = 4;
 
@@ -58,7 +58,7 @@ impl Engine {
         let pattern = self.space.pattern(page);
         let alone = pattern == Pattern::Random || !self.swaps.get(entry.area()).reads_ahead;
         let reads = match self.tuning.readahead {
-            _ if alone => self.read_into_bounce(worker, &[entry]),
+            _ if alone => self.read_and_map(worker, &[entry]),
             Readahead::Cluster => self.reads_in_block(worker, page, entry),
             Readahead::AddressSpace => self.reads_in_stream(worker, page, entry, pattern),
         };
@@ -69,10 +69,12 @@ impl Engine {
     /// Reads to be mapped when they are done: by a move, if they are many and a filled chunk is at
     /// hand, otherwise by a copy.
     pub(crate) fn read_and_map(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
-        let chunk = if entries.len() >= MOVE_MIN { self.staging.take_filled() } else { None };
-        let Some(chunk) = chunk else { return self.read_into_bounce(worker, entries) };
-        let (used, rest) = (chunk.start..chunk.start + entries.len(), chunk.end);
-        self.staging.release(used.end..rest, &*self.space);
+        // Of a page of 64 KiB that comes alone a copy was faster by 5 %, of one of 2 MiB a move by 40.
+        let alone = entries.len() == 1 && self.staging.chunk > 1;
+        let moves = !alone && entries.len() * self.staging.page_bytes >= MOVE_BYTES_MIN;
+        let chunk =
+            if moves { self.staging.take_to_read(entries.len(), &*self.space) } else { None };
+        let Some(used) = chunk else { return self.read_into_bounce(worker, entries) };
         let into = used.map(|page| self.staging.buffer(page));
         let mut reads = std::mem::take(&mut worker.scratch.reads);
         reads.extend(entries.iter().zip(into).map(|(&entry, into)| PageRead { entry, into }));
@@ -127,8 +129,8 @@ impl Engine {
         if whole && pages.len() >= max {
             self.ask_ahead(&window, entry.area());
         }
-        // A page that stands alone is copied: moving beats that by the run.
-        let reads = if step > 1 {
+        // A small page that stands alone is copied: moving beats that by the run.
+        let reads = if step > 1 && self.staging.page_bytes < MOVE_BYTES_MIN {
             self.read_into_bounce(worker, &entries)
         } else {
             self.read_and_map(worker, &entries)

@@ -6,36 +6,27 @@
 use super::Pool;
 use super::core::{Core, CoreParts};
 use super::runs::Runs;
-use crate::builder::{Builder, MEMORY_MIN, OpenedSwap, check_limit, random_seed, report_to_stderr};
+use crate::builder::{Builder, OpenedSwap, check_pages, random_seed, report_to_stderr};
 use crate::error::Error;
-use crate::pager::{PagerSwap, area_of, join_area, memory, private_tables};
+use crate::pager::{PagerSwap, join_area};
 use overspill_area::{AreaNo, MemberNo};
-use overspill_base::shared::Table;
-use overspill_base::sync::{Arc, AtomicU64};
-use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_device::checksum::{Checksummed, TableStore};
-use overspill_device::large_pages::LargePages;
-use overspill_device::{SwapDevice, SwapSpec};
+use overspill_base::Bytes;
+use overspill_base::sync::Arc;
+use overspill_device::SwapSpec;
 use overspill_engine::Swap;
 use overspill_space::FRAMES_MAX;
 
 /// Bytes of pages a pool can name. The tables for them cost nothing until they are used.
 const ROOM: Bytes = Bytes(1 << 40);
-/// Fewest pages in memory there is any sense in.
-const FRAMES_MIN: u64 = 16;
-/// Largest page.
-const PAGE_MAX: Bytes = Bytes(2 << 20);
-
 /// Settings of a [`Pool`].
 #[derive(Debug, Clone)]
 pub struct PoolBuilder {
     common: Builder,
-    page_size: Bytes,
 }
 
 impl PoolBuilder {
     pub(crate) fn new() -> Self {
-        Self { common: Builder::new(), page_size: Bytes(PAGE_SIZE as u64) }
+        Self { common: Builder::new() }
     }
 
     /// Memory that the pool's pages may use. Needed; at least 16 pages and 4 MiB.
@@ -49,7 +40,7 @@ impl PoolBuilder {
     /// data that is used in large pieces; each is read and written as a whole.
     #[must_use]
     pub fn page_size(mut self, size: Bytes) -> Self {
-        self.page_size = size;
+        self.common = self.common.page_size(size);
         self
     }
 
@@ -82,18 +73,9 @@ impl PoolBuilder {
         swaps: Vec<OpenedSwap>,
         report: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Result<Pool, Error> {
-        let (limit, page) = (self.common.memory, self.page_size);
-        if !page.0.is_power_of_two() || page < Bytes(PAGE_SIZE as u64) || page > PAGE_MAX {
-            return Err(Error::PoolPageSize(page, PAGE_MAX));
-        }
-        check_limit(limit)?;
+        let (limit, page) = (self.common.memory, self.common.page_size);
+        check_pages(limit, page, FRAMES_MAX as u64)?;
         let frames = limit.0 / page.0;
-        if frames < FRAMES_MIN {
-            return Err(Error::LimitTooSmall(limit, MEMORY_MIN.max(Bytes(FRAMES_MIN * page.0))));
-        }
-        if frames > FRAMES_MAX as u64 {
-            return Err(Error::LimitTooLarge(limit, Bytes(FRAMES_MAX as u64 * page.0)));
-        }
         let (pages, page_bytes) = ((ROOM.0 / page.0) as usize, page.0 as usize);
         let seed = random_seed()?;
         let swaps = swaps.into_iter().enumerate();
@@ -106,18 +88,6 @@ impl PoolBuilder {
 }
 
 fn join(number: AreaNo, swap: OpenedSwap, page_bytes: usize, seed: u64) -> Result<Swap, Error> {
-    let OpenedSwap { device, priority, .. } = swap;
-    if page_bytes == PAGE_SIZE {
-        let tables = private_tables(&*device)?;
-        return Ok(join_area(number, PagerSwap { device, tables, priority }, MemberNo(0), seed));
-    }
-    let sums = Table::<AtomicU64>::private(device.info().slots_max as usize).map_err(memory)?;
-    let store = Arc::new(TableStore::new(sums));
-    let plain: Arc<dyn SwapDevice> = Arc::new(Checksummed::new(device, store, seed));
-    // SAFETY: the engine's buffers are homes of `page_bytes` (`Engine::with_homes` gets the same number),
-    // each the frame's own while a request has it.
-    let device = unsafe { LargePages::new(plain, page_bytes / PAGE_SIZE) }?;
-    let device: Arc<dyn SwapDevice> = Arc::new(device);
-    let area = area_of(number, &device, private_tables(&*device)?, MemberNo(0));
-    Ok(Swap { device, area, priority })
+    let swap = PagerSwap::private(swap.device, swap.priority, page_bytes, seed)?;
+    Ok(join_area(number, swap, MemberNo(0), seed))
 }
