@@ -45,9 +45,12 @@ impl Engine {
         without.iter().for_each(|&victim| self.bring_back(victim));
         let left = total - without.len();
         self.submit_writes(worker, &writes);
-        (staged.clear(), writes.clear(), fresh.clear());
-        (worker.scratch.moved, worker.scratch.writes, worker.scratch.fresh) =
-            (staged, writes, fresh);
+        staged.clear();
+        writes.clear();
+        fresh.clear();
+        worker.scratch.moved = staged;
+        worker.scratch.writes = writes;
+        worker.scratch.fresh = fresh;
         left
     }
 
