@@ -86,6 +86,12 @@ pub enum BenchError {
         /// Its last line, or what happened to it.
         reason: String,
     },
+    /// A measured program was killed, and not by us.
+    #[error("{what} was killed: dmesg says if its memory had ended")]
+    Killed {
+        /// What was run.
+        what: String,
+    },
     /// Somebody asked us to stop.
     #[error("interrupted; everything made for the comparison was removed")]
     Interrupted,

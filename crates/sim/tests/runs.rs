@@ -54,28 +54,27 @@ fn machines_that_cannot_be_are_named() {
 }
 
 #[test]
-fn every_preset_goes_through_a_small_sweep_of_every_parameter() {
+fn the_oldest_and_the_newest_preset_go_through_a_small_sweep_of_every_parameter() {
     for over in ["cpus", "sockets", "devices", "size", "fragmentation"] {
         let over: Parameter = over.parse().unwrap();
         let value = if over == Parameter::Fragmentation { 0.5 } else { 2.0 };
         let options = SweepOptions {
             over,
             values: vec![value],
-            presets: Vec::new(),
+            presets: vec!["linux-2.6.23".into(), "modern".into()],
             seconds: 0.001,
             seed: 1,
         };
         let points = sweep(&options, &|_| ()).unwrap().points;
-        assert_eq!(points.len(), 6);
+        assert_eq!(points.len(), 2);
         let scores: Vec<f64> = points.iter().map(|point| point.sample.score).collect();
-        // The oldest have collapsed with 64 CPUs, and may do nothing for so long.
-        assert!(scores.iter().all(|&score| score >= 0.0), "{over:?}: {scores:?}");
-        assert!(scores[4..].iter().all(|&score| score > 0.0), "{over:?}: {scores:?}");
+        // The oldest has collapsed with 64 CPUs, and may do nothing for so long.
+        assert!(scores[0] >= 0.0 && scores[1] > 0.0, "{over:?}: {scores:?}");
     }
 }
 
 /// As many as take a few seconds; `make explore` goes on.
-const SCHEDULES: u64 = 2000;
+const SCHEDULES: u64 = 1000;
 
 #[test]
 fn no_schedule_breaks_a_promise() {

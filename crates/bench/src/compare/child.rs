@@ -6,9 +6,9 @@
 
 use crate::error::BenchError;
 use rustix::process::{Pid, Signal, kill_process_group};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM};
 use std::io::Read;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -43,11 +43,32 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// For the kernel to end what it was told to kill.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Runs of a program in a control group until its being killed counts.
+const RUNS_MAX: usize = 5;
+
+/// Does `run` again when the kernel has killed the program. In a small control group its reclaim sometimes
+/// finds nothing for a moment, and it kills with swap to spare.
+///
+/// # Errors
+/// Those of `run`.
+pub(crate) fn again_if_killed<T>(
+    mut run: impl FnMut() -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
+    let mut result = run();
+    for _ in 1..RUNS_MAX {
+        match result {
+            Err(BenchError::Killed { .. }) => result = run(),
+            other => return other,
+        }
+    }
+    result
+}
+
 /// Runs a program to its end, which must be a good one and come within `patience`. It is in a
 /// process group of its own, so that what a terminal sends reaches us alone.
 ///
 /// # Errors
-/// [`BenchError::Child`], [`BenchError::Interrupted`].
+/// [`BenchError::Child`], [`BenchError::Killed`], [`BenchError::Interrupted`].
 pub(crate) fn run(
     command: &mut Command,
     patience: Duration,
@@ -66,7 +87,11 @@ pub(crate) fn run(
     };
     let text = |reader: JoinHandle<String>| reader.join().unwrap_or_default();
     let printed = Printed { output: text(output), errors: text(errors) };
-    if status.success() { Ok(printed) } else { Err(failed(reason(status, &printed.errors))) }
+    match status.signal() {
+        _ if status.success() => Ok(printed),
+        Some(SIGKILL) => Err(BenchError::Killed { what }),
+        _ => Err(failed(reason(status, &printed.errors))),
+    }
 }
 
 /// The program's end, if it comes in time.
@@ -149,5 +174,18 @@ mod tests {
         let error = sh("sleep 60 & sleep 60", 60_000, Some(&flag)).unwrap_err();
         assert!(matches!(error, BenchError::Interrupted), "{error}");
         assert!(started.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn what_is_killed_is_run_again_so_often_and_what_fails_is_not() {
+        for (script, runs) in [("kill -9 $$", RUNS_MAX), ("exit 3", 1), ("exit 0", 1)] {
+            let mut count = 0;
+            let result = again_if_killed(|| {
+                count += 1;
+                run(Command::new("sh").args(["-c", script]), Duration::from_secs(10), None)
+            });
+            assert_eq!(count, runs, "{script}");
+            assert_eq!(matches!(result, Err(BenchError::Killed { .. })), runs > 1, "{script}");
+        }
     }
 }

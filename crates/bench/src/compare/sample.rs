@@ -101,8 +101,12 @@ impl Sample {
         group: Option<&Path>,
         interrupted: &Interrupted,
     ) -> Result<Self, BenchError> {
-        let mut command = run.command(way, group);
-        Self::of(&mut command, run, way, interrupted).map(|(sample, _)| sample)
+        let once = || Self::of(&mut run.command(way, group), run, way, interrupted);
+        let taken = match way {
+            Way::Kernel => child::again_if_killed(once),
+            _ => once(),
+        };
+        taken.map(|(sample, _)| sample)
     }
 
     /// Runs a command and returns what it said on stderr as well.

@@ -116,7 +116,8 @@ impl Kernel {
         let all_touches = (workload.set_pages(memory_pages) + touches) as u32;
         let patience = PATIENCE + PATIENCE_OF_TOUCH * all_touches;
         let _on = self.swap.on()?;
-        let printed = child::run(&mut command, patience, Some(&self.interrupted))?;
+        let printed =
+            child::again_if_killed(|| child::run(&mut command, patience, Some(&self.interrupted)))?;
         serde_json::from_str(&printed.output).map_err(|error| BenchError::Child {
             what: format!("bench replay {}", workload.name),
             reason: format!("its report cannot be read: {error}"),
