@@ -50,7 +50,7 @@ programs: build
 
 # Model-checked concurrency.
 loom:
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_LTO=off \
 		$(CARGO) test --release -p overspill-area -p overspill-engine -p overspill-space --lib --test loom
 
 # Ten thousand games over devices that fail, ten times as many as `make unit` plays.

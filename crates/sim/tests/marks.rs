@@ -27,7 +27,7 @@ fn scanning_more_makes_a_fragmented_device_scale() {
 #[test]
 fn scan_bases_per_cpu_take_the_contention_from_the_swap_cache() {
     // The two forms are within a per cent of each other, which shorter runs do not tell apart.
-    let report = simulate(&["scan-base-v1", "scan-base-v2"], 1.0);
+    let report = simulate(&["scan-base-v1", "scan-base-v2"], 0.6);
     assert_marks(&report);
     let score = |n: usize| report.experiments[n].after.score;
     // Their sides before are the same run.
