@@ -1,8 +1,8 @@
 //! The one place that names a lock or an atomic.
 //!
 //! Owns: the switch between the machine's own primitives, the model checker's (`--cfg loom`) and those
-//! of virtual CPUs (`cfg(sim)`, in the packages below `crates/sim/twins`); the lock classes, what is counted per class ([`accounts`]), and the check of their order
-//! ([`order`]).
+//! of virtual CPUs (`cfg(sim)`, in the packages below `crates/sim/twins`); the lock classes, what is
+//! counted per class ([`accounts`]), and the check of their order ([`order`]).
 //! Invariants: a contended acquisition always pays for two clock readings; an uncontended one only
 //! between [`count_locks`]`(true)` and `(false)`, and its release one more. Nothing here poisons: a
 //! panic while a lock is held aborts the product (`panic = "abort"`), and in tests the failing test
@@ -49,10 +49,12 @@ pub use std::sync::Arc;
 
 #[cfg_attr(sim, path = "sync/virtual_accounts.rs")]
 mod accounts;
+mod lock_stats;
 mod order;
 #[cfg(sim)]
 mod virtual_time;
-pub use accounts::{LockStats, count_locks, lock_table};
+pub use accounts::{count_locks, lock_table};
+pub use lock_stats::LockStats;
 pub use order::{assert_no_lock_held, lock_order};
 
 use accounts::Hold;

@@ -21,7 +21,7 @@ use overspill_base::clock::Cpus;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
+use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, LockClass, Mutex};
 use overspill_base::{Bytes, FrameNo, PAGE_SIZE, PageNo, Slot};
 use overspill_device::{DeviceError, SwapDevice};
 
@@ -108,6 +108,8 @@ pub struct Engine {
     /// Rung when frames became free and somebody waits for one.
     pub(crate) freed: Doorbell,
     pub(crate) starving: AtomicUsize,
+    /// Rounds of background reclaim that brought nothing.
+    pub(crate) fruitless_rounds: AtomicU64,
     pub(crate) writes_in_flight: AtomicUsize,
     /// Per device: the capacity at which growing failed last.
     grow_failed: Mutex<Vec<Option<GrowFailure>>>,
@@ -187,6 +189,7 @@ impl Engine {
             low: Doorbell::new(),
             freed: Doorbell::new(),
             starving: AtomicUsize::new(0),
+            fruitless_rounds: AtomicU64::new(0),
             writes_in_flight: AtomicUsize::new(0),
             grow_failed: Mutex::new(LockClass::Control, vec![None; AreaNo::MAX]),
             last_trouble: Mutex::new(LockClass::Control, None),

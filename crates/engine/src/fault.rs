@@ -34,7 +34,7 @@ pub enum FaultOutcome {
 /// One look at the word: an outcome, or `None` when it changed under us.
 type Step = Option<FaultOutcome>;
 
-/// Rounds of reclaim without any progress, 2 ms each, after which memory has ended.
+/// Rounds of reclaim without any progress, 2 ms each at least, after which memory has ended.
 const HOPELESS_ROUNDS: u32 = 200;
 
 impl Engine {
@@ -382,12 +382,15 @@ impl Engine {
         }
     }
 
-    /// Waits for the reclaim thread, which was called when frames ran low.
+    /// Waits for the reclaim thread, which was called when frames ran low. There is hope until that
+    /// thread has tried: on a busy machine it may not run for long.
     fn frame_by_waiting(&self, page: PageNo) -> Option<FrameNo> {
+        let mut fruitless = self.fruitless_rounds.load(Relaxed);
         self.frame_after(page, |seen| {
             self.low.ring();
             self.freed.wait(seen, Some(Duration::from_millis(2)));
-            self.freed.count() != seen
+            let before = std::mem::replace(&mut fruitless, self.fruitless_rounds.load(Relaxed));
+            fruitless == before || self.freed.count() != seen
         })
     }
 

@@ -125,10 +125,10 @@ impl Engine {
     }
 
     /// As `evict`, for victims that stay where they are.
-    pub(crate) fn evict_from_homes(&self, worker: &mut Worker, victims: Vec<Victim>) -> usize {
+    pub(crate) fn evict_from_homes(&self, worker: &mut Worker, victims: &[Victim]) -> usize {
         let mut progress = 0;
-        let mut changed = Vec::with_capacity(victims.len());
-        for victim in victims {
+        let mut changed = std::mem::take(&mut worker.scratch.moved);
+        for &victim in victims {
             let hidden = self.space.hide(victim.page);
             match hidden {
                 Hidden::Pinned => self.stats.count(Event::evict_pinned),

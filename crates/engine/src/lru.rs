@@ -26,6 +26,8 @@ use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use overspill_base::work::{self, Path, Work};
 
 const NIL: u32 = u32::MAX;
+/// What keeps a frame from being taken off its list, or moved on it.
+const BUSY: u32 = LOCKED | WRITEBACK | UNEVICTABLE;
 
 /// One of the two lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,8 +213,7 @@ impl Lru {
 
     /// True if [`isolate_one`](Self::isolate_one) would probably take the frame: a look without the lock.
     pub(crate) fn looks_idle(&self, frame: FrameNo, frames: &Frames) -> bool {
-        let unfit = ACTIVE | LOCKED | WRITEBACK | UNEVICTABLE;
-        frames.has(frame, LRU) && !frames.has(frame, unfit)
+        frames.has(frame, LRU) && !frames.has(frame, ACTIVE | BUSY)
     }
 
     /// Takes those of `wanted` that are idle on the inactive list off it and locks them, under one hold
@@ -226,28 +227,13 @@ impl Lru {
     /// of a loop comes back soon and is active then, and is no better for it than the rest of the loop.
     pub(crate) fn leave_behind(&self, passed: impl Iterator<Item = FrameNo>, frames: &Frames) {
         let mut lists = self.lists.lock();
-        for frame in passed {
-            let flags = frames.set(frame, 0);
-            let idle = flags & (LOCKED | WRITEBACK | UNEVICTABLE) == 0;
-            if idle && flags & LRU != 0 && flags & STREAMED != 0 {
-                frames.clear(frame, ACTIVE | STREAMED);
-                lists.unlink(frame, list_of(flags));
-                lists.push_tail(frame);
-            }
-        }
+        passed.for_each(|frame| lists.send_last(frame, STREAMED, frames));
     }
 
     /// Takes idle frames to the inactive tail, from wherever they are: the program said so.
     pub(crate) fn make_cold(&self, cold: impl Iterator<Item = FrameNo>, frames: &Frames) {
         let mut lists = self.lists.lock();
-        for frame in cold {
-            let flags = frames.set(frame, 0);
-            if flags & LRU != 0 && flags & (LOCKED | WRITEBACK | UNEVICTABLE) == 0 {
-                frames.clear(frame, ACTIVE);
-                lists.unlink(frame, list_of(flags));
-                lists.push_tail(frame);
-            }
-        }
+        cold.for_each(|frame| lists.send_last(frame, 0, frames));
     }
 
     /// Moves up to `want` frames from the active tail to the inactive head.
@@ -310,7 +296,7 @@ impl Lists {
     /// Takes a frame off the inactive list and locks it, if it is idle there.
     fn isolate(&mut self, frame: FrameNo, frames: &Frames) -> bool {
         let flags = frames.set(frame, 0);
-        if flags & LRU == 0 || flags & (ACTIVE | LOCKED | WRITEBACK | UNEVICTABLE) != 0 {
+        if flags & LRU == 0 || flags & (ACTIVE | BUSY) != 0 {
             return false;
         }
         if !frames.try_lock(frame) {
@@ -319,6 +305,17 @@ impl Lists {
         let flags = frames.clear(frame, LRU);
         self.unlink(frame, list_of(flags));
         true
+    }
+
+    /// Takes an idle frame to the inactive tail from wherever it is, if it has all of `marks`, which it
+    /// loses.
+    fn send_last(&mut self, frame: FrameNo, marks: u32, frames: &Frames) {
+        let (flags, wanted) = (frames.set(frame, 0), LRU | marks);
+        if flags & wanted == wanted && flags & BUSY == 0 {
+            frames.clear(frame, ACTIVE | marks);
+            self.unlink(frame, list_of(flags));
+            self.push_tail(frame);
+        }
     }
 
     fn ends(&mut self, list: LruList) -> &mut Ends {

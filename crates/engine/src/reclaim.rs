@@ -12,6 +12,7 @@ use crate::space::SpaceError;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_base::stats::Event;
+use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{FrameNo, PageNo};
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ impl Engine {
         self.run_page_outs(worker);
         while self.frames.free_count() < self.watermarks.high {
             if !self.reclaim_round(worker, false) {
+                self.fruitless_rounds.fetch_add(1, Relaxed);
                 // Wait for the next fault to say so again.
                 let seen = self.low.count();
                 self.low.wait(seen, Some(Duration::from_millis(10)));
@@ -158,21 +160,26 @@ impl Engine {
         mut victims: Vec<Victim>,
         most: usize,
     ) -> usize {
-        if self.staging.has_homes {
-            return self.evict_from_homes(worker, victims);
-        }
-        if worker.is_faulters() {
-            self.put_back_slotless(&mut victims);
-        } else if !victims.is_empty() {
-            self.add_neighbours(&mut victims, most);
-        }
-        let progress = self.evict_these(worker, &mut victims);
+        let progress = match self.staging.has_homes {
+            true => self.evict_from_homes(worker, &victims),
+            false => self.evict_by_moving(worker, &mut victims, most),
+        };
         victims.clear();
         worker.scratch.victims = victims;
         progress
     }
 
-    fn evict_these(&self, worker: &mut Worker, victims: &mut [Victim]) -> usize {
+    fn evict_by_moving(
+        &self,
+        worker: &mut Worker,
+        victims: &mut Vec<Victim>,
+        most: usize,
+    ) -> usize {
+        if worker.is_faulters() {
+            self.put_back_slotless(victims);
+        } else {
+            self.add_neighbours(victims, most);
+        }
         if victims.is_empty() {
             return 0;
         }

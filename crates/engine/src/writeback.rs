@@ -62,19 +62,28 @@ impl Engine {
         writes: &mut Vec<PageWrite>,
         fresh: &mut Vec<Victim>,
     ) {
-        let in_order = |a: &Victim, b: &Victim| match (self.own_slot(*a), self.own_slot(*b)) {
-            (Some(a), Some(b)) => a.precedes(b),
-            _ => false,
-        };
-        for run in changed.chunk_by(in_order) {
-            match self.own_slot(run[0]) {
-                Some(first) if self.may_rewrite(first.area(), run.len()) => {
-                    let entries = (0..).map(|n| SwapEntry::new(first.area(), first.slot().plus(n)));
-                    let run = run.iter().zip(entries);
-                    writes.extend(run.map(|(&victim, entry)| PageWrite { victim, entry }));
-                }
-                _ => fresh.extend(run),
+        let (mut run, mut before) = (writes.len(), None::<SwapEntry>);
+        for &victim in changed {
+            let own = self.own_slot(victim);
+            if !before.zip(own).is_some_and(|(before, own)| before.precedes(own)) {
+                self.end_run(run, writes, fresh);
+                run = writes.len();
             }
+            match own {
+                Some(entry) => writes.push(PageWrite { victim, entry }),
+                None => fresh.push(victim),
+            }
+            before = own;
+        }
+        self.end_run(run, writes, fresh);
+    }
+
+    /// Decides about pages in order, the writes from `run` on: those that may not be written over get
+    /// fresh slots.
+    fn end_run(&self, run: usize, writes: &mut Vec<PageWrite>, fresh: &mut Vec<Victim>) {
+        let pages = writes.len() - run;
+        if pages > 0 && !self.may_rewrite(writes[run].entry.area(), pages) {
+            fresh.extend(writes.drain(run..).map(|write| write.victim));
         }
     }
 

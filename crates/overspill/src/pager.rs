@@ -255,7 +255,6 @@ impl Pager {
 
     /// Goes on paging, in the process that forked.
     pub fn after_fork_in_parent(&self) {
-        self.memory.space().note_forked();
         if let Some(handlers) = &*self.handlers.lock() {
             handlers.unpark();
         }

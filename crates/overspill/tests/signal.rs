@@ -381,20 +381,51 @@ impl Drop for AlternateStack {
 }
 
 #[test]
-fn a_fork_leaves_the_parent_its_region() {
-    let Some(overspill) = overspill("ram:64M") else { return };
-    let mut region = by_signal(&overspill);
-    fill(&mut region);
-    // SAFETY: the child does nothing but end.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: ends the child without running anything of the parent's.
-        unsafe { libc::_exit(0) };
+fn a_fork_leaves_the_parent_its_regions() {
+    for page in [PAGE, 64 << 10] {
+        let Some(overspill) = overspill_of(page, "ram:96M") else { return };
+        for mut region in [by_signal(&overspill), overspill.region(SIZE).unwrap()] {
+            fill(&mut region);
+            let child = Child::fork();
+            // What is in memory is shared now, and must be evicted all the same.
+            region.advise(0..region.len(), Advice::PageOut);
+            assert_eq!(resident_pages(&region), 0, "pages of {page}");
+            drop(child);
+            exercise(&mut region, 2, 1_000);
+        }
+        assert_eq!(overspill.last_trouble(), None);
     }
-    let mut status = 0;
-    // SAFETY: waits for our own child.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    exercise(&mut region, 2, 2_000);
+}
+
+/// A forked process that only waits for its end.
+struct Child(c_int);
+
+impl Child {
+    fn fork() -> Self {
+        // SAFETY: the child does nothing but wait, and ends with this process.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: plain system calls.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+        assert!(child > 0);
+        Self(child)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not yet waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
 }
 
 /// Runs the part called `part` of [`in_a_child`] and returns how it ended and what it said.

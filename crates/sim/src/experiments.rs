@@ -105,8 +105,7 @@ fn scan_more() -> Experiment {
 
 /// The first form: bases go on from where they were, and never jump.
 fn v1() -> Tuning {
-    let mut tuning = with_scan_more();
-    tuning.area.scan_base = ScanBase::PerCpu;
+    let mut tuning = v2();
     // A trunk no CPU ever leaves.
     tuning.area.trunk_slots = 1 << 31;
     tuning

@@ -6,9 +6,8 @@
 //! the faulter's own thread ([`signals`]); and the other kind of space, whose pages are asked for
 //! ([`mod@pool`]).
 //! Invariants: nothing is ever done by address to memory outside the reserved range. Handler threads
-//! never touch managed memory, but for the one write that makes a page shared by fork our own, and
-//! never wait for a page lock; a memory call waits for page locks
-//! only while it holds no other lock.
+//! never touch managed memory and never wait for a page lock; a memory call waits for page locks only
+//! while it holds no other lock.
 //! Not here: slots, lists, who is evicted (`engine`).
 //! Rejected: catching `munmap` and `mremap` through userfaultfd events. Between the call and our
 //! notice somebody else's mapping may stand at the address.

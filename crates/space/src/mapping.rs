@@ -47,6 +47,14 @@ pub(crate) fn forbid_huge_pages(start: usize, len: usize) {
     let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
 }
 
+/// Makes present pages that a forked process shares our own, as a write would; nobody says when
+/// a process forks, so every page that is busy may be such a one. False if that cannot be done.
+pub(crate) fn unshare(start: usize, len: usize) -> bool {
+    // SAFETY: the engine holds the locks of these pages, which are present; no content changes. A write
+    // of our own would end the process if the program has just made the page read-only.
+    unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxPopulateWrite) }.is_ok()
+}
+
 /// Drops pages with their content.
 pub(crate) fn drop_pages(start: usize, len: usize) {
     // SAFETY: the engine holds the locks of these pages, or they are staging pages nobody uses.

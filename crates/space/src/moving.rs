@@ -9,15 +9,13 @@
 //! in 64 MiB on memory, touched at random, 64 KiB: 17 k touches/s with moves, 10 k with copies out;
 //! 2 MiB: 1.2 k with moves, 0.9 k with copies in, 0.5 k with copies out.
 
-use crate::mapping::drop_pages;
+use crate::mapping::{drop_pages, unshare};
 use crate::space::{ManagedSpace, gone_unless_done};
 use crate::uffd::Progress;
 use overspill_base::shared::PageArena;
-use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{PAGE_SIZE, PageNo};
 use overspill_engine::{AddressSpace, SpaceError};
 use rustix::io::Errno;
-use std::sync::atomic::AtomicU8;
 
 impl ManagedSpace {
     /// Moves whole pages out; returns how far it came and with which errno it stopped.
@@ -44,10 +42,7 @@ impl ManagedSpace {
     /// Removes what stopped a move at `address`, if it can be; true if it is to be tried again.
     fn help_out(&self, address: usize, why: Errno) -> bool {
         match why {
-            Errno::BUSY if self.forked.load(Relaxed) => {
-                self.unshare(address);
-                true
-            }
+            Errno::BUSY => unshare(address, PAGE_SIZE),
             Errno::NOENT if self.page_bytes > PAGE_SIZE => self.fill_holes(address),
             _ => false,
         }
@@ -84,19 +79,6 @@ impl ManagedSpace {
         // Whoever is gone by now needs it no more.
         let _ = self.with_uffd_of(self.page_at(address), |uffd| uffd.copy(address, content));
         drop_pages(staged, len);
-    }
-
-    /// Makes a page that is shared with a forked process this process's own, by a write that
-    /// changes nothing.
-    fn unshare(&self, address: usize) {
-        // SAFETY: the page is present (the move said busy, not missing) and writable (else it would
-        // have said invalid), and its lock keeps it so. The atomic leaves its value to the program.
-        let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
-        let mut value = byte.load(Relaxed);
-        // Compare-and-swap, because a compiler may turn `fetch_or(0)` into a load.
-        while let Err(other) = byte.compare_exchange_weak(value, value, Relaxed, Relaxed) {
-            value = other;
-        }
     }
 
     /// Takes one page out by copying it; for pages that cannot be moved because of their protection.

@@ -17,8 +17,7 @@ use crate::mapping::{BASE_ALIGN, drop_pages, forbid_huge_pages, map_fixed, reser
 use crate::ranges::Ranges;
 use crate::uffd::{Delivery, Progress, Uffd, UffdError};
 use overspill_base::shared::PageArena;
-use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::sync::{AtomicBool, AtomicUsize, LockClass, Mutex};
+use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::{AddressSpace, Pattern, SpaceError, Unmapped};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -67,8 +66,6 @@ pub struct ManagedSpace {
     pub(crate) memory: RwLock<OwnedFd>,
     /// Address and length of the staging arena, once the engine has one.
     staging: Mutex<Option<(usize, usize)>>,
-    /// Since a fork pages may be shared with another process.
-    pub(crate) forked: AtomicBool,
 }
 
 impl ManagedSpace {
@@ -103,7 +100,6 @@ impl ManagedSpace {
             pinned_pages: AtomicUsize::new(0),
             memory: RwLock::new(open_own_memory()?),
             staging: Mutex::new(LockClass::Control, None),
-            forked: AtomicBool::new(false),
         };
         space.register_all()?;
         Ok(space)
@@ -183,17 +179,11 @@ impl ManagedSpace {
         let mut memory = self.memory.write().unwrap_or_else(|e| e.into_inner());
         std::mem::forget(std::mem::replace(&mut *memory, open_own_memory()?));
         drop(memory);
-        self.forked.store(true, Relaxed);
         self.register_all()?;
         match *self.staging.lock() {
             Some((start, len)) => self.register_target(start, len),
             None => Ok(()),
         }
-    }
-
-    /// After a fork, in the parent: pages may be shared with the child now.
-    pub fn note_forked(&self) {
-        self.forked.store(true, Relaxed);
     }
 
     /// Puts plain, registered memory back over a range where something else stood.

@@ -14,39 +14,9 @@
 //! a bare `std::sync::Mutex`, and 65 ns with counting on (`overspill bench locks`, medians of five
 //! rounds in turn; two CPUs of a virtual machine, AMD EPYC, Linux 6.18).
 
-use super::LockClass;
+use super::{LockClass, LockStats};
 use crate::clock;
-use std::ops::Sub;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-/// What one class of locks has cost.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct LockStats {
-    /// Times a lock was taken; counted between [`count_locks`]`(true)` and `(false)` only.
-    pub acquisitions: u64,
-    /// Acquisitions that found the lock held. Always counted.
-    pub contended: u64,
-    /// Nanoseconds waited in all of them.
-    pub wait_ns: u64,
-    /// The longest single wait since counting was last switched on, in nanoseconds.
-    pub wait_max_ns: u64,
-    /// The longest a lock was held since then, in nanoseconds.
-    pub hold_max_ns: u64,
-}
-
-impl Sub for LockStats {
-    type Output = Self;
-
-    /// What was added since `earlier`. The longest wait and hold are those of the later reading.
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            acquisitions: self.acquisitions - earlier.acquisitions,
-            contended: self.contended - earlier.contended,
-            wait_ns: self.wait_ns - earlier.wait_ns,
-            ..self
-        }
-    }
-}
 
 const CLASSES: usize = LockClass::ALL.len();
 /// More than most machines have CPUs; where it is not enough, some share.

@@ -1,39 +1,8 @@
 //! What locks cost on virtual CPUs, per class.
 //!
-//! Owns: the form of the counts. Everything is counted always: it takes no virtual time.
-//! Not here: counting, which the virtual CPUs do.
+//! Owns: the sums over the paths that the virtual CPUs count apart. Not here: counting.
 
-use super::LockClass;
-use std::ops::Sub;
-
-/// What one class of locks has cost.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct LockStats {
-    /// Times a lock was taken.
-    pub acquisitions: u64,
-    /// Acquisitions that found the lock held.
-    pub contended: u64,
-    /// Nanoseconds waited in all of them.
-    pub wait_ns: u64,
-    /// The longest single wait.
-    pub wait_max_ns: u64,
-    /// The longest a lock was held.
-    pub hold_max_ns: u64,
-}
-
-impl Sub for LockStats {
-    type Output = Self;
-
-    /// What was added since `earlier`. The longest wait and hold are those of the later reading.
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            acquisitions: self.acquisitions - earlier.acquisitions,
-            contended: self.contended - earlier.contended,
-            wait_ns: self.wait_ns - earlier.wait_ns,
-            ..self
-        }
-    }
-}
+use super::{LockClass, LockStats};
 
 /// Forgets the longest waits and holds so far.
 pub fn count_locks(on: bool) {
