@@ -1,70 +1,48 @@
-//! Windows read before the fault, with the threads that reclaim and read ahead.
+//! Windows read before the fault, by the thread for that.
 
 use super::common::Rig;
 use super::{READAHEAD, added, read, write};
+use overspill_base::PageNo;
 use overspill_engine::{Tuning, Worker};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-
-/// The pager's other threads; they end with it.
-struct Threads<'a> {
-    rig: &'a Rig,
-    done: AtomicBool,
-}
-
-impl Threads<'_> {
-    fn reclaim(&self) {
-        let mut worker = Worker::new(&self.rig.engine).unwrap();
-        while !self.done.load(SeqCst) {
-            self.rig.engine.balance(&mut worker, || self.done.load(SeqCst));
-        }
-        worker.finish(&self.rig.engine);
-    }
-
-    fn read_ahead(&self) {
-        let mut worker = Worker::new(&self.rig.engine).unwrap();
-        while !self.done.load(SeqCst) {
-            self.rig.engine.read_ahead(&mut worker, || self.done.load(SeqCst));
-        }
-        worker.finish(&self.rig.engine);
-    }
-
-    fn end(&self) {
-        self.done.store(true, SeqCst);
-        self.rig.engine.nudge();
-    }
-}
 
 /// Once a stream is long its windows are read before it comes to them, and mapped when it does.
 #[test]
 fn a_long_stream_finds_its_windows_read() {
     const READ: u32 = 4096;
     const STARTED: u32 = 512;
-    // Enough for the watermarks to be windows apart.
+    // For all that is read: where reclaim falls behind, windows are cut short and read by their faults.
     const FRAMES: usize = 8192;
     let pages = FRAMES as u32 + READ + 512;
     let rig = Rig::on_one_cpu(FRAMES, pages as usize, &[2 * pages], Tuning::default());
     let mut worker = Worker::new(&rig.engine).unwrap();
     (0..pages).for_each(|page| write(&rig, &mut worker, page));
     worker.finish(&rig.engine);
+    rig.engine.discard(PageNo(READ + 512), FRAMES);
     let before = added(&rig, READAHEAD, [0; 5]);
-    let threads = Threads { rig: &rig, done: AtomicBool::new(false) };
+    let done = AtomicBool::new(false);
     let waited = std::thread::scope(|scope| {
-        scope.spawn(|| threads.reclaim());
-        scope.spawn(|| threads.read_ahead());
+        scope.spawn(|| {
+            let mut worker = Worker::new(&rig.engine).unwrap();
+            while !done.load(SeqCst) {
+                rig.engine.read_ahead(&mut worker, || done.load(SeqCst));
+            }
+            worker.finish(&rig.engine);
+        });
         let all = (0..READ).all(|page| {
             read(&rig, &mut worker, page);
             let read_yet = || added(&rig, READAHEAD, before)[..2].iter().sum::<u64>();
             page < STARTED || comes_true(|| read_yet() >= u64::from(page) + 64)
         });
-        threads.end();
+        done.store(true, SeqCst);
+        rig.engine.nudge();
         all
     });
     assert!(waited, "{:?}", added(&rig, READAHEAD, before));
-    // Where reclaim falls behind, windows are cut short and read by their faults.
     let [faults, _, _, wasted, came_to] = added(&rig, READAHEAD, before);
     assert!(faults < 512 && wasted == 0, "{faults} faults, {wasted} wasted");
-    assert!(came_to >= u64::from(READ - STARTED) / 64 / 4, "{came_to} windows were waiting");
+    assert!(came_to >= u64::from(READ - STARTED) / 64 * 3 / 4, "{came_to} windows were waiting");
     assert_eq!(rig.engine.check(), Ok(()));
 }
 
