@@ -34,15 +34,15 @@ style:
 		echo "skipped: formatting: rustfmt is not installed (rustup component add rustfmt)"; \
 	fi
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
-		$(CARGO) clippy --workspace --all-targets -- -D warnings; \
+		$(CARGO) clippy --workspace --all-targets -- -D warnings && \
+		$(CARGO) clippy --workspace --test programs -- -D warnings; \
 	else \
 		echo "skipped: lints: clippy is not installed (rustup component add clippy)"; \
 	fi
 
 # With debug assertions and overflow checks: unit, property and structure tests, and documentation.
 unit:
-	$(CARGO) test --workspace --exclude overspill-cli
-	$(CARGO) test --workspace --bins --test cli --test structure --test proof
+	$(CARGO) test --workspace
 
 # Real programs under `overspill run`, against the release build, one at a time: they measure memory.
 programs: build
