@@ -46,7 +46,7 @@ unit:
 
 # Real programs under `overspill run`, against the release build, one at a time: they measure memory.
 programs: build
-	$(CARGO) test --workspace --release --test programs -- --test-threads=1
+	$(CARGO) test --workspace --test programs -- --test-threads=1
 
 # Model-checked concurrency.
 loom:

@@ -4,6 +4,7 @@ use crate::installation::{Installation, can_run, stderr, stdout};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,6 +27,17 @@ fn start(command: &mut Command) -> (Child, String) {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     (child, line.trim_end().to_owned())
+}
+
+/// A shell cannot trap a signal that was ignored when it started, as SIGINT is in a job in the background.
+fn not_ignoring(command: &mut Command, signal: i32) -> &mut Command {
+    let reset = move || {
+        // SAFETY: a signal's default, in a child that has no other threads.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: `reset` is one system call.
+    unsafe { command.pre_exec(reset) }
 }
 
 fn read_stats(path: &Path) -> Value {
@@ -53,7 +65,8 @@ fn signals_reach_the_program_once() {
             "n=0; trap 'n=$((n + 1))' {number}; echo ready
              while [ $n = 0 ]; do sleep 0.01; done; sleep 0.1; exit $n"
         );
-        let (mut child, line) = start(&mut installation.run(&["--quiet"], &shell(&script)));
+        let mut command = installation.run(&["--quiet"], &shell(&script));
+        let (mut child, line) = start(not_ignoring(&mut command, number));
         assert_eq!(line, "ready");
         kill_process(Pid::from_child(&child), signal).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(1), "{signal:?}");

@@ -71,18 +71,15 @@ pub(crate) fn disk() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
 }
 
-/// The program under test; the preload object lies beside it.
-pub(crate) fn overspill() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_overspill"))
+/// The program under test, of the release build; the preload object lies beside it.
+pub(crate) fn overspill() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("release").join("overspill")
 }
 
 fn obstacle(tools: &[&str]) -> Option<String> {
-    if cfg!(debug_assertions) {
-        return Some("needs `cargo test --release`: a debug build takes too long".into());
-    }
-    let object = overspill().with_file_name("liboverspill_preload.so");
-    if !object.exists() {
-        return Some(format!("no {}: `cargo build --release --workspace`", object.display()));
+    let files = [overspill(), overspill().with_file_name("liboverspill_preload.so")];
+    if let Some(missing) = files.iter().find(|file| !file.exists()) {
+        return Some(format!("no {}: `cargo build --release --workspace`", missing.display()));
     }
     if let Some(finding) = overspill::doctor::obstacle() {
         return Some(format!("{}: {}", finding.what, finding.detail));
