@@ -5,6 +5,7 @@ mod advice;
 mod ahead;
 #[allow(dead_code, reason = "every test program uses its part of it")]
 mod common;
+mod faulter;
 mod swapoff;
 
 use advice::{Advice, advice};
@@ -15,8 +16,6 @@ use overspill_base::{PageNo, Slot};
 use overspill_device::faulty::Faults;
 use overspill_engine::{Readahead, Tuning, Worker};
 use proptest::prelude::*;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 const PAGES: usize = 96;
 const FRAMES: usize = 24;
@@ -419,42 +418,6 @@ fn when_every_device_fails_its_writes_the_pages_stay_until_memory_ends() {
         });
         assert_eq!(touched, Touch::Done);
     }
-}
-
-/// Runs `f` beside a reclaim thread that starts `late`.
-fn beside_reclaim<R>(rig: &Rig, late: Duration, f: impl FnOnce() -> R) -> R {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(late);
-            let mut worker = Worker::new(&rig.engine).unwrap();
-            while !stop.load(Relaxed) {
-                rig.engine.balance(&mut worker, || stop.load(Relaxed));
-            }
-        });
-        let result = f();
-        stop.store(true, Relaxed);
-        rig.engine.nudge();
-        result
-    })
-}
-
-/// A reclaim thread that does not get to run, on a busy machine, is not the end of memory.
-#[test]
-fn a_faulter_hopes_until_reclaim_has_tried() {
-    let rig = Rig::new(16, 64, &[256], TUNING);
-    let mut worker = Worker::for_faulter(&rig.engine).unwrap();
-    let mut write =
-        |page: u32, value| rig.touch(&mut worker, PageNo(page), |content| content[0] = value);
-    let all_fit = beside_reclaim(&rig, Duration::from_secs(1), || {
-        (0..64).all(|page| write(page, 1) == Touch::Done)
-    });
-    assert!(all_fit);
-    rig.plans[0].set(Faults { fail_writes_from: Some(0), ..Faults::default() });
-    let ended = beside_reclaim(&rig, Duration::ZERO, || {
-        (0..64).any(|page| write(page, 2) == Touch::OutOfMemory)
-    });
-    assert!(ended);
 }
 
 #[test]
