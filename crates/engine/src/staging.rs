@@ -270,6 +270,9 @@ pub(crate) struct Bounce {
     page_bytes: usize,
     /// Pages of a chunk.
     chunk: usize,
+    /// The chunk that is being handed out, and how much of it was.
+    open: usize,
+    filled: usize,
     free: Vec<usize>,
     in_use: Vec<usize>,
 }
@@ -279,16 +282,21 @@ impl Bounce {
     pub(crate) fn new(chunks: usize, page_bytes: usize) -> std::io::Result<Self> {
         let chunk = Tuning::chunk_pages(page_bytes);
         let arena = PageArena::new(chunks * chunk * (page_bytes / PAGE_SIZE))?;
-        let free = (0..chunks).collect();
-        Ok(Self { arena, page_bytes, chunk, free, in_use: vec![0; chunks] })
+        let (free, in_use) = ((1..chunks).collect(), vec![0; chunks]);
+        Ok(Self { arena, page_bytes, chunk, open: 0, filled: 0, free, in_use })
     }
 
     /// The first page of a run of `pages` pages, at most a chunk.
     pub(crate) fn take(&mut self, pages: usize) -> Option<usize> {
         debug_assert!(pages <= self.chunk);
-        let chunk = self.free.pop()?;
-        self.in_use[chunk] = pages;
-        Some(chunk * self.chunk)
+        if self.filled + pages > self.chunk {
+            self.open = self.free.pop()?;
+            self.filled = 0;
+        }
+        let first = self.open * self.chunk + self.filled;
+        self.filled += pages;
+        self.in_use[self.open] += pages;
+        Some(first)
     }
 
     /// Ends the use of one page of a run; a buffer that lies elsewhere is none of ours.
@@ -296,7 +304,12 @@ impl Bounce {
         let Some(page) = self.index_of(buffer) else { return };
         let chunk = page / self.chunk;
         self.in_use[chunk] -= 1;
-        if self.in_use[chunk] == 0 {
+        if self.in_use[chunk] > 0 {
+            return;
+        }
+        if chunk == self.open {
+            self.filled = 0;
+        } else {
             self.free.push(chunk);
         }
     }
