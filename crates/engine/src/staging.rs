@@ -264,6 +264,9 @@ impl Staging {
 }
 
 /// Memory reads land in, owned by one worker and reused without ever being given back.
+///
+/// A chunk is handed out run by run, and from its start again when all of it has come back: with one read
+/// at a time it is always the same memory.
 #[derive(Debug)]
 pub(crate) struct Bounce {
     arena: PageArena,
@@ -333,5 +336,26 @@ impl Bounce {
     /// Which page `buffer` is; none if it lies elsewhere.
     pub(crate) fn index_of(&self, buffer: &PageBuf) -> Option<usize> {
         Some(self.arena.index_of(buffer)? / (self.page_bytes / PAGE_SIZE))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounce_memory_has_room_for_as_many_reads_as_it_has_pages() {
+        let mut bounce = Bounce::new(2, PAGE_SIZE).unwrap();
+        let chunk = Tuning::chunk_pages(PAGE_SIZE);
+        let mut pages: Vec<_> = std::iter::from_fn(|| bounce.take(1)).collect();
+        assert_eq!(pages.len(), 2 * chunk);
+        pages.sort_unstable();
+        pages.dedup();
+        assert_eq!(pages.len(), 2 * chunk, "no page is handed out twice");
+        for chunk_pages in pages.chunks(chunk) {
+            assert_eq!(bounce.take(1), None);
+            chunk_pages.iter().for_each(|&page| bounce.give(&bounce.buffer(page)));
+            assert_eq!(bounce.take(chunk), Some(chunk_pages[0]));
+        }
     }
 }
