@@ -8,7 +8,8 @@ use std::ops::Sub;
 /// What one class of locks has cost.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct LockStats {
-    /// Times a lock was taken; counted between [`count_locks`]`(true)` and `(false)` only.
+    /// Times a lock was taken; counted between [`count_locks`](super::count_locks)`(true)` and
+    /// `(false)` only.
     pub acquisitions: u64,
     /// Acquisitions that found the lock held. Always counted.
     pub contended: u64,
