@@ -2,13 +2,13 @@
 //! user attaches.
 //!
 //! Owns: the packing, and which lock an access takes. The tag is the page's checksum in the product;
-//! here it is 55 opaque bits that vanish when the slot becomes free, so that no page can be checked
+//! here it is 51 opaque bits that vanish when the slot becomes free, so that no page can be checked
 //! against its slot's previous owner.
 //!
 //! ```text
-//! bits 0..8   count        0 free · 1..=254 holders · 255 reserved
-//! bit  8      CACHE_ONLY   its page is mapped: the slot is a copy that may be given up
-//! bits 9..64  tag          0 none
+//! bits 0..12   count        0 free · 1..=4094 holders · 4095 reserved
+//! bit  12      CACHE_ONLY   its page is mapped: the slot is a copy that may be given up
+//! bits 13..64  tag          0 none
 //!
 //! free --claim--> 1 --hold--> n --drop_hold--> n-1 ... 1 --drop_hold--> free (all bits cleared)
 //! free --reserve--> reserved --unreserve--> free
@@ -27,10 +27,10 @@ use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex, MutexGuard, peek};
 
-const COUNT_MASK: u64 = (1 << 8) - 1;
+const COUNT_MASK: u64 = (1 << 12) - 1;
 const RESERVED: u64 = COUNT_MASK;
-const CACHE_ONLY: u64 = 1 << 8;
-const TAG_SHIFT: u32 = 9;
+const CACHE_ONLY: u64 = 1 << 12;
+const TAG_SHIFT: u32 = 13;
 /// Bits of a tag.
 pub const TAG_BITS: u32 = 64 - TAG_SHIFT;
 /// Most processes that can hold one slot.

@@ -15,8 +15,8 @@ use crate::types::{Finder, Shared, SwapArea, TooManyHolders};
 use overspill_base::Slot;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 
-/// Processes that can share an area at one time.
-pub const MEMBERS_MAX: usize = 512;
+/// Processes that can share an area at one time: as many as a slot's word can count.
+pub const MEMBERS_MAX: usize = crate::slot_map::HOLDERS_MAX as usize;
 
 /// Empty clusters a member keeps before it lets others have them.
 pub(crate) const SPARE_CLUSTERS: usize = 16;

@@ -12,7 +12,7 @@ use overspill_area::{
 use overspill_base::Slot;
 
 /// Most processes that can hold a slot.
-const HOLDERS_MAX: u32 = 254;
+const HOLDERS_MAX: u32 = 4094;
 
 /// E8: of two slots one cannot have another holder. The other one gets none either.
 #[test]

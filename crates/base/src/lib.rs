@@ -4,6 +4,7 @@
 //! and atomics. Knows nothing above it.
 
 pub mod clock;
+pub mod errand;
 pub mod shared;
 pub mod stats;
 pub mod sync;

@@ -29,7 +29,7 @@ pub struct Checksum(pub u64);
 
 impl Checksum {
     /// Bits of a checksum. The store may use the others of a word for itself.
-    pub const BITS: u32 = 55;
+    pub const BITS: u32 = 51;
 
     /// No page is known. No page has this checksum.
     pub const NONE: Self = Self(0);

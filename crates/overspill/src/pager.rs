@@ -154,6 +154,11 @@ impl Pager {
         })
     }
 
+    /// This process among those that share the areas.
+    pub fn member(&self) -> MemberNo {
+        self.engine.areas().iter().next().map_or(self.member, |area| area.member())
+    }
+
     /// The engine, for its counters.
     pub fn engine(&self) -> &Engine {
         &self.engine

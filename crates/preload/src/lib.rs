@@ -1,8 +1,8 @@
 //! The shared object `overspill run` puts in front of libc in an unmodified program.
 //!
 //! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`]), process and
-//! thread creation as far as the pager must know of it ([`fork`], [`thread`]), limits and file
-//! descriptors that would get in its way ([`limits`], [`fds`]).
+//! thread creation as far as the pager must know of it ([`fork`], [`thread`]), and limits that would get in
+//! its way ([`limits`]). The pager itself is a process apart ([`apart`]).
 //! Invariants:
 //! - Managed memory lies in one reserved range. A pointer's address says whose it is; libc's own heap
 //!   serves the pager and whatever was allocated before it started.
@@ -17,20 +17,25 @@
 
 #![allow(unreachable_pub, reason = "reached by their symbols")]
 
-mod fds;
+mod apart;
+mod environment;
 mod fork;
+mod futex;
 mod heap;
 mod limits;
 mod malloc;
 mod mm;
 mod pager;
 mod real;
+mod sandbox;
+mod signals;
 mod thread;
 
 #[global_allocator]
 static HEAP: heap::LibcHeap = heap::LibcHeap;
 
-/// Runs when the dynamic linker loads the object, before the program's own constructors.
+/// Runs when the dynamic linker loads the object, before anybody else's constructors.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = pager::start;
+static START: extern "C" fn(libc::c_int, *mut *mut libc::c_char, *mut *mut libc::c_char) =
+    pager::start;

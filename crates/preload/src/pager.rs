@@ -4,19 +4,23 @@
 //! it. Not here: anything a particular function does.
 
 use crate::heap::{PagerScope, in_pager};
-use crate::{fds, fork, limits};
+use crate::signals;
+use crate::{apart, environment, fork, limits, sandbox};
+use libc::{c_char, c_int};
 use overspill::pager::Pager;
-use overspill::session::{SESSION_VARIABLE, Session, verdict};
+use overspill::session::{Address, Channel, Opened, Session, verdict};
 use overspill_base::PAGE_SIZE;
 use overspill_engine::Engine;
 use overspill_space::{HandlerOptions, ManagedMemory};
-use std::path::PathBuf;
+use rustix::process::Pid;
 use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 
 /// Everything interposed functions need.
 pub(crate) struct Process {
     pub(crate) session: Arc<Session>,
+    /// Where the supervisor is, for children.
+    pub(crate) address: Address,
     pub(crate) pager: Pager,
     /// Shared by every memory call, exclusive from the start of a fork to its end.
     pub(crate) gate: RwLock<()>,
@@ -64,80 +68,124 @@ impl Process {
         self.gate.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Runs a memory call for the program: not during a fork, with allocations from libc's heap, and
-    /// not on a stack that may itself be paged out while the pager's locks are held.
+    /// Runs a memory call for the program: not during a fork, with allocations from libc's heap, with
+    /// signals blocked, and not on a stack that may itself be paged out while the pager's locks are held
+    /// (coroutines). Where it cannot be here, it is in the pager's process.
     pub(crate) fn call<R: Send>(&'static self, f: impl FnOnce(&ManagedMemory) -> R + Send) -> R {
         let _scope = PagerScope::enter();
-        off_stack(move || {
+        let call = move || {
             let _gate = self.gate();
             f(self.memory())
-        })
+        };
+        let here = 0u8;
+        if sandbox::is_filtered() || is_managed((&raw const here).addr()) {
+            return apart::run_there(call);
+        }
+        signals::blocked(call)
     }
 }
 
-/// Runs `f` here, or on a thread of its own if the stack here is managed memory (coroutines).
-fn off_stack<R: Send>(f: impl FnOnce() -> R + Send) -> R {
-    let here = 0u8;
-    if !is_managed((&raw const here).addr()) {
-        return f();
-    }
-    std::thread::scope(|scope| scope.spawn(f).join().unwrap_or_else(|_| std::process::abort()))
-}
-
-/// Writes a line for the user.
+/// Tells the user something: through the supervisor, whose standard error it is, because the program's
+/// may be a file of data by now; or there, while there is no other way.
 pub(crate) fn say(message: &str) {
-    let line = format!("overspill: {message}\n");
-    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    if !apart::tell(message) {
+        let line = format!("overspill: {message}\n");
+        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    }
 }
 
-pub(crate) extern "C" fn start() {
-    let Some(path) = std::env::var_os(SESSION_VARIABLE).map(PathBuf::from) else { return };
+/// Runs before everything else of the program: see build.rs.
+pub(crate) extern "C" fn start(_: c_int, _: *mut *mut c_char, environment: *mut *mut c_char) {
+    // SAFETY: what libc hands to every constructor.
+    let Some(address) = (unsafe { environment::session(environment) }) else { return };
     let _scope = PagerScope::enter();
     std::panic::set_hook(Box::new(|info| {
         say(&format!("a bug in the pager ends this program: {info}"));
         std::process::abort();
     }));
+    // libc leaves out the locks of its heap while it believes in a single thread.
+    let _ = std::thread::spawn(|| {}).join();
     fork::settle_libc();
-    let high = fds::HighNumbers::only();
     let before = limits::Sizes::now();
-    let session = match Session::open(&path) {
-        Ok(session) => Arc::new(session),
-        Err(error) => {
-            say(&format!("this program runs in all the memory it likes: {error}"));
-            return;
-        }
-    };
-    let first = !session.has_joined();
-    if !session.settings().children {
-        forget_environment();
-    }
-    match session.join(handler_options(), say) {
-        Ok((pager, _)) => {
-            fds::protect(high);
+    match apart::start(None, Box::new(move || join(&address))) {
+        Ok(()) => {
             let _ = TAKEN.set(limits::Sizes::now().since(before));
-            publish(session, pager);
+            fork::register();
+            begin(environment);
         }
-        Err(error) if first => {
-            say(&error.to_string());
+        Err(reason) => {
+            say(&reason);
             // SAFETY: ends the process before the program has begun.
             unsafe { libc::_exit(125) }
         }
-        Err(error) => say(&format!("this program runs in all the memory it likes: {error}")),
     }
 }
 
-fn publish(session: Arc<Session>, pager: Pager) {
-    fork::register();
+/// In the pager's process: joins the run.
+fn join(address: &str) -> Result<(), String> {
+    let alone = |error: &dyn std::fmt::Display| {
+        say(&format!("this program runs in all the memory it likes: {error}"));
+        Ok(())
+    };
+    let address: Address = match address.parse() {
+        Ok(address) => address,
+        Err(error) => return alone(&error),
+    };
+    let opened = Channel::join(&address).and_then(|channel| {
+        let opened = Session::open(channel.descriptors()?)?;
+        apart::keep(channel);
+        Ok(opened)
+    });
+    let Opened { session, devices, userfault } = match opened {
+        Ok(opened) => opened,
+        Err(error) => return alone(&error),
+    };
+    userfault.into_iter().for_each(overspill_space::uffd::open_through);
+    let (first, session) = (!session.has_joined(), Arc::new(session));
+    let _ = FORMER.set(session.former_pager_of(apart::program()));
+    match session.join(devices, apart::program(), handler_options(), say) {
+        Ok((pager, _)) => {
+            publish(session, address, pager);
+            Ok(())
+        }
+        Err(error) if first => Err(error.to_string()),
+        Err(error) => alone(&error),
+    }
+}
+
+/// The pager of this process's former image, a child of ours that nobody else will bury.
+static FORMER: OnceLock<Option<Pid>> = OnceLock::new();
+
+/// On the program's thread, when the pager runs.
+fn begin(environment: *mut *mut c_char) {
+    let Some(process) = any_process() else { return };
+    if let Some(former) = FORMER.get().copied().flatten() {
+        let (how, pid) = (libc::WEXITED | libc::__WCLONE, former.as_raw_pid() as libc::id_t);
+        // SAFETY: waits for a child, and wants to know nothing of it.
+        unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, pid, 0usize, how, 0usize) };
+    }
+    if !process.session.settings().children {
+        // SAFETY: the program has not begun, so no other thread reads the environment.
+        unsafe { environment::forget(environment) };
+    }
+}
+
+fn publish(session: Arc<Session>, address: Address, pager: Pager) {
     let space = pager.memory().space().clone();
     LEN.store(space.pages() * PAGE_SIZE, Relaxed);
-    let process = Process { session, pager, gate: RwLock::new(()) };
+    let process = Process { session, address, pager, gate: RwLock::new(()) };
     if PROCESS.set(process).is_ok() {
         START.store(space.address_of(overspill_base::PageNo(0)), Release);
     }
 }
 
 pub(crate) fn handler_options() -> HandlerOptions {
-    HandlerOptions { on_out_of_memory: out_of_memory, ..HandlerOptions::default() }
+    HandlerOptions {
+        on_out_of_memory: out_of_memory,
+        process: apart::program,
+        spawn: apart::spawn,
+        ..HandlerOptions::default()
+    }
 }
 
 /// Memory has ended: says why and ends the process, as the kernel would.
@@ -148,20 +196,5 @@ fn out_of_memory(engine: &Engine) {
     let why = engine.last_trouble().unwrap_or_else(|| "no page can be moved out".into());
     let limit = overspill::Bytes::of_pages(engine.status().frames as u64);
     say(&format!("out of memory, program killed: the limit of {limit} is full, and {why}"));
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-}
-
-/// Keeps programs that this one starts from finding us.
-fn forget_environment() {
-    // SAFETY: the program has not begun, so no other thread reads the environment.
-    unsafe {
-        std::env::remove_var(SESSION_VARIABLE);
-        match std::env::var("LD_PRELOAD") {
-            Ok(list) => match list.split_once([':', ' ']) {
-                Some((_, others)) => std::env::set_var("LD_PRELOAD", others),
-                None => std::env::remove_var("LD_PRELOAD"),
-            },
-            Err(_) => std::env::remove_var("LD_PRELOAD"),
-        }
-    }
+    let _ = rustix::process::kill_process(apart::program(), rustix::process::Signal::KILL);
 }

@@ -12,3 +12,13 @@ int overspill_pager_depth(void) { return depth; }
 void overspill_pager_enter(void) { depth++; }
 
 void overspill_pager_leave(void) { depth--; }
+
+/*
+ * Whether this thread is of the pager's process, where its descriptors are. A program thread that works
+ * for the pager is not.
+ */
+static __thread int at_home __attribute__((tls_model("initial-exec")));
+
+int overspill_pager_is_home(void) { return at_home; }
+
+void overspill_pager_at_home(void) { at_home = 1; }

@@ -17,6 +17,7 @@ use overspill_base::sync::{Arc, AtomicBool, Condvar, LockClass, Mutex};
 use overspill_engine::{Engine, FaultOutcome, Worker};
 use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::Pid;
 use std::thread::JoinHandle;
 
 /// How long a handler looks for the next fault before it sleeps. A wake-up of a sleeping CPU costs
@@ -37,11 +38,36 @@ pub struct HandlerOptions {
     /// Decides what to do when memory has ended, after the message was reported. The page that could
     /// not be brought is poisoned if this returns.
     pub on_out_of_memory: fn(&Engine),
+    /// The process whose threads are served: the one that asks, unless the pager is apart from it.
+    pub process: fn() -> Pid,
+    /// How threads are started.
+    pub spawn: Spawn,
+    /// Called by each thread when it goes on after it was parked.
+    pub resumed: fn(),
+}
+
+/// Starts a thread with a name; nothing to join where nobody will.
+pub type Spawn =
+    fn(&'static str, Box<dyn FnOnce() + Send>) -> std::io::Result<Option<JoinHandle<()>>>;
+
+/// A thread of this process, with every signal blocked.
+fn spawn_here(
+    name: &'static str,
+    body: Box<dyn FnOnce() + Send>,
+) -> std::io::Result<Option<JoinHandle<()>>> {
+    let builder = std::thread::Builder::new().name(name.into());
+    with_signals_blocked(|| builder.spawn(body)).map(Some)
 }
 
 impl Default for HandlerOptions {
     fn default() -> Self {
-        Self { handlers: clock::cpu_count().div_ceil(2).min(4), on_out_of_memory: |_| {} }
+        Self {
+            handlers: clock::cpu_count().div_ceil(2).min(4),
+            on_out_of_memory: |_| {},
+            process: rustix::process::getpid,
+            spawn: spawn_here,
+            resumed: || {},
+        }
     }
 }
 
@@ -49,6 +75,8 @@ impl Default for HandlerOptions {
 #[derive(Debug)]
 pub struct Handlers {
     shared: Arc<Shared>,
+    /// How many, of which those can be joined.
+    count: usize,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -109,7 +137,7 @@ impl Handlers {
             gate: Mutex::new(LockClass::Control, Gate::default()),
             moved: Condvar::new(),
         });
-        let mut threads = Vec::with_capacity(handlers + 2);
+        let (count, mut threads) = (handlers + 2, Vec::new());
         for n in 0..handlers {
             let post = match n {
                 0 => Post::Messages(shared.space.dup_uffd()?),
@@ -118,18 +146,18 @@ impl Handlers {
             let fault_loop = move |shared: &Shared, worker: &mut Worker| {
                 shared.serve_faults(worker, &post);
             };
-            threads.push(shared.spawn(format!("ovs-fault-{n}"), fault_loop)?);
+            threads.extend(shared.spawn("ovs-fault", fault_loop)?);
         }
-        threads.push(shared.spawn("ovs-reclaim".into(), Shared::reclaim)?);
-        threads.push(shared.spawn("ovs-ahead".into(), Shared::read_ahead)?);
-        Ok(Self { shared, threads })
+        threads.extend(shared.spawn("ovs-reclaim", Shared::reclaim)?);
+        threads.extend(shared.spawn("ovs-ahead", Shared::read_ahead)?);
+        Ok(Self { shared, count, threads })
     }
 
     /// Stops every thread where it holds no lock and has no I/O in flight. Blocks for the I/O.
     pub fn park(&self) {
         self.shared.command(|gate| gate.parking = true);
         let mut gate = self.shared.gate.lock();
-        while gate.parked < self.threads.len() {
+        while gate.parked < self.count {
             gate = self.shared.moved.wait(gate);
         }
     }
@@ -162,14 +190,12 @@ impl Handlers {
 impl Shared {
     fn spawn(
         self: &Arc<Self>,
-        name: String,
+        name: &'static str,
         body: impl FnOnce(&Shared, &mut Worker) + Send + 'static,
-    ) -> std::io::Result<JoinHandle<()>> {
+    ) -> std::io::Result<Option<JoinHandle<()>>> {
         let mut worker = Worker::new(&self.engine)?;
         let shared = self.clone();
-        with_signals_blocked(|| {
-            std::thread::Builder::new().name(name).spawn(move || body(&shared, &mut worker))
-        })
+        (self.options.spawn)(name, Box::new(move || body(&shared, &mut worker)))
     }
 
     fn command(&self, change: impl FnOnce(&mut Gate)) {
@@ -194,13 +220,16 @@ impl Shared {
                 gate = self.moved.wait(gate);
             }
             gate.parked -= 1;
+            drop(gate);
+            (self.options.resumed)();
+            gate = self.gate.lock();
         }
         !gate.stopping
     }
 
     fn serve_faults(&self, worker: &mut Worker, post: &Post) {
         let mut messages = [FaultMessage { address: 0, thread: 0 }; 32];
-        let mut placement = Placement::new();
+        let mut placement = Placement::new((self.options.process)());
         let mut idle_since = clock::now_ns();
         while self.attend(worker, Some(&mut placement)) {
             let read = self.space.with_uffd(|uffd| uffd.read(&mut messages));

@@ -24,7 +24,7 @@ pub mod signals;
 mod space;
 pub mod uffd;
 
-pub use handlers::{HandlerOptions, Handlers};
+pub use handlers::{HandlerOptions, Handlers, Spawn};
 pub use memory::{Advice, ManagedMemory, MemoryError, Protection};
 pub use pool::PoolSpace;
 pub use pool::words::{Asked, FRAMES_MAX, Look, Words};

@@ -13,7 +13,7 @@ use crate::mapping::{drop_pages, unshare};
 use crate::space::{ManagedSpace, gone_unless_done};
 use crate::uffd::Progress;
 use overspill_base::shared::PageArena;
-use overspill_base::{PAGE_SIZE, PageNo};
+use overspill_base::{PAGE_SIZE, PageNo, errand};
 use overspill_engine::{AddressSpace, SpaceError};
 use rustix::io::Errno;
 
@@ -110,9 +110,11 @@ impl ManagedSpace {
     /// Reads present memory through /proc, because the program may have made it unreadable.
     fn read_own_memory(&self, address: usize, into: &mut [u8]) -> Result<(), Errno> {
         let memory = self.memory.read().unwrap_or_else(|e| e.into_inner());
+        let memory = memory.as_ref().ok_or(Errno::BADF)?;
         let mut done = 0;
         while done < into.len() {
-            match rustix::io::pread(&*memory, &mut into[done..], (address + done) as u64)? {
+            let (rest, at) = (&mut into[done..], (address + done) as u64);
+            match errand::run(|| rustix::io::pread(memory, rest, at))? {
                 0 => return Err(Errno::IO),
                 read => done += read,
             }

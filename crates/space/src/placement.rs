@@ -22,7 +22,7 @@
 //! of the class SCHED_IDLE, onto which the scheduler stacks by itself (they starve when there is
 //! other work, and cannot leave the class without CAP_SYS_NICE).
 
-use crate::uffd::{FaultMessage, is_own_thread};
+use crate::uffd::{FaultMessage, is_thread_of};
 use overspill_base::clock;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
@@ -110,6 +110,7 @@ fn mean(mean: u64, value: u64) -> u64 {
 /// Where the threads go on that one handler serves.
 #[derive(Debug)]
 pub(crate) struct Placement {
+    process: Pid,
     pace: Pace,
     /// While stacked: the CPU, and where the handler might run before.
     stacked: Option<(usize, CpuSet)>,
@@ -117,8 +118,10 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    pub(crate) fn new() -> Self {
+    /// For the threads of `process`.
+    pub(crate) fn new(process: Pid) -> Self {
         Self {
+            process,
             pace: Pace::new(clock::cpu_count()),
             stacked: None,
             narrowed: Vec::with_capacity(32),
@@ -170,7 +173,7 @@ impl Placement {
     /// Narrows a thread that is ours, sleeps, and may run on `cpu` and elsewhere.
     fn narrow(&mut self, message: &FaultMessage, cpu: usize) {
         let Some(thread) = Pid::from_raw(message.thread) else { return };
-        if !is_own_thread(thread) {
+        if !is_thread_of(self.process, thread) {
             return;
         }
         let Ok(before) = sched_getaffinity(Some(thread)) else { return };
@@ -266,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_narrowed_and_released_and_other_processes_threads_are_left_alone() {
-        let mut placement = Placement::new();
+        let mut placement = Placement::new(rustix::process::getpid());
         let all = sched_getaffinity(None).unwrap();
         if all.count() < 2 {
             println!("skipped: there is one CPU");

@@ -62,8 +62,9 @@ pub struct ManagedSpace {
     signals: OnceLock<Uffd>,
     /// Pages that may not be evicted, as often as they are pinned.
     pub(crate) pinned_pages: AtomicUsize,
-    /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's.
-    pub(crate) memory: RwLock<OwnedFd>,
+    /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's. None where a child
+    /// can no longer open it: what cannot be moved stays in memory then.
+    pub(crate) memory: RwLock<Option<OwnedFd>>,
     /// Address and length of the staging arena, once the engine has one.
     staging: Mutex<Option<(usize, usize)>>,
 }
@@ -98,7 +99,7 @@ impl ManagedSpace {
             uffd: RwLock::new(uffd),
             signals: OnceLock::new(),
             pinned_pages: AtomicUsize::new(0),
-            memory: RwLock::new(open_own_memory()?),
+            memory: RwLock::new(Some(open_own_memory()?)),
             staging: Mutex::new(LockClass::Control, None),
         };
         space.register_all()?;
@@ -177,7 +178,7 @@ impl ManagedSpace {
         let own = Uffd::open(Delivery::Messages)?;
         std::mem::forget(std::mem::replace(&mut *self.write_uffd(), own));
         let mut memory = self.memory.write().unwrap_or_else(|e| e.into_inner());
-        std::mem::forget(std::mem::replace(&mut *memory, open_own_memory()?));
+        std::mem::forget(std::mem::replace(&mut *memory, open_own_memory().ok()));
         drop(memory);
         self.register_all()?;
         match *self.staging.lock() {

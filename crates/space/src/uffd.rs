@@ -5,13 +5,14 @@
 //! Rejected: the `userfaultfd` crate, which decides features at build time and has no MOVE.
 
 use linux_raw_sys::general as raw;
-use overspill_base::PAGE_SIZE;
+use overspill_base::{PAGE_SIZE, errand};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::UserfaultfdFlags;
 use rustix::thread::Pid;
 use std::path::Path;
+use std::sync::OnceLock;
 
 const GROUP: u8 = raw::UFFDIO as u8;
 const API: Opcode = opcode::read_write::<raw::uffdio_api>(GROUP, raw::_UFFDIO_API as u8);
@@ -26,6 +27,15 @@ const MOVE: Opcode = opcode::read_write::<raw::uffdio_move>(GROUP, raw::_UFFDIO_
 const WRITEPROTECT: Opcode =
     opcode::read_write::<raw::uffdio_writeprotect>(GROUP, raw::_UFFDIO_WRITEPROTECT as u8);
 const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
+/// A descriptor of `/dev/userfaultfd` that was opened with more rights than this process may have now.
+static DEVICE: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Opens userfaultfds through `device` from now on, whatever rights this process gives up.
+pub fn open_through(device: OwnedFd) {
+    // The second device of a process is as good as the first.
+    let _ = DEVICE.set(device);
+}
+
 /// Opens a userfaultfd through `/dev/userfaultfd`.
 const DEVICE_NEW: Opcode = opcode::none(0xaa, 0);
 
@@ -282,7 +292,7 @@ impl Uffd {
     fn call<const OPCODE: Opcode, T>(&self, arg: &mut T) -> Result<(), Errno> {
         // SAFETY: OPCODE was made from T's own layout, so the kernel reads and writes a T. The
         // effects on memory are the callers' contracts.
-        unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) }
+        errand::run(|| unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) })
     }
 }
 
@@ -333,6 +343,9 @@ fn over_pages(start: usize, len: usize, mut call: impl FnMut(u64, usize, u64) ->
 }
 
 fn open_fd() -> Result<OwnedFd, UffdError> {
+    if let Some(device) = DEVICE.get() {
+        return new_by(device.as_fd()).map_err(UffdError::NotPermitted);
+    }
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // SAFETY: nothing is registered yet; see `register_missing` for what can go wrong.
     match unsafe { rustix::mm::userfaultfd(flags) } {
@@ -348,13 +361,16 @@ fn open_by_device() -> Result<OwnedFd, UffdError> {
     let path = Path::new("/dev/userfaultfd");
     let device = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(UffdError::NotPermitted)?;
+    new_by(device.as_fd()).map_err(UffdError::NotPermitted)
+}
+
+fn new_by(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and returns a new descriptor.
     let fd =
         unsafe { libc::ioctl(device.as_raw_fd(), libc::c_ulong::from(DEVICE_NEW), flags.bits()) };
     if fd < 0 {
-        let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
-        return Err(UffdError::NotPermitted(errno));
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
     // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
     Ok(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) })
@@ -367,10 +383,10 @@ fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
     Ok(arg.features)
 }
 
-/// Whether `thread`, which a message names, is one of this process: a debugger that looks at our memory
+/// Whether `thread`, which a message names, is one of `process`: a debugger that looks at our memory
 /// faults here too, and its number may be another thread's here.
-pub(crate) fn is_own_thread(thread: Pid) -> bool {
-    let (process, thread) = (rustix::process::getpid(), thread.as_raw_nonzero());
+pub(crate) fn is_thread_of(process: Pid, thread: Pid) -> bool {
+    let thread = thread.as_raw_nonzero();
     // SAFETY: signal 0 is sent to nobody; the kernel only looks the thread up.
     unsafe { libc::syscall(libc::SYS_tgkill, process.as_raw_nonzero(), thread, 0) == 0 }
 }

@@ -63,12 +63,16 @@ impl Plan {
 /// Whatever keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let plan = Plan::resolve(args)?;
-    let supervisor = Supervisor::new(plan.memory, plan.swaps, &plan.options, plan.children)?;
+    let supervisor =
+        Supervisor::new(plan.memory, plan.swaps, &plan.options, plan.children, |line| {
+            say::line(line)
+        })?;
     if !plan.quiet {
         report::limits_of_devices(&supervisor).for_each(say::line);
     }
-    let launch = Launch { preload: &plan.preload, session: &supervisor.path() };
+    let launch = Launch { preload: &plan.preload, session: &supervisor.address().to_string() };
     let ended = process::run(&plan.program, &launch)?;
+    supervisor.wait_for_pager_of(ended.process);
     let status = status(&ended, supervisor.verdict());
     let report = Report::new(&plan.program, &ended, status, &supervisor);
     if !plan.quiet {

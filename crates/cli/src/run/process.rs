@@ -17,19 +17,20 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// What makes the program part of a run.
 pub(super) struct Launch<'a> {
     pub(super) preload: &'a Preload,
-    pub(super) session: &'a Path,
+    pub(super) session: &'a str,
 }
 
 /// How the program ended, and what it used.
 #[derive(Debug)]
 pub(super) struct Ended {
+    /// Its number, which may be another's by now.
+    pub(super) process: i32,
     how: ExitStatus,
     pub(super) wall: Duration,
     pub(super) user: Duration,
@@ -39,8 +40,9 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    fn new(how: ExitStatus, wall: Duration, usage: &libc::rusage) -> Self {
+    fn new(process: Pid, how: ExitStatus, wall: Duration, usage: &libc::rusage) -> Self {
         Self {
+            process: process.as_raw_pid(),
             how,
             wall,
             user: duration(usage.ru_utime),
@@ -77,7 +79,7 @@ pub(super) fn run(program: &Program, launch: &Launch) -> Result<Ended, Error> {
     let child = start(program, launch, inbox)?;
     let (how, usage) =
         watch(child, &inbox).map_err(Error::system("wait for the program to end"))?;
-    Ok(Ended::new(how, started.elapsed(), &usage))
+    Ok(Ended::new(child, how, started.elapsed(), &usage))
 }
 
 fn start(program: &Program, launch: &Launch, inbox: Inbox) -> Result<Pid, Error> {

@@ -1,53 +1,45 @@
 //! What the processes of one `overspill run` share.
 //!
 //! Owns: a memory file with the settings, the slot maps of all swap areas, the members' hold bits and
-//! the counters. The supervisor makes it, every process of the run joins it as a *member*.
-//! Invariants: a member is alive as long as it holds the POSIX lock on its byte of the file. The
-//! kernel drops that lock when the process ends, however it ends, so no death goes unnoticed. What a
-//! dead member held is released by the next one that joins or runs out of slots.
-//!
-//! ```text
-//! state    FREE ──reserve──> STARTING ──lock held──> ALIVE ──lock gone──> REAPING ──> FREE
-//!                               └────fork failed, or killed before that──^
-//! ```
-//!
+//! the counters. The supervisor makes it and hands it out with the devices' descriptors ([`channel`],
+//! [`server`]); every process of the run joins it as a *member* ([`members`]).
 //! Not here: paging. Rejected: a supervisor that serves slots over a socket. Every refill would be a
 //! round trip, and its death the end of the run.
+
+mod channel;
+mod members;
+mod server;
 
 use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
 use crate::error::Error;
 use crate::pager::{Pager, PagerParts, PagerSwap};
 use crate::summary::Summary;
-use overspill_area::{AreaConfig, AreaTables, MEMBERS_MAX, MemberNo, SwapAreas};
+use channel::Secret;
+use overspill_area::{AreaConfig, AreaTables, MEMBERS_MAX, MemberNo};
 use overspill_base::shared::{Mapping, Shareable, Table};
 use overspill_base::stats::{Stats, stats_len};
-use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use overspill_base::sync::{Arc, AtomicU32, AtomicU64};
-use overspill_base::{Bytes, PAGE_SIZE, clock};
+use overspill_base::sync::Ordering::{AcqRel, Acquire};
+use overspill_base::sync::{Arc, AtomicU32};
+use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::compressed::Usage;
 use overspill_device::file::{Attachment, OpenOptions};
 use overspill_device::{Device, DeviceInfo, SwapSpec};
 use overspill_space::HandlerOptions;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use server::{Server, Terms};
+use std::time::Duration;
 
-/// Environment variable with the path under which processes of a run find their session.
+pub use channel::{Address, Channel};
+
+/// Environment variable with the [`Address`] at which processes of a run find their supervisor.
 pub const SESSION_VARIABLE: &str = "OVERSPILL_SESSION";
 
 /// Room for the settings at the start of the file.
 const SETTINGS_BYTES: usize = 256 << 10;
 /// Address space each process reserves for what it maps.
 const RESERVE: Bytes = Bytes(1 << 40);
-
-/// Longest time between a place's reservation and its process holding the lock: 16 s.
-const START_NS_MAX: u64 = 16 << 30;
-
-const FREE: u32 = 0;
-const STARTING: u32 = 1;
-const ALIVE: u32 = 2;
-const REAPING: u32 = 3;
 
 /// Bits of the verdict cell.
 pub mod verdict {
@@ -65,15 +57,13 @@ pub struct Settings {
     /// False if programs started by the program are left alone.
     pub children: bool,
     checksum_seed: u64,
-    supervisor: i32,
+    fork_secret: [u8; channel::SECRET_BYTES],
     devices: Vec<SharedDevice>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct SharedDevice {
     attachment: Attachment,
-    /// Descriptor in the supervisor.
-    fd: i32,
     priority: i16,
 }
 
@@ -90,7 +80,7 @@ pub struct Session {
 #[derive(Debug, Clone)]
 struct Layout {
     members: usize,
-    reserved_at: usize,
+    processes: usize,
     verdict: usize,
     stats: usize,
     areas: Vec<AreaLayout>,
@@ -129,8 +119,8 @@ impl Layout {
             end += bytes.next_multiple_of(PAGE_SIZE);
             start
         };
-        let members = place(MEMBERS_MAX * 4);
-        let reserved_at = place(MEMBERS_MAX * 8);
+        let members = place(MEMBERS_MAX * 8);
+        let processes = place(MEMBERS_MAX * 8);
         let verdict = place(4);
         let stats = place(MEMBERS_MAX * stats_len() * 8);
         let areas = slots_max.map(|slots_max| {
@@ -144,7 +134,7 @@ impl Layout {
             area
         });
         let areas = areas.collect();
-        Self { members, reserved_at, verdict, stats, areas, len_bytes: end }
+        Self { members, processes, verdict, stats, areas, len_bytes: end }
     }
 }
 
@@ -153,10 +143,12 @@ impl Layout {
 pub struct Supervisor {
     session: Session,
     devices: Vec<Device>,
+    server: Server,
 }
 
 impl Supervisor {
-    /// Opens the devices and makes the shared file.
+    /// Opens the devices, makes the shared file, and serves it from now on. `report` takes lines for the
+    /// user from the processes of the run.
     ///
     /// # Errors
     /// See [`Error`].
@@ -165,30 +157,41 @@ impl Supervisor {
         swaps: Vec<SwapSpec>,
         options: &OpenOptions,
         children: bool,
+        report: fn(&str),
     ) -> Result<Self, Error> {
         check_limit(memory)?;
         let specs = swaps_or_default(swaps)?;
         let open = |spec: &SwapSpec| Device::open(spec, options).map_err(Error::from);
         let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let shared =
-            specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| SharedDevice {
-                attachment: device.attachment().clone(),
-                fd: device.as_fd().as_raw_fd(),
-                priority: priority(spec, n),
-            });
+        let shared = specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| {
+            SharedDevice { attachment: device.attachment().clone(), priority: priority(spec, n) }
+        });
         let settings = Settings {
             memory_bytes: memory.0,
             children,
             checksum_seed: random_seed()?,
-            supervisor: rustix::process::getpid().as_raw_nonzero().get(),
+            fork_secret: Secret::random()?.0,
             devices: shared.collect(),
         };
-        Ok(Self { session: Session::create(settings)?, devices })
+        let session = Session::create(settings)?;
+        let server = Server::start(Terms {
+            secret: Secret::random()?,
+            fork_secret: Secret(session.settings.fork_secret),
+            descriptors: descriptors(&session, &devices).map_err(Error::session("share"))?,
+            report,
+        })?;
+        Ok(Self { session, devices, server })
     }
 
-    /// The path to hand to processes in [`SESSION_VARIABLE`].
-    pub fn path(&self) -> PathBuf {
-        fd_path(self.session.settings.supervisor, self.session.file.as_raw_fd())
+    /// What to hand to processes in [`SESSION_VARIABLE`].
+    pub fn address(&self) -> &Address {
+        self.server.address()
+    }
+
+    /// Waits until the pager of `process`, which has ended, is gone too: a moment, and at most two
+    /// seconds.
+    pub fn wait_for_pager_of(&self, process: i32) {
+        self.server.wait_gone(process, Duration::from_secs(2));
     }
 
     /// The devices' names and notes, and what compressed memory holds now.
@@ -198,8 +201,8 @@ impl Supervisor {
 
     /// Everything counted by all processes of the run.
     pub fn summary(&self) -> Summary {
-        let stats: Vec<Stats> =
-            (0..MEMBERS_MAX).map(|m| self.session.stats(MemberNo(m as u32))).collect();
+        let used = self.session.members_used();
+        let stats: Vec<Stats> = (0..used).map(|m| self.session.stats(MemberNo(m))).collect();
         Summary::of(Bytes(self.session.settings.memory_bytes), &stats)
     }
 
@@ -209,8 +212,29 @@ impl Supervisor {
     }
 }
 
-fn fd_path(pid: i32, fd: i32) -> PathBuf {
-    format!("/proc/{pid}/fd/{fd}").into()
+/// What a process of the run is handed, in the order that [`Session::open`] takes it.
+fn descriptors(session: &Session, devices: &[Device]) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
+    let devices = devices.iter().map(AsFd::as_fd);
+    let mut all = [session.file.as_fd()]
+        .into_iter()
+        .chain(devices)
+        .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))
+        .collect::<Result<Vec<_>, _>>()?;
+    // Where this cannot be opened, every process must have the right to userfaultfd itself.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    all.extend(rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()));
+    Ok(all)
+}
+
+/// A session with what else a process of the run was handed.
+#[derive(Debug)]
+pub struct Opened {
+    /// The shared file.
+    pub session: Session,
+    /// Descriptors of the devices.
+    pub devices: Vec<OwnedFd>,
+    /// `/dev/userfaultfd`, if the supervisor could open it.
+    pub userfault: Option<OwnedFd>,
 }
 
 impl Session {
@@ -234,13 +258,14 @@ impl Session {
         Ok(session)
     }
 
-    /// The session a supervisor offers at `path`.
+    /// The session whose supervisor handed out `descriptors`.
     ///
     /// # Errors
     /// [`Error::Session`].
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(Error::session("open"))?;
+    pub fn open(descriptors: Vec<OwnedFd>) -> Result<Opened, Error> {
+        let mut descriptors = descriptors.into_iter();
+        let nothing = || Error::Session { action: "receive", reason: "no descriptor came".into() };
+        let file = descriptors.next().ok_or_else(nothing)?;
         let mut len = [0; 8];
         read_exact(&file, &mut len, 0)?;
         let len = u64::from_ne_bytes(len) as usize;
@@ -249,7 +274,9 @@ impl Session {
         let settings: Settings = serde_json::from_slice(&json)
             .map_err(|e| Error::Session { action: "understand", reason: e.to_string() })?;
         let layout = Layout::new(settings.devices.iter().map(|d| d.attachment.slots_max));
-        Self::map(file, layout, settings)
+        let session = Self::map(file, layout, settings)?;
+        let devices = descriptors.by_ref().take(session.settings.devices.len()).collect();
+        Ok(Opened { session, devices, userfault: descriptors.next() })
     }
 
     fn map(file: OwnedFd, layout: Layout, settings: Settings) -> Result<Self, Error> {
@@ -266,16 +293,16 @@ impl Session {
         Table::within(&self.mapping, offset, len)
     }
 
-    fn members(&self) -> Table<AtomicU32> {
-        self.table(self.layout.members, MEMBERS_MAX)
-    }
-
-    fn reserved_at(&self) -> Table<AtomicU64> {
-        self.table(self.layout.reserved_at, MEMBERS_MAX)
-    }
-
     fn verdict(&self) -> AtomicCell {
         AtomicCell(self.table(self.layout.verdict, 1))
+    }
+
+    /// A channel for a child about to be forked, in the table of the process that forks.
+    ///
+    /// # Errors
+    /// [`Error::Session`].
+    pub fn channel_for_child(&self, address: &Address) -> Result<Channel, Error> {
+        Channel::for_child(address, Secret(self.settings.fork_secret))
     }
 
     /// Sets bits of the [`verdict`].
@@ -314,12 +341,14 @@ impl Session {
         reserved.iter().map(|&slot| overspill_base::Slot(slot)).collect()
     }
 
-    /// Starts a pager in this process as a new member.
+    /// Starts a pager in this process, for the threads of `process`, as a new member.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn join(
         self: &Arc<Self>,
+        devices: Vec<OwnedFd>,
+        process: rustix::process::Pid,
         handlers: HandlerOptions,
         report: fn(&str),
     ) -> Result<(Pager, MemberNo), Error> {
@@ -327,13 +356,10 @@ impl Session {
             action: "join",
             reason: format!("{MEMBERS_MAX} processes of this run are alive already"),
         })?;
-        self.confirm_member(member)?;
-        let mut swaps = Vec::with_capacity(self.settings.devices.len());
-        for (n, shared) in self.settings.devices.iter().enumerate() {
-            let path = fd_path(self.settings.supervisor, shared.fd);
-            let flags = OFlags::RDWR | OFlags::CLOEXEC;
-            let fd = rustix::fs::open(path, flags, Mode::empty())
-                .map_err(Error::session("open a device of"))?;
+        self.confirm_member(member, process)?;
+        let mut swaps = Vec::with_capacity(devices.len());
+        let shared = self.settings.devices.iter().zip(devices);
+        for (n, (shared, fd)) in shared.enumerate() {
             let device = Device::attach(fd, shared.attachment.clone())?.shared();
             let (tables, priority) = (self.tables(n), shared.priority);
             swaps.push(PagerSwap { device, tables, priority, verifies: false });
@@ -354,83 +380,6 @@ impl Session {
         self.salvage(pager.engine().areas());
         self.add_verdict(verdict::JOINED);
         Ok((pager, member))
-    }
-
-    /// Takes a free place among the members for a process about to start.
-    pub fn reserve_member(&self) -> Option<MemberNo> {
-        let members = self.members();
-        let free = members
-            .iter()
-            .position(|m| m.compare_exchange(FREE, STARTING, AcqRel, Relaxed).is_ok())?;
-        self.reserved_at()[free].store(clock::now_ns(), Release);
-        Some(MemberNo(free as u32))
-    }
-
-    /// In the process that takes the place: locks its byte, so that its end will be noticed.
-    ///
-    /// # Errors
-    /// What fcntl says; or that the place was given up because it took too long.
-    pub fn confirm_member(&self, member: MemberNo) -> Result<(), Error> {
-        self.lock_byte(libc::F_SETLK, member)
-            .map_err(|e| Error::Session { action: "lock", reason: e.to_string() })?;
-        let state = &self.members()[member.0 as usize];
-        match state.compare_exchange(STARTING, ALIVE, AcqRel, Relaxed) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::Session {
-                action: "join",
-                reason: format!("this process took more than {} s to start", START_NS_MAX >> 30),
-            }),
-        }
-    }
-
-    /// Releases what dead members held; true if there was one.
-    fn salvage(&self, areas: &SwapAreas) -> bool {
-        let me = areas.iter().next().map(|area| area.member());
-        let members = self.members();
-        let mut found = false;
-        for (n, state) in members.iter().enumerate() {
-            let member = MemberNo(n as u32);
-            let seen = state.load(Acquire);
-            if Some(member) == me || !self.looks_dead(member, seen) {
-                continue;
-            }
-            if state.compare_exchange(seen, REAPING, AcqRel, Relaxed).is_ok() {
-                areas.iter().for_each(|area| area.release_member(member));
-                state.store(FREE, Release);
-                found = true;
-            }
-        }
-        found
-    }
-
-    /// Dead: once alive and without its lock, or never come to life.
-    fn looks_dead(&self, member: MemberNo, state: u32) -> bool {
-        let waited = || {
-            let since_ns = self.reserved_at()[member.0 as usize].load(Acquire);
-            clock::now_ns().saturating_sub(since_ns) > START_NS_MAX
-        };
-        match state {
-            ALIVE => !self.is_alive(member),
-            STARTING => waited() && !self.is_alive(member),
-            _ => false,
-        }
-    }
-
-    fn is_alive(&self, member: MemberNo) -> bool {
-        // An answer that is no answer counts as alive: slots may leak, pages may not.
-        self.lock_byte(libc::F_GETLK, member).map_or(true, |kind| kind != libc::F_UNLCK as i16)
-    }
-
-    fn lock_byte(&self, command: i32, member: MemberNo) -> std::io::Result<i16> {
-        // SAFETY: flock is plain data and zeros are a value of it.
-        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-        lock.l_type = libc::F_WRLCK as i16;
-        lock.l_whence = libc::SEEK_SET as i16;
-        lock.l_start = i64::from(member.0);
-        lock.l_len = 1;
-        // SAFETY: F_SETLK and F_GETLK take a flock.
-        let result = unsafe { libc::fcntl(self.file.as_raw_fd(), command, &raw mut lock) };
-        if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(lock.l_type) }
     }
 }
 

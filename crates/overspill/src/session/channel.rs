@@ -1,0 +1,223 @@
+//! How a process of a run reaches its supervisor: one socket, one greeting, one answer.
+//!
+//! Owns: the address in the environment, the greeting, and the descriptors in the answer.
+//!
+//! ```text
+//! process     connects, checks whose the socket is, sends [secret, its number]
+//! supervisor  checks who connects and the secret, sends [1] with the descriptors
+//! process     keeps the socket; whatever it sends from now on is a line for the user
+//! ```
+//!
+//! The socket has an abstract name, so nothing is left in a file system. In another network namespace,
+//! where abstract names are others, it is reached through the supervisor's descriptor of the file it
+//! was also bound to, which has no name any more.
+//! Invariants: descriptors are handed to the run's owner, or to who knows the secret that only
+//! processes of the run have in memory: their forked children, whatever rights they gave up.
+//! Rejected: opening `/proc/PID/fd/N` of the supervisor. A process that changes its root or its user
+//! cannot, and would not be able to fork.
+
+use crate::error::Error;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, recv, recvmsg, send, socket_with,
+};
+use std::fmt;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::str::FromStr;
+
+/// Bytes of a secret.
+pub(super) const SECRET_BYTES: usize = 16;
+/// Bytes of the longest message.
+pub(super) const MESSAGE_BYTES_MAX: usize = 4096;
+/// The answer to a greeting.
+pub(super) const WELCOME: u8 = 1;
+/// Most descriptors in an answer: what the kernel passes at a time is more.
+const DESCRIPTORS_MAX: usize = 64;
+
+/// What somebody must know to be served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Secret(pub(super) [u8; SECRET_BYTES]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    pub(super) fn random() -> Result<Self, Error> {
+        let mut bytes = [0; SECRET_BYTES];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+            .map_err(Error::session("draw the secret of"))?;
+        Ok(Self(bytes))
+    }
+}
+
+/// Where a run's supervisor is, as it stands in the environment of its processes.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// Name of the abstract socket.
+    pub(super) name: Secret,
+    /// What a process that was executed must know.
+    pub(super) secret: Secret,
+    pub(super) supervisor: i32,
+    /// Descriptor in the supervisor of the file the socket was bound to.
+    pub(super) file: i32,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, secret, supervisor, file } = self;
+        let [name, secret] = [name, secret].map(|s| u128::from_be_bytes(s.0));
+        write!(f, "{name:032x}:{secret:032x}:{supervisor}:{file}")
+    }
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let strange = || Error::Session { action: "find", reason: format!("`{text}`") };
+        let secret = |text: &str| u128::from_str_radix(text, 16).map(|n| Secret(n.to_be_bytes()));
+        let [name, secret_part, supervisor, file] = text.split(':').collect::<Vec<_>>()[..] else {
+            return Err(strange());
+        };
+        Ok(Self {
+            name: secret(name).map_err(|_| strange())?,
+            secret: secret(secret_part).map_err(|_| strange())?,
+            supervisor: supervisor.parse().map_err(|_| strange())?,
+            file: file.parse().map_err(|_| strange())?,
+        })
+    }
+}
+
+impl Address {
+    pub(super) fn socket_address(&self) -> SocketAddrUnix {
+        let name = format!("overspill-{:032x}", u128::from_be_bytes(self.name.0));
+        SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("an abstract name is short")
+    }
+
+    fn by_file(&self) -> Result<SocketAddrUnix, Errno> {
+        SocketAddrUnix::new(format!("/proc/{}/fd/{}", self.supervisor, self.file))
+    }
+}
+
+/// A process's connection to its supervisor.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+impl Channel {
+    /// Connects as a process that was executed: the supervisor must be this user's.
+    ///
+    /// # Errors
+    /// [`Error::Session`].
+    pub fn join(address: &Address) -> Result<Self, Error> {
+        let channel = Self::connect(address).map_err(Error::session("reach"))?;
+        let (owner, own) = (channel.owner()?, rustix::process::geteuid().as_raw());
+        if owner != own {
+            let reason = format!("it is of user {owner}, and this process of user {own}");
+            return Err(Error::Session { action: "join", reason });
+        }
+        channel.greet(address.secret)?;
+        Ok(channel)
+    }
+
+    /// Connects for a child about to be forked, which has the same right to be served as this process,
+    /// whoever it is by now. The answer has arrived when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Session`].
+    pub(super) fn for_child(address: &Address, secret: Secret) -> Result<Self, Error> {
+        let channel = Self::connect(address).map_err(Error::session("reach"))?;
+        channel.greet(secret)?;
+        let mut answer = [0];
+        let flags = RecvFlags::PEEK;
+        let (n, _) = retry_on_intr(|| recv(&channel.socket, &mut answer, flags))
+            .map_err(Error::session("join"))?;
+        if n == 1 { Ok(channel) } else { Err(refused()) }
+    }
+
+    /// The channel that `socket` is.
+    pub fn from_socket(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    fn connect(address: &Address) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let connected = retry_on_intr(|| connect(&socket, &address.socket_address()));
+        if connected == Err(Errno::CONNREFUSED) {
+            let by_file = address.by_file()?;
+            retry_on_intr(|| connect(&socket, &by_file))?;
+        } else {
+            connected?;
+        }
+        Ok(Self { socket })
+    }
+
+    fn owner(&self) -> Result<u32, Error> {
+        rustix::net::sockopt::socket_peercred(&self.socket)
+            .map(|peer| peer.uid.as_raw())
+            .map_err(Error::session("ask the owner of"))
+    }
+
+    fn greet(&self, secret: Secret) -> Result<(), Error> {
+        let own = rustix::process::getpid().as_raw_pid().to_ne_bytes();
+        let greeting = [&secret.0[..], &own].concat();
+        retry_on_intr(|| send(&self.socket, &greeting, SendFlags::NOSIGNAL))
+            .map(drop)
+            .map_err(Error::session("greet"))
+    }
+
+    /// The descriptors of the answer: the session's file, and one for each device; see
+    /// [`Session::open`](super::Session::open). Blocks until it comes.
+    ///
+    /// # Errors
+    /// [`Error::Session`].
+    pub fn descriptors(&self) -> Result<Vec<OwnedFd>, Error> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut answer = [0];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let message = retry_on_intr(|| {
+            recvmsg(&self.socket, &mut [IoSliceMut::new(&mut answer)], &mut control, flags)
+        });
+        let message = message.map_err(Error::session("receive"))?;
+        let fds: Vec<_> = control
+            .drain()
+            .filter_map(|part| match part {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if message.bytes == 1 && answer == [WELCOME] { Ok(fds) } else { Err(refused()) }
+    }
+
+    /// Has the supervisor tell the user something. Lost when it is gone.
+    pub fn tell(&self, line: &str) {
+        let line = &line.as_bytes()[..line.len().min(MESSAGE_BYTES_MAX)];
+        let _ = retry_on_intr(|| send(&self.socket, line, SendFlags::NOSIGNAL));
+    }
+}
+
+fn refused() -> Error {
+    Error::Session { action: "join", reason: "its supervisor refused or is gone".into() }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+}

@@ -1,0 +1,215 @@
+//! The members of a run: who is alive, and what becomes of what the dead held.
+//!
+//! Owns: the members' words in the session's file. Invariants: a member is alive as long as its pager
+//! holds the POSIX lock on its byte of the file. The kernel drops that lock when the pager ends, however
+//! it ends, so no death goes unnoticed. One that ends in peace gives back what it held; what a killed
+//! one held is given back by the next member that joins, forks in vain or runs out of slots.
+//!
+//! ```text
+//! bits 0..2 state, from bit 2 on, while STARTING, the time since when, in ms
+//!
+//! FREE ──reserve──> STARTING ──lock held──> ALIVE ──lock gone──> REAPING ──> FREE
+//!                       │                     └──────leave───────────────────^
+//!                       └────fork failed, or killed before that──^
+//! ```
+//!
+//! Orderings: whoever reserves a place (Acquire) sees it as who freed it (Release) left it.
+
+use super::Session;
+use crate::error::Error;
+use overspill_area::{MEMBERS_MAX, MemberNo, SwapAreas};
+use overspill_base::clock;
+use overspill_base::shared::Table;
+use overspill_base::sync::AtomicU64;
+use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use rustix::fd::AsRawFd;
+use rustix::process::Pid;
+use std::time::Duration;
+
+/// Longest time between a place's reservation and its process holding the lock.
+const START_MS_MAX: u64 = 16_000;
+
+const STATE_BITS: u32 = 2;
+const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
+const FREE: u64 = 0;
+const STARTING: u64 = 1;
+const ALIVE: u64 = 2;
+const REAPING: u64 = 3;
+
+/// In place of a member's processes: it has not started yet.
+const UNDECIDED: u64 = 1;
+/// It could not start.
+const FAILED: u64 = 2;
+
+fn now_ms() -> u64 {
+    clock::now_ns() / 1_000_000
+}
+
+impl Session {
+    fn members(&self) -> Table<AtomicU64> {
+        self.table(self.layout.members, MEMBERS_MAX)
+    }
+
+    /// For each member the process it is, and its pager's.
+    fn processes(&self) -> Table<AtomicU64> {
+        self.table(self.layout.processes, MEMBERS_MAX)
+    }
+
+    /// Places that were ever taken: the lowest ones.
+    pub(super) fn members_used(&self) -> u32 {
+        self.processes().iter().take_while(|word| word.load(Relaxed) != 0).count() as u32
+    }
+
+    /// Takes a free place among the members for a process about to start.
+    pub fn reserve_member(&self) -> Option<MemberNo> {
+        let starting = STARTING | now_ms() << STATE_BITS;
+        let taken = |m: &AtomicU64| m.compare_exchange(FREE, starting, AcqRel, Relaxed).is_ok();
+        let place = self.members().iter().position(taken)?;
+        self.processes()[place].store(UNDECIDED, Relaxed);
+        Some(MemberNo(place as u32))
+    }
+
+    /// As [`reserve_member`](Self::reserve_member); looks for dead members if there is no place.
+    pub fn reserve_or_salvage(&self, areas: &SwapAreas) -> Option<MemberNo> {
+        self.reserve_member().or_else(|| {
+            self.salvage(areas);
+            self.reserve_member()
+        })
+    }
+
+    /// Gives a place back whose process was not made.
+    pub fn cancel_member(&self, member: MemberNo) {
+        self.members()[member.0 as usize].store(FREE, Release);
+    }
+
+    /// In the pager of the process that takes the place: locks its byte, so that its end will be
+    /// noticed.
+    ///
+    /// # Errors
+    /// What fcntl says; or that the place was given up because it took too long.
+    pub fn confirm_member(&self, member: MemberNo, process: Pid) -> Result<(), Error> {
+        self.lock_byte(libc::F_SETLK, libc::F_WRLCK, member)
+            .map_err(|e| Error::Session { action: "lock", reason: e.to_string() })?;
+        let state = &self.members()[member.0 as usize];
+        let starting = state.load(Relaxed);
+        if starting & STATE_MASK == STARTING
+            && state.compare_exchange(starting, ALIVE, AcqRel, Relaxed).is_ok()
+        {
+            self.decide(member, process.as_raw_pid() as u64);
+            return Ok(());
+        }
+        let seconds = START_MS_MAX / 1000;
+        let reason = format!("this process took more than {seconds} s to start");
+        Err(Error::Session { action: "join", reason })
+    }
+
+    /// Says that the process that was to take a place could not start, and gives the place back.
+    pub fn fail_member(&self, member: MemberNo, areas: &SwapAreas) {
+        areas.iter().for_each(|area| area.release_member(member));
+        self.decide(member, 0);
+        self.cancel_member(member);
+    }
+
+    /// Tells the parent, if it waits, that `process` has started, or with 0 that none has.
+    fn decide(&self, member: MemberNo, process: u64) {
+        let pager = rustix::process::getpid().as_raw_pid() as u64;
+        let word = if process == 0 { FAILED } else { process << 32 | pager };
+        let processes = self.processes();
+        processes[member.0 as usize].store(word, Release);
+        // SAFETY: the kernel does not look at the word.
+        unsafe {
+            let word = processes[member.0 as usize].as_ptr();
+            libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX);
+        }
+    }
+
+    /// Whether the process that was to take a place has started; `None` if that is not decided after
+    /// `limit`, or when a signal comes.
+    pub fn has_started(&self, member: MemberNo, limit: Duration) -> Option<bool> {
+        let processes = self.processes();
+        let word = &processes[member.0 as usize];
+        let limit = libc::timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        };
+        if word.load(Acquire) == UNDECIDED {
+            // SAFETY: the kernel reads the time and the word's lower half, which is the first of it on
+            // the little-endian machines there are.
+            unsafe {
+                let (word, seen) = (word.as_ptr(), UNDECIDED as u32);
+                libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, seen, &raw const limit);
+            }
+        }
+        match word.load(Acquire) {
+            UNDECIDED => None,
+            word => Some(word != FAILED),
+        }
+    }
+
+    /// The pager of a former image of `process`, if it may still be there.
+    pub fn former_pager_of(&self, process: Pid) -> Option<Pid> {
+        let of = process.as_raw_pid() as u64;
+        let words = self.processes();
+        let used = self.members_used() as usize;
+        let mut all = words.iter().take(used).map(|word| word.load(Relaxed));
+        all.find(|word| word >> 32 == of).and_then(|word| Pid::from_raw(word as u32 as i32))
+    }
+
+    /// Gives back all that this member holds, and its place. No thread pages any more, and no I/O is in
+    /// flight.
+    pub fn leave(&self, member: MemberNo, areas: &SwapAreas) {
+        areas.iter().for_each(|area| area.release_member(member));
+        // Without the lock anybody may take us for dead and do the rest, again if need be.
+        let _ = self.lock_byte(libc::F_SETLK, libc::F_UNLCK, member);
+        let state = &self.members()[member.0 as usize];
+        let _ = state.compare_exchange(ALIVE, FREE, AcqRel, Relaxed);
+    }
+
+    /// Releases what dead members held; true if there was one.
+    pub fn salvage(&self, areas: &SwapAreas) -> bool {
+        let me = areas.iter().next().map(|area| area.member());
+        let members = self.members();
+        let mut found = false;
+        for (n, state) in members.iter().enumerate().take(self.members_used() as usize) {
+            let member = MemberNo(n as u32);
+            let seen = state.load(Acquire);
+            if Some(member) == me || !self.looks_dead(member, seen) {
+                continue;
+            }
+            if state.compare_exchange(seen, REAPING, AcqRel, Relaxed).is_ok() {
+                areas.iter().for_each(|area| area.release_member(member));
+                state.store(FREE, Release);
+                found = true;
+            }
+        }
+        found
+    }
+
+    /// Dead: once alive and without its lock, or never come to life.
+    fn looks_dead(&self, member: MemberNo, word: u64) -> bool {
+        let waited = || now_ms().saturating_sub(word >> STATE_BITS) > START_MS_MAX;
+        match word & STATE_MASK {
+            ALIVE => !self.is_alive(member),
+            STARTING => waited() && !self.is_alive(member),
+            _ => false,
+        }
+    }
+
+    fn is_alive(&self, member: MemberNo) -> bool {
+        // An answer that is no answer counts as alive: slots may leak, pages may not.
+        self.lock_byte(libc::F_GETLK, libc::F_WRLCK, member)
+            .map_or(true, |kind| kind != libc::F_UNLCK as i16)
+    }
+
+    fn lock_byte(&self, command: i32, kind: i32, member: MemberNo) -> std::io::Result<i16> {
+        // SAFETY: flock is plain data and zeros are a value of it.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = kind as i16;
+        lock.l_whence = libc::SEEK_SET as i16;
+        lock.l_start = i64::from(member.0);
+        lock.l_len = 1;
+        // SAFETY: F_SETLK and F_GETLK take a flock.
+        let result = unsafe { libc::fcntl(self.file.as_raw_fd(), command, &raw mut lock) };
+        if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(lock.l_type) }
+    }
+}

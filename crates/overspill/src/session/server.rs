@@ -1,0 +1,228 @@
+//! The supervisor's end of the channels: a thread that hands out descriptors and passes lines on.
+//!
+//! Owns: the listening socket and the connections of all processes of the run. A pager keeps its
+//! connection open for as long as it lives, so that its end is noticed here.
+//! Invariants: who is refused learns nothing. A process that sends nonsense loses its connection and
+//! nobody else anything.
+//! Not here: what the descriptors are.
+
+use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WELCOME};
+use crate::error::Error;
+use overspill_base::sync::{Arc, Condvar, LockClass, Mutex};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
+};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Serves the processes of a run until it is dropped.
+#[derive(Debug)]
+pub(super) struct Server {
+    address: Address,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Keeps the file the socket was bound to alive, without a name.
+    _file: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Processes whose pagers are connected, as they call themselves.
+    connected: Mutex<Vec<i32>>,
+    changed: Condvar,
+    /// Readable when the thread must end.
+    end: OwnedFd,
+}
+
+/// Who is served with what.
+pub(super) struct Terms {
+    /// What processes that were executed must know.
+    pub(super) secret: Secret,
+    /// What forked children must know.
+    pub(super) fork_secret: Secret,
+    /// The descriptors to hand out.
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// Takes lines for the user.
+    pub(super) report: fn(&str),
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// The process that was served.
+    process: Option<i32>,
+}
+
+impl Server {
+    pub(super) fn start(terms: Terms) -> Result<Self, Error> {
+        let address = Address {
+            name: Secret::random()?,
+            secret: terms.secret,
+            supervisor: rustix::process::getpid().as_raw_pid(),
+            file: -1,
+        };
+        let refused = Error::session("offer");
+        let listener = listening(&address.socket_address()).map_err(refused)?;
+        let (by_file, file) = without_a_name().map_or((None, None), |(l, f)| (Some(l), Some(f)));
+        let number = file.as_ref().map_or(-1, rustix::fd::AsRawFd::as_raw_fd);
+        let shared = Arc::new(Shared {
+            connected: Mutex::new(LockClass::Control, Vec::new()),
+            changed: Condvar::new(),
+            end: eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::session("offer"))?,
+        });
+        let listeners = [Some(listener), by_file].into_iter().flatten().collect();
+        let service = Service { terms, listeners, connections: Vec::new(), shared: shared.clone() };
+        let thread = std::thread::Builder::new()
+            .name("ovs-session".into())
+            .spawn(move || service.run())
+            .map_err(Error::system("start the session's thread"))?;
+        let address = Address { file: number, ..address };
+        Ok(Self { address, shared, thread: Some(thread), _file: file })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Waits until the pager of `process` is gone, at most for `patience`.
+    pub(super) fn wait_gone(&self, process: i32, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut connected = self.shared.connected.lock();
+        while connected.contains(&process) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            connected = self.shared.changed.wait_for(connected, left);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
+        // A thread that panicked has said so already.
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+struct Service {
+    terms: Terms,
+    listeners: Vec<OwnedFd>,
+    connections: Vec<Connection>,
+    shared: Arc<Shared>,
+}
+
+impl Service {
+    fn run(mut self) {
+        loop {
+            let ready = {
+                let sockets = self.connections.iter().map(|connection| &connection.socket);
+                let all = [&self.shared.end].into_iter().chain(&self.listeners).chain(sockets);
+                let mut fds: Vec<_> =
+                    all.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+                // EINTR and anything else: look again.
+                let _ = poll(&mut fds, None);
+                fds.iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>()
+            };
+            if ready[0] {
+                return;
+            }
+            let listeners = self.listeners.len();
+            self.attend(&ready[1 + listeners..]);
+            for n in (0..listeners).filter(|n| ready[1 + n]) {
+                self.accept(n);
+            }
+        }
+    }
+
+    /// Looks at the connections that have something to say.
+    fn attend(&mut self, ready: &[bool]) {
+        let mut connections = std::mem::take(&mut self.connections);
+        let mut ready = ready.iter();
+        connections.retain_mut(|connection| {
+            let keep = !ready.next().copied().unwrap_or(false) || self.hear(connection);
+            if !keep && let Some(gone) = connection.process {
+                let mut connected = self.shared.connected.lock();
+                let at = connected.iter().position(|&process| process == gone);
+                at.map(|at| connected.swap_remove(at));
+                self.shared.changed.notify_all();
+            }
+            keep
+        });
+        self.connections = connections;
+    }
+
+    fn accept(&mut self, listener: usize) {
+        // Refused or gone by now: whoever it was notices.
+        if let Ok(socket) = accept_with(&self.listeners[listener], SocketFlags::CLOEXEC) {
+            self.connections.push(Connection { socket, process: None });
+        }
+    }
+
+    /// Takes a message; false when the connection has ended.
+    fn hear(&self, connection: &mut Connection) -> bool {
+        let mut message = [0; MESSAGE_BYTES_MAX];
+        let received =
+            retry_on_intr(|| recv(&connection.socket, &mut message, RecvFlags::DONTWAIT));
+        match (received, connection.process) {
+            (Err(Errno::AGAIN), _) => true,
+            (Err(_) | Ok((0, _)), _) => false,
+            (Ok((n, _)), None) => self.welcome(connection, &message[..n]).is_some(),
+            (Ok((n, _)), Some(_)) => {
+                (self.terms.report)(&String::from_utf8_lossy(&message[..n]));
+                true
+            }
+        }
+    }
+
+    /// Serves a newcomer, if it may be served.
+    fn welcome(&self, connection: &mut Connection, greeting: &[u8]) -> Option<()> {
+        let (secret, process) = greeting.split_at_checked(SECRET_BYTES)?;
+        let process = i32::from_ne_bytes(process.try_into().ok()?);
+        let peer = rustix::net::sockopt::socket_peercred(&connection.socket).ok()?;
+        let own = peer.uid == rustix::process::geteuid() && secret == self.terms.secret.0;
+        if !own && secret != self.terms.fork_secret.0 {
+            return None;
+        }
+        let fds: Vec<_> = self.terms.descriptors.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds)).then_some(())?;
+        // Before the answer: whoever has it may be gone at once.
+        self.shared.connected.lock().push(process);
+        connection.process = Some(process);
+        let answer = [IoSlice::new(&[WELCOME])];
+        retry_on_intr(|| sendmsg(&connection.socket, &answer, &mut control, SendFlags::NOSIGNAL))
+            .ok()
+            .map(drop)
+    }
+}
+
+fn listening(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&socket, address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// A socket bound to a file whose name is gone again, and the file. None where no directory takes it:
+/// it is only for processes in other network namespaces.
+fn without_a_name() -> Option<(OwnedFd, OwnedFd)> {
+    let number = u128::from_ne_bytes(Secret::random().ok()?.0);
+    let path = std::env::temp_dir().join(format!("overspill-{number:032x}"));
+    let socket = listening(&SocketAddrUnix::new(&path).ok()?).ok()?;
+    let file = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let _ = std::fs::remove_file(&path);
+    Some((socket, file.ok()?))
+}

@@ -1,0 +1,83 @@
+//! Errands: what program threads have the pager's process do for them.
+//!
+//! Owns: the place where a closure waits to be run, and who waits for whom. One errand at a time.
+//!
+//! ```text
+//! IDLE ──a program thread──> POSTED ──the pager's first thread──> DONE ──the same──> IDLE
+//! ```
+//!
+//! Orderings: POSTED is stored with Release and loaded with Acquire, so that the closure is seen; DONE
+//! likewise, so that its result is.
+//! Rejected: a socket or an eventfd, which would be descriptors in the program's table.
+
+use crate::futex;
+use std::cell::UnsafeCell;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+const IDLE: u32 = 0;
+const POSTED: u32 = 1;
+const DONE: u32 = 2;
+
+unsafe extern "C" {
+    fn overspill_pager_is_home() -> libc::c_int;
+}
+
+type Errand = *mut (dyn FnMut() + 'static);
+
+struct Desk {
+    state: AtomicU32,
+    errand: UnsafeCell<Option<Errand>>,
+    /// Held by the program thread whose errand it is.
+    turn: Mutex<()>,
+}
+
+// SAFETY: the cell is written by whoever has the turn while the state is IDLE, and read by the pager's
+// first thread while it is POSTED; the state's orderings separate the two.
+unsafe impl Sync for Desk {}
+
+static DESK: Desk =
+    Desk { state: AtomicU32::new(IDLE), errand: UnsafeCell::new(None), turn: Mutex::new(()) };
+
+/// True on a thread of the pager's process.
+fn is_home() -> bool {
+    // SAFETY: reads a variable of this thread.
+    unsafe { overspill_pager_is_home() != 0 }
+}
+
+/// Runs `errand` in the pager's process, and returns when it is done. It and what it refers to must
+/// not be in managed memory.
+pub(super) fn run(errand: &mut dyn FnMut()) {
+    if is_home() {
+        return errand();
+    }
+    let _turn = DESK.turn.lock().unwrap_or_else(|e| e.into_inner());
+    // SAFETY: the pager forgets the closure before this returns, so it outlives its use.
+    let errand = unsafe { std::mem::transmute::<*mut (dyn FnMut() + '_), Errand>(errand) };
+    // SAFETY: we have the turn and the state is IDLE.
+    unsafe { *DESK.errand.get() = Some(errand) };
+    DESK.state.store(POSTED, Release);
+    futex::wake(&DESK.state);
+    futex::wait_while(&DESK.state, |state| state != DONE);
+    DESK.state.store(IDLE, Release);
+}
+
+/// The first thread of the pager's process: runs errands for good.
+pub(super) fn serve() -> ! {
+    loop {
+        futex::wait_while(&DESK.state, |state| state != POSTED);
+        // SAFETY: POSTED: it is there, and its owner waits.
+        if let Some(errand) = unsafe { (*DESK.errand.get()).take() } {
+            // SAFETY: as above.
+            unsafe { (*errand)() };
+        }
+        DESK.state.store(DONE, Release);
+        futex::wake(&DESK.state);
+    }
+}
+
+/// True while an errand waits or runs: in a forked child, never.
+pub(super) fn is_idle() -> bool {
+    DESK.state.load(Acquire) == IDLE
+}

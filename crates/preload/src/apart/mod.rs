@@ -1,0 +1,213 @@
+//! The pager as a process of its own in the program's address space.
+//!
+//! Owns: its start, its descriptors, and its end. It shares the program's memory and nothing else: the
+//! program can close every descriptor, change its root, its user and its limits, block or handle every
+//! signal, filter its system calls and end thread by thread, and the pager goes on. A userfaultfd belongs to
+//! an address space, so it can be served from there.
+//!
+//! ```text
+//! program's thread                    pager's first thread
+//! ── clone(CLONE_VM | SIGKILL) ─────> closes all descriptors, gets its own from the supervisor
+//!    waits                            opens the userfaultfd, starts handlers, says so
+//!    goes on                          runs errands
+//!    ...
+//!    ends, or executes a program ───> gives back its slots, ends
+//! ```
+//!
+//! Invariants: it never outlives the program by more than a moment, and the program never outlives it:
+//! its death, however it comes, sends SIGKILL to the program. A kernel that is short of memory kills both.
+//! The numbers of its descriptors are the same in a forked child's pager: 0 to 2 lead nowhere, 3 is the
+//! channel to the supervisor, and from 4 on come those that were received.
+//! Not here: paging.
+//! Rejected: threads of the program's own process. They keep it from ending, hold signals up, show their
+//! descriptors, and die of its filters.
+
+mod errands;
+mod threads;
+mod watch;
+
+use crate::futex;
+use crate::signals;
+use libc::c_int;
+use overspill::session::Channel;
+use rustix::fd::{AsRawFd, RawFd};
+use rustix::process::Pid;
+use std::io;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
+use std::sync::{Mutex, OnceLock};
+
+/// The program's process.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// 0 while the pager starts, then [`READY`] or [`FAILED`].
+static STARTED: AtomicU32 = AtomicU32::new(0);
+const READY: u32 = 1;
+const FAILED: u32 = 2;
+
+/// Why it failed.
+static REASON: Mutex<String> = Mutex::new(String::new());
+
+/// True while there is a pager that can run errands.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+/// To the supervisor. Descriptor 3 of every pager.
+static CHANNEL: OnceLock<Channel> = OnceLock::new();
+const CHANNEL_FD: RawFd = 3;
+
+/// The process whose threads are served.
+pub(crate) fn program() -> Pid {
+    Pid::from_raw(PROGRAM.load(Relaxed)).expect("the pager starts with a program")
+}
+
+/// Starts a thread of the pager's process, from one of its threads.
+pub(crate) fn spawn(
+    name: &'static str,
+    body: Box<dyn FnOnce() + Send>,
+) -> io::Result<Option<std::thread::JoinHandle<()>>> {
+    let named = move || {
+        set_name(name);
+        body();
+    };
+    threads::start(threads::Kind::Thread, Box::new(named)).map(|_| None)
+}
+
+/// What the pager's first thread does before it serves.
+type Opening = Box<dyn FnOnce() -> Result<(), String> + Send>;
+
+/// Starts the pager's process for the calling one, which waits until `opening` has run there. `channel`
+/// is a descriptor here that the pager is to have.
+pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), String> {
+    PROGRAM.store(rustix::process::getpid().as_raw_pid(), Relaxed);
+    STARTED.store(0, Relaxed);
+    watch::note_word();
+    let first = move || {
+        set_name("ovs-pager");
+        let opened = own_descriptors(channel).map_err(|e| format!("cannot set up its table: {e}"));
+        let outcome = match opened.and_then(|()| opening()).and_then(|()| begin()) {
+            Ok(()) => READY,
+            Err(reason) => {
+                *REASON.lock().unwrap_or_else(|e| e.into_inner()) = reason;
+                FAILED
+            }
+        };
+        STARTED.store(outcome, Release);
+        futex::wake(&STARTED);
+        errands::serve()
+    };
+    signals::blocked(|| {
+        // The kernel's word for a process that shares memory is the same as for a thread.
+        threads::start(threads::Kind::Process, Box::new(first))
+            .map_err(|error| format!("cannot start the pager: {error}"))?;
+        futex::wait_while(&STARTED, |state| state == 0);
+        match STARTED.load(Acquire) {
+            READY => Ok(()),
+            _ => Err(std::mem::take(&mut *REASON.lock().unwrap_or_else(|e| e.into_inner()))),
+        }
+    })
+}
+
+fn begin() -> Result<(), String> {
+    overspill_base::errand::set_runner(errands::run);
+    spawn("ovs-watch", Box::new(watch::until_the_end)).map_err(|e| e.to_string())?;
+    RUNNING.store(true, Release);
+    Ok(())
+}
+
+/// Runs `f` in the pager's process. It may hold the pager's locks, so it and its result are kept where
+/// nothing is paged.
+pub(crate) fn run_there<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    let mut errand = Box::new((Some(f), None));
+    errands::run(&mut || errand.1 = errand.0.take().map(|f| f()));
+    errand.1.expect("an errand is run once")
+}
+
+/// In a forked child, before it has a pager: forgets its parent's.
+pub(crate) fn forget() {
+    RUNNING.store(false, Relaxed);
+    debug_assert!(errands::is_idle());
+    threads::forget_all();
+}
+
+/// Keeps `channel` for [`tell`], in the pager's first process.
+pub(crate) fn keep(channel: Channel) {
+    debug_assert_eq!(channel.as_raw_fd(), CHANNEL_FD);
+    let _ = CHANNEL.set(channel);
+}
+
+/// Has the supervisor tell the user something; false when there is no way to it.
+pub(crate) fn tell(line: &str) -> bool {
+    let channel = CHANNEL.get().filter(|_| RUNNING.load(Acquire));
+    if let Some(channel) = channel {
+        overspill_base::errand::run(|| channel.tell(line));
+    }
+    channel.is_some()
+}
+
+/// The descriptors that the supervisor sent to the pager of a forked child. They have the numbers that
+/// the parent's had, so whatever refers to them stays as it is.
+pub(crate) fn receive_again() -> Result<(), String> {
+    let channel = CHANNEL.get().ok_or("there was no channel")?;
+    let fds = channel.descriptors().map_err(|e| e.to_string())?;
+    let numbers = (CHANNEL_FD + 1..).zip(&fds);
+    if numbers.into_iter().any(|(number, fd)| fd.as_raw_fd() != number) {
+        return Err("its descriptors have other numbers than its parent's".into());
+    }
+    // Their owners are what was copied from the parent.
+    fds.into_iter().for_each(std::mem::forget);
+    Ok(())
+}
+
+/// Closes every descriptor of this process but `channel`, and lets 0 to 2 lead nowhere.
+fn own_descriptors(channel: Option<RawFd>) -> io::Result<()> {
+    raise_number_limit();
+    let close = |first: c_int, last: c_int| {
+        // SAFETY: this process has just begun and owns no descriptor yet.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    };
+    if let Some(fd) = channel.filter(|&fd| fd != CHANNEL_FD) {
+        // SAFETY: as above; 3 is nobody's.
+        let copied = unsafe { libc::syscall(libc::SYS_dup3, fd, CHANNEL_FD, libc::O_CLOEXEC) };
+        if copied < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    close(0, 2);
+    close(CHANNEL_FD + c_int::from(channel.is_some()), c_int::MAX);
+    // Nothing can be written to the end of a pipe that is for reading, and nothing comes from it.
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    debug_assert_eq!((read.as_raw_fd(), write.as_raw_fd()), (0, 1));
+    drop(write);
+    for _ in 1..=2 {
+        std::mem::forget(rustix::io::fcntl_dupfd_cloexec(&read, 0)?);
+    }
+    std::mem::forget(read);
+    Ok(())
+}
+
+/// The program's limit of descriptors is not this process's, as far as it may be.
+fn raise_number_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const ENOUGH: u64 = 4096;
+    let limit = getrlimit(Resource::Nofile);
+    let more = Rlimit { current: Some(ENOUGH), maximum: limit.maximum.map(|max| max.max(ENOUGH)) };
+    if setrlimit(Resource::Nofile, more).is_err() {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
+}
+
+fn set_name(name: &'static str) {
+    let name: Vec<u8> = name.bytes().chain([0]).collect();
+    // SAFETY: a terminated name.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Ends this process: the program is gone. `leaves` says whether to give back first what it holds.
+fn goodbye(leaves: bool) {
+    if leaves && let Some(process) = crate::pager::any_process() {
+        process.pager.before_fork();
+        process.session.leave(process.pager.member(), process.pager.engine().areas());
+    }
+    // SAFETY: ends this process.
+    unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+}

@@ -1,0 +1,204 @@
+//! Threads that libc does not know of.
+//!
+//! Owns: stacks and thread-local storage of the pager's threads, and the clone calls that start them.
+//! The first is a process of its own: it has the program's memory and nothing else of it, no descriptor,
+//! no directory, no signal handler. The others are threads of that process.
+//! libc's `pthread_create` will not do: it counts a thread as the program's, which then never ends,
+//! and reads the locale's tables on the new thread, which may be paged out while no pager runs yet.
+//! Invariants: a thread has every signal blocked from its first instruction to its last, and is the
+//! pager's ([`PagerScope`]). What the threads of a forked process's parent had is given back by
+//! [`forget_all`].
+//! Built on: `_dl_allocate_tls` of the dynamic linker, which libc's own threads get theirs from, and the
+//! head of its thread block as the ABI fixes it. `docs/assumptions.md` lists them.
+
+use crate::heap::PagerScope;
+use libc::{c_int, c_void};
+use overspill_base::PAGE_SIZE;
+use std::io;
+use std::sync::Mutex;
+
+/// The pager's code needs little; a panic with a backtrace the most.
+const STACK_BYTES: usize = 512 << 10;
+
+unsafe extern "C" {
+    /// libc's clone, by the name that nobody interposes.
+    fn __clone(
+        body: extern "C" fn(*mut c_void) -> c_int,
+        stack: *mut c_void,
+        flags: c_int,
+        arg: *mut c_void,
+        parent_tid: *mut c_int,
+        tls: *mut c_void,
+        child_tid: *mut c_int,
+    ) -> c_int;
+
+    fn overspill_pager_at_home();
+}
+
+/// How a thread is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The first thread of a process that shares memory with this one. When it ends, however, the
+    /// kernel kills this one, unless that has executed another program meanwhile.
+    Process,
+    /// A thread of this process.
+    Thread,
+}
+
+impl Kind {
+    fn flags(self) -> c_int {
+        let common = libc::CLONE_VM | libc::CLONE_SETTLS | libc::CLONE_UNTRACED;
+        match self {
+            Self::Process => common | libc::SIGKILL,
+            Self::Thread => {
+                common
+                    | libc::CLONE_FS
+                    | libc::CLONE_FILES
+                    | libc::CLONE_SIGHAND
+                    | libc::CLONE_THREAD
+                    | libc::CLONE_SYSVSEM
+            }
+        }
+    }
+}
+
+/// What a thread's life takes.
+struct Room {
+    stack: usize,
+    tls: usize,
+}
+
+/// Of all threads started in this address space.
+static ROOMS: Mutex<Vec<Room>> = Mutex::new(Vec::new());
+
+type Body = Box<dyn FnOnce() + Send>;
+
+/// Starts a thread; returns its number. Every signal must be blocked here.
+pub(super) fn start(kind: Kind, body: Body) -> io::Result<i32> {
+    let tls = thread_block()?;
+    let stack = match stack() {
+        Ok(stack) => stack,
+        Err(error) => {
+            // SAFETY: just made, and nobody's.
+            unsafe { (linker()?.deallocate)(tls, true) };
+            return Err(error);
+        }
+    };
+    let body = Box::into_raw(Box::new(body));
+    let top = (stack + STACK_BYTES) as *mut c_void;
+    let nobody = std::ptr::null_mut::<c_int>();
+    ROOMS.lock().unwrap_or_else(|e| e.into_inner()).push(Room { stack, tls: tls.addr() });
+    // SAFETY: the stack and the thread block are the new thread's alone, and `run` takes the body over.
+    let pid = unsafe { __clone(run, top, kind.flags(), body.cast(), nobody, tls, nobody) };
+    if pid < 0 {
+        let error = io::Error::last_os_error();
+        // SAFETY: no thread has taken it.
+        drop(unsafe { Box::from_raw(body) });
+        return Err(error);
+    }
+    Ok(pid)
+}
+
+extern "C" fn run(body: *mut c_void) -> c_int {
+    PagerScope::forever();
+    // SAFETY: sets a variable of this thread.
+    unsafe { overspill_pager_at_home() };
+    // SAFETY: the box that `start` made for this thread.
+    let body = *unsafe { Box::from_raw(body.cast::<Body>()) };
+    body();
+    0
+}
+
+/// In a forked child, which has none of these threads: gives back what they had.
+pub(super) fn forget_all() {
+    let Ok(linker) = linker() else { return };
+    for Room { stack, tls } in ROOMS.lock().unwrap_or_else(|e| e.into_inner()).drain(..) {
+        // SAFETY: both were made by `start`, for threads that are not in this process.
+        unsafe {
+            let _ = rustix::mm::munmap((stack - PAGE_SIZE) as *mut c_void, STACK_BYTES + PAGE_SIZE);
+            (linker.deallocate)(tls as *mut c_void, true);
+        }
+    }
+}
+
+/// The lowest usable address of a new stack, which has a page below that nobody may touch.
+fn stack() -> io::Result<usize> {
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+    let (protection, flags) =
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    let len = STACK_BYTES + PAGE_SIZE;
+    // SAFETY: new memory where the kernel likes, and its lowest page made inaccessible.
+    unsafe {
+        let start = mmap_anonymous(std::ptr::null_mut(), len, protection, flags)?;
+        mprotect(start, PAGE_SIZE, MprotectFlags::empty())?;
+        Ok(start.addr() + PAGE_SIZE)
+    }
+}
+
+/// The dynamic linker's functions for thread-local storage.
+struct Linker {
+    allocate: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+    deallocate: unsafe extern "C" fn(*mut c_void, bool),
+}
+
+fn linker() -> io::Result<Linker> {
+    let find = |name: &std::ffi::CStr| {
+        // SAFETY: a terminated name.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        if found.is_null() { Err(io::Error::from_raw_os_error(libc::ENOSYS)) } else { Ok(found) }
+    };
+    let (allocate, deallocate) = (find(c"_dl_allocate_tls")?, find(c"_dl_deallocate_tls")?);
+    // SAFETY: glibc's functions of these names and types, since 2.1.
+    unsafe {
+        Ok(Linker {
+            allocate: std::mem::transmute::<*mut c_void, _>(allocate),
+            deallocate: std::mem::transmute::<*mut c_void, _>(deallocate),
+        })
+    }
+}
+
+/// A new thread's thread-local storage; returns what its thread pointer is to be.
+fn thread_block() -> io::Result<*mut c_void> {
+    // SAFETY: null asks for new memory.
+    let block = unsafe { (linker()?.allocate)(std::ptr::null_mut()) };
+    if block.is_null() {
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+    }
+    // SAFETY: a new block, no thread's yet.
+    unsafe { head::write(block) };
+    Ok(block)
+}
+
+/// The head of x86-64's thread block: words 0 and 2 are its own address, 5 and 6 the canary of stacks
+/// and the guard of stored pointers, which are the same for all threads of a process.
+#[cfg(target_arch = "x86_64")]
+mod head {
+    use libc::c_void;
+
+    /// Fills in what the dynamic linker leaves to whoever starts the thread.
+    ///
+    /// # Safety
+    /// `block` is from `_dl_allocate_tls`, and not in use.
+    pub(super) unsafe fn write(block: *mut c_void) {
+        let (canary, guard): (usize, usize);
+        // SAFETY: reads two words of this thread's own block.
+        unsafe {
+            std::arch::asm!("mov {}, fs:0x28", "mov {}, fs:0x30", out(reg) canary, out(reg) guard,
+                options(nostack, readonly, preserves_flags));
+        }
+        let words = block.cast::<usize>();
+        // SAFETY: contract.
+        unsafe {
+            words.write(block.addr());
+            words.add(2).write(block.addr());
+            words.add(5).write(canary);
+            words.add(6).write(guard);
+        }
+    }
+}
+
+/// Elsewhere nothing is left to do: the canary is the process's.
+#[cfg(not(target_arch = "x86_64"))]
+mod head {
+    pub(super) unsafe fn write(_: *mut libc::c_void) {}
+}

@@ -1,0 +1,103 @@
+//! The end of the program, as its pager notices it.
+//!
+//! Owns: the thread that waits for it. A program ends, or executes another one, and both times the
+//! kernel clears the word that it clears at a thread's end, and wakes who waits there: the word of the
+//! program's first thread. That thread may also end by itself while others go on; then the pager looks
+//! ten times a second whether the process still lives in this memory.
+//! Invariants: in doubt the pager stays: as long as somebody may fault. When the program is gone it gives
+//! back what it holds on the devices; if a thread that was killed holds a lock that this takes, it
+//! leaves that to others.
+
+use super::{goodbye, program};
+use crate::futex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::PidfdFlags;
+use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::time::Duration;
+
+const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// A program that has gone on to another has let go of its memory by then.
+const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// How long giving back may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Address of the word that the kernel clears when the program's first thread ends.
+static WORD: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes which word it is. On the program's first thread.
+pub(super) fn note_word() {
+    let mut word = std::ptr::null_mut::<u32>();
+    // SAFETY: PR_GET_TID_ADDRESS writes an address.
+    let noted = unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut word) } == 0;
+    WORD.store(if noted { word.addr() } else { 0 }, std::sync::atomic::Ordering::Release);
+}
+
+/// Waits for the end, and ends this process.
+pub(super) fn until_the_end() {
+    let Ok(pidfd) = rustix::process::pidfd_open(program(), PidfdFlags::empty()) else {
+        // Gone already, or not to be seen: in another namespace of process numbers.
+        return;
+    };
+    wait_for_first_thread();
+    let mut glances = 0;
+    while is_there(&pidfd) {
+        glances += 1;
+        let rest = if glances < 50 { MOMENT } else { GLANCE };
+        wait_for_end(&pidfd, &rest);
+    }
+    let _ = super::threads::start(super::threads::Kind::Thread, Box::new(|| goodbye(true)));
+    std::thread::sleep(PATIENCE);
+    goodbye(false);
+}
+
+fn wait_for_first_thread() {
+    let word = std::ptr::with_exposed_provenance::<AtomicU32>(WORD.load(Acquire));
+    // SAFETY: a word of the first thread's block, in memory that is never unmapped: this process has
+    // it too. Null where the kernel does not say.
+    let Some(word) = (unsafe { word.as_ref() }) else { return };
+    loop {
+        match word.load(Acquire) {
+            0 => return,
+            // Not a private wait: the kernel wakes whoever shares the memory.
+            seen => futex::wait(word, seen, 0, None),
+        }
+    }
+}
+
+fn wait_for_end(pidfd: &OwnedFd, rest: &Timespec) {
+    let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(rest));
+}
+
+/// Whether the program is alive and has not executed another one.
+fn is_there(pidfd: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)) == Ok(1);
+    // The first thread, once it has ended, has no memory any more.
+    !ended && (may_share_memory(program().as_raw_pid()) || other_threads().any(may_share_memory))
+}
+
+/// The program's threads, as far as they can be seen.
+fn other_threads() -> impl Iterator<Item = i32> {
+    let path = format!("/proc/{}/task", program().as_raw_pid());
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// False if a thread certainly has other memory than this process.
+fn may_share_memory(thread: i32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    let own = rustix::process::getpid().as_raw_pid();
+    // SAFETY: compares two processes by number.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, own, thread, KCMP_VM, 0, 0) };
+    // Positive: other memory. Zero: the same. Negative: it may not be asked, or has ended.
+    order == 0 || (order < 0 && !has_ended(thread))
+}
+
+fn has_ended(thread: i32) -> bool {
+    // SAFETY: signal 0 is sent to nobody.
+    unsafe {
+        libc::syscall(libc::SYS_tkill, thread, 0) < 0 && *libc::__errno_location() == libc::ESRCH
+    }
+}

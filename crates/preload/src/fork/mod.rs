@@ -1,0 +1,284 @@
+//! Fork: the child sees memory as it was, swapped pages included, and pages for itself.
+//!
+//! Owns: `fork` as the program calls it, and the handlers around libc's, registered before all others so
+//! that they run last before the fork and first after it.
+//!
+//! ```text
+//! parent  a place among the members and a channel to the supervisor, or EAGAIN
+//!         take the gate · bring in what libc's child touches before us · park the pager's threads
+//!         · make the child a holder of every slot
+//! child   start a pager of its own, which gets its descriptors through the channel, opens a
+//!         userfaultfd over the inherited range and starts threads · open the gate
+//! parent  let the threads go on · open the gate · wait until the child has started, or EAGAIN
+//! ```
+//!
+//! Invariants: between the two halves nothing moves, so both processes hold the same pages in the same
+//! places. A child that cannot page is never seen by the program: its fork fails.
+//! Not covered: children made by a raw `clone` system call, which do not have the managed memory.
+//! Rejected: UFFD_FEATURE_EVENT_FORK. It needs CAP_SYS_PTRACE and leaves the child's pages with the
+//! parent, which cannot reach them.
+
+mod streams;
+
+use crate::apart;
+use crate::heap::PagerScope;
+use crate::pager::{Process, any_process, process, say};
+use crate::real::{Next, fail};
+use crate::signals::Blocked;
+use libc::{c_int, pid_t};
+use overspill::session::Channel;
+use overspill_area::MemberNo;
+use overspill_base::errand;
+use rustix::fd::AsRawFd;
+use std::cell::UnsafeCell;
+use std::sync::{Mutex, RwLockWriteGuard};
+use std::time::Duration;
+
+/// What a child needs to page.
+struct Ticket {
+    member: MemberNo,
+    /// Open in this process for as long as the fork takes.
+    channel: Channel,
+}
+
+/// Tickets of threads that are about to fork, by their numbers.
+static TICKETS: Mutex<Vec<(i32, Ticket)>> = Mutex::new(Vec::new());
+
+/// What the first half leaves for the second, in both processes.
+struct Forking {
+    gate: Option<RwLockWriteGuard<'static, ()>>,
+    ticket: Option<Ticket>,
+    blocked: Option<Blocked>,
+}
+
+/// Written by the thread that holds the gate exclusively.
+struct Baton(UnsafeCell<Forking>);
+
+// SAFETY: only the thread that has the gate's write lock, taken in `before` and given back in
+// `in_parent` or `in_child`, touches the cell. Two forking threads take turns at the gate.
+unsafe impl Sync for Baton {}
+
+static BATON: Baton = Baton(UnsafeCell::new(Forking { gate: None, ticket: None, blocked: None }));
+
+/// Has libc call us around every fork.
+pub(crate) fn register() {
+    // SAFETY: three functions that stay where they are: the object is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+/// A ticket for a child, if it can be served.
+fn ticket(process: &Process) -> Option<Ticket> {
+    let channel = process.session.channel_for_child(&process.address).ok()?;
+    let areas = process.pager.engine().areas();
+    let member = errand::run(|| process.session.reserve_or_salvage(areas))?;
+    Some(Ticket { member, channel })
+}
+
+fn own_number() -> i32 {
+    rustix::thread::gettid().as_raw_pid()
+}
+
+fn tickets() -> std::sync::MutexGuard<'static, Vec<(i32, Ticket)>> {
+    TICKETS.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// The ticket of this thread.
+fn take_ticket() -> Option<Ticket> {
+    let own = own_number();
+    let mut tickets = tickets();
+    let at = tickets.iter().position(|(thread, _)| *thread == own)?;
+    Some(tickets.swap_remove(at).1)
+}
+
+unsafe extern "C" fn before() {
+    let Some(process) = any_process() else { return };
+    let _scope = PagerScope::enter();
+    let blocked = Blocked::begin();
+    // libc forks by itself in a few of its functions.
+    let ticket = take_ticket().or_else(|| ticket(process));
+    streams::lock();
+    let gate = process.gate.write().unwrap_or_else(|e| e.into_inner());
+    park_with_memory_in_place(process);
+    let ticket = ticket.filter(|ticket| {
+        let shared = process.pager.share_with(ticket.member);
+        if let Err(error) = shared {
+            say(&format!("the child of this fork cannot have the swapped pages: {error}"));
+        }
+        shared.is_ok()
+    });
+    // SAFETY: we have just taken the gate.
+    unsafe { *BATON.0.get() = Forking { gate: Some(gate), ticket, blocked: Some(blocked) } };
+}
+
+unsafe extern "C" fn in_parent() {
+    let Some(process) = any_process() else { return };
+    let _scope = PagerScope::enter();
+    errand::run(|| process.pager.after_fork_in_parent());
+    // SAFETY: `before` took the gate on this thread.
+    let forking = unsafe { &mut *BATON.0.get() };
+    let (gate, blocked) = (forking.gate.take(), forking.blocked.take());
+    // The child has copies of both; the channel is closed here.
+    drop(forking.ticket.take());
+    drop(gate);
+    streams::unlock();
+    drop(blocked);
+}
+
+unsafe extern "C" fn in_child() {
+    let Some(process) = any_process() else { return };
+    let _scope = PagerScope::enter();
+    // SAFETY: `before` took the gate on this thread, the only one there is.
+    let forking = unsafe { &mut *BATON.0.get() };
+    apart::forget();
+    if let Err(reason) = adopt(process, forking.ticket.take()) {
+        say(&format!("a forked child cannot page and ends: {reason}"));
+        // SAFETY: nothing of the child's has run.
+        unsafe { libc::_exit(125) };
+    }
+    let (gate, blocked) = (forking.gate.take(), forking.blocked.take());
+    drop(gate);
+    drop(blocked);
+}
+
+/// Starts a pager for this process, a forked child.
+fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String> {
+    let Ticket { member, channel } = ticket.ok_or("too many processes of this run are alive")?;
+    let opening = move || {
+        let opened = open_in_child(process, member);
+        if opened.is_err() {
+            process.session.fail_member(member, process.pager.engine().areas());
+        }
+        opened
+    };
+    apart::start(Some(channel.as_raw_fd()), Box::new(opening))
+}
+
+/// In the pager of a forked child.
+fn open_in_child(process: &'static Process, member: MemberNo) -> Result<(), String> {
+    apart::receive_again()?;
+    process.pager.after_fork_in_child(member).map_err(|e| e.to_string())?;
+    process.session.confirm_member(member, apart::program()).map_err(|e| e.to_string())
+}
+
+unsafe extern "C" {
+    fn setaliasent();
+    fn endaliasent();
+}
+
+/// Has libc allocate, from its own heap, the state of its name service switch. Its fork locks that
+/// state after our last word before the fork and writes it before our first one after it, so it must
+/// not be in managed memory. Aliases are looked up in files, without loading anything.
+pub(crate) fn settle_libc() {
+    // SAFETY: begins and ends an enumeration before any other thread could have one.
+    unsafe {
+        setaliasent();
+        endaliasent();
+    }
+}
+
+/// Parks the pager with all in memory that is touched before it runs again: in the child, libc resets
+/// locks and lists before it calls us, when a page that is out would read as zeros.
+fn park_with_memory_in_place(process: &Process) {
+    loop {
+        let pages = streams::touch_all(process.memory().space());
+        errand::run(|| process.pager.before_fork());
+        let space = process.memory().space();
+        let resident =
+            |&address: &usize| process.pager.engine().is_resident(space.page_at(address));
+        if pages.iter().all(resident) {
+            return;
+        }
+        errand::run(|| process.pager.after_fork_in_parent());
+    }
+}
+
+/// Longest time for a child to start; one that is stopped by a signal takes longer, and will.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// In the parent, when `fork` has returned: true if the child runs, or has run. One that could not start is
+/// buried.
+fn has_started(process: &Process, member: MemberNo, child: pid_t) -> bool {
+    let begun = std::time::Instant::now();
+    loop {
+        let limit = Duration::from_millis(20);
+        match process.session.has_started(member, limit) {
+            Some(true) => return true,
+            None if !has_ended(child, libc::WNOWAIT) && begun.elapsed() < START_MAX => {}
+            // Killed before it was one of ours.
+            None => return true,
+            Some(false) => {
+                while !has_ended(child, 0) && begun.elapsed() < START_MAX {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                return false;
+            }
+        }
+    }
+}
+
+fn has_ended(child: pid_t, more: c_int) -> bool {
+    // SAFETY: siginfo_t is plain data, and the kernel writes one.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let how = libc::WEXITED | libc::WNOHANG | more;
+        let (kind, id) = (libc::P_PID, child as libc::id_t);
+        libc::syscall(libc::SYS_waitid, kind, id, &raw mut info, how, 0usize) != 0
+            || info.si_pid() != 0
+    }
+}
+
+/// Forks by `make`, which calls the handlers; fails with EAGAIN where the child could not page.
+fn fork_by(make: impl FnOnce() -> pid_t) -> pid_t {
+    let Some(process) = process() else { return make() };
+    let member = {
+        let _scope = PagerScope::enter();
+        let _blocked = Blocked::begin();
+        let Some(ticket) = ticket(process) else { return fail(libc::EAGAIN) };
+        let member = ticket.member;
+        tickets().push((own_number(), ticket));
+        member
+    };
+    let child = make();
+    if child == 0 {
+        return 0;
+    }
+    let _scope = PagerScope::enter();
+    let _blocked = Blocked::begin();
+    // Left over where no handler was called.
+    drop(take_ticket());
+    if child < 0 {
+        // SAFETY: this thread's errno.
+        let errno = unsafe { *libc::__errno_location() };
+        process.session.fail_member(member, process.pager.engine().areas());
+        return fail(errno);
+    }
+    if has_started(process, member, child) { child } else { fail(libc::EAGAIN) }
+}
+
+/// fork(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn fork() -> pid_t {
+    static NEXT: Next = Next::new(c"fork");
+    // SAFETY: libc's function of this name and type.
+    let next: unsafe extern "C" fn() -> pid_t = unsafe { std::mem::transmute(NEXT.address()) };
+    // SAFETY: takes nothing.
+    fork_by(|| unsafe { next() })
+}
+
+/// _Fork(3): fork without handlers. The pager needs its own all the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn _Fork() -> pid_t {
+    static NEXT: Next = Next::new(c"_Fork");
+    // SAFETY: libc's function of this name and type; the three halves in their order.
+    fork_by(|| unsafe {
+        let next: unsafe extern "C" fn() -> pid_t = std::mem::transmute(NEXT.address());
+        before();
+        let pid = next();
+        if pid == 0 {
+            in_child();
+        } else {
+            in_parent();
+        }
+        pid
+    })
+}
