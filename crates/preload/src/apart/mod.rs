@@ -109,7 +109,9 @@ pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), Stri
 
 fn begin() -> Result<(), String> {
     overspill_base::errand::set_runner(errands::run);
-    spawn("ovs-watch", Box::new(watch::until_the_end)).map_err(|e| e.to_string())?;
+    let pidfd = watch::handle().map_err(|e| format!("cannot watch the program: {e}"))?;
+    let watching = move || watch::until_the_end(pidfd);
+    spawn("ovs-watch", Box::new(watching)).map_err(|e| e.to_string())?;
     RUNNING.store(true, Release);
     Ok(())
 }

@@ -12,6 +12,7 @@ use super::{goodbye, program};
 use crate::futex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::process::PidfdFlags;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
@@ -34,12 +35,13 @@ pub(super) fn note_word() {
     WORD.store(if noted { word.addr() } else { 0 }, std::sync::atomic::Ordering::Release);
 }
 
-/// Waits for the end, and ends this process.
-pub(super) fn until_the_end() {
-    let Ok(pidfd) = rustix::process::pidfd_open(program(), PidfdFlags::empty()) else {
-        // Gone already, or not to be seen: in another namespace of process numbers.
-        return;
-    };
+/// A handle of the program, while it waits for its pager and so certainly lives.
+pub(super) fn handle() -> Result<OwnedFd, Errno> {
+    rustix::process::pidfd_open(program(), PidfdFlags::empty())
+}
+
+/// Waits for the end of the program whose handle this is, and ends this process.
+pub(super) fn until_the_end(pidfd: OwnedFd) {
     wait_for_first_thread();
     let mut glances = 0;
     while is_there(&pidfd) {
