@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore
+.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore gauntlet gauntlet-quick
 
 build:
 	$(CARGO) build --release --workspace
@@ -80,3 +80,13 @@ fuzz:
 # Known bugs, put in one by one: each must be found by the test it names.
 mutants:
 	scripts/mutants.sh
+
+# Other people's programs and test suites, plain and under `overspill run`, compared: hours. Writes
+# docs/compatibility.md. A run that was stopped goes on where it was; SUITES="bash perl" runs some.
+SUITES ?=
+gauntlet: build
+	scripts/gauntlet/gauntlet.py $(SUITES)
+
+# A small part of it, in some minutes.
+gauntlet-quick: build
+	scripts/gauntlet/gauntlet.py --quick $(SUITES)
