@@ -74,19 +74,33 @@ def source_options():
             "-o", f"Dir::State::lists={home / 'lists'}", "-o", "APT::Sandbox::User=root"]
 
 
+def download_source(package, downloads, log):
+    """The newest version that can be had: not every mirror has the sources of security updates."""
+    options = source_options()
+    run_logged(["apt-get", *options, "update", "-q"], log)
+    shown = output("apt-cache", *options, "showsrc", package)
+    versions = [line.split()[1] for line in shown.splitlines() if line.startswith("Version: ")]
+    for version in reversed(sorted(set(versions), key=versions.index)):
+        try:
+            return run_logged(["apt-get", *options, "source", "-q", "--download-only", f"{package}={version}"],
+                              log, cwd=downloads)
+        except Unavailable as reason:
+            failure = reason
+    raise failure
+
+
 def unpack_source(package, directory):
-    """Unpacks the newest source of `package`, with Debian's patches, to `directory`."""
+    """Unpacks the source of `package`, with Debian's patches, to `directory`."""
     if directory.exists():
         return
-    options = source_options()
     log = WORK / "packages.log"
     downloads = WORK / "downloads" / package
     downloads.mkdir(parents=True, exist_ok=True)
     if not list(downloads.glob("*.dsc")):
-        run_logged(["apt-get", *options, "update", "-q"], log)
-        run_logged(["apt-get", *options, "source", "-q", "--download-only", package], log, cwd=downloads)
+        download_source(package, downloads, log)
     [description] = downloads.glob("*.dsc")
     partial = directory.with_name(directory.name + ".partial")
     subprocess.run(["rm", "-rf", partial], check=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
     run_logged(["dpkg-source", "--no-check", "-x", str(description), str(partial)], log)
     partial.rename(directory)
