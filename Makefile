@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore gauntlet gauntlet-quick
+.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace
@@ -90,3 +90,11 @@ gauntlet: build
 # A small part of it, in some minutes.
 gauntlet-quick: build
 	scripts/gauntlet/gauntlet.py --quick $(SUITES)
+
+# Programs that check every byte, on all devices in turn, until one is wrong or SOAK_MINUTES are over (60).
+soak: build
+	scripts/gauntlet/soak.py
+
+# Programs killed at random moments, KILLS times (10000): nothing may be left behind.
+kills: build
+	scripts/gauntlet/kills.py
