@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Other people's programs and test suites, plain and under `overspill run`, compared.
 
-    gauntlet.py [--quick] [--fresh] [SUITE...]
+    gauntlet.py [--quick] [--fresh] [--only WAY] [SUITE...]
 
 Each file of suites/ is a suite. Results are kept as JSON below target/gauntlet/results, step by step: a
 run that was stopped goes on where it was, and a step is run again only if Overspill, or the program, has
@@ -12,6 +12,9 @@ is a difference that nobody has explained.
 import argparse
 import importlib
 import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,7 +37,7 @@ def load_suites(names):
 
 def settings_of(suite, quick):
     wanted = getattr(suite, "SETTINGS", (ROOT_C, USER_UTF8))
-    if harness.os.geteuid() != 0:
+    if os.geteuid() != 0:
         wanted = [setting for setting in wanted if setting.user == "user"]
     return wanted[:1] if quick else wanted
 
@@ -73,7 +76,7 @@ def prepare(name, suite):
     stamp = WORK / name / "prepared"
     if not stamp.exists() or stamp.read_text() != version:
         tree = WORK / name / "tree"
-        harness.subprocess.run(["rm", "-rf", tree], check=True)
+        subprocess.run(["rm", "-rf", tree], check=True)
         tree.mkdir(parents=True)
         harness.Turn.take()
         getattr(suite, "prepare", lambda tree: None)(tree)
@@ -85,7 +88,8 @@ def run_way(name, steps, limit, setting, results, build):
     """Runs the steps of a suite that have not been run yet."""
     known = results.steps(limit, setting, build)
     plain = results.steps(None, setting, build)
-    due = [step for step in steps if step.name not in known and (limit is None or limit in step.limits)]
+    due = [step for step in steps if step.name not in known
+           and (limit is None or limit in step.limits and step.name in plain)]
     if not due:
         return
     with harness.scratch_copy(name, setting) as scratch:
@@ -99,20 +103,22 @@ def run_way(name, steps, limit, setting, results, build):
                 print(f"{'':12}{case}: {before} -> {after}", flush=True)
 
 
-def run_suite(name, suite, quick, build):
+def run_suite(name, suite, quick, only, build):
     results = Results(name, quick)
     version = prepare(name, suite)
     results.start(version, suite.WHAT, build)
     steps = [step for step in suite.steps(WORK / name / "tree") if step.quick or not quick]
     for setting in settings_of(suite, quick):
         for limit in (None, *(LIMITS[:1] if quick else LIMITS)):
-            run_way(name, steps, limit, setting, results, build)
+            if re.search(only, f"{limit or 'plain'}, {setting}"):
+                run_way(name, steps, limit, setting, results, build)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="a small part, as root in the locale C, in a quarter")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results of these suites")
+    parser.add_argument("--only", default="", help="run ways that match, as in 'plain|32M, root'")
     parser.add_argument("--report", action="store_true", help="run nothing, only compare and write")
     parser.add_argument("suites", nargs="*")
     arguments = parser.parse_args()
@@ -127,7 +133,7 @@ def main():
             if arguments.quick and not getattr(suite, "QUICK", True):
                 continue
             try:
-                run_suite(name, suite, arguments.quick, build)
+                run_suite(name, suite, arguments.quick, arguments.only, build)
             except debian.Unavailable as reason:
                 print(f"{name}: skipped: {reason}", flush=True)
                 skipped[name] = str(reason)

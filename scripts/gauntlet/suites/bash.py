@@ -9,8 +9,7 @@ PACKAGES = ["bash", "dpkg-dev", "gcc", "libc6-dev"]
 WHAT = "the files `tests/run-*` of its source"
 HEADERS = ["-DHAVE_STDLIB_H", "-DHAVE_STRING_H", "-DHAVE_UNISTD_H", "-include", "stdlib.h", "-include", "string.h"]
 LEFT_OUT = {"run-all", "run-minimal", "run-gprof"}  # as run-all leaves them out
-QUICK = {"run-alias", "run-array", "run-comsub", "run-func", "run-heredoc", "run-iquote", "run-nquote",
-         "run-procsub", "run-quote", "run-read", "run-redir", "run-trap", "run-varenv"}
+QUICK = {"run-array", "run-comsub", "run-heredoc", "run-ifs-posix", "run-intl", "run-quote", "run-redir", "run-varenv"}
 
 
 def version():

@@ -18,8 +18,7 @@ test_sys test_sys_setprofile test_tempfile test_thread test_threadedtempfile tes
 test_threadsignals test_tracemalloc test_unicode test_venv test_wait3 test_wait4 test_weakref test_xml_etree_c
 test_zipfile test_zlib
 """.split()
-QUICK = {"test_array", "test_bytes", "test_fork1", "test_gc", "test_mmap", "test_posix", "test_subprocess",
-         "test_threading", "test_wait4"}
+QUICK = {"test_bytes", "test_mmap", "test_os", "test_posix", "test_threading"}
 
 
 def version():

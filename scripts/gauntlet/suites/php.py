@@ -9,12 +9,12 @@ from harness import HERE, Step, WORK, digest
 PACKAGES = ["php8.2-cli", "php8.2-opcache", "php8.2-xml", "php8.2-mbstring", "dpkg-dev"]
 WHAT = "`run-tests.php` over directories of its source's tests; a heap of 300 MB, with and without opcache and its JIT"
 DIRECTORIES = """
-Zend/tests/gc Zend/tests/closures Zend/tests/generators Zend/tests/arrow_functions Zend/tests/fibers
-Zend/tests/traits Zend/tests/weakrefs tests/basic tests/classes tests/func tests/lang tests/output tests/strings
-ext/json/tests ext/pcre/tests ext/spl/tests ext/standard/tests/array ext/standard/tests/general_functions
-ext/standard/tests/serialize ext/opcache/tests
+Zend/tests/closures Zend/tests/fibers Zend/tests/generators Zend/tests/match Zend/tests/traits Zend/tests/try
+Zend/tests/weakrefs tests/basic tests/classes tests/func tests/lang tests/output tests/strings ext/json/tests
+ext/opcache/tests ext/pcre/tests ext/spl/tests ext/standard/tests/array ext/standard/tests/general_functions
+ext/standard/tests/serialize
 """.split()
-QUICK = {"Zend/tests/gc"}
+QUICK = {"Zend/tests/weakrefs"}
 RESULT = re.compile(r"^(PASSED|FAILED|SKIPPED|BORKED|WARNED|LEAKED|XFAILED|XLEAKED)\t(\S+)", re.MULTILINE)
 
 

@@ -16,7 +16,7 @@ METHODS = """
 flip galpat-0 galpat-1 gray grayflip incdec inc-nybble rand-set rand-sum read64 ror swap move-inv modulo-x mscan
 prime-0 prime-1 prime-gray-0 prime-incdec prime-walk-0 walk-0d walk-1d walk-0a walk-1a write64 zero-one checkerboard
 """.split()
-QUICK = {"fork", "malloc", "mmap", "mremap", "stack", "vm method move-inv", "vm-rw"}
+QUICK = {"malloc", "mremap", "vm method move-inv"}
 SIZES = {"vm": "64M", "malloc": "1M", "mmap": "64M", "mremap": "16M", "vm-rw": "16M"}
 
 
