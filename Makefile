@@ -43,6 +43,7 @@ style:
 # With debug assertions and overflow checks: unit, property and structure tests, and documentation.
 unit:
 	$(CARGO) test --workspace
+	cd scripts/gauntlet && python3 -m unittest
 
 # Real programs under `overspill run`, against the release build, one at a time: they measure memory.
 programs: build

@@ -101,16 +101,23 @@ def table_of(rows):
 HEAD = ["way", "limit, MiB", "passed", "skipped", "failed", "different", "seconds", "peak, MiB", "pages out", "lost"]
 
 
+def grouped(found):
+    """Differences by explanation, then in words, each with the ways that show it."""
+    table = {}
+    for one in (one for differences in found.values() for one in differences):
+        after = "another output" if one.after.startswith("output") else one.after
+        before = "" if one.after.startswith("output") else f"{one.before} → "
+        table.setdefault(one.why, {}).setdefault(f"{one.case}: {before}{after}", []).append(one.way)
+    return table
+
+
 def section(name, table, found):
     lines = [f"\n## {name}\n\n{table['version']}; {table['what']}.\n\n"]
     lines.append(table_of([HEAD] + [row_of_way(title, way, found.get(title, []))
                                     for title, way in table["ways"].items() if way["steps"]]))
-    grouped = {}
-    for difference in (one for differences in found.values() for one in differences):
-        grouped.setdefault(difference.why, []).append(difference)
-    for why, differences in grouped.items():
+    for why, differences in grouped(found).items():
         lines.append(f"\n{why or '**Not explained:**'}\n\n")
-        lines += [f"* {one.way}: {one.case}: {one.before} → {one.after}\n" for one in differences]
+        lines += [f"* {what} ({'; '.join(ways)})\n" for what, ways in differences.items()]
     return "".join(lines)
 
 

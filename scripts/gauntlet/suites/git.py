@@ -6,7 +6,7 @@ from debian import output
 from harness import HERE, Step, digest
 
 PACKAGES = ["git"]
-WHAT = "`gc --aggressive`, `repack` with two threads, `fsck`, `clone`, `log`, `blame` of a repository of 12000 commits"
+WHAT = "`gc`, `repack` with two threads, `fsck`, `clone`, `log`, `blame` of a repository of 12000 commits"
 OBJECTS = "git rev-list --objects --all | sha256sum; git cat-file --batch-all-objects --batch-check | sha256sum"
 
 
@@ -24,7 +24,7 @@ def prepare(tree):
 
 def steps(tree):
     for name, command in {
-        "gc": "git gc -q --aggressive --prune=now && git fsck --full --strict",
+        "gc": "git gc -q --prune=now && git fsck --full --strict",
         "repack": "git -c pack.threads=2 -c pack.windowMemory=64m repack -qadf --depth=50 --window=50",
         "fsck": "git fsck --full --strict",
         "clone": "git clone -q --no-local . $TMPDIR/clone && cd $TMPDIR/clone && cat $(git ls-files) | sha256sum",
