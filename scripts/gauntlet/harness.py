@@ -245,6 +245,7 @@ def run_step(suite, step, limit, setting, scratch, plain):
     command = ["sh", "-c", step.command] if isinstance(step.command, str) else step.command
     report = scratch / "report"
     report.unlink(missing_ok=True)
+    subprocess.run(["find", scratch / "tmp", "-mindepth", "1", "-delete"], check=True)
     timeout, limit_mib = step.timeout, None
     if limit is None:
         command = ["/usr/bin/time", "-q", "-f", "%M", "-o", str(report), *command]

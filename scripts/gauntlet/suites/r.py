@@ -22,5 +22,5 @@ def prepare(tree):
 
 def steps(tree):
     yield Step("R", ["Rscript", "--vanilla", "analysis.R"], timeout=500, read=digest, environment=ONE_THREAD)
-    yield Step("Octave", ["octave-cli", "--no-gui", "--norc", "--quiet", "analysis.m"], timeout=500, read=digest,
+    yield Step("Octave", ["octave-cli", "--no-gui", "--norc", "--no-history", "--quiet", "analysis.m"], timeout=500, read=digest,
                environment=ONE_THREAD)
