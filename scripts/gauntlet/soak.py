@@ -59,7 +59,7 @@ def devices(directory, loop):
 
 def sort_command(directory, chance):
     """Random lines; what plain sort makes of them is what is expected."""
-    lines = chance.randrange(400_000, 1_500_000)
+    lines = chance.randrange(1_000_000, 3_000_000)
     with open(directory / "lines", "w") as file:
         for _ in range(lines // 1000):
             file.write("".join("%016x %032x\n" % (chance.getrandbits(64), chance.getrandbits(128))
