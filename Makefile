@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore
+.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace
@@ -43,6 +43,8 @@ style:
 # With debug assertions and overflow checks: unit, property and structure tests, and documentation.
 unit:
 	$(CARGO) test --workspace
+	@if command -v python3 >/dev/null; then cd scripts/gauntlet && python3 -m unittest; \
+	else echo "skipped: tests of the gauntlet: there is no python3"; fi
 
 # Real programs under `overspill run`, against the release build, one at a time: they measure memory.
 programs: build
@@ -80,3 +82,21 @@ fuzz:
 # Known bugs, put in one by one: each must be found by the test it names.
 mutants:
 	scripts/mutants.sh
+
+# Other people's programs and test suites, plain and under `overspill run`, compared: hours. Writes
+# docs/compatibility.md. A run that was stopped goes on where it was; SUITES="bash perl" runs some.
+SUITES ?=
+gauntlet: build
+	scripts/gauntlet/gauntlet.py $(SUITES)
+
+# A small part of it, in some minutes.
+gauntlet-quick: build
+	scripts/gauntlet/gauntlet.py --quick $(SUITES)
+
+# Programs that check every byte, on all devices in turn, until one is wrong or SOAK_MINUTES are over (60).
+soak: build
+	scripts/gauntlet/soak.py
+
+# Programs killed at random moments, KILLS times (10000): nothing may be left behind.
+kills: build
+	scripts/gauntlet/kills.py

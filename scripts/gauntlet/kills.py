@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Kills programs under `overspill run` at random moments, and looks for what they leave behind.
+
+    kills.py [--kills N] [--seed N]
+
+What is killed with SIGKILL: the program, the supervisor, or a child. Nothing may be left some seconds later: no process,
+no file in the swap directory, no shared memory, no loop device in use. KILLS is the default for kills (10000).
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import harness
+from harness import HERE, OVERSPILL
+
+PATIENCE_SECONDS = 10
+LONGEST_MOMENT_SECONDS = 0.6
+
+
+def descendants(pid):
+    """The processes below `pid`, nearest first. Those that end meanwhile are left out."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in task.read_text().split()]
+        except OSError:
+            continue
+    return found + [below for child in found for below in descendants(child)]
+
+
+def victim(supervisor, whom):
+    """The number of who is to be killed, or None if there is none at this moment."""
+    if whom == "supervisor":
+        return supervisor
+    below = descendants(supervisor)
+    if whom == "program":
+        return below[0] if below else None
+    return below[-1] if len(below) > 1 else None
+
+
+def attached_loops():
+    shown = subprocess.run(["losetup", "-nO", "NAME,AUTOCLEAR"], capture_output=True, text=True)
+    return set(shown.stdout.split())
+
+
+def shared_memory():
+    return {path.name for path in Path("/dev/shm").iterdir() if "overspill" in path.name}
+
+
+def left_behind(swap, loops, shared):
+    """In words; empty if there is nothing."""
+    harness_children = harness.children()
+    found = [f"process {pid}: {command_of(pid)}" for pid in harness_children if not reaped(pid)]
+    found += [f"file {path}" for path in swap.iterdir()]
+    found += [f"shared memory {name}" for name in shared_memory() - shared]
+    found += [f"loop device {name}" for name in attached_loops() - loops if name.startswith("/dev/loop")]
+    return found
+
+
+def reaped(pid):
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "ended"
+
+
+def wait_until_nothing(check):
+    until = time.monotonic() + PATIENCE_SECONDS
+    while (found := check()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
+
+
+def one_kill(directory, swap, chance, number):
+    """Starts a program, kills someone, and returns what is left behind."""
+    loops, shared = attached_loops(), shared_memory()
+    whom = chance.choice(["program", "supervisor", "child", "child"])
+    program = chance.choice([["touch", str(chance.randint(1, 4)), "24"], ["forks", "0", "16"]])
+    place = chance.choice([f"file:{swap}", f"file:{swap}/named:64M", "compressed:256M", "ram:256M"])
+    command = [str(OVERSPILL), "run", "--quiet", "--memory", "8M", "--swap", place, "--",
+               str(directory / "soak"), *program, "2", str(number)]
+    with open(directory / "output", "wb") as output:
+        supervisor = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                      start_new_session=True, env=os.environ | {"TMPDIR": str(swap)})
+    time.sleep(chance.random() * LONGEST_MOMENT_SECONDS)
+    pid = victim(supervisor.pid, whom)
+    if pid:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pid = None
+    if not pid or whom == "child":
+        supervisor.terminate()  # a child's end is the program's business, which goes on
+    code = harness.wait_for(supervisor, PATIENCE_SECONDS)
+    left = ["the supervisor, which does not end"] if code is None else []
+    left += wait_until_nothing(lambda: left_behind(swap, loops, shared))
+    harness.end_descendants()
+    return whom, pid, " ".join(command), left
+
+
+def kill_many(directory, kills, seed):
+    chance = random.Random(seed)
+    swap = directory / "swap"
+    swap.mkdir()
+    count = {"program": 0, "supervisor": 0, "child": 0}
+    for number in range(1, kills + 1):
+        harness.Turn.take()
+        whom, pid, command, left = one_kill(directory, swap, chance, number)
+        count[whom] += pid is not None
+        if left:
+            print(f"FAILED at kill {number}, of the {whom} ({pid}); seed {seed}: {command}")
+            print("".join(f"left behind: {what}\n" for what in left), end="")
+            print((directory / "output").read_text(errors="replace")[-2000:])
+            return 1
+        if number % 500 == 0:
+            print(f"{number} kills", flush=True)
+    print(f"kills: {kills} runs, killed: {count}; nothing left behind; seed {seed}")
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=int(os.environ.get("KILLS", 10000)))
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    arguments = parser.parse_args()
+    harness.become_subreaper()
+    directory = Path(tempfile.mkdtemp(prefix="overspill-kills.", dir="/var/tmp"))
+    try:
+        subprocess.run(["cc", "-O2", "-w", "-pthread", "-o", directory / "soak", HERE / "programs" / "soak.c"], check=True)
+        return kill_many(directory, arguments.kills, arguments.seed)
+    finally:
+        harness.end_descendants()
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
