@@ -7,6 +7,7 @@ pub mod clock;
 pub mod shared;
 pub mod stats;
 pub mod sync;
+pub mod trouble;
 pub mod units;
 pub mod work;
 
