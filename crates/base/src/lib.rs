@@ -8,6 +8,7 @@ pub mod errand;
 pub mod shared;
 pub mod stats;
 pub mod sync;
+pub mod trouble;
 pub mod units;
 pub mod work;
 

@@ -73,10 +73,18 @@ counters! {
     workingset_activate,
     /// Evictions refused because a device or a system call had the page pinned.
     evict_pinned,
+    /// Evictions that the kernel refused for another reason: it had no memory, or gave an answer nobody expected.
+    evict_refused,
+    /// Pages that had moved although the kernel said that they had not.
+    move_misreported,
+    /// Answers of the kernel that no table has.
+    kernel_unexpected,
     /// Writes that failed; their pages stayed in memory.
     write_errors,
-    /// Pages lost to a failed read or a wrong checksum; touching one raises SIGBUS.
+    /// Pages lost to a failed read or a wrong checksum.
     pages_poisoned,
+    /// Pages whose content was lost, to whatever; touching one raises SIGBUS.
+    pages_lost,
     /// Times an allocation of slots found every area full.
     swap_full,
     /// Bytes given back with madvise or munmap, in pages.

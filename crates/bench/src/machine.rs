@@ -74,7 +74,7 @@ impl Memory {
     /// Makes all of it resident.
     pub(crate) fn touch(&self) {
         let pages = self.space.len();
-        let _ = self.space.map_zeros(PageNo(0), pages);
+        self.space.map_zeros(PageNo(0), pages);
         for n in 0..self.staging.pages() {
             self.space.unmap(PageNo(n as u32), &self.staging, n..n + 1);
         }

@@ -9,7 +9,7 @@
 
 use overspill_base::shared::{PageArena, PageBuf};
 use overspill_base::{PAGE_SIZE, PageNo};
-use overspill_engine::{AddressSpace, SpaceError, Unmapped};
+use overspill_engine::{AddressSpace, Mapped, SpaceError, Unmapped};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -98,16 +98,20 @@ impl AddressSpace for ReplaySpace {
         self.pages.len() - page.index()
     }
 
-    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+    fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
             self.fill(first.plus(n), |place| place.copy_from_slice(page));
         }
-        Ok(())
+        Mapped::all(content.len() / PAGE_SIZE)
     }
 
-    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
         (0..pages).for_each(|n| self.fill(first.plus(n), |place| place.fill(0)));
-        Ok(())
+        Mapped::all(pages)
+    }
+
+    fn find(&self, page: PageNo) -> bool {
+        *self.lock(page) == Seen::Present
     }
 
     fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
@@ -159,29 +163,29 @@ mod tests {
     #[test]
     fn a_page_leaves_with_its_last_content_and_comes_back() {
         let (space, arena) = (space(), PageArena::new(2).unwrap());
-        space.map_zeros(PageNo(1), 2).unwrap();
+        space.map_zeros(PageNo(1), 2);
         space.look(PageNo(2), |content| content[0] = 7);
         let unmapped = space.unmap(PageNo(1), &arena, 0..2);
         assert_eq!(unmapped, Unmapped { moved: 2, stopped: None });
         assert_eq!(first_byte(&space, 2), Look::Missing);
         // SAFETY: the only handle.
         let landed = unsafe { arena.page(1) };
-        space.map(PageNo(2), &landed).unwrap();
+        space.map(PageNo(2), &landed);
         assert_eq!(first_byte(&space, 2), Look::Present(7));
     }
 
     #[test]
     fn a_present_page_stays_as_it_is() {
         let space = space();
-        space.map(PageNo(0), &[5; PAGE_SIZE]).unwrap();
-        space.map_zeros(PageNo(0), 1).unwrap();
+        space.map(PageNo(0), &[5; PAGE_SIZE]);
+        space.map_zeros(PageNo(0), 1);
         assert_eq!(first_byte(&space, 0), Look::Present(5));
     }
 
     #[test]
     fn unmapping_stops_at_a_hole() {
         let (space, arena) = (space(), PageArena::new(2).unwrap());
-        space.map_zeros(PageNo(0), 1).unwrap();
+        space.map_zeros(PageNo(0), 1);
         let unmapped = space.unmap(PageNo(0), &arena, 0..2);
         assert_eq!(unmapped, Unmapped { moved: 1, stopped: Some(SpaceError::Missing) });
     }
@@ -189,7 +193,7 @@ mod tests {
     #[test]
     fn transfer_moves_and_poison_stays() {
         let space = space();
-        space.map(PageNo(0), &[9; PAGE_SIZE]).unwrap();
+        space.map(PageNo(0), &[9; PAGE_SIZE]);
         space.transfer(PageNo(0), PageNo(3)).unwrap();
         assert_eq!(
             (first_byte(&space, 0), first_byte(&space, 3)),

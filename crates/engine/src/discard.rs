@@ -6,6 +6,7 @@
 //! These calls may sleep for a page's I/O. The caller must not be a worker with I/O in flight.
 
 use crate::engine::Engine;
+use crate::space::SpaceError;
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
@@ -123,14 +124,22 @@ impl Engine {
             return false;
         }
         self.frames.wait_writeback(frame);
-        if self.space.transfer(from, to).is_err() {
-            self.table.replace(from, word, Pte::Empty);
-            self.frames.clear(frame, flag::MAPPED);
-            self.drop_cached(frame, from);
+        if let Err(why) = self.move_content(from, to) {
+            self.lose_moved(from, to, frame, why);
             return true;
         }
         self.rename(from, to, word, frame);
         true
+    }
+
+    /// The content of a locked page could not follow it to its new address.
+    fn lose_moved(&self, from: PageNo, to: PageNo, frame: FrameNo, why: SpaceError) {
+        self.table.replace(to, Pte::Empty, Pte::Poisoned);
+        self.count_lost(to, why);
+        self.space.zap(from, 1);
+        self.table.replace(from, Pte::Resident(frame), Pte::Empty);
+        self.frames.clear(frame, flag::MAPPED);
+        self.drop_cached(frame, from);
     }
 
     fn transfer_uncached(&self, from: PageNo, to: PageNo, word: Pte, entry: SwapEntry) -> bool {

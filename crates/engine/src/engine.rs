@@ -22,6 +22,7 @@ use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, LockClass, Mutex};
+use overspill_base::trouble::{Cause, Troubles};
 use overspill_base::{Bytes, FrameNo, PAGE_SIZE, PageNo, Slot};
 use overspill_device::{DeviceError, SwapDevice};
 
@@ -113,9 +114,8 @@ pub struct Engine {
     pub(crate) writes_in_flight: AtomicUsize,
     /// Per device: the capacity at which growing failed last.
     grow_failed: Mutex<Vec<Option<GrowFailure>>>,
-    last_trouble: Mutex<Option<String>>,
+    pub(crate) troubles: Arc<Troubles>,
     salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
-    report: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -192,10 +192,10 @@ impl Engine {
             fruitless_rounds: AtomicU64::new(0),
             writes_in_flight: AtomicUsize::new(0),
             grow_failed: Mutex::new(LockClass::Control, vec![None; AreaNo::MAX]),
-            last_trouble: Mutex::new(LockClass::Control, None),
+            troubles: Arc::new(Troubles::new(parts.report)),
             salvage: parts.salvage,
-            report: parts.report,
         };
+        engine.space.report_to(&engine.stats, &engine.troubles);
         for swap in parts.swaps {
             let added = engine.swapon(|_| swap);
             added.expect("at most AreaNo::MAX areas, and no worker yet that could lack a queue");
@@ -252,7 +252,7 @@ impl Engine {
 
     /// The last thing that went wrong, in words.
     pub fn last_trouble(&self) -> Option<String> {
-        self.last_trouble.lock().clone()
+        self.troubles.last()
     }
 
     /// Pages the program has locked in memory.
@@ -285,13 +285,9 @@ impl Engine {
         &self.areas
     }
 
-    /// Tells the user, once per message in a row.
-    pub(crate) fn trouble(&self, message: String) {
-        let mut last = self.last_trouble.lock();
-        if last.as_deref() != Some(message.as_str()) {
-            (self.report)(&message);
-            *last = Some(message);
-        }
+    /// Tells the user what happened to an area, or to anything else that has a number.
+    pub(crate) fn trouble(&self, what: &'static str, whom: AreaNo, line: String) {
+        self.troubles.tell(Cause { what, whom: u32::from(whom.0) }, line);
     }
 
     /// Appends up to `want` fresh entries to `out` and returns how many: growing areas as needed, and
@@ -302,7 +298,7 @@ impl Engine {
             self.stats.count(Event::swap_full);
             let failure = self.grow_failed.lock().iter().flatten().last().cloned();
             if let Some(failure) = failure {
-                *self.last_trouble.lock() = Some(failure.error.to_string());
+                self.troubles.note(failure.error.to_string());
             }
         }
         got
@@ -333,7 +329,7 @@ impl Engine {
     fn discard_slots(&self, area: &SwapArea, first: Slot, slots: u32) {
         let Some(device) = self.swaps.device(area.number()) else { return };
         if let Err(error) = device.discard(first, slots) {
-            self.trouble(error.to_string());
+            self.trouble("discard", area.number(), error.to_string());
         }
         area.discarded(first);
     }

@@ -6,7 +6,8 @@
 
 use crate::engine::Engine;
 use crate::lru::LruList;
-use crate::space::{Pattern, SpaceError};
+use crate::reclaim::Victim;
+use crate::space::{Mapped, Pattern, SpaceError};
 use crate::swap_cache::Inserted;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -29,6 +30,17 @@ pub enum FaultOutcome {
     Poisoned,
     /// Every frame is taken and none can be freed. The message is in [`Engine::last_trouble`].
     OutOfMemory,
+}
+
+/// What became of mapping a page from staging memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Staged {
+    /// It is mapped, and locked.
+    Mapped,
+    /// It is another's by now, or somewhere else.
+    Changed,
+    /// It stays in staging memory; its toucher touches again.
+    Refused,
 }
 
 /// One look at the word: an outcome, or `None` when it changed under us.
@@ -164,33 +176,43 @@ impl Engine {
             true => self.reveal_zeros(first, run),
             false => self.space.map_zeros(first, run.len()),
         };
-        for (n, &frame) in run.iter().enumerate() {
-            let page = first.plus(n);
-            if mapped.is_ok() {
-                self.frames.set(frame, flag::MAPPED);
-                self.lru.add(frame, LruList::Inactive, &self.frames);
-                self.unlock_page(frame, page);
-            } else {
-                self.table.replace(page, Pte::Resident(frame), Pte::Empty);
-                self.free_page(frame, page);
-            }
+        let pages = run.iter().enumerate();
+        let mut victims = pages.map(|(n, &frame)| Victim { frame, page: first.plus(n) });
+        for Victim { frame, page } in victims.by_ref().take(mapped.pages) {
+            self.frames.set(frame, flag::MAPPED);
+            self.lru.add(frame, LruList::Inactive, &self.frames);
+            self.unlock_page(frame, page);
         }
-        self.stats.add(Event::pgzero, run.len() as u64);
-        if mapped.is_ok() { FaultOutcome::Mapped } else { FaultOutcome::Pending }
+        self.stats.add(Event::pgzero, mapped.pages as u64);
+        if let Some(why) = mapped.stopped {
+            self.zeros_refused(victims, why);
+        }
+        if mapped.pages > 0 { FaultOutcome::Mapped } else { FaultOutcome::Pending }
     }
 
-    /// The page should be there. Either somebody is just moving it, or the message is an old one,
-    /// or the program dropped the page behind our back and gets zeros.
+    /// The page should be there, and it is looked up. Either somebody is just moving it, or the message is
+    /// an old one, or its content is nowhere: that must not be. The program may have dropped the page by a
+    /// system call of its own that we did not see, and would have zeros then; nobody can know.
     fn fault_resident(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
         if !self.frames.try_lock(frame) {
             return self.wait_for(page, word, frame);
         }
-        let same = self.table.load(page) == word;
-        if same && !self.staging.has_homes {
-            let _ = self.space.map_zeros(page, 1);
+        if self.table.load(page) != word {
+            self.unlock_frame(frame);
+            return None;
         }
-        self.unlock_frame(frame);
-        same.then_some(FaultOutcome::Mapped)
+        if self.staging.has_homes || self.space.find(page) {
+            self.unlock_frame(frame);
+            return Some(FaultOutcome::Mapped);
+        }
+        if self.frames.has(frame, flag::WRITEBACK) {
+            // Its frame is not to be had before that is over; then the toucher asks again.
+            self.unlock_frame(frame);
+            self.space.wake(page);
+            return Some(FaultOutcome::Pending);
+        }
+        self.lose(Victim { frame, page }, SpaceError::Missing);
+        Some(FaultOutcome::Poisoned)
     }
 
     fn fault_swapped(
@@ -232,11 +254,15 @@ impl Engine {
         {
             return mapped.then_some(FaultOutcome::Mapped);
         }
-        self.map_staged(frame, page, word).then(|| {
-            self.note_touched(frame, entry, word);
-            self.unlock_page(frame, page);
-            FaultOutcome::Mapped
-        })
+        match self.map_staged(frame, page, word) {
+            Staged::Mapped => {
+                self.note_touched(frame, entry, word);
+                self.unlock_page(frame, page);
+                Some(FaultOutcome::Mapped)
+            }
+            Staged::Changed => None,
+            Staged::Refused => Some(FaultOutcome::Pending),
+        }
     }
 
     /// A page that was touched before it was gone is active. One that was read ahead may have been
@@ -291,35 +317,35 @@ impl Engine {
         pending.then_some(FaultOutcome::Pending)
     }
 
-    /// Maps a locked, cached frame's page from staging memory. False, with the frame unlocked, if
-    /// the word has changed. A range that is gone counts as mapped: eviction will find it missing.
-    pub(crate) fn map_staged(&self, frame: FrameNo, page: PageNo, word: Pte) -> bool {
-        let Some(staged) = self.frames.staged(frame) else {
+    /// Maps a locked, cached frame's page from staging memory. Unless that is done the frame is unlocked when
+    /// it returns.
+    pub(crate) fn map_staged(&self, frame: FrameNo, page: PageNo, word: Pte) -> Staged {
+        let (Some(staged), Pte::Swapped { entry, .. }) = (self.frames.staged(frame), word) else {
             self.unlock_page(frame, page);
-            return false;
+            return Staged::Changed;
         };
         if !self.table.replace(page, word, Pte::Resident(frame)) {
             self.unlock_page(frame, page);
-            return false;
+            return Staged::Changed;
         }
-        if let Pte::Swapped { entry, .. } = word {
-            self.set_cache_only(entry, true);
+        self.set_cache_only(entry, true);
+        if self.map_back(page, frame, staged).stopped.is_some() {
+            // It is in staging memory, and stays there.
+            self.set_cache_only(entry, false);
+            self.table.replace(page, Pte::Resident(frame), word);
+            self.unlock_page(frame, page);
+            self.space.wake(page);
+            return Staged::Refused;
         }
-        let _ = self.map_back(page, frame, staged);
         self.note_mapped(frame, page);
-        true
+        Staged::Mapped
     }
 
     /// Puts a page in front of the program that was to leave memory.
-    pub(crate) fn map_back(
-        &self,
-        page: PageNo,
-        frame: FrameNo,
-        staged: usize,
-    ) -> Result<(), SpaceError> {
+    pub(crate) fn map_back(&self, page: PageNo, frame: FrameNo, staged: usize) -> Mapped {
         if self.staging.has_homes {
             self.space.reveal(page, frame);
-            return Ok(());
+            return Mapped::all(1);
         }
         self.space.map(page, self.staging.content(staged))
     }

@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::lru::LruList;
 use crate::readahead::PageRead;
 use crate::reclaim::Victim;
-use crate::space::{Hidden, SpaceError};
+use crate::space::{Hidden, Mapped};
 use crate::swapin::{Purpose, submit_read};
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -111,12 +111,12 @@ impl Engine {
     }
 
     /// Lets the program at untouched pages from `first` on.
-    pub(crate) fn reveal_zeros(&self, first: PageNo, run: &[FrameNo]) -> Result<(), SpaceError> {
+    pub(crate) fn reveal_zeros(&self, first: PageNo, run: &[FrameNo]) -> Mapped {
         for (n, &frame) in run.iter().enumerate() {
             self.staging.clear_home(frame);
             self.space.reveal(first.plus(n), frame);
         }
-        Ok(())
+        Mapped::all(run.len())
     }
 
     /// True if the frame's page is at home and on its way to a slot.

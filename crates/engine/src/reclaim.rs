@@ -7,8 +7,8 @@
 //! Not here: the writes (`writeback`).
 
 use crate::engine::Engine;
+use crate::fault::Staged;
 use crate::lru::LruList;
-use crate::space::SpaceError;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_base::stats::Event;
@@ -142,7 +142,7 @@ impl Engine {
             return;
         }
         self.lru.add(frame, LruList::Active, &self.frames);
-        if self.map_staged(frame, page, word) {
+        if self.map_staged(frame, page, word) == Staged::Mapped {
             self.unlock_page(frame, page);
         }
     }
@@ -183,7 +183,7 @@ impl Engine {
         if victims.is_empty() {
             return 0;
         }
-        let Some(chunk) = self.staging.take_chunk(&*self.space) else {
+        let Some(chunk) = self.staging.take_chunk() else {
             victims.iter().for_each(|&v| self.put_back(v, LruList::Inactive));
             return 0;
         };
@@ -193,7 +193,6 @@ impl Engine {
         for run in victims.chunk_by(|a, b| b.page.0 == a.page.0 + 1) {
             self.unmap_run(run, &mut landing, &mut moved);
         }
-        self.staging.moved_in(&chunk, landing - chunk.start);
         self.staging.release(landing..chunk.end, &*self.space);
         self.write_out(worker, moved)
     }
@@ -254,20 +253,6 @@ impl Engine {
             if let (Some(why), Some(&victim)) = (result.stopped, run.first()) {
                 self.unmap_refused(victim, why);
                 run = &run[1..];
-            }
-        }
-    }
-
-    fn unmap_refused(&self, victim: Victim, why: SpaceError) {
-        match why {
-            SpaceError::Pinned => {
-                self.stats.count(Event::evict_pinned);
-                self.put_back(victim, LruList::Active);
-            }
-            SpaceError::Missing | SpaceError::Gone => {
-                self.frames.clear(victim.frame, flag::MAPPED);
-                self.table.replace(victim.page, Pte::Resident(victim.frame), Pte::Empty);
-                self.drop_cached(victim.frame, victim.page);
             }
         }
     }

@@ -1,22 +1,51 @@
 //! The way up: what the engine asks of whoever owns the pages' addresses.
 
 use overspill_base::shared::PageArena;
+use overspill_base::stats::Stats;
+use overspill_base::sync::Arc;
+use overspill_base::trouble::Troubles;
 use overspill_base::{FrameNo, PageNo};
 use std::ops::Range;
 
-/// Why an address space refused.
+/// Why an address space refused. What it refused was not done, and the page is where it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpaceError {
     /// The range or the whole process is gone; nobody waits for the page any more.
     #[error("the address range is gone")]
     Gone,
+    /// Not now: the kernel has no memory, or the page changes too often. Later it may go.
+    #[error("the kernel has no memory for it")]
+    Busy,
+    /// For a reason nobody knows, which the address space has told.
+    #[error("the kernel refuses")]
+    Refused,
+    /// Parts of a large page are in sight, and the others cannot be brought there.
+    #[error("the page is in parts")]
+    Torn,
     /// A device or a system call has the page pinned; try another one.
     #[error("the page is pinned")]
     Pinned,
-    /// There is no page at the address, although the engine had put one there: the program dropped
-    /// it behind our back (`MADV_DONTNEED` by a raw system call) and may expect zeros.
+    /// There is no page at the address, although the engine had put one there, nor is it anywhere else. If
+    /// the program dropped it behind our back (`MADV_DONTNEED` by a raw system call) it expects zeros; nobody
+    /// can know that.
     #[error("the page is missing")]
     Missing,
+}
+
+/// How far a call that brings pages came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapped {
+    /// Pages in sight, from the front of the run.
+    pub pages: usize,
+    /// Why the next one is not; `None` when all are.
+    pub stopped: Option<SpaceError>,
+}
+
+impl Mapped {
+    /// All of `pages` pages.
+    pub fn all(pages: usize) -> Self {
+        Self { pages, stopped: None }
+    }
 }
 
 /// How a program says it will touch a range (`MADV_NORMAL`, `MADV_SEQUENTIAL`, `MADV_RANDOM`).
@@ -70,12 +99,15 @@ pub trait AddressSpace: Send + Sync {
         Pattern::Normal
     }
 
+    /// Is told once where to count and where to say what only the address space sees.
+    fn report_to(&self, stats: &Stats, troubles: &Arc<Troubles>) {
+        let _ = (stats, troubles);
+    }
+
     /// Puts `content`, whole pages, at `first` and after, and wakes whoever waits there. A page that
-    /// is present already stays as it is.
-    ///
-    /// # Errors
-    /// [`SpaceError::Gone`].
-    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError>;
+    /// is present already stays as it is. Stops with anything but [`SpaceError::Missing`] and
+    /// [`SpaceError::Pinned`].
+    fn map(&self, first: PageNo, content: &[u8]) -> Mapped;
 
     /// Moves pages of `arena` to `first` and after without copying them, and wakes whoever waits
     /// there; returns how many, from the front. The others are still in the arena: it cannot be
@@ -86,13 +118,14 @@ pub trait AddressSpace: Send + Sync {
     }
 
     /// As [`map`](Self::map), with zeros.
-    ///
-    /// # Errors
-    /// [`SpaceError::Gone`].
-    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError>;
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped;
+
+    /// Whether a page that should be in sight is. If so, lets whoever waits there touch it again.
+    fn find(&self, page: PageNo) -> bool;
 
     /// Takes pages from `first` on out of the program's sight, atomically for each page, so that
-    /// their last content is in the pages `landing` of `arena` and the next touch faults.
+    /// their last content is in the pages `landing` of `arena` and the next touch faults. Whatever stops it,
+    /// what has left counts as moved.
     fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped;
 
     /// Forgets what `arena` has in `pages`; they must be empty before the next
@@ -105,7 +138,7 @@ pub trait AddressSpace: Send + Sync {
     /// Moves one present page to another address.
     ///
     /// # Errors
-    /// [`SpaceError::Missing`] when there is none at `from`, [`SpaceError::Gone`].
+    /// [`SpaceError::Missing`] when there is none at `from`, or another; then it is at `from` still.
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError>;
 
     /// Lets whoever waits at `page` touch it again.

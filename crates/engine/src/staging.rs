@@ -3,10 +3,9 @@
 //! Owns: the arena pages are moved into, cut into chunks that one eviction batch fills and that are
 //! given back whole, so that emptying them costs one call per chunk. Pages read ahead that wait for
 //! their touch share chunks, of which they never take the last half: eviction goes on.
-//! A chunk that evicted pages have filled is not emptied at once: a read takes it, its pages move to the
-//! program, and the kernel neither frees a page nor finds one.
-//! Invariants: a chunk is handed out empty, or with every page present; it returns when all pages
-//! taken from it were released.
+//! Invariants: a chunk is handed out empty; it returns when all pages taken from it were released, and
+//! is emptied then. What the program has seen is never written to: a pipe (`vmsplice`) or a socket
+//! (`MSG_ZEROCOPY`) may still send from memory that was evicted, and nobody can find out.
 //! Each staged page belongs to a frame, so staging never adds to the limit, except for pages that
 //! were mapped again before their chunk was complete; those are at most the arena.
 //! Frames with homes ([`crate::homes`]) need none of that: page f of the arena is frame f's, nothing is
@@ -14,6 +13,8 @@
 //! Pages are those of the space, 4 KiB or more, and are numbered so; the arena and requests to devices
 //! count in 4 KiB. A chunk is 256 KiB, or one page where that is larger.
 //! Not here: how pages get in and out ([`AddressSpace`]).
+//! Rejected: reading into chunks that evicted pages have filled, which saves the kernel freeing memory
+//! and finding some. Other pages' bytes left the process that way (docs/delivery.md says what it was worth).
 
 use crate::space::AddressSpace;
 use crate::tuning::Tuning;
@@ -22,9 +23,6 @@ use overspill_base::sync::Ordering::{AcqRel, Relaxed};
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use overspill_base::{FrameNo, PAGE_SIZE};
 use std::ops::Range;
-
-/// Filled chunks kept for reads, in bytes, but one at least: what they hold comes on top of the limit.
-const FILLED_BYTES_MAX: usize = 2 << 20;
 
 /// The arena and its chunks.
 #[derive(Debug)]
@@ -39,19 +37,13 @@ pub(crate) struct Staging {
     free: Mutex<Free>,
     /// Pages of each chunk still in use.
     in_use: Vec<AtomicUsize>,
-    /// Pages of each chunk that are known to be there.
-    present: Vec<AtomicUsize>,
 }
 
 #[derive(Debug)]
 struct Free {
     chunks: Vec<usize>,
-    /// Chunks nobody uses with every page present; at most [`FILLED_BYTES_MAX`].
-    filled: Vec<usize>,
     /// The rest of the chunk that readahead takes single pages from.
     singles: Range<usize>,
-    /// The rest of the filled chunk that reads take pages from.
-    reading: Range<usize>,
 }
 
 impl Staging {
@@ -74,15 +66,9 @@ impl Staging {
             has_homes: false,
             free: Mutex::new(
                 LockClass::Staging,
-                Free {
-                    chunks: (0..chunks).rev().collect(),
-                    filled: Vec::with_capacity(chunks),
-                    singles: 0..0,
-                    reading: 0..0,
-                },
+                Free { chunks: (0..chunks).rev().collect(), singles: 0..0 },
             ),
             in_use: (0..chunks).map(|_| AtomicUsize::new(0)).collect(),
-            present: (0..chunks).map(|_| AtomicUsize::new(0)).collect(),
         }
     }
 
@@ -101,54 +87,9 @@ impl Staging {
     }
 
     /// An empty chunk's pages; release each of them once.
-    pub(crate) fn take_chunk(&self, space: &dyn AddressSpace) -> Option<Range<usize>> {
-        let empty = self.free.lock().chunks.pop();
-        if let Some(chunk) = empty {
-            return Some(self.start(chunk));
-        }
-        let filled = self.take_filled()?;
-        self.empty(filled.clone(), space);
-        Some(filled)
-    }
-
-    /// The pages of a chunk to read into, every one of them present; release each of them once.
-    pub(crate) fn take_filled(&self) -> Option<Range<usize>> {
-        let chunk = self.free.lock().filled.pop()?;
+    pub(crate) fn take_chunk(&self) -> Option<Range<usize>> {
+        let chunk = self.free.lock().chunks.pop()?;
         Some(self.start(chunk))
-    }
-
-    /// `pages` pages of a filled chunk to read into; release each of them once.
-    pub(crate) fn take_to_read(
-        &self,
-        pages: usize,
-        space: &dyn AddressSpace,
-    ) -> Option<Range<usize>> {
-        let mut free = self.free.lock();
-        let mut rest = 0..0;
-        if free.reading.len() < pages {
-            let chunk = free.filled.pop()?;
-            rest = std::mem::replace(&mut free.reading, self.start(chunk));
-        }
-        let first = free.reading.start;
-        free.reading.start += pages;
-        drop(free);
-        self.release(rest, space);
-        Some(first..first + pages)
-    }
-
-    fn empty(&self, pages: Range<usize>, space: &dyn AddressSpace) {
-        self.present[pages.start / self.chunk].store(0, Relaxed);
-        space.recycle(&self.arena, pages);
-    }
-
-    /// Tells that `pages` pages were moved into a chunk that was empty.
-    pub(crate) fn moved_in(&self, chunk: &Range<usize>, pages: usize) {
-        self.present[chunk.start / self.chunk].store(pages, Relaxed);
-    }
-
-    /// Tells that `pages` pages were moved out of a chunk that was filled, from `first` on.
-    pub(crate) fn moved_out(&self, first: usize, pages: usize) {
-        self.present[first / self.chunk].fetch_sub(pages, Relaxed);
     }
 
     fn start(&self, chunk: usize) -> Range<usize> {
@@ -161,34 +102,20 @@ impl Staging {
         let mut free = self.free.lock();
         if free.singles.is_empty() && free.chunks.len() > self.in_use.len() / 2 {
             free.singles = free.chunks.pop().map(|chunk| self.start(chunk))?;
-            // Whoever reads into them makes them present.
-            self.moved_in(&free.singles, 1);
         }
         free.singles.next()
     }
 
     /// A chunk to read pages into that will wait there, unless that would leave eviction less than
     /// a quarter of the chunks; release each of its pages once.
-    pub(crate) fn take_to_wait(&self, space: &dyn AddressSpace) -> Option<Range<usize>> {
-        let free = self.free.lock();
-        let room = free.chunks.len() + free.filled.len() > self.in_use.len() / 4;
-        drop(free);
-        if room { self.take_filled().or_else(|| self.take_chunk(space)) } else { None }
+    pub(crate) fn take_to_wait(&self) -> Option<Range<usize>> {
+        if self.free_chunks() > self.in_use.len() / 4 { self.take_chunk() } else { None }
     }
 
-    /// Tells that the pages `used`, from the start of a chunk, will be there once they are read.
-    pub(crate) fn filled_by_reads(&self, used: &Range<usize>) {
-        self.present[used.start / self.chunk].fetch_max(used.len(), Relaxed);
-    }
-
-    /// Gives back what [`take_single`](Self::take_single) and [`take_to_read`](Self::take_to_read)
-    /// have not handed out of their chunks.
+    /// Gives back what [`take_single`](Self::take_single) has not handed out of its chunk.
     pub(crate) fn drain(&self, space: &dyn AddressSpace) {
-        let rest = {
-            let mut free = self.free.lock();
-            [std::mem::take(&mut free.singles), std::mem::take(&mut free.reading)]
-        };
-        rest.into_iter().for_each(|rest| self.release(rest, space));
+        let rest = std::mem::take(&mut self.free.lock().singles);
+        self.release(rest, space);
     }
 
     /// Ends the use of `pages` of one chunk; the last ones empty it.
@@ -199,28 +126,9 @@ impl Staging {
         let chunk = pages.start / self.chunk;
         // AcqRel: whoever empties the chunk has seen every other user finish with it.
         if self.in_use[chunk].fetch_sub(pages.len(), AcqRel) == pages.len() {
-            self.take_back(chunk, space);
+            space.recycle(&self.arena, chunk * self.chunk..(chunk + 1) * self.chunk);
+            self.free.lock().chunks.push(chunk);
         }
-    }
-
-    /// A chunk nobody uses any more is kept as it is if it is filled and others are few.
-    fn take_back(&self, chunk: usize, space: &dyn AddressSpace) {
-        let present = self.present[chunk].load(Relaxed);
-        let mut free = self.free.lock();
-        if present == self.chunk && free.filled.len() < self.filled_max() {
-            free.filled.push(chunk);
-            return;
-        }
-        drop(free);
-        if present > 0 {
-            self.empty(chunk * self.chunk..(chunk + 1) * self.chunk, space);
-        }
-        self.free.lock().chunks.push(chunk);
-    }
-
-    fn filled_max(&self) -> usize {
-        let most = (FILLED_BYTES_MAX / (self.chunk * self.page_bytes)).max(1);
-        most.min(self.in_use.len() / 4)
     }
 
     /// The content of a staged page.
@@ -258,8 +166,7 @@ impl Staging {
 
     /// Chunks nobody uses.
     pub(crate) fn free_chunks(&self) -> usize {
-        let free = self.free.lock();
-        free.chunks.len() + free.filled.len()
+        self.free.lock().chunks.len()
     }
 }
 

@@ -8,8 +8,8 @@
 use crate::engine::Engine;
 use crate::lru::LruList;
 use crate::readahead::PageRead;
-use crate::space::SpaceError;
-use crate::tuning::Readahead;
+use crate::reclaim::Victim;
+use crate::space::Mapped;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::{AreaNo, SwapEntry};
@@ -27,7 +27,7 @@ const RUN_MAX: usize = 64;
 pub(crate) enum Landing {
     /// This page of the worker's bounce memory: it is copied to the program.
     Bounce(usize),
-    /// This page of a staging chunk: it moves to the program.
+    /// This page of a staging chunk, where it waited: it moves to the program.
     Chunk(usize),
     /// Its frame's staging page: it waits there.
     Staged,
@@ -158,7 +158,7 @@ impl Engine {
         let mut arrived = std::mem::take(&mut worker.scratch.arrived);
         // Last first: a stream waits for the first one, and then all of them are there.
         for (n, buffer) in request.pages.iter().enumerate().rev() {
-            let landing = self.landing(worker, buffer, purpose == Purpose::Wait);
+            let landing = self.landing(worker, buffer);
             let entry = SwapEntry::new(area, request.slot.plus(n));
             match (failures.iter().find(|f| f.index == n), landing) {
                 (Some(failure), _) => self.read_failed(entry, &failure.error),
@@ -173,13 +173,7 @@ impl Engine {
         }
         arrived.clear();
         worker.scratch.arrived = arrived;
-        for buffer in &request.pages {
-            match self.landing(worker, buffer, purpose == Purpose::Wait) {
-                Landing::Bounce(_) => worker.bounce.give(buffer),
-                Landing::Chunk(page) => self.staging.release(page..page + 1, &*self.space),
-                Landing::Staged => {}
-            }
-        }
+        request.pages.iter().for_each(|buffer| worker.bounce.give(buffer));
         worker.scratch.keep_pages(request.pages);
         self.note_latency(purpose);
     }
@@ -190,14 +184,16 @@ impl Engine {
         }
     }
 
-    fn landing(&self, worker: &Worker, buffer: &PageBuf, waits: bool) -> Landing {
-        if let Some(page) = worker.bounce.index_of(buffer) {
-            return Landing::Bounce(page);
-        }
-        let page = self.staging.index_of(buffer).expect("a read lands in our memory");
-        match self.tuning.readahead {
-            Readahead::AddressSpace if !waits => Landing::Chunk(page),
-            Readahead::AddressSpace | Readahead::Cluster => Landing::Staged,
+    fn landing(&self, worker: &Worker, buffer: &PageBuf) -> Landing {
+        match worker.bounce.index_of(buffer) {
+            Some(page) => Landing::Bounce(page),
+            None => {
+                debug_assert!(
+                    self.staging.index_of(buffer).is_some(),
+                    "a read lands in our memory"
+                );
+                Landing::Staged
+            }
         }
     }
 
@@ -257,30 +253,32 @@ impl Engine {
     }
 
     /// Puts adjacent pages in front of the program with one call.
-    fn map_or_move(&self, worker: &Worker, run: &[Arrived]) -> Result<(), SpaceError> {
+    fn map_or_move(&self, worker: &Worker, run: &[Arrived]) -> Mapped {
         let first = run[0].page;
         match run[0].landing {
             Landing::Bounce(at) => self.space.map(first, worker.bounce.content(at, run.len())),
             Landing::Chunk(at) => {
                 let pages = at..at + run.len();
-                let moved = self.space.install(first, self.staging.arena(), pages.clone());
-                self.staging.moved_out(at, moved);
-                (moved..run.len())
-                    .try_for_each(|n| self.space.map(first.plus(n), self.staging.content(at + n)))
+                let moved = self.space.install(first, self.staging.arena(), pages);
+                for n in moved..run.len() {
+                    let mapped = self.space.map(first.plus(n), self.staging.content(at + n));
+                    if mapped.stopped.is_some() {
+                        return Mapped { pages: n, ..mapped };
+                    }
+                }
+                Mapped::all(run.len())
             }
-            Landing::Staged => Ok(()),
+            Landing::Staged => Mapped::all(run.len()),
         }
     }
 
     pub(crate) fn map_run(&self, worker: &Worker, run: &[Arrived]) {
-        let mapped = self.map_or_move(worker, run).is_ok();
-        for &Arrived { page, frame, .. } in run {
-            if !mapped {
-                self.table.replace(page, Pte::Resident(frame), Pte::Empty);
-                self.drop_cached(frame, page);
-                continue;
-            }
-            self.settle_read(frame, page);
+        let mapped = self.map_or_move(worker, run);
+        let (there, rest) = run.split_at(mapped.pages);
+        there.iter().for_each(|&Arrived { page, frame, .. }| self.settle_read(frame, page));
+        if let Some(why) = mapped.stopped {
+            let rest = rest.iter().map(|&Arrived { page, frame, .. }| Victim { frame, page });
+            self.map_refused(rest, why);
         }
     }
 
@@ -310,11 +308,7 @@ impl Engine {
             && matches!(word, Pte::Swapped { entry: on, .. } if on == entry)
             && self.table.replace(page, word, Pte::Poisoned)
         {
-            self.stats.count(Event::pages_poisoned);
-            let touched =
-                if self.staging.has_homes { "" } else { " and will raise SIGBUS when touched" };
-            self.trouble(format!("a page is lost{touched}: {error}"));
-            self.space.poison(page);
+            self.count_poisoned(page, entry.area(), error);
         } else {
             self.space.wake(page);
         }

@@ -11,6 +11,7 @@
 //! Not here: areas that other processes use; their slots are not for us to empty.
 
 use crate::engine::{Engine, Swap};
+use crate::fault::Staged;
 use crate::swap_cache::Inserted;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -210,7 +211,7 @@ impl Engine {
             self.unlock_page(frame, page);
         } else if !self.table.is_on(page, entry) {
             self.drop_cached(frame, page);
-        } else if self.map_staged(frame, page, word) {
+        } else if self.map_staged(frame, page, word) == Staged::Mapped {
             self.frames.clear(frame, flag::READAHEAD);
             self.unlock_page(frame, page);
         }

@@ -164,8 +164,12 @@ impl Engine {
 
     /// Frees the frame of a page that is on `entry` as well.
     pub(crate) fn leave_to_copy(&self, victim: Victim, entry: SwapEntry) {
-        let Victim { frame, page } = victim;
         self.stats.count(Event::swpout_clean);
+        self.stay_on(victim, entry);
+    }
+
+    /// Makes a locked, resident page that is not in sight one that is on `entry` only.
+    pub(crate) fn stay_on(&self, Victim { frame, page }: Victim, entry: SwapEntry) {
         self.set_cache_only(entry, false);
         self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
         self.drop_cached(frame, page);
@@ -195,7 +199,8 @@ impl Engine {
         old.into_iter().for_each(|entry| self.free_entry(entry));
     }
 
-    /// No slot for this page: the program gets it back.
+    /// No slot for this page: the program gets it back. Its content is in staging memory only, so there is
+    /// no other answer.
     fn bring_back(&self, victim: Victim) {
         let Victim { frame, page } = victim;
         let staged = self.frames.staged(frame).expect("just moved to staging");
@@ -203,10 +208,8 @@ impl Engine {
             // Nobody would know any more that the copy is old.
             self.give_up_copy(victim);
         }
-        if self.map_back(page, frame, staged).is_err() {
-            self.table.replace(page, Pte::Resident(frame), Pte::Empty);
-            self.drop_cached(frame, page);
-            return;
+        if let Err(why) = self.map_back_in_the_end(page, frame, staged) {
+            return self.lose(victim, why);
         }
         self.frames.set(frame, flag::MAPPED);
         self.release_staged(frame);
@@ -258,7 +261,8 @@ impl Engine {
         if let Some(failure) = failures.first() {
             self.stats.add(Event::write_errors, failures.len() as u64);
             self.areas.get(area).avoid();
-            self.trouble(format!("{}; its pages stay in memory", failure.error));
+            let line = format!("{}; its pages stay in memory", failure.error);
+            self.trouble("a write failed", area, line);
         }
         self.stats.add(Event::pswpout, (request.pages.len() - failures.len()) as u64);
         for n in 0..request.pages.len() {

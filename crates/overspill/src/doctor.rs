@@ -5,8 +5,10 @@
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
+use overspill_space::probe::{MovesProbed, probe_moves};
 use overspill_space::uffd::{Delivery, Uffd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// How a probe came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +40,7 @@ fn finding(what: &'static str, health: Health, detail: impl Into<String>) -> Fin
 pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
     let mut findings = vec![page_size(), userfaultfd()];
     findings.extend(userfaultfd_features());
+    findings.extend(userfaultfd_moves());
     findings.push(uring());
     findings.push(swap_file(directory));
     findings.push(memory());
@@ -97,6 +100,37 @@ fn userfaultfd_features() -> Vec<Finding> {
         ),
     ]
 }
+
+/// Long enough for a kernel that misreports moves to do it once, on two CPUs.
+const MOVES_PROBED: Duration = Duration::from_millis(300);
+
+/// Whether the kernel tells what it has moved. Linux 6.18 does not always.
+fn userfaultfd_moves() -> Option<Finding> {
+    if !Uffd::open(Delivery::Messages).ok()?.features().move_pages {
+        return None;
+    }
+    let probed = probe_moves(MOVES_PROBED).ok()?;
+    Some(match probed {
+        MovesProbed { lost: 1.., .. } => finding(
+            WHAT_MOVES,
+            Health::Limited,
+            format!("{} of {} pages were lost: please report this", probed.lost, probed.moves / 2),
+        ),
+        MovesProbed { misreported: 0, .. } => {
+            finding(WHAT_MOVES, Health::Good, format!("{} moved as the kernel says", probed.moves))
+        }
+        MovesProbed { moves, misreported, .. } => finding(
+            WHAT_MOVES,
+            Health::Limited,
+            format!(
+                "misreported by this kernel ({misreported} of {moves} said to have failed, and had not): \
+                 Overspill looks every such page up and loses none; docs/kernel-report.md tells more"
+            ),
+        ),
+    })
+}
+
+const WHAT_MOVES: &str = "userfaultfd: moves";
 
 fn uring() -> Finding {
     match io_uring::IoUring::new(4) {

@@ -11,7 +11,7 @@ use crate::shootdown::Shootdown;
 use crate::stamp::Stamp;
 use overspill_base::shared::PageArena;
 use overspill_base::{PAGE_SIZE, PageNo};
-use overspill_engine::{AddressSpace, SpaceError, Unmapped};
+use overspill_engine::{AddressSpace, Mapped, SpaceError, Unmapped};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -105,20 +105,24 @@ impl AddressSpace for SimSpace {
         self.process_pages - page.index() % self.process_pages
     }
 
-    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+    fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
             overspill_vcpu::charge_by(|costs| costs.map_ns);
             self.fill(first.plus(n), Stamp::of(page));
         }
-        Ok(())
+        Mapped::all(content.len() / PAGE_SIZE)
     }
 
-    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
         for n in 0..pages {
             overspill_vcpu::charge_by(|costs| costs.map_ns + costs.copy_page_ns / 2);
             self.fill(first.plus(n), Stamp::ZEROS);
         }
-        Ok(())
+        Mapped::all(pages)
+    }
+
+    fn find(&self, page: PageNo) -> bool {
+        self.pages[page.index()].seen.load(Relaxed) == PRESENT
     }
 
     fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {

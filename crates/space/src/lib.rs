@@ -13,16 +13,19 @@
 //! notice somebody else's mapping may stand at the address.
 
 pub mod handlers;
+pub mod kernel;
 mod mapping;
 pub mod memory;
 mod moving;
 mod placement;
 pub mod pool;
+pub mod probe;
 pub mod ranges;
 mod sigbus;
 pub mod signals;
 mod space;
 pub mod uffd;
+mod whereabouts;
 
 pub use handlers::{HandlerOptions, Handlers, Spawn};
 pub use memory::{Advice, ManagedMemory, MemoryError, Protection};

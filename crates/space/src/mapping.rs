@@ -4,6 +4,7 @@
 //! engine has given to it, is changed.
 //! Not here: which part of the range is whose (`ranges`), userfaultfd (`uffd`).
 
+use overspill_base::PAGE_SIZE;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -55,9 +56,29 @@ pub(crate) fn unshare(start: usize, len: usize) -> bool {
     unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxPopulateWrite) }.is_ok()
 }
 
-/// Drops pages with their content.
-pub(crate) fn drop_pages(start: usize, len: usize) {
+/// Drops pages with their content. What the kernel refuses to drop (EINVAL: locked in memory) stays.
+pub(crate) fn drop_pages(start: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the engine holds the locks of these pages, or they are staging pages nobody uses.
     // Their content is lost, which is what was asked for.
-    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxDontNeed) };
+    unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxDontNeed) }
+}
+
+/// Which pages of 4 KiB are in memory. What cannot be told is not.
+pub(crate) fn are_resident(start: usize, resident: &mut [bool]) {
+    for (n, resident) in resident.iter_mut().enumerate() {
+        let (page, mut byte) = ((start + n * PAGE_SIZE) as *mut _, 0u8);
+        // SAFETY: one byte is written, for the one page asked about.
+        let told = unsafe { libc::mincore(page, PAGE_SIZE, (&raw mut byte).cast()) } == 0;
+        *resident = told && byte & 1 != 0;
+    }
+}
+
+/// Makes pages look as if nobody had touched them lately, as the kernel does by itself; then touches each.
+pub(crate) fn age_and_touch(start: usize, pages: usize) {
+    // SAFETY: advice on our own mapping that changes no content.
+    let _ = unsafe { rustix::mm::madvise(start as *mut _, pages * PAGE_SIZE, Advice::LinuxCold) };
+    for n in 0..pages {
+        // SAFETY: our own mapping. Nobody else writes to it, and the byte is not used.
+        let _ = unsafe { ((start + n * PAGE_SIZE) as *const u8).read_volatile() };
+    }
 }

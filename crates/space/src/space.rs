@@ -9,17 +9,23 @@
 //! The kernel deals in 4 KiB and may stop inside a large one, because a part of it is pinned: then what
 //! was moved goes back before anybody is let at it. Who touches a part meanwhile waits for its lock.
 //! Invariants: pages of the range are never huge (a huge page could not be moved out in part).
+//! After a move that stopped, where a page is is looked up ([`crate::whereabouts`]).
 //! Eviction is by UFFDIO_MOVE, which refuses pages a device has pinned. Where that is not to be had
 //! (kernels before 6.8, pages the program made read-only or executable) the page is protected, copied
 //! and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says so.
 
-use crate::mapping::{BASE_ALIGN, drop_pages, forbid_huge_pages, map_fixed, reserve_aligned};
+use crate::kernel::{Between, Call, Meaning, meaning};
+use crate::mapping::{BASE_ALIGN, forbid_huge_pages, map_fixed, reserve_aligned};
+use crate::moving::Hindrance;
 use crate::ranges::Ranges;
-use crate::uffd::{Delivery, Progress, Uffd, UffdError};
+use crate::uffd::{Delivery, Uffd, UffdError};
+use crate::whereabouts::Whereabouts;
 use overspill_base::shared::PageArena;
-use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
+use overspill_base::stats::{Event, Stats};
+use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
+use overspill_base::trouble::{Cause, Troubles};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
-use overspill_engine::{AddressSpace, Pattern, SpaceError, Unmapped};
+use overspill_engine::{AddressSpace, Mapped, Pattern, SpaceError, Unmapped};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
@@ -65,6 +71,10 @@ pub struct ManagedSpace {
     /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's. None where a child
     /// can no longer open it: what cannot be moved stays in memory then.
     pub(crate) memory: RwLock<Option<OwnedFd>>,
+    /// As above.
+    whereabouts: RwLock<Whereabouts>,
+    /// Where the unexpected is counted and told, once the engine has said.
+    troubles: OnceLock<(Stats, Arc<Troubles>)>,
     /// Address and length of the staging arena, once the engine has one.
     staging: Mutex<Option<(usize, usize)>>,
 }
@@ -100,6 +110,8 @@ impl ManagedSpace {
             signals: OnceLock::new(),
             pinned_pages: AtomicUsize::new(0),
             memory: RwLock::new(Some(open_own_memory()?)),
+            whereabouts: RwLock::new(Whereabouts::open()),
+            troubles: OnceLock::new(),
             staging: Mutex::new(LockClass::Control, None),
         };
         space.register_all()?;
@@ -125,6 +137,11 @@ impl ManagedSpace {
     #[inline]
     pub fn page_at(&self, address: usize) -> PageNo {
         PageNo(((address - self.start) / self.page_bytes) as u32)
+    }
+
+    /// Whether an address is one of the range's.
+    pub(crate) fn holds(&self, address: usize) -> bool {
+        (self.start..self.start + self.pages * self.page_bytes).contains(&address)
     }
 
     /// The address of a page.
@@ -180,6 +197,9 @@ impl ManagedSpace {
         let mut memory = self.memory.write().unwrap_or_else(|e| e.into_inner());
         std::mem::forget(std::mem::replace(&mut *memory, open_own_memory().ok()));
         drop(memory);
+        let mut whereabouts = self.whereabouts.write().unwrap_or_else(|e| e.into_inner());
+        std::mem::forget(std::mem::replace(&mut *whereabouts, Whereabouts::open()));
+        drop(whereabouts);
         self.register_all()?;
         match *self.staging.lock() {
             Some((start, len)) => self.register_target(start, len),
@@ -214,6 +234,46 @@ impl ManagedSpace {
         self.ranges.lock().refuse(page);
         let _ = self.protect(page, 1, MprotectFlags::empty());
         self.wake(page);
+    }
+
+    /// Has `between` answer the calls of the range's first userfaultfd from now on, for tests.
+    pub fn put_between(&self, between: Box<dyn Between>) {
+        self.write_uffd().put_between(between);
+    }
+
+    pub(crate) fn with_whereabouts<R>(&self, f: impl FnOnce(&Whereabouts) -> R) -> R {
+        f(&self.whereabouts.read().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// Counts a page that had moved although the kernel said that it had not.
+    pub(crate) fn count_misreported(&self) {
+        if let Some((stats, _)) = self.troubles.get() {
+            stats.count(Event::move_misreported);
+        }
+    }
+
+    /// Counts and tells an answer that no table has.
+    pub(crate) fn unexpected(&self, whom: &'static str, what: &dyn std::fmt::Display) {
+        if let Some((stats, troubles)) = self.troubles.get() {
+            stats.count(Event::kernel_unexpected);
+            let line = format!("unexpected answer of the kernel to {whom}: {what}");
+            troubles.tell(Cause::of(whom), line);
+        }
+    }
+
+    /// What the errno of a call that did nothing is to the engine; the unexpected is told.
+    pub(crate) fn refusal(&self, call: Call, errno: Errno) -> SpaceError {
+        match meaning(call, errno) {
+            Meaning::Again | Meaning::NoMemory => SpaceError::Busy,
+            Meaning::InUse => SpaceError::Pinned,
+            Meaning::Gone => SpaceError::Gone,
+            // Nothing of ours is mapped there: the program has put something else in its place.
+            Meaning::Absent if matches!(call, Call::Copy | Call::Zero) => SpaceError::Gone,
+            _ => {
+                self.unexpected(call.name(), &errno);
+                SpaceError::Refused
+            }
+        }
     }
 
     /// The userfaultfd's descriptor, for as long as the closure runs.
@@ -286,9 +346,19 @@ impl AddressSpace for ManagedSpace {
         self.ranges.lock().pattern(page)
     }
 
-    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+    fn report_to(&self, stats: &Stats, troubles: &Arc<Troubles>) {
+        let _ = self.troubles.set((stats.clone(), troubles.clone()));
+    }
+
+    fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         let address = self.address_of(first);
-        gone_unless_done(self.with_uffd_of(first, |uffd| uffd.copy(address, content)))
+        let progress = self.whole_pages(Call::Copy, content.len(), |done, upto| {
+            self.with_uffd_of(first, |uffd| uffd.copy(address + done, &content[done..upto]))
+        });
+        if progress.present >= self.page_bytes {
+            self.unexpected(Call::Copy.name(), &"a page is there that should not be");
+        }
+        self.mapped(Call::Copy, progress)
     }
 
     fn install(&self, first: PageNo, arena: &PageArena, pages: Range<usize>) -> usize {
@@ -297,39 +367,59 @@ impl AddressSpace for ManagedSpace {
         }
         let target = self.address_of(first);
         let source = self.staged_at(arena, pages.start).addr();
+        let len = pages.len() * self.page_bytes;
         // SAFETY: the engine has the arena's pages for itself and holds the locks of the pages they
         // become.
-        let progress = self.with_uffd_of(first, |uffd| unsafe {
-            uffd.move_pages(target, source, pages.len() * self.page_bytes)
-        });
-        let (done, part) = (progress.bytes, progress.bytes % self.page_bytes);
-        if part > 0 {
-            self.copy_back(target + done, source + done, self.page_bytes - part);
+        let (done, _) = unsafe { self.move_parts(first, target, source, len) };
+        let part = done % self.page_bytes;
+        if part > 0 && self.copy_back(target + done, source + done, self.page_bytes - part) {
+            return done.div_ceil(self.page_bytes);
         }
-        done.div_ceil(self.page_bytes)
+        // The rest of a page that could not be put together is where the engine copies it from.
+        done / self.page_bytes
     }
 
-    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
         let (address, len) = (self.address_of(first), pages * self.page_bytes);
-        gone_unless_done(self.with_uffd_of(first, |uffd| uffd.zero(address, len)))
+        let progress = self.whole_pages(Call::Zero, len, |done, upto| {
+            self.with_uffd_of(first, |uffd| uffd.zero(address + done, upto - done))
+        });
+        self.mapped(Call::Zero, progress)
+    }
+
+    fn find(&self, page: PageNo) -> bool {
+        let address = self.address_of(page);
+        let found = self.with_whereabouts(|pages| pages.find(address, self.page_bytes));
+        if found.there == 0 {
+            return false;
+        }
+        if found.there < self.page_bytes / PAGE_SIZE {
+            // Refused, the toucher asks again.
+            self.fill_holes(address);
+        }
+        if found.write_protected > 0 {
+            let _ = self.write_protect(page, false);
+        }
+        self.wake(page);
+        true
     }
 
     fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
         let mut moved = 0;
         let can_move = self.with_uffd(|uffd| uffd.features().move_pages);
         while moved < landing.len() {
-            let target = self.staged_at(arena, landing.start + moved);
-            let mut stopped = Some(Errno::INVAL);
+            let mut hindrance = Some(Hindrance::Unlike);
             if can_move {
+                let target = self.staged_at(arena, landing.start + moved).addr();
                 let source = self.address_of(first.plus(moved));
                 let len = (landing.len() - moved) * self.page_bytes;
-                let progress = self.move_out(target.addr(), source, len);
-                moved += progress.bytes / self.page_bytes;
-                stopped = progress.stopped;
+                let (bytes, stopped) = self.move_out(target, source, len);
+                moved += bytes / self.page_bytes;
+                hindrance = stopped;
             }
-            let stopped = match stopped {
+            let stopped = match hindrance {
                 None => continue,
-                Some(Errno::INVAL) => {
+                Some(Hindrance::Unlike) => {
                     let target = self.staged_at(arena, landing.start + moved);
                     match self.copy_out(target, first.plus(moved)) {
                         Ok(()) => {
@@ -339,9 +429,7 @@ impl AddressSpace for ManagedSpace {
                         Err(error) => error,
                     }
                 }
-                Some(Errno::NOENT) => SpaceError::Missing,
-                Some(Errno::SRCH) => SpaceError::Gone,
-                Some(_) => SpaceError::Pinned,
+                Some(Hindrance::Error(error)) => error,
             };
             return Unmapped { moved, stopped: Some(stopped) };
         }
@@ -350,20 +438,22 @@ impl AddressSpace for ManagedSpace {
 
     fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
         let start = self.staged_at(arena, pages.start).addr();
-        drop_pages(start, pages.len() * self.page_bytes);
+        self.drop_range(start, pages.len() * self.page_bytes);
     }
 
     fn zap(&self, first: PageNo, pages: usize) {
-        drop_pages(self.address_of(first), pages * self.page_bytes);
+        self.drop_range(self.address_of(first), pages * self.page_bytes);
     }
 
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
         let (source, target) = (self.address_of(from), self.address_of(to));
         if self.with_uffd(|uffd| uffd.features().move_pages) {
-            let progress = self.move_out(target, source, self.page_bytes);
-            match progress.stopped {
+            match self.move_out(target, source, self.page_bytes).1 {
                 None => return Ok(()),
-                Some(Errno::NOENT) => return Err(SpaceError::Missing),
+                Some(Hindrance::Error(
+                    error @ (SpaceError::Missing | SpaceError::Torn | SpaceError::Gone),
+                )) => return Err(error),
+                // It is there, and can be copied.
                 Some(_) => {}
             }
         }
@@ -372,29 +462,23 @@ impl AddressSpace for ManagedSpace {
 
     fn wake(&self, page: PageNo) {
         let address = self.address_of(page);
-        self.with_uffd_of(page, |uffd| uffd.wake(address, self.page_bytes));
+        let woken = self.with_uffd_of(page, |uffd| uffd.wake(address, self.page_bytes));
+        if let Err(errno) = woken {
+            self.unexpected(Call::Wake.name(), &errno);
+        }
     }
 
     fn poison(&self, page: PageNo) {
         let address = self.address_of(page);
-        let poisoned = self.with_uffd_of(page, |uffd| {
-            let result = uffd.poison(address, self.page_bytes);
-            uffd.wake(address, self.page_bytes);
-            result
-        });
-        if poisoned.is_err() {
-            // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
-            self.refuse(page);
+        let mut rounds = 0;
+        while let Err(errno) = self.with_uffd_of(page, |uffd| uffd.poison(address, self.page_bytes))
+        {
+            if !self.is_worth_waiting(Call::Poison, errno, &mut rounds) {
+                // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
+                return self.refuse(page);
+            }
         }
-    }
-}
-
-/// Anything that stops the filling of a missing page means that the range or the process is gone:
-/// busy and present pages are dealt with in `Uffd`.
-pub(crate) fn gone_unless_done(progress: Progress) -> Result<(), SpaceError> {
-    match progress.stopped {
-        None => Ok(()),
-        Some(_) => Err(SpaceError::Gone),
+        self.wake(page);
     }
 }
 

@@ -1,9 +1,11 @@
-//! Userfaultfd: opening it and each of its calls, with their results translated once.
+//! Userfaultfd: opening it and each of its calls, with their results translated once ([`crate::kernel`]).
 //!
 //! Owns: the file descriptor, and which features this kernel has. Features are probed, never assumed
 //! from a version: MOVE is there from 6.8, POISON from 6.6, write protection from 5.7.
+//! Every ioctl but the first of a descriptor is made by [`Uffd::call`], where tests put themselves in between.
 //! Rejected: the `userfaultfd` crate, which decides features at build time and has no MOVE.
 
+use crate::kernel::{Between, Call, Meaning, Request, meaning};
 use linux_raw_sys::general as raw;
 use overspill_base::{PAGE_SIZE, errand};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -99,10 +101,12 @@ pub struct FaultMessage {
 }
 
 /// How far a call over several pages came.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
     /// Bytes done, from the front.
     pub bytes: usize,
+    /// Of those, bytes that were left alone because pages were there.
+    pub present: usize,
     /// What stopped it; `None` when all was done.
     pub stopped: Option<Errno>,
 }
@@ -113,6 +117,7 @@ pub struct Uffd {
     fd: OwnedFd,
     features: Features,
     delivery: Delivery,
+    between: Option<Box<dyn Between>>,
 }
 
 impl AsFd for Uffd {
@@ -147,7 +152,12 @@ impl Uffd {
         }
         let fd = open_fd()?;
         handshake(&fd, supported & u64::from(wanted))?;
-        Ok(Self { fd, features, delivery })
+        Ok(Self { fd, features, delivery, between: None })
+    }
+
+    /// Has `between` answer every call from now on, for tests.
+    pub fn put_between(&mut self, between: Box<dyn Between>) {
+        self.between = Some(between);
     }
 
     /// What the kernel can do.
@@ -168,7 +178,7 @@ impl Uffd {
 
     /// Lets go of a range, in which nobody waits.
     pub fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
-        self.call::<UNREGISTER, _>(&mut range(start, len))
+        self.call::<UNREGISTER, _>(Call::Unregister, &mut range(start, len))
     }
 
     /// Makes a range a possible target of [`move_pages`](Self::move_pages) without reporting
@@ -183,17 +193,17 @@ impl Uffd {
 
     unsafe fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Errno> {
         let mut arg = raw::uffdio_register { range: range(start, len), mode, ioctls: 0 };
-        self.call::<REGISTER, _>(&mut arg)
+        self.call::<REGISTER, _>(Call::Register, &mut arg)
     }
 
     /// Fills missing pages at `start` with `content` and wakes whoever waits for them. Pages that
     /// are present stay as they are.
     pub fn copy(&self, start: usize, content: &[u8]) -> Progress {
-        over_pages(start, content.len(), |uffd_at, done, len| {
+        over_pages(start, content.len(), |at, done, len| {
             let src = content[done..].as_ptr().addr() as u64;
-            let mut arg = raw::uffdio_copy { dst: uffd_at, src, len, mode: 0, copy: 0 };
-            let result = self.call::<COPY, _>(&mut arg);
-            self.skip_present(uffd_at, result, arg.copy)
+            let mut arg = raw::uffdio_copy { dst: at, src, len, mode: 0, copy: 0 };
+            let result = self.call::<COPY, _>(Call::Copy, &mut arg);
+            self.skip_present(at, step(Call::Copy, result, arg.copy))
         })
     }
 
@@ -202,13 +212,13 @@ impl Uffd {
         over_pages(start, len, |at, _, len| {
             let range = raw::uffdio_range { start: at, len };
             let mut arg = raw::uffdio_zeropage { range, mode: 0, zeropage: 0 };
-            let result = self.call::<ZEROPAGE, _>(&mut arg);
-            self.skip_present(at, result, arg.zeropage)
+            let result = self.call::<ZEROPAGE, _>(Call::Zero, &mut arg);
+            self.skip_present(at, step(Call::Zero, result, arg.zeropage))
         })
     }
 
-    /// Moves present pages to an empty, registered target. EBUSY: the page is pinned or shared
-    /// with another process; ENOENT: there is none; EINVAL: the two ranges differ in protection.
+    /// Moves present pages to an empty, registered target. What stopped it says nothing about where the next
+    /// page is: it may have moved.
     ///
     /// # Safety
     /// Both ranges are the caller's; nobody holds a reference into the source pages.
@@ -216,30 +226,37 @@ impl Uffd {
         over_pages(source, len, |at, done, len| {
             let dst = (target + done) as u64;
             let mut arg = raw::uffdio_move { dst, src: at, len, mode: 0, move_: 0 };
-            let result = self.call::<MOVE, _>(&mut arg);
-            partial(result, arg.move_)
+            let result = self.call::<MOVE, _>(Call::Move, &mut arg);
+            match step(Call::Move, result, arg.move_) {
+                Step::Present => Step::Stop(Errno::EXIST),
+                step => step,
+            }
         })
     }
 
     /// Lets whoever waits in a range touch it again. With signals nobody waits in the kernel.
-    pub fn wake(&self, start: usize, len: usize) {
+    pub fn wake(&self, start: usize, len: usize) -> Result<(), Errno> {
         if self.delivery == Delivery::Signals {
-            return;
+            return Ok(());
         }
-        let mut arg = range(start, len);
-        // Fails only for ranges that are not ours, where nobody waits.
-        let _ = self.call::<WAKE, _>(&mut arg);
+        self.call::<WAKE, _>(Call::Wake, &mut range(start, len))
     }
 
     /// Makes writes to a range fault, or not any more.
     pub fn write_protect(&self, start: usize, len: usize, protect: bool) -> Result<(), Errno> {
         let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
         let mut arg = raw::uffdio_writeprotect { range: range(start, len), mode };
+        let mut tries = 0;
         loop {
-            match self.call::<WRITEPROTECT, _>(&mut arg) {
-                Err(Errno::AGAIN) => std::thread::yield_now(),
-                result => return result,
+            let result = self.call::<WRITEPROTECT, _>(Call::WriteProtect, &mut arg);
+            let Err(errno) = result else { return Ok(()) };
+            let again =
+                matches!(meaning(Call::WriteProtect, errno), Meaning::Again | Meaning::NoMemory);
+            if !again || tries == AGAIN_MAX {
+                return Err(errno);
             }
+            tries += 1;
+            std::thread::yield_now();
         }
     }
 
@@ -248,11 +265,8 @@ impl Uffd {
         let progress = over_pages(start, len, |at, _, len| {
             let range = raw::uffdio_range { start: at, len };
             let mut arg = raw::uffdio_poison { range, mode: 0, updated: 0 };
-            let result = self.call::<POISON, _>(&mut arg);
-            match partial(result, arg.updated) {
-                Step::Stop(Errno::EXIST) => Step::Done(PAGE_SIZE),
-                step => step,
-            }
+            let result = self.call::<POISON, _>(Call::Poison, &mut arg);
+            step(Call::Poison, result, arg.updated)
         });
         progress.stopped.map_or(Ok(()), Err)
     }
@@ -279,20 +293,84 @@ impl Uffd {
     }
 
     /// A page that is present already needs no filling, but its waiters may need waking.
-    fn skip_present(&self, at: u64, result: Result<(), Errno>, done: i64) -> Step {
-        match partial(result, done) {
-            Step::Stop(Errno::EXIST) => {
-                self.wake(at as usize, PAGE_SIZE);
-                Step::Done(PAGE_SIZE)
-            }
-            step => step,
+    fn skip_present(&self, at: u64, step: Step) -> Step {
+        if matches!(step, Step::Present) {
+            // The range is one that the kernel has just looked at.
+            let _ = self.wake(at as usize, PAGE_SIZE);
         }
+        step
     }
 
-    fn call<const OPCODE: Opcode, T>(&self, arg: &mut T) -> Result<(), Errno> {
-        // SAFETY: OPCODE was made from T's own layout, so the kernel reads and writes a T. The
-        // effects on memory are the callers' contracts.
-        errand::run(|| unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) })
+    fn call<const OPCODE: Opcode, T: Argument>(
+        &self,
+        call: Call,
+        arg: &mut T,
+    ) -> Result<(), Errno> {
+        let mut kernel = |arg: &mut T| {
+            // SAFETY: OPCODE was made from T's own layout, so the kernel reads and writes a T. The
+            // effects on memory are the callers' contracts.
+            errand::run(|| unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) })
+        };
+        match &self.between {
+            None => kernel(arg),
+            Some(between) => between.answer(call, &mut Through { arg, kernel: &mut kernel }),
+        }
+    }
+}
+
+/// What a call passes to the kernel and gets back.
+trait Argument {
+    fn bytes(&mut self) -> &mut u64;
+
+    fn done(&mut self) -> Option<&mut i64> {
+        None
+    }
+}
+
+macro_rules! arguments {
+    ($($name:ident: $($len:ident).+ $(, $done:ident)?;)*) => {$(
+        impl Argument for raw::$name {
+            fn bytes(&mut self) -> &mut u64 {
+                &mut self.$($len).+
+            }
+
+            $(fn done(&mut self) -> Option<&mut i64> {
+                Some(&mut self.$done)
+            })?
+        }
+    )*};
+}
+
+arguments! {
+    uffdio_range: len;
+    uffdio_register: range.len;
+    uffdio_copy: len, copy;
+    uffdio_zeropage: range.len, zeropage;
+    uffdio_move: len, move_;
+    uffdio_writeprotect: range.len;
+    uffdio_poison: range.len, updated;
+}
+
+/// A call with somebody between us and the kernel.
+struct Through<'a, T> {
+    arg: &'a mut T,
+    kernel: &'a mut dyn FnMut(&mut T) -> Result<(), Errno>,
+}
+
+impl<T: Argument> Request for Through<'_, T> {
+    fn bytes(&mut self) -> u64 {
+        *self.arg.bytes()
+    }
+
+    fn perform(&mut self, bytes: u64) -> Result<(), Errno> {
+        let all = std::mem::replace(self.arg.bytes(), bytes);
+        let result = (self.kernel)(self.arg);
+        *self.arg.bytes() = all;
+        result
+    }
+
+    fn done(&mut self) -> Option<&mut i64> {
+        self.arg.done()
     }
 }
 
@@ -303,18 +381,23 @@ fn range(start: usize, len: usize) -> raw::uffdio_range {
 /// What one call over the rest of a range did.
 enum Step {
     Done(usize),
-    Again,
+    /// Nothing: a page is there.
+    Present,
+    Again(Errno),
     Stop(Errno),
 }
 
 /// Translates the kernel's two answers: the return value, and the field that holds the bytes done
 /// or a negated errno.
-fn partial(result: Result<(), Errno>, done: i64) -> Step {
+fn step(call: Call, result: Result<(), Errno>, done: i64) -> Step {
     match result {
         Ok(()) => Step::Done(done as usize),
         Err(_) if done > 0 => Step::Done(done as usize),
-        Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => Step::Again,
-        Err(errno) => Step::Stop(errno),
+        Err(errno) => match meaning(call, errno) {
+            Meaning::Again | Meaning::NoMemory => Step::Again(errno),
+            Meaning::Present => Step::Present,
+            _ => Step::Stop(errno),
+        },
     }
 }
 
@@ -322,24 +405,32 @@ fn partial(result: Result<(), Errno>, done: i64) -> Step {
 /// into the next, because the program protects them differently, is refused as if nothing were there
 /// (ENOENT): it is done page by page up to the border.
 fn over_pages(start: usize, len: usize, mut call: impl FnMut(u64, usize, u64) -> Step) -> Progress {
-    let (mut done, mut tries, mut single) = (0, 0, false);
-    while done < len {
+    let (mut progress, mut tries, mut single) = (Progress::default(), 0, false);
+    while progress.bytes < len {
+        let done = progress.bytes;
         let bytes = if single { PAGE_SIZE } else { len - done };
         match call((start + done) as u64, done, bytes as u64) {
             Step::Done(bytes) => {
-                done += bytes;
+                progress.bytes += bytes;
                 (tries, single) = (0, false);
             }
-            Step::Again if tries < AGAIN_MAX => {
+            Step::Present => {
+                progress.bytes += PAGE_SIZE;
+                progress.present += PAGE_SIZE;
+                (tries, single) = (0, false);
+            }
+            Step::Again(_) if tries < AGAIN_MAX => {
                 tries += 1;
                 std::thread::yield_now();
             }
-            Step::Again => return Progress { bytes: done, stopped: Some(Errno::AGAIN) },
             Step::Stop(Errno::NOENT) if bytes > PAGE_SIZE => single = true,
-            Step::Stop(errno) => return Progress { bytes: done, stopped: Some(errno) },
+            Step::Again(errno) | Step::Stop(errno) => {
+                progress.stopped = Some(errno);
+                break;
+            }
         }
     }
-    Progress { bytes: done, stopped: None }
+    progress
 }
 
 fn open_fd() -> Result<OwnedFd, UffdError> {
@@ -397,14 +488,17 @@ mod tests {
 
     #[test]
     fn kernel_answers_are_translated_by_this_table() {
-        let translate = |result, done| match partial(result, done) {
+        let translate = |result, done| match step(Call::Copy, result, done) {
             Step::Done(n) => format!("done {n}"),
-            Step::Again => "again".into(),
+            Step::Present => "present".into(),
+            Step::Again(_) => "again".into(),
             Step::Stop(errno) => format!("stop {}", errno.raw_os_error()),
         };
         assert_eq!(translate(Ok(()), 8192), "done 8192");
         assert_eq!(translate(Err(Errno::AGAIN), 4096), "done 4096");
         assert_eq!(translate(Err(Errno::AGAIN), -11), "again");
+        assert_eq!(translate(Err(Errno::NOMEM), -12), "again");
+        assert_eq!(translate(Err(Errno::EXIST), -17), "present");
         assert_eq!(translate(Err(Errno::BUSY), -16), "stop 16");
         assert_eq!(translate(Err(Errno::BUSY), 4096), "done 4096");
         assert_eq!(translate(Err(Errno::NOENT), 0), "stop 2");

@@ -199,7 +199,7 @@ impl Engine {
     fn read_window(&self, worker: &mut Worker, window: Range<u32>) {
         let mut pages = window.map(PageNo);
         while self.reclaim_to_spare(worker)
-            && let Some(chunk) = self.staging.take_to_wait(&*self.space)
+            && let Some(chunk) = self.staging.take_to_wait()
         {
             let entries = self.take_to_read(&mut pages, chunk.len());
             self.read_to_wait(worker, chunk, &entries);
@@ -226,7 +226,6 @@ impl Engine {
     /// Reads pages into a chunk, where they will wait.
     fn read_to_wait(&self, worker: &mut Worker, chunk: Range<usize>, entries: &[SwapEntry]) {
         let used = chunk.start..chunk.start + entries.len();
-        self.staging.filled_by_reads(&used);
         let reads = entries.iter().zip(used.clone()).map(|(&entry, at)| self.read_at(entry, at));
         let reads: Vec<PageRead> = reads.collect();
         self.stats.add(Event::swap_ra, reads.len() as u64);

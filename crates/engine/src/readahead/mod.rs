@@ -34,8 +34,6 @@ use overspill_base::stats::Event;
 use overspill_base::{FrameNo, PageNo, Slot};
 use std::ops::Range;
 
-/// Bytes from which on moving adjacent pages beats copying them.
-const MOVE_BYTES_MIN: usize = 32 << 10;
 /// Least window once there are hits.
 const HIT_WINDOW_MIN: usize = 4;
 
@@ -66,22 +64,8 @@ impl Engine {
         reads
     }
 
-    /// Reads to be mapped when they are done: by a move, if they are many and a filled chunk is at
-    /// hand, otherwise by a copy.
+    /// Reads to be mapped, by a copy, when they are done.
     pub(crate) fn read_and_map(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
-        // Of a page of 64 KiB that comes alone a copy was faster by 5 %, of one of 2 MiB a move by 40.
-        let alone = entries.len() == 1 && self.staging.chunk > 1;
-        let moves = !alone && entries.len() * self.staging.page_bytes >= MOVE_BYTES_MIN;
-        let chunk =
-            if moves { self.staging.take_to_read(entries.len(), &*self.space) } else { None };
-        let Some(used) = chunk else { return self.read_into_bounce(worker, entries) };
-        let into = used.map(|page| self.staging.buffer(page));
-        let mut reads = std::mem::take(&mut worker.scratch.reads);
-        reads.extend(entries.iter().zip(into).map(|(&entry, into)| PageRead { entry, into }));
-        reads
-    }
-
-    fn read_into_bounce(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
         let first = self.take_bounce(worker, entries.len());
         let mut reads = std::mem::take(&mut worker.scratch.reads);
         let into = (first..).map(|page| worker.bounce.buffer(page));
@@ -129,12 +113,7 @@ impl Engine {
         if whole && pages.len() >= max {
             self.ask_ahead(&window, entry.area());
         }
-        // A small page that stands alone is copied: moving beats that by the run.
-        let reads = if step > 1 && self.staging.page_bytes < MOVE_BYTES_MIN {
-            self.read_into_bounce(worker, &entries)
-        } else {
-            self.read_and_map(worker, &entries)
-        };
+        let reads = self.read_and_map(worker, &entries);
         entries.clear();
         worker.scratch.entries = entries;
         reads
@@ -219,7 +198,7 @@ impl Engine {
         let mut reads = Vec::with_capacity(block.len());
         for slot in block.map(Slot) {
             if slot == entry.slot() {
-                reads.extend(self.read_into_bounce(worker, &[entry]));
+                reads.extend(self.read_and_map(worker, &[entry]));
             } else if slots.holders(slot) == Some(0) {
                 self.waste_frame(page);
             } else {

@@ -4,7 +4,9 @@
 //! completion. Run with `RUSTFLAGS="--cfg loom"`.
 
 use crate::types::Pte;
-use crate::{AddressSpace, Engine, EngineParts, FaultOutcome, PageTable, SpaceError, Swap, Tuning};
+use crate::{
+    AddressSpace, Engine, EngineParts, FaultOutcome, Mapped, PageTable, SpaceError, Swap, Tuning,
+};
 use crate::{Unmapped, Worker};
 use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
 use overspill_base::clock::Cpus;
@@ -42,17 +44,25 @@ impl AddressSpace for Space {
         PAGES - page.index()
     }
 
-    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+    fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         let mut pages = self.pages.lock().unwrap();
         for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
             pages[first.index() + n].get_or_insert(page[0]);
             self.wake(first.plus(n));
         }
-        Ok(())
+        Mapped::all(content.len() / PAGE_SIZE)
     }
 
-    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
-        (0..pages).try_for_each(|n| self.map(first.plus(n), &[0; PAGE_SIZE]))
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
+        (0..pages).for_each(|n| {
+            self.map(first.plus(n), &[0; PAGE_SIZE]);
+        });
+        Mapped::all(pages)
+    }
+
+    fn find(&self, page: PageNo) -> bool {
+        self.wake(page);
+        self.pages.lock().unwrap()[page.index()].is_some()
     }
 
     fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {

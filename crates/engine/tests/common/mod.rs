@@ -14,7 +14,7 @@ use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::{AddressSpace, Engine, EngineParts, PageTable, SpaceError, Swap, Tuning};
-use overspill_engine::{FaultOutcome, Pattern, SwaponError, Unmapped, Worker};
+use overspill_engine::{FaultOutcome, Mapped, Pattern, SwaponError, Unmapped, Worker};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -103,17 +103,22 @@ impl AddressSpace for SimSpace {
         *self.pattern.lock().unwrap()
     }
 
-    fn map(&self, first: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+    fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         assert_no_lock_held("a call of the address space");
         let pages = content.chunks_exact(PAGE_SIZE);
         pages.enumerate().for_each(|(n, page)| self.fill(first.plus(n), page));
-        Ok(())
+        Mapped::all(content.len() / PAGE_SIZE)
     }
 
-    fn map_zeros(&self, first: PageNo, pages: usize) -> Result<(), SpaceError> {
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
         assert_no_lock_held("a call of the address space");
         (0..pages).for_each(|n| self.fill(first.plus(n), &[0; PAGE_SIZE]));
-        Ok(())
+        Mapped::all(pages)
+    }
+
+    fn find(&self, page: PageNo) -> bool {
+        assert_no_lock_held("a call of the address space");
+        *self.pages[page.index()].lock().unwrap() != Seen::Missing
     }
 
     fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {

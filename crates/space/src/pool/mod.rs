@@ -9,7 +9,7 @@ pub mod words;
 
 use overspill_base::shared::PageArena;
 use overspill_base::{FrameNo, PageNo};
-use overspill_engine::{AddressSpace, Hidden, SpaceError, Unmapped};
+use overspill_engine::{AddressSpace, Hidden, Mapped, SpaceError, Unmapped};
 use std::ops::Range;
 use words::Words;
 
@@ -50,12 +50,16 @@ impl AddressSpace for PoolSpace {
         (0..pages).for_each(|n| self.words.take_away(first.plus(n)));
     }
 
-    fn map(&self, _: PageNo, _: &[u8]) -> Result<(), SpaceError> {
-        Err(SpaceError::Gone)
+    fn map(&self, _: PageNo, _: &[u8]) -> Mapped {
+        Mapped { pages: 0, stopped: Some(SpaceError::Gone) }
     }
 
-    fn map_zeros(&self, _: PageNo, _: usize) -> Result<(), SpaceError> {
-        Err(SpaceError::Gone)
+    fn map_zeros(&self, _: PageNo, _: usize) -> Mapped {
+        Mapped { pages: 0, stopped: Some(SpaceError::Gone) }
+    }
+
+    fn find(&self, _: PageNo) -> bool {
+        true
     }
 
     fn unmap(&self, _: PageNo, _: &PageArena, _: Range<usize>) -> Unmapped {

@@ -1,0 +1,123 @@
+//! Telling the user what went wrong, without a flood of it.
+//!
+//! Owns: one line per cause. A cause is said when it first comes up, and then at every power of ten, with how
+//! often it was by then: a device that loses a million pages says so in seven lines.
+//! Invariants: everything that is told is kept as the last trouble, said or not.
+//! Not here: counting ([`crate::stats`]), and where lines go.
+
+use crate::sync::{LockClass, Mutex};
+
+/// Takes one line for the user.
+pub type Report = Box<dyn Fn(&str) + Send + Sync>;
+
+/// What happened, and what it happened to: a device's number, or 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cause {
+    /// In a few words, the same for every time.
+    pub what: &'static str,
+    /// Which one it happened to.
+    pub whom: u32,
+}
+
+impl Cause {
+    /// A cause that is the same whatever it happens to.
+    pub const fn of(what: &'static str) -> Self {
+        Self { what, whom: 0 }
+    }
+}
+
+/// What has been told.
+pub struct Troubles {
+    report: Report,
+    told: Mutex<Told>,
+}
+
+struct Told {
+    times: Vec<(Cause, u64)>,
+    last: Option<String>,
+}
+
+impl std::fmt::Debug for Troubles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Troubles")
+    }
+}
+
+impl Troubles {
+    /// Lines go to `report`.
+    pub fn new(report: Report) -> Self {
+        let told = Told { times: Vec::new(), last: None };
+        Self { report, told: Mutex::new(LockClass::Control, told) }
+    }
+
+    /// Tells the user, unless this cause has been told lately.
+    pub fn tell(&self, cause: Cause, line: String) {
+        let mut told = self.told.lock();
+        let known = told.times.iter().position(|(known, _)| *known == cause);
+        let at = known.unwrap_or_else(|| {
+            told.times.push((cause, 0));
+            told.times.len() - 1
+        });
+        told.times[at].1 += 1;
+        match told.times[at].1 {
+            1 => (self.report)(&line),
+            times if is_power_of_ten(times) => {
+                (self.report)(&format!("{line} ({times} times by now)"))
+            }
+            _ => {}
+        }
+        told.last = Some(line);
+    }
+
+    /// Notes what would be told if anything went wrong for it.
+    pub fn note(&self, line: String) {
+        self.told.lock().last = Some(line);
+    }
+
+    /// The last that was told or noted.
+    pub fn last(&self) -> Option<String> {
+        self.told.lock().last.clone()
+    }
+}
+
+fn is_power_of_ten(n: u64) -> bool {
+    n.checked_ilog10().is_some_and(|power| 10u64.pow(power) == n)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    fn collecting() -> (Troubles, Arc<Mutex<Vec<String>>>) {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let sink = lines.clone();
+        (Troubles::new(Box::new(move |line| sink.lock().unwrap().push(line.to_owned()))), lines)
+    }
+
+    #[test]
+    fn a_cause_is_said_at_powers_of_ten() {
+        let (troubles, lines) = collecting();
+        for n in 1..=1000 {
+            troubles.tell(Cause::of("lost"), format!("page {n}"));
+        }
+        let said = lines.lock().unwrap().clone();
+        let expected = [
+            "page 1",
+            "page 10 (10 times by now)",
+            "page 100 (100 times by now)",
+            "page 1000 (1000 times by now)",
+        ];
+        assert_eq!(said, expected);
+        assert_eq!(troubles.last().as_deref(), Some("page 1000"));
+    }
+
+    #[test]
+    fn one_cause_hides_no_other() {
+        let (troubles, lines) = collecting();
+        for whom in [0, 1, 0, 1] {
+            troubles.tell(Cause { what: "lost", whom }, format!("a page of {whom}"));
+        }
+        assert_eq!(*lines.lock().unwrap(), ["a page of 0", "a page of 1"]);
+    }
+}

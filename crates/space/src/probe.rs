@@ -1,0 +1,94 @@
+//! Whether this kernel tells the truth about moves.
+//!
+//! Owns: a small space of its own, pages that are moved out and in while another thread has them aged and touches
+//! them, and counting how often the kernel says that a page had not moved which had.
+//! Not here: what is done about it ([`crate::whereabouts`]); words for the user (`overspill::doctor`).
+
+use crate::mapping::age_and_touch;
+use crate::space::{ManagedSpace, SpaceSetupError};
+use overspill_base::shared::PageArena;
+use overspill_base::stats::{Event, Stats};
+use overspill_base::trouble::Troubles;
+use overspill_base::{Bytes, PAGE_SIZE, PageNo};
+use overspill_engine::AddressSpace;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// As many are aged with one call: with fewer, fewer moves meet the change of a page's entry.
+const PAGES: usize = 64;
+
+/// What was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MovesProbed {
+    /// Moves.
+    pub moves: u64,
+    /// Of those, the ones that were said to have failed and had not.
+    pub misreported: u64,
+    /// Pages that were nowhere afterwards. There should be none, whatever the kernel says.
+    pub lost: u64,
+}
+
+/// Moves pages for as long as `limit`, or until the kernel misreports a move.
+///
+/// # Errors
+/// [`SpaceSetupError`].
+pub fn probe_moves(limit: Duration) -> Result<MovesProbed, SpaceSetupError> {
+    let space = ManagedSpace::reserve(Bytes(1), PAGE_SIZE)?;
+    let arena = PageArena::new(PAGES)
+        .map_err(|errno| SpaceSetupError::Reserve(Bytes((PAGES * PAGE_SIZE) as u64), errno))?;
+    space.register_staging(&arena)?;
+    let stats = Stats::on_heap();
+    space.report_to(&stats, &Arc::new(Troubles::new(Box::new(|_| {}))));
+    // Pages of their own: the one that all untouched pages share has no age.
+    space.map(PageNo(0), &vec![1; PAGES * PAGE_SIZE]);
+    let stop = AtomicBool::new(false);
+    let mut probed = MovesProbed { moves: 0, misreported: 0, lost: 0 };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                age_and_touch(space.address_of(PageNo(0)), PAGES);
+            }
+        });
+        let end = Instant::now() + limit;
+        while probed.misreported == 0 && Instant::now() < end {
+            probed.lost += (0..PAGES).map(|n| move_there_and_back(&space, &arena, n)).sum::<u64>();
+            probed.moves += 2 * PAGES as u64;
+            probed.misreported = stats.get(Event::move_misreported);
+        }
+        stop.store(true, Relaxed);
+    });
+    Ok(probed)
+}
+
+/// Returns the pages lost.
+fn move_there_and_back(space: &ManagedSpace, arena: &PageArena, n: usize) -> u64 {
+    let page = PageNo(n as u32);
+    if space.unmap(page, arena, n..n + 1).moved == 1 {
+        space.install(page, arena, n..n + 1);
+    }
+    if space.find(page) {
+        return 0;
+    }
+    // Its toucher must not sleep for ever.
+    space.map(page, &[1; PAGE_SIZE]);
+    1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With this kernel, whatever it says. Where it misreports, the first one is usually seen within a tenth of a
+    /// second.
+    #[test]
+    fn no_page_is_lost_that_is_aged_and_touched_while_it_moves() {
+        match probe_moves(Duration::from_millis(300)) {
+            Ok(probed) => {
+                println!("{probed:?}");
+                assert_eq!(probed.lost, 0, "{probed:?}");
+            }
+            Err(error) => println!("skipped: {error}"),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Where a page is: looked up, never concluded from an errno.
+//!
+//! Owns: `/proc/self/pagemap`, and what two looks mean after a move that stopped.
+//! Invariants: a page that is in memory, or that the kernel itself has swapped out, is there. mincore(2) does not
+//! know the second kind, and would call it missing where the kernel swaps as well; it serves only where the file
+//! cannot be opened. Whoever looks holds the page's lock, so neither side changes but by what the program does to
+//! its own memory behind our back.
+//!
+//! # After a move that stopped
+//!
+//! | source | target | errno | so the page |
+//! |---|---|---|---|
+//! | not there | there | any | has moved. Linux 6.18 answers EEXIST, once in some 100 000 moves of pages that are touched and aged meanwhile |
+//! | there | not there | any | has not moved; the errno's row in [`crate::kernel`] says why |
+//! | not there | not there | any | was dropped by the program, in a way that we did not see; its content is nowhere |
+//! | there | there | any | is at the source; what is at the target should not be there: said, counted, and nothing is moved |
+//!
+//! Not here: what follows from that for a page of several parts ([`crate::moving`]).
+
+use crate::mapping::are_resident;
+use overspill_base::{PAGE_SIZE, errand};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+
+/// Bits of an entry of pagemap: in memory, or swapped out by the kernel.
+const THERE: u64 = 1 << 63 | 1 << 62;
+/// Its writes fault (UFFDIO_WRITEPROTECT).
+const WRITE_PROTECTED: u64 = 1 << 57;
+/// Bytes of an entry.
+const ENTRY: usize = size_of::<u64>();
+/// Entries read at a time.
+const BATCH: usize = 64;
+
+/// What two looks say about a move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sides {
+    /// It has moved, whatever the kernel says.
+    Moved,
+    /// It has not.
+    Stayed,
+    /// It is nowhere.
+    Nowhere,
+    /// There is a page on both sides.
+    Both,
+}
+
+impl Sides {
+    fn of(source: bool, target: bool) -> Self {
+        match (source, target) {
+            (false, true) => Self::Moved,
+            (true, false) => Self::Stayed,
+            (false, false) => Self::Nowhere,
+            (true, true) => Self::Both,
+        }
+    }
+}
+
+/// What is known of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Found {
+    /// Pages of 4 KiB that are there.
+    pub(crate) there: usize,
+    /// Of those, the ones whose writes fault.
+    pub(crate) write_protected: usize,
+}
+
+/// The way to look pages of this process up.
+#[derive(Debug)]
+pub(crate) struct Whereabouts {
+    pagemap: Option<OwnedFd>,
+}
+
+impl Whereabouts {
+    /// Opens the file; in a forked child it has to be opened again.
+    pub(crate) fn open() -> Self {
+        use rustix::fs::{Mode, OFlags, open};
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Self { pagemap: open("/proc/self/pagemap", flags, Mode::empty()).ok() }
+    }
+
+    /// Looks both sides of one page's move up.
+    pub(crate) fn sides(&self, source: usize, target: usize) -> Sides {
+        let is_there = |address| self.find(address, PAGE_SIZE).there == 1;
+        Sides::of(is_there(source), is_there(target))
+    }
+
+    /// How much of a range is there.
+    pub(crate) fn find(&self, start: usize, bytes: usize) -> Found {
+        let mut found = Found::default();
+        for at in (start..start + bytes).step_by(BATCH * PAGE_SIZE) {
+            let pages = ((start + bytes - at) / PAGE_SIZE).min(BATCH);
+            let mut entries = [0u8; BATCH * ENTRY];
+            let read = self.read(at, &mut entries[..pages * ENTRY]);
+            if read.is_err() {
+                by_residence(at, &mut entries[..pages * ENTRY]);
+            }
+            for entry in entries[..pages * ENTRY].chunks_exact(ENTRY) {
+                let entry = u64::from_ne_bytes(entry.try_into().expect("8 bytes"));
+                found.there += usize::from(entry & THERE != 0);
+                found.write_protected +=
+                    usize::from(entry & THERE != 0 && entry & WRITE_PROTECTED != 0);
+            }
+        }
+        found
+    }
+
+    fn read(&self, address: usize, entries: &mut [u8]) -> Result<(), Errno> {
+        let pagemap = self.pagemap.as_ref().ok_or(Errno::NOENT)?;
+        let offset = (address / PAGE_SIZE * ENTRY) as u64;
+        let mut look = || rustix::io::pread(pagemap, &mut *entries, offset);
+        let read = errand::run(|| rustix::io::retry_on_intr(&mut look))?;
+        if read == entries.len() { Ok(()) } else { Err(Errno::IO) }
+    }
+}
+
+/// As pagemap, from mincore(2).
+fn by_residence(address: usize, entries: &mut [u8]) {
+    let mut resident = [false; BATCH];
+    are_resident(address, &mut resident[..entries.len() / ENTRY]);
+    for (entry, there) in entries.chunks_exact_mut(ENTRY).zip(resident) {
+        entry.copy_from_slice(&(u64::from(there) << 63).to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_base::shared::PageArena;
+
+    #[test]
+    fn two_looks_mean_what_this_table_says() {
+        assert_eq!(Sides::of(false, true), Sides::Moved);
+        assert_eq!(Sides::of(true, false), Sides::Stayed);
+        assert_eq!(Sides::of(false, false), Sides::Nowhere);
+        assert_eq!(Sides::of(true, true), Sides::Both);
+    }
+
+    #[test]
+    fn what_was_written_is_there_and_nothing_else() {
+        let arena = PageArena::new(200).unwrap();
+        for n in [0, 7, 199] {
+            // SAFETY: the only handle to these pages.
+            unsafe { arena.page(n) }.fill(1);
+        }
+        for whereabouts in [Whereabouts::open(), Whereabouts { pagemap: None }] {
+            let start = arena.address(0).addr();
+            let there = |page: usize| whereabouts.find(start + page * PAGE_SIZE, PAGE_SIZE).there;
+            assert_eq!((there(0), there(1), there(7), there(199)), (1, 0, 1, 1));
+            assert_eq!(whereabouts.find(start, 200 * PAGE_SIZE).there, 3);
+            let page = |n: usize| start + n * PAGE_SIZE;
+            assert_eq!(whereabouts.sides(page(1), page(0)), Sides::Moved);
+            assert_eq!(whereabouts.sides(page(0), page(1)), Sides::Stayed);
+        }
+    }
+}
