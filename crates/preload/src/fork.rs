@@ -94,6 +94,7 @@ fn adopt(process: &Process, member: Option<MemberNo>) -> Result<(), String> {
     let high = fds::HighNumbers::only();
     process.pager.after_fork_in_child(member).map_err(|e| e.to_string())?;
     fds::protect(high);
+    process.memory().wipe_after_fork();
     Ok(())
 }
 

@@ -1,8 +1,9 @@
 //! The shared object `overspill run` puts in front of libc in an unmodified program.
 //!
-//! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`]), process and
-//! thread creation as far as the pager must know of it ([`fork`], [`thread`]), limits and file
-//! descriptors that would get in its way ([`limits`], [`fds`]).
+//! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`], [`remap`], [`advice`]), process and
+//! thread creation as far as the pager must know of it ([`fork`], [`thread`], [`exits`]), limits and
+//! file descriptors that would get in its way ([`limits`], [`fds`]), and opening objects that would
+//! pass us by ([`dlopen`]).
 //! Invariants:
 //! - Managed memory lies in one reserved range. A pointer's address says whose it is; libc's own heap
 //!   serves the pager and whatever was allocated before it started.
@@ -17,14 +18,19 @@
 
 #![allow(unreachable_pub, reason = "reached by their symbols")]
 
+mod advice;
+mod dlopen;
+mod exits;
 mod fds;
 mod fork;
 mod heap;
 mod limits;
 mod malloc;
+mod malloc_info;
 mod mm;
 mod pager;
 mod real;
+mod remap;
 mod thread;
 
 #[global_allocator]
@@ -33,4 +39,10 @@ static HEAP: heap::LibcHeap = heap::LibcHeap;
 /// Runs when the dynamic linker loads the object, before the program's own constructors.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = pager::start;
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    pager::start();
+    dlopen::settle();
+    exits::settle();
+}

@@ -8,6 +8,7 @@
 //!
 //! Needs the release build of the whole workspace; `make test` makes it.
 
+mod allocator_calls;
 mod bench;
 mod children;
 mod compare;
@@ -17,6 +18,7 @@ mod direct_io;
 mod faults;
 mod job;
 mod kills;
+mod mapping_calls;
 mod memory_calls;
 mod process_calls;
 mod python;
@@ -29,3 +31,4 @@ mod sort;
 mod sqlite;
 mod stress;
 mod system_calls;
+mod thread_ends;
