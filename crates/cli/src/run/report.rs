@@ -138,21 +138,43 @@ pub(super) fn limits_of_devices(supervisor: &Supervisor) -> impl Iterator<Item =
     })
 }
 
-/// The file of `--stats`, open from the start.
+/// The file of `--stats`, open from the start: what is in it stays until there is something to write,
+/// and one that was made for nothing goes again.
 #[derive(Debug)]
 pub(super) struct StatsFile {
     path: PathBuf,
-    file: File,
+    /// None for standard output.
+    file: Option<File>,
+    goes: bool,
+}
+
+impl Drop for StatsFile {
+    fn drop(&mut self) {
+        if self.goes {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl StatsFile {
-    /// Creates or empties the file.
+    /// Opens the file, or makes it; `-` is standard output.
     ///
     /// # Errors
     /// [`Error::Stats`].
     pub(super) fn create(path: PathBuf) -> Result<Self, Error> {
-        match File::create(&path) {
-            Ok(file) => Ok(Self { path, file }),
+        if path.as_os_str() == "-" {
+            return Ok(Self { path, file: None, goes: false });
+        }
+        let mut options = File::options();
+        let made = options.write(true).create_new(true).open(&path);
+        let opened = match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                options.create_new(false).open(&path).map(|file| (file, false))
+            }
+            made => made.map(|file| (file, true)),
+        };
+        match opened {
+            Ok((file, goes)) => Ok(Self { path, file: Some(file), goes }),
             Err(source) => Err(Error::Stats { path, source }),
         }
     }
@@ -161,13 +183,21 @@ impl StatsFile {
     ///
     /// # Errors
     /// [`Error::Stats`].
-    pub(super) fn write(self, report: &Report) -> Result<(), Error> {
+    pub(super) fn write(mut self, report: &Report) -> Result<(), Error> {
+        self.goes = false;
         let write = || -> io::Result<()> {
             let mut json = serde_json::to_vec_pretty(report)?;
             json.push(b'\n');
-            (&self.file).write_all(&json)
+            let Some(mut file) = self.file.as_ref() else {
+                return io::stdout().write_all(&json);
+            };
+            // A device or a pipe has no length.
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
+            file.write_all(&json)
         };
-        write().map_err(|source| Error::Stats { path: self.path, source })
+        write().map_err(|source| Error::Stats { path: self.path.clone(), source })
     }
 }
 

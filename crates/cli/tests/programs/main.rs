@@ -14,6 +14,7 @@ mod children;
 mod compare;
 mod compile;
 mod compressed;
+mod core_dump;
 mod direct_io;
 mod faults;
 mod job;
