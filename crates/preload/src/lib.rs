@@ -3,7 +3,7 @@
 //! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`], [`remap`], [`advice`]), process and
 //! thread creation as far as the pager must know of it ([`fork`], [`thread`], [`exits`]), limits and
 //! file descriptors that would get in its way ([`limits`], [`fds`]), and opening objects that would
-//! pass us by ([`dlopen`]).
+//! pass us by ([`dlopen`]); and noting what escapes the limit ([`escapes`], [`starts`]).
 //! Invariants:
 //! - Managed memory lies in one reserved range. A pointer's address says whose it is; libc's own heap
 //!   serves the pager and whatever was allocated before it started.
@@ -20,6 +20,7 @@
 
 mod advice;
 mod dlopen;
+mod escapes;
 mod exits;
 mod fds;
 mod fork;
@@ -31,6 +32,7 @@ mod mm;
 mod pager;
 mod real;
 mod remap;
+mod starts;
 mod thread;
 
 #[global_allocator]
@@ -45,4 +47,5 @@ extern "C" fn start() {
     pager::start();
     dlopen::settle();
     exits::settle();
+    starts::settle();
 }

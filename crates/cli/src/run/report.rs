@@ -7,6 +7,7 @@
 use super::process::Ended;
 use super::program::Program;
 use crate::error::Error;
+use overspill::escapes;
 use overspill::session::Supervisor;
 use overspill::{Bytes, CompressedUsage, DeviceInfo, FaultLatency, Summary, doctor};
 use serde::Serialize;
@@ -14,6 +15,10 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
+
+/// What a process may have above its limit without a word, if it has not said itself what it is: the
+/// code of large programs, and what the pager takes.
+const UNSAID_BYTES: u64 = 48 << 20;
 
 /// Everything known about a run that has ended.
 #[derive(Debug, Serialize)]
@@ -31,6 +36,29 @@ pub(super) struct Report {
     peak_resident_bytes: u64,
     summary: Summary,
     devices: Vec<Device>,
+    escaped: Escaped,
+}
+
+/// What was outside the limit, where it was more than a tenth of it.
+#[derive(Debug, Serialize)]
+struct Escaped {
+    /// Of all processes that ended by themselves, together.
+    bytes: u64,
+    memory: Vec<&'static str>,
+    programs: Vec<&'static str>,
+}
+
+impl fmt::Display for Escaped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.memory.is_empty() {
+            write!(f, "{} of {}", Bytes(self.bytes), self.memory.join(", "))?;
+        }
+        if !self.programs.is_empty() {
+            let and = if self.memory.is_empty() { "" } else { "; " };
+            write!(f, "{and}{}", self.programs.join(", "))?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -84,13 +112,19 @@ impl Report {
             memory_bytes: summary.memory_bytes,
             peak_resident_bytes: ended.peak_resident.0,
             devices: supervisor.devices().map(Device::new).collect(),
+            escaped: Escaped {
+                bytes: summary.counters.get("outside_kib").copied().unwrap_or(0) << 10,
+                memory: escapes::memory(supervisor.verdict()),
+                programs: escapes::programs(supervisor.verdict()),
+            },
             summary,
         }
     }
 
     /// The summary.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        [self.memory_line(), self.paging_line(), self.devices_line()].into_iter()
+        let always = [self.memory_line(), self.paging_line(), self.devices_line()];
+        always.into_iter().chain(self.escaped_line())
     }
 
     fn memory_line(&self) -> String {
@@ -100,6 +134,19 @@ impl Report {
             Bytes(self.peak_resident_bytes),
             self.wall_seconds
         )
+    }
+
+    /// What the limit did not hold.
+    fn escaped_line(&self) -> Option<String> {
+        let Escaped { memory, programs, .. } = &self.escaped;
+        if !memory.is_empty() || !programs.is_empty() {
+            return Some(format!("outside the limit: {}", self.escaped));
+        }
+        let above = self.peak_resident_bytes.saturating_sub(self.memory_bytes);
+        (above > self.memory_bytes / 10 + UNSAID_BYTES).then(|| {
+            let reasons = "code, stacks, shared memory, what is not got by malloc or mmap";
+            format!("outside the limit: {} or more, of {reasons}", Bytes(above))
+        })
     }
 
     fn paging_line(&self) -> String {

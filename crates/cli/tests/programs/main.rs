@@ -16,6 +16,7 @@ mod compile;
 mod compressed;
 mod core_dump;
 mod direct_io;
+mod escapes;
 mod faults;
 mod job;
 mod kills;
