@@ -12,7 +12,7 @@
 use crate::units::PAGE_SIZE;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -73,6 +73,9 @@ impl Mapping {
     }
 
     fn from_raw(start: *mut c_void, len_bytes: usize) -> Self {
+        // SAFETY: advice on a mapping of our own that changes no content: tables and staging memory
+        // would only make core dumps larger.
+        let _ = unsafe { madvise(start, len_bytes, Advice::LinuxDontDump) };
         let start = NonNull::new(start.cast()).expect("mmap never returns null");
         Self { start, len_bytes }
     }

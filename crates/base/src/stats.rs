@@ -89,6 +89,8 @@ counters! {
     swap_full,
     /// Bytes given back with madvise or munmap, in pages.
     pgdiscard,
+    /// KiB that processes had outside their limit when they ended, where it was more than a tenth of it.
+    outside_kib,
 }
 
 /// Sub-buckets per power of two, as a power: values are kept to within 1/16.

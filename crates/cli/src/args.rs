@@ -55,7 +55,8 @@ pub(crate) struct RunArgs {
 
     /// Where to swap; may be given several times [default: an unnamed file in $TMPDIR or /var/tmp]
     ///
-    /// One of file:PATH[:SIZE], where PATH is a file or a directory; block:PATH, a device made ready
+    /// One of file:PATH[:SIZE], where PATH is a directory or a file, which is made (and has no name while
+    /// it is used) if a SIZE is given; block:PATH, a device made ready
     /// by mkswap; ram:SIZE; compressed:SIZE, memory that holds SIZE and takes less, with ,algo=lz4
     /// or ,algo=zstd. Followed by ,pri=N if the order matters: higher priorities are filled first,
     /// equal ones in turns. By ,discard=once, pages or both if the device is to be told what
@@ -76,7 +77,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) no_children: bool,
 
-    /// Write what happened to FILE at the end, as JSON
+    /// Write what happened to FILE at the end, as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 

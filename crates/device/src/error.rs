@@ -40,6 +40,16 @@ pub enum DeviceError {
         errno: Errno,
     },
 
+    /// Nothing is at the path, and no size says that a file is to be made there.
+    #[error(
+        "{name} does not exist: name a directory that does, or give a size to have a file made, as in \
+         file:{name}:8G"
+    )]
+    Missing {
+        /// The path.
+        name: String,
+    },
+
     /// The path names something that cannot be swapped to this way.
     #[error("{name} is {what}")]
     Unsupported {

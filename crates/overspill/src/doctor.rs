@@ -38,7 +38,7 @@ fn finding(what: &'static str, health: Health, detail: impl Into<String>) -> Fin
 
 /// Runs every probe; files are tried in `directory`, or where the default swap file would be.
 pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
-    let mut findings = vec![page_size(), userfaultfd()];
+    let mut findings = vec![page_size(), userfaultfd(), overcommit()];
     findings.extend(userfaultfd_features());
     findings.extend(userfaultfd_moves());
     findings.push(uring());
@@ -50,7 +50,7 @@ pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
 
 /// The first thing that makes `overspill run` impossible.
 pub fn obstacle() -> Option<Finding> {
-    [page_size(), userfaultfd()].into_iter().find(|f| f.health == Health::Broken)
+    [page_size(), userfaultfd(), overcommit()].into_iter().find(|f| f.health == Health::Broken)
 }
 
 fn page_size() -> Finding {
@@ -68,6 +68,23 @@ fn userfaultfd() -> Finding {
     match Uffd::open(Delivery::Messages) {
         Ok(_) => finding("userfaultfd", Health::Good, "with faults raised inside system calls"),
         Err(error) => finding("userfaultfd", Health::Broken, error.to_string()),
+    }
+}
+
+/// With strict accounting even memory that is only reserved counts, and nobody could get any more.
+fn overcommit() -> Finding {
+    overcommit_of(&std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default())
+}
+
+fn overcommit_of(mode: &str) -> Finding {
+    match mode.trim() {
+        "2" => finding(
+            "overcommit",
+            Health::Broken,
+            "vm.overcommit_memory is 2, which charges the 1 TiB of addresses that is reserved: set it \
+             to 0 or 1",
+        ),
+        _ => finding("overcommit", Health::Good, "reserved memory is not charged"),
     }
 }
 
@@ -166,7 +183,8 @@ fn swap_file(directory: Option<&Path>) -> Finding {
 
 /// True if a device's note tells of something that would be faster or safer elsewhere.
 pub fn is_limit(note: &str) -> bool {
-    note.contains("refuse") || note.starts_with("its file system")
+    ["its file system", "others may read"].iter().any(|limit| note.starts_with(limit))
+        || note.contains("refuse")
 }
 
 fn memory() -> Finding {
@@ -223,4 +241,19 @@ pub fn memory_available() -> Option<Bytes> {
     let info = rustix::system::sysinfo();
     let machine = Bytes((info.totalram as u64).saturating_mul(u64::from(info.mem_unit)));
     Some(memory_of_cgroup().map_or(machine, |group| group.min(machine)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strict_accounting_is_an_obstacle_with_a_remedy() {
+        let strict = overcommit_of("2\n");
+        assert_eq!(strict.health, Health::Broken);
+        assert!(strict.detail.contains("vm.overcommit_memory") && strict.detail.contains("0 or 1"));
+        for mode in ["0\n", "1\n", ""] {
+            assert_eq!(overcommit_of(mode).health, Health::Good);
+        }
+    }
 }

@@ -32,6 +32,7 @@
 mod builder;
 pub mod doctor;
 mod error;
+pub mod escapes;
 pub mod pager;
 pub mod pool;
 mod region;

@@ -20,6 +20,7 @@ use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::frames::Watermarks;
 use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Swap, Tuning, Worker};
 use overspill_space::kernel::{Between, Call, Request};
+use overspill_space::remap::Target;
 use overspill_space::{ManagedMemory, ManagedSpace, Protection};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -314,7 +315,8 @@ impl Game {
         // Something stands in the way of growing in place.
         let after = self.start + PAGES * self.page_bytes;
         let _ = self.memory.map_at(after, 1, PLAIN);
-        let moved = self.memory.resize(self.start, PAGES, PAGES + 1, true).unwrap();
+        let to = Target::Anywhere;
+        let moved = self.memory.remap(self.start, PAGES, PAGES + 1, to, false).unwrap();
         self.memory.unmap(after, 1).unwrap();
         self.memory.unmap(moved + PAGES * self.page_bytes, 1).unwrap();
         self.start = moved;

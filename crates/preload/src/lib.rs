@@ -1,8 +1,10 @@
 //! The shared object `overspill run` puts in front of libc in an unmodified program.
 //!
-//! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`]), process and
-//! thread creation as far as the pager must know of it ([`fork`], [`thread`]), and limits that would get in
-//! its way ([`limits`]). The pager itself is a process apart ([`apart`]).
+//! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`], [`remap`],
+//! [`advice`]), process and thread creation as far as the pager must know of it ([`fork`], [`thread`],
+//! [`exits`]), limits that would get in its way ([`limits`]), opening objects that would pass us by
+//! ([`dlopen`]), filters of system calls ([`sandbox`]); and noting what escapes the limit ([`escapes`],
+//! [`starts`]). The pager itself is a process apart ([`apart`]).
 //! Invariants:
 //! - Managed memory lies in one reserved range. A pointer's address says whose it is; libc's own heap
 //!   serves the pager and whatever was allocated before it started.
@@ -17,18 +19,25 @@
 
 #![allow(unreachable_pub, reason = "reached by their symbols")]
 
+mod advice;
 mod apart;
+mod dlopen;
 mod environment;
+mod escapes;
+mod exits;
 mod fork;
 mod futex;
 mod heap;
 mod limits;
 mod malloc;
+mod malloc_info;
 mod mm;
 mod pager;
 mod real;
+mod remap;
 mod sandbox;
 mod signals;
+mod starts;
 mod thread;
 
 #[global_allocator]
@@ -37,5 +46,13 @@ static HEAP: heap::LibcHeap = heap::LibcHeap;
 /// Runs when the dynamic linker loads the object, before anybody else's constructors.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn(libc::c_int, *mut *mut libc::c_char, *mut *mut libc::c_char) =
-    pager::start;
+static START: extern "C" fn(libc::c_int, Words, Words) = start;
+
+type Words = *mut *mut libc::c_char;
+
+extern "C" fn start(_: libc::c_int, _: Words, environment: Words) {
+    pager::start(environment);
+    dlopen::settle();
+    exits::settle();
+    starts::settle();
+}

@@ -2,7 +2,7 @@
 //!
 //! Owns: the choice between mimalloc, whose memory is managed because it maps it through our `mmap`,
 //! and libc's heap. Invariant: a block goes back to where its address says it came from.
-//! Not here: any allocation algorithm.
+//! Not here: any allocation algorithm; questions about it ([`crate::malloc_info`]).
 
 use crate::heap::{__libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc};
 use crate::pager::{is_managed, process};
@@ -16,6 +16,9 @@ fn use_libc() -> bool {
     process().is_none()
 }
 
+/// mimalloc aligns the smallest blocks to 8; libc aligns every block to 16, as the ABI says.
+const LEAST_BYTES: usize = 16;
+
 fn or_enomem(block: *mut c_void) -> *mut c_void {
     if block.is_null() {
         set_errno(libc::ENOMEM);
@@ -27,7 +30,13 @@ fn or_enomem(block: *mut c_void) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
     // SAFETY: both allocators take any size.
-    unsafe { if use_libc() { __libc_malloc(size) } else { or_enomem(mi::mi_malloc(size)) } }
+    unsafe {
+        if use_libc() {
+            __libc_malloc(size)
+        } else {
+            or_enomem(mi::mi_malloc(size.max(LEAST_BYTES)))
+        }
+    }
 }
 
 /// calloc(3).
@@ -35,7 +44,13 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     // SAFETY: both allocators check the product.
     unsafe {
-        if use_libc() { __libc_calloc(count, size) } else { or_enomem(mi::mi_calloc(count, size)) }
+        if use_libc() {
+            return __libc_calloc(count, size);
+        }
+        match count.checked_mul(size) {
+            Some(bytes) => or_enomem(mi::mi_zalloc(bytes.max(LEAST_BYTES))),
+            None => or_enomem(std::ptr::null_mut()),
+        }
     }
 }
 
@@ -47,6 +62,26 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 pub unsafe extern "C" fn free(block: *mut c_void) {
     // SAFETY: the address tells which allocator the block is from.
     unsafe { if is_managed(block.addr()) { mi::mi_free(block) } else { __libc_free(block) } }
+}
+
+/// free_sized(3).
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(block: *mut c_void, _size: usize) {
+    // SAFETY: passed on.
+    unsafe { free(block) }
+}
+
+/// free_aligned_sized(3).
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _align: usize, _size: usize) {
+    // SAFETY: passed on.
+    unsafe { free(block) }
 }
 
 /// realloc(3). A block stays with its allocator, so what the dynamic linker keeps in libc's heap
@@ -68,7 +103,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
             mi::mi_free(block);
             return std::ptr::null_mut();
         }
-        or_enomem(mi::mi_realloc(block, size))
+        or_enomem(mi::mi_realloc(block, size.max(LEAST_BYTES)))
     }
 }
 
@@ -85,17 +120,19 @@ pub unsafe extern "C" fn reallocarray(block: *mut c_void, n: usize, size: usize)
     }
 }
 
-/// memalign(3).
+/// memalign(3), which takes any alignment and means the next power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    // SAFETY: both allocators check the alignment.
-    unsafe {
-        if use_libc() {
-            __libc_memalign(align, size)
-        } else {
-            or_enomem(mi::mi_malloc_aligned(size, align.max(size_of::<usize>())))
-        }
+    if use_libc() {
+        // SAFETY: libc checks the alignment.
+        return unsafe { __libc_memalign(align, size) };
     }
+    let Some(align) = align.max(LEAST_BYTES).checked_next_power_of_two() else {
+        set_errno(libc::EINVAL);
+        return std::ptr::null_mut();
+    };
+    // SAFETY: a power of two.
+    unsafe { or_enomem(mi::mi_malloc_aligned(size.max(LEAST_BYTES), align)) }
 }
 
 /// aligned_alloc(3).

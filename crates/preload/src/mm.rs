@@ -3,20 +3,25 @@
 //! Owns: which mappings are managed: private anonymous ones wherever the kernel would be free to put
 //! them, and everything a program does later to addresses in the managed range.
 //! Invariant: a call that touches the managed range never reaches the kernel unexamined.
-//! Not here: what the calls do (`overspill_space::memory`).
+//! Not here: what the calls do (`overspill_space::memory`); advice ([`crate::advice`]); mappings that
+//! move ([`crate::remap`]).
 
 use crate::pager::{Process, any_process, is_managed, process};
-use crate::real::{fail, kernel_mmap, set_errno, system_call};
-use libc::{c_int, c_void, off_t};
-use overspill_base::PAGE_SIZE;
-use overspill_space::{Advice, MemoryError, Protection};
+use crate::real::{fail, kernel_mmap, kernel_mremap, set_errno, system_call};
+use libc::{c_int, c_long, c_uint, c_void, off_t};
+use overspill_base::{PAGE_SIZE, PageNo};
+use overspill_space::{ManagedMemory, MemoryError, Protection};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 
 /// Mappings of these kinds are left to the kernel.
 const UNMANAGED: c_int =
     libc::MAP_SHARED | libc::MAP_HUGETLB | libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_32BIT;
+/// How a mapping is put at an address.
+const MOVE_TO: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
 const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
-fn pages(len: usize) -> usize {
+pub(crate) fn pages(len: usize) -> usize {
     len.div_ceil(PAGE_SIZE)
 }
 
@@ -24,23 +29,31 @@ fn protection(prot: c_int) -> Protection {
     Protection::from_bits_retain(prot as u32)
 }
 
-fn is_aligned(address: usize) -> bool {
+pub(crate) fn is_aligned(address: usize) -> bool {
     address.is_multiple_of(PAGE_SIZE)
 }
 
 /// The pager, for a call on an address it manages, even where the call comes from within: a block
 /// freed while this thread works for the pager must not be unmapped behind its back.
-fn pager_of(address: usize) -> Option<&'static Process> {
+pub(crate) fn pager_of(address: usize) -> Option<&'static Process> {
     any_process().filter(|_| is_managed(address))
 }
 
 /// True if the whole range is managed; a length that leaves the managed range is an error of the
 /// program's that no system call would take either.
-fn is_managed_range(start: usize, len: usize) -> bool {
+pub(crate) fn is_managed_range(start: usize, len: usize) -> bool {
     is_aligned(start) && start.checked_add(len).is_some_and(|end| is_managed(end - 1))
 }
 
-fn result(done: Result<(), MemoryError>) -> c_int {
+/// True if the managed range and this one have a byte in common.
+pub(crate) fn touches_managed(start: usize, len: usize) -> bool {
+    let Some(process) = any_process().filter(|_| len > 0) else { return false };
+    let space = process.memory().space();
+    let managed = space.address_of(PageNo(0));
+    is_managed(start) || start < managed && start.saturating_add(len - 1) >= managed
+}
+
+pub(crate) fn result(done: Result<(), MemoryError>) -> c_int {
     done.map_or_else(|error| fail(error.errno()), |()| 0)
 }
 
@@ -62,7 +75,7 @@ pub unsafe extern "C" fn mmap(
     };
     let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & UNMANAGED == 0;
     if flags & FIXED != 0 {
-        if !is_managed(address.addr()) {
+        if !touches_managed(address.addr(), len) {
             return kernel_mmap(address, len, prot, flags, fd, offset);
         }
         return mmap_over(process, anonymous, address, len, prot, flags, fd, offset);
@@ -95,21 +108,69 @@ fn mmap_over(
     if flags & libc::MAP_FIXED_NOREPLACE != 0 {
         return map_failed(libc::EEXIST);
     }
-    let made = process.call(move |memory| {
-        if anonymous {
-            memory.map_at(start, pages(len), protection(prot))
-        } else {
-            memory.make_way(start, pages(len))
+    if anonymous {
+        let map = move |memory: &ManagedMemory| memory.map_at(start, pages(len), protection(prot));
+        return match process.call(map) {
+            Ok(()) => address,
+            Err(error) => map_failed(error.errno()),
+        };
+    }
+    // A call that fails must leave what is there: the mapping is made elsewhere first, then moved.
+    let huge = huge_page_bytes(flags, fd).unwrap_or(PAGE_SIZE);
+    let Some(len) = len.checked_next_multiple_of(huge).filter(|_| start.is_multiple_of(huge))
+    else {
+        return map_failed(libc::EINVAL);
+    };
+    let elsewhere = flags & !FIXED;
+    let place = kernel_mmap(std::ptr::null_mut(), len, prot, elsewhere, fd, offset);
+    if place == libc::MAP_FAILED {
+        return place;
+    }
+    put_over(process, place, len, address)
+}
+
+/// The size of the pages of a mapping of huge ones.
+fn huge_page_bytes(flags: c_int, fd: c_int) -> Option<usize> {
+    const DEFAULT: usize = 2 << 20;
+    let anonymous = flags & libc::MAP_ANONYMOUS != 0;
+    if anonymous && flags & libc::MAP_HUGETLB != 0 {
+        let power = flags as u32 >> libc::MAP_HUGE_SHIFT & libc::MAP_HUGE_MASK as u32;
+        return Some(if power == 0 { DEFAULT } else { 1 << power });
+    }
+    if anonymous || fd < 0 {
+        return None;
+    }
+    // SAFETY: the program's descriptor, which it keeps open for the length of its call.
+    let stat = rustix::fs::fstatfs(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
+    (stat.f_type == libc::HUGETLBFS_MAGIC).then_some(stat.f_bsize as usize)
+}
+
+/// Moves a mapping of the kernel's to an address in the managed range; if that fails, unmaps it.
+pub(crate) fn put_over(
+    process: &'static Process,
+    place: *mut c_void,
+    len: usize,
+    address: *mut c_void,
+) -> *mut c_void {
+    let (from, start) = (place.addr(), address.addr());
+    let put = move || match kernel_mremap(from, len, len, MOVE_TO, start) {
+        libc::MAP_FAILED => Err(last_errno()),
+        _ => Ok(()),
+    };
+    match process.call(move |memory| memory.replace(start, pages(len), put)) {
+        Ok(()) => address,
+        Err(error) => {
+            system_call!(libc::SYS_munmap, from, len);
+            map_failed(error.errno())
         }
-    });
-    match made {
-        Err(error) => map_failed(error.errno()),
-        Ok(()) if anonymous => address,
-        Ok(()) => kernel_mmap(address, len, prot, flags, fd, offset),
     }
 }
 
-fn map_failed(errno: c_int) -> *mut c_void {
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOMEM)
+}
+
+pub(crate) fn map_failed(errno: c_int) -> *mut c_void {
     set_errno(errno);
     libc::MAP_FAILED
 }
@@ -139,6 +200,7 @@ pub unsafe extern "C" fn mmap64(
 pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     let start = address.addr();
     match pager_of(start) {
+        None if touches_managed(start, len) => fail(libc::EINVAL),
         None => system_call!(libc::SYS_munmap, address, len) as c_int,
         Some(_) if len == 0 || !is_managed_range(start, len) => fail(libc::EINVAL),
         Some(process) => result(process.call(move |memory| memory.unmap(start, pages(len)))),
@@ -153,6 +215,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
 pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: c_int) -> c_int {
     let start = address.addr();
     match pager_of(start) {
+        None if touches_managed(start, len) => fail(libc::ENOMEM),
         None => system_call!(libc::SYS_mprotect, address, len, prot) as c_int,
         Some(_) if len == 0 && is_aligned(start) => 0,
         Some(_) if len == 0 || !is_managed_range(start, len) => fail(libc::EINVAL),
@@ -163,99 +226,36 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: c_int)
     }
 }
 
-/// What of the advice of madvise(2) is about paging; the rest is about how the *kernel* does it.
-fn paging_advice(advice: c_int) -> Option<Advice> {
-    match advice {
-        libc::MADV_NORMAL => Some(Advice::Normal),
-        libc::MADV_SEQUENTIAL => Some(Advice::Sequential),
-        libc::MADV_RANDOM => Some(Advice::Random),
-        libc::MADV_WILLNEED => Some(Advice::WillNeed),
-        libc::MADV_COLD => Some(Advice::Cold),
-        libc::MADV_PAGEOUT => Some(Advice::PageOut),
-        _ => None,
+/// pkey_alloc(2). Whatever key a page of the managed range has would be lost when the range is given
+/// to somebody else, so there are none: what the kernel says where the processor has none.
+#[unsafe(no_mangle)]
+pub extern "C" fn pkey_alloc(flags: c_uint, rights: c_uint) -> c_int {
+    match process() {
+        Some(_) => fail(libc::ENOSPC),
+        None => system_call!(libc::SYS_pkey_alloc, flags, rights) as c_int,
     }
 }
 
-/// madvise(2). Advice that drops content drops it, advice about paging is the pager's to take.
+/// pkey_mprotect(2). Without a key, or with the one that all memory has, it is mprotect.
 ///
 /// # Safety
 /// As the system call's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    let start = address.addr();
-    let Some(process) = pager_of(start) else {
-        return system_call!(libc::SYS_madvise, address, len, advice) as c_int;
-    };
-    if len == 0 {
-        return if is_aligned(start) { 0 } else { fail(libc::EINVAL) };
-    }
-    if !is_managed_range(start, len) {
-        return fail(libc::EINVAL);
-    }
-    match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE => {
-            result(process.call(move |memory| memory.discard(start, pages(len))))
-        }
-        libc::MADV_REMOVE | libc::MADV_HWPOISON => fail(libc::EINVAL),
-        _ => match paging_advice(advice) {
-            Some(advice) => {
-                result(process.call(move |memory| memory.advise(start, pages(len), advice)))
-            }
-            None => 0,
-        },
+pub unsafe extern "C" fn pkey_mprotect(
+    address: *mut c_void,
+    len: usize,
+    prot: c_int,
+    pkey: c_int,
+) -> c_int {
+    match pkey {
+        // SAFETY: passed on.
+        -1 | 0 if touches_managed(address.addr(), len) => unsafe { mprotect(address, len, prot) },
+        _ if touches_managed(address.addr(), len) => fail(libc::EINVAL),
+        _ => system_call!(libc::SYS_pkey_mprotect, address, len, prot, pkey) as c_int,
     }
 }
 
-/// posix_madvise(3), which must not drop content.
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    if advice == libc::POSIX_MADV_DONTNEED {
-        return 0;
-    }
-    // SAFETY: passed on; the numbers of what is left are madvise's.
-    match unsafe { madvise(address, len, advice) } {
-        0 => 0,
-        // SAFETY: this thread's errno.
-        _ => unsafe { *libc::__errno_location() },
-    }
-}
-
-/// mremap(2). The new address is there only with MREMAP_FIXED.
-///
-/// # Safety
-/// As the system call's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mremap(
-    old: *mut c_void,
-    old_len: usize,
-    new_len: usize,
-    flags: c_int,
-    new: *mut c_void,
-) -> *mut c_void {
-    let start = old.addr();
-    let Some(process) = pager_of(start) else {
-        let moved =
-            system_call!(libc::SYS_mremap, old, old_len, new_len, flags, new) as *mut c_void;
-        return moved;
-    };
-    let sound = new_len > 0 && old_len > 0 && is_managed_range(start, old_len);
-    if !sound || flags & !libc::MREMAP_MAYMOVE != 0 {
-        // MREMAP_FIXED and MREMAP_DONTUNMAP on managed memory: nobody but allocators of virtual
-        // machines uses them, and they have a way without.
-        return map_failed(libc::EINVAL);
-    }
-    let may_move = flags & libc::MREMAP_MAYMOVE != 0;
-    let resized =
-        process.call(move |memory| memory.resize(start, pages(old_len), pages(new_len), may_move));
-    match resized {
-        Ok(address) => address as *mut c_void,
-        Err(error) => map_failed(error.errno()),
-    }
-}
-
+/// The pager's parts of a range and the kernel's, each by whose they are.
 fn set_locked(address: *const c_void, len: usize, lock: bool) -> Option<c_int> {
     let process = pager_of(address.addr())?;
     let first = address.addr() / PAGE_SIZE * PAGE_SIZE;
@@ -266,7 +266,28 @@ fn set_locked(address: *const c_void, len: usize, lock: bool) -> Option<c_int> {
         return Some(fail(libc::ENOMEM));
     }
     let pages = pages(bytes);
-    Some(result(process.call(move |memory| memory.set_locked(first, pages, lock))))
+    let call = if lock { libc::SYS_mlock } else { libc::SYS_munlock };
+    let done = move |memory: &ManagedMemory| {
+        memory.set_locked(first, pages, lock)?;
+        each_foreign(memory, first, pages, |start, len| system_call!(call, start, len))
+    };
+    Some(result(process.call(done)))
+}
+
+/// Has the kernel do its part of a call, for the mappings in a range that are not ours.
+pub(crate) fn each_foreign(
+    memory: &ManagedMemory,
+    start: usize,
+    pages: usize,
+    call: impl Fn(usize, usize) -> c_long,
+) -> Result<(), MemoryError> {
+    let mut done = Ok(());
+    for (start, len) in memory.foreign(start, pages) {
+        if call(start, len) != 0 {
+            done = Err(last_errno().into());
+        }
+    }
+    done
 }
 
 /// mlock(2).

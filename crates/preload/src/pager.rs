@@ -6,7 +6,7 @@
 use crate::heap::{PagerScope, in_pager};
 use crate::signals;
 use crate::{apart, environment, fork, limits, sandbox};
-use libc::{c_char, c_int};
+use libc::c_char;
 use overspill::pager::Pager;
 use overspill::session::{Address, Channel, Opened, Session, verdict};
 use overspill_base::PAGE_SIZE;
@@ -95,7 +95,7 @@ pub(crate) fn say(message: &str) {
 }
 
 /// Runs before everything else of the program: see build.rs.
-pub(crate) extern "C" fn start(_: c_int, _: *mut *mut c_char, environment: *mut *mut c_char) {
+pub(crate) fn start(environment: *mut *mut c_char) {
     // SAFETY: what libc hands to every constructor.
     let Some(address) = (unsafe { environment::session(environment) }) else { return };
     let _scope = PagerScope::enter();

@@ -64,3 +64,14 @@ pub(crate) fn kernel_mmap(
     let result: c_long = system_call!(libc::SYS_mmap, address, len, prot, flags, fd, offset);
     result as *mut c_void
 }
+
+/// The kernel's mremap.
+pub(crate) fn kernel_mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: usize,
+) -> *mut c_void {
+    system_call!(libc::SYS_mremap, old, old_len, new_len, flags, new) as *mut c_void
+}

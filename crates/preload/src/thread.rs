@@ -39,7 +39,7 @@ pub unsafe extern "C" fn pthread_create(
     }
     let _scope = PagerScope::enter();
     // SAFETY: passed on. The new thread's own depth starts at zero.
-    unsafe { next(thread, attr, start, arg) }
+    unsafe { crate::exits::create(next, thread, attr, start, arg) }
 }
 
 struct Body {

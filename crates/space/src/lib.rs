@@ -1,7 +1,7 @@
 //! Managed address space: where the engine's pages live and how faults arrive.
 //!
 //! Owns: the userfaultfd and its calls ([`uffd`]), one reserved range of addresses and what is
-//! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`]), the fault handler
+//! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`], [`remap`]), the fault handler
 //! and reclaim threads ([`handlers`]), the CPUs on which threads go on (`placement`), faults served on
 //! the faulter's own thread ([`signals`]); and the other kind of space, whose pages are asked for
 //! ([`mod@pool`]).
@@ -15,12 +15,14 @@
 pub mod handlers;
 pub mod kernel;
 mod mapping;
+mod marks;
 pub mod memory;
 mod moving;
 mod placement;
 pub mod pool;
 pub mod probe;
 pub mod ranges;
+pub mod remap;
 mod sigbus;
 pub mod signals;
 mod space;

@@ -28,6 +28,7 @@ pub(crate) fn reserve_aligned(len: usize) -> Result<usize, Errno> {
             rustix::mm::munmap((start + len) as *mut _, tail)?;
         }
         forbid_huge_pages(start, len);
+        hide_from_dumps(start, len);
         Ok(start)
     }
 }
@@ -46,6 +47,13 @@ pub(crate) fn map_fixed(start: usize, len: usize) -> Result<(), Errno> {
 pub(crate) fn forbid_huge_pages(start: usize, len: usize) {
     // SAFETY: advice on our own mapping that changes no content. Kernels without huge pages refuse.
     let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
+}
+
+/// Keeps the range out of core dumps, which would be as large as it; what is mapped in it is put back
+/// (`marks`).
+fn hide_from_dumps(start: usize, len: usize) {
+    // SAFETY: advice on our own mapping that changes no content.
+    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxDontDump) };
 }
 
 /// Makes present pages that a forked process shares our own, as a write would; nobody says when

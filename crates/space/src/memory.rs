@@ -5,7 +5,8 @@
 //! Invariants: a page that is not mapped has no content; the reservation is readable and writable
 //! wherever nothing is mapped and nobody has touched it. The range lock is never held while waiting
 //! for a page: what is going away is first marked [`Kind::Leaving`], then emptied, then freed.
-//! Not here: which calls come here (`preload`).
+//! Not here: which calls come here (`preload`); what moves mappings ([`crate::remap`]); forks and core
+//! dumps ([`crate::marks`]).
 
 pub use crate::ranges::Protection;
 use crate::ranges::{Kind, PLAIN, Part};
@@ -16,6 +17,7 @@ use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{Bytes, PageNo};
 use overspill_engine::{Engine, Pattern};
 use rustix::io::Errno;
+use rustix::mm::Advice as Advised;
 
 /// Mappings this large are aligned to [`LARGE_ALIGN_BYTES`], as allocators want their heaps.
 const LARGE_BYTES: usize = 32 << 20;
@@ -77,8 +79,8 @@ impl MemoryError {
 /// The managed range with the engine that pages it.
 #[derive(Debug, Clone)]
 pub struct ManagedMemory {
-    space: Arc<ManagedSpace>,
-    engine: Arc<Engine>,
+    pub(crate) space: Arc<ManagedSpace>,
+    pub(crate) engine: Arc<Engine>,
 }
 
 impl ManagedMemory {
@@ -116,7 +118,7 @@ impl ManagedMemory {
 
     /// Takes a free range, in which no fault is served before
     /// [`make_managed`](Self::make_managed).
-    fn take(&self, pages: usize) -> Result<PageNo, MemoryError> {
+    pub(crate) fn take(&self, pages: usize) -> Result<PageNo, MemoryError> {
         let taken = self.space.ranges.lock().take(pages, self.align_of(pages), Kind::Leaving);
         taken.ok_or(MemoryError::NoSpace(self.space.size_of(pages)))
     }
@@ -129,7 +131,7 @@ impl ManagedMemory {
     }
 
     /// Makes an empty, taken range managed memory.
-    fn make_managed(
+    pub(crate) fn make_managed(
         &self,
         first: PageNo,
         pages: usize,
@@ -145,6 +147,7 @@ impl ManagedMemory {
             changed = changed.and(self.space.protect(first, pages, protection));
         }
         ranges.set(first, pages, changed.is_ok().then_some(Kind::Managed(protection, pattern)));
+        self.put_in_dumps(&mut ranges, first, pages, protection);
         Ok(changed?)
     }
 
@@ -163,17 +166,6 @@ impl ManagedMemory {
         self.make_managed(first, pages, protection, Pattern::Normal)
     }
 
-    /// Makes room at `address` for a mapping that is not ours, which the caller then makes.
-    ///
-    /// # Errors
-    /// What mprotect says.
-    pub fn make_way(&self, address: usize, pages: usize) -> Result<(), MemoryError> {
-        let first = self.space.page_at(address);
-        self.empty(first, pages)?;
-        self.space.ranges.lock().set(first, pages, Some(Kind::Foreign));
-        Ok(())
-    }
-
     /// Unmaps whatever is mapped in a range.
     ///
     /// # Errors
@@ -186,7 +178,7 @@ impl ManagedMemory {
     }
 
     /// Takes everything out of a range, which is left marked as leaving.
-    fn empty(&self, first: PageNo, pages: usize) -> Result<(), MemoryError> {
+    pub(crate) fn empty(&self, first: PageNo, pages: usize) -> Result<(), MemoryError> {
         let parts = {
             let mut ranges = self.space.ranges.lock();
             let parts = ranges.parts(first, pages);
@@ -197,6 +189,7 @@ impl ManagedMemory {
     }
 
     fn empty_part(&self, part: &Part) -> Result<(), MemoryError> {
+        self.forget_dump_marks(part.first, part.pages);
         match part.kind {
             Kind::Foreign => self.space.restore(part.first, part.pages)?,
             Kind::Leaving => {}
@@ -227,6 +220,7 @@ impl ManagedMemory {
             return Err(MemoryError::NotMapped);
         }
         self.space.protect(first, pages, protection)?;
+        self.put_in_dumps(&mut ranges, first, pages, protection);
         for part in parts {
             if let Kind::Managed(_, pattern) = part.kind {
                 ranges.set(part.first, part.pages, Some(Kind::Managed(protection, pattern)));
@@ -252,9 +246,7 @@ impl ManagedMemory {
                 Advice::PageOut => self.engine.page_out(part.first, part.pages),
             }
         }
-        let mapped = parts.iter().filter(|part| part.kind != Kind::Leaving);
-        let whole = mapped.map(|part| part.pages).sum::<usize>() == pages;
-        if whole { Ok(()) } else { Err(MemoryError::NotMapped) }
+        whole(&parts, pages)
     }
 
     fn set_pattern(&self, first: PageNo, pages: usize, pattern: Pattern) {
@@ -267,96 +259,71 @@ impl ManagedMemory {
         }
     }
 
-    /// Forgets the content of a range (`MADV_DONTNEED`, `MADV_FREE`).
+    /// Forgets the content of the managed parts of a range (`MADV_DONTNEED`, `MADV_FREE`).
     ///
     /// # Errors
-    /// [`MemoryError::NotMapped`].
+    /// [`MemoryError::NotMapped`], after the parts that are mapped were dealt with.
     pub fn discard(&self, address: usize, pages: usize) -> Result<(), MemoryError> {
         let first = self.space.page_at(address);
-        if !self.space.ranges.lock().is_managed(first, pages) {
-            return Err(MemoryError::NotMapped);
+        let parts = self.space.ranges.lock().parts(first, pages);
+        for part in parts.iter().filter(|part| matches!(part.kind, Kind::Managed(..))) {
+            self.engine.discard(part.first, part.pages);
         }
-        self.engine.discard(first, pages);
+        whole(&parts, pages)
+    }
+
+    /// Brings in the managed parts of a range, as reads or writes would. What the limit does not hold
+    /// goes out again. Blocks.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`] before anything is done; what the kernel says.
+    pub fn populate(&self, address: usize, pages: usize, write: bool) -> Result<(), MemoryError> {
+        let advice = if write { Advised::LinuxPopulateWrite } else { Advised::LinuxPopulateRead };
+        let parts = self.space.ranges.lock().parts(self.space.page_at(address), pages);
+        whole(&parts, pages)?;
+        let managed = parts.iter().filter(|part| matches!(part.kind, Kind::Managed(..)));
+        for part in managed {
+            self.tell_kernel(part.first, part.pages, advice)?;
+        }
         Ok(())
     }
 
-    /// Makes a mapping larger or smaller, moving it if `may_move`; returns its address.
-    ///
-    /// # Errors
-    /// [`MemoryError::NotMapped`]; [`MemoryError::NoSpace`], also when it may not move.
-    pub fn resize(
-        &self,
-        address: usize,
-        old_pages: usize,
-        new_pages: usize,
-        may_move: bool,
-    ) -> Result<usize, MemoryError> {
-        let first = self.space.page_at(address);
-        let parts = self.space.ranges.lock().parts(first, old_pages);
-        // As the kernel: one mapping, not two side by side.
-        let [Part { pages, kind: Kind::Managed(protection, pattern), .. }] = parts[..] else {
-            return Err(MemoryError::NotMapped);
-        };
-        if pages != old_pages {
-            return Err(MemoryError::NotMapped);
-        }
-        if new_pages <= old_pages {
-            self.unmap(self.space.address_of(first.plus(new_pages)), old_pages - new_pages)?;
-            return Ok(address);
-        }
-        let (end, more) = (first.plus(old_pages), new_pages - old_pages);
-        if protection == PLAIN && self.take_at(end, more) {
-            self.make_managed(end, more, PLAIN, pattern)?;
-            return Ok(address);
-        }
-        if !may_move {
-            return Err(MemoryError::NoSpace(self.space.size_of(new_pages)));
-        }
-        let target = self.take(new_pages)?;
-        self.move_to(first, target, old_pages, protection)?;
-        self.make_managed(target, new_pages, protection, pattern)?;
-        Ok(self.space.address_of(target))
+    /// The mappings in a range that are not ours: addresses and bytes.
+    pub fn foreign(&self, address: usize, pages: usize) -> Vec<(usize, usize)> {
+        let parts = self.space.ranges.lock().parts(self.space.page_at(address), pages);
+        let foreign = parts.iter().filter(|part| part.kind == Kind::Foreign);
+        foreign.map(|p| (self.space.address_of(p.first), self.bytes_of(p.pages))).collect()
     }
 
-    /// Takes a particular range, if it is free.
-    fn take_at(&self, first: PageNo, pages: usize) -> bool {
-        let mut ranges = self.space.ranges.lock();
-        let fits = first.index() + pages <= self.space.pages();
-        let free = fits && ranges.parts(first, pages).is_empty();
-        if free {
-            ranges.set(first, pages, Some(Kind::Leaving));
-        }
-        free
+    fn bytes_of(&self, pages: usize) -> usize {
+        self.space.size_of(pages).0 as usize
     }
 
-    /// Moves a mapping's content to a range just taken, and unmaps the old place.
-    fn move_to(
+    /// madvise(2) on a part of the range.
+    pub(crate) fn tell_kernel(
         &self,
-        from: PageNo,
-        to: PageNo,
+        first: PageNo,
         pages: usize,
-        protection: Protection,
-    ) -> Result<(), MemoryError> {
-        if protection != PLAIN {
-            self.space.protect(from, pages, PLAIN)?;
-        }
-        self.engine.transfer(from, to, pages);
-        self.unmap(self.space.address_of(from), pages)
+        advice: Advised,
+    ) -> Result<(), Errno> {
+        let start = self.space.address_of(first) as *mut std::ffi::c_void;
+        // SAFETY: a part of our own range, and advice that keeps content.
+        unsafe { rustix::mm::madvise(start, self.bytes_of(pages), advice) }
     }
 
-    /// Keeps a range in memory, or stops doing so.
+    /// Keeps the managed parts of a range in memory, or stops doing so.
     ///
     /// # Errors
     /// [`MemoryError::NotMapped`]; [`MemoryError::TooMuchLocked`] past half of the frames.
     pub fn set_locked(&self, address: usize, pages: usize, lock: bool) -> Result<(), MemoryError> {
-        let first = self.space.page_at(address);
-        if !self.space.ranges.lock().is_managed(first, pages) {
-            return Err(MemoryError::NotMapped);
+        let parts = self.space.ranges.lock().parts(self.space.page_at(address), pages);
+        whole(&parts, pages)?;
+        let managed = parts.iter().filter(|part| matches!(part.kind, Kind::Managed(..)));
+        let ours = managed.clone().map(|part| part.pages).sum::<usize>();
+        if lock && self.engine.unevictable() + ours > self.engine.status().frames / 2 {
+            return Err(MemoryError::TooMuchLocked(self.space.size_of(ours)));
         }
-        if lock && self.engine.unevictable() + pages > self.engine.status().frames / 2 {
-            return Err(MemoryError::TooMuchLocked(self.space.size_of(pages)));
-        }
-        for page in (0..pages).map(|n| first.plus(n)) {
+        for page in managed.flat_map(|part| (0..part.pages).map(|n| part.first.plus(n))) {
             while !self.engine.set_unevictable(page, lock) {
                 touch(self.space.address_of(page))?;
             }
@@ -416,7 +383,13 @@ impl ManagedMemory {
     }
 }
 
-/// Large mappings start where their page tables and clusters do.
+/// [`MemoryError::NotMapped`] unless the parts of a range of `pages` pages leave no gap.
+pub(crate) fn whole(parts: &[Part], pages: usize) -> Result<(), MemoryError> {
+    let mapped = parts.iter().filter(|part| part.kind != Kind::Leaving);
+    let mapped = mapped.map(|part| part.pages).sum::<usize>();
+    if mapped == pages { Ok(()) } else { Err(MemoryError::NotMapped) }
+}
+
 /// Brings a page in by reading a byte of it, through a system call, so that a page that cannot be
 /// read is an error and not a signal.
 fn touch(address: usize) -> Result<(), Errno> {

@@ -5,6 +5,7 @@
 //! ([`Kind::Leaving`]) counts as not mapped for faults and as taken for allocation.
 //! Not here: the kernel's view (`memory` changes it under the same lock).
 
+use crate::marks::Marks;
 use overspill_base::PageNo;
 use overspill_engine::Pattern;
 use rustix::mm::MprotectFlags;
@@ -55,6 +56,8 @@ pub struct Ranges {
     upper: Option<u32>,
     /// Pages made inaccessible because they were touched while nothing was mapped there.
     refused: BTreeSet<u32>,
+    /// What the program has said about its mappings for a fork and for a core dump.
+    pub(crate) marks: Marks,
 }
 
 impl Ranges {
@@ -66,6 +69,7 @@ impl Ranges {
             lowest_gap: 0,
             upper: None,
             refused: BTreeSet::new(),
+            marks: Marks::default(),
         }
     }
 
@@ -187,6 +191,9 @@ impl Ranges {
     /// Makes the whole range `kind`, or free.
     pub fn set(&mut self, first: PageNo, pages: usize, kind: Option<Kind>) {
         let (start, end) = (first.0, first.0 + pages as u32);
+        if !matches!(kind, Some(Kind::Managed(..))) {
+            self.marks.wiped.remove(start..end);
+        }
         self.cut(start);
         self.cut(end);
         let inside: Vec<u32> = self.taken.range(start..end).map(|(&s, _)| s).collect();

@@ -2,6 +2,8 @@
 //!
 //! Invariants: only the header, the program headers and the loader's name are read, whatever the
 //! size of the file.
+//! A program with a sanitizer is refused too: its runtime ends the program when another object comes
+//! first.
 //! Rejected: leaving this to the loader. It ignores what it cannot preload, and the program would run
 //! without a limit.
 
@@ -39,6 +41,10 @@ pub(crate) enum Refusal {
     NotGlibc(PathBuf),
     #[error("is setuid or setgid, so nothing is preloaded into it: run a copy without that bit")]
     Setuid,
+    #[error(
+        "is built with a sanitizer ({0}), which must be the only allocator: use a build without"
+    )]
+    Sanitizer(&'static str),
     #[error("has file capabilities, so nothing is preloaded into it: run a copy without them")]
     Capabilities,
 }
@@ -59,7 +65,8 @@ impl Refusal {
 /// See [`Refusal`].
 pub(super) fn check(file: File) -> Result<(), Refusal> {
     check_privileges(&file)?;
-    let loader = loader(file)?.ok_or(Refusal::Static)?;
+    let data = &ReadCache::new(file);
+    let loader = loader(data)?.ok_or(Refusal::Static)?;
     let glibc = loader.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"));
     if !glibc {
         return Err(Refusal::NotGlibc(loader));
@@ -67,7 +74,10 @@ pub(super) fn check(file: File) -> Result<(), Refusal> {
     if !loader.exists() {
         return Err(Refusal::NoLoader(loader));
     }
-    Ok(())
+    match sanitizer(data) {
+        Some(name) => Err(Refusal::Sanitizer(name)),
+        None => Ok(()),
+    }
 }
 
 /// The loader preloads nothing by path into a program that gives its user more rights. Refused also
@@ -86,8 +96,7 @@ fn check_privileges(file: &File) -> Result<(), Refusal> {
 }
 
 /// The name of the program's loader; none if it is statically linked.
-fn loader(file: File) -> Result<Option<PathBuf>, Refusal> {
-    let data = &ReadCache::new(file);
+fn loader(data: &ReadCache<File>) -> Result<Option<PathBuf>, Refusal> {
     let header = match FileHeader64::<Endianness>::parse(data) {
         Ok(header) => header,
         Err(_) if FileHeader32::<Endianness>::parse(data).is_ok() => return Err(Refusal::Bits32),
@@ -101,6 +110,23 @@ fn loader(file: File) -> Result<Option<PathBuf>, Refusal> {
     let names = segments.iter().map(|segment| segment.interpreter(endian, data));
     let name = names.filter_map(Result::transpose).next().transpose().map_err(damaged)?;
     Ok(name.map(|name| Path::new(OsStr::from_bytes(name)).to_owned()))
+}
+
+/// The sanitizer whose runtime the program starts, by the dynamic symbols it names.
+fn sanitizer(data: &ReadCache<File>) -> Option<&'static str> {
+    const STARTS: [(&[u8], &str); 5] = [
+        (b"__asan_init", "AddressSanitizer"),
+        (b"__hwasan_init", "HWAddressSanitizer"),
+        (b"__lsan_init", "LeakSanitizer"),
+        (b"__msan_init", "MemorySanitizer"),
+        (b"__tsan_init", "ThreadSanitizer"),
+    ];
+    let header = FileHeader64::<Endianness>::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    let symbols =
+        header.sections(endian, data).ok()?.symbols(endian, data, elf::SHT_DYNSYM).ok()?;
+    let mut names = symbols.iter().filter_map(|symbol| symbols.symbol_name(endian, symbol).ok());
+    names.find_map(|name| STARTS.iter().find(|(start, _)| *start == name)).map(|(_, what)| *what)
 }
 
 fn damaged(error: impl Display) -> Refusal {

@@ -91,7 +91,11 @@ fn status(ended: &Ended, verdict: u32) -> u8 {
     }
     // A process that cannot join says why and ends with our status.
     if verdict & verdict::JOINED == 0 && ended.status() != FAILED {
-        say::line("the program ran without a memory limit: its loader ignored the preload object");
+        say::line(match ended.signal() {
+            // It comes before anything of the program's own: who is ended there was just starting.
+            Some(_) => "the program was ended before its memory limit was in place",
+            None => "the program ran without a memory limit: its loader ignored the preload object",
+        });
     }
     ended.status()
 }

@@ -9,7 +9,7 @@
 
 use super::preload::Preload;
 use super::program::{Program, ProgramError};
-use super::signals::{Arrival, Inbox};
+use super::signals::{Arrival, Inbox, keep_ignoring_sigpipe};
 use crate::error::Error;
 use overspill::Bytes;
 use overspill::session::SESSION_VARIABLE;
@@ -101,6 +101,7 @@ fn prepare(supervisor: Pid, inbox: &Inbox) -> io::Result<()> {
         // It died before the kernel was told to tell us.
         return Err(io::ErrorKind::NotFound.into());
     }
+    keep_ignoring_sigpipe();
     inbox.close()
 }
 

@@ -7,6 +7,7 @@
 use super::process::Ended;
 use super::program::Program;
 use crate::error::Error;
+use overspill::escapes;
 use overspill::session::Supervisor;
 use overspill::{Bytes, CompressedUsage, DeviceInfo, FaultLatency, Summary, doctor};
 use serde::Serialize;
@@ -14,6 +15,10 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
+
+/// What a process may have above its limit without a word, if it has not said itself what it is: the
+/// code of large programs, and what the pager takes.
+const UNSAID_BYTES: u64 = 48 << 20;
 
 /// Everything known about a run that has ended.
 #[derive(Debug, Serialize)]
@@ -31,6 +36,29 @@ pub(super) struct Report {
     peak_resident_bytes: u64,
     summary: Summary,
     devices: Vec<Device>,
+    escaped: Escaped,
+}
+
+/// What was outside the limit, where it was more than a tenth of it.
+#[derive(Debug, Serialize)]
+struct Escaped {
+    /// Of all processes that ended by themselves, together.
+    bytes: u64,
+    memory: Vec<&'static str>,
+    programs: Vec<&'static str>,
+}
+
+impl fmt::Display for Escaped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.memory.is_empty() {
+            write!(f, "{} of {}", Bytes(self.bytes), self.memory.join(", "))?;
+        }
+        if !self.programs.is_empty() {
+            let and = if self.memory.is_empty() { "" } else { "; " };
+            write!(f, "{and}{}", self.programs.join(", "))?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -84,14 +112,19 @@ impl Report {
             memory_bytes: summary.memory_bytes,
             peak_resident_bytes: ended.peak_resident.0,
             devices: supervisor.devices().map(Device::new).collect(),
+            escaped: Escaped {
+                bytes: summary.counters.get("outside_kib").copied().unwrap_or(0) << 10,
+                memory: escapes::memory(supervisor.verdict()),
+                programs: escapes::programs(supervisor.verdict()),
+            },
             summary,
         }
     }
 
     /// The summary.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        let lines = [self.memory_line(), self.paging_line(), self.devices_line()];
-        lines.into_iter().chain(self.lost_line())
+        let always = [self.memory_line(), self.paging_line(), self.devices_line()];
+        always.into_iter().chain(self.escaped_line()).chain(self.lost_line())
     }
 
     /// Said only when there is something to say.
@@ -107,6 +140,19 @@ impl Report {
             Bytes(self.peak_resident_bytes),
             self.wall_seconds
         )
+    }
+
+    /// What the limit did not hold.
+    fn escaped_line(&self) -> Option<String> {
+        let Escaped { memory, programs, .. } = &self.escaped;
+        if !memory.is_empty() || !programs.is_empty() {
+            return Some(format!("outside the limit: {}", self.escaped));
+        }
+        let above = self.peak_resident_bytes.saturating_sub(self.memory_bytes);
+        (above > self.memory_bytes / 10 + UNSAID_BYTES).then(|| {
+            let reasons = "code, stacks, shared memory, what is not got by malloc or mmap";
+            format!("outside the limit: {} or more, of {reasons}", Bytes(above))
+        })
     }
 
     fn paging_line(&self) -> String {
@@ -145,21 +191,43 @@ pub(super) fn limits_of_devices(supervisor: &Supervisor) -> impl Iterator<Item =
     })
 }
 
-/// The file of `--stats`, open from the start.
+/// The file of `--stats`, open from the start: what is in it stays until there is something to write,
+/// and one that was made for nothing goes again.
 #[derive(Debug)]
 pub(super) struct StatsFile {
     path: PathBuf,
-    file: File,
+    /// None for standard output.
+    file: Option<File>,
+    goes: bool,
+}
+
+impl Drop for StatsFile {
+    fn drop(&mut self) {
+        if self.goes {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl StatsFile {
-    /// Creates or empties the file.
+    /// Opens the file, or makes it; `-` is standard output.
     ///
     /// # Errors
     /// [`Error::Stats`].
     pub(super) fn create(path: PathBuf) -> Result<Self, Error> {
-        match File::create(&path) {
-            Ok(file) => Ok(Self { path, file }),
+        if path.as_os_str() == "-" {
+            return Ok(Self { path, file: None, goes: false });
+        }
+        let mut options = File::options();
+        let made = options.write(true).create_new(true).open(&path);
+        let opened = match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                options.create_new(false).open(&path).map(|file| (file, false))
+            }
+            made => made.map(|file| (file, true)),
+        };
+        match opened {
+            Ok((file, goes)) => Ok(Self { path, file: Some(file), goes }),
             Err(source) => Err(Error::Stats { path, source }),
         }
     }
@@ -168,13 +236,21 @@ impl StatsFile {
     ///
     /// # Errors
     /// [`Error::Stats`].
-    pub(super) fn write(self, report: &Report) -> Result<(), Error> {
+    pub(super) fn write(mut self, report: &Report) -> Result<(), Error> {
+        self.goes = false;
         let write = || -> io::Result<()> {
             let mut json = serde_json::to_vec_pretty(report)?;
             json.push(b'\n');
-            (&self.file).write_all(&json)
+            let Some(mut file) = self.file.as_ref() else {
+                return io::stdout().write_all(&json);
+            };
+            // A device or a pipe has no length.
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
+            file.write_all(&json)
         };
-        write().map_err(|source| Error::Stats { path: self.path, source })
+        write().map_err(|source| Error::Stats { path: self.path.clone(), source })
     }
 }
 

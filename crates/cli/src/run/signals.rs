@@ -2,7 +2,7 @@
 //!
 //! Owns: which signals are passed on, and the mask that lets them be waited for.
 //! Invariants: from the moment the [`Inbox`] is open no such signal is lost or ends us; the program
-//! starts with the mask we were started with. A signal that the terminal sends to the whole
+//! starts with the mask we were started with, and ignores SIGPIPE if we were started so. A signal that the terminal sends to the whole
 //! foreground group reaches the program by itself and is not passed on again.
 //! Not here: stopping (SIGTSTP, SIGTTIN, SIGTTOU). Left alone, it stops us together with the
 //! program, which is what the shell waits for.
@@ -12,6 +12,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What people and programs send to a program to tell it something.
 const PASSED_ON: [i32; 9] = [
@@ -25,6 +26,32 @@ const PASSED_ON: [i32; 9] = [
     libc::SIGCONT,
     libc::SIGWINCH,
 ];
+
+/// SIGPIPE was ignored when we were started.
+static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Runs before Rust's own start, which ignores SIGPIPE; what was before cannot be seen later.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = note_sigpipe;
+
+extern "C" fn note_sigpipe() {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks only; zeros are a value of the structure.
+    let handler = unsafe {
+        libc::sigaction(libc::SIGPIPE, ptr::null(), before.as_mut_ptr());
+        before.assume_init().sa_sigaction
+    };
+    SIGPIPE_IGNORED.store(handler == libc::SIG_IGN, Relaxed);
+}
+
+/// In a child about to execute, in which std has set SIGPIPE to its default: as we were started.
+pub(super) fn keep_ignoring_sigpipe() {
+    if SIGPIPE_IGNORED.load(Relaxed) {
+        // SAFETY: no handler of ours.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    }
+}
 
 /// What arrived.
 #[derive(Debug, PartialEq, Eq)]

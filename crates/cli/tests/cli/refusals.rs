@@ -111,3 +111,15 @@ fn programs_with_more_rights_than_their_user() {
         Err(errno) => println!("skipped: file capabilities cannot be set here: {errno}"),
     }
 }
+
+#[test]
+fn programs_with_a_sanitizer() {
+    let installation = Installation::bare();
+    let probe = std::process::Command::new("cc").args(["-print-file-name=libasan.so"]).output();
+    if !probe.is_ok_and(|output| output.stdout.starts_with(b"/")) {
+        println!("skipped: this cc has no libasan");
+        return;
+    }
+    let program = installation.cc(&["-fsanitize=address"], "sanitized");
+    assert_refused(&installation, &program, 125, &["AddressSanitizer", "use a build without"]);
+}

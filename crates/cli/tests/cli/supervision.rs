@@ -170,3 +170,68 @@ fn a_percentage_is_of_the_memory_there_is() {
     let all = overspill::doctor::memory_available().unwrap();
     assert_eq!(read_stats(&path)["memory_bytes"], all.0 / 4);
 }
+
+#[test]
+fn a_program_ended_while_it_starts_is_not_said_to_have_escaped() {
+    let Some(installation) = installation() else { return };
+    let output = installation.run(&["--quiet"], &shell("kill -TERM $$")).output().unwrap();
+    let text = stderr(&output);
+    assert!(text.contains("ended before its memory limit was in place"), "{text}");
+    assert!(!text.contains("its loader"), "{text}");
+}
+
+#[test]
+fn an_ignored_sigpipe_stays_ignored() {
+    let Some(installation) = installation() else { return };
+    let ignores = |ignore: bool| {
+        let mut command = installation.run(&[], &shell("grep SigIgn /proc/self/status"));
+        let action = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
+        let set = move || {
+            // SAFETY: no handler, in a child that has no other threads.
+            unsafe { libc::signal(libc::SIGPIPE, action) };
+            Ok(())
+        };
+        // SAFETY: `set` is one system call.
+        let output = unsafe { command.pre_exec(set) }.output().unwrap();
+        let mask = stdout(&output).split_whitespace().last().unwrap().to_owned();
+        u64::from_str_radix(&mask, 16).unwrap() >> (libc::SIGPIPE - 1) & 1 == 1
+    };
+    assert!(ignores(true) && !ignores(false));
+}
+
+#[test]
+fn statistics_go_to_stdout_or_to_a_file_that_a_failed_start_leaves_alone() {
+    let Some(installation) = installation() else { return };
+    let output = installation.run(&["--stats", "-", "--quiet"], &shell("exit 3")).output().unwrap();
+    let stats: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(stats["exit_status"], 3);
+    assert!(!Path::new("-").exists());
+
+    let (old, new) = (installation.path("old.json"), installation.path("new.json"));
+    std::fs::write(&old, "a longer text than statistics? no, but it was here before").unwrap();
+    for path in [&old, &new] {
+        let options = ["--stats", path.to_str().unwrap(), "--swap", "file:/nowhere"];
+        let output = installation.run(&options, &["true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+    }
+    assert!(std::fs::read_to_string(&old).unwrap().starts_with("a longer text"));
+    assert!(!new.exists());
+    let options = ["--stats", old.to_str().unwrap()];
+    installation.run(&options, &["true"]).output().unwrap();
+    assert_eq!(read_stats(&old)["exit_status"], 0);
+}
+
+#[test]
+fn a_prepared_file_that_others_may_read_is_noted() {
+    let Some(installation) = installation() else { return };
+    let path = installation.path("area");
+    std::fs::write(&path, "").unwrap();
+    let spec = format!("file:{}:1M", path.display());
+    for (mode, noted) in [(0o644, true), (0o600, false)] {
+        crate::installation::chmod(&path, mode);
+        let output = installation.run(&["--swap", &spec], &["true"]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("others may read"), noted, "{}", stderr(&output));
+        std::fs::write(&path, "").unwrap();
+    }
+}

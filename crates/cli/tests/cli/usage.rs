@@ -117,7 +117,8 @@ fn what_cannot_be_opened_is_refused_before_the_program_starts() {
     let content = format!("file:{}", content.display());
     let table: &[(&[&str], &[&str])] = &[
         (&["--stats", "/nowhere/stats"], &["/nowhere/stats", "No such file", "--stats"]),
-        (&["--swap", "file:/nowhere/swap"], &["/nowhere/swap", "directory must exist"]),
+        (&["--swap", "file:/nowhere/swap:8M"], &["/nowhere/swap", "directory must exist"]),
+        (&["--swap", "file:/nowhere"], &["/nowhere does not exist", "file:/nowhere:8G"]),
         (&["--swap", "/dev/null"], &["/dev/null", "no block device", "file:PATH"]),
         (&["--swap", "ram:4K"], &["ram", "larger size"]),
         (&["--swap", &content], &["content", "--force"]),

@@ -52,10 +52,15 @@ impl Bench {
 
     /// Compiles a C program that lies beside this file.
     pub(crate) fn cc(&self, source: &str) -> PathBuf {
-        let output = self.path(source).with_extension("");
+        self.cc_with(source, &[], source.trim_end_matches(".c"))
+    }
+
+    /// As [`cc`](Self::cc), with more flags and another name.
+    pub(crate) fn cc_with(&self, source: &str, flags: &[&str], name: &str) -> PathBuf {
+        let output = self.path(name);
         let mut cc = Command::new("cc");
-        cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
-        cc.arg(&output).arg(sources().join(source)).arg("-ldl");
+        cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+        cc.args(flags).arg("-o").arg(&output).arg(sources().join(source)).arg("-ldl");
         assert!(cc.status().unwrap().success(), "{cc:?}");
         output
     }

@@ -8,15 +8,19 @@
 //!
 //! Needs the release build of the whole workspace; `make test` makes it.
 
+mod allocator_calls;
 mod bench;
 mod children;
 mod compare;
 mod compile;
 mod compressed;
+mod core_dump;
 mod direct_io;
+mod escapes;
 mod faults;
 mod job;
 mod kills;
+mod mapping_calls;
 mod memory_calls;
 mod process_calls;
 mod python;
@@ -29,3 +33,4 @@ mod sort;
 mod sqlite;
 mod stress;
 mod system_calls;
+mod thread_ends;

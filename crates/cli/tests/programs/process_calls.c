@@ -263,6 +263,13 @@ static void load_objects(void) {
     check(memory, BIG, 1);
 }
 
+/* For a core dump. */
+static void abort_with_memory(void) {
+    char *memory = map(BIG / 2);
+    fill(memory, BIG / 2, 1);
+    abort();
+}
+
 static const struct test TESTS[] = {
     {"threads", threads},
     {"many_threads", many_threads},
@@ -275,6 +282,7 @@ static const struct test TESTS[] = {
     {"vfork_and_exec", vfork_and_exec},
     {"exec", exec},
     {"load_objects", load_objects},
+    {"abort_with_memory", abort_with_memory},
 };
 
 int main(int argc, char **argv) {

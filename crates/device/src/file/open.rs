@@ -34,9 +34,7 @@ type Opened = Result<(OwnedFd, Attachment), DeviceError>;
 pub(super) fn open(kind: &SwapKind, options: &OpenOptions, features: Features) -> Opened {
     match kind {
         SwapKind::Default => unlinked_in(&default_directory(), options.swap_size, features),
-        SwapKind::File { path, size } => {
-            file(path, size.or(options.swap_size), options.force, features)
-        }
+        SwapKind::File { path, size } => file(path, *size, options, features),
         SwapKind::Block { path } => block(path, options.force),
         SwapKind::Ram { size } => memory(*size),
         SwapKind::Compressed { .. } => {
@@ -53,9 +51,12 @@ fn default_directory() -> PathBuf {
     }
 }
 
-fn file(path: &Path, limit: Option<Bytes>, force: bool, features: Features) -> Opened {
+fn file(path: &Path, size: Option<Bytes>, options: &OpenOptions, features: Features) -> Opened {
     let name = path.display().to_string();
+    let limit = size.or(options.swap_size);
     let stat = match stat(path) {
+        // A misspelt directory must not become a file beside it that grows without bound.
+        Err(Errno::NOENT) if size.is_none() => return Err(DeviceError::Missing { name }),
         Err(Errno::NOENT) => {
             let fd = create_unlinked(path).map_err(refused(&name, "create"))?;
             return grown_from_nothing(fd, name, limit, features);
@@ -64,7 +65,7 @@ fn file(path: &Path, limit: Option<Bytes>, force: bool, features: Features) -> O
     };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => unlinked_in(path, limit, features),
-        FileType::RegularFile => existing(path, limit, force, features),
+        FileType::RegularFile => existing(path, limit, options.force, features),
         FileType::BlockDevice => {
             let what = "a block device: name it as block:PATH instead of file:PATH";
             Err(DeviceError::Unsupported { name, what })
@@ -131,10 +132,31 @@ fn existing(path: &Path, limit: Option<Bytes>, force: bool, features: Features) 
         return Err(live_swap(name));
     }
     lock(&fd, &name)?;
-    if stat.st_size == 0 {
-        return grown_from_nothing(fd, name, limit, features);
-    }
-    let size = Bytes(stat.st_size as u64);
+    let others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::RGRP.union(Mode::ROTH));
+    let opened = if stat.st_size == 0 {
+        grown_from_nothing(fd, name, limit, features)
+    } else {
+        area_in(fd, name, Bytes(stat.st_size as u64), limit, force, features)
+    };
+    opened.map(|(fd, mut area)| {
+        if others {
+            let note =
+                "others may read what is swapped to it, also when the run has ended: chmod 600";
+            area.notes.push(note.into());
+        }
+        (fd, area)
+    })
+}
+
+/// A file with content, which must be a swap area.
+fn area_in(
+    fd: OwnedFd,
+    name: String,
+    size: Bytes,
+    limit: Option<Bytes>,
+    force: bool,
+    features: Features,
+) -> Opened {
     let area = match read_header(&fd, &name, size)? {
         Ok(header) if !header.bad_pages.is_empty() => {
             let reason = HeaderError::BadPagesInFile;

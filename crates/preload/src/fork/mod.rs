@@ -157,6 +157,7 @@ fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String
 fn open_in_child(process: &'static Process, member: MemberNo) -> Result<(), String> {
     apart::receive_again()?;
     process.pager.after_fork_in_child(member).map_err(|e| e.to_string())?;
+    process.memory().wipe_after_fork();
     process.session.confirm_member(member, apart::program()).map_err(|e| e.to_string())
 }
 

@@ -1,0 +1,130 @@
+//! madvise and posix_madvise.
+//!
+//! Owns: what becomes of each advice on managed memory. Invariants: advice with a meaning is served or
+//! refused with EINVAL, as by a kernel that does not know it; only what is true already, or changes
+//! nothing but speed, is taken without an effect. The kernel gets the parts of a range that are its.
+//! Not here: what the pager does about it (`overspill_space::memory`).
+
+use crate::mm::{
+    each_foreign, is_aligned, is_managed_range, pager_of, pages, result, touches_managed,
+};
+use crate::real::{fail, system_call};
+use libc::{c_int, c_void};
+use overspill_space::{Advice, ManagedMemory, MemoryError};
+
+/// Newer than the libc crate.
+const DONTNEED_LOCKED: c_int = 24;
+
+/// What is done about an advice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Decision {
+    Page(Advice),
+    /// Content goes.
+    Drop,
+    /// Pages come in, by reads or by writes.
+    Populate {
+        write: bool,
+    },
+    /// Forked children find zeros, or no longer.
+    Wipe(bool),
+    /// Core dumps have it, or not.
+    Show(bool),
+    /// It is so already, or is about speed only.
+    Nothing,
+    Refuse,
+}
+
+fn decide(advice: c_int) -> Decision {
+    match advice {
+        libc::MADV_NORMAL => Decision::Page(Advice::Normal),
+        libc::MADV_SEQUENTIAL => Decision::Page(Advice::Sequential),
+        libc::MADV_RANDOM => Decision::Page(Advice::Random),
+        libc::MADV_WILLNEED => Decision::Page(Advice::WillNeed),
+        libc::MADV_COLD => Decision::Page(Advice::Cold),
+        libc::MADV_PAGEOUT => Decision::Page(Advice::PageOut),
+        libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED => Decision::Drop,
+        libc::MADV_POPULATE_READ => Decision::Populate { write: false },
+        libc::MADV_POPULATE_WRITE => Decision::Populate { write: true },
+        libc::MADV_WIPEONFORK => Decision::Wipe(true),
+        libc::MADV_KEEPONFORK => Decision::Wipe(false),
+        libc::MADV_DONTDUMP => Decision::Show(false),
+        libc::MADV_DODUMP => Decision::Show(true),
+        // Forked children have all managed memory, and its pages are never huge or merged.
+        libc::MADV_DOFORK | libc::MADV_NOHUGEPAGE | libc::MADV_UNMERGEABLE => Decision::Nothing,
+        // As good as a kernel that finds no huge page.
+        libc::MADV_HUGEPAGE => Decision::Nothing,
+        // MADV_DONTFORK: the child's pager needs the whole range. MADV_MERGEABLE: merged pages could
+        // not be moved out. MADV_COLLAPSE must not say that it was done. MADV_REMOVE, MADV_HWPOISON
+        // and MADV_SOFT_OFFLINE, MADV_GUARD_INSTALL and _REMOVE, and what nobody knows.
+        _ => Decision::Refuse,
+    }
+}
+
+fn carry_out(
+    memory: &ManagedMemory,
+    start: usize,
+    pages: usize,
+    decision: Decision,
+) -> Result<(), MemoryError> {
+    match decision {
+        Decision::Page(advice) => memory.advise(start, pages, advice),
+        Decision::Drop => memory.discard(start, pages),
+        Decision::Populate { write } => memory.populate(start, pages, write),
+        Decision::Wipe(wipe) => memory.wipe_on_fork(start, pages, wipe),
+        Decision::Show(show) => memory.show_in_dumps(start, pages, show),
+        Decision::Nothing => Ok(()),
+        Decision::Refuse => Err(rustix::io::Errno::INVAL.into()),
+    }
+}
+
+/// madvise(2). Advice that drops content drops it, advice about paging is the pager's to take.
+///
+/// # Safety
+/// As the system call's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let start = address.addr();
+    let Some(process) = pager_of(start) else {
+        if touches_managed(start, len) {
+            return fail(libc::ENOMEM);
+        }
+        return system_call!(libc::SYS_madvise, address, len, advice) as c_int;
+    };
+    let decision = decide(advice);
+    let sound = is_aligned(start) && (len == 0 || is_managed_range(start, len));
+    let only_foreign = move || {
+        let parts = process.memory().foreign(start, pages(len));
+        parts.iter().map(|(_, len)| pages(*len)).sum::<usize>() == pages(len)
+    };
+    if !sound || decision == Decision::Refuse && (len == 0 || !only_foreign()) {
+        return fail(libc::EINVAL);
+    }
+    if len == 0 {
+        return 0;
+    }
+    result(process.call(move |memory| {
+        let pages = pages(len);
+        let ours = if only_foreign() { Ok(()) } else { carry_out(memory, start, pages, decision) };
+        let theirs = each_foreign(memory, start, pages, |start, len| {
+            system_call!(libc::SYS_madvise, start, len, advice)
+        });
+        theirs.and(ours)
+    }))
+}
+
+/// posix_madvise(3), which must not drop content.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    if advice == libc::POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    // SAFETY: passed on; the numbers of what is left are madvise's.
+    match unsafe { madvise(address, len, advice) } {
+        0 => 0,
+        // SAFETY: this thread's errno.
+        _ => unsafe { *libc::__errno_location() },
+    }
+}

@@ -1,0 +1,232 @@
+//! Ends of threads.
+//!
+//! Owns: what the kernel touches of a thread that is gone. It writes to the futexes of robust mutexes
+//! the thread still holds, and to the number by which `pthread_join` knows that it has ended; at that
+//! time the kernel serves no fault by message, so these pages must be in memory.
+//! Invariants: they are pinned by the thread's last destructors and unpinned when it is gone, by the
+//! next thread that starts or ends. No Rust frame is below a thread's own first function, so
+//! cancellation unwinds as without us.
+//! Not here: a *process* that is killed. What other processes may wait for is in shared memory, which
+//! is not managed.
+//! Rejected: pinning a mutex when it is made. Those made by a static initialiser were missed, and
+//! most are never held by a thread that ends.
+
+use crate::heap::PagerScope;
+use crate::pager::{Process, is_managed, process};
+use crate::real::system_call;
+use libc::{c_int, c_void, pid_t, pthread_attr_t, pthread_key_t, pthread_t};
+use overspill_base::PAGE_SIZE;
+use overspill_space::ManagedMemory;
+use std::arch::naked_asm;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
+
+type StartRoutine = extern "C" fn(*mut c_void) -> *mut c_void;
+pub(crate) type PthreadCreate =
+    unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, StartRoutine, *mut c_void) -> c_int;
+
+/// Bytes from a thread's own address on in which libc keeps what the kernel touches, with room for
+/// other versions: the thread's number and the head of its list of mutexes.
+const THREAD_BYTES: usize = 2304;
+/// A pthread_mutex_t.
+const MUTEX_BYTES: usize = 48;
+/// Entries of a list that the kernel looks at.
+const LIST_MAX: usize = 2048;
+
+/// Our key among the threads' own data; none before [`settle`].
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// Pages pinned for a thread that ends.
+struct Pinned {
+    thread: pid_t,
+    pages: Vec<usize>,
+}
+
+/// Locked within memory calls only, so that it is free at a fork.
+static PINNED: Mutex<Vec<Pinned>> = Mutex::new(Vec::new());
+/// How many there are.
+static PINNED_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn pinned() -> MutexGuard<'static, Vec<Pinned>> {
+    PINNED.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Once the pager runs, on the program's first thread.
+pub(crate) fn settle() {
+    let mut key: pthread_key_t = 0;
+    // SAFETY: the destructor stays where it is: the object is never unloaded.
+    if process().is_some() && unsafe { libc::pthread_key_create(&raw mut key, Some(ends)) } == 0 {
+        KEY.store(key, Relaxed);
+        set_round(1);
+    }
+}
+
+/// Has libc call [`ends`] for this thread, for the `round`th time.
+fn set_round(round: usize) {
+    let key = KEY.load(Relaxed);
+    if key != u32::MAX {
+        // SAFETY: our own key; early ones have their values in the thread itself.
+        unsafe { libc::pthread_setspecific(key, round as *const c_void) };
+    }
+}
+
+/// `next`, libc's pthread_create, for a thread of the program's.
+///
+/// # Safety
+/// As libc's.
+pub(crate) unsafe fn create(
+    next: PthreadCreate,
+    thread: *mut pthread_t,
+    attr: *const pthread_attr_t,
+    start: StartRoutine,
+    arg: *mut c_void,
+) -> c_int {
+    if KEY.load(Relaxed) == u32::MAX {
+        // SAFETY: passed on.
+        return unsafe { next(thread, attr, start, arg) };
+    }
+    if let Some(process) = process().filter(|_| PINNED_COUNT.load(Relaxed) > 0) {
+        process.call(unpin_dead);
+    }
+    let body = Box::into_raw(Box::new(Body { start, arg }));
+    // SAFETY: passed on; `prepare` takes the box over.
+    let result = unsafe { next(thread, attr, run, body.cast()) };
+    if result != 0 {
+        // SAFETY: no thread has taken it.
+        drop(unsafe { Box::from_raw(body) });
+    }
+    result
+}
+
+/// What a thread was to run; in two registers when returned.
+#[repr(C)]
+struct Body {
+    start: StartRoutine,
+    arg: *mut c_void,
+}
+
+extern "C" fn prepare(body: *mut Body) -> Body {
+    set_round(1);
+    let _scope = PagerScope::enter();
+    // SAFETY: the box that `create` made for this thread.
+    *unsafe { Box::from_raw(body) }
+}
+
+/// Prepares the thread and jumps to its own function.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn run(body: *mut c_void) -> *mut c_void {
+    naked_asm!(
+        "endbr64",
+        "sub rsp, 8",
+        "call {prepare}",
+        "add rsp, 8",
+        "mov rdi, rdx",
+        "jmp rax",
+        prepare = sym prepare,
+    )
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+extern "C" fn run(body: *mut c_void) -> *mut c_void {
+    naked_asm!(
+        "stp x29, x30, [sp, #-16]!",
+        "bl {prepare}",
+        "ldp x29, x30, [sp], #16",
+        "mov x16, x0",
+        "mov x0, x1",
+        "br x16",
+        prepare = sym prepare,
+    )
+}
+
+/// Called as often as libc calls destructors, the last time after all that could lock a mutex.
+unsafe extern "C" fn ends(round: *mut c_void) {
+    /// PTHREAD_DESTRUCTOR_ITERATIONS.
+    const ROUNDS: usize = 4;
+    if round.addr() < ROUNDS {
+        set_round(round.addr() + 1);
+    }
+    let Some(process) = process() else { return };
+    let pages = {
+        let _scope = PagerScope::enter();
+        pages_of_this_thread()
+    };
+    if !pages.is_empty() || PINNED_COUNT.load(Relaxed) > 0 {
+        pin(process, pages);
+    }
+}
+
+fn pin(process: &'static Process, pages: Vec<usize>) {
+    let thread = system_call!(libc::SYS_gettid) as pid_t;
+    process.call(move |memory| {
+        unpin_dead(memory);
+        let mut all = pinned();
+        let before = all.iter().position(|pinned| pinned.thread == thread);
+        let before = before.map(|n| all.swap_remove(n).pages).unwrap_or_default();
+        drop(all);
+        // What cannot be pinned is as it would be without us.
+        let new = pages.into_iter().filter(|page| !before.contains(page));
+        let new: Vec<_> = new.filter(|&page| memory.pin(page, 1, None).is_ok()).collect();
+        pinned().push(Pinned { thread, pages: [before, new].concat() });
+        PINNED_COUNT.store(pinned().len(), Relaxed);
+    });
+}
+
+fn unpin_dead(memory: &ManagedMemory) {
+    let own = crate::apart::program().as_raw_pid();
+    let dead = |pinned: &mut Pinned| system_call!(libc::SYS_tgkill, own, pinned.thread, 0) != 0;
+    let dead: Vec<Pinned> = pinned().extract_if(.., dead).collect();
+    dead.iter().flat_map(|dead| &dead.pages).for_each(|&page| memory.unpin(page, 1));
+    PINNED_COUNT.store(pinned().len(), Relaxed);
+}
+
+/// The managed pages that the kernel touches when this thread has ended.
+fn pages_of_this_thread() -> Vec<usize> {
+    let mut pages = Vec::new();
+    let mut add = |start: usize, len: usize| {
+        let within = start / PAGE_SIZE..=(start + len - 1) / PAGE_SIZE;
+        pages.extend(within.map(|page| page * PAGE_SIZE).filter(|&page| is_managed(page)));
+    };
+    // SAFETY: this thread's own address.
+    let own = unsafe { libc::pthread_self() } as usize;
+    if is_managed(own) {
+        add(own, THREAD_BYTES);
+    }
+    held_mutexes(|futex, entry| add(futex.min(entry), MUTEX_BYTES));
+    pages.sort_unstable();
+    pages.dedup();
+    pages
+}
+
+/// The head of the kernel's list of a thread's robust mutexes, set(2) by libc.
+#[repr(C)]
+struct RobustList {
+    next: usize,
+    futex_offset: isize,
+    pending: usize,
+}
+
+/// Calls `found` with the addresses of the futex and of the list entry of each robust mutex that this
+/// thread holds.
+fn held_mutexes(mut found: impl FnMut(usize, usize)) {
+    let (mut head, mut len) = (std::ptr::null::<RobustList>(), 0usize);
+    let (head_out, len_out) = (&raw mut head, &raw mut len);
+    if system_call!(libc::SYS_get_robust_list, 0, head_out, len_out) != 0 || head.is_null() {
+        return;
+    }
+    // SAFETY: the list of this thread, which nobody else changes; a lowest bit marks a kind.
+    unsafe {
+        let offset = (*head).futex_offset;
+        let mut entry = (*head).next & !1;
+        for _ in 0..LIST_MAX {
+            if entry == head.addr() || entry == 0 {
+                return;
+            }
+            found(entry.wrapping_add_signed(offset), entry);
+            entry = *(entry as *const usize) & !1;
+        }
+    }
+}
