@@ -172,6 +172,7 @@ fn begin(environment: *mut *mut c_char) {
 
 fn publish(session: Arc<Session>, address: Address, pager: Pager) {
     let space = pager.memory().space().clone();
+    space.let_fork_copy(false);
     LEN.store(space.pages() * PAGE_SIZE, Relaxed);
     let process = Process { session, address, pager, gate: RwLock::new(()) };
     if PROCESS.set(process).is_ok() {

@@ -5,6 +5,7 @@
 //! in the pager's process.
 //! Not caught: filters installed by a system call made without libc.
 
+use crate::fork;
 use crate::real::fail;
 use libc::{c_int, c_long, c_ulong};
 use std::sync::atomic::AtomicBool;
@@ -77,8 +78,22 @@ pub unsafe extern "C" fn syscall(
     if number == libc::SYS_seccomp {
         FILTERED.store(true, Relaxed);
     }
+    if is_fork(number, a, b) {
+        // SAFETY: passed on.
+        return fork::fork_plainly(|| unsafe { checked(number, [a, b, c, d, e, f]) as c_int })
+            .into();
+    }
     // SAFETY: passed on.
     unsafe { checked(number, [a, b, c, d, e, f]) }
+}
+
+/// True for a call that copies memory, and goes on in both processes where it stands.
+fn is_fork(number: c_long, flags: c_long, stack: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_fork {
+        return true;
+    }
+    number == libc::SYS_clone && flags & c_long::from(libc::CLONE_VM) == 0 && stack == 0
 }
 
 /// prctl(2).

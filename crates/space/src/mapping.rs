@@ -45,15 +45,20 @@ pub(crate) fn map_fixed(start: usize, len: usize) -> Result<(), Errno> {
 
 /// Keeps the kernel from joining pages.
 pub(crate) fn forbid_huge_pages(start: usize, len: usize) {
-    // SAFETY: advice on our own mapping that changes no content. Kernels without huge pages refuse.
-    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
+    // Kernels without huge pages refuse.
+    set_advice(start, len, Advice::LinuxNoHugepage);
+}
+
+/// Gives the kernel advice on a part of the range that changes no content.
+pub(crate) fn set_advice(start: usize, len: usize, advice: Advice) {
+    // SAFETY: advice on our own mapping that changes no content.
+    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, advice) };
 }
 
 /// Keeps the range out of core dumps, which would be as large as it; what is mapped in it is put back
 /// (`marks`).
 fn hide_from_dumps(start: usize, len: usize) {
-    // SAFETY: advice on our own mapping that changes no content.
-    let _ = unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxDontDump) };
+    set_advice(start, len, Advice::LinuxDontDump);
 }
 
 /// Makes present pages that a forked process shares our own, as a write would; nobody says when

@@ -15,20 +15,21 @@
 //! and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says so.
 
 use crate::kernel::{Between, Call, Meaning, meaning};
-use crate::mapping::{BASE_ALIGN, forbid_huge_pages, map_fixed, reserve_aligned};
+use crate::mapping::{BASE_ALIGN, forbid_huge_pages, map_fixed, reserve_aligned, set_advice};
 use crate::moving::Hindrance;
 use crate::ranges::Ranges;
 use crate::uffd::{Delivery, Uffd, UffdError};
 use crate::whereabouts::Whereabouts;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
-use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
 use overspill_base::trouble::{Cause, Troubles};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::{AddressSpace, Mapped, Pattern, SpaceError, Unmapped};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mm::MprotectFlags;
+use rustix::mm::{Advice, MprotectFlags};
 use std::ops::Range;
 use std::sync::{OnceLock, RwLock};
 
@@ -68,6 +69,8 @@ pub struct ManagedSpace {
     signals: OnceLock<Uffd>,
     /// Pages that may not be evicted, as often as they are pinned.
     pub(crate) pinned_pages: AtomicUsize,
+    /// See [`let_fork_copy`](Self::let_fork_copy).
+    copied: AtomicBool,
     /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's. None where a child
     /// can no longer open it: what cannot be moved stays in memory then.
     pub(crate) memory: RwLock<Option<OwnedFd>>,
@@ -109,6 +112,7 @@ impl ManagedSpace {
             uffd: RwLock::new(uffd),
             signals: OnceLock::new(),
             pinned_pages: AtomicUsize::new(0),
+            copied: AtomicBool::new(true),
             memory: RwLock::new(Some(open_own_memory()?)),
             whereabouts: RwLock::new(Whereabouts::open()),
             troubles: OnceLock::new(),
@@ -211,6 +215,9 @@ impl ManagedSpace {
     pub(crate) fn restore(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
         let (start, len) = (self.address_of(first), pages * self.page_bytes);
         map_fixed(start, len)?;
+        if !self.copied.load(Relaxed) {
+            set_advice(start, len, Advice::LinuxDontFork);
+        }
         self.with_uffd(|uffd| {
             // SAFETY: a part of our own range, whose faults the handlers answer.
             unsafe { uffd.register_missing(start, len) }
@@ -299,29 +306,42 @@ impl ManagedSpace {
     }
 
     fn register_all(&self) -> Result<(), SpaceSetupError> {
-        let len = self.pages * self.page_bytes;
-        // Foreign mappings inside make one registration of the whole range fail, so each stretch
-        // between them is registered by itself.
-        let foreign: Vec<_> = self
-            .ranges
-            .lock()
-            .parts(PageNo(0), self.pages)
+        // One registration of the whole range fails if there are foreign mappings inside.
+        self.own_stretches().into_iter().try_for_each(|(start, len)| {
+            self.with_uffd(|uffd| {
+                // SAFETY: our own range; the handlers answer its faults.
+                unsafe { uffd.register_missing(start, len) }
+            })
+            .map_err(|e| SpaceSetupError::Register(Bytes(len as u64), e))
+        })
+    }
+
+    /// The range without the foreign mappings in it, as addresses and lengths.
+    fn own_stretches(&self) -> Vec<(usize, usize)> {
+        let parts = self.ranges.lock().parts(PageNo(0), self.pages);
+        let foreign = parts
             .into_iter()
             .filter(|part| part.kind == crate::ranges::Kind::Foreign)
-            .map(|part| (self.address_of(part.first), part.pages * self.page_bytes))
-            .collect();
-        let mut from = self.start;
-        for (start, len) in foreign.into_iter().chain([(self.start + len, 0)]) {
+            .map(|part| (self.address_of(part.first), part.pages * self.page_bytes));
+        let end = self.start + self.pages * self.page_bytes;
+        let (mut from, mut own) = (self.start, Vec::new());
+        for (start, len) in foreign.chain([(end, 0)]) {
             if start > from {
-                self.with_uffd(|uffd| {
-                    // SAFETY: our own range; the handlers answer its faults.
-                    unsafe { uffd.register_missing(from, start - from) }
-                })
-                .map_err(|e| SpaceSetupError::Register(Bytes((start - from) as u64), e))?;
+                own.push((from, start - from));
             }
             from = start + len;
         }
-        Ok(())
+        own
+    }
+
+    /// Whether a forked child has the range. One that nobody announced would find zeros where pages are
+    /// out; without the range it ends at the first touch.
+    pub fn let_fork_copy(&self, copies: bool) {
+        let advice = if copies { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
+        for (start, len) in self.own_stretches() {
+            set_advice(start, len, advice);
+        }
+        self.copied.store(copies, Relaxed);
     }
 
     fn register_target(&self, start: usize, len: usize) -> Result<(), SpaceSetupError> {

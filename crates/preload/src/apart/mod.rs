@@ -26,6 +26,8 @@ mod errands;
 mod threads;
 mod watch;
 
+pub(crate) use threads::libc_clone;
+
 use crate::futex;
 use crate::signals;
 use libc::c_int;
@@ -93,7 +95,10 @@ pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), Stri
         };
         STARTED.store(outcome, Release);
         futex::wake(&STARTED);
-        errands::serve()
+        match outcome {
+            READY => errands::serve(),
+            _ => outwait_program(),
+        }
     };
     signals::blocked(|| {
         // The kernel's word for a process that shares memory is the same as for a thread.
@@ -105,6 +110,15 @@ pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), Stri
             _ => Err(std::mem::take(&mut *REASON.lock().unwrap_or_else(|e| e.into_inner()))),
         }
     })
+}
+
+/// Ends after the program, which is about to end for want of a pager: that shall not look as if it had
+/// been killed.
+fn outwait_program() {
+    while rustix::process::getppid() == Some(program()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    goodbye(false);
 }
 
 fn begin() -> Result<(), String> {

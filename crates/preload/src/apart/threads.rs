@@ -22,8 +22,9 @@ const STACK_BYTES: usize = 512 << 10;
 
 unsafe extern "C" {
     /// libc's clone, by the name that nobody interposes.
-    fn __clone(
-        body: extern "C" fn(*mut c_void) -> c_int,
+    #[link_name = "__clone"]
+    pub(crate) fn libc_clone(
+        body: unsafe extern "C" fn(*mut c_void) -> c_int,
         stack: *mut c_void,
         flags: c_int,
         arg: *mut c_void,
@@ -89,7 +90,7 @@ pub(super) fn start(kind: Kind, body: Body) -> io::Result<i32> {
     let nobody = std::ptr::null_mut::<c_int>();
     ROOMS.lock().unwrap_or_else(|e| e.into_inner()).push(Room { stack, tls: tls.addr() });
     // SAFETY: the stack and the thread block are the new thread's alone, and `run` takes the body over.
-    let pid = unsafe { __clone(run, top, kind.flags(), body.cast(), nobody, tls, nobody) };
+    let pid = unsafe { libc_clone(run, top, kind.flags(), body.cast(), nobody, tls, nobody) };
     if pid < 0 {
         let error = io::Error::last_os_error();
         // SAFETY: no thread has taken it.

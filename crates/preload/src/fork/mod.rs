@@ -14,7 +14,8 @@
 //!
 //! Invariants: between the two halves nothing moves, so both processes hold the same pages in the same
 //! places. A child that cannot page is never seen by the program: its fork fails.
-//! Not covered: children made by a raw `clone` system call, which do not have the managed memory.
+//! Not covered: children made by a system call without libc. They do not have the managed memory, and end at its
+//! first touch.
 //! Rejected: UFFD_FEATURE_EVENT_FORK. It needs CAP_SYS_PTRACE and leaves the child's pages with the
 //! parent, which cannot reach them.
 
@@ -25,7 +26,7 @@ use crate::heap::PagerScope;
 use crate::pager::{Process, any_process, process, say};
 use crate::real::{Next, fail};
 use crate::signals::Blocked;
-use libc::{c_int, pid_t};
+use libc::{c_int, c_void, pid_t};
 use overspill::session::Channel;
 use overspill_area::MemberNo;
 use overspill_base::errand;
@@ -99,6 +100,7 @@ unsafe extern "C" fn before() {
     streams::lock();
     let gate = process.gate.write().unwrap_or_else(|e| e.into_inner());
     park_with_memory_in_place(process);
+    process.memory().space().let_fork_copy(true);
     let ticket = ticket.filter(|ticket| {
         let shared = process.pager.share_with(ticket.member);
         if let Err(error) = shared {
@@ -114,6 +116,7 @@ unsafe extern "C" fn in_parent() {
     let Some(process) = any_process() else { return };
     let _scope = PagerScope::enter();
     errand::run(|| process.pager.after_fork_in_parent());
+    process.memory().space().let_fork_copy(false);
     // SAFETY: `before` took the gate on this thread.
     let forking = unsafe { &mut *BATON.0.get() };
     let (gate, blocked) = (forking.gate.take(), forking.blocked.take());
@@ -150,7 +153,9 @@ fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String
         }
         opened
     };
-    apart::start(Some(channel.as_raw_fd()), Box::new(opening))
+    apart::start(Some(channel.as_raw_fd()), Box::new(opening))?;
+    process.memory().space().let_fork_copy(false);
+    Ok(())
 }
 
 /// In the pager of a forked child.
@@ -266,20 +271,81 @@ pub extern "C" fn fork() -> pid_t {
     fork_by(|| unsafe { next() })
 }
 
-/// _Fork(3): fork without handlers. The pager needs its own all the same.
-#[unsafe(no_mangle)]
-pub extern "C" fn _Fork() -> pid_t {
-    static NEXT: Next = Next::new(c"_Fork");
-    // SAFETY: libc's function of this name and type; the three halves in their order.
+/// Forks by `make`, which calls no handlers: the pager needs its own all the same.
+pub(crate) fn fork_plainly(make: impl FnOnce() -> pid_t) -> pid_t {
+    // SAFETY: the three halves in their order.
     fork_by(|| unsafe {
-        let next: unsafe extern "C" fn() -> pid_t = std::mem::transmute(NEXT.address());
         before();
-        let pid = next();
+        let pid = make();
         if pid == 0 {
             in_child();
         } else {
             in_parent();
         }
         pid
+    })
+}
+
+/// _Fork(3): fork without handlers.
+#[unsafe(no_mangle)]
+pub extern "C" fn _Fork() -> pid_t {
+    static NEXT: Next = Next::new(c"_Fork");
+    // SAFETY: libc's function of this name and type.
+    let next: unsafe extern "C" fn() -> pid_t = unsafe { std::mem::transmute(NEXT.address()) };
+    // SAFETY: takes nothing.
+    fork_plainly(|| unsafe { next() })
+}
+
+type Body = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// What a child made by `clone` is to do.
+struct Cloned {
+    body: Body,
+    arg: *mut c_void,
+}
+
+extern "C" fn run_clone(cloned: *mut c_void) -> c_int {
+    // SAFETY: half of the fork, in the child.
+    unsafe { in_child() };
+    // SAFETY: the box that `clone` made, in this process's copy of memory; the program's own function.
+    unsafe {
+        let Cloned { body, arg } = *Box::from_raw(cloned.cast::<Cloned>());
+        body(arg)
+    }
+}
+
+/// clone(2). Where memory is not shared it is a fork on another stack.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    body: Body,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    parent_tid: *mut c_int,
+    tls: *mut c_void,
+    child_tid: *mut c_int,
+) -> c_int {
+    if process().is_none() || flags & libc::CLONE_VM != 0 || stack.is_null() {
+        // SAFETY: passed on.
+        return unsafe { apart::libc_clone(body, stack, flags, arg, parent_tid, tls, child_tid) };
+    }
+    fork_by(|| {
+        let cloned = {
+            let _scope = PagerScope::enter();
+            Box::into_raw(Box::new(Cloned { body, arg })).cast::<c_void>()
+        };
+        // SAFETY: the halves in their order; the child's is in `run_clone`. The rest is passed on.
+        unsafe {
+            before();
+            let pid =
+                apart::libc_clone(run_clone, stack, flags, cloned, parent_tid, tls, child_tid);
+            in_parent();
+            let _scope = PagerScope::enter();
+            drop(Box::from_raw(cloned.cast::<Cloned>()));
+            pid
+        }
     })
 }
