@@ -53,10 +53,13 @@ loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_LTO=off \
 		$(CARGO) test --release -p overspill-area -p overspill-engine -p overspill-space --lib --test loom
 
-# Ten thousand games over devices that fail, ten times as many as `make unit` plays.
+# Ten thousand games each over devices that fail and with a kernel that says what is not so; `make unit` plays
+# a part of them.
 faults:
 	OVERSPILL_SEEDS=10000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
 		$(CARGO) test --release -p overspill-engine --test faults
+	OVERSPILL_SEEDS=10000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
+		$(CARGO) test --release -p overspill --test kernel
 
 # Schedules of small machines on virtual CPUs, until one fails or you stop it; the first 2000 are in
 # `unit`.

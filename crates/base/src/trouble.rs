@@ -61,7 +61,9 @@ impl Troubles {
         told.times[at].1 += 1;
         match told.times[at].1 {
             1 => (self.report)(&line),
-            times if is_power_of_ten(times) => (self.report)(&format!("{line} ({times} times by now)")),
+            times if is_power_of_ten(times) => {
+                (self.report)(&format!("{line} ({times} times by now)"))
+            }
             _ => {}
         }
         told.last = Some(line);

@@ -342,12 +342,7 @@ impl Engine {
     }
 
     /// Puts a page in front of the program that was to leave memory.
-    pub(crate) fn map_back(
-        &self,
-        page: PageNo,
-        frame: FrameNo,
-        staged: usize,
-    ) -> Mapped {
+    pub(crate) fn map_back(&self, page: PageNo, frame: FrameNo, staged: usize) -> Mapped {
         if self.staging.has_homes {
             self.space.reveal(page, frame);
             return Mapped::all(1);

@@ -188,7 +188,10 @@ impl Engine {
         match worker.bounce.index_of(buffer) {
             Some(page) => Landing::Bounce(page),
             None => {
-                debug_assert!(self.staging.index_of(buffer).is_some(), "a read lands in our memory");
+                debug_assert!(
+                    self.staging.index_of(buffer).is_some(),
+                    "a read lands in our memory"
+                );
                 Landing::Staged
             }
         }

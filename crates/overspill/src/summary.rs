@@ -27,6 +27,8 @@ pub struct Summary {
     pub pages_in: u64,
     /// Pages written to swap.
     pub pages_out: u64,
+    /// Pages whose content was lost: to a device, or because it was nowhere. Touching one raises SIGBUS.
+    pub pages_lost: u64,
     /// How long faults took.
     pub fault_latency: FaultLatency,
     /// Every counter by its name in `/proc/vmstat`.
@@ -43,6 +45,7 @@ impl Summary {
             faults: total(Event::pgfault),
             pages_in: total(Event::pswpin),
             pages_out: total(Event::pswpout),
+            pages_lost: total(Event::pages_lost),
             fault_latency: latency(stats),
             counters,
         }

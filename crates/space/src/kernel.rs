@@ -128,21 +128,26 @@ mod tests {
             Errno::FAULT,
             Errno::NOSPC,
         ];
-        let fills =
-            [Again, Again, NoMemory, Present, Unexpected, Absent, Unexpected, Gone, Unexpected, Unexpected];
+        let fills = [
+            Again, Again, NoMemory, Present, Unexpected, Absent, Unexpected, Gone, Unexpected,
+            Unexpected,
+        ];
         let table = [
             (Call::Copy, fills),
             (Call::Zero, fills),
             (Call::Poison, fills),
             (
                 Call::Move,
-                [Again, Again, NoMemory, Present, InUse, Absent, Unlike, Gone, Unexpected, Unexpected],
+                [
+                    Again, Again, NoMemory, Present, InUse, Absent, Unlike, Gone, Unexpected,
+                    Unexpected,
+                ],
             ),
             (
                 Call::WriteProtect,
                 [
-                    Again, Again, NoMemory, Unexpected, Unexpected, Absent, Unexpected, Gone, Unexpected,
-                    Unexpected,
+                    Again, Again, NoMemory, Unexpected, Unexpected, Absent, Unexpected, Gone,
+                    Unexpected, Unexpected,
                 ],
             ),
             (Call::Wake, [Unexpected; 10]),

@@ -52,8 +52,8 @@ impl ManagedSpace {
         while done < len {
             let (target, source) = (target + done, source + done);
             // SAFETY: passed on to the caller.
-            let progress =
-                self.with_uffd_of(page, |uffd| unsafe { uffd.move_pages(target, source, len - done) });
+            let progress = self
+                .with_uffd_of(page, |uffd| unsafe { uffd.move_pages(target, source, len - done) });
             done += progress.bytes;
             let Some(why) = progress.stopped else { break };
             let (target, source) = (target + progress.bytes, source + progress.bytes);
@@ -114,7 +114,9 @@ impl ManagedSpace {
         match (sides, meaning(Call::Move, why)) {
             (Sides::Stayed, Meaning::InUse) => tries == 0 && unshare(address, PAGE_SIZE),
             (Sides::Stayed, Meaning::Present) => tries < STALE_MAX,
-            (Sides::Nowhere, _) => tries == 0 && self.is_hole(address, done) && self.fill_holes(address),
+            (Sides::Nowhere, _) => {
+                tries == 0 && self.is_hole(address, done) && self.fill_holes(address)
+            }
             _ => false,
         }
     }
@@ -181,7 +183,7 @@ impl ManagedSpace {
 
     /// Waits a little after a call that the kernel could not serve just now; false if it says something else,
     /// or has said it too often.
-    fn is_worth_waiting(&self, call: Call, errno: Errno, rounds: &mut u32) -> bool {
+    pub(crate) fn is_worth_waiting(&self, call: Call, errno: Errno, rounds: &mut u32) -> bool {
         let later = matches!(meaning(call, errno), Meaning::Again | Meaning::NoMemory);
         let worth = later && *rounds < TOGETHER_ROUNDS;
         if worth {

@@ -14,10 +14,10 @@
 //! (kernels before 6.8, pages the program made read-only or executable) the page is protected, copied
 //! and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says so.
 
-use crate::mapping::{BASE_ALIGN, forbid_huge_pages, map_fixed, reserve_aligned};
-use crate::ranges::Ranges;
 use crate::kernel::{Between, Call, Meaning, meaning};
+use crate::mapping::{BASE_ALIGN, forbid_huge_pages, map_fixed, reserve_aligned};
 use crate::moving::Hindrance;
+use crate::ranges::Ranges;
 use crate::uffd::{Delivery, Uffd, UffdError};
 use crate::whereabouts::Whereabouts;
 use overspill_base::shared::PageArena;
@@ -449,8 +449,11 @@ impl AddressSpace for ManagedSpace {
         if self.with_uffd(|uffd| uffd.features().move_pages) {
             match self.move_out(target, source, self.page_bytes).1 {
                 None => return Ok(()),
-                Some(Hindrance::Unlike | Hindrance::Error(SpaceError::Pinned)) => {}
-                Some(Hindrance::Error(error)) => return Err(error),
+                Some(Hindrance::Error(
+                    error @ (SpaceError::Missing | SpaceError::Torn | SpaceError::Gone),
+                )) => return Err(error),
+                // It is there, and can be copied.
+                Some(_) => {}
             }
         }
         self.transfer_by_copy(from, to)
@@ -466,10 +469,13 @@ impl AddressSpace for ManagedSpace {
 
     fn poison(&self, page: PageNo) {
         let address = self.address_of(page);
-        let poisoned = self.with_uffd_of(page, |uffd| uffd.poison(address, self.page_bytes));
-        if poisoned.is_err() {
-            // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
-            self.refuse(page);
+        let mut rounds = 0;
+        while let Err(errno) = self.with_uffd_of(page, |uffd| uffd.poison(address, self.page_bytes))
+        {
+            if !self.is_worth_waiting(Call::Poison, errno, &mut rounds) {
+                // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
+                return self.refuse(page);
+            }
         }
         self.wake(page);
     }

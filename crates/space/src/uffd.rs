@@ -240,10 +240,8 @@ impl Uffd {
         loop {
             let result = self.call::<WRITEPROTECT, _>(Call::WriteProtect, &mut arg);
             let Err(errno) = result else { return Ok(()) };
-            let again = matches!(
-                meaning(Call::WriteProtect, errno),
-                Meaning::Again | Meaning::NoMemory
-            );
+            let again =
+                matches!(meaning(Call::WriteProtect, errno), Meaning::Again | Meaning::NoMemory);
             if !again || tries == AGAIN_MAX {
                 return Err(errno);
             }
@@ -300,8 +298,7 @@ impl Uffd {
     ) -> Result<(), Errno> {
         // SAFETY: OPCODE was made from T's own layout, so the kernel reads and writes a T. The
         // effects on memory are the callers' contracts.
-        let mut kernel =
-            |arg: &mut T| unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) };
+        let mut kernel = |arg: &mut T| unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) };
         match &self.between {
             None => kernel(arg),
             Some(between) => between.answer(call, &mut Through { arg, kernel: &mut kernel }),

@@ -97,7 +97,8 @@ impl Whereabouts {
             for entry in entries[..pages * ENTRY].chunks_exact(ENTRY) {
                 let entry = u64::from_ne_bytes(entry.try_into().expect("8 bytes"));
                 found.there += usize::from(entry & THERE != 0);
-                found.write_protected += usize::from(entry & THERE != 0 && entry & WRITE_PROTECTED != 0);
+                found.write_protected +=
+                    usize::from(entry & THERE != 0 && entry & WRITE_PROTECTED != 0);
             }
         }
         found

@@ -90,7 +90,14 @@ impl Report {
 
     /// The summary.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        [self.memory_line(), self.paging_line(), self.devices_line()].into_iter()
+        let lines = [self.memory_line(), self.paging_line(), self.devices_line()];
+        lines.into_iter().chain(self.lost_line())
+    }
+
+    /// Said only when there is something to say.
+    fn lost_line(&self) -> Option<String> {
+        let lost = self.summary.pages_lost;
+        (lost > 0).then(|| format!("{lost} pages LOST: whoever touched one got SIGBUS"))
     }
 
     fn memory_line(&self) -> String {

@@ -169,7 +169,7 @@ impl Running {
                 let errors = self.errors();
                 let stats = self.files.stats.take().and_then(|path| std::fs::read(path).ok());
                 let description = std::mem::take(&mut self.description);
-                return Ended {
+                let ended = Ended {
                     status,
                     peak,
                     seconds: self.started.elapsed().as_secs_f64(),
@@ -178,6 +178,8 @@ impl Running {
                     stats: stats.and_then(|json| serde_json::from_slice(&json).ok()),
                     description,
                 };
+                ended.assert_nothing_lost();
+                return ended;
             }
             self.assert_in_time();
             std::thread::sleep(Duration::from_millis(2));
@@ -259,6 +261,15 @@ impl Ended {
     pub(crate) fn stat(&self, pointer: &str) -> u64 {
         let value = self.stats.as_ref().and_then(|stats| stats.pointer(pointer)?.as_u64());
         value.unwrap_or_else(|| panic!("no {pointer} in {:?}; {self}", self.stats))
+    }
+
+    /// Whatever a test is about, no page may be lost in it, and the kernel may say nothing that no table has.
+    fn assert_nothing_lost(&self) {
+        let Some(stats) = &self.stats else { return };
+        for counter in ["pages_lost", "kernel_unexpected"] {
+            let count = stats.pointer(&format!("/summary/counters/{counter}"));
+            assert_eq!(count.and_then(serde_json::Value::as_u64), Some(0), "{counter}: {self}");
+        }
     }
 
     /// The program's peak, not the supervisor's.

@@ -1,7 +1,9 @@
 /* System calls whose buffers are swapped out, limits, and file descriptors. */
 #include "common.h"
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -44,6 +46,104 @@ static void read_and_write(void) {
     push_out();
     CHECK(pread(fd, to, BUFFER, 0) == (ssize_t)BUFFER);
     check(to, BUFFER, 1);
+}
+
+/* Ends the process at the first byte of `got` that is not `want`'s. */
+static void check_bytes(const char *got, size_t bytes, const char *want, const char *how) {
+    for (size_t i = 0; i < bytes; i++)
+        if (got[i] != want[i]) {
+            fprintf(stderr, "%s: byte %zu of %zu is %02x, not %02x\n", how, i, bytes,
+                    (unsigned char)got[i], (unsigned char)want[i]);
+            _exit(1);
+        }
+}
+
+/* Bytes to send; not managed memory, so that they take no part. */
+static char *expected(size_t bytes, int seed) {
+    char *want = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(want != MAP_FAILED);
+    for (size_t i = 0; i < bytes; i++)
+        want[i] = (char)(i / PAGE * 7 + i % PAGE + seed);
+    return want;
+}
+
+/* A pipe refers to pages of the program, which does not change them. They are swapped out, and come
+ * back, and others come and go; what leaves the pipe is what went in. */
+static void vmsplice_then_swap(void) {
+    enum { PIPE = 256 * PAGE };
+    int pipe_fds[2];
+    CHECK(pipe(pipe_fds) == 0 && fcntl(pipe_fds[1], F_SETPIPE_SZ, PIPE) > 0);
+    for (int round = 0; round < 6; round++) {
+        char *want = expected(PIPE, round), *from = map(PIPE);
+        memcpy(from, want, PIPE);
+        size_t sent = 0;
+        while (sent < PIPE) {
+            struct iovec piece = {from + sent, PIPE - sent};
+            ssize_t count = vmsplice(pipe_fds[1], &piece, 1, SPLICE_F_NONBLOCK);
+            if (count <= 0)
+                break;
+            sent += count;
+        }
+        CHECK(sent > 0);
+        push_out();
+        char *got = mmap(NULL, PIPE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        CHECK(got != MAP_FAILED);
+        for (size_t received = 0; received < sent;) {
+            ssize_t count = read(pipe_fds[0], got + received, sent - received);
+            CHECK(count > 0);
+            received += count;
+        }
+        check_bytes(got, sent, want, "vmsplice");
+        check_bytes(from, PIPE, want, "the sender's own memory");
+        CHECK(munmap(got, PIPE) == 0 && munmap(want, PIPE) == 0 && munmap(from, PIPE) == 0);
+    }
+}
+
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60
+#endif
+#ifndef MSG_ZEROCOPY
+#define MSG_ZEROCOPY 0x4000000
+#endif
+
+/* A socket's queue refers to pages of the program until the other side has taken them. */
+static void zero_copy_then_swap(void) {
+    enum { SENT = 2 * 1024 * 1024 };
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1, small = 8192, large = 4 << 20;
+    CHECK(listener >= 0);
+    CHECK(setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) == 0);
+    CHECK(bind(listener, (void *)&address, sizeof address) == 0 && listen(listener, 1) == 0);
+    CHECK(getsockname(listener, (void *)&address, &length) == 0);
+    int sender = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(setsockopt(sender, SOL_SOCKET, SO_SNDBUF, &large, sizeof large) == 0);
+    if (setsockopt(sender, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) != 0)
+        return;
+    CHECK(connect(sender, (void *)&address, sizeof address) == 0);
+    int receiver = accept(listener, NULL, NULL);
+    CHECK(receiver >= 0 && fcntl(sender, F_SETFL, O_NONBLOCK) == 0);
+    char *want = expected(SENT, 1), *from = map(SENT);
+    memcpy(from, want, SENT);
+    size_t sent = 0;
+    while (sent < SENT) {
+        ssize_t count = send(sender, from + sent, SENT - sent, MSG_ZEROCOPY);
+        if (count <= 0)
+            break;
+        sent += count;
+    }
+    CHECK(sent > 0);
+    push_out();
+    push_out();
+    CHECK(shutdown(sender, SHUT_WR) == 0);
+    char *got = mmap(NULL, SENT, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(got != MAP_FAILED);
+    size_t received = 0;
+    for (ssize_t count; (count = read(receiver, got + received, SENT - received)) > 0;)
+        received += count;
+    CHECK(received == sent);
+    check_bytes(got, sent, want, "MSG_ZEROCOPY");
+    check_bytes(from, SENT, want, "the sender's own memory");
 }
 
 struct stream {
@@ -270,6 +370,8 @@ static void signals(void) {
 static const struct test TESTS[] = {
     {"read_and_write", read_and_write},
     {"send_and_receive", send_and_receive},
+    {"vmsplice_then_swap", vmsplice_then_swap},
+    {"zero_copy_then_swap", zero_copy_then_swap},
     {"small_structures", small_structures},
     {"standard_io", standard_io},
     {"limits", limits},

@@ -4,7 +4,9 @@
 //! completion. Run with `RUSTFLAGS="--cfg loom"`.
 
 use crate::types::Pte;
-use crate::{AddressSpace, Engine, EngineParts, FaultOutcome, Mapped, PageTable, SpaceError, Swap, Tuning};
+use crate::{
+    AddressSpace, Engine, EngineParts, FaultOutcome, Mapped, PageTable, SpaceError, Swap, Tuning,
+};
 use crate::{Unmapped, Worker};
 use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
 use overspill_base::clock::Cpus;

@@ -1,0 +1,486 @@
+//! Whole engines over real memory, with a kernel in between that answers as kernels do once in ten million calls:
+//! one game per seed. It does what it is asked for, all of it or a part, and says something else.
+//!
+//! `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays 10 000. A game has one
+//! thread, which touches a page only when it is there, so the same seed plays the same game.
+//! Skips, with the reason printed, where userfaultfd is not permitted.
+
+use overspill::pager::private_tables;
+use overspill::{Bytes, Overspill};
+use overspill_area::{AreaConfig, AreaNo, MemberNo, SwapArea};
+use overspill_base::PAGE_SIZE;
+use overspill_base::clock::Cpus;
+use overspill_base::shared::{PageArena, Table};
+use overspill_base::stats::{Event, Stats};
+use overspill_base::sync::{Arc, AtomicU64};
+use overspill_device::checksum::{Checksummed, TableStore};
+use overspill_device::file::{FileDevice, OpenOptions};
+use overspill_device::large_pages::LargePages;
+use overspill_device::{SwapDevice, SwapKind};
+use overspill_engine::frames::Watermarks;
+use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Swap, Tuning, Worker};
+use overspill_space::kernel::{Between, Call, Request};
+use overspill_space::{ManagedMemory, ManagedSpace, Protection};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Games that `make test` plays.
+const SEEDS: u64 = 100;
+const OPERATIONS: usize = 250;
+const PAGES: usize = 96;
+const PLAIN: Protection = Protection::READ.union(Protection::WRITE);
+
+/// Numbers by chance, the same for the same seed.
+#[derive(Clone, Debug)]
+struct Chance(u64);
+
+impl Chance {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+}
+
+/// What the kernel did instead of what it was asked, by name.
+type Happened = BTreeMap<String, u64>;
+
+/// A kernel in a bad mood.
+#[derive(Debug)]
+struct Whims {
+    state: Mutex<Mood>,
+    happened: Arc<Mutex<Happened>>,
+    /// Answers with an errno of which nobody knows, when it is asked to move.
+    rude: bool,
+}
+
+#[derive(Debug)]
+struct Mood {
+    chance: Chance,
+    /// An errno that it says so many times more.
+    sulks: Option<(Errno, u64)>,
+}
+
+/// What it does about a call.
+#[derive(Clone, Copy, Debug)]
+enum Whim {
+    Fair,
+    /// Nothing, and says so.
+    Nothing(Errno),
+    /// Nothing, for so many calls.
+    Sulk(Errno, u64),
+    /// A part of it, and says so.
+    Part(u64),
+    /// As much of it, of which it says less: EEXIST if that is nothing, as Linux 6.18 does.
+    More {
+        pages: u64,
+        says: u64,
+    },
+}
+
+impl Mood {
+    fn whim(&mut self, call: Call, pages: u64, rude: bool) -> Whim {
+        if matches!(call, Call::Register | Call::Unregister | Call::Wake) {
+            return Whim::Fair;
+        }
+        if let Some((errno, left)) = self.sulks {
+            self.sulks = (left > 1).then_some((errno, left - 1));
+            return Whim::Nothing(errno);
+        }
+        let some = self.chance.below(pages);
+        let long = 1 + self.chance.below(150);
+        match (self.chance.below(40), call) {
+            (0, _) => Whim::Nothing(Errno::AGAIN),
+            (1, _) => Whim::Nothing(Errno::INTR),
+            (2, _) => Whim::Nothing(Errno::NOMEM),
+            (3, _) => Whim::Sulk(if some % 2 == 0 { Errno::NOMEM } else { Errno::AGAIN }, long),
+            (4, Call::Move) => Whim::Nothing(Errno::BUSY),
+            (5, Call::Move) if rude => Whim::Nothing(Errno::FAULT),
+            (6, Call::Move) => Whim::Nothing(Errno::EXIST),
+            (7..=12, Call::Move) => {
+                Whim::More { pages: some + 1 + self.chance.below(pages - some), says: some }
+            }
+            (13..=16, Call::Move | Call::Copy | Call::Zero) if some > 0 => Whim::Part(some),
+            _ => Whim::Fair,
+        }
+    }
+}
+
+impl Between for Whims {
+    fn answer(&self, call: Call, request: &mut dyn Request) -> Result<(), Errno> {
+        let all = request.bytes();
+        let whim = {
+            let mut mood = self.state.lock().unwrap();
+            let whim = mood.whim(call, all / PAGE_SIZE as u64, self.rude);
+            if let Whim::Sulk(errno, times) = whim {
+                mood.sulks = Some((errno, times));
+            }
+            whim
+        };
+        if !matches!(whim, Whim::Fair) {
+            let kind = format!("{whim:?}");
+            let kind = kind.split(['(', ' ']).next().unwrap();
+            *self.happened.lock().unwrap().entry(format!("{} {kind}", call.name())).or_default() +=
+                1;
+        }
+        let say = |request: &mut dyn Request, done: i64, errno| {
+            request.done().into_iter().for_each(|field| *field = done);
+            Err(errno)
+        };
+        match whim {
+            Whim::Fair => request.perform(all),
+            Whim::Nothing(errno) | Whim::Sulk(errno, _) => {
+                say(request, -i64::from(errno.raw_os_error()), errno)
+            }
+            Whim::Part(pages) => match request.perform(pages * PAGE_SIZE as u64) {
+                Ok(()) => say(request, (pages * PAGE_SIZE as u64) as i64, Errno::AGAIN),
+                refused => refused,
+            },
+            Whim::More { pages, says } => match request.perform(pages * PAGE_SIZE as u64) {
+                Ok(()) if says == 0 => {
+                    say(request, -i64::from(Errno::EXIST.raw_os_error()), Errno::EXIST)
+                }
+                Ok(()) => say(request, (says * PAGE_SIZE as u64) as i64, Errno::AGAIN),
+                refused => refused,
+            },
+        }
+    }
+}
+
+struct Game {
+    chance: Chance,
+    engine: Arc<Engine>,
+    memory: ManagedMemory,
+    worker: Worker,
+    page_bytes: usize,
+    pagemap: File,
+    /// Where the mapping is, and what each of its pages is filled with.
+    start: usize,
+    model: Vec<u8>,
+    read_only: Vec<bool>,
+    said: Arc<Mutex<Vec<String>>>,
+    /// A page was lost on purpose.
+    may_lose: bool,
+}
+
+fn swap(page_bytes: usize, pages: u64) -> Swap {
+    let kind = SwapKind::Ram { size: Bytes((pages + 16) * page_bytes as u64) };
+    let ram = FileDevice::open(&kind.into(), &OpenOptions::default()).unwrap();
+    let slots = ram.info().slots_max as usize;
+    let sums = TableStore::new(Table::on_heap(slots, || AtomicU64::new(0)));
+    let sure: Arc<dyn SwapDevice> = Arc::new(Checksummed::new(Arc::new(ram), Arc::new(sums), 7));
+    let device = match page_bytes {
+        PAGE_SIZE => sure,
+        // SAFETY: the engine over it has pages of this size.
+        _ => Arc::new(unsafe { LargePages::new(sure, page_bytes / PAGE_SIZE) }.unwrap()),
+    };
+    let tables = private_tables(&*device).unwrap();
+    let config = AreaConfig { cpus: 1, ..AreaConfig::native() };
+    let area = SwapArea::new(AreaNo(0), tables, config, MemberNo(0));
+    Swap { device, area, priority: 0 }
+}
+
+impl Game {
+    fn new(seed: u64, happened: &Arc<Mutex<Happened>>) -> Self {
+        let mut chance = Chance::new(seed);
+        let page_bytes = [4096, 4096, 4096, 16384][chance.below(4) as usize];
+        let frames = 16 + chance.below(24) as usize;
+        let space = Arc::new(ManagedSpace::reserve(Bytes(1), page_bytes).unwrap());
+        let staging = PageArena::new(Engine::staging_pages_of(frames, page_bytes)).unwrap();
+        space.register_staging(&staging).unwrap();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let sink = said.clone();
+        let parts = EngineParts {
+            frames,
+            table: PageTable::new(Table::private(space.pages()).unwrap()),
+            space: space.clone(),
+            swaps: vec![swap(page_bytes, 2 * PAGES as u64)],
+            staging,
+            stats: Stats::on_heap(),
+            salvage: Box::new(|_| false),
+            report: Box::new(move |line| sink.lock().unwrap().push(line.to_owned())),
+            tuning: Tuning {
+                reclaim_batch_pages: 1 + chance.below(8) as usize,
+                lru_batch_pages: 2,
+                readahead_max_pages: 8,
+                zero_around_pages: 4,
+                rotate_batch_pages: 2,
+                readahead_synchronous: true,
+                ..Tuning::default()
+            },
+            cpus: Cpus { count: 1, current: || 0 },
+        };
+        let engine = Arc::new(Engine::with_pages_of(parts, page_bytes));
+        let memory = ManagedMemory::new(space.clone(), engine.clone());
+        let start = memory.map(PAGES, PLAIN).unwrap();
+        let mood = Mood { chance: Chance::new(seed ^ 0xabcdef), sulks: None };
+        let (state, happened) = (Mutex::new(mood), happened.clone());
+        space.put_between(Box::new(Whims { state, happened, rude: seed % 8 == 7 }));
+        Self {
+            chance,
+            worker: Worker::new(&engine).unwrap(),
+            engine,
+            memory,
+            page_bytes,
+            pagemap: File::open("/proc/self/pagemap").unwrap(),
+            start,
+            model: vec![0; PAGES],
+            read_only: vec![false; PAGES],
+            said,
+            may_lose: false,
+        }
+    }
+
+    fn address(&self, page: usize) -> usize {
+        self.start + page * self.page_bytes
+    }
+
+    /// Whether a touch would find all of a page.
+    fn is_there(&self, page: usize) -> bool {
+        let parts = self.page_bytes / PAGE_SIZE;
+        let mut entries = vec![0u8; parts * 8];
+        let offset = (self.address(page) / PAGE_SIZE * 8) as u64;
+        self.pagemap.read_exact_at(&mut entries, offset).unwrap();
+        let entries = entries.chunks_exact(8).map(|e| u64::from_ne_bytes(e.try_into().unwrap()));
+        // In memory or swapped out by the kernel, and not write-protected.
+        entries.into_iter().all(|entry| entry >> 62 != 0 && entry & 1 << 57 == 0)
+    }
+
+    /// Faults until the page is there, and compares every byte of it.
+    fn bring(&mut self, page: usize) {
+        while !self.is_there(page) {
+            let number = self.memory.space().page_at(self.address(page));
+            match self.engine.fault(&mut self.worker, number, 1) {
+                FaultOutcome::Mapped | FaultOutcome::Pending => {}
+                outcome => panic!("page {page}: {outcome:?}; {:?}", self.said.lock().unwrap()),
+            }
+            self.worker.poll(&self.engine);
+        }
+        let lost = self.engine.stats().get(Event::pages_lost);
+        assert!(lost == 0 || self.may_lose, "{:?}", self.said.lock().unwrap());
+        // SAFETY: mapped by us, there, and changed by this thread alone.
+        let content =
+            unsafe { std::slice::from_raw_parts(self.address(page) as *const u8, self.page_bytes) };
+        let wrong = content.iter().position(|&byte| byte != self.model[page]);
+        assert_eq!(wrong, None, "page {page} is not filled with {}", self.model[page]);
+    }
+
+    fn write(&mut self, page: usize) {
+        self.bring(page);
+        if !self.read_only[page] {
+            let byte = self.chance.below(256) as u8;
+            // SAFETY: as in `bring`; nobody has a reference to it.
+            unsafe { (self.address(page) as *mut u8).write_bytes(byte, self.page_bytes) };
+            self.model[page] = byte;
+        }
+    }
+
+    fn some_pages(&mut self) -> Range<usize> {
+        let first = self.chance.below(PAGES as u64) as usize;
+        first..(first + 1 + self.chance.below(24) as usize).min(PAGES)
+    }
+
+    /// What is read only cannot be moved, and is copied.
+    fn protect(&mut self, protection: Protection) {
+        let pages = self.some_pages();
+        let (address, count) = (self.address(pages.start), pages.len());
+        self.memory.protect(address, count, protection).unwrap();
+        self.read_only[pages].fill(protection != PLAIN);
+    }
+
+    fn discard(&mut self) {
+        let pages = self.some_pages();
+        self.worker.finish(&self.engine);
+        self.memory.discard(self.address(pages.start), pages.len()).unwrap();
+        self.model[pages].fill(0);
+    }
+
+    /// Moves the mapping elsewhere, as a growing mremap does.
+    fn relocate(&mut self) {
+        self.worker.finish(&self.engine);
+        self.memory.protect(self.start, PAGES, PLAIN).unwrap();
+        self.read_only.fill(false);
+        // Something stands in the way of growing in place.
+        let after = self.start + PAGES * self.page_bytes;
+        let _ = self.memory.map_at(after, 1, PLAIN);
+        let moved = self.memory.resize(self.start, PAGES, PAGES + 1, true).unwrap();
+        self.memory.unmap(after, 1).unwrap();
+        self.memory.unmap(moved + PAGES * self.page_bytes, 1).unwrap();
+        self.start = moved;
+    }
+
+    fn balance(&mut self) {
+        self.worker.finish(&self.engine);
+        let status = self.engine.status();
+        // With more than that free, the call would sleep.
+        if status.free_frames <= Watermarks::of(status.frames).low {
+            self.engine.balance(&mut self.worker, || false);
+        }
+    }
+
+    fn step(&mut self) {
+        match self.chance.below(64) {
+            0..=23 => {
+                let page = self.chance.below(PAGES as u64) as usize;
+                self.write(page);
+            }
+            24..=39 => {
+                let page = self.chance.below(PAGES as u64) as usize;
+                self.bring(page);
+            }
+            40..=51 => self.some_pages().for_each(|page| self.bring(page)),
+            52..=55 => self.some_pages().for_each(|page| self.write(page)),
+            56 => self.protect(Protection::READ),
+            57 => self.protect(PLAIN),
+            58..=59 => self.discard(),
+            60 => self.relocate(),
+            _ => self.balance(),
+        }
+    }
+
+    /// Returns the counters.
+    fn play(mut self) -> Stats {
+        (0..PAGES).for_each(|page| self.write(page));
+        (0..OPERATIONS).for_each(|_| self.step());
+        (0..PAGES).for_each(|page| self.bring(page));
+        self.worker.finish(&self.engine);
+        assert_eq!(self.engine.check(), Ok(()));
+        let stats = self.engine.stats().clone();
+        let said = self.said.lock().unwrap();
+        assert_eq!(stats.get(Event::pages_lost), 0, "{said:?}");
+        let told = said.iter().any(|line| line.contains("unexpected"));
+        assert_eq!(told, stats.get(Event::kernel_unexpected) > 0, "{said:?}");
+        stats
+    }
+}
+
+fn seeds() -> Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    match (number("OVERSPILL_SEED"), number("OVERSPILL_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, count) => 0..count.unwrap_or(SEEDS),
+    }
+}
+
+/// Says how to see a failure again.
+struct Replay(u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with OVERSPILL_SEED={}", self.0);
+        }
+    }
+}
+
+#[test]
+fn whatever_the_kernel_says_no_page_is_lost() {
+    if let Some(obstacle) = overspill::doctor::obstacle() {
+        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    }
+    let happened = Arc::new(Mutex::new(Happened::new()));
+    let mut counted: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in seeds() {
+        let replay = Replay(seed);
+        let stats = Game::new(seed, &happened).play();
+        for &(event, name) in Event::ALL {
+            *counted.entry(name).or_default() += stats.get(event);
+        }
+        drop(replay);
+    }
+    println!("{:?}\n{counted:?}", happened.lock().unwrap());
+    // The games are worth something only if all of this comes about in them.
+    let wanted = ["pswpin", "pswpout", "evict_pinned", "evict_refused", "move_misreported"];
+    let absent: Vec<_> = wanted.iter().filter(|name| counted[*name] == 0).collect();
+    assert!(seeds().count() < 100 || absent.is_empty(), "{absent:?} in none of {counted:?}");
+    assert!(seeds().count() < 100 || counted["kernel_unexpected"] > 0, "{counted:?}");
+}
+
+/// A region four times its memory, touched in order and by chance, while another thread has the kernel take every
+/// page for old, as DAMON does. On Linux 6.18 some moves are misreported in that time.
+#[test]
+fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
+    if let Some(obstacle) = overspill::doctor::obstacle() {
+        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    }
+    const LEN: usize = 32 << 20;
+    let builder = Overspill::builder().memory(Bytes(LEN as u64 / 4));
+    let overspill = builder.swap("ram:64M".parse().unwrap()).build().unwrap();
+    let mut region = overspill.region(Bytes(LEN as u64)).unwrap();
+    let start = region.as_mut_ptr().addr();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for window in (0..LEN).step_by(64 * PAGE_SIZE).cycle() {
+                let at = (start + window) as *mut u8;
+                for page in 0..64 {
+                    // SAFETY: advice that changes no content, and a byte that is not used.
+                    unsafe {
+                        let cold = rustix::mm::Advice::LinuxCold;
+                        rustix::mm::madvise(at.cast(), 64 * PAGE_SIZE, cold).unwrap();
+                        let _ = at.add(page * PAGE_SIZE).read_volatile();
+                    }
+                }
+                if stop.load(Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut chance = Chance::new(1);
+        let mut model = vec![0u8; LEN / PAGE_SIZE];
+        let end = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < end {
+            let first = chance.below(model.len() as u64) as usize;
+            let pages = 1 + chance.below(200) as usize;
+            for page in first..(first + pages).min(model.len()) {
+                let content = &mut region[page * PAGE_SIZE..][..PAGE_SIZE];
+                let wrong = content.iter().position(|&byte| byte != model[page]);
+                assert_eq!(wrong, None, "page {page}, {:?}", overspill.last_trouble());
+                model[page] = chance.below(256) as u8;
+                content.fill(model[page]);
+            }
+        }
+        stop.store(true, Relaxed);
+    });
+    let counters = overspill.summary().counters;
+    println!("{} of {} moves misreported", counters["move_misreported"], counters["pswpout"]);
+    assert_eq!((counters["pages_lost"], counters["kernel_unexpected"]), (0, 0));
+    assert_eq!(overspill.last_trouble(), None);
+}
+
+/// The program drops a page by a call that nobody sees. Nobody can know that it did not want it any more.
+#[test]
+fn a_page_that_is_nowhere_is_counted_and_said_and_never_zeros() {
+    if let Some(obstacle) = overspill::doctor::obstacle() {
+        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    }
+    let mut game = Game::new(3, &Arc::default());
+    (0..4).for_each(|page| game.write(page));
+    let number = game.memory.space().page_at(game.address(1));
+    let address = game.address(1) as *mut _;
+    // SAFETY: a page of ours, to which nobody has a reference.
+    unsafe { rustix::mm::madvise(address, game.page_bytes, rustix::mm::Advice::LinuxDontNeed) }
+        .unwrap();
+    let outcome = game.engine.fault(&mut game.worker, number, 1);
+    assert_eq!(outcome, FaultOutcome::Poisoned);
+    assert_eq!(game.engine.stats().get(Event::pages_lost), 1);
+    game.may_lose = true;
+    assert!(game.said.lock().unwrap()[0].contains("is lost"), "{:?}", game.said);
+    game.worker.finish(&game.engine);
+    assert_eq!(game.engine.check(), Ok(()));
+    // Given up on purpose it is as good as new.
+    game.memory.discard(game.address(1), 1).unwrap();
+    game.model[1] = 0;
+    (0..4).for_each(|page| game.bring(page));
+}
