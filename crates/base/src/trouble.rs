@@ -62,7 +62,7 @@ impl Troubles {
         match told.times[at].1 {
             1 => (self.report)(&line),
             times if is_power_of_ten(times) => {
-                (self.report)(&format!("{line} ({times} times by now)"))
+                (self.report)(&format!("{line} ({times} times by now)"));
             }
             _ => {}
         }

@@ -183,7 +183,7 @@ impl Engine {
         if victims.is_empty() {
             return 0;
         }
-        let Some(chunk) = self.staging.take_chunk() else {
+        let Some(chunk) = self.staging.take_chunk(&*self.space) else {
             victims.iter().for_each(|&v| self.put_back(v, LruList::Inactive));
             return 0;
         };

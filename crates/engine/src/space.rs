@@ -109,14 +109,6 @@ pub trait AddressSpace: Send + Sync {
     /// [`SpaceError::Pinned`].
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped;
 
-    /// Moves pages of `arena` to `first` and after without copying them, and wakes whoever waits
-    /// there; returns how many, from the front. The others are still in the arena: it cannot be
-    /// done, or a page is present already.
-    fn install(&self, first: PageNo, arena: &PageArena, pages: Range<usize>) -> usize {
-        let _ = (first, arena, pages);
-        0
-    }
-
     /// As [`map`](Self::map), with zeros.
     fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped;
 

@@ -3,9 +3,10 @@
 //! Owns: the arena pages are moved into, cut into chunks that one eviction batch fills and that are
 //! given back whole, so that emptying them costs one call per chunk. Pages read ahead that wait for
 //! their touch share chunks, of which they never take the last half: eviction goes on.
-//! Invariants: a chunk is handed out empty; it returns when all pages taken from it were released, and
-//! is emptied then. What the program has seen is never written to: a pipe (`vmsplice`) or a socket
-//! (`MSG_ZEROCOPY`) may still send from memory that was evicted, and nobody can find out.
+//! Pages that wait there are copied to the program, so it never sees their memory, which is read into again.
+//! Invariants: a chunk for evicted pages is handed out empty; it returns when all pages taken from it were
+//! released, and is emptied then. What the program has seen is never written to: a pipe (`vmsplice`) or a
+//! socket (`MSG_ZEROCOPY`) may still send from memory that was evicted, and nobody can find out.
 //! Each staged page belongs to a frame, so staging never adds to the limit, except for pages that
 //! were mapped again before their chunk was complete; those are at most the arena.
 //! Frames with homes ([`crate::homes`]) need none of that: page f of the arena is frame f's, nothing is
@@ -20,9 +21,12 @@ use crate::space::AddressSpace;
 use crate::tuning::Tuning;
 use overspill_base::shared::{PageArena, PageBuf};
 use overspill_base::sync::Ordering::{AcqRel, Relaxed};
-use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
+use overspill_base::sync::{AtomicBool, AtomicUsize, LockClass, Mutex};
 use overspill_base::{FrameNo, PAGE_SIZE};
 use std::ops::Range;
+
+/// Chunks kept as they are for reads, in bytes, but one at least: what they hold comes on top of the limit.
+const KEPT_BYTES_MAX: usize = 2 << 20;
 
 /// The arena and its chunks.
 #[derive(Debug)]
@@ -37,11 +41,15 @@ pub(crate) struct Staging {
     free: Mutex<Free>,
     /// Pages of each chunk still in use.
     in_use: Vec<AtomicUsize>,
+    /// Whether what is in a chunk was read by a device and nothing else. Changes with nobody using it.
+    is_reads: Vec<AtomicBool>,
 }
 
 #[derive(Debug)]
 struct Free {
     chunks: Vec<usize>,
+    /// Chunks nobody uses that only devices have written to; at most [`KEPT_BYTES_MAX`].
+    kept: Vec<usize>,
     /// The rest of the chunk that readahead takes single pages from.
     singles: Range<usize>,
 }
@@ -66,9 +74,14 @@ impl Staging {
             has_homes: false,
             free: Mutex::new(
                 LockClass::Staging,
-                Free { chunks: (0..chunks).rev().collect(), singles: 0..0 },
+                Free {
+                    chunks: (0..chunks).rev().collect(),
+                    kept: Vec::with_capacity(chunks),
+                    singles: 0..0,
+                },
             ),
             in_use: (0..chunks).map(|_| AtomicUsize::new(0)).collect(),
+            is_reads: (0..chunks).map(|_| AtomicBool::new(false)).collect(),
         }
     }
 
@@ -87,9 +100,21 @@ impl Staging {
     }
 
     /// An empty chunk's pages; release each of them once.
-    pub(crate) fn take_chunk(&self) -> Option<Range<usize>> {
-        let chunk = self.free.lock().chunks.pop()?;
+    pub(crate) fn take_chunk(&self, space: &dyn AddressSpace) -> Option<Range<usize>> {
+        let (chunk, kept) = {
+            let mut free = self.free.lock();
+            let empty = free.chunks.pop();
+            (empty.or_else(|| free.kept.pop())?, empty.is_none())
+        };
+        if kept {
+            self.empty(chunk, space);
+        }
         Some(self.start(chunk))
+    }
+
+    fn empty(&self, chunk: usize, space: &dyn AddressSpace) {
+        self.is_reads[chunk].store(false, Relaxed);
+        space.recycle(&self.arena, chunk * self.chunk..(chunk + 1) * self.chunk);
     }
 
     fn start(&self, chunk: usize) -> Range<usize> {
@@ -109,7 +134,13 @@ impl Staging {
     /// A chunk to read pages into that will wait there, unless that would leave eviction less than
     /// a quarter of the chunks; release each of its pages once.
     pub(crate) fn take_to_wait(&self) -> Option<Range<usize>> {
-        if self.free_chunks() > self.in_use.len() / 4 { self.take_chunk() } else { None }
+        let chunk = {
+            let mut free = self.free.lock();
+            let room = free.chunks.len() + free.kept.len() > self.in_use.len() / 4;
+            if room { free.kept.pop().or_else(|| free.chunks.pop()) } else { None }
+        }?;
+        self.is_reads[chunk].store(true, Relaxed);
+        Some(self.start(chunk))
     }
 
     /// Gives back what [`take_single`](Self::take_single) has not handed out of its chunk.
@@ -126,18 +157,40 @@ impl Staging {
         let chunk = pages.start / self.chunk;
         // AcqRel: whoever empties the chunk has seen every other user finish with it.
         if self.in_use[chunk].fetch_sub(pages.len(), AcqRel) == pages.len() {
-            space.recycle(&self.arena, chunk * self.chunk..(chunk + 1) * self.chunk);
-            self.free.lock().chunks.push(chunk);
+            self.take_back(chunk, space);
         }
+    }
+
+    /// A chunk nobody uses any more is emptied, unless only devices have written to it and such chunks are few.
+    fn take_back(&self, chunk: usize, space: &dyn AddressSpace) {
+        if self.is_reads[chunk].load(Relaxed) {
+            let mut free = self.free.lock();
+            if free.kept.len() < self.kept_max() {
+                return free.kept.push(chunk);
+            }
+        }
+        self.empty(chunk, space);
+        self.free.lock().chunks.push(chunk);
+    }
+
+    fn kept_max(&self) -> usize {
+        let most = (KEPT_BYTES_MAX / (self.chunk * self.page_bytes)).max(1);
+        most.min(self.in_use.len() / 4)
     }
 
     /// The content of a staged page.
     pub(crate) fn content(&self, page: usize) -> &[u8] {
-        // SAFETY: the page is staged for a frame that the caller has locked or under writeback, and
+        self.contents(page, 1)
+    }
+
+    /// The content of adjacent staged pages of one chunk.
+    pub(crate) fn contents(&self, page: usize, pages: usize) -> &[u8] {
+        debug_assert!(page + pages <= self.pages());
+        // SAFETY: each page is staged for a frame that the caller has locked or under writeback, and
         // such pages are only read: by writeback, by mapping them again, by looking at them. A
         // writer here would tear what is being written out. The device that reads into one does so
         // while its frame is locked for that read.
-        unsafe { std::slice::from_raw_parts(self.address(page), self.page_bytes) }
+        unsafe { std::slice::from_raw_parts(self.address(page), pages * self.page_bytes) }
     }
 
     /// Where staging page, or home, number `page` is.
@@ -166,7 +219,8 @@ impl Staging {
 
     /// Chunks nobody uses.
     pub(crate) fn free_chunks(&self) -> usize {
-        self.free.lock().chunks.len()
+        let free = self.free.lock();
+        free.chunks.len() + free.kept.len()
     }
 }
 

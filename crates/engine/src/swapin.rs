@@ -27,7 +27,7 @@ const RUN_MAX: usize = 64;
 pub(crate) enum Landing {
     /// This page of the worker's bounce memory: it is copied to the program.
     Bounce(usize),
-    /// This page of a staging chunk, where it waited: it moves to the program.
+    /// This page of a staging chunk, where it waited: it is copied to the program as well.
     Chunk(usize),
     /// Its frame's staging page: it waits there.
     Staged,
@@ -253,27 +253,17 @@ impl Engine {
     }
 
     /// Puts adjacent pages in front of the program with one call.
-    fn map_or_move(&self, worker: &Worker, run: &[Arrived]) -> Mapped {
+    fn map_adjacent(&self, worker: &Worker, run: &[Arrived]) -> Mapped {
         let first = run[0].page;
         match run[0].landing {
             Landing::Bounce(at) => self.space.map(first, worker.bounce.content(at, run.len())),
-            Landing::Chunk(at) => {
-                let pages = at..at + run.len();
-                let moved = self.space.install(first, self.staging.arena(), pages);
-                for n in moved..run.len() {
-                    let mapped = self.space.map(first.plus(n), self.staging.content(at + n));
-                    if mapped.stopped.is_some() {
-                        return Mapped { pages: n, ..mapped };
-                    }
-                }
-                Mapped::all(run.len())
-            }
+            Landing::Chunk(at) => self.space.map(first, self.staging.contents(at, run.len())),
             Landing::Staged => Mapped::all(run.len()),
         }
     }
 
     pub(crate) fn map_run(&self, worker: &Worker, run: &[Arrived]) {
-        let mapped = self.map_or_move(worker, run);
+        let mapped = self.map_adjacent(worker, run);
         let (there, rest) = run.split_at(mapped.pages);
         there.iter().for_each(|&Arrived { page, frame, .. }| self.settle_read(frame, page));
         if let Some(why) = mapped.stopped {

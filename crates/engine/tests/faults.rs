@@ -71,6 +71,7 @@ fn no_fault_of_a_device_costs_more_than_the_pages_it_hits() {
         "pgrotated",
         "workingset_refault",
         "evict_pinned",
+        "evict_refused",
         "write_errors",
         "pages_poisoned",
         "pgdiscard",

@@ -24,7 +24,9 @@ use overspill_space::{ManagedMemory, ManagedSpace, Protection};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -457,6 +459,43 @@ fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
     println!("{} of {} moves misreported", counters["move_misreported"], counters["pswpout"]);
     assert_eq!((counters["pages_lost"], counters["kernel_unexpected"]), (0, 0));
     assert_eq!(overspill.last_trouble(), None);
+}
+
+/// A pipe refers to pages, which are evicted while others are read; what comes out is what went in.
+#[test]
+fn what_a_pipe_refers_to_is_not_written_to() {
+    if let Some(obstacle) = overspill::doctor::obstacle() {
+        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    }
+    const LEN: usize = 32 << 20;
+    const PIPED: usize = 256 << 10;
+    let mark = |page: usize| (page % 251) as u8 + 1;
+    let builder = Overspill::builder().memory(Bytes(LEN as u64 / 4));
+    let overspill = builder.swap("ram:64M".parse().unwrap()).build().unwrap();
+    let mut region = overspill.region(Bytes(LEN as u64)).unwrap();
+    for (number, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
+        page.fill(mark(number));
+    }
+    let (mut from, into) = std::io::pipe().unwrap();
+    // SAFETY: takes and returns numbers.
+    assert!(unsafe { libc::fcntl(into.as_raw_fd(), libc::F_SETPIPE_SZ, PIPED) } > 0);
+    for first in (0..LEN).step_by(LEN / 16) {
+        let piece = &region[first..first + PIPED];
+        let mut sum: u64 = piece.iter().map(|&byte| u64::from(byte)).sum();
+        let piece = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: PIPED };
+        // SAFETY: the piece is memory of ours, which nobody changes until it has been read.
+        let sent = unsafe { libc::vmsplice(into.as_raw_fd(), &raw const piece, 1, 0) };
+        assert_eq!(sent, PIPED as isize);
+        sum += region.iter().step_by(PAGE_SIZE).map(|&byte| u64::from(byte)).sum::<u64>();
+        assert!(sum > 0);
+        let mut got = vec![0; PIPED];
+        from.read_exact(&mut got).unwrap();
+        for (n, page) in got.chunks_exact(PAGE_SIZE).enumerate() {
+            let number = first / PAGE_SIZE + n;
+            let wrong = page.iter().position(|&byte| byte != mark(number));
+            assert_eq!(wrong, None, "page {number} left the pipe as {}", page[0]);
+        }
+    }
 }
 
 /// The program drops a page by a call that nobody sees. Nobody can know that it did not want it any more.

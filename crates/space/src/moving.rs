@@ -37,7 +37,8 @@ pub(crate) enum Hindrance {
 
 impl ManagedSpace {
     /// Moves pages of 4 KiB; returns how many bytes have moved, and what stopped it with the place where the next
-    /// page is. `page` says whose userfaultfd to ask.
+    /// page is. `page` says whose userfaultfd to ask. Nobody waits at the target: the kernel wakes by what it has
+    /// counted.
     ///
     /// # Safety
     /// As [`Uffd::move_pages`](crate::uffd::Uffd::move_pages).
@@ -62,19 +63,9 @@ impl ManagedSpace {
                 return (done, Some((why, sides)));
             }
             self.count_misreported();
-            self.wake_moved(page, target);
             done += PAGE_SIZE;
         }
         (done, None)
-    }
-
-    /// Wakes whoever waits for a page that moved without a word: the kernel wakes by what it has counted.
-    fn wake_moved(&self, page: PageNo, target: usize) {
-        if self.holds(target)
-            && let Err(errno) = self.with_uffd_of(page, |uffd| uffd.wake(target, PAGE_SIZE))
-        {
-            self.unexpected(Call::Wake.name(), &errno);
-        }
     }
 
     /// Moves whole pages out; returns how many bytes it has moved, and what keeps the next page.
@@ -138,7 +129,7 @@ impl ManagedSpace {
     /// have moved already: `done` bytes of the run have.
     fn is_hole(&self, address: usize, done: usize) -> bool {
         let start = address - address % self.page_bytes;
-        let moved = done % self.page_bytes > 0;
+        let moved = !done.is_multiple_of(self.page_bytes);
         moved || self.with_whereabouts(|pages| pages.find(start, self.page_bytes)).there > 0
     }
 

@@ -1,12 +1,11 @@
 //! Whether this kernel tells the truth about moves.
 //!
-//! Owns: a small space of its own, pages that are moved out and in while another thread has them aged and touches
+//! Owns: a small space of its own, pages that are moved there and back while another thread has them aged and touches
 //! them, and counting how often the kernel says that a page had not moved which had.
 //! Not here: what is done about it ([`crate::whereabouts`]); words for the user (`overspill::doctor`).
 
 use crate::mapping::age_and_touch;
 use crate::space::{ManagedSpace, SpaceSetupError};
-use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::trouble::Troubles;
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
@@ -35,9 +34,6 @@ pub struct MovesProbed {
 /// [`SpaceSetupError`].
 pub fn probe_moves(limit: Duration) -> Result<MovesProbed, SpaceSetupError> {
     let space = ManagedSpace::reserve(Bytes(1), PAGE_SIZE)?;
-    let arena = PageArena::new(PAGES)
-        .map_err(|errno| SpaceSetupError::Reserve(Bytes((PAGES * PAGE_SIZE) as u64), errno))?;
-    space.register_staging(&arena)?;
     let stats = Stats::on_heap();
     space.report_to(&stats, &Arc::new(Troubles::new(Box::new(|_| {}))));
     // Pages of their own: the one that all untouched pages share has no age.
@@ -52,7 +48,7 @@ pub fn probe_moves(limit: Duration) -> Result<MovesProbed, SpaceSetupError> {
         });
         let end = Instant::now() + limit;
         while probed.misreported == 0 && Instant::now() < end {
-            probed.lost += (0..PAGES).map(|n| move_there_and_back(&space, &arena, n)).sum::<u64>();
+            probed.lost += (0..PAGES).map(|n| move_there_and_back(&space, n)).sum::<u64>();
             probed.moves += 2 * PAGES as u64;
             probed.misreported = stats.get(Event::move_misreported);
         }
@@ -62,12 +58,11 @@ pub fn probe_moves(limit: Duration) -> Result<MovesProbed, SpaceSetupError> {
 }
 
 /// Returns the pages lost.
-fn move_there_and_back(space: &ManagedSpace, arena: &PageArena, n: usize) -> u64 {
-    let page = PageNo(n as u32);
-    if space.unmap(page, arena, n..n + 1).moved == 1 {
-        space.install(page, arena, n..n + 1);
-    }
-    if space.find(page) {
+fn move_there_and_back(space: &ManagedSpace, n: usize) -> u64 {
+    let (page, away) = (PageNo(n as u32), PageNo((PAGES + n) as u32));
+    let moved = space.transfer(page, away);
+    let back = moved.and_then(|()| space.transfer(away, page));
+    if back.is_ok() && space.find(page) {
         return 0;
     }
     // Its toucher must not sleep for ever.

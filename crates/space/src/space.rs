@@ -360,24 +360,6 @@ impl AddressSpace for ManagedSpace {
         self.mapped(Call::Copy, progress)
     }
 
-    fn install(&self, first: PageNo, arena: &PageArena, pages: Range<usize>) -> usize {
-        if !self.with_uffd(|uffd| uffd.features().move_pages) {
-            return 0;
-        }
-        let target = self.address_of(first);
-        let source = self.staged_at(arena, pages.start).addr();
-        let len = pages.len() * self.page_bytes;
-        // SAFETY: the engine has the arena's pages for itself and holds the locks of the pages they
-        // become.
-        let (done, _) = unsafe { self.move_parts(first, target, source, len) };
-        let part = done % self.page_bytes;
-        if part > 0 && self.copy_back(target + done, source + done, self.page_bytes - part) {
-            return done.div_ceil(self.page_bytes);
-        }
-        // The rest of a page that could not be put together is where the engine copies it from.
-        done / self.page_bytes
-    }
-
     fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
         let (address, len) = (self.address_of(first), pages * self.page_bytes);
         let progress = self.whole_pages(Call::Zero, len, |done, upto| {

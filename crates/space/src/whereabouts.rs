@@ -124,7 +124,7 @@ fn by_residence(address: usize, entries: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overspill_base::shared::PageArena;
+    use crate::mapping::forbid_huge_pages;
 
     #[test]
     fn two_looks_mean_what_this_table_says() {
@@ -136,19 +136,21 @@ mod tests {
 
     #[test]
     fn what_was_written_is_there_and_nothing_else() {
-        let arena = PageArena::new(200).unwrap();
-        for n in [0, 7, 199] {
-            // SAFETY: the only handle to these pages.
-            unsafe { arena.page(n) }.fill(1);
+        // Large enough to be fresh memory, of which nothing is there.
+        let mut memory = vec![0u8; 2000 * PAGE_SIZE];
+        let start = memory.as_ptr().addr().next_multiple_of(PAGE_SIZE);
+        let first = start - memory.as_ptr().addr();
+        forbid_huge_pages(start, 1900 * PAGE_SIZE);
+        for page in [100, 107, 299] {
+            memory[first + page * PAGE_SIZE] = 1;
         }
+        let page = |n: usize| start + n * PAGE_SIZE;
         for whereabouts in [Whereabouts::open(), Whereabouts { pagemap: None }] {
-            let start = arena.address(0).addr();
-            let there = |page: usize| whereabouts.find(start + page * PAGE_SIZE, PAGE_SIZE).there;
-            assert_eq!((there(0), there(1), there(7), there(199)), (1, 0, 1, 1));
-            assert_eq!(whereabouts.find(start, 200 * PAGE_SIZE).there, 3);
-            let page = |n: usize| start + n * PAGE_SIZE;
-            assert_eq!(whereabouts.sides(page(1), page(0)), Sides::Moved);
-            assert_eq!(whereabouts.sides(page(0), page(1)), Sides::Stayed);
+            let there = |n: usize| whereabouts.find(page(n), PAGE_SIZE).there;
+            assert_eq!((there(100), there(101), there(107), there(299)), (1, 0, 1, 1));
+            assert_eq!(whereabouts.find(page(100), 200 * PAGE_SIZE).there, 3);
+            assert_eq!(whereabouts.sides(page(101), page(100)), Sides::Moved);
+            assert_eq!(whereabouts.sides(page(100), page(101)), Sides::Stayed);
         }
     }
 }

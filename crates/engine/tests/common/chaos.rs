@@ -40,6 +40,9 @@ struct Setup {
     devices: Vec<DeviceSetup>,
     /// The last device fails as well.
     hopeless: bool,
+    /// How often the address space can do nothing just now.
+    busy_per_mille: u32,
+    busy_seed: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -141,7 +144,9 @@ fn setup(u: &mut Unstructured<'_>) -> Result<Setup> {
     let slots = u.int_in_range(PAGES as u32 + 8..=PAGES as u32 + 40)?;
     let faults = Faults { fail_writes_from: hopeless.then_some(3), ..Faults::default() };
     devices.push(DeviceSetup { slots, faults, ..device(u)? });
-    Ok(Setup { frames: u.int_in_range(8..=24)?, tuning, devices, hopeless })
+    let busy_per_mille = *u.choose(&[0, 0, 20, 200])?;
+    let (frames, busy_seed) = (u.int_in_range(8..=24)?, u.arbitrary()?);
+    Ok(Setup { frames, tuning, devices, hopeless, busy_per_mille, busy_seed })
 }
 
 fn device(u: &mut Unstructured<'_>) -> Result<DeviceSetup> {
@@ -244,6 +249,7 @@ impl<'a> Game<'a> {
         let workers = (0..CPUS).map(|_| Worker::new(&rig.engine).unwrap()).collect();
         let plans = rig.plans.iter().zip(&setup.devices);
         plans.for_each(|(plan, device)| plan.set(device.faults));
+        rig.space.set_busy(setup.busy_per_mille, setup.busy_seed);
         Self { setup, rig, workers, model: vec![Some(0); PAGES], locked: vec![], lost: 0, log }
     }
 
@@ -405,6 +411,7 @@ impl<'a> Game<'a> {
         let says = |words| log.iter().any(|line| line.contains(words));
         let poisoned = count(Event::pages_poisoned);
         assert_eq!(says("is lost"), poisoned > 0, "{poisoned} lost; said: {log:?}");
+        assert_eq!(count(Event::pages_lost), poisoned, "lost to something else: {log:?}");
         let failed = count(Event::write_errors);
         assert_eq!(says("stay in memory"), failed > 0, "{failed} failed; said: {log:?}");
         assert!(self.lost <= poisoned, "{} pages lost, {poisoned} counted", self.lost);

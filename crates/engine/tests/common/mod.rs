@@ -52,6 +52,8 @@ enum Seen {
 pub(crate) struct SimSpace {
     pages: Vec<Mutex<Seen>>,
     pinned: Mutex<Option<PageNo>>,
+    /// How often it can do nothing just now, and what decides.
+    busy: Mutex<(u32, fastrand::Rng)>,
     pattern: Mutex<Pattern>,
 }
 
@@ -59,7 +61,18 @@ impl SimSpace {
     pub(crate) fn new(pages: usize) -> Arc<Self> {
         let pages = (0..pages).map(|_| Mutex::new(Seen::Missing)).collect();
         let pattern = Mutex::new(Pattern::Normal);
-        Arc::new(Self { pages, pinned: Mutex::new(None), pattern })
+        let busy = Mutex::new((0, fastrand::Rng::with_seed(0)));
+        Arc::new(Self { pages, pinned: Mutex::new(None), busy, pattern })
+    }
+
+    /// Is busy so often from now on, as the seed has it.
+    pub(crate) fn set_busy(&self, per_mille: u32, seed: u64) {
+        *self.busy.lock().unwrap() = (per_mille, fastrand::Rng::with_seed(seed));
+    }
+
+    fn is_busy(&self) -> bool {
+        let (per_mille, random) = &mut *self.busy.lock().unwrap();
+        random.u32(0..1000) < *per_mille
     }
 
     /// Refuses to give up `page` from now on, instead of the one before.
@@ -82,6 +95,9 @@ impl SimSpace {
     fn take(&self, page: PageNo) -> Result<Box<[u8]>, SpaceError> {
         if *self.pinned.lock().unwrap() == Some(page) {
             return Err(SpaceError::Pinned);
+        }
+        if self.is_busy() {
+            return Err(SpaceError::Busy);
         }
         let mut seen = self.pages[page.index()].lock().unwrap();
         match std::mem::replace(&mut *seen, Seen::Missing) {
@@ -106,13 +122,23 @@ impl AddressSpace for SimSpace {
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         assert_no_lock_held("a call of the address space");
         let pages = content.chunks_exact(PAGE_SIZE);
-        pages.enumerate().for_each(|(n, page)| self.fill(first.plus(n), page));
+        for (n, page) in pages.enumerate() {
+            if self.is_busy() {
+                return Mapped { pages: n, stopped: Some(SpaceError::Busy) };
+            }
+            self.fill(first.plus(n), page);
+        }
         Mapped::all(content.len() / PAGE_SIZE)
     }
 
     fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
         assert_no_lock_held("a call of the address space");
-        (0..pages).for_each(|n| self.fill(first.plus(n), &[0; PAGE_SIZE]));
+        for n in 0..pages {
+            if self.is_busy() {
+                return Mapped { pages: n, stopped: Some(SpaceError::Busy) };
+            }
+            self.fill(first.plus(n), &[0; PAGE_SIZE]);
+        }
         Mapped::all(pages)
     }
 
