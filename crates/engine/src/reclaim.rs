@@ -83,6 +83,12 @@ impl Engine {
             self.lru.drain(&self.frames, &self.stats);
             seen += self.lru.isolate(want - isolated.len(), &self.frames, &mut isolated);
         }
+        if isolated.is_empty() && self.writes_in_flight.load(Relaxed) == 0 {
+            // Nothing on the inactive list may go, for instance because the program has locked all of it.
+            let moved = self.lru.deactivate(want, &self.frames);
+            self.stats.add(Event::pgdeactivate, moved as u64);
+            seen += self.lru.isolate(want, &self.frames, &mut isolated);
+        }
         let (scan, steal) = if direct {
             (Event::pgscan_direct, Event::pgsteal_direct)
         } else {

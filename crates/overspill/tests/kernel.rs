@@ -106,7 +106,9 @@ impl Mood {
             (0, _) => Whim::Nothing(Errno::AGAIN),
             (1, _) => Whim::Nothing(Errno::INTR),
             (2, _) => Whim::Nothing(Errno::NOMEM),
-            (3, _) => Whim::Sulk(if some % 2 == 0 { Errno::NOMEM } else { Errno::AGAIN }, long),
+            (3, _) => {
+                Whim::Sulk(if some.is_multiple_of(2) { Errno::NOMEM } else { Errno::AGAIN }, long)
+            }
             (4, Call::Move) => Whim::Nothing(Errno::BUSY),
             (5, Call::Move) if rude => Whim::Nothing(Errno::FAULT),
             (6, Call::Move) => Whim::Nothing(Errno::EXIST),
