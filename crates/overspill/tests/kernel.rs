@@ -6,7 +6,6 @@
 //! Skips, with the reason printed, where userfaultfd is not permitted.
 
 use overspill::pager::private_tables;
-use overspill::{Bytes, Overspill};
 use overspill_area::{AreaConfig, AreaNo, MemberNo, SwapArea};
 use overspill_base::PAGE_SIZE;
 use overspill_base::clock::Cpus;
@@ -25,9 +24,7 @@ use overspill_space::{ManagedMemory, ManagedSpace, Protection};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -411,95 +408,6 @@ fn whatever_the_kernel_says_no_page_is_lost() {
     let absent: Vec<_> = wanted.iter().filter(|name| counted[*name] == 0).collect();
     assert!(seeds().count() < 100 || absent.is_empty(), "{absent:?} in none of {counted:?}");
     assert!(seeds().count() < 100 || counted["kernel_unexpected"] > 0, "{counted:?}");
-}
-
-/// A region four times its memory, touched in order and by chance, while another thread has the kernel take every
-/// page for old, as DAMON does. On Linux 6.18 some moves are misreported in that time.
-#[test]
-fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
-    }
-    const LEN: usize = 32 << 20;
-    let builder = Overspill::builder().memory(Bytes(LEN as u64 / 4));
-    let overspill = builder.swap("ram:64M".parse().unwrap()).build().unwrap();
-    let mut region = overspill.region(Bytes(LEN as u64)).unwrap();
-    let start = region.as_mut_ptr().addr();
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for window in (0..LEN).step_by(64 * PAGE_SIZE).cycle() {
-                let at = (start + window) as *mut u8;
-                for page in 0..64 {
-                    // SAFETY: advice that changes no content, and a byte that is not used.
-                    unsafe {
-                        let cold = rustix::mm::Advice::LinuxCold;
-                        rustix::mm::madvise(at.cast(), 64 * PAGE_SIZE, cold).unwrap();
-                        let _ = at.add(page * PAGE_SIZE).read_volatile();
-                    }
-                }
-                if stop.load(Relaxed) {
-                    break;
-                }
-            }
-        });
-        let mut chance = Chance::new(1);
-        let mut model = vec![0u8; LEN / PAGE_SIZE];
-        let end = Instant::now() + Duration::from_secs(3);
-        while Instant::now() < end {
-            let first = chance.below(model.len() as u64) as usize;
-            let pages = 1 + chance.below(200) as usize;
-            for page in first..(first + pages).min(model.len()) {
-                let content = &mut region[page * PAGE_SIZE..][..PAGE_SIZE];
-                let wrong = content.iter().position(|&byte| byte != model[page]);
-                assert_eq!(wrong, None, "page {page}, {:?}", overspill.last_trouble());
-                model[page] = chance.below(256) as u8;
-                content.fill(model[page]);
-            }
-        }
-        stop.store(true, Relaxed);
-    });
-    let counters = overspill.summary().counters;
-    println!("{} of {} moves misreported", counters["move_misreported"], counters["pswpout"]);
-    assert_eq!((counters["pages_lost"], counters["kernel_unexpected"]), (0, 0));
-    assert_eq!(overspill.last_trouble(), None);
-}
-
-/// A pipe refers to pages, which are evicted while others are read; what comes out is what went in.
-#[test]
-fn what_a_pipe_refers_to_is_not_written_to() {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
-    }
-    const LEN: usize = 32 << 20;
-    const PIPED: usize = 256 << 10;
-    let mark = |page: usize| (page % 251) as u8 + 1;
-    let builder = Overspill::builder().memory(Bytes(LEN as u64 / 4));
-    let overspill = builder.swap("ram:64M".parse().unwrap()).build().unwrap();
-    let mut region = overspill.region(Bytes(LEN as u64)).unwrap();
-    for (number, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
-        page.fill(mark(number));
-    }
-    let (mut from, into) = std::io::pipe().unwrap();
-    // SAFETY: takes and returns numbers.
-    assert!(unsafe { libc::fcntl(into.as_raw_fd(), libc::F_SETPIPE_SZ, PIPED) } > 0);
-    for first in (0..LEN).step_by(LEN / 16) {
-        let piece = &region[first..first + PIPED];
-        let mut sum: u64 = piece.iter().map(|&byte| u64::from(byte)).sum();
-        let piece = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: PIPED };
-        // SAFETY: the piece is memory of ours, which nobody changes until it has been read.
-        let sent = unsafe { libc::vmsplice(into.as_raw_fd(), &raw const piece, 1, 0) };
-        assert_eq!(sent, PIPED as isize);
-        sum += region.iter().step_by(PAGE_SIZE).map(|&byte| u64::from(byte)).sum::<u64>();
-        assert!(sum > 0);
-        let mut got = vec![0; PIPED];
-        from.read_exact(&mut got).unwrap();
-        for (n, page) in got.chunks_exact(PAGE_SIZE).enumerate() {
-            let number = first / PAGE_SIZE + n;
-            let wrong = page.iter().position(|&byte| byte != mark(number));
-            assert_eq!(wrong, None, "page {number} left the pipe as {}", page[0]);
-        }
-    }
 }
 
 /// The program drops a page by a call that nobody sees. Nobody can know that it did not want it any more.

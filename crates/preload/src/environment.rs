@@ -55,12 +55,10 @@ pub(crate) unsafe fn forget(array: *mut *mut c_char) {
         let session = entries(array).find(|&entry| value_of(entry, SESSION_VARIABLE).is_some());
         session.into_iter().for_each(|entry| remove(entry));
         let preload = entries(array).find_map(|e| value_of(e, PRELOAD).map(|value| (e, value)));
-        match preload {
-            Some((entry, value)) => match value.to_bytes().iter().position(|b| b": ".contains(b)) {
-                Some(end) => shorten(value, end + 1),
-                None => remove(entry),
-            },
-            None => {}
+        let Some((entry, value)) = preload else { return };
+        match value.to_bytes().iter().position(|b| b": ".contains(b)) {
+            Some(end) => shorten(value, end + 1),
+            None => remove(entry),
         }
     }
 }

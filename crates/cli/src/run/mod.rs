@@ -65,7 +65,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let plan = Plan::resolve(args)?;
     let supervisor =
         Supervisor::new(plan.memory, plan.swaps, &plan.options, plan.children, |line| {
-            say::line(line)
+            say::line(line);
         })?;
     if !plan.quiet {
         report::limits_of_devices(&supervisor).for_each(say::line);

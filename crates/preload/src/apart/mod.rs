@@ -124,7 +124,7 @@ fn outwait_program() {
 fn begin() -> Result<(), String> {
     overspill_base::errand::set_runner(errands::run);
     let pidfd = watch::handle().map_err(|e| format!("cannot watch the program: {e}"))?;
-    let watching = move || watch::until_the_end(pidfd);
+    let watching = move || watch::until_the_end(&pidfd);
     spawn("ovs-watch", Box::new(watching)).map_err(|e| e.to_string())?;
     RUNNING.store(true, Release);
     Ok(())

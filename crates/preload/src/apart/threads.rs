@@ -136,10 +136,13 @@ fn stack() -> io::Result<usize> {
     }
 }
 
+type Allocate = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+type Deallocate = unsafe extern "C" fn(*mut c_void, bool);
+
 /// The dynamic linker's functions for thread-local storage.
 struct Linker {
-    allocate: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
-    deallocate: unsafe extern "C" fn(*mut c_void, bool),
+    allocate: Allocate,
+    deallocate: Deallocate,
 }
 
 fn linker() -> io::Result<Linker> {
@@ -152,8 +155,8 @@ fn linker() -> io::Result<Linker> {
     // SAFETY: glibc's functions of these names and types, since 2.1.
     unsafe {
         Ok(Linker {
-            allocate: std::mem::transmute::<*mut c_void, _>(allocate),
-            deallocate: std::mem::transmute::<*mut c_void, _>(deallocate),
+            allocate: std::mem::transmute::<*mut c_void, Allocate>(allocate),
+            deallocate: std::mem::transmute::<*mut c_void, Deallocate>(deallocate),
         })
     }
 }

@@ -41,13 +41,13 @@ pub(super) fn handle() -> Result<OwnedFd, Errno> {
 }
 
 /// Waits for the end of the program whose handle this is, and ends this process.
-pub(super) fn until_the_end(pidfd: OwnedFd) {
+pub(super) fn until_the_end(pidfd: &OwnedFd) {
     wait_for_first_thread();
     let mut glances = 0;
-    while is_there(&pidfd) {
+    while is_there(pidfd) {
         glances += 1;
         let rest = if glances < 50 { MOMENT } else { GLANCE };
-        wait_for_end(&pidfd, &rest);
+        wait_for_end(pidfd, &rest);
     }
     let _ = super::threads::start(super::threads::Kind::Thread, Box::new(|| goodbye(true)));
     std::thread::sleep(PATIENCE);
