@@ -5,6 +5,7 @@
 //! thread, which touches a page only when it is there, so the same seed plays the same game.
 //! Skips, with the reason printed, where userfaultfd is not permitted.
 
+use overspill::Bytes;
 use overspill::pager::private_tables;
 use overspill_area::{AreaConfig, AreaNo, MemberNo, SwapArea};
 use overspill_base::PAGE_SIZE;
@@ -27,8 +28,6 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 /// Games that `make test` plays.
 const SEEDS: u64 = 100;
