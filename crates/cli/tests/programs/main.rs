@@ -9,6 +9,7 @@
 //! Needs the release build of the whole workspace; `make test` makes it.
 
 mod allocator_calls;
+mod apart;
 mod bench;
 mod children;
 mod compare;

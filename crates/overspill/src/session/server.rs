@@ -9,6 +9,7 @@
 use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WELCOME};
 use crate::error::Error;
 use overspill_base::sync::{Arc, Condvar, LockClass, Mutex};
+use overspill_space::with_signals_blocked;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -81,9 +82,9 @@ impl Server {
         });
         let listeners = [Some(listener), by_file].into_iter().flatten().collect();
         let service = Service { terms, listeners, connections: Vec::new(), shared: shared.clone() };
-        let thread = std::thread::Builder::new()
-            .name("ovs-session".into())
-            .spawn(move || service.run())
+        let builder = std::thread::Builder::new().name("ovs-session".into());
+        // Signals are for the thread that waits for the program.
+        let thread = with_signals_blocked(|| builder.spawn(move || service.run()))
             .map_err(Error::system("start the session's thread"))?;
         let address = Address { file: number, ..address };
         Ok(Self { address, shared, thread: Some(thread), _file: file })

@@ -1,0 +1,300 @@
+/* What a program does to itself and its children while the pager, a process apart, goes on. */
+#include "common.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <locale.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+
+enum { SEED = 7 };
+
+/* Memory of which most is out. */
+static char *swapped(void) {
+    char *memory = map(BIG / 2);
+    fill(memory, BIG / 2, SEED);
+    push_out();
+    return memory;
+}
+
+/* One after the other: what the ended ones held is given back. */
+static void ended_children(void) {
+    swapped();
+    for (int n = 0; n < 1000; n++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0)
+            _exit(0);
+        reap(child);
+    }
+}
+
+static void living_children(void) {
+    char *memory = swapped();
+    enum { CHILDREN = 300 };
+    int gate[2];
+    pid_t children[CHILDREN];
+    CHECK(pipe(gate) == 0);
+    for (int n = 0; n < CHILDREN; n++) {
+        CHECK((children[n] = fork()) >= 0);
+        if (children[n] == 0) {
+            char byte;
+            close(gate[1]);
+            CHECK(read(gate[0], &byte, 1) == 0);
+            check_from(memory + n * PAGE, PAGE, SEED, n);
+            _exit(0);
+        }
+    }
+    close(gate[1]);
+    for (int n = 0; n < CHILDREN; n++)
+        reap(children[n]);
+}
+
+static int entries(const char *path) {
+    DIR *directory = opendir(path);
+    CHECK(directory != NULL);
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
+        count += entry->d_name[0] != '.';
+    closedir(directory);
+    return count;
+}
+
+static void nothing_to_be_seen(void) {
+    char *memory = swapped();
+    /* The standard three, and the one that is being read. */
+    CHECK(entries("/proc/self/fd") == 4);
+    CHECK(entries("/proc/self/task") == 1);
+    CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+    check(memory, BIG / 2, SEED);
+}
+
+static void every_descriptor_closed(void) {
+    char *memory = swapped();
+    CHECK(syscall(SYS_close_range, 3, ~0u, 0) == 0);
+    check(memory, BIG / 2, SEED);
+    for (int fd = 3; fd < 1000; fd++)
+        CHECK(dup2(2, fd) == fd);
+    check(memory, BIG / 2, SEED);
+}
+
+static void user_namespace(void) {
+    char *memory = swapped();
+    if (unshare(CLONE_NEWUSER) != 0)
+        fprintf(stderr, "skipped: no user namespace: %s\n", strerror(errno));
+    check(memory, BIG / 2, SEED);
+}
+
+static char *shared;
+
+static void *last(void *argument) {
+    usleep(50000);
+    check(shared, BIG / 2, SEED);
+    puts("ok");
+    return argument;
+}
+
+/* The first thread ends, then the last one, and so the process. */
+static void last_thread(void) {
+    pthread_t thread;
+    shared = swapped();
+    CHECK(pthread_create(&thread, NULL, last, NULL) == 0);
+    pthread_exit(NULL);
+}
+
+static void filter(unsigned flags) {
+    static const int allowed[] = {SYS_read,   SYS_write,    SYS_exit,   SYS_exit_group,
+                                  SYS_mmap,   SYS_munmap,   SYS_brk,    SYS_mprotect,
+                                  SYS_mremap, SYS_madvise,  SYS_futex,  SYS_rt_sigreturn,
+                                  SYS_close,  SYS_newfstatat, SYS_fstat, SYS_clock_gettime};
+    enum { COUNT = sizeof allowed / sizeof *allowed };
+    struct sock_filter code[2 * COUNT + 2];
+    int n = 0;
+    code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+                                             offsetof(struct seccomp_data, nr));
+    for (int i = 0; i < COUNT; i++) {
+        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
+        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    struct sock_fprog program = {n, code};
+    char *memory = swapped();
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0);
+    for (int round = 0; round < 20; round++) {
+        char *block = malloc(3 * MIB);
+        memset(block, round, 3 * MIB);
+        free(block);
+    }
+    push_out();
+    check(memory, BIG / 2, SEED);
+}
+
+static void filtered(void) { filter(0); }
+
+static void filtered_in_all_threads(void) { filter(SECCOMP_FILTER_FLAG_TSYNC); }
+
+static volatile long ticks;
+
+static void on_tick(int signal) {
+    (void)signal;
+    static size_t page;
+    page = (page * 5 + 1) % (BIG / 2 / PAGE);
+    check_from(shared + page * PAGE, PAGE, SEED, page);
+    ticks++;
+}
+
+/* A handler that reads memory, in the middle of calls that change memory. */
+static void handler_reads(void) {
+    shared = swapped();
+    struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+    CHECK(signal(SIGALRM, on_tick) != SIG_ERR);
+    CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    char *other = map(MIB);
+    while (ticks < 2000) {
+        CHECK(mprotect(other, MIB, PROT_READ) == 0);
+        CHECK(mprotect(other, MIB, PROT_READ | PROT_WRITE) == 0);
+        CHECK(munmap(map(MIB), MIB) == 0);
+    }
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+}
+
+static volatile int stop;
+
+static void *flush(void *argument) {
+    while (!stop)
+        fflush(NULL);
+    return argument;
+}
+
+/* The flusher holds the list of streams while it waits for a page of one. */
+static void flush_amid_forks(void) {
+    enum { STREAMS = 64 };
+    FILE *streams[STREAMS];
+    for (int n = 0; n < STREAMS; n++) {
+        CHECK((streams[n] = fopen("/dev/null", "w")) != NULL);
+        CHECK(setvbuf(streams[n], malloc(64 << 10), _IOFBF, 64 << 10) == 0);
+    }
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, flush, NULL) == 0);
+    for (int round = 0; round < 30; round++) {
+        for (int n = 0; n < STREAMS; n++)
+            fputc('x', streams[n]);
+        push_out();
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0)
+            _exit(0);
+        reap(child);
+    }
+    stop = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* The tables of a locale are read by every new thread, and may be out. */
+static void locale(void) {
+    CHECK(setlocale(LC_ALL, "C.UTF-8") != NULL);
+    char *memory = swapped();
+    for (int n = 0; n < 10; n++) {
+        push_out();
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            check(memory, BIG / 2, SEED);
+            _exit(0);
+        }
+        reap(child);
+    }
+}
+
+static void fork_and_check(const char *memory) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        check(memory, BIG / 2, SEED);
+        _exit(0);
+    }
+    reap(child);
+}
+
+static void rights_given_up(void) {
+    char *memory = swapped();
+    if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0)
+        fprintf(stderr, "skipped: cannot give up rights: %s\n", strerror(errno));
+    fork_and_check(memory);
+    check(memory, BIG / 2, SEED);
+}
+
+static void root_changed(void) {
+    char *memory = swapped(), name[] = "/tmp/overspill-test-XXXXXX";
+    CHECK(mkdtemp(name) != NULL);
+    int changed = chroot(name) == 0;
+    CHECK(rmdir(changed ? "/" : name) == 0 || errno == EBUSY);
+    if (!changed)
+        fprintf(stderr, "skipped: cannot change the root: %s\n", strerror(errno));
+    fork_and_check(memory);
+    check(memory, BIG / 2, SEED);
+}
+
+static int cloned(void *memory) {
+    check(memory, BIG / 2, SEED);
+    _exit(0);
+}
+
+static void children_by_clone(void) {
+    char *memory = swapped();
+    static char stack[64 << 10] __attribute__((aligned(16)));
+    reap(clone(cloned, stack + sizeof stack, SIGCHLD, memory));
+    pid_t child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    CHECK(child >= 0);
+    if (child == 0)
+        cloned(memory);
+    reap(child);
+}
+
+/* A child that nobody has seen must not find zeros. */
+static void unseen_child(void) {
+    volatile char *memory = swapped();
+#ifdef __x86_64__
+    long child = SYS_fork;
+    __asm__ volatile("syscall" : "+a"(child) : : "rcx", "r11", "memory");
+    CHECK(child >= 0);
+    if (child == 0) {
+        /* No call of libc's: it has nothing of the child's to work with. */
+        char byte = memory[0];
+        long status = byte, number = SYS_exit_group;
+        __asm__ volatile("syscall" : "+a"(number) : "D"(status) : "rcx", "r11", "memory");
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(getenv("OVERSPILL_SESSION") == NULL || (WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
+#endif
+    check((char *)memory, BIG / 2, SEED);
+}
+
+static const struct test TESTS[] = {
+    {"ended_children", ended_children},
+    {"living_children", living_children},
+    {"nothing_to_be_seen", nothing_to_be_seen},
+    {"every_descriptor_closed", every_descriptor_closed},
+    {"user_namespace", user_namespace},
+    {"last_thread", last_thread},
+    {"filtered", filtered},
+    {"filtered_in_all_threads", filtered_in_all_threads},
+    {"handler_reads", handler_reads},
+    {"flush_amid_forks", flush_amid_forks},
+    {"locale", locale},
+    {"rights_given_up", rights_given_up},
+    {"root_changed", root_changed},
+    {"children_by_clone", children_by_clone},
+    {"unseen_child", unseen_child},
+};
+
+int main(int argc, char **argv) {
+    return run_test(TESTS, sizeof TESTS / sizeof *TESTS, argc, argv);
+}

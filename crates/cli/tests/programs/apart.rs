@@ -1,0 +1,56 @@
+//! What `apart.c` checks: programs that close, filter, hide or give up what the pager would need if it
+//! were a part of their process; and what becomes of one when the other ends.
+
+use crate::bench::Bench;
+use crate::job::descendants;
+use std::time::{Duration, Instant};
+
+crate::memory_calls::cases! { "apart.c":
+    ended_children living_children nothing_to_be_seen every_descriptor_closed user_namespace last_thread
+    filtered filtered_in_all_threads handler_reads flush_amid_forks locale rights_given_up root_changed
+    children_by_clone unseen_child
+}
+
+/// The name that a process has given itself.
+fn name_of(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
+}
+
+/// Waits until `found` finds something in the tree of a run.
+fn wait_for<T>(root: i32, found: impl Fn(&[i32]) -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(result) = found(&descendants(root)) {
+            return result;
+        }
+        assert!(Instant::now() < deadline, "{:?}", descendants(root));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_program_ends_with_its_pager() {
+    let Some(bench) = Bench::with(&["sleep"]) else { return };
+    let running = bench.job(&["sleep", "60"]).patience(30).paged(&["--memory", "16M", "--quiet"]);
+    let pager = wait_for(running.pid(), |tree| {
+        let running = tree.iter().any(|&pid| name_of(pid) == "sleep");
+        tree.iter().copied().find(|&pid| running && name_of(pid) == "ovs-pager")
+    });
+    // SAFETY: kill touches no memory; the number is of a child's child that lives until then.
+    unsafe { libc::kill(pager, libc::SIGKILL) };
+    assert_eq!(running.end().status.code(), Some(128 + libc::SIGKILL));
+}
+
+/// A program that executes another one leaves no pager behind, and the new one is not killed.
+#[test]
+fn a_pager_ends_with_its_program() {
+    let Some(bench) = Bench::with(&["sh", "sleep"]) else { return };
+    let script = "exec sh -c 'exec sh -c \"exec sleep 1\"'";
+    let running =
+        bench.job(&["sh", "-c", script]).patience(30).paged(&["--memory", "16M", "--quiet"]);
+    wait_for(running.pid(), |tree| {
+        let names: Vec<_> = tree.iter().map(|&pid| name_of(pid)).collect();
+        (names.contains(&"sleep".to_owned()) && names.len() == 2).then_some(())
+    });
+    assert_eq!(running.end().status.code(), Some(0));
+}
