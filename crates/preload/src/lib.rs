@@ -52,6 +52,7 @@ type Words = *mut *mut libc::c_char;
 
 extern "C" fn start(_: libc::c_int, _: Words, environment: Words) {
     pager::start(environment);
+    malloc::settle();
     dlopen::settle();
     exits::settle();
     starts::settle();

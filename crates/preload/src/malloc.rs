@@ -11,6 +11,17 @@ use libc::{c_int, c_void};
 use libmimalloc_sys as mi;
 use overspill_base::PAGE_SIZE;
 
+/// Has the allocator look at the machine now: later the program may have forbidden itself to.
+pub(crate) fn settle() {
+    if !use_libc() {
+        // SAFETY: a block of its own, and a number for an option. Nodes of memory are asked for in /sys.
+        unsafe {
+            mi::mi_option_set(mi::mi_option_use_numa_nodes, 1);
+            mi::mi_free(mi::mi_malloc(1));
+        }
+    }
+}
+
 #[inline]
 fn use_libc() -> bool {
     process().is_none()
