@@ -14,7 +14,7 @@ use overspill_engine::Engine;
 use overspill_space::{HandlerOptions, ManagedMemory};
 use rustix::process::Pid;
 use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard};
 
 /// Everything interposed functions need.
 pub(crate) struct Process {
@@ -124,7 +124,8 @@ pub(crate) fn start(environment: *mut *mut c_char) {
 /// In the pager's process: joins the run.
 fn join(address: &str) -> Result<(), String> {
     let alone = |error: &dyn std::fmt::Display| {
-        say(&format!("this program runs in all the memory it likes: {error}"));
+        let note = format!("this program runs in all the memory it likes: {error}");
+        *NOTE.lock().unwrap_or_else(|e| e.into_inner()) = Some(note);
         Ok(())
     };
     let address: Address = match address.parse() {
@@ -156,8 +157,14 @@ fn join(address: &str) -> Result<(), String> {
 /// The pager of this process's former image, a child of ours that nobody else will bury.
 static FORMER: OnceLock<Option<Pid>> = OnceLock::new();
 
+/// What the user is told before the program begins: on its own standard error, for there may be no other
+/// way.
+static NOTE: Mutex<Option<String>> = Mutex::new(None);
+
 /// On the program's thread, when the pager runs.
 fn begin(environment: *mut *mut c_char) {
+    let note = NOTE.lock().unwrap_or_else(|e| e.into_inner()).take();
+    note.iter().for_each(|note| say(note));
     let Some(process) = any_process() else { return };
     if let Some(former) = FORMER.get().copied().flatten() {
         let (how, pid) = (libc::WEXITED | libc::__WCLONE, former.as_raw_pid() as libc::id_t);

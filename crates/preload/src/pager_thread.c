@@ -22,3 +22,12 @@ static __thread int at_home __attribute__((tls_model("initial-exec")));
 int overspill_pager_is_home(void) { return at_home; }
 
 void overspill_pager_at_home(void) { at_home = 1; }
+
+/* What a thread that is about to fork has ready for its child. */
+static __thread void *ticket __attribute__((tls_model("initial-exec")));
+
+void *overspill_fork_ticket(void *next) {
+    void *before = ticket;
+    ticket = next;
+    return before;
+}

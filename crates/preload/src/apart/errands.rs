@@ -10,11 +10,10 @@
 //! likewise, so that its result is.
 //! Rejected: a socket or an eventfd, which would be descriptors in the program's table.
 
-use crate::futex;
+use crate::futex::{self, Lock};
 use std::cell::UnsafeCell;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::Release;
 
 const IDLE: u32 = 0;
 const POSTED: u32 = 1;
@@ -30,7 +29,7 @@ struct Desk {
     state: AtomicU32,
     errand: UnsafeCell<Option<Errand>>,
     /// Held by the program thread whose errand it is.
-    turn: Mutex<()>,
+    turn: Lock,
 }
 
 // SAFETY: the cell is written by whoever has the turn while the state is IDLE, and read by the pager's
@@ -38,7 +37,7 @@ struct Desk {
 unsafe impl Sync for Desk {}
 
 static DESK: Desk =
-    Desk { state: AtomicU32::new(IDLE), errand: UnsafeCell::new(None), turn: Mutex::new(()) };
+    Desk { state: AtomicU32::new(IDLE), errand: UnsafeCell::new(None), turn: Lock::new() };
 
 /// True on a thread of the pager's process.
 fn is_home() -> bool {
@@ -52,7 +51,7 @@ pub(super) fn run(errand: &mut dyn FnMut()) {
     if is_home() {
         return errand();
     }
-    let _turn = DESK.turn.lock().unwrap_or_else(|e| e.into_inner());
+    DESK.turn.enter();
     // SAFETY: the pager forgets the closure before this returns, so it outlives its use.
     let errand = unsafe { std::mem::transmute::<*mut (dyn FnMut() + '_), Errand>(errand) };
     // SAFETY: we have the turn and the state is IDLE.
@@ -61,6 +60,7 @@ pub(super) fn run(errand: &mut dyn FnMut()) {
     futex::wake(&DESK.state);
     futex::wait_while(&DESK.state, |state| state != DONE);
     DESK.state.store(IDLE, Release);
+    DESK.turn.leave();
 }
 
 /// The first thread of the pager's process: runs errands for good.
@@ -77,7 +77,8 @@ pub(super) fn serve() -> ! {
     }
 }
 
-/// True while an errand waits or runs: in a forked child, never.
-pub(super) fn is_idle() -> bool {
-    DESK.state.load(Acquire) == IDLE
+/// In a forked child: whoever had an errand is not there.
+pub(super) fn renew() {
+    DESK.state.store(IDLE, Release);
+    DESK.turn.renew();
 }

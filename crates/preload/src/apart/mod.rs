@@ -141,7 +141,7 @@ pub(crate) fn run_there<R: Send>(f: impl FnOnce() -> R + Send) -> R {
 /// In a forked child, before it has a pager: forgets its parent's.
 pub(crate) fn forget() {
     RUNNING.store(false, Relaxed);
-    debug_assert!(errands::is_idle());
+    errands::renew();
     threads::forget_all();
 }
 

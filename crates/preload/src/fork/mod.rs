@@ -32,7 +32,7 @@ use overspill_area::MemberNo;
 use overspill_base::errand;
 use rustix::fd::AsRawFd;
 use std::cell::UnsafeCell;
-use std::sync::{Mutex, RwLockWriteGuard};
+use std::sync::RwLockWriteGuard;
 use std::time::Duration;
 
 /// What a child needs to page.
@@ -42,8 +42,21 @@ struct Ticket {
     channel: Channel,
 }
 
-/// Tickets of threads that are about to fork, by their numbers.
-static TICKETS: Mutex<Vec<(i32, Ticket)>> = Mutex::new(Vec::new());
+unsafe extern "C" {
+    /// Puts a thread's ticket into its own variable; returns what was there.
+    fn overspill_fork_ticket(ticket: *mut c_void) -> *mut c_void;
+}
+
+/// Replaces the ticket of this thread.
+fn swap_ticket(ticket: Option<Ticket>) -> Option<Ticket> {
+    let ticket = ticket.map(|ticket| Box::into_raw(Box::new(ticket)));
+    // SAFETY: what is in the variable was put there by this function, and leaves it once.
+    unsafe {
+        let ticket = ticket.map_or(std::ptr::null_mut(), <*mut Ticket>::cast);
+        let before = overspill_fork_ticket(ticket);
+        (!before.is_null()).then(|| *Box::from_raw(before.cast::<Ticket>()))
+    }
+}
 
 /// What the first half leaves for the second, in both processes.
 struct Forking {
@@ -75,28 +88,12 @@ fn ticket(process: &Process) -> Option<Ticket> {
     Some(Ticket { member, channel })
 }
 
-fn own_number() -> i32 {
-    rustix::thread::gettid().as_raw_pid()
-}
-
-fn tickets() -> std::sync::MutexGuard<'static, Vec<(i32, Ticket)>> {
-    TICKETS.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-/// The ticket of this thread.
-fn take_ticket() -> Option<Ticket> {
-    let own = own_number();
-    let mut tickets = tickets();
-    let at = tickets.iter().position(|(thread, _)| *thread == own)?;
-    Some(tickets.swap_remove(at).1)
-}
-
 unsafe extern "C" fn before() {
     let Some(process) = any_process() else { return };
     let _scope = PagerScope::enter();
     let blocked = Blocked::begin();
     // libc forks by itself in a few of its functions.
-    let ticket = take_ticket().or_else(|| ticket(process));
+    let ticket = swap_ticket(None).or_else(|| ticket(process));
     streams::lock();
     let gate = process.gate.write().unwrap_or_else(|e| e.into_inner());
     park_with_memory_in_place(process);
@@ -236,13 +233,12 @@ fn has_ended(child: pid_t, more: c_int) -> bool {
 /// Forks by `make`, which calls the handlers; fails with EAGAIN where the child could not page.
 fn fork_by(make: impl FnOnce() -> pid_t) -> pid_t {
     let Some(process) = process() else { return make() };
-    let member = {
+    let (member, outer) = {
         let _scope = PagerScope::enter();
         let _blocked = Blocked::begin();
         let Some(ticket) = ticket(process) else { return fail(libc::EAGAIN) };
-        let member = ticket.member;
-        tickets().push((own_number(), ticket));
-        member
+        // A handler may fork in the middle of a fork.
+        (ticket.member, swap_ticket(Some(ticket)))
     };
     let child = make();
     if child == 0 {
@@ -251,7 +247,7 @@ fn fork_by(make: impl FnOnce() -> pid_t) -> pid_t {
     let _scope = PagerScope::enter();
     let _blocked = Blocked::begin();
     // Left over where no handler was called.
-    drop(take_ticket());
+    drop(swap_ticket(outer));
     if child < 0 {
         // SAFETY: this thread's errno.
         let errno = unsafe { *libc::__errno_location() };
