@@ -17,6 +17,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -113,6 +114,9 @@ def userfaultfd_for_users():
         yield
         return
     before = DEVICE.stat()
+    if before.st_gid == ordinary_user().pw_gid and before.st_mode & 0o060 == 0o060:
+        yield  # somebody else has done so, and takes it back
+        return
     os.chown(DEVICE, before.st_uid, ordinary_user().pw_gid)
     os.chmod(DEVICE, 0o660)
     try:
@@ -123,6 +127,9 @@ def userfaultfd_for_users():
 
 
 def become_subreaper():
+    """From here on orphans are ours; and a signal that ends us unwinds what is to be put back."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -266,9 +273,11 @@ def run_step(suite, step, limit, setting, scratch, plain):
             command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             env=environment_of(setting, scratch, step.environment), start_new_session=True,
             preexec_fn=unlimited_core_and_files, **identity)
-        code = wait_for(process, timeout)
-        seconds = time.monotonic() - started
-        end_descendants()
+        try:
+            code = wait_for(process, timeout)
+            seconds = time.monotonic() - started
+        finally:
+            end_descendants()
     cases = {"end": how_it_ended(code)}
     cases |= step.read(Finished(log.read_text(errors="replace"), directory))
     record = {"cases": cases, "seconds": round(seconds, 2), "limit_mib": limit_mib}
