@@ -70,7 +70,7 @@ fn move_there_and_back(space: &ManagedSpace, n: usize) -> u64 {
     1
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
