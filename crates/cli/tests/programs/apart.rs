@@ -45,12 +45,14 @@ fn a_program_ends_with_its_pager() {
 #[test]
 fn a_pager_ends_with_its_program() {
     let Some(bench) = Bench::with(&["sh", "sleep"]) else { return };
-    let script = "exec sh -c 'exec sh -c \"exec sleep 1\"'";
+    let script = "exec sh -c 'exec sh -c \"exec sleep 60\"'";
     let running =
         bench.job(&["sh", "-c", script]).patience(30).paged(&["--memory", "16M", "--quiet"]);
-    wait_for(running.pid(), |tree| {
-        let names: Vec<_> = tree.iter().map(|&pid| name_of(pid)).collect();
-        (names.contains(&"sleep".to_owned()) && names.len() == 2).then_some(())
+    let program = wait_for(running.pid(), |tree| {
+        let found = tree.iter().copied().find(|&pid| name_of(pid) == "sleep");
+        found.filter(|_| tree.len() == 2)
     });
-    assert_eq!(running.end().status.code(), Some(0));
+    // SAFETY: as above.
+    unsafe { libc::kill(program, libc::SIGTERM) };
+    assert_eq!(running.end().status.code(), Some(128 + libc::SIGTERM));
 }
