@@ -143,7 +143,7 @@ fn join(address: &str) -> Result<(), String> {
     };
     userfault.into_iter().for_each(overspill_space::uffd::open_through);
     let (first, session) = (!session.has_joined(), Arc::new(session));
-    let _ = FORMER.set(session.former_pager_of(apart::program()));
+    let _ = FORMER.set(session.former_pagers_of(apart::program()));
     match session.join(devices, apart::program(), handler_options(), say) {
         Ok((pager, _)) => {
             publish(session, address, pager);
@@ -154,8 +154,8 @@ fn join(address: &str) -> Result<(), String> {
     }
 }
 
-/// The pager of this process's former image, a child of ours that nobody else will bury.
-static FORMER: OnceLock<Option<Pid>> = OnceLock::new();
+/// The pagers of this process's former images, children of ours that nobody else will bury.
+static FORMER: OnceLock<Vec<Pid>> = OnceLock::new();
 
 /// What the user is told before the program begins: on its own standard error, for there may be no other
 /// way.
@@ -166,7 +166,8 @@ fn begin(environment: *mut *mut c_char) {
     let note = NOTE.lock().unwrap_or_else(|e| e.into_inner()).take();
     note.iter().for_each(|note| say(note));
     let Some(process) = any_process() else { return };
-    if let Some(former) = FORMER.get().copied().flatten() {
+    for former in FORMER.get().into_iter().flatten() {
+        // Not for a child of the program that has the number of one: those are not of this kind.
         let (how, pid) = (libc::WEXITED | libc::__WCLONE, former.as_raw_pid() as libc::id_t);
         // SAFETY: waits for a child, and wants to know nothing of it.
         unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, pid, 0usize, how, 0usize) };

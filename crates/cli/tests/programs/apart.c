@@ -210,22 +210,6 @@ static void flush_amid_forks(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* The tables of a locale are read by every new thread, and may be out. */
-static void locale(void) {
-    CHECK(setlocale(LC_ALL, "C.UTF-8") != NULL);
-    char *memory = swapped();
-    for (int n = 0; n < 10; n++) {
-        push_out();
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            check(memory, BIG / 2, SEED);
-            _exit(0);
-        }
-        reap(child);
-    }
-}
-
 static void fork_and_check(const char *memory) {
     pid_t child = fork();
     CHECK(child >= 0);
@@ -234,6 +218,65 @@ static void fork_and_check(const char *memory) {
         _exit(0);
     }
     reap(child);
+}
+
+/* The number of this process's children; `last` becomes one of them, and stays 0 without any. */
+static int children(pid_t *last) {
+    char path[100];
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *list = fopen(path, "r");
+    CHECK(list != NULL);
+    int count = 0, child;
+    *last = 0;
+    while (fscanf(list, "%d", &child) == 1) {
+        *last = child;
+        count++;
+    }
+    fclose(list);
+    return count;
+}
+
+/* Stops `pager`, for a while. */
+static void delay(pid_t pager) {
+    pid_t waker = fork();
+    CHECK(waker >= 0);
+    if (waker == 0) {
+        if (fork() != 0)
+            _exit(0);
+        usleep(200000);
+        kill(pager, SIGCONT);
+        _exit(0);
+    }
+    reap(waker);
+    CHECK(kill(pager, SIGSTOP) == 0);
+}
+
+/* A program of several images leaves no pager behind, even if one ends after the next has started. */
+static void images(void) {
+    const char *before = getenv("IMAGES");
+    int image = before == NULL ? 0 : atoi(before);
+    pid_t pager;
+    CHECK(children(&pager) <= 1);
+    char *memory = swapped();
+    check(memory, BIG / 2, SEED);
+    if (image == 6)
+        return;
+    if (image % 2 == 1 && pager != 0)
+        delay(pager);
+    char number[2] = {(char)('1' + image), 0};
+    CHECK(setenv("IMAGES", number, 1) == 0);
+    execl("/proc/self/exe", "apart", "images", (char *)NULL);
+    CHECK(!"executed");
+}
+
+/* The tables of a locale are read by every new thread, and may be out. */
+static void locale(void) {
+    CHECK(setlocale(LC_ALL, "C.UTF-8") != NULL);
+    char *memory = swapped();
+    for (int n = 0; n < 10; n++) {
+        push_out();
+        fork_and_check(memory);
+    }
 }
 
 static void rights_given_up(void) {
@@ -302,6 +345,7 @@ static const struct test TESTS[] = {
     {"filtered_in_all_threads", filtered_in_all_threads},
     {"handler_reads", handler_reads},
     {"flush_amid_forks", flush_amid_forks},
+    {"images", images},
     {"locale", locale},
     {"rights_given_up", rights_given_up},
     {"root_changed", root_changed},

@@ -146,13 +146,16 @@ impl Session {
         }
     }
 
-    /// The pager of a former image of `process`, if it may still be there.
-    pub fn former_pager_of(&self, process: Pid) -> Option<Pid> {
+    /// The pagers that former images of `process` had, and perhaps some that other processes of its
+    /// number had: a place keeps their names until it is taken again.
+    pub fn former_pagers_of(&self, process: Pid) -> Vec<Pid> {
         let of = process.as_raw_pid() as u64;
         let words = self.processes();
         let used = self.members_used() as usize;
-        let mut all = words.iter().take(used).map(|word| word.load(Relaxed));
-        all.find(|word| word >> 32 == of).and_then(|word| Pid::from_raw(word as u32 as i32))
+        let all = words.iter().take(used).map(|word| word.load(Relaxed));
+        all.filter(|word| word >> 32 == of)
+            .filter_map(|word| Pid::from_raw(word as u32 as i32))
+            .collect()
     }
 
     /// Gives back all that this member holds, and its place. No thread pages any more, and no I/O is in
