@@ -2,18 +2,13 @@
 //! were a part of their process; and what becomes of one when the other ends.
 
 use crate::bench::Bench;
-use crate::job::descendants;
+use crate::job::{descendants, name_of};
 use std::time::{Duration, Instant};
 
 crate::memory_calls::cases! { "apart.c":
     ended_children living_children nothing_to_be_seen every_descriptor_closed user_namespace last_thread
     filtered filtered_in_all_threads handler_reads flush_amid_forks locale rights_given_up root_changed
     children_by_clone unseen_child images
-}
-
-/// The name that a process has given itself.
-fn name_of(pid: i32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
 }
 
 /// Waits until `found` finds something in the tree of a run.

@@ -340,10 +340,15 @@ pub(crate) fn descendants(pid: i32) -> Vec<i32> {
 }
 
 /// The numbers of all processes, and of their parents.
-fn processes() -> Vec<(i32, i32)> {
+pub(crate) fn processes() -> Vec<(i32, i32)> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| Some((pid, parent(pid)?))).collect()
+}
+
+/// The name that a process has given itself.
+pub(crate) fn name_of(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
 }
 
 fn parent(pid: i32) -> Option<i32> {
