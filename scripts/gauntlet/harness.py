@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -144,6 +145,22 @@ def end_descendants():
             os.kill(pid, signal.SIGKILL)
         for pid in remaining:
             os.waitpid(pid, 0)
+
+
+@contextmanager
+def own_directory(name):
+    """A directory that is gone afterwards, and with it what was started meanwhile."""
+    become_subreaper()
+    directory = Path(tempfile.mkdtemp(prefix=f"overspill-{name}.", dir="/var/tmp"))
+    try:
+        yield directory
+    finally:
+        end_descendants()
+        shutil.rmtree(directory)
+
+
+def compile_program(source, directory):
+    subprocess.run(["cc", "-O2", "-w", "-pthread", "-o", directory / source.stem, source], check=True)
 
 
 def build_id():

@@ -10,11 +10,9 @@ no file in the swap directory, no shared memory, no loop device in use. KILLS is
 import argparse
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -138,14 +136,9 @@ def main():
     parser.add_argument("--kills", type=int, default=int(os.environ.get("KILLS", 10000)))
     parser.add_argument("--seed", type=int, default=int(time.time()))
     arguments = parser.parse_args()
-    harness.become_subreaper()
-    directory = Path(tempfile.mkdtemp(prefix="overspill-kills.", dir="/var/tmp"))
-    try:
-        subprocess.run(["cc", "-O2", "-w", "-pthread", "-o", directory / "soak", HERE / "programs" / "soak.c"], check=True)
+    with harness.own_directory("kills") as directory:
+        harness.compile_program(HERE / "programs" / "soak.c", directory)
         return kill_many(directory, arguments.kills, arguments.seed)
-    finally:
-        harness.end_descendants()
-        shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

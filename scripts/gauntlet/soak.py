@@ -17,8 +17,8 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import harness
@@ -40,15 +40,16 @@ class Loop:
         else:
             print(f"skipped: a block device: {made.stderr.strip()}")
 
-    def detach(self):
+    def close(self):
         if self.name:
+            harness.end_descendants()  # they may have it open
             subprocess.run(["losetup", "-d", self.name], check=True)
 
 
 def build(directory):
     """Compiles the programs; direct_io.c is one of the test programs."""
     for source in (HERE / "programs" / "soak.c", ROOT / "crates/cli/tests/programs/direct_io.c"):
-        subprocess.run(["cc", "-O2", "-w", "-pthread", "-o", directory / source.stem, source], check=True)
+        harness.compile_program(source, directory)
 
 
 def devices(directory, loop):
@@ -148,17 +149,10 @@ def main():
     parser.add_argument("--minutes", type=float, default=float(os.environ.get("SOAK_MINUTES", 60)))
     parser.add_argument("--seed", type=int, default=int(time.time()))
     arguments = parser.parse_args()
-    harness.become_subreaper()
     WORK.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="overspill-soak.", dir="/var/tmp"))
-    loop = Loop(directory)
-    try:
+    with harness.own_directory("soak") as directory, closing(Loop(directory)) as loop:
         build(directory)
         return rounds(directory, devices(directory, loop), arguments.minutes, arguments.seed)
-    finally:
-        harness.end_descendants()
-        loop.detach()
-        shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

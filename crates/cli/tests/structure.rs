@@ -91,7 +91,6 @@ const UNSAFE: &[&str] = &[
     "preload/src/exits.rs",
     "preload/src/fork/mod.rs",
     "preload/src/fork/streams.rs",
-    "preload/src/futex.rs",
     "preload/src/heap.rs",
     "preload/src/lib.rs",
     "preload/src/limits.rs",

@@ -7,13 +7,13 @@ mod common;
 
 use arbitrary::{Arbitrary, Unstructured};
 use common::chaos::Script;
+use common::games::{Replay, seeds};
 use common::{Rig, TUNING, Touch};
 use overspill_base::stats::Event;
 use overspill_base::{PageNo, Slot};
 use overspill_device::faulty::Faults;
 use overspill_engine::{Tuning, Worker};
 use std::collections::HashMap;
-use std::ops::Range;
 
 /// Games that `make test` plays.
 const SEEDS: u64 = 1000;
@@ -26,31 +26,9 @@ fn script(seed: u64) -> Script {
     Script::arbitrary(&mut Unstructured::new(&bytes)).expect("there are bytes enough for a setup")
 }
 
-fn seeds() -> Range<u64> {
-    let number = |name| {
-        let text = std::env::var(name).ok()?;
-        Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")))
-    };
-    match (number("OVERSPILL_SEED"), number("OVERSPILL_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, count) => 0..count.unwrap_or(SEEDS),
-    }
-}
-
-/// Says how to see a failure again.
-struct Replay(u64);
-
-impl Drop for Replay {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("replay with OVERSPILL_SEED={}", self.0);
-        }
-    }
-}
-
 #[test]
 fn no_fault_of_a_device_costs_more_than_the_pages_it_hits() {
-    let seeds = seeds();
+    let seeds = seeds(SEEDS);
     let mut happened: HashMap<&str, u64> = HashMap::new();
     for seed in seeds.clone() {
         let replay = Replay(seed);

@@ -5,6 +5,10 @@
 //! thread, which touches a page only when it is there, so the same seed plays the same game.
 //! Skips, with the reason printed, where userfaultfd is not permitted.
 
+#[path = "../../engine/tests/common/games.rs"]
+mod games;
+
+use games::{Replay, seeds};
 use overspill::Bytes;
 use overspill::pager::private_tables;
 use overspill_area::{AreaConfig, AreaNo, MemberNo, SwapArea};
@@ -367,25 +371,6 @@ impl Game {
     }
 }
 
-fn seeds() -> Range<u64> {
-    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    match (number("OVERSPILL_SEED"), number("OVERSPILL_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, count) => 0..count.unwrap_or(SEEDS),
-    }
-}
-
-/// Says how to see a failure again.
-struct Replay(u64);
-
-impl Drop for Replay {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("replay with OVERSPILL_SEED={}", self.0);
-        }
-    }
-}
-
 #[test]
 fn whatever_the_kernel_says_no_page_is_lost() {
     if let Some(obstacle) = overspill::doctor::obstacle() {
@@ -393,7 +378,7 @@ fn whatever_the_kernel_says_no_page_is_lost() {
     }
     let happened = Arc::new(Mutex::new(Happened::new()));
     let mut counted: BTreeMap<&str, u64> = BTreeMap::new();
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let replay = Replay(seed);
         let stats = Game::new(seed, &happened).play();
         for &(event, name) in Event::ALL {
@@ -405,8 +390,8 @@ fn whatever_the_kernel_says_no_page_is_lost() {
     // The games are worth something only if all of this comes about in them.
     let wanted = ["pswpin", "pswpout", "evict_pinned", "evict_refused", "move_misreported"];
     let absent: Vec<_> = wanted.iter().filter(|name| counted[*name] == 0).collect();
-    assert!(seeds().count() < 100 || absent.is_empty(), "{absent:?} in none of {counted:?}");
-    assert!(seeds().count() < 100 || counted["kernel_unexpected"] > 0, "{counted:?}");
+    assert!(seeds(SEEDS).count() < 100 || absent.is_empty(), "{absent:?} in none of {counted:?}");
+    assert!(seeds(SEEDS).count() < 100 || counted["kernel_unexpected"] > 0, "{counted:?}");
 }
 
 /// The program drops a page by a call that nobody sees. Nobody can know that it did not want it any more.

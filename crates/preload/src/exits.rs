@@ -21,7 +21,7 @@ use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-type StartRoutine = extern "C" fn(*mut c_void) -> *mut c_void;
+pub(crate) type StartRoutine = extern "C" fn(*mut c_void) -> *mut c_void;
 pub(crate) type PthreadCreate =
     unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, StartRoutine, *mut c_void) -> c_int;
 

@@ -1,8 +1,8 @@
 //! Waiting on a word of memory, among all that have this address space.
 
+use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::Duration;
 
 /// A lock that a forked child can make anew: there, whoever held it does not exist.
 ///
@@ -27,7 +27,7 @@ impl Lock {
             return;
         }
         while self.0.swap(AWAITED, Acquire) != FREE {
-            wait(&self.0, AWAITED, libc::FUTEX_PRIVATE_FLAG, None);
+            let _ = futex::wait(&self.0, Flags::PRIVATE, AWAITED, None);
         }
     }
 
@@ -50,24 +50,11 @@ pub(crate) fn wait_while(word: &AtomicU32, asleep: impl Fn(u32) -> bool) {
         if !asleep(seen) {
             return;
         }
-        wait(word, seen, libc::FUTEX_PRIVATE_FLAG, None);
+        let _ = futex::wait(word, Flags::PRIVATE, seen, None);
     }
-}
-
-/// Sleeps until the word is not `seen`, somebody wakes us, or `limit` has passed; may return early.
-pub(crate) fn wait(word: &AtomicU32, seen: u32, flag: i32, limit: Option<Duration>) {
-    let limit = limit.map(|limit| libc::timespec {
-        tv_sec: limit.as_secs() as i64,
-        tv_nsec: i64::from(limit.subsec_nanos()),
-    });
-    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the kernel reads the word and the time.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | flag, seen, limit) };
 }
 
 /// Wakes everybody in this address space who waits on the word.
 pub(crate) fn wake(word: &AtomicU32) {
-    let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel does not look at the word.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, i32::MAX) };
+    let _ = futex::wake(word, Flags::PRIVATE, i32::MAX as u32);
 }

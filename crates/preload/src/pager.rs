@@ -5,7 +5,7 @@
 
 use crate::heap::{PagerScope, in_pager};
 use crate::signals;
-use crate::{apart, environment, fork, limits, sandbox};
+use crate::{apart, environment, fork, limits, sandbox, thread};
 use libc::c_char;
 use overspill::pager::Pager;
 use overspill::session::{Address, Channel, Opened, Session, verdict};
@@ -103,8 +103,7 @@ pub(crate) fn start(environment: *mut *mut c_char) {
         say(&format!("a bug in the pager ends this program: {info}"));
         std::process::abort();
     }));
-    // libc leaves out the locks of its heap while it believes in a single thread.
-    let _ = std::thread::spawn(|| {}).join();
+    thread::settle();
     fork::settle_libc();
     let before = limits::Sizes::now();
     match apart::start(None, Box::new(move || join(&address))) {

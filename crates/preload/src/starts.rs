@@ -245,47 +245,34 @@ type Spawn = unsafe extern "C" fn(
     Words,
 ) -> c_int;
 
-/// posix_spawn(3).
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn(
-    pid: *mut c_int,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    argv: Words,
-    words: Words,
-) -> c_int {
-    // SAFETY: libc's function of this name and type; passed on.
-    unsafe {
-        note(path, false, Some(words));
-        let next: Spawn = std::mem::transmute(POSIX_SPAWN.address());
-        next(pid, path, actions, attributes, argv, words)
-    }
+/// A function of this family, which looks for a name in the directories of PATH if `$searches`.
+macro_rules! spawns {
+    ($name:ident, $next:ident, $searches:literal) => {
+        #[doc = concat!(stringify!($name), "(3).")]
+        ///
+        /// # Safety
+        /// As libc's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut c_int,
+            name: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            argv: Words,
+            words: Words,
+        ) -> c_int {
+            // SAFETY: libc's function of this name and type; passed on.
+            unsafe {
+                note(name, $searches, Some(words));
+                let next: Spawn = std::mem::transmute($next.address());
+                next(pid, name, actions, attributes, argv, words)
+            }
+        }
+    };
 }
 
-/// posix_spawnp(3).
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut c_int,
-    name: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    argv: Words,
-    words: Words,
-) -> c_int {
-    // SAFETY: libc's function of this name and type; passed on.
-    unsafe {
-        note(name, true, Some(words));
-        let next: Spawn = std::mem::transmute(POSIX_SPAWNP.address());
-        next(pid, name, actions, attributes, argv, words)
-    }
-}
+spawns!(posix_spawn, POSIX_SPAWN, false);
+spawns!(posix_spawnp, POSIX_SPAWNP, true);
 
 /// Where the functions of variable arguments go on. They are only looked at: Rust cannot pass them on.
 static EXECL: AtomicUsize = AtomicUsize::new(0);

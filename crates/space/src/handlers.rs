@@ -42,8 +42,6 @@ pub struct HandlerOptions {
     pub process: fn() -> Pid,
     /// How threads are started.
     pub spawn: Spawn,
-    /// Called by each thread when it goes on after it was parked.
-    pub resumed: fn(),
 }
 
 /// Starts a thread with a name; nothing to join where nobody will.
@@ -66,7 +64,6 @@ impl Default for HandlerOptions {
             on_out_of_memory: |_| {},
             process: rustix::process::getpid,
             spawn: spawn_here,
-            resumed: || {},
         }
     }
 }
@@ -220,9 +217,6 @@ impl Shared {
                 gate = self.moved.wait(gate);
             }
             gate.parked -= 1;
-            drop(gate);
-            (self.options.resumed)();
-            gate = self.gate.lock();
         }
         !gate.stopping
     }

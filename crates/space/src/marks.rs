@@ -10,8 +10,9 @@
 use crate::memory::{ManagedMemory, MemoryError, Protection};
 use crate::ranges::{Kind, Part, Ranges};
 use overspill_base::PageNo;
+use rangemap::RangeSet;
 use rustix::mm::Advice;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Parts of the reservation that core dumps have as a whole or not at all.
@@ -21,46 +22,32 @@ const BLOCK_BYTES: usize = 64 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     /// Zeros in a forked child.
-    pub(crate) wiped: Intervals,
+    wiped: RangeSet<u32>,
     /// Left out of core dumps by the program.
-    hidden: Intervals,
+    hidden: RangeSet<u32>,
     /// Blocks that core dumps have.
     dumped: BTreeSet<u32>,
 }
 
-/// Sets of pages, as disjoint ranges.
-#[derive(Debug, Default)]
-pub(crate) struct Intervals(BTreeMap<u32, u32>);
-
-impl Intervals {
-    pub(crate) fn insert(&mut self, pages: Range<u32>) {
-        self.remove(pages.clone());
-        self.0.insert(pages.start, pages.end);
+impl Marks {
+    /// What a child finds is the mapping's, and goes with it.
+    pub(crate) fn forget_wiped(&mut self, pages: Range<u32>) {
+        change(&mut self.wiped, pages, false);
     }
+}
 
-    pub(crate) fn remove(&mut self, pages: Range<u32>) {
-        for part in self.within(pages.clone()) {
-            let before = self.0.range(..=part.start).next_back();
-            let Some((&start, &end)) = before else { continue };
-            self.0.remove(&start);
-            if start < part.start {
-                self.0.insert(start, part.start);
-            }
-            if part.end < end {
-                self.0.insert(part.end, end);
-            }
-        }
-    }
+/// What of `pages` is in `set`.
+fn within(set: &RangeSet<u32>, pages: Range<u32>) -> Vec<Range<u32>> {
+    let clip = |part: &Range<u32>| part.start.max(pages.start)..part.end.min(pages.end);
+    set.overlapping(&pages).map(clip).filter(|part| !part.is_empty()).collect()
+}
 
-    /// What of `pages` is in the set.
-    pub(crate) fn within(&self, pages: Range<u32>) -> Vec<Range<u32>> {
-        if self.0.is_empty() {
-            return Vec::new();
-        }
-        let before = self.0.range(..pages.start).next_back();
-        let inside = before.into_iter().chain(self.0.range(pages.clone()));
-        let clip = |(&start, &end): (&u32, &u32)| start.max(pages.start)..end.min(pages.end);
-        inside.map(clip).filter(|part| !part.is_empty()).collect()
+/// Takes `pages` out of a set; an empty range is no range to it.
+fn change(set: &mut RangeSet<u32>, pages: Range<u32>, put: bool) {
+    match put {
+        _ if pages.is_empty() => {}
+        true => set.insert(pages),
+        false => set.remove(pages),
     }
 }
 
@@ -82,11 +69,7 @@ impl ManagedMemory {
         let mut ranges = self.space.ranges.lock();
         let parts = ranges.parts(self.space.page_at(address), pages);
         for part in parts.iter().filter(|part| matches!(part.kind, Kind::Managed(..))) {
-            let pages = range_of(part.first, part.pages);
-            match wipe {
-                true => ranges.marks.wiped.insert(pages),
-                false => ranges.marks.wiped.remove(pages),
-            }
+            change(&mut ranges.marks.wiped, range_of(part.first, part.pages), wipe);
         }
         crate::memory::whole(&parts, pages)
     }
@@ -94,7 +77,7 @@ impl ManagedMemory {
     /// In a forked child whose pager runs: wipes what is to be wiped.
     pub fn wipe_after_fork(&self) {
         let all = 0..self.space.pages() as u32;
-        let wiped = self.space.ranges.lock().marks.wiped.within(all);
+        let wiped = within(&self.space.ranges.lock().marks.wiped, all);
         for pages in wiped {
             self.engine.discard(PageNo(pages.start), pages.len());
         }
@@ -103,7 +86,7 @@ impl ManagedMemory {
     /// Gives the marks of a range to another one, where its content moves.
     pub(crate) fn move_marks(&self, from: PageNo, to: PageNo, pages: usize) {
         let mut ranges = self.space.ranges.lock();
-        for part in ranges.marks.wiped.within(range_of(from, pages)) {
+        for part in within(&ranges.marks.wiped, range_of(from, pages)) {
             let start = part.start - from.0 + to.0;
             ranges.marks.wiped.insert(start..start + part.len() as u32);
         }
@@ -125,10 +108,7 @@ impl ManagedMemory {
         for &Part { first, pages, kind } in &parts {
             if matches!(kind, Kind::Managed(..)) {
                 self.tell_kernel(first, pages, advice)?;
-                match show {
-                    true => ranges.marks.hidden.remove(range_of(first, pages)),
-                    false => ranges.marks.hidden.insert(range_of(first, pages)),
-                }
+                change(&mut ranges.marks.hidden, range_of(first, pages), !show);
             }
         }
         crate::memory::whole(&parts, pages)
@@ -159,7 +139,7 @@ impl ManagedMemory {
     /// Advice splits the kernel's mappings; should there be too many of them, a dump lacks the block.
     fn dump_block(&self, ranges: &Ranges, block: Range<u32>) {
         let _ = self.tell_kernel(PageNo(block.start), block.len(), Advice::LinuxDoDump);
-        for part in ranges.marks.hidden.within(block) {
+        for part in within(&ranges.marks.hidden, block) {
             let _ = self.tell_kernel(PageNo(part.start), part.len(), Advice::LinuxDontDump);
         }
     }
@@ -167,27 +147,9 @@ impl ManagedMemory {
     /// Puts back into core dumps what a mapping that goes was left out by.
     pub(crate) fn forget_dump_marks(&self, first: PageNo, pages: usize) {
         let mut ranges = self.space.ranges.lock();
-        for part in ranges.marks.hidden.within(range_of(first, pages)) {
+        for part in within(&ranges.marks.hidden, range_of(first, pages)) {
             let _ = self.tell_kernel(PageNo(part.start), part.len(), Advice::LinuxDoDump);
             ranges.marks.hidden.remove(part);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn intervals_are_cut_and_clipped() {
-        let mut set = Intervals::default();
-        set.insert(10..20);
-        set.insert(30..40);
-        set.remove(15..35);
-        assert_eq!(set.within(0..100), [10..15, 35..40]);
-        set.insert(12..38);
-        assert_eq!(set.within(11..36), [11..12, 12..36]);
-        set.remove(0..100);
-        assert!(set.within(0..100).is_empty());
     }
 }

@@ -2,6 +2,8 @@
 
 #[cfg(not(loom))]
 pub(crate) mod chaos;
+#[cfg(not(loom))]
+pub(crate) mod games;
 
 use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
 use overspill_base::clock::Cpus;

@@ -22,8 +22,11 @@ use overspill_base::clock;
 use overspill_base::shared::Table;
 use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use rustix::event::Timespec;
 use rustix::fd::AsRawFd;
 use rustix::process::Pid;
+use rustix::thread::futex;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Longest time between a place's reservation and its process holding the lock.
@@ -40,6 +43,13 @@ const REAPING: u64 = 3;
 const UNDECIDED: u64 = 1;
 /// It could not start.
 const FAILED: u64 = 2;
+
+/// What a process can wait for.
+fn lower_half(word: &AtomicU64) -> &AtomicU32 {
+    // SAFETY: it is the first half on the little-endian machines there are, as aligned as the whole; nobody
+    // but the kernel reads it in this size.
+    unsafe { &*word.as_ptr().cast() }
+}
 
 fn now_ms() -> u64 {
     clock::now_ns() / 1_000_000
@@ -115,12 +125,9 @@ impl Session {
         let pager = rustix::process::getpid().as_raw_pid() as u64;
         let word = if process == 0 { FAILED } else { process << 32 | pager };
         let processes = self.processes();
-        processes[member.0 as usize].store(word, Release);
-        // SAFETY: the kernel does not look at the word.
-        unsafe {
-            let word = processes[member.0 as usize].as_ptr();
-            libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX);
-        }
+        let process = &processes[member.0 as usize];
+        process.store(word, Release);
+        let _ = futex::wake(lower_half(process), futex::Flags::empty(), i32::MAX as u32);
     }
 
     /// Whether the process that was to take a place has started; `None` if that is not decided after
@@ -128,17 +135,9 @@ impl Session {
     pub fn has_started(&self, member: MemberNo, limit: Duration) -> Option<bool> {
         let processes = self.processes();
         let word = &processes[member.0 as usize];
-        let limit = libc::timespec {
-            tv_sec: limit.as_secs() as i64,
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        };
         if word.load(Acquire) == UNDECIDED {
-            // SAFETY: the kernel reads the time and the word's lower half, which is the first of it on
-            // the little-endian machines there are.
-            unsafe {
-                let (word, seen) = (word.as_ptr(), UNDECIDED as u32);
-                libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, seen, &raw const limit);
-            }
+            let (word, limit) = (lower_half(word), Timespec::try_from(limit).ok());
+            let _ = futex::wait(word, futex::Flags::empty(), UNDECIDED as u32, limit.as_ref());
         }
         match word.load(Acquire) {
             UNDECIDED => None,

@@ -101,7 +101,6 @@ pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), Stri
         }
     };
     signals::blocked(|| {
-        // The kernel's word for a process that shares memory is the same as for a thread.
         threads::start(threads::Kind::Process, Box::new(first))
             .map_err(|error| format!("cannot start the pager: {error}"))?;
         futex::wait_while(&STARTED, |state| state == 0);

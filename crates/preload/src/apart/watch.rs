@@ -9,11 +9,11 @@
 //! leaves that to others.
 
 use super::{goodbye, program};
-use crate::futex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::PidfdFlags;
+use rustix::thread::futex;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
@@ -63,7 +63,9 @@ fn wait_for_first_thread() {
         match word.load(Acquire) {
             0 => return,
             // Not a private wait: the kernel wakes whoever shares the memory.
-            seen => futex::wait(word, seen, 0, None),
+            seen => {
+                let _ = futex::wait(word, futex::Flags::empty(), seen, None);
+            }
         }
     }
 }
