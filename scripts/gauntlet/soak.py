@@ -4,7 +4,8 @@
     soak.py [--minutes N] [--seed N]
 
 Workloads, devices, limits and threads change from round to round, as the seed says. At the first failure it stops and leaves
-what is needed to find out why: the command, the seed, statistics, outputs, and the machine. SOAK_MINUTES is
+what is needed to find out why: the command, the seed, statistics, outputs, the last changes of pages' states, and the
+machine. SOAK_MINUTES is
 the default for minutes (60).
 """
 
@@ -130,7 +131,8 @@ def rounds(directory, places, minutes, seed):
         limit = chance.choice(["16M", "24M", "32M", "48M"])
         harness.Turn.take()
         command = [str(OVERSPILL), "run", "--memory", limit, "--swap", *place, "--stats",
-                   str(directory / "statistics.json"), "--", *workload(name, directory, chance)]
+                   str(directory / "statistics.json"), "--history", str(directory / "history"), "--",
+                   *workload(name, directory, chance)]
         started = time.monotonic()
         code = run(command, directory)
         reason = complaint(name, code, directory)

@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod errand;
+pub mod history;
 pub mod shared;
 pub mod stats;
 pub mod sync;

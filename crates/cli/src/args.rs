@@ -81,6 +81,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
+    /// Write the last million changes of pages' states to FILE at the end: for finding out how a page was lost
+    #[arg(long, value_name = "FILE")]
+    pub(crate) history: Option<PathBuf>,
+
     /// Print no notes on devices and no summary
     #[arg(long)]
     pub(crate) quiet: bool,

@@ -29,8 +29,8 @@ pub(crate) enum Error {
     MemoryUnknown,
     #[error("cannot work here: {what}: {detail}")]
     Obstacle { what: &'static str, detail: String },
-    #[error("cannot write statistics to {}: {source}; name another --stats file", .path.display())]
-    Stats { path: PathBuf, source: io::Error },
+    #[error("cannot write to {}: {source}; name another file for --stats or --history", .path.display())]
+    OutputFile { path: PathBuf, source: io::Error },
     #[error("{} is no directory: name an existing one with --directory", .0.display())]
     NoDirectory(PathBuf),
     #[error("cannot {action}: {source}; look at the limits of this session (`ulimit -a`)")]

@@ -18,6 +18,7 @@ use crate::types::{Pte, flag};
 use crate::workingset::Workingset;
 use overspill_area::{AreaConfig, AreaNo, Supply, SwapArea, SwapAreas, SwapEntry};
 use overspill_base::clock::Cpus;
+use overspill_base::history::History;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
@@ -278,6 +279,11 @@ impl Engine {
     /// Pages that have a frame. A hint, unless all workers are parked.
     pub fn pages_in_memory(&self) -> impl Iterator<Item = PageNo> {
         self.frames.all().filter_map(|frame| self.frames.page(frame))
+    }
+
+    /// Where changes of pages' states are noted, if they are.
+    pub fn history(&self) -> Option<&History> {
+        self.table.history()
     }
 
     /// The swap areas.

@@ -25,6 +25,7 @@
 use crate::types::Pte;
 use crate::workingset::SHADOW_BITS;
 use overspill_area::SwapEntry;
+use overspill_base::history::History;
 use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use overspill_base::sync::{AtomicBool, AtomicU64};
@@ -46,6 +47,7 @@ pub struct PageTable {
     /// Blocks with a word that was ever not Empty, so that whoever looks for something need not walk
     /// through a terabyte of nothing.
     populated: Box<[AtomicBool]>,
+    history: Option<History>,
 }
 
 /// Words in a block: 256 KiB of them.
@@ -55,7 +57,23 @@ impl PageTable {
     /// The table in `words`, zeros: every page empty.
     pub fn new(words: Table<AtomicU64>) -> Self {
         let blocks = words.len().div_ceil(BLOCK);
-        Self { words, populated: (0..blocks).map(|_| AtomicBool::new(false)).collect() }
+        let populated = (0..blocks).map(|_| AtomicBool::new(false)).collect();
+        Self { words, populated, history: None }
+    }
+
+    /// The same, with every change of a word noted.
+    pub fn with_history(self, history: Option<History>) -> Self {
+        Self { history, ..self }
+    }
+
+    /// The ring in which changes are noted.
+    pub fn history(&self) -> Option<&History> {
+        self.history.as_ref()
+    }
+
+    /// What a word that was noted says.
+    pub fn describe(word: u64) -> String {
+        unpack(word).to_string()
     }
 
     /// Ranges of pages outside of which all are empty, but for those touched just now.
@@ -97,7 +115,11 @@ impl PageTable {
         }
         let (old, new) = (pack(old), pack(new));
         let exchange = |w: u64| (w & !FAULTED == old).then_some(new | (w & FAULTED));
-        self.words[page.index()].fetch_update(AcqRel, Acquire, exchange).is_ok()
+        let done = self.words[page.index()].fetch_update(AcqRel, Acquire, exchange).is_ok();
+        if let Some(history) = self.history.as_ref().filter(|_| done) {
+            history.note(page.index(), old, new);
+        }
+        done
     }
 
     /// Notes that a thread waits for `page`; false if the word is not `seen` any more.

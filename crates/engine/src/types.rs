@@ -32,6 +32,7 @@
 use overspill_area::SwapEntry;
 use overspill_base::FrameNo;
 use overspill_base::sync::{AtomicU32, AtomicU64};
+use std::fmt;
 
 /// A page-table word, unpacked. See [`crate::PageTable`] for the packing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +50,19 @@ pub enum Pte {
     },
     /// Lost.
     Poisoned,
+}
+
+impl fmt::Display for Pte {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("empty"),
+            Self::Resident(frame) => write!(f, "resident, frame {}", frame.0),
+            Self::Swapped { entry, .. } => {
+                write!(f, "swapped, area {} slot {}", entry.area().0, entry.slot().0)
+            }
+            Self::Poisoned => f.write_str("poisoned"),
+        }
+    }
 }
 
 /// One frame's bookkeeping, 24 bytes; its LRU links are with the lists.

@@ -124,6 +124,7 @@ impl Builder {
             swaps,
             member: MemberNo(0),
             checksum_seed,
+            history: None,
             stats: Stats::on_heap(),
             salvage: Box::new(|_| false),
             report: report_to_stderr(),

@@ -9,10 +9,11 @@ use crate::error::Error;
 use overspill_area::{AreaConfig, AreaNo, AreaTables, Forget, MemberNo, SlotMap, SwapArea};
 use overspill_area::{SwapAreas, TAG_BITS, TooManyHolders};
 use overspill_base::clock::Cpus;
+use overspill_base::history::History;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex};
-use overspill_base::{Bytes, PAGE_SIZE, Slot};
+use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot};
 use overspill_device::SwapDevice;
 use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed, TableStore};
 use overspill_device::large_pages::LargePages;
@@ -78,6 +79,8 @@ pub struct PagerParts {
     pub checksum_seed: u64,
     /// Where events are counted.
     pub stats: Stats,
+    /// Where changes of pages' states are noted, if they are.
+    pub history: Option<History>,
     /// See [`EngineParts::salvage`].
     pub salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
     /// Takes one line about something that went wrong.
@@ -126,10 +129,13 @@ impl Pager {
         let staging = PageArena::new(staging).map_err(memory)?;
         space.register_staging(&staging)?;
         let (member, seed) = (parts.member, parts.checksum_seed);
+        let base_address = space.address_of(PageNo(0));
+        let history = parts.history.map(|history| history.based_at(base_address));
         let swaps = parts.swaps.into_iter().enumerate();
         let parts_of_engine = EngineParts {
             frames,
-            table: PageTable::new(Table::private(space.pages()).map_err(memory)?),
+            table: PageTable::new(Table::private(space.pages()).map_err(memory)?)
+                .with_history(history),
             space: space.clone(),
             swaps: swaps.map(|(n, swap)| join_area(AreaNo(n as u8), swap, member, seed)).collect(),
             staging,
@@ -276,6 +282,7 @@ impl Pager {
             old.forget();
         }
         self.engine.areas().iter().for_each(|area| area.become_member(member));
+        self.engine.history().into_iter().for_each(|history| history.become_member(member.0));
         let space = self.memory.space().clone();
         space.reopen_in_child()?;
         let started = Handlers::start(self.engine.clone(), space, self.options.0.clone())

@@ -2,11 +2,12 @@
 //!
 //! Owns: the order of things. Everything that can be refused is refused before a device is opened,
 //! and the program starts only when nothing of ours can fail any more but its start.
-//! Invariants: the statistics file is opened before the program starts and written however it ends.
+//! Invariants: the files for statistics and history are opened before the program starts and written however it ends.
 //! Not here: paging; the words about this machine (`overspill::doctor`).
 
 mod elf;
 mod format;
+mod output;
 pub(crate) mod preload;
 mod process;
 pub(crate) mod program;
@@ -16,12 +17,16 @@ mod signals;
 use crate::args::{MemoryLimit, RunArgs};
 use crate::error::{Error, FAILED};
 use crate::say;
-use overspill::session::{Supervisor, verdict};
+use output::OutputFile;
+use overspill::session::{RunOptions, Supervisor, verdict};
 use overspill::{Bytes, OpenOptions, SwapSpec, doctor};
 use preload::Preload;
 use process::{Ended, Launch};
 use program::Program;
-use report::{Report, StatsFile};
+use report::Report;
+
+/// Changes that `--history` keeps.
+const HISTORY_ENTRIES: usize = 1 << 20;
 
 /// A run, all questions answered.
 struct Plan {
@@ -31,7 +36,8 @@ struct Plan {
     children: bool,
     program: Program,
     preload: Preload,
-    stats: Option<StatsFile>,
+    stats: Option<OutputFile>,
+    history: Option<OutputFile>,
     quiet: bool,
 }
 
@@ -51,7 +57,8 @@ impl Plan {
             children: !args.no_children,
             program,
             preload,
-            stats: args.stats.map(StatsFile::create).transpose()?,
+            stats: args.stats.map(OutputFile::create).transpose()?,
+            history: args.history.map(OutputFile::create).transpose()?,
             quiet: args.quiet,
         })
     }
@@ -63,10 +70,12 @@ impl Plan {
 /// Whatever keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let plan = Plan::resolve(args)?;
-    let supervisor =
-        Supervisor::new(plan.memory, plan.swaps, &plan.options, plan.children, |line| {
-            say::line(line);
-        })?;
+    let run = RunOptions {
+        memory: plan.memory,
+        children: plan.children,
+        history_entries: plan.history.as_ref().map_or(0, |_| HISTORY_ENTRIES),
+    };
+    let supervisor = Supervisor::new(run, plan.swaps, &plan.options, |line| say::line(line))?;
     if !plan.quiet {
         report::limits_of_devices(&supervisor).for_each(say::line);
     }
@@ -78,9 +87,12 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     if !plan.quiet {
         report.lines().for_each(say::line);
     }
-    if let Some(Err(error)) = plan.stats.map(|file| file.write(&report)) {
-        say::line(error);
-    }
+    let stats = plan.stats.map(|file| file.write_with(|out| report.write_json(out)));
+    let history = plan.history.map(|file| {
+        let lines = supervisor.history();
+        file.write_with(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
+    });
+    [stats, history].into_iter().flatten().filter_map(Result::err).for_each(say::line);
     Ok(status)
 }
 

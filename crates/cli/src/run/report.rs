@@ -6,15 +6,12 @@
 
 use super::process::Ended;
 use super::program::Program;
-use crate::error::Error;
 use overspill::escapes;
 use overspill::session::Supervisor;
 use overspill::{Bytes, CompressedUsage, DeviceInfo, FaultLatency, Summary, doctor};
 use serde::Serialize;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io;
 
 /// What a process may have above its limit without a word, if it has not said itself what it is: the
 /// code of large programs, and what the pager takes.
@@ -183,75 +180,20 @@ fn time(ns: u64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+impl Report {
+    /// Writes what `--stats` asks for.
+    pub(super) fn write_json(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut *out, self)?;
+        out.write_all(b"\n")
+    }
+}
+
 /// A line for each device that could be faster or safer elsewhere.
 pub(super) fn limits_of_devices(supervisor: &Supervisor) -> impl Iterator<Item = String> {
     supervisor.devices().flat_map(|(device, _)| {
         let limits = device.notes.iter().filter(|note| doctor::is_limit(note));
         limits.map(|note| format!("{}: {note}", device.name))
     })
-}
-
-/// The file of `--stats`, open from the start: what is in it stays until there is something to write,
-/// and one that was made for nothing goes again.
-#[derive(Debug)]
-pub(super) struct StatsFile {
-    path: PathBuf,
-    /// None for standard output.
-    file: Option<File>,
-    goes: bool,
-}
-
-impl Drop for StatsFile {
-    fn drop(&mut self) {
-        if self.goes {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-impl StatsFile {
-    /// Opens the file, or makes it; `-` is standard output.
-    ///
-    /// # Errors
-    /// [`Error::Stats`].
-    pub(super) fn create(path: PathBuf) -> Result<Self, Error> {
-        if path.as_os_str() == "-" {
-            return Ok(Self { path, file: None, goes: false });
-        }
-        let mut options = File::options();
-        let made = options.write(true).create_new(true).open(&path);
-        let opened = match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                options.create_new(false).open(&path).map(|file| (file, false))
-            }
-            made => made.map(|file| (file, true)),
-        };
-        match opened {
-            Ok((file, goes)) => Ok(Self { path, file: Some(file), goes }),
-            Err(source) => Err(Error::Stats { path, source }),
-        }
-    }
-
-    /// Writes the report.
-    ///
-    /// # Errors
-    /// [`Error::Stats`].
-    pub(super) fn write(mut self, report: &Report) -> Result<(), Error> {
-        self.goes = false;
-        let write = || -> io::Result<()> {
-            let mut json = serde_json::to_vec_pretty(report)?;
-            json.push(b'\n');
-            let Some(mut file) = self.file.as_ref() else {
-                return io::stdout().write_all(&json);
-            };
-            // A device or a pipe has no length.
-            if file.metadata()?.is_file() {
-                file.set_len(0)?;
-            }
-            file.write_all(&json)
-        };
-        write().map_err(|source| Error::Stats { path: self.path.clone(), source })
-    }
 }
 
 #[cfg(test)]

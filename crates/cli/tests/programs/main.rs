@@ -19,6 +19,7 @@ mod core_dump;
 mod direct_io;
 mod escapes;
 mod faults;
+mod history;
 mod job;
 mod kills;
 mod mapping_calls;

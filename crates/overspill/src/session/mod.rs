@@ -16,6 +16,7 @@ use crate::pager::{Pager, PagerParts, PagerSwap};
 use crate::summary::Summary;
 use channel::Secret;
 use overspill_area::{AreaConfig, AreaTables, MEMBERS_MAX, MemberNo};
+use overspill_base::history::{Change, History};
 use overspill_base::shared::{Mapping, Shareable, Table};
 use overspill_base::stats::{Stats, stats_len};
 use overspill_base::sync::Ordering::{AcqRel, Acquire};
@@ -24,6 +25,7 @@ use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::compressed::Usage;
 use overspill_device::file::{Attachment, OpenOptions};
 use overspill_device::{Device, DeviceInfo, SwapSpec};
+use overspill_engine::PageTable;
 use overspill_space::HandlerOptions;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
@@ -56,6 +58,8 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// False if programs started by the program are left alone.
     pub children: bool,
+    /// Changes of pages' states that are kept; none if 0.
+    history_entries: usize,
     checksum_seed: u64,
     fork_secret: [u8; channel::SECRET_BYTES],
     devices: Vec<SharedDevice>,
@@ -83,6 +87,7 @@ struct Layout {
     processes: usize,
     verdict: usize,
     stats: usize,
+    history: usize,
     areas: Vec<AreaLayout>,
     len_bytes: usize,
 }
@@ -112,7 +117,7 @@ impl AreaLayout {
 }
 
 impl Layout {
-    fn new(slots_max: impl Iterator<Item = u32>) -> Self {
+    fn new(settings: &Settings) -> Self {
         let mut end = SETTINGS_BYTES;
         let mut place = |bytes: usize| {
             let start = end;
@@ -123,7 +128,9 @@ impl Layout {
         let processes = place(MEMBERS_MAX * 8);
         let verdict = place(4);
         let stats = place(MEMBERS_MAX * stats_len() * 8);
-        let areas = slots_max.map(|slots_max| {
+        let history = place(History::words(settings.history_entries) * 8);
+        let areas = settings.devices.iter().map(|device| {
+            let slots_max = device.attachment.slots_max;
             let mut area =
                 AreaLayout { slots_max, slots: 0, owners: 0, returned: 0, counters: 0, holds: 0 };
             area.slots = place(area.slot_words() * 8);
@@ -134,8 +141,19 @@ impl Layout {
             area
         });
         let areas = areas.collect();
-        Self { members, processes, verdict, stats, areas, len_bytes: end }
+        Self { members, processes, verdict, stats, history, areas, len_bytes: end }
     }
+}
+
+/// What a run is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct RunOptions {
+    /// Memory each process may use.
+    pub memory: Bytes,
+    /// False if programs started by the program are left alone.
+    pub children: bool,
+    /// How many changes of pages' states to keep; none if 0.
+    pub history_entries: usize,
 }
 
 /// The supervisor's side of a run: the session and the devices it keeps open for all.
@@ -153,13 +171,12 @@ impl Supervisor {
     /// # Errors
     /// See [`Error`].
     pub fn new(
-        memory: Bytes,
+        run: RunOptions,
         swaps: Vec<SwapSpec>,
         options: &OpenOptions,
-        children: bool,
         report: fn(&str),
     ) -> Result<Self, Error> {
-        check_limit(memory)?;
+        check_limit(run.memory)?;
         let specs = swaps_or_default(swaps)?;
         let open = |spec: &SwapSpec| Device::open(spec, options).map_err(Error::from);
         let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -167,8 +184,9 @@ impl Supervisor {
             SharedDevice { attachment: device.attachment().clone(), priority: priority(spec, n) }
         });
         let settings = Settings {
-            memory_bytes: memory.0,
-            children,
+            memory_bytes: run.memory.0,
+            children: run.children,
+            history_entries: run.history_entries,
             checksum_seed: random_seed()?,
             fork_secret: Secret::random()?.0,
             devices: shared.collect(),
@@ -206,6 +224,18 @@ impl Supervisor {
         Summary::of(Bytes(self.session.settings.memory_bytes), &stats)
     }
 
+    /// The last changes of pages' states in all processes of the run, oldest first: seconds of the
+    /// monotonic clock, the process's number in the run, the page's address, what it was and what it
+    /// became.
+    pub fn history(&self) -> Vec<String> {
+        let describe = |Change { time_ns, member, address, before, after }| {
+            let (before, after) = (PageTable::describe(before), PageTable::describe(after));
+            format!("{:.6} {member} {address:#x} {before} -> {after}", time_ns as f64 / 1e9)
+        };
+        let history = self.session.history(MemberNo(0));
+        history.iter().flat_map(History::changes).map(describe).collect()
+    }
+
     /// The [`verdict`] bits.
     pub fn verdict(&self) -> u32 {
         self.session.verdict().load(Acquire)
@@ -241,7 +271,7 @@ impl Session {
     fn create(settings: Settings) -> Result<Self, Error> {
         let file = rustix::fs::memfd_create("overspill-session", MemfdFlags::CLOEXEC)
             .map_err(Error::session("create"))?;
-        let layout = Layout::new(settings.devices.iter().map(|d| d.attachment.slots_max));
+        let layout = Layout::new(&settings);
         rustix::fs::ftruncate(&file, layout.len_bytes as u64).map_err(Error::session("size"))?;
         let json = serde_json::to_vec(&settings)
             .map_err(|e| Error::Session { action: "write", reason: e.to_string() })?;
@@ -273,7 +303,7 @@ impl Session {
         read_exact(&file, &mut json, 8)?;
         let settings: Settings = serde_json::from_slice(&json)
             .map_err(|e| Error::Session { action: "understand", reason: e.to_string() })?;
-        let layout = Layout::new(settings.devices.iter().map(|d| d.attachment.slots_max));
+        let layout = Layout::new(&settings);
         let session = Self::map(file, layout, settings)?;
         let devices = descriptors.by_ref().take(session.settings.devices.len()).collect();
         Ok(Opened { session, devices, userfault: descriptors.next() })
@@ -319,6 +349,13 @@ impl Session {
         let cells = stats_len();
         let offset = self.layout.stats + member.0 as usize * cells * 8;
         Stats::new(self.table(offset, cells))
+    }
+
+    /// The ring for changes, as `member` writes to it; none unless it was asked for.
+    fn history(&self, member: MemberNo) -> Option<History> {
+        let entries = self.settings.history_entries;
+        let words = || self.table(self.layout.history, History::words(entries));
+        (entries > 0).then(|| History::new(words(), member.0))
     }
 
     fn tables(&self, device: usize) -> AreaTables {
@@ -373,6 +410,7 @@ impl Session {
             member,
             checksum_seed: self.settings.checksum_seed,
             stats: self.stats(member),
+            history: self.history(member),
             salvage: Box::new(move |areas| session.salvage(areas)),
             report: Box::new(report),
             handlers,

@@ -1,0 +1,144 @@
+//! The last changes of pages' states, in a ring, for whoever wants to know how a page was lost.
+//!
+//! Owns: the ring's entries. Processes that share it write to it in turn, and what a killed one wrote
+//! stays. Invariants: an entry that is being written, or was overwritten while it was read, is left out;
+//! nothing waits for anybody.
+//! Not here: what a page's state is. Rejected: a log to a file, which would be a system call for each.
+//!
+//! ```text
+//! number of the entry plus one, 0 while it is written · ns · member and page of address space · before · after
+//! ```
+//!
+//! Orderings: an entry's number is stored last (Release), and read first (Acquire) and again.
+
+use crate::PAGE_SIZE;
+use crate::clock;
+use crate::shared::Table;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+const WORDS: usize = 5;
+/// Of an address, which leaves room for members above.
+const PAGE_BITS: u32 = 48;
+
+/// A ring, as one process writes to it.
+#[derive(Debug)]
+pub struct History {
+    words: Table<AtomicU64>,
+    member: AtomicU32,
+    base_page: u64,
+}
+
+/// One change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When, of the monotonic clock.
+    pub time_ns: u64,
+    /// Whose page it is.
+    pub member: u32,
+    /// Where it is in that process.
+    pub address: u64,
+    /// Its state before.
+    pub before: u64,
+    /// And after.
+    pub after: u64,
+}
+
+impl History {
+    /// Words of memory that a ring of so many entries takes.
+    pub const fn words(entries: usize) -> usize {
+        1 + WORDS * entries
+    }
+
+    /// The ring in `words`, zeros at first, for changes of `member`.
+    pub fn new(words: Table<AtomicU64>, member: u32) -> Self {
+        Self { words, member: AtomicU32::new(member), base_page: 0 }
+    }
+
+    /// The same for pages that are numbered from `base_address` on.
+    pub fn based_at(self, base_address: usize) -> Self {
+        Self { base_page: (base_address / PAGE_SIZE) as u64, ..self }
+    }
+
+    /// In a forked child, which is another member.
+    pub fn become_member(&self, member: u32) {
+        self.member.store(member, Relaxed);
+    }
+
+    fn entries(&self) -> u64 {
+        ((self.words.len() - 1) / WORDS) as u64
+    }
+
+    fn entry(&self, number: u64) -> &[AtomicU64] {
+        &self.words[1 + (number % self.entries()) as usize * WORDS..][..WORDS]
+    }
+
+    /// Notes that the `page`th page of 4 KiB went from one state to another.
+    pub fn note(&self, page: usize, before: u64, after: u64) {
+        let number = self.words[0].fetch_add(1, Relaxed);
+        let entry = self.entry(number);
+        let member = u64::from(self.member.load(Relaxed)) << PAGE_BITS;
+        entry[0].store(0, Relaxed);
+        // Whoever sees a word of the new entry sees that the number is gone.
+        fence(Release);
+        entry[1].store(clock::now_ns(), Relaxed);
+        entry[2].store(member | (self.base_page + page as u64), Relaxed);
+        entry[3].store(before, Relaxed);
+        entry[4].store(after, Relaxed);
+        entry[0].store(number + 1, Release);
+    }
+
+    /// What is in the ring, oldest first.
+    pub fn changes(&self) -> impl Iterator<Item = Change> {
+        let next = self.words[0].load(Relaxed);
+        let first = next.saturating_sub(self.entries());
+        (first..next).filter_map(|number| self.read(number))
+    }
+
+    fn read(&self, number: u64) -> Option<Change> {
+        let entry = self.entry(number);
+        if entry[0].load(Acquire) != number + 1 {
+            return None;
+        }
+        let [time_ns, place, before, after] = [1, 2, 3, 4].map(|word| entry[word].load(Relaxed));
+        // With the writer's: a word of a newer entry comes with a newer number.
+        fence(SeqCst);
+        (entry[0].load(Relaxed) == number + 1).then_some(Change {
+            time_ns,
+            member: (place >> PAGE_BITS) as u32,
+            address: (place & ((1 << PAGE_BITS) - 1)) * PAGE_SIZE as u64,
+            before,
+            after,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(entries: usize) -> History {
+        let words = Table::on_heap(History::words(entries), || AtomicU64::new(0));
+        History::new(words, 3).based_at(0x7000_0000_0000)
+    }
+
+    #[test]
+    fn the_last_changes_are_kept_in_their_order() {
+        let history = ring(4);
+        assert_eq!(history.changes().count(), 0);
+        (0..6).for_each(|n| history.note(n, n as u64, n as u64 + 1));
+        let seen: Vec<u64> = history.changes().map(|change| change.before).collect();
+        assert_eq!(seen, [2, 3, 4, 5]);
+        let last = history.changes().last().unwrap();
+        assert_eq!((last.member, last.address, last.after), (3, 0x7000_0000_5000, 6));
+    }
+
+    #[test]
+    fn an_entry_being_written_is_left_out() {
+        let history = ring(4);
+        history.note(1, 0, 1);
+        history.note(2, 0, 1);
+        history.entry(1)[0].store(0, Relaxed);
+        assert_eq!(history.changes().count(), 1);
+    }
+}
