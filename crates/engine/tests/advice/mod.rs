@@ -128,8 +128,8 @@ fn no_more_is_read_than_does_not_evict_itself() {
 }
 
 /// 128 pages in memory of 256 frames.
-fn resident() -> (Rig, Worker) {
-    let rig = Rig::on_one_cpu(256, 512, &[1024], TUNING);
+fn resident(tuning: Tuning) -> (Rig, Worker) {
+    let rig = Rig::on_one_cpu(256, 512, &[1024], tuning);
     let mut worker = Worker::new(&rig.engine).unwrap();
     (0..128).for_each(|page| write(&rig, &mut worker, page));
     (rig, worker)
@@ -137,7 +137,7 @@ fn resident() -> (Rig, Worker) {
 
 #[test]
 fn cold_pages_go_first() {
-    let (rig, mut worker) = resident();
+    let (rig, mut worker) = resident(TUNING);
     // The youngest, and not beside those that come.
     rig.engine.make_cold(PageNo(96), 32);
     let mut next = 256;
@@ -153,14 +153,21 @@ fn cold_pages_go_first() {
 
 #[test]
 fn pages_told_to_go_are_written_and_free_when_the_call_returns() {
-    let (rig, mut worker) = resident();
+    // Where a write is over at once, and where frames wait for its end.
+    for frees_at_once in [true, false] {
+        let (rig, worker) = resident(Tuning { frees_at_once, ..TUNING });
+        go_and_come(&rig, worker);
+    }
+}
+
+fn go_and_come(rig: &Rig, mut worker: Worker) {
     let free = rig.engine.status().free_frames;
-    page_out(&rig, &mut worker, PageNo(10), 100);
+    page_out(rig, &mut worker, PageNo(10), 100);
     let out = |page| !rig.engine.is_resident(PageNo(page));
     assert!((0..128).all(|page| out(page) == (10..110).contains(&page)));
     assert_eq!(rig.engine.stats().get(Event::pswpout), 100);
     assert_eq!(rig.engine.status().free_frames, free + 100);
-    (0..128).for_each(|page| read(&rig, &mut worker, page));
+    (0..128).for_each(|page| read(rig, &mut worker, page));
     worker.finish(&rig.engine);
     assert_eq!(rig.engine.check(), Ok(()));
 }
