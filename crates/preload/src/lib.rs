@@ -28,6 +28,7 @@ mod exits;
 mod fork;
 mod futex;
 mod heap;
+mod hints;
 mod limits;
 mod malloc;
 mod malloc_info;

@@ -6,6 +6,7 @@
 //! Not here: what the calls do (`overspill_space::memory`); advice ([`crate::advice`]); mappings that
 //! move ([`crate::remap`]).
 
+use crate::hints;
 use crate::pager::{Process, any_process, is_managed, process};
 use crate::real::{fail, kernel_mmap, kernel_mremap, set_errno, system_call};
 use libc::{c_int, c_long, c_uint, c_void, off_t};
@@ -80,11 +81,15 @@ pub unsafe extern "C" fn mmap(
         }
         return mmap_over(process, anonymous, address, len, prot, flags, fd, offset);
     }
-    if !anonymous || prot & libc::PROT_EXEC != 0 {
+    let hint = address.addr();
+    if !anonymous || prot & libc::PROT_EXEC != 0 || hints::insists(hint, prot) {
         return kernel_mmap(address, len, prot, flags, fd, offset);
     }
     match process.call(move |memory| memory.map(pages(len), protection(prot))) {
-        Ok(address) => address as *mut c_void,
+        Ok(address) => {
+            hints::not_heeded(hint, prot, address);
+            address as *mut c_void
+        }
         Err(error) => map_failed(error.errno()),
     }
 }
@@ -203,7 +208,10 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
         None if touches_managed(start, len) => fail(libc::EINVAL),
         None => system_call!(libc::SYS_munmap, address, len) as c_int,
         Some(_) if len == 0 || !is_managed_range(start, len) => fail(libc::EINVAL),
-        Some(process) => result(process.call(move |memory| memory.unmap(start, pages(len)))),
+        Some(process) => {
+            hints::given_back(start);
+            result(process.call(move |memory| memory.unmap(start, pages(len))))
+        }
     }
 }
 

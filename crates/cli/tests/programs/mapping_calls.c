@@ -51,6 +51,24 @@ static void failing_map_fixed(void) {
     check_from(memory + 2 * MIB, BIG - 2 * MIB, 1, 2 * MIB / PAGE);
 }
 
+/* A program that takes an address or nothing, and one that takes what it gets. */
+static void addresses_asked_for(void) {
+    char *wanted = (char *)((uintptr_t)5 << 42), *got;
+    int reserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, tries = 0;
+    for (; tries < 1000; tries++) {
+        got = mmap(wanted, PART, PROT_NONE, reserve, -1, 0);
+        CHECK(got != MAP_FAILED);
+        if (got == wanted)
+            break;
+        CHECK(munmap(got, PART) == 0);
+    }
+    CHECK(tries < 1000 && munmap(got, PART) == 0);
+    got = mmap(wanted, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(got != MAP_FAILED);
+    fill(got, BIG, 1);
+    check(got, BIG, 1);
+}
+
 static void protection_keys(void) {
     char *memory = map(PART);
     fill(memory, PART, 1);
@@ -254,6 +272,7 @@ static void shared_segment(void) {
 
 static const struct test TESTS[] = {
     {"failing_map_fixed", failing_map_fixed},
+    {"addresses_asked_for", addresses_asked_for},
     {"protection_keys", protection_keys},
     {"moved_onto", moved_onto},
     {"moved_within", moved_within},

@@ -1,6 +1,6 @@
 //! What `mapping_calls.c` checks: mappings in the place of others, and what is said about memory.
 
 crate::memory_calls::cases! { "mapping_calls.c":
-    failing_map_fixed protection_keys moved_onto moved_within wiped_in_children advice
+    addresses_asked_for failing_map_fixed protection_keys moved_onto moved_within wiped_in_children advice
     file_in_the_middle shared_segment
 }
