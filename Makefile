@@ -19,6 +19,7 @@ test:
 	$(MAKE) unit
 	$(MAKE) programs
 	$(MAKE) loom
+	$(MAKE) gauntlet-quick SUITES="$(TESTED_SUITES)"
 	@echo
 	@echo "make test: everything passed."
 
@@ -91,6 +92,9 @@ mutants:
 SUITES ?=
 gauntlet: build
 	scripts/gauntlet/gauntlet.py $(SUITES)
+
+# Those of which a small part is in `make test`: their programs are small, or there anyway.
+TESTED_SUITES = bash cpython git perl redis sqlite stress_ng
 
 # A small part of it, in some minutes.
 gauntlet-quick: build

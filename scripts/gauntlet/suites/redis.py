@@ -17,7 +17,7 @@ unit/wait integration/aof integration/aof-multi-part integration/block-repl inte
 integration/dismiss-mem integration/logging integration/psync2-reg integration/rdb integration/redis-benchmark
 integration/redis-cli integration/replication integration/shutdown
 """.split()
-QUICK = {"unit/dump", "unit/lazyfree", "unit/type/incr"}
+QUICK = {"unit/lazyfree", "unit/type/incr"}
 RESULT = re.compile(r"^\[(ok|err|exception|skip|ignore)\]: (.*?)(?: in tests/.*|: .*| \(\d+ ms\))?$", re.MULTILINE)
 
 
