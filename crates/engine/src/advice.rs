@@ -8,71 +8,14 @@
 //! would be opened in the middle of the program.
 
 use crate::engine::Engine;
-use crate::frames::Doorbell;
+use crate::frames::LockedPage;
 use crate::lru::LruList;
-use crate::reclaim::Victim;
-use crate::types::Pte;
 use crate::worker::Worker;
-use overspill_base::sync::{LockClass, Mutex};
 use overspill_base::{FrameNo, PageNo};
-use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Pages looked up under one hold of the LRU lock.
 const COLD_BATCH: usize = 1024;
-
-/// Ranges on their way out.
-#[derive(Debug)]
-pub(crate) struct PageOuts {
-    asked: Mutex<Asked>,
-    done: Doorbell,
-}
-
-#[derive(Debug, Default)]
-struct Asked {
-    queue: VecDeque<Range<u32>>,
-    /// Ranges ever asked for, and ever dealt with, in the same order.
-    taken_in: u64,
-    dealt_with: u64,
-}
-
-impl PageOuts {
-    pub(crate) fn new() -> Self {
-        let asked = Mutex::new(LockClass::Control, Asked::default());
-        Self { asked, done: Doorbell::new() }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.asked.lock().queue.is_empty()
-    }
-
-    /// The number of the range, in the order in which they are dealt with.
-    fn put(&self, pages: Range<u32>) -> u64 {
-        let mut asked = self.asked.lock();
-        asked.queue.push_back(pages);
-        asked.taken_in += 1;
-        asked.taken_in
-    }
-
-    fn take(&self) -> Option<Range<u32>> {
-        self.asked.lock().queue.pop_front()
-    }
-
-    fn finish_one(&self) {
-        self.asked.lock().dealt_with += 1;
-        self.done.ring();
-    }
-
-    fn wait_for(&self, number: u64) {
-        loop {
-            let seen = self.done.count();
-            if self.asked.lock().dealt_with >= number {
-                return;
-            }
-            self.done.wait(seen, None);
-        }
-    }
-}
 
 impl Engine {
     /// Has the swapped ones of `pages` pages from `first` on read soon, by
@@ -94,26 +37,11 @@ impl Engine {
         }
     }
 
-    pub(crate) fn resident_frame(&self, page: PageNo) -> Option<FrameNo> {
-        match self.table.load(page) {
-            Pte::Resident(frame) => Some(frame),
-            _ => None,
-        }
-    }
-
-    /// The frame of a page that is out of the program's sight and still in memory.
-    fn cached_frame(&self, page: PageNo) -> Option<FrameNo> {
-        match self.table.load(page) {
-            Pte::Swapped { entry, .. } => self.cache.lookup(entry),
-            _ => None,
-        }
-    }
-
     /// Evicts what can be evicted of a range, by [`balance`](Self::balance) on another thread; blocks
     /// until it is written and its frames are free.
     pub fn page_out(&self, first: PageNo, pages: usize) {
         let number = self.page_outs.put(first.0..first.plus(pages).0);
-        self.low.ring();
+        self.low.notify();
         self.page_outs.wait_for(number);
     }
 
@@ -153,12 +81,11 @@ impl Engine {
         &self,
         pages: Range<u32>,
         frame_of: impl Fn(PageNo) -> Option<FrameNo>,
-    ) -> Vec<Victim> {
+    ) -> Vec<LockedPage> {
         let mut victims = Vec::new();
-        for frame in pages.map(PageNo).filter_map(frame_of) {
-            if self.lru.isolate_one(frame, &self.frames) {
-                self.sort_out(frame, &mut victims);
-            }
+        let frames = pages.map(PageNo).filter_map(frame_of);
+        for locked in frames.filter_map(|frame| self.lru.isolate_one(frame, &self.frames)) {
+            self.sort_out(locked, &mut victims);
         }
         victims
     }

@@ -6,6 +6,7 @@
 //! These calls may sleep for a page's I/O. The caller must not be a worker with I/O in flight.
 
 use crate::engine::Engine;
+use crate::frames::LockedPage;
 use crate::space::SpaceError;
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
@@ -18,36 +19,27 @@ const ZAP_BATCH: usize = 64;
 impl Engine {
     /// Forgets the content of `pages` pages from `first` on: they read as zeros afterwards.
     pub fn discard(&self, first: PageNo, pages: usize) {
-        let mut locked: Vec<FrameNo> = Vec::with_capacity(ZAP_BATCH);
-        let mut next = first;
+        let mut locked: Vec<LockedPage> = Vec::with_capacity(ZAP_BATCH);
         for page in (0..pages).map(|n| first.plus(n)) {
-            if let Some(frame) = self.lock_resident(page) {
-                if locked.len() == ZAP_BATCH {
-                    self.zap_locked(next, &mut locked);
-                }
-                if locked.is_empty() {
-                    next = page;
-                }
-                locked.push(frame);
-                continue;
+            let resident = self.lock_or_forget(page);
+            if resident.is_none() || locked.len() == ZAP_BATCH {
+                self.zap_locked(&mut locked);
             }
-            self.zap_locked(next, &mut locked);
+            locked.extend(resident);
         }
-        self.zap_locked(next, &mut locked);
+        self.zap_locked(&mut locked);
     }
 
-    /// Forgets a page that is not resident, or locks the frame of one that is.
-    fn lock_resident(&self, page: PageNo) -> Option<FrameNo> {
+    /// Locks a page that is resident; forgets any other.
+    fn lock_or_forget(&self, page: PageNo) -> Option<LockedPage> {
         loop {
             let word = self.table.load(page);
             match word {
                 Pte::Empty => return None,
                 Pte::Resident(frame) => {
-                    self.frames.lock(frame);
-                    if self.table.load(page) == word {
-                        return Some(frame);
+                    if let Some(locked) = self.lock_resident(page, frame) {
+                        return Some(locked);
                     }
-                    self.unlock_frame(frame);
                 }
                 Pte::Swapped { .. } => {
                     match self.cache.drop_reference(&self.table, page, word, Pte::Empty) {
@@ -69,19 +61,27 @@ impl Engine {
         }
     }
 
-    /// Drops adjacent resident pages whose frames are locked.
-    fn zap_locked(&self, first: PageNo, locked: &mut Vec<FrameNo>) {
-        if locked.is_empty() {
-            return;
+    /// Waits for the lock of a page that is resident in `frame`; none if it is there no more.
+    fn lock_resident(&self, page: PageNo, frame: FrameNo) -> Option<LockedPage> {
+        let locked = self.frames.lock(frame)?;
+        if self.table.load(page) == Pte::Resident(frame) {
+            return Some(locked);
         }
+        self.unlock(locked);
+        None
+    }
+
+    /// Drops adjacent resident pages.
+    fn zap_locked(&self, locked: &mut Vec<LockedPage>) {
+        let Some(first) = locked.first().map(LockedPage::page) else { return };
         self.space.zap(first, locked.len());
         self.stats.add(Event::pgdiscard, locked.len() as u64);
-        for (n, frame) in locked.drain(..).enumerate() {
-            let page = first.plus(n);
-            self.table.replace(page, Pte::Resident(frame), Pte::Empty);
-            self.frames.wait_writeback(frame);
-            self.frames.clear(frame, flag::MAPPED);
-            self.drop_cached(frame, page);
+        for locked in locked.drain(..) {
+            let resident = Pte::Resident(locked.frame());
+            self.table.replace(locked.page(), resident, Pte::Empty);
+            self.frames.wait_writeback(locked.frame());
+            self.frames.clear(locked.frame(), flag::MAPPED);
+            self.drop_cached(locked);
         }
     }
 
@@ -118,28 +118,22 @@ impl Engine {
     }
 
     fn transfer_resident(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) -> bool {
-        self.frames.lock(frame);
-        if self.table.load(from) != word {
-            self.unlock_frame(frame);
-            return false;
-        }
+        let Some(locked) = self.lock_resident(from, frame) else { return false };
         self.frames.wait_writeback(frame);
-        if let Err(why) = self.move_content(from, to) {
-            self.lose_moved(from, to, frame, why);
-            return true;
+        match self.move_content(&locked, to) {
+            Ok(()) => self.rename(locked, to, word),
+            Err(why) => self.lose_moved(locked, to, why),
         }
-        self.rename(from, to, word, frame);
         true
     }
 
-    /// The content of a locked page could not follow it to its new address.
-    fn lose_moved(&self, from: PageNo, to: PageNo, frame: FrameNo, why: SpaceError) {
+    /// The content of a page could not follow it to its new address.
+    fn lose_moved(&self, locked: LockedPage, to: PageNo, why: SpaceError) {
         self.table.replace(to, Pte::Empty, Pte::Poisoned);
         self.count_lost(to, why);
-        self.space.zap(from, 1);
-        self.table.replace(from, Pte::Resident(frame), Pte::Empty);
-        self.frames.clear(frame, flag::MAPPED);
-        self.drop_cached(frame, from);
+        self.space.zap(locked.page(), 1);
+        self.frames.clear(locked.frame(), flag::MAPPED);
+        self.forget(locked);
     }
 
     fn transfer_uncached(&self, from: PageNo, to: PageNo, word: Pte, entry: SwapEntry) -> bool {
@@ -151,30 +145,19 @@ impl Engine {
     }
 
     fn transfer_cached(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) -> bool {
-        self.frames.lock(frame);
-        if self.table.load(from) != word || self.frames.page(frame) != Some(from) {
-            self.unlock_frame(frame);
+        let Some(locked) = self.frames.lock(frame) else { return false };
+        if self.table.load(from) != word || locked.page() != from {
+            self.unlock(locked);
             return false;
         }
-        self.rename(from, to, word, frame);
+        self.rename(locked, to, word);
         true
-    }
-
-    fn rename(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) {
-        self.table.replace(to, Pte::Empty, word);
-        self.frames.set_page(frame, to);
-        self.frames.entry(frame).into_iter().for_each(|entry| self.note_page(entry, to));
-        self.table.replace(from, word, Pte::Empty);
-        if self.table.take_faulted(from) {
-            self.space.wake(from);
-        }
-        self.unlock_page(frame, to);
     }
 
     /// Keeps a page in memory, or stops doing so. False if it is not in memory now: touch it and
     /// ask again.
     pub fn set_unevictable(&self, page: PageNo, unevictable: bool) -> bool {
-        self.if_resident(page, |frame| self.frames.set_unevictable(frame, unevictable))
+        self.if_resident(page, |locked| self.frames.set_unevictable(locked, unevictable))
             .unwrap_or(!unevictable)
     }
 
@@ -182,25 +165,20 @@ impl Engine {
     /// memory now: touch it and ask again. Pins and
     /// [`set_unevictable`](Self::set_unevictable) do not know of each other.
     pub fn pin(&self, page: PageNo) -> bool {
-        self.if_resident(page, |frame| self.frames.pin(frame, true)).unwrap_or(false)
+        self.if_resident(page, |locked| self.frames.pin(locked, true)).unwrap_or(false)
     }
 
     /// Ends one pin of a page.
     pub fn unpin(&self, page: PageNo) {
-        while self.if_resident(page, |frame| self.frames.pin(frame, false)) == Some(false) {}
+        while self.if_resident(page, |locked| self.frames.pin(locked, false)) == Some(false) {}
     }
 
-    /// Does something to the locked frame of a page. `None` if the page is not in memory,
-    /// `Some(false)` if it has just changed.
-    fn if_resident(&self, page: PageNo, act: impl FnOnce(FrameNo)) -> Option<bool> {
-        let word = self.table.load(page);
-        let Pte::Resident(frame) = word else { return None };
-        self.frames.lock(frame);
-        let same = self.table.load(page) == word;
-        if same {
-            act(frame);
-        }
-        self.unlock_frame(frame);
-        Some(same)
+    /// Does something to a page in memory. `None` if it is not, `Some(false)` if it has just changed.
+    fn if_resident(&self, page: PageNo, act: impl FnOnce(&LockedPage)) -> Option<bool> {
+        let frame = self.resident_frame(page)?;
+        let Some(locked) = self.lock_resident(page, frame) else { return Some(false) };
+        act(&locked);
+        self.unlock(locked);
+        Some(true)
     }
 }

@@ -5,17 +5,16 @@
 //! Not here: reading (`swapin`), how the fault arrived (`space`).
 
 use crate::engine::Engine;
+use crate::frames::{LockedPage, NotLocked};
 use crate::lru::LruList;
-use crate::reclaim::Victim;
-use crate::space::{Mapped, Pattern, SpaceError};
+use crate::page::Staged;
+use crate::space::{Pattern, SpaceError};
 use crate::swap_cache::Inserted;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
-use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{FrameNo, PageNo, clock};
-use std::time::Duration;
 
 /// What became of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,22 +31,8 @@ pub enum FaultOutcome {
     OutOfMemory,
 }
 
-/// What became of mapping a page from staging memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Staged {
-    /// It is mapped, and locked.
-    Mapped,
-    /// It is another's by now, or somewhere else.
-    Changed,
-    /// It stays in staging memory; its toucher touches again.
-    Refused,
-}
-
 /// One look at the word: an outcome, or `None` when it changed under us.
 type Step = Option<FaultOutcome>;
-
-/// Rounds of reclaim without any progress, 2 ms each at least, after which memory has ended.
-const HOPELESS_ROUNDS: u32 = 200;
 
 impl Engine {
     /// Serves the touch of `page` whose message arrived at `start_ns`.
@@ -120,98 +105,104 @@ impl Engine {
         if span == 0 {
             return Some(FaultOutcome::Stray);
         }
-        let Some(frame) = self.frame_for(worker, page) else {
+        let Some(locked) = self.frame_for(worker, page) else {
             return Some(FaultOutcome::OutOfMemory);
         };
-        if !self.table.replace(page, Pte::Empty, Pte::Resident(frame)) {
-            self.free_page(frame, page);
+        if !self.table.replace(page, Pte::Empty, Pte::Resident(locked.frame())) {
+            self.free(locked);
             return None;
         }
         let mut run = std::mem::take(&mut worker.scratch.run);
-        run.push(frame);
+        run.push(locked);
         self.zero_around(page, span, &mut run);
         self.give_back_unmapped(page, &mut run);
-        let outcome = self.map_zero_run(page, &run);
-        run.clear();
+        let outcome = self.map_zero_run(page, &mut run);
         worker.scratch.run = run;
         Some(outcome)
     }
 
     /// Takes back what was unmapped since `span` was asked. An unmapping that starts only now finds
     /// the words of the rest and waits for their locks.
-    fn give_back_unmapped(&self, first: PageNo, run: &mut Vec<FrameNo>) {
+    fn give_back_unmapped(&self, first: PageNo, run: &mut Vec<LockedPage>) {
         let still = self.space.span(first).min(run.len());
-        for (n, frame) in run.drain(still..).enumerate() {
-            let page = first.plus(still + n);
-            self.table.replace(page, Pte::Resident(frame), Pte::Empty);
-            self.free_page(frame, page);
-        }
+        run.drain(still..).for_each(|locked| self.forget(locked));
     }
 
     /// Adds the untouched pages after `page`, if the one before it was touched too: the range grows
     /// in order. Takes free frames only.
-    fn zero_around(&self, page: PageNo, span: usize, run: &mut Vec<FrameNo>) {
+    fn zero_around(&self, page: PageNo, span: usize, run: &mut Vec<LockedPage>) {
         let in_order = page.0 > 0
             && self.table.load(PageNo(page.0 - 1)) != Pte::Empty
             && self.space.pattern(page) != Pattern::Random;
         let window = if in_order { self.tuning.zero_around_pages.min(span) } else { 1 };
         for next in (1..window).map(|n| page.plus(n)) {
-            if self.table.load(next) != Pte::Empty || !self.may_take_frames() {
+            if self.table.load(next) != Pte::Empty {
                 break;
             }
-            let Some(frame) = self.frames.alloc(next) else { break };
-            if !self.table.replace(next, Pte::Empty, Pte::Resident(frame)) {
-                self.free_page(frame, next);
+            let Some(locked) = self.frames.alloc_to_spare(next) else { break };
+            if !self.table.replace(next, Pte::Empty, Pte::Resident(locked.frame())) {
+                self.free(locked);
                 break;
             }
-            run.push(frame);
+            run.push(locked);
         }
     }
 
-    fn map_zero_run(&self, first: PageNo, run: &[FrameNo]) -> FaultOutcome {
+    fn map_zero_run(&self, first: PageNo, run: &mut Vec<LockedPage>) -> FaultOutcome {
         if run.is_empty() {
             return FaultOutcome::Stray;
         }
         let mapped = match self.staging.has_homes {
-            true => self.reveal_zeros(first, run),
+            true => self.reveal_zeros(run),
             false => self.space.map_zeros(first, run.len()),
         };
-        let pages = run.iter().enumerate();
-        let mut victims = pages.map(|(n, &frame)| Victim { frame, page: first.plus(n) });
-        for Victim { frame, page } in victims.by_ref().take(mapped.pages) {
-            self.frames.set(frame, flag::MAPPED);
-            self.lru.add(frame, LruList::Inactive, &self.frames);
-            self.unlock_page(frame, page);
+        let mut pages = run.drain(..);
+        for locked in pages.by_ref().take(mapped.pages) {
+            self.frames.set(locked.frame(), flag::MAPPED);
+            self.put_back(locked, LruList::Inactive);
         }
         self.stats.add(Event::pgzero, mapped.pages as u64);
         if let Some(why) = mapped.stopped {
-            self.zeros_refused(victims, why);
+            self.zeros_refused(pages, why);
         }
         if mapped.pages > 0 { FaultOutcome::Mapped } else { FaultOutcome::Pending }
+    }
+
+    /// Locks the frame of a page whose word is `word`.
+    ///
+    /// # Errors
+    /// What to answer, if that cannot be: somebody else has the lock, or the page has changed.
+    fn lock_for(&self, page: PageNo, word: Pte, frame: FrameNo) -> Result<LockedPage, Step> {
+        match self.frames.try_lock(frame) {
+            Err(NotLocked::Busy) => Err(self.wait_for(page, word, frame)),
+            Err(NotLocked::Free) => Err(None),
+            Ok(locked) if locked.page() == page && self.table.load(page) == word => Ok(locked),
+            Ok(locked) => {
+                self.unlock(locked);
+                Err(None)
+            }
+        }
     }
 
     /// The page should be there, and it is looked up. Either somebody is just moving it, or the message is
     /// an old one, or its content is nowhere: that must not be. The program may have dropped the page by a
     /// system call of its own that we did not see, and would have zeros then; nobody can know.
     fn fault_resident(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
-        if !self.frames.try_lock(frame) {
-            return self.wait_for(page, word, frame);
-        }
-        if self.table.load(page) != word {
-            self.unlock_frame(frame);
-            return None;
-        }
+        let locked = match self.lock_for(page, word, frame) {
+            Ok(locked) => locked,
+            Err(step) => return step,
+        };
         if self.staging.has_homes || self.space.find(page) {
-            self.unlock_frame(frame);
+            self.unlock(locked);
             return Some(FaultOutcome::Mapped);
         }
         if self.frames.has(frame, flag::WRITEBACK) {
             // Its frame is not to be had before that is over; then the toucher asks again.
-            self.unlock_frame(frame);
+            self.unlock(locked);
             self.space.wake(page);
             return Some(FaultOutcome::Pending);
         }
-        self.lose(Victim { frame, page }, SpaceError::Missing);
+        self.lose(locked, SpaceError::Missing);
         Some(FaultOutcome::Poisoned)
     }
 
@@ -237,27 +228,29 @@ impl Engine {
         entry: SwapEntry,
         frame: FrameNo,
     ) -> Step {
-        if !self.frames.try_lock(frame) {
-            return self.wait_for(page, word, frame);
-        }
-        if self.frames.entry(frame) != Some(entry) || self.table.load(page) != word {
-            self.unlock_frame(frame);
+        let locked = match self.lock_for(page, word, frame) {
+            Ok(locked) => locked,
+            Err(step) => return step,
+        };
+        if self.frames.entry(frame) != Some(entry) {
+            self.unlock(locked);
             return None;
         }
         if self.must_stay_still(frame) {
-            self.unlock_page(frame, page);
+            self.unlock(locked);
             return Some(FaultOutcome::Pending);
         }
         self.stats.count(Event::swap_cache_hit);
         if self.frames.has(frame, flag::READAHEAD)
-            && let Some(mapped) = self.come_to(worker, frame, page, word)
+            && let Some(ahead) = self.reads_ahead_on(entry.area())
         {
+            let mapped = self.reach_marker(worker, locked, word, ahead);
             return mapped.then_some(FaultOutcome::Mapped);
         }
-        match self.map_staged(frame, page, word) {
-            Staged::Mapped => {
+        match self.map_staged(locked, word) {
+            Staged::Mapped(locked) => {
                 self.note_touched(frame, entry, word);
-                self.unlock_page(frame, page);
+                self.unlock(locked);
                 Some(FaultOutcome::Mapped)
             }
             Staged::Changed => None,
@@ -284,20 +277,17 @@ impl Engine {
         entry: SwapEntry,
         start_ns: u64,
     ) -> Step {
-        let Some(frame) = self.frame_for(worker, page) else {
+        let Some(locked) = self.frame_for(worker, page) else {
             return Some(FaultOutcome::OutOfMemory);
         };
-        match self.cache.insert(entry, frame, &self.frames, &self.table, page) {
+        match self.cache.insert(entry, &locked, &self.frames, &self.table) {
             Inserted::Yes => {
                 self.stats.count(Event::pgmajfault);
-                match self.staging.has_homes {
-                    true => self.read_home(worker, frame, entry, start_ns),
-                    false => self.start_reads(worker, page, entry, start_ns),
-                }
+                self.start_read(worker, locked, entry, start_ns);
                 Some(FaultOutcome::Pending)
             }
             Inserted::Exists | Inserted::Changed => {
-                self.free_page(frame, page);
+                self.free(locked);
                 None
             }
         }
@@ -315,143 +305,5 @@ impl Engine {
             && self.frames.is_locked_now(frame)
             && self.frames.page(frame) == Some(page);
         pending.then_some(FaultOutcome::Pending)
-    }
-
-    /// Maps a locked, cached frame's page from staging memory. Unless that is done the frame is unlocked when
-    /// it returns.
-    pub(crate) fn map_staged(&self, frame: FrameNo, page: PageNo, word: Pte) -> Staged {
-        let (Some(staged), Pte::Swapped { entry, .. }) = (self.frames.staged(frame), word) else {
-            self.unlock_page(frame, page);
-            return Staged::Changed;
-        };
-        if !self.table.replace(page, word, Pte::Resident(frame)) {
-            self.unlock_page(frame, page);
-            return Staged::Changed;
-        }
-        self.set_cache_only(entry, true);
-        if self.map_back(page, frame, staged).stopped.is_some() {
-            // It is in staging memory, and stays there.
-            self.set_cache_only(entry, false);
-            self.table.replace(page, Pte::Resident(frame), word);
-            self.unlock_page(frame, page);
-            self.space.wake(page);
-            return Staged::Refused;
-        }
-        self.note_mapped(frame, page);
-        Staged::Mapped
-    }
-
-    /// Puts a page in front of the program that was to leave memory.
-    pub(crate) fn map_back(&self, page: PageNo, frame: FrameNo, staged: usize) -> Mapped {
-        if self.staging.has_homes {
-            self.space.reveal(page, frame);
-            return Mapped::all(1);
-        }
-        self.space.map(page, self.staging.content(staged))
-    }
-
-    /// Bookkeeping for a page just mapped from staging. If its write is still in flight, the
-    /// completion sees MAPPED and releases the staging page; otherwise that is ours to do.
-    fn note_mapped(&self, frame: FrameNo, page: PageNo) {
-        let before = self.frames.set(frame, flag::MAPPED);
-        if before & flag::WRITEBACK == 0 {
-            self.release_staged(frame);
-        }
-        if self.frames.clear(frame, flag::DIRTY) & flag::DIRTY != 0
-            && let Some(entry) = self.cache.remove(frame, &self.frames, &self.table, page)
-        {
-            self.free_entry(entry);
-        }
-        self.settle_copy(frame, page);
-    }
-
-    /// Gives up the copy that a page just mapped has on its slot, if nothing may stay there, or if
-    /// slots are scarce and that is wanted early. One being written is kept: it is in use.
-    pub(crate) fn settle_copy(&self, frame: FrameNo, page: PageNo) {
-        let Some(entry) = self.frames.entry(frame) else { return };
-        let area = entry.area();
-        let scarce = self.tuning.give_up_copies_early && self.areas.get(area).is_half_full();
-        if !scarce && !self.swaps.get(area).is_leaving() || self.frames.has(frame, flag::WRITEBACK)
-        {
-            return;
-        }
-        let freed = self.cache.remove(frame, &self.frames, &self.table, page);
-        freed.into_iter().for_each(|entry| self.free_entry(entry));
-    }
-
-    /// True if readahead and other luxuries may take a frame.
-    pub(crate) fn may_take_frames(&self) -> bool {
-        self.frames.free_count() > self.watermarks.min
-    }
-
-    pub(crate) fn has_frames_to_spare(&self) -> bool {
-        self.frames.free_count() > self.watermarks.low
-    }
-
-    /// A locked frame for `page`; reclaims until there is one, or until that is hopeless.
-    fn frame_for(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {
-        let frame = self.frames.alloc(page);
-        if !self.has_frames_to_spare() {
-            self.reclaim_some(worker);
-        }
-        if worker.is_faulters() {
-            return frame.or_else(|| self.frame_by_waiting(page));
-        }
-        frame.or_else(|| self.frame_by_reclaim(worker, page))
-    }
-
-    /// Frames run low: one round of reclaim by the worker itself, if it is to do so, or the reclaim
-    /// thread's.
-    fn reclaim_some(&self, worker: &mut Worker) {
-        if !worker.reclaims_inline() || self.shrink(worker, true) + worker.complete(self) == 0 {
-            self.low.ring();
-        }
-    }
-
-    /// Waits for the reclaim thread, which was called when frames ran low. There is hope until that
-    /// thread has tried: on a busy machine it may not run for long.
-    fn frame_by_waiting(&self, page: PageNo) -> Option<FrameNo> {
-        let mut fruitless = self.fruitless_rounds.load(Relaxed);
-        self.frame_after(page, |seen| {
-            self.low.ring();
-            self.freed.wait(seen, Some(Duration::from_millis(2)));
-            let before = std::mem::replace(&mut fruitless, self.fruitless_rounds.load(Relaxed));
-            fruitless == before || self.freed.count() != seen
-        })
-    }
-
-    fn frame_by_reclaim(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {
-        self.frame_after(page, |seen| {
-            let progress = self.shrink(worker, true) + worker.poll(self);
-            if self.frames.free_count() > 0 {
-                return true;
-            }
-            if worker.in_flight() > 0 {
-                worker.wait(self);
-            } else if progress == 0 {
-                self.freed.wait(seen, Some(Duration::from_millis(2)));
-            }
-            progress > 0
-        })
-    }
-
-    /// Repeats `round`, which says whether it got anywhere, until there is a frame for `page`, or that
-    /// is hopeless. `round` is told how often frames had been freed before.
-    fn frame_after(&self, page: PageNo, mut round: impl FnMut(u64) -> bool) -> Option<FrameNo> {
-        self.starving.fetch_add(1, Relaxed);
-        let mut hopeless = 0;
-        let frame = loop {
-            let seen = self.freed.count();
-            if let Some(frame) = self.frames.alloc(page) {
-                break Some(frame);
-            }
-            let hope = round(seen) || self.writes_in_flight.load(Relaxed) > 0;
-            hopeless = if hope { 0 } else { hopeless + 1 };
-            if hopeless > HOPELESS_ROUNDS {
-                break None;
-            }
-        };
-        self.starving.fetch_sub(1, Relaxed);
-        frame
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Owns: [`Frame`]s, which of them are free, and who sleeps for one's lock.
 //! Invariants: a free frame has no page, no entry, no staging page and is locked by nobody but its
-//! next owner; `alloc` hands frames out locked.
-//! Not here: what a frame's page goes through (`fault`, `reclaim`).
+//! next owner. Whoever holds a page lock has its [`LockedPage`]; there is one for each LOCKED flag,
+//! but for frames whose lock an I/O request holds.
+//! Not here: what a frame's page goes through (`page`).
 //!
 //! Orderings: `unlock` releases and `try_lock` acquires the flags word, so an owner sees everything
 //! the previous one did to the frame. Sleeping: a sleeper sets WAITERS with the wait-table lock held
@@ -17,10 +18,57 @@ use overspill_base::sync::{
     AtomicU32, AtomicU64, AtomicUsize, Condvar, LockClass, Mutex, assert_no_lock_held,
 };
 use overspill_base::{FrameNo, PageNo};
-use std::time::Duration;
 
 /// Wait queues shared by all frames, as Linux's page wait table.
 const WAIT_QUEUES: usize = if cfg!(loom) { 1 } else { 64 };
+
+/// The page lock of a frame, and the page that the frame has.
+///
+/// Whoever has one may change the frame and the page's word. It goes back by
+/// [`Frames::unlock`] or [`Frames::free`]; dropping it panics in debug builds, because the page could
+/// never be locked again.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a page lock must be let go"]
+pub struct LockedPage {
+    frame: FrameNo,
+    page: PageNo,
+}
+
+impl LockedPage {
+    /// The frame.
+    #[inline]
+    pub fn frame(&self) -> FrameNo {
+        self.frame
+    }
+
+    /// Its page.
+    #[inline]
+    pub fn page(&self) -> PageNo {
+        self.page
+    }
+
+    fn end(self) -> FrameNo {
+        let frame = self.frame;
+        std::mem::forget(self);
+        frame
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for LockedPage {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "the lock of {} in {} is lost", self.page, self.frame);
+    }
+}
+
+/// Why a page lock was not to be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotLocked {
+    /// Somebody has it.
+    Busy,
+    /// The frame has no page any more.
+    Free,
+}
 
 /// Free frames below which things happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +94,7 @@ impl Watermarks {
 #[derive(Debug)]
 pub struct Frames {
     frames: Vec<Frame>,
+    watermarks: Watermarks,
     free: Mutex<Vec<FrameNo>>,
     free_count: AtomicUsize,
     unevictable_count: AtomicUsize,
@@ -66,6 +115,7 @@ impl Frames {
         let queue = || (Mutex::new(LockClass::Wait, ()), Condvar::new());
         Self {
             frames: std::iter::repeat_with(frame).take(count).collect(),
+            watermarks: Watermarks::of(count),
             free: Mutex::new(LockClass::FreeFrames, free),
             free_count: AtomicUsize::new(count),
             unevictable_count: AtomicUsize::new(0),
@@ -83,32 +133,53 @@ impl Frames {
         (0..self.count() as u32).map(FrameNo)
     }
 
+    /// The marks for this many frames.
+    pub fn watermarks(&self) -> Watermarks {
+        self.watermarks
+    }
+
+    /// True if readahead and other opportunistic allocations may take a frame.
+    pub(crate) fn are_above_min(&self) -> bool {
+        self.free_count() > self.watermarks.min
+    }
+
+    /// True if reclaim need not start.
+    pub(crate) fn are_above_low(&self) -> bool {
+        self.free_count() > self.watermarks.low
+    }
+
     /// Frames nobody has.
     pub fn free_count(&self) -> usize {
         self.free_count.load(Relaxed)
     }
 
-    /// A free frame for `page`, locked. Waits only for somebody who tried to lock the frame's
-    /// previous page and is about to notice.
-    pub fn alloc(&self, page: PageNo) -> Option<FrameNo> {
+    /// A free frame for `page`. Waits only for somebody who tried to lock the frame's previous page
+    /// and is about to notice.
+    pub fn alloc(&self, page: PageNo) -> Option<LockedPage> {
         let frame = self.free.lock().pop()?;
         self.free_count.fetch_sub(1, Relaxed);
-        self.lock(frame);
+        self.set_locked(frame);
         debug_assert!(!self.has(frame, flag::OF_PAGE), "frame {frame} was not free");
-        self.set_page(frame, page);
-        Some(frame)
+        self.frames[frame.index()].page.store(page.0, Relaxed);
+        Some(LockedPage { frame, page })
     }
 
-    /// Gives a locked frame back, and unlocks it.
-    pub fn free(&self, frame: FrameNo) {
+    /// As [`alloc`](Self::alloc), unless frames run short.
+    pub(crate) fn alloc_to_spare(&self, page: PageNo) -> Option<LockedPage> {
+        if self.are_above_min() { self.alloc(page) } else { None }
+    }
+
+    /// Gives a frame back.
+    pub fn free(&self, locked: LockedPage) {
+        let frame = locked.end();
         let state = &self.frames[frame.index()];
         debug_assert_eq!(state.entry.load(Relaxed), 0, "frame {frame} freed while cached");
         debug_assert_eq!(state.staged.load(Relaxed), NO_PAGE, "frame {frame} freed while staged");
         state.page.store(NO_PAGE, Relaxed);
         state.pins.store(0, Relaxed);
-        self.set_unevictable(frame, false);
+        self.mark_unevictable(frame, false);
         state.flags.fetch_and(!flag::OF_PAGE, Relaxed);
-        self.unlock(frame);
+        self.clear_locked(frame);
         self.free.lock().push(frame);
         self.free_count.fetch_add(1, Relaxed);
     }
@@ -118,8 +189,12 @@ impl Frames {
         self.unevictable_count.load(Relaxed)
     }
 
-    /// Forbids or allows the eviction of a locked frame's page.
-    pub(crate) fn set_unevictable(&self, frame: FrameNo, unevictable: bool) {
+    /// Forbids or allows the eviction of a page.
+    pub(crate) fn set_unevictable(&self, locked: &LockedPage, unevictable: bool) {
+        self.mark_unevictable(locked.frame, unevictable);
+    }
+
+    fn mark_unevictable(&self, frame: FrameNo, unevictable: bool) {
         if unevictable && self.set(frame, flag::UNEVICTABLE) & flag::UNEVICTABLE == 0 {
             self.unevictable_count.fetch_add(1, Relaxed);
         } else if !unevictable && self.clear(frame, flag::UNEVICTABLE) & flag::UNEVICTABLE != 0 {
@@ -127,27 +202,64 @@ impl Frames {
         }
     }
 
-    /// Forbids the eviction of a locked frame's page once more, or once less.
-    pub(crate) fn pin(&self, frame: FrameNo, pin: bool) {
-        let pins = &self.frames[frame.index()].pins;
+    /// Forbids the eviction of a page once more, or once less.
+    pub(crate) fn pin(&self, locked: &LockedPage, pin: bool) {
+        let pins = &self.frames[locked.frame.index()].pins;
         let count = pins.load(Relaxed);
         let count = if pin { count + 1 } else { count.saturating_sub(1) };
         pins.store(count, Relaxed);
-        self.set_unevictable(frame, count > 0);
+        self.set_unevictable(locked, count > 0);
     }
 
-    /// Takes the page lock if nobody has it.
+    /// Takes the page lock if nobody has it. The frame may have changed pages since it was looked up.
+    ///
+    /// # Errors
+    /// [`NotLocked`].
     #[inline]
-    pub fn try_lock(&self, frame: FrameNo) -> bool {
+    pub fn try_lock(&self, frame: FrameNo) -> Result<LockedPage, NotLocked> {
+        match self.try_set_locked(frame) {
+            true => self.of_its_page(frame).ok_or(NotLocked::Free),
+            false => Err(NotLocked::Busy),
+        }
+    }
+
+    /// Sleeps until the page lock is ours. The frame may have changed pages meanwhile; none if it is free.
+    pub fn lock(&self, frame: FrameNo) -> Option<LockedPage> {
+        self.set_locked(frame);
+        self.of_its_page(frame)
+    }
+
+    /// The lock just taken; lets go of that of a frame without a page.
+    fn of_its_page(&self, frame: FrameNo) -> Option<LockedPage> {
+        let page = self.page(frame);
+        if page.is_none() {
+            self.clear_locked(frame);
+        }
+        page.map(|page| LockedPage { frame, page })
+    }
+
+    #[inline]
+    fn try_set_locked(&self, frame: FrameNo) -> bool {
         let before = self.frames[frame.index()].flags.fetch_or(flag::LOCKED, Acquire);
         before & flag::LOCKED == 0
     }
 
-    /// Sleeps until the page lock is ours. The frame may have changed pages meanwhile: look again.
-    pub fn lock(&self, frame: FrameNo) {
-        while !self.try_lock(frame) {
+    fn set_locked(&self, frame: FrameNo) {
+        while !self.try_set_locked(frame) {
             self.wait_while(frame, flag::LOCKED);
         }
+    }
+
+    /// Leaves the lock to a request that is about to be submitted.
+    pub(crate) fn lend_to_io(&self, locked: LockedPage) {
+        locked.end();
+    }
+
+    /// Takes the lock over from a request that has completed.
+    pub(crate) fn take_from_io(&self, frame: FrameNo) -> LockedPage {
+        debug_assert!(self.has(frame, flag::LOCKED), "{frame} was not locked for its I/O");
+        let page = self.page(frame).expect("a frame that is read into has a page");
+        LockedPage { frame, page }
     }
 
     /// Sleeps while somebody has the page lock; does not take it.
@@ -157,8 +269,7 @@ impl Frames {
         }
     }
 
-    /// Sleeps until the write in flight has ended. The caller holds the page lock, which a
-    /// completion does not need.
+    /// Sleeps until the write in flight has ended; its completion does not need the page lock.
     pub(crate) fn wait_writeback(&self, frame: FrameNo) {
         while self.has(frame, flag::WRITEBACK) {
             self.wait_while(frame, flag::WRITEBACK);
@@ -192,9 +303,14 @@ impl Frames {
         Some(rotates(before))
     }
 
-    /// Lets go of the page lock.
+    /// Lets go of a page lock.
     #[inline]
-    pub fn unlock(&self, frame: FrameNo) {
+    pub fn unlock(&self, locked: LockedPage) {
+        self.clear_locked(locked.end());
+    }
+
+    #[inline]
+    fn clear_locked(&self, frame: FrameNo) {
         let lock = flag::LOCKED | flag::WAITERS;
         let before = self.frames[frame.index()].flags.fetch_and(!lock, AcqRel);
         debug_assert_ne!(before & flag::LOCKED, 0, "frame {frame} unlocked twice");
@@ -229,8 +345,11 @@ impl Frames {
         }
     }
 
-    pub(crate) fn set_page(&self, frame: FrameNo, page: PageNo) {
+    /// Gives the frame of a page to another page.
+    pub(crate) fn rename(&self, locked: LockedPage, page: PageNo) -> LockedPage {
+        let frame = locked.end();
         self.frames[frame.index()].page.store(page.0, Relaxed);
+        LockedPage { frame, page }
     }
 
     /// The entry `frame` is cached under.
@@ -238,9 +357,14 @@ impl Frames {
         self.frames[frame.index()].entry.load(Acquire).checked_sub(1).map(SwapEntry::from_bits)
     }
 
-    pub(crate) fn set_entry(&self, frame: FrameNo, entry: Option<SwapEntry>) {
+    /// Notes that a page's frame is cached under `entry`, or no more.
+    pub(crate) fn set_entry(&self, locked: &LockedPage, entry: Option<SwapEntry>) {
         let bits = entry.map_or(0, |e| e.to_bits() + 1);
-        self.frames[frame.index()].entry.store(bits, Release);
+        self.frames[locked.frame.index()].entry.store(bits, Release);
+        match entry {
+            Some(_) => self.set(locked.frame, flag::CACHED),
+            None => self.clear(locked.frame, flag::CACHED),
+        };
     }
 
     /// The staging page with the content of `frame`.
@@ -279,56 +403,5 @@ impl Frames {
     #[inline]
     pub(crate) fn clear(&self, frame: FrameNo, bits: u32) -> u32 {
         self.frames[frame.index()].flags.fetch_and(!bits, AcqRel)
-    }
-}
-
-/// Where threads wait for frames to become free, or for work to do.
-#[derive(Debug)]
-pub(crate) struct Doorbell {
-    bell: Mutex<Bell>,
-    condvar: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Bell {
-    rung: u64,
-    sleepers: usize,
-}
-
-impl Doorbell {
-    pub(crate) fn new() -> Self {
-        Self { bell: Mutex::new(LockClass::Wait, Bell::default()), condvar: Condvar::new() }
-    }
-
-    /// A system call only if somebody sleeps: it is rung for every page while memory is short.
-    pub(crate) fn ring(&self) {
-        let mut bell = self.bell.lock();
-        bell.rung += 1;
-        let heard = bell.sleepers > 0;
-        drop(bell);
-        if heard {
-            self.condvar.notify_all();
-        }
-    }
-
-    /// How often it has rung.
-    pub(crate) fn count(&self) -> u64 {
-        self.bell.lock().rung
-    }
-
-    /// Sleeps until it has rung more often than `seen`, or `limit` is over.
-    pub(crate) fn wait(&self, seen: u64, limit: Option<Duration>) {
-        let mut bell = self.bell.lock();
-        bell.sleepers += 1;
-        while bell.rung == seen {
-            match limit {
-                None => bell = self.condvar.wait(bell),
-                Some(limit) => {
-                    bell = self.condvar.wait_for(bell, limit);
-                    break;
-                }
-            }
-        }
-        bell.sleepers -= 1;
     }
 }

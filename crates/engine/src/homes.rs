@@ -17,17 +17,15 @@
 //! page where a whole miss takes three.
 
 use crate::engine::Engine;
+use crate::frames::LockedPage;
 use crate::lru::LruList;
-use crate::readahead::PageRead;
-use crate::reclaim::Victim;
 use crate::space::{Hidden, Mapped};
-use crate::swapin::{Purpose, submit_read};
+use crate::transfer::{PageRead, Purpose};
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
-use overspill_area::{AreaNo, SwapEntry};
+use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
 use overspill_base::{FrameNo, PageNo};
-use overspill_device::{IoRequest, PageFailure};
 
 impl Engine {
     /// Where the home of `frame` begins. Its bytes are the caller's to use between
@@ -47,9 +45,9 @@ impl Engine {
             if let Pte::Swapped { entry, .. } = self.table.load(page)
                 && self.cache.lookup(entry).is_none()
             {
-                let Some(frame) = self.frame_to_spare(page) else { break };
-                if self.cache_ahead(page, entry, frame) {
-                    let into = self.staging.buffer(frame.index());
+                let Some(locked) = self.frames.alloc_to_spare(page) else { break };
+                let into = self.staging.buffer(locked.frame().index());
+                if self.cache_ahead(locked, entry) {
                     reads.push(PageRead { entry, into });
                 }
             }
@@ -64,7 +62,7 @@ impl Engine {
     /// Reclaims until so many pages can be prefetched, or half of memory if that is less, or nothing
     /// more is to be had. Blocks on its own writes only.
     pub fn make_room(&self, worker: &mut Worker, pages: usize) {
-        let want = (self.watermarks.low + pages + 1).min(self.frames.count() / 2);
+        let want = (self.frames.watermarks().low + pages + 1).min(self.frames.count() / 2);
         // A bound, because pages that others use again and again count as progress.
         for _ in 0..2 * pages {
             if self.frames.free_count() >= want || !self.reclaim_round(worker, true) {
@@ -73,48 +71,26 @@ impl Engine {
         }
     }
 
-    /// Reads the page for which `frame` is locked and cached under `entry`.
+    /// Reads the page that is cached under `entry`, into its home.
     pub(crate) fn read_home(
         &self,
         worker: &mut Worker,
-        frame: FrameNo,
+        locked: LockedPage,
         entry: SwapEntry,
         start_ns: u64,
     ) {
-        let into = self.staging.buffer(frame.index());
+        let into = self.staging.buffer(locked.frame().index());
+        self.frames.lend_to_io(locked);
         let read = std::iter::once(PageRead { entry, into });
-        submit_read(worker, read, Purpose::Fault { start_ns });
+        worker.submit_read(read, Purpose::Fault { start_ns });
         worker.flush();
     }
 
-    /// As `complete_read`, for pages that are where they will be used.
-    pub(crate) fn complete_home_read(
-        &self,
-        area: AreaNo,
-        request: &IoRequest,
-        failures: &[PageFailure],
-    ) {
-        for (n, buffer) in request.pages.iter().enumerate() {
-            let entry = SwapEntry::new(area, request.slot.plus(n));
-            if let Some(failure) = failures.iter().find(|failure| failure.index == n) {
-                self.read_failed(entry, &failure.error);
-                continue;
-            }
-            let frame = self.staging.frame_at(buffer);
-            let page = self.frames.page(frame).expect("a frame that is read into has a page");
-            if self.accept_in(frame, page, entry) {
-                self.space.reveal(page, frame);
-                self.settle_read(frame, page);
-            }
-        }
-        self.stats.add(Event::pswpin, (request.pages.len() - failures.len()) as u64);
-    }
-
-    /// Lets the program at untouched pages from `first` on.
-    pub(crate) fn reveal_zeros(&self, first: PageNo, run: &[FrameNo]) -> Mapped {
-        for (n, &frame) in run.iter().enumerate() {
-            self.staging.clear_home(frame);
-            self.space.reveal(first.plus(n), frame);
+    /// Lets the program at untouched pages.
+    pub(crate) fn reveal_zeros(&self, run: &[LockedPage]) -> Mapped {
+        for locked in run {
+            self.staging.clear_home(locked);
+            self.space.reveal(locked.page(), locked.frame());
         }
         Mapped::all(run.len())
     }
@@ -125,39 +101,48 @@ impl Engine {
     }
 
     /// As `evict`, for victims that stay where they are.
-    pub(crate) fn evict_from_homes(&self, worker: &mut Worker, victims: &[Victim]) -> usize {
+    pub(crate) fn evict_from_homes(
+        &self,
+        worker: &mut Worker,
+        victims: &mut Vec<LockedPage>,
+    ) -> usize {
         let mut progress = 0;
         let mut changed = std::mem::take(&mut worker.scratch.moved);
-        for &victim in victims {
-            let hidden = self.space.hide(victim.page);
-            match hidden {
-                Hidden::Pinned => self.stats.count(Event::evict_pinned),
-                // The next round may have it: that is progress too.
-                Hidden::Recent => progress += 1,
-                Hidden::Clean if self.drop_copied(victim) => {
-                    progress += 1;
-                    worker.evicted += 1;
+        for victim in victims.drain(..) {
+            match self.space.hide(victim.page()) {
+                Hidden::Pinned => {
+                    self.stats.count(Event::evict_pinned);
+                    self.put_back(victim, LruList::Active);
                 }
-                Hidden::Clean | Hidden::Changed => changed.push(victim),
-            }
-            if matches!(hidden, Hidden::Pinned | Hidden::Recent) {
-                self.put_back(victim, LruList::Active);
+                // The next round may have it: that is progress too.
+                Hidden::Recent => {
+                    progress += 1;
+                    self.put_back(victim, LruList::Active);
+                }
+                Hidden::Clean => match self.drop_copied(victim) {
+                    None => {
+                        progress += 1;
+                        worker.evicted += 1;
+                    }
+                    Some(victim) => changed.push(victim),
+                },
+                Hidden::Changed => changed.push(victim),
             }
         }
-        changed.sort_unstable_by_key(|victim| victim.page);
-        changed.iter().for_each(|victim| self.prepare_write(victim.frame));
+        changed.sort_unstable_by_key(LockedPage::page);
+        changed.iter().for_each(|victim| self.prepare_write(victim.frame()));
         progress + self.write_out(worker, changed)
     }
 
-    /// Frees the frame of a hidden, unchanged page, if a copy is on a slot.
-    fn drop_copied(&self, victim: Victim) -> bool {
-        let Some(entry) = self.frames.entry(victim.frame) else { return false };
+    /// Frees the frame of a hidden, unchanged page if a copy is on a slot; returns any other.
+    fn drop_copied(&self, victim: LockedPage) -> Option<LockedPage> {
+        let Some(entry) = self.frames.entry(victim.frame()) else { return Some(victim) };
         if self.swaps.get(entry.area()).is_leaving() {
-            return false;
+            return Some(victim);
         }
-        self.frames.clear(victim.frame, flag::MAPPED);
+        self.frames.clear(victim.frame(), flag::MAPPED);
         self.leave_to_copy(victim, entry);
-        true
+        None
     }
 
     /// Makes a hidden page look as one that was moved to staging memory.

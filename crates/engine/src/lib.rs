@@ -21,18 +21,25 @@
 //! write is done the page rotates to the list's tail and the next round frees its frame.
 
 mod advice;
+mod bounce;
+mod build;
 pub mod check;
+mod complete;
 mod discard;
 mod engine;
+mod event_count;
 mod fault;
 pub mod frames;
 pub mod homes;
 mod lost;
 mod lru;
+mod page;
+mod page_outs;
 mod page_table;
 mod readahead;
 mod reclaim;
-mod reverse_map;
+mod shortage;
+mod slots;
 mod space;
 mod staging;
 pub mod swap_cache;
@@ -41,13 +48,15 @@ mod swapoff;
 mod swaps;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod tuning;
 pub mod types;
 mod worker;
 mod workingset;
 mod writeback;
 
-pub use engine::{Engine, EngineParts, EngineStatus, Swap};
+pub use build::{EngineParts, Swap};
+pub use engine::{Engine, EngineStatus};
 pub use fault::FaultOutcome;
 pub use page_table::PageTable;
 pub use space::{AddressSpace, Hidden, Mapped, Pattern, SpaceError, Unmapped};

@@ -6,29 +6,30 @@
 //! asks again.
 //! What staging memory or a slot still has of a page that was mapped is no answer: it may be older than what the
 //! program wrote.
-//! Not here: pages whose device lost them (`swapin`), where a page is looked for (`space`).
+//! Not here: pages whose device lost them (`complete`), where a page is looked for (`space`).
 
 use crate::engine::Engine;
+use crate::frames::LockedPage;
 use crate::lru::LruList;
-use crate::reclaim::Victim;
 use crate::space::{Mapped, SpaceError};
 use crate::types::{Pte, flag};
 use overspill_area::AreaNo;
+use overspill_base::PageNo;
 use overspill_base::stats::Event;
 use overspill_base::trouble::Cause;
-use overspill_base::{FrameNo, PageNo};
 use std::time::Duration;
 
 /// Tries, a millisecond apart at least, of putting a page back that has no other place to be.
 const PATIENCE_ROUNDS: u32 = 5000;
 
 impl Engine {
-    /// Gives up a locked, resident page whose content is nowhere.
-    pub(crate) fn lose(&self, Victim { frame, page }: Victim, why: SpaceError) {
-        self.table.replace(page, Pte::Resident(frame), Pte::Poisoned);
-        self.count_lost(page, why);
-        self.frames.clear(frame, flag::MAPPED);
-        self.drop_cached(frame, page);
+    /// Gives up a resident page whose content is nowhere.
+    pub(crate) fn lose(&self, locked: LockedPage, why: SpaceError) {
+        let resident = Pte::Resident(locked.frame());
+        self.table.replace(locked.page(), resident, Pte::Poisoned);
+        self.count_lost(locked.page(), why);
+        self.frames.clear(locked.frame(), flag::MAPPED);
+        self.drop_cached(locked);
     }
 
     /// Counts and tells a loss, and has whoever touches `page` get SIGBUS.
@@ -52,7 +53,7 @@ impl Engine {
     }
 
     /// A victim that would not leave the program's sight.
-    pub(crate) fn unmap_refused(&self, victim: Victim, why: SpaceError) {
+    pub(crate) fn unmap_refused(&self, victim: LockedPage, why: SpaceError) {
         match why {
             SpaceError::Pinned => {
                 self.stats.count(Event::evict_pinned);
@@ -64,9 +65,8 @@ impl Engine {
             }
             // With its address space went whoever could ask for it.
             SpaceError::Gone => {
-                self.frames.clear(victim.frame, flag::MAPPED);
-                self.table.replace(victim.page, Pte::Resident(victim.frame), Pte::Empty);
-                self.drop_cached(victim.frame, victim.page);
+                self.frames.clear(victim.frame(), flag::MAPPED);
+                self.forget(victim);
             }
             SpaceError::Missing | SpaceError::Torn => self.lose(victim, why),
         }
@@ -74,33 +74,32 @@ impl Engine {
 
     /// Pages that were read and could not all be mapped: the rest of a run whose words are Resident. They are on
     /// their slots, and stay there.
-    pub(crate) fn map_refused(&self, rest: impl Iterator<Item = Victim>, why: SpaceError) {
-        for (n, victim) in rest.enumerate() {
+    pub(crate) fn map_refused(&self, rest: impl Iterator<Item = LockedPage>, why: SpaceError) {
+        for (n, locked) in rest.enumerate() {
             match (n, why) {
                 (0, SpaceError::Refused | SpaceError::Torn | SpaceError::Missing) => {
-                    self.lose(victim, why);
+                    self.lose(locked, why);
                 }
-                _ => self.leave_on_slot(victim),
+                _ => self.leave_on_slot(locked),
             }
         }
     }
 
-    fn leave_on_slot(&self, victim: Victim) {
-        let entry = self.frames.entry(victim.frame).expect("a page just read is cached");
-        self.stay_on(victim, entry);
-        self.space.wake(victim.page);
+    fn leave_on_slot(&self, locked: LockedPage) {
+        let (page, entry) = (locked.page(), self.frames.entry(locked.frame()));
+        self.stay_on(locked, entry.expect("a page just read is cached"));
+        self.space.wake(page);
     }
 
     /// Zeros that could not all be mapped: the pages are untouched as before.
-    pub(crate) fn zeros_refused(&self, rest: impl Iterator<Item = Victim>, why: SpaceError) {
-        for (n, victim) in rest.enumerate() {
+    pub(crate) fn zeros_refused(&self, rest: impl Iterator<Item = LockedPage>, why: SpaceError) {
+        for (n, locked) in rest.enumerate() {
             if n == 0 && matches!(why, SpaceError::Refused | SpaceError::Torn) {
-                self.lose(victim, why);
+                self.lose(locked, why);
                 continue;
             }
-            let Victim { frame, page } = victim;
-            self.table.replace(page, Pte::Resident(frame), Pte::Empty);
-            self.free_page(frame, page);
+            let page = locked.page();
+            self.forget(locked);
             self.space.wake(page);
         }
     }
@@ -108,31 +107,28 @@ impl Engine {
     /// As [`map_back`](Self::map_back), for a page that has no other place: tries again while there is hope.
     pub(crate) fn map_back_in_the_end(
         &self,
-        page: PageNo,
-        frame: FrameNo,
+        locked: &LockedPage,
         staged: usize,
     ) -> Result<(), SpaceError> {
-        let mut rounds = 0;
-        loop {
-            match self.map_back(page, frame, staged) {
-                Mapped { stopped: None, .. } => return Ok(()),
-                Mapped { stopped: Some(SpaceError::Busy), .. } if rounds < PATIENCE_ROUNDS => {
-                    rounds += 1;
-                    self.freed.wait(self.freed.count(), Some(Duration::from_millis(1)));
-                }
-                Mapped { stopped: Some(why), .. } => return Err(why),
-            }
-        }
+        self.patiently(|| match self.map_back(locked, staged) {
+            Mapped { stopped: None, .. } => Ok(()),
+            Mapped { stopped: Some(why), .. } => Err(why),
+        })
     }
 
-    /// Moves a locked page's content, which is mapped, to another address. Tries again while there is hope.
+    /// Moves the content of a mapped page to another address. Tries again while there is hope.
     ///
     /// # Errors
     /// Why it cannot be had at the new one.
-    pub(crate) fn move_content(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
+    pub(crate) fn move_content(&self, locked: &LockedPage, to: PageNo) -> Result<(), SpaceError> {
+        self.patiently(|| self.space.transfer(locked.page(), to))
+    }
+
+    /// Repeats what the kernel has no memory for.
+    fn patiently(&self, act: impl Fn() -> Result<(), SpaceError>) -> Result<(), SpaceError> {
         let mut rounds = 0;
         loop {
-            match self.space.transfer(from, to) {
+            match act() {
                 Err(SpaceError::Busy) if rounds < PATIENCE_ROUNDS => {
                     rounds += 1;
                     self.freed.wait(self.freed.count(), Some(Duration::from_millis(1)));

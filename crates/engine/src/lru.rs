@@ -13,7 +13,7 @@
 //! chances are given while a page waits in the swap cache, and by refault distance (`workingset`);
 //! and what a stream of faults has read and passed (`readahead`) goes before anything else.
 
-use crate::frames::Frames;
+use crate::frames::{Frames, LockedPage};
 use crate::tuning::Tuning;
 use crate::types::flag::{
     ACTIVE, ADD_PENDING, DIRTY, LOCKED, LRU, ROTATE_PENDING, STREAMED, UNEVICTABLE, WRITEBACK,
@@ -105,7 +105,8 @@ impl Lru {
     }
 
     /// Puts a frame that is on no list at the head of one, with the next batch.
-    pub(crate) fn add(&self, frame: FrameNo, to: LruList, frames: &Frames) {
+    pub(crate) fn add(&self, locked: &LockedPage, to: LruList, frames: &Frames) {
+        let frame = locked.frame();
         match to {
             LruList::Active => frames.set(frame, ACTIVE | ADD_PENDING),
             LruList::Inactive => {
@@ -186,9 +187,9 @@ impl Lru {
         self.flush_rotations(&mut rotate.lock(), frames, stats);
     }
 
-    /// Takes up to `want` frames off the tail of the inactive list and locks them. Frames that are
-    /// locked or may not be evicted go to the head instead. Returns how many were looked at.
-    pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<FrameNo>) -> usize {
+    /// Takes up to `want` pages off the tail of the inactive list. Frames that are locked or may not be
+    /// evicted go to the head instead. Returns how many were looked at.
+    pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<LockedPage>) -> usize {
         let _path = work::on(Path::ShrinkInactiveList);
         let mut lists = self.lists.lock();
         let most = (want * 2).min(lists.inactive.len);
@@ -196,18 +197,20 @@ impl Lru {
         while seen < most && out.len() < want {
             let Some(frame) = lists.pop_tail(LruList::Inactive) else { break };
             seen += 1;
-            if frames.has(frame, UNEVICTABLE | WRITEBACK) || !frames.try_lock(frame) {
-                lists.push_head(frame, LruList::Inactive);
-            } else {
-                frames.clear(frame, LRU);
-                out.push(frame);
+            let fit = !frames.has(frame, UNEVICTABLE | WRITEBACK);
+            match fit.then(|| frames.try_lock(frame)) {
+                Some(Ok(locked)) => {
+                    frames.clear(frame, LRU);
+                    out.push(locked);
+                }
+                _ => lists.push_head(frame, LruList::Inactive),
             }
         }
         seen
     }
 
-    /// Takes one particular frame off the inactive list and locks it, if it is idle there.
-    pub(crate) fn isolate_one(&self, frame: FrameNo, frames: &Frames) -> bool {
+    /// Takes one particular page off the inactive list, if it is idle there.
+    pub(crate) fn isolate_one(&self, frame: FrameNo, frames: &Frames) -> Option<LockedPage> {
         self.lists.lock().isolate(frame, frames)
     }
 
@@ -216,11 +219,11 @@ impl Lru {
         frames.has(frame, LRU) && !frames.has(frame, ACTIVE | BUSY)
     }
 
-    /// Takes those of `wanted` that are idle on the inactive list off it and locks them, under one hold
-    /// of the lists' lock; keeps these alone in `wanted`.
-    pub(crate) fn isolate_these(&self, wanted: &mut Vec<FrameNo>, frames: &Frames) {
+    /// Takes those of `wanted` that are idle on the inactive list off it, under one hold of the lists'
+    /// lock.
+    pub(crate) fn isolate_these(&self, wanted: &[FrameNo], frames: &Frames) -> Vec<LockedPage> {
         let mut lists = self.lists.lock();
-        wanted.retain(|&frame| lists.isolate(frame, frames));
+        wanted.iter().filter_map(|&frame| lists.isolate(frame, frames)).collect()
     }
 
     /// Takes idle frames that a stream has read to the inactive tail, from wherever they are. A page
@@ -262,8 +265,9 @@ impl Lru {
         }
     }
 
-    /// Takes a frame that its locker is about to free off whatever list or batch it is in.
-    pub(crate) fn remove(&self, frame: FrameNo, frames: &Frames) {
+    /// Takes a page whose frame is about to be free off whatever list or batch it is in.
+    pub(crate) fn remove(&self, locked: &LockedPage, frames: &Frames) {
+        let frame = locked.frame();
         // Its lock keeps a frame that is isolated off the lists.
         if !frames.has(frame, LRU | ADD_PENDING | ROTATE_PENDING) {
             return;
@@ -293,18 +297,16 @@ fn list_of(flags: u32) -> LruList {
 }
 
 impl Lists {
-    /// Takes a frame off the inactive list and locks it, if it is idle there.
-    fn isolate(&mut self, frame: FrameNo, frames: &Frames) -> bool {
+    /// Takes a page off the inactive list, if it is idle there.
+    fn isolate(&mut self, frame: FrameNo, frames: &Frames) -> Option<LockedPage> {
         let flags = frames.set(frame, 0);
         if flags & LRU == 0 || flags & (ACTIVE | BUSY) != 0 {
-            return false;
+            return None;
         }
-        if !frames.try_lock(frame) {
-            return false;
-        }
+        let locked = frames.try_lock(frame).ok()?;
         let flags = frames.clear(frame, LRU);
         self.unlink(frame, list_of(flags));
-        true
+        Some(locked)
     }
 
     /// Takes an idle frame to the inactive tail from wherever it is, if it has all of `marks`, which it
@@ -427,9 +429,9 @@ mod tests {
         }
 
         fn add(&self) {
-            let frame = self.frames.alloc(PageNo(0)).unwrap();
-            self.lru.add(frame, LruList::Inactive, &self.frames);
-            self.frames.unlock(frame);
+            let locked = self.frames.alloc(PageNo(0)).unwrap();
+            self.lru.add(&locked, LruList::Inactive, &self.frames);
+            self.frames.unlock(locked);
         }
 
         fn play(&self, op: Op) {
@@ -440,9 +442,9 @@ mod tests {
                 }
                 Op::Activate(n) => self.lru.activate(FrameNo(n), &self.frames),
                 Op::Replace(n) => {
-                    self.frames.lock(FrameNo(n));
-                    self.lru.remove(FrameNo(n), &self.frames);
-                    self.frames.free(FrameNo(n));
+                    let locked = self.frames.lock(FrameNo(n)).unwrap();
+                    self.lru.remove(&locked, &self.frames);
+                    self.frames.free(locked);
                     self.add();
                 }
             }
@@ -513,11 +515,12 @@ mod tests {
             rig.frames.set(FrameNo(n), STREAMED);
         }
         rig.play(Op::Activate(4));
-        rig.frames.lock(FrameNo(5));
+        let locked = rig.frames.lock(FrameNo(5)).unwrap();
         rig.lru.leave_behind([3, 4, 5, 6].map(FrameNo).into_iter(), &rig.frames);
         let (active, inactive, _) = rig.end();
         assert_eq!(active, []);
         assert_eq!(inactive, [11, 10, 9, 8, 7, 6, 5, 2, 1, 0, 3, 4].map(FrameNo));
+        rig.frames.unlock(locked);
     }
 
     #[test]
@@ -536,8 +539,9 @@ mod tests {
         rig.play(Op::Rotate(7));
         rig.frames.set(FrameNo(7), DIRTY);
         rig.play(Op::Rotate(8));
-        rig.frames.lock(FrameNo(8));
+        let locked = rig.frames.lock(FrameNo(8)).unwrap();
         assert_eq!(rig.end().1, before);
         assert_eq!(rig.stats.get(Event::pgrotated), 0);
+        rig.frames.unlock(locked);
     }
 }

@@ -7,21 +7,14 @@
 //! Not here: the writes (`writeback`).
 
 use crate::engine::Engine;
-use crate::fault::Staged;
+use crate::frames::LockedPage;
 use crate::lru::LruList;
+use crate::page::Staged;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::{FrameNo, PageNo};
 use std::time::Duration;
-
-/// A locked frame with its page.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Victim {
-    pub(crate) frame: FrameNo,
-    pub(crate) page: PageNo,
-}
 
 impl Engine {
     /// Background reclaim: blocks until free frames run low or somebody calls
@@ -33,11 +26,11 @@ impl Engine {
         if wanted() {
             return;
         }
-        if self.frames.free_count() > self.watermarks.low && self.page_outs.is_empty() {
+        if self.frames.are_above_low() && self.page_outs.is_empty() {
             self.low.wait(seen, None);
         }
         self.run_page_outs(worker);
-        while self.frames.free_count() < self.watermarks.high {
+        while self.frames.free_count() < self.frames.watermarks().high {
             if !self.reclaim_round(worker, false) {
                 self.fruitless_rounds.fetch_add(1, Relaxed);
                 // Wait for the next fault to say so again.
@@ -54,8 +47,8 @@ impl Engine {
 
     /// Makes [`balance`](Self::balance) and [`read_ahead`](Self::read_ahead) return soon.
     pub fn nudge(&self) {
-        self.low.ring();
-        self.ahead.nudge();
+        self.low.notify();
+        self.ahead.wake();
     }
 
     /// One round, and where that brings nothing a wait for what is on its way; false if nothing is.
@@ -97,7 +90,7 @@ impl Engine {
         self.stats.add(scan, seen as u64);
         let evicted_before = worker.evicted;
         let mut victims = std::mem::take(&mut worker.scratch.victims);
-        let sorted = isolated.drain(..).map(|frame| self.sort_out(frame, &mut victims));
+        let sorted = isolated.drain(..).map(|locked| self.sort_out(locked, &mut victims));
         let dropped: usize = sorted.sum();
         worker.scratch.isolated = isolated;
         let progress = dropped + self.evict(worker, victims, self.staging.chunk);
@@ -117,45 +110,39 @@ impl Engine {
         }
     }
 
-    /// Decides about one isolated frame; mapped ones become victims.
-    pub(crate) fn sort_out(&self, frame: FrameNo, victims: &mut Vec<Victim>) -> usize {
-        let page = self.frames.page(frame).expect("a frame on a list has a page");
-        if self.frames.has(frame, flag::MAPPED) {
-            victims.push(Victim { frame, page });
+    /// Decides about one isolated page; mapped ones become victims.
+    pub(crate) fn sort_out(&self, locked: LockedPage, victims: &mut Vec<LockedPage>) -> usize {
+        let has = |bit| self.frames.has(locked.frame(), bit);
+        if has(flag::MAPPED) {
+            victims.push(locked);
             return 0;
         }
-        if self.frames.has(frame, flag::WRITEBACK) {
-            self.put_back(Victim { frame, page }, LruList::Inactive);
+        if has(flag::WRITEBACK) {
+            self.put_back(locked, LruList::Inactive);
             return 0;
         }
-        if !self.frames.has(frame, flag::DIRTY) {
-            if self.frames.has(frame, flag::READAHEAD) {
-                self.ahead.was_wasted();
-            }
-            self.drop_cached(frame, page);
-            return 1;
+        if has(flag::DIRTY) {
+            self.restore(locked);
+            return 0;
         }
-        self.restore(frame, page);
-        0
+        if has(flag::READAHEAD) {
+            self.ahead.was_wasted();
+        }
+        self.drop_cached(locked);
+        1
     }
 
     /// A page whose write failed goes back where the program sees it.
-    fn restore(&self, frame: FrameNo, page: PageNo) {
-        let word = self.table.load(page);
+    fn restore(&self, locked: LockedPage) {
+        let (frame, word) = (locked.frame(), self.table.load(locked.page()));
         if !matches!(word, Pte::Swapped { entry, .. } if self.frames.entry(frame) == Some(entry)) {
             self.frames.clear(frame, flag::DIRTY);
-            self.drop_cached(frame, page);
-            return;
+            return self.drop_cached(locked);
         }
-        self.lru.add(frame, LruList::Active, &self.frames);
-        if self.map_staged(frame, page, word) == Staged::Mapped {
-            self.unlock_page(frame, page);
+        self.lru.add(&locked, LruList::Active, &self.frames);
+        if let Staged::Mapped(locked) = self.map_staged(locked, word) {
+            self.unlock(locked);
         }
-    }
-
-    pub(crate) fn put_back(&self, victim: Victim, list: LruList) {
-        self.lru.add(victim.frame, list, &self.frames);
-        self.unlock_page(victim.frame, victim.page);
     }
 
     /// Moves victims out, with neighbours that make them up to `most` pages, a chunk at most. Without
@@ -163,14 +150,14 @@ impl Engine {
     pub(crate) fn evict(
         &self,
         worker: &mut Worker,
-        mut victims: Vec<Victim>,
+        mut victims: Vec<LockedPage>,
         most: usize,
     ) -> usize {
         let progress = match self.staging.has_homes {
-            true => self.evict_from_homes(worker, &victims),
+            true => self.evict_from_homes(worker, &mut victims),
             false => self.evict_by_moving(worker, &mut victims, most),
         };
-        victims.clear();
+        debug_assert!(victims.is_empty());
         worker.scratch.victims = victims;
         progress
     }
@@ -178,7 +165,7 @@ impl Engine {
     fn evict_by_moving(
         &self,
         worker: &mut Worker,
-        victims: &mut Vec<Victim>,
+        victims: &mut Vec<LockedPage>,
         most: usize,
     ) -> usize {
         if worker.is_faulters() {
@@ -190,39 +177,36 @@ impl Engine {
             return 0;
         }
         let Some(chunk) = self.staging.take_chunk(&*self.space) else {
-            victims.iter().for_each(|&v| self.put_back(v, LruList::Inactive));
+            victims.drain(..).for_each(|victim| self.put_back(victim, LruList::Inactive));
             return 0;
         };
-        victims.sort_unstable_by_key(|v| v.page);
+        victims.sort_unstable_by_key(LockedPage::page);
         let mut landing = chunk.start;
         let mut moved = std::mem::take(&mut worker.scratch.moved);
-        for run in victims.chunk_by(|a, b| b.page.0 == a.page.0 + 1) {
-            self.unmap_run(run, &mut landing, &mut moved);
+        while !victims.is_empty() {
+            let run = victims.chunk_by(|a, b| b.page() == a.page().plus(1)).next();
+            let run = run.map_or(0, <[_]>::len);
+            self.unmap_run(victims, run, &mut landing, &mut moved);
         }
         self.staging.release(landing..chunk.end, &*self.space);
         self.write_out(worker, moved)
     }
 
     /// Leaves victims that have no slot to the reclaim thread: finding one takes memory.
-    fn put_back_slotless(&self, victims: &mut Vec<Victim>) {
-        victims.retain(|&victim| {
-            let own = self.own_slot(victim).is_some();
-            if !own {
-                self.put_back(victim, LruList::Inactive);
-            }
-            own
-        });
+    fn put_back_slotless(&self, victims: &mut Vec<LockedPage>) {
+        let slotless = victims.extract_if(.., |victim| self.own_slot(victim).is_none());
+        slotless.for_each(|victim| self.put_back(victim, LruList::Inactive));
     }
 
     /// Adds inactive pages right after the victims, so that runs are longer: one call moves a run,
     /// and one later read brings it back. They are looked for without the lists' lock and taken under one
     /// hold of it.
-    fn add_neighbours(&self, victims: &mut Vec<Victim>, most: usize) {
+    fn add_neighbours(&self, victims: &mut Vec<LockedPage>, most: usize) {
         let mut neighbours = Vec::new();
         for victim in &*victims {
-            let mut page = victim.page.plus(1);
+            let mut page = victim.page().plus(1);
             while victims.len() + neighbours.len() < most
-                && let Pte::Resident(frame) = self.table.load(page)
+                && let Some(frame) = self.resident_frame(page)
                 && self.lru.looks_idle(frame, &self.frames)
             {
                 neighbours.push(frame);
@@ -232,11 +216,8 @@ impl Engine {
         if neighbours.is_empty() {
             return;
         }
-        self.lru.isolate_these(&mut neighbours, &self.frames);
-        for frame in neighbours {
-            let page = self.frames.page(frame).expect("a frame on a list has a page");
-            let neighbour = Victim { frame, page };
-            if self.frames.has(frame, flag::MAPPED) {
+        for neighbour in self.lru.isolate_these(&neighbours, &self.frames) {
+            if self.frames.has(neighbour.frame(), flag::MAPPED) {
                 victims.push(neighbour);
             } else {
                 self.put_back(neighbour, LruList::Inactive);
@@ -244,22 +225,26 @@ impl Engine {
         }
     }
 
-    /// Moves a run of adjacent pages to staging memory from `landing` on.
-    fn unmap_run(&self, mut run: &[Victim], landing: &mut usize, moved: &mut Vec<Victim>) {
-        while let Some(first) = run.first() {
-            let room = *landing..*landing + run.len();
-            let result = self.space.unmap(first.page, self.staging.arena(), room);
-            for &victim in &run[..result.moved] {
-                self.frames.set_staged(victim.frame, Some(*landing));
-                self.frames.clear(victim.frame, flag::MAPPED);
-                moved.push(victim);
-                *landing += 1;
-            }
-            run = &run[result.moved..];
-            if let (Some(why), Some(&victim)) = (result.stopped, run.first()) {
-                self.unmap_refused(victim, why);
-                run = &run[1..];
-            }
+    /// Moves the first `run` victims, adjacent pages, to staging memory from `landing` on, as far as
+    /// they go at once; deals with the one that stops it.
+    fn unmap_run(
+        &self,
+        victims: &mut Vec<LockedPage>,
+        run: usize,
+        landing: &mut usize,
+        moved: &mut Vec<LockedPage>,
+    ) {
+        let room = *landing..*landing + run;
+        let result = self.space.unmap(victims[0].page(), self.staging.arena(), room);
+        let mut victims = victims.drain(..result.moved + usize::from(result.stopped.is_some()));
+        for victim in victims.by_ref().take(result.moved) {
+            self.frames.set_staged(victim.frame(), Some(*landing));
+            self.frames.clear(victim.frame(), flag::MAPPED);
+            moved.push(victim);
+            *landing += 1;
+        }
+        if let (Some(why), Some(victim)) = (result.stopped, victims.next()) {
+            self.unmap_refused(victim, why);
         }
     }
 }

@@ -13,9 +13,9 @@
 //! trunk, and costs memory per slot; a chain costs it per frame, and a head per [`CHAIN_SLOTS`].
 //! Trees and hash maps of the library, which allocate.
 
-use crate::frames::Frames;
+use crate::frames::{Frames, LockedPage};
 use crate::page_table::PageTable;
-use crate::types::{Pte, flag};
+use crate::types::Pte;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicU32, LockClass, Mutex, MutexGuard};
@@ -166,59 +166,54 @@ impl SwapCache {
         self.trunk(entry).find(&self.nodes, entry.slot())
     }
 
-    /// Caches `entry` in `frame`, which the caller has locked, if `page` is still swapped there.
+    /// Caches `entry` in the frame of a page, if the page is still swapped there.
     pub fn insert(
         &self,
         entry: SwapEntry,
-        frame: FrameNo,
+        locked: &LockedPage,
         frames: &Frames,
         table: &PageTable,
-        page: PageNo,
     ) -> Inserted {
         let _path = work::on(Path::AddToSwapCache);
         let mut trunk = self.trunk(entry);
-        if !table.is_on(page, entry) {
+        if !table.is_on(locked.page(), entry) {
             return Inserted::Changed;
         }
         if trunk.find(&self.nodes, entry.slot()).is_some() {
             return Inserted::Exists;
         }
-        trunk.push(&self.nodes, entry.slot(), frame);
-        frames.set_entry(frame, Some(entry));
-        frames.set(frame, flag::CACHED);
+        trunk.push(&self.nodes, entry.slot(), locked.frame());
+        frames.set_entry(locked, Some(entry));
         Inserted::Yes
     }
 
-    /// Caches a freshly allocated `entry`, to which no word refers yet, in a locked `frame`.
-    pub fn insert_new(&self, entry: SwapEntry, frame: FrameNo, frames: &Frames) {
+    /// Caches a freshly allocated `entry`, to which no word refers yet.
+    pub fn insert_new(&self, entry: SwapEntry, locked: &LockedPage, frames: &Frames) {
         let _path = work::on(Path::AddToSwapCache);
         let mut trunk = self.trunk(entry);
         let before = trunk.find(&self.nodes, entry.slot());
         debug_assert_eq!(before, None, "new entry {entry:?} was cached");
-        trunk.push(&self.nodes, entry.slot(), frame);
+        trunk.push(&self.nodes, entry.slot(), locked.frame());
         drop(trunk);
-        frames.set_entry(frame, Some(entry));
-        frames.set(frame, flag::CACHED);
+        frames.set_entry(locked, Some(entry));
     }
 
-    /// Takes the locked `frame` out; returns its entry if the caller has to free it because the
-    /// word of `page` does not refer to it.
+    /// Takes a page's frame out; returns its entry if the caller has to free it because the page's
+    /// word does not refer to it.
     #[must_use = "the entry returned leaks unless freed"]
     pub fn remove(
         &self,
-        frame: FrameNo,
+        locked: &LockedPage,
         frames: &Frames,
         table: &PageTable,
-        page: PageNo,
     ) -> Option<SwapEntry> {
-        let entry = frames.entry(frame)?;
+        let entry = frames.entry(locked.frame())?;
         let _path = work::on(Path::RemoveMapping);
         let mut trunk = self.trunk(entry);
-        let cached = trunk.unlink(&self.nodes, entry.slot(), frame);
+        let cached = trunk.unlink(&self.nodes, entry.slot(), locked.frame());
         debug_assert!(cached, "entry {entry:?} was not cached in this frame");
-        frames.set_entry(frame, None);
-        frames.clear(frame, flag::CACHED);
-        (!table.is_on(page, entry)).then_some(entry)
+        frames.set_entry(locked, None);
+        (!table.is_on(locked.page(), entry)).then_some(entry)
     }
 
     /// Ends the word's reference to a swapped page; returns the entry if the caller has to free it

@@ -10,9 +10,14 @@
 //! be about to find out that the entry it has loaded is an old one.
 //! Not here: areas that other processes use; their slots are not for us to empty.
 
-use crate::engine::{Engine, Swap};
-use crate::fault::Staged;
+use crate::build::Swap;
+use crate::engine::Engine;
+use crate::frames::LockedPage;
+use crate::page::Staged;
+use crate::readahead::past::BySlot;
 use crate::swap_cache::Inserted;
+use crate::swaps::SwapState;
+use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::{AreaNo, SwapArea, SwapEntry, TooManyAreas};
@@ -83,6 +88,14 @@ pub struct SwapStatus {
 }
 
 impl Engine {
+    fn new_state(&self, swap: &Swap) -> SwapState {
+        let synchronous = swap.device.info().synchronous;
+        let reads_ahead = self.tuning.readahead_synchronous || !synchronous;
+        let by_slot = self.tuning.readahead == Readahead::Cluster;
+        let by_slot = by_slot.then(|| BySlot::new(swap.area.slot_map().len()));
+        SwapState::new(swap.priority, reads_ahead, synchronous, by_slot)
+    }
+
     /// Adds the swap area that `make` returns, which must be numbered as `make` is told.
     ///
     /// # Errors
@@ -150,7 +163,7 @@ impl Engine {
         let others = self.areas.iter().filter(|a| a.number() != area && a.is_writable());
         let slots: u64 = others.map(|area| u64::from(area.free_slots())).sum();
         let copies = self.frames.all().filter(|&frame| self.has_copy_elsewhere(frame, area));
-        let frames = self.frames.free_count().saturating_sub(self.watermarks.low);
+        let frames = self.frames.free_count().saturating_sub(self.frames.watermarks().low);
         let room = frames + slots as usize + copies.count();
         if pages > room {
             return Err(SwapoffError::NoRoom { name: name.to_owned(), pages, room });
@@ -197,23 +210,22 @@ impl Engine {
     /// locked or under writeback are for a later round.
     fn unuse_frame(&self, frame: FrameNo, area: AreaNo) {
         let is_on_it = || self.frames.entry(frame).filter(|entry| entry.area() == area);
-        if is_on_it().is_none() || !self.frames.try_lock(frame) {
+        if is_on_it().is_none() {
             return;
         }
-        let (Some(entry), Some(page)) = (is_on_it(), self.frames.page(frame)) else {
-            return self.unlock_frame(frame);
-        };
-        let word = self.table.load(page);
+        let Ok(locked) = self.frames.try_lock(frame) else { return };
+        let Some(entry) = is_on_it() else { return self.unlock(locked) };
+        let word = self.table.load(locked.page());
         if self.frames.has(frame, flag::WRITEBACK) {
-            self.unlock_page(frame, page);
+            self.unlock(locked);
         } else if self.frames.has(frame, flag::MAPPED) {
-            self.settle_copy(frame, page);
-            self.unlock_page(frame, page);
-        } else if !self.table.is_on(page, entry) {
-            self.drop_cached(frame, page);
-        } else if self.map_staged(frame, page, word) == Staged::Mapped {
+            self.keep_or_free_copy(&locked);
+            self.unlock(locked);
+        } else if !self.table.is_on(locked.page(), entry) {
+            self.drop_cached(locked);
+        } else if let Staged::Mapped(locked) = self.map_staged(locked, word) {
             self.frames.clear(frame, flag::READAHEAD);
-            self.unlock_page(frame, page);
+            self.unlock(locked);
         }
     }
 
@@ -223,20 +235,20 @@ impl Engine {
         if self.cache.lookup(entry).is_some() {
             return true;
         }
-        let Some(frame) = self.frame_to_come_back_to(worker, page) else { return false };
-        match self.cache.insert(entry, frame, &self.frames, &self.table, page) {
-            Inserted::Yes => self.start_reads(worker, page, entry, 0),
-            Inserted::Exists | Inserted::Changed => self.free_page(frame, page),
+        let Some(locked) = self.frame_to_come_back_to(worker, page) else { return false };
+        match self.cache.insert(entry, &locked, &self.frames, &self.table) {
+            Inserted::Yes => self.start_read(worker, locked, entry, 0),
+            Inserted::Exists | Inserted::Changed => self.free(locked),
         }
         true
     }
 
-    /// A locked frame, but never one of the last: a fault would find that memory has ended.
-    fn frame_to_come_back_to(&self, worker: &mut Worker, page: PageNo) -> Option<FrameNo> {
+    /// A frame, but never one of the last: a fault would find that memory has ended.
+    fn frame_to_come_back_to(&self, worker: &mut Worker, page: PageNo) -> Option<LockedPage> {
         let mut hopeless = 0;
         while hopeless <= HOPELESS_ROUNDS {
-            if let Some(frame) = self.frame_to_spare(page) {
-                return Some(frame);
+            if let Some(locked) = self.frames.alloc_to_spare(page) {
+                return Some(locked);
             }
             let seen = self.freed.count();
             let progress = self.shrink(worker, true) + worker.poll(self);

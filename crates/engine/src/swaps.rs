@@ -9,8 +9,7 @@
 //! Rejected: opening a queue when a worker first needs it. That can fail, for want of a descriptor,
 //! in the middle of a fault, when it would cost the page.
 
-use crate::readahead::cluster::ClusterWindow;
-use crate::reverse_map::ReverseMap;
+use crate::readahead::past::BySlot;
 use crate::worker::Mail;
 use overspill_area::AreaNo;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
@@ -25,10 +24,8 @@ pub(crate) struct SwapState {
     pub(crate) reads_ahead: bool,
     /// The device is as fast as memory, and no place on it far from another.
     pub(crate) synchronous: bool,
-    /// The window of cluster readahead.
-    pub(crate) window: Mutex<ClusterWindow>,
-    /// Slot → page, with cluster readahead.
-    pub(crate) pages: Option<ReverseMap>,
+    /// What readahead by slot keeps.
+    pub(crate) by_slot: Option<BySlot>,
     /// Higher is used first.
     pub(crate) priority: i16,
     /// Being swapped off, or gone: nothing may be left on its slots.
@@ -41,16 +38,9 @@ impl SwapState {
         priority: i16,
         reads_ahead: bool,
         synchronous: bool,
-        reverse_map: Option<ReverseMap>,
+        by_slot: Option<BySlot>,
     ) -> Self {
-        Self {
-            priority,
-            reads_ahead,
-            synchronous,
-            window: Mutex::new(LockClass::Readahead, ClusterWindow::default()),
-            pages: reverse_map,
-            leaving: AtomicBool::new(false),
-        }
+        Self { priority, reads_ahead, synchronous, by_slot, leaving: AtomicBool::new(false) }
     }
 
     /// True once nothing may be left on the area's slots.

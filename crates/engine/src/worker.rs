@@ -1,23 +1,21 @@
 //! A thread that serves faults or reclaims: its queues and its bounce memory.
 //!
 //! Owns: the requests it submitted until it reaps them, memory reads land in, and lists that a fault
-//! fills and empties again. Every worker reaps its own completions, so no I/O crosses threads.
+//! fills and empties again. Every worker reaps its own completions, so no I/O crosses threads. It only
+//! carries: what a completion does is in `complete`.
 //! Invariants: a worker for the faulter ([`Worker::for_faulter`]) allocates and frees nothing while it
 //! serves a fault, however often devices have come and gone meanwhile, unless a read fails.
 //! Not here: the loop that drives it (`space`); which devices there are (`swaps`).
 
+use crate::bounce::Bounce;
 use crate::engine::Engine;
-use crate::readahead::PageRead;
-use crate::reclaim::Victim;
-use crate::staging::Bounce;
-use crate::swapin::Arrived;
+use crate::frames::LockedPage;
+use crate::transfer::{Arrived, PageRead, PageWrite, Purpose, tag};
 use crate::tuning::Tuning;
-use crate::writeback::PageWrite;
 use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::PAGE_SIZE;
 use overspill_base::shared::PageBuf;
 use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
-use overspill_base::work;
-use overspill_base::{FrameNo, PAGE_SIZE};
 use overspill_device::{Completion, DeviceError, IoOp, IoQueue, IoRequest, SwapDevice};
 use std::os::fd::BorrowedFd;
 
@@ -58,14 +56,15 @@ impl Post {
 /// empty, so that their memory is there for the next.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    pub(crate) run: Vec<FrameNo>,
+    pub(crate) run: Vec<LockedPage>,
     pub(crate) entries: Vec<SwapEntry>,
     pub(crate) reads: Vec<PageRead>,
     pub(crate) arrived: Vec<Arrived>,
-    pub(crate) isolated: Vec<FrameNo>,
-    pub(crate) victims: Vec<Victim>,
-    pub(crate) moved: Vec<Victim>,
-    pub(crate) fresh: Vec<Victim>,
+    pub(crate) isolated: Vec<LockedPage>,
+    pub(crate) victims: Vec<LockedPage>,
+    pub(crate) moved: Vec<LockedPage>,
+    pub(crate) changed: Vec<LockedPage>,
+    pub(crate) fresh: Vec<LockedPage>,
     pub(crate) writes: Vec<PageWrite>,
     done: Vec<Completion>,
     /// Of requests that have completed.
@@ -84,6 +83,7 @@ impl Scratch {
             isolated: Vec::with_capacity(Tuning::CHUNK_PAGES),
             victims: Vec::with_capacity(Tuning::CHUNK_PAGES),
             moved: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            changed: Vec::with_capacity(Tuning::CHUNK_PAGES),
             fresh: Vec::with_capacity(Tuning::CHUNK_PAGES),
             writes: Vec::with_capacity(Tuning::CHUNK_PAGES),
             done: Vec::with_capacity(1),
@@ -240,7 +240,7 @@ impl Worker {
     }
 
     /// Lets go of the devices of areas that were swapped off.
-    fn drop_gone(&mut self, engine: &Engine) {
+    pub(crate) fn drop_gone(&mut self, engine: &Engine) {
         let version = engine.swaps.version();
         if version == self.version {
             return;
@@ -266,44 +266,38 @@ impl Worker {
         busy.filter_map(|lane| lane.queue.poll_fd())
     }
 
-    /// Completes what has finished; returns how many requests that were. Never blocks on I/O.
-    pub fn poll(&mut self, engine: &Engine) -> usize {
-        let count = self.complete(engine);
-        self.drop_gone(engine);
-        count
-    }
-
-    /// As [`poll`](Self::poll), but keeps the devices of areas that were swapped off.
-    pub(crate) fn complete(&mut self, engine: &Engine) -> usize {
+    /// What has finished; give it back with [`keep_reaped`](Self::keep_reaped).
+    pub(crate) fn reap(&mut self) -> Vec<Completion> {
         let mut done = std::mem::take(&mut self.scratch.done);
         self.lanes.iter_mut().flatten().for_each(|lane| lane.queue.reap(&mut done));
-        let count = done.len();
-        let _interrupt = (count > 0).then(work::in_interrupt);
-        for completion in done.drain(..) {
-            match completion.request.op {
-                IoOp::Read => engine.complete_read(self, completion),
-                IoOp::Write => engine.complete_write(self, completion),
-            }
-        }
-        self.scratch.done = done;
-        count
+        done
     }
 
-    /// Blocks until something in flight has finished, and completes it.
-    pub fn wait(&mut self, engine: &Engine) {
+    /// Keeps the list for the next [`reap`](Self::reap).
+    pub(crate) fn keep_reaped(&mut self, done: Vec<Completion>) {
+        debug_assert!(done.is_empty());
+        self.scratch.done = done;
+    }
+
+    /// Blocks until something in flight has finished.
+    pub(crate) fn wait_for_one(&mut self) {
         let mut lanes = self.lanes.iter_mut().flatten();
         if let Some(lane) = lanes.find(|lane| lane.queue.in_flight() > 0) {
             lane.queue.wait();
         }
-        self.complete(engine);
     }
 
-    /// Completes everything in flight, and lets go of devices that were swapped off.
-    pub fn finish(&mut self, engine: &Engine) {
-        while self.in_flight() > 0 {
-            self.wait(engine);
+    /// Reads pages of adjacent slots, at least one.
+    pub(crate) fn submit_read(&mut self, run: impl Iterator<Item = PageRead>, purpose: Purpose) {
+        let mut pages = self.scratch.take_pages();
+        let mut first = None;
+        for PageRead { entry, into } in run {
+            first.get_or_insert(entry);
+            pages.push(into);
         }
-        self.drop_gone(engine);
+        let first = first.expect("a read has a page");
+        let tag = tag(first.area(), purpose);
+        self.submit(first.area(), IoRequest { op: IoOp::Read, slot: first.slot(), pages, tag });
     }
 
     /// Hands a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).

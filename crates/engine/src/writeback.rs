@@ -9,46 +9,41 @@
 //! second fault, where hashing a page costs a fraction of one and is needed for its checksum anyway.
 
 use crate::engine::Engine;
+use crate::frames::LockedPage;
 use crate::lru::LruList;
-use crate::reclaim::Victim;
-use crate::types::{Pte, flag};
+use crate::transfer::PageWrite;
+use crate::types::flag;
 use crate::worker::Worker;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::PAGE_SIZE;
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_device::{Completion, IoOp, IoRequest};
+use overspill_device::{IoOp, IoRequest};
 
 /// Smaller runs take single slots: 16 pages, the 64 KiB of mTHP.
 const FOLIO_ORDER_MIN: u32 = 4;
 
-/// A locked page in staging memory and the slot it is to be written to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PageWrite {
-    victim: Victim,
-    entry: SwapEntry,
-}
-
 impl Engine {
-    /// Drops or writes pages that are in staging memory, locked. Returns how many left memory or
-    /// are about to.
-    pub(crate) fn write_out(&self, worker: &mut Worker, mut staged: Vec<Victim>) -> usize {
+    /// Drops or writes pages that are in staging memory. Returns how many left memory or are about
+    /// to.
+    pub(crate) fn write_out(&self, worker: &mut Worker, mut staged: Vec<LockedPage>) -> usize {
         let total = staged.len();
-        staged.retain(|&victim| !self.drop_if_redundant(worker, victim));
-        worker.evicted += total - staged.len();
+        let mut changed = std::mem::take(&mut worker.scratch.changed);
+        let dropped = staged.drain(..).map(|page| self.drop_if_redundant(worker, page));
+        changed.extend(dropped.flatten());
+        worker.scratch.moved = staged;
+        worker.evicted += total - changed.len();
         let mut writes = std::mem::take(&mut worker.scratch.writes);
         let mut fresh = std::mem::take(&mut worker.scratch.fresh);
-        self.sort_by_slots(&staged, &mut writes, &mut fresh);
-        let slots = if worker.is_faulters() { 0 } else { self.add_fresh(&fresh, &mut writes) };
-        writes.iter().for_each(|&write| self.start_writeback(write));
-        let without = &fresh[slots..];
-        without.iter().for_each(|&victim| self.bring_back(victim));
-        let left = total - without.len();
-        self.submit_writes(worker, &writes);
-        staged.clear();
-        writes.clear();
-        fresh.clear();
-        worker.scratch.moved = staged;
+        self.sort_by_slots(&mut changed, &mut writes, &mut fresh);
+        if !worker.is_faulters() {
+            self.add_fresh(&mut fresh, &mut writes);
+        }
+        let left = total - fresh.len();
+        writes.iter().for_each(|write| self.start_writeback(&write.locked, write.entry));
+        fresh.drain(..).for_each(|page| self.bring_back(page));
+        self.submit_writes(worker, &mut writes);
+        worker.scratch.changed = changed;
         worker.scratch.writes = writes;
         worker.scratch.fresh = fresh;
         left
@@ -58,20 +53,20 @@ impl Engine {
     /// order stays so; scattered pages are rather collected in one place, where a device has places.
     fn sort_by_slots(
         &self,
-        changed: &[Victim],
+        changed: &mut Vec<LockedPage>,
         writes: &mut Vec<PageWrite>,
-        fresh: &mut Vec<Victim>,
+        fresh: &mut Vec<LockedPage>,
     ) {
         let (mut run, mut before) = (writes.len(), None::<SwapEntry>);
-        for &victim in changed {
-            let own = self.own_slot(victim);
+        for locked in changed.drain(..) {
+            let own = self.own_slot(&locked);
             if !before.zip(own).is_some_and(|(before, own)| before.precedes(own)) {
                 self.end_run(run, writes, fresh);
                 run = writes.len();
             }
             match own {
-                Some(entry) => writes.push(PageWrite { victim, entry }),
-                None => fresh.push(victim),
+                Some(entry) => writes.push(PageWrite { locked, entry }),
+                None => fresh.push(locked),
             }
             before = own;
         }
@@ -80,27 +75,26 @@ impl Engine {
 
     /// Decides about pages in order, the writes from `run` on: those that may not be written over get
     /// fresh slots.
-    fn end_run(&self, run: usize, writes: &mut Vec<PageWrite>, fresh: &mut Vec<Victim>) {
+    fn end_run(&self, run: usize, writes: &mut Vec<PageWrite>, fresh: &mut Vec<LockedPage>) {
         let pages = writes.len() - run;
         if pages > 0 && !self.may_rewrite(writes[run].entry.area(), pages) {
-            fresh.extend(writes.drain(run..).map(|write| write.victim));
+            fresh.extend(writes.drain(run..).map(|write| write.locked));
         }
     }
 
-    /// Adds writes of pages to fresh slots; returns how many of them got one.
-    fn add_fresh(&self, fresh: &[Victim], writes: &mut Vec<PageWrite>) -> usize {
+    /// Turns pages into writes to fresh slots, as far as there are any.
+    fn add_fresh(&self, fresh: &mut Vec<LockedPage>, writes: &mut Vec<PageWrite>) {
         let mut entries = Vec::with_capacity(fresh.len());
         if !fresh.is_empty() {
             self.alloc_for(fresh, &mut entries);
         }
-        let with_slot = fresh.iter().zip(&entries);
-        writes.extend(with_slot.map(|(&victim, &entry)| PageWrite { victim, entry }));
-        entries.len()
+        let with_slot = fresh.drain(..entries.len()).zip(&entries);
+        writes.extend(with_slot.map(|(locked, &entry)| PageWrite { locked, entry }));
     }
 
     /// The slot that has an older copy of the page and nobody else's.
-    pub(crate) fn own_slot(&self, victim: Victim) -> Option<SwapEntry> {
-        let entry = self.frames.entry(victim.frame)?;
+    pub(crate) fn own_slot(&self, locked: &LockedPage) -> Option<SwapEntry> {
+        let entry = self.frames.entry(locked.frame())?;
         let own = self.areas.get(entry.area()).slot_map().holders(entry.slot()) == Some(1);
         own.then_some(entry)
     }
@@ -113,10 +107,10 @@ impl Engine {
                 || pages * self.staging.page_bytes >= PAGE_SIZE << FOLIO_ORDER_MIN)
     }
 
-    /// Slots for victims, adjacent ones for neighbours where an area has room for that. Stops at the
+    /// Slots for pages, adjacent ones for neighbours where an area has room for that. Stops at the
     /// first page for which there is none.
-    fn alloc_for(&self, victims: &[Victim], entries: &mut Vec<SwapEntry>) {
-        for run in victims.chunk_by(|a, b| b.page.0 == a.page.0 + 1) {
+    fn alloc_for(&self, pages: &[LockedPage], entries: &mut Vec<SwapEntry>) {
+        for run in pages.chunk_by(|a, b| b.page() == a.page().plus(1)) {
             let singles = run.len() - self.alloc_folios(run.len(), entries);
             if self.alloc_entries(singles, entries) < singles {
                 return;
@@ -143,83 +137,49 @@ impl Engine {
         done
     }
 
-    /// Frees the frame of a page that need not be written.
-    fn drop_if_redundant(&self, worker: &mut Worker, victim: Victim) -> bool {
-        let Victim { frame, page } = victim;
-        let staged = self.frames.staged(frame).expect("just moved to staging");
+    /// Frees the frame of a page that need not be written; returns any other.
+    fn drop_if_redundant(&self, worker: &mut Worker, locked: LockedPage) -> Option<LockedPage> {
+        let staged = self.frames.staged(locked.frame()).expect("just moved to staging");
         let content = self.staging.content(staged);
         if content.iter().all(|&byte| byte == 0) {
             self.stats.count(Event::swpout_zero);
-            self.table.replace(page, Pte::Resident(frame), Pte::Empty);
-            self.drop_cached(frame, page);
-            return true;
+            self.forget(locked);
+            return None;
         }
-        let Some(entry) = self.frames.entry(frame) else { return false };
+        let Some(entry) = self.frames.entry(locked.frame()) else { return Some(locked) };
         if self.swaps.get(entry.area()).is_leaving() || !worker.holds(entry, content) {
-            return false;
+            return Some(locked);
         }
-        self.leave_to_copy(victim, entry);
-        true
+        self.leave_to_copy(locked, entry);
+        None
     }
 
     /// Frees the frame of a page that is on `entry` as well.
-    pub(crate) fn leave_to_copy(&self, victim: Victim, entry: SwapEntry) {
+    pub(crate) fn leave_to_copy(&self, locked: LockedPage, entry: SwapEntry) {
         self.stats.count(Event::swpout_clean);
-        self.stay_on(victim, entry);
-    }
-
-    /// Makes a locked, resident page that is not in sight one that is on `entry` only.
-    pub(crate) fn stay_on(&self, Victim { frame, page }: Victim, entry: SwapEntry) {
-        self.set_cache_only(entry, false);
-        self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
-        self.drop_cached(frame, page);
-    }
-
-    fn swapped(&self, entry: SwapEntry) -> Pte {
-        Pte::Swapped { entry, shadow: self.workingset.evicted() }
-    }
-
-    /// Moves a page's word to the slot it is written to, and gives up another it had.
-    fn start_writeback(&self, PageWrite { victim, entry }: PageWrite) {
-        let Victim { frame, page } = victim;
-        if self.frames.entry(frame) == Some(entry) {
-            self.set_cache_only(entry, false);
-        } else {
-            self.give_up_copy(victim);
-            self.cache.insert_new(entry, frame, &self.frames);
-            self.note_page(entry, page);
-        }
-        self.frames.set(frame, flag::WRITEBACK);
-        self.writes_in_flight.fetch_add(1, Relaxed);
-        self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
-    }
-
-    fn give_up_copy(&self, Victim { frame, page }: Victim) {
-        let old = self.cache.remove(frame, &self.frames, &self.table, page);
-        old.into_iter().for_each(|entry| self.free_entry(entry));
+        self.stay_on(locked, entry);
     }
 
     /// No slot for this page: the program gets it back. Its content is in staging memory only, so there is
     /// no other answer.
-    fn bring_back(&self, victim: Victim) {
-        let Victim { frame, page } = victim;
-        let staged = self.frames.staged(frame).expect("just moved to staging");
+    fn bring_back(&self, locked: LockedPage) {
+        let staged = self.frames.staged(locked.frame()).expect("just moved to staging");
         if self.staging.has_homes {
             // Nobody would know any more that the copy is old.
-            self.give_up_copy(victim);
+            self.uncache(&locked);
         }
-        if let Err(why) = self.map_back_in_the_end(page, frame, staged) {
-            return self.lose(victim, why);
+        if let Err(why) = self.map_back_in_the_end(&locked, staged) {
+            return self.lose(locked, why);
         }
-        self.frames.set(frame, flag::MAPPED);
-        self.release_staged(frame);
-        self.put_back(victim, LruList::Active);
+        self.frames.set(locked.frame(), flag::MAPPED);
+        self.release_staged(locked.frame());
+        self.put_back(locked, LruList::Active);
     }
 
     /// Submits one request per run of adjacent slots and pages, then lets go of the pages.
-    fn submit_writes(&self, worker: &mut Worker, writes: &[PageWrite]) {
+    fn submit_writes(&self, worker: &mut Worker, writes: &mut Vec<PageWrite>) {
         let staged = |write: &PageWrite| {
-            self.frames.staged(write.victim.frame).expect("a page under writeback is staged")
+            self.frames.staged(write.locked.frame()).expect("a page under writeback is staged")
         };
         let adjacent =
             |a: &PageWrite, b: &PageWrite| a.entry.precedes(b.entry) && staged(a) + 1 == staged(b);
@@ -237,57 +197,27 @@ impl Engine {
         if self.tuning.frees_at_once {
             worker.complete(self);
         }
-        worker.evicted += writes.iter().filter(|write| self.end_eviction(write.victim)).count();
+        let over = writes
+            .drain(..)
+            .map(|write| usize::from(self.end_eviction(write.locked)))
+            .sum::<usize>();
+        worker.evicted += over;
     }
 
     /// Frees the frame of a page whose write is over, and says so. Any other waits for that on the
     /// inactive list.
-    fn end_eviction(&self, victim: Victim) -> bool {
-        let Victim { frame, page } = victim;
-        let over =
-            self.tuning.frees_at_once && !self.frames.has(frame, flag::WRITEBACK | flag::DIRTY);
-        if over {
-            self.drop_cached(frame, page);
-        } else {
-            self.put_back(victim, LruList::Inactive);
+    fn end_eviction(&self, locked: LockedPage) -> bool {
+        let pending = self.frames.has(locked.frame(), flag::WRITEBACK | flag::DIRTY);
+        if pending || !self.tuning.frees_at_once {
+            self.put_back(locked, LruList::Inactive);
+            return false;
         }
-        over
+        self.drop_cached(locked);
+        true
     }
 
-    /// Ends the writeback of a request's pages.
-    pub(crate) fn complete_write(&self, worker: &mut Worker, completion: Completion) {
-        let Completion { request, failures } = completion;
-        let area = AreaNo(request.tag as u8);
-        if let Some(failure) = failures.first() {
-            self.stats.add(Event::write_errors, failures.len() as u64);
-            self.areas.get(area).avoid();
-            let line = format!("{}; its pages stay in memory", failure.error);
-            self.trouble("a write failed", area, line);
-        }
-        self.stats.add(Event::pswpout, (request.pages.len() - failures.len()) as u64);
-        for n in 0..request.pages.len() {
-            let entry = SwapEntry::new(area, request.slot.plus(n));
-            self.end_writeback(entry, failures.iter().any(|f| f.index == n));
-        }
-        worker.scratch.keep_pages(request.pages);
-    }
-
-    fn end_writeback(&self, entry: SwapEntry, failed: bool) {
-        let frame = self.cache.lookup(entry).expect("a page under writeback stays cached");
-        if failed {
-            self.frames.set(frame, flag::DIRTY);
-        }
-        let rotates = self.frames.end_writeback(frame, 0).unwrap_or_else(|| {
-            // Mapped again while it was written: the mapper left the staging page to us. WRITEBACK
-            // keeps the page from being evicted, so it stays mapped until we have let go.
-            self.frames.clear(frame, flag::DIRTY);
-            self.release_staged(frame);
-            let ended = self.frames.end_writeback(frame, flag::MAPPED);
-            ended.expect("a page is not unmapped under writeback")
-        });
-        self.writes_in_flight.fetch_sub(1, Relaxed);
-        if rotates {
-            self.lru.rotate(frame, &self.frames, &self.stats);
-        }
+    /// Pages whose writes are in flight.
+    pub fn writes_in_flight(&self) -> usize {
+        self.writes_in_flight.load(Relaxed)
     }
 }

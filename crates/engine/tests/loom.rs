@@ -9,7 +9,7 @@ use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize};
 use overspill_base::{FrameNo, PageNo, Slot};
 use overspill_engine::PageTable;
-use overspill_engine::frames::Frames;
+use overspill_engine::frames::{Frames, LockedPage};
 use overspill_engine::swap_cache::{Inserted, SwapCache};
 use overspill_engine::types::Pte;
 
@@ -38,10 +38,10 @@ unsafe impl Send for Owned {}
 
 impl Owned {
     fn add(&self, frame: FrameNo) {
-        self.frames.lock(frame);
+        let locked = self.frames.lock(frame).unwrap();
         // SAFETY: the page lock is held.
         self.value.with_mut(|value| unsafe { *value += 1 });
-        self.frames.unlock(frame);
+        self.frames.unlock(locked);
     }
 }
 
@@ -49,15 +49,15 @@ impl Owned {
 fn the_page_lock_excludes_and_loses_no_sleeper() {
     model(|| {
         let owned = Arc::new(Owned { frames: Frames::new(1), value: UnsafeCell::new(0) });
-        let frame = owned.frames.alloc(PAGE).unwrap();
+        let locked = owned.frames.alloc(PAGE).unwrap();
         let other = {
-            let owned = owned.clone();
+            let (owned, frame) = (owned.clone(), locked.frame());
             loom::thread::spawn(move || owned.add(frame))
         };
         // The lock is held from `alloc`, so the other thread may have to sleep.
         // SAFETY: the page lock is held.
         owned.value.with_mut(|value| unsafe { *value += 1 });
-        owned.frames.unlock(frame);
+        owned.frames.unlock(locked);
         other.join().unwrap();
         // SAFETY: the only thread left.
         assert_eq!(owned.value.with(|value| unsafe { *value }), 2);
@@ -70,7 +70,8 @@ fn the_page_lock_excludes_and_loses_no_sleeper() {
 fn a_faulter_that_finds_the_page_locked_is_not_forgotten() {
     model(|| {
         let state = Arc::new((Frames::new(1), table()));
-        let frame = state.0.alloc(PAGE).unwrap();
+        let locked = state.0.alloc(PAGE).unwrap();
+        let frame = locked.frame();
         assert!(state.1.replace(PAGE, Pte::Empty, Pte::Resident(frame)));
         let faulter = {
             let state = state.clone();
@@ -80,7 +81,7 @@ fn a_faulter_that_finds_the_page_locked_is_not_forgotten() {
             })
         };
         let (frames, table) = &*state;
-        frames.unlock(frame);
+        frames.unlock(locked);
         let woken = table.take_faulted(PAGE);
         let sleeps = faulter.join().unwrap();
         assert!(!sleeps || woken, "the faulter sleeps and nobody wakes it");
@@ -105,12 +106,13 @@ fn the_last_reference_to_a_slot_frees_it_once() {
             })
         };
         let (frames, table, cache) = &*state;
-        let frame = frames.alloc(PAGE).unwrap();
-        let freed_here = match cache.insert(entry, frame, frames, table, PAGE) {
-            Inserted::Yes => usize::from(cache.remove(frame, frames, table, PAGE).is_some()),
+        let locked = frames.alloc(PAGE).unwrap();
+        let freed_here = match cache.insert(entry, &locked, frames, table) {
+            Inserted::Yes => usize::from(cache.remove(&locked, frames, table).is_some()),
             Inserted::Exists => panic!("nobody else inserts"),
             Inserted::Changed => 0,
         };
+        frames.free(locked);
         assert_eq!(freed_here + discarder.join().unwrap(), 1);
     });
 }
@@ -123,8 +125,13 @@ fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
         let state = Arc::new((Frames::new(2), table(), SwapCache::new(2, &[16], 4)));
         assert!(state.1.replace(PAGE, Pte::Empty, Pte::Swapped { entry, shadow: 0 }));
         let insert = move |state: &(Frames, PageTable, SwapCache)| {
-            let frame = state.0.alloc(PAGE).unwrap();
-            state.2.insert(entry, frame, &state.0, &state.1, PAGE) == Inserted::Yes
+            let locked = state.0.alloc(PAGE).unwrap();
+            let won = state.2.insert(entry, &locked, &state.0, &state.1) == Inserted::Yes;
+            match won {
+                true => state.0.unlock(locked),
+                false => state.0.free(locked),
+            }
+            won
         };
         let other = {
             let state = state.clone();
@@ -170,38 +177,34 @@ impl Paged {
 
     /// Brings the page in if it is out; whoever maps it gives up its copy if the area is leaving.
     fn bring_in(&self) {
-        let frame = self.frames.alloc(PAGE).unwrap();
-        match self.cache.insert(self.entry, frame, &self.frames, &self.table, PAGE) {
+        let locked = self.frames.alloc(PAGE).unwrap();
+        match self.cache.insert(self.entry, &locked, &self.frames, &self.table) {
             Inserted::Yes => {
                 self.reads.fetch_add(1, Relaxed);
                 let word = Pte::Swapped { entry: self.entry, shadow: 0 };
-                assert!(self.table.replace(PAGE, word, Pte::Resident(frame)));
+                assert!(self.table.replace(PAGE, word, Pte::Resident(locked.frame())));
                 if self.leaving.load(Acquire) {
-                    self.give_up_copy(frame);
+                    self.give_up_copy(&locked);
                 }
-                self.frames.unlock(frame);
+                self.frames.unlock(locked);
             }
-            Inserted::Exists | Inserted::Changed => self.frames.free(frame),
+            Inserted::Exists | Inserted::Changed => self.frames.free(locked),
         }
     }
 
-    fn give_up_copy(&self, frame: FrameNo) {
-        let freed = self.cache.remove(frame, &self.frames, &self.table, PAGE);
+    fn give_up_copy(&self, locked: &LockedPage) {
+        let freed = self.cache.remove(locked, &self.frames, &self.table);
         self.freed.fetch_add(usize::from(freed.is_some()), Relaxed);
     }
 
     /// A round of swapoff: what is cached and idle is given up, what is out comes in.
     fn round(&self) {
-        match self.cache.lookup(self.entry) {
-            Some(frame) if self.frames.try_lock(frame) => {
-                if self.cache.lookup(self.entry) == Some(frame) {
-                    self.give_up_copy(frame);
-                }
-                self.frames.unlock(frame);
-            }
-            Some(_) => {}
-            None => self.bring_in(),
+        let Some(frame) = self.cache.lookup(self.entry) else { return self.bring_in() };
+        let Ok(locked) = self.frames.try_lock(frame) else { return };
+        if self.cache.lookup(self.entry) == Some(frame) {
+            self.give_up_copy(&locked);
         }
+        self.frames.unlock(locked);
     }
 }
 

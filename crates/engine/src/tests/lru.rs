@@ -1,6 +1,6 @@
 //! Rotation in batches, step by step.
 
-use crate::frames::Frames;
+use crate::frames::{Frames, LockedPage};
 use crate::lru::{Lru, LruList};
 use crate::tuning::Tuning;
 use crate::types::flag::{DIRTY, ROTATE_PENDING, WRITEBACK};
@@ -21,9 +21,9 @@ fn rig(count: usize, rotate_batch_pages: usize) -> Rig {
     let frames = Frames::new(count);
     let lru = Lru::new(count, &tuning, Cpus { count: 1, current: || 0 });
     for page in 0..count as u32 {
-        let frame = frames.alloc(PageNo(page)).unwrap();
-        lru.add(frame, LruList::Inactive, &frames);
-        frames.unlock(frame);
+        let locked = frames.alloc(PageNo(page)).unwrap();
+        lru.add(&locked, LruList::Inactive, &frames);
+        frames.unlock(locked);
     }
     Rig { frames, lru, stats: Stats::on_heap() }
 }
@@ -66,13 +66,12 @@ fn rotation_in_batches_ends_as_rotation_page_by_page() {
 fn a_frame_that_changed_pages_in_a_batch_is_not_rotated() {
     let rig = rig(3, 4);
     rig.end_write(1);
-    let frame = FrameNo(1);
-    rig.frames.lock(frame);
-    rig.lru.remove(frame, &rig.frames);
-    rig.frames.free(frame);
+    let locked = rig.frames.lock(FrameNo(1)).unwrap();
+    rig.lru.remove(&locked, &rig.frames);
+    rig.frames.free(locked);
     let again = rig.frames.alloc(PageNo(9)).unwrap();
-    assert_eq!(again, frame);
-    rig.lru.add(again, LruList::Inactive, &rig.frames);
+    assert_eq!(again.frame(), FrameNo(1));
+    rig.lru.add(&again, LruList::Inactive, &rig.frames);
     rig.frames.unlock(again);
     assert_eq!((rig.inactive(), rig.rotated()), (vec![1, 2, 0], 0));
 }
@@ -83,9 +82,10 @@ fn pages_that_are_not_to_be_evicted_are_not_rotated() {
     let rig = rig(4, 8);
     (0..4).for_each(|frame| rig.end_write(frame));
     rig.frames.set(FrameNo(0), DIRTY);
-    rig.frames.lock(FrameNo(1));
+    let locked = rig.frames.lock(FrameNo(1)).unwrap();
     rig.lru.activate(FrameNo(2), &rig.frames);
     assert_eq!((rig.inactive(), rig.rotated()), (vec![1, 0, 3], 1));
+    rig.frames.unlock(locked);
     assert!((0..4).all(|frame| !rig.frames.has(FrameNo(frame), ROTATE_PENDING)));
 }
 
@@ -100,9 +100,9 @@ fn two_cpus() -> Rig {
     let lru = Lru::new(4, &tuning, Cpus { count: 2, current: || CPU.get() });
     for page in 0..4u32 {
         CPU.set(page as usize / 2);
-        let frame = frames.alloc(PageNo(page)).unwrap();
-        lru.add(frame, LruList::Inactive, &frames);
-        frames.unlock(frame);
+        let locked = frames.alloc(PageNo(page)).unwrap();
+        lru.add(&locked, LruList::Inactive, &frames);
+        frames.unlock(locked);
     }
     Rig { frames, lru, stats: Stats::on_heap() }
 }
@@ -122,14 +122,16 @@ fn a_cpu_flushes_its_own_batches_and_a_drain_all() {
 #[test]
 fn of_several_frames_those_idle_on_the_inactive_list_are_taken() {
     let rig = rig(5, 1);
-    rig.frames.lock(FrameNo(1));
+    let locked = rig.frames.lock(FrameNo(1)).unwrap();
     rig.lru.activate(FrameNo(2), &rig.frames);
-    rig.lru.isolate_one(FrameNo(3), &rig.frames);
+    let isolated = rig.lru.isolate_one(FrameNo(3), &rig.frames);
     let idle = |n: u32| rig.lru.looks_idle(FrameNo(n), &rig.frames);
     assert_eq!([0, 1, 2, 3, 4].map(idle), [true, false, false, false, true]);
-    let mut wanted: Vec<FrameNo> = (0..5).map(FrameNo).collect();
-    rig.lru.isolate_these(&mut wanted, &rig.frames);
-    assert_eq!(wanted, [0, 4].map(FrameNo));
+    let wanted: Vec<FrameNo> = (0..5).map(FrameNo).collect();
+    let taken = rig.lru.isolate_these(&wanted, &rig.frames);
+    let frames: Vec<FrameNo> = taken.iter().map(LockedPage::frame).collect();
+    assert_eq!(frames, [0, 4].map(FrameNo));
     assert_eq!(rig.inactive(), [1]);
-    assert!(wanted.iter().all(|&frame| rig.frames.is_locked_now(frame)));
+    let all = taken.into_iter().chain(isolated).chain([locked]);
+    all.for_each(|locked| rig.frames.unlock(locked));
 }

@@ -8,7 +8,7 @@
 //! have none and use it.
 //! Not here: which page a slot belongs to (`reverse_map`).
 
-use super::next_window;
+use crate::readahead::next_window;
 use overspill_base::Slot;
 use std::ops::Range;
 

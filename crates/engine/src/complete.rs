@@ -1,0 +1,201 @@
+//! Completions: what becomes of pages whose transfer has ended.
+//!
+//! Owns: reaping a worker's queues, and the dispatch of what they hand out. Invariants: a page being read is
+//! locked and cached under its entry until its completion takes the lock over; a read that fails poisons the
+//! page it was for and no other; a write that fails keeps its page in memory, and its area is avoided
+//! from then on.
+//! Not here: submitting (`swapin`, `writeback`), the queues (`worker`).
+
+use crate::engine::Engine;
+use crate::frames::LockedPage;
+use crate::space::Mapped;
+use crate::transfer::{Arrived, Landing, PageRead, Purpose, untag};
+use crate::types::{Pte, flag};
+use crate::worker::Worker;
+use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::shared::PageBuf;
+use overspill_base::stats::Event;
+use overspill_base::{clock, work};
+use overspill_device::{Completion, DeviceError, IoOp, IoRequest, PageFailure};
+
+impl Worker {
+    /// Completes what has finished; returns how many requests that were. Never blocks on I/O.
+    pub fn poll(&mut self, engine: &Engine) -> usize {
+        let count = self.complete(engine);
+        self.drop_gone(engine);
+        count
+    }
+
+    /// As [`poll`](Self::poll), but keeps the devices of areas that were swapped off.
+    pub(crate) fn complete(&mut self, engine: &Engine) -> usize {
+        let mut done = self.reap();
+        let count = done.len();
+        let _interrupt = (count > 0).then(work::in_interrupt);
+        for completion in done.drain(..) {
+            match completion.request.op {
+                IoOp::Read => engine.complete_read(self, completion),
+                IoOp::Write => engine.complete_write(self, completion),
+            }
+        }
+        self.keep_reaped(done);
+        count
+    }
+
+    /// Blocks until something in flight has finished, and completes it.
+    pub fn wait(&mut self, engine: &Engine) {
+        self.wait_for_one();
+        self.complete(engine);
+    }
+
+    /// Completes everything in flight, and lets go of devices that were swapped off.
+    pub fn finish(&mut self, engine: &Engine) {
+        while self.in_flight() > 0 {
+            self.wait(engine);
+        }
+        self.drop_gone(engine);
+    }
+}
+
+impl Engine {
+    /// Ends a read: maps its pages, or leaves those read ahead in the swap cache, and lets their
+    /// waiters go on.
+    fn complete_read(&self, worker: &mut Worker, completion: Completion) {
+        let Completion { request, failures } = completion;
+        let (area, purpose) = untag(request.tag);
+        let count = request.pages.len();
+        let transfer_failed =
+            count > 1 && failures.iter().any(|f| !matches!(f.error, DeviceError::Checksum { .. }));
+        if transfer_failed {
+            return retry_singly(worker, area, request, purpose);
+        }
+        match self.staging.has_homes {
+            true => self.complete_home_read(area, &request, &failures),
+            false => self.complete_moving_read(worker, area, &request, &failures),
+        }
+        self.stats.add(Event::pswpin, (count - failures.len()) as u64);
+        worker.scratch.keep_pages(request.pages);
+        if let Purpose::Fault { start_ns } = purpose {
+            self.stats.fault_latency(clock::now_ns() - start_ns);
+        }
+    }
+
+    fn complete_moving_read(
+        &self,
+        worker: &mut Worker,
+        area: AreaNo,
+        request: &IoRequest,
+        failures: &[PageFailure],
+    ) {
+        let mut arrived = std::mem::take(&mut worker.scratch.arrived);
+        // Last first: a stream waits for the first one, and then all of them are there.
+        for (n, buffer) in request.pages.iter().enumerate().rev() {
+            let entry = SwapEntry::new(area, request.slot.plus(n));
+            let locked = self.page_just_read(entry);
+            match (failures.iter().find(|f| f.index == n), worker.bounce.index_of(buffer)) {
+                (Some(failure), _) => self.read_failed(locked, entry, &failure.error),
+                (None, None) => self.leave_in_cache(locked, entry),
+                (None, Some(page)) => {
+                    let landing = Landing::Bounce(page);
+                    let accepted = self.accept(locked, entry);
+                    arrived.extend(accepted.map(|locked| Arrived { locked, landing }));
+                }
+            }
+        }
+        arrived.reverse();
+        while !arrived.is_empty() {
+            self.map_first_run(worker, &mut arrived, Arrived::precedes);
+        }
+        worker.scratch.arrived = arrived;
+        request.pages.iter().for_each(|buffer| worker.bounce.give(buffer));
+    }
+
+    /// As above, for pages that are where they will be used.
+    fn complete_home_read(&self, area: AreaNo, request: &IoRequest, failures: &[PageFailure]) {
+        for n in 0..request.pages.len() {
+            let entry = SwapEntry::new(area, request.slot.plus(n));
+            let locked = self.page_just_read(entry);
+            if let Some(failure) = failures.iter().find(|failure| failure.index == n) {
+                self.read_failed(locked, entry, &failure.error);
+            } else if let Some(locked) = self.accept(locked, entry) {
+                self.space.reveal(locked.page(), locked.frame());
+                self.finish_read(locked);
+            }
+        }
+    }
+
+    fn page_just_read(&self, entry: SwapEntry) -> LockedPage {
+        let frame = self.cache.lookup(entry).expect("a page being read stays cached");
+        self.frames.take_from_io(frame)
+    }
+
+    /// Maps the pages at the front of `arrived` that are `adjacent` to one another; returns how many they
+    /// were.
+    pub(crate) fn map_first_run(
+        &self,
+        worker: &Worker,
+        arrived: &mut Vec<Arrived>,
+        adjacent: impl Fn(&Arrived, &Arrived) -> bool,
+    ) -> usize {
+        let run = arrived.chunk_by(adjacent).next().map_or(0, <[_]>::len);
+        let mapped = self.map_adjacent(worker, &arrived[..run]);
+        let mut pages = arrived.drain(..run).map(|arrived| arrived.locked);
+        pages.by_ref().take(mapped.pages).for_each(|locked| self.finish_read(locked));
+        if let Some(why) = mapped.stopped {
+            self.map_refused(pages, why);
+        }
+        run
+    }
+
+    fn map_adjacent(&self, worker: &Worker, run: &[Arrived]) -> Mapped {
+        let first = run[0].locked.page();
+        let content = match run[0].landing {
+            Landing::Bounce(at) => worker.bounce.content(at, run.len()),
+            Landing::Chunk(at) => self.staging.contents(at, run.len()),
+        };
+        self.space.map(first, content)
+    }
+
+    /// A page that was read ahead stays on its slot: whoever touches it reads it again. The content
+    /// of any other is lost: whoever touches it gets SIGBUS, everything else goes on.
+    fn read_failed(&self, locked: LockedPage, entry: SwapEntry, error: &DeviceError) {
+        let page = locked.page();
+        let word = self.table.load(page);
+        if !self.frames.has(locked.frame(), flag::READAHEAD)
+            && matches!(word, Pte::Swapped { entry: on, .. } if on == entry)
+            && self.table.replace(page, word, Pte::Poisoned)
+        {
+            self.count_poisoned(page, entry.area(), error);
+        } else {
+            self.space.wake(page);
+        }
+        self.drop_cached(locked);
+    }
+
+    /// Ends the writeback of a request's pages.
+    fn complete_write(&self, worker: &mut Worker, completion: Completion) {
+        let Completion { request, failures } = completion;
+        let area = AreaNo(request.tag as u8);
+        if let Some(failure) = failures.first() {
+            self.stats.add(Event::write_errors, failures.len() as u64);
+            self.areas.get(area).avoid();
+            let line = format!("{}; its pages stay in memory", failure.error);
+            self.trouble("a write failed", area, line);
+        }
+        self.stats.add(Event::pswpout, (request.pages.len() - failures.len()) as u64);
+        for n in 0..request.pages.len() {
+            let entry = SwapEntry::new(area, request.slot.plus(n));
+            self.end_writeback(entry, failures.iter().any(|f| f.index == n));
+        }
+        worker.scratch.keep_pages(request.pages);
+    }
+}
+
+/// A transfer of several pages failed as a whole: finds out which page it is.
+fn retry_singly(worker: &mut Worker, area: AreaNo, request: IoRequest, purpose: Purpose) {
+    let buffers: Vec<PageBuf> = request.pages;
+    for (n, into) in buffers.into_iter().enumerate() {
+        let entry = SwapEntry::new(area, request.slot.plus(n));
+        worker.submit_read(std::iter::once(PageRead { entry, into }), purpose);
+    }
+    worker.flush();
+}

@@ -1,0 +1,306 @@
+//! What happens to one page: the transitions of the table in [`crate::types`].
+//!
+//! Owns: every change of a page's word that goes with its frame. Each function takes the page lock, as a
+//! [`LockedPage`], and gives it back changed, or ends it.
+//! Invariants: a slot is given up only when neither the word nor the cache refers to it; a page that
+//! waited for its lock to be let go is woken by whoever does so.
+//! Not here: which pages (`reclaim`, `readahead`), I/O (`complete`), pages that are lost (`lost`).
+
+use crate::engine::Engine;
+use crate::frames::LockedPage;
+use crate::lru::LruList;
+use crate::space::Mapped;
+use crate::types::{Pte, flag};
+use overspill_area::SwapEntry;
+use overspill_base::stats::Event;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::{FrameNo, PageNo};
+
+/// What became of mapping a page from staging memory.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Staged {
+    /// It is mapped.
+    Mapped(LockedPage),
+    /// It is another's by now, or somewhere else.
+    Changed,
+    /// It stays in staging memory; its toucher touches again.
+    Refused,
+}
+
+impl Engine {
+    /// The frame of a page in the program's mapping. A hint, unless its lock is held.
+    pub(crate) fn resident_frame(&self, page: PageNo) -> Option<FrameNo> {
+        match self.table.load(page) {
+            Pte::Resident(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// The frame of a page that is out of the program's sight and still in memory.
+    pub(crate) fn cached_frame(&self, page: PageNo) -> Option<FrameNo> {
+        match self.table.load(page) {
+            Pte::Swapped { entry, .. } => self.cache.lookup(entry),
+            _ => None,
+        }
+    }
+
+    /// Lets go of a page lock, and wakes threads of the program that found the page locked.
+    pub(crate) fn unlock(&self, locked: LockedPage) {
+        let page = locked.page();
+        self.frames.unlock(locked);
+        if self.table.take_faulted(page) {
+            self.space.wake(page);
+        }
+    }
+
+    /// Frees the frame of a page that is not in memory any more.
+    pub(crate) fn free(&self, locked: LockedPage) {
+        let page = locked.page();
+        self.lru.remove(&locked, &self.frames);
+        self.frames.free(locked);
+        if self.table.take_faulted(page) {
+            self.space.wake(page);
+        }
+        if self.starving.load(Relaxed) > 0 {
+            self.freed.notify();
+        }
+    }
+
+    /// Lets go of a page that stays in memory, on a list.
+    pub(crate) fn put_back(&self, locked: LockedPage, list: LruList) {
+        self.lru.add(&locked, list, &self.frames);
+        self.unlock(locked);
+    }
+
+    /// Takes a page out of the swap cache, and frees its slot if its word does not refer to it.
+    pub(crate) fn uncache(&self, locked: &LockedPage) {
+        let freed = self.cache.remove(locked, &self.frames, &self.table);
+        freed.into_iter().for_each(|entry| self.free_entry(entry));
+    }
+
+    /// Frees the frame of a page that is not mapped, and its slot if nobody refers to it.
+    pub(crate) fn drop_cached(&self, locked: LockedPage) {
+        self.uncache(&locked);
+        self.release_staged(locked.frame());
+        self.free(locked);
+    }
+
+    /// Releases the staging page of a frame, if it has one.
+    pub(crate) fn release_staged(&self, frame: FrameNo) {
+        if let Some(staged) = self.frames.staged(frame) {
+            self.frames.set_staged(frame, None);
+            self.staging.release(staged..staged + 1, &*self.space);
+        }
+    }
+
+    /// Maps a cached page from staging memory. Unless that is done its lock is let go.
+    pub(crate) fn map_staged(&self, locked: LockedPage, word: Pte) -> Staged {
+        let (frame, page) = (locked.frame(), locked.page());
+        let (Some(staged), Pte::Swapped { entry, .. }) = (self.frames.staged(frame), word) else {
+            self.unlock(locked);
+            return Staged::Changed;
+        };
+        if !self.table.replace(page, word, Pte::Resident(frame)) {
+            self.unlock(locked);
+            return Staged::Changed;
+        }
+        self.set_cache_only(entry, true);
+        if self.map_back(&locked, staged).stopped.is_some() {
+            // It is in staging memory, and stays there.
+            self.set_cache_only(entry, false);
+            self.table.replace(page, Pte::Resident(frame), word);
+            self.unlock(locked);
+            self.space.wake(page);
+            return Staged::Refused;
+        }
+        self.note_mapped(&locked);
+        Staged::Mapped(locked)
+    }
+
+    /// Puts a page in front of the program that was to leave memory.
+    pub(crate) fn map_back(&self, locked: &LockedPage, staged: usize) -> Mapped {
+        if self.staging.has_homes {
+            self.space.reveal(locked.page(), locked.frame());
+            return Mapped::all(1);
+        }
+        self.space.map(locked.page(), self.staging.content(staged))
+    }
+
+    /// Bookkeeping for a page just mapped from staging. If its write is still in flight, the
+    /// completion sees MAPPED and releases the staging page; otherwise that is ours to do.
+    fn note_mapped(&self, locked: &LockedPage) {
+        let frame = locked.frame();
+        let before = self.frames.set(frame, flag::MAPPED);
+        if before & flag::WRITEBACK == 0 {
+            self.release_staged(frame);
+        }
+        if self.frames.clear(frame, flag::DIRTY) & flag::DIRTY != 0 {
+            self.uncache(locked);
+        }
+        self.keep_or_free_copy(locked);
+    }
+
+    /// Frees the copy that a page just mapped has on its slot, if nothing may stay there, or if slots
+    /// are scarce and that is wanted early. One being written is kept: it is in use.
+    pub(crate) fn keep_or_free_copy(&self, locked: &LockedPage) {
+        let Some(entry) = self.frames.entry(locked.frame()) else { return };
+        let area = entry.area();
+        let scarce = self.tuning.give_up_copies_early && self.areas.get(area).is_half_full();
+        let unwanted = scarce || self.swaps.get(area).is_leaving();
+        if unwanted && !self.frames.has(locked.frame(), flag::WRITEBACK) {
+            self.uncache(locked);
+        }
+    }
+
+    /// Turns the word of a page just read to Resident; drops the page if it was discarded meanwhile.
+    pub(crate) fn accept(&self, locked: LockedPage, entry: SwapEntry) -> Option<LockedPage> {
+        let (frame, page) = (locked.frame(), locked.page());
+        let word = self.table.load(page);
+        let ours = matches!(word, Pte::Swapped { entry: on, .. } if on == entry);
+        if !ours || !self.table.replace(page, word, Pte::Resident(frame)) {
+            // A toucher sleeps until this read is over, and gets what is there now.
+            self.space.wake(page);
+            self.drop_cached(locked);
+            return None;
+        }
+        self.set_cache_only(entry, true);
+        if self.frames.clear(frame, flag::READAHEAD) & flag::READAHEAD != 0 {
+            self.frames.set(frame, flag::STREAMED);
+        }
+        if self.refault_activates(word) {
+            self.frames.set(frame, flag::ACTIVE);
+        }
+        Some(locked)
+    }
+
+    /// As [`accept`](Self::accept), for a page that has waited in staging memory since it was read, there in
+    /// the page returned; what is left is to map it.
+    pub(crate) fn accept_waiting(
+        &self,
+        locked: LockedPage,
+        word: Pte,
+    ) -> Option<(LockedPage, usize)> {
+        let (frame, page) = (locked.frame(), locked.page());
+        let (Some(at), Pte::Swapped { entry, .. }) = (self.frames.staged(frame), word) else {
+            self.unlock(locked);
+            return None;
+        };
+        if !self.table.replace(page, word, Pte::Resident(frame)) {
+            self.unlock(locked);
+            return None;
+        }
+        self.set_cache_only(entry, true);
+        self.frames.set_staged(frame, None);
+        self.frames.clear(frame, flag::READAHEAD);
+        self.frames.set(frame, flag::STREAMED);
+        self.stats.count(Event::workingset_refault);
+        Some((locked, at))
+    }
+
+    /// Lets go of a page that was read and is mapped.
+    pub(crate) fn finish_read(&self, locked: LockedPage) {
+        self.frames.set(locked.frame(), flag::MAPPED);
+        self.keep_or_free_copy(&locked);
+        // One that has waited is on a list already.
+        if !self.frames.has(locked.frame(), flag::LRU | flag::ADD_PENDING) {
+            let active = self.frames.has(locked.frame(), flag::ACTIVE);
+            let list = if active { LruList::Active } else { LruList::Inactive };
+            self.lru.add(&locked, list, &self.frames);
+        }
+        self.unlock(locked);
+    }
+
+    /// Leaves a page read ahead in the swap cache until it is touched or reclaimed.
+    pub(crate) fn leave_in_cache(&self, locked: LockedPage, entry: SwapEntry) {
+        if self.table.is_on(locked.page(), entry) {
+            self.put_back(locked, LruList::Inactive);
+        } else {
+            self.drop_cached(locked);
+        }
+    }
+
+    /// Counts the return of a page whose word was `word`; true if it should be active.
+    pub(crate) fn refault_activates(&self, word: Pte) -> bool {
+        self.stats.count(Event::workingset_refault);
+        let Pte::Swapped { shadow, .. } = word else { return false };
+        let activates = self.workingset.refault_activates(shadow, self.lru.active_len());
+        if activates {
+            self.stats.count(Event::workingset_activate);
+            self.workingset.activated();
+        }
+        activates
+    }
+
+    /// Makes a page that is not in sight one that is on `entry` only.
+    pub(crate) fn stay_on(&self, locked: LockedPage, entry: SwapEntry) {
+        let resident = Pte::Resident(locked.frame());
+        self.set_cache_only(entry, false);
+        self.table.replace(locked.page(), resident, self.swapped(entry));
+        self.drop_cached(locked);
+    }
+
+    fn swapped(&self, entry: SwapEntry) -> Pte {
+        Pte::Swapped { entry, shadow: self.workingset.evicted() }
+    }
+
+    /// Makes a page that is not in sight one that was never touched.
+    pub(crate) fn forget(&self, locked: LockedPage) {
+        self.table.replace(locked.page(), Pte::Resident(locked.frame()), Pte::Empty);
+        self.drop_cached(locked);
+    }
+
+    /// Moves a page's word to the slot it is written to, and gives up another it had.
+    pub(crate) fn start_writeback(&self, locked: &LockedPage, entry: SwapEntry) {
+        let (frame, page) = (locked.frame(), locked.page());
+        if self.frames.entry(frame) == Some(entry) {
+            self.set_cache_only(entry, false);
+        } else {
+            self.uncache(locked);
+            self.cache.insert_new(entry, locked, &self.frames);
+            self.note_page(entry, page);
+        }
+        self.frames.set(frame, flag::WRITEBACK);
+        self.writes_in_flight.fetch_add(1, Relaxed);
+        self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
+    }
+
+    /// Ends the writeback of the page cached under `entry`, whose lock anybody may have.
+    pub(crate) fn end_writeback(&self, entry: SwapEntry, failed: bool) {
+        let frame = self.cache.lookup(entry).expect("a page under writeback stays cached");
+        if failed {
+            self.frames.set(frame, flag::DIRTY);
+        }
+        let rotates = self.frames.end_writeback(frame, 0).unwrap_or_else(|| {
+            // Mapped again while it was written: the mapper left the staging page to us. WRITEBACK
+            // keeps the page from being evicted, so it stays mapped until we have let go.
+            self.frames.clear(frame, flag::DIRTY);
+            self.release_staged(frame);
+            let ended = self.frames.end_writeback(frame, flag::MAPPED);
+            ended.expect("a page is not unmapped under writeback")
+        });
+        self.writes_in_flight.fetch_sub(1, Relaxed);
+        if rotates {
+            self.lru.rotate(frame, &self.frames, &self.stats);
+        }
+    }
+
+    /// Gives a page's frame, and its word, to the untouched page at `to`.
+    pub(crate) fn rename(&self, locked: LockedPage, to: PageNo, word: Pte) {
+        let from = locked.page();
+        self.table.replace(to, Pte::Empty, word);
+        let locked = self.frames.rename(locked, to);
+        self.frames.entry(locked.frame()).into_iter().for_each(|entry| self.note_page(entry, to));
+        self.table.replace(from, word, Pte::Empty);
+        if self.table.take_faulted(from) {
+            self.space.wake(from);
+        }
+        self.unlock(locked);
+    }
+
+    /// Notes that `entry` belongs to `page` now, where readahead goes by slots.
+    pub(crate) fn note_page(&self, entry: SwapEntry, page: PageNo) {
+        if let Some(by_slot) = &self.swaps.get(entry.area()).by_slot {
+            by_slot.note(entry.slot(), page);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What a fault reads beside its page, and what it asks for.
+//!
+//! Owns: the way from a stream's window to frames in the swap cache, and what happens when a stream
+//! reaches a window that waits.
+//! Not here: which pages are in a window (`streams`), windows of slots (`past`).
+
+use crate::engine::Engine;
+use crate::frames::LockedPage;
+use crate::readahead::streams::Window;
+use crate::space::Pattern;
+use crate::swap_cache::Inserted;
+use crate::transfer::{Arrived, Landing, PageRead, Purpose};
+use crate::tuning::Readahead;
+use crate::types::{Pte, flag};
+use crate::worker::Worker;
+use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::PageNo;
+use overspill_base::stats::Event;
+use std::ops::Range;
+
+impl Engine {
+    /// Reads a page that is cached under `entry`, with its window. The fault's message arrived at
+    /// `start_ns`.
+    pub(crate) fn start_read(
+        &self,
+        worker: &mut Worker,
+        locked: LockedPage,
+        entry: SwapEntry,
+        start_ns: u64,
+    ) {
+        if self.staging.has_homes {
+            return self.read_home(worker, locked, entry, start_ns);
+        }
+        let page = locked.page();
+        self.frames.lend_to_io(locked);
+        let reads = self.reads_around(worker, page, entry);
+        let fault = Purpose::Fault { start_ns };
+        self.submit_reads(worker, reads, |run| {
+            let asked_for = run.iter().any(|read| read.entry == entry);
+            if asked_for { fault } else { Purpose::Map }
+        });
+    }
+
+    /// The read of `page` with its window, in an order in which adjacent slots are neighbours.
+    fn reads_around(&self, worker: &mut Worker, page: PageNo, entry: SwapEntry) -> Vec<PageRead> {
+        let pattern = self.space.pattern(page);
+        let alone = pattern == Pattern::Random || !self.swaps.get(entry.area()).reads_ahead;
+        let reads = match self.tuning.readahead {
+            _ if alone => self.read_and_map(worker, &[entry]),
+            Readahead::Cluster => self.reads_in_block(worker, page, entry),
+            Readahead::AddressSpace => self.reads_in_stream(worker, page, entry, pattern),
+        };
+        self.stats.add(Event::swap_ra, reads.len() as u64 - 1);
+        reads
+    }
+
+    /// The pages of the stream's window, in the order of their addresses.
+    fn reads_in_stream(
+        &self,
+        worker: &mut Worker,
+        page: PageNo,
+        entry: SwapEntry,
+        pattern: Pattern,
+    ) -> Vec<PageRead> {
+        let max = self.tuning.readahead_max_pages;
+        let alone = !self.has_neighbour(page);
+        let window = self.streams.around(page).window(page, max, pattern, alone);
+        self.stats.add(Event::swap_ra_hit, u64::from(window.hits));
+        self.drop_behind(window.behind.clone());
+        let (pages, step) = (window.pages.clone(), window.step);
+        let mut entries = std::mem::take(&mut worker.scratch.entries);
+        let before = (pages.start..page.0).step_by(step as usize).rev();
+        let before = self.take_swapped(before, &mut entries);
+        entries.reverse();
+        let read_before = entries.len() as u32;
+        entries.push(entry);
+        let after = (page.0..pages.end).step_by(step as usize).skip(1);
+        let after = self.take_swapped(after, &mut entries);
+        let read_after = entries.len() as u32 - read_before - 1;
+        let reached = page.0 - before * step..page.0 + after * step + 1;
+        let whole = reached == pages && reached.len() > 1;
+        let reached = if whole { self.past_resident(reached, step) } else { reached };
+        self.streams.around(page).settle(&window, reached, [read_before, read_after]);
+        if whole && pages.len() >= max {
+            self.ask_ahead(&window, entry.area());
+        }
+        let reads = self.read_and_map(worker, &entries);
+        entries.clear();
+        worker.scratch.entries = entries;
+        reads
+    }
+
+    /// True if a page beside `page` is in memory: who comes here in order passes over it without a
+    /// fault, and does not step.
+    fn has_neighbour(&self, page: PageNo) -> bool {
+        let end = self.table.len() as u32;
+        let beside = [page.0.checked_sub(1), Some(page.0 + 1).filter(|&next| next < end)];
+        beside.into_iter().flatten().any(|page| self.resident_frame(PageNo(page)).is_some())
+    }
+
+    /// Makes what a long stream has read and passed the first to be evicted.
+    fn drop_behind(&self, pages: Range<u32>) {
+        if pages.is_empty() || !self.tuning.leave_behind {
+            return;
+        }
+        let frames = pages.filter_map(|page| self.resident_frame(PageNo(page)));
+        // They were mapped a moment ago: some wait in a batch.
+        self.lru.drain(&self.frames, &self.stats);
+        self.lru.leave_behind(frames, &self.frames);
+    }
+
+    /// A window with the pages in memory that follow it on either side at its step, a window's worth
+    /// at most: the stream's next fault comes after them.
+    fn past_resident(&self, window: Range<u32>, step: u32) -> Range<u32> {
+        let reach = window.len() as u32;
+        let resident = |&page: &u32| self.resident_frame(PageNo(page)).is_some();
+        let before = (window.start.saturating_sub(reach)..window.start).rev();
+        let before = before.skip(step as usize - 1).step_by(step as usize).take_while(resident);
+        let after = (window.end - 1..window.end + reach).step_by(step as usize).skip(1);
+        let (before, after) = (before.count() as u32, after.take_while(resident).count() as u32);
+        window.start - before * step..window.end + after * step
+    }
+
+    /// Takes a frame for each swapped one of `pages`, until frames run short; returns how many pages
+    /// it has dealt with.
+    pub(crate) fn take_swapped(
+        &self,
+        pages: impl Iterator<Item = u32>,
+        entries: &mut Vec<SwapEntry>,
+    ) -> u32 {
+        let mut seen = 0;
+        for page in pages.map(PageNo) {
+            if let Pte::Swapped { entry, .. } = self.table.load(page) {
+                let Some(locked) = self.frames.alloc_to_spare(page) else { break };
+                if self.cache_ahead(locked, entry) {
+                    entries.push(entry);
+                }
+            }
+            seen += 1;
+        }
+        seen
+    }
+
+    /// Caches the entry of a page to be read ahead, and lends the page's lock to the read; frees its frame if
+    /// that cannot be.
+    pub(crate) fn cache_ahead(&self, locked: LockedPage, entry: SwapEntry) -> bool {
+        match self.cache.insert(entry, &locked, &self.frames, &self.table) {
+            Inserted::Yes => {
+                self.frames.set(locked.frame(), flag::READAHEAD);
+                self.frames.lend_to_io(locked);
+                true
+            }
+            Inserted::Exists | Inserted::Changed => {
+                self.free(locked);
+                false
+            }
+        }
+    }
+
+    /// Pages to ask for at a time ahead of a stream on `area`; none where it is read at its faults only.
+    pub(crate) fn reads_ahead_on(&self, area: AreaNo) -> Option<u32> {
+        let pages = self.ahead.pages_for(self.swaps.get(area).synchronous);
+        (pages > 0 && !self.staging.has_homes).then_some(pages)
+    }
+
+    /// Asks for the windows after one that was read whole, in the middle of a long stream.
+    fn ask_ahead(&self, window: &Window, area: AreaNo) {
+        if let Some(ahead) = self.reads_ahead_on(area) {
+            let pages = self.table.len() as u32;
+            let asked = self.streams.around(window.page).ask(window, ahead, pages);
+            self.ahead.ask(asked);
+        }
+    }
+
+    /// A fault found its page waiting, and so its stream has reached what was asked for: maps the page and
+    /// whatever waits of its window, and asks for the next `ahead` pages. True if the page is mapped.
+    pub(crate) fn reach_marker(
+        &self,
+        worker: &mut Worker,
+        locked: LockedPage,
+        word: Pte,
+        ahead: u32,
+    ) -> bool {
+        let (page, pages) = (locked.page(), self.table.len() as u32);
+        let advance = self.streams.around(page).advance(page, ahead, pages);
+        if !advance.ask.is_empty() {
+            self.ahead.was_reached();
+        }
+        self.ahead.ask(advance.ask);
+        self.stats.add(Event::swap_ra_hit, u64::from(advance.hits));
+        let mut arrived = std::mem::take(&mut worker.scratch.arrived);
+        arrived.extend(self.end_wait(locked, word));
+        let mapped = !arrived.is_empty();
+        let others = advance.pages.map(PageNo).filter(|&other| other != page);
+        arrived.extend(others.filter_map(|other| self.take_waiting(other)));
+        arrived.sort_unstable_by_key(|arrived| arrived.locked.page());
+        self.map_waiting(worker, &mut arrived);
+        worker.scratch.arrived = arrived;
+        self.drop_behind(advance.behind);
+        mapped
+    }
+
+    /// Maps pages that waited, in the order of their addresses.
+    fn map_waiting(&self, worker: &Worker, arrived: &mut Vec<Arrived>) {
+        let staged = |arrived: &Arrived| match arrived.landing {
+            Landing::Chunk(at) => at,
+            Landing::Bounce(_) => unreachable!("{arrived:?} has not waited"),
+        };
+        let chunk = self.staging.chunk;
+        while let Some(first) = arrived.first().map(staged) {
+            let run = self.map_first_run(worker, arrived, |a, b| {
+                a.precedes(b) && !staged(b).is_multiple_of(chunk)
+            });
+            self.staging.release(first..first + run, &*self.space);
+        }
+    }
+
+    /// Locks the frame of a page that waits, idle, and ends its waiting.
+    fn take_waiting(&self, page: PageNo) -> Option<Arrived> {
+        let word = self.table.load(page);
+        let Pte::Swapped { entry, .. } = word else { return None };
+        let frame = self.cache.lookup(entry)?;
+        if !self.frames.has(frame, flag::READAHEAD) {
+            return None;
+        }
+        let locked = self.frames.try_lock(frame).ok()?;
+        let same = self.frames.entry(frame) == Some(entry)
+            && locked.page() == page
+            && self.frames.has(frame, flag::READAHEAD);
+        if !same {
+            self.unlock(locked);
+            return None;
+        }
+        self.end_wait(locked, word)
+    }
+
+    /// Turns the word of a page that waits to Resident; what is left is to map it.
+    fn end_wait(&self, locked: LockedPage, word: Pte) -> Option<Arrived> {
+        let (locked, at) = self.accept_waiting(locked, word)?;
+        Some(Arrived { locked, landing: Landing::Chunk(at) })
+    }
+}

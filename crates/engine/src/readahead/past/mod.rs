@@ -1,0 +1,113 @@
+//! Readahead by slot: what all of Linux did before 4.14.
+//!
+//! Owns: what an area keeps for it, and the way from a block of slots to frames in the swap cache, where
+//! the pages wait for their touch.
+//! Not here: the window rule (`readahead`).
+
+mod reverse_map;
+mod window;
+
+use crate::engine::Engine;
+use crate::transfer::PageRead;
+use crate::types::flag;
+use crate::worker::Worker;
+use overspill_area::SwapEntry;
+use overspill_base::stats::Event;
+use overspill_base::sync::{LockClass, Mutex};
+use overspill_base::{FrameNo, PageNo, Slot};
+use reverse_map::ReverseMap;
+use window::ClusterWindow;
+
+/// What an area keeps for readahead by slot.
+#[derive(Debug)]
+pub(crate) struct BySlot {
+    window: Mutex<ClusterWindow>,
+    pages: ReverseMap,
+}
+
+impl BySlot {
+    /// For an area of `slots` slots that nobody has used yet.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            window: Mutex::new(LockClass::Readahead, ClusterWindow::default()),
+            pages: ReverseMap::new(slots),
+        }
+    }
+
+    /// Notes that `slot` is `page`'s now.
+    pub(crate) fn note(&self, slot: Slot, page: PageNo) {
+        self.pages.note(slot, page);
+    }
+}
+
+impl Engine {
+    /// The pages of the aligned block around the slot, in the order of their slots.
+    pub(crate) fn reads_in_block(
+        &self,
+        worker: &mut Worker,
+        page: PageNo,
+        entry: SwapEntry,
+    ) -> Vec<PageRead> {
+        let area = self.areas.get(entry.area());
+        let Some(by_slot) = &self.swaps.get(entry.area()).by_slot else {
+            return self.read_and_map(worker, &[entry]);
+        };
+        let (end, max) = (area.capacity_slots(), self.tuning.readahead_max_pages);
+        let block = by_slot.window.lock().block(entry.slot(), end, max);
+        let slots = area.slot_map();
+        let mut reads = Vec::with_capacity(block.len());
+        for slot in block.map(Slot) {
+            if slot == entry.slot() {
+                reads.extend(self.read_and_map(worker, &[entry]));
+            } else if slots.holders(slot) == Some(0) {
+                self.waste_frame(page);
+            } else {
+                reads.extend(self.read_slot_ahead(by_slot, SwapEntry::new(entry.area(), slot)));
+            }
+        }
+        reads
+    }
+
+    /// What readahead did with a slot nobody refers to, before it learned to look first.
+    fn waste_frame(&self, page: PageNo) {
+        if self.tuning.readahead_skip_unreferenced {
+            return;
+        }
+        if let Some(locked) = self.frames.alloc_to_spare(page) {
+            self.frames.free(locked);
+            self.stats.count(Event::swap_ra_wasted);
+        }
+    }
+
+    /// A read into staging memory, where the page waits for its touch. None for a slot that is
+    /// reserved, kept ready in a slot cache or another process's, or whose page is cached already.
+    fn read_slot_ahead(&self, by_slot: &BySlot, entry: SwapEntry) -> Option<PageRead> {
+        let page = by_slot.pages.page(entry.slot())?;
+        if !self.table.is_on(page, entry) || self.cache.lookup(entry).is_some() {
+            return None;
+        }
+        let locked = self.frames.alloc_to_spare(page)?;
+        let Some(staged) = self.staging.take_single() else {
+            self.free(locked);
+            return None;
+        };
+        let frame = locked.frame();
+        if !self.cache_ahead(locked, entry) {
+            self.staging.release(staged..staged + 1, &*self.space);
+            return None;
+        }
+        self.frames.set_staged(frame, Some(staged));
+        Some(PageRead { entry, into: self.staging.buffer(staged) })
+    }
+
+    /// Counts the touch of a page that waited in the swap cache, if it was read ahead; true if so.
+    pub(crate) fn take_readahead_hit(&self, frame: FrameNo, entry: SwapEntry) -> bool {
+        let ahead = self.frames.clear(frame, flag::READAHEAD) & flag::READAHEAD != 0;
+        if ahead {
+            self.stats.count(Event::swap_ra_hit);
+            let by_slot = &self.swaps.get(entry.area()).by_slot;
+            by_slot.iter().for_each(|by_slot| by_slot.window.lock().note_hit());
+        }
+        ahead
+    }
+}

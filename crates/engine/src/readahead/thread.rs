@@ -1,0 +1,110 @@
+//! Reading what was asked for, on a thread of its own.
+//!
+//! Owns: how a window goes to staging memory. There it waits in the swap cache, charged to its frames, until
+//! the stream comes to it: then all of it is mapped at once, and the next window is asked for. So a reader in
+//! order waits for one mapping per window and never for the device. What the program itself asked for is mapped.
+//! Invariants: a window that frames or staging memory are too short for is read by its faults. What waits is on
+//! the inactive list: reclaim takes it back, and then less is asked for.
+//! Not here: the thread (`space`).
+//! Rejected: mapping windows before the stream comes to them. The only sign of a touch is a fault, so
+//! nobody would know how far the stream is.
+
+use crate::engine::Engine;
+use crate::readahead::queue::Wish;
+use crate::transfer::{PageRead, Purpose};
+use crate::worker::Worker;
+use overspill_area::SwapEntry;
+use overspill_base::PageNo;
+use overspill_base::stats::Event;
+use std::ops::Range;
+
+impl Engine {
+    /// Reads what was asked for: blocks until there is something, or somebody calls
+    /// [`nudge`](Self::nudge); reads it, and returns. `wanted` as in [`balance`](Self::balance).
+    pub fn read_ahead(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
+        let seen = self.ahead.wanted.count();
+        if wanted() {
+            return;
+        }
+        match self.ahead.next() {
+            Some(Wish::Window(window)) => self.read_window(worker, window),
+            Some(Wish::Needed(chunk)) => self.read_needed(worker, chunk),
+            None if worker.in_flight() > 0 => worker.wait(self),
+            None => self.ahead.wanted.wait(seen, None),
+        }
+        worker.poll(self);
+    }
+
+    /// Reads the swapped ones of `pages`, a chunk at most, to be mapped. No stream is to be told how far
+    /// it has come, so there is nothing to wait for.
+    fn read_needed(&self, worker: &mut Worker, pages: Range<u32>) {
+        let mut start = pages.start;
+        while start < pages.end {
+            if !self.reclaim_to_spare(worker) {
+                self.ahead.forget_needed();
+                return;
+            }
+            let mut entries = Vec::with_capacity(pages.len());
+            start += self.take_swapped(start..pages.end, &mut entries);
+            if !entries.is_empty() {
+                let reads = self.read_and_map(worker, &entries);
+                self.submit_reads(worker, reads, |_| Purpose::Map);
+            }
+        }
+    }
+
+    /// Reclaims until there are frames to spare; false when there is nothing left to reclaim.
+    fn reclaim_to_spare(&self, worker: &mut Worker) -> bool {
+        while !self.frames.are_above_low() {
+            if !self.reclaim_round(worker, false) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Reads a window, a chunk of staging memory at a time, as far as there is room.
+    fn read_window(&self, worker: &mut Worker, window: Range<u32>) {
+        let mut pages = window.map(PageNo);
+        while self.reclaim_to_spare(worker)
+            && let Some(chunk) = self.staging.take_to_wait()
+        {
+            let entries = self.take_to_read(&mut pages, chunk.len());
+            self.read_to_wait(worker, chunk, &entries);
+            if entries.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Takes frames for up to `most` swapped ones of `pages`.
+    fn take_to_read(
+        &self,
+        pages: &mut impl Iterator<Item = PageNo>,
+        most: usize,
+    ) -> Vec<SwapEntry> {
+        let mut entries = Vec::with_capacity(most);
+        while entries.len() < most
+            && let Some(page) = pages.next()
+            && self.take_swapped(std::iter::once(page.0), &mut entries) > 0
+        {}
+        entries
+    }
+
+    /// Reads pages into a chunk, where they will wait.
+    fn read_to_wait(&self, worker: &mut Worker, chunk: Range<usize>, entries: &[SwapEntry]) {
+        let used = chunk.start..chunk.start + entries.len();
+        let reads = entries.iter().zip(used.clone()).map(|(&entry, at)| self.read_at(entry, at));
+        let reads: Vec<PageRead> = reads.collect();
+        self.stats.add(Event::swap_ra, reads.len() as u64);
+        self.staging.release(used.end..chunk.end, &*self.space);
+        self.submit_reads(worker, reads, |_| Purpose::Wait);
+        worker.poll(self);
+    }
+
+    fn read_at(&self, entry: SwapEntry, at: usize) -> PageRead {
+        let frame = self.cache.lookup(entry).expect("cached just now, and locked");
+        self.frames.set_staged(frame, Some(at));
+        PageRead { entry, into: self.staging.buffer(at) }
+    }
+}

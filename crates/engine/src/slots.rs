@@ -1,0 +1,114 @@
+//! Slots for pages, and what is done to find some when they run short.
+//!
+//! Owns: growing devices, discards, and giving up slots that are only copies of pages in memory.
+//! Not here: which slot (`area`).
+
+use crate::engine::{Engine, GrowFailure};
+use crate::types::flag;
+use overspill_area::{AreaNo, Supply, SwapArea, SwapEntry};
+use overspill_base::stats::Event;
+use overspill_base::{Bytes, FrameNo, PAGE_SIZE, Slot};
+use overspill_device::{DeviceError, SwapDevice};
+
+/// What an area grows by when it is full: one trunk of pages of 4 KiB.
+const GROW_BYTES: usize = 64 << 20;
+
+impl Engine {
+    /// Puts everything that sits in a per-CPU cache or batch where another process can see it. Call
+    /// before a fork, with all workers parked.
+    pub fn drain(&self) {
+        self.lru.drain(&self.frames, &self.stats);
+        self.staging.drain(&*self.space);
+        self.areas.drain();
+    }
+
+    /// Appends up to `want` fresh entries to `out` and returns how many: growing areas as needed, and
+    /// in the end at the expense of pages that are in memory and on a slot.
+    pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) -> usize {
+        let got = self.areas.alloc(self.cpus.current(), want, self, out);
+        if got < want {
+            self.stats.count(Event::swap_full);
+            let failure = self.grow_failed.lock().iter().flatten().last().cloned();
+            if let Some(failure) = failure {
+                self.troubles.note(failure.error.to_string());
+            }
+        }
+        got
+    }
+
+    fn has_spare_copy(&self, frame: FrameNo, entry: SwapEntry) -> bool {
+        let has = |bit| self.frames.has(frame, bit);
+        self.frames.entry(frame) == Some(entry) && has(flag::MAPPED) && !has(flag::WRITEBACK)
+    }
+
+    /// Lets the device forget what it may; true if that was anything.
+    pub(crate) fn run_discards(&self, number: AreaNo) -> bool {
+        let area = self.areas.get(number);
+        let waiting = std::iter::from_fn(|| area.take_discard());
+        waiting.inspect(|&(first, slots)| self.discard_slots(area, first, slots)).count() > 0
+    }
+
+    fn discard_slots(&self, area: &SwapArea, first: Slot, slots: u32) {
+        let Some(device) = self.swaps.device(area.number()) else { return };
+        if let Err(error) = device.discard(first, slots) {
+            self.trouble("discard", area.number(), error.to_string());
+        }
+        area.discarded(first);
+    }
+
+    fn grow_device(&self, device: &dyn SwapDevice, capacity: u32) -> Result<u32, DeviceError> {
+        let info = device.info();
+        if capacity >= info.slots_max {
+            let pages = self.staging.page_bytes / PAGE_SIZE;
+            let size = Bytes(info.capacity().0 * pages as u64);
+            return Err(DeviceError::Full { name: info.name.clone(), size });
+        }
+        let more = (GROW_BYTES / self.staging.page_bytes) as u32;
+        device.grow(capacity.saturating_add(more).min(info.slots_max))
+    }
+}
+
+/// What the areas ask for when slots run short.
+impl Supply for Engine {
+    fn grow(&self, area: &SwapArea) -> bool {
+        let number = area.number().0 as usize;
+        let capacity = area.capacity_slots();
+        let failed_at = self.grow_failed.lock()[number].as_ref().map(|failure| failure.capacity);
+        if failed_at == Some(capacity) {
+            return (self.salvage)(&self.areas);
+        }
+        let Some(device) = self.swaps.device(area.number()) else { return false };
+        match self.grow_device(&*device, capacity) {
+            Ok(slots) => {
+                area.set_capacity_slots(slots);
+                true
+            }
+            Err(_) if (self.salvage)(&self.areas) => true,
+            Err(error) => {
+                // No trouble yet: what there is may do, and copies can be given up.
+                self.grow_failed.lock()[number] = Some(GrowFailure { capacity, error });
+                false
+            }
+        }
+    }
+
+    /// The page has to be written again when it is evicted.
+    fn give_up(&self, entry: SwapEntry) -> bool {
+        let Some(frame) = self.cache.lookup(entry) else { return false };
+        if !self.has_spare_copy(frame, entry) {
+            return false;
+        }
+        let Ok(locked) = self.frames.try_lock(frame) else { return false };
+        let freed = match self.has_spare_copy(frame, entry) {
+            true => self.cache.remove(&locked, &self.frames, &self.table),
+            false => None,
+        };
+        freed.into_iter().for_each(|entry| self.areas.free_now(entry));
+        self.unlock(locked);
+        freed.is_some()
+    }
+
+    fn discard(&self, area: AreaNo) -> bool {
+        self.run_discards(area)
+    }
+}

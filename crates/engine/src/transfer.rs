@@ -1,0 +1,88 @@
+//! Pages on their way between memory and devices.
+//!
+//! Owns: what is asked of a device page by page, and what a request's tag carries.
+//! Not here: the requests' queues (`worker`), what a completion does (`complete`).
+
+use crate::frames::LockedPage;
+use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::shared::PageBuf;
+
+/// A page to be read. Its frame is locked, cached under the entry, and lent to the request.
+#[derive(Debug)]
+pub(crate) struct PageRead {
+    pub(crate) entry: SwapEntry,
+    pub(crate) into: PageBuf,
+}
+
+/// A page in staging memory and the slot it is to be written to.
+#[derive(Debug)]
+pub(crate) struct PageWrite {
+    pub(crate) locked: LockedPage,
+    pub(crate) entry: SwapEntry,
+}
+
+/// Where a page was read to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Landing {
+    /// This page of the worker's bounce memory: it is copied to the program.
+    Bounce(usize),
+    /// This page of a staging chunk, where it waited: it is copied to the program as well.
+    Chunk(usize),
+}
+
+impl Landing {
+    fn precedes(self, next: Landing) -> bool {
+        match (self, next) {
+            (Landing::Bounce(a), Landing::Bounce(b)) | (Landing::Chunk(a), Landing::Chunk(b)) => {
+                a + 1 == b
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A page just read, whose word is Resident already and which is to be mapped.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) locked: LockedPage,
+    pub(crate) landing: Landing,
+}
+
+impl Arrived {
+    /// Whether one call can map both.
+    pub(crate) fn precedes(&self, next: &Arrived) -> bool {
+        self.locked.page().plus(1) == next.locked.page() && self.landing.precedes(next.landing)
+    }
+}
+
+/// What a read is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// A fault, whose message arrived then, and the window around it.
+    Fault { start_ns: u64 },
+    /// Pages that will be wanted, to be mapped.
+    Map,
+    /// Pages that will be wanted, to wait in the swap cache.
+    Wait,
+}
+
+/// What the tag of a read carries: 5 bits of area, 2 of purpose, and the time of a fault, for which 57
+/// bits are four years of a machine's running.
+pub(crate) fn tag(area: AreaNo, purpose: Purpose) -> u64 {
+    let (kind, start_ns) = match purpose {
+        Purpose::Fault { start_ns } => (0, start_ns),
+        Purpose::Map => (1, 0),
+        Purpose::Wait => (2, 0),
+    };
+    start_ns << 7 | kind << 5 | u64::from(area.0)
+}
+
+/// The area and the purpose of a read with this tag.
+pub(crate) fn untag(tag: u64) -> (AreaNo, Purpose) {
+    let purpose = match tag >> 5 & 3 {
+        0 => Purpose::Fault { start_ns: tag >> 7 },
+        1 => Purpose::Map,
+        _ => Purpose::Wait,
+    };
+    (AreaNo((tag & 31) as u8), purpose)
+}
