@@ -11,12 +11,13 @@ use overspill_area::SlotMap;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64};
-use overspill_base::{Bytes, PageNo, Slot, clock};
+use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot, clock};
 use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{DeviceError, SwapDevice, SwapKind};
 use overspill_engine::{
-    AddressSpace, Engine, EngineParts, FaultOutcome, PageTable, Swap, Tuning, Worker,
+    AddressSpace, Engine, EngineParts, FaultOutcome, MovingSpace, PageTable, Space, Swap, Tuning,
+    Worker,
 };
 use serde::Serialize;
 
@@ -108,9 +109,10 @@ impl Machine {
         let engine = Engine::new(EngineParts {
             frames: shape.frames,
             table: PageTable::new(Table::on_heap(shape.working_set_pages, || AtomicU64::new(0))),
-            space: space.clone(),
+            space: Space::Moving(space.clone()),
+            page_bytes: PAGE_SIZE,
             swaps: vec![ram_swap(shape.device_slots, tuning, cpus).map_err(|e| engine_error(&e))?],
-            staging,
+            arena: staging,
             stats: Stats::on_heap(),
             salvage: Box::new(|_| false),
             report: Box::new(|_| {}),

@@ -9,7 +9,7 @@
 
 use overspill_base::shared::{PageArena, PageBuf};
 use overspill_base::{PAGE_SIZE, PageNo};
-use overspill_engine::{AddressSpace, Mapped, SpaceError, Unmapped};
+use overspill_engine::{AddressSpace, Mapped, MovingSpace, SpaceError, Unmapped};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -98,6 +98,18 @@ impl AddressSpace for ReplaySpace {
         self.pages.len() - page.index()
     }
 
+    fn zap(&self, first: PageNo, pages: usize) {
+        (0..pages).for_each(|n| *self.lock(first.plus(n)) = Seen::Missing);
+    }
+
+    fn wake(&self, _: PageNo) {}
+
+    fn poison(&self, page: PageNo) {
+        *self.lock(page) = Seen::Poisoned;
+    }
+}
+
+impl MovingSpace for ReplaySpace {
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
             self.fill(first.plus(n), |place| place.copy_from_slice(page));
@@ -130,21 +142,11 @@ impl AddressSpace for ReplaySpace {
 
     fn recycle(&self, _: &PageArena, _: Range<usize>) {}
 
-    fn zap(&self, first: PageNo, pages: usize) {
-        (0..pages).for_each(|n| *self.lock(first.plus(n)) = Seen::Missing);
-    }
-
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
         let mut carried = Vec::new();
         self.take(from, |content| carried.extend_from_slice(content))?;
         self.fill(to, |place| place.copy_from_slice(&carried));
         Ok(())
-    }
-
-    fn wake(&self, _: PageNo) {}
-
-    fn poison(&self, page: PageNo) {
-        *self.lock(page) = Seen::Poisoned;
     }
 }
 

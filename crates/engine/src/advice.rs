@@ -10,6 +10,7 @@
 use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::lru::LruList;
+use crate::tuning::Tuning;
 use crate::worker::Worker;
 use overspill_base::{FrameNo, PageNo};
 use std::ops::Range;
@@ -49,7 +50,7 @@ impl Engine {
     pub(crate) fn run_page_outs(&self, worker: &mut Worker) {
         while let Some(pages) = self.page_outs.take() {
             // Written, a batch keeps its staging memory until its frames are free.
-            let batch = (self.staging.pages() / 4).max(self.staging.chunk);
+            let batch = (self.memory.places() / 4).max(self.chunk_pages());
             for start in pages.clone().step_by(batch) {
                 self.page_out_batch(worker, start..pages.end.min(start + batch as u32));
             }
@@ -57,10 +58,15 @@ impl Engine {
         }
     }
 
+    /// Pages that are evicted at a time.
+    fn chunk_pages(&self) -> usize {
+        Tuning::chunk_pages(self.memory.page_bytes)
+    }
+
     fn page_out_batch(&self, worker: &mut Worker, pages: Range<u32>) {
         // Those on the active list too.
         self.make_cold(PageNo(pages.start), pages.len());
-        let chunk_pages = self.staging.chunk;
+        let chunk_pages = self.chunk_pages();
         for start in pages.clone().step_by(chunk_pages) {
             let chunk = start..pages.end.min(start + chunk_pages as u32);
             let victims = self.isolate_range(chunk, |page| self.resident_frame(page));

@@ -6,12 +6,14 @@ use crate::engine::Engine;
 use crate::event_count::EventCount;
 use crate::frames::Frames;
 use crate::lru::Lru;
+use crate::memory::PageMemory;
 use crate::page_outs::PageOuts;
 use crate::page_table::PageTable;
 use crate::readahead::queue::ReadaheadQueue;
 use crate::readahead::trunks::Trunks;
-use crate::space::AddressSpace;
+use crate::space::Space;
 use crate::staging::Staging;
+use crate::store::{Moving, Store};
 use crate::swap_cache::SwapCache;
 use crate::swaps::Swaps;
 use crate::tuning::Tuning;
@@ -42,12 +44,16 @@ pub struct EngineParts {
     pub frames: usize,
     /// A word for every page of the managed address space.
     pub table: PageTable,
-    /// Where pages are mapped.
-    pub space: Arc<dyn AddressSpace>,
+    /// Whose pages they are.
+    pub space: Space,
+    /// Bytes of a page, a power of two from 4096 on: so have the frames, and the slots of the devices.
+    /// Windows and batches of `tuning` keep their bytes.
+    pub page_bytes: usize,
     /// Swap areas, numbered in this order.
     pub swaps: Vec<Swap>,
-    /// Memory for pages under writeback; from [`Engine::staging_pages`].
-    pub staging: PageArena,
+    /// With a moving space, memory for pages on their way, of [`Engine::staging_pages`]; with a pool a
+    /// place for each frame.
+    pub arena: PageArena,
     /// Where events are counted.
     pub stats: Stats,
     /// Tries to free slots that other processes left behind, before an area counts as full; true if
@@ -65,38 +71,29 @@ impl Engine {
     /// An engine over `parts`, with nothing in memory.
     ///
     /// # Panics
-    /// Without frames or with batches larger than a staging chunk.
+    /// Without frames, with batches larger than a staging chunk, or without a place for every page of a
+    /// pool.
     pub fn new(parts: EngineParts) -> Self {
-        Self::with_pages_of(parts, PAGE_SIZE)
-    }
-
-    /// As [`new`](Self::new), over a space whose pages have `page_bytes`, a power of two: so have the
-    /// frames, and the slots of its devices. Windows and batches of `parts.tuning` keep their bytes.
-    ///
-    /// # Panics
-    /// As [`new`](Self::new).
-    pub fn with_pages_of(mut parts: EngineParts, page_bytes: usize) -> Self {
-        parts.tuning = parts.tuning.in_pages_of(page_bytes);
-        let batch = parts.tuning.reclaim_batch_pages.max(parts.tuning.readahead_max_pages);
-        assert!(batch <= Tuning::chunk_pages(page_bytes), "a batch of {batch} pages fits no chunk");
-        Self::over(parts, |arena| Staging::new(arena, page_bytes))
-    }
-
-    /// As [`new`](Self::new), with pages of `page_bytes` that never move: that of frame f stays at the
-    /// f-th place of the arena in `parts` for as long as it has f (see [`crate::homes`]).
-    ///
-    /// # Panics
-    /// When the arena has no place for every frame, and as [`new`](Self::new).
-    pub fn with_homes(parts: EngineParts, page_bytes: usize) -> Self {
-        let room = parts.staging.pages() * PAGE_SIZE;
-        assert!(room >= parts.frames * page_bytes, "{room} bytes of homes are too few");
-        Self::over(parts, |arena| Staging::homes(arena, page_bytes))
-    }
-
-    fn over(parts: EngineParts, staging: impl FnOnce(PageArena) -> Staging) -> Self {
-        let (tuning, staging) = (parts.tuning, staging(parts.staging));
-        assert!(parts.frames > 0 && tuning.reclaim_batch_pages <= Tuning::CHUNK_PAGES);
-        assert!((1..=Tuning::CHUNK_PAGES).contains(&tuning.readahead_max_pages));
+        let page_bytes = parts.page_bytes;
+        let memory = Arc::new(PageMemory::new(parts.arena, page_bytes));
+        let space = parts.space.common();
+        let (store, tuning, chunk) = match parts.space {
+            Space::Moving(space) => {
+                let staging = Staging::new(memory.clone());
+                let chunk = staging.chunk;
+                let tuning = parts.tuning.in_pages_of(page_bytes);
+                (Store::Moving(Moving { staging, space }), tuning, chunk)
+            }
+            Space::Pool(pool) => {
+                let places = memory.places();
+                assert!(places >= parts.frames, "{places} places are too few");
+                (Store::Pool(pool), parts.tuning, Tuning::CHUNK_PAGES)
+            }
+        };
+        let batch = tuning.reclaim_batch_pages.max(tuning.readahead_max_pages);
+        assert!(parts.frames > 0 && tuning.readahead_max_pages > 0);
+        assert!(batch <= chunk, "a batch of {batch} pages fits no chunk");
+        let has_staging = matches!(store, Store::Moving(_));
         let areas = SwapAreas::new(AreaConfig {
             tuning: tuning.area,
             cpus: parts.cpus.count,
@@ -110,10 +107,11 @@ impl Engine {
             cache: SwapCache::new(parts.frames, &[], tuning.swap_cache_trunk_shift),
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
-            ahead: ReadaheadQueue::new(parts.frames, &tuning, staging.chunk),
-            staging,
+            ahead: ReadaheadQueue::new(parts.frames, &tuning, chunk, has_staging),
+            memory,
+            store,
             areas,
-            space: parts.space,
+            space,
             stats: parts.stats,
             swaps: Swaps::new(),
             adding: Mutex::new(LockClass::Swapon, ()),

@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::lru::LruList;
+use crate::store::{Moving, Store};
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
 use overspill_base::FrameNo;
@@ -91,16 +92,10 @@ impl Engine {
 
     /// Staging memory is in use for frames that are not mapped, and for no others.
     fn check_staging(&self, lists: &HashSet<FrameNo>) -> Result<(), String> {
-        if self.staging.has_homes {
-            return Ok(());
-        }
-        let chunks: HashSet<usize> = lists
-            .iter()
-            .filter_map(|&frame| self.frames.staged(frame))
-            .map(|page| page / self.staging.chunk)
-            .collect();
-        let all = self.staging.pages() / self.staging.chunk;
-        let free = self.staging.free_chunks();
+        let Store::Moving(Moving { staging, .. }) = &self.store else { return Ok(()) };
+        let staged = lists.iter().filter_map(|&frame| self.frames.staged(frame));
+        let chunks: HashSet<usize> = staged.map(|page| page / staging.chunk).collect();
+        let (all, free) = (staging.chunks(), staging.free_chunks());
         ensure(free + chunks.len() == all, || format!("{free} + {} != {all} chunks", chunks.len()))
     }
 }

@@ -8,10 +8,11 @@
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
-use crate::space::Mapped;
+use crate::space::{BufferPool, Mapped};
+use crate::store::{Moving, Store};
 use crate::transfer::{Arrived, Landing, PageRead, Purpose, untag};
 use crate::types::{Pte, flag};
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerKind};
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::shared::PageBuf;
 use overspill_base::stats::Event;
@@ -41,6 +42,17 @@ impl Worker {
         count
     }
 
+    /// Completes a request just submitted, if that is all the worker can do at a time; its lists are
+    /// free again then.
+    pub(crate) fn complete_in_place(&mut self, engine: &Engine) {
+        match self.kind() {
+            WorkerKind::Pager => {}
+            WorkerKind::InPlace => {
+                self.complete(engine);
+            }
+        }
+    }
+
     /// Blocks until something in flight has finished, and completes it.
     pub fn wait(&mut self, engine: &Engine) {
         self.wait_for_one();
@@ -68,9 +80,11 @@ impl Engine {
         if transfer_failed {
             return retry_singly(worker, area, request, purpose);
         }
-        match self.staging.has_homes {
-            true => self.complete_home_read(area, &request, &failures),
-            false => self.complete_moving_read(worker, area, &request, &failures),
+        match &self.store {
+            Store::Moving(moving) => {
+                self.complete_moving_read(worker, moving, area, &request, &failures);
+            }
+            Store::Pool(pool) => self.complete_pool_read(&**pool, area, &request, &failures),
         }
         self.stats.add(Event::pswpin, (count - failures.len()) as u64);
         worker.scratch.keep_pages(request.pages);
@@ -82,6 +96,7 @@ impl Engine {
     fn complete_moving_read(
         &self,
         worker: &mut Worker,
+        moving: &Moving,
         area: AreaNo,
         request: &IoRequest,
         failures: &[PageFailure],
@@ -103,21 +118,27 @@ impl Engine {
         }
         arrived.reverse();
         while !arrived.is_empty() {
-            self.map_first_run(worker, &mut arrived, Arrived::precedes);
+            self.map_first_run(worker, moving, &mut arrived, Arrived::precedes);
         }
         worker.scratch.arrived = arrived;
         request.pages.iter().for_each(|buffer| worker.bounce.give(buffer));
     }
 
     /// As above, for pages that are where they will be used.
-    fn complete_home_read(&self, area: AreaNo, request: &IoRequest, failures: &[PageFailure]) {
+    fn complete_pool_read(
+        &self,
+        pool: &dyn BufferPool,
+        area: AreaNo,
+        request: &IoRequest,
+        failures: &[PageFailure],
+    ) {
         for n in 0..request.pages.len() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
             let locked = self.page_just_read(entry);
             if let Some(failure) = failures.iter().find(|failure| failure.index == n) {
                 self.read_failed(locked, entry, &failure.error);
             } else if let Some(locked) = self.accept(locked, entry) {
-                self.space.reveal(locked.page(), locked.frame());
+                pool.publish(locked.page(), locked.frame());
                 self.finish_read(locked);
             }
         }
@@ -133,11 +154,12 @@ impl Engine {
     pub(crate) fn map_first_run(
         &self,
         worker: &Worker,
+        moving: &Moving,
         arrived: &mut Vec<Arrived>,
         adjacent: impl Fn(&Arrived, &Arrived) -> bool,
     ) -> usize {
         let run = arrived.chunk_by(adjacent).next().map_or(0, <[_]>::len);
-        let mapped = self.map_adjacent(worker, &arrived[..run]);
+        let mapped = self.map_adjacent(worker, moving, &arrived[..run]);
         let mut pages = arrived.drain(..run).map(|arrived| arrived.locked);
         pages.by_ref().take(mapped.pages).for_each(|locked| self.finish_read(locked));
         if let Some(why) = mapped.stopped {
@@ -146,13 +168,13 @@ impl Engine {
         run
     }
 
-    fn map_adjacent(&self, worker: &Worker, run: &[Arrived]) -> Mapped {
+    fn map_adjacent(&self, worker: &Worker, moving: &Moving, run: &[Arrived]) -> Mapped {
         let first = run[0].locked.page();
         let content = match run[0].landing {
             Landing::Bounce(at) => worker.bounce.content(at, run.len()),
-            Landing::Chunk(at) => self.staging.contents(at, run.len()),
+            Landing::Chunk(at) => self.memory.contents(at, run.len()),
         };
-        self.space.map(first, content)
+        moving.space.map(first, content)
     }
 
     /// A page that was read ahead stays on its slot: whoever touches it reads it again. The content

@@ -8,6 +8,7 @@
 use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::space::SpaceError;
+use crate::store::Store;
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
@@ -120,7 +121,12 @@ impl Engine {
     fn transfer_resident(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) -> bool {
         let Some(locked) = self.lock_resident(from, frame) else { return false };
         self.frames.wait_writeback(frame);
-        match self.move_content(&locked, to) {
+        let moved = match &self.store {
+            Store::Moving(moving) => self.move_content(moving, &locked, to),
+            // A pool's pages have no addresses: only their names change.
+            Store::Pool(_) => Err(SpaceError::Missing),
+        };
+        match moved {
             Ok(()) => self.rename(locked, to, word),
             Err(why) => self.lose_moved(locked, to, why),
         }

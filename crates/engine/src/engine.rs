@@ -6,12 +6,13 @@
 use crate::event_count::EventCount;
 use crate::frames::Frames;
 use crate::lru::Lru;
+use crate::memory::PageMemory;
 use crate::page_outs::PageOuts;
 use crate::page_table::PageTable;
 use crate::readahead::queue::ReadaheadQueue;
 use crate::readahead::trunks::Trunks;
 use crate::space::AddressSpace;
-use crate::staging::Staging;
+use crate::store::Store;
 use crate::swap_cache::SwapCache;
 use crate::swaps::Swaps;
 use crate::tuning::Tuning;
@@ -57,7 +58,8 @@ pub struct Engine {
     pub(crate) cache: SwapCache,
     pub(crate) lru: Lru,
     pub(crate) workingset: Workingset,
-    pub(crate) staging: Staging,
+    pub(crate) memory: Arc<PageMemory>,
+    pub(crate) store: Store,
     pub(crate) areas: SwapAreas,
     pub(crate) space: Arc<dyn AddressSpace>,
     pub(crate) stats: Stats,

@@ -9,6 +9,7 @@ use crate::frames::{LockedPage, NotLocked};
 use crate::lru::LruList;
 use crate::page::Staged;
 use crate::space::{Pattern, SpaceError};
+use crate::store::Store;
 use crate::swap_cache::Inserted;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -116,7 +117,7 @@ impl Engine {
         run.push(locked);
         self.zero_around(page, span, &mut run);
         self.give_back_unmapped(page, &mut run);
-        let outcome = self.map_zero_run(page, &mut run);
+        let outcome = self.map_zero_run(&mut run);
         worker.scratch.run = run;
         Some(outcome)
     }
@@ -148,14 +149,11 @@ impl Engine {
         }
     }
 
-    fn map_zero_run(&self, first: PageNo, run: &mut Vec<LockedPage>) -> FaultOutcome {
+    fn map_zero_run(&self, run: &mut Vec<LockedPage>) -> FaultOutcome {
         if run.is_empty() {
             return FaultOutcome::Stray;
         }
-        let mapped = match self.staging.has_homes {
-            true => self.reveal_zeros(run),
-            false => self.space.map_zeros(first, run.len()),
-        };
+        let mapped = self.store.show_zeros(run, &self.memory);
         let mut pages = run.drain(..);
         for locked in pages.by_ref().take(mapped.pages) {
             self.frames.set(locked.frame(), flag::MAPPED);
@@ -192,7 +190,7 @@ impl Engine {
             Ok(locked) => locked,
             Err(step) => return step,
         };
-        if self.staging.has_homes || self.space.find(page) {
+        if self.store.finds(page) {
             self.unlock(locked);
             return Some(FaultOutcome::Mapped);
         }
@@ -242,9 +240,10 @@ impl Engine {
         }
         self.stats.count(Event::swap_cache_hit);
         if self.frames.has(frame, flag::READAHEAD)
+            && let Store::Moving(moving) = &self.store
             && let Some(ahead) = self.reads_ahead_on(entry.area())
         {
-            let mapped = self.reach_marker(worker, locked, word, ahead);
+            let mapped = self.reach_marker(worker, moving, locked, word, ahead);
             return mapped.then_some(FaultOutcome::Mapped);
         }
         match self.map_staged(locked, word) {
@@ -291,6 +290,11 @@ impl Engine {
                 None
             }
         }
+    }
+
+    /// True if the page may not be brought in sight before its write has ended.
+    fn must_stay_still(&self, frame: FrameNo) -> bool {
+        !self.store.shows_under_writeback() && self.frames.has(frame, flag::WRITEBACK)
     }
 
     fn fault_poisoned(&self, page: PageNo) -> Step {

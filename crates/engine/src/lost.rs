@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::lru::LruList;
 use crate::space::{Mapped, SpaceError};
+use crate::store::Moving;
 use crate::types::{Pte, flag};
 use overspill_area::AreaNo;
 use overspill_base::PageNo;
@@ -46,8 +47,7 @@ impl Engine {
     pub(crate) fn count_poisoned(&self, page: PageNo, area: AreaNo, why: &impl std::fmt::Display) {
         self.stats.count(Event::pages_poisoned);
         self.stats.count(Event::pages_lost);
-        let touched =
-            if self.staging.has_homes { "" } else { " and will raise SIGBUS when touched" };
+        let touched = self.store.touch_of_lost();
         self.trouble("a page is lost", area, format!("a page is lost{touched}: {why}"));
         self.space.poison(page);
     }
@@ -104,13 +104,13 @@ impl Engine {
         }
     }
 
-    /// As [`map_back`](Self::map_back), for a page that has no other place: tries again while there is hope.
-    pub(crate) fn map_back_in_the_end(
+    /// Brings a page back in sight that has no other place to be: tries again while there is hope.
+    pub(crate) fn show_in_the_end(
         &self,
         locked: &LockedPage,
         staged: usize,
     ) -> Result<(), SpaceError> {
-        self.patiently(|| match self.map_back(locked, staged) {
+        self.patiently(|| match self.store.show(locked, &self.memory, staged) {
             Mapped { stopped: None, .. } => Ok(()),
             Mapped { stopped: Some(why), .. } => Err(why),
         })
@@ -120,8 +120,13 @@ impl Engine {
     ///
     /// # Errors
     /// Why it cannot be had at the new one.
-    pub(crate) fn move_content(&self, locked: &LockedPage, to: PageNo) -> Result<(), SpaceError> {
-        self.patiently(|| self.space.transfer(locked.page(), to))
+    pub(crate) fn move_content(
+        &self,
+        moving: &Moving,
+        locked: &LockedPage,
+        to: PageNo,
+    ) -> Result<(), SpaceError> {
+        self.patiently(|| moving.space.transfer(locked.page(), to))
     }
 
     /// Repeats what the kernel has no memory for.

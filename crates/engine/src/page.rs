@@ -9,7 +9,6 @@
 use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::lru::LruList;
-use crate::space::Mapped;
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
@@ -89,7 +88,7 @@ impl Engine {
     pub(crate) fn release_staged(&self, frame: FrameNo) {
         if let Some(staged) = self.frames.staged(frame) {
             self.frames.set_staged(frame, None);
-            self.staging.release(staged..staged + 1, &*self.space);
+            self.store.release(staged);
         }
     }
 
@@ -105,7 +104,7 @@ impl Engine {
             return Staged::Changed;
         }
         self.set_cache_only(entry, true);
-        if self.map_back(&locked, staged).stopped.is_some() {
+        if self.store.show(&locked, &self.memory, staged).stopped.is_some() {
             // It is in staging memory, and stays there.
             self.set_cache_only(entry, false);
             self.table.replace(page, Pte::Resident(frame), word);
@@ -115,15 +114,6 @@ impl Engine {
         }
         self.note_mapped(&locked);
         Staged::Mapped(locked)
-    }
-
-    /// Puts a page in front of the program that was to leave memory.
-    pub(crate) fn map_back(&self, locked: &LockedPage, staged: usize) -> Mapped {
-        if self.staging.has_homes {
-            self.space.reveal(locked.page(), locked.frame());
-            return Mapped::all(1);
-        }
-        self.space.map(locked.page(), self.staging.content(staged))
     }
 
     /// Bookkeeping for a page just mapped from staging. If its write is still in flight, the

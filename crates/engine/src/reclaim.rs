@@ -10,8 +10,11 @@ use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::lru::LruList;
 use crate::page::Staged;
+use crate::space::{BufferPool, Unpublished};
+use crate::store::{Moving, Store};
 use crate::types::{Pte, flag};
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerKind};
+use overspill_base::FrameNo;
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use std::time::Duration;
@@ -93,7 +96,7 @@ impl Engine {
         let sorted = isolated.drain(..).map(|locked| self.sort_out(locked, &mut victims));
         let dropped: usize = sorted.sum();
         worker.scratch.isolated = isolated;
-        let progress = dropped + self.evict(worker, victims, self.staging.chunk);
+        let progress = dropped + self.evict(worker, victims, usize::MAX);
         self.stats.add(steal, (dropped + worker.evicted - evicted_before) as u64);
         progress
     }
@@ -153,9 +156,9 @@ impl Engine {
         mut victims: Vec<LockedPage>,
         most: usize,
     ) -> usize {
-        let progress = match self.staging.has_homes {
-            true => self.evict_from_homes(worker, &mut victims),
-            false => self.evict_by_moving(worker, &mut victims, most),
+        let progress = match &self.store {
+            Store::Moving(moving) => self.evict_by_moving(worker, moving, &mut victims, most),
+            Store::Pool(pool) => self.evict_from_pool(worker, &**pool, &mut victims),
         };
         debug_assert!(victims.is_empty());
         worker.scratch.victims = victims;
@@ -165,18 +168,18 @@ impl Engine {
     fn evict_by_moving(
         &self,
         worker: &mut Worker,
+        moving: &Moving,
         victims: &mut Vec<LockedPage>,
         most: usize,
     ) -> usize {
-        if worker.is_faulters() {
-            self.put_back_slotless(victims);
-        } else {
-            self.add_neighbours(victims, most);
+        match worker.kind() {
+            WorkerKind::InPlace => self.put_back_slotless(victims),
+            WorkerKind::Pager => self.add_neighbours(victims, most.min(moving.staging.chunk)),
         }
         if victims.is_empty() {
             return 0;
         }
-        let Some(chunk) = self.staging.take_chunk(&*self.space) else {
+        let Some(chunk) = moving.staging.take_chunk(&*moving.space) else {
             victims.drain(..).for_each(|victim| self.put_back(victim, LruList::Inactive));
             return 0;
         };
@@ -186,9 +189,9 @@ impl Engine {
         while !victims.is_empty() {
             let run = victims.chunk_by(|a, b| b.page() == a.page().plus(1)).next();
             let run = run.map_or(0, <[_]>::len);
-            self.unmap_run(victims, run, &mut landing, &mut moved);
+            self.unmap_run(moving, victims, run, &mut landing, &mut moved);
         }
-        self.staging.release(landing..chunk.end, &*self.space);
+        moving.release(landing..chunk.end);
         self.write_out(worker, moved)
     }
 
@@ -229,13 +232,14 @@ impl Engine {
     /// they go at once; deals with the one that stops it.
     fn unmap_run(
         &self,
+        moving: &Moving,
         victims: &mut Vec<LockedPage>,
         run: usize,
         landing: &mut usize,
         moved: &mut Vec<LockedPage>,
     ) {
         let room = *landing..*landing + run;
-        let result = self.space.unmap(victims[0].page(), self.staging.arena(), room);
+        let result = moving.space.unmap(victims[0].page(), self.memory.arena(), room);
         let mut victims = victims.drain(..result.moved + usize::from(result.stopped.is_some()));
         for victim in victims.by_ref().take(result.moved) {
             self.frames.set_staged(victim.frame(), Some(*landing));
@@ -246,5 +250,57 @@ impl Engine {
         if let (Some(why), Some(victim)) = (result.stopped, victims.next()) {
             self.unmap_refused(victim, why);
         }
+    }
+
+    /// As `evict`, for victims that stay where they are.
+    fn evict_from_pool(
+        &self,
+        worker: &mut Worker,
+        pool: &dyn BufferPool,
+        victims: &mut Vec<LockedPage>,
+    ) -> usize {
+        let mut progress = 0;
+        let mut changed = std::mem::take(&mut worker.scratch.moved);
+        for victim in victims.drain(..) {
+            match pool.unpublish(victim.page()) {
+                Unpublished::Pinned => {
+                    self.stats.count(Event::evict_pinned);
+                    self.put_back(victim, LruList::Active);
+                }
+                // The next round may have it: that is progress too.
+                Unpublished::Recent => {
+                    progress += 1;
+                    self.put_back(victim, LruList::Active);
+                }
+                Unpublished::Clean => match self.drop_copied(victim) {
+                    None => {
+                        progress += 1;
+                        worker.evicted += 1;
+                    }
+                    Some(victim) => changed.push(victim),
+                },
+                Unpublished::Changed => changed.push(victim),
+            }
+        }
+        changed.sort_unstable_by_key(LockedPage::page);
+        changed.iter().for_each(|victim| self.prepare_write(victim.frame()));
+        progress + self.write_out(worker, changed)
+    }
+
+    /// Frees the frame of an unpublished, unchanged page if a copy is on a slot; returns any other.
+    fn drop_copied(&self, victim: LockedPage) -> Option<LockedPage> {
+        let Some(entry) = self.frames.entry(victim.frame()) else { return Some(victim) };
+        if self.swaps.get(entry.area()).is_leaving() {
+            return Some(victim);
+        }
+        self.frames.clear(victim.frame(), flag::MAPPED);
+        self.leave_to_copy(victim, entry);
+        None
+    }
+
+    /// Makes an unpublished page look as one that was moved to staging memory.
+    fn prepare_write(&self, frame: FrameNo) {
+        self.frames.clear(frame, flag::MAPPED);
+        self.frames.set_staged(frame, Some(frame.index()));
     }
 }

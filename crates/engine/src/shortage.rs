@@ -7,7 +7,7 @@
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerKind};
 use overspill_base::PageNo;
 use overspill_base::sync::Ordering::Relaxed;
 use std::time::Duration;
@@ -22,10 +22,10 @@ impl Engine {
         if !self.frames.are_above_low() {
             self.reclaim_some(worker);
         }
-        if worker.is_faulters() {
-            return frame.or_else(|| self.frame_by_waiting(page));
-        }
-        frame.or_else(|| self.frame_by_reclaim(worker, page))
+        frame.or_else(|| match worker.kind() {
+            WorkerKind::Pager => self.frame_by_reclaim(worker, page),
+            WorkerKind::InPlace => self.frame_by_waiting(page),
+        })
     }
 
     /// Frames run low: one round of reclaim by the worker itself, if it is to do so, or the reclaim

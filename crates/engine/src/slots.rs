@@ -4,6 +4,7 @@
 //! Not here: which slot (`area`).
 
 use crate::engine::{Engine, GrowFailure};
+use crate::store::Store;
 use crate::types::flag;
 use overspill_area::{AreaNo, Supply, SwapArea, SwapEntry};
 use overspill_base::stats::Event;
@@ -18,7 +19,9 @@ impl Engine {
     /// before a fork, with all workers parked.
     pub fn drain(&self) {
         self.lru.drain(&self.frames, &self.stats);
-        self.staging.drain(&*self.space);
+        if let Store::Moving(moving) = &self.store {
+            moving.staging.drain(&*moving.space);
+        }
         self.areas.drain();
     }
 
@@ -59,11 +62,11 @@ impl Engine {
     fn grow_device(&self, device: &dyn SwapDevice, capacity: u32) -> Result<u32, DeviceError> {
         let info = device.info();
         if capacity >= info.slots_max {
-            let pages = self.staging.page_bytes / PAGE_SIZE;
+            let pages = self.memory.page_bytes / PAGE_SIZE;
             let size = Bytes(info.capacity().0 * pages as u64);
             return Err(DeviceError::Full { name: info.name.clone(), size });
         }
-        let more = (GROW_BYTES / self.staging.page_bytes) as u32;
+        let more = (GROW_BYTES / self.memory.page_bytes) as u32;
         device.grow(capacity.saturating_add(more).min(info.slots_max))
     }
 }

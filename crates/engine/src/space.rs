@@ -60,7 +60,7 @@ pub enum Pattern {
     Random,
 }
 
-/// How far [`AddressSpace::unmap`] came.
+/// How far [`MovingSpace::unmap`] came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unmapped {
     /// Pages moved, from the front of the run.
@@ -69,10 +69,10 @@ pub struct Unmapped {
     pub stopped: Option<SpaceError>,
 }
 
-/// What [`AddressSpace::hide`] found.
+/// What [`BufferPool::unpublish`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hidden {
-    /// Nobody sees the page any more, and nobody changed it since it was revealed.
+pub enum Unpublished {
+    /// Nobody sees the page any more, and nobody changed it since it was published.
     Clean,
     /// Nobody sees the page any more, and somebody may have changed it.
     Changed,
@@ -82,7 +82,7 @@ pub enum Hidden {
     Pinned,
 }
 
-/// Puts pages in front of a program and takes them away again.
+/// What the engine asks of either kind of owner.
 ///
 /// A page has the size that the engine was told, 4 KiB or more, and pages of an arena are counted in it.
 /// Every call is made with the pages' locks held and nothing else, may block for as long as an
@@ -104,6 +104,19 @@ pub trait AddressSpace: Send + Sync {
         let _ = (stats, troubles);
     }
 
+    /// Drops pages with their content; the next touch faults.
+    fn zap(&self, first: PageNo, pages: usize);
+
+    /// Lets whoever waits at `page` touch it again.
+    fn wake(&self, page: PageNo);
+
+    /// Makes every touch of `page` fail.
+    fn poison(&self, page: PageNo);
+}
+
+/// Owns addresses: puts pages in front of a program there and takes them away again, so that a touch of
+/// one that is away is a fault.
+pub trait MovingSpace: AddressSpace {
     /// Puts `content`, whole pages, at `first` and after, and wakes whoever waits there. A page that
     /// is present already stays as it is. Stops with anything but [`SpaceError::Missing`] and
     /// [`SpaceError::Pinned`].
@@ -124,31 +137,37 @@ pub trait AddressSpace: Send + Sync {
     /// [`unmap`](Self::unmap) into them.
     fn recycle(&self, arena: &PageArena, pages: Range<usize>);
 
-    /// Drops pages with their content; the next touch faults.
-    fn zap(&self, first: PageNo, pages: usize);
-
     /// Moves one present page to another address.
     ///
     /// # Errors
     /// [`SpaceError::Missing`] when there is none at `from`, or another; then it is at `from` still.
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError>;
+}
 
-    /// Lets whoever waits at `page` touch it again.
-    fn wake(&self, page: PageNo);
+/// Owns pages that are used by asking, not by touching. The page of a frame stays at the frame's place in
+/// the arena, for as long as it has the frame.
+pub trait BufferPool: AddressSpace {
+    /// Lets whoever asks for `page` use it, at the place of `frame`.
+    fn publish(&self, page: PageNo, frame: FrameNo);
 
-    /// Makes every touch of `page` fail with SIGBUS.
-    fn poison(&self, page: PageNo);
+    /// Takes `page` out of sight if it is not in use.
+    fn unpublish(&self, page: PageNo) -> Unpublished;
+}
 
-    /// Lets the program use `page` where it is, in the home of `frame`. Called in place of the ways to
-    /// map, and only where frames have homes ([`crate::homes`]).
-    fn reveal(&self, page: PageNo, frame: FrameNo) {
-        let _ = (page, frame);
-    }
+/// One of the two, with which an engine is made.
+pub enum Space {
+    /// A program's addresses.
+    Moving(Arc<dyn MovingSpace>),
+    /// A pool.
+    Pool(Arc<dyn BufferPool>),
+}
 
-    /// Takes `page` out of the program's sight, in place of [`unmap`](Self::unmap), if it is not in
-    /// use. It stays where it is.
-    fn hide(&self, page: PageNo) -> Hidden {
-        let _ = page;
-        Hidden::Pinned
+impl Space {
+    /// What both have.
+    pub(crate) fn common(&self) -> Arc<dyn AddressSpace> {
+        match self {
+            Self::Moving(space) => space.clone(),
+            Self::Pool(space) => space.clone(),
+        }
     }
 }

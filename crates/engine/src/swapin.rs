@@ -25,10 +25,7 @@ impl Engine {
             let run = (pairs.count() + 1).min(RUN_MAX);
             let purpose = purpose(&reads[..run]);
             worker.submit_read(reads.drain(..run), purpose);
-            if worker.is_faulters() {
-                // It has done by now what it can do at a time, and its lists are free again.
-                worker.complete(self);
-            }
+            worker.complete_in_place(self);
         }
         worker.scratch.reads = reads;
         worker.flush();

@@ -28,18 +28,18 @@ const SPARE_LISTS: usize = 8;
 
 /// On whose thread a worker serves faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Post {
+pub(crate) enum WorkerKind {
     /// A thread of the pager: many faults at a time, and reclaim.
     Pager,
     /// The thread that touched the page: nothing else can be done meanwhile.
-    Faulter,
+    InPlace,
 }
 
-impl Post {
+impl WorkerKind {
     fn queue_depth(self) -> u32 {
         match self {
             Self::Pager => QUEUE_DEPTH,
-            Self::Faulter => 1,
+            Self::InPlace => 1,
         }
     }
 
@@ -47,7 +47,7 @@ impl Post {
         let bytes = BOUNCE_CHUNKS * Tuning::CHUNK_PAGES * PAGE_SIZE;
         match self {
             Self::Pager => (bytes / page_bytes).clamp(1, BOUNCE_CHUNKS),
-            Self::Faulter => 1,
+            Self::InPlace => 1,
         }
     }
 }
@@ -149,7 +149,7 @@ pub struct Worker {
     mail: Arc<Mail>,
     /// Of the set of devices that `lanes` reflects.
     version: usize,
-    post: Post,
+    kind: WorkerKind,
     pub(crate) bounce: Bounce,
     pub(crate) scratch: Scratch,
     /// Frames it has freed by evicting their pages.
@@ -173,7 +173,7 @@ impl Worker {
     /// # Errors
     /// ENOMEM, when there is no address space for its bounce memory; what opening a queue says.
     pub fn new(engine: &Engine) -> std::io::Result<Self> {
-        Self::at(Post::Pager, engine)
+        Self::at(WorkerKind::Pager, engine)
     }
 
     /// A worker for [`Engine::fault_in_place`]: one request at a time, and of memory only those pages
@@ -183,38 +183,37 @@ impl Worker {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn for_faulter(engine: &Engine) -> std::io::Result<Self> {
-        Self::at(Post::Faulter, engine)
+        Self::at(WorkerKind::InPlace, engine)
     }
 
-    fn at(post: Post, engine: &Engine) -> std::io::Result<Self> {
+    fn at(kind: WorkerKind, engine: &Engine) -> std::io::Result<Self> {
         // Room for every area there can be: the fault that finds mail must not allocate.
         let mail = Arc::new(Mail {
             lanes: Mutex::new(LockClass::Control, Vec::with_capacity(AreaNo::MAX)),
-            queue_depth: post.queue_depth(),
+            queue_depth: kind.queue_depth(),
         });
         let version = engine.swaps.version();
         engine.swaps.register(&mail).map_err(std::io::Error::other)?;
-        let page_bytes = engine.staging.page_bytes;
-        let bounce = Bounce::new(post.bounce_chunks(page_bytes), page_bytes)?;
+        let page_bytes = engine.memory.page_bytes;
+        let bounce = Bounce::new(kind.bounce_chunks(page_bytes), page_bytes)?;
         let lanes = Vec::with_capacity(AreaNo::MAX);
         let scratch = Scratch::new();
         let mut worker =
-            Self { lanes, mail, version, post, bounce, scratch, evicted: 0, reclaims: false };
+            Self { lanes, mail, version, kind, bounce, scratch, evicted: 0, reclaims: false };
         worker.open_mail();
         Ok(worker)
     }
 
-    /// True if it serves the fault of the thread it is on, and nothing else.
-    pub(crate) fn is_faulters(&self) -> bool {
-        self.post == Post::Faulter
+    pub(crate) fn kind(&self) -> WorkerKind {
+        self.kind
     }
 
     /// Whether it reclaims when frames run low. On the faulter's thread only where no write has to be
     /// waited for.
     pub(crate) fn reclaims_inline(&self) -> bool {
-        match self.post {
-            Post::Pager => self.reclaims,
-            Post::Faulter => self.lanes().all(|lane| lane.synchronous),
+        match self.kind {
+            WorkerKind::Pager => self.reclaims,
+            WorkerKind::InPlace => self.lanes().all(|lane| lane.synchronous),
         }
     }
 

@@ -11,9 +11,10 @@
 use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::lru::LruList;
+use crate::store::Store;
 use crate::transfer::PageWrite;
 use crate::types::flag;
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerKind};
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::PAGE_SIZE;
 use overspill_base::stats::Event;
@@ -36,8 +37,10 @@ impl Engine {
         let mut writes = std::mem::take(&mut worker.scratch.writes);
         let mut fresh = std::mem::take(&mut worker.scratch.fresh);
         self.sort_by_slots(&mut changed, &mut writes, &mut fresh);
-        if !worker.is_faulters() {
-            self.add_fresh(&mut fresh, &mut writes);
+        match worker.kind() {
+            WorkerKind::Pager => self.add_fresh(&mut fresh, &mut writes),
+            // Finding slots takes memory.
+            WorkerKind::InPlace => {}
         }
         let left = total - fresh.len();
         writes.iter().for_each(|write| self.start_writeback(&write.locked, write.entry));
@@ -103,8 +106,7 @@ impl Engine {
         let state = self.swaps.get(area);
         !state.is_leaving()
             && self.areas.get(area).is_writable()
-            && (state.synchronous
-                || pages * self.staging.page_bytes >= PAGE_SIZE << FOLIO_ORDER_MIN)
+            && (state.synchronous || pages * self.memory.page_bytes >= PAGE_SIZE << FOLIO_ORDER_MIN)
     }
 
     /// Slots for pages, adjacent ones for neighbours where an area has room for that. Stops at the
@@ -140,7 +142,7 @@ impl Engine {
     /// Frees the frame of a page that need not be written; returns any other.
     fn drop_if_redundant(&self, worker: &mut Worker, locked: LockedPage) -> Option<LockedPage> {
         let staged = self.frames.staged(locked.frame()).expect("just moved to staging");
-        let content = self.staging.content(staged);
+        let content = self.memory.content(staged);
         if content.iter().all(|&byte| byte == 0) {
             self.stats.count(Event::swpout_zero);
             self.forget(locked);
@@ -164,11 +166,12 @@ impl Engine {
     /// no other answer.
     fn bring_back(&self, locked: LockedPage) {
         let staged = self.frames.staged(locked.frame()).expect("just moved to staging");
-        if self.staging.has_homes {
-            // Nobody would know any more that the copy is old.
-            self.uncache(&locked);
+        match &self.store {
+            Store::Moving(_) => {}
+            // It would pass for unchanged, and its copy is old.
+            Store::Pool(_) => self.uncache(&locked),
         }
-        if let Err(why) = self.map_back_in_the_end(&locked, staged) {
+        if let Err(why) = self.show_in_the_end(&locked, staged) {
             return self.lose(locked, why);
         }
         self.frames.set(locked.frame(), flag::MAPPED);
@@ -185,13 +188,11 @@ impl Engine {
             |a: &PageWrite, b: &PageWrite| a.entry.precedes(b.entry) && staged(a) + 1 == staged(b);
         for run in writes.chunk_by(adjacent) {
             let mut pages = worker.scratch.take_pages();
-            pages.extend(run.iter().map(|write| self.staging.buffer(staged(write))));
+            pages.extend(run.iter().map(|write| self.memory.buffer(staged(write))));
             let (area, slot) = (run[0].entry.area(), run[0].entry.slot());
             let request = IoRequest { op: IoOp::Write, slot, pages, tag: u64::from(area.0) };
             worker.submit(area, request);
-            if worker.is_faulters() {
-                worker.complete(self);
-            }
+            worker.complete_in_place(self);
         }
         worker.flush();
         if self.tuning.frees_at_once {

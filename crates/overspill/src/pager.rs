@@ -17,7 +17,7 @@ use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot};
 use overspill_device::SwapDevice;
 use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed, TableStore};
 use overspill_device::large_pages::LargePages;
-use overspill_engine::{Engine, EngineParts, PageTable, Swap, Tuning, Worker};
+use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::with_signals_blocked;
 use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
 use std::sync::OnceLock;
@@ -136,16 +136,17 @@ impl Pager {
             frames,
             table: PageTable::new(Table::private(space.pages()).map_err(memory)?)
                 .with_history(history),
-            space: space.clone(),
+            space: Space::Moving(space.clone()),
+            page_bytes,
             swaps: swaps.map(|(n, swap)| join_area(AreaNo(n as u8), swap, member, seed)).collect(),
-            staging,
+            arena: staging,
             stats: parts.stats,
             salvage: parts.salvage,
             report: parts.report,
             tuning: Tuning::default(),
             cpus: Cpus::native(),
         };
-        let engine = Arc::new(Engine::with_pages_of(parts_of_engine, page_bytes));
+        let engine = Arc::new(Engine::new(parts_of_engine));
         let handlers = Handlers::start(engine.clone(), space.clone(), parts.handlers.clone())
             .map_err(Error::system("start the pager's threads"))?;
         Ok(Self {

@@ -22,7 +22,7 @@ use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::large_pages::LargePages;
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::frames::Watermarks;
-use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Swap, Tuning, Worker};
+use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::kernel::{Between, Call, Request};
 use overspill_space::remap::Target;
 use overspill_space::{ManagedMemory, ManagedSpace, Protection};
@@ -209,9 +209,10 @@ impl Game {
         let parts = EngineParts {
             frames,
             table: PageTable::new(Table::private(space.pages()).unwrap()),
-            space: space.clone(),
+            space: Space::Moving(space.clone()),
+            page_bytes,
             swaps: vec![swap(page_bytes, 2 * PAGES as u64)],
-            staging,
+            arena: staging,
             stats: Stats::on_heap(),
             salvage: Box::new(|_| false),
             report: Box::new(move |line| sink.lock().unwrap().push(line.to_owned())),
@@ -226,7 +227,7 @@ impl Game {
             },
             cpus: Cpus { count: 1, current: || 0 },
         };
-        let engine = Arc::new(Engine::with_pages_of(parts, page_bytes));
+        let engine = Arc::new(Engine::new(parts));
         let memory = ManagedMemory::new(space.clone(), engine.clone());
         let start = memory.map(PAGES, PLAIN).unwrap();
         let mood = Mood { chance: Chance::new(seed ^ 0xabcdef), sulks: None };

@@ -10,12 +10,12 @@ use crate::device::{DeviceModel, SimDevice};
 use crate::shootdown::Shootdown;
 use crate::space::SimSpace;
 use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SwapArea, SwapAreas, SwapEntry};
-use overspill_base::Slot;
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::AtomicU64;
-use overspill_engine::{Engine, EngineParts, PageTable, Swap, Tuning};
+use overspill_base::{PAGE_SIZE, Slot};
+use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning};
 use std::sync::Arc;
 
 /// How large a node is, and what it is made of.
@@ -56,9 +56,10 @@ impl Node {
         let engine = Engine::new(EngineParts {
             frames: plan.frames,
             table: PageTable::new(Table::on_heap(pages, || AtomicU64::new(0))),
-            space: space.clone(),
+            space: Space::Moving(space.clone()),
+            page_bytes: PAGE_SIZE,
             swaps: (0..plan.devices).map(|n| plan.swap(n, shootdown)).collect(),
-            staging: PageArena::new(staging).expect("address space for staging pages"),
+            arena: PageArena::new(staging).expect("address space for staging pages"),
             stats: Stats::on_heap(),
             salvage: Box::new(|_| false),
             report: Box::new(|_| {}),

@@ -11,7 +11,7 @@ use crate::shootdown::Shootdown;
 use crate::stamp::Stamp;
 use overspill_base::shared::PageArena;
 use overspill_base::{PAGE_SIZE, PageNo};
-use overspill_engine::{AddressSpace, Mapped, SpaceError, Unmapped};
+use overspill_engine::{AddressSpace, Mapped, MovingSpace, SpaceError, Unmapped};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -105,6 +105,20 @@ impl AddressSpace for SimSpace {
         self.process_pages - page.index() % self.process_pages
     }
 
+    fn zap(&self, first: PageNo, pages: usize) {
+        for n in 0..pages {
+            let _ = self.take(first.plus(n));
+        }
+    }
+
+    fn wake(&self, _: PageNo) {}
+
+    fn poison(&self, page: PageNo) {
+        self.pages[page.index()].seen.store(POISONED, Relaxed);
+    }
+}
+
+impl MovingSpace for SimSpace {
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
             overspill_vcpu::charge_by(|costs| costs.map_ns);
@@ -142,21 +156,9 @@ impl AddressSpace for SimSpace {
 
     fn recycle(&self, _: &PageArena, _: Range<usize>) {}
 
-    fn zap(&self, first: PageNo, pages: usize) {
-        for n in 0..pages {
-            let _ = self.take(first.plus(n));
-        }
-    }
-
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
         let stamp = self.take(from)?;
         self.fill(to, stamp);
         Ok(())
-    }
-
-    fn wake(&self, _: PageNo) {}
-
-    fn poison(&self, page: PageNo) {
-        self.pages[page.index()].seen.store(POISONED, Relaxed);
     }
 }

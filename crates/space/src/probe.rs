@@ -9,7 +9,7 @@ use crate::space::{ManagedSpace, SpaceSetupError};
 use overspill_base::stats::{Event, Stats};
 use overspill_base::trouble::Troubles;
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
-use overspill_engine::AddressSpace;
+use overspill_engine::{AddressSpace, MovingSpace};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};

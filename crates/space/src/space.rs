@@ -26,7 +26,7 @@ use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
 use overspill_base::trouble::{Cause, Troubles};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
-use overspill_engine::{AddressSpace, Mapped, Pattern, SpaceError, Unmapped};
+use overspill_engine::{AddressSpace, Mapped, MovingSpace, Pattern, SpaceError, Unmapped};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MprotectFlags};
@@ -370,6 +370,33 @@ impl AddressSpace for ManagedSpace {
         let _ = self.troubles.set((stats.clone(), troubles.clone()));
     }
 
+    fn zap(&self, first: PageNo, pages: usize) {
+        self.drop_range(self.address_of(first), pages * self.page_bytes);
+    }
+
+    fn wake(&self, page: PageNo) {
+        let address = self.address_of(page);
+        let woken = self.with_uffd_of(page, |uffd| uffd.wake(address, self.page_bytes));
+        if let Err(errno) = woken {
+            self.unexpected(Call::Wake.name(), &errno);
+        }
+    }
+
+    fn poison(&self, page: PageNo) {
+        let address = self.address_of(page);
+        let mut rounds = 0;
+        while let Err(errno) = self.with_uffd_of(page, |uffd| uffd.poison(address, self.page_bytes))
+        {
+            if !self.is_worth_waiting(Call::Poison, errno, &mut rounds) {
+                // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
+                return self.refuse(page);
+            }
+        }
+        self.wake(page);
+    }
+}
+
+impl MovingSpace for ManagedSpace {
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         let address = self.address_of(first);
         let progress = self.whole_pages(Call::Copy, content.len(), |done, upto| {
@@ -443,10 +470,6 @@ impl AddressSpace for ManagedSpace {
         self.drop_range(start, pages.len() * self.page_bytes);
     }
 
-    fn zap(&self, first: PageNo, pages: usize) {
-        self.drop_range(self.address_of(first), pages * self.page_bytes);
-    }
-
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
         let (source, target) = (self.address_of(from), self.address_of(to));
         if self.with_uffd(|uffd| uffd.features().move_pages) {
@@ -460,27 +483,6 @@ impl AddressSpace for ManagedSpace {
             }
         }
         self.transfer_by_copy(from, to)
-    }
-
-    fn wake(&self, page: PageNo) {
-        let address = self.address_of(page);
-        let woken = self.with_uffd_of(page, |uffd| uffd.wake(address, self.page_bytes));
-        if let Err(errno) = woken {
-            self.unexpected(Call::Wake.name(), &errno);
-        }
-    }
-
-    fn poison(&self, page: PageNo) {
-        let address = self.address_of(page);
-        let mut rounds = 0;
-        while let Err(errno) = self.with_uffd_of(page, |uffd| uffd.poison(address, self.page_bytes))
-        {
-            if !self.is_worth_waiting(Call::Poison, errno, &mut rounds) {
-                // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
-                return self.refuse(page);
-            }
-        }
-        self.wake(page);
     }
 }
 

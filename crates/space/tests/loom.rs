@@ -6,7 +6,7 @@ use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicU64};
 use overspill_base::{FrameNo, PageNo};
-use overspill_engine::Hidden;
+use overspill_engine::Unpublished;
 use overspill_space::{Asked, Words};
 
 const PAGE: PageNo = PageNo(0);
@@ -32,7 +32,7 @@ unsafe impl Send for Page {}
 
 fn page() -> Arc<Page> {
     let words = Words::new(Table::on_heap(1, || AtomicU64::new(0)));
-    words.reveal(PAGE, FRAME);
+    words.publish(PAGE, FRAME);
     Arc::new(Page { words, bytes: UnsafeCell::new(0) })
 }
 
@@ -73,10 +73,10 @@ impl Page {
 
     /// Evicts the page, has another one in its frame, and brings it back, unless it is in use.
     fn evict(&self) {
-        if matches!(self.words.hide(PAGE), Hidden::Clean | Hidden::Changed) {
-            // SAFETY: hidden, so the frame is the engine's.
+        if matches!(self.words.unpublish(PAGE), Unpublished::Clean | Unpublished::Changed) {
+            // SAFETY: unpublished, so the frame is the engine's.
             self.bytes.with_mut(|bytes| unsafe { *bytes += 0 });
-            self.words.reveal(PAGE, FRAME);
+            self.words.publish(PAGE, FRAME);
         }
     }
 }
@@ -100,13 +100,13 @@ fn an_eviction_after_a_change_knows_of_it() {
     model(|| {
         let page = page();
         let writer = spawn(&page, Page::write);
-        let first = page.words.hide(PAGE);
-        if matches!(first, Hidden::Clean | Hidden::Changed) {
-            page.words.reveal(PAGE, FRAME);
+        let first = page.words.unpublish(PAGE);
+        if matches!(first, Unpublished::Clean | Unpublished::Changed) {
+            page.words.publish(PAGE, FRAME);
         }
         let changed = writer.join().unwrap();
-        let second = page.words.hide(PAGE);
-        let known = first == Hidden::Changed || second == Hidden::Changed;
+        let second = page.words.unpublish(PAGE);
+        let known = first == Unpublished::Changed || second == Unpublished::Changed;
         assert_eq!(known, changed, "{first:?}, then {second:?}");
     });
 }
@@ -132,7 +132,7 @@ fn a_look_sees_one_state_or_nothing() {
     for evicted in [false, true] {
         model(move || {
             let words = Words::new(Table::on_heap(1, || AtomicU64::new(0)));
-            words.reveal(PAGE, FRAME);
+            words.publish(PAGE, FRAME);
             let halves = [AtomicU64::new(0), AtomicU64::new(0)];
             let state = Arc::new((words, halves));
             let changer = loom::thread::spawn({
@@ -153,7 +153,7 @@ fn a_look_sees_one_state_or_nothing() {
 
 /// Writes both halves, as a writer or as the device that reads another page into the frame.
 fn change(words: &Words, halves: &[AtomicU64; 2], evicted: bool) {
-    if evicted && words.hide(PAGE) != Hidden::Clean {
+    if evicted && words.unpublish(PAGE) != Unpublished::Clean {
         return;
     }
     if !evicted {
@@ -161,7 +161,7 @@ fn change(words: &Words, halves: &[AtomicU64; 2], evicted: bool) {
     }
     halves.iter().for_each(|half| half.store(1, Relaxed));
     match evicted {
-        true => words.reveal(PAGE, FRAME),
+        true => words.publish(PAGE, FRAME),
         false => words.end_write(PAGE),
     }
 }

@@ -8,6 +8,7 @@ use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::readahead::streams::Window;
 use crate::space::Pattern;
+use crate::store::{Moving, Store};
 use crate::swap_cache::Inserted;
 use crate::transfer::{Arrived, Landing, PageRead, Purpose};
 use crate::tuning::Readahead;
@@ -28,12 +29,16 @@ impl Engine {
         entry: SwapEntry,
         start_ns: u64,
     ) {
-        if self.staging.has_homes {
-            return self.read_home(worker, locked, entry, start_ns);
-        }
-        let page = locked.page();
+        let (page, frame) = (locked.page(), locked.frame());
         self.frames.lend_to_io(locked);
-        let reads = self.reads_around(worker, page, entry);
+        let reads = match &self.store {
+            Store::Moving(moving) => self.reads_around(worker, moving, page, entry),
+            Store::Pool(_) => {
+                let mut reads = std::mem::take(&mut worker.scratch.reads);
+                reads.push(PageRead { entry, into: self.memory.buffer(frame.index()) });
+                reads
+            }
+        };
         let fault = Purpose::Fault { start_ns };
         self.submit_reads(worker, reads, |run| {
             let asked_for = run.iter().any(|read| read.entry == entry);
@@ -42,12 +47,18 @@ impl Engine {
     }
 
     /// The read of `page` with its window, in an order in which adjacent slots are neighbours.
-    fn reads_around(&self, worker: &mut Worker, page: PageNo, entry: SwapEntry) -> Vec<PageRead> {
+    fn reads_around(
+        &self,
+        worker: &mut Worker,
+        moving: &Moving,
+        page: PageNo,
+        entry: SwapEntry,
+    ) -> Vec<PageRead> {
         let pattern = self.space.pattern(page);
         let alone = pattern == Pattern::Random || !self.swaps.get(entry.area()).reads_ahead;
         let reads = match self.tuning.readahead {
             _ if alone => self.read_and_map(worker, &[entry]),
-            Readahead::Cluster => self.reads_in_block(worker, page, entry),
+            Readahead::Cluster => self.reads_in_block(worker, moving, page, entry),
             Readahead::AddressSpace => self.reads_in_stream(worker, page, entry, pattern),
         };
         self.stats.add(Event::swap_ra, reads.len() as u64 - 1);
@@ -160,7 +171,7 @@ impl Engine {
     /// Pages to ask for at a time ahead of a stream on `area`; none where it is read at its faults only.
     pub(crate) fn reads_ahead_on(&self, area: AreaNo) -> Option<u32> {
         let pages = self.ahead.pages_for(self.swaps.get(area).synchronous);
-        (pages > 0 && !self.staging.has_homes).then_some(pages)
+        (pages > 0).then_some(pages)
     }
 
     /// Asks for the windows after one that was read whole, in the middle of a long stream.
@@ -177,6 +188,7 @@ impl Engine {
     pub(crate) fn reach_marker(
         &self,
         worker: &mut Worker,
+        moving: &Moving,
         locked: LockedPage,
         word: Pte,
         ahead: u32,
@@ -194,24 +206,24 @@ impl Engine {
         let others = advance.pages.map(PageNo).filter(|&other| other != page);
         arrived.extend(others.filter_map(|other| self.take_waiting(other)));
         arrived.sort_unstable_by_key(|arrived| arrived.locked.page());
-        self.map_waiting(worker, &mut arrived);
+        self.map_waiting(worker, moving, &mut arrived);
         worker.scratch.arrived = arrived;
         self.drop_behind(advance.behind);
         mapped
     }
 
     /// Maps pages that waited, in the order of their addresses.
-    fn map_waiting(&self, worker: &Worker, arrived: &mut Vec<Arrived>) {
+    fn map_waiting(&self, worker: &Worker, moving: &Moving, arrived: &mut Vec<Arrived>) {
         let staged = |arrived: &Arrived| match arrived.landing {
             Landing::Chunk(at) => at,
             Landing::Bounce(_) => unreachable!("{arrived:?} has not waited"),
         };
-        let chunk = self.staging.chunk;
+        let chunk = moving.staging.chunk;
         while let Some(first) = arrived.first().map(staged) {
-            let run = self.map_first_run(worker, arrived, |a, b| {
+            let run = self.map_first_run(worker, moving, arrived, |a, b| {
                 a.precedes(b) && !staged(b).is_multiple_of(chunk)
             });
-            self.staging.release(first..first + run, &*self.space);
+            moving.release(first..first + run);
         }
     }
 

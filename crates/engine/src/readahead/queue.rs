@@ -64,11 +64,13 @@ impl Queue {
 }
 
 impl ReadaheadQueue {
-    /// For `frames` frames, of which what waits may be a sixteenth, and chunks of `chunk` pages.
-    pub(crate) fn new(frames: usize, tuning: &Tuning, chunk: usize) -> Self {
+    /// For `frames` frames, of which what waits may be a sixteenth, and chunks of `chunk` pages. Streams ask
+    /// for nothing unless there is `staging` memory, where it could wait.
+    pub(crate) fn new(frames: usize, tuning: &Tuning, chunk: usize, staging: bool) -> Self {
         let pages_min = chunk as u32;
         let pages_max = (frames / 32).min(tuning.readahead_ahead_pages) as u32;
-        let on = tuning.readahead == Readahead::AddressSpace && pages_max >= pages_min;
+        let by_address = tuning.readahead == Readahead::AddressSpace;
+        let on = staging && by_address && pages_max >= pages_min;
         Self {
             queue: Mutex::new(
                 LockClass::Readahead,

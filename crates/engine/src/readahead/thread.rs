@@ -11,6 +11,7 @@
 
 use crate::engine::Engine;
 use crate::readahead::queue::Wish;
+use crate::store::{Moving, Store};
 use crate::transfer::{PageRead, Purpose};
 use crate::worker::Worker;
 use overspill_area::SwapEntry;
@@ -27,7 +28,10 @@ impl Engine {
             return;
         }
         match self.ahead.next() {
-            Some(Wish::Window(window)) => self.read_window(worker, window),
+            Some(Wish::Window(window)) => match &self.store {
+                Store::Moving(moving) => self.read_window(worker, moving, window),
+                Store::Pool(_) => unreachable!("no stream asks in a pool"),
+            },
             Some(Wish::Needed(chunk)) => self.read_needed(worker, chunk),
             None if worker.in_flight() > 0 => worker.wait(self),
             None => self.ahead.wanted.wait(seen, None),
@@ -64,13 +68,13 @@ impl Engine {
     }
 
     /// Reads a window, a chunk of staging memory at a time, as far as there is room.
-    fn read_window(&self, worker: &mut Worker, window: Range<u32>) {
+    fn read_window(&self, worker: &mut Worker, moving: &Moving, window: Range<u32>) {
         let mut pages = window.map(PageNo);
         while self.reclaim_to_spare(worker)
-            && let Some(chunk) = self.staging.take_to_wait()
+            && let Some(chunk) = moving.staging.take_to_wait()
         {
             let entries = self.take_to_read(&mut pages, chunk.len());
-            self.read_to_wait(worker, chunk, &entries);
+            self.read_to_wait(worker, moving, chunk, &entries);
             if entries.is_empty() {
                 return;
             }
@@ -92,12 +96,18 @@ impl Engine {
     }
 
     /// Reads pages into a chunk, where they will wait.
-    fn read_to_wait(&self, worker: &mut Worker, chunk: Range<usize>, entries: &[SwapEntry]) {
+    fn read_to_wait(
+        &self,
+        worker: &mut Worker,
+        moving: &Moving,
+        chunk: Range<usize>,
+        entries: &[SwapEntry],
+    ) {
         let used = chunk.start..chunk.start + entries.len();
         let reads = entries.iter().zip(used.clone()).map(|(&entry, at)| self.read_at(entry, at));
         let reads: Vec<PageRead> = reads.collect();
         self.stats.add(Event::swap_ra, reads.len() as u64);
-        self.staging.release(used.end..chunk.end, &*self.space);
+        moving.release(used.end..chunk.end);
         self.submit_reads(worker, reads, |_| Purpose::Wait);
         worker.poll(self);
     }
@@ -105,6 +115,6 @@ impl Engine {
     fn read_at(&self, entry: SwapEntry, at: usize) -> PageRead {
         let frame = self.cache.lookup(entry).expect("cached just now, and locked");
         self.frames.set_staged(frame, Some(at));
-        PageRead { entry, into: self.staging.buffer(at) }
+        PageRead { entry, into: self.memory.buffer(at) }
     }
 }

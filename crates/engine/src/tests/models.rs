@@ -5,7 +5,8 @@
 
 use crate::types::Pte;
 use crate::{
-    AddressSpace, Engine, EngineParts, FaultOutcome, Mapped, PageTable, SpaceError, Swap, Tuning,
+    AddressSpace, Engine, EngineParts, FaultOutcome, Mapped, MovingSpace, PageTable, Space,
+    SpaceError, Swap, Tuning,
 };
 use crate::{Unmapped, Worker};
 use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
@@ -44,6 +45,20 @@ impl AddressSpace for Space {
         PAGES - page.index()
     }
 
+    fn zap(&self, first: PageNo, pages: usize) {
+        self.pages.lock().unwrap()[first.index()..][..pages].fill(None);
+    }
+
+    fn wake(&self, page: PageNo) {
+        self.woken[page.index()].fetch_add(1, Relaxed);
+    }
+
+    fn poison(&self, _: PageNo) {
+        panic!("nothing fails here");
+    }
+}
+
+impl MovingSpace for Space {
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         let mut pages = self.pages.lock().unwrap();
         for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
@@ -79,20 +94,8 @@ impl AddressSpace for Space {
 
     fn recycle(&self, _: &PageArena, _: Range<usize>) {}
 
-    fn zap(&self, first: PageNo, pages: usize) {
-        self.pages.lock().unwrap()[first.index()..][..pages].fill(None);
-    }
-
     fn transfer(&self, _: PageNo, _: PageNo) -> Result<(), SpaceError> {
         Err(SpaceError::Missing)
-    }
-
-    fn wake(&self, page: PageNo) {
-        self.woken[page.index()].fetch_add(1, Relaxed);
-    }
-
-    fn poison(&self, _: PageNo) {
-        panic!("nothing fails here");
     }
 }
 
@@ -202,13 +205,14 @@ fn rig_with(frees_at_once: bool) -> Arc<Rig> {
     let engine = Engine::new(EngineParts {
         frames: 3,
         table: PageTable::new(Table::on_heap(PAGES, || AtomicU64::new(0))),
-        space: space.clone(),
+        space: Space::Moving(space.clone()),
+        page_bytes: PAGE_SIZE,
         swaps: vec![Swap {
             device: Arc::new(device(reads.clone())),
             area: SwapArea::new(AreaNo(0), tables, config, MemberNo(0)),
             priority: 0,
         }],
-        staging: PageArena::new(2 * Tuning::CHUNK_PAGES).unwrap(),
+        arena: PageArena::new(2 * Tuning::CHUNK_PAGES).unwrap(),
         stats: Stats::on_heap(),
         salvage: Box::new(|_| false),
         report: Box::new(|line| panic!("{line}")),

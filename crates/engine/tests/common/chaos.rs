@@ -15,12 +15,12 @@ use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::{Arc, AtomicU64};
-use overspill_base::{Bytes, PageNo, Slot};
+use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot};
 use overspill_device::checksum::{Checksummed, TableStore};
 use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
-use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Swap, Tuning, Worker};
+use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
 use std::cell::Cell;
 use std::sync::Mutex;
 
@@ -459,11 +459,12 @@ fn rig(setup: &Setup, log: Arc<Mutex<Vec<String>>>) -> Rig {
     let engine = Engine::new(EngineParts {
         frames: setup.frames,
         table: PageTable::new(Table::on_heap(PAGES, || AtomicU64::new(0))),
-        space: space.clone(),
+        space: Space::Moving(space.clone()),
+        page_bytes: PAGE_SIZE,
         swaps: devices
             .map(|(n, (device, plan))| swap(n, device, plan, setup.tuning.area))
             .collect(),
-        staging: PageArena::new(Engine::staging_pages(setup.frames)).unwrap(),
+        arena: PageArena::new(Engine::staging_pages(setup.frames)).unwrap(),
         stats: Stats::on_heap(),
         salvage: Box::new(|_| false),
         report: Box::new(move |line| log.lock().unwrap().push(line.to_owned())),

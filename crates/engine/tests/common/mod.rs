@@ -15,7 +15,9 @@ use overspill_device::checksum::{Checksummed, TableStore};
 use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
-use overspill_engine::{AddressSpace, Engine, EngineParts, PageTable, SpaceError, Swap, Tuning};
+use overspill_engine::{
+    AddressSpace, Engine, EngineParts, MovingSpace, PageTable, Space, SpaceError, Swap, Tuning,
+};
 use overspill_engine::{FaultOutcome, Mapped, Pattern, SwaponError, Unmapped, Worker};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -121,6 +123,23 @@ impl AddressSpace for SimSpace {
         *self.pattern.lock().unwrap()
     }
 
+    fn zap(&self, first: PageNo, pages: usize) {
+        assert_no_lock_held("a call of the address space");
+        for n in 0..pages {
+            *self.pages[first.plus(n).index()].lock().unwrap() = Seen::Missing;
+        }
+    }
+
+    fn wake(&self, _: PageNo) {
+        assert_no_lock_held("a call of the address space");
+    }
+
+    fn poison(&self, page: PageNo) {
+        *self.pages[page.index()].lock().unwrap() = Seen::Poisoned;
+    }
+}
+
+impl MovingSpace for SimSpace {
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         assert_no_lock_held("a call of the address space");
         let pages = content.chunks_exact(PAGE_SIZE);
@@ -170,26 +189,11 @@ impl AddressSpace for SimSpace {
         }
     }
 
-    fn zap(&self, first: PageNo, pages: usize) {
-        assert_no_lock_held("a call of the address space");
-        for n in 0..pages {
-            *self.pages[first.plus(n).index()].lock().unwrap() = Seen::Missing;
-        }
-    }
-
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
         assert_no_lock_held("a call of the address space");
         let content = self.take(from)?;
         self.fill(to, &content);
         Ok(())
-    }
-
-    fn wake(&self, _: PageNo) {
-        assert_no_lock_held("a call of the address space");
-    }
-
-    fn poison(&self, page: PageNo) {
-        *self.pages[page.index()].lock().unwrap() = Seen::Poisoned;
     }
 }
 
@@ -232,9 +236,10 @@ impl Rig {
         let engine = Engine::new(EngineParts {
             frames,
             table: PageTable::new(Table::on_heap(pages, || AtomicU64::new(0))),
-            space: space.clone(),
+            space: Space::Moving(space.clone()),
+            page_bytes: PAGE_SIZE,
             swaps,
-            staging: PageArena::new(Engine::staging_pages(frames)).unwrap(),
+            arena: PageArena::new(Engine::staging_pages(frames)).unwrap(),
             stats: Stats::on_heap(),
             salvage: Box::new(|_| false),
             report: Box::new(|_| {}),

@@ -19,7 +19,7 @@ use overspill_base::stats::Stats;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64};
 use overspill_base::{FrameNo, PAGE_SIZE};
-use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Swap, Tuning, Worker};
+use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::{Asked, PoolSpace, Words};
 use std::thread::JoinHandle;
 
@@ -56,16 +56,17 @@ impl Core {
         let parts = EngineParts {
             frames,
             table: PageTable::new(Table::private(pages).map_err(memory)?),
-            space: space.clone(),
+            space: Space::Pool(space.clone()),
+            page_bytes,
             swaps,
-            staging: arena,
+            arena,
             stats: Stats::on_heap(),
             salvage: Box::new(|_| false),
             report,
             tuning: tuning(frames),
             cpus,
         };
-        let engine = Arc::new(Engine::with_homes(parts, page_bytes));
+        let engine = Arc::new(Engine::new(parts));
         let stopping = Arc::new(AtomicBool::new(false));
         let reclaim = match in_background {
             true => Some(start_reclaim(&engine, &stopping)?),

@@ -38,7 +38,7 @@ unsafe impl Send for PageGuardMut<'_> {}
 unsafe impl Sync for PageGuardMut<'_> {}
 
 fn home(core: &Core, frame: FrameNo) -> NonNull<u8> {
-    NonNull::new(core.engine().home(frame)).expect("homes are in a mapping")
+    NonNull::new(core.engine().place(frame)).expect("places are in a mapping")
 }
 
 impl<'a> PageGuard<'a> {
@@ -127,9 +127,9 @@ pub(crate) fn look<T: bytemuck::AnyBitPattern>(
     assert!(offset_bytes + size_of::<T>() <= core.page_bytes(), "a value past its page");
     assert!(offset_bytes.is_multiple_of(align_of::<T>()), "a value at {offset_bytes}: unaligned");
     let look = core.words().peek(page)?;
-    let from = core.engine().home(look.frame()).wrapping_add(offset_bytes);
+    let from = core.engine().place(look.frame()).wrapping_add(offset_bytes);
     // SAFETY: inside the home of a frame, which stays mapped as long as the core, aligned as just
-    // checked (homes are aligned to 4 KiB, more than any such type is), and any bytes are a MaybeUninit.
+    // checked (places are aligned to 4 KiB, more than any such type is), and any bytes are a MaybeUninit.
     let copy = unsafe { from.cast::<MaybeUninit<T>>().read_volatile() };
     // SAFETY: nobody wrote between the looks, so it is a copy of initialised bytes, and any are a `T`.
     core.words().is_unchanged(page, look).then(|| unsafe { copy.assume_init() })

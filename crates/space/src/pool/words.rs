@@ -10,18 +10,18 @@
 //!
 //! PRESENT WRITER pins
 //!    0      0      0    absent: only the engine, which holds its page lock, changes the word
-//!    1      0      0    idle: may be hidden
+//!    1      0      0    idle: may be unpublished
 //!    1      0      n    n readers
 //!    1      1      0    one writer
 //!
-//! absent ──reveal, version + 1──> idle ──read──> readers ──the last lets go──> idle
+//! absent ──publish, version + 1──> idle ──read──> readers ──the last lets go──> idle
 //!    ^                             │ └──write──> writer ──lets go, version + 1──┘
-//!    └───────────hide──────────────┘
+//!    └───────────unpublish──────────────┘
 //! ```
 //!
 //! Invariants: WRITER excludes pins. WAITERS is set by a sleeper while the page is in use, and taken
 //! out by whoever lets go last and wakes; while it is set, newcomers sleep too, so a writer comes to
-//! its turn. A word under WAITERS is not hidden.
+//! its turn. A word under WAITERS is not unpublished.
 //! A look without a pin ([`Words::peek`]) is valid if frame, version and bits of the word are the same
 //! afterwards: whatever writes a page's bytes, a writer or a device, sets WRITER or takes PRESENT away
 //! before, and adds one to the version after. The version wraps after a million changes; a look during
@@ -34,7 +34,7 @@ use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{AtomicU64, Condvar, LockClass, Mutex, fence};
 use overspill_base::{FrameNo, PageNo};
-use overspill_engine::Hidden;
+use overspill_engine::Unpublished;
 
 const FRAME_BITS: u32 = 28;
 const FRAME: u64 = (1 << FRAME_BITS) - 1;
@@ -135,7 +135,7 @@ impl Words {
 
     /// Replaces the word of a page that is present by what `next` makes of it, if anything.
     ///
-    /// Acquire: the bytes are seen as the last writer, or whoever revealed them, left them.
+    /// Acquire: the bytes are seen as the last writer, or whoever published them, left them.
     #[inline]
     fn ask(&self, page: PageNo, next: impl Fn(u64) -> Option<u64>) -> Asked {
         let word = self.word(page);
@@ -164,7 +164,7 @@ impl Words {
 
     /// Lets go of a reader's pin.
     ///
-    /// Release: pairs with the acquisition by the next writer, and by [`hide`](Self::hide).
+    /// Release: pairs with the acquisition by the next writer, and by [`unpublish`](Self::unpublish).
     #[inline]
     pub fn end_read(&self, page: PageNo) {
         let before = self.word(page).fetch_sub(PIN, Release);
@@ -227,30 +227,30 @@ impl Words {
     }
 
     /// Lets everybody at `page`, which is absent, in `frame`. The caller has its page lock.
-    pub fn reveal(&self, page: PageNo, frame: FrameNo) {
+    pub fn publish(&self, page: PageNo, frame: FrameNo) {
         let word = self.word(page);
         let version = word.load(Relaxed).wrapping_add(VERSION) & VERSIONS;
         word.store(version | PRESENT | u64::from(frame.0), Release);
     }
 
     /// Makes `page` absent if nobody uses it or has lately. The caller has its page lock.
-    pub fn hide(&self, page: PageNo) -> Hidden {
+    pub fn unpublish(&self, page: PageNo) -> Unpublished {
         let word = self.word(page);
         let mut seen = word.load(Relaxed);
         loop {
             if seen & BUSY != 0 || seen & PRESENT == 0 {
-                return Hidden::Pinned;
+                return Unpublished::Pinned;
             }
-            let (new, hidden) = match seen & (REFERENCED | CHANGED) {
-                0 => (seen & VERSIONS, Hidden::Clean),
-                CHANGED => (seen & VERSIONS, Hidden::Changed),
-                _ => (seen & !REFERENCED, Hidden::Recent),
+            let (new, unpublished) = match seen & (REFERENCED | CHANGED) {
+                0 => (seen & VERSIONS, Unpublished::Clean),
+                CHANGED => (seen & VERSIONS, Unpublished::Changed),
+                _ => (seen & !REFERENCED, Unpublished::Recent),
             };
             match word.compare_exchange_weak(seen, new, Acquire, Relaxed) {
                 Ok(_) => {
                     // Before the device's stores into the frame, as in `try_write`.
                     fence(Release);
-                    return hidden;
+                    return unpublished;
                 }
                 Err(now) => seen = now,
             }
@@ -286,7 +286,7 @@ mod tests {
 
     fn words() -> Words {
         let words = Words::new(Table::on_heap(1, || AtomicU64::new(0)));
-        words.reveal(PAGE, FrameNo(FRAME as u32));
+        words.publish(PAGE, FrameNo(FRAME as u32));
         words
     }
 
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!([words.try_read(PAGE, true), words.try_read(PAGE, true)], [granted; 2]);
         assert_eq!(words.try_write(PAGE, true), Asked::Busy);
         words.end_read(PAGE);
-        assert_eq!(words.hide(PAGE), Hidden::Pinned);
+        assert_eq!(words.unpublish(PAGE), Unpublished::Pinned);
         words.end_read(PAGE);
         assert_eq!(words.try_write(PAGE, true), granted);
         assert_eq!(words.try_read(PAGE, true), Asked::Busy);
@@ -311,13 +311,13 @@ mod tests {
         let words = words();
         words.try_read(PAGE, true);
         words.end_read(PAGE);
-        assert_eq!(words.hide(PAGE), Hidden::Recent);
-        assert_eq!(words.hide(PAGE), Hidden::Clean);
+        assert_eq!(words.unpublish(PAGE), Unpublished::Recent);
+        assert_eq!(words.unpublish(PAGE), Unpublished::Clean);
         assert_eq!(words.try_read(PAGE, true), Asked::Absent);
-        words.reveal(PAGE, FrameNo(3));
+        words.publish(PAGE, FrameNo(3));
         words.try_write(PAGE, false);
         words.end_write(PAGE);
-        assert_eq!(words.hide(PAGE), Hidden::Changed);
+        assert_eq!(words.unpublish(PAGE), Unpublished::Changed);
     }
 
     /// More pins than there are bits for wait, and no bit spills over.
@@ -348,9 +348,9 @@ mod tests {
         words.end_write(PAGE);
         assert!(!words.is_unchanged(PAGE, again));
         let look = words.peek(PAGE).unwrap();
-        assert_eq!(words.hide(PAGE), Hidden::Recent);
-        assert_eq!(words.hide(PAGE), Hidden::Changed);
-        words.reveal(PAGE, look.frame());
+        assert_eq!(words.unpublish(PAGE), Unpublished::Recent);
+        assert_eq!(words.unpublish(PAGE), Unpublished::Changed);
+        words.publish(PAGE, look.frame());
         assert!(!words.is_unchanged(PAGE, look), "gone and back");
     }
 }

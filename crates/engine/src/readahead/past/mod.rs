@@ -8,6 +8,7 @@ mod reverse_map;
 mod window;
 
 use crate::engine::Engine;
+use crate::store::Moving;
 use crate::transfer::PageRead;
 use crate::types::flag;
 use crate::worker::Worker;
@@ -45,6 +46,7 @@ impl Engine {
     pub(crate) fn reads_in_block(
         &self,
         worker: &mut Worker,
+        moving: &Moving,
         page: PageNo,
         entry: SwapEntry,
     ) -> Vec<PageRead> {
@@ -62,7 +64,11 @@ impl Engine {
             } else if slots.holders(slot) == Some(0) {
                 self.waste_frame(page);
             } else {
-                reads.extend(self.read_slot_ahead(by_slot, SwapEntry::new(entry.area(), slot)));
+                reads.extend(self.read_slot_ahead(
+                    moving,
+                    by_slot,
+                    SwapEntry::new(entry.area(), slot),
+                ));
             }
         }
         reads
@@ -81,23 +87,28 @@ impl Engine {
 
     /// A read into staging memory, where the page waits for its touch. None for a slot that is
     /// reserved, kept ready in a slot cache or another process's, or whose page is cached already.
-    fn read_slot_ahead(&self, by_slot: &BySlot, entry: SwapEntry) -> Option<PageRead> {
+    fn read_slot_ahead(
+        &self,
+        moving: &Moving,
+        by_slot: &BySlot,
+        entry: SwapEntry,
+    ) -> Option<PageRead> {
         let page = by_slot.pages.page(entry.slot())?;
         if !self.table.is_on(page, entry) || self.cache.lookup(entry).is_some() {
             return None;
         }
         let locked = self.frames.alloc_to_spare(page)?;
-        let Some(staged) = self.staging.take_single() else {
+        let Some(staged) = moving.staging.take_single() else {
             self.free(locked);
             return None;
         };
         let frame = locked.frame();
         if !self.cache_ahead(locked, entry) {
-            self.staging.release(staged..staged + 1, &*self.space);
+            moving.release(staged..staged + 1);
             return None;
         }
         self.frames.set_staged(frame, Some(staged));
-        Some(PageRead { entry, into: self.staging.buffer(staged) })
+        Some(PageRead { entry, into: self.memory.buffer(staged) })
     }
 
     /// Counts the touch of a page that waited in the swap cache, if it was read ahead; true if so.

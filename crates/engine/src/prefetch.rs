@@ -1,0 +1,54 @@
+//! Bringing pages of a pool before they are asked for, on the thread that will ask.
+//!
+//! Not here: readahead, for programs that do not say (`readahead`).
+
+use crate::engine::Engine;
+use crate::transfer::{PageRead, Purpose};
+use crate::types::Pte;
+use crate::worker::Worker;
+use overspill_base::stats::Event;
+use overspill_base::{FrameNo, PageNo};
+
+impl Engine {
+    /// Where the place of `frame` begins. Its bytes are the caller's to use between
+    /// [`publish`](crate::BufferPool::publish) and [`unpublish`](crate::BufferPool::unpublish).
+    #[inline]
+    pub fn place(&self, frame: FrameNo) -> *mut u8 {
+        self.memory.address(frame.index())
+    }
+
+    /// Starts reading those of `pages` that are swapped out, all at once, and does not wait for them.
+    /// Stops where frames run short. Returns how many pages it has dealt with.
+    pub fn prefetch(&self, worker: &mut Worker, pages: impl Iterator<Item = PageNo>) -> usize {
+        let mut reads = Vec::new();
+        let mut seen = 0;
+        for page in pages {
+            if let Pte::Swapped { entry, .. } = self.table.load(page)
+                && self.cache.lookup(entry).is_none()
+            {
+                let Some(locked) = self.frames.alloc_to_spare(page) else { break };
+                let into = self.memory.buffer(locked.frame().index());
+                if self.cache_ahead(locked, entry) {
+                    reads.push(PageRead { entry, into });
+                }
+            }
+            seen += 1;
+        }
+        self.stats.add(Event::swap_ra, reads.len() as u64);
+        reads.sort_unstable_by_key(|read| read.entry);
+        self.submit_reads(worker, reads, |_| Purpose::Map);
+        seen
+    }
+
+    /// Reclaims until so many pages can be prefetched, or half of memory if that is less, or nothing
+    /// more is to be had. Blocks on its own writes only.
+    pub fn make_room(&self, worker: &mut Worker, pages: usize) {
+        let want = (self.frames.watermarks().low + pages + 1).min(self.frames.count() / 2);
+        // A bound, because pages that others use again and again count as progress.
+        for _ in 0..2 * pages {
+            if self.frames.free_count() >= want || !self.reclaim_round(worker, true) {
+                return;
+            }
+        }
+    }
+}
