@@ -80,13 +80,14 @@ impl Engine {
         if transfer_failed {
             return retry_singly(worker, area, request, purpose);
         }
+        // Before a toucher can see its page.
+        self.stats.add(Event::pswpin, (count - failures.len()) as u64);
         match &self.store {
             Store::Moving(moving) => {
                 self.complete_moving_read(worker, moving, area, &request, &failures);
             }
             Store::Pool(pool) => self.complete_pool_read(&**pool, area, &request, &failures),
         }
-        self.stats.add(Event::pswpin, (count - failures.len()) as u64);
         worker.scratch.keep_pages(request.pages);
         if let Purpose::Fault { start_ns } = purpose {
             self.stats.fault_latency(clock::now_ns() - start_ns);
