@@ -36,7 +36,7 @@ impl Engine {
         }
         self.stats.add(Event::swap_ra, reads.len() as u64);
         reads.sort_unstable_by_key(|read| read.entry);
-        self.submit_reads(worker, reads, |_| Purpose::Map);
+        self.submit_reads(worker, reads, |_| Purpose::Ahead);
         seen
     }
 

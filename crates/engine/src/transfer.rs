@@ -60,29 +60,25 @@ impl Arrived {
 pub(crate) enum Purpose {
     /// A fault, whose message arrived then, and the window around it.
     Fault { start_ns: u64 },
-    /// Pages that will be wanted, to be mapped.
-    Map,
-    /// Pages that will be wanted, to wait in the swap cache.
-    Wait,
+    /// Pages that will be wanted.
+    Ahead,
 }
 
-/// What the tag of a read carries: 5 bits of area, 2 of purpose, and the time of a fault, for which 57
-/// bits are four years of a machine's running.
+/// What the tag of a read carries: 5 bits of area, one of purpose, and the time of a fault, for which 58
+/// bits are nine years of a machine's running.
 pub(crate) fn tag(area: AreaNo, purpose: Purpose) -> u64 {
-    let (kind, start_ns) = match purpose {
+    let (ahead, start_ns) = match purpose {
         Purpose::Fault { start_ns } => (0, start_ns),
-        Purpose::Map => (1, 0),
-        Purpose::Wait => (2, 0),
+        Purpose::Ahead => (1, 0),
     };
-    start_ns << 7 | kind << 5 | u64::from(area.0)
+    start_ns << 6 | ahead << 5 | u64::from(area.0)
 }
 
 /// The area and the purpose of a read with this tag.
 pub(crate) fn untag(tag: u64) -> (AreaNo, Purpose) {
-    let purpose = match tag >> 5 & 3 {
-        0 => Purpose::Fault { start_ns: tag >> 7 },
-        1 => Purpose::Map,
-        _ => Purpose::Wait,
+    let purpose = match tag >> 5 & 1 {
+        0 => Purpose::Fault { start_ns: tag >> 6 },
+        _ => Purpose::Ahead,
     };
     (AreaNo((tag & 31) as u8), purpose)
 }

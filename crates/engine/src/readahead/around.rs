@@ -42,7 +42,7 @@ impl Engine {
         let fault = Purpose::Fault { start_ns };
         self.submit_reads(worker, reads, |run| {
             let asked_for = run.iter().any(|read| read.entry == entry);
-            if asked_for { fault } else { Purpose::Map }
+            if asked_for { fault } else { Purpose::Ahead }
         });
     }
 

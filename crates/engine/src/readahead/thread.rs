@@ -52,7 +52,7 @@ impl Engine {
             start += self.take_swapped(start..pages.end, &mut entries);
             if !entries.is_empty() {
                 let reads = self.read_and_map(worker, &entries);
-                self.submit_reads(worker, reads, |_| Purpose::Map);
+                self.submit_reads(worker, reads, |_| Purpose::Ahead);
             }
         }
     }
@@ -108,7 +108,7 @@ impl Engine {
         let reads: Vec<PageRead> = reads.collect();
         self.stats.add(Event::swap_ra, reads.len() as u64);
         moving.release(used.end..chunk.end);
-        self.submit_reads(worker, reads, |_| Purpose::Wait);
+        self.submit_reads(worker, reads, |_| Purpose::Ahead);
         worker.poll(self);
     }
 
