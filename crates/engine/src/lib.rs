@@ -10,15 +10,7 @@
 //! Not here: where pages live in the address space, how faults arrive (`space`); which slot is free
 //! (`area`); how bytes travel (`device`).
 //!
-//! # Life of a fault
-//! [`Engine::fault`] reads the page's word: untouched pages get zeros, swapped ones are looked up in
-//! the swap cache and otherwise read; the completion maps them ([`swapin`]). A page that somebody
-//! holds locked leaves a mark in its word, and whoever unlocks it wakes the faulter.
-//!
-//! # Life of an eviction
-//! [`reclaim`] takes victims from the inactive list, moves them out of the address space into
-//! staging memory, drops what is zero or unchanged, and hands the rest to [`writeback`]; when the
-//! write is done the page rotates to the list's tail and the next round frees its frame.
+//! The life of a fault and of an eviction is told in `ARCHITECTURE.md`, and which file uses which.
 
 mod advice;
 mod bounce;

@@ -322,14 +322,27 @@ fn sizes_and_ranges_go_by_whole_pages() {
         region.discard(page + 1..4 * page - 1);
         assert!(region[2 * page..3 * page].iter().all(|&byte| byte == 0));
         assert!(is(&region, 2 * page / PART - 1, 0) && is(&region, 3 * page / PART, 0));
-        region.advise(0..region.len(), Advice::PageOut);
-        assert_eq!((resident(&region), overspill.summary().pages_out), (0, 15));
+        page_out(&mut region);
+        assert!(overspill.summary().pages_out >= 15);
+        let before = overspill.summary().pages_in;
         region.advise(0..page, Advice::Random);
         assert!(is(&region, 3, 0));
-        assert_eq!((resident(&region), overspill.summary().pages_in), (page / PART, 1));
+        assert_eq!((resident(&region), overspill.summary().pages_in), (page / PART, before + 1));
         pin_and_read(&mut region);
         assert!(is(&region, 4 * page / PART, 0));
     }
+}
+
+/// Evicts all of a region. A handler that read a fault's message before somebody else served it may bring the
+/// page once more afterwards.
+fn page_out(region: &mut Region) {
+    for _ in 0..10 {
+        region.advise(0..region.len(), Advice::PageOut);
+        if resident(region) == 0 {
+            return;
+        }
+    }
+    panic!("{} parts stay in memory", resident(region));
 }
 
 /// Has a system call fill a range that begins and ends inside pages.
