@@ -41,7 +41,8 @@ fn the_series_of_4_11_takes_the_locks_out_of_faults() {
 
 #[test]
 fn on_drives_little_is_won_and_more_on_the_faster_ones() {
-    let report = simulate(&["scan-base-nvme", "scan-base-optane"], 0.5);
+    // Shorter runs of NVMe are a per cent off either way, by chance.
+    let report = simulate(&["scan-base-nvme", "scan-base-optane"], 1.5);
     assert_marks(&report);
     let change = |n: usize| report.experiments[n].figures[0].change_percent();
     assert!(change(1) >= change(0), "Optane {} % NVMe {} %", change(1), change(0));
