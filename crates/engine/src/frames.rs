@@ -11,7 +11,7 @@
 //! and re-checks; the unlocker that finds WAITERS takes that lock before it notifies, so the
 //! notification cannot fall between check and sleep.
 
-use crate::types::{Frame, NO_PAGE, flag};
+use crate::types::{Frame, NO_PAGE, broken_rule, flag};
 use overspill_area::SwapEntry;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use overspill_base::sync::{
@@ -231,6 +231,7 @@ impl Frames {
 
     /// The lock just taken; lets go of that of a frame without a page.
     fn of_its_page(&self, frame: FrameNo) -> Option<LockedPage> {
+        self.assert_legal(frame);
         let page = self.page(frame);
         if page.is_none() {
             self.clear_locked(frame);
@@ -311,11 +312,22 @@ impl Frames {
 
     #[inline]
     fn clear_locked(&self, frame: FrameNo) {
+        self.assert_legal(frame);
         let lock = flag::LOCKED | flag::WAITERS;
         let before = self.frames[frame.index()].flags.fetch_and(!lock, AcqRel);
         debug_assert_ne!(before & flag::LOCKED, 0, "frame {frame} unlocked twice");
         if before & flag::WAITERS != 0 {
             self.notify(frame);
+        }
+    }
+
+    /// In debug builds: the flags of a locked frame are a state that there is.
+    #[inline]
+    fn assert_legal(&self, frame: FrameNo) {
+        if cfg!(debug_assertions) {
+            let flags = self.frames[frame.index()].flags.load(Acquire);
+            let broken = broken_rule(flags);
+            assert!(broken.is_none(), "{frame} has {flags:#x}, against {broken:x?}");
         }
     }
 

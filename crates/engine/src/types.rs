@@ -126,3 +126,71 @@ pub mod flag {
     /// Everything about a page; the lock bits stay when a frame changes pages.
     pub const OF_PAGE: u32 = !(LOCKED | WAITERS);
 }
+
+/// What flags demand of one another whenever a page lock is taken or let go.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    /// A frame that has all of these,
+    has: u32,
+    /// and none of these,
+    lacks: u32,
+    /// must have all of these,
+    needs: u32,
+    /// and none of these.
+    excludes: u32,
+}
+
+/// The legal combinations, flag by flag. WRITEBACK and DIRTY change without the page lock, at the end of a
+/// write; so do the flags of the lists.
+pub(crate) const RULES: [Rule; 4] = {
+    use flag::*;
+    [
+        // Its slot is held by the cache, or the write would go to somebody else's.
+        Rule { has: WRITEBACK, lacks: 0, needs: CACHED, excludes: 0 },
+        // A page in sight changes; what failed to be written is old. A completion is about to say so.
+        Rule { has: DIRTY, lacks: WRITEBACK, needs: CACHED, excludes: MAPPED },
+        // It waits for its touch in the cache, with content from its slot.
+        Rule { has: READAHEAD, lacks: 0, needs: CACHED, excludes: MAPPED | DIRTY | WRITEBACK },
+        Rule { has: LRU, lacks: 0, needs: 0, excludes: ADD_PENDING },
+    ]
+};
+
+/// The rule that `flags` break, if there is one.
+pub(crate) fn broken_rule(flags: u32) -> Option<&'static Rule> {
+    let concerns = |rule: &&Rule| flags & rule.has == rule.has && flags & rule.lacks == 0;
+    let holds = |rule: &Rule| flags & rule.needs == rule.needs && flags & rule.excludes == 0;
+    RULES.iter().filter(concerns).find(|rule| !holds(rule))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::flag::*;
+    use super::*;
+
+    #[test]
+    fn what_the_table_of_states_says_is_legal() {
+        for state in
+            [0, MAPPED, MAPPED | CACHED, CACHED | READAHEAD, CACHED | WRITEBACK, CACHED | DIRTY]
+        {
+            for list in [0, LRU, LRU | ACTIVE, ADD_PENDING | ACTIVE, LRU | ROTATE_PENDING] {
+                assert!(broken_rule(state | list | LOCKED).is_none(), "{state:#x} {list:#x}");
+            }
+        }
+        // Mapped again while it is written.
+        assert!(broken_rule(MAPPED | CACHED | WRITEBACK).is_none());
+    }
+
+    #[test]
+    fn what_must_not_be_is_told() {
+        let wrong = [
+            WRITEBACK,
+            DIRTY,
+            MAPPED | CACHED | DIRTY,
+            READAHEAD,
+            MAPPED | CACHED | READAHEAD,
+            CACHED | READAHEAD | DIRTY,
+            LRU | ADD_PENDING,
+        ];
+        assert!(wrong.iter().all(|&flags| broken_rule(flags).is_some()));
+    }
+}
