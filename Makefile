@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore gauntlet gauntlet-quick soak kills
+.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace
@@ -86,6 +86,10 @@ fuzz:
 # Known bugs, put in one by one: each must be found by the test it names.
 mutants:
 	scripts/mutants.sh
+
+# Which file uses which inside area, engine and space, and in which circles.
+graph:
+	@$(CARGO) test -q -p overspill-cli --test graph -- --nocapture
 
 # Other people's programs and test suites, plain and under `overspill run`, compared: hours. Writes
 # docs/compatibility.md. A run that was stopped goes on where it was; SUITES="bash perl" runs some.

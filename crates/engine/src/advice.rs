@@ -8,12 +8,7 @@
 //! would be opened in the middle of the program.
 
 use crate::engine::Engine;
-use crate::frames::LockedPage;
-use crate::lru::LruList;
-use crate::tuning::Tuning;
-use crate::worker::Worker;
-use overspill_base::{FrameNo, PageNo};
-use std::ops::Range;
+use overspill_base::PageNo;
 
 /// Pages looked up under one hold of the LRU lock.
 const COLD_BATCH: usize = 1024;
@@ -44,55 +39,5 @@ impl Engine {
         let number = self.page_outs.put(first.0..first.plus(pages).0);
         self.low.notify();
         self.page_outs.wait_for(number);
-    }
-
-    /// Evicts the ranges that [`page_out`](Self::page_out) was asked for.
-    pub(crate) fn run_page_outs(&self, worker: &mut Worker) {
-        while let Some(pages) = self.page_outs.take() {
-            // Written, a batch keeps its staging memory until its frames are free.
-            let batch = (self.memory.places() / 4).max(self.chunk_pages());
-            for start in pages.clone().step_by(batch) {
-                self.page_out_batch(worker, start..pages.end.min(start + batch as u32));
-            }
-            self.page_outs.finish_one();
-        }
-    }
-
-    /// Pages that are evicted at a time.
-    fn chunk_pages(&self) -> usize {
-        Tuning::chunk_pages(self.memory.page_bytes)
-    }
-
-    fn page_out_batch(&self, worker: &mut Worker, pages: Range<u32>) {
-        // Those on the active list too.
-        self.make_cold(PageNo(pages.start), pages.len());
-        let chunk_pages = self.chunk_pages();
-        for start in pages.clone().step_by(chunk_pages) {
-            let chunk = start..pages.end.min(start + chunk_pages as u32);
-            let victims = self.isolate_range(chunk, |page| self.resident_frame(page));
-            let most = victims.len();
-            self.evict(worker, victims, most);
-            worker.poll(self);
-        }
-        worker.finish(self);
-        self.lru.drain(&self.frames, &self.stats);
-        for back in self.isolate_range(pages, |page| self.cached_frame(page)) {
-            self.put_back(back, LruList::Inactive);
-        }
-    }
-
-    /// Takes the frames that `frame_of` finds for a range off the inactive list: frees those whose page
-    /// is on its slot already, and returns the mapped ones.
-    fn isolate_range(
-        &self,
-        pages: Range<u32>,
-        frame_of: impl Fn(PageNo) -> Option<FrameNo>,
-    ) -> Vec<LockedPage> {
-        let mut victims = Vec::new();
-        let frames = pages.map(PageNo).filter_map(frame_of);
-        for locked in frames.filter_map(|frame| self.lru.isolate_one(frame, &self.frames)) {
-            self.sort_out(locked, &mut victims);
-        }
-        victims
     }
 }

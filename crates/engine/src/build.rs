@@ -15,28 +15,16 @@ use crate::space::Space;
 use crate::staging::Staging;
 use crate::store::{Moving, Store};
 use crate::swap_cache::SwapCache;
-use crate::swaps::Swaps;
+use crate::swaps::{Swap, Swaps};
 use crate::tuning::Tuning;
 use crate::workingset::Workingset;
-use overspill_area::{AreaConfig, AreaNo, SwapArea, SwapAreas};
+use overspill_area::{AreaConfig, AreaNo, SwapAreas};
 use overspill_base::PAGE_SIZE;
 use overspill_base::clock::Cpus;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, LockClass, Mutex};
 use overspill_base::trouble::Troubles;
-use overspill_device::SwapDevice;
-
-/// A device with the area that says which of its slots are free.
-#[derive(Debug)]
-pub struct Swap {
-    /// Where the pages go.
-    pub device: Arc<dyn SwapDevice>,
-    /// Its slots.
-    pub area: SwapArea,
-    /// Higher is used first; equals take turns.
-    pub priority: i16,
-}
 
 /// What an engine is made of.
 pub struct EngineParts {

@@ -13,6 +13,7 @@
 //! The life of a fault and of an eviction is told in `ARCHITECTURE.md`, and which file uses which.
 
 mod advice;
+mod background;
 mod bounce;
 mod build;
 pub mod check;
@@ -22,6 +23,7 @@ mod engine;
 mod event_count;
 mod fault;
 pub mod frames;
+mod lanes;
 mod lost;
 mod lru;
 mod memory;
@@ -49,12 +51,13 @@ mod worker;
 mod workingset;
 mod writeback;
 
-pub use build::{EngineParts, Swap};
+pub use build::EngineParts;
 pub use engine::{Engine, EngineStatus};
 pub use fault::FaultOutcome;
 pub use page_table::PageTable;
 pub use space::{AddressSpace, BufferPool, Mapped, MovingSpace, Pattern, Space, SpaceError};
 pub use space::{Unmapped, Unpublished};
 pub use swapoff::{SwapStatus, SwapoffError, SwaponError};
+pub use swaps::Swap;
 pub use tuning::{Readahead, Tuning};
 pub use worker::Worker;

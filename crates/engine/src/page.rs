@@ -9,6 +9,7 @@
 use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::lru::LruList;
+use crate::swap_cache::Inserted;
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
@@ -185,6 +186,22 @@ impl Engine {
         self.frames.set(frame, flag::STREAMED);
         self.stats.count(Event::workingset_refault);
         Some((locked, at))
+    }
+
+    /// Caches the entry of a page to be read ahead, and lends the page's lock to the read; frees its frame if
+    /// that cannot be.
+    pub(crate) fn cache_ahead(&self, locked: LockedPage, entry: SwapEntry) -> bool {
+        match self.cache.insert(entry, &locked, &self.frames, &self.table) {
+            Inserted::Yes => {
+                self.frames.set(locked.frame(), flag::READAHEAD);
+                self.frames.lend_to_io(locked);
+                true
+            }
+            Inserted::Exists | Inserted::Changed => {
+                self.free(locked);
+                false
+            }
+        }
     }
 
     /// Lets go of a page that was read and is mapped.

@@ -2,9 +2,8 @@
 //!
 //! Owns: the choice of victims and their way to staging memory. Invariants: a victim is isolated
 //! from the lists with its page lock held; every isolated frame is put back, freed or under
-//! writeback when `shrink` returns. Background reclaim runs between the watermarks, direct reclaim
-//! when a fault finds no frame at all.
-//! Not here: the writes (`writeback`).
+//! writeback when `shrink` returns.
+//! Not here: the writes (`writeback`); when it runs (`background`, `shortage`).
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
@@ -17,43 +16,8 @@ use crate::worker::{Worker, WorkerKind};
 use overspill_base::FrameNo;
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
-use std::time::Duration;
 
 impl Engine {
-    /// Background reclaim: blocks until free frames run low or somebody calls
-    /// [`nudge`](Self::nudge); then frees until the high watermark, and returns. `wanted` says
-    /// whether the caller has something else to do; who makes it true nudges afterwards.
-    pub fn balance(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
-        // Counted before it is asked, so a nudge in between is not slept through.
-        let seen = self.low.count();
-        if wanted() {
-            return;
-        }
-        if self.frames.are_above_low() && self.page_outs.is_empty() {
-            self.low.wait(seen, None);
-        }
-        self.run_page_outs(worker);
-        while self.frames.free_count() < self.frames.watermarks().high {
-            if !self.reclaim_round(worker, false) {
-                self.fruitless_rounds.fetch_add(1, Relaxed);
-                // Wait for the next fault to say so again.
-                let seen = self.low.count();
-                self.low.wait(seen, Some(Duration::from_millis(10)));
-                return;
-            }
-        }
-        worker.finish(self);
-        for area in self.areas.iter() {
-            self.run_discards(area.number());
-        }
-    }
-
-    /// Makes [`balance`](Self::balance) and [`read_ahead`](Self::read_ahead) return soon.
-    pub fn nudge(&self) {
-        self.low.notify();
-        self.ahead.wake();
-    }
-
     /// One round, and where that brings nothing a wait for what is on its way; false if nothing is.
     pub(crate) fn reclaim_round(&self, worker: &mut Worker, direct: bool) -> bool {
         let progress = self.shrink(worker, direct) + worker.poll(self);

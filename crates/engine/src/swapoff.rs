@@ -10,13 +10,12 @@
 //! be about to find out that the entry it has loaded is an old one.
 //! Not here: areas that other processes use; their slots are not for us to empty.
 
-use crate::build::Swap;
 use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::page::Staged;
-use crate::readahead::past::BySlot;
+use crate::readahead::past::by_slot::BySlot;
 use crate::swap_cache::Inserted;
-use crate::swaps::SwapState;
+use crate::swaps::{Swap, SwapState};
 use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;

@@ -9,13 +9,24 @@
 //! Rejected: opening a queue when a worker first needs it. That can fail, for want of a descriptor,
 //! in the middle of a fault, when it would cost the page.
 
-use crate::readahead::past::BySlot;
-use crate::worker::Mail;
-use overspill_area::AreaNo;
+use crate::lanes::Mail;
+use crate::readahead::past::by_slot::BySlot;
+use overspill_area::{AreaNo, SwapArea};
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
 use overspill_device::{DeviceError, SwapDevice};
 use std::sync::{OnceLock, Weak};
+
+/// A device with the area that says which of its slots are free.
+#[derive(Debug)]
+pub struct Swap {
+    /// Where the pages go.
+    pub device: Arc<dyn SwapDevice>,
+    /// Its slots.
+    pub area: SwapArea,
+    /// Higher is used first; equals take turns.
+    pub priority: i16,
+}
 
 /// One area's state.
 #[derive(Debug)]

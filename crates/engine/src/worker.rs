@@ -10,13 +10,14 @@
 use crate::bounce::Bounce;
 use crate::engine::Engine;
 use crate::frames::LockedPage;
+use crate::lanes::{Lane, Mail};
 use crate::transfer::{Arrived, PageRead, PageWrite, Purpose, tag};
 use crate::tuning::Tuning;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::PAGE_SIZE;
 use overspill_base::shared::PageBuf;
 use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
-use overspill_device::{Completion, DeviceError, IoOp, IoQueue, IoRequest, SwapDevice};
+use overspill_device::{Completion, IoOp, IoRequest};
 use std::os::fd::BorrowedFd;
 
 /// Requests a worker keeps in flight per device.
@@ -102,43 +103,6 @@ impl Scratch {
             pages.clear();
             self.pages.push(pages);
         }
-    }
-}
-
-/// A device and one worker's way to it.
-pub(crate) struct Lane {
-    device: Arc<dyn SwapDevice>,
-    queue: Box<dyn IoQueue>,
-    synchronous: bool,
-}
-
-impl Lane {
-    fn open(device: &Arc<dyn SwapDevice>, depth: u32) -> Result<Self, DeviceError> {
-        let synchronous = device.info().synchronous;
-        Ok(Self { device: device.clone(), queue: device.open_queue(depth)?, synchronous })
-    }
-}
-
-/// Lanes on their way to a worker.
-pub(crate) struct Mail {
-    lanes: Mutex<Vec<(AreaNo, Lane)>>,
-    queue_depth: u32,
-}
-
-impl std::fmt::Debug for Mail {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Mail")
-    }
-}
-
-impl Mail {
-    /// A way to `device` that suits the worker.
-    pub(crate) fn open_lane(&self, device: &Arc<dyn SwapDevice>) -> Result<Lane, DeviceError> {
-        Lane::open(device, self.queue_depth)
-    }
-
-    pub(crate) fn put(&self, area: AreaNo, lane: Lane) {
-        self.lanes.lock().push((area, lane));
     }
 }
 

@@ -9,7 +9,6 @@ use crate::frames::LockedPage;
 use crate::readahead::streams::Window;
 use crate::space::Pattern;
 use crate::store::{Moving, Store};
-use crate::swap_cache::Inserted;
 use crate::transfer::{Arrived, Landing, PageRead, Purpose};
 use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
@@ -150,22 +149,6 @@ impl Engine {
             seen += 1;
         }
         seen
-    }
-
-    /// Caches the entry of a page to be read ahead, and lends the page's lock to the read; frees its frame if
-    /// that cannot be.
-    pub(crate) fn cache_ahead(&self, locked: LockedPage, entry: SwapEntry) -> bool {
-        match self.cache.insert(entry, &locked, &self.frames, &self.table) {
-            Inserted::Yes => {
-                self.frames.set(locked.frame(), flag::READAHEAD);
-                self.frames.lend_to_io(locked);
-                true
-            }
-            Inserted::Exists | Inserted::Changed => {
-                self.free(locked);
-                false
-            }
-        }
     }
 
     /// Pages to ask for at a time ahead of a stream on `area`; none where it is read at its faults only.

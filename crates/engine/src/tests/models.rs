@@ -29,18 +29,18 @@ const SLOTS: u32 = 2;
 /// First bytes of what the program sees; `None` where it would fault. Its locks are std's: a touch is
 /// one step.
 #[derive(Default)]
-struct Space {
+struct ModelSpace {
     pages: Mutex<[Option<u8>; PAGES]>,
     woken: [AtomicUsize; PAGES],
 }
 
-impl Space {
+impl ModelSpace {
     fn woken(&self, page: PageNo) -> usize {
         self.woken[page.index()].load(Relaxed)
     }
 }
 
-impl AddressSpace for Space {
+impl AddressSpace for ModelSpace {
     fn span(&self, page: PageNo) -> usize {
         PAGES - page.index()
     }
@@ -58,7 +58,7 @@ impl AddressSpace for Space {
     }
 }
 
-impl MovingSpace for Space {
+impl MovingSpace for ModelSpace {
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         let mut pages = self.pages.lock().unwrap();
         for (n, page) in content.chunks_exact(PAGE_SIZE).enumerate() {
@@ -175,7 +175,7 @@ impl IoQueue for Queue {
 /// An engine of two frames over one page and two slots, no batches, one CPU.
 struct Rig {
     engine: Engine,
-    space: Arc<Space>,
+    space: Arc<ModelSpace>,
     reads: Arc<AtomicUsize>,
 }
 
@@ -199,7 +199,7 @@ fn rig_with(frees_at_once: bool) -> Arc<Rig> {
         ..AreaTuning::of(Preset::Modern)
     };
     let config = AreaConfig { tuning: area, cpus: 1, rotational: false, discard: false };
-    let (space, reads) = (Arc::new(Space::default()), Arc::new(AtomicUsize::new(0)));
+    let (space, reads) = (Arc::new(ModelSpace::default()), Arc::new(AtomicUsize::new(0)));
     let tables = AreaTables::on_heap(SLOTS, config, 1);
     tables.format(&[]);
     let engine = Engine::new(EngineParts {

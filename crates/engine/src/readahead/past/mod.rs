@@ -4,6 +4,7 @@
 //! the pages wait for their touch.
 //! Not here: the window rule (`readahead`).
 
+pub(crate) mod by_slot;
 mod reverse_map;
 mod window;
 
@@ -12,34 +13,10 @@ use crate::store::Moving;
 use crate::transfer::PageRead;
 use crate::types::flag;
 use crate::worker::Worker;
+use by_slot::BySlot;
 use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
-use overspill_base::sync::{LockClass, Mutex};
 use overspill_base::{FrameNo, PageNo, Slot};
-use reverse_map::ReverseMap;
-use window::ClusterWindow;
-
-/// What an area keeps for readahead by slot.
-#[derive(Debug)]
-pub(crate) struct BySlot {
-    window: Mutex<ClusterWindow>,
-    pages: ReverseMap,
-}
-
-impl BySlot {
-    /// For an area of `slots` slots that nobody has used yet.
-    pub(crate) fn new(slots: usize) -> Self {
-        Self {
-            window: Mutex::new(LockClass::Readahead, ClusterWindow::default()),
-            pages: ReverseMap::new(slots),
-        }
-    }
-
-    /// Notes that `slot` is `page`'s now.
-    pub(crate) fn note(&self, slot: Slot, page: PageNo) {
-        self.pages.note(slot, page);
-    }
-}
 
 impl Engine {
     /// The pages of the aligned block around the slot, in the order of their slots.
@@ -55,7 +32,7 @@ impl Engine {
             return self.read_and_map(worker, &[entry]);
         };
         let (end, max) = (area.capacity_slots(), self.tuning.readahead_max_pages);
-        let block = by_slot.window.lock().block(entry.slot(), end, max);
+        let block = by_slot.block(entry.slot(), end, max);
         let slots = area.slot_map();
         let mut reads = Vec::with_capacity(block.len());
         for slot in block.map(Slot) {
@@ -93,7 +70,7 @@ impl Engine {
         by_slot: &BySlot,
         entry: SwapEntry,
     ) -> Option<PageRead> {
-        let page = by_slot.pages.page(entry.slot())?;
+        let page = by_slot.page(entry.slot())?;
         if !self.table.is_on(page, entry) || self.cache.lookup(entry).is_some() {
             return None;
         }
@@ -117,7 +94,7 @@ impl Engine {
         if ahead {
             self.stats.count(Event::swap_ra_hit);
             let by_slot = &self.swaps.get(entry.area()).by_slot;
-            by_slot.iter().for_each(|by_slot| by_slot.window.lock().note_hit());
+            by_slot.iter().for_each(BySlot::note_hit);
         }
         ahead
     }

@@ -1,0 +1,101 @@
+//! What the reclaim thread does, again and again.
+//!
+//! Owns: reclaim between the watermarks, and the ranges that the program told to go. Invariant: whoever waits
+//! for a range is told when all that can go has gone.
+//! Not here: the thread (`space`), reclaim itself (`reclaim`).
+
+use crate::engine::Engine;
+use crate::frames::LockedPage;
+use crate::lru::LruList;
+use crate::tuning::Tuning;
+use crate::worker::Worker;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::{FrameNo, PageNo};
+use std::ops::Range;
+use std::time::Duration;
+
+impl Engine {
+    /// Background reclaim: blocks until free frames run low or somebody calls
+    /// [`nudge`](Self::nudge); then frees until the high watermark, and returns. `wanted` says
+    /// whether the caller has something else to do; who makes it true nudges afterwards.
+    pub fn balance(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
+        // Counted before it is asked, so a nudge in between is not slept through.
+        let seen = self.low.count();
+        if wanted() {
+            return;
+        }
+        if self.frames.are_above_low() && self.page_outs.is_empty() {
+            self.low.wait(seen, None);
+        }
+        self.run_page_outs(worker);
+        while self.frames.free_count() < self.frames.watermarks().high {
+            if !self.reclaim_round(worker, false) {
+                self.fruitless_rounds.fetch_add(1, Relaxed);
+                // Wait for the next fault to say so again.
+                let seen = self.low.count();
+                self.low.wait(seen, Some(Duration::from_millis(10)));
+                return;
+            }
+        }
+        worker.finish(self);
+        for area in self.areas.iter() {
+            self.run_discards(area.number());
+        }
+    }
+
+    /// Makes [`balance`](Self::balance) and [`read_ahead`](Self::read_ahead) return soon.
+    pub fn nudge(&self) {
+        self.low.notify();
+        self.ahead.wake();
+    }
+
+    /// Evicts the ranges that [`page_out`](Self::page_out) was asked for.
+    fn run_page_outs(&self, worker: &mut Worker) {
+        while let Some(pages) = self.page_outs.take() {
+            // Written, a batch keeps its staging memory until its frames are free.
+            let batch = (self.memory.places() / 4).max(self.chunk_pages());
+            for start in pages.clone().step_by(batch) {
+                self.page_out_batch(worker, start..pages.end.min(start + batch as u32));
+            }
+            self.page_outs.finish_one();
+        }
+    }
+
+    /// Pages that are evicted at a time.
+    fn chunk_pages(&self) -> usize {
+        Tuning::chunk_pages(self.memory.page_bytes)
+    }
+
+    fn page_out_batch(&self, worker: &mut Worker, pages: Range<u32>) {
+        // Those on the active list too.
+        self.make_cold(PageNo(pages.start), pages.len());
+        let chunk_pages = self.chunk_pages();
+        for start in pages.clone().step_by(chunk_pages) {
+            let chunk = start..pages.end.min(start + chunk_pages as u32);
+            let victims = self.isolate_range(chunk, |page| self.resident_frame(page));
+            let most = victims.len();
+            self.evict(worker, victims, most);
+            worker.poll(self);
+        }
+        worker.finish(self);
+        self.lru.drain(&self.frames, &self.stats);
+        for back in self.isolate_range(pages, |page| self.cached_frame(page)) {
+            self.put_back(back, LruList::Inactive);
+        }
+    }
+
+    /// Takes the frames that `frame_of` finds for a range off the inactive list: frees those whose page
+    /// is on its slot already, and returns the mapped ones.
+    fn isolate_range(
+        &self,
+        pages: Range<u32>,
+        frame_of: impl Fn(PageNo) -> Option<FrameNo>,
+    ) -> Vec<LockedPage> {
+        let mut victims = Vec::new();
+        let frames = pages.map(PageNo).filter_map(frame_of);
+        for locked in frames.filter_map(|frame| self.lru.isolate_one(frame, &self.frames)) {
+            self.sort_out(locked, &mut victims);
+        }
+        victims
+    }
+}
