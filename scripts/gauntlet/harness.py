@@ -138,6 +138,17 @@ def children():
     return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
+def descendants(pid):
+    """The processes below `pid`, nearest first. Those that end meanwhile are left out."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in task.read_text().split()]
+        except OSError:
+            continue
+    return found + [below for child in found for below in descendants(child)]
+
+
 def end_descendants():
     """Kills what is left, generation by generation: orphans become our children."""
     while remaining := children():

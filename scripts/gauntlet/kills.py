@@ -23,22 +23,11 @@ PATIENCE_SECONDS = 10
 LONGEST_MOMENT_SECONDS = 0.6
 
 
-def descendants(pid):
-    """The processes below `pid`, nearest first. Those that end meanwhile are left out."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += [int(child) for child in task.read_text().split()]
-        except OSError:
-            continue
-    return found + [below for child in found for below in descendants(child)]
-
-
 def victim(supervisor, whom):
     """The number of who is to be killed, or None if there is none at this moment."""
     if whom == "supervisor":
         return supervisor
-    below = descendants(supervisor)
+    below = harness.descendants(supervisor)
     if whom == "program":
         return below[0] if below else None
     return below[-1] if len(below) > 1 else None

@@ -14,7 +14,6 @@ use crate::transfer::{Arrived, Landing, PageRead, Purpose, untag};
 use crate::types::{Pte, flag};
 use crate::worker::{Worker, WorkerKind};
 use overspill_area::{AreaNo, SwapEntry};
-use overspill_base::shared::PageBuf;
 use overspill_base::stats::Event;
 use overspill_base::{clock, work};
 use overspill_device::{Completion, DeviceError, IoOp, IoRequest, PageFailure};
@@ -109,7 +108,10 @@ impl Engine {
             let locked = self.page_just_read(entry);
             match (failures.iter().find(|f| f.index == n), worker.bounce.index_of(buffer)) {
                 (Some(failure), _) => self.read_failed(locked, entry, &failure.error),
-                (None, None) => self.leave_in_cache(locked, entry),
+                (None, None) => {
+                    debug_assert!(self.memory.place_of(buffer).is_some(), "not in our memory");
+                    self.leave_in_cache(locked, entry);
+                }
                 (None, Some(page)) => {
                     let landing = Landing::Bounce(page);
                     let accepted = self.accept(locked, entry);
@@ -133,9 +135,10 @@ impl Engine {
         request: &IoRequest,
         failures: &[PageFailure],
     ) {
-        for n in 0..request.pages.len() {
+        for (n, buffer) in request.pages.iter().enumerate() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
             let locked = self.page_just_read(entry);
+            debug_assert_eq!(self.memory.place_of(buffer), Some(locked.frame().index()));
             if let Some(failure) = failures.iter().find(|failure| failure.index == n) {
                 self.read_failed(locked, entry, &failure.error);
             } else if let Some(locked) = self.accept(locked, entry) {
@@ -182,9 +185,8 @@ impl Engine {
     /// of any other is lost: whoever touches it gets SIGBUS, everything else goes on.
     fn read_failed(&self, locked: LockedPage, entry: SwapEntry, error: &DeviceError) {
         let page = locked.page();
-        let word = self.table.load(page);
         if !self.frames.has(locked.frame(), flag::READAHEAD)
-            && matches!(word, Pte::Swapped { entry: on, .. } if on == entry)
+            && let Some(word) = self.table.load_on(page, entry)
             && self.table.replace(page, word, Pte::Poisoned)
         {
             self.count_poisoned(page, entry.area(), error);
@@ -215,8 +217,7 @@ impl Engine {
 
 /// A transfer of several pages failed as a whole: finds out which page it is.
 fn retry_singly(worker: &mut Worker, area: AreaNo, request: IoRequest, purpose: Purpose) {
-    let buffers: Vec<PageBuf> = request.pages;
-    for (n, into) in buffers.into_iter().enumerate() {
+    for (n, into) in request.pages.into_iter().enumerate() {
         let entry = SwapEntry::new(area, request.slot.plus(n));
         worker.submit_read(std::iter::once(PageRead { entry, into }), purpose);
     }

@@ -123,7 +123,7 @@ impl Engine {
         self.frames.wait_writeback(frame);
         let moved = match &self.store {
             Store::Moving(moving) => self.move_content(moving, &locked, to),
-            // A pool's pages have no addresses: only their names change.
+            // Nobody moves those: they have no addresses.
             Store::Pool(_) => Err(SpaceError::Missing),
         };
         match moved {

@@ -19,12 +19,12 @@ use crate::tuning::Tuning;
 use crate::types::Pte;
 use crate::workingset::Workingset;
 use overspill_area::{AreaNo, SwapAreas, SwapEntry};
-use overspill_base::PageNo;
 use overspill_base::clock::Cpus;
 use overspill_base::history::History;
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex};
 use overspill_base::trouble::{Cause, Troubles};
+use overspill_base::{FrameNo, PageNo};
 use overspill_device::DeviceError;
 
 /// How full everything is.
@@ -135,6 +135,14 @@ impl Engine {
     /// Pages that have a frame. A hint, unless all workers are parked.
     pub fn pages_in_memory(&self) -> impl Iterator<Item = PageNo> {
         self.frames.all().filter_map(|frame| self.frames.page(frame))
+    }
+
+    /// Where the place of a pool's `frame` begins. Its bytes are the caller's to use between
+    /// [`publish`](crate::BufferPool::publish) and [`unpublish`](crate::BufferPool::unpublish).
+    #[inline]
+    pub fn place(&self, frame: FrameNo) -> *mut u8 {
+        debug_assert!(matches!(self.store, Store::Pool(_)));
+        self.memory.address(frame.index())
     }
 
     /// Where changes of pages' states are noted, if they are.

@@ -33,6 +33,11 @@ impl PageMemory {
         self.arena.pages() * PAGE_SIZE / self.page_bytes
     }
 
+    /// Which place `buffer` is; none if it lies elsewhere.
+    pub(crate) fn place_of(&self, buffer: &PageBuf) -> Option<usize> {
+        Some(self.arena.index_of(buffer)? / (self.page_bytes / PAGE_SIZE))
+    }
+
     /// Where a place begins.
     pub(crate) fn address(&self, place: usize) -> *mut u8 {
         self.arena.address(place * (self.page_bytes / PAGE_SIZE))

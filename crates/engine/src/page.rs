@@ -48,6 +48,11 @@ impl Engine {
     pub(crate) fn unlock(&self, locked: LockedPage) {
         let page = locked.page();
         self.frames.unlock(locked);
+        self.wake_faulted(page);
+    }
+
+    /// Wakes threads of the program that found `page` locked.
+    fn wake_faulted(&self, page: PageNo) {
         if self.table.take_faulted(page) {
             self.space.wake(page);
         }
@@ -58,9 +63,7 @@ impl Engine {
         let page = locked.page();
         self.lru.remove(&locked, &self.frames);
         self.frames.free(locked);
-        if self.table.take_faulted(page) {
-            self.space.wake(page);
-        }
+        self.wake_faulted(page);
         if self.starving.load(Relaxed) > 0 {
             self.freed.notify();
         }
@@ -93,20 +96,32 @@ impl Engine {
         }
     }
 
+    /// Turns the word of a page in staging memory to Resident; returns the slot it was on, and its place. If
+    /// that cannot be, the lock is let go.
+    fn claim_staged(
+        &self,
+        locked: LockedPage,
+        word: Pte,
+    ) -> Option<(LockedPage, SwapEntry, usize)> {
+        let (frame, page) = (locked.frame(), locked.page());
+        if let (Some(staged), Pte::Swapped { entry, .. }) = (self.frames.staged(frame), word)
+            && self.table.replace(page, word, Pte::Resident(frame))
+        {
+            self.set_cache_only(entry, true);
+            return Some((locked, entry, staged));
+        }
+        self.unlock(locked);
+        None
+    }
+
     /// Maps a cached page from staging memory. Unless that is done its lock is let go.
     pub(crate) fn map_staged(&self, locked: LockedPage, word: Pte) -> Staged {
-        let (frame, page) = (locked.frame(), locked.page());
-        let (Some(staged), Pte::Swapped { entry, .. }) = (self.frames.staged(frame), word) else {
-            self.unlock(locked);
+        let Some((locked, entry, staged)) = self.claim_staged(locked, word) else {
             return Staged::Changed;
         };
-        if !self.table.replace(page, word, Pte::Resident(frame)) {
-            self.unlock(locked);
-            return Staged::Changed;
-        }
-        self.set_cache_only(entry, true);
         if self.store.show(&locked, &self.memory, staged).stopped.is_some() {
             // It is in staging memory, and stays there.
+            let (frame, page) = (locked.frame(), locked.page());
             self.set_cache_only(entry, false);
             self.table.replace(page, Pte::Resident(frame), word);
             self.unlock(locked);
@@ -146,14 +161,14 @@ impl Engine {
     /// Turns the word of a page just read to Resident; drops the page if it was discarded meanwhile.
     pub(crate) fn accept(&self, locked: LockedPage, entry: SwapEntry) -> Option<LockedPage> {
         let (frame, page) = (locked.frame(), locked.page());
-        let word = self.table.load(page);
-        let ours = matches!(word, Pte::Swapped { entry: on, .. } if on == entry);
-        if !ours || !self.table.replace(page, word, Pte::Resident(frame)) {
+        let ours = self.table.load_on(page, entry);
+        let Some(word) = ours.filter(|&word| self.table.replace(page, word, Pte::Resident(frame)))
+        else {
             // A toucher sleeps until this read is over, and gets what is there now.
             self.space.wake(page);
             self.drop_cached(locked);
             return None;
-        }
+        };
         self.set_cache_only(entry, true);
         if self.frames.clear(frame, flag::READAHEAD) & flag::READAHEAD != 0 {
             self.frames.set(frame, flag::STREAMED);
@@ -171,16 +186,8 @@ impl Engine {
         locked: LockedPage,
         word: Pte,
     ) -> Option<(LockedPage, usize)> {
-        let (frame, page) = (locked.frame(), locked.page());
-        let (Some(at), Pte::Swapped { entry, .. }) = (self.frames.staged(frame), word) else {
-            self.unlock(locked);
-            return None;
-        };
-        if !self.table.replace(page, word, Pte::Resident(frame)) {
-            self.unlock(locked);
-            return None;
-        }
-        self.set_cache_only(entry, true);
+        let (locked, _, at) = self.claim_staged(locked, word)?;
+        let frame = locked.frame();
         self.frames.set_staged(frame, None);
         self.frames.clear(frame, flag::READAHEAD);
         self.frames.set(frame, flag::STREAMED);
@@ -298,9 +305,7 @@ impl Engine {
         let locked = self.frames.rename(locked, to);
         self.frames.entry(locked.frame()).into_iter().for_each(|entry| self.note_page(entry, to));
         self.table.replace(from, word, Pte::Empty);
-        if self.table.take_faulted(from) {
-            self.space.wake(from);
-        }
+        self.wake_faulted(from);
         self.unlock(locked);
     }
 

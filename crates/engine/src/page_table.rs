@@ -101,9 +101,15 @@ impl PageTable {
         self.words.get(page.index()).map_or(Pte::Empty, |word| unpack(word.load(Acquire)))
     }
 
+    /// What is known of `page` if it is swapped to `entry` now.
+    pub(crate) fn load_on(&self, page: PageNo, entry: SwapEntry) -> Option<Pte> {
+        let word = self.load(page);
+        matches!(word, Pte::Swapped { entry: on, .. } if on == entry).then_some(word)
+    }
+
     /// True if `page` is swapped to `entry` now.
     pub fn is_on(&self, page: PageNo, entry: SwapEntry) -> bool {
-        matches!(self.load(page), Pte::Swapped { entry: on, .. } if on == entry)
+        self.load_on(page, entry).is_some()
     }
 
     /// Replaces `old` by `new`; false if the word is not `old` any more.

@@ -6,17 +6,10 @@ use crate::engine::Engine;
 use crate::transfer::{PageRead, Purpose};
 use crate::types::Pte;
 use crate::worker::Worker;
+use overspill_base::PageNo;
 use overspill_base::stats::Event;
-use overspill_base::{FrameNo, PageNo};
 
 impl Engine {
-    /// Where the place of `frame` begins. Its bytes are the caller's to use between
-    /// [`publish`](crate::BufferPool::publish) and [`unpublish`](crate::BufferPool::unpublish).
-    #[inline]
-    pub fn place(&self, frame: FrameNo) -> *mut u8 {
-        self.memory.address(frame.index())
-    }
-
     /// Starts reading those of `pages` that are swapped out, all at once, and does not wait for them.
     /// Stops where frames run short. Returns how many pages it has dealt with.
     pub fn prefetch(&self, worker: &mut Worker, pages: impl Iterator<Item = PageNo>) -> usize {

@@ -11,7 +11,7 @@ use crate::lru::LruList;
 use crate::page::Staged;
 use crate::space::{BufferPool, Unpublished};
 use crate::store::{Moving, Store};
-use crate::types::{Pte, flag};
+use crate::types::flag;
 use crate::worker::{Worker, WorkerKind};
 use overspill_base::FrameNo;
 use overspill_base::stats::Event;
@@ -101,11 +101,11 @@ impl Engine {
 
     /// A page whose write failed goes back where the program sees it.
     fn restore(&self, locked: LockedPage) {
-        let (frame, word) = (locked.frame(), self.table.load(locked.page()));
-        if !matches!(word, Pte::Swapped { entry, .. } if self.frames.entry(frame) == Some(entry)) {
-            self.frames.clear(frame, flag::DIRTY);
+        let entry = self.frames.entry(locked.frame());
+        let Some(word) = entry.and_then(|entry| self.table.load_on(locked.page(), entry)) else {
+            self.frames.clear(locked.frame(), flag::DIRTY);
             return self.drop_cached(locked);
-        }
+        };
         self.lru.add(&locked, LruList::Active, &self.frames);
         if let Staged::Mapped(locked) = self.map_staged(locked, word) {
             self.unlock(locked);

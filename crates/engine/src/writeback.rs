@@ -198,11 +198,9 @@ impl Engine {
         if self.tuning.frees_at_once {
             worker.complete(self);
         }
-        let over = writes
-            .drain(..)
-            .map(|write| usize::from(self.end_eviction(write.locked)))
-            .sum::<usize>();
-        worker.evicted += over;
+        for write in writes.drain(..) {
+            worker.evicted += usize::from(self.end_eviction(write.locked));
+        }
     }
 
     /// Frees the frame of a page whose write is over, and says so. Any other waits for that on the

@@ -9,14 +9,14 @@ memory. $OVERSPILL names the program.
 """
 
 import collections
-import os
 import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-OVERSPILL = os.environ.get("OVERSPILL", Path(__file__).resolve().parents[1] / "target/release/overspill")
+import harness
+
 MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ (\S+) \S+ \S+ \d+ *(.*)")
 REGISTERED = {"um", "uw"}  # with userfaultfd
 ORDER = ["pages and staging", "tables, stacks, other anonymous", "overspill's own files", "program's files", "shared memory"]
@@ -45,21 +45,11 @@ def resident(pid):
     return kinds
 
 
-def descendants(pid):
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return
-    for child in map(int, children):
-        yield child
-        yield from descendants(child)
-
-
 def main():
-    run = subprocess.Popen([OVERSPILL, "run", "--quiet", *sys.argv[1:]], stdout=subprocess.DEVNULL)
+    run = subprocess.Popen([harness.OVERSPILL, "run", "--quiet", *sys.argv[1:]], stdout=subprocess.DEVNULL)
     most = collections.Counter()
     while run.poll() is None:
-        for pid in descendants(run.pid):
+        for pid in harness.descendants(run.pid):
             try:
                 most = max(most, resident(pid), key=collections.Counter.total)
             except OSError:
