@@ -1,9 +1,10 @@
 //! The equations of [`crate::types`], as a check.
 
+use crate::area::{SlotAllocator, SwapArea};
 use crate::clusters::ListAllocator;
 use crate::lists::{ClusterLists, ListKind};
-use crate::scan::{Scan, ScanAllocator};
-use crate::types::{Finder, Shared, SwapArea};
+use crate::past::scan::{Scan, ScanAllocator};
+use crate::shared::Shared;
 use overspill_base::Slot;
 use overspill_base::sync::Ordering::Relaxed;
 
@@ -13,9 +14,9 @@ impl SwapArea {
     /// # Errors
     /// The first equation that does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        match &self.finder {
-            Finder::Lists(lists) => lists.check(&self.shared)?,
-            Finder::Scan(scan) => scan.check(&self.shared)?,
+        match &self.allocator {
+            SlotAllocator::Lists(lists) => lists.check(&self.shared)?,
+            SlotAllocator::Scan(scan) => scan.check(&self.shared)?,
         }
         if self.shared.is_shared() { Ok(()) } else { self.check_used() }
     }

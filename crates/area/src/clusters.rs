@@ -4,15 +4,16 @@
 //! Invariants: a CPU allocates from its current cluster of the wanted order, under one acquisition
 //! of that cluster's lock per batch; a cluster that is somebody's current one is on no list. The first
 //! allocation in an empty cluster decides the order it is kept for. Freeing revives: a cluster that
-//! was looked through in vain waits on a frag list until a slot of it is freed.
-//! Not here: several areas ([`crate::SwapAreas`]), other processes ([`crate::tree`]).
+//! was looked through in vain waits on a frag list until a slot of it is freed. Only a cluster's owner
+//! among the members claims slots in it.
+//! Not here: several areas ([`crate::SwapAreas`]), other processes ([`crate::members`]).
 //! Source: Linux 6.12 and on.
 //! Rejected: free clusters before nonfull ones on every device. It keeps batches in one run, but the
 //! ratio measured was within the noise (random, read and modify on a file, four interleaved rounds).
 
 use crate::lists::{ClusterLists, FreshOrder, ListKind, ORDERS};
-use crate::set::Supply;
-use crate::types::{AreaConfig, Shared, SwapArea, SwapEntry};
+use crate::shared::Shared;
+use crate::types::AreaConfig;
 use overspill_base::Slot;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{AtomicU32, LockClass, Mutex, MutexGuard};
@@ -22,38 +23,8 @@ use std::sync::OnceLock;
 /// Clusters whose bookkeeping is made together.
 const GROUP: usize = 64;
 
-impl SwapArea {
-    /// As [`alloc`](SwapArea::alloc), going to greater lengths the less there is.
-    pub(crate) fn alloc_from_lists(
-        &self,
-        lists: &ListAllocator,
-        cpu: usize,
-        want: usize,
-        supply: &dyn Supply,
-        out: &mut Vec<Slot>,
-    ) -> usize {
-        let start = out.len();
-        let mut attempt = |effort| {
-            let missing = want - (out.len() - start);
-            missing == 0 || lists.alloc(&self.shared, cpu, missing, effort, out) == missing
-        };
-        let done = attempt(Effort::Likely)
-            || self.is_half_full()
-                && self.give_up_full_cluster(lists, supply)
-                && attempt(Effort::Likely)
-            || attempt(Effort::Anywhere)
-            || supply.discard(self.number) && attempt(Effort::Anywhere);
-        if done { want } else { out.len() - start }
-    }
-
-    /// Frees what is only a copy in one full cluster; true if that was anything.
-    fn give_up_full_cluster(&self, lists: &ListAllocator, supply: &dyn Supply) -> bool {
-        let Some(cluster) = lists.next_full() else { return false };
-        let slots = self.shared.slots_of(cluster);
-        let copies = slots.filter(|&slot| self.shared.slots.is_cache_only(slot));
-        copies.filter(|&slot| supply.give_up(SwapEntry::new(self.number, slot))).count() > 0
-    }
-}
+/// Empty clusters a member keeps before it lets others have them.
+const SPARE_CLUSTERS: usize = 16;
 
 /// Cluster lists of one area, as one process sees them.
 #[derive(Debug)]
@@ -109,6 +80,12 @@ impl ListAllocator {
         let (group, within) = (cluster as usize / GROUP, cluster as usize % GROUP);
         let fresh = || Mutex::new(LockClass::Cluster, Cluster::default());
         &self.groups[group].get_or_init(|| (0..GROUP).map(|_| fresh()).collect())[within]
+    }
+
+    /// Owns nothing any more: a forked child begins with that.
+    pub(crate) fn disown_all(&self) {
+        self.known_clusters().for_each(|cluster| *cluster.lock() = Cluster::default());
+        *self.lists.lock() = ClusterLists::default();
     }
 
     /// The clusters this process has ever looked at.
@@ -430,9 +407,37 @@ impl ListAllocator {
 
     /// Lets others have an empty cluster when this process has plenty.
     fn give_up_spare(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
-        if self.lists.lock().len(ListKind::Free) > crate::tree::SPARE_CLUSTERS {
+        if self.lists.lock().len(ListKind::Free) > SPARE_CLUSTERS {
             self.relink(cluster, state, ListKind::None);
             area.owners[cluster as usize].store(0, Release);
         }
+    }
+
+    /// Looks for slots that other members freed in our clusters. True if it found some.
+    pub(crate) fn collect_returned(&self, area: &Shared) -> bool {
+        let mut found = false;
+        if !area.is_shared() {
+            return false;
+        }
+        for (cluster, returned) in area.returned.iter().enumerate() {
+            let ours = area.owners[cluster].load(Relaxed) == area.member().owner_word();
+            if !ours || returned.load(Relaxed) == 0 {
+                continue;
+            }
+            let mut state = self.cluster(cluster as u32).lock();
+            let before = state.used;
+            self.recount(area, cluster as u32, &mut state);
+            found |= state.used < before;
+        }
+        found
+    }
+
+    /// Counts a cluster's used slots afresh. Others may free meanwhile; they will say so in
+    /// `returned`, which is why it is emptied first.
+    pub(crate) fn recount(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
+        // Acquire pairs with the Release in `return_foreign`.
+        area.returned[cluster as usize].swap(0, Acquire);
+        state.used = area.count_used(cluster);
+        self.settle(area, cluster, state);
     }
 }

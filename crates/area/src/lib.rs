@@ -12,24 +12,27 @@
 //!
 //! # Life of a slot
 //! [`SwapAreas::alloc`] takes it from the CPU's slot cache, which a visit to an area has filled: from
-//! cluster lists (`clusters`) or by scanning (`scan`). [`SwapAreas::free`] collects it in the CPU's
+//! cluster lists (`clusters`) or by scanning (`past`). [`SwapAreas::free`] collects it in the CPU's
 //! batch, which goes back to the clusters as a whole.
 
 #![forbid(unsafe_code)]
 
+mod area;
+mod areas;
 mod check;
 mod clusters;
 mod lists;
-mod scan;
-mod set;
-mod slot_cache;
+mod members;
+mod past;
+mod shared;
 mod slot_map;
-mod tree;
 mod tuning;
 pub mod types;
 
-pub use set::{Supply, SwapAreas, TooManyAreas};
-pub use slot_map::{SlotMap, TAG_BITS};
-pub use tree::{MEMBERS_MAX, MemberNo};
+pub use area::SwapArea;
+pub use areas::{SwapAreas, TooManyAreas};
+pub use slot_map::{SlotMap, TAG_BITS, TooManyHolders};
 pub use tuning::{Allocator, AreaTuning, Preset, ScanBase, UnknownPreset};
-pub use types::{AreaConfig, AreaNo, AreaTables, Forget, SwapArea, SwapEntry, TooManyHolders};
+pub use types::{
+    AreaConfig, AreaNo, AreaTables, MEMBERS_MAX, MemberNo, SlotFreeNotify, SlotReclaim, SwapEntry,
+};

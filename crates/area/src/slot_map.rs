@@ -20,12 +20,10 @@
 //! A word is an atomic, so cluster lists need no lock for it. The scanning allocator takes the one
 //! that Linux had: the area's before 4.11, the cluster's after.
 
-use crate::scan::Scan;
-use crate::types::TooManyHolders;
 use overspill_base::Slot;
 use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
-use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex, MutexGuard, peek};
+use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex, peek};
 
 const COUNT_MASK: u64 = (1 << 12) - 1;
 const RESERVED: u64 = COUNT_MASK;
@@ -44,7 +42,13 @@ pub(crate) enum WordLocks {
     /// A lock per cluster of `1 << shift` slots.
     Clusters { locks: Vec<Mutex<()>>, shift: u32 },
     /// The area's own.
-    Area(Arc<Mutex<Scan>>),
+    Area(Arc<dyn AreaLock>),
+}
+
+/// The lock of an area whose slots are all under one.
+pub(crate) trait AreaLock: Send + Sync + std::fmt::Debug {
+    /// Does `act` with the lock held.
+    fn under(&self, act: &mut dyn FnMut());
 }
 
 impl WordLocks {
@@ -54,13 +58,10 @@ impl WordLocks {
     }
 }
 
-/// A word's lock, held.
-#[expect(dead_code, reason = "held for their drop")]
-enum WordGuard<'a> {
-    None,
-    Cluster(MutexGuard<'a, ()>),
-    Area(MutexGuard<'a, Scan>),
-}
+/// More processes hold one slot than its count can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a swap slot is shared by more than {} processes", HOLDERS_MAX)]
+pub struct TooManyHolders;
 
 /// The words of one area's slots. Clones share them.
 #[derive(Clone, Debug)]
@@ -84,21 +85,24 @@ impl SlotMap {
         self.words.is_empty()
     }
 
-    fn lock(&self, slot: Slot) -> WordGuard<'_> {
-        match &*self.locks {
-            WordLocks::Atomic => WordGuard::None,
-            WordLocks::Clusters { locks, shift } => {
-                WordGuard::Cluster(locks[slot.index() >> shift].lock())
-            }
-            WordLocks::Area(area) => WordGuard::Area(area.lock()),
-        }
+    /// Does `act` under the lock of a slot's word.
+    #[inline]
+    fn locked<R>(&self, slot: Slot, act: impl FnOnce() -> R) -> R {
+        let WordLocks::Area(area) = &*self.locks else { return self.within_area(slot, act) };
+        let (mut act, mut result) = (Some(act), None);
+        area.under(&mut || result = act.take().map(|act| act()));
+        result.expect("an area's lock does once what it is asked to")
     }
 
-    /// As [`lock`](Self::lock), for whoever holds the area's lock already.
-    fn lock_within_area(&self, slot: Slot) -> WordGuard<'_> {
+    /// As [`locked`](Self::locked), where the area's lock, if it has one, is held already.
+    #[inline]
+    fn within_area<R>(&self, slot: Slot, act: impl FnOnce() -> R) -> R {
         match &*self.locks {
-            WordLocks::Area(_) => WordGuard::None,
-            _ => self.lock(slot),
+            WordLocks::Atomic | WordLocks::Area(_) => act(),
+            WordLocks::Clusters { locks, shift } => {
+                let _word = locks[slot.index() >> shift].lock();
+                act()
+            }
         }
     }
 
@@ -119,8 +123,8 @@ impl SlotMap {
     /// Takes a free slot. False if it is not free.
     #[inline]
     pub(crate) fn claim(&self, slot: Slot) -> bool {
-        let _word = self.lock_within_area(slot);
-        self.words[slot.index()].compare_exchange(0, 1, AcqRel, Relaxed).is_ok()
+        let word = &self.words[slot.index()];
+        self.within_area(slot, || word.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
     }
 
     /// Adds a holder to a slot the caller holds.
@@ -136,7 +140,7 @@ impl SlotMap {
     /// # Panics
     /// When nobody holds it: the slot would be freed twice.
     pub(crate) fn drop_hold(&self, slot: Slot, last: impl Fn(Slot)) -> bool {
-        let _word = self.lock_within_area(slot);
+        let word = &self.words[slot.index()];
         let fewer = |w: u64| match w & COUNT_MASK {
             0 | RESERVED => None,
             1 => {
@@ -146,7 +150,7 @@ impl SlotMap {
             _ => Some(w - 1),
         };
         // Acquire: whoever drops the last hold sees what the other holders did with the slot.
-        let before = self.words[slot.index()].fetch_update(AcqRel, Acquire, fewer);
+        let before = self.within_area(slot, || word.fetch_update(AcqRel, Acquire, fewer));
         let before = before.unwrap_or_else(|w| panic!("slot {slot} freed, but its word is {w:#x}"));
         before & COUNT_MASK == 1
     }
@@ -162,13 +166,11 @@ impl SlotMap {
 
     /// Notes, about a slot the caller holds, whether it is only a copy of a mapped page.
     pub fn set_cache_only(&self, slot: Slot, cache_only: bool) {
-        let _word = self.lock(slot);
         let word = &self.words[slot.index()];
-        if cache_only {
-            word.fetch_or(CACHE_ONLY, Relaxed);
-        } else {
-            word.fetch_and(!CACHE_ONLY, Relaxed);
-        }
+        self.locked(slot, || match cache_only {
+            true => word.fetch_or(CACHE_ONLY, Relaxed),
+            false => word.fetch_and(!CACHE_ONLY, Relaxed),
+        });
     }
 
     /// True if giving up the copy would free the slot. A hint.
@@ -180,16 +182,15 @@ impl SlotMap {
     /// The tag of a slot the caller holds; 0 if none was set since it was allocated.
     #[inline]
     pub fn tag(&self, slot: Slot) -> u64 {
-        let _word = self.lock(slot);
-        self.words[slot.index()].load(Relaxed) >> TAG_SHIFT
+        self.locked(slot, || self.words[slot.index()].load(Relaxed) >> TAG_SHIFT)
     }
 
     /// Sets the tag, [`TAG_BITS`] wide, of a slot the caller holds.
     pub fn set_tag(&self, slot: Slot, tag: u64) {
-        let _word = self.lock(slot);
         let word = &self.words[slot.index()];
         let tagged = |w: u64| Some((w & ((1 << TAG_SHIFT) - 1)) | tag << TAG_SHIFT);
-        word.fetch_update(AcqRel, Relaxed, tagged).expect("the closure never refuses");
+        let set = self.locked(slot, || word.fetch_update(AcqRel, Relaxed, tagged));
+        set.expect("the closure never refuses");
     }
 }
 

@@ -2,8 +2,8 @@
 #![cfg(loom)]
 
 use overspill_area::{
-    AreaConfig, AreaNo, AreaTables, AreaTuning, Forget, MemberNo, Preset, SwapArea, SwapAreas,
-    SwapEntry,
+    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SlotFreeNotify, SwapArea,
+    SwapAreas, SwapEntry,
 };
 use overspill_base::Slot;
 use overspill_base::sync::Ordering::Relaxed;
@@ -181,8 +181,8 @@ fn the_last_of_two_holders_frees() {
 #[derive(Debug)]
 struct Content(Arc<AtomicU32>);
 
-impl Forget for Content {
-    fn forget(&self, _: Slot) {
+impl SlotFreeNotify for Content {
+    fn slot_free(&self, _: Slot) {
         self.0.store(0, Relaxed);
     }
 }
@@ -195,18 +195,18 @@ fn a_slot_is_forgotten_before_it_is_free() {
         let config = small(Preset::Modern);
         let tables = AreaTables::on_heap(2, config, 2);
         let content = Arc::new(AtomicU32::new(1));
-        let forgetting = |member| {
+        let join = |member| {
             let area = SwapArea::new(AreaNo(0), tables.clone(), config, MemberNo(member));
             area.set_capacity_slots(2);
             let areas = SwapAreas::new(config);
-            areas.add(area.forgetting(Box::new(Content(content.clone()))), 0);
+            areas.add(area.notifying(Box::new(Content(content.clone()))), 0);
             areas
         };
-        let parent = forgetting(0);
+        let parent = join(0);
         let entry = alloc(&parent, 0, 1)[0];
         parent.drain();
         parent.get(AreaNo(0)).share_with(MemberNo(1)).unwrap();
-        let child = forgetting(1);
+        let child = join(1);
         let other = loom::thread::spawn(move || child.free(0, entry));
         parent.free(0, entry);
         // The slot beside it was free all the time, so its cluster is looked through.

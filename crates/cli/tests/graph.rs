@@ -13,11 +13,6 @@ use syn::{Expr, FnArg, GenericArgument, Item, Member, Pat, PathArguments, Type};
 /// Files that use one another, by crate, and why they may.
 const CIRCLES: &[(&str, &[&str], &str)] = &[
     (
-        "area",
-        &["clusters", "scan", "scan/runs", "set", "slot_cache", "slot_map", "tree", "types"],
-        "not untangled yet: `types` holds the area, which holds its allocators",
-    ),
-    (
         "space",
         &["marks", "memory", "moving", "ranges", "sigbus", "signals", "space"],
         "not untangled yet: ranges know what marks are on them",

@@ -6,7 +6,7 @@
 use crate::engine::{Engine, GrowFailure};
 use crate::store::Store;
 use crate::types::flag;
-use overspill_area::{AreaNo, Supply, SwapArea, SwapEntry};
+use overspill_area::{AreaNo, SlotReclaim, SwapArea, SwapEntry};
 use overspill_base::stats::Event;
 use overspill_base::{Bytes, FrameNo, PAGE_SIZE, Slot};
 use overspill_device::{DeviceError, SwapDevice};
@@ -72,15 +72,16 @@ impl Engine {
 }
 
 /// What the areas ask for when slots run short.
-impl Supply for Engine {
-    fn grow(&self, area: &SwapArea) -> bool {
-        let number = area.number().0 as usize;
+impl SlotReclaim for Engine {
+    fn grow(&self, number: AreaNo) -> bool {
+        let area = self.areas.get(number);
         let capacity = area.capacity_slots();
-        let failed_at = self.grow_failed.lock()[number].as_ref().map(|failure| failure.capacity);
+        let failed_at =
+            self.grow_failed.lock()[number.0 as usize].as_ref().map(|failure| failure.capacity);
         if failed_at == Some(capacity) {
             return (self.salvage)(&self.areas);
         }
-        let Some(device) = self.swaps.device(area.number()) else { return false };
+        let Some(device) = self.swaps.device(number) else { return false };
         match self.grow_device(&*device, capacity) {
             Ok(slots) => {
                 area.set_capacity_slots(slots);
@@ -89,14 +90,14 @@ impl Supply for Engine {
             Err(_) if (self.salvage)(&self.areas) => true,
             Err(error) => {
                 // No trouble yet: what there is may do, and copies can be given up.
-                self.grow_failed.lock()[number] = Some(GrowFailure { capacity, error });
+                self.grow_failed.lock()[number.0 as usize] = Some(GrowFailure { capacity, error });
                 false
             }
         }
     }
 
     /// The page has to be written again when it is evicted.
-    fn give_up(&self, entry: SwapEntry) -> bool {
+    fn reclaim_slot(&self, entry: SwapEntry) -> bool {
         let Some(frame) = self.cache.lookup(entry) else { return false };
         if !self.has_spare_copy(frame, entry) {
             return false;

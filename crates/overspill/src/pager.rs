@@ -6,7 +6,7 @@
 //! Not here: where the settings come from.
 
 use crate::error::Error;
-use overspill_area::{AreaConfig, AreaNo, AreaTables, Forget, MemberNo, SlotMap, SwapArea};
+use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SlotFreeNotify, SlotMap, SwapArea};
 use overspill_area::{SwapAreas, TAG_BITS, TooManyHolders};
 use overspill_base::clock::Cpus;
 use overspill_base::history::History;
@@ -332,7 +332,7 @@ fn area_of(
     };
     let mut area = SwapArea::new(number, tables, config, member);
     if info.slot_discard {
-        area = area.forgetting(Box::new(Forgetting(device.clone())));
+        area = area.notifying(Box::new(FreeNotify(device.clone())));
     }
     area
 }
@@ -340,10 +340,10 @@ fn area_of(
 /// A device that is told of every slot nobody holds any more. Not by way of its checksum, which
 /// vanishes with the hold.
 #[derive(Debug)]
-struct Forgetting(Arc<dyn SwapDevice>);
+struct FreeNotify(Arc<dyn SwapDevice>);
 
-impl Forget for Forgetting {
-    fn forget(&self, slot: Slot) {
+impl SlotFreeNotify for FreeNotify {
+    fn slot_free(&self, slot: Slot) {
         let forgotten = self.0.discard(slot, 1);
         debug_assert!(forgotten.is_ok(), "{forgotten:?}");
     }

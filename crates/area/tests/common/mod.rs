@@ -1,7 +1,7 @@
 //! Areas with small numbers.
 
 use overspill_area::{
-    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, Supply, SwapArea, SwapAreas,
+    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SlotReclaim, SwapArea, SwapAreas,
     SwapEntry,
 };
 use overspill_base::Slot;
@@ -56,12 +56,12 @@ pub(crate) fn single(config: AreaConfig, slots: u32, reserved: &[Slot]) -> SwapA
 /// Discards at once, as the engine does, and checks that the slots are not in use.
 pub(crate) struct Discarder<'a>(pub(crate) &'a SwapAreas);
 
-impl Supply for Discarder<'_> {
-    fn grow(&self, _: &SwapArea) -> bool {
+impl SlotReclaim for Discarder<'_> {
+    fn grow(&self, _: AreaNo) -> bool {
         false
     }
 
-    fn give_up(&self, _: SwapEntry) -> bool {
+    fn reclaim_slot(&self, _: SwapEntry) -> bool {
         false
     }
 

@@ -4,48 +4,19 @@
 //! first; areas of equal priority take turns, one visit each (Linux requeues an area behind its
 //! equals at every call). Areas can be added at any time; a number once used stays used, so an entry
 //! never names another area than it did.
-//! Not here: growing, discarding, giving up copies ([`Supply`] asks the engine).
+//! Not here: growing, discarding, reclaiming copies ([`SlotReclaim`] asks the engine).
 
-use crate::slot_cache::SlotCaches;
+use crate::area::SwapArea;
+use crate::past::SlotCaches;
 use crate::tuning::AreaTuning;
-use crate::types::{AreaConfig, AreaNo, Finder, SwapArea, SwapEntry};
+use crate::types::{AreaConfig, AreaNo, SlotReclaim, SwapEntry};
 use overspill_base::Slot;
 use overspill_base::sync::{LockClass, Mutex};
 use overspill_base::work::{self, Path};
 use std::sync::OnceLock;
 
-/// What an allocation asks of the areas' user when slots run short. No lock of this crate is held
-/// meanwhile.
-pub trait Supply {
-    /// Makes `area` larger, or finds slots that others left behind in it. True if it is worth
-    /// asking again.
-    fn grow(&self, area: &SwapArea) -> bool;
-
-    /// Frees `entry`, which is only a copy of a mapped page, with
-    /// [`free_now`](SwapAreas::free_now). False if it is in use again.
-    fn give_up(&self, entry: SwapEntry) -> bool;
-
-    /// Discards what waits for it in an area. True if that was anything.
-    fn discard(&self, area: AreaNo) -> bool;
-}
-
 /// Slots returned to an area with one call.
 const RELEASE_SLOTS: usize = 64;
-
-/// Nothing to be had: what there is has to do.
-impl Supply for () {
-    fn grow(&self, _: &SwapArea) -> bool {
-        false
-    }
-
-    fn give_up(&self, _: SwapEntry) -> bool {
-        false
-    }
-
-    fn discard(&self, _: AreaNo) -> bool {
-        false
-    }
-}
 
 /// Every number an area can have is in use, or was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,12 +106,12 @@ impl SwapAreas {
     }
 
     /// Appends up to `want` entries to `out`; returns how many. Fewer means that nothing more is to
-    /// be had, also not with the help of `supply`.
+    /// be had, also not with the help of `reclaim`.
     pub fn alloc(
         &self,
         cpu: usize,
         want: usize,
-        supply: &dyn Supply,
+        reclaim: &dyn SlotReclaim,
         out: &mut Vec<SwapEntry>,
     ) -> usize {
         let start = out.len();
@@ -152,7 +123,7 @@ impl SwapAreas {
             }
             let cached =
                 if self.caches.is_active() { self.caches.pop(cpu, missing, out) } else { 0 };
-            if cached == 0 && !self.visit(cpu, missing, supply, out) {
+            if cached == 0 && !self.visit(cpu, missing, reclaim, out) {
                 break;
             }
         }
@@ -161,7 +132,8 @@ impl SwapAreas {
         loop {
             let missing = want - (out.len() - start);
             let more = missing > 0
-                && (self.visit(cpu, missing, supply, out) || self.give_up_copies(missing, supply));
+                && (self.visit(cpu, missing, reclaim, out)
+                    || self.reclaim_copies(missing, reclaim));
             if !more {
                 return out.len() - start;
             }
@@ -169,10 +141,10 @@ impl SwapAreas {
     }
 
     /// Frees slots that are only copies, in whatever cluster; true if there were any.
-    fn give_up_copies(&self, want: usize, supply: &dyn Supply) -> bool {
+    fn reclaim_copies(&self, want: usize, reclaim: &dyn SlotReclaim) -> bool {
         let writable = self.iter().filter(|area| area.is_writable());
         let copies = writable.flat_map(SwapArea::copies);
-        copies.filter(|&entry| supply.give_up(entry)).take(want).count() > 0
+        copies.filter(|&entry| reclaim.reclaim_slot(entry)).take(want).count() > 0
     }
 
     /// One round through the areas, until one of them gives something. True if one did.
@@ -180,7 +152,7 @@ impl SwapAreas {
         &self,
         cpu: usize,
         missing: usize,
-        supply: &dyn Supply,
+        reclaim: &dyn SlotReclaim,
         out: &mut Vec<SwapEntry>,
     ) -> bool {
         let batch = self.tuning.slot_batch;
@@ -190,8 +162,8 @@ impl SwapAreas {
         let (order, areas) = self.in_turn();
         for &number in &order[..areas] {
             let area = self.get(number);
-            while area.alloc(cpu, goal, supply, &mut slots) == 0 {
-                if !supply.grow(area) {
+            while area.alloc(cpu, goal, reclaim, &mut slots) == 0 {
+                if !reclaim.grow(number) {
                     break;
                 }
             }
@@ -296,101 +268,6 @@ impl SwapAreas {
         let fits = self.tuning.slot_cache && !self.iter().any(SwapArea::is_rotational);
         if fits && self.caches.adapt(self.free_slots()) {
             (0..self.caches.cpus()).for_each(|cpu| self.drain_cpu(cpu));
-        }
-    }
-}
-
-impl SwapArea {
-    /// Appends up to `want` slots to `out`. None means that there is none, also not with the help of
-    /// `supply`, unless it grows.
-    pub fn alloc(
-        &self,
-        cpu: usize,
-        want: usize,
-        supply: &dyn Supply,
-        out: &mut Vec<Slot>,
-    ) -> usize {
-        if !self.is_writable() {
-            return 0;
-        }
-        match &self.finder {
-            Finder::Lists(lists) => self.alloc_from_lists(lists, cpu, want, supply, out),
-            Finder::Scan(scan) => scan.alloc(&self.shared, self.number, cpu, want, supply, out),
-        }
-    }
-
-    fn alloc_folio(&self, cpu: usize, order: u8) -> Option<Slot> {
-        let fits = 1 << order <= self.shared.tuning().cluster_slots;
-        match &self.finder {
-            Finder::Lists(lists) if fits => lists.alloc_folio(&self.shared, cpu, order),
-            _ => None,
-        }
-    }
-
-    /// Frees this process's hold of `slots`, which the caller has sorted.
-    ///
-    /// # Panics
-    /// When one was not in use.
-    pub fn free(&self, slots: &[Slot]) {
-        match &self.finder {
-            Finder::Lists(lists) => lists.free(&self.shared, slots),
-            Finder::Scan(scan) => scan.free(&self.shared, slots),
-        }
-    }
-
-    /// Tells that slots below `slots` may be used now. Never shrinks.
-    pub fn set_capacity_slots(&self, slots: u32) {
-        let (before, after) = self.shared.raise_capacity(slots);
-        if let Finder::Scan(scan) = &self.finder
-            && after > before
-        {
-            scan.grow(&self.shared, before, after);
-        }
-    }
-
-    /// Hands out no more slots: a write failed. Slots in use stay valid.
-    pub fn avoid(&self) {
-        self.shared.set_writable(false);
-    }
-
-    /// Hands out slots again.
-    pub fn open(&self) {
-        self.shared.set_writable(true);
-    }
-
-    /// As [`avoid`](Self::avoid), and returns when no allocation that had begun before is under way.
-    fn close(&self) {
-        self.avoid();
-        match &self.finder {
-            Finder::Lists(lists) => lists.known_clusters().for_each(|c| drop(c.lock())),
-            Finder::Scan(scan) => drop(scan.lock()),
-        }
-    }
-
-    fn retire_all(&self) {
-        match &self.finder {
-            Finder::Lists(lists) => lists.retire_all(&self.shared),
-            Finder::Scan(scan) => scan.retire_all(&self.shared),
-        }
-    }
-
-    /// A cluster whose slots the device should forget, nobody's until
-    /// [`discarded`](Self::discarded); its first slot and their number.
-    pub fn take_discard(&self) -> Option<(Slot, u32)> {
-        let cluster = match &self.finder {
-            Finder::Lists(lists) => lists.take_discard(),
-            Finder::Scan(scan) => scan.take_discard(),
-        };
-        let size = self.shared.tuning().cluster_slots;
-        cluster.map(|cluster| (Slot(cluster * size), size))
-    }
-
-    /// Ends what [`take_discard`](Self::take_discard) began; `first` is the slot it returned.
-    pub fn discarded(&self, first: Slot) {
-        let cluster = self.shared.cluster_of(first);
-        match &self.finder {
-            Finder::Lists(lists) => lists.discarded(cluster),
-            Finder::Scan(scan) => scan.discarded(&self.shared, cluster),
         }
     }
 }

@@ -1,0 +1,238 @@
+//! One swap area as one process sees it: its slots, and the allocator that finds them.
+//!
+//! Owns: the choice of the allocator, one match per verb, and how far an allocation goes.
+//! Invariants: what is handed out counts one hold of this process, and is handed out once.
+//! Not here: several areas ([`crate::areas`]), the processes that share one ([`crate::members`]).
+
+use crate::clusters::{Effort, ListAllocator};
+use crate::past::ScanAllocator;
+use crate::shared::Shared;
+use crate::slot_map::{SlotMap, WordLocks};
+use crate::tuning::{Allocator, AreaTuning};
+use crate::types::{
+    AreaConfig, AreaNo, AreaTables, MemberNo, SlotFreeNotify, SlotReclaim, SwapEntry,
+};
+use overspill_base::Slot;
+
+/// One swap area as one process sees it.
+#[derive(Debug)]
+pub struct SwapArea {
+    pub(crate) number: AreaNo,
+    pub(crate) shared: Shared,
+    pub(crate) allocator: SlotAllocator,
+}
+
+/// How free slots are found.
+#[derive(Debug)]
+pub(crate) enum SlotAllocator {
+    Lists(Box<ListAllocator>),
+    Scan(ScanAllocator),
+}
+
+impl SwapArea {
+    /// Joins the area in `tables` as `member`, owning no cluster yet.
+    ///
+    /// # Panics
+    /// When the tuning contradicts itself, or scans an area that processes share.
+    pub fn new(number: AreaNo, tables: AreaTables, config: AreaConfig, member: MemberNo) -> Self {
+        let AreaTuning { cluster_slots, trunk_slots, slot_batch, free_batch, .. } = config.tuning;
+        assert!(cluster_slots.is_power_of_two() && trunk_slots.is_power_of_two());
+        assert!(cluster_slots <= trunk_slots && slot_batch > 0 && free_batch > 0);
+        let (allocator, locks) = match config.tuning.allocator {
+            Allocator::Lists => (
+                SlotAllocator::Lists(Box::new(ListAllocator::new(config, tables.owners.len()))),
+                WordLocks::Atomic,
+            ),
+            Allocator::Scan => {
+                assert!(tables.holds.is_empty(), "only cluster lists are shared by processes");
+                let scan = ScanAllocator::new(config, u64::from(number.0));
+                let locks = scan.word_locks(&config, tables.owners.len());
+                (SlotAllocator::Scan(scan), locks)
+            }
+        };
+        let shared = Shared::new(tables, config, member, locks);
+        Self { number, shared, allocator }
+    }
+
+    /// Tells `device` of every slot that becomes free.
+    #[must_use]
+    pub fn notifying(mut self, device: Box<dyn SlotFreeNotify>) -> Self {
+        self.shared.free_notify = Some(device);
+        self
+    }
+
+    /// Its number among the areas.
+    pub fn number(&self) -> AreaNo {
+        self.number
+    }
+
+    /// The slot words, for users who keep tags in them.
+    pub fn slot_map(&self) -> SlotMap {
+        self.shared.slots.clone()
+    }
+
+    /// False after a write error or during swapoff.
+    pub fn is_writable(&self) -> bool {
+        self.shared.is_writable()
+    }
+
+    /// Slots the device has grown to.
+    pub fn capacity_slots(&self) -> u32 {
+        self.shared.capacity_slots()
+    }
+
+    /// Slots handed out, those parked in caches included.
+    pub fn used_slots(&self) -> u32 {
+        self.shared.used_slots()
+    }
+
+    /// Slots that can be handed out once the device has grown to the full.
+    pub fn free_slots(&self) -> u32 {
+        self.shared.usable_slots().saturating_sub(self.used_slots())
+    }
+
+    /// True when more than half of what the area can ever hold is used (`vm_swap_full` in Linux):
+    /// then slots that are only copies are given up.
+    pub fn is_half_full(&self) -> bool {
+        self.shared.is_half_full()
+    }
+
+    /// Slots that are only copies of mapped pages.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = SwapEntry> + '_ {
+        let slots = (0..self.capacity_slots()).map(Slot);
+        let copies = slots.filter(|&slot| self.shared.slots.is_cache_only(slot));
+        copies.map(|slot| SwapEntry::new(self.number, slot))
+    }
+
+    /// True where a seek costs.
+    pub fn is_rotational(&self) -> bool {
+        self.shared.config.rotational
+    }
+
+    /// Appends up to `want` slots to `out`. None means that there is none, also not with the help of
+    /// `reclaim`, unless it grows.
+    pub fn alloc(
+        &self,
+        cpu: usize,
+        want: usize,
+        reclaim: &dyn SlotReclaim,
+        out: &mut Vec<Slot>,
+    ) -> usize {
+        if !self.is_writable() {
+            return 0;
+        }
+        match &self.allocator {
+            SlotAllocator::Lists(lists) => self.alloc_from_lists(lists, cpu, want, reclaim, out),
+            SlotAllocator::Scan(scan) => {
+                scan.alloc(&self.shared, self.number, cpu, want, reclaim, out)
+            }
+        }
+    }
+
+    pub(crate) fn alloc_folio(&self, cpu: usize, order: u8) -> Option<Slot> {
+        let fits = 1 << order <= self.shared.tuning().cluster_slots;
+        match &self.allocator {
+            SlotAllocator::Lists(lists) if fits => lists.alloc_folio(&self.shared, cpu, order),
+            _ => None,
+        }
+    }
+
+    /// Frees this process's hold of `slots`, which the caller has sorted.
+    ///
+    /// # Panics
+    /// When one was not in use.
+    pub fn free(&self, slots: &[Slot]) {
+        match &self.allocator {
+            SlotAllocator::Lists(lists) => lists.free(&self.shared, slots),
+            SlotAllocator::Scan(scan) => scan.free(&self.shared, slots),
+        }
+    }
+
+    /// Tells that slots below `slots` may be used now. Never shrinks.
+    pub fn set_capacity_slots(&self, slots: u32) {
+        let (before, after) = self.shared.raise_capacity(slots);
+        if let SlotAllocator::Scan(scan) = &self.allocator
+            && after > before
+        {
+            scan.grow(&self.shared, before, after);
+        }
+    }
+
+    /// Hands out no more slots: a write failed. Slots in use stay valid.
+    pub fn avoid(&self) {
+        self.shared.set_writable(false);
+    }
+
+    /// Hands out slots again.
+    pub fn open(&self) {
+        self.shared.set_writable(true);
+    }
+
+    /// As [`avoid`](Self::avoid), and returns when no allocation that had begun before is under way.
+    pub(crate) fn close(&self) {
+        self.avoid();
+        match &self.allocator {
+            SlotAllocator::Lists(lists) => lists.known_clusters().for_each(|c| drop(c.lock())),
+            SlotAllocator::Scan(scan) => drop(scan.lock()),
+        }
+    }
+
+    pub(crate) fn retire_all(&self) {
+        match &self.allocator {
+            SlotAllocator::Lists(lists) => lists.retire_all(&self.shared),
+            SlotAllocator::Scan(scan) => scan.retire_all(&self.shared),
+        }
+    }
+
+    /// A cluster whose slots the device should forget, nobody's until
+    /// [`discarded`](Self::discarded); its first slot and their number.
+    pub fn take_discard(&self) -> Option<(Slot, u32)> {
+        let cluster = match &self.allocator {
+            SlotAllocator::Lists(lists) => lists.take_discard(),
+            SlotAllocator::Scan(scan) => scan.take_discard(),
+        };
+        let size = self.shared.tuning().cluster_slots;
+        cluster.map(|cluster| (Slot(cluster * size), size))
+    }
+
+    /// Ends what [`take_discard`](Self::take_discard) began; `first` is the slot it returned.
+    pub fn discarded(&self, first: Slot) {
+        let cluster = self.shared.cluster_of(first);
+        match &self.allocator {
+            SlotAllocator::Lists(lists) => lists.discarded(cluster),
+            SlotAllocator::Scan(scan) => scan.discarded(&self.shared, cluster),
+        }
+    }
+
+    /// As [`alloc`](Self::alloc): first where room is likely, then from copies in a full cluster,
+    /// then anywhere, then from what a discard frees.
+    fn alloc_from_lists(
+        &self,
+        lists: &ListAllocator,
+        cpu: usize,
+        want: usize,
+        reclaim: &dyn SlotReclaim,
+        out: &mut Vec<Slot>,
+    ) -> usize {
+        let start = out.len();
+        let mut attempt = |effort| {
+            let missing = want - (out.len() - start);
+            missing == 0 || lists.alloc(&self.shared, cpu, missing, effort, out) == missing
+        };
+        let done = attempt(Effort::Likely)
+            || self.is_half_full()
+                && self.reclaim_full_cluster(lists, reclaim)
+                && attempt(Effort::Likely)
+            || attempt(Effort::Anywhere)
+            || reclaim.discard(self.number) && attempt(Effort::Anywhere);
+        if done { want } else { out.len() - start }
+    }
+
+    /// Frees what is only a copy in one full cluster; true if that was anything.
+    fn reclaim_full_cluster(&self, lists: &ListAllocator, reclaim: &dyn SlotReclaim) -> bool {
+        let Some(cluster) = lists.next_full() else { return false };
+        let slots = self.shared.slots_of(cluster);
+        let copies = slots.filter(|&slot| self.shared.slots.is_cache_only(slot));
+        copies.filter(|&slot| reclaim.reclaim_slot(SwapEntry::new(self.number, slot))).count() > 0
+    }
+}
