@@ -12,6 +12,8 @@
 //! Rejected: catching `munmap` and `mremap` through userfaultfd events. Between the call and our
 //! notice somebody else's mapping may stand at the address.
 
+mod advice;
+mod dumps;
 pub mod handlers;
 pub mod kernel;
 mod mapping;
@@ -23,6 +25,7 @@ pub mod pool;
 pub mod probe;
 pub mod ranges;
 pub mod remap;
+mod requests;
 mod sigbus;
 pub mod signals;
 mod space;

@@ -6,7 +6,7 @@
 //! wherever nothing is mapped and nobody has touched it. The range lock is never held while waiting
 //! for a page: what is going away is first marked [`Kind::Leaving`], then emptied, then freed.
 //! Not here: which calls come here (`preload`); what moves mappings ([`crate::remap`]); forks and core
-//! dumps ([`crate::marks`]).
+//! dumps ([`crate::advice`]).
 
 pub use crate::ranges::Protection;
 use crate::ranges::{Kind, PLAIN, Part};
@@ -147,7 +147,7 @@ impl ManagedMemory {
             changed = changed.and(self.space.protect(first, pages, protection));
         }
         ranges.set(first, pages, changed.is_ok().then_some(Kind::Managed(protection, pattern)));
-        self.put_in_dumps(&mut ranges, first, pages, protection);
+        self.space.put_in_dumps(&mut ranges, first, pages, protection);
         Ok(changed?)
     }
 
@@ -189,7 +189,7 @@ impl ManagedMemory {
     }
 
     fn empty_part(&self, part: &Part) -> Result<(), MemoryError> {
-        self.forget_dump_marks(part.first, part.pages);
+        self.space.forget_dump_marks(part.first, part.pages);
         match part.kind {
             Kind::Foreign => self.space.restore(part.first, part.pages)?,
             Kind::Leaving => {}
@@ -220,7 +220,7 @@ impl ManagedMemory {
             return Err(MemoryError::NotMapped);
         }
         self.space.protect(first, pages, protection)?;
-        self.put_in_dumps(&mut ranges, first, pages, protection);
+        self.space.put_in_dumps(&mut ranges, first, pages, protection);
         for part in parts {
             if let Kind::Managed(_, pattern) = part.kind {
                 ranges.set(part.first, part.pages, Some(Kind::Managed(protection, pattern)));
@@ -283,7 +283,7 @@ impl ManagedMemory {
         whole(&parts, pages)?;
         let managed = parts.iter().filter(|part| matches!(part.kind, Kind::Managed(..)));
         for part in managed {
-            self.tell_kernel(part.first, part.pages, advice)?;
+            self.space.tell_kernel(part.first, part.pages, advice)?;
         }
         Ok(())
     }
@@ -297,18 +297,6 @@ impl ManagedMemory {
 
     fn bytes_of(&self, pages: usize) -> usize {
         self.space.size_of(pages).0 as usize
-    }
-
-    /// madvise(2) on a part of the range.
-    pub(crate) fn tell_kernel(
-        &self,
-        first: PageNo,
-        pages: usize,
-        advice: Advised,
-    ) -> Result<(), Errno> {
-        let start = self.space.address_of(first) as *mut std::ffi::c_void;
-        // SAFETY: a part of our own range, and advice that keeps content.
-        unsafe { rustix::mm::madvise(start, self.bytes_of(pages), advice) }
     }
 
     /// Keeps the managed parts of a range in memory, or stops doing so.

@@ -5,7 +5,7 @@
 //! holds the locks of the pages; a page is out as a whole or not at all when a call returns. Who touches
 //! a part that is out meanwhile waits for the lock. After a move that stopped, for whatever reason, both sides are
 //! looked up, and what has moved counts as moved.
-//! Not here: what the engine asks for ([`crate::space`]).
+//! Not here: what the engine asks for ([`crate::requests`]).
 //! Rejected: copying large pages out under write protection, or in, instead of moving them. Of 256 MiB
 //! in 64 MiB on memory, touched at random, 64 KiB: 17 k touches/s with moves, 10 k with copies out;
 //! 2 MiB: 1.2 k with moves, 0.9 k with copies in, 0.5 k with copies out.

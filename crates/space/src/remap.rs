@@ -66,7 +66,7 @@ impl ManagedMemory {
         };
         self.move_to(first, target, old_pages.min(new_pages), protection, stays)?;
         self.make_managed(target, new_pages, protection, pattern)?;
-        self.move_marks(first, target, old_pages.min(new_pages));
+        self.space.ranges.lock().marks.move_wiped(first, target, old_pages.min(new_pages));
         if !stays {
             self.unmap(address, old_pages.min(new_pages))?;
         }

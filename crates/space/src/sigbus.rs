@@ -19,7 +19,7 @@
 //! has 8 KiB, of which the kernel's frame takes 3), and the stack a thread is on is the one it knows
 //! the size of.
 
-use crate::signals::SignalFaults;
+use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::{Relaxed, SeqCst};
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -37,6 +37,13 @@ static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 /// The previous handler wanted to be called once (SA_RESETHAND), and was.
 static SPENT: AtomicBool = AtomicBool::new(false);
 
+/// Serves faults that come as signals.
+pub(crate) trait ServeFault: Send + Sync {
+    /// Brings the page at `address`, on the calling thread; false if there is none to bring. Called
+    /// in a signal handler.
+    fn serve(&self, address: usize) -> bool;
+}
+
 /// One entry of the table.
 ///
 /// A handler counts itself, then looks at `space`; who empties the entry clears `space`, then looks at
@@ -44,7 +51,8 @@ static SPENT: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
-    space: AtomicPtr<SignalFaults>,
+    /// A box of the place's own, or null.
+    space: AtomicPtr<Arc<dyn ServeFault>>,
     users: AtomicUsize,
 }
 
@@ -65,19 +73,20 @@ impl Place {
     }
 
     /// Has the faults at `addresses` served by `space`; `None` when the table is full.
-    ///
-    /// # Safety
-    /// `space` stays where it is until [`leave`](Self::leave). If not, a fault is served by whatever
-    /// is there then.
-    pub(crate) unsafe fn take(
+    pub(crate) fn take(
         addresses: &Range<usize>,
-        space: *const SignalFaults,
+        space: Arc<dyn ServeFault>,
     ) -> Option<&'static Self> {
         install();
+        let space = Box::into_raw(Box::new(space));
         let claim = |place: &&Place| {
-            place.space.compare_exchange(std::ptr::null_mut(), space.cast_mut(), SeqCst, SeqCst)
+            place.space.compare_exchange(std::ptr::null_mut(), space, SeqCst, SeqCst).is_ok()
         };
-        let place = PLACES.iter().find(|place| claim(place).is_ok())?;
+        let Some(place) = PLACES.iter().find(claim) else {
+            // SAFETY: our own box, which no place has taken.
+            drop(unsafe { Box::from_raw(space) });
+            return None;
+        };
         place.start.store(addresses.start, Relaxed);
         place.end.store(addresses.end, Relaxed);
         Some(place)
@@ -87,9 +96,13 @@ impl Place {
     pub(crate) fn leave(&self) {
         self.start.store(0, Relaxed);
         self.end.store(0, Relaxed);
-        self.space.store(std::ptr::null_mut(), SeqCst);
+        let space = self.space.swap(std::ptr::null_mut(), SeqCst);
         while self.users.load(SeqCst) > 0 {
             std::thread::yield_now();
+        }
+        if !space.is_null() {
+            // SAFETY: the box of `take`; no handler uses it, and no later one finds it.
+            drop(unsafe { Box::from_raw(space) });
         }
     }
 
@@ -101,7 +114,7 @@ impl Place {
     fn serve(&self, address: usize) -> bool {
         self.users.fetch_add(1, SeqCst);
         let space = self.space.load(SeqCst);
-        // SAFETY: `take`'s caller keeps it in place until `leave`, which waits for us.
+        // SAFETY: the box is there until `leave`, which waits for us.
         let served = unsafe { space.as_ref() }.is_some_and(|space| space.serve(address));
         self.users.fetch_sub(1, SeqCst);
         served

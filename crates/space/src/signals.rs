@@ -7,15 +7,13 @@
 //! Rejected: a worker per thread. Threads come and go without telling, and a handler can neither
 //! allocate one nor touch thread-local memory that might have to be allocated first.
 
-use crate::sigbus::{Place, SPACES_MAX};
+use crate::sigbus::{Place, SPACES_MAX, ServeFault};
 use crate::space::{ManagedSpace, SpaceSetupError};
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use overspill_engine::{Engine, FaultOutcome, Worker};
 use rustix::thread::futex;
 use std::cell::UnsafeCell;
-use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Threads whose faults can be served at the same time.
@@ -40,11 +38,15 @@ pub enum SignalSetupError {
 /// Serves the faults of a space's upper half while it lives.
 #[derive(Debug)]
 pub struct SignalFaults {
+    server: Arc<Server>,
+    place: &'static Place,
+}
+
+#[derive(Debug)]
+struct Server {
     engine: Arc<Engine>,
     space: Arc<ManagedSpace>,
-    addresses: Range<usize>,
     workers: Workers,
-    place: OnceLock<&'static Place>,
 }
 
 impl SignalFaults {
@@ -58,35 +60,37 @@ impl SignalFaults {
     ) -> Result<Arc<Self>, SignalSetupError> {
         let workers = Workers::new(&engine, space.page_bytes())?;
         let addresses = space.open_signals()?;
-        let place = OnceLock::new();
-        let faults = Arc::new(Self { engine, space, addresses, workers, place });
-        // SAFETY: the Arc keeps it in place, and dropping it takes it out of the table first.
-        let place = unsafe { Place::take(&faults.addresses, Arc::as_ptr(&faults)) };
-        let _ = faults.place.set(place.ok_or(SignalSetupError::TooManySpaces)?);
-        Ok(faults)
+        let server = Arc::new(Server { engine, space, workers });
+        let place =
+            Place::take(&addresses, server.clone()).ok_or(SignalSetupError::TooManySpaces)?;
+        Ok(Arc::new(Self { server, place }))
     }
 
-    /// Brings the page at `address`, on the calling thread; false if there is none to bring. May be
-    /// called in a signal handler.
+    /// Brings the page at `address`, on the calling thread; false if there is none to bring.
     pub(crate) fn serve(&self, address: usize) -> bool {
-        let page = self.space.page_at(address);
-        let mut worker = self.workers.take();
-        self.engine.fault_in_place(&mut worker, page) == FaultOutcome::Mapped
+        self.server.serve(address)
     }
 
     /// Lets go of the devices of areas that were swapped off. Waits for faults being served.
     pub fn drop_gone(&self) {
-        for n in 0..self.workers.workers.len() {
-            self.workers.take_one(n).finish(&self.engine);
+        let Server { engine, workers, .. } = &*self.server;
+        for n in 0..workers.workers.len() {
+            workers.take_one(n).finish(engine);
         }
+    }
+}
+
+impl ServeFault for Server {
+    fn serve(&self, address: usize) -> bool {
+        let page = self.space.page_at(address);
+        let mut worker = self.workers.take();
+        self.engine.fault_in_place(&mut worker, page) == FaultOutcome::Mapped
     }
 }
 
 impl Drop for SignalFaults {
     fn drop(&mut self) {
-        if let Some(place) = self.place.get() {
-            place.leave();
-        }
+        self.place.leave();
     }
 }
 

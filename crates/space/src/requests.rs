@@ -1,0 +1,161 @@
+//! What the engine asks of the range.
+//!
+//! Owns: the translation of the engine's requests into the kernel's calls.
+//! A page of the range is one of the engine's, a power of two from 4 KiB on: all calls go by whole ones.
+//! The kernel deals in 4 KiB and may stop inside a large one, because a part of it is pinned: then what
+//! was moved goes back before anybody is let at it. Who touches a part meanwhile waits for its lock.
+//! Invariants: after a move that stopped, where a page is is looked up ([`crate::whereabouts`]).
+//! Eviction is by UFFDIO_MOVE, which refuses pages a device has pinned. Where that is not to be had
+//! (kernels before 6.8, pages the program made read-only or executable) the page is protected, copied
+//! and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says so.
+//! Not here: bytes on their way, and calls that stop in between ([`crate::moving`]).
+
+use crate::kernel::Call;
+use crate::moving::Hindrance;
+use crate::space::ManagedSpace;
+use overspill_base::shared::PageArena;
+use overspill_base::stats::Stats;
+use overspill_base::sync::Arc;
+use overspill_base::trouble::Troubles;
+use overspill_base::{PAGE_SIZE, PageNo};
+use overspill_engine::{AddressSpace, Mapped, MovingSpace, Pattern, SpaceError, Unmapped};
+use rustix::mm::MprotectFlags;
+use std::ops::Range;
+
+impl ManagedSpace {
+    /// Makes the next touch of a page where nothing is mapped raise SIGSEGV.
+    pub(crate) fn refuse(&self, page: PageNo) {
+        self.ranges.lock().refuse(page);
+        let _ = self.protect(page, 1, MprotectFlags::empty());
+        self.wake(page);
+    }
+}
+
+impl AddressSpace for ManagedSpace {
+    fn span(&self, page: PageNo) -> usize {
+        self.ranges.lock().span(page)
+    }
+
+    fn pattern(&self, page: PageNo) -> Pattern {
+        self.ranges.lock().pattern(page)
+    }
+
+    fn report_to(&self, stats: &Stats, troubles: &Arc<Troubles>) {
+        let _ = self.troubles.set((stats.clone(), troubles.clone()));
+    }
+
+    fn zap(&self, first: PageNo, pages: usize) {
+        self.drop_range(self.address_of(first), pages * self.page_bytes);
+    }
+
+    fn wake(&self, page: PageNo) {
+        let address = self.address_of(page);
+        let woken = self.with_uffd_of(page, |uffd| uffd.wake(address, self.page_bytes));
+        if let Err(errno) = woken {
+            self.unexpected(Call::Wake.name(), &errno);
+        }
+    }
+
+    fn poison(&self, page: PageNo) {
+        let address = self.address_of(page);
+        let mut rounds = 0;
+        while let Err(errno) = self.with_uffd_of(page, |uffd| uffd.poison(address, self.page_bytes))
+        {
+            if !self.is_worth_waiting(Call::Poison, errno, &mut rounds) {
+                // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
+                return self.refuse(page);
+            }
+        }
+        self.wake(page);
+    }
+}
+
+impl MovingSpace for ManagedSpace {
+    fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
+        let address = self.address_of(first);
+        let progress = self.whole_pages(Call::Copy, content.len(), |done, upto| {
+            self.with_uffd_of(first, |uffd| uffd.copy(address + done, &content[done..upto]))
+        });
+        if progress.present >= self.page_bytes {
+            self.unexpected(Call::Copy.name(), &"a page is there that should not be");
+        }
+        self.mapped(Call::Copy, progress)
+    }
+
+    fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
+        let (address, len) = (self.address_of(first), pages * self.page_bytes);
+        let progress = self.whole_pages(Call::Zero, len, |done, upto| {
+            self.with_uffd_of(first, |uffd| uffd.zero(address + done, upto - done))
+        });
+        self.mapped(Call::Zero, progress)
+    }
+
+    fn find(&self, page: PageNo) -> bool {
+        let address = self.address_of(page);
+        let found = self.with_whereabouts(|pages| pages.find(address, self.page_bytes));
+        if found.there == 0 {
+            return false;
+        }
+        if found.there < self.page_bytes / PAGE_SIZE {
+            // Refused, the toucher asks again.
+            self.fill_holes(address);
+        }
+        if found.write_protected > 0 {
+            let _ = self.write_protect(page, false);
+        }
+        self.wake(page);
+        true
+    }
+
+    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
+        let mut moved = 0;
+        let can_move = self.with_uffd(|uffd| uffd.features().move_pages);
+        while moved < landing.len() {
+            let mut hindrance = Some(Hindrance::Unlike);
+            if can_move {
+                let target = self.staged_at(arena, landing.start + moved).addr();
+                let source = self.address_of(first.plus(moved));
+                let len = (landing.len() - moved) * self.page_bytes;
+                let (bytes, stopped) = self.move_out(target, source, len);
+                moved += bytes / self.page_bytes;
+                hindrance = stopped;
+            }
+            let stopped = match hindrance {
+                None => continue,
+                Some(Hindrance::Unlike) => {
+                    let target = self.staged_at(arena, landing.start + moved);
+                    match self.copy_out(target, first.plus(moved)) {
+                        Ok(()) => {
+                            moved += 1;
+                            continue;
+                        }
+                        Err(error) => error,
+                    }
+                }
+                Some(Hindrance::Error(error)) => error,
+            };
+            return Unmapped { moved, stopped: Some(stopped) };
+        }
+        Unmapped { moved, stopped: None }
+    }
+
+    fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
+        let start = self.staged_at(arena, pages.start).addr();
+        self.drop_range(start, pages.len() * self.page_bytes);
+    }
+
+    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
+        let (source, target) = (self.address_of(from), self.address_of(to));
+        if self.with_uffd(|uffd| uffd.features().move_pages) {
+            match self.move_out(target, source, self.page_bytes).1 {
+                None => return Ok(()),
+                Some(Hindrance::Error(
+                    error @ (SpaceError::Missing | SpaceError::Torn | SpaceError::Gone),
+                )) => return Err(error),
+                // It is there, and can be copied.
+                Some(_) => {}
+            }
+        }
+        self.transfer_by_copy(from, to)
+    }
+}
