@@ -25,7 +25,9 @@ from pathlib import Path
 import harness
 from harness import HERE, OVERSPILL, ROOT, WORK
 
-SECONDS = 20  # of one round, about
+SECONDS = 20  # of one round, about; random lines on a slow disk take what they take
+IDLE_SECONDS = 120  # without a second of CPU time: it hangs
+ROUND_SECONDS = 3600  # it goes in circles
 
 
 class Loop:
@@ -88,13 +90,14 @@ def workload(name, directory, chance):
 def complaint(name, code, directory):
     """What is wrong with a round, or None."""
     if code is None:
-        return "it hangs"
+        return "it hangs, or goes in circles"
     if code != 0:
         return f"it ended with {harness.how_it_ended(code)}"
     if name == "sort" and not filecmp.cmp(directory / "expected", directory / "sorted", shallow=False):
         return "the sorted files differ"
     statistics = harness.read_statistics(directory / "statistics.json")
-    return f"pages lost: {statistics['pages_lost']}" if statistics["pages_lost"] else None
+    lost = statistics["pages_lost"]
+    return None if lost == 0 else f"pages lost: {'it does not say' if lost is None else lost}"
 
 
 def tell(directory, reason, number, seed, command):
@@ -111,12 +114,57 @@ def tell(directory, reason, number, seed, command):
     print(f"kept: {kept}; the same rounds again: soak.py --seed {seed}")
 
 
+def cpu_seconds():
+    """What all processes below us have used, those that were waited for included."""
+    ticks = 0
+    for pid in harness.descendants(os.getpid()):
+        try:
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        except OSError:
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def wait_while_it_works(process):
+    """The exit code, or None if it stands still or does not end."""
+    started = time.monotonic()
+    while time.monotonic() < started + ROUND_SECONDS:
+        before = cpu_seconds()
+        code = harness.wait_for(process, IDLE_SECONDS)
+        if code is not None:
+            return code
+        # Less than before: a busy process has ended.
+        if 0 <= cpu_seconds() - before < 1:
+            return None
+    return None
+
+
+def where_it_waits():
+    """What each thread below us does in the kernel."""
+    lines = []
+    for pid in harness.descendants(os.getpid()):
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            try:
+                name, waits = (task / "comm").read_text().strip(), (task / "wchan").read_text()
+                lines.append(f"{pid} {task.name} {name}: {waits}; {(task / 'syscall').read_text().strip()}")
+            except OSError:
+                continue
+    return lines
+
+
 def run(command, directory):
     """The exit code, or None if it had to be ended."""
+    for name in ("statistics.json", "history", "threads"):
+        (directory / name).unlink(missing_ok=True)
     with open(directory / "output", "wb") as output:
         process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                    start_new_session=True, env=os.environ | {"LC_ALL": "C"})
-        code = harness.wait_for(process, SECONDS * 20)
+        code = wait_while_it_works(process)
+        if code is None:
+            (directory / "threads").write_text("\n".join(where_it_waits()))
+            # Gently, so that the history is written.
+            process.terminate()
+            harness.wait_for(process, SECONDS)
         harness.end_descendants()
     return code
 
