@@ -135,7 +135,7 @@ impl Engine {
         let in_order = page.0 > 0
             && self.table.load(PageNo(page.0 - 1)) != Pte::Empty
             && self.space.pattern(page) != Pattern::Random;
-        let window = if in_order { self.tuning.zero_around_pages.min(span) } else { 1 };
+        let window = if in_order { self.tuning.fault_around_pages.min(span) } else { 1 };
         for next in (1..window).map(|n| page.plus(n)) {
             if self.table.load(next) != Pte::Empty {
                 break;

@@ -151,7 +151,7 @@ impl Engine {
     pub(crate) fn keep_or_free_copy(&self, locked: &LockedPage) {
         let Some(entry) = self.frames.entry(locked.frame()) else { return };
         let area = entry.area();
-        let scarce = self.tuning.give_up_copies_early && self.areas.get(area).is_half_full();
+        let scarce = self.tuning.reclaims_copies_early() && self.areas.get(area).is_half_full();
         let unwanted = scarce || self.swaps.get(area).is_leaving();
         if unwanted && !self.frames.has(locked.frame(), flag::WRITEBACK) {
             self.uncache(locked);

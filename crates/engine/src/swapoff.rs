@@ -89,8 +89,8 @@ pub struct SwapStatus {
 impl Engine {
     fn new_state(&self, swap: &Swap) -> SwapState {
         let synchronous = swap.device.info().synchronous;
-        let reads_ahead = self.tuning.readahead_synchronous || !synchronous;
-        let by_slot = self.tuning.readahead == Readahead::Cluster;
+        let reads_ahead = self.tuning.readahead_synchronous() || !synchronous;
+        let by_slot = self.tuning.readahead() == Readahead::Cluster;
         let by_slot = by_slot.then(|| BySlot::new(swap.area.slot_map().len()));
         SwapState::new(swap.priority, reads_ahead, synchronous, by_slot)
     }

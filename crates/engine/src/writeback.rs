@@ -122,7 +122,7 @@ impl Engine {
 
     /// Appends slots for as many of `pages` neighbours as make folios; returns their number.
     fn alloc_folios(&self, pages: usize, entries: &mut Vec<SwapEntry>) -> usize {
-        let orders = FOLIO_ORDER_MIN..=u32::from(self.tuning.folio_order_max);
+        let orders = FOLIO_ORDER_MIN..=u32::from(self.tuning.folio_order_max());
         let mut done = 0;
         while let Some(order) = (pages - done).checked_ilog2().map(|o| o.min(*orders.end()))
             && orders.contains(&order)

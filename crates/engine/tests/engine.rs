@@ -10,23 +10,19 @@ mod swapoff;
 
 use advice::{Advice, advice};
 use common::{Rig, TUNING, Touch};
-use overspill_area::{AreaNo, MemberNo};
+use overspill_area::{AreaNo, MemberNo, Preset};
 use overspill_base::stats::Event;
 use overspill_base::{PageNo, Slot};
 use overspill_device::faulty::Faults;
-use overspill_engine::{Readahead, Tuning, Worker};
+use overspill_engine::{Tuning, Worker};
 use proptest::prelude::*;
 
 const PAGES: usize = 96;
 const FRAMES: usize = 24;
 
 /// Readahead by slot, as before 4.11: what is read ahead waits in the swap cache.
-const BY_SLOT: Tuning = Tuning {
-    readahead: Readahead::Cluster,
-    readahead_skip_unreferenced: false,
-    readahead_synchronous: true,
-    ..TUNING
-};
+const BY_SLOT: Tuning =
+    Tuning { preset: Preset::Linux4_8, readahead_skip_unreferenced: false, ..TUNING };
 
 fn tuning() -> impl Strategy<Value = Tuning> {
     prop::sample::select(vec![TUNING, BY_SLOT])
@@ -228,7 +224,7 @@ proptest! {
     }
 }
 
-/// Exact numbers, worked out by hand. Without batches, windows or zero-around every page is one
+/// Exact numbers, worked out by hand. Without batches, windows or fault-around every page is one
 /// fault; a region of twice the limit touched twice in order finds nothing in memory the second time.
 #[test]
 fn counters_of_a_region_twice_the_limit_touched_twice() {
@@ -237,7 +233,7 @@ fn counters_of_a_region_twice_the_limit_touched_twice() {
         lru_batch_pages: 1,
         rotate_batch_pages: 1,
         readahead_max_pages: 1,
-        zero_around_pages: 1,
+        fault_around_pages: 1,
         ..TUNING
     };
     let rig = Rig::new(64, 128, &[512], plain);
@@ -354,11 +350,9 @@ fn pages_read_ahead_in_vain_are_reclaimed_and_read_again() {
 
 #[test]
 fn a_device_as_fast_as_memory_is_not_read_ahead_where_the_tuning_says_so() {
-    for tuning in [TUNING, BY_SLOT] {
-        let (rig, mut worker) = swapped_out(Tuning { readahead_synchronous: false, ..tuning });
-        (0..64).for_each(|page| read(&rig, &mut worker, page));
-        assert_eq!(rig.engine.stats().get(Event::swap_ra), 0);
-    }
+    let (rig, mut worker) = swapped_out(Tuning { preset: Preset::Linux5_8, ..TUNING });
+    (0..64).for_each(|page| read(&rig, &mut worker, page));
+    assert_eq!(rig.engine.stats().get(Event::swap_ra), 0);
 }
 
 /// The transfer fails as a whole, then each page by itself; only the page that was asked for is lost.

@@ -220,9 +220,8 @@ impl Game {
                 reclaim_batch_pages: 1 + chance.below(8) as usize,
                 lru_batch_pages: 2,
                 readahead_max_pages: 8,
-                zero_around_pages: 4,
+                fault_around_pages: 4,
                 rotate_batch_pages: 2,
-                readahead_synchronous: true,
                 ..Tuning::default()
             },
             cpus: Cpus { count: 1, current: || 0 },

@@ -161,7 +161,6 @@ fn shrunk(tuning: Tuning, random: &mut fastrand::Rng) -> Tuning {
     small.lru_batch_pages = random.usize(1..=2);
     small.rotate_batch_pages = tuning.rotate_batch_pages.min(2);
     small.readahead_max_pages = tuning.readahead_max_pages.min(4);
-    small.folio_order_max = 0;
     small
 }
 

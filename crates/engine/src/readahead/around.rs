@@ -55,7 +55,7 @@ impl Engine {
     ) -> Vec<PageRead> {
         let pattern = self.space.pattern(page);
         let alone = pattern == Pattern::Random || !self.swaps.get(entry.area()).reads_ahead;
-        let reads = match self.tuning.readahead {
+        let reads = match self.tuning.readahead() {
             _ if alone => self.read_and_map(worker, &[entry]),
             Readahead::Cluster => self.reads_in_block(worker, moving, page, entry),
             Readahead::AddressSpace => self.reads_in_stream(worker, page, entry, pattern),
@@ -110,7 +110,7 @@ impl Engine {
 
     /// Makes what a long stream has read and passed the first to be evicted.
     fn drop_behind(&self, pages: Range<u32>) {
-        if pages.is_empty() || !self.tuning.leave_behind {
+        if pages.is_empty() || !self.tuning.drops_behind() {
             return;
         }
         let frames = pages.filter_map(|page| self.resident_frame(PageNo(page)));

@@ -68,8 +68,8 @@ impl ReadaheadQueue {
     /// for nothing unless there is `staging` memory, where it could wait.
     pub(crate) fn new(frames: usize, tuning: &Tuning, chunk: usize, staging: bool) -> Self {
         let pages_min = chunk as u32;
-        let pages_max = (frames / 32).min(tuning.readahead_ahead_pages) as u32;
-        let by_address = tuning.readahead == Readahead::AddressSpace;
+        let pages_max = (frames / 32).min(tuning.readahead_async_pages) as u32;
+        let by_address = tuning.readahead() == Readahead::AddressSpace;
         let on = staging && by_address && pages_max >= pages_min;
         Self {
             queue: Mutex::new(

@@ -222,7 +222,7 @@ fn rig_with(frees_at_once: bool) -> Arc<Rig> {
             lru_batch_pages: 1,
             rotate_batch_pages: 1,
             readahead_max_pages: 1,
-            zero_around_pages: 1,
+            fault_around_pages: 1,
             frees_at_once,
             ..Tuning::of(Preset::Modern)
         },

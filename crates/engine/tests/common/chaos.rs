@@ -132,8 +132,7 @@ fn setup(u: &mut Unstructured<'_>) -> Result<Setup> {
         lru_batch_pages: u.int_in_range(1..=3)?,
         rotate_batch_pages: u.int_in_range(1..=3)?,
         readahead_max_pages: u.int_in_range(1..=8)?,
-        zero_around_pages: u.int_in_range(1..=4)?,
-        readahead_synchronous: true,
+        fault_around_pages: u.int_in_range(1..=4)?,
         swap_cache_trunk_shift: *u.choose(&[3, 5, Tuning::WHOLE_DEVICE])?,
         ..Tuning::of(preset)
     };

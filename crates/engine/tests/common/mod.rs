@@ -27,7 +27,7 @@ pub(crate) const TUNING: Tuning = Tuning {
     reclaim_batch_pages: 8,
     lru_batch_pages: 2,
     readahead_max_pages: 8,
-    zero_around_pages: 4,
+    fault_around_pages: 4,
     swap_cache_trunk_shift: 4,
     rotate_batch_pages: 2,
     ..Tuning::of(Preset::Modern)

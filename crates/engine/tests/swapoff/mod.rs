@@ -1,7 +1,7 @@
 //! Swap areas that come and go, over the space in ordinary memory.
 
 use crate::common::{Rig, TUNING, Touch};
-use overspill_area::AreaNo;
+use overspill_area::{AreaNo, Preset};
 use overspill_base::PageNo;
 use overspill_base::stats::Event;
 use overspill_base::sync::Arc;
@@ -39,7 +39,7 @@ fn used(rig: &Rig, area: AreaNo) -> u32 {
 
 #[test]
 fn pages_move_on_to_the_other_area_and_the_device_closes() {
-    let by_slot = Tuning { readahead: overspill_engine::Readahead::Cluster, ..TUNING };
+    let by_slot = Tuning { preset: Preset::Linux4_8, ..TUNING };
     for tuning in [TUNING, by_slot] {
         let (rig, mut worker) = written(24, 200, &[512], tuning);
         let second = rig.swapon(512).unwrap();
@@ -138,7 +138,7 @@ fn an_area_is_given_up_once_and_its_number_is_not_used_again() {
 /// used; elsewhere an allocation takes them when it finds nothing else.
 #[test]
 fn copies_are_given_up_from_half_full_on() {
-    let early = Tuning { give_up_copies_early: true, ..TUNING };
+    let early = Tuning { preset: Preset::Linux5_8, ..TUNING };
     for (slots, tuning, none) in [(1024, early, false), (150, early, true), (150, TUNING, false)] {
         let (rig, mut worker) = written(24, 100, &[slots], tuning);
         verify(&rig, &mut worker, 100);

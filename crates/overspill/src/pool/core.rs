@@ -209,11 +209,10 @@ fn queue_refused(error: std::io::Error) -> PoolError {
 fn tuning(frames: usize) -> Tuning {
     Tuning {
         reclaim_batch_pages: (frames / 8).clamp(1, Tuning::CHUNK_PAGES),
-        zero_around_pages: 1,
+        fault_around_pages: 1,
         // A pool sees every touch: no page need be taken for a good one because it came back, and what
         // was prefetched has time to be asked for.
         active_ratio: 1,
-        leave_behind: false,
         ..Tuning::default()
     }
 }
