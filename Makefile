@@ -56,7 +56,7 @@ loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_LTO=off \
 		$(CARGO) test --release -p overspill-area -p overspill-engine -p overspill-space --lib --test loom
 
-# Ten thousand games each over devices that fail and with a kernel that says what is not so; `make unit` plays
+# Ten thousand episodes each over devices that fail and with a kernel that says what is not so; `make unit` plays
 # a part of them.
 faults:
 	OVERSPILL_SEEDS=10000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \

@@ -270,7 +270,7 @@ impl ListAllocator {
         state.list = ListKind::None;
         let order = state.order;
         let partly = if order == 0 { ListKind::Nonfull(0) } else { ListKind::Frag(order) };
-        self.settle_as(area, cluster, &mut state, partly);
+        self.relist_as(area, cluster, &mut state, partly);
     }
 
     /// Every CPU lets go of its current clusters.
@@ -306,18 +306,18 @@ impl ListAllocator {
         let freed = slots.iter().filter(|&&slot| area.drop_hold(slot)).count();
         state.used -= freed as u32;
         if freed > 0 {
-            self.settle(area, cluster, &mut state);
+            self.relist(area, cluster, &mut state);
         }
         freed
     }
 
     /// Puts a cluster on the list its count asks for, unless a CPU allocates from it.
-    pub(crate) fn settle(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
+    pub(crate) fn relist(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
         let order = state.order;
-        self.settle_as(area, cluster, state, ListKind::Nonfull(order));
+        self.relist_as(area, cluster, state, ListKind::Nonfull(order));
     }
 
-    fn settle_as(
+    fn relist_as(
         &self,
         area: &Shared,
         cluster: u32,
@@ -337,7 +337,7 @@ impl ListAllocator {
             self.relink(cluster, state, wanted);
         }
         if wanted == ListKind::Free && area.is_shared() {
-            self.give_up_spare(area, cluster, state);
+            self.disown_spare(area, cluster, state);
         }
     }
 
@@ -406,7 +406,7 @@ impl ListAllocator {
     }
 
     /// Lets others have an empty cluster when this process has plenty.
-    fn give_up_spare(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
+    fn disown_spare(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
         if self.lists.lock().len(ListKind::Free) > SPARE_CLUSTERS {
             self.relink(cluster, state, ListKind::None);
             area.owners[cluster as usize].store(0, Release);
@@ -438,6 +438,6 @@ impl ListAllocator {
         // Acquire pairs with the Release in `return_foreign`.
         area.returned[cluster as usize].swap(0, Acquire);
         state.used = area.count_used(cluster);
-        self.settle(area, cluster, state);
+        self.relist(area, cluster, state);
     }
 }

@@ -89,14 +89,14 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
     })
 }
 
-struct Game<'a> {
+struct Episode<'a> {
     script: &'a Script,
     areas: SwapAreas,
     held: Vec<SwapEntry>,
     stopped: BTreeSet<u8>,
 }
 
-impl<'a> Game<'a> {
+impl<'a> Episode<'a> {
     fn new(script: &'a Script) -> Self {
         let areas = SwapAreas::new(script.config);
         for (number, setup) in script.areas.iter().enumerate() {
@@ -202,9 +202,9 @@ fn slots_are_never_shared_lost_or_reserved_ones() {
     static PLAYED: AtomicUsize = AtomicUsize::new(0);
     bolero::check!().with_max_len(512).for_each(|bytes: &[u8]| {
         let Ok(script) = Script::arbitrary(&mut Unstructured::new(bytes)) else { return };
-        let mut game = Game::new(&script);
-        script.ops.iter().for_each(|op| game.step(op));
-        game.end();
+        let mut episode = Episode::new(&script);
+        script.ops.iter().for_each(|op| episode.step(op));
+        episode.end();
         PLAYED.fetch_add(script.ops.len(), Relaxed);
     });
     let played = PLAYED.load(Relaxed);

@@ -1,4 +1,4 @@
-//! Invariants that random games do not come across often enough: see docs/invariants.md.
+//! Invariants that random episodes do not come across often enough: see docs/invariants.md.
 #![cfg(not(loom))]
 
 #[allow(dead_code, reason = "every test program uses its part of it")]

@@ -1,6 +1,6 @@
 //! The areas against a naive model: a set of entries in use. Clusters of four slots and batches of
 //! two make refills, drains, walks and full clusters the common case. Every preset plays the same
-//! games.
+//! episodes.
 #![cfg(not(loom))]
 
 mod common;
@@ -43,12 +43,12 @@ fn tuning() -> impl Strategy<Value = AreaConfig> {
 }
 
 /// An area and what the model knows of it.
-struct Game {
+struct Episode {
     areas: SwapAreas,
     held: Vec<SwapEntry>,
 }
 
-impl Game {
+impl Episode {
     fn area(&self) -> &SwapArea {
         self.areas.get(AreaNo(0))
     }
@@ -103,18 +103,18 @@ proptest! {
         config in tuning(),
         ops in prop::collection::vec(op(), 1..80),
     ) {
-        let mut game = Game { areas: areas(config, 8), held: Vec::new() };
+        let mut episode = Episode { areas: areas(config, 8), held: Vec::new() };
         for op in &ops {
-            game.play(op)?;
+            episode.play(op)?;
         }
-        game.areas.drain();
-        prop_assert_eq!(game.area().check(), Ok(()));
-        prop_assert_eq!(game.area().used_slots() as usize, game.held.len());
-        for entry in std::mem::take(&mut game.held) {
-            game.areas.free_now(entry);
+        episode.areas.drain();
+        prop_assert_eq!(episode.area().check(), Ok(()));
+        prop_assert_eq!(episode.area().used_slots() as usize, episode.held.len());
+        for entry in std::mem::take(&mut episode.held) {
+            episode.areas.free_now(entry);
         }
-        prop_assert_eq!(game.area().check(), Ok(()));
-        prop_assert_eq!(game.area().used_slots(), 0);
+        prop_assert_eq!(episode.area().check(), Ok(()));
+        prop_assert_eq!(episode.area().used_slots(), 0);
     }
 
     #[test]

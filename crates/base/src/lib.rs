@@ -6,10 +6,10 @@
 pub mod clock;
 pub mod errand;
 pub mod history;
+pub mod report;
 pub mod shared;
 pub mod stats;
 pub mod sync;
-pub mod trouble;
 pub mod units;
 pub mod work;
 

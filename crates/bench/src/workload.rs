@@ -121,7 +121,7 @@ impl Run<'_> {
         let counted = self.read();
         count_locks(false);
         self.phase.store(STOP, Relaxed);
-        self.machine.engine.nudge();
+        self.machine.engine.wake_background();
         Phases { timed: timed - start, counted: counted - count }
     }
 

@@ -10,8 +10,8 @@
 //! for a write that may yet fail; mixing the slot number in, because the store has a place per slot,
 //! and a page from another slot does not match there either.
 
-use crate::aside::Aside;
 use crate::error::DeviceError;
+use crate::in_flight::InFlight;
 use crate::{
     Completion, DeviceInfo, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, SwapDevice,
 };
@@ -106,7 +106,7 @@ impl SwapDevice for Checksummed {
             inner: self.inner.open_queue(depth)?,
             keeper: self.keeper.clone(),
             name: self.info().name.clone(),
-            flights: Aside::new(depth),
+            flights: InFlight::new(depth),
             spare,
         }))
     }
@@ -154,7 +154,7 @@ struct VerifyingQueue {
     inner: Box<dyn IoQueue>,
     keeper: Keeper,
     name: String,
-    flights: Aside<Flight>,
+    flights: InFlight<Flight>,
     /// For the next requests, so that a few at a time allocate nothing.
     spare: Vec<Vec<Checksum>>,
 }

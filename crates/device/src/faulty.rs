@@ -11,8 +11,8 @@
 //! in memory that tests use, stalls there, and the rule that nobody submits under a lock is tested
 //! by a submission that takes long.
 
-use crate::aside::Aside;
 use crate::error::DeviceError;
+use crate::in_flight::InFlight;
 use crate::{Completion, DeviceInfo, IoOp, IoQueue, IoRequest, PageFailure, SwapDevice};
 use overspill_base::Slot;
 use overspill_base::shared::PageBuf;
@@ -192,7 +192,7 @@ impl SwapDevice for Faulty {
         let gone = |errno| DeviceError::Queue { name: name.clone(), errno };
         self.plan.still_there().map_err(gone)?;
         let inner = self.inner.open_queue(depth)?;
-        let (plan, flights) = (self.plan.clone(), Aside::new(depth));
+        let (plan, flights) = (self.plan.clone(), InFlight::new(depth));
         Ok(Box::new(FaultyQueue { inner, plan, name, flights }))
     }
 
@@ -212,7 +212,7 @@ struct FaultyQueue {
     inner: Box<dyn IoQueue>,
     plan: Arc<FaultPlan>,
     name: String,
-    flights: Aside<Flight>,
+    flights: InFlight<Flight>,
 }
 
 /// A request under way: the submitter's tag, its fate, and its last pages, those that are to fail.

@@ -10,8 +10,8 @@
 //! requests all go by 4 KiB, and only pools and regions want more.
 
 use crate::SwapDevice;
-use crate::aside::Aside;
 use crate::error::DeviceError;
+use crate::in_flight::InFlight;
 use crate::{Completion, DeviceInfo, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure};
 use overspill_base::shared::PageBuf;
 use overspill_base::{Bytes, PAGE_SIZE, Slot};
@@ -75,8 +75,8 @@ impl SwapDevice for LargePages {
         Ok(Box::new(LargeQueue {
             inner: self.inner.open_queue(parts)?,
             pages: self.pages,
-            flights: Aside::new(depth),
-            parts: Aside::new(parts),
+            flights: InFlight::new(depth),
+            parts: InFlight::new(parts),
             reaped: Vec::with_capacity(parts as usize),
             spare: std::iter::repeat_with(list).take(SPARE_LISTS).collect(),
         }))
@@ -96,8 +96,8 @@ impl SwapDevice for LargePages {
 struct LargeQueue {
     inner: Box<dyn IoQueue>,
     pages: usize,
-    flights: Aside<Flight>,
-    parts: Aside<Part>,
+    flights: InFlight<Flight>,
+    parts: InFlight<Part>,
     reaped: Vec<Completion>,
     /// Lists of parts that have ended.
     spare: Vec<Vec<PageBuf>>,

@@ -12,16 +12,16 @@
 //! I/O of a fast device).
 
 pub mod any;
-mod aside;
-mod at_once;
 pub mod checksum;
 pub mod compressed;
 pub mod error;
 pub mod faulty;
 pub mod file;
 pub mod header;
+mod in_flight;
 pub mod large_pages;
 pub mod spec;
+mod synchronous;
 #[cfg(test)]
 mod testing;
 
@@ -168,7 +168,7 @@ pub trait SwapDevice: Send + Sync + Debug {
 ///
 /// Dropping a queue with requests in flight waits for them.
 pub trait IoQueue: Send {
-    /// Takes a request. Never fails: trouble comes back as a [`Completion`]. Blocks only while the
+    /// Takes a request. Never fails: an error comes back as a [`Completion`]. Blocks only while the
     /// queue is full. The kernel may not see the request before [`flush`](Self::flush).
     fn submit(&mut self, request: IoRequest);
 

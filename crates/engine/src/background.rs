@@ -16,10 +16,10 @@ use std::time::Duration;
 
 impl Engine {
     /// Background reclaim: blocks until free frames run low or somebody calls
-    /// [`nudge`](Self::nudge); then frees until the high watermark, and returns. `wanted` says
-    /// whether the caller has something else to do; who makes it true nudges afterwards.
+    /// [`wake_background`](Self::wake_background); then frees until the high watermark, and returns. `wanted` says
+    /// whether the caller has something else to do; who makes it true wakes it afterwards.
     pub fn balance(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
-        // Counted before it is asked, so a nudge in between is not slept through.
+        // Counted before it is asked, so a wake_background in between is not slept through.
         let seen = self.low.count();
         if wanted() {
             return;
@@ -44,7 +44,7 @@ impl Engine {
     }
 
     /// Makes [`balance`](Self::balance) and [`read_ahead`](Self::read_ahead) return soon.
-    pub fn nudge(&self) {
+    pub fn wake_background(&self) {
         self.low.notify();
         self.ahead.wake();
     }

@@ -10,7 +10,7 @@ use crate::memory::PageMemory;
 use crate::page_outs::PageOuts;
 use crate::page_table::PageTable;
 use crate::readahead::queue::ReadaheadQueue;
-use crate::readahead::trunks::Trunks;
+use crate::readahead::stream_locks::StreamLocks;
 use crate::space::Space;
 use crate::staging::Staging;
 use crate::store::{Moving, Store};
@@ -21,10 +21,10 @@ use crate::workingset::Workingset;
 use overspill_area::{AreaConfig, AreaNo, SwapAreas};
 use overspill_base::PAGE_SIZE;
 use overspill_base::clock::Cpus;
+use overspill_base::report::Reports;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, LockClass, Mutex};
-use overspill_base::trouble::Troubles;
 
 /// What an engine is made of.
 pub struct EngineParts {
@@ -103,7 +103,7 @@ impl Engine {
             stats: parts.stats,
             swaps: Swaps::new(),
             adding: Mutex::new(LockClass::Swapon, ()),
-            streams: Trunks::new(parts.cpus.count),
+            streams: StreamLocks::new(parts.cpus.count),
             page_outs: PageOuts::new(),
             low: EventCount::new(),
             freed: EventCount::new(),
@@ -111,10 +111,10 @@ impl Engine {
             fruitless_rounds: AtomicU64::new(0),
             writes_in_flight: AtomicUsize::new(0),
             grow_failed: Mutex::new(LockClass::Control, vec![None; AreaNo::MAX]),
-            troubles: Arc::new(Troubles::new(parts.report)),
+            reports: Arc::new(Reports::new(parts.report)),
             salvage: parts.salvage,
         };
-        engine.space.report_to(&engine.stats, &engine.troubles);
+        engine.space.report_to(&engine.stats, &engine.reports);
         for swap in parts.swaps {
             let added = engine.swapon(|_| swap);
             added.expect("at most AreaNo::MAX areas, and no worker yet that could lack a queue");

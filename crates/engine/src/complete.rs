@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::space::{BufferPool, Mapped};
 use crate::store::{Moving, Store};
-use crate::transfer::{Arrived, Landing, PageRead, Purpose, untag};
+use crate::transfer::{CompletedRead, Destination, PageRead, Purpose, untag};
 use crate::types::{Pte, flag};
 use crate::worker::{Worker, WorkerKind};
 use overspill_area::{AreaNo, SwapEntry};
@@ -101,7 +101,7 @@ impl Engine {
         request: &IoRequest,
         failures: &[PageFailure],
     ) {
-        let mut arrived = std::mem::take(&mut worker.scratch.arrived);
+        let mut completed = std::mem::take(&mut worker.scratch.completed);
         // Last first: a stream waits for the first one, and then all of them are there.
         for (n, buffer) in request.pages.iter().enumerate().rev() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
@@ -113,17 +113,17 @@ impl Engine {
                     self.leave_in_cache(locked, entry);
                 }
                 (None, Some(page)) => {
-                    let landing = Landing::Bounce(page);
+                    let destination = Destination::Bounce(page);
                     let accepted = self.accept(locked, entry);
-                    arrived.extend(accepted.map(|locked| Arrived { locked, landing }));
+                    completed.extend(accepted.map(|locked| CompletedRead { locked, destination }));
                 }
             }
         }
-        arrived.reverse();
-        while !arrived.is_empty() {
-            self.map_first_run(worker, moving, &mut arrived, Arrived::precedes);
+        completed.reverse();
+        while !completed.is_empty() {
+            self.map_first_run(worker, moving, &mut completed, CompletedRead::precedes);
         }
-        worker.scratch.arrived = arrived;
+        worker.scratch.completed = completed;
         request.pages.iter().for_each(|buffer| worker.bounce.give(buffer));
     }
 
@@ -153,18 +153,18 @@ impl Engine {
         self.frames.take_from_io(frame)
     }
 
-    /// Maps the pages at the front of `arrived` that are `adjacent` to one another; returns how many they
+    /// Maps the pages at the front of `completed` that are `adjacent` to one another; returns how many they
     /// were.
     pub(crate) fn map_first_run(
         &self,
         worker: &Worker,
         moving: &Moving,
-        arrived: &mut Vec<Arrived>,
-        adjacent: impl Fn(&Arrived, &Arrived) -> bool,
+        completed: &mut Vec<CompletedRead>,
+        adjacent: impl Fn(&CompletedRead, &CompletedRead) -> bool,
     ) -> usize {
-        let run = arrived.chunk_by(adjacent).next().map_or(0, <[_]>::len);
-        let mapped = self.map_adjacent(worker, moving, &arrived[..run]);
-        let mut pages = arrived.drain(..run).map(|arrived| arrived.locked);
+        let run = completed.chunk_by(adjacent).next().map_or(0, <[_]>::len);
+        let mapped = self.map_adjacent(worker, moving, &completed[..run]);
+        let mut pages = completed.drain(..run).map(|completed| completed.locked);
         pages.by_ref().take(mapped.pages).for_each(|locked| self.finish_read(locked));
         if let Some(why) = mapped.stopped {
             self.map_refused(pages, why);
@@ -172,11 +172,11 @@ impl Engine {
         run
     }
 
-    fn map_adjacent(&self, worker: &Worker, moving: &Moving, run: &[Arrived]) -> Mapped {
+    fn map_adjacent(&self, worker: &Worker, moving: &Moving, run: &[CompletedRead]) -> Mapped {
         let first = run[0].locked.page();
-        let content = match run[0].landing {
-            Landing::Bounce(at) => worker.bounce.content(at, run.len()),
-            Landing::Chunk(at) => self.memory.contents(at, run.len()),
+        let content = match run[0].destination {
+            Destination::Bounce(at) => worker.bounce.content(at, run.len()),
+            Destination::Chunk(at) => self.memory.contents(at, run.len()),
         };
         moving.space.map(first, content)
     }
@@ -204,7 +204,7 @@ impl Engine {
             self.stats.add(Event::write_errors, failures.len() as u64);
             self.areas.get(area).avoid();
             let line = format!("{}; its pages stay in memory", failure.error);
-            self.trouble("a write failed", area, line);
+            self.report_error("a write failed", area, line);
         }
         self.stats.add(Event::pswpout, (request.pages.len() - failures.len()) as u64);
         for n in 0..request.pages.len() {

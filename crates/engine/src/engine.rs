@@ -10,7 +10,7 @@ use crate::memory::PageMemory;
 use crate::page_outs::PageOuts;
 use crate::page_table::PageTable;
 use crate::readahead::queue::ReadaheadQueue;
-use crate::readahead::trunks::Trunks;
+use crate::readahead::stream_locks::StreamLocks;
 use crate::space::AddressSpace;
 use crate::store::Store;
 use crate::swap_cache::SwapCache;
@@ -21,9 +21,9 @@ use crate::workingset::Workingset;
 use overspill_area::{AreaNo, SwapAreas, SwapEntry};
 use overspill_base::clock::Cpus;
 use overspill_base::history::History;
+use overspill_base::report::{Cause, Reports};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex};
-use overspill_base::trouble::{Cause, Troubles};
 use overspill_base::{FrameNo, PageNo};
 use overspill_device::DeviceError;
 
@@ -66,7 +66,7 @@ pub struct Engine {
     pub(crate) swaps: Swaps,
     /// Held while an area gets its number.
     pub(crate) adding: Mutex<()>,
-    pub(crate) streams: Trunks,
+    pub(crate) streams: StreamLocks,
     pub(crate) ahead: ReadaheadQueue,
     pub(crate) page_outs: PageOuts,
     /// Notified when free frames run low.
@@ -79,7 +79,7 @@ pub struct Engine {
     pub(crate) writes_in_flight: AtomicUsize,
     /// Per device: the capacity at which growing failed last.
     pub(crate) grow_failed: Mutex<Vec<Option<GrowFailure>>>,
-    pub(crate) troubles: Arc<Troubles>,
+    pub(crate) reports: Arc<Reports>,
     pub(crate) salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
 }
 
@@ -108,8 +108,8 @@ impl Engine {
     }
 
     /// The last thing that went wrong, in words.
-    pub fn last_trouble(&self) -> Option<String> {
-        self.troubles.last()
+    pub fn last_error(&self) -> Option<String> {
+        self.reports.last()
     }
 
     /// Pages the program has locked in memory.
@@ -156,8 +156,8 @@ impl Engine {
     }
 
     /// Tells the user what happened to an area, or to anything else that has a number.
-    pub(crate) fn trouble(&self, what: &'static str, whom: AreaNo, line: String) {
-        self.troubles.tell(Cause { what, whom: u32::from(whom.0) }, line);
+    pub(crate) fn report_error(&self, what: &'static str, whom: AreaNo, line: String) {
+        self.reports.tell(Cause { what, whom: u32::from(whom.0) }, line);
     }
 
     /// Frees `entry`, with the next batch.

@@ -2,7 +2,7 @@
 //!
 //! Owns: the decision per page-table word, one function each. Invariants: `fault` holds at most one
 //! page lock while it allocates; it never waits for a page lock, it leaves a mark and returns.
-//! Not here: reading (`swapin`), how the fault arrived (`space`).
+//! Not here: reading (`swapin`), how the fault came in (`space`).
 
 use crate::engine::Engine;
 use crate::frames::{LockedPage, NotLocked};
@@ -28,7 +28,7 @@ pub enum FaultOutcome {
     Stray,
     /// The page's content was lost; the toucher gets SIGBUS.
     Poisoned,
-    /// Every frame is taken and none can be freed. The message is in [`Engine::last_trouble`].
+    /// Every frame is taken and none can be freed. The message is in [`Engine::last_error`].
     OutOfMemory,
 }
 
@@ -115,8 +115,8 @@ impl Engine {
         }
         let mut run = std::mem::take(&mut worker.scratch.run);
         run.push(locked);
-        self.zero_around(page, span, &mut run);
-        self.give_back_unmapped(page, &mut run);
+        self.fault_around(page, span, &mut run);
+        self.free_unmapped(page, &mut run);
         let outcome = self.map_zero_run(&mut run);
         worker.scratch.run = run;
         Some(outcome)
@@ -124,14 +124,14 @@ impl Engine {
 
     /// Takes back what was unmapped since `span` was asked. An unmapping that starts only now finds
     /// the words of the rest and waits for their locks.
-    fn give_back_unmapped(&self, first: PageNo, run: &mut Vec<LockedPage>) {
+    fn free_unmapped(&self, first: PageNo, run: &mut Vec<LockedPage>) {
         let still = self.space.span(first).min(run.len());
         run.drain(still..).for_each(|locked| self.forget(locked));
     }
 
     /// Adds the untouched pages after `page`, if the one before it was touched too: the range grows
     /// in order. Takes free frames only.
-    fn zero_around(&self, page: PageNo, span: usize, run: &mut Vec<LockedPage>) {
+    fn fault_around(&self, page: PageNo, span: usize, run: &mut Vec<LockedPage>) {
         let in_order = page.0 > 0
             && self.table.load(PageNo(page.0 - 1)) != Pte::Empty
             && self.space.pattern(page) != Pattern::Random;

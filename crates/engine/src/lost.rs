@@ -16,8 +16,8 @@ use crate::store::Moving;
 use crate::types::{Pte, flag};
 use overspill_area::AreaNo;
 use overspill_base::PageNo;
+use overspill_base::report::Cause;
 use overspill_base::stats::Event;
-use overspill_base::trouble::Cause;
 use std::time::Duration;
 
 /// Tries, a millisecond apart at least, of putting a page back that has no other place to be.
@@ -36,7 +36,7 @@ impl Engine {
     /// Counts and tells a loss, and has whoever touches `page` get SIGBUS.
     pub(crate) fn count_lost(&self, page: PageNo, why: SpaceError) {
         self.stats.count(Event::pages_lost);
-        self.troubles.tell(
+        self.reports.tell(
             Cause::of("a page is lost"),
             format!("a page is lost and will raise SIGBUS when touched: {why}"),
         );
@@ -48,7 +48,7 @@ impl Engine {
         self.stats.count(Event::pages_poisoned);
         self.stats.count(Event::pages_lost);
         let touched = self.store.touch_of_lost();
-        self.trouble("a page is lost", area, format!("a page is lost{touched}: {why}"));
+        self.report_error("a page is lost", area, format!("a page is lost{touched}: {why}"));
         self.space.poison(page);
     }
 

@@ -228,7 +228,7 @@ impl Lru {
 
     /// Takes idle frames that a stream has read to the inactive tail, from wherever they are. A page
     /// of a loop comes back soon and is active then, and is no better for it than the rest of the loop.
-    pub(crate) fn leave_behind(&self, passed: impl Iterator<Item = FrameNo>, frames: &Frames) {
+    pub(crate) fn drop_behind(&self, passed: impl Iterator<Item = FrameNo>, frames: &Frames) {
         let mut lists = self.lists.lock();
         passed.for_each(|frame| lists.send_last(frame, STREAMED, frames));
     }
@@ -516,7 +516,7 @@ mod tests {
         }
         rig.play(Op::Activate(4));
         let locked = rig.frames.lock(FrameNo(5)).unwrap();
-        rig.lru.leave_behind([3, 4, 5, 6].map(FrameNo).into_iter(), &rig.frames);
+        rig.lru.drop_behind([3, 4, 5, 6].map(FrameNo).into_iter(), &rig.frames);
         let (active, inactive, _) = rig.end();
         assert_eq!(active, []);
         assert_eq!(inactive, [11, 10, 9, 8, 7, 6, 5, 2, 1, 0, 3, 4].map(FrameNo));

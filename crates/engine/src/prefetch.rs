@@ -29,7 +29,7 @@ impl Engine {
         }
         self.stats.add(Event::swap_ra, reads.len() as u64);
         reads.sort_unstable_by_key(|read| read.entry);
-        self.submit_reads(worker, reads, |_| Purpose::Ahead);
+        self.submit_reads(worker, reads, |_| Purpose::Readahead);
         seen
     }
 

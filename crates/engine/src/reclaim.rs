@@ -148,14 +148,14 @@ impl Engine {
             return 0;
         };
         victims.sort_unstable_by_key(LockedPage::page);
-        let mut landing = chunk.start;
+        let mut destination = chunk.start;
         let mut moved = std::mem::take(&mut worker.scratch.moved);
         while !victims.is_empty() {
             let run = victims.chunk_by(|a, b| b.page() == a.page().plus(1)).next();
             let run = run.map_or(0, <[_]>::len);
-            self.unmap_run(moving, victims, run, &mut landing, &mut moved);
+            self.unmap_run(moving, victims, run, &mut destination, &mut moved);
         }
-        moving.release(landing..chunk.end);
+        moving.release(destination..chunk.end);
         self.write_out(worker, moved)
     }
 
@@ -192,24 +192,24 @@ impl Engine {
         }
     }
 
-    /// Moves the first `run` victims, adjacent pages, to staging memory from `landing` on, as far as
+    /// Moves the first `run` victims, adjacent pages, to staging memory from `destination` on, as far as
     /// they go at once; deals with the one that stops it.
     fn unmap_run(
         &self,
         moving: &Moving,
         victims: &mut Vec<LockedPage>,
         run: usize,
-        landing: &mut usize,
+        destination: &mut usize,
         moved: &mut Vec<LockedPage>,
     ) {
-        let room = *landing..*landing + run;
+        let room = *destination..*destination + run;
         let result = moving.space.unmap(victims[0].page(), self.memory.arena(), room);
         let mut victims = victims.drain(..result.moved + usize::from(result.stopped.is_some()));
         for victim in victims.by_ref().take(result.moved) {
-            self.frames.set_staged(victim.frame(), Some(*landing));
+            self.frames.set_staged(victim.frame(), Some(*destination));
             self.frames.clear(victim.frame(), flag::MAPPED);
             moved.push(victim);
-            *landing += 1;
+            *destination += 1;
         }
         if let (Some(why), Some(victim)) = (result.stopped, victims.next()) {
             self.unmap_refused(victim, why);

@@ -33,7 +33,7 @@ impl Engine {
             self.stats.count(Event::swap_full);
             let failure = self.grow_failed.lock().iter().flatten().last().cloned();
             if let Some(failure) = failure {
-                self.troubles.note(failure.error.to_string());
+                self.reports.note(failure.error.to_string());
             }
         }
         got
@@ -54,7 +54,7 @@ impl Engine {
     fn discard_slots(&self, area: &SwapArea, first: Slot, slots: u32) {
         let Some(device) = self.swaps.device(area.number()) else { return };
         if let Err(error) = device.discard(first, slots) {
-            self.trouble("discard", area.number(), error.to_string());
+            self.report_error("discard", area.number(), error.to_string());
         }
         area.discarded(first);
     }
@@ -89,7 +89,7 @@ impl SlotReclaim for Engine {
             }
             Err(_) if (self.salvage)(&self.areas) => true,
             Err(error) => {
-                // No trouble yet: what there is may do, and copies can be given up.
+                // Not reported yet: other areas may have room, and copies can be reclaimed.
                 self.grow_failed.lock()[number.0 as usize] = Some(GrowFailure { capacity, error });
                 false
             }

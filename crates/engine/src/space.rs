@@ -1,9 +1,9 @@
 //! The way up: what the engine asks of whoever owns the pages' addresses.
 
+use overspill_base::report::Reports;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::Stats;
 use overspill_base::sync::Arc;
-use overspill_base::trouble::Troubles;
 use overspill_base::{FrameNo, PageNo};
 use std::ops::Range;
 
@@ -100,8 +100,8 @@ pub trait AddressSpace: Send + Sync {
     }
 
     /// Is told once where to count and where to say what only the address space sees.
-    fn report_to(&self, stats: &Stats, troubles: &Arc<Troubles>) {
-        let _ = (stats, troubles);
+    fn report_to(&self, stats: &Stats, reports: &Arc<Reports>) {
+        let _ = (stats, reports);
     }
 
     /// Drops pages with their content; the next touch faults.
@@ -129,9 +129,9 @@ pub trait MovingSpace: AddressSpace {
     fn find(&self, page: PageNo) -> bool;
 
     /// Takes pages from `first` on out of the program's sight, atomically for each page, so that
-    /// their last content is in the pages `landing` of `arena` and the next touch faults. Whatever stops it,
+    /// their last content is in the pages `destination` of `arena` and the next touch faults. Whatever stops it,
     /// what has left counts as moved.
-    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped;
+    fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped;
 
     /// Forgets what `arena` has in `pages`; they must be empty before the next
     /// [`unmap`](Self::unmap) into them.

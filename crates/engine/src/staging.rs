@@ -127,12 +127,12 @@ impl Staging {
         let chunk = pages.start / self.chunk;
         // AcqRel: whoever empties the chunk has seen every other user finish with it.
         if self.in_use[chunk].fetch_sub(pages.len(), AcqRel) == pages.len() {
-            self.take_back(chunk, space);
+            self.empty_unused(chunk, space);
         }
     }
 
     /// A chunk nobody uses any more is emptied, unless only devices have written to it and such chunks are few.
-    fn take_back(&self, chunk: usize, space: &dyn MovingSpace) {
+    fn empty_unused(&self, chunk: usize, space: &dyn MovingSpace) {
         if self.is_reads[chunk].load(Relaxed) {
             let mut free = self.free.lock();
             if free.kept.len() < self.kept_max() {

@@ -122,13 +122,13 @@ impl Trunk {
     }
 }
 
-type Trunks = Box<[Mutex<Trunk>]>;
+type StreamLocks = Box<[Mutex<Trunk>]>;
 
 /// Entry → frame for one set of areas.
 #[derive(Debug)]
 pub struct SwapCache {
     /// Per area, per trunk.
-    areas: Box<[OnceLock<Trunks>]>,
+    areas: Box<[OnceLock<StreamLocks>]>,
     trunk_shift: u32,
     /// By frame.
     nodes: Box<[Node]>,

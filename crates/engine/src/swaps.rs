@@ -1,6 +1,6 @@
 //! What the engine keeps for each swap area beside its slots, and who drives its device.
 //!
-//! Owns: the devices, the readahead state of their areas, and the mail by which every worker gets a
+//! Owns: the devices, the readahead state of their areas, and the inbox by which every worker gets a
 //! queue of its own to each of them.
 //! Invariants: an area's number is never given out twice, so whatever names it, also long after it
 //! was swapped off, names nothing else. A worker never lacks a queue: workers are registered and
@@ -9,7 +9,7 @@
 //! Rejected: opening a queue when a worker first needs it. That can fail, for want of a descriptor,
 //! in the middle of a fault, when it would cost the page.
 
-use crate::lanes::Mail;
+use crate::queues::Inbox;
 use crate::readahead::past::by_slot::BySlot;
 use overspill_area::{AreaNo, SwapArea};
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
@@ -78,7 +78,7 @@ pub(crate) struct Swaps {
 struct Attached {
     /// By area number; `None` once swapped off.
     devices: Vec<Option<Arc<dyn SwapDevice>>>,
-    workers: Vec<Weak<Mail>>,
+    workers: Vec<Weak<Inbox>>,
 }
 
 impl Swaps {
@@ -113,10 +113,10 @@ impl Swaps {
         let mut attached = self.attached.lock();
         attached.workers.retain(|worker| worker.strong_count() > 0);
         let workers: Vec<_> = attached.workers.iter().filter_map(Weak::upgrade).collect();
-        let lanes = workers.iter().map(|worker| worker.open_lane(device));
-        let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
-        for (worker, lane) in workers.iter().zip(lanes) {
-            worker.put(area, lane);
+        let queues = workers.iter().map(|worker| worker.open_queue(device));
+        let queues = queues.collect::<Result<Vec<_>, _>>()?;
+        for (worker, queue) in workers.iter().zip(queues) {
+            worker.put(area, queue);
         }
         let fresh = self.states[area.0 as usize].set(state).is_ok();
         assert!(fresh && attached.devices.len() == area.0 as usize, "areas come in order, once");
@@ -131,18 +131,18 @@ impl Swaps {
         self.version.fetch_add(1, Release);
     }
 
-    /// Registers a worker, with a queue to every device in its `mail`.
+    /// Registers a worker, with a queue to every device in its `inbox`.
     ///
     /// # Errors
     /// What opening a queue says.
-    pub(crate) fn register(&self, mail: &Arc<Mail>) -> Result<(), DeviceError> {
+    pub(crate) fn register(&self, inbox: &Arc<Inbox>) -> Result<(), DeviceError> {
         let mut attached = self.attached.lock();
         for (number, device) in attached.devices.iter().enumerate() {
             if let Some(device) = device {
-                mail.put(AreaNo(number as u8), mail.open_lane(device)?);
+                inbox.put(AreaNo(number as u8), inbox.open_queue(device)?);
             }
         }
-        attached.workers.push(Arc::downgrade(mail));
+        attached.workers.push(Arc::downgrade(inbox));
         Ok(())
     }
 

@@ -23,19 +23,18 @@ pub(crate) struct PageWrite {
 
 /// Where a page was read to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Landing {
+pub(crate) enum Destination {
     /// This page of the worker's bounce memory: it is copied to the program.
     Bounce(usize),
     /// This page of a staging chunk, where it waited: it is copied to the program as well.
     Chunk(usize),
 }
 
-impl Landing {
-    fn precedes(self, next: Landing) -> bool {
+impl Destination {
+    fn precedes(self, next: Destination) -> bool {
         match (self, next) {
-            (Landing::Bounce(a), Landing::Bounce(b)) | (Landing::Chunk(a), Landing::Chunk(b)) => {
-                a + 1 == b
-            }
+            (Destination::Bounce(a), Destination::Bounce(b))
+            | (Destination::Chunk(a), Destination::Chunk(b)) => a + 1 == b,
             _ => false,
         }
     }
@@ -43,15 +42,16 @@ impl Landing {
 
 /// A page just read, whose word is Resident already and which is to be mapped.
 #[derive(Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct CompletedRead {
     pub(crate) locked: LockedPage,
-    pub(crate) landing: Landing,
+    pub(crate) destination: Destination,
 }
 
-impl Arrived {
+impl CompletedRead {
     /// Whether one call can map both.
-    pub(crate) fn precedes(&self, next: &Arrived) -> bool {
-        self.locked.page().plus(1) == next.locked.page() && self.landing.precedes(next.landing)
+    pub(crate) fn precedes(&self, next: &CompletedRead) -> bool {
+        self.locked.page().plus(1) == next.locked.page()
+            && self.destination.precedes(next.destination)
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Purpose {
     /// A fault, whose message arrived then, and the window around it.
     Fault { start_ns: u64 },
     /// Pages that will be wanted.
-    Ahead,
+    Readahead,
 }
 
 /// What the tag of a read carries: 5 bits of area, one of purpose, and the time of a fault, for which 58
@@ -69,7 +69,7 @@ pub(crate) enum Purpose {
 pub(crate) fn tag(area: AreaNo, purpose: Purpose) -> u64 {
     let (ahead, start_ns) = match purpose {
         Purpose::Fault { start_ns } => (0, start_ns),
-        Purpose::Ahead => (1, 0),
+        Purpose::Readahead => (1, 0),
     };
     start_ns << 6 | ahead << 5 | u64::from(area.0)
 }
@@ -78,7 +78,7 @@ pub(crate) fn tag(area: AreaNo, purpose: Purpose) -> u64 {
 pub(crate) fn untag(tag: u64) -> (AreaNo, Purpose) {
     let purpose = match tag >> 5 & 1 {
         0 => Purpose::Fault { start_ns: tag >> 6 },
-        _ => Purpose::Ahead,
+        _ => Purpose::Readahead,
     };
     (AreaNo((tag & 31) as u8), purpose)
 }

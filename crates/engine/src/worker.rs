@@ -10,8 +10,8 @@
 use crate::bounce::Bounce;
 use crate::engine::Engine;
 use crate::frames::LockedPage;
-use crate::lanes::{Lane, Mail};
-use crate::transfer::{Arrived, PageRead, PageWrite, Purpose, tag};
+use crate::queues::{DeviceQueue, Inbox};
+use crate::transfer::{CompletedRead, PageRead, PageWrite, Purpose, tag};
 use crate::tuning::Tuning;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::PAGE_SIZE;
@@ -60,7 +60,7 @@ pub(crate) struct Scratch {
     pub(crate) run: Vec<LockedPage>,
     pub(crate) entries: Vec<SwapEntry>,
     pub(crate) reads: Vec<PageRead>,
-    pub(crate) arrived: Vec<Arrived>,
+    pub(crate) completed: Vec<CompletedRead>,
     pub(crate) isolated: Vec<LockedPage>,
     pub(crate) victims: Vec<LockedPage>,
     pub(crate) moved: Vec<LockedPage>,
@@ -80,7 +80,7 @@ impl Scratch {
             run: Vec::with_capacity(Tuning::CHUNK_PAGES),
             entries: Vec::with_capacity(Tuning::CHUNK_PAGES),
             reads: Vec::with_capacity(Tuning::CHUNK_PAGES),
-            arrived: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            completed: Vec::with_capacity(Tuning::CHUNK_PAGES),
             isolated: Vec::with_capacity(Tuning::CHUNK_PAGES),
             victims: Vec::with_capacity(Tuning::CHUNK_PAGES),
             moved: Vec::with_capacity(Tuning::CHUNK_PAGES),
@@ -109,9 +109,9 @@ impl Scratch {
 /// What one thread needs to work for an [`Engine`].
 pub struct Worker {
     /// By area.
-    lanes: Vec<Option<Lane>>,
-    mail: Arc<Mail>,
-    /// Of the set of devices that `lanes` reflects.
+    queues: Vec<Option<DeviceQueue>>,
+    inbox: Arc<Inbox>,
+    /// Of the set of devices that `queues` reflects.
     version: usize,
     kind: WorkerKind,
     pub(crate) bounce: Bounce,
@@ -151,19 +151,19 @@ impl Worker {
     }
 
     fn at(kind: WorkerKind, engine: &Engine) -> std::io::Result<Self> {
-        // Room for every area there can be: the fault that finds mail must not allocate.
-        let mail = Arc::new(Mail {
-            lanes: Mutex::new(LockClass::Control, Vec::with_capacity(AreaNo::MAX)),
+        // Room for every area there can be: the fault that finds inbox must not allocate.
+        let inbox = Arc::new(Inbox {
+            queues: Mutex::new(LockClass::Control, Vec::with_capacity(AreaNo::MAX)),
             queue_depth: kind.queue_depth(),
         });
         let version = engine.swaps.version();
-        engine.swaps.register(&mail).map_err(std::io::Error::other)?;
+        engine.swaps.register(&inbox).map_err(std::io::Error::other)?;
         let page_bytes = engine.memory.page_bytes;
         let bounce = Bounce::new(kind.bounce_chunks(page_bytes), page_bytes)?;
-        let lanes = Vec::with_capacity(AreaNo::MAX);
+        let queues = Vec::with_capacity(AreaNo::MAX);
         let scratch = Scratch::new();
         let mut worker =
-            Self { lanes, mail, version, kind, bounce, scratch, evicted: 0, reclaims: false };
+            Self { queues, inbox, version, kind, bounce, scratch, evicted: 0, reclaims: false };
         worker.open_mail();
         Ok(worker)
     }
@@ -177,28 +177,28 @@ impl Worker {
     pub(crate) fn reclaims_inline(&self) -> bool {
         match self.kind {
             WorkerKind::Pager => self.reclaims,
-            WorkerKind::InPlace => self.lanes().all(|lane| lane.synchronous),
+            WorkerKind::InPlace => self.queues().all(|queue| queue.synchronous),
         }
     }
 
-    fn lanes(&self) -> impl Iterator<Item = &Lane> {
-        self.lanes.iter().flatten()
+    fn queues(&self) -> impl Iterator<Item = &DeviceQueue> {
+        self.queues.iter().flatten()
     }
 
-    fn lane(&mut self, area: AreaNo) -> &mut Lane {
+    fn queue(&mut self, area: AreaNo) -> &mut DeviceQueue {
         let number = area.0 as usize;
-        if self.lanes.get(number).is_none_or(Option::is_none) {
+        if self.queues.get(number).is_none_or(Option::is_none) {
             self.open_mail();
         }
-        let lane = self.lanes.get_mut(number).and_then(Option::as_mut);
-        lane.expect("every worker has a lane to every area whose slots are in use")
+        let queue = self.queues.get_mut(number).and_then(Option::as_mut);
+        queue.expect("every worker has a queue to every area whose slots are in use")
     }
 
     fn open_mail(&mut self) {
-        for (area, lane) in self.mail.lanes.lock().drain(..) {
+        for (area, queue) in self.inbox.queues.lock().drain(..) {
             let number = area.0 as usize;
-            self.lanes.resize_with(self.lanes.len().max(number + 1), || None);
-            self.lanes[number] = Some(lane);
+            self.queues.resize_with(self.queues.len().max(number + 1), || None);
+            self.queues[number] = Some(queue);
         }
     }
 
@@ -210,29 +210,29 @@ impl Worker {
         }
         self.version = version;
         self.open_mail();
-        for (number, lane) in self.lanes.iter_mut().enumerate() {
+        for (number, queue) in self.queues.iter_mut().enumerate() {
             if engine.swaps.device(AreaNo(number as u8)).is_none() {
-                debug_assert!(lane.as_ref().is_none_or(|lane| lane.queue.in_flight() == 0));
-                *lane = None;
+                debug_assert!(queue.as_ref().is_none_or(|queue| queue.queue.in_flight() == 0));
+                *queue = None;
             }
         }
     }
 
     /// Requests submitted and not yet completed.
     pub fn in_flight(&self) -> usize {
-        self.lanes().map(|lane| lane.queue.in_flight()).sum()
+        self.queues().map(|queue| queue.queue.in_flight()).sum()
     }
 
     /// File descriptors that become readable when [`poll`](Self::poll) has something to do.
     pub fn poll_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let busy = self.lanes().filter(|lane| lane.queue.in_flight() > 0);
-        busy.filter_map(|lane| lane.queue.poll_fd())
+        let busy = self.queues().filter(|queue| queue.queue.in_flight() > 0);
+        busy.filter_map(|queue| queue.queue.poll_fd())
     }
 
     /// What has finished; give it back with [`keep_reaped`](Self::keep_reaped).
     pub(crate) fn reap(&mut self) -> Vec<Completion> {
         let mut done = std::mem::take(&mut self.scratch.done);
-        self.lanes.iter_mut().flatten().for_each(|lane| lane.queue.reap(&mut done));
+        self.queues.iter_mut().flatten().for_each(|queue| queue.queue.reap(&mut done));
         done
     }
 
@@ -244,9 +244,9 @@ impl Worker {
 
     /// Blocks until something in flight has finished.
     pub(crate) fn wait_for_one(&mut self) {
-        let mut lanes = self.lanes.iter_mut().flatten();
-        if let Some(lane) = lanes.find(|lane| lane.queue.in_flight() > 0) {
-            lane.queue.wait();
+        let mut queues = self.queues.iter_mut().flatten();
+        if let Some(queue) = queues.find(|queue| queue.queue.in_flight() > 0) {
+            queue.queue.wait();
         }
     }
 
@@ -266,15 +266,15 @@ impl Worker {
     /// Hands a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).
     pub(crate) fn submit(&mut self, area: AreaNo, request: IoRequest) {
         assert_no_lock_held("submitting");
-        self.lane(area).queue.submit(request);
+        self.queue(area).queue.submit(request);
     }
 
     pub(crate) fn flush(&mut self) {
-        self.lanes.iter_mut().flatten().for_each(|lane| lane.queue.flush());
+        self.queues.iter_mut().flatten().for_each(|queue| queue.queue.flush());
     }
 
     /// See [`SwapDevice::holds`].
     pub(crate) fn holds(&mut self, entry: SwapEntry, content: &[u8]) -> bool {
-        self.lane(entry.area()).device.holds(entry.slot(), content)
+        self.queue(entry.area()).device.holds(entry.slot(), content)
     }
 }

@@ -44,7 +44,7 @@ impl Engine {
         }
         let left = total - fresh.len();
         writes.iter().for_each(|write| self.start_writeback(&write.locked, write.entry));
-        fresh.drain(..).for_each(|page| self.bring_back(page));
+        fresh.drain(..).for_each(|page| self.map_again(page));
         self.submit_writes(worker, &mut writes);
         worker.scratch.changed = changed;
         worker.scratch.writes = writes;
@@ -164,7 +164,7 @@ impl Engine {
 
     /// No slot for this page: the program gets it back. Its content is in staging memory only, so there is
     /// no other answer.
-    fn bring_back(&self, locked: LockedPage) {
+    fn map_again(&self, locked: LockedPage) {
         let staged = self.frames.staged(locked.frame()).expect("just moved to staging");
         match &self.store {
             Store::Moving(_) => {}

@@ -62,7 +62,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// The engine and what every page should hold: its first byte, or nothing if it was lost.
-struct Game {
+struct Episode {
     rig: Rig,
     worker: Worker,
     model: Vec<Option<u8>>,
@@ -71,7 +71,7 @@ struct Game {
     stays: Option<AreaNo>,
 }
 
-impl Game {
+impl Episode {
     fn new(rig: Rig) -> Self {
         let worker = Worker::new(&rig.engine).unwrap();
         Self { rig, worker, model: vec![Some(0); PAGES], locked: 0, stays: None }
@@ -169,7 +169,7 @@ impl Game {
         }
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn quiesce(&mut self) -> Result<(), String> {
         self.worker.finish(&self.rig.engine);
         self.rig.engine.check()
     }
@@ -183,14 +183,14 @@ proptest! {
         tuning in tuning(),
         ops in prop::collection::vec(op(), 1..120),
     ) {
-        let mut game = Game::new(Rig::new(FRAMES, PAGES, &[64, 64], tuning));
+        let mut episode = Episode::new(Rig::new(FRAMES, PAGES, &[64, 64], tuning));
         for op in &ops {
-            prop_assert!(game.play(op), "memory ended");
+            prop_assert!(episode.play(op), "memory ended");
         }
         for page in 0..PAGES {
-            prop_assert!(game.touch(page, None));
+            prop_assert!(episode.touch(page, None));
         }
-        prop_assert_eq!(game.settle(), Ok(()));
+        prop_assert_eq!(episode.quiesce(), Ok(()));
     }
 
     /// One device fails at random, the other is sound: no write is ever lost, and a failed read
@@ -203,24 +203,24 @@ proptest! {
         reads in prop::sample::select(vec![0u64, 0, 50]),
         writes in prop::sample::select(vec![0u64, 20, 300]),
     ) {
-        let mut game = Game::new(Rig::new(FRAMES, PAGES, &[128, 128], tuning));
-        game.stays = Some(AreaNo(1));
-        game.rig.plans[0].set(Faults {
+        let mut episode = Episode::new(Rig::new(FRAMES, PAGES, &[128, 128], tuning));
+        episode.stays = Some(AreaNo(1));
+        episode.rig.plans[0].set(Faults {
             seed,
             read_failures_per_mille: reads,
             write_failures_per_mille: writes,
             ..Faults::default()
         });
         for op in &ops {
-            prop_assert!(game.play(op), "memory ended");
+            prop_assert!(episode.play(op), "memory ended");
         }
-        game.rig.plans[0].set(Faults::default());
+        episode.rig.plans[0].set(Faults::default());
         for page in 0..PAGES {
-            prop_assert!(game.touch(page, None));
+            prop_assert!(episode.touch(page, None));
         }
-        let lost = game.model.iter().filter(|page| page.is_none()).count();
+        let lost = episode.model.iter().filter(|page| page.is_none()).count();
         prop_assert!(reads > 0 || lost == 0, "{} pages lost without a failed read", lost);
-        prop_assert_eq!(game.settle(), Ok(()));
+        prop_assert_eq!(episode.quiesce(), Ok(()));
     }
 }
 
@@ -405,7 +405,7 @@ fn when_every_device_fails_its_writes_the_pages_stay_until_memory_ends() {
         })
         .count();
     assert!(fits >= 16, "memory ended after {fits} of 16 frames");
-    assert!(rig.engine.last_trouble().is_some());
+    assert!(rig.engine.last_error().is_some());
     for page in 0..16 {
         let touched = rig.touch(&mut worker, PageNo(page), |content| {
             assert_eq!(u32::from(content[0]), page + 1);

@@ -1,4 +1,4 @@
-//! Whole engines of every tuning over devices that fail, stall, lie and vanish: one game per seed.
+//! Whole engines of every tuning over devices that fail, stall, lie and vanish: one episode per seed.
 //! `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays 10 000.
 #![cfg(not(loom))]
 
@@ -7,7 +7,7 @@ mod common;
 
 use arbitrary::{Arbitrary, Unstructured};
 use common::chaos::Script;
-use common::games::{Replay, seeds};
+use common::episodes::{Replay, seeds};
 use common::{Rig, TUNING, Touch};
 use overspill_base::stats::Event;
 use overspill_base::{PageNo, Slot};
@@ -15,9 +15,9 @@ use overspill_device::faulty::Faults;
 use overspill_engine::{Tuning, Worker};
 use std::collections::HashMap;
 
-/// Games that `make test` plays.
+/// Episodes that `make test` plays.
 const SEEDS: u64 = 1000;
-/// Bytes a game is decoded from; an operation takes two to four of them.
+/// Bytes an episode is decoded from; an operation takes two to four of them.
 const BYTES: usize = 700;
 
 fn script(seed: u64) -> Script {
@@ -38,7 +38,7 @@ fn no_fault_of_a_device_costs_more_than_the_pages_it_hits() {
         });
         drop(replay);
     }
-    // The games are worth something only if all of this comes about in them.
+    // The episodes are worth something only if all of this comes about in them.
     let wanted = [
         "pswpin",
         "pswpout",

@@ -1,4 +1,4 @@
-//! The games of `faults.rs`, from bytes that a fuzzer chooses. A short run under `cargo test`;
+//! The episodes of `faults.rs`, from bytes that a fuzzer chooses. A short run under `cargo test`;
 //! `make fuzz` goes on for as long as one likes.
 #![cfg(not(loom))]
 
@@ -18,6 +18,6 @@ fn no_operations_break_a_promise() {
         PLAYED.fetch_add(1, Relaxed);
     });
     let played = PLAYED.load(Relaxed);
-    assert!(played > 5, "only {played} games were played");
-    println!("{played} games");
+    assert!(played > 5, "only {played} episodes were played");
+    println!("{played} episodes");
 }

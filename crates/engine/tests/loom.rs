@@ -184,7 +184,7 @@ impl Paged {
                 let word = Pte::Swapped { entry: self.entry, shadow: 0 };
                 assert!(self.table.replace(PAGE, word, Pte::Resident(locked.frame())));
                 if self.leaving.load(Acquire) {
-                    self.give_up_copy(&locked);
+                    self.reclaim_copy(&locked);
                 }
                 self.frames.unlock(locked);
             }
@@ -192,7 +192,7 @@ impl Paged {
         }
     }
 
-    fn give_up_copy(&self, locked: &LockedPage) {
+    fn reclaim_copy(&self, locked: &LockedPage) {
         let freed = self.cache.remove(locked, &self.frames, &self.table);
         self.freed.fetch_add(usize::from(freed.is_some()), Relaxed);
     }
@@ -202,7 +202,7 @@ impl Paged {
         let Some(frame) = self.cache.lookup(self.entry) else { return self.bring_in() };
         let Ok(locked) = self.frames.try_lock(frame) else { return };
         if self.cache.lookup(self.entry) == Some(frame) {
-            self.give_up_copy(&locked);
+            self.reclaim_copy(&locked);
         }
         self.frames.unlock(locked);
     }

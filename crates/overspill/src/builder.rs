@@ -182,8 +182,8 @@ impl Overspill {
     }
 
     /// The last thing that went wrong, such as a full or failing device.
-    pub fn last_trouble(&self) -> Option<String> {
-        self.pager.engine().last_trouble()
+    pub fn last_error(&self) -> Option<String> {
+        self.pager.engine().last_error()
     }
 }
 

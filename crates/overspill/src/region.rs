@@ -74,7 +74,7 @@ impl RegionOptions {
 /// Use it as the `[u8]` it is, from any thread, also as the buffer of system calls, unless its faults
 /// are [signals](Faults::Signal). A touch of a page that is out blocks until it is read. If that fails
 /// the toucher gets SIGBUS, and the reason is in
-/// [`Overspill::last_trouble`](crate::Overspill::last_trouble).
+/// [`Overspill::last_error`](crate::Overspill::last_error).
 #[derive(Debug)]
 pub struct Region {
     pager: Arc<Pager>,

@@ -205,7 +205,7 @@ impl<T: Pod> SpillVec<T> {
         for (order, run) in self.runs.drain(..).enumerate() {
             let used = pages.min(1 << order);
             self.pool.discard_any(run, used);
-            self.pool.runs().give_back(run, order as u32);
+            self.pool.runs().free(run, order as u32);
             pages -= used;
         }
         self.len = 0;
@@ -213,7 +213,7 @@ impl<T: Pod> SpillVec<T> {
 
     /// The elements in order. Pages are read ahead, so this goes at the speed of the swap device.
     pub fn iter(&self) -> Iter<'_, T> {
-        Iter { vec: self, ahead: Ahead::of(self), page: Vec::new(), at: 0, next: 0 }
+        Iter { vec: self, ahead: Prefetcher::of(self), page: Vec::new(), at: 0, next: 0 }
     }
 
     /// Lends every page's elements to `f`, in no order, on `threads` threads; `f` is told the index of
@@ -305,13 +305,13 @@ fn window_pages(pool: &Pool) -> usize {
 
 /// Asks for pages before they are needed.
 #[derive(Debug)]
-struct Ahead {
+struct Prefetcher {
     window: usize,
     /// The first page that was not asked for.
     next: usize,
 }
 
-impl Ahead {
+impl Prefetcher {
     fn of<T: Pod>(vec: &SpillVec<T>) -> Self {
         Self { window: window_pages(&vec.pool), next: 0 }
     }
@@ -332,7 +332,7 @@ impl Ahead {
 #[derive(Debug)]
 pub struct Iter<'a, T: Pod> {
     vec: &'a SpillVec<T>,
-    ahead: Ahead,
+    ahead: Prefetcher,
     /// A copy of a page, because a guard held between calls could keep the caller waiting for itself.
     page: Vec<T>,
     /// The next of its elements.

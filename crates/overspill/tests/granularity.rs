@@ -100,7 +100,7 @@ fn keeps_every_byte(swap: &str) {
             let summary = overspill.summary();
             let pages = (region.len() / page) as u64;
             assert!(summary.pages_out >= pages / 2 && summary.pages_in >= pages / 2, "{page}");
-            assert_eq!(overspill.last_trouble(), None);
+            assert_eq!(overspill.last_error(), None);
         }
     }
 }
@@ -133,7 +133,7 @@ fn threads_share_pages() {
                 scope.spawn(move || exercise(share, n as u64, 300.min((32 << 20) / page)));
             }
         });
-        assert_eq!(overspill.last_trouble(), None);
+        assert_eq!(overspill.last_error(), None);
     }
 }
 
@@ -274,7 +274,7 @@ fn a_part_that_the_program_protects_comes_and_goes_with_its_page() {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::mprotect(at, PART, libc::PROT_READ | libc::PROT_WRITE) }, 0);
         exercise(&mut region, 3, 100);
-        assert_eq!(overspill.last_trouble(), None);
+        assert_eq!(overspill.last_error(), None);
     }
 }
 
@@ -367,7 +367,7 @@ fn an_area_comes_and_another_goes_under_large_pages() {
     overspill.swapon(&file.parse().unwrap()).unwrap();
     overspill.swapoff(&swaps[0].name).unwrap();
     exercise(&mut region, 5, 500);
-    assert_eq!(overspill.last_trouble(), None);
+    assert_eq!(overspill.last_error(), None);
 }
 
 #[test]

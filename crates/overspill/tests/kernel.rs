@@ -1,14 +1,14 @@
 //! Whole engines over real memory, with a kernel in between that answers as kernels do once in ten million calls:
-//! one game per seed. It does what it is asked for, all of it or a part, and says something else.
+//! one episode per seed. It does what it is asked for, all of it or a part, and says something else.
 //!
-//! `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays 10 000. A game has one
-//! thread, which touches a page only when it is there, so the same seed plays the same game.
+//! `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays 10 000. An episode has one
+//! thread, which touches a page only when it is there, so the same seed plays the same episode.
 //! Skips, with the reason printed, where userfaultfd is not permitted.
 
-#[path = "../../engine/tests/common/games.rs"]
-mod games;
+#[path = "../../engine/tests/common/episodes.rs"]
+mod episodes;
 
-use games::{Replay, seeds};
+use episodes::{Replay, seeds};
 use overspill::Bytes;
 use overspill::pager::private_tables;
 use overspill_area::{AreaConfig, AreaNo, MemberNo, SwapArea};
@@ -33,7 +33,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 
-/// Games that `make test` plays.
+/// Episodes that `make test` plays.
 const SEEDS: u64 = 100;
 const OPERATIONS: usize = 250;
 const PAGES: usize = 96;
@@ -163,7 +163,7 @@ impl Between for Whims {
     }
 }
 
-struct Game {
+struct Episode {
     chance: Chance,
     engine: Arc<Engine>,
     memory: ManagedMemory,
@@ -196,7 +196,7 @@ fn swap(page_bytes: usize, pages: u64) -> Swap {
     Swap { device, area, priority: 0 }
 }
 
-impl Game {
+impl Episode {
     fn new(seed: u64, happened: &Arc<Mutex<Happened>>) -> Self {
         let mut chance = Chance::new(seed);
         let page_bytes = [4096, 4096, 4096, 16384][chance.below(4) as usize];
@@ -380,14 +380,14 @@ fn whatever_the_kernel_says_no_page_is_lost() {
     let mut counted: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in seeds(SEEDS) {
         let replay = Replay(seed);
-        let stats = Game::new(seed, &happened).play();
+        let stats = Episode::new(seed, &happened).play();
         for &(event, name) in Event::ALL {
             *counted.entry(name).or_default() += stats.get(event);
         }
         drop(replay);
     }
     println!("{:?}\n{counted:?}", happened.lock().unwrap());
-    // The games are worth something only if all of this comes about in them.
+    // The episodes are worth something only if all of this comes about in them.
     let wanted = ["pswpin", "pswpout", "evict_pinned", "evict_refused", "move_misreported"];
     let absent: Vec<_> = wanted.iter().filter(|name| counted[*name] == 0).collect();
     assert!(seeds(SEEDS).count() < 100 || absent.is_empty(), "{absent:?} in none of {counted:?}");
@@ -400,22 +400,22 @@ fn a_page_that_is_nowhere_is_counted_and_said_and_never_zeros() {
     if let Some(obstacle) = overspill::doctor::obstacle() {
         return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
     }
-    let mut game = Game::new(3, &Arc::default());
-    (0..4).for_each(|page| game.write(page));
-    let number = game.memory.space().page_at(game.address(1));
-    let address = game.address(1) as *mut _;
+    let mut episode = Episode::new(3, &Arc::default());
+    (0..4).for_each(|page| episode.write(page));
+    let number = episode.memory.space().page_at(episode.address(1));
+    let address = episode.address(1) as *mut _;
     // SAFETY: a page of ours, to which nobody has a reference.
-    unsafe { rustix::mm::madvise(address, game.page_bytes, rustix::mm::Advice::LinuxDontNeed) }
+    unsafe { rustix::mm::madvise(address, episode.page_bytes, rustix::mm::Advice::LinuxDontNeed) }
         .unwrap();
-    let outcome = game.engine.fault(&mut game.worker, number, 1);
+    let outcome = episode.engine.fault(&mut episode.worker, number, 1);
     assert_eq!(outcome, FaultOutcome::Poisoned);
-    assert_eq!(game.engine.stats().get(Event::pages_lost), 1);
-    game.may_lose = true;
-    assert!(game.said.lock().unwrap()[0].contains("is lost"), "{:?}", game.said);
-    game.worker.finish(&game.engine);
-    assert_eq!(game.engine.check(), Ok(()));
+    assert_eq!(episode.engine.stats().get(Event::pages_lost), 1);
+    episode.may_lose = true;
+    assert!(episode.said.lock().unwrap()[0].contains("is lost"), "{:?}", episode.said);
+    episode.worker.finish(&episode.engine);
+    assert_eq!(episode.engine.check(), Ok(()));
     // Given up on purpose it is as good as new.
-    game.memory.discard(game.address(1), 1).unwrap();
-    game.model[1] = 0;
-    (0..4).for_each(|page| game.bring(page));
+    episode.memory.discard(episode.address(1), 1).unwrap();
+    episode.model[1] = 0;
+    (0..4).for_each(|page| episode.bring(page));
 }

@@ -77,7 +77,7 @@ fn changes_in(pool: &Pool, pages: u32) -> u64 {
 fn threads_lose_no_change_on_memory() {
     let pool = pool("ram:16M");
     assert_eq!(hammer(&pool, 3 * FRAMES, 4, 20_000), changes_in(&pool, 3 * FRAMES));
-    assert!(pool.summary().pages_out > 0 && pool.last_trouble().is_none());
+    assert!(pool.summary().pages_out > 0 && pool.last_error().is_none());
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn threads_lose_no_change_on_a_file() {
     let directory = tempfile::tempdir().unwrap();
     let pool = pool(&format!("file:{}", directory.path().display()));
     assert_eq!(hammer(&pool, 3 * FRAMES, 4, 6_000), changes_in(&pool, 3 * FRAMES));
-    assert_eq!(pool.last_trouble(), None);
+    assert_eq!(pool.last_error(), None);
 }
 
 /// Few pages and many threads: they meet on the same ones all the time.
@@ -281,7 +281,7 @@ fn vectors_that_are_dropped_give_their_swap_back() {
         vec.try_extend((0..1_500_000).map(|n| n ^ round)).unwrap();
         assert!(vec.iter().map(Result::unwrap).eq((0..1_500_000).map(|n| n ^ round)));
     }
-    assert_eq!(pool.last_trouble(), None);
+    assert_eq!(pool.last_error(), None);
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
             for page in first..(first + pages).min(model.len()) {
                 let content = &mut region[page * PAGE_SIZE..][..PAGE_SIZE];
                 let wrong = content.iter().position(|&byte| byte != model[page]);
-                assert_eq!(wrong, None, "page {page}, {:?}", overspill.last_trouble());
+                assert_eq!(wrong, None, "page {page}, {:?}", overspill.last_error());
                 model[page] = chance.u8(..);
                 content.fill(model[page]);
             }
@@ -58,7 +58,7 @@ fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
     let counters = overspill.summary().counters;
     println!("{} of {} moves misreported", counters["move_misreported"], counters["pswpout"]);
     assert_eq!((counters["pages_lost"], counters["kernel_unexpected"]), (0, 0));
-    assert_eq!(overspill.last_trouble(), None);
+    assert_eq!(overspill.last_error(), None);
 }
 
 /// A pipe refers to pages, which are evicted while others are read; what comes out is what went in.

@@ -74,7 +74,7 @@ fn a_region_five_times_the_limit_keeps_every_byte_on_a_file() {
     exercise(&mut region, 1, 20_000);
     let summary = overspill.summary();
     assert!(summary.pages_out > 0 && summary.pages_in > 0);
-    assert_eq!(overspill.last_trouble(), None);
+    assert_eq!(overspill.last_error(), None);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_region_that_is_dropped_gives_its_slots_back() {
         (0..region.len() / PAGE).for_each(|page| write(&mut region, page, round));
         (0..region.len() / PAGE).for_each(|page| verify(&region, page, round));
     }
-    assert_eq!(overspill.last_trouble(), None);
+    assert_eq!(overspill.last_error(), None);
 }
 
 /// Descriptors of this process for files in `directory`, also those without a name.
@@ -154,7 +154,7 @@ fn swap_areas_come_and_go_under_a_region_in_use() {
     assert_eq!(swaps.len(), 1);
     assert_eq!((swaps[0].kind, swaps[0].size, swaps[0].priority), ("file", Bytes(96 << 20), 5));
     assert!(swaps[0].used >= Bytes(16 << 20) && swaps[0].name != first);
-    assert_eq!(overspill.last_trouble(), None);
+    assert_eq!(overspill.last_error(), None);
 }
 
 #[test]

@@ -22,7 +22,7 @@ static DLOPEN: AtomicUsize = AtomicUsize::new(0);
 static DLMOPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Once the pager runs, or does not.
-pub(crate) fn settle() {
+pub(crate) fn prepare() {
     if any_process().is_some() {
         MODE_MASK.store(!libc::RTLD_DEEPBIND, Relaxed);
     }

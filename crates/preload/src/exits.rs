@@ -33,7 +33,7 @@ const MUTEX_BYTES: usize = 48;
 /// Entries of a list that the kernel looks at.
 const LIST_MAX: usize = 2048;
 
-/// Our key among the threads' own data; none before [`settle`].
+/// Our key among the threads' own data; none before [`make_key`].
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Pages pinned for a thread that ends.
@@ -52,7 +52,7 @@ fn pinned() -> MutexGuard<'static, Vec<Pinned>> {
 }
 
 /// Once the pager runs, on the program's first thread.
-pub(crate) fn settle() {
+pub(crate) fn make_key() {
     let mut key: pthread_key_t = 0;
     // SAFETY: the destructor stays where it is: the object is never unloaded.
     if process().is_some() && unsafe { libc::pthread_key_create(&raw mut key, Some(ends)) } == 0 {

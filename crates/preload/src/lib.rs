@@ -53,8 +53,8 @@ type Words = *mut *mut libc::c_char;
 
 extern "C" fn start(_: libc::c_int, _: Words, environment: Words) {
     pager::start(environment);
-    malloc::settle();
-    dlopen::settle();
-    exits::settle();
-    starts::settle();
+    malloc::prepare();
+    dlopen::prepare();
+    exits::make_key();
+    starts::prepare();
 }

@@ -12,7 +12,7 @@ use libmimalloc_sys as mi;
 use overspill_base::PAGE_SIZE;
 
 /// Has the allocator look at the machine now: later the program may have forbidden itself to.
-pub(crate) fn settle() {
+pub(crate) fn prepare() {
     if !use_libc() {
         // SAFETY: a block of its own, and a number for an option. Nodes of memory are asked for in /sys.
         unsafe {

@@ -103,8 +103,8 @@ pub(crate) fn start(environment: *mut *mut c_char) {
         say(&format!("a bug in the pager ends this program: {info}"));
         std::process::abort();
     }));
-    thread::settle();
-    fork::settle_libc();
+    thread::prepare();
+    fork::prepare_libc();
     let before = limits::Sizes::now();
     match apart::start(None, Box::new(move || join(&address))) {
         Ok(()) => {
@@ -201,7 +201,7 @@ fn out_of_memory(engine: &Engine) {
     if let Some(process) = any_process() {
         process.session.add_verdict(verdict::OUT_OF_MEMORY);
     }
-    let why = engine.last_trouble().unwrap_or_else(|| "no page can be moved out".into());
+    let why = engine.last_error().unwrap_or_else(|| "no page can be moved out".into());
     let limit = overspill::Bytes::of_pages(engine.status().frames as u64);
     say(&format!("out of memory, program killed: the limit of {limit} is full, and {why}"));
     let _ = rustix::process::kill_process(apart::program(), rustix::process::Signal::KILL);

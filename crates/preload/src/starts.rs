@@ -280,7 +280,7 @@ static EXECLP: AtomicUsize = AtomicUsize::new(0);
 static EXECLE: AtomicUsize = AtomicUsize::new(0);
 
 /// Looks up what a child of vfork could not: before the program begins.
-pub(crate) fn settle() {
+pub(crate) fn prepare() {
     static NEXT: [Next; 3] = [Next::new(c"execl"), Next::new(c"execlp"), Next::new(c"execle")];
     for (next, place) in NEXT.iter().zip([&EXECL, &EXECLP, &EXECLE]) {
         place.store(next.address().addr(), Relaxed);

@@ -32,7 +32,7 @@ pub unsafe extern "C" fn pthread_create(
 }
 
 /// Before there are threads: libc leaves out the locks of its heap until it has made one.
-pub(crate) fn settle() {
+pub(crate) fn prepare() {
     extern "C" fn nothing(_: *mut c_void) -> *mut c_void {
         std::ptr::null_mut()
     }

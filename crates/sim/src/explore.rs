@@ -1,8 +1,8 @@
 //! `explore`: small machines in schedules that no clock would give, checked after each.
 //!
-//! Owns: the games. A seed says which tuning is played, how small everything is, what the tasks do, and
+//! Owns: the episodes. A seed says which tuning is played, how small everything is, what the tasks do, and
 //! in which order they take turns. Sizes are shrunk so that the rare path is the common one.
-//! Invariants: a game that fails panics, and says the seed first; the same seed plays the same game.
+//! Invariants: an episode that fails panics, and says the seed first; the same seed plays the same episode.
 //! What is checked: every page read holds what was written to it; the counter equations of engine and
 //! areas; that no task waits for ever; in builds with debug assertions the lock order and the
 //! engine's own assertions.
@@ -36,20 +36,20 @@ const PROGRESS_RUNS: u64 = 1000;
 /// Accesses of one task.
 const ACCESSES: usize = 40;
 
-/// Plays `options.runs` games; returns what to say about it.
+/// Plays `options.runs` episodes; returns what to say about it.
 ///
 /// # Errors
 /// [`SimError::OutOfRange`].
 ///
 /// # Panics
-/// When a game fails.
+/// When an episode fails.
 pub fn explore(options: &ExploreOptions, progress: &dyn Fn(&str)) -> Result<String, SimError> {
     within("--runs", options.runs, 0..=1 << 40)?;
     tell_seed_of_panics();
     let last = if options.runs == 0 { u64::MAX } else { options.seed.saturating_add(options.runs) };
     for seed in options.seed..last {
         SEED.store(seed, Relaxed);
-        Game::of(seed).play();
+        Episode::of(seed).play();
         let played = seed - options.seed + 1;
         if played.is_multiple_of(PROGRESS_RUNS) {
             progress(&format!("{played} schedules"));
@@ -78,8 +78,8 @@ fn tell_seed_of_panics() {
     });
 }
 
-/// One game.
-struct Game {
+/// One episode.
+struct Episode {
     tuning: Tuning,
     device: DeviceModel,
     devices: usize,
@@ -90,7 +90,7 @@ struct Game {
     seed: u64,
 }
 
-impl Game {
+impl Episode {
     fn of(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let (preset, _) = Preset::ALL[random.usize(..Preset::ALL.len())];
@@ -138,7 +138,7 @@ impl Game {
             machine.spawn(format!("toucher {task}"), task, move || {
                 touch_pages(&node, pages, seed);
                 running.set(running.get() - 1);
-                node.engine.nudge();
+                node.engine.wake_background();
             });
         }
         let reclaimed = node.clone();
@@ -173,7 +173,7 @@ fn touch_pages(node: &Node, pages: u32, seed: u64) {
         while node.space.touch(page, writes) == Touch::Missing {
             match node.engine.fault_in_place(&mut worker, page) {
                 FaultOutcome::Mapped | FaultOutcome::Pending => {}
-                outcome => panic!("{outcome:?}: {:?}", node.engine.last_trouble()),
+                outcome => panic!("{outcome:?}: {:?}", node.engine.last_error()),
             }
         }
     }

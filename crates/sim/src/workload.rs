@@ -130,7 +130,7 @@ impl Run {
         }
         worker.finish(&node.engine);
         self.ended.set(self.ended.get() + 1);
-        self.nodes.iter().for_each(|node| node.engine.nudge());
+        self.nodes.iter().for_each(|node| node.engine.wake_background());
     }
 
     fn has_populated(&self) {
@@ -154,7 +154,7 @@ impl Run {
             overspill_vcpu::charge_by(|costs| costs.fault_ns);
             match node.engine.fault_in_place(worker, page) {
                 FaultOutcome::Mapped | FaultOutcome::Pending => {}
-                outcome => panic!("{outcome:?}: {:?}", node.engine.last_trouble()),
+                outcome => panic!("{outcome:?}: {:?}", node.engine.last_error()),
             }
         }
         if let Some(since) = missing_since.filter(|_| self.is_counting()) {

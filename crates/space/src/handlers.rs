@@ -92,7 +92,7 @@ struct Shared {
 }
 
 /// What a handler with nothing to do sleeps for.
-enum Post {
+enum WakeSource {
     /// The leader: messages.
     Messages(OwnedFd),
     /// An assistant: a call by the leader.
@@ -136,12 +136,12 @@ impl Handlers {
         });
         let (count, mut threads) = (handlers + 2, Vec::new());
         for n in 0..handlers {
-            let post = match n {
-                0 => Post::Messages(shared.space.dup_uffd()?),
-                _ => Post::Calls(shared.calls.try_clone()?),
+            let source = match n {
+                0 => WakeSource::Messages(shared.space.dup_uffd()?),
+                _ => WakeSource::Calls(shared.calls.try_clone()?),
             };
             let fault_loop = move |shared: &Shared, worker: &mut Worker| {
-                shared.serve_faults(worker, &post);
+                shared.serve_faults(worker, &source);
             };
             threads.extend(shared.spawn("ovs-fault", fault_loop)?);
         }
@@ -199,7 +199,7 @@ impl Shared {
         change(&mut self.gate.lock());
         self.attention.store(true, Release);
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-        self.engine.nudge();
+        self.engine.wake_background();
     }
 
     /// Parks if that is asked for; false when the thread must end.
@@ -221,7 +221,7 @@ impl Shared {
         !gate.stopping
     }
 
-    fn serve_faults(&self, worker: &mut Worker, post: &Post) {
+    fn serve_faults(&self, worker: &mut Worker, source: &WakeSource) {
         let mut messages = [FaultMessage { address: 0, thread: 0 }; 32];
         let mut placement = Placement::new((self.options.process)());
         let mut idle_since = clock::now_ns();
@@ -235,7 +235,7 @@ impl Shared {
                 idle_since = now_ns;
             }
             if placement.is_stacked() || now_ns - idle_since > SPIN_NS {
-                self.sleep(worker, post, &mut placement);
+                self.sleep(worker, source, &mut placement);
                 idle_since = clock::now_ns();
             } else if !busy {
                 std::hint::spin_loop();
@@ -279,8 +279,8 @@ impl Shared {
     }
 
     /// Sleeps until there is something to serve, a completion or a command.
-    fn sleep(&self, worker: &Worker, post: &Post, placement: &mut Placement) {
-        let (Post::Messages(wake) | Post::Calls(wake)) = post;
+    fn sleep(&self, worker: &Worker, source: &WakeSource, placement: &mut Placement) {
+        let (WakeSource::Messages(wake) | WakeSource::Calls(wake)) = source;
         let mut fds: Vec<PollFd<'_>> = vec![readable(wake.as_fd()), readable(self.bell.as_fd())];
         fds.extend(worker.poll_fds().map(readable));
         // EINTR and anything else: look again.
@@ -290,7 +290,7 @@ impl Shared {
         if !placement.is_stacked() {
             let _ = poll(&mut fds, None);
         }
-        if let Post::Calls(calls) = post {
+        if let WakeSource::Calls(calls) = source {
             drain(calls);
         }
     }

@@ -6,8 +6,8 @@
 
 use crate::mapping::age_and_touch;
 use crate::space::{ManagedSpace, SpaceSetupError};
+use overspill_base::report::Reports;
 use overspill_base::stats::{Event, Stats};
-use overspill_base::trouble::Troubles;
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::{AddressSpace, MovingSpace};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct MovesProbed {
 pub fn probe_moves(limit: Duration) -> Result<MovesProbed, SpaceSetupError> {
     let space = ManagedSpace::reserve(Bytes(1), PAGE_SIZE)?;
     let stats = Stats::on_heap();
-    space.report_to(&stats, &Arc::new(Troubles::new(Box::new(|_| {}))));
+    space.report_to(&stats, &Arc::new(Reports::new(Box::new(|_| {}))));
     // Pages of their own: the one that all untouched pages share has no age.
     space.map(PageNo(0), &vec![1; PAGES * PAGE_SIZE]);
     let stop = AtomicBool::new(false);

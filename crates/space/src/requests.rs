@@ -13,10 +13,10 @@
 use crate::kernel::Call;
 use crate::moving::Hindrance;
 use crate::space::ManagedSpace;
+use overspill_base::report::Reports;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::Stats;
 use overspill_base::sync::Arc;
-use overspill_base::trouble::Troubles;
 use overspill_base::{PAGE_SIZE, PageNo};
 use overspill_engine::{AddressSpace, Mapped, MovingSpace, Pattern, SpaceError, Unmapped};
 use rustix::mm::MprotectFlags;
@@ -40,8 +40,8 @@ impl AddressSpace for ManagedSpace {
         self.ranges.lock().pattern(page)
     }
 
-    fn report_to(&self, stats: &Stats, troubles: &Arc<Troubles>) {
-        let _ = self.troubles.set((stats.clone(), troubles.clone()));
+    fn report_to(&self, stats: &Stats, reports: &Arc<Reports>) {
+        let _ = self.reports.set((stats.clone(), reports.clone()));
     }
 
     fn zap(&self, first: PageNo, pages: usize) {
@@ -107,15 +107,15 @@ impl MovingSpace for ManagedSpace {
         true
     }
 
-    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
+    fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped {
         let mut moved = 0;
         let can_move = self.with_uffd(|uffd| uffd.features().move_pages);
-        while moved < landing.len() {
+        while moved < destination.len() {
             let mut hindrance = Some(Hindrance::Unlike);
             if can_move {
-                let target = self.staged_at(arena, landing.start + moved).addr();
+                let target = self.staged_at(arena, destination.start + moved).addr();
                 let source = self.address_of(first.plus(moved));
-                let len = (landing.len() - moved) * self.page_bytes;
+                let len = (destination.len() - moved) * self.page_bytes;
                 let (bytes, stopped) = self.move_out(target, source, len);
                 moved += bytes / self.page_bytes;
                 hindrance = stopped;
@@ -123,7 +123,7 @@ impl MovingSpace for ManagedSpace {
             let stopped = match hindrance {
                 None => continue,
                 Some(Hindrance::Unlike) => {
-                    let target = self.staged_at(arena, landing.start + moved);
+                    let target = self.staged_at(arena, destination.start + moved);
                     match self.copy_out(target, first.plus(moved)) {
                         Ok(()) => {
                             moved += 1;

@@ -12,11 +12,11 @@ use crate::mapping::{BASE_ALIGN, forbid_huge_pages, map_fixed, reserve_aligned, 
 use crate::ranges::Ranges;
 use crate::uffd::{Delivery, Uffd, UffdError};
 use crate::whereabouts::Whereabouts;
+use overspill_base::report::{Cause, Reports};
 use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
-use overspill_base::trouble::{Cause, Troubles};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::SpaceError;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -69,7 +69,7 @@ pub struct ManagedSpace {
     /// As above.
     whereabouts: RwLock<Whereabouts>,
     /// Where the unexpected is counted and told, once the engine has said.
-    pub(crate) troubles: OnceLock<(Stats, Arc<Troubles>)>,
+    pub(crate) reports: OnceLock<(Stats, Arc<Reports>)>,
     /// Address and length of the staging arena, once the engine has one.
     staging: Mutex<Option<(usize, usize)>>,
 }
@@ -107,7 +107,7 @@ impl ManagedSpace {
             copied: AtomicBool::new(true),
             memory: RwLock::new(Some(open_own_memory()?)),
             whereabouts: RwLock::new(Whereabouts::open()),
-            troubles: OnceLock::new(),
+            reports: OnceLock::new(),
             staging: Mutex::new(LockClass::Control, None),
         };
         space.register_all()?;
@@ -251,17 +251,17 @@ impl ManagedSpace {
 
     /// Counts a page that had moved although the kernel said that it had not.
     pub(crate) fn count_misreported(&self) {
-        if let Some((stats, _)) = self.troubles.get() {
+        if let Some((stats, _)) = self.reports.get() {
             stats.count(Event::move_misreported);
         }
     }
 
     /// Counts and tells an answer that no table has.
     pub(crate) fn unexpected(&self, whom: &'static str, what: &dyn std::fmt::Display) {
-        if let Some((stats, troubles)) = self.troubles.get() {
+        if let Some((stats, reports)) = self.reports.get() {
             stats.count(Event::kernel_unexpected);
             let line = format!("unexpected answer of the kernel to {whom}: {what}");
-            troubles.tell(Cause::of(whom), line);
+            reports.tell(Cause::of(whom), line);
         }
     }
 

@@ -176,11 +176,11 @@ impl Scan {
         self.widen(slot);
         let cluster = area.cluster_of(Slot(slot));
         self.clusters[cluster as usize].used -= 1;
-        self.settle(area, cluster);
+        self.relist(area, cluster);
     }
 
     /// Lists a cluster that became empty, unless a CPU allocates from it.
-    fn settle(&mut self, area: &Shared, cluster: u32) {
+    fn relist(&mut self, area: &Shared, cluster: u32) {
         let ScanCluster { used, list } = self.clusters[cluster as usize];
         if used > 0 || list != ListKind::None || area.config.rotational {
             return;
@@ -196,7 +196,7 @@ impl Scan {
 
     pub(super) fn retire(&mut self, area: &Shared, cluster: u32) {
         self.clusters[cluster as usize].list = ListKind::None;
-        self.settle(area, cluster);
+        self.relist(area, cluster);
     }
 
     pub(super) fn base(&self, area: &Shared, cpu: usize) -> u32 {

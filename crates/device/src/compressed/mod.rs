@@ -31,10 +31,10 @@ mod word;
 
 pub use codec::Algorithm;
 
-use crate::at_once::AtOnce;
 use crate::error::DeviceError;
 use crate::file::{Attachment, large_enough, named, refused};
 use crate::spec::SwapSpec;
+use crate::synchronous::SynchronousQueue;
 use crate::{DeviceInfo, IoQueue, SwapDevice};
 use codec::Codec;
 use overspill_base::{Bytes, Slot};
@@ -149,7 +149,7 @@ impl SwapDevice for CompressedDevice {
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
         let name = self.info.name.clone();
         let codec = Codec::new(self.algorithm, &name)?;
-        Ok(Box::new(AtOnce::new(Compressor::new(self.store.clone(), codec, name), depth)))
+        Ok(Box::new(SynchronousQueue::new(Compressor::new(self.store.clone(), codec, name), depth)))
     }
 
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {

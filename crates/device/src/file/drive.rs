@@ -14,8 +14,8 @@ use super::transfer::Target;
 use super::uring::{self, UringQueue};
 use super::{Features, facts};
 use crate::IoQueue;
-use crate::at_once::AtOnce;
 use crate::error::DeviceError;
+use crate::synchronous::SynchronousQueue;
 use overspill_base::PAGE_SIZE;
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, statx};
 use rustix::io::Errno;
@@ -74,7 +74,7 @@ pub(super) fn open_queue(
     match driver {
         Driver::Uring if depth > 1 => Ok(Box::new(UringQueue::new(target.clone(), depth)?)),
         Driver::Uring | Driver::Positioned => {
-            Ok(Box::new(AtOnce::new(Positioned::new(target.clone()), depth)))
+            Ok(Box::new(SynchronousQueue::new(Positioned::new(target.clone()), depth)))
         }
     }
 }

@@ -5,7 +5,7 @@
 //! Not here: what a result means ([`super::transfer`]).
 
 use super::transfer::{IoVec, Step, Target, Transfer};
-use crate::at_once::Perform;
+use crate::synchronous::Perform;
 use crate::{Completion, IoOp, IoRequest, failed};
 use rustix::io::{Errno, IoSlice, IoSliceMut, pread, preadv, pwrite, pwritev};
 use std::sync::Arc;
@@ -30,8 +30,8 @@ impl Perform for Positioned {
             match self.transfer.advance(result) {
                 Step::Again => {}
                 Step::Finished => return Completion { request, failures: Vec::new() },
-                Step::Failed(trouble) => {
-                    let error = self.target.error(request.op, request.slot, trouble);
+                Step::Failed(failure) => {
+                    let error = self.target.error(request.op, request.slot, failure);
                     return failed(request, &error);
                 }
             }

@@ -37,12 +37,12 @@ impl Target {
     }
 
     /// What became of a request, in the words of the user.
-    pub(super) fn error(&self, op: IoOp, slot: Slot, trouble: Trouble) -> DeviceError {
+    pub(super) fn error(&self, op: IoOp, slot: Slot, failure: Failure) -> DeviceError {
         let name = self.name.clone();
-        match trouble {
-            Trouble::Ended => DeviceError::Short { name, op, slot },
-            Trouble::NoSpace => DeviceError::Full { name, size: self.size },
-            Trouble::Errno(errno) => DeviceError::Io { name, op, slot, errno },
+        match failure {
+            Failure::Ended => DeviceError::Short { name, op, slot },
+            Failure::NoSpace => DeviceError::Full { name, size: self.size },
+            Failure::Errno(errno) => DeviceError::Io { name, op, slot, errno },
         }
     }
 }
@@ -75,12 +75,12 @@ pub(super) enum Step {
     /// Another system call, for what remains.
     Again,
     /// To be given up.
-    Failed(Trouble),
+    Failed(Failure),
 }
 
 /// Why a transfer is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum Failure {
     /// The file is shorter than the request.
     Ended,
     /// The file system has no space.
@@ -135,7 +135,7 @@ impl Transfer {
     pub(super) fn advance(&mut self, result: Result<usize, Errno>) -> Step {
         match result {
             Ok(moved) if moved >= self.remaining_bytes => Step::Finished,
-            Ok(0) => Step::Failed(Trouble::Ended),
+            Ok(0) => Step::Failed(Failure::Ended),
             Ok(moved) => {
                 self.skip(moved);
                 Step::Again
@@ -144,8 +144,8 @@ impl Transfer {
                 self.stalls += 1;
                 Step::Again
             }
-            Err(errno) if is_full(errno) => Step::Failed(Trouble::NoSpace),
-            Err(errno) => Step::Failed(Trouble::Errno(errno)),
+            Err(errno) if is_full(errno) => Step::Failed(Failure::NoSpace),
+            Err(errno) => Step::Failed(Failure::Errno(errno)),
         }
     }
 
@@ -193,18 +193,18 @@ mod tests {
 
     #[test]
     fn every_result_has_one_meaning() {
-        let errno = |errno| Step::Failed(Trouble::Errno(errno));
+        let errno = |errno| Step::Failed(Failure::Errno(errno));
         let table = [
             (Ok(2 * PAGE), Step::Finished),
             (Ok(2 * PAGE - 512), Step::Again),
             (Ok(1), Step::Again),
-            (Ok(0), Step::Failed(Trouble::Ended)),
+            (Ok(0), Step::Failed(Failure::Ended)),
             (Err(Errno::INTR), Step::Again),
             (Err(Errno::AGAIN), Step::Again),
             (Err(Errno::CANCELED), Step::Again),
-            (Err(Errno::NOSPC), Step::Failed(Trouble::NoSpace)),
-            (Err(Errno::DQUOT), Step::Failed(Trouble::NoSpace)),
-            (Err(Errno::FBIG), Step::Failed(Trouble::NoSpace)),
+            (Err(Errno::NOSPC), Step::Failed(Failure::NoSpace)),
+            (Err(Errno::DQUOT), Step::Failed(Failure::NoSpace)),
+            (Err(Errno::FBIG), Step::Failed(Failure::NoSpace)),
             (Err(Errno::IO), errno(Errno::IO)),
             (Err(Errno::INVAL), errno(Errno::INVAL)),
             (Err(Errno::NODEV), errno(Errno::NODEV)),
@@ -240,7 +240,7 @@ mod tests {
         for _ in 0..MAX_STALLS {
             transfer.advance(Err(Errno::AGAIN));
         }
-        let given_up = Step::Failed(Trouble::Errno(Errno::AGAIN));
+        let given_up = Step::Failed(Failure::Errno(Errno::AGAIN));
         assert_eq!(transfer.advance(Err(Errno::AGAIN)), given_up);
     }
 

@@ -130,8 +130,8 @@ impl UringQueue {
         let request = flight.request.take().expect("a completion belongs to a flight");
         self.idle.push(index);
         self.finished.push(match step {
-            Step::Failed(trouble) => {
-                let error = self.target.error(request.op, request.slot, trouble);
+            Step::Failed(failure) => {
+                let error = self.target.error(request.op, request.slot, failure);
                 failed(request, &error)
             }
             _ => Completion { request, failures: Vec::new() },

@@ -9,7 +9,7 @@ use crate::frames::LockedPage;
 use crate::readahead::streams::Window;
 use crate::space::Pattern;
 use crate::store::{Moving, Store};
-use crate::transfer::{Arrived, Landing, PageRead, Purpose};
+use crate::transfer::{CompletedRead, Destination, PageRead, Purpose};
 use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -41,7 +41,7 @@ impl Engine {
         let fault = Purpose::Fault { start_ns };
         self.submit_reads(worker, reads, |run| {
             let asked_for = run.iter().any(|read| read.entry == entry);
-            if asked_for { fault } else { Purpose::Ahead }
+            if asked_for { fault } else { Purpose::Readahead }
         });
     }
 
@@ -90,7 +90,7 @@ impl Engine {
         let reached = page.0 - before * step..page.0 + after * step + 1;
         let whole = reached == pages && reached.len() > 1;
         let reached = if whole { self.past_resident(reached, step) } else { reached };
-        self.streams.around(page).settle(&window, reached, [read_before, read_after]);
+        self.streams.around(page).note_read(&window, reached, [read_before, read_after]);
         if whole && pages.len() >= max {
             self.ask_ahead(&window, entry.area());
         }
@@ -116,7 +116,7 @@ impl Engine {
         let frames = pages.filter_map(|page| self.resident_frame(PageNo(page)));
         // They were mapped a moment ago: some wait in a batch.
         self.lru.drain(&self.frames, &self.stats);
-        self.lru.leave_behind(frames, &self.frames);
+        self.lru.drop_behind(frames, &self.frames);
     }
 
     /// A window with the pages in memory that follow it on either side at its step, a window's worth
@@ -183,27 +183,27 @@ impl Engine {
         }
         self.ahead.ask(advance.ask);
         self.stats.add(Event::swap_ra_hit, u64::from(advance.hits));
-        let mut arrived = std::mem::take(&mut worker.scratch.arrived);
-        arrived.extend(self.end_wait(locked, word));
-        let mapped = !arrived.is_empty();
+        let mut completed = std::mem::take(&mut worker.scratch.completed);
+        completed.extend(self.end_wait(locked, word));
+        let mapped = !completed.is_empty();
         let others = advance.pages.map(PageNo).filter(|&other| other != page);
-        arrived.extend(others.filter_map(|other| self.take_waiting(other)));
-        arrived.sort_unstable_by_key(|arrived| arrived.locked.page());
-        self.map_waiting(worker, moving, &mut arrived);
-        worker.scratch.arrived = arrived;
+        completed.extend(others.filter_map(|other| self.take_waiting(other)));
+        completed.sort_unstable_by_key(|completed| completed.locked.page());
+        self.map_waiting(worker, moving, &mut completed);
+        worker.scratch.completed = completed;
         self.drop_behind(advance.behind);
         mapped
     }
 
     /// Maps pages that waited, in the order of their addresses.
-    fn map_waiting(&self, worker: &Worker, moving: &Moving, arrived: &mut Vec<Arrived>) {
-        let staged = |arrived: &Arrived| match arrived.landing {
-            Landing::Chunk(at) => at,
-            Landing::Bounce(_) => unreachable!("{arrived:?} has not waited"),
+    fn map_waiting(&self, worker: &Worker, moving: &Moving, completed: &mut Vec<CompletedRead>) {
+        let staged = |completed: &CompletedRead| match completed.destination {
+            Destination::Chunk(at) => at,
+            Destination::Bounce(_) => unreachable!("{completed:?} has not waited"),
         };
         let chunk = moving.staging.chunk;
-        while let Some(first) = arrived.first().map(staged) {
-            let run = self.map_first_run(worker, moving, arrived, |a, b| {
+        while let Some(first) = completed.first().map(staged) {
+            let run = self.map_first_run(worker, moving, completed, |a, b| {
                 a.precedes(b) && !staged(b).is_multiple_of(chunk)
             });
             moving.release(first..first + run);
@@ -211,7 +211,7 @@ impl Engine {
     }
 
     /// Locks the frame of a page that waits, idle, and ends its waiting.
-    fn take_waiting(&self, page: PageNo) -> Option<Arrived> {
+    fn take_waiting(&self, page: PageNo) -> Option<CompletedRead> {
         let word = self.table.load(page);
         let Pte::Swapped { entry, .. } = word else { return None };
         let frame = self.cache.lookup(entry)?;
@@ -230,8 +230,8 @@ impl Engine {
     }
 
     /// Turns the word of a page that waits to Resident; what is left is to map it.
-    fn end_wait(&self, locked: LockedPage, word: Pte) -> Option<Arrived> {
+    fn end_wait(&self, locked: LockedPage, word: Pte) -> Option<CompletedRead> {
         let (locked, at) = self.accept_waiting(locked, word)?;
-        Some(Arrived { locked, landing: Landing::Chunk(at) })
+        Some(CompletedRead { locked, destination: Destination::Chunk(at) })
     }
 }

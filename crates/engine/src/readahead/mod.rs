@@ -11,7 +11,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`streams`], [`trunks`] | the streams of faults that a program makes |
+//! | [`streams`], [`stream_locks`] | the streams of faults that a program makes |
 //! | [`queue`] | what was asked for ahead of them |
 //! | [`around`] | what a fault reads and asks for |
 //! | [`thread`] | reading what was asked for |
@@ -26,9 +26,9 @@
 pub(crate) mod around;
 pub(crate) mod past;
 pub(crate) mod queue;
+pub(crate) mod stream_locks;
 pub(crate) mod streams;
 pub(crate) mod thread;
-pub(crate) mod trunks;
 
 /// Least window once there are hits.
 const HIT_WINDOW_MIN: usize = 4;

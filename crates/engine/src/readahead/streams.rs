@@ -180,7 +180,7 @@ impl Streams {
 
     /// Tells what became of a window: where reading it ended, and how many pages before and after
     /// the faulting one were read.
-    pub(crate) fn settle(&mut self, window: &Window, reached: Range<u32>, read_ahead: [u32; 2]) {
+    pub(crate) fn note_read(&mut self, window: &Window, reached: Range<u32>, read_ahead: [u32; 2]) {
         let stream = &mut self.streams[window.stream];
         if stream.last == window.page.0 && stream.window == window.pages {
             stream.window = reached;
@@ -324,7 +324,7 @@ mod tests {
         let window = streams.window(PageNo(page), max, pattern, true);
         let (before, after) = (page - window.pages.start, window.pages.end - page - 1);
         let ahead = [before / window.step, after / window.step];
-        streams.settle(&window, window.pages.clone(), ahead);
+        streams.note_read(&window, window.pages.clone(), ahead);
         window
     }
 
@@ -515,7 +515,7 @@ mod tests {
         let window = streams.window(PageNo(7), 64, Pattern::Normal, true);
         assert_eq!(window.pages, 7..15);
         // Frames ran out after two pages, of which one was in memory already.
-        streams.settle(&window, 7..10, [0, 1]);
+        streams.note_read(&window, 7..10, [0, 1]);
         let next = streams.window(PageNo(10), 64, Pattern::Normal, true);
         assert_eq!((next.pages, next.hits), (10..14, 1));
     }

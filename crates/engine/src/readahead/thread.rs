@@ -21,7 +21,7 @@ use std::ops::Range;
 
 impl Engine {
     /// Reads what was asked for: blocks until there is something, or somebody calls
-    /// [`nudge`](Self::nudge); reads it, and returns. `wanted` as in [`balance`](Self::balance).
+    /// [`wake_background`](Self::wake_background); reads it, and returns. `wanted` as in [`balance`](Self::balance).
     pub fn read_ahead(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
         let seen = self.ahead.wanted.count();
         if wanted() {
@@ -52,7 +52,7 @@ impl Engine {
             start += self.take_swapped(start..pages.end, &mut entries);
             if !entries.is_empty() {
                 let reads = self.read_and_map(worker, &entries);
-                self.submit_reads(worker, reads, |_| Purpose::Ahead);
+                self.submit_reads(worker, reads, |_| Purpose::Readahead);
             }
         }
     }
@@ -108,7 +108,7 @@ impl Engine {
         let reads: Vec<PageRead> = reads.collect();
         self.stats.add(Event::swap_ra, reads.len() as u64);
         moving.release(used.end..chunk.end);
-        self.submit_reads(worker, reads, |_| Purpose::Ahead);
+        self.submit_reads(worker, reads, |_| Purpose::Readahead);
         worker.poll(self);
     }
 

@@ -80,16 +80,16 @@ impl MovingSpace for ModelSpace {
         self.pages.lock().unwrap()[page.index()].is_some()
     }
 
-    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
+    fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped {
         let mut pages = self.pages.lock().unwrap();
-        for (n, index) in landing.clone().enumerate() {
+        for (n, index) in destination.clone().enumerate() {
             let Some(byte) = pages[first.index() + n].take() else {
                 return Unmapped { moved: n, stopped: Some(SpaceError::Missing) };
             };
-            // SAFETY: the engine reserved this landing page for this call.
+            // SAFETY: the engine reserved this destination page for this call.
             unsafe { arena.page(index) }.fill(byte);
         }
-        Unmapped { moved: landing.len(), stopped: None }
+        Unmapped { moved: destination.len(), stopped: None }
     }
 
     fn recycle(&self, _: &PageArena, _: Range<usize>) {}

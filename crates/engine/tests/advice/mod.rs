@@ -45,7 +45,7 @@ fn page_out(rig: &Rig, worker: &mut Worker, first: PageNo, pages: usize) {
         scope.spawn(|| {
             rig.engine.page_out(first, pages);
             gone.store(true, Ordering::Relaxed);
-            rig.engine.nudge();
+            rig.engine.wake_background();
         });
         while !gone.load(Ordering::Relaxed) {
             rig.engine.balance(worker, || gone.load(Ordering::Relaxed));

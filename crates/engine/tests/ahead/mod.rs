@@ -36,7 +36,7 @@ fn a_long_stream_finds_its_windows_read() {
             page < STARTED || comes_true(|| read_yet() >= u64::from(page) + 64)
         });
         done.store(true, SeqCst);
-        rig.engine.nudge();
+        rig.engine.wake_background();
         all
     });
     assert!(waited, "{:?}", added(&rig, READAHEAD, before));

@@ -1,9 +1,9 @@
 //! A whole engine of any tuning over devices that fail, played by random operations on two CPUs, and
 //! a model of what every page must hold.
 //!
-//! A game is decoded from bytes, so a seed and a fuzzer's input are the same thing. Nothing in it
-//! depends on time or threads: the same bytes play the same game.
-//! Invariants: the last device is sound and has room for every page, unless the game is hopeless;
+//! An episode is decoded from bytes, so a seed and a fuzzer's input are the same thing. Nothing in it
+//! depends on time or threads: the same bytes play the same episode.
+//! Invariants: the last device is sound and has room for every page, unless the episode is hopeless;
 //! only the first one loses what it has. So a page that is lost, or memory that ends, says something.
 
 use super::{Rig, Seen, SimSpace};
@@ -28,11 +28,11 @@ const PAGES: usize = 64;
 const CPUS: usize = 2;
 
 thread_local! {
-    /// The CPU that the game's next operation runs on.
+    /// The CPU that the episode's next operation runs on.
     static CPU: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What a game is played with.
+/// What an episode is played with.
 #[derive(Clone, Debug)]
 struct Setup {
     frames: usize,
@@ -213,23 +213,23 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
 }
 
 impl Script {
-    /// Plays the game; returns what happened in it.
+    /// Plays the episode; returns what happened in it.
     ///
     /// # Panics
     /// When the engine breaks a promise.
     pub(crate) fn play(&self) -> Stats {
-        let mut game = Game::new(&self.setup);
-        let stats = game.rig.engine.stats().clone();
-        if self.ops.iter().all(|op| game.step(op)) {
-            game.end_well();
+        let mut episode = Episode::new(&self.setup);
+        let stats = episode.rig.engine.stats().clone();
+        if self.ops.iter().all(|op| episode.step(op)) {
+            episode.end_well();
         } else {
-            game.end_of_memory();
+            episode.end_of_memory();
         }
         stats
     }
 }
 
-struct Game<'a> {
+struct Episode<'a> {
     setup: &'a Setup,
     rig: Rig,
     workers: Vec<Worker>,
@@ -240,7 +240,7 @@ struct Game<'a> {
     log: Arc<Mutex<Vec<String>>>,
 }
 
-impl<'a> Game<'a> {
+impl<'a> Episode<'a> {
     fn new(setup: &'a Setup) -> Self {
         CPU.set(0);
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -394,8 +394,8 @@ impl<'a> Game<'a> {
 
     /// Without a sound device memory may end. What is in memory is still right.
     fn end_of_memory(mut self) {
-        assert!(self.setup.hopeless, "memory ended: {:?}", self.rig.engine.last_trouble());
-        assert!(self.rig.engine.last_trouble().is_some());
+        assert!(self.setup.hopeless, "memory ended: {:?}", self.rig.engine.last_error());
+        assert!(self.rig.engine.last_error().is_some());
         (0..PAGES).for_each(|page| {
             self.look(page, None);
         });

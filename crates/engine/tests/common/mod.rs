@@ -3,7 +3,7 @@
 #[cfg(not(loom))]
 pub(crate) mod chaos;
 #[cfg(not(loom))]
-pub(crate) mod games;
+pub(crate) mod episodes;
 
 use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
 use overspill_base::clock::Cpus;
@@ -168,12 +168,12 @@ impl MovingSpace for SimSpace {
         *self.pages[page.index()].lock().unwrap() != Seen::Missing
     }
 
-    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
+    fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped {
         assert_no_lock_held("a call of the address space");
-        let pages = landing.len();
-        for (n, index) in landing.enumerate() {
+        let pages = destination.len();
+        for (n, index) in destination.enumerate() {
             match self.take(first.plus(n)) {
-                // SAFETY: the engine reserved this landing page for this call.
+                // SAFETY: the engine reserved this destination page for this call.
                 Ok(content) => unsafe { arena.page(index).copy_from_slice(&content) },
                 Err(error) => return Unmapped { moved: n, stopped: Some(error) },
             }

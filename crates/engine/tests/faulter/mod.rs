@@ -21,7 +21,7 @@ fn beside_reclaim<R>(rig: &Rig, late: Duration, f: impl FnOnce() -> R) -> R {
         });
         let result = f();
         stop.store(true, Relaxed);
-        rig.engine.nudge();
+        rig.engine.wake_background();
         result
     })
 }

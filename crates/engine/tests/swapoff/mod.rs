@@ -99,7 +99,7 @@ fn pages_that_cannot_be_read_are_lost_and_the_others_not() {
     assert_eq!(rig.engine.swapoff(&mut worker, FIRST), Ok(()));
     let lost = rig.engine.stats().get(Event::pages_poisoned);
     assert!((1..60).contains(&lost), "{lost} lost");
-    assert!(rig.engine.last_trouble().is_some_and(|line| line.contains("is lost")));
+    assert!(rig.engine.last_error().is_some_and(|line| line.contains("is lost")));
     let poisoned = (0..100).filter(|&page| {
         rig.touch(&mut worker, PageNo(page), |content| assert_eq!(content[0], page as u8 | 1))
             == Touch::Poisoned

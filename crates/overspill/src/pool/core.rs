@@ -136,7 +136,7 @@ impl Core {
         let served = self.workers.with(&self.engine, |worker| self.serve(worker, page));
         match served.map_err(queue_refused)? {
             FaultOutcome::Mapped | FaultOutcome::Pending => Ok(()),
-            FaultOutcome::Poisoned => Err(PoolError::Lost { page, why: self.last_trouble() }),
+            FaultOutcome::Poisoned => Err(PoolError::Lost { page, why: self.last_error() }),
             FaultOutcome::OutOfMemory => Err(self.no_frame()),
             FaultOutcome::Stray => unreachable!("page {page} has a word, so it is in the space"),
         }
@@ -185,8 +185,8 @@ impl Core {
         self.reclaim.is_none()
     }
 
-    fn last_trouble(&self) -> String {
-        self.engine.last_trouble().unwrap_or_else(|| "its swap device gave no reason".into())
+    fn last_error(&self) -> String {
+        self.engine.last_error().unwrap_or_else(|| "its swap device gave no reason".into())
     }
 
     /// Why no frame could be had: looks who has them.
@@ -194,7 +194,7 @@ impl Core {
         let frames = self.frames();
         match self.words().count_in_use(self.engine.pages_in_memory()) {
             pinned if pinned >= frames => PoolError::AllPinned { pages: frames },
-            _ => PoolError::OutOfSwap { why: self.last_trouble() },
+            _ => PoolError::OutOfSwap { why: self.last_error() },
         }
     }
 }
@@ -241,7 +241,7 @@ impl Drop for Core {
         self.workers.finish_ahead(&self.engine);
         if let Some(reclaim) = self.reclaim.take() {
             self.stopping.store(true, Relaxed);
-            self.engine.nudge();
+            self.engine.wake_background();
             // It ends by itself; a panic in it has been reported where it happened.
             let _ = reclaim.join();
         }

@@ -223,7 +223,7 @@ impl Pool {
     }
 
     /// The last thing that went wrong, such as a full or failing device.
-    pub fn last_trouble(&self) -> Option<String> {
-        self.core.engine().last_trouble()
+    pub fn last_error(&self) -> Option<String> {
+        self.core.engine().last_error()
     }
 }

@@ -50,7 +50,7 @@ impl Runs {
     }
 
     /// Gives back a run whose pages were discarded.
-    pub(crate) fn give_back(&self, run: PageNo, order: u32) {
+    pub(crate) fn free(&self, run: PageNo, order: u32) {
         self.free.lock().back[order as usize].push(run);
     }
 }
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(runs.first(), PageNo(8));
         assert_eq!([runs.take(2), runs.take(1)], [Some(PageNo(8)), Some(PageNo(12))]);
         assert_eq!(runs.take(2), None);
-        runs.give_back(PageNo(8), 2);
+        runs.free(PageNo(8), 2);
         assert_eq!(
             [runs.take(2), runs.take(1), runs.take(0)],
             [Some(PageNo(8)), Some(PageNo(14)), None]

@@ -84,7 +84,7 @@ enum Op {
     },
 }
 
-/// Pages the games are about; a sweep goes over as many as fit into memory, after them.
+/// Pages the episodes are about; a sweep goes over as many as fit into memory, after them.
 const PAGES: u32 = 300;
 
 fn op() -> impl Strategy<Value = Op> {
@@ -100,7 +100,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// A pool, and the byte that fills each page; none for a page that may be lost.
-struct Game {
+struct Episode {
     pool: Pool,
     model: Vec<u8>,
     /// Reads fail by plan, so pages are lost.
@@ -108,7 +108,7 @@ struct Game {
     lost: u64,
 }
 
-impl Game {
+impl Episode {
     fn new(pool: Pool, loses: bool) -> Self {
         Self { pool, model: vec![0; PAGES as usize], loses, lost: 0 }
     }
@@ -183,11 +183,11 @@ impl Game {
     }
 }
 
-fn play(pool: Pool, loses: bool, ops: &[Op]) -> Game {
-    let mut game = Game::new(pool, loses);
-    ops.iter().for_each(|op| game.play(op));
-    game.end();
-    game
+fn play(pool: Pool, loses: bool, ops: &[Op]) -> Episode {
+    let mut episode = Episode::new(pool, loses);
+    ops.iter().for_each(|op| episode.play(op));
+    episode.end();
+    episode
 }
 
 proptest! {

@@ -68,7 +68,7 @@ impl Workers {
         let mut worker = idle.map_or_else(|| Worker::new(engine).map(Box::new), Ok)?;
         worker.poll(engine);
         let result = f(&mut worker);
-        self.put_back(engine, worker);
+        self.release(engine, worker);
         Ok(result)
     }
 
@@ -81,7 +81,7 @@ impl Workers {
                 worker.wait(engine);
             }
             self.waiting.fetch_sub(1, SeqCst);
-            self.put_back(engine, worker);
+            self.release(engine, worker);
         } else {
             engine.wait_unlocked(page);
             self.waiting.fetch_sub(1, SeqCst);
@@ -107,7 +107,7 @@ impl Workers {
 
     /// A thread that looked for this worker before it was put back has counted itself before, and is
     /// seen here: both happened under the shelf's lock, in that order.
-    fn put_back(&self, engine: &Engine, worker: Box<Worker>) {
+    fn release(&self, engine: &Engine, worker: Box<Worker>) {
         self.ahead.lock().push(worker);
         if self.waiting.load(SeqCst) > 0 {
             self.finish_ahead(engine);

@@ -17,7 +17,7 @@ fn a_fork_leaves_the_parent_its_regions() {
             drop(child);
             exercise(&mut region, 2, 1_000);
         }
-        assert_eq!(overspill.last_trouble(), None);
+        assert_eq!(overspill.last_error(), None);
     }
 }
 

@@ -129,7 +129,7 @@ fn every_byte_is_kept_in_memory_and_on_a_file_for_one_to_eight_threads() {
         }
         let summary = overspill.summary();
         assert!(summary.pages_out > 0 && summary.pages_in > 0);
-        assert_eq!(overspill.last_trouble(), None);
+        assert_eq!(overspill.last_error(), None);
     }
 }
 
@@ -143,7 +143,7 @@ fn regions_by_message_and_by_signal_share_one_limit() {
     });
     let resident = [&signal, &message].map(|region| resident_pages(region)).iter().sum::<usize>();
     assert!((1..=2048).contains(&resident), "{resident} pages of 8 MiB are in memory");
-    assert_eq!(overspill.last_trouble(), None);
+    assert_eq!(overspill.last_error(), None);
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn devices_come_and_go_under_a_region_by_signal() {
         worker.join().unwrap();
     });
     assert_eq!(overspill.swaps().len(), 1);
-    assert_eq!(overspill.last_trouble(), None);
+    assert_eq!(overspill.last_error(), None);
 }
 
 /// What the handler of SIGUSR1 touches: a region's first byte, and its length.

@@ -171,7 +171,7 @@ unsafe extern "C" {
 /// Has libc allocate, from its own heap, the state of its name service switch. Its fork locks that
 /// state after our last word before the fork and writes it before our first one after it, so it must
 /// not be in managed memory. Aliases are looked up in files, without loading anything.
-pub(crate) fn settle_libc() {
+pub(crate) fn prepare_libc() {
     // SAFETY: begins and ends an enumeration before any other thread could have one.
     unsafe {
         setaliasent();

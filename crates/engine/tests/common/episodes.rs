@@ -1,4 +1,4 @@
-//! Games that are played by seeds.
+//! Episodes that are played by seeds.
 
 use std::ops::Range;
 

@@ -16,9 +16,9 @@ const TRUNK_SHIFT: u32 = 14;
 
 /// All streams.
 #[derive(Debug)]
-pub(crate) struct Trunks(Box<[Mutex<Streams>]>);
+pub(crate) struct StreamLocks(Box<[Mutex<Streams>]>);
 
-impl Trunks {
+impl StreamLocks {
     pub(crate) fn new(cpus: usize) -> Self {
         let streams = || Mutex::new(LockClass::Readahead, Streams::default());
         Self(std::iter::repeat_with(streams).take(cpus).collect())

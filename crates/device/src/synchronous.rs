@@ -14,18 +14,18 @@ pub(crate) trait Perform: Send {
 }
 
 /// One thread's way to such a device.
-pub(crate) struct AtOnce<P> {
+pub(crate) struct SynchronousQueue<P> {
     performer: P,
     finished: Vec<Completion>,
 }
 
-impl<P: Perform> AtOnce<P> {
+impl<P: Perform> SynchronousQueue<P> {
     pub(crate) fn new(performer: P, depth: u32) -> Self {
         Self { performer, finished: Vec::with_capacity(depth as usize) }
     }
 }
 
-impl<P: Perform> IoQueue for AtOnce<P> {
+impl<P: Perform> IoQueue for SynchronousQueue<P> {
     fn submit(&mut self, request: IoRequest) {
         let completion = self.performer.perform(request);
         self.finished.push(completion);

@@ -6,12 +6,12 @@
 
 /// Items put aside under numbers.
 #[derive(Debug)]
-pub(crate) struct Aside<T> {
+pub(crate) struct InFlight<T> {
     places: Vec<Option<T>>,
     idle: Vec<usize>,
 }
 
-impl<T> Aside<T> {
+impl<T> InFlight<T> {
     /// Nothing yet; `depth` items can be put aside before more memory is allocated.
     pub(crate) fn new(depth: u32) -> Self {
         let depth = depth as usize;

@@ -2,7 +2,7 @@
 //!
 //! Owns: one line per cause. A cause is said when it first comes up, and then at every power of ten, with how
 //! often it was by then: a device that loses a million pages says so in seven lines.
-//! Invariants: everything that is told is kept as the last trouble, said or not.
+//! Invariants: everything that is told is kept as the last error, said or not.
 //! Not here: counting ([`crate::stats`]), and where lines go.
 
 use crate::sync::{LockClass, Mutex};
@@ -27,7 +27,7 @@ impl Cause {
 }
 
 /// What has been told.
-pub struct Troubles {
+pub struct Reports {
     report: Report,
     told: Mutex<Told>,
 }
@@ -37,13 +37,13 @@ struct Told {
     last: Option<String>,
 }
 
-impl std::fmt::Debug for Troubles {
+impl std::fmt::Debug for Reports {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Troubles")
+        f.write_str("Reports")
     }
 }
 
-impl Troubles {
+impl Reports {
     /// Lines go to `report`.
     pub fn new(report: Report) -> Self {
         let told = Told { times: Vec::new(), last: None };
@@ -89,17 +89,17 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    fn collecting() -> (Troubles, Arc<Mutex<Vec<String>>>) {
+    fn collecting() -> (Reports, Arc<Mutex<Vec<String>>>) {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = lines.clone();
-        (Troubles::new(Box::new(move |line| sink.lock().unwrap().push(line.to_owned()))), lines)
+        (Reports::new(Box::new(move |line| sink.lock().unwrap().push(line.to_owned()))), lines)
     }
 
     #[test]
     fn a_cause_is_said_at_powers_of_ten() {
-        let (troubles, lines) = collecting();
+        let (reports, lines) = collecting();
         for n in 1..=1000 {
-            troubles.tell(Cause::of("lost"), format!("page {n}"));
+            reports.tell(Cause::of("lost"), format!("page {n}"));
         }
         let said = lines.lock().unwrap().clone();
         let expected = [
@@ -109,14 +109,14 @@ mod tests {
             "page 1000 (1000 times by now)",
         ];
         assert_eq!(said, expected);
-        assert_eq!(troubles.last().as_deref(), Some("page 1000"));
+        assert_eq!(reports.last().as_deref(), Some("page 1000"));
     }
 
     #[test]
     fn one_cause_hides_no_other() {
-        let (troubles, lines) = collecting();
+        let (reports, lines) = collecting();
         for whom in [0, 1, 0, 1] {
-            troubles.tell(Cause { what: "lost", whom }, format!("a page of {whom}"));
+            reports.tell(Cause { what: "lost", whom }, format!("a page of {whom}"));
         }
         assert_eq!(*lines.lock().unwrap(), ["a page of 0", "a page of 1"]);
     }
