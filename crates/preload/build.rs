@@ -1,7 +1,8 @@
 //! Compiles the one thing stable Rust cannot say: thread-local variables in the initial-exec model.
 //!
-//! And has the dynamic linker initialise the object before all others (`-z initfirst`): constructors of
-//! other libraries allocate, and register handlers around fork that must run while the pager still does.
+//! And has the dynamic linker initialise the object before all others (`-z initfirst`):
+//! constructors of other libraries allocate, and register handlers around fork that must run while
+//! the pager still does.
 
 fn main() {
     println!("cargo::rerun-if-changed=src/pager_thread.c");

@@ -109,8 +109,8 @@ impl SwapArea {
         self.shared.config.rotational
     }
 
-    /// Appends up to `want` slots to `out`. None means that there is none, also not with the help of
-    /// `reclaim`, unless it grows.
+    /// Appends up to `want` slots to `out`. None means that there is none, also not with the help
+    /// of `reclaim`, unless it grows.
     pub fn alloc(
         &self,
         cpu: usize,
@@ -168,7 +168,8 @@ impl SwapArea {
         self.shared.set_writable(true);
     }
 
-    /// As [`avoid`](Self::avoid), and returns when no allocation that had begun before is under way.
+    /// As [`avoid`](Self::avoid), and returns when no allocation that had begun before is under
+    /// way.
     pub(crate) fn close(&self) {
         self.avoid();
         match &self.allocator {

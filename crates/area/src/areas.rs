@@ -2,8 +2,8 @@
 //!
 //! Owns: the order in which areas are asked, and the slot caches in front of them. Higher priority
 //! first; areas of equal priority take turns, one visit each (Linux requeues an area behind its
-//! equals at every call). Areas can be added at any time; a number once used stays used, so an entry
-//! never names another area than it did.
+//! equals at every call). Areas can be added at any time; a number once used stays used, so an
+//! entry never names another area than it did.
 //! Not here: growing, discarding, reclaiming copies ([`SlotReclaim`] asks the engine).
 
 use crate::area::SwapArea;
@@ -78,9 +78,10 @@ impl SwapAreas {
     }
 
     /// Stops allocation from an area: when it returns nothing more is claimed there, what sat in
-    /// caches is back in its clusters, and no CPU has a cluster of it. A call that had claimed slots
-    /// before may still cache them: [`drain`](Self::drain) until
-    /// [`used_slots`](SwapArea::used_slots) says that all are back. `None` if it was stopped already.
+    /// caches is back in its clusters, and no CPU has a cluster of it. A call that had claimed
+    /// slots before may still cache them: [`drain`](Self::drain) until
+    /// [`used_slots`](SwapArea::used_slots) says that all are back. `None` if it was stopped
+    /// already.
     pub fn dequeue(&self, number: AreaNo) -> Option<i16> {
         let priority = {
             let mut order = self.order.lock();

@@ -2,14 +2,15 @@
 //!
 //! Owns: clusters with their locks, the lists they are on, and each CPU's current clusters.
 //! Invariants: a CPU allocates from its current cluster of the wanted order, under one acquisition
-//! of that cluster's lock per batch; a cluster that is somebody's current one is on no list. The first
-//! allocation in an empty cluster decides the order it is kept for. Freeing revives: a cluster that
-//! was looked through in vain waits on a frag list until a slot of it is freed. Only a cluster's owner
-//! among the members claims slots in it.
+//! of that cluster's lock per batch; a cluster that is somebody's current one is on no list. The
+//! first allocation in an empty cluster decides the order it is kept for. Freeing revives: a
+//! cluster that was looked through in vain waits on a frag list until a slot of it is freed. Only a
+//! cluster's owner among the members claims slots in it.
 //! Not here: several areas ([`crate::SwapAreas`]), other processes ([`crate::members`]).
 //! Source: Linux 6.12 and on.
-//! Rejected: free clusters before nonfull ones on every device. It keeps batches in one run, but the
-//! ratio measured was within the noise (random, read and modify on a file, four interleaved rounds).
+//! Rejected: free clusters before nonfull ones on every device. It keeps batches in one run, but
+//! the ratio measured was within the noise (random, read and modify on a file, four interleaved
+//! rounds).
 
 use crate::lists::{ClusterLists, FreshOrder, ListKind, ORDERS};
 use crate::shared::Shared;
@@ -346,7 +347,8 @@ impl ListAllocator {
         state.list = to;
     }
 
-    /// The cluster longest full, which goes to its list's end; `None` also when it is no longer full.
+    /// The cluster longest full, which goes to its list's end; `None` also when it is no longer
+    /// full.
     pub(crate) fn next_full(&self) -> Option<u32> {
         let first = self.lists.lock().first(ListKind::Full)?;
         let mut state = self.cluster(first).lock();

@@ -7,13 +7,13 @@
 //! panics. State is indexes in [`Table`](overspill_base::shared::Table)s, never pointers, so that
 //! it can lie in memory shared by a process tree.
 //! Not here: devices, I/O, time, what a slot contains. `unsafe` is forbidden.
-//! Sources: Linux 4.8 (scanning), 4.11 (cluster locks, slot caches), 5.8 (scan bases), 6.12 (cluster
-//! lists).
+//! Sources: Linux 4.8 (scanning), 4.11 (cluster locks, slot caches), 5.8 (scan bases), 6.12
+//! (cluster lists).
 //!
 //! # Life of a slot
-//! [`SwapAreas::alloc`] takes it from the CPU's slot cache, which a visit to an area has filled: from
-//! cluster lists (`clusters`) or by scanning (`past`). [`SwapAreas::free`] collects it in the CPU's
-//! batch, which goes back to the clusters as a whole.
+//! [`SwapAreas::alloc`] takes it from the CPU's slot cache, which a visit to an area has filled:
+//! from cluster lists (`clusters`) or by scanning (`past`). [`SwapAreas::free`] collects it in the
+//! CPU's batch, which goes back to the clusters as a whole.
 
 #![forbid(unsafe_code)]
 

@@ -143,8 +143,8 @@ impl ClusterLists {
     }
 }
 
-/// The order in which fresh clusters are used: column by column of a table with one trunk per row, so
-/// that neighbours in it are a trunk apart and CPUs that take one each do not meet in one trunk
+/// The order in which fresh clusters are used: column by column of a table with one trunk per row,
+/// so that neighbours in it are a trunk apart and CPUs that take one each do not meet in one trunk
 /// (Linux 4.11).
 #[derive(Clone, Debug)]
 pub(crate) struct FreshOrder {

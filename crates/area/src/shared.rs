@@ -1,9 +1,9 @@
 //! What every allocator of one area works on, and other processes see.
 //!
 //! Owns: the sums over the area, the members' hold bits, and whether slots are handed out.
-//! Invariants: a slot's count is raised before its holder's bit is set, and the bit is cleared before
-//! the count is dropped, so a member killed in between leaves at most one slot held, never one
-//! freed too early. `used` is raised before slots are claimed.
+//! Invariants: a slot's count is raised before its holder's bit is set, and the bit is cleared
+//! before the count is dropped, so a member killed in between leaves at most one slot held, never
+//! one freed too early. `used` is raised before slots are claimed.
 //! Not here: finding a slot; what becomes of a dead member's holds ([`crate::members`]).
 
 use crate::slot_map::{SlotMap, WordLocks};
@@ -96,8 +96,9 @@ impl Shared {
         self.counters[AreaTables::CAPACITY].load(Acquire)
     }
 
-    /// Raises the capacity to `slots`. A cluster becomes usable when all of it is; what the last one
-    /// has past the end is reserved, so it counts as whole. Returns the capacity before and after.
+    /// Raises the capacity to `slots`. A cluster becomes usable when all of it is; what the last
+    /// one has past the end is reserved, so it counts as whole. Returns the capacity before and
+    /// after.
     pub(crate) fn raise_capacity(&self, slots: u32) -> (u32, u32) {
         let whole = if slots >= self.slots_max { self.slots.len() as u32 } else { slots };
         let before = self.counters[AreaTables::CAPACITY].fetch_max(whole, AcqRel);

@@ -1,9 +1,9 @@
 //! One word per slot: how many processes hold it, whether only the swap cache does, and a tag its
 //! user attaches.
 //!
-//! Owns: the packing, and which lock an access takes. The tag is the page's checksum in the product;
-//! here it is 51 opaque bits that vanish when the slot becomes free, so that no page can be checked
-//! against its slot's previous owner.
+//! Owns: the packing, and which lock an access takes. The tag is the page's checksum in the
+//! product; here it is 51 opaque bits that vanish when the slot becomes free, so that no page can
+//! be checked against its slot's previous owner.
 //!
 //! ```text
 //! bits 0..12   count        0 free · 1..=4094 holders · 4095 reserved
@@ -14,8 +14,9 @@
 //! free --reserve--> reserved --unreserve--> free
 //! ```
 //!
-//! Orderings: `drop_hold` releases and `claim` acquires the word, so whoever re-uses a slot has seen
-//! everything its last holder did with it. The other bits are written and read by holders only.
+//! Orderings: `drop_hold` releases and `claim` acquires the word, so whoever re-uses a slot has
+//! seen everything its last holder did with it. The other bits are written and read by holders
+//! only.
 //!
 //! A word is an atomic, so cluster lists need no lock for it. The scanning allocator takes the one
 //! that Linux had: the area's before 4.11, the cluster's after.
@@ -134,8 +135,9 @@ impl SlotMap {
         word.fetch_update(AcqRel, Relaxed, full).map(drop).map_err(|_| TooManyHolders)
     }
 
-    /// Ends one hold; true if it was the last and the slot is free now. `last` is called before that
-    /// happens, while the slot is still nobody else's, and once more if its word changed meanwhile.
+    /// Ends one hold; true if it was the last and the slot is free now. `last` is called before
+    /// that happens, while the slot is still nobody else's, and once more if its word changed
+    /// meanwhile.
     ///
     /// # Panics
     /// When nobody holds it: the slot would be freed twice.

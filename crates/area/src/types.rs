@@ -4,8 +4,8 @@
 //! slot     word = 0                      free
 //!          count in 1..=HOLDERS_MAX      held by that many processes, or parked in one slot cache
 //!          count = RESERVED              header, bad, past the end, or being discarded
-//! area     used + reserved + free == capacity, when nobody allocates or frees; a killed process may
-//!          leave `used` too high by one batch, never too low
+//! area     used + reserved + free == capacity, when nobody allocates or frees; a killed process
+//!          may leave `used` too high by one batch, never too low
 //! ```
 //! Cluster lists (per process, for the clusters it owns):
 //! ```text

@@ -1,5 +1,5 @@
-//! Several areas in every tuning, played by operations decoded from bytes, against a set of entries.
-//! A short run under `cargo test`; `make fuzz` goes on for as long as one likes.
+//! Several areas in every tuning, played by operations decoded from bytes, against a set of
+//! entries. A short run under `cargo test`; `make fuzz` goes on for as long as one likes.
 #![cfg(not(loom))]
 
 #[allow(dead_code, reason = "every test program uses its part of it")]

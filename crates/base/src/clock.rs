@@ -33,7 +33,8 @@ pub fn current_cpu() -> usize {
 pub struct Cpus {
     /// How many there are; at least one.
     pub count: usize,
-    /// The calling thread's, below `count`. A bench or a simulator gives each thread one of its own.
+    /// The calling thread's, below `count`. A bench or a simulator gives each thread one of its
+    /// own.
     pub current: fn() -> usize,
 }
 

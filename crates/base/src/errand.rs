@@ -2,7 +2,8 @@
 //!
 //! Under `overspill run` the pager is a process of its own in the program's address space. Its
 //! descriptors are in its table and in no other, so a thread of the program that needs one asks the
-//! pager to make the call. In a library there is one process, and every call is made where it stands.
+//! pager to make the call. In a library there is one process, and every call is made where it
+//! stands.
 //! Owns: which of the two it is. Not here: how the pager is asked (the preload object).
 
 use std::sync::OnceLock;

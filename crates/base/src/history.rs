@@ -1,12 +1,14 @@
 //! The last changes of pages' states, in a ring, for whoever wants to know how a page was lost.
 //!
-//! Owns: the ring's entries. Processes that share it write to it in turn, and what a killed one wrote
-//! stays. Invariants: an entry that is being written, or was overwritten while it was read, is left out;
-//! nothing waits for anybody.
-//! Not here: what a page's state is. Rejected: a log to a file, which would be a system call for each.
+//! Owns: the ring's entries. Processes that share it write to it in turn, and what a killed one
+//! wrote stays. Invariants: an entry that is being written, or was overwritten while it was read,
+//! is left out; nothing waits for anybody.
+//! Not here: what a page's state is. Rejected: a log to a file, which would be a system call for
+//! each.
 //!
 //! ```text
-//! number of the entry plus one, 0 while it is written · ns · member and page of address space · before · after
+//! number of the entry plus one, 0 while it is written · ns
+//! member and page of address space · before · after
 //! ```
 //!
 //! Orderings: an entry's number is stored last (Release), and read first (Acquire) and again.

@@ -1,7 +1,7 @@
 //! Telling the user what went wrong, without a flood of it.
 //!
-//! Owns: one line per cause. A cause is said when it first comes up, and then at every power of ten, with how
-//! often it was by then: a device that loses a million pages says so in seven lines.
+//! Owns: one line per cause. A cause is said when it first comes up, and then at every power of
+//! ten, with how often it was by then: a device that loses a million pages says so in seven lines.
 //! Invariants: everything that is told is kept as the last error, said or not.
 //! Not here: counting ([`crate::stats`]), and where lines go.
 

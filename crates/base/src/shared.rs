@@ -114,8 +114,8 @@ unsafe impl Shareable for std::sync::atomic::AtomicU32 {}
 unsafe impl Shareable for std::sync::atomic::AtomicU64 {}
 
 #[cfg(sim)]
-// SAFETY: an integer and a cache line's whereabouts, both std's atomics: zeros are 0 in no cache, and
-// any bits are a value.
+// SAFETY: an integer and a cache line's whereabouts, both std's atomics: zeros are 0 in no cache,
+// and any bits are a value.
 unsafe impl Shareable for crate::sync::AtomicU32 {}
 #[cfg(sim)]
 // SAFETY: as above.
@@ -209,9 +209,9 @@ impl PageBuf {
     /// The page at `start`.
     ///
     /// # Safety
-    /// `start` is page aligned, [`PAGE_SIZE`] bytes from it are readable and writable for as long as
-    /// the handle lives, and nobody else *writes* them meanwhile. If broken, a device could write
-    /// into a page that has become somebody else's.
+    /// `start` is page aligned, [`PAGE_SIZE`] bytes from it are readable and writable for as long
+    /// as the handle lives, and nobody else *writes* them meanwhile. If broken, a device could
+    /// write into a page that has become somebody else's.
     pub unsafe fn from_raw(start: *mut u8) -> Self {
         debug_assert!(start.addr().is_multiple_of(PAGE_SIZE));
         Self(NonNull::new(start).expect("a page is not at null"))

@@ -73,7 +73,8 @@ counters! {
     workingset_activate,
     /// Evictions refused because a device or a system call had the page pinned.
     evict_pinned,
-    /// Evictions that the kernel refused for another reason: it had no memory, or gave an answer nobody expected.
+    /// Evictions that the kernel refused for another reason: it had no memory, or gave an answer
+    /// nobody expected.
     evict_refused,
     /// Pages that had moved although the kernel said that they had not.
     move_misreported,
@@ -89,7 +90,8 @@ counters! {
     swap_full,
     /// Bytes given back with madvise or munmap, in pages.
     pgdiscard,
-    /// KiB that processes had outside their limit when they ended, where it was more than a tenth of it.
+    /// KiB that processes had outside their limit when they ended, where it was more than a tenth
+    /// of it.
     outside_kib,
 }
 

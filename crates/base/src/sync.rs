@@ -1,8 +1,8 @@
 //! The one place that names a lock or an atomic.
 //!
-//! Owns: the switch between the machine's own primitives, the model checker's (`--cfg loom`) and those
-//! of virtual CPUs (`cfg(sim)`, in the packages below `crates/sim/twins`); the lock classes, what is
-//! counted per class ([`accounts`]), and the check of their order ([`order`]).
+//! Owns: the switch between the machine's own primitives, the model checker's (`--cfg loom`) and
+//! those of virtual CPUs (`cfg(sim)`, in the packages below `crates/sim/twins`); the lock classes,
+//! what is counted per class ([`accounts`]), and the check of their order ([`order`]).
 //! Invariants: a contended acquisition always pays for two clock readings; an uncontended one only
 //! between [`count_locks`]`(true)` and `(false)`, and its release one more. Nothing here poisons: a
 //! panic while a lock is held aborts the product (`panic = "abort"`), and in tests the failing test

@@ -1,7 +1,8 @@
 //! Work that virtual CPUs charge for, named where it is done.
 //!
-//! Owns: the kinds of work that neither a lock nor an atomic shows, and the paths by which the kernel's
-//! profiles name a contended lock. Invariants: natively every function here is empty and inlined.
+//! Owns: the kinds of work that neither a lock nor an atomic shows, and the paths by which the
+//! kernel's profiles name a contended lock. Invariants: natively every function here is empty and
+//! inlined.
 //! Not here: what anything costs (`overspill-vcpu`).
 
 /// Work on what a lock protects, or on memory that is read without one.
@@ -107,8 +108,8 @@ pub use overspill_vcpu::Interrupt;
 #[must_use = "it ends at once"]
 pub struct Interrupt;
 
-/// The calling task does what Linux does in an interrupt, with others waiting, until what this returns
-/// is dropped.
+/// The calling task does what Linux does in an interrupt, with others waiting, until what this
+/// returns is dropped.
 #[inline(always)]
 pub fn in_interrupt() -> Interrupt {
     #[cfg(sim)]

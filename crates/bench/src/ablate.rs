@@ -1,7 +1,8 @@
 //! `ablate`: each mechanism off and on.
 //!
-//! Owns: the order of the runs. Invariants: the two sides of an experiment alternate, and which goes
-//! first alternates too, so that a machine that slows down slows both; every run has a fresh engine.
+//! Owns: the order of the runs. Invariants: the two sides of an experiment alternate, and which
+//! goes first alternates too, so that a machine that slows down slows both; every run has a fresh
+//! engine.
 //! Not here: what the sides are ([`crate::mechanisms`]).
 
 use crate::environment::Environment;

@@ -2,8 +2,8 @@
 //!
 //! Owns: the table. Each mechanism is switched on over the state of the art in which its patch
 //! landed: the parts of the 4.11 series one after another, in the order of the series.
-//! Sources: the patches' own mails. Where a claimed percentage and the published figures disagree, both
-//! are given.
+//! Sources: the patches' own mails. Where a claimed percentage and the published figures disagree,
+//! both are given.
 //! Not here: running them.
 
 use crate::slots::DeviceState;

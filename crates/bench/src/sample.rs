@@ -1,8 +1,8 @@
 //! What is read off a run, and how several runs become one figure.
 //!
 //! Owns: the metrics with their names and units, medians and spreads.
-//! Invariants: a metric has the same name in every run, table and file. A median is printed with the
-//! smallest and the largest run; two sides whose ranges overlap have not been told apart.
+//! Invariants: a metric has the same name in every run, table and file. A median is printed with
+//! the smallest and the largest run; two sides whose ranges overlap have not been told apart.
 //! Not here: drawing.
 
 use crate::environment::cpu_time;

@@ -1,8 +1,8 @@
 //! The bench's use of swap areas, all of it.
 //!
-//! Owns: making an area, its state before a measurement, and the counted replay: what allocating and
-//! freeing costs in locks, by one thread that plays every CPU in turn. That figure depends on no
-//! scheduler and on no number of real CPUs; it is the same on every machine.
+//! Owns: making an area, its state before a measurement, and the counted replay: what allocating
+//! and freeing costs in locks, by one thread that plays every CPU in turn. That figure depends on
+//! no scheduler and on no number of real CPUs; it is the same on every machine.
 //! Not here: threads, time.
 
 use overspill_area::SwapEntry;
@@ -131,8 +131,8 @@ const HELD_SLOTS: usize = 512;
 /// Times each CPU's slots are exchanged.
 const TURNOVERS: usize = 4;
 
-/// Replays allocation and freeing by `cpus` CPUs in turn over an area of `slots` slots: each holds some
-/// slots, and gives random ones back for new ones. The process must do nothing else meanwhile.
+/// Replays allocation and freeing by `cpus` CPUs in turn over an area of `slots` slots: each holds
+/// some slots, and gives random ones back for new ones. The process must do nothing else meanwhile.
 pub(crate) fn counted(
     tuning: AreaTuning,
     slots: u32,

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Invariants: a page's version is known beside the page and changes under its lock, so a page that
-//! comes back from swap older than it left is seen at its next access; so is another page's content.
+//! comes back from swap older than it left is seen at its next access; so is another page's
+//! content.
 //! Not here: which word is accessed.
 
 use overspill_base::{PAGE_SIZE, PageNo};

@@ -1,13 +1,14 @@
 //! The published workload: threads that touch random pages of a working set larger than memory.
 //!
 //! Owns: the threads, their phases, and what is read off while they run.
-//! Invariants: each accessing thread is a virtual CPU of its own and serves its own faults, as in the
-//! kernel; one thread more reclaims in the background. All that is timed is timed with locks
+//! Invariants: each accessing thread is a virtual CPU of its own and serves its own faults, as in
+//! the kernel; one thread more reclaims in the background. All that is timed is timed with locks
 //! uncounted; acquisitions and holds are counted in a phase of their own after it, because counting
 //! costs most where most locks are taken. Every access verifies what it reads.
 //! Not here: what the numbers mean ([`crate::sample`]).
-//! Source: pmbench as the kernel's results were measured with it (80 % reads, uniform random pages);
-//! memory is replayed, so a miss costs the engine's work and a copy, no fault of the kernel.
+//! Source: pmbench as the kernel's results were measured with it (80 % reads, uniform random
+//! pages); memory is replayed, so a miss costs the engine's work and a copy, no fault of the
+//! kernel.
 
 use crate::cpus::become_cpu;
 use crate::error::BenchError;

@@ -55,13 +55,13 @@ pub(crate) struct RunArgs {
 
     /// Where to swap; may be given several times [default: an unnamed file in $TMPDIR or /var/tmp]
     ///
-    /// One of file:PATH[:SIZE], where PATH is a directory or a file, which is made (and has no name while
-    /// it is used) if a SIZE is given; block:PATH, a device made ready
-    /// by mkswap; ram:SIZE; compressed:SIZE, memory that holds SIZE and takes less, with ,algo=lz4
-    /// or ,algo=zstd. Followed by ,pri=N if the order matters: higher priorities are filled first,
-    /// equal ones in turns. By ,discard=once, pages or both if the device is to be told what
-    /// is not needed: all of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off
-    /// if the system is wrong about whether a seek costs.
+    /// One of file:PATH[:SIZE], where PATH is a directory or a file, which is made (and has no name
+    /// while it is used) if a SIZE is given; block:PATH, a device made ready by mkswap; ram:SIZE;
+    /// compressed:SIZE, memory that holds SIZE and takes less, with ,algo=lz4 or ,algo=zstd.
+    /// Followed by ,pri=N if the order matters: higher priorities are filled first, equal ones in
+    /// turns. By ,discard=once, pages or both if the device is to be told what is not needed: all
+    /// of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off if the system is
+    /// wrong about whether a seek costs.
     #[arg(long, value_name = "SPEC[,OPTION]...")]
     pub(crate) swap: Vec<SwapSpec>,
 
@@ -81,7 +81,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
-    /// Write the last million changes of pages' states to FILE at the end: for finding out how a page was lost
+    /// Write the last million changes of pages' states to FILE at the end: for finding out how a
+    /// page was lost
     #[arg(long, value_name = "FILE")]
     pub(crate) history: Option<PathBuf>,
 

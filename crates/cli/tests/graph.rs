@@ -1,9 +1,10 @@
-//! Which file uses which, inside each crate, from the syntax tree: by imports, and by calls whose receiver can be
-//! told from declarations. `make graph` prints it.
+//! Which file uses which, inside each crate, from the syntax tree: by imports, and by calls whose
+//! receiver can be told from declarations. `make graph` prints it.
 //!
-//! Owns: the list of circles that are there for a reason. Invariants: a circle that is not listed fails the
-//! test, and so does a listed one that is gone.
-//! Not here: which crate uses which (`structure`). A call on something whose type only inference knows is not seen.
+//! Owns: the list of circles that are there for a reason. Invariants: a circle that is not listed
+//! fails the test, and so does a listed one that is gone.
+//! Not here: which crate uses which (`structure`). A call on something whose type only inference
+//! knows is not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,8 +29,8 @@ struct Declared {
     types: BTreeSet<(String, String)>,
     /// File and name → file it is imported from.
     imports: BTreeMap<(String, String), String>,
-    /// Type, as the file that declares it and its name, and function → file. A free function has its file and no
-    /// type.
+    /// Type, as the file that declares it and its name, and function → file. A free function has
+    /// its file and no type.
     functions: BTreeMap<(Place, String), String>,
     /// Struct → field → type.
     fields: BTreeMap<Place, BTreeMap<String, Place>>,

@@ -61,7 +61,8 @@ const USES: &[(&str, &[&str])] = &[
     ("overspill-cli", &["overspill", "overspill-bench", "overspill-sim"]),
 ];
 
-/// Files of the product, below `crates`, that may say `unsafe`. Tests may as well, except in `area`.
+/// Files of the product, below `crates`, that may say `unsafe`. Tests may as well, except in
+/// `area`.
 const UNSAFE: &[&str] = &[
     "base/src/shared.rs",
     "bench/src/replay.rs",
@@ -122,6 +123,9 @@ const UNSAFE: &[&str] = &[
 const LONG_FILES: &[&str] = &[];
 /// Functions, as `file: name`, that may be longer than [`FUNCTION_LINES_MAX`]. Should be empty.
 const LONG_FUNCTIONS: &[&str] = &[];
+
+/// Columns of a comment line: those that rustfmt gives to code.
+const COMMENT_COLUMNS_MAX: usize = 100;
 
 /// Lines of a file before its own test module.
 const FILE_LINES_MAX: usize = 500;
@@ -288,6 +292,18 @@ fn nothing_is_left_behind() {
         found.map(|word| format!("{}: {word}", source.path))
     });
     assert_none("words to be removed", left);
+}
+
+#[test]
+fn comments_are_as_wide_as_code() {
+    let long = sources().into_iter().flat_map(|Source { path, text }| {
+        let is_long = |line: &str| {
+            line.trim_start().starts_with("//") && line.chars().count() > COMMENT_COLUMNS_MAX
+        };
+        let lines = text.lines().zip(1..).filter(|(line, _)| is_long(line));
+        lines.map(|(_, number)| format!("{path}:{number}")).collect::<Vec<_>>()
+    });
+    assert_none("comment lines that are too long", long);
 }
 
 #[test]

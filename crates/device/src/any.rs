@@ -3,8 +3,8 @@
 //! Owns: which kind of device serves which place, in the process that opens it and in those that
 //! attach to it.
 //! Not here: anything a device does.
-//! Rejected: a trait object from the start. The supervisor of a run needs more of a device than those
-//! who page to it: its descriptor, its attachment, what it holds.
+//! Rejected: a trait object from the start. The supervisor of a run needs more of a device than
+//! those who page to it: its descriptor, its attachment, what it holds.
 
 use crate::compressed::{CompressedDevice, Usage};
 use crate::error::DeviceError;

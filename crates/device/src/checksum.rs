@@ -3,12 +3,12 @@
 //! Owns: the checksum of a page and when it is taken, kept and compared.
 //! Invariants: a slot's checksum is known from the completion of a write without error to the
 //! submission of the next or a discard, and at no other time: while a write is under way the slot
-//! may hold either page or neither, and after a failed one as well. A page that comes back from a read
-//! without a failure is the page that was written last.
+//! may hold either page or neither, and after a failed one as well. A page that comes back from a
+//! read without a failure is the page that was written last.
 //! Not here: where checksums are kept ([`ChecksumStore`]).
-//! Rejected: keeping the checksum from submission on, because [`SwapDevice::holds`] would then vouch
-//! for a write that may yet fail; mixing the slot number in, because the store has a place per slot,
-//! and a page from another slot does not match there either.
+//! Rejected: keeping the checksum from submission on, because [`SwapDevice::holds`] would then
+//! vouch for a write that may yet fail; mixing the slot number in, because the store has a place
+//! per slot, and a page from another slot does not match there either.
 
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;

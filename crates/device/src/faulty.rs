@@ -1,11 +1,11 @@
 //! Fault injection: a decorator that fails requests by plan.
 //!
 //! Owns: which request fails, and how.
-//! Invariants: requests are numbered from 0 in the order of their submission, over all queues of the
-//! device; what becomes of a request follows from its number, its slots, the plan and its seed alone.
-//! A failed write leaves the slots as they were; a failed read leaves the pages as they were. A
-//! failure arrives as asynchronously as a success: its request travels to the device without the
-//! pages that fail.
+//! Invariants: requests are numbered from 0 in the order of their submission, over all queues of
+//! the device; what becomes of a request follows from its number, its slots, the plan and its seed
+//! alone. A failed write leaves the slots as they were; a failed read leaves the pages as they
+//! were. A failure arrives as asynchronously as a success: its request travels to the device
+//! without the pages that fail.
 //! Not here: crashes of the whole program.
 //! Rejected: stalls that hold back completions. A device that completes within `submit`, as the one
 //! in memory that tests use, stalls there, and the rule that nobody submits under a lock is tested

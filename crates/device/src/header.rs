@@ -3,7 +3,8 @@
 //! Owns: the layout of `SWAPSPACE2`, read in either byte order, written in this machine's.
 //! Invariants: a [`SwapHeader`] that was read names at least one usable page, and its bad pages are
 //! different, none of them the header, all within the area.
-//! Not here: whether the device is as long as the header says, and who may have it ([`crate::file`]).
+//! Not here: whether the device is as long as the header says, and who may have it
+//! ([`crate::file`]).
 //!
 //! | offset | bytes | field |
 //! |---|---|---|

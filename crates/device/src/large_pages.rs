@@ -1,13 +1,13 @@
 //! A decorator whose slots hold several pages each.
 //!
-//! Owns: the arithmetic between large slots and the plain ones below, and the parts of a request that
-//! is too large for one. A large page that fails in part fails as a whole.
-//! Invariants: a request is complete when all of its parts are. A large slot with a reserved one in it
-//! is reserved. A read allocates nothing, so it can be made in a signal handler: lists of plain pages
-//! are kept for the next request.
+//! Owns: the arithmetic between large slots and the plain ones below, and the parts of a request
+//! that is too large for one. A large page that fails in part fails as a whole.
+//! Invariants: a request is complete when all of its parts are. A large slot with a reserved one in
+//! it is reserved. A read allocates nothing, so it can be made in a signal handler: lists of plain
+//! pages are kept for the next request.
 //! Not here: checksums, which are kept per plain slot, below this.
-//! Rejected: pages of any size in every layer. Device headers, checksums, alignment and the checks of
-//! requests all go by 4 KiB, and only pools and regions want more.
+//! Rejected: pages of any size in every layer. Device headers, checksums, alignment and the checks
+//! of requests all go by 4 KiB, and only pools and regions want more.
 
 use crate::SwapDevice;
 use crate::error::DeviceError;

@@ -1,8 +1,8 @@
 //! Swap devices: places that keep pages while they are out of memory.
 //!
-//! Owns: the [`SwapDevice`] contract, its backends ([`mod@file`], which also serves block devices and
-//! memory, and [`compressed`] memory), and decorators over any of them ([`checksum`], [`faulty`],
-//! [`large_pages`]).
+//! Owns: the [`SwapDevice`] contract, its backends ([`mod@file`], which also serves block devices
+//! and memory, and [`compressed`] memory), and decorators over any of them ([`checksum`],
+//! [`faulty`], [`large_pages`]).
 //! Invariants: a request owns its buffers from [`IoQueue::submit`] until its completion is reaped,
 //! and every submitted request is completed exactly once, also when the device fails. Short
 //! transfers, EINTR and EAGAIN are handled here and nowhere else.
@@ -99,8 +99,8 @@ pub struct DeviceInfo {
     pub reserved: Vec<Slot>,
     /// True where a seek costs: spinning disks.
     pub rotational: bool,
-    /// True where a transfer is over when `submit` returns, at the speed of memory: nothing is gained
-    /// by reading ahead.
+    /// True where a transfer is over when `submit` returns, at the speed of memory: nothing is
+    /// gained by reading ahead.
     pub synchronous: bool,
     /// True if [`SwapDevice::discard`] does something.
     pub discards: bool,
@@ -141,13 +141,13 @@ pub trait SwapDevice: Send + Sync + Debug {
     /// asynchronous I/O gives a queue that completes within `submit` instead.
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError>;
 
-    /// Tells the device that nobody needs what is in `slots` slots from `first` on. What they hold is
-    /// undefined until they are written again. The slots are the caller's: no transfer of them is
-    /// under way, and nobody else uses them before the call returns. Reserved slots among them, the
-    /// header above all, are left alone. May block on the file system.
+    /// Tells the device that nobody needs what is in `slots` slots from `first` on. What they hold
+    /// is undefined until they are written again. The slots are the caller's: no transfer of them
+    /// is under way, and nobody else uses them before the call returns. Reserved slots among them,
+    /// the header above all, are left alone. May block on the file system.
     ///
-    /// A discarded slot loses what [`grow`](Self::grow) promised: in a file that others have filled up
-    /// the disk under, writing it fails with [`DeviceError::Full`].
+    /// A discarded slot loses what [`grow`](Self::grow) promised: in a file that others have filled
+    /// up the disk under, writing it fails with [`DeviceError::Full`].
     ///
     /// # Errors
     /// [`DeviceError::Discard`], and nothing is lost by it: the slots are as usable as before.

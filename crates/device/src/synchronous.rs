@@ -1,8 +1,8 @@
 //! Queues to devices whose requests are done when `submit` returns.
 //!
-//! Owns: the list of requests that are done and not reaped. Invariants: nothing is in flight between
-//! calls, so nothing is to be waited for. As long as no more than `depth` requests are left unreaped,
-//! the list allocates nothing, so that a request can be made in a signal handler.
+//! Owns: the list of requests that are done and not reaped. Invariants: nothing is in flight
+//! between calls, so nothing is to be waited for. As long as no more than `depth` requests are left
+//! unreaped, the list allocates nothing, so that a request can be made in a signal handler.
 //! Not here: doing them ([`Perform`]).
 
 use crate::{Completion, IoQueue, IoRequest};

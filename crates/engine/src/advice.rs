@@ -1,8 +1,9 @@
 //! What a program says about ranges: they will be needed soon, they are cold, they should go.
 //!
-//! Owns: ranges to be paged out, until the reclaim thread has done so. Invariants: advice changes where
-//! pages are and never what they hold; a page that cannot go now (pinned, locked in memory, no room to
-//! move it to) stays. Whoever asks for a range to go holds no lock and sleeps until it is gone.
+//! Owns: ranges to be paged out, until the reclaim thread has done so. Invariants: advice changes
+//! where pages are and never what they hold; a page that cannot go now (pinned, locked in memory,
+//! no room to move it to) stays. Whoever asks for a range to go holds no lock and sleeps until it
+//! is gone.
 //! Not here: access patterns, which the address space knows ([`crate::Pattern`]).
 //! Rejected: evicting on the caller's thread. It would need queues of its own, whose descriptors
 //! would be opened in the middle of the program.
@@ -33,8 +34,8 @@ impl Engine {
         }
     }
 
-    /// Evicts what can be evicted of a range, by [`balance`](Self::balance) on another thread; blocks
-    /// until it is written and its frames are free.
+    /// Evicts what can be evicted of a range, by [`balance`](Self::balance) on another thread;
+    /// blocks until it is written and its frames are free.
     pub fn page_out(&self, first: PageNo, pages: usize) {
         let number = self.page_outs.put(first.0..first.plus(pages).0);
         self.low.notify();

@@ -1,7 +1,7 @@
 //! What the reclaim thread does, again and again.
 //!
-//! Owns: reclaim between the watermarks, and the ranges that the program told to go. Invariant: whoever waits
-//! for a range is told when all that can go has gone.
+//! Owns: reclaim between the watermarks, and the ranges that the program told to go. Invariant:
+//! whoever waits for a range is told when all that can go has gone.
 //! Not here: the thread (`space`), reclaim itself (`reclaim`).
 
 use crate::engine::Engine;
@@ -16,8 +16,9 @@ use std::time::Duration;
 
 impl Engine {
     /// Background reclaim: blocks until free frames run low or somebody calls
-    /// [`wake_background`](Self::wake_background); then frees until the high watermark, and returns. `wanted` says
-    /// whether the caller has something else to do; who makes it true wakes it afterwards.
+    /// [`wake_background`](Self::wake_background); then frees until the high watermark, and
+    /// returns. `wanted` says whether the caller has something else to do; who makes it true wakes
+    /// it afterwards.
     pub fn balance(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
         // Counted before it is asked, so a wake_background in between is not slept through.
         let seen = self.low.count();
@@ -84,8 +85,8 @@ impl Engine {
         }
     }
 
-    /// Takes the frames that `frame_of` finds for a range off the inactive list: frees those whose page
-    /// is on its slot already, and returns the mapped ones.
+    /// Takes the frames that `frame_of` finds for a range off the inactive list: frees those whose
+    /// page is on its slot already, and returns the mapped ones.
     fn isolate_range(
         &self,
         pages: Range<u32>,

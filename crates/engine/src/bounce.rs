@@ -8,8 +8,8 @@ use overspill_base::shared::{PageArena, PageBuf};
 
 /// Memory of one worker.
 ///
-/// A chunk is handed out run by run, and from its start again when all of it has come back: with one read
-/// at a time it is always the same memory.
+/// A chunk is handed out run by run, and from its start again when all of it has come back: with
+/// one read at a time it is always the same memory.
 #[derive(Debug)]
 pub(crate) struct Bounce {
     arena: PageArena,

@@ -34,13 +34,13 @@ pub struct EngineParts {
     pub table: PageTable,
     /// Whose pages they are.
     pub space: Space,
-    /// Bytes of a page, a power of two from 4096 on: so have the frames, and the slots of the devices.
-    /// Windows and batches of `tuning` keep their bytes.
+    /// Bytes of a page, a power of two from 4096 on: so have the frames, and the slots of the
+    /// devices. Windows and batches of `tuning` keep their bytes.
     pub page_bytes: usize,
     /// Swap areas, numbered in this order.
     pub swaps: Vec<Swap>,
-    /// With a moving space, memory for pages on their way, of [`Engine::staging_pages`]; with a pool a
-    /// place for each frame.
+    /// With a moving space, memory for pages on their way, of [`Engine::staging_pages`]; with a
+    /// pool a place for each frame.
     pub arena: PageArena,
     /// Where events are counted.
     pub stats: Stats,
@@ -59,8 +59,8 @@ impl Engine {
     /// An engine over `parts`, with nothing in memory.
     ///
     /// # Panics
-    /// Without frames, with batches larger than a staging chunk, or without a place for every page of a
-    /// pool.
+    /// Without frames, with batches larger than a staging chunk, or without a place for every page
+    /// of a pool.
     pub fn new(parts: EngineParts) -> Self {
         let page_bytes = parts.page_bytes;
         let memory = Arc::new(PageMemory::new(parts.arena, page_bytes));
@@ -122,13 +122,14 @@ impl Engine {
         engine
     }
 
-    /// Pages of staging memory that suit `frames` frames: an eighth of them, within 8 to 128 chunks.
+    /// Pages of staging memory that suit `frames` frames: an eighth of them, within 8 to 128
+    /// chunks.
     pub fn staging_pages(frames: usize) -> usize {
         Self::staging_pages_of(frames, PAGE_SIZE)
     }
 
-    /// As [`staging_pages`](Self::staging_pages), still in 4 KiB, for frames of `page_bytes`: the same
-    /// bytes, but two chunks at least.
+    /// As [`staging_pages`](Self::staging_pages), still in 4 KiB, for frames of `page_bytes`: the
+    /// same bytes, but two chunks at least.
     pub fn staging_pages_of(frames: usize, page_bytes: usize) -> usize {
         let chunk = Tuning::chunk_pages(page_bytes);
         let chunk_pages = chunk * (page_bytes / PAGE_SIZE);

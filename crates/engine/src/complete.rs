@@ -1,9 +1,9 @@
 //! Completions: what becomes of pages whose transfer has ended.
 //!
-//! Owns: reaping a worker's queues, and the dispatch of what they hand out. Invariants: a page being read is
-//! locked and cached under its entry until its completion takes the lock over; a read that fails poisons the
-//! page it was for and no other; a write that fails keeps its page in memory, and its area is avoided
-//! from then on.
+//! Owns: reaping a worker's queues, and the dispatch of what they hand out. Invariants: a page
+//! being read is locked and cached under its entry until its completion takes the lock over; a read
+//! that fails poisons the page it was for and no other; a write that fails keeps its page in
+//! memory, and its area is avoided from then on.
 //! Not here: submitting (`swapin`, `writeback`), the queues (`worker`).
 
 use crate::engine::Engine;
@@ -41,8 +41,8 @@ impl Worker {
         count
     }
 
-    /// Completes a request just submitted, if that is all the worker can do at a time; its lists are
-    /// free again then.
+    /// Completes a request just submitted, if that is all the worker can do at a time; its lists
+    /// are free again then.
     pub(crate) fn complete_in_place(&mut self, engine: &Engine) {
         match self.kind() {
             WorkerKind::Pager => {}
@@ -153,8 +153,8 @@ impl Engine {
         self.frames.take_from_io(frame)
     }
 
-    /// Maps the pages at the front of `completed` that are `adjacent` to one another; returns how many they
-    /// were.
+    /// Maps the pages at the front of `completed` that are `adjacent` to one another; returns how
+    /// many they were.
     pub(crate) fn map_first_run(
         &self,
         worker: &Worker,

@@ -179,7 +179,8 @@ impl Engine {
         while self.if_resident(page, |locked| self.frames.pin(locked, false)) == Some(false) {}
     }
 
-    /// Does something to a page in memory. `None` if it is not, `Some(false)` if it has just changed.
+    /// Does something to a page in memory. `None` if it is not, `Some(false)` if it has just
+    /// changed.
     fn if_resident(&self, page: PageNo, act: impl FnOnce(&LockedPage)) -> Option<bool> {
         let frame = self.resident_frame(page)?;
         let Some(locked) = self.lock_resident(page, frame) else { return Some(false) };

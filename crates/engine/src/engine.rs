@@ -1,7 +1,7 @@
 //! The engine's state.
 //!
-//! Owns: all state of one pager, and questions about it. Not here: putting it together (`build`), anything that
-//! changes a page (`page` and whatever is above it).
+//! Owns: all state of one pager, and questions about it. Not here: putting it together (`build`),
+//! anything that changes a page (`page` and whatever is above it).
 
 use crate::event_count::EventCount;
 use crate::frames::Frames;

@@ -24,8 +24,8 @@ impl EventCount {
         Self { state: Mutex::new(LockClass::Wait, State::default()), condvar: Condvar::new() }
     }
 
-    /// Counts an event and wakes all sleepers: a system call only if there are any, because there is an
-    /// event for every page while memory is short.
+    /// Counts an event and wakes all sleepers: a system call only if there are any, because there
+    /// is an event for every page while memory is short.
     pub(crate) fn notify(&self) {
         let mut state = self.state.lock();
         state.events += 1;

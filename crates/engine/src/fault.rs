@@ -86,7 +86,8 @@ impl Engine {
         matches!(word, Pte::Resident(frame) if self.frames.has(frame, flag::MAPPED))
     }
 
-    /// Sleeps while somebody else has the page locked, or must not have it disturbed; may return early.
+    /// Sleeps while somebody else has the page locked, or must not have it disturbed; may return
+    /// early.
     pub fn wait_unlocked(&self, page: PageNo) {
         let frame = match self.table.load(page) {
             Pte::Resident(frame) => Some(frame),
@@ -182,9 +183,10 @@ impl Engine {
         }
     }
 
-    /// The page should be there, and it is looked up. Either somebody is just moving it, or the message is
-    /// an old one, or its content is nowhere: that must not be. The program may have dropped the page by a
-    /// system call of its own that we did not see, and would have zeros then; nobody can know.
+    /// The page should be there, and it is looked up. Either somebody is just moving it, or the
+    /// message is an old one, or its content is nowhere: that must not be. The program may have
+    /// dropped the page by a system call of its own that we did not see, and would have zeros then;
+    /// nobody can know.
     fn fault_resident(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
         let locked = match self.lock_for(page, word, frame) {
             Ok(locked) => locked,
@@ -302,8 +304,8 @@ impl Engine {
         Some(FaultOutcome::Poisoned)
     }
 
-    /// The page is locked by somebody else, who will wake the toucher; or was, and we start over. So
-    /// we do when the frame is another page's by now: its unlocker looks for that page's mark.
+    /// The page is locked by somebody else, who will wake the toucher; or was, and we start over.
+    /// So we do when the frame is another page's by now: its unlocker looks for that page's mark.
     fn wait_for(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
         let pending = self.table.mark_faulted(page, word)
             && self.frames.is_locked_now(frame)

@@ -7,8 +7,8 @@
 //! Not here: what a frame's page goes through (`page`).
 //!
 //! Orderings: `unlock` releases and `try_lock` acquires the flags word, so an owner sees everything
-//! the previous one did to the frame. Sleeping: a sleeper sets WAITERS with the wait-table lock held
-//! and re-checks; the unlocker that finds WAITERS takes that lock before it notifies, so the
+//! the previous one did to the frame. Sleeping: a sleeper sets WAITERS with the wait-table lock
+//! held and re-checks; the unlocker that finds WAITERS takes that lock before it notifies, so the
 //! notification cannot fall between check and sleep.
 
 use crate::types::{Frame, NO_PAGE, broken_rule, flag};
@@ -25,8 +25,8 @@ const WAIT_QUEUES: usize = if cfg!(loom) { 1 } else { 64 };
 /// The page lock of a frame, and the page that the frame has.
 ///
 /// Whoever has one may change the frame and the page's word. It goes back by
-/// [`Frames::unlock`] or [`Frames::free`]; dropping it panics in debug builds, because the page could
-/// never be locked again.
+/// [`Frames::unlock`] or [`Frames::free`]; dropping it panics in debug builds, because the page
+/// could never be locked again.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a page lock must be let go"]
 pub struct LockedPage {
@@ -211,7 +211,8 @@ impl Frames {
         self.set_unevictable(locked, count > 0);
     }
 
-    /// Takes the page lock if nobody has it. The frame may have changed pages since it was looked up.
+    /// Takes the page lock if nobody has it. The frame may have changed pages since it was looked
+    /// up.
     ///
     /// # Errors
     /// [`NotLocked`].
@@ -223,7 +224,8 @@ impl Frames {
         }
     }
 
-    /// Sleeps until the page lock is ours. The frame may have changed pages meanwhile; none if it is free.
+    /// Sleeps until the page lock is ours. The frame may have changed pages meanwhile; none if it
+    /// is free.
     pub fn lock(&self, frame: FrameNo) -> Option<LockedPage> {
         self.set_locked(frame);
         self.of_its_page(frame)
@@ -287,9 +289,9 @@ impl Frames {
     }
 
     /// Clears WRITEBACK and marks the frame for rotation, in one step so that whoever frees it sees
-    /// both. A locked one is not rotated: its locker is about to map it, or to free it as soon as this
-    /// is done. Returns whether it is to be rotated; None, and nothing done, if its MAPPED bit is not
-    /// as in `mapped`.
+    /// both. A locked one is not rotated: its locker is about to map it, or to free it as soon as
+    /// this is done. Returns whether it is to be rotated; None, and nothing done, if its MAPPED bit
+    /// is not as in `mapped`.
     pub(crate) fn end_writeback(&self, frame: FrameNo, mapped: u32) -> Option<bool> {
         let rotates = |flags: u32| flags & flag::LOCKED == 0;
         let next = |flags: u32| {
@@ -398,8 +400,8 @@ impl Frames {
         self.frames[frame.index()].flags.load(Acquire) & bits != 0
     }
 
-    /// Clears `old` and sets `new` in one step; returns what was set before, or nothing where `old` was
-    /// not set.
+    /// Clears `old` and sets `new` in one step; returns what was set before, or nothing where `old`
+    /// was not set.
     pub(crate) fn exchange(&self, frame: FrameNo, old: u32, new: u32) -> Option<u32> {
         let next = |flags: u32| (flags & old != 0).then_some(flags & !old | new);
         self.frames[frame.index()].flags.fetch_update(AcqRel, Acquire, next).ok()

@@ -4,8 +4,8 @@
 //! nouns and their states are in [`types`], the counter equations in [`Engine::check`].
 //! Invariants: a page's content leaves memory only after its write completed without error, or when
 //! a slot is known to hold the same bytes. Concurrent faults on a page cause one read. No lock but
-//! the page's own is held across a call of [`AddressSpace`], a submission or a wait. The engine acts
-//! on pages and devices only through [`AddressSpace`] and
+//! the page's own is held across a call of [`AddressSpace`], a submission or a wait. The engine
+//! acts on pages and devices only through [`AddressSpace`] and
 //! [`SwapDevice`](overspill_device::SwapDevice), so a simulator can run all of it.
 //! Not here: where pages live in the address space, how faults arrive (`space`); which slot is free
 //! (`area`); how bytes travel (`device`).

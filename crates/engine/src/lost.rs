@@ -1,11 +1,10 @@
 //! Pages that cannot be where they should be.
 //!
-//! Owns: what becomes of a page when its address space refuses. Invariants: content that is somewhere is kept
-//! there; content that is nowhere is never replaced by zeros: its toucher gets SIGBUS, a line says so, and
-//! `pages_lost` counts it. Whoever waits for a page that did not come is woken, touches it again, and so
-//! asks again.
-//! What staging memory or a slot still has of a page that was mapped is no answer: it may be older than what the
-//! program wrote.
+//! Owns: what becomes of a page when its address space refuses. Invariants: content that is
+//! somewhere is kept there; content that is nowhere is never replaced by zeros: its toucher gets
+//! SIGBUS, a line says so, and `pages_lost` counts it. Whoever waits for a page that did not come
+//! is woken, touches it again, and so asks again. What staging memory or a slot still has of a page
+//! that was mapped is no answer: it may be older than what the program wrote.
 //! Not here: pages whose device lost them (`complete`), where a page is looked for (`space`).
 
 use crate::engine::Engine;
@@ -72,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// Pages that were read and could not all be mapped: the rest of a run whose words are Resident. They are on
-    /// their slots, and stay there.
+    /// Pages that were read and could not all be mapped: the rest of a run whose words are
+    /// Resident. They are on their slots, and stay there.
     pub(crate) fn map_refused(&self, rest: impl Iterator<Item = LockedPage>, why: SpaceError) {
         for (n, locked) in rest.enumerate() {
             match (n, why) {

@@ -2,16 +2,18 @@
 //!
 //! Owns: the order in which pages are considered for eviction.
 //! Invariants: a frame is on one list at most (LRU and ACTIVE say which). A batch holds no right to
-//! its frames: each has ADD_PENDING or ROTATE_PENDING, which freeing the frame clears, and the flush
-//! acts only on frames that still have it. Rotation moves clean, unlocked, inactive frames only.
+//! its frames: each has ADD_PENDING or ROTATE_PENDING, which freeing the frame clears, and the
+//! flush acts only on frames that still have it. Rotation moves clean, unlocked, inactive frames
+//! only.
 //! Not here: who is evicted (`reclaim`).
 //! Source of rotation in batches: Linux 2.6.24 (pagevec_move_tail); the LRU lock is taken once per
 //! batch instead of once per page whose write has ended. A CPU's own batches are flushed before it
-//! shrinks the inactive list, as Linux does, and all of them when that list does not give enough. Linux flushes a CPU's batch also when the CPU goes away; here CPUs do not go away, but
-//! the threads do that would fill the batch up: before a fork, where `Engine::drain` flushes all.
-//! There is no accessed bit to look at: user space learns of a touch only from a fault. So second
-//! chances are given while a page waits in the swap cache, and by refault distance (`workingset`);
-//! and what a stream of faults has read and passed (`readahead`) goes before anything else.
+//! shrinks the inactive list, as Linux does, and all of them when that list does not give enough.
+//! Linux flushes a CPU's batch also when the CPU goes away; here CPUs do not go away, but the
+//! threads do that would fill the batch up: before a fork, where `Engine::drain` flushes all. There
+//! is no accessed bit to look at: user space learns of a touch only from a fault. So second chances
+//! are given while a page waits in the swap cache, and by refault distance (`workingset`); and what
+//! a stream of faults has read and passed (`readahead`) goes before anything else.
 
 use crate::frames::{Frames, LockedPage};
 use crate::tuning::Tuning;
@@ -143,8 +145,8 @@ impl Lru {
         let mut batch = rotate.lock();
         batch.push(frame);
         if batch.len() >= self.rotate_batch {
-            // Where I/O is over at once, a page may not be on a list yet. Left behind, it would keep
-            // its whole chunk of staging memory until it has come down the list.
+            // Where I/O is over at once, a page may not be on a list yet. Left behind, it would
+            // keep its whole chunk of staging memory until it has come down the list.
             self.flush_adds(&mut add.lock(), frames);
             self.flush_rotations(&mut batch, frames, stats);
         }
@@ -179,16 +181,17 @@ impl Lru {
         }
     }
 
-    /// Flushes the calling CPU's batches: what reclaim does before it looks at the tail. Flushing all of
-    /// them each time costs two locks for every CPU, and leaves no batch long enough to be one.
+    /// Flushes the calling CPU's batches: what reclaim does before it looks at the tail. Flushing
+    /// all of them each time costs two locks for every CPU, and leaves no batch long enough to be
+    /// one.
     pub(crate) fn drain_own(&self, frames: &Frames, stats: &Stats) {
         let Batches { add, rotate } = &self.batches[self.cpus.current()];
         self.flush_adds(&mut add.lock(), frames);
         self.flush_rotations(&mut rotate.lock(), frames, stats);
     }
 
-    /// Takes up to `want` pages off the tail of the inactive list. Frames that are locked or may not be
-    /// evicted go to the head instead. Returns how many were looked at.
+    /// Takes up to `want` pages off the tail of the inactive list. Frames that are locked or may
+    /// not be evicted go to the head instead. Returns how many were looked at.
     pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<LockedPage>) -> usize {
         let _path = work::on(Path::ShrinkInactiveList);
         let mut lists = self.lists.lock();
@@ -214,20 +217,22 @@ impl Lru {
         self.lists.lock().isolate(frame, frames)
     }
 
-    /// True if [`isolate_one`](Self::isolate_one) would probably take the frame: a look without the lock.
+    /// True if [`isolate_one`](Self::isolate_one) would probably take the frame: a look without the
+    /// lock.
     pub(crate) fn looks_idle(&self, frame: FrameNo, frames: &Frames) -> bool {
         frames.has(frame, LRU) && !frames.has(frame, ACTIVE | BUSY)
     }
 
-    /// Takes those of `wanted` that are idle on the inactive list off it, under one hold of the lists'
-    /// lock.
+    /// Takes those of `wanted` that are idle on the inactive list off it, under one hold of the
+    /// lists' lock.
     pub(crate) fn isolate_these(&self, wanted: &[FrameNo], frames: &Frames) -> Vec<LockedPage> {
         let mut lists = self.lists.lock();
         wanted.iter().filter_map(|&frame| lists.isolate(frame, frames)).collect()
     }
 
-    /// Takes idle frames that a stream has read to the inactive tail, from wherever they are. A page
-    /// of a loop comes back soon and is active then, and is no better for it than the rest of the loop.
+    /// Takes idle frames that a stream has read to the inactive tail, from wherever they are. A
+    /// page of a loop comes back soon and is active then, and is no better for it than the rest of
+    /// the loop.
     pub(crate) fn drop_behind(&self, passed: impl Iterator<Item = FrameNo>, frames: &Frames) {
         let mut lists = self.lists.lock();
         passed.for_each(|frame| lists.send_last(frame, STREAMED, frames));
@@ -309,8 +314,8 @@ impl Lists {
         Some(locked)
     }
 
-    /// Takes an idle frame to the inactive tail from wherever it is, if it has all of `marks`, which it
-    /// loses.
+    /// Takes an idle frame to the inactive tail from wherever it is, if it has all of `marks`,
+    /// which it loses.
     fn send_last(&mut self, frame: FrameNo, marks: u32, frames: &Frames) {
         let (flags, wanted) = (frames.set(frame, 0), LRU | marks);
         if flags & wanted == wanted && flags & BUSY == 0 {

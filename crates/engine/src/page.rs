@@ -1,9 +1,9 @@
 //! What happens to one page: the transitions of the table in [`crate::types`].
 //!
-//! Owns: every change of a page's word that goes with its frame. Each function takes the page lock, as a
-//! [`LockedPage`], and gives it back changed, or ends it.
-//! Invariants: a slot is given up only when neither the word nor the cache refers to it; a page that
-//! waited for its lock to be let go is woken by whoever does so.
+//! Owns: every change of a page's word that goes with its frame. Each function takes the page lock,
+//! as a [`LockedPage`], and gives it back changed, or ends it.
+//! Invariants: a slot is given up only when neither the word nor the cache refers to it; a page
+//! that waited for its lock to be let go is woken by whoever does so.
 //! Not here: which pages (`reclaim`, `readahead`), I/O (`complete`), pages that are lost (`lost`).
 
 use crate::engine::Engine;
@@ -96,8 +96,8 @@ impl Engine {
         }
     }
 
-    /// Turns the word of a page in staging memory to Resident; returns the slot it was on, and its place. If
-    /// that cannot be, the lock is let go.
+    /// Turns the word of a page in staging memory to Resident; returns the slot it was on, and its
+    /// place. If that cannot be, the lock is let go.
     fn claim_staged(
         &self,
         locked: LockedPage,
@@ -146,8 +146,8 @@ impl Engine {
         self.keep_or_free_copy(locked);
     }
 
-    /// Frees the copy that a page just mapped has on its slot, if nothing may stay there, or if slots
-    /// are scarce and that is wanted early. One being written is kept: it is in use.
+    /// Frees the copy that a page just mapped has on its slot, if nothing may stay there, or if
+    /// slots are scarce and that is wanted early. One being written is kept: it is in use.
     pub(crate) fn keep_or_free_copy(&self, locked: &LockedPage) {
         let Some(entry) = self.frames.entry(locked.frame()) else { return };
         let area = entry.area();
@@ -158,7 +158,8 @@ impl Engine {
         }
     }
 
-    /// Turns the word of a page just read to Resident; drops the page if it was discarded meanwhile.
+    /// Turns the word of a page just read to Resident; drops the page if it was discarded
+    /// meanwhile.
     pub(crate) fn accept(&self, locked: LockedPage, entry: SwapEntry) -> Option<LockedPage> {
         let (frame, page) = (locked.frame(), locked.page());
         let ours = self.table.load_on(page, entry);
@@ -179,8 +180,8 @@ impl Engine {
         Some(locked)
     }
 
-    /// As [`accept`](Self::accept), for a page that has waited in staging memory since it was read, there in
-    /// the page returned; what is left is to map it.
+    /// As [`accept`](Self::accept), for a page that has waited in staging memory since it was read,
+    /// there in the page returned; what is left is to map it.
     pub(crate) fn accept_waiting(
         &self,
         locked: LockedPage,
@@ -195,8 +196,8 @@ impl Engine {
         Some((locked, at))
     }
 
-    /// Caches the entry of a page to be read ahead, and lends the page's lock to the read; frees its frame if
-    /// that cannot be.
+    /// Caches the entry of a page to be read ahead, and lends the page's lock to the read; frees
+    /// its frame if that cannot be.
     pub(crate) fn cache_ahead(&self, locked: LockedPage, entry: SwapEntry) -> bool {
         match self.cache.insert(entry, &locked, &self.frames, &self.table) {
             Inserted::Yes => {

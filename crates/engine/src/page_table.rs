@@ -15,8 +15,8 @@
 //!
 //! Every transition is a compare-and-swap by somebody with the right to make it: from Resident, the
 //! holder of the frame's page lock; from Empty, anybody; from Swapped, whoever holds the entry's
-//! trunk lock or, when the entry is cached, the frame's page lock. FAULTED survives transitions; it is
-//! taken out by [`take_faulted`](PageTable::take_faulted) alone.
+//! trunk lock or, when the entry is cached, the frame's page lock. FAULTED survives transitions; it
+//! is taken out by [`take_faulted`](PageTable::take_faulted) alone.
 //!
 //! Orderings: words are published with AcqRel and read with Acquire, so the frame a word names is
 //! seen as it was when the word was written. FAULTED against the page lock: see
@@ -44,8 +44,8 @@ const _: () = assert!(SHADOW_SHIFT + SHADOW_BITS <= 64);
 #[derive(Debug)]
 pub struct PageTable {
     words: Table<AtomicU64>,
-    /// Blocks with a word that was ever not Empty, so that whoever looks for something need not walk
-    /// through a terabyte of nothing.
+    /// Blocks with a word that was ever not Empty, so that whoever looks for something need not
+    /// walk through a terabyte of nothing.
     populated: Box<[AtomicBool]>,
     history: Option<History>,
 }
@@ -131,8 +131,8 @@ impl PageTable {
     /// Notes that a thread waits for `page`; false if the word is not `seen` any more.
     ///
     /// The caller found the page locked. After this it must look at the lock again with a
-    /// read-modify-write ([`Frames::is_locked_now`](crate::frames::Frames::is_locked_now)): either it
-    /// still comes before the unlock, and then [`take_faulted`](Self::take_faulted), which every
+    /// read-modify-write ([`Frames::is_locked_now`](crate::frames::Frames::is_locked_now)): either
+    /// it still comes before the unlock, and then [`take_faulted`](Self::take_faulted), which every
     /// unlock calls afterwards, sees the mark; or it finds the page unlocked and starts over.
     pub fn mark_faulted(&self, page: PageNo, seen: Pte) -> bool {
         let seen = pack(seen);

@@ -10,8 +10,8 @@ use overspill_base::PageNo;
 use overspill_base::stats::Event;
 
 impl Engine {
-    /// Starts reading those of `pages` that are swapped out, all at once, and does not wait for them.
-    /// Stops where frames run short. Returns how many pages it has dealt with.
+    /// Starts reading those of `pages` that are swapped out, all at once, and does not wait for
+    /// them. Stops where frames run short. Returns how many pages it has dealt with.
     pub fn prefetch(&self, worker: &mut Worker, pages: impl Iterator<Item = PageNo>) -> usize {
         let mut reads = Vec::new();
         let mut seen = 0;
@@ -33,8 +33,8 @@ impl Engine {
         seen
     }
 
-    /// Reclaims until so many pages can be prefetched, or half of memory if that is less, or nothing
-    /// more is to be had. Blocks on its own writes only.
+    /// Reclaims until so many pages can be prefetched, or half of memory if that is less, or
+    /// nothing more is to be had. Blocks on its own writes only.
     pub fn make_room(&self, worker: &mut Worker, pages: usize) {
         let want = (self.frames.watermarks().low + pages + 1).min(self.frames.count() / 2);
         // A bound, because pages that others use again and again count as progress.

@@ -44,7 +44,8 @@ impl Engine {
             seen += self.lru.isolate(want - isolated.len(), &self.frames, &mut isolated);
         }
         if isolated.is_empty() && self.writes_in_flight.load(Relaxed) == 0 {
-            // Nothing on the inactive list may go, for instance because the program has locked all of it.
+            // Nothing on the inactive list may go, for instance because the program has locked all
+            // of it.
             let moved = self.lru.deactivate(want, &self.frames);
             self.stats.add(Event::pgdeactivate, moved as u64);
             seen += self.lru.isolate(want, &self.frames, &mut isolated);
@@ -112,8 +113,9 @@ impl Engine {
         }
     }
 
-    /// Moves victims out, with neighbours that make them up to `most` pages, a chunk at most. Without
-    /// room to move them to, they go back: their turn comes when the writes in flight are done.
+    /// Moves victims out, with neighbours that make them up to `most` pages, a chunk at most.
+    /// Without room to move them to, they go back: their turn comes when the writes in flight are
+    /// done.
     pub(crate) fn evict(
         &self,
         worker: &mut Worker,
@@ -166,8 +168,8 @@ impl Engine {
     }
 
     /// Adds inactive pages right after the victims, so that runs are longer: one call moves a run,
-    /// and one later read brings it back. They are looked for without the lists' lock and taken under one
-    /// hold of it.
+    /// and one later read brings it back. They are looked for without the lists' lock and taken
+    /// under one hold of it.
     fn add_neighbours(&self, victims: &mut Vec<LockedPage>, most: usize) {
         let mut neighbours = Vec::new();
         for victim in &*victims {
@@ -192,8 +194,8 @@ impl Engine {
         }
     }
 
-    /// Moves the first `run` victims, adjacent pages, to staging memory from `destination` on, as far as
-    /// they go at once; deals with the one that stops it.
+    /// Moves the first `run` victims, adjacent pages, to staging memory from `destination` on, as
+    /// far as they go at once; deals with the one that stops it.
     fn unmap_run(
         &self,
         moving: &Moving,

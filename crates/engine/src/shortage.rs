@@ -1,7 +1,7 @@
 //! A frame for a page that needs one, when frames run short.
 //!
-//! Owns: how a fault reclaims, waits, and gives up. Invariant: memory has ended only when reclaim has
-//! brought nothing for long and no write is in flight.
+//! Owns: how a fault reclaims, waits, and gives up. Invariant: memory has ended only when reclaim
+//! has brought nothing for long and no write is in flight.
 //! Not here: reclaim itself (`reclaim`), frames for readahead, which does without
 //! ([`Frames::alloc_to_spare`](crate::frames::Frames)).
 
@@ -63,8 +63,8 @@ impl Engine {
         })
     }
 
-    /// Repeats `round`, which says whether it got anywhere, until there is a frame for `page`, or that
-    /// is hopeless. `round` is told how often frames had been freed before.
+    /// Repeats `round`, which says whether it got anywhere, until there is a frame for `page`, or
+    /// that is hopeless. `round` is told how often frames had been freed before.
     fn frame_after(&self, page: PageNo, mut round: impl FnMut(u64) -> bool) -> Option<LockedPage> {
         self.starving.fetch_add(1, Relaxed);
         let mut hopeless = 0;

@@ -25,8 +25,8 @@ impl Engine {
         self.areas.drain();
     }
 
-    /// Appends up to `want` fresh entries to `out` and returns how many: growing areas as needed, and
-    /// in the end at the expense of pages that are in memory and on a slot.
+    /// Appends up to `want` fresh entries to `out` and returns how many: growing areas as needed,
+    /// and in the end at the expense of pages that are in memory and on a slot.
     pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) -> usize {
         let got = self.areas.alloc(self.cpus.current(), want, self, out);
         if got < want {

@@ -25,9 +25,9 @@ pub enum SpaceError {
     /// A device or a system call has the page pinned; try another one.
     #[error("the page is pinned")]
     Pinned,
-    /// There is no page at the address, although the engine had put one there, nor is it anywhere else. If
-    /// the program dropped it behind our back (`MADV_DONTNEED` by a raw system call) it expects zeros; nobody
-    /// can know that.
+    /// There is no page at the address, although the engine had put one there, nor is it anywhere
+    /// else. If the program dropped it behind our back (`MADV_DONTNEED` by a raw system call) it
+    /// expects zeros; nobody can know that.
     #[error("the page is missing")]
     Missing,
 }
@@ -84,16 +84,16 @@ pub enum Unpublished {
 
 /// What the engine asks of either kind of owner.
 ///
-/// A page has the size that the engine was told, 4 KiB or more, and pages of an arena are counted in it.
-/// Every call is made with the pages' locks held and nothing else, may block for as long as an
-/// ioctl does, and must not fault on managed memory itself.
+/// A page has the size that the engine was told, 4 KiB or more, and pages of an arena are counted
+/// in it. Every call is made with the pages' locks held and nothing else, may block for as long as
+/// an ioctl does, and must not fault on managed memory itself.
 pub trait AddressSpace: Send + Sync {
     /// Pages mapped by the program from `page` on; 0 where it has mapped nothing. Never blocks on a
     /// page lock.
     fn span(&self, page: PageNo) -> usize;
 
-    /// How the program says it will touch the range around `page`; asked at a fault that has to read
-    /// or to map untouched pages. Never blocks on a page lock.
+    /// How the program says it will touch the range around `page`; asked at a fault that has to
+    /// read or to map untouched pages. Never blocks on a page lock.
     fn pattern(&self, page: PageNo) -> Pattern {
         let _ = page;
         Pattern::Normal
@@ -114,11 +114,11 @@ pub trait AddressSpace: Send + Sync {
     fn poison(&self, page: PageNo);
 }
 
-/// Owns addresses: puts pages in front of a program there and takes them away again, so that a touch of
-/// one that is away is a fault.
+/// Owns addresses: puts pages in front of a program there and takes them away again, so that a
+/// touch of one that is away is a fault.
 pub trait MovingSpace: AddressSpace {
-    /// Puts `content`, whole pages, at `first` and after, and wakes whoever waits there. A page that
-    /// is present already stays as it is. Stops with anything but [`SpaceError::Missing`] and
+    /// Puts `content`, whole pages, at `first` and after, and wakes whoever waits there. A page
+    /// that is present already stays as it is. Stops with anything but [`SpaceError::Missing`] and
     /// [`SpaceError::Pinned`].
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped;
 
@@ -129,8 +129,8 @@ pub trait MovingSpace: AddressSpace {
     fn find(&self, page: PageNo) -> bool;
 
     /// Takes pages from `first` on out of the program's sight, atomically for each page, so that
-    /// their last content is in the pages `destination` of `arena` and the next touch faults. Whatever stops it,
-    /// what has left counts as moved.
+    /// their last content is in the pages `destination` of `arena` and the next touch faults.
+    /// Whatever stops it, what has left counts as moved.
     fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped;
 
     /// Forgets what `arena` has in `pages`; they must be empty before the next
@@ -140,12 +140,13 @@ pub trait MovingSpace: AddressSpace {
     /// Moves one present page to another address.
     ///
     /// # Errors
-    /// [`SpaceError::Missing`] when there is none at `from`, or another; then it is at `from` still.
+    /// [`SpaceError::Missing`] when there is none at `from`, or another; then it is at `from`
+    /// still.
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError>;
 }
 
-/// Owns pages that are used by asking, not by touching. The page of a frame stays at the frame's place in
-/// the arena, for as long as it has the frame.
+/// Owns pages that are used by asking, not by touching. The page of a frame stays at the frame's
+/// place in the arena, for as long as it has the frame.
 pub trait BufferPool: AddressSpace {
     /// Lets whoever asks for `page` use it, at the place of `frame`.
     fn publish(&self, page: PageNo, frame: FrameNo);

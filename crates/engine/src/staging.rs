@@ -1,18 +1,20 @@
 //! Staging memory: where pages are between the program's mapping and the device.
 //!
-//! Owns: the use of the arena that pages are moved into, cut into chunks that one eviction batch fills and that are
-//! given back whole, so that emptying them costs one call per chunk. Pages read ahead that wait for
-//! their touch share chunks, of which they never take the last half: eviction goes on.
-//! Pages that wait there are copied to the program, so it never sees their memory, which is read into again.
-//! Invariants: a chunk for evicted pages is handed out empty; it returns when all pages taken from it were
-//! released, and is emptied then. What the program has seen is never written to: a pipe (`vmsplice`) or a
-//! socket (`MSG_ZEROCOPY`) may still send from memory that was evicted, and nobody can find out.
-//! Each staged page belongs to a frame, so staging never adds to the limit, except for pages that
-//! were mapped again before their chunk was complete; those are at most the arena.
-//! A chunk is 256 KiB, or one page where that is larger.
+//! Owns: the use of the arena that pages are moved into, cut into chunks that one eviction batch
+//! fills and that are given back whole, so that emptying them costs one call per chunk. Pages read
+//! ahead that wait for their touch share chunks, of which they never take the last half: eviction
+//! goes on. Pages that wait there are copied to the program, so it never sees their memory, which
+//! is read into again.
+//! Invariants: a chunk for evicted pages is handed out empty; it returns when all pages taken from
+//! it were released, and is emptied then. What the program has seen is never written to: a pipe
+//! (`vmsplice`) or a socket (`MSG_ZEROCOPY`) may still send from memory that was evicted, and
+//! nobody can find out. Each staged page belongs to a frame, so staging never adds to the limit,
+//! except for pages that were mapped again before their chunk was complete; those are at most the
+//! arena. A chunk is 256 KiB, or one page where that is larger.
 //! Not here: how pages get in and out ([`MovingSpace`]), their bytes (`memory`).
-//! Rejected: reading into chunks that evicted pages have filled, which saves the kernel freeing memory
-//! and finding some. Other pages' bytes left the process that way (docs/delivery.md says what it was worth).
+//! Rejected: reading into chunks that evicted pages have filled, which saves the kernel freeing
+//! memory and finding some. Other pages' bytes left the process that way (docs/delivery.md says
+//! what it was worth).
 
 use crate::memory::PageMemory;
 use crate::space::MovingSpace;
@@ -21,7 +23,8 @@ use overspill_base::sync::Ordering::{AcqRel, Relaxed};
 use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
 use std::ops::Range;
 
-/// Chunks kept as they are for reads, in bytes, but one at least: what they hold comes on top of the limit.
+/// Chunks kept as they are for reads, in bytes, but one at least: what they hold comes on top of
+/// the limit.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 
 /// The chunks of an arena.
@@ -33,7 +36,8 @@ pub(crate) struct Staging {
     free: Mutex<Free>,
     /// Pages of each chunk still in use.
     in_use: Vec<AtomicUsize>,
-    /// Whether what is in a chunk was read by a device and nothing else. Changes with nobody using it.
+    /// Whether what is in a chunk was read by a device and nothing else. Changes with nobody using
+    /// it.
     is_reads: Vec<AtomicBool>,
 }
 
@@ -131,7 +135,8 @@ impl Staging {
         }
     }
 
-    /// A chunk nobody uses any more is emptied, unless only devices have written to it and such chunks are few.
+    /// A chunk nobody uses any more is emptied, unless only devices have written to it and such
+    /// chunks are few.
     fn empty_unused(&self, chunk: usize, space: &dyn MovingSpace) {
         if self.is_reads[chunk].load(Relaxed) {
             let mut free = self.free.lock();

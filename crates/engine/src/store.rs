@@ -1,13 +1,13 @@
 //! Where pages are while they are in memory.
 //!
-//! Owns: the choice between two ways, and what either does for the verbs that all stages share. A page of a
-//! program is mapped at its own address, and *moves* through staging memory when it is evicted or read. A page
-//! of a *pool* stays at its frame's place, and is published there.
-//! Invariants of a pool: a place is written by one of three, and they exclude each other: the device, while the
-//! frame is locked for a read; the pool's users, from `publish` to `unpublish`; and nobody, while its page
-//! is written to the device. So a page under writeback is not published before its write is over, and
-//! no request ever sees a page change. A page that is clean and has a copy on a slot is that copy: the
-//! pool knows of every change, so nothing is compared.
+//! Owns: the choice between two ways, and what either does for the verbs that all stages share. A
+//! page of a program is mapped at its own address, and *moves* through staging memory when it is
+//! evicted or read. A page of a *pool* stays at its frame's place, and is published there.
+//! Invariants of a pool: a place is written by one of three, and they exclude each other: the
+//! device, while the frame is locked for a read; the pool's users, from `publish` to `unpublish`;
+//! and nobody, while its page is written to the device. So a page under writeback is not published
+//! before its write is over, and no request ever sees a page change. A page that is clean and has a
+//! copy on a slot is that copy: the pool knows of every change, so nothing is compared.
 //! Rejected: places by page, which would be all of the address space; copying from a buffer, 1 us a
 //! page where a whole miss takes three.
 

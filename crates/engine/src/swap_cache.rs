@@ -1,13 +1,13 @@
 //! The swap cache: which entry's page is in memory, in which frame.
 //!
-//! Owns: entry → frame, cut into trunks of 64 MiB with a lock each (Linux 4.11), and the rule that a
-//! slot is freed when both the page table and the cache have let go of it.
-//! Invariants: at most one frame per entry; `frame.entry` and the cache agree whenever the page lock
-//! is free. The trunk lock makes "is the word still Swapped(entry)" and "is the entry cached" one
-//! question, so of two parties letting go exactly one sees itself as the last. A chain holds frames
-//! of one trunk only, and its links change under that trunk's lock.
-//! A trunk is a hash table whose chains run through the frames: nothing is allocated once an area is
-//! there, so a fault may be served in a signal handler, whose thread may have been in the allocator.
+//! Owns: entry → frame, cut into trunks of 64 MiB with a lock each (Linux 4.11), and the rule that
+//! a slot is freed when both the page table and the cache have let go of it.
+//! Invariants: at most one frame per entry; `frame.entry` and the cache agree whenever the page
+//! lock is free. The trunk lock makes "is the word still Swapped(entry)" and "is the entry cached"
+//! one question, so of two parties letting go exactly one sees itself as the last. A chain holds
+//! frames of one trunk only, and its links change under that trunk's lock. A trunk is a hash table
+//! whose chains run through the frames: nothing is allocated once an area is there, so a fault may
+//! be served in a signal handler, whose thread may have been in the allocator.
 //! Not here: reading the page (`swapin`).
 //! Rejected: a lock-free array of words per cluster (Linux 6.18). It wins when many CPUs share a
 //! trunk, and costs memory per slot; a chain costs it per frame, and a head per [`CHAIN_SLOTS`].
@@ -51,8 +51,8 @@ impl Link {
     }
 }
 
-/// What a chain runs through. Written under the lock of the trunk that the frame is in; whoever puts
-/// the frame into another has its page lock, which orders the two.
+/// What a chain runs through. Written under the lock of the trunk that the frame is in; whoever
+/// puts the frame into another has its page lock, which orders the two.
 #[derive(Debug, Default)]
 struct Node {
     slot: AtomicU32,

@@ -1,7 +1,7 @@
 //! Reading pages in.
 //!
-//! Owns: the requests for a faulting page and its window. Invariant: each page in a read is cached under
-//! its entry, and its lock is lent to the request until the completion.
+//! Owns: the requests for a faulting page and its window. Invariant: each page in a read is cached
+//! under its entry, and its lock is lent to the request until the completion.
 //! Not here: which pages are in the window (`readahead`), what a completion does (`complete`).
 
 use crate::engine::Engine;

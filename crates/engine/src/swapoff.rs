@@ -1,13 +1,13 @@
 //! Swap areas that come and go while the engine runs.
 //!
 //! Owns: swapon, and the way all pages of an area come back at swapoff.
-//! Invariants: an area becomes visible to allocation last, when every worker has a queue to it. After
-//! a swapoff that succeeds no word, frame, batch or cache names the area, and its device closes as
-//! soon as the workers have noticed; every page is as readable as before. After one that
+//! Invariants: an area becomes visible to allocation last, when every worker has a queue to it.
+//! After a swapoff that succeeds no word, frame, batch or cache names the area, and its device
+//! closes as soon as the workers have noticed; every page is as readable as before. After one that
 //! fails the area is as usable as before. Whatever is on an area leaves it once, because nothing is
 //! put there any more; and each round passes only over what others are just working on; so it ends.
-//! The area keeps its number for good, and with it its tables, which are empty: some thread may still
-//! be about to find out that the entry it has loaded is an old one.
+//! The area keeps its number for good, and with it its tables, which are empty: some thread may
+//! still be about to find out that the entry it has loaded is an old one.
 //! Not here: areas that other processes use; their slots are not for us to empty.
 
 use crate::engine::Engine;
@@ -25,8 +25,8 @@ use overspill_base::{FrameNo, PageNo};
 use overspill_device::DeviceError;
 use std::time::Duration;
 
-/// Rounds of reclaim without progress, 2 ms each, after which there is no memory for the pages to come
-/// back to. Much less than a fault's patience, so that no fault fails for a swapoff.
+/// Rounds of reclaim without progress, 2 ms each, after which there is no memory for the pages to
+/// come back to. Much less than a fault's patience, so that no fault fails for a swapoff.
 const HOPELESS_ROUNDS: u32 = 20;
 
 /// Why an area could not be added.
@@ -126,9 +126,9 @@ impl Engine {
         areas.collect()
     }
 
-    /// Brings every page of `area` back, or on to other areas, and lets go of its device. Pages that
-    /// cannot be read are poisoned, as by a fault, and reported. `worker` is the caller's own; the
-    /// other workers must be served meanwhile, because what they have in flight is waited for.
+    /// Brings every page of `area` back, or on to other areas, and lets go of its device. Pages
+    /// that cannot be read are poisoned, as by a fault, and reported. `worker` is the caller's own;
+    /// the other workers must be served meanwhile, because what they have in flight is waited for.
     ///
     /// # Errors
     /// [`SwapoffError`].

@@ -1,7 +1,7 @@
 //! What the engine keeps for each swap area beside its slots, and who drives its device.
 //!
-//! Owns: the devices, the readahead state of their areas, and the inbox by which every worker gets a
-//! queue of its own to each of them.
+//! Owns: the devices, the readahead state of their areas, and the inbox by which every worker gets
+//! a queue of its own to each of them.
 //! Invariants: an area's number is never given out twice, so whatever names it, also long after it
 //! was swapped off, names nothing else. A worker never lacks a queue: workers are registered and
 //! areas attached under one lock, and whichever comes second opens the queues.

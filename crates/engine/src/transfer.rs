@@ -64,8 +64,8 @@ pub(crate) enum Purpose {
     Readahead,
 }
 
-/// What the tag of a read carries: 5 bits of area, one of purpose, and the time of a fault, for which 58
-/// bits are nine years of a machine's running.
+/// What the tag of a read carries: 5 bits of area, one of purpose, and the time of a fault, for
+/// which 58 bits are nine years of a machine's running.
 pub(crate) fn tag(area: AreaNo, purpose: Purpose) -> u64 {
     let (ahead, start_ns) = match purpose {
         Purpose::Fault { start_ns } => (0, start_ns),

@@ -30,25 +30,26 @@ pub struct Tuning {
     /// No frame is allocated for a slot that nobody refers to (4.11). Without, it is allocated and
     /// thrown away. Only readahead by slot meets such slots.
     pub readahead_skip_unreferenced: bool,
-    /// A page whose write is over by the time it is submitted is freed in the same round of reclaim, as
-    /// Linux does on RAM disks. Without, it is rotated like one from a disk and freed in the next: the
-    /// presets do so, because their mechanisms are measured on memory.
+    /// A page whose write is over by the time it is submitted is freed in the same round of
+    /// reclaim, as Linux does on RAM disks. Without, it is rotated like one from a disk and freed
+    /// in the next: the presets do so, because their mechanisms are measured on memory.
     pub frees_at_once: bool,
-    /// Victims taken from the inactive list at a time; Linux's SWAP_CLUSTER_MAX is 32. Also the size
-    /// of a staging chunk, so at most [`Tuning::CHUNK_PAGES`].
+    /// Victims taken from the inactive list at a time; Linux's SWAP_CLUSTER_MAX is 32. Also the
+    /// size of a staging chunk, so at most [`Tuning::CHUNK_PAGES`].
     pub reclaim_batch_pages: usize,
-    /// Pages collected per CPU before they go to the LRU lists. Linux's PAGEVEC_SIZE was 14, then 15.
+    /// Pages collected per CPU before they go to the LRU lists. Linux's PAGEVEC_SIZE was 14, then
+    /// 15.
     pub lru_batch_pages: usize,
-    /// How much longer than the inactive list the active one may be: 1 in Linux with little memory. Its
-    /// accessed bits weed the active list; here a page that came back is all that is known to be good. Of
-    /// a zipf trace 80.6 % hit with 1, 81.1 with 2, 81.4 with 3, 81.6 with 5, of uniform ones 0.1 less
-    /// than with 1 (`overspill bench policy`).
+    /// How much longer than the inactive list the active one may be: 1 in Linux with little memory.
+    /// Its accessed bits weed the active list; here a page that came back is all that is known to
+    /// be good. Of a zipf trace 80.6 % hit with 1, 81.1 with 2, 81.4 with 3, 81.6 with 5, of
+    /// uniform ones 0.1 less than with 1 (`overspill bench policy`).
     pub active_ratio: usize,
-    /// Longest readahead window, at most [`Tuning::CHUNK_PAGES`]. Linux reads 8 (`page-cluster` 3); user
-    /// space gains from more because a whole window is mapped with one call.
+    /// Longest readahead window, at most [`Tuning::CHUNK_PAGES`]. Linux reads 8 (`page-cluster` 3);
+    /// user space gains from more because a whole window is mapped with one call.
     pub readahead_max_pages: usize,
-    /// Most pages asked for at a time ahead of a long stream, to be read before it faults; 0 reads at
-    /// faults only, as Linux does for swap. Of devices as fast as memory, a chunk at most.
+    /// Most pages asked for at a time ahead of a long stream, to be read before it faults; 0 reads
+    /// at faults only, as Linux does for swap. Of devices as fast as memory, a chunk at most.
     pub readahead_async_pages: usize,
     /// Untouched pages mapped together when a range is touched in order.
     pub fault_around_pages: usize,
@@ -70,21 +71,23 @@ impl Tuning {
         !matches!(self.preset, Preset::Linux5_7 | Preset::Linux5_8)
     }
 
-    /// Largest run of evicted neighbours, as a power of two, that is given adjacent slots as one folio
-    /// (6.12, with mTHP); 0 takes slots one by one.
+    /// Largest run of evicted neighbours, as a power of two, that is given adjacent slots as one
+    /// folio (6.12, with mTHP); 0 takes slots one by one.
     pub fn folio_order_max(&self) -> u8 {
         if self.is_modern() { 6 } else { 0 }
     }
 
     /// What a long stream has read and passed is evicted first, so a scan leaves the rest of memory
-    /// alone, and a loop longer than memory keeps a part of itself. Without, it ages as all pages do.
+    /// alone, and a loop longer than memory keeps a part of itself. Without, it ages as all pages
+    /// do.
     pub fn drops_behind(&self) -> bool {
         self.is_modern()
     }
 
-    /// A page read from an area more than half full gives up its slot at once (all of Linux). Without,
-    /// slots that are only copies are reclaimed when an allocation needs them: a reader in order of
-    /// unchanged pages was a fifth faster on such an area, because they are not written again.
+    /// A page read from an area more than half full gives up its slot at once (all of Linux).
+    /// Without, slots that are only copies are reclaimed when an allocation needs them: a reader in
+    /// order of unchanged pages was a fifth faster on such an area, because they are not written
+    /// again.
     pub fn reclaims_copies_early(&self) -> bool {
         !self.is_modern()
     }

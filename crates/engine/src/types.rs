@@ -17,8 +17,8 @@
 //! Poisoned   -                        lost to a read error
 //! ```
 //!
-//! A mapped frame may be CACHED too: slot e holds the page as it was last written or read, and if the
-//! page turns out unchanged at its eviction nothing is written.
+//! A mapped frame may be CACHED too: slot e holds the page as it was last written or read, and if
+//! the page turns out unchanged at its eviction nothing is written.
 //!
 //! Counter equations, at quiescence:
 //! ```text
@@ -140,14 +140,15 @@ pub(crate) struct Rule {
     excludes: u32,
 }
 
-/// The legal combinations, flag by flag. WRITEBACK and DIRTY change without the page lock, at the end of a
-/// write; so do the flags of the lists.
+/// The legal combinations, flag by flag. WRITEBACK and DIRTY change without the page lock, at the
+/// end of a write; so do the flags of the lists.
 pub(crate) const RULES: [Rule; 4] = {
     use flag::*;
     [
         // Its slot is held by the cache, or the write would go to somebody else's.
         Rule { has: WRITEBACK, lacks: 0, needs: CACHED, excludes: 0 },
-        // A page in sight changes; what failed to be written is old. A completion is about to say so.
+        // A page in sight changes; what failed to be written is old. A completion is about to say
+        // so.
         Rule { has: DIRTY, lacks: WRITEBACK, needs: CACHED, excludes: MAPPED },
         // It waits for its touch in the cache, with content from its slot.
         Rule { has: READAHEAD, lacks: 0, needs: CACHED, excludes: MAPPED | DIRTY | WRITEBACK },

@@ -1,10 +1,10 @@
 //! A thread that serves faults or reclaims: its queues and its bounce memory.
 //!
-//! Owns: the requests it submitted until it reaps them, memory reads land in, and lists that a fault
-//! fills and empties again. Every worker reaps its own completions, so no I/O crosses threads. It only
-//! carries: what a completion does is in `complete`.
-//! Invariants: a worker for the faulter ([`Worker::for_faulter`]) allocates and frees nothing while it
-//! serves a fault, however often devices have come and gone meanwhile, unless a read fails.
+//! Owns: the requests it submitted until it reaps them, memory reads land in, and lists that a
+//! fault fills and empties again. Every worker reaps its own completions, so no I/O crosses
+//! threads. It only carries: what a completion does is in `complete`.
+//! Invariants: a worker for the faulter ([`Worker::for_faulter`]) allocates and frees nothing while
+//! it serves a fault, however often devices have come and gone meanwhile, unless a read fails.
 //! Not here: the loop that drives it (`space`); which devices there are (`swaps`).
 
 use crate::bounce::Bounce;
@@ -118,8 +118,8 @@ pub struct Worker {
     pub(crate) scratch: Scratch,
     /// Frames it has freed by evicting their pages.
     pub(crate) evicted: usize,
-    /// When frames run low, reclaims by itself instead of calling the reclaim thread: that one would
-    /// run on another CPU, from where every eviction has to interrupt this one.
+    /// When frames run low, reclaims by itself instead of calling the reclaim thread: that one
+    /// would run on another CPU, from where every eviction has to interrupt this one.
     pub reclaims: bool,
 }
 
@@ -140,9 +140,9 @@ impl Worker {
         Self::at(WorkerKind::Pager, engine)
     }
 
-    /// A worker for [`Engine::fault_in_place`]: one request at a time, and of memory only those pages
-    /// are reclaimed by it that need neither a fresh slot nor a wait, so that it can serve a fault in a
-    /// signal handler.
+    /// A worker for [`Engine::fault_in_place`]: one request at a time, and of memory only those
+    /// pages are reclaimed by it that need neither a fresh slot nor a wait, so that it can serve a
+    /// fault in a signal handler.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -172,8 +172,8 @@ impl Worker {
         self.kind
     }
 
-    /// Whether it reclaims when frames run low. On the faulter's thread only where no write has to be
-    /// waited for.
+    /// Whether it reclaims when frames run low. On the faulter's thread only where no write has to
+    /// be waited for.
     pub(crate) fn reclaims_inline(&self) -> bool {
         match self.kind {
             WorkerKind::Pager => self.reclaims,

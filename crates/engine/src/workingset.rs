@@ -1,9 +1,9 @@
 //! Refault detection.
 //!
-//! When a page is evicted, its page-table word keeps the eviction clock, its *shadow*. When it comes
-//! back, the clock's advance since then, the *refault distance*, is the number of evictions and
-//! activations in between: how much more memory would have kept the page. If the active list is that
-//! long, the page deserves a place there at the expense of pages that were not touched again.
+//! When a page is evicted, its page-table word keeps the eviction clock, its *shadow*. When it
+//! comes back, the clock's advance since then, the *refault distance*, is the number of evictions
+//! and activations in between: how much more memory would have kept the page. If the active list is
+//! that long, the page deserves a place there at the expense of pages that were not touched again.
 //! (Linux, `mm/workingset.c`.)
 //!
 //! Owns: the clock. Invariant: distances are taken modulo the shadow's width, after a shift that

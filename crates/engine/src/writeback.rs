@@ -6,7 +6,8 @@
 //! dirty, and its area is avoided from then on.
 //! Changed or not is decided by the device's checksum of the slot. Rejected: installing pages
 //! write-protected and noting the first write. It costs every page that is read and then written a
-//! second fault, where hashing a page costs a fraction of one and is needed for its checksum anyway.
+//! second fault, where hashing a page costs a fraction of one and is needed for its checksum
+//! anyway.
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
@@ -52,8 +53,9 @@ impl Engine {
         left
     }
 
-    /// Decides which pages go over their old copies, and which need fresh slots. What was laid out in
-    /// order stays so; scattered pages are rather collected in one place, where a device has places.
+    /// Decides which pages go over their old copies, and which need fresh slots. What was laid out
+    /// in order stays so; scattered pages are rather collected in one place, where a device has
+    /// places.
     fn sort_by_slots(
         &self,
         changed: &mut Vec<LockedPage>,
@@ -76,8 +78,8 @@ impl Engine {
         self.end_run(run, writes, fresh);
     }
 
-    /// Decides about pages in order, the writes from `run` on: those that may not be written over get
-    /// fresh slots.
+    /// Decides about pages in order, the writes from `run` on: those that may not be written over
+    /// get fresh slots.
     fn end_run(&self, run: usize, writes: &mut Vec<PageWrite>, fresh: &mut Vec<LockedPage>) {
         let pages = writes.len() - run;
         if pages > 0 && !self.may_rewrite(writes[run].entry.area(), pages) {
@@ -162,8 +164,8 @@ impl Engine {
         self.stay_on(locked, entry);
     }
 
-    /// No slot for this page: the program gets it back. Its content is in staging memory only, so there is
-    /// no other answer.
+    /// No slot for this page: the program gets it back. Its content is in staging memory only, so
+    /// there is no other answer.
     fn map_again(&self, locked: LockedPage) {
         let staged = self.frames.staged(locked.frame()).expect("just moved to staging");
         match &self.store {

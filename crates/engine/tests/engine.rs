@@ -151,7 +151,8 @@ impl Episode {
         }
     }
 
-    /// At most four areas at a time, and half of the numbers there are, so that there is always one.
+    /// At most four areas at a time, and half of the numbers there are, so that there is always
+    /// one.
     fn swapon(&mut self) {
         if self.rig.engine.swaps().len() < 4 && self.rig.engine.areas().iter().count() < 16 {
             self.rig.swapon(64).unwrap();
@@ -225,7 +226,8 @@ proptest! {
 }
 
 /// Exact numbers, worked out by hand. Without batches, windows or fault-around every page is one
-/// fault; a region of twice the limit touched twice in order finds nothing in memory the second time.
+/// fault; a region of twice the limit touched twice in order finds nothing in memory the second
+/// time.
 #[test]
 fn counters_of_a_region_twice_the_limit_touched_twice() {
     let plain = Tuning {
@@ -295,8 +297,8 @@ fn counters_of_readahead_by_address() {
     let (rig, mut worker) = swapped_out(TUNING);
     let before = added(&rig, READAHEAD, [0; 5]);
     (0..64).for_each(|page| read(&rig, &mut worker, page));
-    // Faults at 0, 1, 3, 7, then every eighth page up to 63: windows of 1, 2, 4, 8, 8, ... At the last
-    // fault every window before it was passed over, and behind it there is nothing to read.
+    // Faults at 0, 1, 3, 7, then every eighth page up to 63: windows of 1, 2, 4, 8, 8, ... At the
+    // last fault every window before it was passed over, and behind it there is nothing to read.
     assert_eq!(added(&rig, READAHEAD, before), [11, 64 - 11, 64 - 11, 0, 0]);
     assert_eq!(rig.engine.check(), Ok(()));
 }
@@ -355,7 +357,8 @@ fn a_device_as_fast_as_memory_is_not_read_ahead_where_the_tuning_says_so() {
     assert_eq!(rig.engine.stats().get(Event::swap_ra), 0);
 }
 
-/// The transfer fails as a whole, then each page by itself; only the page that was asked for is lost.
+/// The transfer fails as a whole, then each page by itself; only the page that was asked for is
+/// lost.
 #[test]
 fn a_page_that_cannot_be_read_ahead_is_not_lost() {
     for tuning in [TUNING, BY_SLOT] {

@@ -1,5 +1,6 @@
-//! Whole engines of every tuning over devices that fail, stall, lie and vanish: one episode per seed.
-//! `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays 10 000.
+//! Whole engines of every tuning over devices that fail, stall, lie and vanish: one episode per
+//! seed. `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays
+//! 10 000.
 #![cfg(not(loom))]
 
 #[allow(dead_code, reason = "every test program uses its part of it")]

@@ -88,8 +88,8 @@ fn a_faulter_that_finds_the_page_locked_is_not_forgotten() {
     });
 }
 
-/// One thread caches an entry and takes it out again, the other ends the page's reference to it. The
-/// slot is freed by exactly one of them.
+/// One thread caches an entry and takes it out again, the other ends the page's reference to it.
+/// The slot is freed by exactly one of them.
 #[test]
 fn the_last_reference_to_a_slot_frees_it_once() {
     model(|| {
@@ -117,7 +117,8 @@ fn the_last_reference_to_a_slot_frees_it_once() {
     });
 }
 
-/// Of two threads that cache the same entry one wins, and a lookup sees the winner's frame complete.
+/// Of two threads that cache the same entry one wins, and a lookup sees the winner's frame
+/// complete.
 #[test]
 fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
     model(|| {
@@ -147,8 +148,8 @@ fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
     });
 }
 
-/// A page on a slot, as a fault and swapoff see it: a read is the insertion into the swap cache that
-/// succeeds.
+/// A page on a slot, as a fault and swapoff see it: a read is the insertion into the swap cache
+/// that succeeds.
 struct Paged {
     frames: Frames,
     table: PageTable,

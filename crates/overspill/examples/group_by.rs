@@ -4,9 +4,9 @@
 //! cargo run --release --example group_by
 //! ```
 //!
-//! Rows of a key and an amount are added up by key, as `SELECT key, count(*), sum(amount) ... GROUP BY
-//! key`. The table has open addressing: a key is in the first of the places from its hash on that is
-//! its own or empty.
+//! Rows of a key and an amount are added up by key, as `SELECT key, count(*), sum(amount) ... GROUP
+//! BY key`. The table has open addressing: a key is in the first of the places from its hash on
+//! that is its own or empty.
 
 use overspill::{Bytes, Pool, PoolError, SpillVec};
 

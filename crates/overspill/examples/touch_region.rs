@@ -1,9 +1,11 @@
 //! Touches a region and prints how many touches a second that were:
-//! `touch_region message|signal SWAP [THREADS [READS_PERCENT [SECONDS [PAGE_SIZE [random|order]]]]]`.
+//! `touch_region message|signal SWAP [THREADS [READS_PERCENT [SECONDS [PAGE_SIZE
+//! [random|order]]]]]`.
 //!
-//! 256 MiB in 64 MiB of memory; every page is written once before. A touch reads or writes one word at
-//! a random offset in 4 KiB, whatever the size of a page: in random ones, or in one after the other. A word is a function of its place but for its lowest bit, which
-//! every write turns over, so that the page has to be written out.
+//! 256 MiB in 64 MiB of memory; every page is written once before. A touch reads or writes one word
+//! at a random offset in 4 KiB, whatever the size of a page: in random ones, or in one after the
+//! other. A word is a function of its place but for its lowest bit, which every write turns over,
+//! so that the page has to be written out.
 
 use overspill::{Bytes, Error, Faults, Overspill};
 use std::time::{Duration, Instant};

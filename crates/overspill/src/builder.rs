@@ -49,10 +49,10 @@ impl Builder {
         self
     }
 
-    /// Size of a page of every region: a power of two from 4 KiB, which it is by default, to 2 MiB. A
-    /// touch of a page that is out brings the whole page, and eviction writes whole pages. Larger ones
-    /// suit data that is used in large pieces: there are fewer faults. Memory, statistics, the rounding
-    /// of sizes and ranges, and pins go by whole pages.
+    /// Size of a page of every region: a power of two from 4 KiB, which it is by default, to 2 MiB.
+    /// A touch of a page that is out brings the whole page, and eviction writes whole pages. Larger
+    /// ones suit data that is used in large pieces: there are fewer faults. Memory, statistics, the
+    /// rounding of sizes and ranges, and pins go by whole pages.
     ///
     /// ```
     /// use overspill::{Bytes, Overspill};
@@ -195,7 +195,8 @@ pub(crate) fn check_limit(memory: Bytes) -> Result<(), Error> {
     check_pages(memory, Bytes(PAGE_SIZE as u64), PAGES_MAX)
 }
 
-/// Refuses pages that cannot be had, and limits that are too small for them, or give more than `most`.
+/// Refuses pages that cannot be had, and limits that are too small for them, or give more than
+/// `most`.
 ///
 /// # Errors
 /// [`Error::PageSizeChosen`], [`Error::LimitTooSmall`], [`Error::LimitTooLarge`].
@@ -228,8 +229,8 @@ pub(crate) fn priority(spec: &SwapSpec, order: usize) -> i16 {
     spec.priority.unwrap_or(-1 - order as i16)
 }
 
-/// One line for the user on stderr, by a system call: who causes it may be printing the region it has
-/// touched.
+/// One line for the user on stderr, by a system call: who causes it may be printing the region it
+/// has touched.
 pub(crate) fn report_to_stderr() -> Box<dyn Fn(&str) + Send + Sync> {
     Box::new(|message| {
         let line = format!("overspill: {message}\n");

@@ -1,7 +1,7 @@
 //! What of a run was outside its limit, and why.
 //!
-//! Owns: the reasons, as bits of the session's verdict, and their words. Processes of the run set them
-//! (`preload`); `overspill run` says them.
+//! Owns: the reasons, as bits of the session's verdict, and their words. Processes of the run set
+//! them (`preload`); `overspill run` says them.
 //! Not here: how much it was, which is counted (`outside_kib`).
 
 /// Initialised and uninitialised static variables.

@@ -1,7 +1,8 @@
 //! Memory larger than RAM, paged in user space.
 //!
-//! A [`Region`] is a slice of bytes of any size of which at most the configured amount is in memory;
-//! the rest is in a swap area of your choice. No root, no `swapon`, no effect on other processes.
+//! A [`Region`] is a slice of bytes of any size of which at most the configured amount is in
+//! memory; the rest is in a swap area of your choice. No root, no `swapon`, no effect on other
+//! processes.
 //!
 //! ```
 //! use overspill::{Bytes, Overspill};

@@ -1,8 +1,8 @@
 //! A pager put together: space, engine, areas, devices, threads.
 //!
 //! Owns: the order of construction and the life cycle across fork. Invariants: from
-//! [`Pager::before_fork`] to the call after it no pager thread runs, no I/O is in flight and no slot
-//! sits in a cache.
+//! [`Pager::before_fork`] to the call after it no pager thread runs, no I/O is in flight and no
+//! slot sits in a cache.
 //! Not here: where the settings come from.
 
 use crate::error::Error;
@@ -36,8 +36,8 @@ pub struct PagerSwap {
 }
 
 impl PagerSwap {
-    /// `device` with tables for one process alone, in slots of `page_bytes`. Of large pages every 4 KiB
-    /// have a checksum, which finds no room in the word of their slot.
+    /// `device` with tables for one process alone, in slots of `page_bytes`. Of large pages every 4
+    /// KiB have a checksum, which finds no room in the word of their slot.
     ///
     /// # Errors
     /// ENOMEM; a device without room for a page.
@@ -54,8 +54,9 @@ impl PagerSwap {
         let sums = Table::<AtomicU64>::private(device.info().slots_max as usize).map_err(memory)?;
         let store = Arc::new(TableStore::new(sums));
         let plain: Arc<dyn SwapDevice> = Arc::new(Checksummed::new(device, store, seed));
-        // SAFETY: the engine over this device has pages of `page_bytes`, as all who call this see to, so
-        // its buffers have that size; each is a frame's own, or a worker's, while a request has it.
+        // SAFETY: the engine over this device has pages of `page_bytes`, as all who call this see
+        // to, so its buffers have that size; each is a frame's own, or a worker's, while a request
+        // has it.
         let device = unsafe { LargePages::new(plain, page_bytes / PAGE_SIZE) }?;
         let device: Arc<dyn SwapDevice> = Arc::new(device);
         let tables = private_tables(&*device)?;
@@ -207,8 +208,8 @@ impl Pager {
         self.memory.space().page_bytes()
     }
 
-    /// Runs `f`, which may take locks that a fault needs, so that no handler of the program touches a
-    /// region meanwhile.
+    /// Runs `f`, which may take locks that a fault needs, so that no handler of the program touches
+    /// a region meanwhile.
     pub fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
         if self.signals.get().is_some() { with_signals_blocked(f) } else { f() }
     }
@@ -222,7 +223,8 @@ impl Pager {
         self.undisturbed(|| self.engine.swapon(join)).map(drop).map_err(Error::Swapon)
     }
 
-    /// Empties a swap area that no other process uses, on the calling thread, and closes its device.
+    /// Empties a swap area that no other process uses, on the calling thread, and closes its
+    /// device.
     ///
     /// # Errors
     /// [`Error::Swapoff`]; the area is in use as before then.

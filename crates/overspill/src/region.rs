@@ -17,16 +17,16 @@ pub enum Faults {
     /// A thread of the pager, to which the kernel sends a message. Works wherever memory works.
     #[default]
     Message,
-    /// The toucher itself, in a handler for SIGBUS. Much faster where the device is: no other thread
-    /// has to wake up. In exchange:
+    /// The toucher itself, in a handler for SIGBUS. Much faster where the device is: no other
+    /// thread has to wake up. In exchange:
     ///
     /// * A system call on a page that is out fails with EFAULT: [pin](Region::pin) what you give to
     ///   one.
     /// * SIGBUS may not be blocked where the region is touched. The handler is installed with the
     ///   first such region and passes on what is none of its business to the one that was there
     ///   before. One that is installed later gets the region's faults, and has to be avoided.
-    /// * The handler runs on the stack the toucher is on, of which it needs less than 16 KiB. So much
-    ///   must be left on the alternate stack of a signal handler that touches the region.
+    /// * The handler runs on the stack the toucher is on, of which it needs less than 16 KiB. So
+    ///   much must be left on the alternate stack of a signal handler that touches the region.
     Signal,
 }
 
@@ -71,9 +71,9 @@ impl RegionOptions {
 
 /// Zeroed memory of which only a part is in memory at any time. Unmapped when dropped.
 ///
-/// Use it as the `[u8]` it is, from any thread, also as the buffer of system calls, unless its faults
-/// are [signals](Faults::Signal). A touch of a page that is out blocks until it is read. If that fails
-/// the toucher gets SIGBUS, and the reason is in
+/// Use it as the `[u8]` it is, from any thread, also as the buffer of system calls, unless its
+/// faults are [signals](Faults::Signal). A touch of a page that is out blocks until it is read. If
+/// that fails the toucher gets SIGBUS, and the reason is in
 /// [`Overspill::last_error`](crate::Overspill::last_error).
 #[derive(Debug)]
 pub struct Region {
@@ -96,12 +96,12 @@ impl Region {
         }
     }
 
-    /// Brings `range` of bytes into memory and keeps it there while the result lives, to be read or to
-    /// be given to a system call. Blocks for the reads. Pins may overlap.
+    /// Brings `range` of bytes into memory and keeps it there while the result lives, to be read or
+    /// to be given to a system call. Blocks for the reads. Pins may overlap.
     ///
     /// # Errors
-    /// [`Error::Memory`] when more than half of the memory limit would be pinned, or a page cannot be
-    /// brought in.
+    /// [`Error::Memory`] when more than half of the memory limit would be pinned, or a page cannot
+    /// be brought in.
     ///
     /// # Panics
     /// When the range is not inside the region.
@@ -119,7 +119,8 @@ impl Region {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let file = tempfile::NamedTempFile::new()?;
     /// # std::fs::write(file.path(), [7; 10_000])?;
-    /// let overspill = Overspill::builder().memory(Bytes(8 << 20)).swap("ram:64M".parse()?).build()?;
+    /// let builder = Overspill::builder().memory(Bytes(8 << 20));
+    /// let overspill = builder.swap("ram:64M".parse()?).build()?;
     /// let mut region =
     ///     overspill.region_options().faults(Faults::Signal).build(Bytes(32 << 20))?;
     /// let mut file = std::fs::File::open(file.path())?;
@@ -155,8 +156,8 @@ impl Region {
         assert!(inside, "{range:?} is past the region, which has {} bytes", self.len());
     }
 
-    /// Tells how whole pages in `range` of bytes will be used, or that they will be soon, or not. Parts
-    /// of pages at its ends are left out, as in [`discard`](Self::discard). Blocks for
+    /// Tells how whole pages in `range` of bytes will be used, or that they will be soon, or not.
+    /// Parts of pages at its ends are left out, as in [`discard`](Self::discard). Blocks for
     /// [`Advice::PageOut`] only.
     ///
     /// # Panics

@@ -1,13 +1,13 @@
 //! A vector larger than memory.
 //!
-//! Owns: where an element lies, the order in which pages are read ahead, and what is a page's worth.
-//! Elements are plain data ([`Pod`]) and do not straddle pages: page k has elements `k * n` to
-//! `(k + 1) * n - 1`, n being the whole elements that fit into one.
-//! Invariants: pages up to the last element's belong to the vector alone, and no guard of one outlives
-//! a call, so discarding them on drop waits for nobody.
+//! Owns: where an element lies, the order in which pages are read ahead, and what is a page's
+//! worth. Elements are plain data ([`Pod`]) and do not straddle pages: page k has elements `k * n`
+//! to `(k + 1) * n - 1`, n being the whole elements that fit into one.
+//! Invariants: pages up to the last element's belong to the vector alone, and no guard of one
+//! outlives a call, so discarding them on drop waits for nobody.
 //! Not here: which pages are in memory (`engine`).
-//! Rejected: `Index`. It returns a reference, and a reference into a page is good only as long as its
-//! page stays, for which it would need a guard; values are copied, and [`SpillVec::with`] and
+//! Rejected: `Index`. It returns a reference, and a reference into a page is good only as long as
+//! its page stays, for which it would need a guard; values are copied, and [`SpillVec::with`] and
 //! [`SpillVec::update`] lend references for a call.
 
 use crate::pool::{Pool, PoolError};
@@ -22,9 +22,9 @@ const WINDOW_BYTES: usize = 256 << 10;
 
 /// A vector of which only a part is in memory at any time.
 ///
-/// Elements are changed through `&self`, each page under a lock of its own, so threads can work on one
-/// vector. A call that is given a closure holds the page's lock meanwhile: the closure must not use an
-/// element of the same vector.
+/// Elements are changed through `&self`, each page under a lock of its own, so threads can work on
+/// one vector. A call that is given a closure holds the page's lock meanwhile: the closure must not
+/// use an element of the same vector.
 ///
 /// ```
 /// use overspill::{Bytes, Pool, SpillVec};
@@ -35,7 +35,8 @@ const WINDOW_BYTES: usize = 256 << 10;
 /// squares.try_extend((0..2_000_000u64).map(|n| n * n))?;
 /// assert_eq!(squares.get(1_000_000)?, Some(1_000_000_000_000));
 /// squares.set(7, 0)?;
-/// assert_eq!(squares.iter().take(9).collect::<Result<Vec<_>, _>>()?, [0, 1, 4, 9, 16, 25, 36, 0, 64]);
+/// let first = squares.iter().take(9).collect::<Result<Vec<_>, _>>()?;
+/// assert_eq!(first, [0, 1, 4, 9, 16, 25, 36, 0, 64]);
 /// # Ok(())
 /// # }
 /// ```
@@ -169,8 +170,8 @@ impl<T: Pod> SpillVec<T> {
     /// Appends what `values` gives. Their code runs while the last page is locked.
     ///
     /// # Errors
-    /// See [`PoolError`]; the values before are there then, those after are not, and one that was to
-    /// begin a page may have been taken from `values`.
+    /// See [`PoolError`]; the values before are there then, those after are not, and one that was
+    /// to begin a page may have been taken from `values`.
     pub fn try_extend(&mut self, values: impl IntoIterator<Item = T>) -> Result<(), PoolError> {
         let mut values = values.into_iter().peekable();
         while values.peek().is_some() {
@@ -216,8 +217,8 @@ impl<T: Pod> SpillVec<T> {
         Iter { vec: self, ahead: Prefetcher::of(self), page: Vec::new(), at: 0, next: 0 }
     }
 
-    /// Lends every page's elements to `f`, in no order, on `threads` threads; `f` is told the index of
-    /// the first. Pages are read ahead.
+    /// Lends every page's elements to `f`, in no order, on `threads` threads; `f` is told the index
+    /// of the first. Pages are read ahead.
     ///
     /// ```
     /// # use overspill::{Bytes, Pool, SpillVec};
@@ -333,7 +334,8 @@ impl Prefetcher {
 pub struct Iter<'a, T: Pod> {
     vec: &'a SpillVec<T>,
     ahead: Prefetcher,
-    /// A copy of a page, because a guard held between calls could keep the caller waiting for itself.
+    /// A copy of a page, because a guard held between calls could keep the caller waiting for
+    /// itself.
     page: Vec<T>,
     /// The next of its elements.
     at: usize,

@@ -27,7 +27,8 @@ pub struct Summary {
     pub pages_in: u64,
     /// Pages written to swap.
     pub pages_out: u64,
-    /// Pages whose content was lost: to a device, or because it was nowhere. Touching one raises SIGBUS.
+    /// Pages whose content was lost: to a device, or because it was nowhere. Touching one raises
+    /// SIGBUS.
     pub pages_lost: u64,
     /// How long faults took.
     pub fault_latency: FaultLatency,

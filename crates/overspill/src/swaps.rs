@@ -34,8 +34,8 @@ pub(crate) fn kind_name(kind: &SwapKind) -> &'static str {
 }
 
 impl Overspill {
-    /// Adds a swap area. Without a priority it is used after all that are there already. In its life
-    /// an `Overspill` can have 32 areas, those that were swapped off included.
+    /// Adds a swap area. Without a priority it is used after all that are there already. In its
+    /// life an `Overspill` can have 32 areas, those that were swapped off included.
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::Swapon`]; then nothing was changed.
@@ -53,8 +53,8 @@ impl Overspill {
     /// meanwhile. A page that cannot be read is lost, as if it had been touched.
     ///
     /// # Errors
-    /// [`Error::NoSuchSwap`]; [`Error::Swapoff`] when there is no room for the pages. The area is in
-    /// use as before then.
+    /// [`Error::NoSuchSwap`]; [`Error::Swapoff`] when there is no room for the pages. The area is
+    /// in use as before then.
     pub fn swapoff(&self, name: &str) -> Result<(), Error> {
         let swaps = self.pager.engine().swaps();
         let named = swaps.iter().rev().find(|swap| swap.name == name);

@@ -156,8 +156,8 @@ fn more_threads_than_workers_touch_large_pages_by_signal() {
     });
 }
 
-/// A system page that a device may write to at any time keeps the whole page in memory, and what the
-/// device writes there is not lost.
+/// A system page that a device may write to at any time keeps the whole page in memory, and what
+/// the device writes there is not lost.
 #[test]
 fn a_pinned_part_keeps_its_page_whole() {
     for (page, faults) in [16 << 10, 64 << 10, 2 << 20].into_iter().zip([WAYS[0], WAYS[1], WAYS[0]])
@@ -333,8 +333,8 @@ fn sizes_and_ranges_go_by_whole_pages() {
     }
 }
 
-/// Evicts all of a region. A handler that read a fault's message before somebody else served it may bring the
-/// page once more afterwards.
+/// Evicts all of a region. A handler that read a fault's message before somebody else served it may
+/// bring the page once more afterwards.
 fn page_out(region: &mut Region) {
     for _ in 0..10 {
         region.advise(0..region.len(), Advice::PageOut);

@@ -1,9 +1,10 @@
-//! Whole engines over real memory, with a kernel in between that answers as kernels do once in ten million calls:
-//! one episode per seed. It does what it is asked for, all of it or a part, and says something else.
+//! Whole engines over real memory, with a kernel in between that answers as kernels do once in ten
+//! million calls: one episode per seed. It does what it is asked for, all of it or a part, and says
+//! something else.
 //!
-//! `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays 10 000. An episode has one
-//! thread, which touches a page only when it is there, so the same seed plays the same episode.
-//! Skips, with the reason printed, where userfaultfd is not permitted.
+//! `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays 10
+//! 000. An episode has one thread, which touches a page only when it is there, so the same seed
+//! plays the same episode. Skips, with the reason printed, where userfaultfd is not permitted.
 
 #[path = "../../engine/tests/common/episodes.rs"]
 mod episodes;
@@ -394,7 +395,8 @@ fn whatever_the_kernel_says_no_page_is_lost() {
     assert!(seeds(SEEDS).count() < 100 || counted["kernel_unexpected"] > 0, "{counted:?}");
 }
 
-/// The program drops a page by a call that nobody sees. Nobody can know that it did not want it any more.
+/// The program drops a page by a call that nobody sees. Nobody can know that it did not want it any
+/// more.
 #[test]
 fn a_page_that_is_nowhere_is_counted_and_said_and_never_zeros() {
     if let Some(obstacle) = overspill::doctor::obstacle() {

@@ -9,8 +9,9 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A region four times its memory, touched in order and by chance, while another thread has the kernel take every
-/// page for old, as DAMON does. On Linux 6.18 some moves are misreported in that time.
+/// A region four times its memory, touched in order and by chance, while another thread has the
+/// kernel take every page for old, as DAMON does. On Linux 6.18 some moves are misreported in that
+/// time.
 #[test]
 fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
     if let Some(obstacle) = overspill::doctor::obstacle() {

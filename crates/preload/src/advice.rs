@@ -1,8 +1,9 @@
 //! madvise and posix_madvise.
 //!
-//! Owns: what becomes of each advice on managed memory. Invariants: advice with a meaning is served or
-//! refused with EINVAL, as by a kernel that does not know it; only what is true already, or changes
-//! nothing but speed, is taken without an effect. The kernel gets the parts of a range that are its.
+//! Owns: what becomes of each advice on managed memory. Invariants: advice with a meaning is served
+//! or refused with EINVAL, as by a kernel that does not know it; only what is true already, or
+//! changes nothing but speed, is taken without an effect. The kernel gets the parts of a range that
+//! are its.
 //! Not here: what the pager does about it (`overspill_space::memory`).
 
 use crate::mm::{
@@ -53,9 +54,10 @@ fn decide(advice: c_int) -> Decision {
         libc::MADV_DOFORK | libc::MADV_NOHUGEPAGE | libc::MADV_UNMERGEABLE => Decision::Nothing,
         // As good as a kernel that finds no huge page.
         libc::MADV_HUGEPAGE => Decision::Nothing,
-        // MADV_DONTFORK: the child's pager needs the whole range. MADV_MERGEABLE: merged pages could
-        // not be moved out. MADV_COLLAPSE must not say that it was done. MADV_REMOVE, MADV_HWPOISON
-        // and MADV_SOFT_OFFLINE, MADV_GUARD_INSTALL and _REMOVE, and what nobody knows.
+        // MADV_DONTFORK: the child's pager needs the whole range. MADV_MERGEABLE: merged pages
+        // could not be moved out. MADV_COLLAPSE must not say that it was done. MADV_REMOVE,
+        // MADV_HWPOISON and MADV_SOFT_OFFLINE, MADV_GUARD_INSTALL and _REMOVE, and what nobody
+        // knows.
         _ => Decision::Refuse,
     }
 }

@@ -1,13 +1,13 @@
 //! dlopen, so that a plugin gets the same malloc as everybody else.
 //!
-//! Owns: taking RTLD_DEEPBIND out of what libc is asked for. An object opened so looks for symbols in
-//! itself and its libraries first: it would find libc's `free` and give it our blocks.
-//! Invariants: these functions leave no frame behind and keep the return address: by it libc finds the
-//! caller, whose RUNPATH and namespace count. Without a pager the flags stay as they are.
-//! Not here: a namespace of its own (`dlmopen`). It has a libc of its own, which knows nothing of us:
-//! what is allocated there is outside the limit, and a fork made there is one without us.
-//! Rejected: keeping the flag and changing the plugin's relocations. What it opens later in its turn
-//! would need the same.
+//! Owns: taking RTLD_DEEPBIND out of what libc is asked for. An object opened so looks for symbols
+//! in itself and its libraries first: it would find libc's `free` and give it our blocks.
+//! Invariants: these functions leave no frame behind and keep the return address: by it libc finds
+//! the caller, whose RUNPATH and namespace count. Without a pager the flags stay as they are.
+//! Not here: a namespace of its own (`dlmopen`). It has a libc of its own, which knows nothing of
+//! us: what is allocated there is outside the limit, and a fork made there is one without us.
+//! Rejected: keeping the flag and changing the plugin's relocations. What it opens later in its
+//! turn would need the same.
 
 use crate::pager::any_process;
 use crate::real::Next;

@@ -1,7 +1,7 @@
 //! The program's environment, before libc has looked at it.
 //!
-//! The pager starts before libc has initialised itself, so variables are found in the array that the kernel
-//! made, and changed there.
+//! The pager starts before libc has initialised itself, so variables are found in the array that
+//! the kernel made, and changed there.
 
 use libc::c_char;
 use overspill::session::SESSION_VARIABLE;
@@ -12,7 +12,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// The entries of an environment.
 ///
 /// # Safety
-/// `array` is null, or an array of strings that ends with null and stays for as long as the iterator.
+/// `array` is null, or an array of strings that ends with null and stays for as long as the
+/// iterator.
 unsafe fn entries(array: *mut *mut c_char) -> impl Iterator<Item = *mut *mut c_char> {
     let mut next = array;
     std::iter::from_fn(move || {

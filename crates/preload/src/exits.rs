@@ -1,13 +1,13 @@
 //! Ends of threads.
 //!
-//! Owns: what the kernel touches of a thread that is gone. It writes to the futexes of robust mutexes
-//! the thread still holds, and to the number by which `pthread_join` knows that it has ended; at that
-//! time the kernel serves no fault by message, so these pages must be in memory.
-//! Invariants: they are pinned by the thread's last destructors and unpinned when it is gone, by the
-//! next thread that starts or ends. No Rust frame is below a thread's own first function, so
+//! Owns: what the kernel touches of a thread that is gone. It writes to the futexes of robust
+//! mutexes the thread still holds, and to the number by which `pthread_join` knows that it has
+//! ended; at that time the kernel serves no fault by message, so these pages must be in memory.
+//! Invariants: they are pinned by the thread's last destructors and unpinned when it is gone, by
+//! the next thread that starts or ends. No Rust frame is below a thread's own first function, so
 //! cancellation unwinds as without us.
-//! Not here: a *process* that is killed. What other processes may wait for is in shared memory, which
-//! is not managed.
+//! Not here: a *process* that is killed. What other processes may wait for is in shared memory,
+//! which is not managed.
 //! Rejected: pinning a mutex when it is made. Those made by a static initialiser were missed, and
 //! most are never held by a thread that ends.
 
@@ -209,8 +209,8 @@ struct RobustList {
     pending: usize,
 }
 
-/// Calls `found` with the addresses of the futex and of the list entry of each robust mutex that this
-/// thread holds.
+/// Calls `found` with the addresses of the futex and of the list entry of each robust mutex that
+/// this thread holds.
 fn held_mutexes(mut found: impl FnMut(usize, usize)) {
     let (mut head, mut len) = (std::ptr::null::<RobustList>(), 0usize);
     let (head_out, len_out) = (&raw mut head, &raw mut len);

@@ -1,7 +1,7 @@
 //! The pager's own heap: libc's allocator, by the names nobody interposes.
 //!
-//! Invariant: its memory comes from `brk` and from mappings libc makes itself, never from the managed
-//! range.
+//! Invariant: its memory comes from `brk` and from mappings libc makes itself, never from the
+//! managed range.
 
 use libc::{c_int, c_void};
 use std::alloc::{GlobalAlloc, Layout};

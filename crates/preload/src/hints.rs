@@ -1,9 +1,11 @@
 //! Addresses that a program asks for without MAP_FIXED.
 //!
-//! The managed range is where it is, so they are not heeded, and most programs take what they get. Some
-//! want one of a few places (Java's ZGC): they unmap what they got and ask again, a hundred thousand
-//! times. After some of these their reservations are left to the kernel, which heeds what they ask.
-//! Rejected: heeding all. Other heaps ask in vain and are content (Java's G1, V8), and they are paged.
+//! The managed range is where it is, so they are not heeded, and most programs take what they get.
+//! Some want one of a few places (Java's ZGC): they unmap what they got and ask again, a hundred
+//! thousand times. After some of these their reservations are left to the kernel, which heeds what
+//! they ask.
+//! Rejected: heeding all. Other heaps ask in vain and are content (Java's G1, V8), and they are
+//! paged.
 
 use libc::c_int;
 use std::sync::atomic::Ordering::Relaxed;

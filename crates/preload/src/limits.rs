@@ -1,8 +1,8 @@
 //! Resource limits that would hit the pager instead of the program.
 //!
-//! Owns: the translation. What the pager maps counts as address space and as data, so limits on those
-//! are raised by its size on the way in and lowered on the way out. A limit on file sizes would stop
-//! writes to swap, so it is remembered and reported, but not enforced.
+//! Owns: the translation. What the pager maps counts as address space and as data, so limits on
+//! those are raised by its size on the way in and lowered on the way out. A limit on file sizes
+//! would stop writes to swap, so it is remembered and reported, but not enforced.
 
 use crate::pager::{process, taken};
 use crate::real::system_call;

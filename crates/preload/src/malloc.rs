@@ -1,7 +1,7 @@
 //! The malloc family.
 //!
-//! Owns: the choice between mimalloc, whose memory is managed because it maps it through our `mmap`,
-//! and libc's heap. Invariant: a block goes back to where its address says it came from.
+//! Owns: the choice between mimalloc, whose memory is managed because it maps it through our
+//! `mmap`, and libc's heap. Invariant: a block goes back to where its address says it came from.
 //! Not here: any allocation algorithm; questions about it ([`crate::malloc_info`]).
 
 use crate::heap::{__libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc};
@@ -14,7 +14,8 @@ use overspill_base::PAGE_SIZE;
 /// Has the allocator look at the machine now: later the program may have forbidden itself to.
 pub(crate) fn prepare() {
     if !use_libc() {
-        // SAFETY: a block of its own, and a number for an option. Nodes of memory are asked for in /sys.
+        // SAFETY: a block of its own, and a number for an option. Nodes of memory are asked for in
+        // /sys.
         unsafe {
             mi::mi_option_set(mi::mi_option_use_numa_nodes, 1);
             mi::mi_free(mi::mi_malloc(1));

@@ -1,10 +1,10 @@
 //! The mmap family.
 //!
-//! Owns: which mappings are managed: private anonymous ones wherever the kernel would be free to put
-//! them, and everything a program does later to addresses in the managed range.
+//! Owns: which mappings are managed: private anonymous ones wherever the kernel would be free to
+//! put them, and everything a program does later to addresses in the managed range.
 //! Invariant: a call that touches the managed range never reaches the kernel unexamined.
-//! Not here: what the calls do (`overspill_space::memory`); advice ([`crate::advice`]); mappings that
-//! move ([`crate::remap`]).
+//! Not here: what the calls do (`overspill_space::memory`); advice ([`crate::advice`]); mappings
+//! that move ([`crate::remap`]).
 
 use crate::hints;
 use crate::pager::{Process, any_process, is_managed, process};
@@ -234,8 +234,8 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: c_int)
     }
 }
 
-/// pkey_alloc(2). Whatever key a page of the managed range has would be lost when the range is given
-/// to somebody else, so there are none: what the kernel says where the processor has none.
+/// pkey_alloc(2). Whatever key a page of the managed range has would be lost when the range is
+/// given to somebody else, so there are none: what the kernel says where the processor has none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pkey_alloc(flags: c_uint, rights: c_uint) -> c_int {
     match process() {

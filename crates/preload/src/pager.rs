@@ -28,7 +28,8 @@ pub(crate) struct Process {
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
-/// The managed range, for [`is_managed`]. START is published last (Release) and read first (Acquire).
+/// The managed range, for [`is_managed`]. START is published last (Release) and read first
+/// (Acquire).
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -68,9 +69,9 @@ impl Process {
         self.gate.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Runs a memory call for the program: not during a fork, with allocations from libc's heap, with
-    /// signals blocked, and not on a stack that may itself be paged out while the pager's locks are held
-    /// (coroutines). Where it cannot be here, it is in the pager's process.
+    /// Runs a memory call for the program: not during a fork, with allocations from libc's heap,
+    /// with signals blocked, and not on a stack that may itself be paged out while the pager's
+    /// locks are held (coroutines). Where it cannot be here, it is in the pager's process.
     pub(crate) fn call<R: Send>(&'static self, f: impl FnOnce(&ManagedMemory) -> R + Send) -> R {
         let _scope = PagerScope::enter();
         let call = move || {
@@ -85,8 +86,8 @@ impl Process {
     }
 }
 
-/// Tells the user something: through the supervisor, whose standard error it is, because the program's
-/// may be a file of data by now; or there, while there is no other way.
+/// Tells the user something: through the supervisor, whose standard error it is, because the
+/// program's may be a file of data by now; or there, while there is no other way.
 pub(crate) fn say(message: &str) {
     if !apart::tell(message) {
         let line = format!("overspill: {message}\n");
@@ -156,8 +157,8 @@ fn join(address: &str) -> Result<(), String> {
 /// The pagers of this process's former images, children of ours that nobody else will bury.
 static FORMER: OnceLock<Vec<Pid>> = OnceLock::new();
 
-/// What the user is told before the program begins: on its own standard error, for there may be no other
-/// way.
+/// What the user is told before the program begins: on its own standard error, for there may be no
+/// other way.
 static NOTE: Mutex<Option<String>> = Mutex::new(None);
 
 /// On the program's thread, when the pager runs.

@@ -2,8 +2,8 @@
 //!
 //! Owns: every way in which a mapping of one kind comes to stand where one of another kind stood.
 //! Invariant: what stood there goes only when the new mapping has been made, elsewhere.
-//! Not here: mmap over managed memory ([`crate::mm`]). remap_file_pages needs nothing: the kernel takes
-//! it on shared file mappings only, whose place it does not change.
+//! Not here: mmap over managed memory ([`crate::mm`]). remap_file_pages needs nothing: the kernel
+//! takes it on shared file mappings only, whose place it does not change.
 
 use crate::mm::{
     is_aligned, is_managed_range, map_failed, pager_of, pages, put_over, touches_managed,
@@ -125,8 +125,8 @@ fn from_inside(process: &'static Process, call: Call, onto_managed: bool) -> *mu
     }
 }
 
-/// A mapping of the kernel's that stands in the managed range: it leaves, and memory of ours takes its
-/// place in one step, so that nobody else's mapping can.
+/// A mapping of the kernel's that stands in the managed range: it leaves, and memory of ours takes
+/// its place in one step, so that nobody else's mapping can.
 fn foreign_from_inside(process: &'static Process, call: Call, onto_managed: bool) -> *mut c_void {
     let (old, old_pages, new_pages) = (call.old, pages(call.old_len), pages(call.new_len));
     let gives_up = move |from: usize, pages: usize| {

@@ -1,9 +1,9 @@
 //! Programs that filter their own system calls.
 //!
-//! Owns: noticing it, at `prctl` and `syscall`. What a program allows itself is what it and its malloc are
-//! known to need: of the pager's calls on its threads only futex. From then on memory calls are run
-//! in the pager's process.
-//! Not caught: filters installed by a system call made without libc.
+//! Owns: noticing it, at `prctl` and `syscall`. What a program allows itself is what it and its
+//! malloc are known to need: of the pager's calls on its threads only futex. From then on memory
+//! calls are run in the pager's process. Not caught: filters installed by a system call made
+//! without libc.
 
 use crate::fork;
 use crate::real::fail;
@@ -61,7 +61,8 @@ unsafe fn checked(number: c_long, args: [c_long; 6]) -> c_long {
     if (-4095..0).contains(&result) { c_long::from(fail(-result as c_int)) } else { result }
 }
 
-/// syscall(2). More arguments than were given are registers' and stack's contents, which the kernel ignores.
+/// syscall(2). More arguments than were given are registers' and stack's contents, which the kernel
+/// ignores.
 ///
 /// # Safety
 /// The call's own contract.

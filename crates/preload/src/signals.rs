@@ -1,8 +1,8 @@
 //! Signals, kept away while the pager works on a program's thread.
 //!
-//! A handler of the program that ran meanwhile could touch a page whose fault needs the lock that this
-//! very thread holds. libc's functions leave out two signals of its own, by which it cancels threads and
-//! changes their user; here they wait as well.
+//! A handler of the program that ran meanwhile could touch a page whose fault needs the lock that
+//! this very thread holds. libc's functions leave out two signals of its own, by which it cancels
+//! threads and changes their user; here they wait as well.
 
 /// A set of signals as the kernel has it.
 type Mask = u64;

@@ -1,10 +1,10 @@
 //! Programs that the program starts, looked at on the way: some of them will be outside the run.
 //!
-//! Owns: the exec family as far as it is called from outside libc. Invariants: nothing is allocated and
-//! nothing of the call is changed, for it may be a `vfork`ed child's; a program that cannot be looked
-//! at is passed over.
-//! Not here: refusing. A child that runs without a limit is what was asked for, and is said in the end.
-//! A program that is started by a system call made without libc is not seen.
+//! Owns: the exec family as far as it is called from outside libc. Invariants: nothing is allocated
+//! and nothing of the call is changed, for it may be a `vfork`ed child's; a program that cannot be
+//! looked at is passed over.
+//! Not here: refusing. A child that runs without a limit is what was asked for, and is said in the
+//! end. A program that is started by a system call made without libc is not seen.
 
 use crate::pager::process;
 use crate::real::{Next, system_call};
@@ -274,7 +274,8 @@ macro_rules! spawns {
 spawns!(posix_spawn, POSIX_SPAWN, false);
 spawns!(posix_spawnp, POSIX_SPAWNP, true);
 
-/// Where the functions of variable arguments go on. They are only looked at: Rust cannot pass them on.
+/// Where the functions of variable arguments go on. They are only looked at: Rust cannot pass them
+/// on.
 static EXECL: AtomicUsize = AtomicUsize::new(0);
 static EXECLP: AtomicUsize = AtomicUsize::new(0);
 static EXECLE: AtomicUsize = AtomicUsize::new(0);
@@ -303,7 +304,8 @@ unsafe extern "C" fn note_execlp(name: *const c_char) -> usize {
 }
 
 unsafe extern "C" fn note_execle(path: *const c_char) -> usize {
-    // SAFETY: as the caller's; its environment comes after arguments whose number is not known here.
+    // SAFETY: as the caller's; its environment comes after arguments whose number is not known
+    // here.
     unsafe { note(path, false, None) };
     EXECLE.load(Relaxed)
 }

@@ -1,7 +1,7 @@
 //! `calibrate`: what of the cost model one CPU of this machine can tell.
 //!
-//! Invariants: nothing in the model changes by it. It says how far the machine at hand is from the one
-//! that is simulated.
+//! Invariants: nothing in the model changes by it. It says how far the machine at hand is from the
+//! one that is simulated.
 //! Not here: costs between CPUs, which two of a virtual machine cannot tell (literature, see
 //! [`overspill_vcpu::costs`]).
 

@@ -1,8 +1,8 @@
 //! Swap devices in virtual time.
 //!
-//! Owns: what each slot holds, and when a transfer is over. A device has channels; a transfer takes the
-//! first that is free for as long as its bandwidth says, and is over after the latency at the least. A
-//! synchronous device is memory: the CPU copies, and nothing is waited for.
+//! Owns: what each slot holds, and when a transfer is over. A device has channels; a transfer takes
+//! the first that is free for as long as its bandwidth says, and is over after the latency at the
+//! least. A synchronous device is memory: the CPU copies, and nothing is waited for.
 //! Invariants: every request completes, in the order of the times when they are over, once.
 //! Not here: errors. Devices that fail are simulated in the engine's own tests, in real time.
 
@@ -33,11 +33,11 @@ pub struct DeviceModel {
     pub write_pages_per_s: u64,
     /// Transfers that go on at a time.
     pub channels: usize,
-    /// Pages of one transfer as the device sees it: the block layer merges requests up to there, and one
-    /// interrupt ends them all. 1 where each is alone.
+    /// Pages of one transfer as the device sees it: the block layer merges requests up to there,
+    /// and one interrupt ends them all. 1 where each is alone.
     pub merged_pages: u64,
-    /// True if reclaim waits for its writes when there is nothing else to take. Without it goes on looking
-    /// through the lists: Linux did before it had a throttle for reclaim.
+    /// True if reclaim waits for its writes when there is nothing else to take. Without it goes on
+    /// looking through the lists: Linux did before it had a throttle for reclaim.
     pub throttles: bool,
 }
 

@@ -1,8 +1,9 @@
 //! The published experiments: the machines, what was measured on them, and what is asked of the
 //! simulation.
 //!
-//! Owns: the table. Invariants: the two sides of an experiment differ in the mechanism and nothing else;
-//! all experiments share one cost model. A mark is a range that was set before anything was simulated.
+//! Owns: the table. Invariants: the two sides of an experiment differ in the mechanism and nothing
+//! else; all experiments share one cost model. A mark is a range that was set before anything was
+//! simulated.
 //! Sources: the patches' own mails, see each experiment.
 //! Not here: running machines (`machine`).
 

@@ -1,11 +1,12 @@
 //! `explore`: small machines in schedules that no clock would give, checked after each.
 //!
-//! Owns: the episodes. A seed says which tuning is played, how small everything is, what the tasks do, and
-//! in which order they take turns. Sizes are shrunk so that the rare path is the common one.
-//! Invariants: an episode that fails panics, and says the seed first; the same seed plays the same episode.
-//! What is checked: every page read holds what was written to it; the counter equations of engine and
-//! areas; that no task waits for ever; in builds with debug assertions the lock order and the
-//! engine's own assertions.
+//! Owns: the episodes. A seed says which tuning is played, how small everything is, what the tasks
+//! do, and in which order they take turns. Sizes are shrunk so that the rare path is the common
+//! one.
+//! Invariants: an episode that fails panics, and says the seed first; the same seed plays the same
+//! episode. What is checked: every page read holds what was written to it; the counter equations of
+//! engine and areas; that no task waits for ever; in builds with debug assertions the lock order
+//! and the engine's own assertions.
 //! Not here: choosing the order (`overspill-vcpu`).
 
 use crate::device::{DeviceModel, OPTANE, PMEM};

@@ -1,10 +1,10 @@
 //! A machine of many CPUs in virtual time, running the engine and the areas themselves.
 //!
-//! Owns: the machine around them: processes, address spaces, devices; the published experiments, and
-//! what else is asked of it. The sources of `area` and `engine` are the product's own, built a second
-//! time for virtual CPUs (`twins/`).
-//! Invariants: the same plan and seed give the same figures, bit for bit. Every page read is compared
-//! with what was written; every run ends with the engines' own check.
+//! Owns: the machine around them: processes, address spaces, devices; the published experiments,
+//! and what else is asked of it. The sources of `area` and `engine` are the product's own, built a
+//! second time for virtual CPUs (`twins/`).
+//! Invariants: the same plan and seed give the same figures, bit for bit. Every page read is
+//! compared with what was written; every run ends with the engines' own check.
 //! Not here: time and its costs (`overspill-vcpu`); how reports are written (`overspill-bench`).
 
 mod calibrate;

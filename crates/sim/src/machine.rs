@@ -44,8 +44,8 @@ pub struct Plan {
     pub sparse: bool,
     /// What the threads do.
     pub pattern: Pattern,
-    /// CPU that devices interrupt, and a network card, whose packets' way is timed; none if there are no
-    /// packets.
+    /// CPU that devices interrupt, and a network card, whose packets' way is timed; none if there
+    /// are no packets.
     pub interrupt_cpu: Option<u32>,
     /// Virtual seconds that pass before counting begins.
     pub settle_s: f64,
@@ -103,8 +103,9 @@ impl Plan {
         Shape { cpus: self.cpus, sockets: self.sockets, interrupt_cpu: self.interrupt_cpu }
     }
 
-    /// The CPU of a thread: they are dealt out to the sockets in turn, so that every node's memory is
-    /// used from all of them. The last CPUs of a socket are left to reclaim threads, if there are enough.
+    /// The CPU of a thread: they are dealt out to the sockets in turn, so that every node's memory
+    /// is used from all of them. The last CPUs of a socket are left to reclaim threads, if there
+    /// are enough.
     fn cpu(&self, number: usize) -> usize {
         let (socket, place) = (number % self.sockets, number / self.sockets);
         let of_socket = self.shape().socket_cpus();

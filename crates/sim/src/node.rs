@@ -1,9 +1,9 @@
 //! A memory node: an engine, its pages, its devices.
 //!
-//! Owns: building it. Linux has LRU lists, reclaim and (since 4.14) an order of devices per memory node;
-//! an engine has one of each. So a machine of several nodes has as many engines, each with the
-//! processes and the devices of its node. What this leaves out: pages of a process on the other node, and
-//! processes of both nodes that meet on one device.
+//! Owns: building it. Linux has LRU lists, reclaim and (since 4.14) an order of devices per memory
+//! node; an engine has one of each. So a machine of several nodes has as many engines, each with
+//! the processes and the devices of its node. What this leaves out: pages of a process on the other
+//! node, and processes of both nodes that meet on one device.
 //! Not here: what runs on it (`workload`).
 
 use crate::device::{DeviceModel, SimDevice};

@@ -2,8 +2,8 @@
 //!
 //! Owns: the counts at a moment, and the figures that the kernel's results were published in.
 //! Invariants: the share of a lock is the time that tasks spent waiting for it, of all time that
-//! tasks were on CPUs: what a profile of cycles shows, as waiters spin. A sum over nodes is no mean:
-//! every node has locks of its own.
+//! tasks were on CPUs: what a profile of cycles shows, as waiters spin. A sum over nodes is no
+//! mean: every node has locks of its own.
 //! Not here: the published figures (`experiments`).
 
 use histogram::Histogram;

@@ -1,7 +1,8 @@
 //! Telling other CPUs that pages are unmapped.
 //!
-//! Owns: per CPU, whom it has yet to tell. Invariants: as in Linux, one round of interrupts for all pages
-//! that a CPU has unmapped since the last, at the latest before one of them is written to a device.
+//! Owns: per CPU, whom it has yet to tell. Invariants: as in Linux, one round of interrupts for all
+//! pages that a CPU has unmapped since the last, at the latest before one of them is written to a
+//! device.
 //! Not here: which CPUs run a process (`space`).
 
 use std::sync::Mutex;

@@ -1,10 +1,10 @@
 //! An address space in virtual time.
 //!
 //! Owns: which pages are present, what each holds, and which CPUs a process runs on.
-//! Invariants: a page's content is a stamp that says how often it was written; whoever touches a page
-//! compares it with what was written last, so a page lost, mixed up or older than it left is found.
-//! Reading into a page and mapping it are one step here, as in Linux: what the engine moves through
-//! bounce memory is charged once, by the device.
+//! Invariants: a page's content is a stamp that says how often it was written; whoever touches a
+//! page compares it with what was written last, so a page lost, mixed up or older than it left is
+//! found. Reading into a page and mapping it are one step here, as in Linux: what the engine moves
+//! through bounce memory is charged once, by the device.
 //! Not here: faults (`workload`).
 
 use crate::shootdown::Shootdown;

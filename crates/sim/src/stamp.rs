@@ -1,7 +1,7 @@
 //! What a page holds: enough of it to tell whose page it is and how old, at its first bytes.
 //!
-//! Invariants: a stamp is never zeros, so a page that holds one is not taken for an untouched one. The
-//! rest of the page's bytes are never looked at: simulating needs no copies of them.
+//! Invariants: a stamp is never zeros, so a page that holds one is not taken for an untouched one.
+//! The rest of the page's bytes are never looked at: simulating needs no copies of them.
 //! Not here: which stamp is right (`space`).
 
 use overspill_base::shared::PageBuf;

@@ -206,9 +206,9 @@ fn chosen(names: &[String]) -> Result<Vec<Preset>, SimError> {
     names.iter().map(find).collect()
 }
 
-/// What the engine keeps for a slot whether it is used or not, natively: its word (8 bytes), a head of a
-/// chain of the swap cache for 16 of them (4), and of its cluster two words (8), and with scanning
-/// its count, list and links (20), and with locks of clusters one lock (8).
+/// What the engine keeps for a slot whether it is used or not, natively: its word (8 bytes), a head
+/// of a chain of the swap cache for 16 of them (4), and of its cluster two words (8), and with
+/// scanning its count, list and links (20), and with locks of clusters one lock (8).
 fn metadata_bytes(slots: u32, tuning: &Tuning) -> f64 {
     let area = tuning.area;
     let trunk_slots = u64::from(slots).min(1 << tuning.swap_cache_trunk_shift.min(32));

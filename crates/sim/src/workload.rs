@@ -1,10 +1,11 @@
 //! The published workload: tasks that touch random pages of more than fits into memory.
 //!
-//! Owns: the tasks and their phases. Every thread first touches its part of its process's pages; when
-//! all have, and some time after, what is counted begins, and ends a given time later.
-//! Invariants: every access verifies what it finds. In the end nothing is under way, and the counter
-//! equations of every engine hold ([`Engine::check`]).
-//! Source: pmbench, 80 % reads, uniform random pages, as the kernel's results were measured with it.
+//! Owns: the tasks and their phases. Every thread first touches its part of its process's pages;
+//! when all have, and some time after, what is counted begins, and ends a given time later.
+//! Invariants: every access verifies what it finds. In the end nothing is under way, and the
+//! counter equations of every engine hold ([`Engine::check`]).
+//! Source: pmbench, 80 % reads, uniform random pages, as the kernel's results were measured with
+//! it.
 //! Not here: what the counts mean (`sample`).
 
 use crate::machine::{Pattern, Plan};
@@ -162,8 +163,8 @@ impl Run {
         }
     }
 
-    /// The life of a network card whose packets interrupt `cpu`: one at a time, like `ping -i`. Each is
-    /// answered when the CPU takes interrupts.
+    /// The life of a network card whose packets interrupt `cpu`: one at a time, like `ping -i`.
+    /// Each is answered when the CPU takes interrupts.
     pub(crate) fn packets(&self, cpu: u32) {
         let mut at_ns = PING_PERIOD_NS;
         while self.ended.get() < self.threads {

@@ -1,7 +1,7 @@
 //! What a program advises about its mappings: zeros in a forked child, and not to be dumped.
 //!
-//! Owns: those calls on managed memory. Invariants: parts that are mapped are dealt with, also where
-//! others are not.
+//! Owns: those calls on managed memory. Invariants: parts that are mapped are dealt with, also
+//! where others are not.
 //! Not here: keeping it ([`crate::marks`]), what a core dump has without being told
 //! ([`crate::dumps`]).
 
@@ -42,7 +42,8 @@ impl ManagedMemory {
     /// Leaves the managed parts of a range out of core dumps, or puts them back.
     ///
     /// # Errors
-    /// [`MemoryError::NotMapped`], after the parts that are mapped were dealt with; what madvise says.
+    /// [`MemoryError::NotMapped`], after the parts that are mapped were dealt with; what madvise
+    /// says.
     pub fn show_in_dumps(
         &self,
         address: usize,

@@ -1,11 +1,11 @@
 //! What a core dump has of the reservation.
 //!
-//! Owns: the advice to the kernel about that. Invariants: the reservation is outside core dumps but for
-//! blocks in which something accessible was ever mapped: a dump is as large as the program, and the
-//! kernel's mappings are cut at ends of blocks only.
+//! Owns: the advice to the kernel about that. Invariants: the reservation is outside core dumps but
+//! for blocks in which something accessible was ever mapped: a dump is as large as the program, and
+//! the kernel's mappings are cut at ends of blocks only.
 //! Not here: what the program asked to leave out ([`crate::marks`] keeps it).
-//! Rejected: telling the kernel of each mapping by itself; every allocation would be a system call and
-//! split a mapping.
+//! Rejected: telling the kernel of each mapping by itself; every allocation would be a system call
+//! and split a mapping.
 
 use crate::marks::{range_of, within};
 use crate::ranges::{Protection, Ranges};
@@ -40,7 +40,8 @@ impl ManagedSpace {
         }
     }
 
-    /// Advice splits the kernel's mappings; should there be too many of them, a dump lacks the block.
+    /// Advice splits the kernel's mappings; should there be too many of them, a dump lacks the
+    /// block.
     fn dump_block(&self, ranges: &Ranges, block: Range<u32>) {
         let _ = self.tell_kernel(PageNo(block.start), block.len(), Advice::LinuxDoDump);
         for part in within(&ranges.marks.hidden, block) {

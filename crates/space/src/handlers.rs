@@ -35,8 +35,8 @@ const STACKED_REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 pub struct HandlerOptions {
     /// Fault handlers, the leader and its assistants; the reclaim thread comes on top.
     pub handlers: usize,
-    /// Decides what to do when memory has ended, after the message was reported. The page that could
-    /// not be brought is poisoned if this returns.
+    /// Decides what to do when memory has ended, after the message was reported. The page that
+    /// could not be brought is poisoned if this returns.
     pub on_out_of_memory: fn(&Engine),
     /// The process whose threads are served: the one that asks, unless the pager is apart from it.
     pub process: fn() -> Pid,

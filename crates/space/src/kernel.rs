@@ -1,9 +1,10 @@
 //! What the kernel may answer to each call of userfaultfd, and somebody who may stand in between.
 //!
-//! Owns: the one table of errnos. It says what an errno means for the call that got it; what to do about that is
-//! its caller's. An errno that is not in it is unexpected: it is said and counted, and whoever gets it changes nothing.
-//! Not here: the calls ([`crate::uffd`]); where a page is after a move that stopped, which no errno tells
-//! ([`crate::whereabouts`]).
+//! Owns: the one table of errnos. It says what an errno means for the call that got it; what to do
+//! about that is its caller's. An errno that is not in it is unexpected: it is said and counted,
+//! and whoever gets it changes nothing.
+//! Not here: the calls ([`crate::uffd`]); where a page is after a move that stopped, which no errno
+//! tells ([`crate::whereabouts`]).
 
 use rustix::io::Errno;
 
@@ -55,7 +56,8 @@ pub enum Meaning {
     Present,
     /// A device or another process has the page.
     InUse,
-    /// No page is at the source, no mapping of ours at the target, or one of the ranges is more than one mapping.
+    /// No page is at the source, no mapping of ours at the target, or one of the ranges is more
+    /// than one mapping.
     Absent,
     /// The two ranges differ in protection, or one of them cannot be moved from or to.
     Unlike,
@@ -67,8 +69,8 @@ pub enum Meaning {
     Unexpected,
 }
 
-/// The table. Linux 6.18, `fs/userfaultfd.c` and `mm/userfaultfd.c`, read for what they answer; older kernels answer
-/// the same or less.
+/// The table. Linux 6.18, `fs/userfaultfd.c` and `mm/userfaultfd.c`, read for what they answer;
+/// older kernels answer the same or less.
 pub fn meaning(call: Call, errno: Errno) -> Meaning {
     use Call::{Copy, Move, Poison, Register, Unregister, Wake, WriteProtect, Zero};
     match (call, errno) {

@@ -1,13 +1,13 @@
 //! Managed address space: where the engine's pages live and how faults arrive.
 //!
 //! Owns: the userfaultfd and its calls ([`uffd`]), one reserved range of addresses and what is
-//! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`], [`remap`]), the fault handler
-//! and reclaim threads ([`handlers`]), the CPUs on which threads go on (`placement`), faults served on
-//! the faulter's own thread ([`signals`]); and the other kind of space, whose pages are asked for
-//! ([`mod@pool`]).
-//! Invariants: nothing is ever done by address to memory outside the reserved range. Handler threads
-//! never touch managed memory and never wait for a page lock; a memory call waits for page locks only
-//! while it holds no other lock.
+//! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`], [`remap`]), the
+//! fault handler and reclaim threads ([`handlers`]), the CPUs on which threads go on (`placement`),
+//! faults served on the faulter's own thread ([`signals`]); and the other kind of space, whose
+//! pages are asked for ([`mod@pool`]).
+//! Invariants: nothing is ever done by address to memory outside the reserved range. Handler
+//! threads never touch managed memory and never wait for a page lock; a memory call waits for page
+//! locks only while it holds no other lock.
 //! Not here: slots, lists, who is evicted (`engine`).
 //! Rejected: catching `munmap` and `mremap` through userfaultfd events. Between the call and our
 //! notice somebody else's mapping may stand at the address.

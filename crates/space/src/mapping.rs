@@ -55,8 +55,8 @@ pub(crate) fn set_advice(start: usize, len: usize, advice: Advice) {
     let _ = unsafe { rustix::mm::madvise(start as *mut _, len, advice) };
 }
 
-/// Keeps the range out of core dumps, which would be as large as it; what is mapped in it is put back
-/// (`marks`).
+/// Keeps the range out of core dumps, which would be as large as it; what is mapped in it is put
+/// back (`marks`).
 fn hide_from_dumps(start: usize, len: usize) {
     set_advice(start, len, Advice::LinuxDontDump);
 }
@@ -64,12 +64,13 @@ fn hide_from_dumps(start: usize, len: usize) {
 /// Makes present pages that a forked process shares our own, as a write would; nobody says when
 /// a process forks, so every page that is busy may be such a one. False if that cannot be done.
 pub(crate) fn unshare(start: usize, len: usize) -> bool {
-    // SAFETY: the engine holds the locks of these pages, which are present; no content changes. A write
-    // of our own would end the process if the program has just made the page read-only.
+    // SAFETY: the engine holds the locks of these pages, which are present; no content changes. A
+    // write of our own would end the process if the program has just made the page read-only.
     unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxPopulateWrite) }.is_ok()
 }
 
-/// Drops pages with their content. What the kernel refuses to drop (EINVAL: locked in memory) stays.
+/// Drops pages with their content. What the kernel refuses to drop (EINVAL: locked in memory)
+/// stays.
 pub(crate) fn drop_pages(start: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the engine holds the locks of these pages, or they are staging pages nobody uses.
     // Their content is lost, which is what was asked for.
@@ -86,7 +87,8 @@ pub(crate) fn are_resident(start: usize, resident: &mut [bool]) {
     }
 }
 
-/// Makes pages look as if nobody had touched them lately, as the kernel does by itself; then touches each.
+/// Makes pages look as if nobody had touched them lately, as the kernel does by itself; then
+/// touches each.
 pub(crate) fn age_and_touch(start: usize, pages: usize) {
     // SAFETY: advice on our own mapping that changes no content.
     let _ = unsafe { rustix::mm::madvise(start as *mut _, pages * PAGE_SIZE, Advice::LinuxCold) };

@@ -1,7 +1,8 @@
 //! What a program has said about its mappings for a fork and for a core dump.
 //!
-//! Owns: ranges that a forked child finds wiped, ranges a core dump leaves out, and which blocks of the
-//! reservation a core dump has at all. Invariants: a mark belongs to a mapping and goes with it.
+//! Owns: ranges that a forked child finds wiped, ranges a core dump leaves out, and which blocks of
+//! the reservation a core dump has at all. Invariants: a mark belongs to a mapping and goes with
+//! it.
 //! Not here: telling the kernel ([`crate::dumps`]), fork itself (`preload`).
 
 use overspill_base::PageNo;

@@ -5,8 +5,8 @@
 //! Invariants: a page that is not mapped has no content; the reservation is readable and writable
 //! wherever nothing is mapped and nobody has touched it. The range lock is never held while waiting
 //! for a page: what is going away is first marked [`Kind::Leaving`], then emptied, then freed.
-//! Not here: which calls come here (`preload`); what moves mappings ([`crate::remap`]); forks and core
-//! dumps ([`crate::advice`]).
+//! Not here: which calls come here (`preload`); what moves mappings ([`crate::remap`]); forks and
+//! core dumps ([`crate::advice`]).
 
 pub use crate::ranges::Protection;
 use crate::ranges::{Kind, PLAIN, Part};
@@ -272,8 +272,8 @@ impl ManagedMemory {
         whole(&parts, pages)
     }
 
-    /// Brings in the managed parts of a range, as reads or writes would. What the limit does not hold
-    /// goes out again. Blocks.
+    /// Brings in the managed parts of a range, as reads or writes would. What the limit does not
+    /// hold goes out again. Blocks.
     ///
     /// # Errors
     /// [`MemoryError::NotMapped`] before anything is done; what the kernel says.

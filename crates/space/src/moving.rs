@@ -1,14 +1,14 @@
-//! Bytes of the range on their way: out by moves, back where a move stopped inside a page, and by copies
-//! where pages cannot be moved.
+//! Bytes of the range on their way: out by moves, back where a move stopped inside a page, and by
+//! copies where pages cannot be moved.
 //!
-//! Owns: the kernel's calls for that, which deal in 4 KiB and may stop anywhere. Invariants: the engine
-//! holds the locks of the pages; a page is out as a whole or not at all when a call returns. Who touches
-//! a part that is out meanwhile waits for the lock. After a move that stopped, for whatever reason, both sides are
-//! looked up, and what has moved counts as moved.
+//! Owns: the kernel's calls for that, which deal in 4 KiB and may stop anywhere. Invariants: the
+//! engine holds the locks of the pages; a page is out as a whole or not at all when a call returns.
+//! Who touches a part that is out meanwhile waits for the lock. After a move that stopped, for
+//! whatever reason, both sides are looked up, and what has moved counts as moved.
 //! Not here: what the engine asks for ([`crate::requests`]).
-//! Rejected: copying large pages out under write protection, or in, instead of moving them. Of 256 MiB
-//! in 64 MiB on memory, touched at random, 64 KiB: 17 k touches/s with moves, 10 k with copies out;
-//! 2 MiB: 1.2 k with moves, 0.9 k with copies in, 0.5 k with copies out.
+//! Rejected: copying large pages out under write protection, or in, instead of moving them. Of 256
+//! MiB in 64 MiB on memory, touched at random, 64 KiB: 17 k touches/s with moves, 10 k with copies
+//! out; 2 MiB: 1.2 k with moves, 0.9 k with copies in, 0.5 k with copies out.
 
 use crate::kernel::{Call, Meaning, meaning};
 use crate::mapping::{drop_pages, unshare};
@@ -36,9 +36,9 @@ pub(crate) enum Hindrance {
 }
 
 impl ManagedSpace {
-    /// Moves pages of 4 KiB; returns how many bytes have moved, and what stopped it with the place where the next
-    /// page is. `page` says whose userfaultfd to ask. Nobody waits at the target: the kernel wakes by what it has
-    /// counted.
+    /// Moves pages of 4 KiB; returns how many bytes have moved, and what stopped it with the place
+    /// where the next page is. `page` says whose userfaultfd to ask. Nobody waits at the target:
+    /// the kernel wakes by what it has counted.
     ///
     /// # Safety
     /// As [`Uffd::move_pages`](crate::uffd::Uffd::move_pages).
@@ -79,8 +79,8 @@ impl ManagedSpace {
         let page = if self.holds(target) { self.page_at(target) } else { PageNo(0) };
         let stopped = loop {
             let (target, source, len) = (target + done, source + done, len - done);
-            // SAFETY: the engine holds the pages' locks, so nobody else moves, drops or maps them; the
-            // program itself sees a page vanish and faults.
+            // SAFETY: the engine holds the pages' locks, so nobody else moves, drops or maps them;
+            // the program itself sees a page vanish and faults.
             let (bytes, stopped) = unsafe { self.move_parts(page, target, source, len) };
             done += bytes;
             let Some((why, sides)) = stopped else { break None };
@@ -99,8 +99,8 @@ impl ManagedSpace {
         (whole, stopped)
     }
 
-    /// Removes what stopped a move at `address`, of which `done` bytes are done, if it can be; true if it is to
-    /// be tried again.
+    /// Removes what stopped a move at `address`, of which `done` bytes are done, if it can be; true
+    /// if it is to be tried again.
     fn help_out(&self, address: usize, done: usize, why: Errno, sides: Sides, tries: u32) -> bool {
         match (sides, meaning(Call::Move, why)) {
             (Sides::Stayed, Meaning::InUse) => tries == 0 && unshare(address, PAGE_SIZE),
@@ -125,23 +125,25 @@ impl ManagedSpace {
         })
     }
 
-    /// Whether the part of a page that is missing at `address` is one of several, of which others are there or
-    /// have moved already: `done` bytes of the run have.
+    /// Whether the part of a page that is missing at `address` is one of several, of which others
+    /// are there or have moved already: `done` bytes of the run have.
     fn is_hole(&self, address: usize, done: usize) -> bool {
         let start = address - address % self.page_bytes;
         let moved = !done.is_multiple_of(self.page_bytes);
         moved || self.with_whereabouts(|pages| pages.find(start, self.page_bytes)).there > 0
     }
 
-    /// Puts zeros where parts of a large page are missing, because the program dropped them behind our
-    /// back: from `address` on, for what is before may be on its way out. False if that cannot be done.
+    /// Puts zeros where parts of a large page are missing, because the program dropped them behind
+    /// our back: from `address` on, for what is before may be on its way out. False if that cannot
+    /// be done.
     pub(crate) fn fill_holes(&self, address: usize) -> bool {
         let len = self.page_bytes - address % self.page_bytes;
         let page = self.page_at(address);
         self.with_uffd_of(page, |uffd| uffd.zero(address, len)).stopped.is_none()
     }
 
-    /// Moves a part of a page from where it was moved to back to where it belongs; false if it cannot be.
+    /// Moves a part of a page from where it was moved to back to where it belongs; false if it
+    /// cannot be.
     fn move_back(&self, address: usize, staged: usize, len: usize) -> bool {
         if len == 0 {
             return true;
@@ -172,8 +174,8 @@ impl ManagedSpace {
         true
     }
 
-    /// Waits a little after a call that the kernel could not serve just now; false if it says something else,
-    /// or has said it too often.
+    /// Waits a little after a call that the kernel could not serve just now; false if it says
+    /// something else, or has said it too often.
     pub(crate) fn is_worth_waiting(&self, call: Call, errno: Errno, rounds: &mut u32) -> bool {
         let later = matches!(meaning(call, errno), Meaning::Again | Meaning::NoMemory);
         let worth = later && *rounds < TOGETHER_ROUNDS;
@@ -184,8 +186,9 @@ impl ManagedSpace {
         worth
     }
 
-    /// Has `fill` fill `len` bytes, from the first number it is told to the second, which are whole pages. Where
-    /// it stops inside a large page, that one is finished if there is any hope: a part of it is in sight.
+    /// Has `fill` fill `len` bytes, from the first number it is told to the second, which are whole
+    /// pages. Where it stops inside a large page, that one is finished if there is any hope: a part
+    /// of it is in sight.
     pub(crate) fn whole_pages(
         &self,
         call: Call,
@@ -207,7 +210,8 @@ impl ManagedSpace {
         progress
     }
 
-    /// Takes one page out by copying it; for pages that cannot be moved because of their protection.
+    /// Takes one page out by copying it; for pages that cannot be moved because of their
+    /// protection.
     pub(crate) fn copy_out(&self, target: *mut u8, page: PageNo) -> Result<(), SpaceError> {
         let address = self.address_of(page);
         let found = self.with_whereabouts(|pages| pages.find(address, self.page_bytes));
@@ -228,7 +232,8 @@ impl ManagedSpace {
             })
         });
         if left.is_err() {
-            // The next page lands here, and must find nothing. Writers that stay shut out ask again.
+            // The next page lands here, and must find nothing. Writers that stay shut out ask
+            // again.
             self.drop_range(target.addr(), self.page_bytes);
             let _ = self.write_protect(page, false);
         }
@@ -252,8 +257,8 @@ impl ManagedSpace {
         }
     }
 
-    /// How far a call that fills pages came, in whole ones. A page of which a part is in sight already cannot
-    /// be taken back.
+    /// How far a call that fills pages came, in whole ones. A page of which a part is in sight
+    /// already cannot be taken back.
     pub(crate) fn mapped(&self, call: Call, progress: Progress) -> Mapped {
         let (pages, part) = (progress.bytes / self.page_bytes, progress.bytes % self.page_bytes);
         let stopped = progress.stopped.map(|errno| match self.refusal(call, errno) {

@@ -5,22 +5,22 @@
 //! halted CPU takes longer than serving the fault does, above all in a virtual machine, and for a
 //! thread that wakes the scheduler prefers an idle CPU to the one it is woken from
 //! (`select_idle_sibling`). So while faults come thick and fast the handler keeps to one CPU, and
-//! a thread it serves is woken there: its affinity is narrowed to that CPU before its page is mapped,
-//! and given back right after. On two virtual CPUs that makes 16 000 random accesses a second by one
-//! thread 86 000, and 50 000 by two 80 000; it saves interrupts besides, which evictions would send
-//! to the other CPU.
+//! a thread it serves is woken there: its affinity is narrowed to that CPU before its page is
+//! mapped, and given back right after. On two virtual CPUs that makes 16 000 random accesses a
+//! second by one thread 86 000, and 50 000 by two 80 000; it saves interrupts besides, which
+//! evictions would send to the other CPU.
 //!
 //! Threads that compute between their faults are better off on CPUs of their own: see
 //! [`Pace::wants_stacking`].
 //!
-//! Invariants: a thread is narrowed only when it sleeps for a page, only if it is of this process, and
-//! only to a CPU it may run on. Nobody is narrowed while the handler is parked, or sleeps for
-//! anything but I/O; so a forked child does not inherit it. What other threads of the program can see
-//! of it, `docs/assumptions.md` says.
-//! Rejected: a handler that spins for the next fault (the thread's CPU halts all the same); narrowing
-//! threads for longer than a fault (they could see it, and their children would inherit it); handlers
-//! of the class SCHED_IDLE, onto which the scheduler stacks by itself (they starve when there is
-//! other work, and cannot leave the class without CAP_SYS_NICE).
+//! Invariants: a thread is narrowed only when it sleeps for a page, only if it is of this process,
+//! and only to a CPU it may run on. Nobody is narrowed while the handler is parked, or sleeps for
+//! anything but I/O; so a forked child does not inherit it. What other threads of the program can
+//! see of it, `docs/assumptions.md` says.
+//! Rejected: a handler that spins for the next fault (the thread's CPU halts all the same);
+//! narrowing threads for longer than a fault (they could see it, and their children would inherit
+//! it); handlers of the class SCHED_IDLE, onto which the scheduler stacks by itself (they starve
+//! when there is other work, and cannot leave the class without CAP_SYS_NICE).
 
 use crate::uffd::{FaultMessage, is_thread_of};
 use overspill_base::clock;
@@ -83,11 +83,12 @@ impl Pace {
         self.work_ns = mean(self.work_ns, work_ns.min(GAP_MAX_NS));
     }
 
-    /// Whether stacking pays. With `w` between two faults of each of `n` threads, `h` for the handler
-    /// and WAKES_NS for the wake-ups, a fault takes `w + h` when stacked, where only one of them runs
-    /// at a time, and `(w + h + WAKES_NS) / n` otherwise. Put as the gap seen in either state, the
-    /// first is less when the gap is below `WAKES_NS / (n - 1)`. A handler that works for longer than
-    /// wake-ups take, on whole windows of pages, had better do so beside the program.
+    /// Whether stacking pays. With `w` between two faults of each of `n` threads, `h` for the
+    /// handler and WAKES_NS for the wake-ups, a fault takes `w + h` when stacked, where only one of
+    /// them runs at a time, and `(w + h + WAKES_NS) / n` otherwise. Put as the gap seen in either
+    /// state, the first is less when the gap is below `WAKES_NS / (n - 1)`. A handler that works
+    /// for longer than wake-ups take, on whole windows of pages, had better do so beside the
+    /// program.
     fn wants_stacking(&self) -> bool {
         let gap_max_ns = match self.threads().min(self.cpus) {
             0 | 1 => ALONE_NS,

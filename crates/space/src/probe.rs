@@ -1,8 +1,10 @@
 //! Whether this kernel tells the truth about moves.
 //!
-//! Owns: a small space of its own, pages that are moved there and back while another thread has them aged and touches
-//! them, and counting how often the kernel says that a page had not moved which had.
-//! Not here: what is done about it ([`crate::whereabouts`]); words for the user (`overspill::doctor`).
+//! Owns: a small space of its own, pages that are moved there and back while another thread has
+//! them aged and touches them, and counting how often the kernel says that a page had not moved
+//! which had.
+//! Not here: what is done about it ([`crate::whereabouts`]); words for the user
+//! (`overspill::doctor`).
 
 use crate::mapping::age_and_touch;
 use crate::space::{ManagedSpace, SpaceSetupError};
@@ -74,8 +76,8 @@ fn move_there_and_back(space: &ManagedSpace, n: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// With this kernel, whatever it says. Where it misreports, the first one is usually seen within a tenth of a
-    /// second.
+    /// With this kernel, whatever it says. Where it misreports, the first one is usually seen
+    /// within a tenth of a second.
     #[test]
     fn no_page_is_lost_that_is_aged_and_touched_while_it_moves() {
         match probe_moves(Duration::from_millis(300)) {

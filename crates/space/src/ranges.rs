@@ -1,8 +1,8 @@
 //! Which parts of the reserved range are mapped.
 //!
 //! Owns: the allocation of address space, first fit from the bottom, and what stands where.
-//! Invariants: mapped ranges do not overlap, and adjacent equal ones are one. A range on its way out
-//! ([`Kind::Leaving`]) counts as not mapped for faults and as taken for allocation.
+//! Invariants: mapped ranges do not overlap, and adjacent equal ones are one. A range on its way
+//! out ([`Kind::Leaving`]) counts as not mapped for faults and as taken for allocation.
 //! Not here: the kernel's view (`memory` changes it under the same lock).
 
 use crate::marks::Marks;
@@ -76,7 +76,8 @@ impl Ranges {
     /// Finds `pages` free pages at a multiple of `align_pages`, and takes them. Once the map is
     /// divided they are in its lower part.
     pub fn take(&mut self, pages: usize, align_pages: usize, kind: Kind) -> Option<PageNo> {
-        // The page between the parts stays free, so that no mapping reaches from one into the other.
+        // The page between the parts stays free, so that no mapping reaches from one into the
+        // other.
         let end = self.upper.map_or(self.pages, |upper| upper - 1);
         let first = self.find(u32::try_from(pages).ok()?, align_pages as u32, end)?;
         self.set(PageNo(first), pages, Some(kind));

@@ -1,8 +1,8 @@
 //! Mappings that move or change their size, and mappings of other kinds that take their place.
 //!
-//! Owns: `mremap` within the managed range, and putting a mapping that is not ours into it. Invariant:
-//! what stood at the new place goes only when nothing can fail any more but the kernel's lack of
-//! mappings.
+//! Owns: `mremap` within the managed range, and putting a mapping that is not ours into it.
+//! Invariant: what stood at the new place goes only when nothing can fail any more but the kernel's
+//! lack of mappings.
 //! Not here: checks of addresses and flags, which are the caller's (`preload`).
 
 use crate::memory::{ManagedMemory, MemoryError, Protection};
@@ -25,8 +25,8 @@ pub enum Target {
 }
 
 impl ManagedMemory {
-    /// Makes a mapping larger or smaller, and moves it; returns its address. Where it `stays`, which
-    /// asks for another place and the same size, the old place is left mapped and empty.
+    /// Makes a mapping larger or smaller, and moves it; returns its address. Where it `stays`,
+    /// which asks for another place and the same size, the old place is left mapped and empty.
     ///
     /// # Errors
     /// [`MemoryError::NotMapped`]; [`MemoryError::NoSpace`], also when it may not move.

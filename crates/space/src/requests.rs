@@ -1,13 +1,15 @@
 //! What the engine asks of the range.
 //!
 //! Owns: the translation of the engine's requests into the kernel's calls.
-//! A page of the range is one of the engine's, a power of two from 4 KiB on: all calls go by whole ones.
-//! The kernel deals in 4 KiB and may stop inside a large one, because a part of it is pinned: then what
-//! was moved goes back before anybody is let at it. Who touches a part meanwhile waits for its lock.
+//! A page of the range is one of the engine's, a power of two from 4 KiB on: all calls go by whole
+//! ones. The kernel deals in 4 KiB and may stop inside a large one, because a part of it is pinned:
+//! then what was moved goes back before anybody is let at it. Who touches a part meanwhile waits
+//! for its lock.
 //! Invariants: after a move that stopped, where a page is is looked up ([`crate::whereabouts`]).
 //! Eviction is by UFFDIO_MOVE, which refuses pages a device has pinned. Where that is not to be had
-//! (kernels before 6.8, pages the program made read-only or executable) the page is protected, copied
-//! and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says so.
+//! (kernels before 6.8, pages the program made read-only or executable) the page is protected,
+//! copied and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says
+//! so.
 //! Not here: bytes on their way, and calls that stop in between ([`crate::moving`]).
 
 use crate::kernel::Call;

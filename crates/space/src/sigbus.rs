@@ -1,12 +1,13 @@
 //! The process's SIGBUS handler.
 //!
 //! Owns: the handler, whatever stood there before it, and the table of spaces it serves.
-//! Invariants: the handler is installed once, when the first space needs it, and stays. It runs with
-//! every signal blocked, so no other handler of this thread runs inside it. A space is in the table
-//! only while it lives: who takes it out waits for the handlers that are just looking at it.
-//! A SIGBUS that is not a fault of ours goes to the disposition that was there before, with the mask
-//! that one asked for; only an alternate stack is not switched to. The program's own handler has to be
-//! installed first: one that comes later stands in front of ours and gets the faults of regions.
+//! Invariants: the handler is installed once, when the first space needs it, and stays. It runs
+//! with every signal blocked, so no other handler of this thread runs inside it. A space is in the
+//! table only while it lives: who takes it out waits for the handlers that are just looking at it.
+//! A SIGBUS that is not a fault of ours goes to the disposition that was there before, with the
+//! mask that one asked for; only an alternate stack is not switched to. The program's own handler
+//! has to be installed first: one that comes later stands in front of ours and gets the faults of
+//! regions.
 //!
 //! # What may be called in the handler
 //! The thread may be anywhere: in the allocator, if a handler of the program interrupted that and
@@ -15,9 +16,9 @@
 //! none: the pager touches no managed memory while it holds one, its calls block signals
 //! ([`with_signals_blocked`]), and so does this handler.
 //!
-//! Rejected: SA_ONSTACK. Alternate stacks are made for the few hundred bytes of a report (Rust's own
-//! has 8 KiB, of which the kernel's frame takes 3), and the stack a thread is on is the one it knows
-//! the size of.
+//! Rejected: SA_ONSTACK. Alternate stacks are made for the few hundred bytes of a report (Rust's
+//! own has 8 KiB, of which the kernel's frame takes 3), and the stack a thread is on is the one it
+//! knows the size of.
 
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::{Relaxed, SeqCst};
@@ -46,8 +47,9 @@ pub(crate) trait ServeFault: Send + Sync {
 
 /// One entry of the table.
 ///
-/// A handler counts itself, then looks at `space`; who empties the entry clears `space`, then looks at
-/// the count. Both in the one order of SeqCst, so either the handler finds nothing or it is waited for.
+/// A handler counts itself, then looks at `space`; who empties the entry clears `space`, then looks
+/// at the count. Both in the one order of SeqCst, so either the handler finds nothing or it is
+/// waited for.
 pub(crate) struct Place {
     start: AtomicUsize,
     end: AtomicUsize,

@@ -1,8 +1,8 @@
 //! Faults by signal: served on the thread that touched the page.
 //!
 //! Owns: the workers for it. Invariants: a worker serves one fault at a time. There are
-//! [`WORKERS`], fewer where pages are large, made at the start because nothing can be made in a signal
-//! handler; when all are taken the next thread sleeps until one is free.
+//! [`WORKERS`], fewer where pages are large, made at the start because nothing can be made in a
+//! signal handler; when all are taken the next thread sleeps until one is free.
 //! Not here: how the signal comes in (`sigbus`), what a fault needs ([`Engine::fault_in_place`]).
 //! Rejected: a worker per thread. Threads come and go without telling, and a handler can neither
 //! allocate one nor touch thread-local memory that might have to be allocated first.
@@ -142,8 +142,8 @@ impl Workers {
             if let Some(number) = self.try_take(&choose) {
                 return Taken { workers: self, number };
             }
-            // With `give`: it sets the bit and looks for waiters, we count ourselves and look for the
-            // bit. In the one order of SeqCst one of the two sees the other.
+            // With `give`: it sets the bit and looks for waiters, we count ourselves and look for
+            // the bit. In the one order of SeqCst one of the two sees the other.
             self.waiting.fetch_add(1, SeqCst);
             if choose(self.idle.load(SeqCst)).is_none() {
                 let _ = futex::wait(&self.returned, futex::Flags::PRIVATE, seen, None);

@@ -1,9 +1,9 @@
 //! The reserved range.
 //!
-//! Owns: the reservation and the userfaultfd over it. One writable mapping covers the whole range, so mapping and unmapping inside it are
-//! bookkeeping, and mappings never fragment. How faults are reported is fixed for a userfaultfd when
-//! it is opened, so the upper half of the range gets one of its own when its faults are to be signals;
-//! whatever puts pages there goes through that one.
+//! Owns: the reservation and the userfaultfd over it. One writable mapping covers the whole range,
+//! so mapping and unmapping inside it are bookkeeping, and mappings never fragment. How faults are
+//! reported is fixed for a userfaultfd when it is opened, so the upper half of the range gets one
+//! of its own when its faults are to be signals; whatever puts pages there goes through that one.
 //! Invariants: pages of the range are never huge (a huge page could not be moved out in part).
 //! Not here: what the engine asks for ([`crate::requests`]).
 
@@ -63,8 +63,8 @@ pub struct ManagedSpace {
     pub(crate) pinned_pages: AtomicUsize,
     /// See [`let_fork_copy`](Self::let_fork_copy).
     copied: AtomicBool,
-    /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's. None where a child
-    /// can no longer open it: what cannot be moved stays in memory then.
+    /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's. None where a
+    /// child can no longer open it: what cannot be moved stays in memory then.
     pub(crate) memory: RwLock<Option<OwnedFd>>,
     /// As above.
     whereabouts: RwLock<Whereabouts>,
@@ -170,8 +170,8 @@ impl ManagedSpace {
             return Err(SpaceSetupError::NoRoomForSignals(size));
         }
         self.with_uffd(|messages| messages.unregister(start, len))
-            // SAFETY: a part of our own range in which nothing is mapped yet; whoever touches it gets
-            // a signal and never sleeps.
+            // SAFETY: a part of our own range in which nothing is mapped yet; whoever touches it
+            // gets a signal and never sleeps.
             .and_then(|()| unsafe { uffd.register_missing(start, len) })
             .map_err(|errno| SpaceSetupError::Register(size, errno))?;
         let _ = self.signals.set(uffd);
@@ -331,8 +331,8 @@ impl ManagedSpace {
         own
     }
 
-    /// Whether a forked child has the range. One that nobody announced would find zeros where pages are
-    /// out; without the range it ends at the first touch.
+    /// Whether a forked child has the range. One that nobody announced would find zeros where pages
+    /// are out; without the range it ends at the first touch.
     pub fn let_fork_copy(&self, copies: bool) {
         let advice = if copies { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
         for (start, len) in self.own_stretches() {

@@ -1,8 +1,10 @@
-//! Userfaultfd: opening it and each of its calls, with their results translated once ([`crate::kernel`]).
+//! Userfaultfd: opening it and each of its calls, with their results translated once
+//! ([`crate::kernel`]).
 //!
-//! Owns: the file descriptor, and which features this kernel has. Features are probed, never assumed
-//! from a version: MOVE is there from 6.8, POISON from 6.6, write protection from 5.7.
-//! Every ioctl but the first of a descriptor is made by [`Uffd::call`], where tests put themselves in between.
+//! Owns: the file descriptor, and which features this kernel has. Features are probed, never
+//! assumed from a version: MOVE is there from 6.8, POISON from 6.6, write protection from 5.7.
+//! Every ioctl but the first of a descriptor is made by [`Uffd::call`], where tests put themselves
+//! in between.
 //! Rejected: the `userfaultfd` crate, which decides features at build time and has no MOVE.
 
 use crate::kernel::{Between, Call, Meaning, Request, meaning};
@@ -29,7 +31,8 @@ const MOVE: Opcode = opcode::read_write::<raw::uffdio_move>(GROUP, raw::_UFFDIO_
 const WRITEPROTECT: Opcode =
     opcode::read_write::<raw::uffdio_writeprotect>(GROUP, raw::_UFFDIO_WRITEPROTECT as u8);
 const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
-/// A descriptor of `/dev/userfaultfd` that was opened with more rights than this process may have now.
+/// A descriptor of `/dev/userfaultfd` that was opened with more rights than this process may have
+/// now.
 static DEVICE: OnceLock<OwnedFd> = OnceLock::new();
 
 /// Opens userfaultfds through `device` from now on, whatever rights this process gives up.
@@ -217,8 +220,8 @@ impl Uffd {
         })
     }
 
-    /// Moves present pages to an empty, registered target. What stopped it says nothing about where the next
-    /// page is: it may have moved.
+    /// Moves present pages to an empty, registered target. What stopped it says nothing about where
+    /// the next page is: it may have moved.
     ///
     /// # Safety
     /// Both ranges are the caller's; nobody holds a reference into the source pages.
@@ -281,7 +284,8 @@ impl Uffd {
         };
         let mut count = 0;
         for message in bytes[..len].chunks_exact(size_of::<raw::uffd_msg>()) {
-            // The only event asked for; layout of the message: event, 7 bytes, flags, address, thread.
+            // The only event asked for; layout of the message: event, 7 bytes, flags, address,
+            // thread.
             if u32::from(message[0]) == raw::UFFD_EVENT_PAGEFAULT {
                 let address = u64::from_ne_bytes(message[16..24].try_into().expect("8 bytes"));
                 let thread = i32::from_ne_bytes(message[24..28].try_into().expect("4 bytes"));
@@ -401,9 +405,9 @@ fn step(call: Call, result: Result<(), Errno>, done: i64) -> Step {
     }
 }
 
-/// Makes a call again and again until a range is done. A range that reaches from one mapping of the kernel's
-/// into the next, because the program protects them differently, is refused as if nothing were there
-/// (ENOENT): it is done page by page up to the border.
+/// Makes a call again and again until a range is done. A range that reaches from one mapping of the
+/// kernel's into the next, because the program protects them differently, is refused as if nothing
+/// were there (ENOENT): it is done page by page up to the border.
 fn over_pages(start: usize, len: usize, mut call: impl FnMut(u64, usize, u64) -> Step) -> Progress {
     let (mut progress, mut tries, mut single) = (Progress::default(), 0, false);
     while progress.bytes < len {
@@ -474,8 +478,8 @@ fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
     Ok(arg.features)
 }
 
-/// Whether `thread`, which a message names, is one of `process`: a debugger that looks at our memory
-/// faults here too, and its number may be another thread's here.
+/// Whether `thread`, which a message names, is one of `process`: a debugger that looks at our
+/// memory faults here too, and its number may be another thread's here.
 pub(crate) fn is_thread_of(process: Pid, thread: Pid) -> bool {
     let thread = thread.as_raw_nonzero();
     // SAFETY: signal 0 is sent to nobody; the kernel only looks the thread up.

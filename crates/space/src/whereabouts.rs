@@ -1,19 +1,22 @@
 //! Where a page is: looked up, never concluded from an errno.
 //!
 //! Owns: `/proc/self/pagemap`, and what two looks mean after a move that stopped.
-//! Invariants: a page that is in memory, or that the kernel itself has swapped out, is there. mincore(2) does not
-//! know the second kind, and would call it missing where the kernel swaps as well; it serves only where the file
-//! cannot be opened. Whoever looks holds the page's lock, so neither side changes but by what the program does to
-//! its own memory behind our back.
+//! Invariants: a page that is in memory, or that the kernel itself has swapped out, is there.
+//! mincore(2) does not know the second kind, and would call it missing where the kernel swaps as
+//! well; it serves only where the file cannot be opened. Whoever looks holds the page's lock, so
+//! neither side changes but by what the program does to its own memory behind our back.
 //!
 //! # After a move that stopped
 //!
 //! | source | target | errno | so the page |
 //! |---|---|---|---|
-//! | not there | there | any | has moved. Linux 6.18 answers EEXIST, once in some 100 000 moves of pages that are touched and aged meanwhile |
+//! | not there | there | any | has moved |
 //! | there | not there | any | has not moved; the errno's row in [`crate::kernel`] says why |
-//! | not there | not there | any | was dropped by the program, in a way that we did not see; its content is nowhere |
-//! | there | there | any | is at the source; what is at the target should not be there: said, counted, and nothing is moved |
+//! | not there | not there | any | was dropped by the program behind our back, and is nowhere |
+//! | there | there | any | is at the source; nothing is moved, and the target is reported |
+//!
+//! The first row happens: Linux 6.18 answers EEXIST to one move in some 100 000 that it has made,
+//! of pages that are touched and aged meanwhile.
 //!
 //! Not here: what follows from that for a page of several parts ([`crate::moving`]).
 

@@ -81,8 +81,8 @@ impl Page {
     }
 }
 
-/// A reader, a writer and an eviction of one page: no two of them touch its bytes at a time, but for
-/// readers.
+/// A reader, a writer and an eviction of one page: no two of them touch its bytes at a time, but
+/// for readers.
 #[test]
 fn readers_a_writer_and_an_eviction_exclude_each_other() {
     model(|| {

@@ -310,8 +310,8 @@ impl Core {
 
     /// The running task gives up its CPU until it is woken, or `until_ns`. True if nobody woke it.
     ///
-    /// Of schedules that are explored, those where `impatient` timers end early are none: what waits
-    /// for them has given up hope.
+    /// Of schedules that are explored, those where `impatient` timers end early are none: what
+    /// waits for them has given up hope.
     pub(crate) fn sleep(&self, until_ns: Option<u64>, impatient: bool) -> bool {
         self.set_state(State::Asleep, until_ns, impatient);
         self.release_cpu();

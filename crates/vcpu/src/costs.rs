@@ -1,4 +1,5 @@
-//! The cost model: what everything takes, in nanoseconds of virtual time, and where that is known from.
+//! The cost model: what everything takes, in nanoseconds of virtual time, and where that is known
+//! from.
 //!
 //! Owns: every constant. Invariants: one set for all experiments; none is changed for one of them.
 //! One constant is calibrated, on one published figure: [`Costs::evict_page_ns`]. All others are
@@ -8,19 +9,21 @@
 //!
 //! Sources:
 //! * (M) measured on one CPU by `overspill sim calibrate`; see `docs/simulator.md` for the run.
-//! * (I) Intel Memory Latency Checker on two-socket Skylake servers (Xeon Gold, 2 × 20 to 24 cores), as
-//!   published by reviewers of the machines: line modified in another core's cache 48 to 53 ns in the
-//!   same socket, 107 to 116 ns in the other; memory 80 to 90 ns in the same, 138 to 145 ns in the other.
+//! * (I) Intel Memory Latency Checker on two-socket Skylake servers (Xeon Gold, 2 × 20 to 24
+//!   cores), as published by reviewers of the machines: line modified in another core's cache 48 to
+//!   53 ns in the same socket, 107 to 116 ns in the other; memory 80 to 90 ns in the same, 138 to
+//!   145 ns in the other.
 //! * (H) Molka and others, "Cache Coherence Protocol and Memory Performance of the Intel Haswell-EP
 //!   Architecture" (ICPP 2015): 53 and 113 ns for the same on Haswell.
-//! * (K) Linux's own figures in the patches' mails and commit messages: `zram` swap-in and swap-out of
-//!   4 GiB of zeros by one thread, 1.92 s and 3.35 s: 1.83 µs and 3.2 µs a page without a copy.
-//! * (A) Amit and others, "Don't shoot down TLB shootdowns!" (EuroSys 2020): shooting down one page on
-//!   the other CPUs takes the initiator 1.2 to 3 µs, more in the other socket, a responder about 1 µs.
+//! * (K) Linux's own figures in the patches' mails and commit messages: `zram` swap-in and swap-out
+//!   of 4 GiB of zeros by one thread, 1.92 s and 3.35 s: 1.83 µs and 3.2 µs a page without a copy.
+//! * (A) Amit and others, "Don't shoot down TLB shootdowns!" (EuroSys 2020): shooting down one page
+//!   on the other CPUs takes the initiator 1.2 to 3 µs, more in the other socket, a responder about
+//!   1 µs.
 
-/// Lines that what a lock protects takes up and a hold of it touches. Counted in the sources: fields of
-/// the structure that are read or changed by a hold, in lines of 64 bytes, and what they point to. What
-/// a hold touches more the longer it is, is charged as work instead.
+/// Lines that what a lock protects takes up and a hold of it touches. Counted in the sources:
+/// fields of the structure that are read or changed by a hold, in lines of 64 bytes, and what they
+/// point to. What a hold touches more the longer it is, is charged as work instead.
 #[derive(Clone, Copy, Debug)]
 pub struct ProtectedLines {
     /// An area's that is scanned: bounds and base, the heads of two lists, the CPU's place, the
@@ -80,21 +83,22 @@ pub struct Costs {
 
     /// Looking at a slot's word in a walk along the map: an eighth of a line nobody near has.
     pub scan_slot_ns: u64,
-    /// Linking or unlinking a frame in an LRU list: its own link and a neighbour's, half of them in no
-    /// cache of this CPU.
+    /// Linking or unlinking a frame in an LRU list: its own link and a neighbour's, half of them in
+    /// no cache of this CPU.
     pub list_move_ns: u64,
     /// Finding an entry in a trunk of the swap cache, beyond the lines of the chain. (M)
     pub cache_find_ns: u64,
     /// Changing a trunk of the swap cache, beyond the lines of the chain and of the trunk. (M)
     pub cache_change_ns: u64,
 
-    /// Entering and leaving the kernel for a fault, finding the mapping and its entry. (K, less what the
-    /// engine does itself)
+    /// Entering and leaving the kernel for a fault, finding the mapping and its entry. (K, less
+    /// what the engine does itself)
     pub fault_ns: u64,
     /// Putting a page into a page table. (K)
     pub map_ns: u64,
-    /// Calibrated: what Linux does to a page that is evicted, beyond what the engine does: reverse map,
-    /// accessed bits, control-group accounts, counters, and the misses of all that. On: swap-in
+    /// Calibrated: what Linux does to a page that is evicted, beyond what the engine does: reverse
+    /// map, accessed bits, control-group accounts, counters, and the misses of all that. On:
+    /// swap-in
     /// 2.96 GB/s before the scan base per CPU (v2), to within 5 %; see `docs/simulator.md`.
     pub evict_page_ns: u64,
     /// Telling other CPUs that pages are unmapped, once per batch: the initiator's part. (A)
@@ -110,8 +114,8 @@ pub struct Costs {
     pub submit_ns: u64,
     /// What it takes for a completion, interrupt included. (K)
     pub complete_ns: u64,
-    /// One access of the workload that finds its page: arithmetic, a miss of the TLB and one of memory,
-    /// and the reading of the clock that pmbench does about it. (M)
+    /// One access of the workload that finds its page: arithmetic, a miss of the TLB and one of
+    /// memory, and the reading of the clock that pmbench does about it. (M)
     pub access_ns: u64,
 }
 

@@ -6,8 +6,8 @@
 //! would never end.
 //! Not here: what is checked.
 //! Source of bounded schedules: Burckhardt and others, "A randomized scheduler with probabilistic
-//! guarantees of finding bugs" (ASPLOS 2010): tasks run by random priority, and at few random points the
-//! running one falls behind all others. Most races need one or two such points.
+//! guarantees of finding bugs" (ASPLOS 2010): tasks run by random priority, and at few random
+//! points the running one falls behind all others. Most races need one or two such points.
 
 use fastrand::Rng;
 

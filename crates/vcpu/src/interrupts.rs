@@ -19,9 +19,9 @@ pub fn interrupt(cpu: usize, ns: u64) {
     });
 }
 
-/// The running task becomes an interrupt until what this returns is dropped: no other is taken on its
-/// CPU. Where the machine has one CPU for all interrupts of devices it moves there, when that has
-/// ended the one before, and the CPU's own task loses the time.
+/// The running task becomes an interrupt until what this returns is dropped: no other is taken on
+/// its CPU. Where the machine has one CPU for all interrupts of devices it moves there, when that
+/// has ended the one before, and the CPU's own task loses the time.
 pub fn enter_interrupt() -> Interrupt {
     let home = cpu() as u32;
     with_task(Core::enter_interrupt);

@@ -1,8 +1,8 @@
 //! Cache lines and who has them.
 //!
-//! Owns: per line, which CPU wrote it last and which CPUs have it since. Invariants: kept beside the
-//! value and not by its address, so that what it costs does not depend on where memory lies. All
-//! zeros is a line nobody has.
+//! Owns: per line, which CPU wrote it last and which CPUs have it since. Invariants: kept beside
+//! the value and not by its address, so that what it costs does not depend on where memory lies.
+//! All zeros is a line nobody has.
 //! Not here: which values share a line. Every value has one of its own; what is dense in memory and
 //! read in order is charged as work instead.
 //!

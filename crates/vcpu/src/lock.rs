@@ -2,8 +2,8 @@
 //!
 //! Owns: who holds a lock, who waits, in which order it is handed over, and what that costs.
 //! Invariants: a lock is free or has one holder; waiters get it in the order they came (Linux's
-//! ticket and queued spin locks), unless the machine says it is older than that. What is waited for a
-//! lock is tallied by its class and the waiter's path.
+//! ticket and queued spin locks), unless the machine says it is older than that. What is waited for
+//! a lock is tallied by its class and the waiter's path.
 //! Not here: what the lock protects.
 //!
 //! What a lock protects moves with it: taking it on another CPU than the last holder's brings as
@@ -92,8 +92,8 @@ impl Queue {
         waiting.into_iter().filter(|&other| other != task).for_each(|other| self.push(core, other));
     }
 
-    /// The running task lets `lock` go and sleeps here until it is notified, or until `limit_ns` have
-    /// passed. It does not have the lock afterwards.
+    /// The running task lets `lock` go and sleeps here until it is notified, or until `limit_ns`
+    /// have passed. It does not have the lock afterwards.
     pub fn wait(&self, lock: &Lock, limit_ns: Option<u64>) {
         core::with_task(|core| {
             let me = core.current();

@@ -1,11 +1,13 @@
 //! The scanning allocator: free clusters while there are any, then a walk along the slot map.
 //!
-//! Owns: the bounds of what is free, the scan bases, each CPU's cluster, the free and discard lists.
+//! Owns: the bounds of what is free, the scan bases, each CPU's cluster, the free and discard
+//! lists.
 //! Invariants: every free slot lies within `lowest..=highest`; slots are taken and freed under the
 //! area's lock only, so what is seen free under it can be taken; no more than
-//! [`scan_limit_slots`](crate::AreaTuning::scan_limit_slots) slots are looked at under one hold of it.
-//! Without the lock, words are hints.
-//! Not here: one call's way through the area ([`super::visit`]); sharing with other processes, folios of several pages: cluster lists have them.
+//! [`scan_limit_slots`](crate::AreaTuning::scan_limit_slots) slots are looked at under one hold of
+//! it. Without the lock, words are hints.
+//! Not here: one call's way through the area ([`super::visit`]); sharing with other processes,
+//! folios of several pages: cluster lists have them.
 //! Source: Linux 4.8 to 6.11. `scan_more` and `scan_base` are the two patches of 5.8.
 
 use crate::lists::{ClusterLists, FreshOrder, ListKind};

@@ -1,10 +1,10 @@
 //! Per-CPU slot caches: slots allocated ahead of need, and freed ones on their way back.
 //!
 //! Owns: both arrays of every CPU, and when they are in use at all.
-//! Invariants: a slot in either array counts one holder, so nobody else can take it. A freed slot is
-//! not handed out again before its batch is flushed, so that clusters can become empty. Caching goes
-//! on above five batches of free slots per CPU and off, drained, below two: what other CPUs can hide
-//! from an allocation is then nothing. No lock is held while an area is asked.
+//! Invariants: a slot in either array counts one holder, so nobody else can take it. A freed slot
+//! is not handed out again before its batch is flushed, so that clusters can become empty. Caching
+//! goes on above five batches of free slots per CPU and off, drained, below two: what other CPUs
+//! can hide from an allocation is then nothing. No lock is held while an area is asked.
 //! Not here: where slots come from ([`crate::SwapAreas`]).
 //! Source: Linux 4.11 (`mm/swap_slots.c`), taken out again in 6.14 and 6.15 when cluster lists had
 //! made it unnecessary.
@@ -52,7 +52,8 @@ impl SlotCaches {
         self.active.load(Relaxed)
     }
 
-    /// Switches caching on or off by what is free; true if it has just gone off and is to be drained.
+    /// Switches caching on or off by what is free; true if it has just gone off and is to be
+    /// drained.
     pub(crate) fn adapt(&self, free_slots: u64) -> bool {
         let per_cpu = free_slots as usize / (self.cpus.len() * self.batch);
         if self.is_active() && per_cpu < OFF_BELOW {

@@ -16,8 +16,8 @@ use overspill_base::work::{self, Work};
 use std::ops::Range;
 
 impl ScanAllocator {
-    /// Appends up to `want` slots to `out`: one visit of `get_swap_pages`. Fewer, even none, does not
-    /// mean that there are no more.
+    /// Appends up to `want` slots to `out`: one visit of `get_swap_pages`. Fewer, even none, does
+    /// not mean that there are no more.
     pub(crate) fn alloc(
         &self,
         area: &Shared,

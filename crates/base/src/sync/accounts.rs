@@ -4,15 +4,15 @@
 //! ones alone.
 //! Invariants: counting takes no lock and shares no cache line between CPUs, so that it does not
 //! become the contention it measures: each CPU adds to a shard of its own, and only readers visit
-//! all. Counters grow; the longest wait and hold start afresh with [`count_locks`]`(true)`. They are
-//! the machine's own atomics under the model checker too: no algorithm reads them.
+//! all. Counters grow; the longest wait and hold start afresh with [`count_locks`]`(true)`. They
+//! are the machine's own atomics under the model checker too: no algorithm reads them.
 //! Not here: the locks.
-//! Rejected: thread-local counters. Their destructors, and in the preload object their memory, would
-//! be in what is paged.
+//! Rejected: thread-local counters. Their destructors, and in the preload object their memory,
+//! would be in what is paged.
 //!
-//! Taking a lock that nobody else wants and letting it go takes 5.1 ns with counting off, 5.2 ns with
-//! a bare `std::sync::Mutex`, and 65 ns with counting on (`overspill bench locks`, medians of five
-//! rounds in turn; two CPUs of a virtual machine, AMD EPYC, Linux 6.18).
+//! Taking a lock that nobody else wants and letting it go takes 5.1 ns with counting off, 5.2 ns
+//! with a bare `std::sync::Mutex`, and 65 ns with counting on (`overspill bench locks`, medians of
+//! five rounds in turn; two CPUs of a virtual machine, AMD EPYC, Linux 6.18).
 
 use super::{LockClass, LockStats};
 use crate::clock;

@@ -2,11 +2,11 @@
 //!
 //! Owns: which classes the calling thread holds, and which were ever taken while which was held.
 //! Invariants: a lock is taken only below every lock the thread holds, in the order of
-//! [`LockClass::ALL`]; two locks of one class are never held together. So the graph of what is taken
-//! under what has no cycle, in whatever mixture of tunings a test runs.
-//! In release builds there is nothing here, and under the model checker, which finds deadlocks
-//! itself and runs all its threads on one. What a thread holds is a number without a destructor, so
-//! that the preload object can have debug assertions too.
+//! [`LockClass::ALL`]; two locks of one class are never held together. So the graph of what is
+//! taken under what has no cycle, in whatever mixture of tunings a test runs. In release builds
+//! there is nothing here, and under the model checker, which finds deadlocks itself and runs all
+//! its threads on one. What a thread holds is a number without a destructor, so that the preload
+//! object can have debug assertions too.
 //! Rejected: recording the graph and searching it for cycles. It accepts any order that happens to
 //! be the same everywhere, also one that contradicts the one written down.
 
@@ -114,8 +114,8 @@ pub fn lock_order() -> Vec<(LockClass, LockClass)> {
     Vec::new()
 }
 
-/// Asserts, where debug assertions are on, that the calling thread holds no lock while it is `doing`
-/// something that may sleep.
+/// Asserts, where debug assertions are on, that the calling thread holds no lock while it is
+/// `doing` something that may sleep.
 ///
 /// # Panics
 /// When it does.

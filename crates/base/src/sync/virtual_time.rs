@@ -1,11 +1,11 @@
 //! Locks and atomics of virtual CPUs (`cfg(sim)`).
 //!
 //! Owns: values beside their cache line's whereabouts, and which classes of locks spin.
-//! Invariants: one operating-system thread runs all tasks of a machine, so a load and a store make a
-//! read-modify-write; every operation is a point where another task may come first. What a mutex
+//! Invariants: one operating-system thread runs all tasks of a machine, so a load and a store make
+//! a read-modify-write; every operation is a point where another task may come first. What a mutex
 //! protects is in a std mutex as well, which is never waited for: the virtual lock came first.
-//! Not here: time, order, cost ([`overspill_vcpu`]). Orderings are accepted and make no difference: a
-//! schedule is an interleaving of whole operations.
+//! Not here: time, order, cost ([`overspill_vcpu`]). Orderings are accepted and make no difference:
+//! a schedule is an interleaving of whole operations.
 
 use super::LockClass;
 use overspill_vcpu::costs::PROTECTED_LINES;
@@ -133,7 +133,8 @@ impl AtomicU64 {
     }
 }
 
-/// How tasks wait for locks of a class: on their CPU for those that are spin locks in Linux, or would be.
+/// How tasks wait for locks of a class: on their CPU for those that are spin locks in Linux, or
+/// would be.
 fn waiting(class: LockClass) -> Waiting {
     match class {
         LockClass::ForkGate

@@ -46,8 +46,8 @@ const LAST_PATIENCE: Duration = Duration::from_secs(5);
 /// Runs of a program in a control group until its being killed counts.
 const RUNS_MAX: usize = 5;
 
-/// Does `run` again when the kernel has killed the program. In a small control group its reclaim sometimes
-/// finds nothing for a moment, and it kills with swap to spare.
+/// Does `run` again when the kernel has killed the program. In a small control group its reclaim
+/// sometimes finds nothing for a moment, and it kills with swap to spare.
 ///
 /// # Errors
 /// Those of `run`.

@@ -1,7 +1,7 @@
 //! The kernel's side: a memory control group, and devices to swap to.
 //!
-//! Owns: how they are made. Invariants: no swap is on but while a program of the kernel's side runs,
-//! so that no page of the other side goes there. Whatever is made is entered into [`Undo`].
+//! Owns: how they are made. Invariants: no swap is on but while a program of the kernel's side
+//! runs, so that no page of the other side goes there. Whatever is made is entered into [`Undo`].
 //! Not here: what is measured on them; swap areas themselves, which `overspill mkswap` makes.
 //! Rejected: a file on a tmpfs as the RAM disk unless the tmpfs is mounted `noswap`: a kernel that
 //! swaps the tmpfs's own pages to it stops.

@@ -3,8 +3,8 @@
 //! Owns: a shell script of everything that is to be undone, latest first, on disk before the thing
 //! is done or right after. So one text serves a good end, an error, a panic, and the user whose
 //! comparison was killed.
-//! Invariants: the directory exists as long as something may be left, and only one process makes it,
-//! so comparisons with the kernel never meet.
+//! Invariants: the directory exists as long as something may be left, and only one process makes
+//! it, so comparisons with the kernel never meet.
 //! Not here: what is made.
 
 use super::child;

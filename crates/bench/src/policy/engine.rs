@@ -1,8 +1,9 @@
 //! The engine as it is shipped, under a trace.
 //!
-//! Invariants: one thread does everything, so the figures are the same each time: it touches, serves its
-//! own faults, and after each of them reclaims in the background as far as the reclaim thread would,
-//! given the time. A touch of a page that is there is no sign to the engine, as with userfaultfd.
+//! Invariants: one thread does everything, so the figures are the same each time: it touches,
+//! serves its own faults, and after each of them reclaims in the background as far as the reclaim
+//! thread would, given the time. A touch of a page that is there is no sign to the engine, as with
+//! userfaultfd.
 //! Not here: how fast it is; what the pages hold, beyond that it is what was put there.
 
 use super::{Memory, Progress};

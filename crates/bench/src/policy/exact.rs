@@ -1,7 +1,7 @@
 //! The policies that others are measured by: exact LRU, CLOCK and Belady's MIN.
 //!
-//! Owns: their lists. They see every touch, which nobody who only sees faults does. MIN sees the future
-//! as well, so no policy has fewer misses: it is the bound.
+//! Owns: their lists. They see every touch, which nobody who only sees faults does. MIN sees the
+//! future as well, so no policy has fewer misses: it is the bound.
 //! Invariants: at most as many pages as there are frames are held; a page is brought in when it is
 //! missing and at no other time.
 //! Not here: reading ahead, batches, writing: these are policies, not systems.
@@ -52,8 +52,8 @@ impl Policy for Lru {
     }
 }
 
-/// A hand goes round the frames. A page touched since it last came by is passed over, the first other
-/// one goes.
+/// A hand goes round the frames. A page touched since it last came by is passed over, the first
+/// other one goes.
 pub(crate) struct Clock {
     frames: Vec<(PageNo, bool)>,
     count: usize,
@@ -169,8 +169,8 @@ mod tests {
         assert_eq!(missing(&mut Min::new(3, &touches), &touches), [1, 2, 3, 4, 5, 3, 4]);
     }
 
-    /// When 4 comes the hand goes all the way round. So it is at 1 when 5 comes, though 2 was touched
-    /// before 1.
+    /// When 4 comes the hand goes all the way round. So it is at 1 when 5 comes, though 2 was
+    /// touched before 1.
     #[test]
     fn clock_is_not_lru() {
         let touches = [1, 2, 3, 2, 1, 4, 5, 1].map(PageNo);

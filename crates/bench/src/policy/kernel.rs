@@ -1,8 +1,8 @@
 //! The kernel's column: what is made on the machine for it, and one process for each trace.
 //!
-//! Owns: a control group, and the first swap device that can be made here: zram, or the RAM disk, or
-//! a file. zram is first because the kernel reads nothing ahead from it, so that what is counted is
-//! which pages it keeps.
+//! Owns: a control group, and the first swap device that can be made here: zram, or the RAM disk,
+//! or a file. zram is first because the kernel reads nothing ahead from it, so that what is counted
+//! is which pages it keeps.
 //! Invariants: kernel swap is on only while a process replays a trace. No setting of the kernel is
 //! changed. What is made is removed by [`Undo`], as for `compare`. There is a row for each trace or
 //! none at all: in as little memory as 1024 pages the kernel may kill the process.

@@ -4,15 +4,16 @@
 //! What is counted, after the warm-up:
 //!
 //! * a *refault* is a page read back from swap, whether asked for or read ahead;
-//! * the *hit rate* is the share of touches that cost no refault: 100 % - refaults / touches. So a page
-//!   read ahead is no hit of the policy, and one that is read ahead for nothing costs one;
-//! * a *wait* is a touch that had to wait for a read, and a *soft fault* one that found its page on its
-//!   way out or read ahead, and waited for no read. For a policy without readahead waits and refaults
-//!   are the same;
-//! * the *hot set's survival* is the share of its pages that are in memory when a scan has just ended.
+//! * the *hit rate* is the share of touches that cost no refault: 100 % - refaults / touches. So a
+//!   page read ahead is no hit of the policy, and one that is read ahead for nothing costs one;
+//! * a *wait* is a touch that had to wait for a read, and a *soft fault* one that found its page on
+//!   its way out or read ahead, and waited for no read. For a policy without readahead waits and
+//!   refaults are the same;
+//! * the *hot set's survival* is the share of its pages that are in memory when a scan has just
+//!   ended.
 //!
-//! Invariants: every figure is a count, and the same each time, but for the kernel's: which pages are
-//! where when it reclaims is a matter of time. The kernel takes part where it may ([`kernel`]).
+//! Invariants: every figure is a count, and the same each time, but for the kernel's: which pages
+//! are where when it reclaims is a matter of time. The kernel takes part where it may ([`kernel`]).
 //! Not here: time (`ablate`).
 
 mod engine;
@@ -103,8 +104,8 @@ const TOUCHES_MAX: usize = 1 << 30;
 /// Replays the traces; `progress` takes a line about each as it begins.
 ///
 /// # Errors
-/// [`BenchError::OutOfRange`], [`BenchError::UnknownWorkload`], [`BenchError::Interrupted`], and what
-/// an engine says.
+/// [`BenchError::OutOfRange`], [`BenchError::UnknownWorkload`], [`BenchError::Interrupted`], and
+/// what an engine says.
 pub fn policies(
     options: &PolicyOptions,
     progress: &dyn Fn(&str),

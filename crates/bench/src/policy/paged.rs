@@ -2,8 +2,9 @@
 //!
 //! Owns: the limit of the control group the process is in. The kernel is to have as many pages for
 //! the trace as the other policies, so the limit is that many and what the group holds beside them:
-//! page tables, what CPUs have reserved, what the kernel notes about swapped pages. That is measured
-//! twice: before the first touch, and when all pages were filled, when it is as much as it will be.
+//! page tables, what CPUs have reserved, what the kernel notes about swapped pages. That is
+//! measured twice: before the first touch, and when all pages were filled, when it is as much as it
+//! will be.
 //! Invariants: the trace and all else that the process needs was made before it entered the group,
 //! and is not the group's. Each page holds its number; a touch after the fill reads, as everywhere.
 //! Not here: huge pages, which are switched off, because the others have none. Whose swap-ins are

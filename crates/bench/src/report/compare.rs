@@ -74,7 +74,8 @@ impl Figure {
         report.rows.iter().flat_map(|row| &row.cells).any(|cell| !self.text(cell).is_empty())
     }
 
-    /// How many times as good as the kernel's a cell is, if it is compared and not the kernel's own.
+    /// How many times as good as the kernel's a cell is, if it is compared and not the kernel's
+    /// own.
     pub(super) fn times_better(&self, cell: &Cell) -> Option<f64> {
         let Value::Compared(value, better) = self.value else { return None };
         let ratio = value(cell).1.filter(|_| cell.way != Way::Kernel)?.median;

@@ -1,7 +1,7 @@
 //! Plots as SVG text, to stand inside a page.
 //!
-//! Owns: the kinds of plots. Invariants: every bar and point shows its spread, and linear axes start
-//! at zero.
+//! Owns: the kinds of plots. Invariants: every bar and point shows its spread, and linear axes
+//! start at zero.
 //! Not here: which figures are plotted.
 
 use crate::sample::Spread;

@@ -2,8 +2,8 @@
 //!
 //! Invariants: any thread may read and write any word at any time. A page is reached by
 //! [`Memory::with`] only, so that memory whose pages have to be asked for fits in.
-//! Not here: who pages it. Ordinary memory is paged by nobody, by the kernel, or by `overspill run`,
-//! which the process cannot tell; a region by the library; a pool's pages are asked for.
+//! Not here: who pages it. Ordinary memory is paged by nobody, by the kernel, or by `overspill
+//! run`, which the process cannot tell; a region by the library; a pool's pages are asked for.
 
 use super::content::WORDS;
 use crate::error::BenchError;
@@ -32,8 +32,8 @@ impl<'a> Memory<'a> {
         Self::Whole(unsafe { std::slice::from_raw_parts(first, words) })
     }
 
-    /// Does `work` on the words of a page, which it changes only if it `writes`. Blocks while the page
-    /// is brought.
+    /// Does `work` on the words of a page, which it changes only if it `writes`. Blocks while the
+    /// page is brought.
     ///
     /// # Errors
     /// What the pool says.
@@ -56,8 +56,8 @@ fn number(page: usize) -> PageNo {
 }
 
 fn words_of(page: &mut [u8]) -> &[AtomicU64] {
-    // SAFETY: a page of the pool is as aligned as pages are; any bytes are a number, and the guard is
-    // the page's only user.
+    // SAFETY: a page of the pool is as aligned as pages are; any bytes are a number, and the guard
+    // is the page's only user.
     unsafe { std::slice::from_raw_parts(page.as_mut_ptr().cast(), WORDS) }
 }
 

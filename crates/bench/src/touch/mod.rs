@@ -3,8 +3,8 @@
 //! Owns: the threads that touch, their phases, and what is read off while they do.
 //! Invariants: it is the same code whoever pages the memory, and in ordinary memory it cannot tell.
 //! Each thread has a part of the pages for itself, so that it knows at which version a page has to
-//! be; pmbench's threads share all pages and check none. What is timed is one word's touch; checking
-//! a whole page is part of the rate, not of the latency.
+//! be; pmbench's threads share all pages and check none. What is timed is one word's touch;
+//! checking a whole page is part of the rate, not of the latency.
 //! Not here: running it in a memory limit, and comparing ([`crate::compare`]).
 
 mod content;

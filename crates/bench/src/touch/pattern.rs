@@ -53,7 +53,8 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    /// Follows `pattern` over `pages`, which are at least [`EIGHTH`]; a random start goes by `seed`.
+    /// Follows `pattern` over `pages`, which are at least [`EIGHTH`]; a random start goes by
+    /// `seed`.
     pub(crate) fn new(pattern: Pattern, pages: usize, seed: u64) -> Self {
         let zipf = match pattern {
             Pattern::Zipf { exponent } => ZipfSums::new(exponent, pages),

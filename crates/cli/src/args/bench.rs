@@ -72,7 +72,8 @@ pub(crate) struct SlotsArgs {
     pub(crate) files: ReportFiles,
 }
 
-/// Count which pages are in memory when they are touched, against exact LRU, CLOCK, the optimum and the kernel.
+/// Count which pages are in memory when they are touched, against exact LRU, CLOCK, the optimum and
+/// the kernel.
 ///
 /// The same traces are replayed over each policy. A hit rate is the share of touches that cost no
 /// page read from swap. All figures are counts: they are the same on every machine, except the

@@ -53,7 +53,8 @@ pub(crate) struct SimRunArgs {
 /// Vary one parameter of the machine, for every preset of the engine.
 #[derive(Debug, Args)]
 pub(crate) struct SweepArgs {
-    /// cpus, sockets, devices, size (of the device, in GiB) or fragmentation (share of slots in use)
+    /// cpus, sockets, devices, size (of the device, in GiB) or fragmentation (share of slots in
+    /// use)
     #[arg(long, value_name = "PARAMETER")]
     pub(crate) over: Parameter,
 

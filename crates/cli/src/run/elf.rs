@@ -2,10 +2,10 @@
 //!
 //! Invariants: only the header, the program headers and the loader's name are read, whatever the
 //! size of the file.
-//! A program with a sanitizer is refused too: its runtime ends the program when another object comes
-//! first.
-//! Rejected: leaving this to the loader. It ignores what it cannot preload, and the program would run
-//! without a limit.
+//! A program with a sanitizer is refused too: its runtime ends the program when another object
+//! comes first.
+//! Rejected: leaving this to the loader. It ignores what it cannot preload, and the program would
+//! run without a limit.
 
 use crate::error::{FAILED, NOT_EXECUTABLE};
 use object::elf::{self, FileHeader32, FileHeader64, Machine};

@@ -2,7 +2,8 @@
 //!
 //! Owns: the order of things. Everything that can be refused is refused before a device is opened,
 //! and the program starts only when nothing of ours can fail any more but its start.
-//! Invariants: the files for statistics and history are opened before the program starts and written however it ends.
+//! Invariants: the files for statistics and history are opened before the program starts and
+//! written however it ends.
 //! Not here: paging; the words about this machine (`overspill::doctor`).
 
 mod elf;

@@ -1,7 +1,7 @@
 //! Files that options name and that are written when the run has ended.
 //!
-//! Invariants: they are opened before the program starts. What is in one stays until there is something
-//! to write, and one that was made for nothing goes again.
+//! Invariants: they are opened before the program starts. What is in one stays until there is
+//! something to write, and one that was made for nothing goes again.
 
 use crate::error::Error;
 use std::fs::File;

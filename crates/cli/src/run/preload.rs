@@ -1,8 +1,8 @@
 //! The object that is loaded into the program.
 //!
 //! Owns: where it is found, and how the dynamic loader is told.
-//! Invariants: it comes from beside the running executable, never from a search path: the two share a
-//! memory layout and must be of the same build.
+//! Invariants: it comes from beside the running executable, never from a search path: the two share
+//! a memory layout and must be of the same build.
 //! Not here: what it does.
 
 use std::env;

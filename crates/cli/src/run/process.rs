@@ -130,8 +130,8 @@ fn watch(child: Pid, inbox: &Inbox) -> io::Result<(ExitStatus, libc::rusage)> {
 }
 
 fn send(child: Pid, signal: i32) {
-    // SAFETY: kill touches no memory. The child has not been reaped, so the number is still its own.
-    // A program that gave itself other rights may refuse; there is nobody to tell.
+    // SAFETY: kill touches no memory. The child has not been reaped, so the number is still its
+    // own. A program that gave itself other rights may refuse; there is nobody to tell.
     unsafe { libc::kill(child.as_raw_nonzero().get(), signal) };
 }
 

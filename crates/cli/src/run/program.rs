@@ -1,6 +1,7 @@
 //! The program to run: found as execvp finds it, and looked at before it starts.
 //!
-//! Owns: the search, following `#!` to the program that is really loaded, and what is refused there.
+//! Owns: the search, following `#!` to the program that is really loaded, and what is refused
+//! there.
 //! Invariants: what is started will be paged. The exceptions are decided later by others (a loader
 //! of glibc's name that is not glibc, `env` running a static program) and noticed in the end, when
 //! nobody has joined the run.

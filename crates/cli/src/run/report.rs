@@ -13,8 +13,8 @@ use serde::Serialize;
 use std::fmt;
 use std::io;
 
-/// What a process may have above its limit without a word, if it has not said itself what it is: the
-/// code of large programs, and what the pager takes.
+/// What a process may have above its limit without a word, if it has not said itself what it is:
+/// the code of large programs, and what the pager takes.
 const UNSAID_BYTES: u64 = 48 << 20;
 
 /// Everything known about a run that has ended.

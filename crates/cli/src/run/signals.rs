@@ -2,8 +2,9 @@
 //!
 //! Owns: which signals are passed on, and the mask that lets them be waited for.
 //! Invariants: from the moment the [`Inbox`] is open no such signal is lost or ends us; the program
-//! starts with the mask we were started with, and ignores SIGPIPE if we were started so. A signal that the terminal sends to the whole
-//! foreground group reaches the program by itself and is not passed on again.
+//! starts with the mask we were started with, and ignores SIGPIPE if we were started so. A signal
+//! that the terminal sends to the whole foreground group reaches the program by itself and is not
+//! passed on again.
 //! Not here: stopping (SIGTSTP, SIGTTIN, SIGTTOU). Left alone, it stops us together with the
 //! program, which is what the shell waits for.
 //! Rejected: telling the terminal's signals by a sender of 0, because that is also what a container

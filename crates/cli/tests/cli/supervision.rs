@@ -29,7 +29,8 @@ fn start(command: &mut Command) -> (Child, String) {
     (child, line.trim_end().to_owned())
 }
 
-/// A shell cannot trap a signal that was ignored when it started, as SIGINT is in a job in the background.
+/// A shell cannot trap a signal that was ignored when it started, as SIGINT is in a job in the
+/// background.
 fn not_ignoring(command: &mut Command, signal: i32) -> &mut Command {
     let reset = move || {
         // SAFETY: a signal's default, in a child that has no other threads.
@@ -89,8 +90,8 @@ fn the_program_dies_with_its_supervisor() {
     }
 }
 
-/// Sets of signals as /proc tells them, without the two that libc keeps for itself: it sets them up in any
-/// process that has ever had a thread.
+/// Sets of signals as /proc tells them, without the two that libc keeps for itself: it sets them up
+/// in any process that has ever had a thread.
 fn of_programs(sets: &str) -> Vec<u64> {
     let digits = sets.lines().filter_map(|line| line.split_whitespace().last());
     digits.map(|set| u64::from_str_radix(set, 16).unwrap() & !(0b11 << 31)).collect()

@@ -1,5 +1,5 @@
-//! What `apart.c` checks: programs that close, filter, hide or give up what the pager would need if it
-//! were a part of their process; and what becomes of one when the other ends.
+//! What `apart.c` checks: programs that close, filter, hide or give up what the pager would need if
+//! it were a part of their process; and what becomes of one when the other ends.
 
 use crate::bench::Bench;
 use crate::job::{descendants, name_of};

@@ -1,5 +1,5 @@
-//! Swapping to compressed memory: the same output, less memory than the pages have, also in a tree of
-//! processes that share them.
+//! Swapping to compressed memory: the same output, less memory than the pages have, also in a tree
+//! of processes that share them.
 
 use crate::bench::Bench;
 use crate::job::{Ended, MIB, assert_same};
@@ -7,8 +7,8 @@ use crate::sort::write_log;
 
 const LIMIT: u64 = 32 * MIB;
 
-/// Parent and children share pages that are out; each reads them, changes half and reads them again.
-/// The middle child is killed while it writes, so what it held is given back on its behalf.
+/// Parent and children share pages that are out; each reads them, changes half and reads them
+/// again. The middle child is killed while it writes, so what it held is given back on its behalf.
 const TREE: &str = r#"
 import hashlib, os, signal
 words = [b"%06d " % i * 500 for i in range(24000)]

@@ -25,8 +25,8 @@ fn run(bench: &Bench, options: &[&str], program: &str) -> Ended {
     bench.job(&[PYTHON, "-c", program]).patience(60).paged(options).end()
 }
 
-/// Asserts that memory ended, and that one line says so with all `words`. Before it there may be the
-/// one that told, while there was still memory, that a device is full.
+/// Asserts that memory ended, and that one line says so with all `words`. Before it there may be
+/// the one that told, while there was still memory, that a device is full.
 fn assert_out_of_memory(ended: &Ended, words: &[&str]) {
     assert_eq!(ended.status.code(), Some(125), "{ended}");
     let lines: Vec<&str> = ended.errors.lines().collect();

@@ -1,9 +1,9 @@
 //! Running a program, plain and paged, and comparing the two.
 //!
 //! Invariants: no process outlives its [`Running`]; whoever waits longer than the job's patience
-//! kills it with all its descendants and fails with what it wrote to stderr. Output goes to files, so
-//! nothing blocks on us. Our own memory stays small: what a child had before it executed its program
-//! counts towards its peak.
+//! kills it with all its descendants and fails with what it wrote to stderr. Output goes to files,
+//! so nothing blocks on us. Our own memory stays small: what a child had before it executed its
+//! program counts towards its peak.
 
 use crate::bench::overspill;
 use std::ffi::{OsStr, OsString};
@@ -212,8 +212,8 @@ impl Running {
             return;
         }
         for pid in descendants(self.pid).into_iter().chain([-self.pid, self.pid]) {
-            // SAFETY: kill touches no memory. The numbers are our child's, which has not been reaped,
-            // and its descendants', read a moment ago.
+            // SAFETY: kill touches no memory. The numbers are our child's, which has not been
+            // reaped, and its descendants', read a moment ago.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         self.reap(0);
@@ -263,7 +263,8 @@ impl Ended {
         value.unwrap_or_else(|| panic!("no {pointer} in {:?}; {self}", self.stats))
     }
 
-    /// Whatever a test is about, no page may be lost in it, and the kernel may say nothing that no table has.
+    /// Whatever a test is about, no page may be lost in it, and the kernel may say nothing that no
+    /// table has.
     fn assert_nothing_lost(&self) {
         let Some(stats) = &self.stats else { return };
         for counter in ["pages_lost", "kernel_unexpected"] {

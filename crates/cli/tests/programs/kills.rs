@@ -18,8 +18,8 @@ while True:
     for i in range(0, len(b), 4096): b[i] = 1
 ";
 
-/// Files of Overspill's where swap goes. Others come and go there: compilers', browsers'. What has no
-/// name ends with the processes that have it.
+/// Files of Overspill's where swap goes. Others come and go there: compilers', browsers'. What has
+/// no name ends with the processes that have it.
 fn leftovers() -> BTreeSet<String> {
     let directories = [disk(), "/var/tmp".into(), "/dev/shm".into()];
     let entries = directories.iter().filter_map(|path| path.read_dir().ok()).flatten().flatten();
@@ -83,8 +83,8 @@ fn nothing_is_left_after_a_kill() {
     assert_eq!(own.read_dir().unwrap().count(), 0);
 }
 
-/// What the kill does not reach: a child that nobody supervises, and the program if only its child was
-/// the victim. Pagers end by themselves.
+/// What the kill does not reach: a child that nobody supervises, and the program if only its child
+/// was the victim. Pagers end by themselves.
 fn end_the_rest(test: &Path, supervisor: i32) {
     let rest = || {
         let mut all = started_by(test);

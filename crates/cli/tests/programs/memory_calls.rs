@@ -6,8 +6,8 @@ use crate::job::MIB;
 /// A quarter of what each case fills.
 pub(crate) const LIMIT: u64 = 32 * MIB;
 
-/// Runs one case of a C program, plain and paged. A fault takes 0.1 ms on most disks and 2 ms on some: the patience
-/// is for what never ends.
+/// Runs one case of a C program, plain and paged. A fault takes 0.1 ms on most disks and 2 ms on
+/// some: the patience is for what never ends.
 pub(crate) fn run_case(bench: &Bench, source: &str, case: &str) {
     let program = bench.cc(source);
     let job = bench.job(&[program.as_os_str(), case.as_ref()]).patience(400);

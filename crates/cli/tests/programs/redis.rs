@@ -1,9 +1,10 @@
 //! redis-server: holding four times its limit, and saving it while clients write.
 //!
-//! What is compared: `DEBUG DIGEST`, a checksum of all keys and values. A server answers BGSAVE after
-//! it has forked, so what a client writes from then on is not in the file: the file must load to the
-//! digest asked for just before, and the server must have that of a plain one that was written the
-//! same. The writes go to the keys being saved, so that parent and child differ in shared pages.
+//! What is compared: `DEBUG DIGEST`, a checksum of all keys and values. A server answers BGSAVE
+//! after it has forked, so what a client writes from then on is not in the file: the file must load
+//! to the digest asked for just before, and the server must have that of a plain one that was
+//! written the same. The writes go to the keys being saved, so that parent and child differ in
+//! shared pages.
 
 use crate::bench::Bench;
 use crate::job::{Job, MIB, Running};

@@ -7,18 +7,18 @@
 //! virtual CPUs, Linux 6.18):
 //!
 //! ```text
-//!                     lz4 (lz4_flex)      lz4 (C)             zstd, level 1        zstd, level 3
-//! text                10.8 / 2.3 / 44 %   10.0 / 1.9 / 43 %   20.6 / 7.6 / 31 %    29.4 / 9.1 / 30 %
-//! Python heap          4.7 / 1.9 / 32 %    4.4 / 1.6 / 32 %   17.0 / 4.8 / 18 %    15.7 / 4.6 / 18 %
-//! program code        11.6 / 2.2 / 51 %    8.1 / 1.7 / 50 %   22.5 / 7.8 / 36 %    27.4 / 9.3 / 36 %
-//! log, repetitive      2.6 / 0.7 / 10 %    1.7 / 0.5 / 10 %    7.5 / 3.0 /  7 %     6.9 / 2.8 /  7 %
-//! noise                1.5 / 0.2           1.3 / 0.2            4.0 / 0.2            6.6 / 0.3
+//!                  lz4 (lz4_flex)      lz4 (C)             zstd, level 1        zstd, level 3
+//! text             10.8 / 2.3 / 44 %   10.0 / 1.9 / 43 %   20.6 / 7.6 / 31 %    29.4 / 9.1 / 30 %
+//! Python heap       4.7 / 1.9 / 32 %    4.4 / 1.6 / 32 %   17.0 / 4.8 / 18 %    15.7 / 4.6 / 18 %
+//! program code     11.6 / 2.2 / 51 %    8.1 / 1.7 / 50 %   22.5 / 7.8 / 36 %    27.4 / 9.3 / 36 %
+//! log, repetitive   2.6 / 0.7 / 10 %    1.7 / 0.5 / 10 %    7.5 / 3.0 /  7 %     6.9 / 2.8 /  7 %
+//! noise             1.5 / 0.2           1.3 / 0.2            4.0 / 0.2            6.6 / 0.3
 //! ```
 //!
-//! So level 1 of zstd: the next ones make pages hardly smaller. And lz4 in Rust, within 10 % of C's in
-//! that form without `unsafe`. We build the other, which checks the bounds of what it decodes all the
-//! same: reading in order was 1.08 to 1.3 times as fast, random pages of a pool 1.08 (seven rounds each
-//! of `overspill bench touch`).
+//! So level 1 of zstd: the next ones make pages hardly smaller. And lz4 in Rust, within 10 % of C's
+//! in that form without `unsafe`. We build the other, which checks the bounds of what it decodes
+//! all the same: reading in order was 1.08 to 1.3 times as fast, random pages of a pool 1.08 (seven
+//! rounds each of `overspill bench touch`).
 
 use crate::error::DeviceError;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
@@ -88,7 +88,8 @@ impl Codec {
         Ok(codec)
     }
 
-    /// Compresses `page` into `out`, which has [`OUTPUT_BYTES`], and returns how much of it is used.
+    /// Compresses `page` into `out`, which has [`OUTPUT_BYTES`], and returns how much of it is
+    /// used.
     pub(super) fn compress(&mut self, page: &[u8], out: &mut [u8]) -> Option<usize> {
         match self {
             Self::Lz4(table) => compress_into_with_table(page, out, table).ok(),

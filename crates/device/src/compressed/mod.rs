@@ -1,25 +1,25 @@
 //! Compressed memory as a swap device: more pages than the memory that they take.
 //!
-//! Owns: the choice of how a page is kept. One that is the same word over and over is that word; one
-//! that a library makes a fifth smaller or more is kept compressed, with others of its size; any
-//! other as it is ([`word`], [`spans`], [`store`], [`codec`]).
+//! Owns: the choice of how a page is kept. One that is the same word over and over is that word;
+//! one that a library makes a fifth smaller or more is kept compressed, with others of its size;
+//! any other as it is ([`word`], [`spans`], [`store`], [`codec`]).
 //!
 //! The size of the device is that of the pages it holds, as zram's `disksize`: a user who asks for
 //! 512 MiB more memory gets 512 MiB more, also when nothing compresses, and no write fails because
-//! of what was written before. The memory it takes is another number, told by [`Usage`]: that of the
-//! objects and 7 to 13 % more (16 MiB each of text, logs, program code, Python's heap; 0.3 % on noise):
-//! places larger than their objects, spans not yet full, and words, 8 bytes per slot and 8 per span.
-//! The memory is the system's; no process counts it as its own.
+//! of what was written before. The memory it takes is another number, told by [`Usage`]: that of
+//! the objects and 7 to 13 % more (16 MiB each of text, logs, program code, Python's heap; 0.3 % on
+//! noise): places larger than their objects, spans not yet full, and words, 8 bytes per slot and 8
+//! per span. The memory is the system's; no process counts it as its own.
 //!
-//! Invariants: a slot that nobody holds takes no memory: `area` says so when the last holder lets go,
-//! and the object's place is free, its span's memory given back with the last object in it. All state
-//! is words in shared memory without locks, so processes of a run share it, and one killed at any
-//! instruction costs at most one object's memory for each of its threads, until the run ends.
+//! Invariants: a slot that nobody holds takes no memory: `area` says so when the last holder lets
+//! go, and the object's place is free, its span's memory given back with the last object in it. All
+//! state is words in shared memory without locks, so processes of a run share it, and one killed at
+//! any instruction costs at most one object's memory for each of its threads, until the run ends.
 //! Not here: checksums. They are taken of the page, before and after, and so prove the codec too.
-//! Absent: compaction. A span with one object left keeps its memory; what comes next of its class goes
-//! there first.
-//! Rejected: a bound on memory instead of pages. How many slots to offer then is a guess, and a wrong
-//! one is a write that fails.
+//! Absent: compaction. A span with one object left keeps its memory; what comes next of its class
+//! goes there first.
+//! Rejected: a bound on memory instead of pages. How many slots to offer then is a guess, and a
+//! wrong one is a write that fails.
 
 mod codec;
 mod queue;
@@ -76,7 +76,8 @@ impl CompressedDevice {
     /// An empty device of `size`, as `spec` says.
     ///
     /// # Errors
-    /// [`DeviceError::TooSmall`]; [`DeviceError::Open`] when the system has no memory for its tables.
+    /// [`DeviceError::TooSmall`]; [`DeviceError::Open`] when the system has no memory for its
+    /// tables.
     pub fn open(spec: &SwapSpec, size: Bytes) -> Result<Self, DeviceError> {
         let algorithm = spec.algorithm.unwrap_or_default();
         let mut attachment = named("compressed".to_owned(), size);

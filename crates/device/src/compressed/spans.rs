@@ -3,8 +3,8 @@
 //! Owns: a word per *span* of 16 KiB. A span is cut into equal places for objects of one class; the
 //! word says which class, and which places are taken.
 //! Invariants: everything about a span is in its one word, so every change is one compare-exchange.
-//! There is no lock and no owner, any process may take a place in any span, and one that is killed at
-//! any instruction leaves at most one place taken and one empty span closed.
+//! There is no lock and no owner, any process may take a place in any span, and one that is killed
+//! at any instruction leaves at most one place taken and one empty span closed.
 //!
 //! ```text
 //! bits 0..56   a bit per place that is taken
@@ -15,9 +15,10 @@
 //!
 //! Not here: what an object is ([`super::word`]), reading and writing it ([`super::store`]).
 //! Rejected: spans owned by the process that fills them, as clusters of slots are. Ownership has to
-//! be given back by whoever finds its owner dead, and what it saves is a compare-exchange, 1 % of the
-//! compression before it. A list of spans per class: several words that change together need a lock,
-//! or repair after a kill; looking through the words is fast enough, eight are in a cache line.
+//! be given back by whoever finds its owner dead, and what it saves is a compare-exchange, 1 % of
+//! the compression before it. A list of spans per class: several words that change together need a
+//! lock, or repair after a kill; looking through the words is fast enough, eight are in a cache
+//! line.
 
 use overspill_base::shared::Table;
 use std::sync::atomic::AtomicU64;
@@ -157,8 +158,8 @@ impl Spans {
     }
 
     /// Takes a place for an object of `len_bytes`, and says of which class its span is. Within the
-    /// budget a free span is preferred to a long search; beyond it any place that is large enough is
-    /// preferred to a free span. None when every span is in use and none has room.
+    /// budget a free span is preferred to a long search; beyond it any place that is large enough
+    /// is preferred to a free span. None when every span is in use and none has room.
     pub(super) fn take(&self, len_bytes: usize, cursors: &mut Cursors) -> Option<(Place, Class)> {
         let class = Class::of(len_bytes);
         let cursor = &mut cursors[class.index()];
@@ -169,7 +170,8 @@ impl Spans {
         found.or_else(|| self.open(class, cursor))
     }
 
-    /// Takes a place of one of `classes`, looking at no more than `spans_max` spans from `cursor` on.
+    /// Takes a place of one of `classes`, looking at no more than `spans_max` spans from `cursor`
+    /// on.
     fn find(
         &self,
         classes: std::ops::RangeInclusive<Class>,

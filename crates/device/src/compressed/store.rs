@@ -1,18 +1,18 @@
 //! The memory that compressed pages lie in, shared by the processes of a run.
 //!
-//! Owns: a memory file: a word per slot ([`super::word`]), a word per span ([`super::spans`]), the sums,
-//! and behind them the spans themselves.
-//! Invariants: an object is written before its slot's word names it, and its place is released after
-//! no word names it any more; so a process killed anywhere leaves every other slot as it was, and at
-//! most one place taken that nobody names. There are spans for an object each of all slots and to
-//! spare, so writing never fails for want of room in the file, however the places lie; memory is spent
-//! on spans in use only. Slots are written, read and forgotten by one thread at a time, whose turns
-//! others order: `area` between processes, the page's lock within one.
+//! Owns: a memory file: a word per slot ([`super::word`]), a word per span ([`super::spans`]), the
+//! sums, and behind them the spans themselves.
+//! Invariants: an object is written before its slot's word names it, and its place is released
+//! after no word names it any more; so a process killed anywhere leaves every other slot as it was,
+//! and at most one place taken that nobody names. There are spans for an object each of all slots
+//! and to spare, so writing never fails for want of room in the file, however the places lie;
+//! memory is spent on spans in use only. Slots are written, read and forgotten by one thread at a
+//! time, whose turns others order: `area` between processes, the page's lock within one.
 //! Not here: compression ([`super::codec`]).
 //!
-//! Only words are mapped. Objects are copied by the system, because what is mapped would count as the
-//! program's memory and break its limit, would be in reach of its stray pointers, and could change
-//! under a decompressor that looks twice.
+//! Only words are mapped. Objects are copied by the system, because what is mapped would count as
+//! the program's memory and break its limit, would be in reach of its stray pointers, and could
+//! change under a decompressor that looks twice.
 
 use super::Usage;
 use super::spans::{Cursors, Place, SPAN_BYTES, SUMS, Spans, Sum};

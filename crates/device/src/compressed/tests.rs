@@ -113,8 +113,8 @@ proptest! {
         devices[0].store.check();
     }
 
-    /// Whatever a slot's word is changed to, its page is another one or a read error, and writing it
-    /// again makes it good.
+    /// Whatever a slot's word is changed to, its page is another one or a read error, and writing
+    /// it again makes it good.
     #[test]
     fn damaged_words_are_read_errors_at_worst(words in proptest::collection::vec(any::<(u64, u64)>(), SLOTS as usize)) {
         let device = device(SLOTS, Algorithm::Lz4);

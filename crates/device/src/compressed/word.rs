@@ -1,21 +1,21 @@
 //! The word of a slot: what the slot holds, or where that lies.
 //!
-//! Invariants: any word is a value of [`Content`]; one that makes no sense names a place that is not
-//! taken or a length that cannot be, and is found out when it is followed.
+//! Invariants: any word is a value of [`Content`]; one that makes no sense names a place that is
+//! not taken or a length that cannot be, and is found out when it is followed.
 //!
 //! ```text
 //! bits 52..64 not MARK   a page filled with this word; 0 also stands for a slot never written
 //! bits 52..64 MARK       an object: bits 0..32 span, 32..38 place in it, 38..51 its length
 //! ```
 //!
-//! Rejected: a second word per slot for the pattern. Pages are filled with one word whose upper bits
-//! happen to be the mark as good as never, and such a page is compressed like any other.
+//! Rejected: a second word per slot for the pattern. Pages are filled with one word whose upper
+//! bits happen to be the mark as good as never, and such a page is compressed like any other.
 
 use super::spans::Place;
 use overspill_base::PAGE_SIZE;
 
-/// Upper twelve bits of a word that names an object: as a floating-point number it would be too small
-/// to occur, as an address it is none.
+/// Upper twelve bits of a word that names an object: as a floating-point number it would be too
+/// small to occur, as an address it is none.
 const MARK: u64 = 0x801;
 const MARK_SHIFT: u32 = 52;
 const INDEX_SHIFT: u32 = 32;

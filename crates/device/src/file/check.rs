@@ -1,7 +1,7 @@
 //! Finding the pages of a device that cannot be read.
 //!
-//! Owns: reading all of it once, and what could not be read a second time page by page: one bad page
-//! fails a whole request.
+//! Owns: reading all of it once, and what could not be read a second time page by page: one bad
+//! page fails a whole request.
 //! Not here: what is done about bad pages ([`super::mkswap`]).
 
 use crate::error::DeviceError;

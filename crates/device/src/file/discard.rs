@@ -32,7 +32,8 @@ pub(super) fn probe(fd: impl AsFd) -> bool {
 /// Discards `slots` slots of `fd` from `first` on, except those in `reserved`, which is sorted.
 ///
 /// # Errors
-/// EOPNOTSUPP from storage that cannot; else what the system says. The rest may be discarded or not.
+/// EOPNOTSUPP from storage that cannot; else what the system says. The rest may be discarded or
+/// not.
 pub(super) fn discard(
     fd: impl AsFd,
     first: Slot,

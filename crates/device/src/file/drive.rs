@@ -2,11 +2,11 @@
 //!
 //! Owns: the choice of a queue, and the line that tells the user about it.
 //! Invariants: asynchronous I/O is used only where it is asynchronous, that is with O_DIRECT on a
-//! disk: 11-16 µs for a page of 32 in flight, against 53-58 µs by positioned I/O. In memory the copy
-//! is the work, and the ring only adds to it (2.8 against 1.9 µs a page on tmpfs); buffered writes
-//! it hands to a kernel thread (4-6 against 1.9 µs). So it does with requests to zram, which cannot
-//! promise not to block: 60-80 against 2-4 µs for one page at a time, 7-10 against 5-8 with 32 in
-//! flight (8192 pages each, three rounds, two virtual CPUs, Linux 6.18).
+//! disk: 11-16 µs for a page of 32 in flight, against 53-58 µs by positioned I/O. In memory the
+//! copy is the work, and the ring only adds to it (2.8 against 1.9 µs a page on tmpfs); buffered
+//! writes it hands to a kernel thread (4-6 against 1.9 µs). So it does with requests to zram, which
+//! cannot promise not to block: 60-80 against 2-4 µs for one page at a time, 7-10 against 5-8 with
+//! 32 in flight (8192 pages each, three rounds, two virtual CPUs, Linux 6.18).
 //! Not here: what is read and written ([`super::transfer`]).
 
 use super::positioned::Positioned;

@@ -76,8 +76,8 @@ pub(super) fn discards(dev: u64) -> bool {
     queue_limit(dev, "discard_max_bytes").is_some_and(|most| most > 0)
 }
 
-/// A number from the queue of a block device. A partition's queue is its disk's; the made-up numbers
-/// of file systems such as btrfs and NFS have none.
+/// A number from the queue of a block device. A partition's queue is its disk's; the made-up
+/// numbers of file systems such as btrfs and NFS have none.
 fn queue_limit(dev: u64, name: &str) -> Option<u64> {
     let device = sysfs(dev);
     let text = ["queue", "../queue"]
@@ -92,8 +92,8 @@ fn sysfs(dev: u64) -> PathBuf {
 
 /// True if the block device with number `dev` is memory: a transfer is done when it is submitted.
 /// The kernel has a flag for it and shows it nowhere, so this goes by the drivers that set it: brd,
-/// zram, pmem. Device mapper and loop devices over them do not count, nor does zram that writes back
-/// to a disk.
+/// zram, pmem. Device mapper and loop devices over them do not count, nor does zram that writes
+/// back to a disk.
 pub(super) fn is_memory_block(dev: u64) -> bool {
     let Ok(device) = readlinkat(CWD, sysfs(dev), Vec::new()) else { return false };
     let device = device.to_string_lossy();
@@ -113,8 +113,8 @@ fn is_memory_disk(name: &str) -> bool {
     })
 }
 
-/// True if `fd` lives in memory: a memfd, or a file on tmpfs. The node of a block device often is on
-/// a tmpfs, and its content is not.
+/// True if `fd` lives in memory: a memfd, or a file on tmpfs. The node of a block device often is
+/// on a tmpfs, and its content is not.
 pub(super) fn is_in_memory(fd: impl AsFd) -> bool {
     let regular = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     fstat(&fd).is_ok_and(regular) && fstatfs(fd).is_ok_and(|fs| fs.f_type as u32 == TMPFS_MAGIC)

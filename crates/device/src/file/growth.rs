@@ -1,11 +1,12 @@
 //! Reserving space in a file before pages are written to it.
 //!
 //! Owns: how far the space is known to be reserved.
-//! Invariants: a slot below the mark can be written without running out of space, unless it has been
-//! discarded: its space went back to the file system, and is asked for again by the next write, which
-//! fails if others have taken it. That is why files are discarded only if the user asks for it. The
-//! mark only rises. Space is reserved with fallocate, which never shrinks a file and never touches what is
-//! there already; so threads, and processes with marks of their own, may do the same work twice.
+//! Invariants: a slot below the mark can be written without running out of space, unless it has
+//! been discarded: its space went back to the file system, and is asked for again by the next
+//! write, which fails if others have taken it. That is why files are discarded only if the user
+//! asks for it. The mark only rises. Space is reserved with fallocate, which never shrinks a file
+//! and never touches what is there already; so threads, and processes with marks of their own, may
+//! do the same work twice.
 //! Not here: file systems that cannot reserve. Their files get their full length when they are
 //! opened ([`super::open`]), because two processes that each extend a file by ftruncate could
 //! shrink it under each other.

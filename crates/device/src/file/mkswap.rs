@@ -2,14 +2,14 @@
 //!
 //! Owns: what is refused, what is warned of, and the order of the writes.
 //! Invariants: nothing is written before every reason to refuse has been looked at. What the place
-//! held is destroyed only if the user insists, and what is mounted, swapped to or otherwise used not
-//! even then. The header is written last, and it is on the storage when the call returns.
+//! held is destroyed only if the user insists, and what is mounted, swapped to or otherwise used
+//! not even then. The header is written last, and it is on the storage when the call returns.
 //! Not here: the header's layout ([`crate::header`]), searching for bad pages ([`super::check`]).
-//! Rejected: replacing an existing swap area without being told to, as util-linux does. It may hold a
-//! hibernated system or belong to another one.
+//! Rejected: replacing an existing swap area without being told to, as util-linux does. It may hold
+//! a hibernated system or belong to another one.
 //!
-//! Unlike in util-linux, a place counts as free only if its first 68 KiB are zeros, and its last part
-//! is not looked at: a second partition table there is found by the first one.
+//! Unlike in util-linux, a place counts as free only if its first 68 KiB are zeros, and its last
+//! part is not looked at: a second partition table there is found by the first one.
 
 use super::facts;
 use super::open::{self, large_enough, live_swap, named, refused, slots_in};
@@ -57,7 +57,8 @@ pub struct NewArea {
 /// * [`DeviceError::Open`] with the system's reason, [`Unsupported`](DeviceError::Unsupported),
 ///   [`Busy`](DeviceError::Busy).
 /// * [`DeviceError::WouldDestroy`] if something is there, unless that is forced.
-/// * [`DeviceError::TooSmall`], [`Unreadable`](DeviceError::Unreadable) where it would be of no use.
+/// * [`DeviceError::TooSmall`], [`Unreadable`](DeviceError::Unreadable) where it would be of no
+///   use.
 /// * [`DeviceError::LongLabel`].
 pub fn mkswap(path: &Path, options: &MkswapOptions) -> Result<NewArea, DeviceError> {
     let label = options.label.clone();

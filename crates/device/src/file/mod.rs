@@ -2,11 +2,11 @@
 //!
 //! Owns: an open file descriptor, what is known about the storage behind it, and the choice of how
 //! to drive it. `open` finds out what is at a path and refuses what must not be overwritten,
-//! `growth` reserves space and `discard` gives it back, `drive` picks between `uring` and `positioned`
-//! I/O, and `transfer` is the bookkeeping both share. `mkswap` makes swap areas.
-//! Invariants: no data that was not meant for swap is overwritten unless the user insists. A file we
-//! create has lost its name before the first page is written, so nothing is left behind, whatever
-//! kills us. A device never shrinks.
+//! `growth` reserves space and `discard` gives it back, `drive` picks between `uring` and
+//! `positioned` I/O, and `transfer` is the bookkeeping both share. `mkswap` makes swap areas.
+//! Invariants: no data that was not meant for swap is overwritten unless the user insists. A file
+//! we create has lost its name before the first page is written, so nothing is left behind,
+//! whatever kills us. A device never shrinks.
 //! Not here: which slots are in use, and when they are discarded.
 //! Rejected: O_SYNC and fsync, because swap does not outlive its process; locks around growing,
 //! because reserving the same space twice is harmless, also when another process does it.
@@ -96,7 +96,8 @@ impl Attachment {
     }
 }
 
-/// What is tried before the plain way. Tests switch each off, to walk the other path on any machine.
+/// What is tried before the plain way. Tests switch each off, to walk the other path on any
+/// machine.
 #[derive(Clone, Copy, Debug)]
 struct Features {
     tmpfile: bool,
@@ -122,8 +123,8 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the place that `spec` names, creating what is to be created, and discards what is there
-    /// if the user asked for that. Blocks on the file system.
+    /// Opens the place that `spec` names, creating what is to be created, and discards what is
+    /// there if the user asked for that. Blocks on the file system.
     ///
     /// # Errors
     /// * [`DeviceError::Open`] with the system's reason.

@@ -3,7 +3,8 @@
 //! Owns: the rules of what is created, what is accepted, and what is refused.
 //! Invariants: a file with content, a mounted, swapped-to or otherwise used block device is refused
 //! before anything is written; so is a device without a swap header unless the user insists, and
-//! then its first page is still left alone. A file we create has mode 0600 and loses its name at once.
+//! then its first page is still left alone. A file we create has mode 0600 and loses its name at
+//! once.
 //! Not here: how to read and write it ([`super::drive`]).
 
 use super::facts::{self, spare_room};

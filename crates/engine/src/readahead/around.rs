@@ -119,8 +119,8 @@ impl Engine {
         self.lru.drop_behind(frames, &self.frames);
     }
 
-    /// A window with the pages in memory that follow it on either side at its step, a window's worth
-    /// at most: the stream's next fault comes after them.
+    /// A window with the pages in memory that follow it on either side at its step, a window's
+    /// worth at most: the stream's next fault comes after them.
     fn past_resident(&self, window: Range<u32>, step: u32) -> Range<u32> {
         let reach = window.len() as u32;
         let resident = |&page: &u32| self.resident_frame(PageNo(page)).is_some();
@@ -131,8 +131,8 @@ impl Engine {
         window.start - before * step..window.end + after * step
     }
 
-    /// Takes a frame for each swapped one of `pages`, until frames run short; returns how many pages
-    /// it has dealt with.
+    /// Takes a frame for each swapped one of `pages`, until frames run short; returns how many
+    /// pages it has dealt with.
     pub(crate) fn take_swapped(
         &self,
         pages: impl Iterator<Item = u32>,
@@ -151,7 +151,8 @@ impl Engine {
         seen
     }
 
-    /// Pages to ask for at a time ahead of a stream on `area`; none where it is read at its faults only.
+    /// Pages to ask for at a time ahead of a stream on `area`; none where it is read at its faults
+    /// only.
     pub(crate) fn reads_ahead_on(&self, area: AreaNo) -> Option<u32> {
         let pages = self.ahead.pages_for(self.swaps.get(area).synchronous);
         (pages > 0).then_some(pages)
@@ -166,8 +167,9 @@ impl Engine {
         }
     }
 
-    /// A fault found its page waiting, and so its stream has reached what was asked for: maps the page and
-    /// whatever waits of its window, and asks for the next `ahead` pages. True if the page is mapped.
+    /// A fault found its page waiting, and so its stream has reached what was asked for: maps the
+    /// page and whatever waits of its window, and asks for the next `ahead` pages. True if the page
+    /// is mapped.
     pub(crate) fn reach_marker(
         &self,
         worker: &mut Worker,

@@ -1,13 +1,13 @@
 //! Readahead: which pages to read when one is missing, and which before that.
 //!
-//! Owns: the window rule, which both forms share. It is Linux's (`swapin_nr_pages`): pages = hits + 2, rounded
-//! up to a power of two of at least 4; without hits 1, or 2 next to the previous fault; never less than half
-//! the previous window.
+//! Owns: the window rule, which both forms share. It is Linux's (`swapin_nr_pages`): pages = hits +
+//! 2, rounded up to a power of two of at least 4; without hits 1, or 2 next to the previous fault;
+//! never less than half the previous window.
 //!
 //! | form | window | pages read ahead | a hit is |
 //! |---|---|---|---|
-//! | [`streams`] | along the addresses around the page | are mapped at once | one that a stream passed over |
-//! | [`past`] | aligned block of slots around the slot | wait in the swap cache | a fault that finds one |
+//! | [`streams`] | addresses around the page | are mapped at once | one that a stream passed |
+//! | [`past`] | aligned block around the slot | wait in the swap cache | a fault that finds one |
 //!
 //! | file | what |
 //! |---|---|
@@ -17,7 +17,8 @@
 //! | [`thread`] | reading what was asked for |
 //!
 //! Invariants: readahead takes only frames to spare, only pages that are swapped, and never fails a
-//! fault: a page that could not be read ahead stays on its slot and is read again when it is touched.
+//! fault: a page that could not be read ahead stays on its slot and is read again when it is
+//! touched.
 //! Not here: the reads (`swapin`).
 //! Rejected: one way of waiting for both forms. Pages in the swap cache tell of their touch by a
 //! fault, which is what readahead by slots goes by; a fault costs more than the read of a page in a

@@ -1,7 +1,8 @@
 //! What will be read before it faults.
 //!
-//! Owns: the windows that streams will want next, what the program said it will need (`MADV_WILLNEED`), and
-//! how much to ask for at a time. Invariants: both queues have bounds; what does not fit is left to faults.
+//! Owns: the windows that streams will want next, what the program said it will need
+//! (`MADV_WILLNEED`), and how much to ask for at a time. Invariants: both queues have bounds; what
+//! does not fit is left to faults.
 //! Not here: which windows (`streams`), reading them (`thread`).
 
 use crate::event_count::EventCount;
@@ -64,8 +65,8 @@ impl Queue {
 }
 
 impl ReadaheadQueue {
-    /// For `frames` frames, of which what waits may be a sixteenth, and chunks of `chunk` pages. Streams ask
-    /// for nothing unless there is `staging` memory, where it could wait.
+    /// For `frames` frames, of which what waits may be a sixteenth, and chunks of `chunk` pages.
+    /// Streams ask for nothing unless there is `staging` memory, where it could wait.
     pub(crate) fn new(frames: usize, tuning: &Tuning, chunk: usize, staging: bool) -> Self {
         let pages_min = chunk as u32;
         let pages_max = (frames / 32).min(tuning.readahead_async_pages) as u32;
@@ -83,8 +84,8 @@ impl ReadaheadQueue {
         }
     }
 
-    /// Pages to ask for at a time, of a device as fast as memory or another. Where no latency has to be
-    /// hidden, larger windows only make their reader wait longer, for the whole of one.
+    /// Pages to ask for at a time, of a device as fast as memory or another. Where no latency has
+    /// to be hidden, larger windows only make their reader wait longer, for the whole of one.
     pub(super) fn pages_for(&self, synchronous: bool) -> u32 {
         if synchronous { self.pages().min(self.pages_min) } else { self.pages() }
     }

@@ -1,11 +1,12 @@
 //! The streams of an engine, cut into trunks by address.
 //!
-//! Owns: which lock the streams around a page are under: one for all pages of a 64 MiB trunk, and as
-//! many as there are CPUs. Invariants: what is known of a stream is known in the trunk of its last
-//! fault; a stream that leaves the trunk starts over with a window of one page, six faults every 64 MiB.
+//! Owns: which lock the streams around a page are under: one for all pages of a 64 MiB trunk, and
+//! as many as there are CPUs. Invariants: what is known of a stream is known in the trunk of its
+//! last fault; a stream that leaves the trunk starts over with a window of one page, six faults
+//! every 64 MiB.
 //! Not here: what a stream is ([`super::streams`]).
-//! Rejected: streams kept by each worker, without a lock: faults of one thread are served by several.
-//! One lock for all was 40 % of CPU time with 64 CPUs (`overspill sim sweep`).
+//! Rejected: streams kept by each worker, without a lock: faults of one thread are served by
+//! several. One lock for all was 40 % of CPU time with 64 CPUs (`overspill sim sweep`).
 
 use super::streams::Streams;
 use overspill_base::PageNo;

@@ -105,8 +105,8 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// The window for a fault at `page`, of at most `max` pages. A range to be read in order
-    /// (`pattern`) gets the largest from the start. Only a page that is `alone`, without neighbours in
-    /// memory, makes a stream a stepping one.
+    /// (`pattern`) gets the largest from the start. Only a page that is `alone`, without neighbours
+    /// in memory, makes a stream a stepping one.
     pub(crate) fn window(
         &mut self,
         page: PageNo,
@@ -147,8 +147,8 @@ impl Streams {
         stream.asked.clone()
     }
 
-    /// The stream that has come to `page`, which was asked for ahead of it: its window goes from there
-    /// as far as was asked, at most `ahead` pages of the `pages` there are.
+    /// The stream that has come to `page`, which was asked for ahead of it: its window goes from
+    /// there as far as was asked, at most `ahead` pages of the `pages` there are.
     pub(crate) fn advance(&mut self, page: PageNo, ahead: u32, pages: u32) -> Advance {
         self.time += 1;
         let page = page.0;
@@ -534,8 +534,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked: the page is in its window, the window is within the limit and at least
-        /// half the previous one of its stream, and no page is a hit twice.
+        /// Whatever is asked: the page is in its window, the window is within the limit and at
+        /// least half the previous one of its stream, and no page is a hit twice.
         #[test]
         fn windows_keep_the_rule(faults in prop::collection::vec(100..400u32, 1..200)) {
             let mut streams = Streams::default();

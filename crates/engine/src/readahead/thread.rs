@@ -1,13 +1,14 @@
 //! Reading what was asked for, on a thread of its own.
 //!
-//! Owns: how a window goes to staging memory. There it waits in the swap cache, charged to its frames, until
-//! the stream comes to it: then all of it is mapped at once, and the next window is asked for. So a reader in
-//! order waits for one mapping per window and never for the device. What the program itself asked for is mapped.
-//! Invariants: a window that frames or staging memory are too short for is read by its faults. What waits is on
-//! the inactive list: reclaim takes it back, and then less is asked for.
+//! Owns: how a window goes to staging memory. There it waits in the swap cache, charged to its
+//! frames, until the stream comes to it: then all of it is mapped at once, and the next window is
+//! asked for. So a reader in order waits for one mapping per window and never for the device. What
+//! the program itself asked for is mapped.
+//! Invariants: a window that frames or staging memory are too short for is read by its faults. What
+//! waits is on the inactive list: reclaim takes it back, and then less is asked for.
 //! Not here: the thread (`space`).
-//! Rejected: mapping windows before the stream comes to them. The only sign of a touch is a fault, so
-//! nobody would know how far the stream is.
+//! Rejected: mapping windows before the stream comes to them. The only sign of a touch is a fault,
+//! so nobody would know how far the stream is.
 
 use crate::engine::Engine;
 use crate::readahead::queue::Wish;
@@ -21,7 +22,8 @@ use std::ops::Range;
 
 impl Engine {
     /// Reads what was asked for: blocks until there is something, or somebody calls
-    /// [`wake_background`](Self::wake_background); reads it, and returns. `wanted` as in [`balance`](Self::balance).
+    /// [`wake_background`](Self::wake_background); reads it, and returns. `wanted` as in
+    /// [`balance`](Self::balance).
     pub fn read_ahead(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
         let seen = self.ahead.wanted.count();
         if wanted() {
@@ -39,8 +41,8 @@ impl Engine {
         worker.poll(self);
     }
 
-    /// Reads the swapped ones of `pages`, a chunk at most, to be mapped. No stream is to be told how far
-    /// it has come, so there is nothing to wait for.
+    /// Reads the swapped ones of `pages`, a chunk at most, to be mapped. No stream is to be told
+    /// how far it has come, so there is nothing to wait for.
     fn read_needed(&self, worker: &mut Worker, pages: Range<u32>) {
         let mut start = pages.start;
         while start < pages.end {

@@ -47,7 +47,8 @@ impl Rig {
     }
 }
 
-/// E37: the list is the same with and without batches, and pages go in the order their writes ended.
+/// E37: the list is the same with and without batches, and pages go in the order their writes
+/// ended.
 #[test]
 fn rotation_in_batches_ends_as_rotation_page_by_page() {
     let rotate = |batch| {

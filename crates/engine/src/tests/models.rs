@@ -26,8 +26,8 @@ const PAGE: PageNo = PageNo(0);
 const PAGES: usize = 2;
 const SLOTS: u32 = 2;
 
-/// First bytes of what the program sees; `None` where it would fault. Its locks are std's: a touch is
-/// one step.
+/// First bytes of what the program sees; `None` where it would fault. Its locks are std's: a touch
+/// is one step.
 #[derive(Default)]
 struct ModelSpace {
     pages: Mutex<[Option<u8>; PAGES]>,
@@ -323,8 +323,8 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
     println!("{explored} interleavings");
 }
 
-/// E13, E14, E16, E35: of two faults on one page one reads, the other waits and is woken; a round of
-/// reclaim in between takes no page that is being mapped and frees no slot that is needed.
+/// E13, E14, E16, E35: of two faults on one page one reads, the other waits and is woken; a round
+/// of reclaim in between takes no page that is being mapped and frees no slot that is needed.
 #[test]
 fn two_faults_and_a_round_of_reclaim() {
     model(|| {
@@ -386,8 +386,8 @@ fn the_end_of_a_write_a_change_and_a_round_of_reclaim() {
     });
 }
 
-/// E14, E35: a page that is written out, but still in memory, is touched while reclaim frees its frame
-/// and another page takes it. The touch finds its own page, and does not sleep for ever.
+/// E14, E35: a page that is written out, but still in memory, is touched while reclaim frees its
+/// frame and another page takes it. The touch finds its own page, and does not sleep for ever.
 #[test]
 fn a_touch_while_the_frame_becomes_another_pages() {
     model(|| {
@@ -435,7 +435,8 @@ fn a_discard_against_an_eviction() {
     });
 }
 
-/// E2, E35: a page that is dropped while it is being read back leaves neither frame nor slot behind.
+/// E2, E35: a page that is dropped while it is being read back leaves neither frame nor slot
+/// behind.
 #[test]
 fn a_fault_against_a_discard() {
     model(|| {

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 fn a_long_stream_finds_its_windows_read() {
     const READ: u32 = 4096;
     const STARTED: u32 = 512;
-    // For all that is read: where reclaim falls behind, windows are cut short and read by their faults.
+    // For all that is read: where reclaim falls behind, windows are cut short and read by their
+    // faults.
     const FRAMES: usize = 8192;
     let pages = FRAMES as u32 + READ + 512;
     let rig = Rig::on_one_cpu(FRAMES, pages as usize, &[2 * pages], Tuning::default());

@@ -1,10 +1,11 @@
-//! A whole engine of any tuning over devices that fail, played by random operations on two CPUs, and
-//! a model of what every page must hold.
+//! A whole engine of any tuning over devices that fail, played by random operations on two CPUs,
+//! and a model of what every page must hold.
 //!
-//! An episode is decoded from bytes, so a seed and a fuzzer's input are the same thing. Nothing in it
-//! depends on time or threads: the same bytes play the same episode.
-//! Invariants: the last device is sound and has room for every page, unless the episode is hopeless;
-//! only the first one loses what it has. So a page that is lost, or memory that ends, says something.
+//! An episode is decoded from bytes, so a seed and a fuzzer's input are the same thing. Nothing in
+//! it depends on time or threads: the same bytes play the same episode.
+//! Invariants: the last device is sound and has room for every page, unless the episode is
+//! hopeless; only the first one loses what it has. So a page that is lost, or memory that ends,
+//! says something.
 
 use super::{Rig, Seen, SimSpace};
 use arbitrary::{Arbitrary, Result, Unstructured};

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// The seeds that the environment asks for: one with `OVERSPILL_SEED`, the first with `OVERSPILL_SEEDS`,
-/// of which there are `usual` otherwise.
+/// The seeds that the environment asks for: one with `OVERSPILL_SEED`, the first with
+/// `OVERSPILL_SEEDS`, of which there are `usual` otherwise.
 pub(crate) fn seeds(usual: u64) -> Range<u64> {
     let number = |name| {
         let text = std::env::var(name).ok()?;

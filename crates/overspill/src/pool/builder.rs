@@ -36,8 +36,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Size of a page: a power of two from 4 KiB, which it is by default, to 2 MiB. Larger ones suit
-    /// data that is used in large pieces; each is read and written as a whole.
+    /// Size of a page: a power of two from 4 KiB, which it is by default, to 2 MiB. Larger ones
+    /// suit data that is used in large pieces; each is read and written as a whole.
     #[must_use]
     pub fn page_size(mut self, size: Bytes) -> Self {
         self.common = self.common.page_size(size);

@@ -1,11 +1,11 @@
 //! A pool put together: words, engine, devices, and the way of a page that is not there.
 //!
-//! Owns: the order of construction, the reclaim thread where there is one, and what an outcome of the
-//! engine means to whoever asked for the page.
-//! Invariants: a miss is served on the thread that misses, which also reclaims where no thread does;
-//! what it started is over when it returns.
-//! A reclaim thread runs only beside devices whose writes take time. Where they are as fast as memory
-//! it would do the same work on a CPU that the program wants, after a wake-up.
+//! Owns: the order of construction, the reclaim thread where there is one, and what an outcome of
+//! the engine means to whoever asked for the page.
+//! Invariants: a miss is served on the thread that misses, which also reclaims where no thread
+//! does; what it started is over when it returns. A reclaim thread runs only beside devices whose
+//! writes take time. Where they are as fast as memory it would do the same work on a CPU that the
+//! program wants, after a wake-up.
 //! Not here: guards; page numbers.
 
 use super::error::PoolError;
@@ -158,7 +158,8 @@ impl Core {
         }
     }
 
-    /// Starts reading `pages`, as far as there is memory for them; returns how many were dealt with.
+    /// Starts reading `pages`, as far as there is memory for them; returns how many were dealt
+    /// with.
     pub(crate) fn prefetch(
         &self,
         pages: impl ExactSizeIterator<Item = PageNo>,
@@ -177,8 +178,8 @@ impl Core {
         (0..pages).for_each(|n| self.engine.discard(first.plus(n), 1));
     }
 
-    /// Ends everything under way; true if nothing can begin by itself, so that the engine's counters can
-    /// be compared.
+    /// Ends everything under way; true if nothing can begin by itself, so that the engine's
+    /// counters can be compared.
     #[cfg(test)]
     pub(crate) fn finish(&self) -> bool {
         self.workers.finish_ahead(&self.engine);
@@ -210,8 +211,8 @@ fn tuning(frames: usize) -> Tuning {
     Tuning {
         reclaim_batch_pages: (frames / 8).clamp(1, Tuning::CHUNK_PAGES),
         fault_around_pages: 1,
-        // A pool sees every touch: no page need be taken for a good one because it came back, and what
-        // was prefetched has time to be asked for.
+        // A pool sees every touch: no page need be taken for a good one because it came back, and
+        // what was prefetched has time to be asked for.
         active_ratio: 1,
         ..Tuning::default()
     }

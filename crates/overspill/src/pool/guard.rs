@@ -1,9 +1,9 @@
 //! Pages in use: guards that keep them in memory, and looks that do not.
 //!
 //! Owns: the step from a frame that the page's word has granted to a slice of its bytes.
-//! Invariants: a [`PageGuard`] has one of its page's pins, a [`PageGuardMut`] is its only writer, and
-//! either lets go when dropped; until then the engine neither hides the page nor writes to its home.
-//! A look returns a copy only if nobody can have changed what it copied.
+//! Invariants: a [`PageGuard`] has one of its page's pins, a [`PageGuardMut`] is its only writer,
+//! and either lets go when dropped; until then the engine neither hides the page nor writes to its
+//! home. A look returns a copy only if nobody can have changed what it copied.
 
 use super::core::Core;
 use overspill_base::{FrameNo, PageNo};
@@ -59,9 +59,9 @@ impl Deref for PageGuard<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the home has so many bytes, all initialised since it was first mapped. The pin keeps
-        // the page in this frame and keeps out writers and the device; without it the bytes would
-        // change under the reference.
+        // SAFETY: the home has so many bytes, all initialised since it was first mapped. The pin
+        // keeps the page in this frame and keeps out writers and the device; without it the bytes
+        // would change under the reference.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.core.page_bytes()) }
     }
 }
@@ -115,9 +115,10 @@ impl Drop for PageGuardMut<'_> {
 /// A copy of the `T` at `offset_bytes` of `page` without a pin; none if the page is absent, has a
 /// writer, or has changed meanwhile.
 ///
-/// The copy may race with a writer's plain stores. That is a data race by the letter of the language,
-/// which has no copy of atomic bytes yet; here as in other sequence locks the copy is a volatile one
-/// into bytes without a type, which are given one only once they are known not to have raced.
+/// The copy may race with a writer's plain stores. That is a data race by the letter of the
+/// language, which has no copy of atomic bytes yet; here as in other sequence locks the copy is a
+/// volatile one into bytes without a type, which are given one only once they are known not to have
+/// raced.
 #[inline]
 pub(crate) fn look<T: bytemuck::AnyBitPattern>(
     core: &Core,
@@ -129,8 +130,10 @@ pub(crate) fn look<T: bytemuck::AnyBitPattern>(
     let look = core.words().peek(page)?;
     let from = core.engine().place(look.frame()).wrapping_add(offset_bytes);
     // SAFETY: inside the home of a frame, which stays mapped as long as the core, aligned as just
-    // checked (places are aligned to 4 KiB, more than any such type is), and any bytes are a MaybeUninit.
+    // checked (places are aligned to 4 KiB, more than any such type is), and any bytes are a
+    // MaybeUninit.
     let copy = unsafe { from.cast::<MaybeUninit<T>>().read_volatile() };
-    // SAFETY: nobody wrote between the looks, so it is a copy of initialised bytes, and any are a `T`.
+    // SAFETY: nobody wrote between the looks, so it is a copy of initialised bytes, and any are a
+    // `T`.
     core.words().is_unchanged(page, look).then(|| unsafe { copy.assume_init() })
 }

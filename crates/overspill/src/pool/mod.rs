@@ -1,9 +1,9 @@
 //! A pool: pages that are asked for instead of touched.
 //!
-//! A [`Region`](crate::Region) is memory, and the kernel tells the pager when a page is missing, which costs more
-//! than reading it. A pool is asked, so a page that is there costs one atomic operation and one that is
-//! not costs its read: the choice for databases, caches and indexes that know their pages.
-//! [`SpillVec`](crate::SpillVec) is a vector over it that can be used at once.
+//! A [`Region`](crate::Region) is memory, and the kernel tells the pager when a page is missing,
+//! which costs more than reading it. A pool is asked, so a page that is there costs one atomic
+//! operation and one that is not costs its read: the choice for databases, caches and indexes that
+//! know their pages. [`SpillVec`](crate::SpillVec) is a vector over it that can be used at once.
 //!
 //! ```
 //! use overspill::{Bytes, PageNo, Pool};
@@ -21,13 +21,14 @@
 //! # }
 //! ```
 //!
-//! Owns: the public calls and what they promise. Parts: [`core`] puts it together and serves misses,
-//! `guard` is pages in use, [`workers`] who reads, [`runs`] the page numbers of vectors.
+//! Owns: the public calls and what they promise. Parts: [`core`] puts it together and serves
+//! misses, `guard` is pages in use, [`workers`] who reads, [`runs`] the page numbers of vectors.
 //!
 //! # Locking
-//! A page has readers or one writer, as a `RwLock`, and the same rules: who waits for a page it holds
-//! itself, or two who wait for each other's pages, wait for ever; `try_read` and `try_write` do not wait.
-//! A thread may hold guards of as many pages as fit into memory, less one for each that others read.
+//! A page has readers or one writer, as a `RwLock`, and the same rules: who waits for a page it
+//! holds itself, or two who wait for each other's pages, wait for ever; `try_read` and `try_write`
+//! do not wait. A thread may hold guards of as many pages as fit into memory, less one for each
+//! that others read.
 
 mod builder;
 mod core;
@@ -141,9 +142,10 @@ impl Pool {
         self.core.acquire_idle(page, ask)
     }
 
-    /// A copy of the `T` at `offset_bytes` of `page`, without a guard and without a write to memory that
-    /// other CPUs would have to fetch: for what many threads read at once, as the root of a tree. None if
-    /// the page is not in memory, or somebody is changing it; then [`read`](Self::read) it.
+    /// A copy of the `T` at `offset_bytes` of `page`, without a guard and without a write to memory
+    /// that other CPUs would have to fetch: for what many threads read at once, as the root of a
+    /// tree. None if the page is not in memory, or somebody is changing it; then
+    /// [`read`](Self::read) it.
     ///
     /// ```
     /// # use overspill::{Bytes, PageNo, Pool};
@@ -173,9 +175,9 @@ impl Pool {
         guard::look(&self.core, page, offset_bytes)
     }
 
-    /// Starts reading `pages` and returns without waiting for them. All reads are in flight at once, and
-    /// pages that lie together in swap are read together. Stops where memory runs short; returns how
-    /// many pages are on their way, in memory or known to be zeros.
+    /// Starts reading `pages` and returns without waiting for them. All reads are in flight at
+    /// once, and pages that lie together in swap are read together. Stops where memory runs short;
+    /// returns how many pages are on their way, in memory or known to be zeros.
     ///
     /// # Errors
     /// [`PoolError::NoSuchPage`], before anything is read; [`PoolError::Queue`].
@@ -192,8 +194,8 @@ impl Pool {
         self.core.prefetch(pages)
     }
 
-    /// Makes `pages` pages from `first` on zeros again; they cost neither memory nor swap then. Waits
-    /// for whoever has one of them.
+    /// Makes `pages` pages from `first` on zeros again; they cost neither memory nor swap then.
+    /// Waits for whoever has one of them.
     ///
     /// # Errors
     /// [`PoolError::NoSuchPage`], and nothing was discarded.

@@ -3,7 +3,8 @@
 //! Owns: the upper half of a pool's page numbers, in runs of powers of two. The lower half is the
 //! user's to number.
 //! Invariants: a page is in one run at a time; a run that was given back is all zeros again.
-//! Rejected: merging runs that were given back. Numbers are not memory, and there are enough of them.
+//! Rejected: merging runs that were given back. Numbers are not memory, and there are enough of
+//! them.
 
 use overspill_base::PageNo;
 use overspill_base::sync::{LockClass, Mutex};

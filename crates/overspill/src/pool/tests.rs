@@ -248,7 +248,8 @@ fn a_page_that_was_lost_is_an_error_and_discarding_it_makes_it_zeros() {
     assert_eq!(pool.read(page).unwrap()[4095], 0);
 }
 
-/// What is read is not written again, and no slot is asked what it holds: a page is known to be clean.
+/// What is read is not written again, and no slot is asked what it holds: a page is known to be
+/// clean.
 #[test]
 fn pages_that_were_only_read_are_written_once() {
     let pool = pool_over(open("ram:16M"), 4096);
@@ -275,8 +276,8 @@ fn a_page_used_again_outlives_pages_used_once() {
     }
 }
 
-/// A page that is on a slot, in memory and changed there must not be taken for its copy when there is
-/// no slot for the change.
+/// A page that is on a slot, in memory and changed there must not be taken for its copy when there
+/// is no slot for the change.
 #[test]
 fn a_change_that_cannot_be_written_is_kept() {
     let plan = Arc::new(FaultPlan::new(Faults::default()));
@@ -291,7 +292,8 @@ fn a_change_that_cannot_be_written_is_kept() {
             model[page as usize] = 6;
         }
     }
-    // One that could not be written is in sight again; left alone, it is chosen once more, as unchanged.
+    // One that could not be written is in sight again; left alone, it is chosen once more, as
+    // unchanged.
     let unchanged = |page: &u32| model[*page as usize] == 5;
     for page in (0..2 * FRAMES).filter(unchanged).cycle().take(8 * FRAMES as usize) {
         drop(pool.read(PageNo(page)));

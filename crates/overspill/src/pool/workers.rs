@@ -1,14 +1,14 @@
 //! Who reads for whom: the engine's workers, lent to the threads that miss a page.
 //!
-//! Owns: workers nobody is using. A thread that misses takes one from its CPU's shelf, and puts it back
-//! with nothing in flight. Prefetching leaves reads in flight when it returns, so it has workers of its
-//! own, and whoever needs a page that one of them is reading sees that through.
-//! Invariants: a worker on a shelf has nothing in flight. A worker that is reading ahead is on `ahead`,
-//! or in the hands of a thread that puts it back; if anybody waits then, it is emptied first. So no
-//! thread sleeps for a read that nobody will reap.
-//! Rejected: workers in thread-local storage, because their destructors run when the pool, or what they
-//! use themselves, is gone; one queue of workers for all, which every miss of every CPU would touch;
-//! prefetching in a thread, which costs a wake-up for what takes a system call.
+//! Owns: workers nobody is using. A thread that misses takes one from its CPU's shelf, and puts it
+//! back with nothing in flight. Prefetching leaves reads in flight when it returns, so it has
+//! workers of its own, and whoever needs a page that one of them is reading sees that through.
+//! Invariants: a worker on a shelf has nothing in flight. A worker that is reading ahead is on
+//! `ahead`, or in the hands of a thread that puts it back; if anybody waits then, it is emptied
+//! first. So no thread sleeps for a read that nobody will reap.
+//! Rejected: workers in thread-local storage, because their destructors run when the pool, or what
+//! they use themselves, is gone; one queue of workers for all, which every miss of every CPU would
+//! touch; prefetching in a thread, which costs a wake-up for what takes a system call.
 
 use overspill_base::PageNo;
 use overspill_base::clock::Cpus;
@@ -105,8 +105,8 @@ impl Workers {
         Some(ahead.swap_remove(at))
     }
 
-    /// A thread that looked for this worker before it was put back has counted itself before, and is
-    /// seen here: both happened under the shelf's lock, in that order.
+    /// A thread that looked for this worker before it was put back has counted itself before, and
+    /// is seen here: both happened under the shelf's lock, in that order.
     fn release(&self, engine: &Engine, worker: Box<Worker>) {
         self.ahead.lock().push(worker);
         if self.waiting.load(SeqCst) > 0 {

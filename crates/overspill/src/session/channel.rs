@@ -8,13 +8,13 @@
 //! process     keeps the socket; whatever it sends from now on is a line for the user
 //! ```
 //!
-//! The socket has an abstract name, so nothing is left in a file system. In another network namespace,
-//! where abstract names are others, it is reached through the supervisor's descriptor of the file it
-//! was also bound to, which has no name any more.
+//! The socket has an abstract name, so nothing is left in a file system. In another network
+//! namespace, where abstract names are others, it is reached through the supervisor's descriptor of
+//! the file it was also bound to, which has no name any more.
 //! Invariants: descriptors are handed to the run's owner, or to who knows the secret that only
 //! processes of the run have in memory: their forked children, whatever rights they gave up.
-//! Rejected: opening `/proc/PID/fd/N` of the supervisor. A process that changes its root or its user
-//! cannot, and would not be able to fork.
+//! Rejected: opening `/proc/PID/fd/N` of the supervisor. A process that changes its root or its
+//! user cannot, and would not be able to fork.
 
 use crate::error::Error;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -127,8 +127,8 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Connects for a child about to be forked, which has the same right to be served as this process,
-    /// whoever it is by now. The answer has arrived when this returns.
+    /// Connects for a child about to be forked, which has the same right to be served as this
+    /// process, whoever it is by now. The answer has arrived when this returns.
     ///
     /// # Errors
     /// [`Error::Session`].

@@ -1,9 +1,10 @@
 //! The members of a run: who is alive, and what becomes of what the dead held.
 //!
-//! Owns: the members' words in the session's file. Invariants: a member is alive as long as its pager
-//! holds the POSIX lock on its byte of the file. The kernel drops that lock when the pager ends, however
-//! it ends, so no death goes unnoticed. One that ends in peace gives back what it held; what a killed
-//! one held is given back by the next member that joins, forks in vain or runs out of slots.
+//! Owns: the members' words in the session's file. Invariants: a member is alive as long as its
+//! pager holds the POSIX lock on its byte of the file. The kernel drops that lock when the pager
+//! ends, however it ends, so no death goes unnoticed. One that ends in peace gives back what it
+//! held; what a killed one held is given back by the next member that joins, forks in vain or runs
+//! out of slots.
 //!
 //! ```text
 //! bits 0..2 state, from bit 2 on, while STARTING, the time since when, in ms
@@ -46,8 +47,8 @@ const FAILED: u64 = 2;
 
 /// What a process can wait for.
 fn lower_half(word: &AtomicU64) -> &AtomicU32 {
-    // SAFETY: it is the first half on the little-endian machines there are, as aligned as the whole; nobody
-    // but the kernel reads it in this size.
+    // SAFETY: it is the first half on the little-endian machines there are, as aligned as the
+    // whole; nobody but the kernel reads it in this size.
     unsafe { &*word.as_ptr().cast() }
 }
 
@@ -130,8 +131,8 @@ impl Session {
         let _ = futex::wake(lower_half(process), futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Whether the process that was to take a place has started; `None` if that is not decided after
-    /// `limit`, or when a signal comes.
+    /// Whether the process that was to take a place has started; `None` if that is not decided
+    /// after `limit`, or when a signal comes.
     pub fn has_started(&self, member: MemberNo, limit: Duration) -> Option<bool> {
         let processes = self.processes();
         let word = &processes[member.0 as usize];
@@ -157,8 +158,8 @@ impl Session {
             .collect()
     }
 
-    /// Gives back all that this member holds, and its place. No thread pages any more, and no I/O is in
-    /// flight.
+    /// Gives back all that this member holds, and its place. No thread pages any more, and no I/O
+    /// is in flight.
     pub fn leave(&self, member: MemberNo, areas: &SwapAreas) {
         areas.iter().for_each(|area| area.release_member(member));
         // Without the lock anybody may take us for dead and do the rest, again if need be.

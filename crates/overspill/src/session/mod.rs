@@ -1,10 +1,10 @@
 //! What the processes of one `overspill run` share.
 //!
-//! Owns: a memory file with the settings, the slot maps of all swap areas, the members' hold bits and
-//! the counters. The supervisor makes it and hands it out with the devices' descriptors ([`channel`],
-//! [`server`]); every process of the run joins it as a *member* ([`members`]).
-//! Not here: paging. Rejected: a supervisor that serves slots over a socket. Every refill would be a
-//! round trip, and its death the end of the run.
+//! Owns: a memory file with the settings, the slot maps of all swap areas, the members' hold bits
+//! and the counters. The supervisor makes it and hands it out with the devices' descriptors
+//! ([`channel`], [`server`]); every process of the run joins it as a *member* ([`members`]).
+//! Not here: paging. Rejected: a supervisor that serves slots over a socket. Every refill would be
+//! a round trip, and its death the end of the run.
 
 mod channel;
 mod members;
@@ -165,8 +165,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Opens the devices, makes the shared file, and serves it from now on. `report` takes lines for the
-    /// user from the processes of the run.
+    /// Opens the devices, makes the shared file, and serves it from now on. `report` takes lines
+    /// for the user from the processes of the run.
     ///
     /// # Errors
     /// See [`Error`].
@@ -225,8 +225,8 @@ impl Supervisor {
     }
 
     /// The last changes of pages' states in all processes of the run, oldest first: seconds of the
-    /// monotonic clock, the process's number in the run, the page's address, what it was and what it
-    /// became.
+    /// monotonic clock, the process's number in the run, the page's address, what it was and what
+    /// it became.
     pub fn history(&self) -> Vec<String> {
         let describe = |Change { time_ns, member, address, before, after }| {
             let (before, after) = (PageTable::describe(before), PageTable::describe(after));

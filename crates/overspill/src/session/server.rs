@@ -2,8 +2,8 @@
 //!
 //! Owns: the listening socket and the connections of all processes of the run. A pager keeps its
 //! connection open for as long as it lives, so that its end is noticed here.
-//! Invariants: who is refused learns nothing. A process that sends nonsense loses its connection and
-//! nobody else anything.
+//! Invariants: who is refused learns nothing. A process that sends nonsense loses its connection
+//! and nobody else anything.
 //! Not here: what the descriptors are.
 
 use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WELCOME};
@@ -217,8 +217,8 @@ fn listening(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// A socket bound to a file whose name is gone again, and the file. None where no directory takes it:
-/// it is only for processes in other network namespaces.
+/// A socket bound to a file whose name is gone again, and the file. None where no directory takes
+/// it: it is only for processes in other network namespaces.
 fn without_a_name() -> Option<(OwnedFd, OwnedFd)> {
     let number = u128::from_ne_bytes(Secret::random().ok()?.0);
     let path = std::env::temp_dir().join(format!("overspill-{number:032x}"));

@@ -288,7 +288,8 @@ extern "C" fn on_usr1(_: c_int) {
     let n = HANDLED.fetch_add(1, Relaxed);
     let pages = TOUCHED_LEN.load(Relaxed) / PAGE;
     let at = (n * 7919 % pages) * PAGE;
-    // SAFETY: inside the region, which outlives the signals; a read of a byte that others only read.
+    // SAFETY: inside the region, which outlives the signals; a read of a byte that others only
+    // read.
     let byte = unsafe { TOUCHED.load(Relaxed).add(at).read_volatile() };
     assert_eq!(byte, word(at / PAGE, 0).to_ne_bytes()[0]);
 }
@@ -334,7 +335,8 @@ fn handlers_of_the_program_touch_regions_wherever_they_interrupt() {
         });
         let thread = receiver.recv().unwrap();
         while !interrupted.is_finished() {
-            // SAFETY: the thread is joined at the end of the scope, so its number is good till then.
+            // SAFETY: the thread is joined at the end of the scope, so its number is good till
+            // then.
             unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
             std::thread::sleep(std::time::Duration::from_micros(200));
         }

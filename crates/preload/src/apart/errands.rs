@@ -6,8 +6,8 @@
 //! IDLE ──a program thread──> POSTED ──the pager's first thread──> DONE ──the same──> IDLE
 //! ```
 //!
-//! Orderings: POSTED is stored with Release and loaded with Acquire, so that the closure is seen; DONE
-//! likewise, so that its result is.
+//! Orderings: POSTED is stored with Release and loaded with Acquire, so that the closure is seen;
+//! DONE likewise, so that its result is.
 //! Rejected: a socket or an eventfd, which would be descriptors in the program's table.
 
 use crate::futex::{self, Lock};
@@ -32,8 +32,8 @@ struct Desk {
     turn: Lock,
 }
 
-// SAFETY: the cell is written by whoever has the turn while the state is IDLE, and read by the pager's
-// first thread while it is POSTED; the state's orderings separate the two.
+// SAFETY: the cell is written by whoever has the turn while the state is IDLE, and read by the
+// pager's first thread while it is POSTED; the state's orderings separate the two.
 unsafe impl Sync for Desk {}
 
 static DESK: Desk =

@@ -1,9 +1,9 @@
 //! The pager as a process of its own in the program's address space.
 //!
-//! Owns: its start, its descriptors, and its end. It shares the program's memory and nothing else: the
-//! program can close every descriptor, change its root, its user and its limits, block or handle every
-//! signal, filter its system calls and end thread by thread, and the pager goes on. A userfaultfd belongs to
-//! an address space, so it can be served from there.
+//! Owns: its start, its descriptors, and its end. It shares the program's memory and nothing else:
+//! the program can close every descriptor, change its root, its user and its limits, block or
+//! handle every signal, filter its system calls and end thread by thread, and the pager goes on. A
+//! userfaultfd belongs to an address space, so it can be served from there.
 //!
 //! ```text
 //! program's thread                    pager's first thread
@@ -14,13 +14,13 @@
 //!    ends, or executes a program ───> gives back its slots, ends
 //! ```
 //!
-//! Invariants: it never outlives the program by more than a moment, and the program never outlives it:
-//! its death, however it comes, sends SIGKILL to the program. A kernel that is short of memory kills both.
-//! The numbers of its descriptors are the same in a forked child's pager: 0 to 2 lead nowhere, 3 is the
-//! channel to the supervisor, and from 4 on come those that were received.
+//! Invariants: it never outlives the program by more than a moment, and the program never outlives
+//! it: its death, however it comes, sends SIGKILL to the program. A kernel that is short of memory
+//! kills both. The numbers of its descriptors are the same in a forked child's pager: 0 to 2 lead
+//! nowhere, 3 is the channel to the supervisor, and from 4 on come those that were received.
 //! Not here: paging.
-//! Rejected: threads of the program's own process. They keep it from ending, hold signals up, show their
-//! descriptors, and die of its filters.
+//! Rejected: threads of the program's own process. They keep it from ending, hold signals up, show
+//! their descriptors, and die of its filters.
 
 mod errands;
 mod threads;
@@ -77,8 +77,8 @@ pub(crate) fn spawn(
 /// What the pager's first thread does before it serves.
 type Opening = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
-/// Starts the pager's process for the calling one, which waits until `opening` has run there. `channel`
-/// is a descriptor here that the pager is to have.
+/// Starts the pager's process for the calling one, which waits until `opening` has run there.
+/// `channel` is a descriptor here that the pager is to have.
 pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), String> {
     PROGRAM.store(rustix::process::getpid().as_raw_pid(), Relaxed);
     STARTED.store(0, Relaxed);
@@ -111,8 +111,8 @@ pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), Stri
     })
 }
 
-/// Ends after the program, which is about to end for want of a pager: that shall not look as if it had
-/// been killed.
+/// Ends after the program, which is about to end for want of a pager: that shall not look as if it
+/// had been killed.
 fn outwait_program() {
     while rustix::process::getppid() == Some(program()) {
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -129,8 +129,8 @@ fn begin() -> Result<(), String> {
     Ok(())
 }
 
-/// Runs `f` in the pager's process. It may hold the pager's locks, so it and its result are kept where
-/// nothing is paged.
+/// Runs `f` in the pager's process. It may hold the pager's locks, so it and its result are kept
+/// where nothing is paged.
 pub(crate) fn run_there<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     let mut errand = Box::new((Some(f), None));
     errands::run(&mut || errand.1 = errand.0.take().map(|f| f()));
@@ -159,8 +159,8 @@ pub(crate) fn tell(line: &str) -> bool {
     channel.is_some()
 }
 
-/// The descriptors that the supervisor sent to the pager of a forked child. They have the numbers that
-/// the parent's had, so whatever refers to them stays as it is.
+/// The descriptors that the supervisor sent to the pager of a forked child. They have the numbers
+/// that the parent's had, so whatever refers to them stays as it is.
 pub(crate) fn receive_again() -> Result<(), String> {
     let channel = CHANNEL.get().ok_or("there was no channel")?;
     let fds = channel.descriptors().map_err(|e| e.to_string())?;

@@ -1,15 +1,15 @@
 //! Threads that libc does not know of.
 //!
-//! Owns: stacks and thread-local storage of the pager's threads, and the clone calls that start them.
-//! The first is a process of its own: it has the program's memory and nothing else of it, no descriptor,
-//! no directory, no signal handler. The others are threads of that process.
-//! libc's `pthread_create` will not do: it counts a thread as the program's, which then never ends,
-//! and reads the locale's tables on the new thread, which may be paged out while no pager runs yet.
+//! Owns: stacks and thread-local storage of the pager's threads, and the clone calls that start
+//! them. The first is a process of its own: it has the program's memory and nothing else of it, no
+//! descriptor, no directory, no signal handler. The others are threads of that process. libc's
+//! `pthread_create` will not do: it counts a thread as the program's, which then never ends, and
+//! reads the locale's tables on the new thread, which may be paged out while no pager runs yet.
 //! Invariants: a thread has every signal blocked from its first instruction to its last, and is the
 //! pager's ([`PagerScope`]). What the threads of a forked process's parent had is given back by
 //! [`forget_all`].
-//! Built on: `_dl_allocate_tls` of the dynamic linker, which libc's own threads get theirs from, and the
-//! head of its thread block as the ABI fixes it. `docs/assumptions.md` lists them.
+//! Built on: `_dl_allocate_tls` of the dynamic linker, which libc's own threads get theirs from,
+//! and the head of its thread block as the ABI fixes it. `docs/assumptions.md` lists them.
 
 use crate::heap::PagerScope;
 use libc::{c_int, c_void};
@@ -89,7 +89,8 @@ pub(super) fn start(kind: Kind, body: Body) -> io::Result<i32> {
     let top = (stack + STACK_BYTES) as *mut c_void;
     let nobody = std::ptr::null_mut::<c_int>();
     ROOMS.lock().unwrap_or_else(|e| e.into_inner()).push(Room { stack, tls: tls.addr() });
-    // SAFETY: the stack and the thread block are the new thread's alone, and `run` takes the body over.
+    // SAFETY: the stack and the thread block are the new thread's alone, and `run` takes the body
+    // over.
     let pid = unsafe { libc_clone(run, top, kind.flags(), body.cast(), nobody, tls, nobody) };
     if pid < 0 {
         let error = io::Error::last_os_error();
@@ -173,8 +174,8 @@ fn thread_block() -> io::Result<*mut c_void> {
     Ok(block)
 }
 
-/// The head of x86-64's thread block: words 0 and 2 are its own address, 5 and 6 the canary of stacks
-/// and the guard of stored pointers, which are the same for all threads of a process.
+/// The head of x86-64's thread block: words 0 and 2 are its own address, 5 and 6 the canary of
+/// stacks and the guard of stored pointers, which are the same for all threads of a process.
 #[cfg(target_arch = "x86_64")]
 mod head {
     use libc::c_void;

@@ -1,12 +1,12 @@
 //! The end of the program, as its pager notices it.
 //!
 //! Owns: the thread that waits for it. A program ends, or executes another one, and both times the
-//! kernel clears the word that it clears at a thread's end, and wakes who waits there: the word of the
-//! program's first thread. That thread may also end by itself while others go on; then the pager looks
-//! ten times a second whether the process still lives in this memory.
-//! Invariants: in doubt the pager stays: as long as somebody may fault. When the program is gone it gives
-//! back what it holds on the devices; if a thread that was killed holds a lock that this takes, it
-//! leaves that to others.
+//! kernel clears the word that it clears at a thread's end, and wakes who waits there: the word of
+//! the program's first thread. That thread may also end by itself while others go on; then the
+//! pager looks ten times a second whether the process still lives in this memory.
+//! Invariants: in doubt the pager stays: as long as somebody may fault. When the program is gone it
+//! gives back what it holds on the devices; if a thread that was killed holds a lock that this
+//! takes, it leaves that to others.
 
 use super::{goodbye, program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,8 +56,8 @@ pub(super) fn until_the_end(pidfd: &OwnedFd) {
 
 fn wait_for_first_thread() {
     let word = std::ptr::with_exposed_provenance::<AtomicU32>(WORD.load(Acquire));
-    // SAFETY: a word of the first thread's block, in memory that is never unmapped: this process has
-    // it too. Null where the kernel does not say.
+    // SAFETY: a word of the first thread's block, in memory that is never unmapped: this process
+    // has it too. Null where the kernel does not say.
     let Some(word) = (unsafe { word.as_ref() }) else { return };
     loop {
         match word.load(Acquire) {

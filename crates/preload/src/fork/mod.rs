@@ -1,7 +1,7 @@
 //! Fork: the child sees memory as it was, swapped pages included, and pages for itself.
 //!
-//! Owns: `fork` as the program calls it, and the handlers around libc's, registered before all others so
-//! that they run last before the fork and first after it.
+//! Owns: `fork` as the program calls it, and the handlers around libc's, registered before all
+//! others so that they run last before the fork and first after it.
 //!
 //! ```text
 //! parent  a place among the members and a channel to the supervisor, or EAGAIN
@@ -12,9 +12,9 @@
 //! parent  let the threads go on · open the gate · wait until the child has started, or EAGAIN
 //! ```
 //!
-//! Invariants: between the two halves nothing moves, so both processes hold the same pages in the same
-//! places. A child that cannot page is never seen by the program: its fork fails.
-//! Not covered: children made by a system call without libc. They do not have the managed memory, and end at its
+//! Invariants: between the two halves nothing moves, so both processes hold the same pages in the
+//! same places. A child that cannot page is never seen by the program: its fork fails. Not covered:
+//! children made by a system call without libc. They do not have the managed memory, and end at its
 //! first touch.
 //! Rejected: UFFD_FEATURE_EVENT_FORK. It needs CAP_SYS_PTRACE and leaves the child's pages with the
 //! parent, which cannot reach them.
@@ -169,8 +169,8 @@ unsafe extern "C" {
 }
 
 /// Has libc allocate, from its own heap, the state of its name service switch. Its fork locks that
-/// state after our last word before the fork and writes it before our first one after it, so it must
-/// not be in managed memory. Aliases are looked up in files, without loading anything.
+/// state after our last word before the fork and writes it before our first one after it, so it
+/// must not be in managed memory. Aliases are looked up in files, without loading anything.
 pub(crate) fn prepare_libc() {
     // SAFETY: begins and ends an enumeration before any other thread could have one.
     unsafe {
@@ -179,8 +179,8 @@ pub(crate) fn prepare_libc() {
     }
 }
 
-/// Parks the pager with all in memory that is touched before it runs again: in the child, libc resets
-/// locks and lists before it calls us, when a page that is out would read as zeros.
+/// Parks the pager with all in memory that is touched before it runs again: in the child, libc
+/// resets locks and lists before it calls us, when a page that is out would read as zeros.
 fn park_with_memory_in_place(process: &Process) {
     loop {
         let pages = streams::touch_all(process.memory().space());
@@ -198,8 +198,8 @@ fn park_with_memory_in_place(process: &Process) {
 /// Longest time for a child to start; one that is stopped by a signal takes longer, and will.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// In the parent, when `fork` has returned: true if the child runs, or has run. One that could not start is
-/// buried.
+/// In the parent, when `fork` has returned: true if the child runs, or has run. One that could not
+/// start is buried.
 fn has_started(process: &Process, member: MemberNo, child: pid_t) -> bool {
     let begun = std::time::Instant::now();
     loop {
@@ -303,7 +303,8 @@ struct Cloned {
 extern "C" fn run_clone(cloned: *mut c_void) -> c_int {
     // SAFETY: half of the fork, in the child.
     unsafe { in_child() };
-    // SAFETY: the box that `clone` made, in this process's copy of memory; the program's own function.
+    // SAFETY: the box that `clone` made, in this process's copy of memory; the program's own
+    // function.
     unsafe {
         let Cloned { body, arg } = *Box::from_raw(cloned.cast::<Cloned>());
         body(arg)

@@ -1,10 +1,11 @@
-//! What libc's fork touches in the child before our handlers run, and what it waits for after our last
-//! word before it: stdio's list of streams, and the forking thread's own stack and thread block.
+//! What libc's fork touches in the child before our handlers run, and what it waits for after our
+//! last word before it: stdio's list of streams, and the forking thread's own stack and thread
+//! block.
 //!
-//! Invariants: from [`lock`] to [`unlock`] nobody else has the list; libc's fork takes it once more, on
-//! the same thread. A thread that flushes all streams holds it while it may have to wait for a page, so it
-//! must be taken before the pager is parked.
-//! Built on: the part of libc's FILE that every program compiled against it knows, so it cannot change.
+//! Invariants: from [`lock`] to [`unlock`] nobody else has the list; libc's fork takes it once
+//! more, on the same thread. A thread that flushes all streams holds it while it may have to wait
+//! for a page, so it must be taken before the pager is parked. Built on: the part of libc's FILE
+//! that every program compiled against it knows, so it cannot change.
 
 use crate::pager::is_managed;
 use libc::c_void;
@@ -46,7 +47,8 @@ pub(super) fn unlock() {
     unsafe { _IO_list_unlock() };
 }
 
-/// Touches all that must be in memory; returns an address in each managed page of it. The pager runs.
+/// Touches all that must be in memory; returns an address in each managed page of it. The pager
+/// runs.
 pub(super) fn touch_all(space: &ManagedSpace) -> Vec<usize> {
     let mut pages = Vec::new();
     let mut touch = |address: usize| {
@@ -78,7 +80,8 @@ fn touch_streams(touch: &mut impl FnMut(usize)) {
     }
 }
 
-/// A thread may have its stack in managed memory, from malloc, and its block at the upper end of it.
+/// A thread may have its stack in managed memory, from malloc, and its block at the upper end of
+/// it.
 fn touch_own(touch: &mut impl FnMut(usize)) {
     let here = 0u8;
     let stack = (&raw const here).addr();

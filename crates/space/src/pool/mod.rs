@@ -1,8 +1,8 @@
 //! The pages of a pool, as the engine sees them.
 //!
-//! Owns: [`words`], one per page, and what publishing and unpublishing a page means for them. Pages are used
-//! by asking ([`Words`]), never by touching an address, so nobody faults and nobody is to be woken:
-//! whoever finds a page absent has the engine bring it and asks again.
+//! Owns: [`words`], one per page, and what publishing and unpublishing a page means for them. Pages
+//! are used by asking ([`Words`]), never by touching an address, so nobody faults and nobody is to
+//! be woken: whoever finds a page absent has the engine bring it and asks again.
 //! Not here: bringing pages, and guards (`overspill`); frames and their places (`engine`).
 
 pub mod words;

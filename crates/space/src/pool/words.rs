@@ -19,13 +19,14 @@
 //!    └───────────unpublish──────────────┘
 //! ```
 //!
-//! Invariants: WRITER excludes pins. WAITERS is set by a sleeper while the page is in use, and taken
-//! out by whoever lets go last and wakes; while it is set, newcomers sleep too, so a writer comes to
-//! its turn. A word under WAITERS is not unpublished.
-//! A look without a pin ([`Words::peek`]) is valid if frame, version and bits of the word are the same
-//! afterwards: whatever writes a page's bytes, a writer or a device, sets WRITER or takes PRESENT away
-//! before, and adds one to the version after. The version wraps after a million changes; a look during
-//! which the very page changes a multiple of that often is not detected, as with any sequence counter.
+//! Invariants: WRITER excludes pins. WAITERS is set by a sleeper while the page is in use, and
+//! taken out by whoever lets go last and wakes; while it is set, newcomers sleep too, so a writer
+//! comes to its turn. A word under WAITERS is not unpublished. A look without a pin
+//! ([`Words::peek`]) is valid if frame, version and bits of the word are the same afterwards:
+//! whatever writes a page's bytes, a writer or a device, sets WRITER or takes PRESENT away before,
+//! and adds one to the version after. The version wraps after a million changes; a look during
+//! which the very page changes a multiple of that often is not detected, as with any sequence
+//! counter.
 //! Not here: bringing an absent page (`engine`), the page's bytes.
 //! Rejected: a lock beside the word, because a hit would touch two cache lines; versions in a table
 //! of their own, for the same reason.
@@ -111,8 +112,8 @@ impl Words {
         &self.words[page.index()]
     }
 
-    /// Pins `page` for a reader, if it can be had at once. `again` if this use is one of several and
-    /// speaks for keeping the page, and not the one that made it come.
+    /// Pins `page` for a reader, if it can be had at once. `again` if this use is one of several
+    /// and speaks for keeping the page, and not the one that made it come.
     #[inline]
     pub fn try_read(&self, page: PageNo, again: bool) -> Asked {
         let mark = if again { REFERENCED } else { 0 };
@@ -164,7 +165,8 @@ impl Words {
 
     /// Lets go of a reader's pin.
     ///
-    /// Release: pairs with the acquisition by the next writer, and by [`unpublish`](Self::unpublish).
+    /// Release: pairs with the acquisition by the next writer, and by
+    /// [`unpublish`](Self::unpublish).
     #[inline]
     pub fn end_read(&self, page: PageNo) {
         let before = self.word(page).fetch_sub(PIN, Release);

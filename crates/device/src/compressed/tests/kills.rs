@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Kills writers at random moments. Slots of others stay readable, the store stays usable, and what is
-/// lost is one place at most per kill.
+/// Kills writers at random moments. Slots of others stay readable, the store stays usable, and what
+/// is lost is one place at most per kill.
 #[test]
 fn a_killed_writer_costs_one_place() {
     const KILLS: usize = 40;

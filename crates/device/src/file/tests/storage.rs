@@ -1,5 +1,5 @@
-//! Storage that tests have made for them and that is gone when they end, however they end. A test is
-//! skipped, and says so, where the system does not let it have any.
+//! Storage that tests have made for them and that is gone when they end, however they end. A test
+//! is skipped, and says so, where the system does not let it have any.
 
 use crate::spec::SwapKind;
 use overspill_base::PAGE_SIZE;

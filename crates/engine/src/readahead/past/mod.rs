@@ -1,7 +1,7 @@
 //! Readahead by slot: what all of Linux did before 4.14.
 //!
-//! Owns: what an area keeps for it, and the way from a block of slots to frames in the swap cache, where
-//! the pages wait for their touch.
+//! Owns: what an area keeps for it, and the way from a block of slots to frames in the swap cache,
+//! where the pages wait for their touch.
 //! Not here: the window rule (`readahead`).
 
 pub(crate) mod by_slot;

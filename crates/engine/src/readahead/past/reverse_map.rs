@@ -4,8 +4,8 @@
 //! readahead asks, so only with it are they kept; nobody else goes from a slot to its page.
 //! Invariants: none but memory safety. What it says is a guess: the page's word has the last
 //! say, and is looked at under the lock of the slot's trunk.
-//! Rejected: searching the page table for the entry; a place in the slot's own word, whose bits hold
-//! the checksum and are shared by processes that have the slot for pages of different numbers.
+//! Rejected: searching the page table for the entry; a place in the slot's own word, whose bits
+//! hold the checksum and are shared by processes that have the slot for pages of different numbers.
 
 use crate::types::NO_PAGE;
 use overspill_base::sync::AtomicU32;

@@ -1,6 +1,7 @@
 //! Readahead by slot: the aligned block of slots around the faulting one.
 //!
-//! Owns: the window of each area, and the clipping of its block. This is what all of Linux did before
+//! Owns: the window of each area, and the clipping of its block. This is what all of Linux did
+//! before
 //! 4.14 (`swapin_readahead`): pages that were evicted together lie together on the device. What is
 //! read ahead waits in the swap cache, so a fault that finds it there is a hit.
 //! Invariants: a block is aligned to its size, contains the faulting slot, and is clipped to the
