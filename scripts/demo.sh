@@ -29,7 +29,11 @@ fail() {
 }
 
 # One line that is written again and again, for people only.
-progress() { [[ ! -t 2 ]] || printf '\r\033[K%s' "$1" >&2; }
+on_screen=
+progress() {
+    [[ -t 2 && $1 != "$on_screen" ]] && printf '\r\033[K%s' "$1" >&2
+    on_screen=$1
+}
 clear_progress() { progress ""; }
 
 # Waits a twentieth of a second without starting a program, which would count against what is measured.
