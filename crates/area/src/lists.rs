@@ -1,8 +1,10 @@
-//! Cluster lists, linked by index.
+//! Cluster lists.
 //!
-//! Owns: the links. A cluster is on at most one list, and its [`ListKind`], kept with the cluster's
-//! other state, says which (checked by `SwapArea::check`).
+//! Owns: which clusters are on which list. A cluster is on one list at most, and its [`ListKind`],
+//! kept with the cluster's other state, says which (checked by `SwapArea::check`).
 //! Not here: the decision which list a cluster belongs on.
+
+use overspill_base::list::{Links, List};
 
 /// Folio sizes a cluster can be kept for: 1 page to 512.
 pub(crate) const ORDERS: usize = 10;
@@ -48,98 +50,41 @@ impl ListKind {
     }
 }
 
-const NIL: u32 = u32::MAX;
-
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    prev: u32,
-    next: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Head {
-    first: u32,
-    last: u32,
-    len: usize,
-}
-
 /// All lists of one area.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ClusterLists {
-    /// As long as the highest cluster ever listed asks.
-    links: Vec<Link>,
-    heads: [Head; ListKind::COUNT],
-}
-
-impl Default for ClusterLists {
-    fn default() -> Self {
-        let empty = Head { first: NIL, last: NIL, len: 0 };
-        Self { links: Vec::new(), heads: [empty; ListKind::COUNT] }
-    }
+    links: Links,
+    lists: [List; ListKind::COUNT],
 }
 
 impl ClusterLists {
+    fn list(&self, kind: ListKind) -> Option<&List> {
+        kind.index().map(|index| &self.lists[index])
+    }
+
     /// Clusters on a list.
     pub(crate) fn len(&self, kind: ListKind) -> usize {
-        kind.index().map_or(0, |index| self.heads[index].len)
+        self.list(kind).map_or(0, List::len)
     }
 
     /// The cluster longest on `kind`.
     pub(crate) fn first(&self, kind: ListKind) -> Option<u32> {
-        let first = self.heads[kind.index()?].first;
-        (first != NIL).then_some(first)
+        self.list(kind)?.first()
     }
 
     /// Moves `cluster` from the list it is on to the tail of another.
     pub(crate) fn relink(&mut self, cluster: u32, from: ListKind, to: ListKind) {
-        self.unlink(cluster, from);
-        self.append(cluster, to);
-    }
-
-    fn unlink(&mut self, cluster: u32, kind: ListKind) {
-        let Some(index) = kind.index() else { return };
-        let Link { prev, next } = self.links[cluster as usize];
-        let head = &mut self.heads[index];
-        head.len -= 1;
-        if prev == NIL {
-            head.first = next;
+        if let Some(index) = from.index() {
+            self.links.unlink(&mut self.lists[index], cluster);
         }
-        if next == NIL {
-            head.last = prev;
+        if let Some(index) = to.index() {
+            self.links.push_back(&mut self.lists[index], cluster);
         }
-        if prev != NIL {
-            self.links[prev as usize].next = next;
-        }
-        if next != NIL {
-            self.links[next as usize].prev = prev;
-        }
-    }
-
-    fn append(&mut self, cluster: u32, kind: ListKind) {
-        let Some(index) = kind.index() else { return };
-        let head = &mut self.heads[index];
-        let last = std::mem::replace(&mut head.last, cluster);
-        head.len += 1;
-        if last == NIL {
-            head.first = cluster;
-        } else {
-            self.links[last as usize].next = cluster;
-        }
-        if self.links.len() <= cluster as usize {
-            self.links.resize(cluster as usize + 1, Link { prev: NIL, next: NIL });
-        }
-        self.links[cluster as usize] = Link { prev: last, next: NIL };
     }
 
     /// The clusters of a list, in order.
     pub(crate) fn iter(&self, kind: ListKind) -> impl Iterator<Item = u32> + '_ {
-        let mut at = self.first(kind);
-        std::iter::from_fn(move || {
-            let cluster = at?;
-            let next = self.links[cluster as usize].next;
-            at = (next != NIL).then_some(next);
-            Some(cluster)
-        })
+        self.list(kind).into_iter().flat_map(|list| self.links.iter(list))
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod errand;
 pub mod history;
+pub mod list;
 pub mod report;
 pub mod shared;
 pub mod stats;

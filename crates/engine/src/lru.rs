@@ -22,12 +22,12 @@ use crate::types::flag::{
 };
 use overspill_base::FrameNo;
 use overspill_base::clock::Cpus;
+use overspill_base::list::{Links, List};
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use overspill_base::work::{self, Path, Work};
 
-const NIL: u32 = u32::MAX;
 /// What keeps a frame from being taken off its list, or moved on it.
 const BUSY: u32 = LOCKED | WRITEBACK | UNEVICTABLE;
 
@@ -38,24 +38,11 @@ pub(crate) enum LruList {
     Inactive,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Link {
-    towards_head: u32,
-    towards_tail: u32,
-}
-
-#[derive(Debug)]
-struct Ends {
-    head: u32,
-    tail: u32,
-    len: usize,
-}
-
 #[derive(Debug)]
 struct Lists {
-    links: Vec<Link>,
-    active: Ends,
-    inactive: Ends,
+    links: Links,
+    active: List,
+    inactive: List,
 }
 
 #[derive(Debug)]
@@ -79,14 +66,14 @@ pub(crate) struct Lru {
 impl Lru {
     pub(crate) fn new(frames: usize, tuning: &Tuning, cpus: Cpus) -> Self {
         let (add_batch, rotate_batch) = (tuning.lru_batch_pages, tuning.rotate_batch_pages);
-        let empty = || Ends { head: NIL, tail: NIL, len: 0 };
-        let links = vec![Link { towards_head: NIL, towards_tail: NIL }; frames];
+        let lists =
+            Lists { links: Links::new(frames), active: List::default(), inactive: List::default() };
         let batches = || Batches {
             add: Mutex::new(LockClass::LruBatch, Vec::with_capacity(add_batch)),
             rotate: Mutex::new(LockClass::RotateBatch, Vec::with_capacity(rotate_batch)),
         };
         Self {
-            lists: Mutex::new(LockClass::Lru, Lists { links, active: empty(), inactive: empty() }),
+            lists: Mutex::new(LockClass::Lru, lists),
             active_len: AtomicUsize::new(0),
             batches: std::iter::repeat_with(batches).take(cpus.count).collect(),
             cpus,
@@ -98,7 +85,7 @@ impl Lru {
     /// Lengths of the active and the inactive list.
     pub(crate) fn lens(&self) -> (usize, usize) {
         let lists = self.lists.lock();
-        (lists.active.len, lists.inactive.len)
+        (lists.active.len(), lists.inactive.len())
     }
 
     /// Length of the active list, as of a moment ago.
@@ -135,7 +122,7 @@ impl Lru {
                 lists.push_head(frame, list_of(flags));
             }
         }
-        self.active_len.store(lists.active.len, Relaxed);
+        self.active_len.store(lists.active.len(), Relaxed);
     }
 
     /// Takes a frame whose writeback has just ended, and which has ROTATE_PENDING for it, to the
@@ -195,7 +182,7 @@ impl Lru {
     pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<LockedPage>) -> usize {
         let _path = work::on(Path::ShrinkInactiveList);
         let mut lists = self.lists.lock();
-        let most = (want * 2).min(lists.inactive.len);
+        let most = (want * 2).min(lists.inactive.len());
         let mut seen = 0;
         while seen < most && out.len() < want {
             let Some(frame) = lists.pop_tail(LruList::Inactive) else { break };
@@ -256,7 +243,7 @@ impl Lru {
             lists.push_head(frame, LruList::Inactive);
             moved += 1;
         }
-        self.active_len.store(lists.active.len, Relaxed);
+        self.active_len.store(lists.active.len(), Relaxed);
         moved
     }
 
@@ -286,14 +273,12 @@ impl Lru {
 
     /// The frames of a list from head to tail.
     pub(crate) fn members(&self, list: LruList) -> Vec<FrameNo> {
-        let mut lists = self.lists.lock();
-        let mut at = lists.ends(list).head;
-        let mut out = Vec::new();
-        while at != NIL {
-            out.push(FrameNo(at));
-            at = lists.links[at as usize].towards_tail;
-        }
-        out
+        let lists = self.lists.lock();
+        let list = match list {
+            LruList::Active => &lists.active,
+            LruList::Inactive => &lists.inactive,
+        };
+        lists.links.iter(list).map(FrameNo).collect()
     }
 }
 
@@ -325,65 +310,38 @@ impl Lists {
         }
     }
 
-    fn ends(&mut self, list: LruList) -> &mut Ends {
+    /// The links, and one of the lists over them.
+    fn parts(&mut self, list: LruList) -> (&mut Links, &mut List) {
+        work::charge(Work::ListMoves(1));
         match list {
-            LruList::Active => &mut self.active,
-            LruList::Inactive => &mut self.inactive,
+            LruList::Active => (&mut self.links, &mut self.active),
+            LruList::Inactive => (&mut self.links, &mut self.inactive),
         }
     }
 
     fn push_head(&mut self, frame: FrameNo, list: LruList) {
-        work::charge(Work::ListMoves(1));
-        let ends = self.ends(list);
-        let old = std::mem::replace(&mut ends.head, frame.0);
-        ends.len += 1;
-        if old == NIL {
-            ends.tail = frame.0;
-        } else {
-            self.links[old as usize].towards_head = frame.0;
-        }
-        self.links[frame.index()] = Link { towards_head: NIL, towards_tail: old };
+        let (links, list) = self.parts(list);
+        links.push_front(list, frame.0);
     }
 
     fn push_tail(&mut self, frame: FrameNo) {
-        work::charge(Work::ListMoves(1));
-        let ends = &mut self.inactive;
-        let old = std::mem::replace(&mut ends.tail, frame.0);
-        ends.len += 1;
-        if old == NIL {
-            ends.head = frame.0;
-        } else {
-            self.links[old as usize].towards_tail = frame.0;
-        }
-        self.links[frame.index()] = Link { towards_head: old, towards_tail: NIL };
+        let (links, list) = self.parts(LruList::Inactive);
+        links.push_back(list, frame.0);
     }
 
     fn pop_tail(&mut self, list: LruList) -> Option<FrameNo> {
-        let tail = self.ends(list).tail;
-        if tail == NIL {
-            return None;
-        }
-        self.unlink(FrameNo(tail), list);
-        Some(FrameNo(tail))
+        let last = match list {
+            LruList::Active => self.active.last(),
+            LruList::Inactive => self.inactive.last(),
+        };
+        let frame = FrameNo(last?);
+        self.unlink(frame, list);
+        Some(frame)
     }
 
     fn unlink(&mut self, frame: FrameNo, list: LruList) {
-        work::charge(Work::ListMoves(1));
-        let Link { towards_head, towards_tail } = self.links[frame.index()];
-        let ends = self.ends(list);
-        ends.len -= 1;
-        if towards_head == NIL {
-            ends.head = towards_tail;
-        }
-        if towards_tail == NIL {
-            ends.tail = towards_head;
-        }
-        if towards_head != NIL {
-            self.links[towards_head as usize].towards_tail = towards_tail;
-        }
-        if towards_tail != NIL {
-            self.links[towards_tail as usize].towards_head = towards_head;
-        }
+        let (links, list) = self.parts(list);
+        links.unlink(list, frame.0);
     }
 }
 
