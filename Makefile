@@ -7,7 +7,7 @@ CARGO ?= cargo
 build:
 	$(CARGO) build --release --workspace
 
-# GNU sort in a quarter of the memory it takes, compared with the plain run.
+# GNU sort of a log and of random lines in less memory than it takes, compared with the plain runs.
 demo: build
 	scripts/demo.sh
 

@@ -307,6 +307,25 @@ fn comments_are_as_wide_as_code() {
 }
 
 #[test]
+fn links_between_documents_lead_somewhere() {
+    let root = crates().parent().unwrap().to_owned();
+    let pages = [root.clone(), root.join("docs")].into_iter().flat_map(|folder| {
+        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|path| path.extension().is_some_and(|end| end == "md")).collect::<Vec<_>>()
+    });
+    let broken = pages.flat_map(|page| {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        let missing = targets.filter(|target| {
+            let elsewhere = target.contains("://") || target.is_empty();
+            !elsewhere && !page.with_file_name(target).exists()
+        });
+        missing.map(|target| format!("{}: {target}", page.display())).collect::<Vec<_>>()
+    });
+    assert_none("links that lead nowhere", broken);
+}
+
+#[test]
 fn files_are_short() {
     let too_long = sources().into_iter().filter_map(|Source { path, text }| {
         let lines = lines_before_tests(&text);
