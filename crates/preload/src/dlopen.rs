@@ -23,7 +23,7 @@ static MODE_MASK: AtomicI32 = AtomicI32::new(-1);
 static DLOPEN: AtomicUsize = AtomicUsize::new(0);
 static DLMOPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets the mask, when the pager runs or does not.
+/// Sets the mask if the pager runs.
 pub(crate) fn prepare() {
     if any_process().is_some() {
         MODE_MASK.store(!libc::RTLD_DEEPBIND, Relaxed);

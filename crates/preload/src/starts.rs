@@ -274,8 +274,7 @@ macro_rules! spawns {
 spawns!(posix_spawn, POSIX_SPAWN, false);
 spawns!(posix_spawnp, POSIX_SPAWNP, true);
 
-/// The variadic functions of libc. Rust cannot pass their arguments on, so their callers jump
-/// there.
+/// Addresses of libc's variadic functions, to jump to: Rust cannot pass their arguments on.
 static EXECL: AtomicUsize = AtomicUsize::new(0);
 static EXECLP: AtomicUsize = AtomicUsize::new(0);
 static EXECLE: AtomicUsize = AtomicUsize::new(0);

@@ -62,7 +62,7 @@ impl ProgramError {
 pub(super) struct Program {
     /// The file that is executed.
     pub(super) path: PathBuf,
-    /// The name that the user wrote, which the program gets as argv[0].
+    /// The name that the user wrote, which the program sees as its own.
     pub(super) name: OsString,
     pub(super) args: Vec<OsString>,
 }

@@ -1,4 +1,4 @@
-//! Fork: the child sees memory as it was, including swapped pages, and pages for itself.
+//! Fork: the child sees memory as it was, including swapped pages, and has its own pager.
 //!
 //! Owns: `fork` as the program calls it, and the handlers around libc's, registered before all
 //! others so that they run last before the fork and first after it.
