@@ -1,8 +1,8 @@
-//! Compiles the one thing stable Rust cannot say: thread-local variables in the initial-exec model.
+//! Compiles what stable Rust cannot express: thread-local variables in the initial-exec model.
 //!
-//! And has the dynamic linker initialise the object before all others (`-z initfirst`):
-//! constructors of other libraries allocate, and register handlers around fork that must run while
-//! the pager still does.
+//! Also makes the dynamic linker initialise the object before all others (`-z initfirst`):
+//! constructors of other libraries allocate, and register fork handlers that must run while the
+//! pager still runs.
 
 fn main() {
     println!("cargo::rerun-if-changed=src/pager_thread.c");

@@ -1,8 +1,8 @@
 //! `ablate`: each mechanism off and on.
 //!
-//! Owns: the order of the runs. Invariants: the two sides of an experiment alternate, and which
-//! goes first alternates too, so that a machine that slows down slows both; every run has a fresh
-//! engine.
+//! Owns: the order of the runs.
+//! Invariants: the two sides of an experiment alternate, and which one goes first alternates too,
+//! so that a machine that slows down slows both; every run has a fresh engine.
 //! Not here: what the sides are ([`crate::mechanisms`]).
 
 use crate::environment::Environment;
@@ -18,11 +18,11 @@ use std::time::Duration;
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct AblateOptions {
-    /// Names of mechanisms; all of them if there is none.
+    /// Names of mechanisms; if empty, all.
     pub mechanisms: Vec<String>,
     /// Threads, each a CPU of its own to the engine.
     pub threads: usize,
-    /// Of one run.
+    /// Seconds of one run.
     pub seconds: f64,
     /// Runs of each side.
     pub rounds: usize,
@@ -30,7 +30,7 @@ pub struct AblateOptions {
     pub shape: Shape,
 }
 
-/// All experiments with what they ran on.
+/// All experiments, and the machine they ran on.
 #[derive(Debug, Serialize)]
 pub struct AblateReport {
     /// The machine.
@@ -60,16 +60,16 @@ pub struct Experiment {
     pub before: SideReport,
     /// With it.
     pub after: SideReport,
-    /// Where figures were published.
+    /// Where its figures were published.
     pub source: &'static str,
-    /// What they were.
+    /// The published figures.
     pub published: &'static [Published],
 }
 
-/// One engine over all rounds.
+/// One engine, over all rounds.
 #[derive(Debug, Serialize)]
 pub struct SideReport {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Medians and spreads.
     pub metrics: Vec<Summary>,
@@ -79,7 +79,7 @@ pub struct SideReport {
     pub counted: CountedSlots,
 }
 
-/// Names of all mechanisms, in the order they run.
+/// Returns the names of all mechanisms, in the order they run.
 pub fn mechanism_names() -> Vec<&'static str> {
     mechanisms::all().iter().map(|mechanism| mechanism.name).collect()
 }
@@ -87,10 +87,10 @@ pub fn mechanism_names() -> Vec<&'static str> {
 /// Most threads: each has a queue and memory of its own.
 const THREADS_MAX: usize = 256;
 
-/// Runs the experiments; `progress` takes a line about each as it begins.
+/// Runs the experiments; `progress` gets a line about each at its start.
 ///
 /// # Errors
-/// [`BenchError::OutOfRange`], [`BenchError::Unknown`], and what a run says.
+/// [`BenchError::OutOfRange`], [`BenchError::Unknown`], and the errors of a run.
 pub fn ablate(
     options: &AblateOptions,
     progress: &dyn Fn(&str),

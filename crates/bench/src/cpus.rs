@@ -1,8 +1,8 @@
-//! Virtual CPUs: a thread says which one it is.
+//! Virtual CPUs: a thread chooses its CPU number.
 //!
 //! Owns: the calling thread's number. So a machine of two CPUs runs the per-CPU code of sixteen,
-//! and one thread can play them all in turn. Threads that say nothing are CPU 0.
-//! Not here: running on a real CPU; the scheduler does as it likes.
+//! and one thread can play all of them in turn. Other threads are CPU 0.
+//! Not here: pinning to real CPUs, which is left to the scheduler.
 
 use overspill_base::clock::Cpus;
 use std::cell::Cell;
@@ -16,7 +16,7 @@ pub(crate) fn become_cpu(cpu: usize) {
     CPU.set(cpu);
 }
 
-/// `count` CPUs. Threads must not become one beyond them.
+/// Returns `count` virtual CPUs. Threads must not use higher numbers.
 pub(crate) fn virtual_cpus(count: usize) -> Cpus {
     Cpus { count, current: || CPU.get() }
 }

@@ -1,4 +1,4 @@
-//! The machine a measurement was made on: no figure without it.
+//! The machine of a measurement, which is part of every report.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -13,12 +13,12 @@ pub struct Environment {
     pub kernel: String,
     /// The processor, as the kernel calls it.
     pub processor: String,
-    /// True in a build whose figures mean nothing.
+    /// True in a debug build, whose figures mean nothing.
     pub debug_build: bool,
 }
 
 impl Environment {
-    /// This machine and build.
+    /// Reads this machine and build.
     pub(crate) fn read() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
@@ -40,8 +40,8 @@ impl std::fmt::Display for Environment {
     }
 }
 
-/// CPU time of this process so far, all threads together. It stands still while other programs have
-/// the CPUs.
+/// Returns the CPU time of all threads of this process so far. It does not run while other programs
+/// have the CPUs.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

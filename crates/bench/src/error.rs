@@ -3,38 +3,38 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a measurement failed. One line each, with what to do.
+/// Why a measurement failed. Each message is one line, with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// A parameter outside its range.
     #[error("bad {parameter} {value}: it must be {range}")]
     OutOfRange {
-        /// As it is written on the command line.
+        /// As written on the command line.
         parameter: &'static str,
         /// What was given.
         value: String,
-        /// What may be.
+        /// What is allowed.
         range: String,
     },
-    /// Nothing of that kind is called that.
+    /// An unknown name.
     #[error("no {what} is called `{name}`; there are {all}")]
     Unknown {
-        /// What was meant.
+        /// The kind of thing.
         what: &'static str,
         /// What was given.
         name: String,
-        /// Those there are.
+        /// The known ones.
         all: String,
     },
-    /// No workload is called that.
+    /// An unknown workload.
     #[error("no workload is called `{name}`; there are {all}")]
     UnknownWorkload {
         /// What was given.
         name: String,
-        /// Those there are.
+        /// The known ones.
         all: String,
     },
-    /// The machine refuses something.
+    /// A system call failed.
     #[error("cannot {action}: {source}; take fewer --threads or free memory")]
     System {
         /// What was tried.
@@ -42,10 +42,10 @@ pub enum BenchError {
         /// Why not.
         source: io::Error,
     },
-    /// The pool could not bring a page.
+    /// The pool could not bring in a page.
     #[error("the measured pool could not go on: {0}")]
     Pool(#[from] overspill::PoolError),
-    /// The engine could not bring a page.
+    /// The engine could not bring in a page.
     #[error("the measured engine could not go on: {0}")]
     Engine(String),
     /// A page did not hold what was written to it.
@@ -67,15 +67,15 @@ pub enum BenchError {
         "other swap is on ({0}) and the kernel would use it: swapoff it, or leave `kernel` out of --ways"
     )]
     OtherSwap(String),
-    /// The place of another comparison is taken.
+    /// Another comparison runs, or has left something behind.
     #[error("{0}")]
     Left(String),
-    /// The kernel does not tell or take what it takes to measure it.
+    /// A kernel file lacks what the measurement needs, or rejects it.
     #[error("cannot use {}: {reason}; without root the kernel is left out", .path.display())]
     KernelFile {
         /// What was read or written.
         path: PathBuf,
-        /// Why that is of no use.
+        /// Why it is unusable.
         reason: String,
     },
     /// A measured program failed.
@@ -83,16 +83,16 @@ pub enum BenchError {
     Child {
         /// What was run.
         what: String,
-        /// Its last line, or what happened to it.
+        /// Its last line, or how it ended.
         reason: String,
     },
-    /// A measured program was killed, and not by us.
+    /// A measured program was killed, but not by us.
     #[error("{what} was killed: dmesg says if its memory had ended")]
     Killed {
         /// What was run.
         what: String,
     },
-    /// Somebody asked us to stop.
+    /// We were asked to stop.
     #[error("interrupted; everything made for the comparison was removed")]
     Interrupted,
 }

@@ -1,10 +1,10 @@
-//! `memory`: what the engine itself takes, per page, slot and frame.
+//! `memory`: memory of the engine itself, per page, slot and frame.
 //!
-//! Owns: the engines of different sizes and the reading of this process's memory.
-//! Invariants: pages' own places, staging memory and devices are touched before an engine is
-//! measured, and no engine is dropped before the last is: nothing is given back that a later one
-//! could use unseen. One thread, one CPU; what a CPU takes beyond that does not grow with sizes.
-//! Not here: computing it from the sizes of types. Allocators round, trees have half-full nodes.
+//! Owns: the engines of different sizes and reading this process's memory use.
+//! Invariants: the places of pages, staging memory and devices are touched before an engine is
+//! measured, and all engines are kept until the last is measured: no freed memory can be reused
+//! unseen. One thread, one CPU; what more CPUs take does not grow with the sizes.
+//! Not here: computing it from the sizes of types. Allocators round up, trees have half-full nodes.
 
 use crate::environment::Environment;
 use crate::error::BenchError;
@@ -15,7 +15,7 @@ use overspill_base::PageNo;
 use overspill_engine::Tuning;
 use serde::Serialize;
 
-/// Bytes of the engine's own memory, measured.
+/// Measured bytes of the engine's own memory.
 #[derive(Debug, Serialize)]
 pub struct FootprintReport {
     /// The machine.
@@ -26,7 +26,7 @@ pub struct FootprintReport {
     pub bytes_per_page: f64,
     /// Per slot of a device.
     pub bytes_per_slot: f64,
-    /// Per page of memory.
+    /// Per frame of memory.
     pub bytes_per_frame: f64,
 }
 
@@ -35,7 +35,7 @@ pub struct FootprintReport {
 pub struct Footprint {
     /// Its sizes.
     pub shape: Shape,
-    /// What it took.
+    /// Bytes it took.
     pub bytes: u64,
 }
 
@@ -47,10 +47,10 @@ const SHAPES: [Shape; 4] = [
     Shape { frames: 4 * BASE.frames, ..BASE },
 ];
 
-/// Builds and works engines of four sizes.
+/// Builds engines of four sizes and uses them.
 ///
 /// # Errors
-/// What a machine or `/proc` says.
+/// The errors of a machine or of `/proc`.
 pub fn footprint() -> Result<FootprintReport, BenchError> {
     let mut kept = Vec::new();
     let mut engines = Vec::new();
@@ -86,7 +86,7 @@ fn work(machine: &Machine, shape: Shape) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Anonymous memory of this process that is resident; a device in RAM is not part of it.
+/// Returns the resident anonymous memory of this process; a device in RAM is not part of it.
 fn own_memory_bytes() -> Result<u64, BenchError> {
     let status = std::fs::read_to_string("/proc/self/status");
     let status = status.map_err(BenchError::system("read /proc/self/status"))?;

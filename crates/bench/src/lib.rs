@@ -1,13 +1,11 @@
 //! Measurements of Overspill: against kernel swap, each mechanism off and on, every lock counted.
 //!
-//! Owns: the workloads, the table of mechanisms with what was published about them, the machine
-//! they run on, and the reports. [`ablate`] compares engines that differ in one mechanism,
-//! [`slot_rates`] allocators without I/O, [`footprint`] measures the engine's own memory,
-//! [`lock_costs`] the counting; [`compare`] runs a program of its own, [`touch`], under kernel swap
-//! and under Overspill.
-//! Invariants: sides of a comparison alternate; a figure is a median with its spread; the machine
-//! it was made on is printed with it. What depends on the number of real CPUs is separate from what
-//! is merely counted.
+//! Owns: the workloads, the table of mechanisms with their published figures, the machine they run
+//! on, and the reports. [`ablate`] compares engines that differ in one mechanism, [`slot_rates`]
+//! allocators without I/O, [`footprint`] measures the engine's own memory, [`lock_costs`] the cost
+//! of counting; [`compare`] runs its own program, [`touch`], under kernel swap and under Overspill.
+//! Invariants: sides of a comparison alternate; a figure is a median with its spread, printed with
+//! the machine. What depends on the number of real CPUs is separate from what is only counted.
 //! Not here: command lines.
 
 mod ablate;

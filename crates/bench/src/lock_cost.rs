@@ -1,4 +1,4 @@
-//! `locks`: what a lock costs that nobody else wants, counted and uncounted.
+//! `locks`: cost of an uncontended lock, counted and uncounted.
 
 use crate::environment::Environment;
 use crate::sample::Spread;
@@ -7,16 +7,16 @@ use serde::Serialize;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Nanoseconds for taking a lock and letting it go.
+/// Nanoseconds for locking and unlocking.
 #[derive(Debug, Serialize)]
 pub struct LockCostReport {
     /// The machine.
     pub environment: Environment,
-    /// Lock and unlock in each run.
+    /// Lock and unlock pairs in each run.
     pub repetitions: u32,
     /// Runs of each.
     pub rounds: usize,
-    /// `std::sync::Mutex`, with its poisoning looked at as ours does.
+    /// `std::sync::Mutex`, with poisoning checked as in ours.
     pub std_ns: Spread,
     /// `base::sync::Mutex`, counting off.
     pub uncounted_ns: Spread,
@@ -27,7 +27,7 @@ pub struct LockCostReport {
 const REPETITIONS: u32 = 2_000_000;
 const ROUNDS: usize = 5;
 
-/// Measures the three in turn, some rounds.
+/// Measures the three in turn, for several rounds.
 pub fn lock_costs() -> LockCostReport {
     let plain = std::sync::Mutex::new(0u64);
     let ours = Mutex::new(LockClass::Control, 0u64);

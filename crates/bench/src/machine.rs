@@ -1,7 +1,7 @@
-//! A whole engine over memory: a device in RAM as the product drives it, pages that are replayed.
+//! A whole engine over memory: a device in RAM as in the product, and replayed pages.
 //!
-//! Owns: building it, and the touch of a page by a thread that serves its own faults.
-//! Not here: who touches what ([`crate::workload`]).
+//! Owns: building it, and touching a page by a thread that serves its own faults.
+//! Not here: which pages are touched, and by which thread ([`crate::workload`]).
 
 use crate::cpus::virtual_cpus;
 use crate::error::BenchError;
@@ -21,7 +21,7 @@ use overspill_engine::{
 };
 use serde::Serialize;
 
-/// How large everything is.
+/// Sizes of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
     /// Pages that may be in memory.
@@ -39,26 +39,26 @@ impl Default for Shape {
     }
 }
 
-/// An engine with the pages it pages.
+/// An engine and the pages it manages.
 pub(crate) struct Machine {
     pub(crate) engine: Engine,
     pub(crate) space: Arc<ReplaySpace>,
 }
 
-/// A touch that ended: with what `f` made of the page, and how long the page was missing.
+/// A completed touch: the result of `f` on the page, and how long the page was missing.
 pub(crate) struct Touched<R> {
     pub(crate) result: R,
     pub(crate) missing_ns: Option<u64>,
 }
 
-/// Where pages are: their places in the replayed space, and while they are written out.
+/// Memory of the pages: their places in the replayed space, and staging for their writes.
 pub(crate) struct Memory {
     space: Arc<ReplaySpace>,
     staging: PageArena,
 }
 
 impl Memory {
-    /// Memory for an engine of `shape` with `cpus` CPUs.
+    /// Reserves memory for an engine of `shape` with `cpus` CPUs.
     ///
     /// # Errors
     /// [`BenchError::System`].
@@ -66,7 +66,7 @@ impl Memory {
         let action = "reserve memory for pages";
         let space =
             ReplaySpace::new(shape.working_set_pages).map_err(BenchError::system(action))?;
-        // Every CPU may be evicting a chunk while another one of its is being written.
+        // Every CPU may evict one chunk while another of its chunks is being written.
         let pages = Engine::staging_pages(shape.frames).max(2 * cpus * Tuning::CHUNK_PAGES);
         let staging = PageArena::new(pages).map_err(|e| BenchError::system(action)(e.into()))?;
         Ok(Self { space: Arc::new(space), staging })
@@ -84,10 +84,10 @@ impl Memory {
 }
 
 impl Machine {
-    /// An engine of `shape` for `cpus` CPUs, its device in `state`.
+    /// Makes an engine of `shape` for `cpus` CPUs, with its device in `state`.
     ///
     /// # Errors
-    /// [`BenchError::System`], [`BenchError::Engine`] when the device cannot be made.
+    /// [`BenchError::System`], [`BenchError::Engine`] if the device cannot be made.
     pub(crate) fn new(
         shape: Shape,
         tuning: Tuning,
@@ -97,7 +97,7 @@ impl Machine {
         Self::over(Memory::new(shape, cpus)?, shape, tuning, cpus, state)
     }
 
-    /// As [`new`](Self::new), over memory that is there.
+    /// As [`new`](Self::new), over existing memory.
     pub(crate) fn over(
         memory: Memory,
         shape: Shape,
@@ -123,7 +123,7 @@ impl Machine {
         Ok(Self { engine, space })
     }
 
-    /// A worker of the calling thread's own.
+    /// Returns a worker for the calling thread.
     ///
     /// # Errors
     /// [`BenchError::System`].
@@ -131,10 +131,10 @@ impl Machine {
         Worker::new(&self.engine).map_err(BenchError::system("open a queue for a thread"))
     }
 
-    /// Touches `page` as a program would: faults until it is there, then runs `f` on it.
+    /// Touches `page` as a program would: faults until it is present, then runs `f` on it.
     ///
     /// # Errors
-    /// [`BenchError::Engine`] when the page cannot be brought.
+    /// [`BenchError::Engine`] if the page cannot be brought in.
     pub(crate) fn touch<R>(
         &self,
         worker: &mut Worker,
@@ -178,14 +178,14 @@ impl Machine {
     }
 }
 
-/// What is random in a device's state is the same every time.
+/// Seed of the random device states, the same every time.
 const SEED: u64 = 48;
 
 fn engine_error(error: &DeviceError) -> BenchError {
     BenchError::Engine(error.to_string())
 }
 
-/// A swap area on a device in memory, checksummed as in the product.
+/// Makes a swap area on a device in memory, checksummed as in the product.
 fn ram_swap(slots: u32, tuning: Tuning, cpus: usize) -> Result<Swap, DeviceError> {
     let kind = SwapKind::Ram { size: Bytes::of_pages(slots.into()) };
     let ram = FileDevice::open(&kind.into(), &OpenOptions::default())?;
@@ -196,7 +196,7 @@ fn ram_swap(slots: u32, tuning: Tuning, cpus: usize) -> Result<Swap, DeviceError
     Ok(Swap { device, area, priority: 0 })
 }
 
-/// Checksums kept in the slots' own words.
+/// Checksums stored in the slots' own words.
 #[derive(Debug)]
 struct SlotTags(SlotMap);
 

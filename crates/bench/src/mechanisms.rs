@@ -1,8 +1,8 @@
-//! The experiments: which two engines are compared for each mechanism, and what was published.
+//! The experiments: the two engines compared for each mechanism, and what was published.
 //!
 //! Owns: the table. Each mechanism is switched on over the state of the art in which its patch
 //! landed: the parts of the 4.11 series one after another, in the order of the series.
-//! Sources: the patches' own mails. Where a claimed percentage and the published figures disagree,
+//! Sources: the mails of the patches. If a claimed percentage and the published figures disagree,
 //! both are given.
 //! Not here: running them.
 
@@ -17,13 +17,13 @@ use serde::Serialize;
 pub struct Published {
     /// What was measured.
     pub what: &'static str,
-    /// Without the patch, where it was told.
+    /// Without the patch, if published.
     pub before: &'static str,
     /// With it.
     pub after: &'static str,
-    /// The change as the mail says it.
+    /// The change that the mail claims.
     pub claimed: &'static str,
-    /// The change as its own figures give it.
+    /// The change computed from its figures.
     pub recomputed: &'static str,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Mechanism {
     pub(crate) published: &'static [Published],
 }
 
-/// An engine.
+/// An engine with its name.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
     pub(crate) name: String,
@@ -53,7 +53,7 @@ impl Side {
         Self { name: preset.name().to_owned(), tuning: Tuning::of(preset) }
     }
 
-    /// This one with a mechanism more.
+    /// Returns this side with one more mechanism.
     fn with(&self, name: &str, change: impl FnOnce(&mut Tuning)) -> Self {
         let mut tuning = self.tuning;
         change(&mut tuning);
@@ -74,7 +74,7 @@ const SERIES: [Part; 6] = [
     ("slot_cache", |t| t.area.slot_cache = true),
 ];
 
-/// Every experiment, in the order of the releases.
+/// Returns every experiment, in the order of the releases.
 pub(crate) fn all() -> Vec<Mechanism> {
     let mut all = vec![rotate_batch()];
     all.extend(series());
@@ -97,7 +97,7 @@ fn series() -> Vec<Mechanism> {
     let step = |&(name, change): &Part| {
         let after = before.with(name, change);
         let before = std::mem::replace(&mut before, after.clone());
-        // What readahead throws away shows only where pages are read ahead.
+        // The effect on readahead shows only if pages are read ahead.
         let ahead = name == "readahead_skip_unreferenced";
         let pattern = if ahead { Pattern::Sequential } else { Pattern::Random };
         Mechanism { pattern, ..random(name, before, after, DeviceState::Fresh) }
@@ -142,7 +142,7 @@ fn allocator() -> Mechanism {
     random("allocator", before, after, DeviceState::HalfFull)
 }
 
-/// An experiment on the published workload, about which nothing was published.
+/// An experiment on the published workload without published figures.
 fn random(name: &'static str, before: Side, after: Side, state: DeviceState) -> Mechanism {
     let pattern = Pattern::Random;
     Mechanism { name, before, after, state, pattern, source: "", published: &[] }

@@ -1,11 +1,11 @@
-//! An address space in plain memory, for replaying accesses without faults of the kernel.
+//! An address space in plain memory, for replaying accesses without kernel faults.
 //!
-//! Owns: a page's place, whether the page is there, and the lock that makes moving it atomic
-//! against touching it.
-//! Invariants: a page is read and written only with its lock held. Places are never given back, so
-//! nothing is allocated while a measurement runs.
-//! Not here: waiting. Whoever finds a page missing asks the engine and looks again.
-//! Rejected: a heap block per present page, whose allocator would be part of what is measured.
+//! Owns: a page's place, whether it is present, and the lock that makes moving it atomic against
+//! touching it.
+//! Invariants: a page is read and written only with its lock held. Places are never freed, so
+//! nothing is allocated during a measurement.
+//! Not here: waiting. A thread that finds a page missing asks the engine and looks again.
+//! Rejected: a heap block per present page, whose allocator would be measured too.
 
 use overspill_base::shared::{PageArena, PageBuf};
 use overspill_base::{PAGE_SIZE, PageNo};
@@ -13,7 +13,7 @@ use overspill_engine::{AddressSpace, Mapped, MovingSpace, SpaceError, Unmapped};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a program sees of a page.
+/// The state of a page as a program sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
     Missing,
@@ -21,10 +21,10 @@ enum Seen {
     Poisoned,
 }
 
-/// How looking at a page ended.
+/// The result of looking at a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Look<R> {
-    /// It is there, and this is what was made of it.
+    /// It is present; the result of the callback.
     Present(R),
     /// A fault.
     Missing,
@@ -32,14 +32,14 @@ pub(crate) enum Look<R> {
     Poisoned,
 }
 
-/// Pages side by side, each present or not.
+/// Adjacent pages, each present or not.
 pub(crate) struct ReplaySpace {
     arena: PageArena,
     pages: Vec<Mutex<Seen>>,
 }
 
 impl ReplaySpace {
-    /// `pages` pages, none present.
+    /// Makes `pages` pages, none present.
     ///
     /// # Errors
     /// ENOMEM.
@@ -48,7 +48,7 @@ impl ReplaySpace {
         Ok(Self { arena: PageArena::new(pages)?, pages: places })
     }
 
-    /// Pages there are.
+    /// Returns the number of pages.
     pub(crate) fn len(&self) -> usize {
         self.pages.len()
     }
@@ -67,7 +67,7 @@ impl ReplaySpace {
         self.pages[page.index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of a page whose lock is held, as the guard proves.
+    /// Returns the place of a page whose lock is held, as the guard proves.
     fn content(&self, page: PageNo, _held: &MutexGuard<'_, Seen>) -> PageBuf {
         // SAFETY: the arena lives as long as self, and the page's lock excludes every other handle:
         // this is the only function that makes one, and none outlives its caller's guard.

@@ -1,8 +1,8 @@
-//! What is read off a run, and how several runs become one figure.
+//! What is measured in a run, and how several runs become one figure.
 //!
 //! Owns: the metrics with their names and units, medians and spreads.
 //! Invariants: a metric has the same name in every run, table and file. A median is printed with
-//! the smallest and the largest run; two sides whose ranges overlap have not been told apart.
+//! the smallest and the largest run; if the ranges of two sides overlap, they are not told apart.
 //! Not here: drawing.
 
 use crate::environment::cpu_time;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::ops::Sub;
 use std::time::{Duration, Instant};
 
-/// Counters at one moment, or what was added between two.
+/// Counters at one moment, or their growth between two.
 pub(crate) struct Reading {
     at: Instant,
     elapsed: Duration,
@@ -32,7 +32,7 @@ impl Reading {
             elapsed: Duration::ZERO,
             cpu_time: cpu_time(),
             accesses,
-            // By number, as they are declared.
+            // Indexed by number, in the order of declaration.
             events: Event::ALL.iter().map(|&(event, _)| stats.get(event)).collect(),
             locks: lock_table(),
         }
@@ -69,7 +69,7 @@ impl Sub for Reading {
     }
 }
 
-/// What was added in each phase.
+/// The growth in each phase.
 pub(crate) struct Phases {
     /// Locks uncounted.
     pub(crate) timed: Reading,
@@ -77,7 +77,7 @@ pub(crate) struct Phases {
     pub(crate) counted: Reading,
 }
 
-/// Latency of work that is interrupted by swapping, as ping prints it, in microseconds.
+/// Latency of work that swapping interrupts, as ping prints it, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Ping {
     min: f64,
@@ -118,7 +118,7 @@ pub(crate) struct LockRow {
 
 const LOCK_COLUMNS: usize = 6;
 
-/// All of one run.
+/// All results of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     pub(crate) metrics: Vec<Metric>,
@@ -127,7 +127,7 @@ pub(crate) struct Sample {
 
 /// The published score: accesses per second.
 const SCORE: &str = "score";
-/// Accesses per second of CPU time, which other programs on the machine do not change.
+/// Accesses per second of CPU time, which does not depend on other programs on the machine.
 pub(crate) const SCORE_PER_CPU: &str = "score per CPU";
 
 impl Sample {
@@ -185,7 +185,7 @@ fn ping_metrics(ping: Ping) -> [Metric; 4] {
     ]
 }
 
-/// What does not depend on the number of real CPUs.
+/// Returns what does not depend on the number of real CPUs.
 fn ratios(counted: &Reading) -> [Metric; 3] {
     let per = |n: f64, of: f64| if of > 0.0 { n / of } else { 0.0 };
     let (rotated, pages_in) = (counted.event(Event::pgrotated), counted.event(Event::pswpin));
@@ -228,7 +228,7 @@ impl LockRow {
 /// Several runs of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle one.
+    /// The median.
     pub median: f64,
     /// The smallest.
     pub min: f64,
@@ -237,7 +237,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Summarises at least one value.
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
@@ -245,7 +245,7 @@ impl Spread {
         Self { median: (low + high) / 2.0, min: values[0], max: values[values.len() - 1] }
     }
 
-    /// True if one of the two ranges is all above the other.
+    /// Returns true if the two ranges do not overlap.
     pub fn is_apart_from(&self, other: &Self) -> bool {
         self.min > other.max || self.max < other.min
     }
@@ -263,18 +263,18 @@ pub struct Summary {
     pub spread: Spread,
 }
 
-/// A class of locks over all rounds: the medians.
+/// A class of locks over all rounds, as medians.
 #[derive(Clone, Debug, Serialize)]
 pub struct LockSummary {
     /// Its name in `base::sync`.
     pub class: String,
     /// Times taken, per second.
     pub acquisitions_per_s: f64,
-    /// Of these, how many had to wait, in per cent.
+    /// Share of these that had to wait, in per cent.
     pub contended_percent: f64,
     /// Share of the CPU time of all threads spent waiting, in per cent.
     pub cpu_share_percent: f64,
-    /// Milliseconds waited in all.
+    /// Total milliseconds waited.
     pub wait_ms: f64,
     /// The longest wait, in microseconds.
     pub wait_max_us: f64,
@@ -282,7 +282,7 @@ pub struct LockSummary {
     pub hold_max_us: f64,
 }
 
-/// The metrics of all rounds.
+/// Summarises the metrics of all rounds.
 pub(crate) fn summarise(rounds: &[Sample]) -> Vec<Summary> {
     let summary = |(n, metric): (usize, &Metric)| Summary {
         name: metric.name,
@@ -292,7 +292,7 @@ pub(crate) fn summarise(rounds: &[Sample]) -> Vec<Summary> {
     rounds[0].metrics.iter().enumerate().map(summary).collect()
 }
 
-/// The locks of all rounds, the most expensive first.
+/// Summarises the locks of all rounds, the most expensive first.
 pub(crate) fn summarise_locks(rounds: &[Sample]) -> Vec<LockSummary> {
     let classes = LockClass::ALL.into_iter();
     let mut rows: Vec<LockSummary> =

@@ -1,7 +1,8 @@
 //! `slots`: how fast slots are allocated and freed, without I/O.
 //!
-//! Owns: the threads that do it. Invariants: locks are not counted while slots are timed; slots per
-//! acquisition come from the counted replay of [`crate::slots`]. Presets alternate within a round.
+//! Owns: the threads that do it.
+//! Invariants: locks are not counted while slots are timed; slots per acquisition come from the
+//! counted replay of [`crate::slots`]. Presets alternate within a round.
 //! Not here: what slots are for.
 
 use crate::cpus::become_cpu;
@@ -17,11 +18,11 @@ use std::time::{Duration, Instant};
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct SlotOptions {
-    /// Numbers of threads, each run by itself.
+    /// Numbers of threads, each run separately.
     pub threads: Vec<usize>,
-    /// Of one run.
+    /// Seconds of one run.
     pub seconds: f64,
-    /// Runs of each.
+    /// Runs of each combination.
     pub rounds: usize,
     /// Slots of the area.
     pub area_slots: u32,
@@ -34,11 +35,11 @@ pub struct SlotReport {
     pub environment: Environment,
     /// Seconds of each run.
     pub seconds: f64,
-    /// Runs of each.
+    /// Runs of each combination.
     pub rounds: usize,
     /// Slots of the area.
     pub area_slots: u32,
-    /// A row for each.
+    /// A row for each combination.
     pub rows: Vec<SlotRow>,
 }
 
@@ -47,7 +48,7 @@ pub struct SlotReport {
 pub struct SlotRow {
     /// The preset.
     pub preset: &'static str,
-    /// The device before.
+    /// State of the device before the run.
     pub state: DeviceState,
     /// Threads, each a CPU of its own.
     pub threads: usize,
@@ -55,7 +56,7 @@ pub struct SlotRow {
     pub mega_slots_per_s: Spread,
     /// The same per second of CPU time.
     pub mega_slots_per_cpu_s: Spread,
-    /// What that costs in locks.
+    /// The locks that this takes.
     pub counted: CountedSlots,
 }
 
@@ -64,7 +65,7 @@ const HELD_SLOTS: usize = 256;
 const STATES: [DeviceState; 2] = [DeviceState::Fresh, DeviceState::NinetyPercentFull];
 const THREADS_MAX: usize = 64;
 
-/// Runs all of it; `progress` takes a line now and then.
+/// Runs all combinations; `progress` gets a line from time to time.
 ///
 /// # Errors
 /// [`BenchError::OutOfRange`].
@@ -115,7 +116,7 @@ struct Rate {
     per_cpu_s: f64,
 }
 
-/// How fast `threads` threads exchange slots of an area of their own.
+/// Measures how fast `threads` threads exchange slots of their own area.
 fn rate(tuning: AreaTuning, state: DeviceState, threads: usize, options: &SlotOptions) -> Rate {
     let areas = slots::single(options.area_slots, tuning, threads);
     slots::prepare(&areas, state, &mut fastrand::Rng::with_seed(threads as u64));

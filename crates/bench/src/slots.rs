@@ -1,8 +1,8 @@
-//! The bench's use of swap areas, all of it.
+//! All of the bench's use of swap areas.
 //!
-//! Owns: making an area, its state before a measurement, and the counted replay: what allocating
-//! and freeing costs in locks, by one thread that plays every CPU in turn. That figure depends on
-//! no scheduler and on no number of real CPUs; it is the same on every machine.
+//! Owns: making an area, its state before a measurement, and the counted replay: the locks that
+//! allocating and freeing takes, by one thread that plays every CPU in turn. That figure is the
+//! same on every machine: it does not depend on the scheduler or the number of real CPUs.
 //! Not here: threads, time.
 
 use overspill_area::SwapEntry;
@@ -11,11 +11,11 @@ use overspill_base::Slot;
 use overspill_base::sync::{LockClass, count_locks, lock_table};
 use serde::Serialize;
 
-/// What is on a device before a measurement begins.
+/// State of a device before a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceState {
-    /// Nothing.
+    /// Empty.
     Fresh,
     /// Filled, then a random half of the slots freed: no cluster is free.
     HalfFull,
@@ -24,7 +24,7 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    /// How tables call it.
+    /// Returns the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fresh => "fresh",
@@ -33,7 +33,7 @@ impl DeviceState {
         }
     }
 
-    /// Of the filled slots, the share to free again.
+    /// Returns the share of the filled slots to free again.
     fn freed_share(self) -> f64 {
         match self {
             Self::Fresh => 1.0,
@@ -45,10 +45,10 @@ impl DeviceState {
 
 /// Slots of a 64 MiB trunk.
 const TRUNK_SLOTS: u32 = 1 << 14;
-/// Slots asked for at a time: SWAP_CLUSTER_MAX, what a round of reclaim needs.
+/// Slots allocated at a time: SWAP_CLUSTER_MAX, what a round of reclaim needs.
 pub(crate) const ASK_SLOTS: usize = 32;
 
-/// An area of `slots` slots, all of them usable but `reserved`.
+/// Makes an area of `slots` slots, all of them usable except `reserved`.
 pub(crate) fn area(slots: u32, reserved: &[Slot], tuning: AreaTuning, cpus: usize) -> SwapArea {
     let config = config(tuning, cpus);
     let tables = AreaTables::on_heap(slots, config, 1);
@@ -58,7 +58,7 @@ pub(crate) fn area(slots: u32, reserved: &[Slot], tuning: AreaTuning, cpus: usiz
     area
 }
 
-/// An area by itself, with slot 0 reserved as on a device.
+/// Makes a single area, with slot 0 reserved as on a device.
 pub(crate) fn single(slots: u32, tuning: AreaTuning, cpus: usize) -> SwapAreas {
     let areas = SwapAreas::new(config(tuning, cpus));
     areas.add(area(slots, &[Slot(0)], tuning, cpus), 0);
@@ -74,7 +74,7 @@ pub(crate) fn take(areas: &SwapAreas, cpu: usize, want: usize, out: &mut Vec<Swa
     areas.alloc(cpu, want, &(), out)
 }
 
-/// Gives an entry back.
+/// Frees an entry.
 pub(crate) fn give(areas: &SwapAreas, cpu: usize, entry: SwapEntry) {
     areas.free(cpu, entry);
 }
@@ -92,7 +92,7 @@ pub(crate) fn prepare(areas: &SwapAreas, state: DeviceState, random: &mut fastra
     areas.drain();
 }
 
-/// Hands out and takes back `slots` slots, a few at a time, so that the area's own tables are made.
+/// Allocates and frees `slots` slots, a few at a time, so that the area's own tables are allocated.
 pub(crate) fn walk(areas: &SwapAreas, slots: u32) {
     let mut few = Vec::with_capacity(ASK_SLOTS);
     for _ in 0..slots as usize / ASK_SLOTS {
@@ -102,12 +102,12 @@ pub(crate) fn walk(areas: &SwapAreas, slots: u32) {
     areas.drain();
 }
 
-/// The 64 MiB of the device, and of the swap cache, that an entry lies in.
+/// Returns the 64 MiB trunk of the device, and of the swap cache, that contains an entry.
 pub(crate) fn trunk(entry: SwapEntry) -> u64 {
     entry.to_bits() / u64::from(TRUNK_SLOTS)
 }
 
-/// Of all pairs of CPUs, the share whose latest slots lie in the same trunk.
+/// Returns the share of all pairs of CPUs whose latest slots lie in the same trunk.
 pub(crate) fn same_trunk_share(trunks: &[u64]) -> f64 {
     let pairs =
         trunks.iter().enumerate().flat_map(|(n, a)| trunks[..n].iter().map(move |b| a == b));
@@ -115,10 +115,10 @@ pub(crate) fn same_trunk_share(trunks: &[u64]) -> f64 {
     if all == 0 { 0.0 } else { f64::from(same as u32) / f64::from(all as u32) }
 }
 
-/// What slots cost in acquisitions of their area's lock, and where they lie.
+/// The acquisitions of their area's lock that slots cost, and where they lie.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CountedSlots {
-    /// Slots allocated per acquisition of the area's lock; none if it was not needed.
+    /// Slots allocated per acquisition of the area's lock; none if it was not taken.
     pub slots_per_lock: Option<f64>,
     /// Slots freed per acquisition of the area's lock.
     pub frees_per_lock: Option<f64>,
@@ -132,7 +132,7 @@ const HELD_SLOTS: usize = 512;
 const TURNOVERS: usize = 4;
 
 /// Replays allocation and freeing by `cpus` CPUs in turn over an area of `slots` slots: each holds
-/// some slots, and gives random ones back for new ones. The process must do nothing else meanwhile.
+/// some slots, and exchanges random ones for new ones. The process must do nothing else meanwhile.
 pub(crate) fn counted(
     tuning: AreaTuning,
     slots: u32,
@@ -178,7 +178,7 @@ fn exchange(
     tally.slot_locks += area_locks() - between;
 }
 
-/// Acquisitions of the area's lock so far.
+/// Returns the acquisitions of the area's lock so far.
 fn area_locks() -> u64 {
     let table = lock_table().into_iter();
     table

@@ -1,13 +1,12 @@
-//! What a page holds while it is being measured, so that every byte read can be judged.
+//! Content of a page during a measurement, which lets every byte read be checked.
 //!
 //! ```text
 //! word 0     page number << 32 | version: the last write of all
 //! word n     page number << 32 | version of the last write to this word
 //! ```
 //!
-//! Invariants: a page's version is known beside the page and changes under its lock, so a page that
-//! comes back from swap older than it left is seen at its next access; so is another page's
-//! content.
+//! Invariants: a page's version is stored outside the page and changes under its lock, so the next
+//! access to a page notices if swap returned an older version, or another page's content.
 //! Not here: which word is accessed.
 
 use overspill_base::{PAGE_SIZE, PageNo};
@@ -39,7 +38,7 @@ pub(crate) fn begin(content: &mut [u8], page: PageNo) -> u32 {
 /// Reads word `at` of a page that should be at `version`.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Describes what is wrong with it.
 pub(crate) fn read(content: &[u8], page: PageNo, version: u32, at: usize) -> Result<(), String> {
     let (last, read) = (load(content, 0), load(content, at));
     let right = last == word(page, version)

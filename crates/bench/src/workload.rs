@@ -1,14 +1,13 @@
 //! The published workload: threads that touch random pages of a working set larger than memory.
 //!
-//! Owns: the threads, their phases, and what is read off while they run.
-//! Invariants: each accessing thread is a virtual CPU of its own and serves its own faults, as in
-//! the kernel; one thread more reclaims in the background. All that is timed is timed with locks
-//! uncounted; acquisitions and holds are counted in a phase of their own after it, because counting
-//! costs most where most locks are taken. Every access verifies what it reads.
+//! Owns: the threads, their phases, and what is measured meanwhile.
+//! Invariants: each accessing thread is its own virtual CPU and serves its own faults, as in the
+//! kernel; one more thread reclaims in the background. Timing is done with locks uncounted;
+//! acquisitions and holds are counted in a separate phase after it, because counting costs most
+//! where most locks are taken. Every access verifies what it reads.
 //! Not here: what the numbers mean ([`crate::sample`]).
 //! Source: pmbench as the kernel's results were measured with it (80 % reads, uniform random
-//! pages); memory is replayed, so a miss costs the engine's work and a copy, no fault of the
-//! kernel.
+//! pages); memory is replayed, so a miss costs the engine's work and a copy, but no kernel fault.
 
 use crate::cpus::become_cpu;
 use crate::error::BenchError;
@@ -25,7 +24,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Which page an access goes to.
+/// Which page is accessed next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
@@ -40,16 +39,16 @@ pub enum Pattern {
 pub(crate) struct Workload {
     pub(crate) threads: usize,
     pub(crate) pattern: Pattern,
-    /// Of the timed phase; the others are a part of it.
+    /// Length of the timed phase; the others take a part of it.
     pub(crate) time: Duration,
     pub(crate) seed: u64,
 }
 
-/// Of 256 accesses, those that write: a fifth.
+/// Writes in 256 accesses: a fifth.
 const WRITES: u8 = 51;
-/// How often the thread that is interrupted by swapping has something to do.
+/// How often the thread that swapping interrupts has work.
 const PING_PERIOD: Duration = Duration::from_millis(1);
-/// Values are kept to within 1/64, up to a minute.
+/// Values are accurate to 1/64, up to a minute.
 const LATENCY_GROUPING: u8 = 6;
 const LATENCY_MAX: u8 = 36;
 
@@ -58,7 +57,7 @@ const TIMED: u8 = 1;
 const COUNTED: u8 = 2;
 const STOP: u8 = 3;
 
-/// On a cache line pair of its own.
+/// In its own pair of cache lines.
 #[repr(align(128))]
 #[derive(Default)]
 struct Progress(AtomicU64);
@@ -72,10 +71,10 @@ struct Run<'a> {
     populated: Barrier,
 }
 
-/// Runs `workload` on a machine nobody has touched.
+/// Runs `workload` on a fresh machine.
 ///
 /// # Errors
-/// [`BenchError::Engine`] when pages cannot be brought, [`BenchError::WrongData`].
+/// [`BenchError::Engine`] if pages cannot be brought in, [`BenchError::WrongData`].
 pub(crate) fn run(machine: &Machine, workload: Workload) -> Result<Sample, BenchError> {
     let run = Run {
         machine,
@@ -108,7 +107,7 @@ impl Run<'_> {
         })
     }
 
-    /// Leads the threads through the phases, and reads the counters between them.
+    /// Leads the threads through the phases, and reads the counters in between.
     fn phases(&self) -> Phases {
         let time = self.workload.time;
         self.populated.wait();
@@ -140,7 +139,7 @@ impl Run<'_> {
         self.phase.load(Relaxed)
     }
 
-    /// The life of one accessing thread. Returns how long pages were missing in the timed phase.
+    /// Runs one accessing thread. Returns how long pages were missing in the timed phase.
     fn accessor(&self, cpu: usize) -> Result<Histogram, BenchError> {
         become_cpu(cpu);
         let worker = self.machine.worker();
@@ -163,7 +162,7 @@ impl Run<'_> {
         Ok(latency)
     }
 
-    /// The pages that thread `cpu` populates, and goes through when it accesses in order.
+    /// Returns the pages that thread `cpu` populates, and accesses when it goes in order.
     fn part(&self, cpu: usize) -> Range<u32> {
         let (pages, threads) = (self.versions.len(), self.workload.threads);
         (pages * cpu / threads) as u32..(pages * (cpu + 1) / threads) as u32
@@ -179,7 +178,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One access; returns how long the page was missing if it was.
+    /// Makes one access; returns how long the page was missing, if it was.
     fn access(&self, worker: &mut Worker, access: Access) -> Result<Option<u64>, BenchError> {
         let Access { page, word, writes } = access;
         // Relaxed: written and read with the page's lock held.
@@ -203,7 +202,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Needs the LRU lock every millisecond; returns how long that took each time, in nanoseconds.
+    /// Takes the LRU lock every millisecond; returns how long each took, in nanoseconds.
     fn pinger(&self) -> Vec<u64> {
         let mut pings = Vec::new();
         while self.phase() != STOP {
@@ -275,10 +274,10 @@ mod tests {
     use overspill_base::stats::Event;
     use overspill_engine::Tuning;
 
-    /// A quarter of the pages fit; slots suffice for the caches of all CPUs.
+    /// A quarter of the pages fit; there are enough slots for the caches of all CPUs.
     const SHAPE: Shape = Shape { frames: 256, working_set_pages: 1024, device_slots: 4096 };
 
-    /// Replays accesses to a new machine; returns how many pages were swapped out.
+    /// Replays accesses on a new machine; returns how many pages were swapped out.
     fn replay(preset: Preset, pattern: Pattern) -> u64 {
         let machine = Machine::new(SHAPE, Tuning::of(preset), 4, DeviceState::Fresh).unwrap();
         let time = Duration::from_millis(40);

@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! Owns: what may be written there, its help texts, and the forms of its values.
-//! Invariants: parsing looks at nothing but the words; what they refer to is found out once, by the
-//! command. What clap says over several lines is joined into one.
+//! Owns: what the command line may contain, its help texts, and the syntax of its values.
+//! Invariants: parsing looks only at the words; the command resolves once what they refer to. A
+//! clap message of several lines is joined into one.
 //! Not here: the grammar of sizes and swap specifications, which the library owns.
 
 mod bench;
@@ -133,7 +133,7 @@ pub(crate) struct MkswapArgs {
     pub(crate) path: PathBuf,
 }
 
-/// What `--memory` says.
+/// The value of `--memory`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum MemoryLimit {
     Bytes(Bytes),
@@ -155,7 +155,7 @@ impl FromStr for MemoryLimit {
     }
 }
 
-/// Reads the command line. Prints help and version, if they are asked for, and ends the program.
+/// Parses the command line. Prints help and version if requested, and ends the program.
 ///
 /// # Errors
 /// [`Error::Usage`].
@@ -167,7 +167,7 @@ pub(crate) fn parse() -> Result<Command, Error> {
     }
 }
 
-/// The first paragraph of what clap says, without its prefix.
+/// Returns the first paragraph of a clap message, without its prefix.
 fn in_one_line(message: &str) -> String {
     let paragraph = message.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = paragraph.split_whitespace().collect();

@@ -1,7 +1,7 @@
 //! `overspill bench`: measurements of the engine itself, and against kernel swap.
 //!
-//! Invariants: files of a report are opened before anything is measured, so that no measurement is
-//! lost to a slip in a name.
+//! Invariants: the files of a report are opened before anything is measured, so that a typo in a
+//! name costs no measurement.
 //! Not here: measuring, and how figures are written, which `overspill-bench` does.
 
 use crate::args::{AblateArgs, Bench, BenchArgs, CompareArgs, PolicyArgs, ReplayArgs};
@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Measures what is asked for, prints it, and writes the files.
+/// Runs the requested measurements, prints the results, and writes the files.
 ///
 /// # Errors
 /// [`Error::Bench`], [`Error::Report`], [`Error::Output`], [`Error::System`].
@@ -133,12 +133,12 @@ fn run_replay(args: ReplayArgs) -> Result<(), Error> {
     print(&report::json(&found))
 }
 
-/// To be run again and measured.
+/// Path of this program, which is run again and measured.
 fn this_program() -> Result<PathBuf, Error> {
     std::env::current_exe().map_err(Error::system("find this program"))
 }
 
-/// For swap files.
+/// Directory for swap files.
 fn swap_directory() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
 }

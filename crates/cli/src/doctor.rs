@@ -1,13 +1,13 @@
 //! `overspill doctor`: what works on this machine.
 //!
-//! Not here: the probes and their words, which `overspill run` refuses with as well.
+//! Not here: the probes and their messages, which `overspill run` uses for its refusals too.
 
 use crate::args::DoctorArgs;
 use crate::error::Error;
 use overspill::doctor::{Finding, Health, examine};
 use std::io::Write;
 
-/// Prints one line per finding; 1 if one of them makes runs impossible.
+/// Prints one line per finding; returns 1 if one of them makes runs impossible.
 ///
 /// # Errors
 /// [`Error::NoDirectory`], [`Error::Output`].

@@ -1,6 +1,6 @@
 //! What can go wrong in a command, and the status it ends with.
 //!
-//! Invariants: the message names the cause and what to do, in one line.
+//! Invariants: the message names the cause and the remedy, in one line.
 
 use crate::run::preload::PreloadError;
 use crate::run::program::ProgramError;
@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 /// The status for Overspill's own failures.
 pub(crate) const FAILED: u8 = 125;
-/// As in shells: there is such a program, but it cannot be executed.
+/// As in shells: the program exists, but cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// As in shells: there is no such program.
+/// As in shells: the program does not exist.
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// Why a command failed.
@@ -46,7 +46,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// The exit status that goes with it.
+    /// Returns the exit status for the error.
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Program(error) => error.status(),

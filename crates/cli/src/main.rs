@@ -2,11 +2,10 @@
 //!
 //! Owns: the command line ([`args`]), running a program under a limit ([`run`]), the report on what
 //! works here ([`doctor`]), making swap areas ([`mkswap`]), measuring ([`bench`]), simulating
-//! ([`mod@sim`]), and what each failure says and returns ([`error`]).
-//! Invariants: a failure is one line on stderr. A command either does its work or names in that
-//! line the cause and the remedy; the statuses are those of shells (126, 127, 128+n), and 125 for
-//! ours.
-//! Not here: paging. That happens in the program itself, by the preload object.
+//! ([`mod@sim`]), and the message and status of each failure ([`error`]).
+//! Invariants: a failure is one line on stderr, which names the cause and the remedy. The statuses
+//! are those of shells (126, 127, 128+n), and 125 for our own failures.
+//! Not here: paging. The preload object does it, in the program itself.
 
 mod args;
 mod bench;

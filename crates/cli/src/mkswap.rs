@@ -1,4 +1,4 @@
-//! `overspill mkswap`: a file or a block device made ready to swap to.
+//! `overspill mkswap`: makes a swap area of a file or a block device.
 //!
 //! Not here: what is refused and how an area is made, which the library owns.
 
@@ -9,7 +9,7 @@ use overspill::{MkswapOptions, NewArea};
 use std::io::Write;
 use uuid::Uuid;
 
-/// Prints warnings, and one line about the area that was made.
+/// Prints warnings, and one line about the new area.
 ///
 /// # Errors
 /// [`Error::Library`], [`Error::Output`].
@@ -23,7 +23,7 @@ pub(crate) fn mkswap(args: MkswapArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// In the words of util-linux, which other programs may look for.
+/// Describes an area in the words of util-linux, which other programs may look for.
 fn described(area: &NewArea, label: &str, uuid: Uuid) -> String {
     let bytes = area.capacity.0;
     let label = if label.is_empty() { "no label".into() } else { format!("LABEL={label}") };

@@ -1,7 +1,7 @@
-//! Lines for people, on stderr.
+//! Messages for the user, on stderr.
 //!
-//! Invariants: every line starts with the program's name, so that it can be told from the lines of
-//! the program that runs. A reader who is gone is no error: the program's status is what counts.
+//! Invariants: every line starts with the program's name, which distinguishes it from the lines of
+//! the running program. A failed write is ignored: the program's status is what counts.
 
 use std::fmt::Display;
 use std::io::Write;

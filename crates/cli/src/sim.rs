@@ -1,6 +1,6 @@
 //! `overspill sim`: the engine on virtual CPUs.
 //!
-//! Invariants: files of a report are opened before anything is simulated.
+//! Invariants: the files of a report are opened before anything is simulated.
 //! Not here: simulating, and how figures are written.
 
 use crate::args::{ExploreArgs, Sim, SimArgs, SimRunArgs, SweepArgs};
@@ -11,10 +11,10 @@ use overspill_bench::report;
 use overspill_sim::{ExploreOptions, RunOptions, SweepOptions};
 use overspill_sim::{calibrate, explore, presets, run, sweep};
 
-/// Some mark does not hold.
+/// Status if a mark does not hold.
 const MISSED: u8 = 1;
 
-/// Simulates what is asked for, prints it, and writes the files.
+/// Runs the requested simulations, prints the results, and writes the files.
 ///
 /// # Errors
 /// [`Error::Sim`], [`Error::Report`], [`Error::Output`].

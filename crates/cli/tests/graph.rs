@@ -1,20 +1,21 @@
 //! Which file uses which, inside each crate, from the syntax tree: by imports, and by calls whose
-//! receiver can be told from declarations. `make graph` prints it.
+//! receiver's type is declared. `make graph` prints it.
 //!
-//! Owns: the list of circles that are there for a reason. Invariants: a circle that is not listed
-//! fails the test, and so does a listed one that is gone.
-//! Not here: which crate uses which (`structure`). A call on something whose type only inference
-//! knows is not seen.
+//! Owns: the list of accepted cycles.
+//! Invariants: a cycle that is not listed fails the test, and so does a listed one that no longer
+//! exists.
+//! Not here: which crate uses which (`structure`). Calls whose receiver type must be inferred are
+//! not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Expr, FnArg, GenericArgument, Item, Member, Pat, PathArguments, Type};
 
-/// Files that use one another, by crate, and why they may.
+/// Accepted cycles of files, by crate, with the reason.
 const CIRCLES: &[(&str, &[&str], &str)] = &[];
 
-/// Crates that are looked at.
+/// Crates that are checked.
 const CRATES: [&str; 3] = ["area", "engine", "space"];
 
 /// A file and the name of a type that it declares.
@@ -29,8 +30,8 @@ struct Declared {
     types: BTreeSet<(String, String)>,
     /// File and name → file it is imported from.
     imports: BTreeMap<(String, String), String>,
-    /// Type, as the file that declares it and its name, and function → file. A free function has
-    /// its file and no type.
+    /// Type (the file that declares it and its name) and function → file. A free function has its
+    /// file and no type.
     functions: BTreeMap<(Place, String), String>,
     /// Struct → field → type.
     fields: BTreeMap<Place, BTreeMap<String, Place>>,
@@ -62,7 +63,7 @@ fn collect(directory: &Path, paths: &mut Vec<PathBuf>) {
     }
 }
 
-/// The type that matters of a declaration: what is inside of references, pointers and boxes.
+/// The relevant type of a declaration: without references, pointers and boxes.
 fn core_type(ty: &Type) -> Option<String> {
     match ty {
         Type::Reference(reference) => core_type(&reference.elem),
@@ -147,7 +148,7 @@ impl Declared {
         }
     }
 
-    /// The type that `name` means in `file`.
+    /// Returns the type that `name` means in `file`.
     fn resolve(&self, file: &str, name: &str) -> Option<Place> {
         let own = (file.to_owned(), name.to_owned());
         if self.types.contains(&own) {
@@ -186,7 +187,7 @@ impl Declared {
         }
     }
 
-    /// File → files it uses.
+    /// Returns file → files it uses.
     fn edges(&self) -> Edges {
         let read = |(file, parsed): &(String, syn::File)| {
             let known = BTreeMap::new();
@@ -200,7 +201,7 @@ impl Declared {
     }
 }
 
-/// The paths that a `use` names.
+/// Collects the paths that a `use` names.
 fn flatten(tree: &syn::UseTree, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     match tree {
         syn::UseTree::Path(part) => {
@@ -237,7 +238,7 @@ fn is_test_item(item: &Item) -> bool {
 struct Reader<'a> {
     declared: &'a Declared,
     file: &'a str,
-    /// The type whose functions these are.
+    /// The type whose functions are being read.
     owner: Option<Place>,
     /// Types of parameters.
     known: BTreeMap<String, Place>,
@@ -331,7 +332,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-/// Files that can be reached from one another, two or more together.
+/// Returns sets of two or more files that reach one another.
 fn circles(edges: &Edges) -> Vec<Vec<&str>> {
     let reach = |start: &str| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![start.to_owned()]);

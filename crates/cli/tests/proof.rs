@@ -1,4 +1,4 @@
-//! docs/invariants.md and mutants/ against the sources: what they name must be there.
+//! docs/invariants.md and mutants/ against the sources: what they name must exist.
 //!
 //! Not here: whether the mutants are killed (`make mutants`, which builds each of them).
 
@@ -14,7 +14,7 @@ fn read(path: impl AsRef<Path>) -> String {
         .unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()))
 }
 
-/// The ``file: function`` pairs in backquotes.
+/// Returns the ``file: function`` pairs in backquotes.
 fn tests_named(text: &str) -> Vec<(&str, &str)> {
     text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.split_once(".rs: ")).collect()
 }
@@ -51,7 +51,7 @@ fn mutants() -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "patch")).collect()
 }
 
-/// A mutant that does not apply tests nothing: whoever changes the code it is about renews it.
+/// A mutant that does not apply tests nothing: a change of its code must update it.
 #[test]
 fn every_mutant_applies_and_says_what_kills_it() {
     if Command::new("git").arg("--version").output().is_err() {

@@ -1,7 +1,8 @@
-//! The rules of the house, as tests: who may use whom, and what every source file must be like.
+//! The project's rules, as tests: which crate may use which, and what every source file must be
+//! like.
 //!
 //! Owns: the tables of these rules. ARCHITECTURE.md and CONTRIBUTING.md explain them.
-//! Invariants: a rule that cannot be kept gets an exception here, with a reason, or it goes. The
+//! Invariants: a rule that cannot be kept gets an exception here, with a reason, or is removed. The
 //! lists of exceptions only shrink.
 //! Not here: formatting and lints, which rustfmt and clippy check.
 
@@ -61,8 +62,7 @@ const USES: &[(&str, &[&str])] = &[
     ("overspill-cli", &["overspill", "overspill-bench", "overspill-sim"]),
 ];
 
-/// Files of the product, below `crates`, that may say `unsafe`. Tests may as well, except in
-/// `area`.
+/// Source files, below `crates`, that may say `unsafe`. Tests may too, except in `area`.
 const UNSAFE: &[&str] = &[
     "base/src/shared.rs",
     "bench/src/replay.rs",
@@ -124,7 +124,7 @@ const LONG_FILES: &[&str] = &[];
 /// Functions, as `file: name`, that may be longer than [`FUNCTION_LINES_MAX`]. Should be empty.
 const LONG_FUNCTIONS: &[&str] = &[];
 
-/// Columns of a comment line: those that rustfmt gives to code.
+/// Columns of a comment line: as many as rustfmt gives to code.
 const COMMENT_COLUMNS_MAX: usize = 100;
 
 /// Lines of a file before its own test module.
@@ -132,7 +132,7 @@ const FILE_LINES_MAX: usize = 500;
 /// Lines of a function, from its `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Left behind by accident. In halves, so that they are not found here.
+/// Words left behind by accident. Split in halves, so that they are not found here.
 const LEFTOVERS: &[&str] =
     &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("db", "g!("), concat!("todo", "!(")];
 
@@ -185,7 +185,7 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().unwrap().clone()
 }
 
-/// The crates of the workspace that a package names, in whatever role.
+/// Returns the crates of the workspace that a package depends on, in any role.
 fn used_by(package: &Value) -> BTreeSet<&str> {
     let dependencies = package["dependencies"].as_array().unwrap();
     let inside = dependencies.iter().filter(|dependency| dependency["path"].is_string());
@@ -274,7 +274,7 @@ fn unsafe_is_only_where_it_is_listed() {
     assert!(area.text.contains("#![forbid(unsafe_code)]"));
 }
 
-/// True if a line other than a comment has the word.
+/// Returns true if a line other than a comment has the word.
 fn says_unsafe(text: &str) -> bool {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     code.flat_map(words).any(|word| word == concat!("un", "safe"))
@@ -355,8 +355,8 @@ fn functions_are_short() {
     assert_none("functions that are too long", unexcused.map(message));
 }
 
-/// The functions of formatted code with their lines. A function ends with the first closing brace
-/// that is indented as its first line, or without a body with the parenthesis there.
+/// Returns the functions of formatted code with their lines. A function ends with the first closing
+/// brace indented like its first line; without a body, with the parenthesis there.
 fn functions(text: &str) -> impl Iterator<Item = (&str, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     (0..lines.len()).filter_map(move |first| {

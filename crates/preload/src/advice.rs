@@ -1,9 +1,9 @@
 //! madvise and posix_madvise.
 //!
-//! Owns: what becomes of each advice on managed memory. Invariants: advice with a meaning is served
-//! or refused with EINVAL, as by a kernel that does not know it; only what is true already, or
-//! changes nothing but speed, is taken without an effect. The kernel gets the parts of a range that
-//! are its.
+//! Owns: what each advice does to managed memory.
+//! Invariants: advice with a meaning is served, or refused with EINVAL as by a kernel that does not
+//! know it; it is ignored only if it already holds or affects nothing but speed. The kernel gets
+//! the foreign parts of a range.
 //! Not here: what the pager does about it (`overspill_space::memory`).
 
 use crate::mm::{
@@ -13,24 +13,24 @@ use crate::real::{fail, system_call};
 use libc::{c_int, c_void};
 use overspill_space::{Advice, ManagedMemory, MemoryError};
 
-/// Newer than the libc crate.
+/// Not yet in the libc crate.
 const DONTNEED_LOCKED: c_int = 24;
 
-/// What is done about an advice.
+/// What an advice does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Decision {
     Page(Advice),
-    /// Content goes.
+    /// Drops the content.
     Drop,
-    /// Pages come in, by reads or by writes.
+    /// Makes pages resident, by reads or by writes.
     Populate {
         write: bool,
     },
-    /// Forked children find zeros, or no longer.
+    /// Has forked children find zeros, or no longer.
     Wipe(bool),
-    /// Core dumps have it, or not.
+    /// Includes the pages in core dumps, or not.
     Show(bool),
-    /// It is so already, or is about speed only.
+    /// Already true, or affects only speed.
     Nothing,
     Refuse,
 }
@@ -52,12 +52,11 @@ fn decide(advice: c_int) -> Decision {
         libc::MADV_DODUMP => Decision::Show(true),
         // Forked children have all managed memory, and its pages are never huge or merged.
         libc::MADV_DOFORK | libc::MADV_NOHUGEPAGE | libc::MADV_UNMERGEABLE => Decision::Nothing,
-        // As good as a kernel that finds no huge page.
+        // Like a kernel that finds no huge page.
         libc::MADV_HUGEPAGE => Decision::Nothing,
         // MADV_DONTFORK: the child's pager needs the whole range. MADV_MERGEABLE: merged pages
-        // could not be moved out. MADV_COLLAPSE must not say that it was done. MADV_REMOVE,
-        // MADV_HWPOISON and MADV_SOFT_OFFLINE, MADV_GUARD_INSTALL and _REMOVE, and what nobody
-        // knows.
+        // could not be moved out. MADV_COLLAPSE must not report success. MADV_REMOVE,
+        // MADV_HWPOISON, MADV_SOFT_OFFLINE, MADV_GUARD_INSTALL and _REMOVE, and unknown advice.
         _ => Decision::Refuse,
     }
 }
@@ -79,7 +78,7 @@ fn carry_out(
     }
 }
 
-/// madvise(2). Advice that drops content drops it, advice about paging is the pager's to take.
+/// madvise(2). Drops the content where the advice does; advice about paging goes to the pager.
 ///
 /// # Safety
 /// As the system call's.
@@ -123,7 +122,7 @@ pub unsafe extern "C" fn posix_madvise(address: *mut c_void, len: usize, advice:
     if advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
-    // SAFETY: passed on; the numbers of what is left are madvise's.
+    // SAFETY: passed on; the remaining values are the same as madvise's.
     match unsafe { madvise(address, len, advice) } {
         0 => 0,
         // SAFETY: this thread's errno.

@@ -1,13 +1,15 @@
-//! dlopen, so that a plugin gets the same malloc as everybody else.
+//! dlopen, so that a plugin gets the same malloc as the rest of the program.
 //!
-//! Owns: taking RTLD_DEEPBIND out of what libc is asked for. An object opened so looks for symbols
-//! in itself and its libraries first: it would find libc's `free` and give it our blocks.
-//! Invariants: these functions leave no frame behind and keep the return address: by it libc finds
-//! the caller, whose RUNPATH and namespace count. Without a pager the flags stay as they are.
-//! Not here: a namespace of its own (`dlmopen`). It has a libc of its own, which knows nothing of
-//! us: what is allocated there is outside the limit, and a fork made there is one without us.
-//! Rejected: keeping the flag and changing the plugin's relocations. What it opens later in its
-//! turn would need the same.
+//! Owns: removing RTLD_DEEPBIND from what libc is asked for. An object opened with it looks for
+//! symbols in itself and its libraries first: it would find libc's `free` and pass managed blocks
+//! to it.
+//! Invariants: these functions leave no stack frame and keep the return address, by which libc
+//! finds the caller, whose RUNPATH and namespace count. Without a pager the flags stay unchanged.
+//! Not here: a namespace of its own (`dlmopen`). It has its own libc, which does not know this
+//! object: what is allocated there is outside the limit, and a fork made there bypasses the
+//! handlers.
+//! Rejected: keeping the flag and changing the plugin's relocations. What the plugin opens later
+//! would need the same.
 
 use crate::pager::any_process;
 use crate::real::Next;
@@ -15,13 +17,13 @@ use libc::{c_char, c_int, c_long, c_void};
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
-/// The bits of a mode that libc gets to see.
+/// The bits of a mode that are passed on to libc.
 static MODE_MASK: AtomicI32 = AtomicI32::new(-1);
 
 static DLOPEN: AtomicUsize = AtomicUsize::new(0);
 static DLMOPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Once the pager runs, or does not.
+/// Sets the mask if the pager runs.
 pub(crate) fn prepare() {
     if any_process().is_some() {
         MODE_MASK.store(!libc::RTLD_DEEPBIND, Relaxed);
@@ -38,7 +40,7 @@ extern "C" fn find_dlmopen() {
     DLMOPEN.store(NEXT.address().addr(), Relaxed);
 }
 
-/// Looks libc's function up at the first call, takes the flag out of its `$mode`, and jumps there.
+/// Looks up libc's function on the first call, clears the flag in its `$mode`, and jumps there.
 #[cfg(target_arch = "x86_64")]
 macro_rules! without_deepbind {
     ($mode:literal, $next:ident, $find:ident) => {

@@ -1,7 +1,7 @@
-//! The program's environment, before libc has looked at it.
+//! The program's environment, before libc has read it.
 //!
-//! The pager starts before libc has initialised itself, so variables are found in the array that
-//! the kernel made, and changed there.
+//! The pager starts before libc has initialised itself, so variables are looked up and changed in
+//! the array that the kernel made.
 
 use libc::c_char;
 use overspill::session::SESSION_VARIABLE;
@@ -12,20 +12,19 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// The entries of an environment.
 ///
 /// # Safety
-/// `array` is null, or an array of strings that ends with null and stays for as long as the
-/// iterator.
+/// `array` is null, or a null-terminated array of strings that lives as long as the iterator.
 unsafe fn entries(array: *mut *mut c_char) -> impl Iterator<Item = *mut *mut c_char> {
     let mut next = array;
     std::iter::from_fn(move || {
-        // SAFETY: contract: we have not passed the end.
+        // SAFETY: contract; the end has not been passed.
         let found = (!next.is_null() && unsafe { !(*next).is_null() }).then_some(next)?;
-        // SAFETY: as above; after an entry comes another one, or the end.
+        // SAFETY: as above; an entry is followed by another one or by the end.
         next = unsafe { next.add(1) };
         Some(found)
     })
 }
 
-/// The value in `NAME=VALUE`.
+/// Returns the value in `NAME=VALUE`.
 ///
 /// # Safety
 /// `entry` points to a string.
@@ -36,7 +35,7 @@ unsafe fn value_of(entry: *mut *mut c_char, name: &str) -> Option<&'static CStr>
     CStr::from_bytes_with_nul(value).ok()
 }
 
-/// Where the supervisor of this process's run is, if it is part of one.
+/// Returns the supervisor's address, if this process is part of a run.
 ///
 /// # Safety
 /// As [`entries`].
@@ -46,12 +45,12 @@ pub(crate) unsafe fn session(array: *mut *mut c_char) -> Option<String> {
     Some(value.to_string_lossy().into_owned())
 }
 
-/// Keeps programs that this one starts from finding us.
+/// Keeps programs started by this one out of the run.
 ///
 /// # Safety
-/// As [`entries`], and nobody else reads the environment meanwhile.
+/// As [`entries`], and no other thread reads the environment meanwhile.
 pub(crate) unsafe fn forget(array: *mut *mut c_char) {
-    // SAFETY: passed on. What is removed or shortened stays a string, or an array with an end.
+    // SAFETY: passed on. Strings stay strings, and the array keeps its end.
     unsafe {
         let session = entries(array).find(|&entry| value_of(entry, SESSION_VARIABLE).is_some());
         session.into_iter().for_each(|entry| remove(entry));
@@ -64,10 +63,10 @@ pub(crate) unsafe fn forget(array: *mut *mut c_char) {
     }
 }
 
-/// Takes an entry out of its array.
+/// Removes an entry from its array.
 ///
 /// # Safety
-/// It is one, and nobody else reads the array.
+/// `entry` is one, and no other thread reads the array.
 unsafe fn remove(entry: *mut *mut c_char) {
     let mut at = entry;
     // SAFETY: contract: the array ends with null.
@@ -82,7 +81,7 @@ unsafe fn remove(entry: *mut *mut c_char) {
 /// Drops the first `bytes` bytes of a value, in place.
 ///
 /// # Safety
-/// It has so many, in memory that may be written.
+/// The value has that many, in writable memory.
 unsafe fn shorten(value: &CStr, bytes: usize) {
     let (start, len) = (value.as_ptr().cast_mut(), value.to_bytes_with_nul().len());
     // SAFETY: contract; the two ranges lie within the value.

@@ -1,10 +1,10 @@
-//! What escapes the limit, noted for the summary.
+//! Memory that escapes the limit, noted for the summary.
 //!
-//! Owns: a look at the process's memory when it ends. Invariants: nothing is allocated, because
-//! `_exit` may be called anywhere, and nothing but the session changes. A process that is killed
-//! notes nothing; neither does one that does not end through libc.
+//! Owns: examining the process's memory when it ends.
+//! Invariants: nothing is allocated, because `_exit` may be called anywhere, and only the session
+//! is changed. A process that is killed, or does not end through libc, notes nothing.
 //! Not here: programs that are started ([`crate::starts`]), the words (`overspill::escapes`).
-//! Rejected: looking from time to time. It would miss short processes and cost long ones.
+//! Rejected: looking from time to time. It would miss short processes and slow down long ones.
 
 use crate::pager::{is_managed, process};
 use crate::real::system_call;
@@ -14,10 +14,10 @@ use overspill::escapes;
 use overspill_base::PAGE_SIZE;
 use overspill_base::stats::Event;
 
-/// What a process has outside the limit that is not worth a word.
+/// The least memory outside the limit that is noted.
 const LEAST_KIB: u64 = 4 << 10;
 
-/// When the program has ended by return or `exit`, after its own last words.
+/// Runs when the program has ended by return or `exit`, after its own handlers.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = note;
@@ -60,7 +60,7 @@ extern "C" fn note() {
     }
 }
 
-/// The kinds that mappings are of, by their numbers in [`Found`].
+/// The kinds of mappings, by their index in [`Found`].
 const KINDS: [u32; 6] = [
     escapes::STATIC_DATA,
     escapes::BRK,
@@ -70,14 +70,14 @@ const KINDS: [u32; 6] = [
     escapes::STACK,
 ];
 
-/// What the lines of smaps tell, mapping by mapping.
+/// What the lines of smaps add up to.
 #[derive(Default)]
 struct Found {
     kib: [u64; 6],
-    /// What the mapping is whose lines come, and which of them counts.
+    /// Kind of the mapping whose lines are being read, and whether its Rss counts.
     now: Option<usize>,
     counts_rss: bool,
-    /// Where a mapping of an object ended; its uninitialised variables come next.
+    /// Where a mapping of an object ended; its uninitialised variables follow.
     object_end: usize,
 }
 
@@ -148,14 +148,14 @@ fn number(digits: &[u8], radix: u32) -> Option<usize> {
     usize::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
 }
 
-/// The KiB of a line that starts with `name`.
+/// Returns the KiB of a line that starts with `name`, otherwise 0.
 fn kib_of(line: &[u8], name: &[u8]) -> u64 {
     let Some(rest) = line.strip_prefix(name) else { return 0 };
     let digits = rest.trim_ascii().split(|&byte| byte == b' ').next().unwrap_or_default();
     number(digits, 10).unwrap_or(0) as u64
 }
 
-/// Calls `take` with each line of a file, or with the beginning of it; `path` ends with a zero.
+/// Calls `take` with each line of a file; `path` ends with a zero byte.
 fn each_line(path: &str, mut take: impl FnMut(&[u8])) {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let fd = system_call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
@@ -178,7 +178,7 @@ fn each_line(path: &str, mut take: impl FnMut(&[u8])) {
         }
         buffer.copy_within(from..filled, 0);
         filled -= from;
-        // A line longer than the buffer: a name; what follows its first half is dropped.
+        // A line longer than the buffer has a long name; it is taken in pieces.
         if filled == buffer.len() {
             take(&buffer);
             filled = 0;

@@ -1,14 +1,15 @@
-//! Ends of threads.
+//! Thread exit.
 //!
-//! Owns: what the kernel touches of a thread that is gone. It writes to the futexes of robust
-//! mutexes the thread still holds, and to the number by which `pthread_join` knows that it has
-//! ended; at that time the kernel serves no fault by message, so these pages must be in memory.
-//! Invariants: they are pinned by the thread's last destructors and unpinned when it is gone, by
-//! the next thread that starts or ends. No Rust frame is below a thread's own first function, so
-//! cancellation unwinds as without us.
+//! Owns: the memory of a thread that the kernel touches when it has ended. The kernel writes to the
+//! futexes of robust mutexes that the thread still holds, and to the thread number that
+//! `pthread_join` waits on. At that time it serves no userfaultfd faults, so these pages must be in
+//! memory.
+//! Invariants: the thread's last destructors pin them, and the next thread that starts or ends
+//! unpins them. No Rust frame is below a thread's own first function, so cancellation unwinds as
+//! without us.
 //! Not here: a *process* that is killed. What other processes may wait for is in shared memory,
 //! which is not managed.
-//! Rejected: pinning a mutex when it is made. Those made by a static initialiser were missed, and
+//! Rejected: pinning a mutex when it is made. This missed those made by a static initialiser, and
 //! most are never held by a thread that ends.
 
 use crate::heap::PagerScope;
@@ -25,15 +26,15 @@ pub(crate) type StartRoutine = extern "C" fn(*mut c_void) -> *mut c_void;
 pub(crate) type PthreadCreate =
     unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, StartRoutine, *mut c_void) -> c_int;
 
-/// Bytes from a thread's own address on in which libc keeps what the kernel touches, with room for
+/// Bytes from a thread's own address in which libc keeps what the kernel touches, with room for
 /// other versions: the thread's number and the head of its list of mutexes.
 const THREAD_BYTES: usize = 2304;
 /// A pthread_mutex_t.
 const MUTEX_BYTES: usize = 48;
-/// Entries of a list that the kernel looks at.
+/// Most entries of a list that the kernel visits.
 const LIST_MAX: usize = 2048;
 
-/// Our key among the threads' own data; none before [`make_key`].
+/// Our key for thread-specific data; none before [`make_key`].
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Pages pinned for a thread that ends.
@@ -42,19 +43,19 @@ struct Pinned {
     pages: Vec<usize>,
 }
 
-/// Locked within memory calls only, so that it is free at a fork.
+/// Locked within memory calls only, so that it is unlocked at a fork.
 static PINNED: Mutex<Vec<Pinned>> = Mutex::new(Vec::new());
-/// How many there are.
+/// Length of [`PINNED`].
 static PINNED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn pinned() -> MutexGuard<'static, Vec<Pinned>> {
     PINNED.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Once the pager runs, on the program's first thread.
+/// Makes the key once the pager runs, on the program's first thread.
 pub(crate) fn make_key() {
     let mut key: pthread_key_t = 0;
-    // SAFETY: the destructor stays where it is: the object is never unloaded.
+    // SAFETY: the destructor stays valid: the object is never unloaded.
     if process().is_some() && unsafe { libc::pthread_key_create(&raw mut key, Some(ends)) } == 0 {
         KEY.store(key, Relaxed);
         set_round(1);
@@ -65,12 +66,12 @@ pub(crate) fn make_key() {
 fn set_round(round: usize) {
     let key = KEY.load(Relaxed);
     if key != u32::MAX {
-        // SAFETY: our own key; early ones have their values in the thread itself.
+        // SAFETY: our own key; the values of early keys are stored in the thread block.
         unsafe { libc::pthread_setspecific(key, round as *const c_void) };
     }
 }
 
-/// `next`, libc's pthread_create, for a thread of the program's.
+/// Calls `next`, libc's pthread_create, for a thread of the program.
 ///
 /// # Safety
 /// As libc's.
@@ -89,7 +90,7 @@ pub(crate) unsafe fn create(
         process.call(unpin_dead);
     }
     let body = Box::into_raw(Box::new(Body { start, arg }));
-    // SAFETY: passed on; `prepare` takes the box over.
+    // SAFETY: passed on; `prepare` takes ownership of the box.
     let result = unsafe { next(thread, attr, run, body.cast()) };
     if result != 0 {
         // SAFETY: no thread has taken it.
@@ -98,7 +99,7 @@ pub(crate) unsafe fn create(
     result
 }
 
-/// What a thread was to run; in two registers when returned.
+/// A thread's function and argument; in two registers when returned.
 #[repr(C)]
 struct Body {
     start: StartRoutine,
@@ -142,7 +143,7 @@ extern "C" fn run(body: *mut c_void) -> *mut c_void {
     )
 }
 
-/// Called as often as libc calls destructors, the last time after all that could lock a mutex.
+/// Called in every round of destructors; the last comes after all that could lock a mutex.
 unsafe extern "C" fn ends(round: *mut c_void) {
     /// PTHREAD_DESTRUCTOR_ITERATIONS.
     const ROUNDS: usize = 4;
@@ -167,7 +168,7 @@ fn pin(process: &'static Process, pages: Vec<usize>) {
         let before = all.iter().position(|pinned| pinned.thread == thread);
         let before = before.map(|n| all.swap_remove(n).pages).unwrap_or_default();
         drop(all);
-        // What cannot be pinned is as it would be without us.
+        // Pages that cannot be pinned are treated as without us.
         let new = pages.into_iter().filter(|page| !before.contains(page));
         let new: Vec<_> = new.filter(|&page| memory.pin(page, 1, None).is_ok()).collect();
         pinned().push(Pinned { thread, pages: [before, new].concat() });
@@ -183,7 +184,7 @@ fn unpin_dead(memory: &ManagedMemory) {
     PINNED_COUNT.store(pinned().len(), Relaxed);
 }
 
-/// The managed pages that the kernel touches when this thread has ended.
+/// Returns the managed pages that the kernel touches when this thread has ended.
 fn pages_of_this_thread() -> Vec<usize> {
     let mut pages = Vec::new();
     let mut add = |start: usize, len: usize| {
@@ -201,7 +202,7 @@ fn pages_of_this_thread() -> Vec<usize> {
     pages
 }
 
-/// The head of the kernel's list of a thread's robust mutexes, set(2) by libc.
+/// The head of a thread's list of robust mutexes, which libc registers with the kernel.
 #[repr(C)]
 struct RobustList {
     next: usize,
@@ -217,7 +218,7 @@ fn held_mutexes(mut found: impl FnMut(usize, usize)) {
     if system_call!(libc::SYS_get_robust_list, 0, head_out, len_out) != 0 || head.is_null() {
         return;
     }
-    // SAFETY: the list of this thread, which nobody else changes; a lowest bit marks a kind.
+    // SAFETY: this thread's list, which no other thread changes; the lowest bit marks a kind.
     unsafe {
         let offset = (*head).futex_offset;
         let mut entry = (*head).next & !1;

@@ -1,13 +1,13 @@
-//! Waiting on a word of memory, among all that have this address space.
+//! Waiting on a word of memory, between all threads of this address space.
 
 use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// A lock that a forked child can make anew: there, whoever held it does not exist.
+/// A lock that a forked child can reset, since its holder does not exist there.
 ///
 /// ```text
-/// FREE ──> HELD ──somebody waits──> AWAITED ──> FREE
+/// FREE ──> HELD ──a thread waits──> AWAITED ──> FREE
 /// ```
 #[derive(Debug)]
 pub(crate) struct Lock(AtomicU32);
@@ -21,7 +21,7 @@ impl Lock {
         Self(AtomicU32::new(FREE))
     }
 
-    /// Acquire pairs with the Release of [`leave`](Self::leave).
+    /// Locks. Acquire pairs with the Release of [`leave`](Self::leave).
     pub(crate) fn enter(&self) {
         if self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok() {
             return;
@@ -37,13 +37,13 @@ impl Lock {
         }
     }
 
-    /// In a forked child, where there is one thread.
+    /// Resets the lock in a forked child, where there is one thread.
     pub(crate) fn renew(&self) {
         self.0.store(FREE, Relaxed);
     }
 }
 
-/// Sleeps while `asleep` says so of the word. Its last value was loaded with Acquire.
+/// Sleeps while `asleep` is true of the word. Its last value was loaded with Acquire.
 pub(crate) fn wait_while(word: &AtomicU32, asleep: impl Fn(u32) -> bool) {
     loop {
         let seen = word.load(Acquire);
@@ -54,7 +54,7 @@ pub(crate) fn wait_while(word: &AtomicU32, asleep: impl Fn(u32) -> bool) {
     }
 }
 
-/// Wakes everybody in this address space who waits on the word.
+/// Wakes all waiters on the word in this address space.
 pub(crate) fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, Flags::PRIVATE, i32::MAX as u32);
 }

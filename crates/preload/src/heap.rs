@@ -1,7 +1,7 @@
-//! The pager's own heap: libc's allocator, by the names nobody interposes.
+//! The pager's own heap: libc's allocator, by names that are not interposed.
 //!
-//! Invariant: its memory comes from `brk` and from mappings libc makes itself, never from the
-//! managed range.
+//! Invariant: its memory comes from `brk` and from libc's own mappings, never from the managed
+//! range.
 
 use libc::{c_int, c_void};
 use std::alloc::{GlobalAlloc, Layout};
@@ -18,16 +18,16 @@ unsafe extern "C" {
     fn overspill_pager_leave();
 }
 
-/// Alignment every malloc gives.
+/// Alignment of every malloc.
 const MALLOC_ALIGN: usize = 16;
 
 /// Rust's allocations in this object.
 pub(crate) struct LibcHeap;
 
-// SAFETY: libc's allocator meets the contract; blocks it gave are only ever returned to it.
+// SAFETY: libc's allocator meets the contract; its blocks are returned only to it.
 unsafe impl GlobalAlloc for LibcHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: any size may be asked for; alignments of a Layout are powers of two.
+        // SAFETY: any size is allowed; alignments of a Layout are powers of two.
         unsafe {
             if layout.align() <= MALLOC_ALIGN {
                 __libc_malloc(layout.size()).cast()
@@ -43,8 +43,8 @@ unsafe impl GlobalAlloc for LibcHeap {
     }
 }
 
-/// True while this thread works for the pager: its allocations are libc's, its mappings the
-/// kernel's.
+/// True while this thread works for the pager: it then allocates from libc and maps from the
+/// kernel.
 #[inline]
 pub(crate) fn in_pager() -> bool {
     // SAFETY: reads a variable of this thread.

@@ -1,21 +1,21 @@
-//! The shared object `overspill run` puts in front of libc in an unmodified program.
+//! The shared object that `overspill run` preloads in front of libc in an unmodified program.
 //!
 //! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`], [`remap`],
-//! [`advice`]), process and thread creation as far as the pager must know of it ([`fork`],
-//! [`thread`], [`exits`]), limits that would get in its way ([`limits`]), opening objects that
-//! would pass us by ([`dlopen`]), filters of system calls ([`sandbox`]); and noting what escapes
-//! the limit ([`escapes`], [`starts`]). The pager itself is a process apart ([`apart`]).
+//! [`advice`]), process and thread creation where it concerns the pager ([`fork`], [`thread`],
+//! [`exits`]), limits that would hit the pager ([`limits`]), opening objects that would bypass us
+//! ([`dlopen`]), filters of system calls ([`sandbox`]); and noting what escapes the limit
+//! ([`escapes`], [`starts`]). The pager itself is a separate process ([`apart`]).
 //! Invariants:
-//! - Managed memory lies in one reserved range. A pointer's address says whose it is; libc's own
-//!   heap serves the pager and whatever was allocated before it started.
+//! - Managed memory lies in one reserved range. A pointer's address tells its allocator; libc's own
+//!   heap serves the pager and what was allocated before it started.
 //! - Code that holds a lock of the pager never touches managed memory: the pager allocates from
-//!   libc's heap, and calls made on a managed stack run on another one ([`pager::off_stack`]).
+//!   libc's heap, and calls made on a managed stack run in the pager's process ([`apart`]).
 //! - Without a session in the environment every function is libc's.
 //!
 //! Not here: paging itself (`overspill`). Not caught: system calls made without libc, `clone`
 //! without `CLONE_VM` other than through `fork`, `MAP_SHARED`, `MAP_HUGETLB`, `MAP_STACK`,
 //! `MAP_GROWSDOWN`, `MAP_32BIT` and executable mappings, and `brk`; such memory is the kernel's,
-//! outside the limit. A program that gives threads stacks from managed memory must not fork.
+//! outside the limit. A program whose threads have stacks in managed memory must not fork.
 
 #![allow(unreachable_pub, reason = "reached by their symbols")]
 
@@ -44,7 +44,7 @@ mod thread;
 #[global_allocator]
 static HEAP: heap::LibcHeap = heap::LibcHeap;
 
-/// Runs when the dynamic linker loads the object, before anybody else's constructors.
+/// Runs when the dynamic linker loads the object, before all other constructors.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(libc::c_int, Words, Words) = start;

@@ -1,8 +1,8 @@
 //! Resource limits that would hit the pager instead of the program.
 //!
 //! Owns: the translation. What the pager maps counts as address space and as data, so limits on
-//! those are raised by its size on the way in and lowered on the way out. A limit on file sizes
-//! would stop writes to swap, so it is remembered and reported, but not enforced.
+//! those are raised by its size when set and lowered by it when read. A limit on file sizes would
+//! stop writes to swap, so it is remembered and reported, but not enforced.
 
 use crate::pager::{process, taken};
 use crate::real::system_call;
@@ -10,7 +10,7 @@ use libc::{__rlimit_resource_t, c_int, pid_t, rlimit, rlimit64};
 use overspill_base::PAGE_SIZE;
 use std::sync::Mutex;
 
-/// How large a process is, in the two ways that limits count.
+/// The size of a process, in the two ways that limits count.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sizes {
     address_space_bytes: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// This process's now; zeros if /proc cannot tell.
+    /// Returns this process's sizes; zeros if /proc cannot tell.
     pub(crate) fn now() -> Self {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let field = |n| statm.split(' ').nth(n)?.parse().ok();
@@ -26,7 +26,7 @@ impl Sizes {
         Self { address_space_bytes: bytes(0), data_bytes: bytes(5) }
     }
 
-    /// The growth since `before`.
+    /// Returns the growth since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             address_space_bytes: self
@@ -41,7 +41,7 @@ impl Sizes {
     }
 }
 
-/// The file size limit the program believes in.
+/// The file size limit that the program has set.
 static FILE_SIZE: Mutex<Option<rlimit64>> = Mutex::new(None);
 
 fn kernel_prlimit(
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn prlimit64(
     unsafe { translated(pid, resource, new, old) }
 }
 
-/// prlimit(2): the same on 64-bit machines.
+/// prlimit(2): the same as prlimit64 on 64-bit machines.
 ///
 /// # Safety
 /// As the system call's.

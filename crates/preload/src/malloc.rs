@@ -1,8 +1,9 @@
 //! The malloc family.
 //!
-//! Owns: the choice between mimalloc, whose memory is managed because it maps it through our
-//! `mmap`, and libc's heap. Invariant: a block goes back to where its address says it came from.
-//! Not here: any allocation algorithm; questions about it ([`crate::malloc_info`]).
+//! Owns: the choice between mimalloc, whose memory is managed because it is mapped through our
+//! `mmap`, and libc's heap.
+//! Invariant: a block is freed where its address says it came from.
+//! Not here: any allocation algorithm; queries ([`crate::malloc_info`]).
 
 use crate::heap::{__libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc};
 use crate::pager::{is_managed, process};
@@ -11,11 +12,11 @@ use libc::{c_int, c_void};
 use libmimalloc_sys as mi;
 use overspill_base::PAGE_SIZE;
 
-/// Has the allocator look at the machine now: later the program may have forbidden itself to.
+/// Lets the allocator inspect the machine now: later the program may have filtered these calls.
 pub(crate) fn prepare() {
     if !use_libc() {
-        // SAFETY: a block of its own, and a number for an option. Nodes of memory are asked for in
-        // /sys.
+        // SAFETY: allocates and frees a block, and sets an option to a number. The number of NUMA
+        // nodes would be read from /sys.
         unsafe {
             mi::mi_option_set(mi::mi_option_use_numa_nodes, 1);
             mi::mi_free(mi::mi_malloc(1));
@@ -28,7 +29,7 @@ fn use_libc() -> bool {
     process().is_none()
 }
 
-/// mimalloc aligns the smallest blocks to 8; libc aligns every block to 16, as the ABI says.
+/// mimalloc aligns the smallest blocks to 8; libc aligns every block to 16, as the ABI requires.
 const LEAST_BYTES: usize = 16;
 
 fn or_enomem(block: *mut c_void) -> *mut c_void {
@@ -96,8 +97,8 @@ pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _align: usize, _
     unsafe { free(block) }
 }
 
-/// realloc(3). A block stays with its allocator, so what the dynamic linker keeps in libc's heap
-/// stays there.
+/// realloc(3). A block stays with its allocator, so that the dynamic linker's blocks stay in libc's
+/// heap.
 ///
 /// # Safety
 /// As libc's.
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn reallocarray(block: *mut c_void, n: usize, size: usize)
     }
 }
 
-/// memalign(3), which takes any alignment and means the next power of two.
+/// memalign(3), which rounds any alignment up to a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     if use_libc() {
@@ -160,7 +161,7 @@ pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
 /// posix_memalign(3).
 ///
 /// # Safety
-/// `out` is writable, as libc's asks.
+/// `out` is writable, as libc requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {

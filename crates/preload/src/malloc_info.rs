@@ -1,8 +1,8 @@
-//! What a program may ask and tell the allocator: mallinfo, mallopt, malloc_trim and their like.
+//! Queries and parameters of the allocator: mallinfo, mallopt, malloc_trim and the like.
 //!
-//! Owns: answers about managed memory; libc's own functions would tell of the pager's heap.
-//! Invariants: sizes are what mimalloc holds of the system, in use or free, which is all it counts.
-//! Parameters of libc's allocator are taken and change nothing: they would change the pager's.
+//! Owns: answers about managed memory; libc's own functions would report the pager's heap.
+//! Invariants: sizes are what mimalloc has mapped, used or free, which is all it counts. Parameters
+//! of libc's allocator are accepted and ignored: they would change the pager's heap.
 //! Not here: allocation ([`crate::malloc`]).
 
 use crate::heap::PagerScope;
@@ -27,7 +27,7 @@ pub struct MallInfo<T> {
     keepcost: T,
 }
 
-/// Bytes that mimalloc holds.
+/// Returns the bytes that mimalloc has mapped.
 fn held_bytes() -> usize {
     let mut held = 0;
     let none = std::ptr::null_mut();
@@ -86,7 +86,7 @@ pub extern "C" fn malloc_trim(keep: usize) -> c_int {
         return next(keep);
     }
     let before = held_bytes();
-    // SAFETY: any thread may ask for it.
+    // SAFETY: may be called on any thread.
     unsafe { mi::mi_collect(true) };
     c_int::from(held_bytes() < before)
 }

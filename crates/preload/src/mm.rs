@@ -1,7 +1,7 @@
 //! The mmap family.
 //!
-//! Owns: which mappings are managed: private anonymous ones wherever the kernel would be free to
-//! put them, and everything a program does later to addresses in the managed range.
+//! Owns: which mappings are managed: private anonymous ones that the kernel could put anywhere, and
+//! everything a program does later to addresses in the managed range.
 //! Invariant: a call that touches the managed range never reaches the kernel unexamined.
 //! Not here: what the calls do (`overspill_space::memory`); advice ([`crate::advice`]); mappings
 //! that move ([`crate::remap`]).
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 /// Mappings of these kinds are left to the kernel.
 const UNMANAGED: c_int =
     libc::MAP_SHARED | libc::MAP_HUGETLB | libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_32BIT;
-/// How a mapping is put at an address.
+/// Flags that put a mapping at an address.
 const MOVE_TO: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
 const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
@@ -34,19 +34,19 @@ pub(crate) fn is_aligned(address: usize) -> bool {
     address.is_multiple_of(PAGE_SIZE)
 }
 
-/// The pager, for a call on an address it manages, even where the call comes from within: a block
-/// freed while this thread works for the pager must not be unmapped behind its back.
+/// Returns the pager, for a call on an address it manages, even if the call comes from within: a
+/// block freed while this thread works for the pager must not be unmapped without its knowledge.
 pub(crate) fn pager_of(address: usize) -> Option<&'static Process> {
     any_process().filter(|_| is_managed(address))
 }
 
-/// True if the whole range is managed; a length that leaves the managed range is an error of the
-/// program's that no system call would take either.
+/// Returns true if the whole range is managed; a length that leaves the managed range is an error
+/// of the program, which every system call would reject.
 pub(crate) fn is_managed_range(start: usize, len: usize) -> bool {
     is_aligned(start) && start.checked_add(len).is_some_and(|end| is_managed(end - 1))
 }
 
-/// True if the managed range and this one have a byte in common.
+/// Returns true if the managed range and this one overlap.
 pub(crate) fn touches_managed(start: usize, len: usize) -> bool {
     let Some(process) = any_process().filter(|_| len > 0) else { return false };
     let space = process.memory().space();
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn mmap(
     }
 }
 
-/// A mapping at a given place in the managed range.
+/// Makes a mapping at a given place in the managed range.
 #[expect(clippy::too_many_arguments, reason = "mmap has six")]
 fn mmap_over(
     process: &'static Process,
@@ -120,7 +120,7 @@ fn mmap_over(
             Err(error) => map_failed(error.errno()),
         };
     }
-    // A call that fails must leave what is there: the mapping is made elsewhere first, then moved.
+    // A call that fails must keep what is there: the mapping is made elsewhere first, then moved.
     let huge = huge_page_bytes(flags, fd).unwrap_or(PAGE_SIZE);
     let Some(len) = len.checked_next_multiple_of(huge).filter(|_| start.is_multiple_of(huge))
     else {
@@ -134,7 +134,7 @@ fn mmap_over(
     put_over(process, place, len, address)
 }
 
-/// The size of the pages of a mapping of huge ones.
+/// Returns the page size of a mapping of huge pages.
 fn huge_page_bytes(flags: c_int, fd: c_int) -> Option<usize> {
     const DEFAULT: usize = 2 << 20;
     let anonymous = flags & libc::MAP_ANONYMOUS != 0;
@@ -145,12 +145,12 @@ fn huge_page_bytes(flags: c_int, fd: c_int) -> Option<usize> {
     if anonymous || fd < 0 {
         return None;
     }
-    // SAFETY: the program's descriptor, which it keeps open for the length of its call.
+    // SAFETY: the program's descriptor, which stays open during its call.
     let stat = rustix::fs::fstatfs(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
     (stat.f_type == libc::HUGETLBFS_MAGIC).then_some(stat.f_bsize as usize)
 }
 
-/// Moves a mapping of the kernel's to an address in the managed range; if that fails, unmaps it.
+/// Moves a kernel mapping to an address in the managed range; if that fails, unmaps it.
 pub(crate) fn put_over(
     process: &'static Process,
     place: *mut c_void,
@@ -234,8 +234,8 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: c_int)
     }
 }
 
-/// pkey_alloc(2). Whatever key a page of the managed range has would be lost when the range is
-/// given to somebody else, so there are none: what the kernel says where the processor has none.
+/// pkey_alloc(2). A page's key would be lost when its place in the managed range is reused, so
+/// there are none: fails as on a processor without keys.
 #[unsafe(no_mangle)]
 pub extern "C" fn pkey_alloc(flags: c_uint, rights: c_uint) -> c_int {
     match process() {
@@ -244,7 +244,7 @@ pub extern "C" fn pkey_alloc(flags: c_uint, rights: c_uint) -> c_int {
     }
 }
 
-/// pkey_mprotect(2). Without a key, or with the one that all memory has, it is mprotect.
+/// pkey_mprotect(2). Without a key, or with the default key, it is mprotect.
 ///
 /// # Safety
 /// As the system call's.
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn pkey_mprotect(
     }
 }
 
-/// The pager's parts of a range and the kernel's, each by whose they are.
+/// Locks or unlocks a range: the pager its parts, the kernel the others.
 fn set_locked(address: *const c_void, len: usize, lock: bool) -> Option<c_int> {
     let process = pager_of(address.addr())?;
     let first = address.addr() / PAGE_SIZE * PAGE_SIZE;
@@ -282,7 +282,7 @@ fn set_locked(address: *const c_void, len: usize, lock: bool) -> Option<c_int> {
     Some(result(process.call(done)))
 }
 
-/// Has the kernel do its part of a call, for the mappings in a range that are not ours.
+/// Has the kernel do its part of a call, for the foreign mappings in a range.
 pub(crate) fn each_foreign(
     memory: &ManagedMemory,
     start: usize,
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn munlock(address: *const c_void, len: usize) -> c_int {
         .unwrap_or_else(|| system_call!(libc::SYS_munlock, address, len) as c_int)
 }
 
-/// mlockall(2). Locking everything would lock the whole reservation; the limit forbids it.
+/// mlockall(2). Fails: it would lock the whole reservation, which the limit forbids.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
     match process() {

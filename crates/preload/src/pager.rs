@@ -1,7 +1,8 @@
 //! The pager of this process.
 //!
 //! Owns: finding the session, starting, and the one global through which interposed functions reach
-//! it. Not here: anything a particular function does.
+//! it.
+//! Not here: anything a particular function does.
 
 use crate::heap::{PagerScope, in_pager};
 use crate::signals;
@@ -16,10 +17,10 @@ use rustix::process::Pid;
 use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard};
 
-/// Everything interposed functions need.
+/// Everything that interposed functions need.
 pub(crate) struct Process {
     pub(crate) session: Arc<Session>,
-    /// Where the supervisor is, for children.
+    /// Address of the supervisor, for children.
     pub(crate) address: Address,
     pub(crate) pager: Pager,
     /// Shared by every memory call, exclusive from the start of a fork to its end.
@@ -33,29 +34,29 @@ static PROCESS: OnceLock<Process> = OnceLock::new();
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// True if `address` is in the managed range: the question every `free` asks.
+/// Returns true if `address` is in the managed range; asked at every `free`.
 #[inline]
 pub(crate) fn is_managed(address: usize) -> bool {
     let start = START.load(Acquire);
     start != 0 && address.wrapping_sub(start) < LEN.load(Relaxed)
 }
 
-/// What the pager takes of the process's address space, the managed range and all tables.
+/// Address space that the pager takes: the managed range and all tables.
 static TAKEN: OnceLock<limits::Sizes> = OnceLock::new();
 
-/// What the pager takes of the process's address space; nothing when it does not run.
+/// Returns the address space that the pager takes; zeros if it does not run.
 pub(crate) fn taken() -> limits::Sizes {
     TAKEN.get().copied().unwrap_or_default()
 }
 
-/// The process's pager, for calls the program makes; none while it does not run, and none for the
-/// pager's own threads.
+/// Returns the process's pager, for calls by the program; none while it does not run, and none on
+/// the pager's own threads.
 #[inline]
 pub(crate) fn process() -> Option<&'static Process> {
     if START.load(Acquire) == 0 || in_pager() { None } else { PROCESS.get() }
 }
 
-/// The pager, whoever asks.
+/// Returns the pager, on any thread.
 pub(crate) fn any_process() -> Option<&'static Process> {
     PROCESS.get()
 }
@@ -70,8 +71,8 @@ impl Process {
     }
 
     /// Runs a memory call for the program: not during a fork, with allocations from libc's heap,
-    /// with signals blocked, and not on a stack that may itself be paged out while the pager's
-    /// locks are held (coroutines). Where it cannot be here, it is in the pager's process.
+    /// with signals blocked, and not on a stack that may itself be swapped out while the pager's
+    /// locks are held (coroutines). If it cannot run here, it runs in the pager's process.
     pub(crate) fn call<R: Send>(&'static self, f: impl FnOnce(&ManagedMemory) -> R + Send) -> R {
         let _scope = PagerScope::enter();
         let call = move || {
@@ -86,8 +87,8 @@ impl Process {
     }
 }
 
-/// Tells the user something: through the supervisor, whose standard error it is, because the
-/// program's may be a file of data by now; or there, while there is no other way.
+/// Tells the user something through the supervisor, on its standard error, because the program's
+/// may be a data file by now; without a channel, on the program's.
 pub(crate) fn say(message: &str) {
     if !apart::tell(message) {
         let line = format!("overspill: {message}\n");
@@ -95,9 +96,9 @@ pub(crate) fn say(message: &str) {
     }
 }
 
-/// Runs before everything else of the program: see build.rs.
+/// Runs before all code of the program: see build.rs.
 pub(crate) fn start(environment: *mut *mut c_char) {
-    // SAFETY: what libc hands to every constructor.
+    // SAFETY: what libc passes to every constructor.
     let Some(address) = (unsafe { environment::session(environment) }) else { return };
     let _scope = PagerScope::enter();
     std::panic::set_hook(Box::new(|info| {
@@ -121,7 +122,7 @@ pub(crate) fn start(environment: *mut *mut c_char) {
     }
 }
 
-/// In the pager's process: joins the run.
+/// Joins the run, in the pager's process.
 fn join(address: &str) -> Result<(), String> {
     let alone = |error: &dyn std::fmt::Display| {
         let note = format!("this program runs in all the memory it likes: {error}");
@@ -154,22 +155,22 @@ fn join(address: &str) -> Result<(), String> {
     }
 }
 
-/// The pagers of this process's former images, children of ours that nobody else will bury.
+/// The pagers of this process's former images, our children, which only we can reap.
 static FORMER: OnceLock<Vec<Pid>> = OnceLock::new();
 
-/// What the user is told before the program begins: on its own standard error, for there may be no
-/// other way.
+/// A message printed before the program begins, on its own standard error, as there may be no other
+/// way.
 static NOTE: Mutex<Option<String>> = Mutex::new(None);
 
-/// On the program's thread, when the pager runs.
+/// Runs on the program's thread, when the pager runs.
 fn begin(environment: *mut *mut c_char) {
     let note = NOTE.lock().unwrap_or_else(|e| e.into_inner()).take();
     note.iter().for_each(|note| say(note));
     let Some(process) = any_process() else { return };
     for former in FORMER.get().into_iter().flatten() {
-        // Not for a child of the program that has the number of one: those are not of this kind.
+        // Not for a child of the program that has reused the number: __WCLONE excludes those.
         let (how, pid) = (libc::WEXITED | libc::__WCLONE, former.as_raw_pid() as libc::id_t);
-        // SAFETY: waits for a child, and wants to know nothing of it.
+        // SAFETY: waits for a child and discards its status.
         unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, pid, 0usize, how, 0usize) };
     }
     if !process.session.settings().children {
@@ -197,7 +198,7 @@ pub(crate) fn handler_options() -> HandlerOptions {
     }
 }
 
-/// Memory has ended: says why and ends the process, as the kernel would.
+/// Memory has run out: says why and ends the process, as the kernel would.
 fn out_of_memory(engine: &Engine) {
     if let Some(process) = any_process() {
         process.session.add_verdict(verdict::OUT_OF_MEMORY);

@@ -1,4 +1,4 @@
-//! What lies behind the interposed functions: the kernel, and libc's next definition.
+//! What is behind the interposed functions: the kernel, and libc's next definition.
 
 use libc::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -23,7 +23,8 @@ impl Next {
         Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The address. Aborts if there is none: libc lacks a function the program was linked against.
+    /// Returns the address. Aborts if there is none: libc lacks a function the program was linked
+    /// against.
     pub(crate) fn address(&self) -> *mut c_void {
         let found = self.found.load(Relaxed);
         if !found.is_null() {
@@ -46,7 +47,7 @@ pub(crate) fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// An error in the form system calls report it.
+/// Returns an error in the form that system calls report it.
 pub(crate) fn fail(errno: c_int) -> c_int {
     set_errno(errno);
     -1

@@ -1,9 +1,9 @@
-//! mremap, and shared memory of System V.
+//! mremap, and System V shared memory.
 //!
-//! Owns: every way in which a mapping of one kind comes to stand where one of another kind stood.
-//! Invariant: what stood there goes only when the new mapping has been made, elsewhere.
+//! Owns: every way in which a mapping of one kind replaces one of another kind.
+//! Invariant: the old mapping is removed only when the new one has been made, elsewhere.
 //! Not here: mmap over managed memory ([`crate::mm`]). remap_file_pages needs nothing: the kernel
-//! takes it on shared file mappings only, whose place it does not change.
+//! accepts it only for shared file mappings, whose place it does not change.
 
 use crate::mm::{
     is_aligned, is_managed_range, map_failed, pager_of, pages, put_over, touches_managed,
@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard};
 const MOVE: c_int = libc::MREMAP_MAYMOVE;
 const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
 
-/// The words of a call.
+/// The arguments of a call.
 #[derive(Clone, Copy)]
 struct Call {
     old: usize,
@@ -38,7 +38,7 @@ impl Call {
         self.flags & libc::MREMAP_DONTUNMAP != 0
     }
 
-    /// What the kernel asks of any call, but for what is mapped where.
+    /// Checks what the kernel requires of any call, except for what is mapped where.
     fn is_sound(self) -> bool {
         let flags = self.flags & !KNOWN == 0
             && (self.flags & MOVE != 0 || !self.is_fixed() && !self.stays());
@@ -55,7 +55,7 @@ impl Call {
     }
 }
 
-/// mremap(2). The new address is there only with MREMAP_FIXED.
+/// mremap(2). The new address exists only with MREMAP_FIXED.
 ///
 /// # Safety
 /// As the system call's.
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn mremap(
     }
 }
 
-/// A mapping of the kernel's that comes to stand in the managed range.
+/// Moves a kernel mapping into the managed range.
 fn from_outside(call: Call) -> *mut c_void {
     let Some(process) = any_process() else { return map_failed(libc::EINVAL) };
     let (none, private) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -125,8 +125,8 @@ fn from_inside(process: &'static Process, call: Call, onto_managed: bool) -> *mu
     }
 }
 
-/// A mapping of the kernel's that stands in the managed range: it leaves, and memory of ours takes
-/// its place in one step, so that nobody else's mapping can.
+/// Moves a kernel mapping that lies in the managed range: managed memory takes its place in one
+/// step, so that no other mapping can.
 fn foreign_from_inside(process: &'static Process, call: Call, onto_managed: bool) -> *mut c_void {
     let (old, old_pages, new_pages) = (call.old, pages(call.old_len), pages(call.new_len));
     let gives_up = move |from: usize, pages: usize| {
@@ -162,7 +162,7 @@ fn foreign_from_inside(process: &'static Process, call: Call, onto_managed: bool
     }
 }
 
-/// Shared memory attached in the managed range: where, and how many bytes.
+/// Shared memory attached in the managed range: address and bytes.
 static ATTACHED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 fn attached() -> MutexGuard<'static, BTreeMap<usize, usize>> {
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) 
 fn segment_bytes(id: c_int) -> Option<usize> {
     let mut about = std::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
     let done = system_call!(libc::SYS_shmctl, id, libc::IPC_STAT, about.as_mut_ptr());
-    // SAFETY: zeros are a value of it, and the kernel has filled it in.
+    // SAFETY: zeros are a valid value, and the kernel has filled it in.
     (done == 0).then(|| unsafe { about.assume_init() }.shm_segsz)
 }
 
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
         attached().remove(&start)
     };
     let (Some(len), Some(process)) = (len, pager_of(start)) else { return fail(libc::EINVAL) };
-    // What has been mapped over it since is not its.
+    // Parts mapped over it since are not part of it.
     let foreign = process.memory().foreign(start, pages(len));
     let own = foreign.iter().all(|&part| part == (start, len));
     match own {

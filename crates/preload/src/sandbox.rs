@@ -1,9 +1,8 @@
 //! Programs that filter their own system calls.
 //!
-//! Owns: noticing it, at `prctl` and `syscall`. What a program allows itself is what it and its
-//! malloc are known to need: of the pager's calls on its threads only futex. From then on memory
-//! calls are run in the pager's process. Not caught: filters installed by a system call made
-//! without libc.
+//! Owns: noticing it, at `prctl` and `syscall`. A program's filter allows what it and its malloc
+//! are known to need: of the pager's calls on its threads only futex. From then on memory calls run
+//! in the pager's process. Not caught: filters installed by a system call made without libc.
 
 use crate::fork;
 use crate::real::fail;
@@ -13,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// True once this program has asked for a filter.
+/// Returns true once this program has asked for a filter.
 pub(crate) fn is_filtered() -> bool {
     FILTERED.load(Relaxed)
 }
@@ -51,7 +50,7 @@ unsafe fn call(number: c_long, args: [c_long; 6]) -> c_long {
     result
 }
 
-/// As libc's: -1 and errno for what the kernel returns as a negative number.
+/// As libc's: returns -1 and sets errno if the kernel returns a negative number.
 ///
 /// # Safety
 /// The call's own contract.
@@ -61,7 +60,7 @@ unsafe fn checked(number: c_long, args: [c_long; 6]) -> c_long {
     if (-4095..0).contains(&result) { c_long::from(fail(-result as c_int)) } else { result }
 }
 
-/// syscall(2). More arguments than were given are registers' and stack's contents, which the kernel
+/// syscall(2). Arguments that were not given are leftovers of registers and stack, which the kernel
 /// ignores.
 ///
 /// # Safety
@@ -88,7 +87,7 @@ pub unsafe extern "C" fn syscall(
     unsafe { checked(number, [a, b, c, d, e, f]) }
 }
 
-/// True for a call that copies memory, and goes on in both processes where it stands.
+/// Returns true for a call that copies memory and returns in both processes.
 fn is_fork(number: c_long, flags: c_long, stack: c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
     if number == libc::SYS_fork {

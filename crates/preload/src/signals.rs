@@ -1,15 +1,15 @@
-//! Signals, kept away while the pager works on a program's thread.
+//! Blocking signals while the pager works on a program's thread.
 //!
-//! A handler of the program that ran meanwhile could touch a page whose fault needs the lock that
-//! this very thread holds. libc's functions leave out two signals of its own, by which it cancels
-//! threads and changes their user; here they wait as well.
+//! A handler of the program that ran meanwhile could touch a page whose fault needs a lock that
+//! this thread holds. libc's functions never block two signals, by which it cancels threads and
+//! changes their user; here they are blocked too.
 
 /// A set of signals as the kernel has it.
 type Mask = u64;
 
 fn set_mask(mask: Mask) -> Mask {
     let mut before: Mask = 0;
-    // SAFETY: both are sets of the size that is given.
+    // SAFETY: both are sets of the given size.
     unsafe {
         let (how, size) = (libc::SIG_SETMASK, size_of::<Mask>());
         libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, size);
@@ -17,7 +17,7 @@ fn set_mask(mask: Mask) -> Mask {
     before
 }
 
-/// What a thread's mask was before; put back when dropped.
+/// A thread's previous signal mask; restored when dropped.
 #[derive(Debug)]
 pub(crate) struct Blocked(Mask);
 

@@ -1,10 +1,10 @@
-//! Programs that the program starts, looked at on the way: some of them will be outside the run.
+//! Examines the programs that the program starts: some of them will be outside the run.
 //!
-//! Owns: the exec family as far as it is called from outside libc. Invariants: nothing is allocated
-//! and nothing of the call is changed, for it may be a `vfork`ed child's; a program that cannot be
-//! looked at is passed over.
-//! Not here: refusing. A child that runs without a limit is what was asked for, and is said in the
-//! end. A program that is started by a system call made without libc is not seen.
+//! Owns: the exec family as far as it is called from outside libc.
+//! Invariants: nothing is allocated and no argument is changed, because the caller may be a
+//! `vfork`ed child; a program that cannot be read is skipped.
+//! Not here: refusing. A child may run without a limit; the summary says so. A program started by a
+//! system call made without libc is not seen.
 
 use crate::pager::process;
 use crate::real::{Next, system_call};
@@ -15,9 +15,9 @@ use std::arch::naked_asm;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Bytes of a program that are looked at: its headers and the name of its loader.
+/// Bytes of a program that are read: its headers and the name of its loader.
 const HEAD_BYTES: usize = 2048;
-/// Scripts run by scripts.
+/// Depth of scripts run by scripts.
 const SCRIPTS_MAX: usize = 2;
 
 type Words = *const *const c_char;
@@ -26,7 +26,7 @@ unsafe extern "C" {
     static environ: Words;
 }
 
-/// Notes what is about to be started, with the environment `words` if that is known.
+/// Notes a program that is about to be started, with the environment `words` if known.
 ///
 /// # Safety
 /// `path` is a string or null, and so is the environment.
@@ -51,7 +51,7 @@ unsafe fn note(path: *const c_char, searches: bool, words: Option<Words>) {
     }
 }
 
-/// The file that would be executed, as a terminated path in `buffer`.
+/// Finds the file that would be executed; returns its path, terminated, in `buffer`.
 fn find<'a>(path: &[u8], searches: bool, buffer: &'a mut [u8]) -> Option<&'a CStr> {
     let is_there = |buffer: &[u8]| {
         system_call!(libc::SYS_faccessat, libc::AT_FDCWD, buffer.as_ptr(), libc::X_OK) == 0
@@ -86,7 +86,7 @@ fn join(directory: &[u8], name: &[u8], buffer: &mut [u8]) -> Option<usize> {
     Some(len)
 }
 
-/// True if an environment makes a program part of the run.
+/// Returns true if an environment makes a program part of the run.
 unsafe fn has_both(mut words: Words) -> bool {
     let (mut preload, mut session) = (false, false);
     // SAFETY: an environment is strings up to a null.
@@ -105,7 +105,7 @@ fn contains(word: &[u8], part: &[u8]) -> bool {
     word.windows(part.len()).any(|window| window == part)
 }
 
-/// Why the program in a file would be outside the run: bits of the verdict.
+/// Returns why the program in a file would be outside the run, as bits of the verdict.
 fn examine(path: &CStr, scripts_left: usize) -> u32 {
     let mut head = [0u8; HEAD_BYTES];
     let Some((len, privileged)) = read_head(path, &mut head) else { return 0 };
@@ -125,8 +125,8 @@ fn examine(path: &CStr, scripts_left: usize) -> u32 {
     interpreter.map_or(0, |path| examine(path, scripts_left - 1))
 }
 
-/// Reads the start of a file; tells how much there is, and whether the loader would take it for one
-/// that gives its user more rights.
+/// Reads the start of a file; returns its length, and whether the loader would treat it as a
+/// program that gives its user more rights.
 fn read_head(path: &CStr, head: &mut [u8]) -> Option<(usize, bool)> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let fd = system_call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) as c_int;
@@ -151,7 +151,7 @@ fn read_head(path: &CStr, head: &mut [u8]) -> Option<(usize, bool)> {
     (n > 0).then_some((n as usize, sets_user || sets_group || capable))
 }
 
-/// None where the head does not tell.
+/// Examines an ELF head; none if the head does not tell.
 fn examine_elf(head: &[u8], path: &[u8]) -> Option<u32> {
     const CLASS_64: u8 = 2;
     const INTERPRETER: u64 = 3;
@@ -179,7 +179,7 @@ fn is_glibc_loader(path: &[u8]) -> bool {
     name.starts_with(b"ld-linux") || name.starts_with(b"ld.so")
 }
 
-/// `len` bytes at `at` as a number.
+/// Returns `len` bytes at `at` as a number.
 fn word(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     let mut word = [0; 8];
     word[..len].copy_from_slice(bytes.get(at..at.checked_add(len)?)?);
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Words, words: Words) 
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: Words) -> c_int {
-    // SAFETY: passed on, with the environment that libc would take.
+    // SAFETY: passed on, with the environment that libc would use.
     unsafe { execve(path, argv, environ) }
 }
 
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn execvpe(name: *const c_char, argv: Words, words: Words)
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(name: *const c_char, argv: Words) -> c_int {
-    // SAFETY: passed on, with the environment that libc would take.
+    // SAFETY: passed on, with the environment that libc would use.
     unsafe { execvpe(name, argv, environ) }
 }
 
@@ -274,13 +274,12 @@ macro_rules! spawns {
 spawns!(posix_spawn, POSIX_SPAWN, false);
 spawns!(posix_spawnp, POSIX_SPAWNP, true);
 
-/// Where the functions of variable arguments go on. They are only looked at: Rust cannot pass them
-/// on.
+/// Addresses of libc's variadic functions, to jump to: Rust cannot pass their arguments on.
 static EXECL: AtomicUsize = AtomicUsize::new(0);
 static EXECLP: AtomicUsize = AtomicUsize::new(0);
 static EXECLE: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks up what a child of vfork could not: before the program begins.
+/// Looks up, before the program begins, what a child of vfork could not.
 pub(crate) fn prepare() {
     static NEXT: [Next; 3] = [Next::new(c"execl"), Next::new(c"execlp"), Next::new(c"execle")];
     for (next, place) in NEXT.iter().zip([&EXECL, &EXECLP, &EXECLE]) {
@@ -304,13 +303,13 @@ unsafe extern "C" fn note_execlp(name: *const c_char) -> usize {
 }
 
 unsafe extern "C" fn note_execle(path: *const c_char) -> usize {
-    // SAFETY: as the caller's; its environment comes after arguments whose number is not known
-    // here.
+    // SAFETY: as the caller's; its environment follows arguments whose number is not known here.
     unsafe { note(path, false, None) };
     EXECLE.load(Relaxed)
 }
 
-/// Calls `$note` with the first argument and jumps where it says, with all arguments as they were.
+/// Calls `$note` with the first argument and jumps to the address it returns, with all arguments
+/// unchanged.
 macro_rules! looked_at {
     ($note:ident) => {{
         #[cfg(target_arch = "x86_64")]
@@ -357,7 +356,7 @@ macro_rules! looked_at {
     }};
 }
 
-/// execl(3), whose other arguments are not touched.
+/// execl(3), whose other arguments are passed through.
 ///
 /// # Safety
 /// As libc's.
@@ -367,7 +366,7 @@ pub unsafe extern "C" fn execl(path: *const c_char) -> c_int {
     looked_at!(note_execl)
 }
 
-/// execlp(3), whose other arguments are not touched.
+/// execlp(3), whose other arguments are passed through.
 ///
 /// # Safety
 /// As libc's.
@@ -377,7 +376,7 @@ pub unsafe extern "C" fn execlp(name: *const c_char) -> c_int {
     looked_at!(note_execlp)
 }
 
-/// execle(3), whose other arguments are not touched.
+/// execle(3), whose other arguments are passed through.
 ///
 /// # Safety
 /// As libc's.

@@ -1,14 +1,14 @@
 //! Thread creation.
 //!
 //! libc allocates a new thread's dynamic TLS vector with `calloc`. The pager's code runs on program
-//! threads too and may reach it while it holds a lock, so it must not be in managed memory.
+//! threads too and may touch it while it holds a lock, so it must not be in managed memory.
 
 use crate::exits::{self, PthreadCreate, StartRoutine};
 use crate::heap::PagerScope;
 use crate::real::Next;
 use libc::{c_int, c_void, pthread_attr_t, pthread_t};
 
-/// libc's own.
+/// Returns libc's own function.
 fn next() -> PthreadCreate {
     static NEXT: Next = Next::new(c"pthread_create");
     // SAFETY: libc's function of this name and type.
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn pthread_create(
     unsafe { exits::create(next(), thread, attr, start, arg) }
 }
 
-/// Before there are threads: libc leaves out the locks of its heap until it has made one.
+/// Starts a thread before the program does: libc skips its heap's locks until it has started one.
 pub(crate) fn prepare() {
     extern "C" fn nothing(_: *mut c_void) -> *mut c_void {
         std::ptr::null_mut()

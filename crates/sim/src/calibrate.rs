@@ -1,8 +1,8 @@
-//! `calibrate`: what of the cost model one CPU of this machine can tell.
+//! `calibrate`: the part of the cost model that can be measured on one CPU of this machine.
 //!
-//! Invariants: nothing in the model changes by it. It says how far the machine at hand is from the
-//! one that is simulated.
-//! Not here: costs between CPUs, which two of a virtual machine cannot tell (literature, see
+//! Invariants: it changes nothing in the model. It shows how far this machine is from the simulated
+//! one.
+//! Not here: costs between CPUs, which two virtual CPUs cannot measure (taken from literature, see
 //! [`overspill_vcpu::costs`]).
 
 use overspill_vcpu::Costs;
@@ -12,11 +12,11 @@ use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
 const PAGE: usize = 4096;
-/// More than any cache.
+/// Larger than any cache.
 const BIG_BYTES: usize = 256 << 20;
 const ROUNDS: usize = 5;
 
-/// Measured costs beside those of the model, as a table.
+/// Returns measured costs beside those of the model, as a table.
 pub fn calibrate() -> String {
     let model = Costs::DEFAULT;
     let rows = [
@@ -47,7 +47,7 @@ fn per_turn(turns: usize, f: impl FnOnce()) -> f64 {
     start.elapsed().as_nanos() as f64 / turns as f64
 }
 
-/// A ring of places in `bytes` bytes, a line each, in random order.
+/// Returns a ring through `bytes` bytes, one place per cache line, in random order.
 fn ring(bytes: usize) -> Vec<u32> {
     const WORDS: usize = 64 / size_of::<u32>();
     let lines = bytes / 64;

@@ -1,10 +1,10 @@
 //! Swap devices in virtual time.
 //!
-//! Owns: what each slot holds, and when a transfer is over. A device has channels; a transfer takes
-//! the first that is free for as long as its bandwidth says, and is over after the latency at the
-//! least. A synchronous device is memory: the CPU copies, and nothing is waited for.
-//! Invariants: every request completes, in the order of the times when they are over, once.
-//! Not here: errors. Devices that fail are simulated in the engine's own tests, in real time.
+//! Owns: the content of each slot, and when a transfer ends. A device has channels; a transfer
+//! occupies the first free one for the time its bandwidth requires, and ends after the latency at
+//! the earliest. A synchronous device is memory: the CPU copies, and nothing waits.
+//! Invariants: every request completes once, in the order of completion times.
+//! Not here: errors. Failing devices are simulated in the engine's own tests, in real time.
 
 use crate::shootdown::Shootdown;
 use crate::stamp::Stamp;
@@ -14,34 +14,34 @@ use serde::Serialize;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a kind of device can do.
+/// The performance of a kind of device.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct DeviceModel {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// Where its figures are from.
+    /// The source of its figures.
     pub source: &'static str,
-    /// True for memory: the figures below are the CPU's then, and 0 here.
+    /// True for memory: the costs are then the CPU's, and the figures below are 0.
     pub synchronous: bool,
-    /// Nanoseconds from request to completion of a page alone.
+    /// Nanoseconds from request to completion of a single page.
     pub read_latency_ns: u64,
     /// As above.
     pub write_latency_ns: u64,
-    /// Random pages read per second, many at a time.
+    /// Random pages read per second, with many in flight.
     pub read_pages_per_s: u64,
-    /// Random pages written per second, many at a time, in the long run.
+    /// Random pages written per second, with many in flight, sustained.
     pub write_pages_per_s: u64,
-    /// Transfers that go on at a time.
+    /// Concurrent transfers.
     pub channels: usize,
-    /// Pages of one transfer as the device sees it: the block layer merges requests up to there,
-    /// and one interrupt ends them all. 1 where each is alone.
+    /// Most pages of one transfer as the device sees it: the block layer merges requests up to this
+    /// size, and one interrupt completes them all. 1 if requests are not merged.
     pub merged_pages: u64,
-    /// True if reclaim waits for its writes when there is nothing else to take. Without it goes on
-    /// looking through the lists: Linux did before it had a throttle for reclaim.
+    /// True if reclaim waits for its writes when it can take nothing else. If false it goes on
+    /// scanning the lists, as Linux did before reclaim was throttled.
     pub throttles: bool,
 }
 
-/// DRAM that is called persistent memory (`memmap=`), driven by `pmem`.
+/// DRAM used as persistent memory (`memmap=`), driven by `pmem`.
 pub const PMEM: DeviceModel = DeviceModel {
     name: "DRAM-backed pmem",
     source: "a page is copied by the CPU: `copy_page_ns`",
@@ -69,7 +69,7 @@ pub const NVME: DeviceModel = DeviceModel {
     throttles: true,
 };
 
-/// The other one.
+/// The other drive of that experiment.
 pub const OPTANE: DeviceModel = DeviceModel {
     name: "Intel Optane SSD DC P4800X 375 GB",
     source: "data sheet: random 4 KiB 550 000 reads/s, 500 000 writes/s; latency 10 / 10 µs",
@@ -97,7 +97,7 @@ pub const DISK: DeviceModel = DeviceModel {
     throttles: false,
 };
 
-/// Slots whose stamps are kept together.
+/// Slots whose stamps are stored together.
 const CHUNK: usize = 1 << 14;
 
 /// A device with its slots.
@@ -111,9 +111,9 @@ pub(crate) struct SimDevice {
 
 #[derive(Debug)]
 struct Shared {
-    /// By slot, in chunks made when first written.
+    /// By slot, in chunks allocated at the first write.
     holds: Vec<Option<Box<[Stamp]>>>,
-    /// When each channel is free.
+    /// When each channel becomes free.
     channels: Vec<u64>,
 }
 
@@ -134,7 +134,7 @@ impl Shared {
         }
     }
 
-    /// When a request of `pages` pages that begins at `now_ns` is over.
+    /// Returns when a request of `pages` pages that begins at `now_ns` ends.
     fn occupy(&mut self, model: &DeviceModel, op: IoOp, pages: usize, now_ns: u64) -> u64 {
         let (latency_ns, pages_per_s) = match op {
             IoOp::Read => (model.read_latency_ns, model.read_pages_per_s),
@@ -155,7 +155,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl SimDevice {
-    /// A device of `slots` slots, the first reserved.
+    /// Makes a device of `slots` slots, the first reserved.
     pub(crate) fn new(model: DeviceModel, slots: u32, shootdown: Arc<Shootdown>) -> Self {
         let info = DeviceInfo {
             name: model.name.to_owned(),
@@ -196,19 +196,19 @@ impl SwapDevice for SimDevice {
         Ok(())
     }
 
-    /// Linux knows of a page's change from its table entry; here the stamps tell.
+    /// Linux notices a page's change in its page table entry; here the stamps show it.
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {
         assert_eq!(page.len(), PAGE_SIZE);
         *lock(&self.shared).stamp(slot) == Stamp::of(page)
     }
 }
 
-/// One task's way to a device.
+/// One task's queue to a device.
 struct SimQueue {
     model: DeviceModel,
     shared: Arc<Mutex<Shared>>,
     shootdown: Arc<Shootdown>,
-    /// With the time when each is over, in the order of submission.
+    /// With the completion time of each, in the order of submission.
     flying: Vec<(u64, IoRequest)>,
 }
 

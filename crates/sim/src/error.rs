@@ -1,31 +1,31 @@
-//! What cannot be simulated, in one line.
+//! Errors of the simulator, one line each.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-/// Why there is no simulation.
+/// Why nothing was simulated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SimError {
-    /// A parameter that no machine has.
+    /// A parameter outside its range.
     #[error("{parameter} cannot be {value}: it is from {least} to {most} here")]
     OutOfRange {
         /// Its name.
         parameter: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: String,
         /// The least.
         least: String,
         /// The most.
         most: String,
     },
-    /// A name that nothing has.
+    /// An unknown name.
     #[error("no {kind} is called `{name}`; there are {known}")]
     Unknown {
-        /// Of what kind it would be.
+        /// The kind of thing.
         kind: &'static str,
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
 }

@@ -1,10 +1,10 @@
-//! The published experiments: the machines, what was measured on them, and what is asked of the
+//! The published experiments: the machines, what was measured on them, and the marks for the
 //! simulation.
 //!
-//! Owns: the table. Invariants: the two sides of an experiment differ in the mechanism and nothing
-//! else; all experiments share one cost model. A mark is a range that was set before anything was
-//! simulated.
-//! Sources: the patches' own mails, see each experiment.
+//! Owns: the table.
+//! Invariants: the two sides of an experiment differ only in the mechanism; all experiments share
+//! one cost model. A mark is a range that was set before anything was simulated.
+//! Sources: the mails of the patches, see each experiment.
 //! Not here: running machines (`machine`).
 
 use crate::device::{DISK, DeviceModel, NVME, OPTANE, PMEM};
@@ -26,11 +26,11 @@ pub(crate) struct Experiment {
     pub(crate) plan: Plan,
     pub(crate) before: (&'static str, Tuning),
     pub(crate) after: (&'static str, Tuning),
-    /// What is compared, of the samples before and after.
+    /// The compared figures, from the samples before and after.
     pub(crate) figures: fn(&Sample, &Sample) -> Vec<Figure>,
 }
 
-/// Names of all experiments with what each is about.
+/// Returns the names and descriptions of all experiments.
 pub fn presets() -> Vec<(&'static str, &'static str)> {
     all().into_iter().map(|experiment| (experiment.name, experiment.about)).collect()
 }
@@ -104,10 +104,10 @@ fn scan_more() -> Experiment {
     }
 }
 
-/// The first form: bases go on from where they were, and never jump.
+/// The first version: bases continue from where they were, and never jump.
 fn v1() -> Tuning {
     let mut tuning = v2();
-    // A trunk no CPU ever leaves.
+    // A trunk that no CPU ever leaves.
     tuning.area.trunk_slots = 1 << 31;
     tuning
 }
@@ -164,7 +164,7 @@ fn scan_base_v2() -> Experiment {
     }
 }
 
-/// Drives take long to come to rest: writes wait in their queues.
+/// Drives take long to reach a steady state: writes wait in their queues.
 fn on_drives(device: DeviceModel) -> Plan {
     Plan { settle_s: 1.0, seconds: 1.0, ..pmbench(device) }
 }
@@ -320,7 +320,7 @@ fn share(
     Figure::new(what, "% of CPU time", sum(before), sum(after))
 }
 
-/// Linux finds pages in the swap cache without a lock. The engine's lookups take it, so they are
+/// Linux looks up pages in the swap cache without a lock. The engine's lookups take it, so they are
 /// counted too.
 fn trunk(before: &Sample, after: &Sample) -> Figure {
     share("swap cache locks, all paths", before, after, &[(LockClass::SwapCache, None)])

@@ -1,12 +1,11 @@
-//! `explore`: small machines in schedules that no clock would give, checked after each.
+//! `explore`: small machines in schedules that no clock would produce, checked after each.
 //!
-//! Owns: the episodes. A seed says which tuning is played, how small everything is, what the tasks
-//! do, and in which order they take turns. Sizes are shrunk so that the rare path is the common
-//! one.
-//! Invariants: an episode that fails panics, and says the seed first; the same seed plays the same
-//! episode. What is checked: every page read holds what was written to it; the counter equations of
-//! engine and areas; that no task waits for ever; in builds with debug assertions the lock order
-//! and the engine's own assertions.
+//! Owns: the episodes. A seed determines the tuning, all sizes, what the tasks do, and in which
+//! order they take turns. Sizes are shrunk so that rare paths become common.
+//! Invariants: an episode that fails panics, and prints the seed first; the same seed plays the
+//! same episode. Each episode checks: every page read has the content last written; the counter
+//! equations of engine and areas; that no task waits forever; in builds with debug assertions the
+//! lock order and the engine's own assertions.
 //! Not here: choosing the order (`overspill-vcpu`).
 
 use crate::device::{DeviceModel, OPTANE, PMEM};
@@ -23,27 +22,27 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Once};
 
-/// What to play.
+/// Which episodes to play.
 #[derive(Clone, Copy, Debug)]
 pub struct ExploreOptions {
     /// The first seed.
     pub seed: u64,
-    /// How many; 0 for no end.
+    /// Number of episodes; 0 for no end.
     pub runs: u64,
 }
 
-/// How often progress is told.
+/// Episodes between two progress messages.
 const PROGRESS_RUNS: u64 = 1000;
 /// Accesses of one task.
 const ACCESSES: usize = 40;
 
-/// Plays `options.runs` episodes; returns what to say about it.
+/// Plays `options.runs` episodes; returns a summary.
 ///
 /// # Errors
 /// [`SimError::OutOfRange`].
 ///
 /// # Panics
-/// When an episode fails.
+/// If an episode fails.
 pub fn explore(options: &ExploreOptions, progress: &dyn Fn(&str)) -> Result<String, SimError> {
     within("--runs", options.runs, 0..=1 << 40)?;
     tell_seed_of_panics();
@@ -64,7 +63,7 @@ pub fn explore(options: &ExploreOptions, progress: &dyn Fn(&str)) -> Result<Stri
 const NO_SEED: u64 = u64::MAX;
 static SEED: AtomicU64 = AtomicU64::new(NO_SEED);
 
-/// A panic ends the product at once, so the seed has to be said by then.
+/// A panic aborts a release build at once, so the hook prints the seed before.
 fn tell_seed_of_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -149,7 +148,7 @@ impl Episode {
     }
 }
 
-/// Batches and clusters of a few.
+/// Shrinks batches and clusters to a few entries.
 fn shrunk(tuning: Tuning, random: &mut fastrand::Rng) -> Tuning {
     let mut small = tuning;
     small.area.cluster_slots = 4;

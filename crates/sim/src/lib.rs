@@ -1,8 +1,8 @@
-//! A machine of many CPUs in virtual time, running the engine and the areas themselves.
+//! A machine of many CPUs in virtual time, which runs the real engine and areas.
 //!
 //! Owns: the machine around them: processes, address spaces, devices; the published experiments,
-//! and what else is asked of it. The sources of `area` and `engine` are the product's own, built a
-//! second time for virtual CPUs (`twins/`).
+//! and other uses of it. The sources of `area` and `engine` are the product's own, built a second
+//! time for virtual CPUs (`twins/`).
 //! Invariants: the same plan and seed give the same figures, bit for bit. Every page read is
 //! compared with what was written; every run ends with the engines' own check.
 //! Not here: time and its costs (`overspill-vcpu`); how reports are written (`overspill-bench`).

@@ -1,6 +1,6 @@
 //! A machine, its processes, and one run of them.
 //!
-//! Owns: what a run is described by, whether that can be, and running it.
+//! Owns: the description of a run, checking it, and running it.
 //! Not here: which descriptions are of interest (`experiments`, `sweep`).
 
 use crate::device::DeviceModel;
@@ -18,36 +18,36 @@ use std::sync::Arc;
 /// A machine and what runs on it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// CPUs in all.
+    /// Number of CPUs.
     pub cpus: usize,
-    /// Sockets they are in.
+    /// Number of sockets.
     pub sockets: usize,
     /// Memory nodes: one for each socket, or one.
     pub nodes: usize,
-    /// Threads, spread evenly over the nodes, each on a CPU of its own.
+    /// Threads, spread evenly over the nodes, each on its own CPU.
     pub threads: usize,
-    /// True if every thread is a process of its own; else the threads of a node are one.
+    /// True if every thread is its own process; otherwise the threads of a node are one process.
     pub processes: bool,
-    /// Pages of memory of a node.
+    /// Frames of a node.
     pub frames: usize,
     /// Pages that all threads of a node touch, as a multiple of its memory.
     pub working_set: f64,
     /// Devices of a node.
     pub devices: usize,
-    /// Slots of each.
+    /// Slots of each device.
     pub device_slots: u32,
-    /// What they are.
+    /// The kind of device.
     pub device: DeviceModel,
     /// Share of the slots that others use, at random places.
     pub foreign: f64,
-    /// True if devices grow as they fill, like a file: a large one is hardly touched.
+    /// True if devices grow as they fill, like a file: a large one is mostly untouched.
     pub sparse: bool,
     /// What the threads do.
     pub pattern: Pattern,
-    /// CPU that devices interrupt, and a network card, whose packets' way is timed; none if there
-    /// are no packets.
+    /// CPU that receives the interrupts of devices and of a network card, whose packets are timed;
+    /// none if there are no packets.
     pub interrupt_cpu: Option<u32>,
-    /// Virtual seconds that pass before counting begins.
+    /// Virtual seconds before counting begins.
     pub settle_s: f64,
     /// Virtual seconds that are counted.
     pub seconds: f64,
@@ -57,22 +57,22 @@ pub struct Plan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
-    /// Any of the process's, again and again, a fifth of them written.
+    /// Any page of the process, a fifth of them written.
     Random,
-    /// Every page once, in order, written: memory fills and goes on filling.
+    /// Every page once, in order, written: memory fills and stays full.
     Fresh,
 }
 
 /// Most CPUs of a machine.
 const CPUS_MAX: usize = 1024;
-/// Slots an area can have: their number is one of 32 bits.
+/// Most slots of an area: slot numbers have 32 bits.
 const SLOTS_MAX: u64 = (1 << 32) - (1 << 14);
 
 impl Plan {
-    /// Finds out whether there can be such a machine.
+    /// Checks that there can be such a machine.
     ///
     /// # Errors
-    /// [`SimError::OutOfRange`] about the first parameter that cannot be.
+    /// [`SimError::OutOfRange`] for the first invalid parameter.
     pub fn check(&self) -> Result<(), SimError> {
         within("cpus", self.cpus, 1..=CPUS_MAX)?;
         within("sockets", self.sockets, 1..=self.cpus.min(16))?;
@@ -88,13 +88,13 @@ impl Plan {
         within("size (free slots)", self.free_slots(), self.slots_needed()..=u64::MAX)
     }
 
-    /// Slots of a node's devices that others leave.
+    /// Slots of a node's devices that others do not use.
     fn free_slots(&self) -> u64 {
         let slots = self.devices as u64 * u64::from(self.device_slots);
         (slots as f64 * (1.0 - self.foreign)) as u64
     }
 
-    /// What a node's pages take, and its CPUs' caches.
+    /// Returns the slots for a node's pages and for its CPUs' caches.
     fn slots_needed(&self) -> u64 {
         (self.frames as f64 * self.working_set) as u64 + 128 * self.cpus as u64
     }
@@ -103,9 +103,9 @@ impl Plan {
         Shape { cpus: self.cpus, sockets: self.sockets, interrupt_cpu: self.interrupt_cpu }
     }
 
-    /// The CPU of a thread: they are dealt out to the sockets in turn, so that every node's memory
-    /// is used from all of them. The last CPUs of a socket are left to reclaim threads, if there
-    /// are enough.
+    /// Returns the CPU of a thread. Threads are dealt out to the sockets in turn, so that every
+    /// node's memory is used from all of them. The last CPUs of a socket are left to reclaim
+    /// threads, if there are enough.
     fn cpu(&self, number: usize) -> usize {
         let (socket, place) = (number % self.sockets, number / self.sockets);
         let of_socket = self.shape().socket_cpus();
@@ -114,12 +114,12 @@ impl Plan {
         (socket * of_socket + place * places / each).min(self.cpus - 1)
     }
 
-    /// The CPU of a node's reclaim thread.
+    /// Returns the CPU of a node's reclaim thread.
     fn reclaim_cpu(&self, node: usize) -> usize {
         ((node + 1) * self.cpus / self.nodes).min(self.cpus) - 1
     }
 
-    /// Threads of a node, by their number in the machine.
+    /// Returns the threads of a node, by their number in the machine.
     fn threads_on(&self, node: usize) -> impl Iterator<Item = usize> + use<> {
         let nodes = self.nodes;
         let sockets = self.sockets;
@@ -165,7 +165,7 @@ impl Plan {
     /// As [`check`](Self::check).
     ///
     /// # Panics
-    /// When a page or a counter is wrong.
+    /// If a page or a counter is wrong.
     pub fn run(
         &self,
         tuning: Tuning,
@@ -182,7 +182,7 @@ impl Plan {
             self.spawn_node(&mut machine, &run, node, plan);
         }
         if let Some(cpu) = self.interrupt_cpu {
-            // A task of no CPU of the machine: a wire.
+            // The wire: a task outside the machine's CPUs.
             let run = run.clone();
             machine.spawn("packets", self.cpus, move || run.packets(cpu));
         }

@@ -1,34 +1,34 @@
 //! Published figures beside simulated ones, and whether they agree.
 //!
-//! Owns: what a mark asks. Not here: which figures have one (`experiments`).
+//! Owns: the meaning of a mark. Not here: which figures have one (`experiments`).
 
 use serde::Serialize;
 
-/// What is asked of a simulated figure.
+/// A requirement on a simulated figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mark {
-    /// A change of so many per cent, from to.
+    /// The change in per cent is in a range.
     Change(f64, f64),
-    /// Each side at most so many per cent from the published one.
+    /// Each side differs by at most this many per cent from the published one.
     Near(f64),
-    /// Each side in a range.
+    /// Each side is in a range.
     Within((f64, f64), (f64, f64)),
-    /// The side before in a range.
+    /// The side before is in a range.
     Before(f64, f64),
-    /// Before in a range, after below.
+    /// The side before is in a range, the side after below a bound.
     Shares((f64, f64), f64),
-    /// So many times less after than before, at least.
+    /// The side before is at least this many times the side after.
     TimesLess(f64),
 }
 
 /// One figure of an experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// What it is.
+    /// Its name.
     pub what: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// Published without the mechanism, if it was.
+    /// Published without the mechanism, if any.
     pub published_before: Option<f64>,
     /// Published with it.
     pub published_after: Option<f64>,
@@ -38,9 +38,9 @@ pub struct Figure {
     pub before: f64,
     /// Simulated with it.
     pub after: f64,
-    /// What was asked of it, in words; empty if nothing.
+    /// Its mark, in words; empty if none.
     pub mark: String,
-    /// Whether it is so.
+    /// Whether the mark holds.
     pub holds: Option<bool>,
 }
 
@@ -72,7 +72,7 @@ impl Figure {
         Self { mark: words, holds: Some(holds), ..self }
     }
 
-    /// By how many per cent the side after is above the one before.
+    /// Returns by how many per cent the side after is above the side before.
     pub fn change_percent(&self) -> f64 {
         100.0 * (self.after / self.before - 1.0)
     }

@@ -2,8 +2,8 @@
 //!
 //! Owns: building it. Linux has LRU lists, reclaim and (since 4.14) an order of devices per memory
 //! node; an engine has one of each. So a machine of several nodes has as many engines, each with
-//! the processes and the devices of its node. What this leaves out: pages of a process on the other
-//! node, and processes of both nodes that meet on one device.
+//! the processes and the devices of its node. Left out: pages of a process on the other node, and
+//! processes of both nodes that share a device.
 //! Not here: what runs on it (`workload`).
 
 use crate::device::{DeviceModel, SimDevice};
@@ -18,20 +18,20 @@ use overspill_base::{PAGE_SIZE, Slot};
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning};
 use std::sync::Arc;
 
-/// How large a node is, and what it is made of.
+/// The size of a node, and its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePlan {
     pub(crate) cpus: usize,
     pub(crate) frames: usize,
     pub(crate) process_pages: usize,
-    /// By process: the CPUs it runs on.
+    /// For each process, the CPUs it runs on.
     pub(crate) processes: Vec<Vec<usize>>,
     pub(crate) device: DeviceModel,
     pub(crate) devices: usize,
     pub(crate) device_slots: u32,
     /// Share of each device's slots that others use, at random places.
     pub(crate) foreign: f64,
-    /// Devices grow as they fill.
+    /// True if devices grow as they fill.
     pub(crate) sparse: bool,
     pub(crate) tuning: Tuning,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Node {
     foreign: Vec<SwapEntry>,
 }
 
-/// Slots asked for at a time while a device is filled.
+/// Slots allocated at a time while a device is filled.
 const FILL_SLOTS: usize = 64;
 
 impl Node {
@@ -74,7 +74,7 @@ impl Node {
     /// Verifies every counter, at the end of a run.
     ///
     /// # Panics
-    /// When one is wrong.
+    /// If one is wrong.
     pub(crate) fn check(&self) {
         self.foreign.iter().for_each(|&entry| self.engine.areas().free(0, entry));
         self.engine.check().unwrap_or_else(|wrong| panic!("after the run: {wrong}"));
@@ -101,7 +101,7 @@ impl NodePlan {
 }
 
 impl NodePlan {
-    /// As on the heap, in memory that is there where it is touched.
+    /// As on the heap, but in memory that becomes resident only where it is touched.
     fn tables(&self) -> AreaTables {
         let clusters = self.device_slots.div_ceil(self.tuning.area.cluster_slots) as usize;
         let words = clusters * self.tuning.area.cluster_slots as usize;
@@ -117,7 +117,7 @@ impl NodePlan {
     }
 }
 
-/// Fills all areas and frees what is above `foreign` again, at random: no cluster is free.
+/// Fills all areas and frees all but a share of `foreign`, at random: no cluster is free.
 fn fragment(areas: &SwapAreas, foreign: f64, random: &mut fastrand::Rng) -> Vec<SwapEntry> {
     if foreign == 0.0 {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! `run`: the published experiments, simulated.
+//! `run`: simulates the published experiments.
 //!
-//! Owns: the report. Invariants: it holds nothing that depends on the machine it was made on.
+//! Owns: the report. Invariants: it does not depend on the machine it was made on.
 //! Not here: how it is written (`overspill-bench`).
 
 use crate::error::{SimError, within};
@@ -14,24 +14,24 @@ use serde::Serialize;
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Names of presets; all of them if there is none.
+    /// Names of presets; if empty, all.
     pub presets: Vec<String>,
-    /// What is random.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Virtual seconds counted, in place of the preset's own.
+    /// Virtual seconds counted, instead of the preset's own.
     pub seconds: Option<f64>,
 }
 
-/// Experiments simulated.
+/// The simulated experiments.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
-    /// What was random.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// One for each preset.
     pub experiments: Vec<ExperimentReport>,
 }
 
-/// One experiment simulated.
+/// One simulated experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExperimentReport {
     /// Its name.
@@ -46,23 +46,23 @@ pub struct ExperimentReport {
     pub before_name: &'static str,
     /// The engine with it.
     pub after_name: &'static str,
-    /// Published and simulated.
+    /// Published and simulated figures.
     pub figures: Vec<Figure>,
-    /// All of the run without it.
+    /// Everything about the run without it.
     pub before: Sample,
-    /// All of the run with it.
+    /// Everything about the run with it.
     pub after: Sample,
 }
 
 impl RunReport {
-    /// True if every mark holds.
+    /// Returns true if every mark holds.
     pub fn marks_hold(&self) -> bool {
         let mut figures = self.experiments.iter().flat_map(|experiment| &experiment.figures);
         figures.all(|figure| figure.holds != Some(false))
     }
 }
 
-/// Simulates both sides of the experiments; `progress` takes a line about each as it ends.
+/// Simulates both sides of the experiments; `progress` gets a line about each at its end.
 ///
 /// # Errors
 /// [`SimError`].

@@ -1,9 +1,9 @@
-//! What is read off a run, and what it says.
+//! Counts of a run, and figures computed from them.
 //!
-//! Owns: the counts at a moment, and the figures that the kernel's results were published in.
+//! Owns: the counts at a moment, and the figures in which the kernel's results were published.
 //! Invariants: the share of a lock is the time that tasks spent waiting for it, of all time that
-//! tasks were on CPUs: what a profile of cycles shows, as waiters spin. A sum over nodes is no
-//! mean: every node has locks of its own.
+//! tasks were on CPUs: what a profile of cycles shows, as waiters spin. Counts of nodes are added
+//! up, not averaged: every node has its own locks.
 //! Not here: the published figures (`experiments`).
 
 use histogram::Histogram;
@@ -14,7 +14,7 @@ use overspill_base::{PAGE_SIZE, clock};
 use overspill_vcpu::{Tally, tally, usage};
 use serde::Serialize;
 
-/// Values are kept to within 1/64, up to a minute.
+/// Values are accurate to 1/64, up to a minute.
 const LATENCY_GROUPING: u8 = 6;
 const LATENCY_MAX: u8 = 36;
 
@@ -31,14 +31,14 @@ impl Latencies {
         self.0.increment(ns.min((1 << LATENCY_MAX) - 1)).expect("within its range");
     }
 
-    /// Microseconds below which this share of them are.
+    /// Returns the microseconds below which this share of them lies.
     pub(crate) fn quantile_us(&self, quantile: f64) -> f64 {
         let bucket = self.0.quantile_bucket(quantile).expect("a quantile is within 0 to 1");
         bucket.map_or(0.0, |bucket| (bucket.start() + bucket.end()) as f64 / 2e3)
     }
 }
 
-/// Everything that is counted, at one moment.
+/// All counters, at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     at_ns: u64,
@@ -72,35 +72,35 @@ impl Reading {
 pub struct LockShare {
     /// Its class.
     pub class: String,
-    /// The function of Linux that takes it there; empty where there is no name for it.
+    /// The function of Linux that takes it there; empty if it has no name.
     pub path: &'static str,
-    /// Of the CPU time of all tasks, what was spent waiting for it, in per cent.
+    /// Share of the CPU time of all tasks spent waiting for it, in per cent.
     pub share_percent: f64,
     /// Times taken, per second.
     pub acquisitions_per_s: f64,
-    /// Of these, how many had to wait, in per cent.
+    /// Share of these that had to wait, in per cent.
     pub contended_percent: f64,
-    /// The longest wait, in microseconds, since the machine began.
+    /// The longest wait, in microseconds, since the machine started.
     pub wait_max_us: f64,
-    /// How long it is held, on average, in nanoseconds.
+    /// Average hold, in nanoseconds.
     pub hold_ns: f64,
 }
 
-/// Times of packets, in milliseconds.
+/// Round-trip times of packets, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ping {
-    /// The fastest.
+    /// The shortest.
     pub min_ms: f64,
-    /// Their mean.
+    /// The mean.
     pub avg_ms: f64,
-    /// The slowest.
+    /// The longest.
     pub max_ms: f64,
-    /// Their mean deviation, as ping calls it: the standard deviation.
+    /// ping's mdev: the standard deviation.
     pub mdev_ms: f64,
 }
 
 impl Ping {
-    /// Of at least one.
+    /// Computes them from at least one packet.
     pub(crate) fn of(pings_ns: &[u64]) -> Self {
         let n = pings_ns.len() as f64;
         let ms = || pings_ns.iter().map(|&ns| ns as f64 / 1e6);
@@ -115,24 +115,24 @@ impl Ping {
     }
 }
 
-/// One run in figures.
+/// The figures of one run.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub struct Sample {
-    /// Virtual seconds since the machine began, all phases.
+    /// Virtual seconds since the machine started, all phases.
     pub machine_s: f64,
-    /// Accesses per second, all threads together: pmbench's score.
+    /// Accesses per second of all threads: pmbench's score.
     pub score: f64,
     /// Pages read from devices, GB (10^9 bytes) per second.
     pub swap_in_gb_per_s: f64,
-    /// Pages written.
+    /// Pages written to devices, likewise.
     pub swap_out_gb_per_s: f64,
     /// Faults that had to read, per access.
     pub fault_ratio: f64,
-    /// How long pages were missing, in microseconds: the median.
+    /// Median time that pages were missing, in microseconds.
     pub fault_p50_us: f64,
-    /// The slowest of a hundred.
+    /// The 99th percentile.
     pub fault_p99_us: f64,
-    /// What ping would print, where there are packets.
+    /// What ping would print, if there are packets.
     pub ping: Option<Ping>,
     /// All locks' share of CPU time, in per cent.
     pub locks_percent: f64,
@@ -150,7 +150,7 @@ impl Sample {
         let seconds = (last.at_ns - first.at_ns) as f64 / 1e9;
         let busy_ns = (last.busy_ns - first.busy_ns) as f64;
         let events = |event| last.events(event) - first.events(event);
-        // Where systems have collapsed, nothing may happen from one reading to the next.
+        // On a collapsed system nothing may happen between two readings.
         let per_s = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
         let gb_per_s = |event| per_s(events(event) * PAGE_SIZE as f64 / 1e9);
         let accesses = (last.accesses - first.accesses) as f64;
@@ -174,7 +174,7 @@ impl Sample {
         }
     }
 
-    /// The share of a class of locks on a path, in per cent; on all of them if none is told.
+    /// Returns the share of a class of locks on a path, in per cent; on all paths if none is given.
     pub fn share(&self, class: LockClass, path: Option<Path>) -> f64 {
         let (class, name) = (format!("{class:?}"), path.map(Path::name));
         let of =
@@ -184,7 +184,7 @@ impl Sample {
 }
 
 impl Sample {
-    /// Times per second that a lock of a class is taken on a path.
+    /// Returns how often per second a lock of a class is taken on a path.
     pub fn rate(&self, class: LockClass, path: Path) -> f64 {
         let class = format!("{class:?}");
         let of = |lock: &&LockShare| lock.class == class && lock.path == path.name();

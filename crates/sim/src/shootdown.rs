@@ -1,16 +1,16 @@
-//! Telling other CPUs that pages are unmapped.
+//! TLB shootdowns of unmapped pages on other CPUs.
 //!
-//! Owns: per CPU, whom it has yet to tell. Invariants: as in Linux, one round of interrupts for all
-//! pages that a CPU has unmapped since the last, at the latest before one of them is written to a
-//! device.
+//! Owns: for each CPU, which CPUs it has yet to interrupt.
+//! Invariants: as in Linux, there is one round of interrupts for all pages that a CPU has unmapped
+//! since the last, at the latest before one of them is written to a device.
 //! Not here: which CPUs run a process (`space`).
 
 use std::sync::Mutex;
 
-/// Who is to be told by whom.
+/// Pending shootdowns.
 #[derive(Debug)]
 pub(crate) struct Shootdown {
-    /// By CPU: those it must interrupt.
+    /// For each CPU, those it must interrupt.
     pending: Vec<Mutex<Vec<usize>>>,
 }
 
@@ -23,7 +23,7 @@ impl Shootdown {
         self.pending[overspill_vcpu::cpu()].lock().expect("nobody panics with it")
     }
 
-    /// A page that runs on `cpus` was unmapped.
+    /// Notes that a page of a process on `cpus` was unmapped.
     pub(crate) fn add(&self, cpus: &[usize]) {
         let me = overspill_vcpu::cpu();
         let mut pending = self.mine();
@@ -34,7 +34,7 @@ impl Shootdown {
         }
     }
 
-    /// Tells them.
+    /// Sends the pending interrupts.
     pub(crate) fn flush(&self) {
         let told = std::mem::take(&mut *self.mine());
         if told.is_empty() {

@@ -1,10 +1,10 @@
 //! An address space in virtual time.
 //!
-//! Owns: which pages are present, what each holds, and which CPUs a process runs on.
-//! Invariants: a page's content is a stamp that says how often it was written; whoever touches a
-//! page compares it with what was written last, so a page lost, mixed up or older than it left is
-//! found. Reading into a page and mapping it are one step here, as in Linux: what the engine moves
-//! through bounce memory is charged once, by the device.
+//! Owns: which pages are present, the content of each, and which CPUs a process runs on.
+//! Invariants: a page's content is a stamp with the number of writes; every touch compares it with
+//! the last write, so a lost, mixed-up or outdated page is found. Reading into a page and mapping
+//! it are one step here, as in Linux: the device charges once for what the engine moves through
+//! bounce memory.
 //! Not here: faults (`workload`).
 
 use crate::shootdown::Shootdown;
@@ -23,7 +23,7 @@ const POISONED: u8 = 2;
 struct Page {
     seen: AtomicU8,
     holds: AtomicU64,
-    /// Writes so far, by the program.
+    /// Writes by the program so far.
     written: AtomicU32,
 }
 
@@ -31,7 +31,7 @@ struct Page {
 pub(crate) struct SimSpace {
     pages: Vec<Page>,
     process_pages: usize,
-    /// By process: the CPUs it runs on.
+    /// For each process, the CPUs it runs on.
     cpus: Vec<Vec<usize>>,
     shootdown: Arc<Shootdown>,
 }
@@ -45,7 +45,7 @@ pub(crate) enum Touch {
 }
 
 impl SimSpace {
-    /// Processes of `process_pages` pages each, running on these CPUs.
+    /// Makes processes of `process_pages` pages each, running on these CPUs.
     pub(crate) fn new(
         process_pages: usize,
         cpus: Vec<Vec<usize>>,
@@ -63,7 +63,7 @@ impl SimSpace {
     /// Reads or writes a page as a program does.
     ///
     /// # Panics
-    /// When the page does not hold what was written to it last: something was lost.
+    /// If the page does not hold what was last written to it: data was lost.
     pub(crate) fn touch(&self, number: PageNo, writes: bool) -> Touch {
         let page = &self.pages[number.index()];
         match page.seen.load(Relaxed) {

@@ -1,7 +1,7 @@
-//! What a page holds: enough of it to tell whose page it is and how old, at its first bytes.
+//! Content of a simulated page: its number and version, in its first bytes.
 //!
-//! Invariants: a stamp is never zeros, so a page that holds one is not taken for an untouched one.
-//! The rest of the page's bytes are never looked at: simulating needs no copies of them.
+//! Invariants: a stamp is never all zeros, so a page that holds one is not taken for an untouched
+//! one. The rest of the page's bytes are never read: the simulation needs no copies of them.
 //! Not here: which stamp is right (`space`).
 
 use overspill_base::shared::PageBuf;
@@ -11,22 +11,22 @@ use overspill_base::shared::PageBuf;
 pub(crate) struct Stamp(pub(crate) u64);
 
 impl Stamp {
-    /// What is on a page nobody has written.
+    /// The content of a page that was never written.
     pub(crate) const ZEROS: Self = Self(0);
 
-    /// The content of `page` after so many writes.
+    /// Returns the stamp of `page` after `version` writes.
     pub(crate) fn new(page: u32, version: u32) -> Self {
         Self(u64::from(page) << 32 | u64::from(version))
     }
 
-    /// That of a page's bytes. A page never written is marked apart from zeros.
+    /// Reads the stamp from a page's bytes. A written page is marked, and so differs from zeros.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let word =
             |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         if word(0) == 0 { Self::ZEROS } else { Self(word(8)) }
     }
 
-    /// Leaves it in a page's bytes.
+    /// Writes the stamp to a page's bytes.
     pub(crate) fn put(self, page: &mut PageBuf) {
         let mark = u64::from(self != Self::ZEROS);
         page[..8].copy_from_slice(&mark.to_ne_bytes());

@@ -1,8 +1,9 @@
-//! `sweep`: one parameter of the machine after another, for every preset of the engine.
+//! `sweep`: varies one parameter of the machine, for every preset of the engine.
 //!
-//! Owns: which values a parameter takes, and what else changes with it. Invariants: one parameter
-//! varies, the machine is otherwise that of the published experiments; work per CPU stays the same
-//! where CPUs vary, so that a system that scales has a score that grows as they do.
+//! Owns: the values of a parameter, and what else changes with it.
+//! Invariants: one parameter varies, otherwise the machine is that of the published experiments;
+//! when CPUs vary, the work per CPU stays the same, so that the score of a system that scales grows
+//! with them.
 //! Not here: running a machine (`machine`).
 
 use crate::device::PMEM;
@@ -16,7 +17,7 @@ use overspill_vcpu::Costs;
 use serde::Serialize;
 use std::str::FromStr;
 
-/// What is varied.
+/// The parameter that varies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Parameter {
@@ -41,12 +42,12 @@ impl Parameter {
         (Parameter::Fragmentation, "fragmentation"),
     ];
 
-    /// What people write.
+    /// Returns the name on command lines.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(known, _)| *known == self).expect("ALL has every parameter").1
     }
 
-    /// The values a sweep takes if none are told.
+    /// Returns the values of a sweep if none are given.
     pub fn values(self) -> Vec<f64> {
         match self {
             Self::Cpus => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0],
@@ -57,7 +58,7 @@ impl Parameter {
         }
     }
 
-    /// The machine for one value.
+    /// Returns the machine for one value.
     ///
     /// # Errors
     /// [`SimError::OutOfRange`].
@@ -68,7 +69,7 @@ impl Parameter {
             cpus,
             sockets,
             threads: cpus.saturating_sub(1).max(1),
-            // As much for each CPU.
+            // The same for each CPU.
             frames: (512 * cpus).max(4096),
             device_slots: (cpus as u32 * 8192).max(1 << 17),
             ..base.clone()
@@ -107,26 +108,26 @@ impl FromStr for Parameter {
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct SweepOptions {
-    /// What is varied.
+    /// The parameter.
     pub over: Parameter,
-    /// Its values; those of [`Parameter::values`] if there is none.
+    /// Its values; if empty, those of [`Parameter::values`].
     pub values: Vec<f64>,
-    /// Names of the engine's presets; all of them if there is none.
+    /// Names of the engine's presets; if empty, all.
     pub presets: Vec<String>,
     /// Virtual seconds counted in each run.
     pub seconds: f64,
-    /// What is random.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// A sweep.
+/// The results of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepReport {
-    /// What was varied.
+    /// The parameter.
     pub over: Parameter,
     /// Virtual seconds counted in each run.
     pub seconds: f64,
-    /// What was random.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// One for each preset and value.
     pub points: Vec<SweepPoint>,
@@ -135,20 +136,20 @@ pub struct SweepReport {
 /// One run.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPoint {
-    /// The engine.
+    /// The engine's preset.
     pub preset: &'static str,
-    /// The parameter.
+    /// The value of the parameter.
     pub value: f64,
     /// The machine.
     pub plan: Plan,
-    /// Bytes that slots, their owners and the swap cache's heads take, for each slot.
+    /// Bytes per slot for slot words, their owners and the swap cache's heads.
     pub metadata_bytes_per_slot: f64,
     /// What was measured.
     pub sample: Sample,
 }
 
 impl SweepPoint {
-    /// The lock that costs most, with its share of CPU time in per cent.
+    /// Returns the most expensive lock, with its share of CPU time in per cent.
     pub fn worst_lock(&self) -> Option<(String, f64)> {
         let lock = self.sample.locks.first()?;
         let path = if lock.path.is_empty() { String::new() } else { format!(", {}", lock.path) };
@@ -156,7 +157,7 @@ impl SweepPoint {
     }
 }
 
-/// Runs every preset with every value; `progress` takes a line about each.
+/// Runs every preset with every value; `progress` gets a line about each.
 ///
 /// # Errors
 /// [`SimError`].
@@ -206,9 +207,9 @@ fn chosen(names: &[String]) -> Result<Vec<Preset>, SimError> {
     names.iter().map(find).collect()
 }
 
-/// What the engine keeps for a slot whether it is used or not, natively: its word (8 bytes), a head
-/// of a chain of the swap cache for 16 of them (4), and of its cluster two words (8), and with
-/// scanning its count, list and links (20), and with locks of clusters one lock (8).
+/// Returns what the engine stores for a slot, used or not, natively: its word (8 bytes); one head
+/// of a swap cache chain per 16 slots (4); per cluster two words (8), with scanning its count, list
+/// and links (20), and with cluster locks one lock (8).
 fn metadata_bytes(slots: u32, tuning: &Tuning) -> f64 {
     let area = tuning.area;
     let trunk_slots = u64::from(slots).min(1 << tuning.swap_cache_trunk_shift.min(32));

@@ -1,8 +1,8 @@
-//! The published workload: tasks that touch random pages of more than fits into memory.
+//! The published workload: tasks that touch random pages of a set larger than memory.
 //!
 //! Owns: the tasks and their phases. Every thread first touches its part of its process's pages;
-//! when all have, and some time after, what is counted begins, and ends a given time later.
-//! Invariants: every access verifies what it finds. In the end nothing is under way, and the
+//! some time after all have done so, counting begins, and it ends a given time later.
+//! Invariants: every access verifies what it finds. At the end nothing is in flight, and the
 //! counter equations of every engine hold ([`Engine::check`]).
 //! Source: pmbench, 80 % reads, uniform random pages, as the kernel's results were measured with
 //! it.
@@ -18,17 +18,17 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Of 256 accesses, those that write: a fifth.
+/// Writes in 256 accesses: a fifth.
 const WRITES: u8 = 51;
 
-/// Between packets.
+/// Time between packets.
 const PING_PERIOD_NS: u64 = 1_000_000;
-/// How often a packet looks whether it is let in.
+/// How often a packet checks whether interrupts are enabled.
 const PING_POLL_NS: u64 = 1_000;
-/// Of a packet that nobody keeps waiting: a local network of the time.
+/// Round trip of a packet that does not have to wait, on a local network of the time.
 const ROUND_TRIP_NS: u64 = 70_000;
 
-/// What all tasks of a run share.
+/// State shared by all tasks of a run.
 pub(crate) struct Run {
     pub(crate) nodes: Vec<Node>,
     settle_ns: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Run {
     threads: usize,
     pings: RefCell<Vec<u64>>,
     populated: Cell<usize>,
-    /// From when to when is counted.
+    /// Start and end of counting.
     window: Cell<Option<(u64, u64)>>,
     accesses: Cell<u64>,
     pub(crate) latencies: RefCell<Latencies>,
@@ -54,7 +54,7 @@ pub(crate) struct Thread {
     pub(crate) node: usize,
     /// Its process's pages.
     pub(crate) pages: Range<u32>,
-    /// Those it touches first.
+    /// The pages it touches first.
     pub(crate) part: Range<u32>,
 }
 
@@ -62,7 +62,7 @@ impl Run {
     pub(crate) fn new(nodes: Vec<Node>, plan: &Plan, seed: u64) -> Rc<Self> {
         let ns = |seconds: f64| (seconds * 1e9) as u64;
         let (settle_ns, time_ns) = (ns(plan.settle_s), ns(plan.seconds));
-        // Where nothing is touched twice, there is nothing to wait for but the time.
+        // If no page is touched twice, only the time determines the start.
         let from = (plan.pattern == Pattern::Fresh).then_some(settle_ns);
         Rc::new(Self {
             nodes,
@@ -82,7 +82,7 @@ impl Run {
         })
     }
 
-    /// What was counted between the two ends of the window.
+    /// Returns the readings at both ends of the window.
     pub(crate) fn readings(&self) -> (Reading, Reading) {
         let taken = |reading: &RefCell<Option<Reading>>| {
             reading.borrow().clone().expect("the window has passed")
@@ -95,7 +95,7 @@ impl Run {
         Reading::now(self.accesses.get(), &stats)
     }
 
-    /// Notes the passing of the window's ends; true when the run is over.
+    /// Takes the readings at the window's ends; returns true when the run is over.
     fn is_over(&self) -> bool {
         let Some((from, until)) = self.window.get() else { return false };
         let now_ns = clock::now_ns();
@@ -112,7 +112,7 @@ impl Run {
         self.first.borrow().is_some() && self.last.borrow().is_none()
     }
 
-    /// The life of a thread.
+    /// Runs a thread.
     pub(crate) fn thread(&self, thread: &Thread) {
         let node = &self.nodes[thread.node];
         let mut worker = new_worker(&node.engine);
@@ -163,8 +163,8 @@ impl Run {
         }
     }
 
-    /// The life of a network card whose packets interrupt `cpu`: one at a time, like `ping -i`.
-    /// Each is answered when the CPU takes interrupts.
+    /// Runs a network card whose packets interrupt `cpu`: one at a time, like `ping -i`. Each is
+    /// answered when the CPU takes interrupts.
     pub(crate) fn packets(&self, cpu: u32) {
         let mut at_ns = PING_PERIOD_NS;
         while self.ended.get() < self.threads {
@@ -179,13 +179,13 @@ impl Run {
         }
     }
 
-    /// What ping would print; none without packets.
+    /// Returns what ping would print; none without packets.
     pub(crate) fn ping(&self) -> Option<Ping> {
         let pings = self.pings.borrow();
         (!pings.is_empty()).then(|| Ping::of(&pings))
     }
 
-    /// The life of a node's reclaim thread (kswapd).
+    /// Runs a node's reclaim thread (kswapd).
     pub(crate) fn reclaimer(&self, node: usize) {
         let engine = &self.nodes[node].engine;
         let mut worker = new_worker(engine);

@@ -1,4 +1,4 @@
-//! The marks, on fixed seeds and in short runs.
+//! The marks, with fixed seeds and short runs.
 
 use overspill_sim::{Figure, RunOptions, RunReport, run};
 
@@ -26,7 +26,7 @@ fn scanning_more_makes_a_fragmented_device_scale() {
 
 #[test]
 fn scan_bases_per_cpu_take_the_contention_from_the_swap_cache() {
-    // The two forms are within a per cent of each other, which shorter runs do not tell apart.
+    // The two forms are within a per cent of each other, which shorter runs cannot distinguish.
     let report = simulate(&["scan-base-v1", "scan-base-v2"], 0.6);
     assert_marks(&report);
     let score = |n: usize| report.experiments[n].after.score;
@@ -41,14 +41,14 @@ fn the_series_of_4_11_takes_the_locks_out_of_faults() {
 
 #[test]
 fn on_drives_little_is_won_and_more_on_the_faster_ones() {
-    // Shorter runs of NVMe are a per cent off either way, by chance.
+    // Shorter runs of NVMe vary by a per cent by chance.
     let report = simulate(&["scan-base-nvme", "scan-base-optane"], 1.5);
     assert_marks(&report);
     let change = |n: usize| report.experiments[n].figures[0].change_percent();
     assert!(change(1) >= change(0), "Optane {} % NVMe {} %", change(1), change(0));
 }
 
-/// The published ratios do not come out (see `docs/simulator.md`); what the mechanism does, does.
+/// The published ratios are not reproduced (see `docs/simulator.md`); the mechanism's effect is.
 #[test]
 fn rotating_in_batches_takes_the_lock_a_tenth_as_often_and_shortens_the_longest_ping() {
     let report = simulate(&["rotate-batch"], 0.3);

@@ -1,4 +1,4 @@
-//! What a simulation is good for: the same run again, and machines that cannot be.
+//! Properties of simulations: repeatable runs, and errors for impossible machines.
 
 use overspill_sim::{ExploreOptions, Parameter, RunOptions, SweepOptions, explore, run, sweep};
 
@@ -68,12 +68,12 @@ fn the_oldest_and_the_newest_preset_go_through_a_small_sweep_of_every_parameter(
         let points = sweep(&options, &|_| ()).unwrap().points;
         assert_eq!(points.len(), 2);
         let scores: Vec<f64> = points.iter().map(|point| point.sample.score).collect();
-        // The oldest has collapsed with 64 CPUs, and may do nothing for so long.
+        // The oldest preset has collapsed with 64 CPUs, and may make no progress in this time.
         assert!(scores[0] >= 0.0 && scores[1] > 0.0, "{over:?}: {scores:?}");
     }
 }
 
-/// As many as take a few seconds; `make explore` goes on.
+/// As many as take a few seconds; `make explore` runs more.
 const SCHEDULES: u64 = 1000;
 
 #[test]

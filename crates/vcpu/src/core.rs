@@ -1,8 +1,9 @@
-//! The clock of the running task, and handing the processor to the one whose turn it is.
+//! The clock of the running task, and switching to the task whose turn it is.
 //!
-//! Owns: tasks, CPUs, and the order of what runs. Invariants: `now`, `current` and `turn` are those
-//! of the running task; a task is in the heap exactly if it could run at its key or a timer of its
-//! will end then. A CPU runs one task; others that could run on it wait in its queue.
+//! Owns: tasks, CPUs, and the order in which they run.
+//! Invariants: `now`, `current` and `turn` are those of the running task; a task is in the heap
+//! exactly if it can run at its key or its timer ends then. A CPU runs one task; others that could
+//! run on it wait in its queue.
 //! Not here: making tasks and running them to their end ([`crate::machine`]).
 
 use crate::costs::Costs;
@@ -14,13 +15,13 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// No task, no waiter.
+/// No task, or no waiter.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Bits of a key that name the task; above them is its clock.
+/// Bits of a key that number the task; its clock is above them.
 const TASK_BITS: u32 = 11;
-/// Tasks of one machine.
+/// Most tasks of one machine.
 pub(crate) const TASKS_MAX: usize = 1 << TASK_BITS;
-/// How long a task keeps its CPU when others want it.
+/// How long a task keeps its CPU when others wait for it.
 const SLICE_NS: u64 = 1_000_000;
 
 /// What a task that does not run waits for.
@@ -28,11 +29,11 @@ const SLICE_NS: u64 = 1_000_000;
 pub(crate) enum State {
     /// Its turn.
     Ready,
-    /// A lock, on its CPU.
+    /// A lock, occupying its CPU.
     Spinning,
-    /// A lock, a condition or a time; another task may have its CPU.
+    /// A lock, a condition or a time; another task may use its CPU.
     Asleep,
-    /// Nothing any more.
+    /// Nothing: it has ended.
     Done,
 }
 
@@ -42,15 +43,15 @@ pub(crate) struct Task {
     pub(crate) cpu: u32,
     pub(crate) clock_ns: u64,
     pub(crate) state: State,
-    /// Told apart from keys in the heap that are out of date.
+    /// Distinguishes its current key in the heap from outdated ones.
     pub(crate) serial: u32,
-    /// The task behind it in the queue it waits in.
+    /// The next task in the queue it waits in.
     pub(crate) next: u32,
-    /// Since when it waits.
+    /// When its wait began.
     pub(crate) since_ns: u64,
     /// When its timer ends.
     until_ns: u64,
-    /// Woken by its timer, not by somebody.
+    /// True if woken by its timer, not by another task.
     pub(crate) timed_out: bool,
     pub(crate) asleep_ns: u64,
     pub(crate) path: u8,
@@ -68,18 +69,18 @@ pub(crate) struct Cpu {
     slice_from_ns: u64,
     /// Time taken by interrupts since its task last ran.
     pub(crate) stolen_ns: u64,
-    /// Times that something has masked its interrupts.
+    /// How many times its interrupts are masked now.
     pub(crate) masked: u32,
 }
 
-/// All there is, one per operating-system thread.
+/// The whole state, one per operating-system thread.
 pub(crate) struct Core {
     pub(crate) current: Cell<u32>,
     pub(crate) cpu: Cell<u32>,
     pub(crate) now_ns: Cell<u64>,
-    /// The least key of the others.
+    /// The least key of the other tasks.
     turn: Cell<u64>,
-    /// When the running task must let another one have its CPU.
+    /// When the running task must yield its CPU to another one.
     slice_end_ns: Cell<u64>,
     exploring: Cell<bool>,
     pub(crate) shape: Cell<Shape>,
@@ -153,7 +154,7 @@ impl Core {
         self.now_ns.set(self.now_ns.get() + ns);
     }
 
-    /// What it takes to bring a line that `writer` has to the running task's CPU.
+    /// Returns the cost of transferring a line written by `writer` to the running task's CPU.
     pub(crate) fn transfer_ns(&self, writer: Option<u32>) -> u64 {
         let costs = self.costs();
         match writer {
@@ -172,13 +173,13 @@ impl Core {
         }
     }
 
-    /// One of so many, by chance that is the same every time; none of none.
+    /// Returns a pseudorandom number below `count`, the same in every run; none if it is 0.
     pub(crate) fn chance(&self, count: usize) -> Option<usize> {
         let mut random = fastrand::Rng::with_seed(self.now_ns.get());
         (count > 0).then(|| random.usize(..count))
     }
 
-    /// Lets everybody act whose time is earlier.
+    /// Lets all tasks with an earlier time run.
     #[inline]
     pub(crate) fn point(&self) {
         if self.exploring.get() {
@@ -198,7 +199,7 @@ impl Core {
         }
     }
 
-    /// A point that only schedules being explored have.
+    /// A point that exists only when schedules are explored.
     #[inline]
     pub(crate) fn explore_point(&self) {
         if self.exploring.get() {
@@ -207,7 +208,7 @@ impl Core {
         }
     }
 
-    /// The place in the order of a task that could run at `clock_ns`.
+    /// Returns the place in the order of a task that could run at `clock_ns`.
     fn place(&self, clock_ns: u64, task: u32) -> u64 {
         if self.exploring.get() { self.explorer.borrow().place(task) } else { clock_ns }
     }
@@ -224,7 +225,7 @@ impl Core {
         self.turn.set(self.turn.get().min(key));
     }
 
-    /// Another task runs until this one's turn comes again.
+    /// Runs other tasks until this one's turn comes again.
     fn suspend(&self) {
         let yielder = {
             let mut tasks = self.tasks.borrow_mut();
@@ -232,13 +233,13 @@ impl Core {
             task.clock_ns = self.now_ns.get();
             task.yielder
         };
-        // SAFETY: the yielder lives on the coroutine's own stack for as long as that has not ended,
-        // and only the running task, whose it is, comes here. Any other would wake up on a stack
-        // that is not its own.
+        // SAFETY: the yielder lives on the coroutine's own stack until that ends, and only the
+        // running task, which owns it, gets here. Another task would resume on a stack that is not
+        // its own.
         unsafe { (*yielder).suspend(()) };
     }
 
-    /// The task whose turn it is, made the running one; none if none can run.
+    /// Makes the task whose turn it is the running one and returns it; none if none can run.
     pub(crate) fn next(&self) -> Option<u32> {
         let task = loop {
             let Reverse((key, serial)) = self.heap.borrow_mut().pop()?;
@@ -249,7 +250,7 @@ impl Core {
                 continue;
             }
             if task.state == State::Asleep {
-                // Its timer.
+                // Its timer has ended.
                 task.timed_out = true;
                 let until_ns = task.until_ns;
                 drop(tasks);
@@ -265,7 +266,7 @@ impl Core {
         Some(task)
     }
 
-    /// Takes the time of interrupts from a task whose turn it would be; then it may be another's.
+    /// Charges a task that is about to run for interrupts; then it may be another one's turn.
     fn was_interrupted(&self, number: u32) -> bool {
         let mut tasks = self.tasks.borrow_mut();
         let task = &mut tasks[number as usize];
@@ -297,21 +298,22 @@ impl Core {
         self.turn.set(least);
     }
 
-    /// No task runs.
+    /// No task runs any more.
     pub(crate) fn leave(&self) {
         self.current.set(NONE);
     }
 
-    /// The running task waits for a lock without giving up its CPU.
+    /// The running task waits for a lock and keeps its CPU.
     pub(crate) fn spin(&self) {
         self.set_state(State::Spinning, None, false);
         self.suspend();
     }
 
-    /// The running task gives up its CPU until it is woken, or `until_ns`. True if nobody woke it.
+    /// The running task releases its CPU until it is woken, or until `until_ns`. Returns true if it
+    /// was not woken.
     ///
-    /// Of schedules that are explored, those where `impatient` timers end early are none: what
-    /// waits for them has given up hope.
+    /// When schedules are explored, `impatient` timers end only if nothing else can run: their
+    /// waiters treat a timeout as a failure.
     pub(crate) fn sleep(&self, until_ns: Option<u64>, impatient: bool) -> bool {
         self.set_state(State::Asleep, until_ns, impatient);
         self.release_cpu();
@@ -365,7 +367,7 @@ impl Core {
         }
     }
 
-    /// A task that spun has what it waited for at `at_ns`.
+    /// A spinning task gets what it waited for at `at_ns`.
     pub(crate) fn resume_spinner(&self, number: u32, at_ns: u64) {
         let serial = {
             let mut tasks = self.tasks.borrow_mut();
@@ -379,7 +381,7 @@ impl Core {
         self.push(self.place(at_ns, number), number, serial);
     }
 
-    /// A task that can run takes an idle CPU.
+    /// Starts a task that can run on an idle CPU.
     fn start_on(&self, cpu: u32, number: u32) {
         let (serial, clock_ns) = {
             let mut tasks = self.tasks.borrow_mut();
@@ -394,7 +396,7 @@ impl Core {
         self.push(self.place(clock_ns, number), number, serial);
     }
 
-    /// The running task leaves its CPU to the next that can run there.
+    /// The running task leaves its CPU to the next task that can run there.
     pub(crate) fn release_cpu(&self) {
         let cpu = self.cpu.get();
         let next = {
@@ -409,7 +411,7 @@ impl Core {
         }
     }
 
-    /// Others want the running task's CPU. While it holds a spinning lock it keeps it: false.
+    /// Yields the CPU to waiting tasks; false if the running task keeps it for a spinning lock.
     fn yield_cpu(&self) -> bool {
         let current = self.current.get();
         {
@@ -440,7 +442,7 @@ impl Core {
         self.heap.borrow_mut().clear();
         let mut cpus = self.cpus.borrow_mut();
         cpus.clear();
-        // One more, outside of the sockets, for what is no CPU's work.
+        // One more, outside the sockets, for work that is no CPU's.
         cpus.resize_with(shape.cpus + 1, Cpu::default);
         self.tallies.clear();
     }
@@ -472,7 +474,7 @@ impl Core {
         number
     }
 
-    /// The running task has ended.
+    /// Ends the running task.
     pub(crate) fn end(&self) {
         self.set_state(State::Done, None, false);
         self.tasks.borrow_mut()[self.current.get() as usize].clock_ns = self.now_ns.get();

@@ -1,11 +1,12 @@
-//! The cost model: what everything takes, in nanoseconds of virtual time, and where that is known
-//! from.
+//! The cost model: what everything costs, in nanoseconds of virtual time, with the source of each
+//! figure.
 //!
-//! Owns: every constant. Invariants: one set for all experiments; none is changed for one of them.
-//! One constant is calibrated, on one published figure: [`Costs::evict_page_ns`]. All others are
-//! measured, counted in the sources or taken from literature; `docs/simulator.md` says which were
-//! corrected after the first results had been seen, and why.
-//! Not here: which work is done. The engine and the areas say so where they do it.
+//! Owns: every constant.
+//! Invariants: one set for all experiments; none is changed for one of them. One constant is
+//! calibrated, on one published figure: [`Costs::evict_page_ns`]. All others are measured, counted
+//! in the sources or taken from literature; `docs/simulator.md` says which were corrected after the
+//! first results were known, and why.
+//! Not here: which work is done. The engine and the areas charge it where they do it.
 //!
 //! Sources:
 //! * (M) measured on one CPU by `overspill sim calibrate`; see `docs/simulator.md` for the run.
@@ -21,27 +22,27 @@
 //!   on the other CPUs takes the initiator 1.2 to 3 µs, more in the other socket, a responder about
 //!   1 µs.
 
-/// Lines that what a lock protects takes up and a hold of it touches. Counted in the sources:
-/// fields of the structure that are read or changed by a hold, in lines of 64 bytes, and what they
-/// point to. What a hold touches more the longer it is, is charged as work instead.
+/// Lines protected by a lock that a hold touches. Counted in the sources: fields of the structure
+/// that a hold reads or changes, in lines of 64 bytes, and what they point to. Lines whose number
+/// grows with the length of the hold are charged as work instead.
 #[derive(Clone, Copy, Debug)]
 pub struct ProtectedLines {
-    /// An area's that is scanned: bounds and base, the heads of two lists, the CPU's place, the
+    /// An area that is scanned: bounds and base, the heads of two lists, the CPU's place, the
     /// cluster's count, free slots and random numbers.
     pub area: u64,
-    /// A trunk's of the swap cache: its length, the head of a chain.
+    /// A trunk of the swap cache: its length, the head of a chain.
     pub trunk: u64,
-    /// The LRU lists': both ends of each, their lengths.
+    /// The LRU lists: both ends of each, their lengths.
     pub lru: u64,
-    /// The list's of free frames: its length, its end.
+    /// The list of free frames: its length, its end.
     pub free_frames: u64,
-    /// The order's of areas: its length, its first areas.
+    /// The order of areas: its length, its first areas.
     pub area_order: u64,
-    /// Cluster lists': heads and links of two lists.
+    /// Cluster lists: heads and links of two lists.
     pub cluster_lists: u64,
-    /// Readahead's: the table of streams.
+    /// Readahead: the table of streams.
     pub readahead: u64,
-    /// Of any other: one beside the lock's own.
+    /// Any other: one besides the lock's own.
     pub other: u64,
 }
 
@@ -60,67 +61,67 @@ pub const PROTECTED_LINES: ProtectedLines = ProtectedLines {
 /// Nanoseconds, unless the name says otherwise.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// A load or store of a line the CPU has. (M)
+    /// A load or store of a line in the CPU's cache. (M)
     pub load_ns: u64,
-    /// A read-modify-write of a line the CPU has to itself. (M)
+    /// A read-modify-write of a line the CPU owns exclusively. (M)
     pub update_ns: u64,
-    /// A line that another CPU of the socket wrote last. (I, H)
+    /// A line last written by another CPU of the socket. (I, H)
     pub transfer_ns: u64,
-    /// A line that a CPU of another socket wrote last. (I, H)
+    /// A line last written by a CPU of another socket. (I, H)
     pub transfer_far_ns: u64,
-    /// A line no cache has. (I)
+    /// A line in no cache. (I)
     pub memory_ns: u64,
-    /// True on machines whose locks have no queue: whoever comes first when one becomes free has it
+    /// True on machines whose locks have no queue: the first CPU that sees a free lock gets it
     /// (Linux before 2.6.25).
     pub unfair_locks: bool,
 
-    /// What waking a sleeper takes its waker. (M: futex wake)
+    /// Waking a sleeper, for the waker. (M: futex wake)
     pub wake_ns: u64,
-    /// What a sleeper takes to run on an idle CPU after that. (M: pipe round trip, halved)
+    /// Time until the sleeper then runs on an idle CPU. (M: pipe round trip, halved)
     pub wake_latency_ns: u64,
-    /// Giving a CPU from one task to another. (M)
+    /// Switching a CPU from one task to another. (M)
     pub switch_ns: u64,
 
-    /// Looking at a slot's word in a walk along the map: an eighth of a line nobody near has.
+    /// Reading a slot's word in a scan of the map: an eighth of a line that is in no near cache.
     pub scan_slot_ns: u64,
-    /// Linking or unlinking a frame in an LRU list: its own link and a neighbour's, half of them in
-    /// no cache of this CPU.
+    /// Linking or unlinking a frame in an LRU list: its own link and a neighbour's, half of them
+    /// not in this CPU's cache.
     pub list_move_ns: u64,
-    /// Finding an entry in a trunk of the swap cache, beyond the lines of the chain. (M)
+    /// Finding an entry in a trunk of the swap cache, without the lines of the chain. (M)
     pub cache_find_ns: u64,
-    /// Changing a trunk of the swap cache, beyond the lines of the chain and of the trunk. (M)
+    /// Changing a trunk of the swap cache, without the lines of the chain and of the trunk. (M)
     pub cache_change_ns: u64,
 
-    /// Entering and leaving the kernel for a fault, finding the mapping and its entry. (K, less
+    /// Entering and leaving the kernel for a fault, finding the mapping and its entry. (K, minus
     /// what the engine does itself)
     pub fault_ns: u64,
     /// Putting a page into a page table. (K)
     pub map_ns: u64,
-    /// Calibrated: what Linux does to a page that is evicted, beyond what the engine does: reverse
-    /// map, accessed bits, control-group accounts, counters, and the misses of all that. On:
-    /// swap-in
-    /// 2.96 GB/s before the scan base per CPU (v2), to within 5 %; see `docs/simulator.md`.
+    /// Calibrated: what Linux does to an evicted page beyond what the engine does: reverse map,
+    /// accessed bits, memory-cgroup charges, counters, and the cache misses of all that. Calibrated
+    /// on: swap-in 2.96 GB/s before the scan base per CPU (v2), to within 5 %; see
+    /// `docs/simulator.md`.
     pub evict_page_ns: u64,
-    /// Telling other CPUs that pages are unmapped, once per batch: the initiator's part. (A)
+    /// TLB shootdown, once per batch: the initiator's part. (A)
     pub shootdown_ns: u64,
-    /// More for each CPU told. (A)
+    /// Additional cost for each CPU interrupted. (A)
     pub shootdown_each_ns: u64,
-    /// What it takes a CPU to be told. (A)
+    /// Cost for each CPU that is interrupted. (A)
     pub interrupt_ns: u64,
 
     /// Copying a page from memory to memory of the same socket. (M)
     pub copy_page_ns: u64,
-    /// What the block layer takes for a request. (K)
+    /// Submitting a request in the block layer. (K)
     pub submit_ns: u64,
-    /// What it takes for a completion, interrupt included. (K)
+    /// Completing it, interrupt included. (K)
     pub complete_ns: u64,
-    /// One access of the workload that finds its page: arithmetic, a miss of the TLB and one of
-    /// memory, and the reading of the clock that pmbench does about it. (M)
+    /// One access of the workload that finds its page: arithmetic, a TLB miss, a cache miss, and
+    /// pmbench's reading of the clock. (M)
     pub access_ns: u64,
 }
 
 impl Costs {
-    /// The model.
+    /// The model of all experiments.
     pub const DEFAULT: Self = Self {
         load_ns: 1,
         update_ns: 6,

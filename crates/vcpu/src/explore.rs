@@ -1,9 +1,9 @@
-//! Schedules that no clock would give: the order of tasks by chance, from a seed.
+//! Schedules that no clock would produce: the order of tasks is random, from a seed.
 //!
-//! Owns: each task's place in the order, and when it changes. Invariants: the same seed makes the
-//! same choices, so a schedule that fails replays. No task runs on for ever: after
-//! [`POINTS_MAX`] points without another one its place changes, or a loop that waits for somebody
-//! would never end.
+//! Owns: each task's place in the order, and when it changes.
+//! Invariants: the same seed makes the same choices, so a failing schedule can be replayed. No task
+//! runs forever: after [`POINTS_MAX`] points without another one its place changes; otherwise a
+//! loop that waits for another task would never end.
 //! Not here: what is checked.
 //! Source of bounded schedules: Burckhardt and others, "A randomized scheduler with probabilistic
 //! guarantees of finding bugs" (ASPLOS 2010): tasks run by random priority, and at few random
@@ -11,11 +11,11 @@
 
 use fastrand::Rng;
 
-/// Points a task may pass without being put behind others.
+/// Points that a task may pass before it falls behind others.
 const POINTS_MAX: u32 = 2000;
-/// Places of tasks that could run are below.
+/// Places of tasks that could run are below this.
 const PLACES: u64 = 1 << 52;
-/// In a random schedule, one point of so many changes the order.
+/// In a random schedule, one in this many points changes the order.
 const CHANGE_ONE_IN: u32 = 3;
 
 /// How tasks take turns.
@@ -25,16 +25,16 @@ pub enum Schedule {
     Clocks,
     /// Any order at any point.
     Random {
-        /// Of all choices.
+        /// Seed of all choices.
         seed: u64,
     },
     /// By random priority, with `preemptions` changes within the first `points` points.
     Bounded {
-        /// Of all choices.
+        /// Seed of all choices.
         seed: u64,
         /// Times the running task falls behind all others.
         preemptions: usize,
-        /// About how many points a run has.
+        /// Approximate number of points of a run.
         points: u64,
     },
 }
@@ -44,7 +44,7 @@ pub enum Schedule {
 pub(crate) struct Explorer {
     random: Option<Rng>,
     places: Vec<u64>,
-    /// Points at which the running task falls behind; every one, if that is by chance.
+    /// Points at which the running task falls behind; none if that is decided at every point.
     changes: Option<Vec<u64>>,
     passed: u64,
     alone: u32,
@@ -54,7 +54,7 @@ pub(crate) struct Explorer {
 }
 
 impl Explorer {
-    /// Behind everything that can run.
+    /// A place behind everything that can run.
     pub(crate) const LAST: u64 = 2 * PLACES - 1;
 
     pub(crate) const fn none() -> Self {
@@ -91,14 +91,14 @@ impl Explorer {
         self.places[task as usize]
     }
 
-    /// Gives a task another place.
+    /// Gives a task a new place.
     pub(crate) fn new_place(&mut self, task: u32) -> u64 {
         let Some(random) = &mut self.random else { return 0 };
         self.places[task as usize] = random.u64(..PLACES / 2);
         self.places[task as usize]
     }
 
-    /// The running task passes a point: its place from here on.
+    /// The running task passes a point; returns its place from here on.
     pub(crate) fn at_point(&mut self, task: u32) -> u64 {
         self.passed += 1;
         self.alone = if self.last == task { self.alone + 1 } else { 0 };

@@ -1,16 +1,17 @@
-//! Interrupts: other CPUs' and those of devices.
+//! Interrupts from other CPUs and from devices.
 //!
-//! Owns: whose time an interrupt takes, and when it has to wait. Invariants: where one CPU is
-//! interrupted by all devices, one interrupt at a time is dealt with there.
+//! Owns: whose time an interrupt takes, and when it has to wait.
+//! Invariants: if all devices interrupt one CPU, it handles one interrupt at a time.
 //! Not here: what an interrupt does.
 
 use crate::core::{Core, with, with_task};
 use crate::task::{cpu, now_ns};
 
-/// How often an interrupt looks whether another one has ended.
+/// How often an interrupt checks whether another one has ended.
 const MASK_POLL_NS: u64 = 500;
 
-/// Interrupts `cpu` for `ns` of work: its task loses the time. Interrupting oneself does nothing.
+/// Interrupts `cpu` for `ns` of work: its task loses the time. Interrupting one's own CPU does
+/// nothing.
 pub fn interrupt(cpu: usize, ns: u64) {
     with_task(|core| {
         if cpu as u32 != core.cpu.get() {
@@ -19,16 +20,16 @@ pub fn interrupt(cpu: usize, ns: u64) {
     });
 }
 
-/// The running task becomes an interrupt until what this returns is dropped: no other is taken on
-/// its CPU. Where the machine has one CPU for all interrupts of devices it moves there, when that
-/// has ended the one before, and the CPU's own task loses the time.
+/// Turns the running task into an interrupt until the guard is dropped: no other is taken on its
+/// CPU. If one CPU handles all interrupts of devices, the task moves there when the previous
+/// interrupt has ended, and that CPU's own task loses the time.
 pub fn enter_interrupt() -> Interrupt {
     let home = cpu() as u32;
     with_task(Core::enter_interrupt);
     Interrupt { home, since_ns: now_ns() }
 }
 
-/// True if `cpu` takes no interrupts now.
+/// Returns true if `cpu` takes no interrupts now.
 pub fn are_interrupts_masked(cpu: usize) -> bool {
     with(|core| {
         core.point();
@@ -36,8 +37,8 @@ pub fn are_interrupts_masked(cpu: usize) -> bool {
     })
 }
 
-/// True if the CPU that devices interrupt is busy with that, or takes none just now: what has
-/// ended on a device is dealt with later. Never where each interrupts the one that asked.
+/// Returns true if the CPU that devices interrupt is handling one or has masked them: completions
+/// are then handled later. Never true if each device interrupts the CPU that submitted the request.
 pub fn must_devices_wait() -> bool {
     let cpu = with(|core| core.shape.get().interrupt_cpu);
     cpu.is_some_and(|cpu| are_interrupts_masked(cpu as usize))
@@ -57,14 +58,14 @@ impl Drop for Interrupt {
 }
 
 impl Core {
-    /// Masks the interrupts of the running task's CPU once more. Only where somebody looks.
+    /// Masks the interrupts of the running task's CPU once more, if they matter.
     pub(crate) fn mask(&self) {
         if self.shape.get().interrupt_cpu.is_some() {
             self.cpus.borrow_mut()[self.cpu.get() as usize].masked += 1;
         }
     }
 
-    /// Once less.
+    /// Unmasks them once.
     pub(crate) fn unmask(&self) {
         if self.shape.get().interrupt_cpu.is_some() {
             self.cpus.borrow_mut()[self.cpu.get() as usize].masked -= 1;
@@ -92,8 +93,8 @@ impl Core {
         self.move_to(home, -1);
     }
 
-    /// Goes on as if on `cpu`; counts as a spinning lock held while it is elsewhere, so that it is
-    /// not put to sleep there.
+    /// Continues as if on `cpu`; while it is elsewhere it counts as holding a spinning lock, so
+    /// that it is not put to sleep there.
     fn move_to(&self, cpu: u32, locks: i32) {
         self.cpu.set(cpu);
         let mut tasks = self.tasks.borrow_mut();

@@ -1,14 +1,14 @@
-//! Virtual CPUs: tasks that run one at a time, each in a time of its own.
+//! Virtual CPUs: tasks that run one at a time, each with its own clock.
 //!
 //! Owns: the scheduler ([`Machine`]), and what costs virtual time: cache lines that move between
 //! CPUs ([`Line`]), locks and conditions that make a task wait ([`Lock`], [`Queue`]), and work that
-//! is charged ([`charge`]). What a thing costs is in [`costs`], nowhere else.
+//! is charged ([`charge`]). All costs are in [`costs`].
 //! Invariants: one operating-system thread runs all tasks of a machine, so nothing here is a race.
-//! The task whose clock is least runs, ties go to the lower number: at every point where tasks can
-//! affect each other, whatever has an earlier time has happened. Nothing depends on addresses or
-//! the real clock, so the same program and seed give the same run, bit for bit. Outside of a task
-//! everything is free, takes no time and must find locks free.
-//! Not here: what the tasks do; that locks have classes (they are numbers here).
+//! The task with the least clock runs, the lower number on ties: at every point where tasks can
+//! affect each other, everything earlier has happened. Nothing depends on addresses or the real
+//! clock, so the same program and seed give the same run, bit for bit. Outside of a task everything
+//! is free of cost, and locks must be unlocked.
+//! Not here: what the tasks do; lock classes, which are only numbers here.
 //! Rejected: a thread per virtual CPU, handed a token. A hand-over costs ten microseconds, a switch
 //! of coroutines thirty nanoseconds, and there is one at almost every operation on a shared line.
 

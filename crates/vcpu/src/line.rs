@@ -1,13 +1,13 @@
-//! Cache lines and who has them.
+//! Cache lines and the CPUs that have them.
 //!
-//! Owns: per line, which CPU wrote it last and which CPUs have it since. Invariants: kept beside
-//! the value and not by its address, so that what it costs does not depend on where memory lies.
-//! All zeros is a line nobody has.
-//! Not here: which values share a line. Every value has one of its own; what is dense in memory and
-//! read in order is charged as work instead.
+//! Owns: for each line, which CPU wrote it last and which CPUs have had it since.
+//! Invariants: the state is stored beside the value, not by address, so that costs do not depend on
+//! memory layout. All zeros is a line in no cache.
+//! Not here: which values share a line. Every value has its own; what is dense in memory and read
+//! in order is charged as work instead.
 //!
 //! ```text
-//! bits 0..16    CPU that wrote it last, plus one; 0 nobody
+//! bits 0..16    CPU that wrote it last, plus one; 0 none
 //! bits 16..64   CPUs that have it, modulo 48
 //! ```
 
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const HOLDERS: u32 = 48;
 const WRITER_BITS: u32 = 16;
 
-/// Where one cache line is.
+/// The state of one cache line.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Line(AtomicU64);
 
 impl Line {
-    /// A line nobody has.
+    /// Makes a line that is in no cache.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -68,12 +68,12 @@ impl Line {
         self.0.store(owned, Relaxed);
     }
 
-    /// The CPU that wrote it last.
+    /// Returns the CPU that wrote it last.
     pub(crate) fn writer(&self) -> Option<u32> {
         writer(self.0.load(Relaxed))
     }
 
-    /// It is `cpu`'s now, whatever that cost.
+    /// Gives the line to `cpu` without charging for it.
     pub(crate) fn give(&self, cpu: u32) {
         self.0.store(owned_by(cpu), Relaxed);
     }

@@ -1,48 +1,48 @@
 //! Locks and queues of waiting tasks, in virtual time.
 //!
-//! Owns: who holds a lock, who waits, in which order it is handed over, and what that costs.
-//! Invariants: a lock is free or has one holder; waiters get it in the order they came (Linux's
-//! ticket and queued spin locks), unless the machine says it is older than that. What is waited for
-//! a lock is tallied by its class and the waiter's path.
+//! Owns: the holder of a lock, its waiters, the order of hand-over, and the cost.
+//! Invariants: a lock is free or has one holder; waiters get it in the order of arrival (Linux's
+//! ticket and queued spin locks), unless the machine is older than that. Waiting time is tallied by
+//! the lock's class and the waiter's path.
 //! Not here: what the lock protects.
 //!
-//! What a lock protects moves with it: taking it on another CPU than the last holder's brings as
-//! many lines over as its class says ([`crate::costs::ProtectedLines`]), during the hold.
+//! What a lock protects moves with it: taking it on another CPU than the last holder's transfers as
+//! many lines as its class says ([`crate::costs::ProtectedLines`]), during the hold.
 
 use crate::core::{self, Core, NONE, State};
 use crate::line::Line;
 use crate::task::in_task;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Held by whoever is no task.
+/// The holder outside of tasks.
 const OUTSIDE: u32 = u32::MAX;
 
 /// How a task waits for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waiting {
-    /// On its CPU, which is busy with that.
+    /// On its CPU, which stays busy.
     Spins,
     /// Off its CPU.
     Sleeps,
 }
 
-/// A lock without anything in it.
+/// A lock without data.
 #[derive(Debug)]
 pub struct Lock {
     class: u8,
     waiting: Waiting,
-    /// Lines of what it protects.
+    /// Protected lines that a hold touches.
     lines: u64,
-    /// Taken with interrupts off, as Linux does where an interrupt takes it too.
+    /// Taken with interrupts off, as in Linux if an interrupt takes it too.
     masks: bool,
-    /// The holder plus one, 0 when free.
+    /// The holder plus one; 0 if free.
     holder: AtomicU32,
     waiters: Queue,
     line: Line,
     since_ns: AtomicU64,
 }
 
-/// Tasks that wait, first come first.
+/// Waiting tasks, first come, first served.
 #[derive(Debug)]
 pub struct Queue {
     head: AtomicU32,
@@ -56,7 +56,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Nobody waits.
+    /// Makes an empty queue.
     pub const fn new() -> Self {
         Self { head: AtomicU32::new(NONE), tail: AtomicU32::new(NONE) }
     }
@@ -92,15 +92,15 @@ impl Queue {
         waiting.into_iter().filter(|&other| other != task).for_each(|other| self.push(core, other));
     }
 
-    /// The running task lets `lock` go and sleeps here until it is notified, or until `limit_ns`
-    /// have passed. It does not have the lock afterwards.
+    /// Releases `lock` and sleeps here until notified, or until `limit_ns` have passed. The running
+    /// task does not hold the lock afterwards.
     pub fn wait(&self, lock: &Lock, limit_ns: Option<u64>) {
         core::with_task(|core| {
             let me = core.current();
             self.push(core, me);
             lock.release();
             let until_ns = limit_ns.map(|limit_ns| core.now_ns() + limit_ns);
-            // Notified while the lock was let go: then it is not in the queue any more.
+            // Notified while the lock was released: then it is no longer in the queue.
             if !self.contains(core, me) {
                 return;
             }
@@ -119,7 +119,7 @@ impl Queue {
         at == task
     }
 
-    /// Wakes everybody.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         core::with_task(|core| {
             core.point();
@@ -135,7 +135,7 @@ impl Queue {
 }
 
 impl Lock {
-    /// A free lock of a class, whose holds touch so many lines of what it protects, with interrupts
+    /// Makes a free lock of a class, whose holds touch this many protected lines, with interrupts
     /// off or not.
     pub const fn new(class: u8, waiting: Waiting, lines: u64, masks: bool) -> Self {
         Self {
@@ -150,10 +150,10 @@ impl Lock {
         }
     }
 
-    /// Takes the lock, when its turn has come.
+    /// Takes the lock when its turn has come.
     ///
     /// # Panics
-    /// Outside of tasks, when it is held: nobody could let it go.
+    /// If it is held outside of tasks, where nothing could release it.
     pub fn acquire(&self) {
         if !in_task() {
             let before = self.holder.swap(OUTSIDE, Relaxed);
@@ -173,7 +173,7 @@ impl Lock {
         });
     }
 
-    /// Takes the lock if that needs no waiting.
+    /// Takes the lock if it need not wait.
     pub fn try_acquire(&self) -> bool {
         if !in_task() {
             return self.holder.compare_exchange(0, OUTSIDE, Relaxed, Relaxed).is_ok();
@@ -204,7 +204,7 @@ impl Lock {
         self.hold(core, before, None);
     }
 
-    /// The running task has the lock, which was `before`'s.
+    /// The running task gets the lock, which was `before`'s.
     fn hold(&self, core: &Core, before: Option<u32>, waited_ns: Option<u64>) {
         let me = core.current() as usize;
         let path = {
@@ -228,7 +228,7 @@ impl Lock {
                 Waiting::Spins => core.spin(),
                 Waiting::Sleeps => drop(core.sleep(None, false)),
             }
-            // Handed over; where locks are not, it may be gone again.
+            // Handed over; an unfair lock may be taken again by now.
             let holder = self.holder.load(Relaxed);
             if holder == core.current() + 1 {
                 break;
@@ -242,7 +242,7 @@ impl Lock {
         self.hold(core, before, Some(core.now_ns() - arrived_ns));
     }
 
-    /// Lets the lock go, to the one who waited longest.
+    /// Releases the lock; the longest waiter gets it.
     pub fn release(&self) {
         if !in_task() {
             return self.holder.store(0, Relaxed);
@@ -270,7 +270,7 @@ impl Lock {
         let next = if costs.unfair_locks { self.luckiest(core) } else { self.waiters.pop(core) };
         let Some(next) = next else { return };
         let cpu = core.tasks.borrow()[next as usize].cpu;
-        // The line of the lock, and that of the waiter's place in the queue.
+        // The line of the lock, and that of the waiter's queue node.
         let at_ns = core.now_ns() + 2 * core.distance_ns(core.cpu(), cpu);
         if !costs.unfair_locks {
             self.holder.store(next + 1, Relaxed);
@@ -284,7 +284,7 @@ impl Lock {
         }
     }
 
-    /// Whoever sees first that a lock without a queue is free: any of those who wait.
+    /// Returns the waiter that first sees a lock without a queue free: any of them.
     fn luckiest(&self, core: &Core) -> Option<u32> {
         let waiting: Vec<u32> = std::iter::from_fn(|| self.waiters.pop(core)).collect();
         let lucky = core.chance(waiting.len())?;

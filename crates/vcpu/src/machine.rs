@@ -1,8 +1,9 @@
-//! Machines: tasks from their beginning to their end.
+//! Machines: run tasks from start to end.
 //!
-//! Owns: the coroutines. Invariants: a run ends when every task has ended; when none can go on, it
-//! panics with what each of them waits for. A panic of a task is passed on to whoever runs the
-//! machine, and what the others have on their stacks is never looked at again.
+//! Owns: the coroutines.
+//! Invariants: a run ends when every task has ended; if none can continue, it panics with what each
+//! of them waits for. A panic of a task is passed on to the caller of [`Machine::run`], and the
+//! stacks of the other tasks are never read again.
 //! Not here: whose turn it is ([`crate::core`]).
 
 use crate::core::{self, State, TASKS_MAX};
@@ -14,26 +15,27 @@ use corosensei::{Coroutine, CoroutineResult};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// CPUs and how they sit together.
+/// CPUs and sockets of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// CPUs in all.
+    /// Number of CPUs.
     pub cpus: usize,
-    /// Sockets, each with an equal number of neighbouring CPUs but for the last.
+    /// Sockets, each with an equal number of adjacent CPUs, except for the last.
     pub sockets: usize,
-    /// The CPU that all devices interrupt; none if each interrupts the one that asked.
+    /// The CPU that all devices interrupt; none if each interrupts the CPU that submitted the
+    /// request.
     pub interrupt_cpu: Option<u32>,
 }
 
 impl Shape {
     pub(crate) const NONE: Self = Self { cpus: 1, sockets: 1, interrupt_cpu: None };
 
-    /// The socket of a CPU.
+    /// Returns the socket of a CPU.
     pub fn socket(self, cpu: u32) -> usize {
         cpu as usize / self.socket_cpus()
     }
 
-    /// CPUs of a socket.
+    /// Returns the CPUs of a socket.
     pub fn socket_cpus(self) -> usize {
         self.cpus.div_ceil(self.sockets)
     }
@@ -52,13 +54,13 @@ pub struct Usage {
     pub busy_ns: u64,
 }
 
-/// A machine and its tasks. One at a time on a thread.
+/// A machine and its tasks; one at a time on a thread.
 pub struct Machine {
     bodies: Vec<ManuallyDrop<Body>>,
 }
 
 impl Machine {
-    /// A machine without tasks, whose clock stands at 0.
+    /// Makes a machine without tasks, with its clock at 0.
     ///
     /// # Panics
     /// Without CPUs or sockets, or with fewer CPUs than sockets.
@@ -72,7 +74,7 @@ impl Machine {
     /// Adds a task that begins at time 0 on `cpu`.
     ///
     /// # Panics
-    /// When there is no such CPU, or there are too many tasks.
+    /// If there is no such CPU, or there are too many tasks.
     pub fn spawn(&mut self, name: impl Into<String>, cpu: usize, body: impl FnOnce() + 'static) {
         assert!(self.bodies.len() < TASKS_MAX, "at most {TASKS_MAX} tasks");
         let number = core::with(|core| core.add(name.into(), cpu)) as usize;
@@ -95,7 +97,7 @@ impl Machine {
     /// Runs all tasks to their end.
     ///
     /// # Panics
-    /// When a task does, with its words; when no task can go on.
+    /// If a task does, with its message; if no task can continue.
     pub fn run(mut self) {
         while let Some(task) = core::with(core::Core::next) {
             let body = &mut self.bodies[task as usize];
@@ -115,7 +117,7 @@ impl Machine {
 }
 
 impl core::Core {
-    /// Those that have not ended.
+    /// Describes the tasks that have not ended.
     fn stuck(&self) -> Vec<String> {
         let tasks = self.tasks.borrow();
         let left = tasks.iter().filter(|task| task.state != State::Done);
@@ -123,7 +125,7 @@ impl core::Core {
     }
 }
 
-/// CPU time used so far by all tasks of this thread's machine.
+/// Returns the CPU time used so far by all tasks of this thread's machine.
 pub fn usage() -> Usage {
     core::with(|core| {
         let now_ns = core.now_ns();

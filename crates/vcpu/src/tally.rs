@@ -1,24 +1,24 @@
-//! What locks cost, by class and by path.
+//! Lock costs, by class and by path.
 //!
-//! Owns: the counts. Invariants: a path is what a task says it is doing ([`enter_path`]), the
-//! innermost counts; class and path together are the form in which the kernel's own profiles name a
-//! contended lock.
+//! Owns: the counts.
+//! Invariants: a path is what a task declares with [`enter_path`], and the innermost counts; the
+//! kernel's own profiles name a contended lock by class and path too.
 //! Not here: the names of classes and paths.
 
 use crate::core;
 use std::cell::Cell;
 
-/// Classes of locks there can be.
+/// Most classes of locks.
 pub const CLASSES: usize = 32;
-/// Paths there can be, none included.
+/// Most paths, including path 0 for none.
 pub const PATHS: usize = 16;
 
-/// What locks of one class, taken on one path, have cost.
+/// Costs of the locks of one class, taken on one path.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Tally {
     /// Times taken.
     pub acquisitions: u64,
-    /// Times it had to be waited for.
+    /// Times that a task had to wait for it.
     pub contended: u64,
     /// Nanoseconds waited.
     pub wait_ns: u64,
@@ -77,12 +77,12 @@ impl Tallies {
     }
 }
 
-/// What has been counted so far for a class and a path.
+/// Returns the counts so far for a class and a path.
 pub fn tally(class: u8, path: u8) -> Tally {
     core::with(|core| core.tallies.cell(class, path).get())
 }
 
-/// The longest waits and holds start afresh.
+/// Resets the longest waits and holds.
 pub fn forget_longest() {
     core::with(|core| {
         for (class, path) in (0..CLASSES).flat_map(|c| (0..PATHS).map(move |p| (c, p))) {
@@ -92,7 +92,7 @@ pub fn forget_longest() {
     });
 }
 
-/// The running task is on `path` until what this returns is dropped.
+/// Puts the running task on `path` until the guard is dropped.
 pub fn enter_path(path: u8) -> PathGuard {
     PathGuard { before: set_path(path) }
 }

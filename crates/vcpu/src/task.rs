@@ -1,4 +1,4 @@
-//! What a task can ask and say of itself.
+//! What a task can query and declare.
 //!
 //! Invariants: outside of a task everything takes no time, and the CPU is 0.
 //! Not here: how its time passes ([`crate::core`]).
@@ -7,44 +7,44 @@ use crate::core::{NONE, with, with_task};
 use crate::costs::Costs;
 use std::cell::Cell;
 
-/// True inside a task.
+/// Returns true inside a task.
 pub fn in_task() -> bool {
     with(|core| core.current.get() != NONE)
 }
 
-/// The running task's clock.
+/// Returns the running task's clock.
 pub fn now_ns() -> u64 {
     with(|core| core.now_ns.get())
 }
 
-/// The running task's CPU; 0 outside.
+/// Returns the running task's CPU; 0 outside.
 pub fn cpu() -> usize {
     with(|core| core.cpu.get() as usize)
 }
 
-/// CPUs of the machine; at least one.
+/// Returns the number of CPUs of the machine; at least one.
 pub fn cpus() -> usize {
     with(|core| core.shape.get().cpus.max(1))
 }
 
-/// The running task works for `ns`.
+/// Charges the running task for `ns` of work.
 #[inline]
 pub fn charge(ns: u64) {
     with_task(|core| core.charge(ns));
 }
 
-/// The cost model of this thread's machine.
+/// Returns the cost model of this thread's machine.
 pub fn current_costs() -> &'static Costs {
     with(crate::core::Core::costs)
 }
 
-/// The running task works for what `ns` makes of the cost model.
+/// Charges the running task for work that `ns` computes from the cost model.
 #[inline]
 pub fn charge_by(ns: impl FnOnce(&Costs) -> u64) {
     with_task(|core| core.charge(ns(core.costs())));
 }
 
-/// The running task sleeps until `at_ns`, or not at all if that is over.
+/// The running task sleeps until `at_ns`, or not at all if that has passed.
 pub fn sleep_until(at_ns: u64) {
     with_task(|core| {
         core.point();
@@ -54,7 +54,7 @@ pub fn sleep_until(at_ns: u64) {
     });
 }
 
-/// A word of the running task's own, or of this thread outside of tasks: reads and replaces it.
+/// Reads and replaces a word of the running task, or of this thread outside of tasks.
 pub fn task_word(change: impl FnOnce(u32) -> u32) -> u32 {
     thread_local! {
         static OUTSIDE: Cell<u32> = const { Cell::new(0) };

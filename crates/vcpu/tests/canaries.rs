@@ -1,4 +1,4 @@
-//! Bugs put in on purpose: schedules that are explored must find each, or they would find nothing.
+//! Deliberate bugs, each of which exploring schedules must find.
 
 use overspill_vcpu::{Costs, Line, Lock, Machine, Schedule, Shape, Waiting};
 use std::cell::Cell;
@@ -19,13 +19,13 @@ fn schedules() -> impl Iterator<Item = Schedule> {
     })
 }
 
-/// How many schedules make `run` panic.
+/// Returns how many schedules make `run` panic.
 fn found_by(run: impl Fn(Schedule)) -> usize {
     let fails = |&schedule: &Schedule| catch_unwind(AssertUnwindSafe(|| run(schedule))).is_err();
     schedules().filter(fails).count()
 }
 
-/// Each of two tasks counts to ten in a word they share, with a load and a store.
+/// Two tasks each count to ten in a shared word, with a load and a store.
 fn lost_update(schedule: Schedule) {
     let mut machine = machine(schedule);
     let (line, word) = (Rc::new(Line::new()), Rc::new(Cell::new(0)));
@@ -44,7 +44,7 @@ fn lost_update(schedule: Schedule) {
     assert_eq!(word.get(), 20, "an update was lost");
 }
 
-/// Two tasks take two locks, each in an order of its own.
+/// Two tasks take two locks in opposite orders.
 fn crossed_locks(schedule: Schedule) {
     let mut machine = machine(schedule);
     let lock = || Rc::new(Lock::new(0, Waiting::Spins, 0, false));
@@ -61,7 +61,7 @@ fn crossed_locks(schedule: Schedule) {
     machine.run();
 }
 
-/// The same, with a lock around it.
+/// The same as `lost_update`, with a lock around it.
 fn locked_update(schedule: Schedule) {
     let mut machine = machine(schedule);
     let lock = Rc::new(Lock::new(0, Waiting::Sleeps, 0, false));

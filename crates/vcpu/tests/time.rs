@@ -1,4 +1,4 @@
-//! What takes how long.
+//! How long each operation takes.
 
 use overspill_vcpu::{Costs, Line, Lock, Machine, Queue, Schedule, Shape, Waiting};
 use overspill_vcpu::{charge, enter_path, interrupt, now_ns, sleep_until, tally, usage};
@@ -47,7 +47,7 @@ fn a_line_costs_what_its_way_is_long() {
 fn a_lock_is_handed_on_in_the_order_of_arrival() {
     let lock = Rc::new(Lock::new(3, Waiting::Spins, 0, false));
     let log = run(&[0, 1, 2, 3], move |n, log| {
-        // The first holds it long; the others come backwards.
+        // The first holds it long; the others arrive in reverse order.
         sleep_until(if n == 0 { 1 } else { 1_000 * (5 - n as u64) });
         let _path = enter_path(1);
         lock.acquire();

@@ -1,7 +1,7 @@
-//! Programs that are run, never for longer than they may.
+//! Running programs with a time limit.
 //!
-//! Invariants: a program that does not end in time, or at which somebody interrupts us, is killed
-//! and reaped. What it prints is read while it runs.
+//! Invariants: a program that does not end in time, or during which we are interrupted, is killed
+//! and reaped. Its output is read while it runs.
 //! Not here: which programs.
 
 use crate::error::BenchError;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Set when somebody asks this process to stop.
+/// Set when this process is asked to stop.
 pub(crate) type Interrupted = Arc<AtomicBool>;
 
-/// From now on SIGINT, SIGTERM and SIGHUP are told by the flag.
+/// Makes SIGINT, SIGTERM and SIGHUP set the flag from now on.
 ///
 /// # Errors
 /// [`BenchError::System`].
@@ -38,16 +38,16 @@ pub(crate) struct Printed {
     pub(crate) errors: String,
 }
 
-/// How often the end of a program is looked for: rarely enough not to disturb it.
+/// How often the end of a program is polled: rarely enough not to disturb it.
 const PERIOD: Duration = Duration::from_millis(20);
-/// For the kernel to end what it was told to kill.
+/// Time for the kernel to end a killed program.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs of a program in a control group until its being killed counts.
+/// Most runs of a program that the kernel kills before that is an error.
 const RUNS_MAX: usize = 5;
 
-/// Does `run` again when the kernel has killed the program. In a small control group its reclaim
-/// sometimes finds nothing for a moment, and it kills with swap to spare.
+/// Calls `run` again when the kernel has killed the program. In a small control group reclaim
+/// sometimes finds nothing for a moment, and the kernel kills although there is swap left.
 ///
 /// # Errors
 /// Those of `run`.
@@ -64,8 +64,8 @@ pub(crate) fn again_if_killed<T>(
     result
 }
 
-/// Runs a program to its end, which must be a good one and come within `patience`. It is in a
-/// process group of its own, so that what a terminal sends reaches us alone.
+/// Runs a program, which must succeed within `patience`. It has its own process group, so that the
+/// terminal's signals reach only us.
 ///
 /// # Errors
 /// [`BenchError::Child`], [`BenchError::Killed`], [`BenchError::Interrupted`].
@@ -94,11 +94,11 @@ pub(crate) fn run(
     }
 }
 
-/// The program's end, if it comes in time.
+/// Returns the program's status, if it ends in time.
 fn wait(child: &mut Child, patience: Duration, stop: impl Fn() -> bool) -> Option<ExitStatus> {
     let end = Instant::now() + patience;
     while Instant::now() < end && !stop() {
-        // Only somebody who reaps our children could make it fail, and then it has ended.
+        // This fails only if our child was reaped elsewhere, and then it has ended.
         if let Some(status) = child.try_wait().unwrap_or_default() {
             return Some(status);
         }
@@ -107,7 +107,7 @@ fn wait(child: &mut Child, patience: Duration, stop: impl Fn() -> bool) -> Optio
     None
 }
 
-/// Ends the program and all it has started. One that hangs in the kernel is left there.
+/// Kills the program and its descendants. One that hangs in the kernel is left there.
 fn kill(child: &mut Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     wait(child, LAST_PATIENCE, || false);
@@ -123,13 +123,13 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     })
 }
 
-/// The command line, as one would type it.
+/// Returns the command line as one would type it.
 fn described(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// The last line of what it said, or how it ended.
+/// Returns the last line of its stderr, or how it ended.
 fn reason(status: ExitStatus, errors: &str) -> String {
     let said = errors.lines().rev().find(|line| !line.trim().is_empty());
     said.map_or_else(|| status.to_string(), |line| line.trim().to_owned())

@@ -1,15 +1,15 @@
 //! What the kernel counts for the whole machine.
 //!
-//! Invariants: counters are read before and after a sample, with nothing else of ours running.
-//! Not here: telling whose they are. On a machine that does other things they are too high.
+//! Invariants: counters are read before and after a sample, while nothing else of ours runs.
+//! Not here: attributing them. On a machine that does other things they are too high.
 
 use std::fs;
 use std::ops::Sub;
 
-/// Counters at one moment, or what was added between two.
+/// Counters at one moment, or their growth between two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
-    /// Pages the kernel wrote to swap and read from there.
+    /// Pages that the kernel wrote to swap and read from it.
     pub(super) pages_swapped: u64,
     /// Interrupts from one CPU to another: TLB shootdowns, function calls, rescheduling.
     pub(super) interrupts: u64,

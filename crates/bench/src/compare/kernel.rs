@@ -1,10 +1,11 @@
 //! The kernel's side: a memory control group, and devices to swap to.
 //!
-//! Owns: how they are made. Invariants: no swap is on but while a program of the kernel's side
-//! runs, so that no page of the other side goes there. Whatever is made is entered into [`Undo`].
+//! Owns: creating them.
+//! Invariants: swap is on only while a program of the kernel's side runs, so that no page of the
+//! other side goes there. Everything that is created is entered into [`Undo`].
 //! Not here: what is measured on them; swap areas themselves, which `overspill mkswap` makes.
 //! Rejected: a file on a tmpfs as the RAM disk unless the tmpfs is mounted `noswap`: a kernel that
-//! swaps the tmpfs's own pages to it stops.
+//! swaps the tmpfs's own pages to it hangs.
 
 use super::child;
 use super::undo::{Step, Undo};
@@ -16,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// For a program that makes one thing.
+/// Time limit of the tools.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why the kernel, or a device, cannot take part.
+/// Why the kernel, or a device, cannot be measured.
 pub(crate) type Skipped = String;
 
 /// A memory control group, empty.
@@ -27,7 +28,7 @@ pub(crate) struct Group {
     pub(crate) path: PathBuf,
     /// 1 or 2.
     pub(crate) version: u8,
-    /// In the order in which they are to be dropped.
+    /// In the order in which they must be dropped.
     _removal: Vec<Step>,
 }
 
@@ -39,7 +40,7 @@ const HIERARCHIES: [(u8, &str, &str); 3] = [
 ];
 
 impl Group {
-    /// Makes a group limited to `memory`.
+    /// Creates a group limited to `memory`.
     pub(crate) fn new(undo: &Undo, memory: Bytes) -> Result<Self, Skipped> {
         let found = HIERARCHIES.iter().find(|(version, root, _)| has_memory(*version, root));
         let (version, root, limit) = found.ok_or("no control group has a memory controller")?;
@@ -57,7 +58,7 @@ impl Group {
     }
 }
 
-/// Gives groups below `root` a memory controller, if they have none.
+/// Enables the memory controller for groups below `root`, if it is not enabled.
 fn pass_memory_on(root: &Path, undo: &Undo) -> Result<Vec<Step>, Skipped> {
     let control = root.join("cgroup.subtree_control");
     if names_memory(&control) {
@@ -84,11 +85,11 @@ fn write(path: &Path, text: &str) -> Result<(), Skipped> {
     fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// What the kernel swaps to.
+/// A device that the kernel swaps to.
 pub(crate) struct SwapDevice {
     path: PathBuf,
     undo: Undo,
-    /// In the order in which they are to be dropped.
+    /// In the order in which they must be dropped.
     _removal: Vec<Step>,
 }
 
@@ -107,7 +108,7 @@ impl SwapDevice {
         };
         let swap = Self { path, undo: undo.clone(), _removal: removal };
         tool(Command::new(&place.program).arg("mkswap").arg("--force").arg(&swap.path))?;
-        // Whether it can be switched on at all.
+        // Checks that it can be switched on at all.
         swap.on().map_err(|error| error.to_string())?;
         Ok(swap)
     }
@@ -124,7 +125,7 @@ impl SwapDevice {
 
 type Made = (PathBuf, Vec<Step>);
 
-/// A zram device of our own: the kernel makes another one when asked.
+/// Makes our own zram device: the kernel creates another one on request.
 fn zram(size: Bytes, undo: &Undo) -> Result<Made, Skipped> {
     let control = Path::new("/sys/class/zram-control");
     let number = fs::read_to_string(control.join("hot_add"))
@@ -139,7 +140,7 @@ fn zram(size: Bytes, undo: &Undo) -> Result<Made, Skipped> {
     Ok((PathBuf::from(format!("/dev/zram{number}")), removal))
 }
 
-/// A loop device over a file in memory that is never swapped itself.
+/// Makes a loop device over a file in memory that is never swapped itself.
 fn ramdisk(size: Bytes, undo: &Undo) -> Result<Made, Skipped> {
     let mount = undo.directory().join("ram");
     fs::create_dir_all(&mount)
@@ -156,7 +157,7 @@ fn ramdisk(size: Bytes, undo: &Undo) -> Result<Made, Skipped> {
     Ok((PathBuf::from(device), vec![detach, unmount]))
 }
 
-/// A file with all its blocks.
+/// Makes a file with all its blocks allocated.
 fn file(size: Bytes, directory: &Path, undo: &Undo) -> Result<Made, Skipped> {
     let path = directory.join(format!("overspill-compare-{}.swap", std::process::id()));
     let removal = undo.push(format!("rm -f {}", quoted(&path)));
@@ -164,7 +165,7 @@ fn file(size: Bytes, directory: &Path, undo: &Undo) -> Result<Made, Skipped> {
     Ok((path, vec![removal]))
 }
 
-/// Makes a file that nobody else reads, of blocks and not of holes.
+/// Makes a file that only we can read, with blocks and no holes.
 fn allocate(path: &Path, size: Bytes) -> Result<(), Skipped> {
     use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -178,12 +179,12 @@ fn tool(command: &mut Command) -> Result<String, Skipped> {
     Ok(printed.output)
 }
 
-/// A path as a word for a shell.
+/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// The swap areas that are on, if there are any.
+/// Returns the swap areas that are on, if any.
 pub(crate) fn other_swap() -> Option<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let areas = areas(&swaps);

@@ -1,9 +1,9 @@
 //! `compare`: the same workloads under kernel swap and under Overspill.
 //!
-//! Owns: the order of the runs, and what a comparison is made of.
-//! Invariants: the ways of a row take turns, and in each round another one is first, so that a
+//! Owns: the order of the runs, and what a comparison consists of.
+//! Invariants: the ways of a row alternate, and each round starts with another one, so that a
 //! machine that slows down slows all; every run is a fresh process. Kernel swap is on only while it
-//! is measured. What is wrong with the options is found before anything is made on the machine.
+//! is measured. Options are checked before anything is created on the machine.
 //! Not here: the measured program ([`crate::touch`]), how a report looks ([`crate::report`]).
 
 pub(crate) mod child;
@@ -55,7 +55,7 @@ pub struct CompareOptions {
 }
 
 impl CompareOptions {
-    /// Of each device: twice what is touched, so that nobody runs out of it.
+    /// Size of each device: twice what is touched, so that none runs full.
     fn swap_size(&self) -> Bytes {
         Bytes::of_pages(2 * self.habits.set.pages_ceil())
     }
@@ -73,24 +73,24 @@ impl CompareOptions {
     }
 }
 
-/// All rows with what they ran on.
+/// All rows, and the machine they ran on.
 #[derive(Debug, Serialize)]
 pub struct CompareReport {
     /// The machine.
     pub environment: Environment,
-    /// What else decides about the kernel's side.
+    /// Settings that matter for the kernel's side.
     pub kernel_settings: String,
     /// The limit.
     pub memory_bytes: u64,
     /// What was touched.
     pub set_bytes: u64,
-    /// Timed in each run.
+    /// Seconds timed in each run.
     pub seconds: f64,
     /// Runs of each way in each row.
     pub rounds: usize,
-    /// Touches that read, in per cent, where the workload does not say.
+    /// Touches that read, in per cent, unless the workload sets it.
     pub reads_percent: u8,
-    /// What pages held, where the workload does not say.
+    /// What pages held, unless the workload sets it.
     pub content: &'static str,
     /// What could not be measured here, and why.
     pub skipped: Vec<String>,
@@ -98,7 +98,7 @@ pub struct CompareReport {
     pub rows: Vec<Row>,
 }
 
-/// All ways in the same conditions.
+/// All ways under the same conditions.
 #[derive(Debug, Serialize)]
 pub struct Row {
     /// Where pages went.
@@ -111,11 +111,11 @@ pub struct Row {
     pub cells: Vec<Cell>,
 }
 
-/// Compares; `progress` takes a line about each row as it begins.
+/// Compares; `progress` gets a line about each row at its start.
 ///
 /// # Errors
 /// [`BenchError::OutOfRange`], [`BenchError::Unknown`], [`BenchError::OtherSwap`],
-/// [`BenchError::Left`], [`BenchError::Interrupted`], and what a run says.
+/// [`BenchError::Left`], [`BenchError::Interrupted`], and the errors of a run.
 pub fn compare(
     options: &CompareOptions,
     progress: &dyn Fn(&str),
@@ -148,7 +148,7 @@ pub fn compare(
     })
 }
 
-/// The kernel's side as long as it takes part. Fields go in the order in which they must.
+/// What the kernel's side needs. Fields are in the order in which they must be dropped.
 struct Kernel {
     group: Group,
     undo: Undo,
@@ -176,7 +176,7 @@ impl Comparison<'_> {
         self.skipped.push(line);
     }
 
-    /// The kernel's side, if it is asked for and may be made.
+    /// Sets up the kernel's side, if requested and possible.
     fn kernel(&mut self) -> Result<Option<Kernel>, BenchError> {
         if self.options.costs && !sample::perf_counts() {
             self.skip("system calls", "perf is not there or may not count raw_syscalls:sys_enter");
@@ -196,7 +196,7 @@ impl Comparison<'_> {
         Ok(made.map_err(|reason| self.skip("kernel", &reason)).ok())
     }
 
-    /// The kernel's device, if the kernel takes part and the device can be made.
+    /// Makes the kernel's device, if the kernel takes part and the device can be made.
     fn swap_device(&mut self, device: Device, kernel: Option<&Kernel>) -> Option<SwapDevice> {
         let size = self.options.swap_size();
         let made: Result<_, Skipped> = SwapDevice::new(device, size, &self.place, &kernel?.undo);
@@ -250,7 +250,7 @@ impl Comparison<'_> {
         Ok(Row { device: run.device, workload: run.workload.to_owned(), jobs: run.jobs, cells })
     }
 
-    /// Does `work` with the kernel's swap on if it is the kernel's turn.
+    /// Runs `work`, with the kernel's swap on if it is the kernel's turn.
     fn with_swap<T>(
         &self,
         way: Way,
@@ -271,7 +271,7 @@ fn cells(samples: &[(Way, Vec<Sample>)]) -> Vec<Cell> {
     samples.iter().map(|(way, rounds)| Cell::new(*way, rounds, kernel)).collect()
 }
 
-/// What a reader must know of the kernel to compare.
+/// Returns the kernel settings that a reader needs to compare.
 fn kernel_settings(kernel: Option<&Kernel>) -> String {
     let read = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap_or_else(|_| "unknown".into());

@@ -1,8 +1,8 @@
-//! One run of the measured program, and what several of them come to.
+//! One run of the measured program, and the summary of several.
 //!
-//! Owns: where each figure is read off, and how rounds become medians.
-//! Invariants: a ratio is taken between runs of the same round; printed is the median of these.
-//! Not here: in which order the runs are made.
+//! Owns: where each figure is read, and how rounds become medians.
+//! Invariants: a ratio is taken between runs of the same round; the median of these is printed.
+//! Not here: the order of the runs.
 
 use super::child::{self, Interrupted};
 use super::counters::Counters;
@@ -16,40 +16,40 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// What was found about one way in one row.
+/// The results of one way in one row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     /// Who paged.
     pub way: Way,
     /// Pages touched per second.
     pub rate: Spread,
-    /// The rate in units of the kernel's in the same round.
+    /// The rate relative to the kernel's in the same round.
     pub ratio: Option<Spread>,
     /// Touches that found their page missing, in per cent.
     pub missing_percent: Spread,
-    /// How long those took.
+    /// Latency of those touches.
     pub missing: Tail,
-    /// How long all took.
+    /// Latency of all touches.
     pub all: Tail,
-    /// CPU time of the process for a touch, in µs.
+    /// CPU time of the process per touch, in µs.
     pub cpu_us: Spread,
-    /// The most that was resident, in MiB.
+    /// Peak resident memory, in MiB.
     pub peak_mib: Spread,
-    /// Interrupts between CPUs of the whole machine, for each page swapped in or out.
+    /// Interrupts between CPUs of the whole machine, per page swapped in or out.
     pub interrupts_per_page: Spread,
-    /// Found in one run more, if it was asked for.
+    /// From one more run, if requested.
     pub costs: Option<Costs>,
-    /// Latencies of all rounds: the least value of a bucket in ns, and how many.
+    /// Latencies of all rounds: the lower bound of a bucket in ns, and the count.
     pub reads: Buckets,
-    /// The same of writes.
+    /// The same for writes.
     pub writes: Buckets,
     /// Pages touched per second, in each tenth of a second of one round.
     pub rate_over_time: Vec<f64>,
-    /// Resident MiB at so many seconds from the start of one round.
+    /// Seconds from the start of one round, and resident MiB.
     pub resident_over_time: Vec<(f64, f64)>,
 }
 
-/// How long touches took, in µs.
+/// Latency percentiles of touches, in µs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Tail {
     /// Half of them took no longer.
@@ -60,18 +60,18 @@ pub struct Tail {
     pub p999_us: Spread,
     /// The longest.
     pub max_us: Spread,
-    /// `p99_us` in units of the kernel's in the same round.
+    /// `p99_us` relative to the kernel's in the same round.
     pub p99_ratio: Option<Spread>,
-    /// `p999_us` in units of the kernel's in the same round.
+    /// `p999_us` relative to the kernel's in the same round.
     pub p999_ratio: Option<Spread>,
 }
 
-/// What a way costs beside time.
+/// What a way costs besides time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Costs {
-    /// System calls of the whole run, if perf can count them, for each page swapped in or out.
+    /// System calls of the whole run, if perf can count them, per page swapped in or out.
     pub syscalls_per_page: Option<f64>,
-    /// CPU time that a process uses that sleeps on its touched pages, in ms for each second.
+    /// CPU time of a process that sleeps on its touched pages, in ms per second.
     pub idle_ms_per_s: f64,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Sample {
     interrupts: u64,
 }
 
-/// Beside what is timed: to start, to fill the memory, to write it to a slow disk.
+/// Time besides the timed phase: to start, to fill the memory, to write it to a slow disk.
 const PATIENCE_SECONDS: f64 = 120.0;
 /// For how long the CPU time of a sleeping process is measured.
 const IDLE_SECONDS: f64 = 2.0;
@@ -109,7 +109,7 @@ impl Sample {
         taken.map(|(sample, _)| sample)
     }
 
-    /// Runs a command and returns what it said on stderr as well.
+    /// Runs a command; returns its stderr as well.
     fn of(
         command: &mut Command,
         run: &Run<'_>,
@@ -178,7 +178,7 @@ impl Costs {
 
 const PERF: [&str; 6] = ["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "--"];
 
-/// True if perf is there and may count system calls.
+/// Returns true if perf is installed and may count system calls.
 pub(super) fn perf_counts() -> bool {
     let mut command = Command::new("perf");
     let printed = child::run(command.args(PERF).arg("true"), Duration::from_secs(10), None);
@@ -191,13 +191,13 @@ fn under_perf(command: &Command) -> Command {
     perf
 }
 
-/// The number in perf's line.
+/// Returns the number in perf's line.
 fn syscalls(errors: &str) -> Option<f64> {
     let line = errors.lines().find(|line| line.contains("raw_syscalls:sys_enter"))?;
     line.split(',').next()?.parse().ok()
 }
 
-/// Of the statistics of `overspill run`, which may be followed by other lines.
+/// Returns pages swapped from the statistics of `overspill run`; other lines may follow.
 fn pages_of_run(errors: &str) -> Option<u64> {
     let json = &errors[errors.find('{')?..];
     let stats: Value = Deserializer::from_str(json).into_iter().next()?.ok()?;
@@ -213,7 +213,7 @@ fn strange(way: Way, reason: &str) -> BenchError {
 }
 
 impl Cell {
-    /// Sums up rounds, at least one; `kernel` has as many, if it took part.
+    /// Summarises rounds, at least one; `kernel` has as many, if it took part.
     pub(super) fn new(way: Way, rounds: &[Sample], kernel: Option<&[Sample]>) -> Self {
         let spread = |figure: &dyn Fn(&Sample) -> f64| Spread::of(rounds.iter().map(figure));
         let merged = |part: fn(&TouchReport) -> &Buckets| {
@@ -260,8 +260,8 @@ impl Tail {
     }
 }
 
-/// A figure in units of the kernel's, round by round; none if the kernel did not take part, or has
-/// no such figure.
+/// Returns a figure relative to the kernel's, round by round; none if the kernel did not take part,
+/// or has no such figure.
 fn ratio(
     rounds: &[Sample],
     kernel: Option<&[Sample]>,
@@ -272,7 +272,7 @@ fn ratio(
     ratios.iter().all(|ratio| ratio.is_finite()).then(|| Spread::of(ratios.into_iter()))
 }
 
-/// Touches in tenths of a second, without a last one that is shorter.
+/// Returns touches per tenth of a second, without an incomplete last tenth.
 fn whole_tenths(report: &TouchReport) -> impl Iterator<Item = &u64> {
     report.rate.iter().take((report.seconds * 10.0) as usize)
 }
@@ -308,7 +308,7 @@ mod tests {
         let kernel = [sample(100, 4.0), sample(200, 4.0), sample(300, 4.0)];
         let ours = [sample(300, 2.0), sample(200, 4.0), sample(150, 8.0)];
         let cell = Cell::new(Way::Run, &ours, Some(&kernel));
-        // 3, 1 and 0.5, though both medians are 200.
+        // 3, 1 and 0.5, although both medians are 200.
         assert_eq!(cell.ratio, Some(Spread { median: 1.0, min: 0.5, max: 3.0 }));
         assert_eq!(cell.missing.p99_ratio.unwrap().max, 2.0);
         assert_eq!(cell.missing.p999_ratio, None, "0 by 0 is no figure");

@@ -1,11 +1,11 @@
-//! What a comparison makes on the machine, and how it is removed.
+//! What a comparison creates on the machine, and how it is removed.
 //!
-//! Owns: a shell script of everything that is to be undone, latest first, on disk before the thing
-//! is done or right after. So one text serves a good end, an error, a panic, and the user whose
-//! comparison was killed.
-//! Invariants: the directory exists as long as something may be left, and only one process makes
-//! it, so comparisons with the kernel never meet.
-//! Not here: what is made.
+//! Owns: a shell script of all undo steps, latest first, written to disk before or right after each
+//! action. So one script serves success, an error, a panic, and the user whose comparison was
+//! killed.
+//! Invariants: the directory exists as long as something may be left, and only one process can
+//! create it, so comparisons with the kernel never overlap.
+//! Not here: what is created.
 
 use super::child;
 use crate::error::BenchError;
@@ -16,32 +16,32 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Only root writes there, and only root makes what has to be undone. It is empty after a boot, and
-/// so is the machine.
+/// Only root can write there, and only root creates what has to be undone. A reboot empties it, and
+/// removes what was created.
 const DIRECTORY: &str = "/run/overspill-compare";
 
-/// Pages that are out have to be brought back; more than this is a kernel that hangs.
+/// Swapped pages have to be read back; if it takes longer, the kernel hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is to be undone.
+/// The undo steps.
 #[derive(Clone)]
 pub(crate) struct Undo(Arc<Inner>);
 
 struct Inner {
     directory: PathBuf,
-    /// With a number each, the latest last.
+    /// Each with a number, the latest last.
     lines: Mutex<Vec<(u64, String)>>,
 }
 
 impl Undo {
-    /// Takes the place of the one comparison that may run.
+    /// Takes the place of the one comparison that may run at a time.
     ///
     /// # Errors
-    /// [`BenchError::Left`] when another one runs, or was killed.
+    /// [`BenchError::Left`] if another one runs, or was killed.
     pub(crate) fn begin() -> Result<Self, BenchError> {
         let undo = Self::begin_in(Path::new(DIRECTORY))?;
         let (script, before) = (script(&undo.0.directory), std::panic::take_hook());
-        // A release build aborts, so nothing is dropped.
+        // A release build aborts on panic, so nothing is dropped.
         std::panic::set_hook(Box::new(move |panic| {
             before(panic);
             let _ = Command::new("sh").arg(&script).status();
@@ -57,12 +57,12 @@ impl Undo {
         Ok(undo)
     }
 
-    /// A place for what is made, such as a mount point.
+    /// Returns a directory for what is created, such as a mount point.
     pub(crate) fn directory(&self) -> &Path {
         &self.0.directory
     }
 
-    /// Has `line` run by a shell when the step is dropped.
+    /// Adds `line`, which a shell runs when the step is dropped.
     pub(crate) fn push(&self, line: String) -> Step {
         let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let number = lines.last().map_or(0, |(last, _)| last + 1);
@@ -72,7 +72,7 @@ impl Undo {
         Step { undo: self.clone(), number }
     }
 
-    /// The script, whole at any moment.
+    /// Writes the script atomically.
     fn write(&self) {
         let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::from("# Removes what `overspill bench compare` has made.\n");
@@ -91,7 +91,7 @@ impl Drop for Inner {
     }
 }
 
-/// A thing that was made. Dropping it removes the thing.
+/// Something created. Dropping it removes it.
 pub(crate) struct Step {
     undo: Undo,
     number: u64,

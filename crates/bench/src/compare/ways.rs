@@ -1,8 +1,7 @@
-//! The ways to have more memory than there is, and the devices to have it on.
+//! The ways to have more memory than there is, and the devices they use.
 //!
-//! Owns: the names, which device of one side stands against which of the other, and the command
-//! line of each way.
-//! Invariants: every way runs the same program with the same words about what it touches.
+//! Owns: the names, which devices of the two sides correspond, and the command line of each way.
+//! Invariants: every way runs the same program with the same options about what it touches.
 //! Not here: making devices ([`super::kernel`]).
 
 use super::CompareOptions;
@@ -18,18 +17,18 @@ use std::process::Command;
 pub enum Way {
     /// The kernel, for a process in a memory control group.
     Kernel,
-    /// `overspill run`, for a program that knows nothing of it.
+    /// `overspill run`, for an unmodified program.
     Run,
     /// The library, for a region whose faults come as messages.
     Region,
     /// The library, for a region whose faults come as signals.
     Signal,
-    /// The library, for a pool whose pages are asked for.
+    /// The library, for a pool whose pages are requested explicitly.
     Pool,
 }
 
 impl Way {
-    /// All, by the names they have on command lines.
+    /// All, with their names on command lines.
     pub const ALL: [(&'static str, Self); 5] = [
         ("kernel", Self::Kernel),
         ("run", Self::Run),
@@ -38,7 +37,7 @@ impl Way {
         ("pool", Self::Pool),
     ];
 
-    /// The name on command lines.
+    /// Returns the name on command lines.
     pub fn name(self) -> &'static str {
         name_of(&Self::ALL, self)
     }
@@ -48,7 +47,7 @@ impl Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Device {
-    /// Memory that is compressed by lz4; memory that is not, on Overspill's side.
+    /// Memory compressed by lz4: zram, and `compressed:`.
     Zram,
     /// Memory: a loop device over a file in it, and `ram:`.
     Ramdisk,
@@ -57,16 +56,16 @@ pub enum Device {
 }
 
 impl Device {
-    /// All, by the names they have on command lines.
+    /// All, with their names on command lines.
     pub const ALL: [(&'static str, Self); 3] =
         [("zram", Self::Zram), ("ramdisk", Self::Ramdisk), ("file", Self::File)];
 
-    /// The name on command lines.
+    /// Returns the name on command lines.
     pub fn name(self) -> &'static str {
         name_of(&Self::ALL, self)
     }
 
-    /// What Overspill swaps to where the kernel swaps to this.
+    /// Returns what Overspill swaps to when the kernel swaps to this.
     fn counterpart(self, size: Bytes, directory: &Path) -> String {
         match self {
             Self::Zram => format!("compressed:{}", size.0),
@@ -75,7 +74,7 @@ impl Device {
         }
     }
 
-    /// Both sides in words, for reports.
+    /// Describes both sides, for reports.
     pub fn about(self) -> &'static str {
         match self {
             Self::Zram => "zram (lz4) / compressed:",
@@ -89,7 +88,7 @@ fn name_of<T: PartialEq + Copy>(all: &[(&'static str, T)], one: T) -> &'static s
     all.iter().find(|(_, known)| *known == one).expect("the table has all").0
 }
 
-/// Where the comparison works.
+/// Program and directory of a comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// This program, which has the measured one as a subcommand.
@@ -98,7 +97,7 @@ pub(crate) struct Place {
     pub(crate) directory: PathBuf,
 }
 
-/// One run of the measured program, all but the way.
+/// One run of the measured program, except for the way.
 #[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub(super) options: &'a CompareOptions,
@@ -111,7 +110,7 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Its command line; `group` is there if the kernel takes part.
+    /// Returns its command line; `group` is given if the kernel takes part.
     pub(super) fn command(&self, way: Way, group: Option<&Path>) -> Command {
         let swap = self.device.counterpart(self.options.swap_size(), &self.place.directory);
         let limit = ["--memory".into(), self.options.memory.0.to_string(), "--swap".into(), swap];
@@ -137,7 +136,7 @@ impl Run<'_> {
         command
     }
 
-    /// The words of `overspill bench touch`.
+    /// Returns the words of `overspill bench touch`.
     fn touch(&self) -> Vec<String> {
         let Habits { set, seconds, ratio, shape, offset, content } = self.options.habits;
         let mut words = vec!["bench".to_owned(), "touch".into(), self.workload.into()];

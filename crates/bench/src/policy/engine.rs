@@ -1,10 +1,10 @@
-//! The engine as it is shipped, under a trace.
+//! The engine as shipped, under a trace.
 //!
-//! Invariants: one thread does everything, so the figures are the same each time: it touches,
-//! serves its own faults, and after each of them reclaims in the background as far as the reclaim
-//! thread would, given the time. A touch of a page that is there is no sign to the engine, as with
-//! userfaultfd.
-//! Not here: how fast it is; what the pages hold, beyond that it is what was put there.
+//! Invariants: a single thread does everything, so the figures are the same each time: it touches,
+//! serves its own faults, and after each fault reclaims in the background as far as the reclaim
+//! thread would, given the time. As with userfaultfd, the engine does not see touches of resident
+//! pages.
+//! Not here: speed; the content of pages, except that it must be what was written.
 
 use super::{Memory, Progress};
 use crate::error::BenchError;
@@ -25,12 +25,12 @@ pub(super) struct EngineMemory {
 }
 
 impl EngineMemory {
-    /// An engine of `frames` frames for `set_pages` pages.
+    /// Makes an engine of `frames` frames for `set_pages` pages.
     ///
     /// # Errors
     /// As [`Machine::new`].
     pub(super) fn new(frames: usize, set_pages: usize) -> Result<Self, BenchError> {
-        // Twice the set: a page may keep its slot while it is in memory.
+        // Twice the set: a page may keep its slot while it is resident.
         let device_slots = (2 * set_pages.max(frames)) as u32;
         let shape = Shape { frames, working_set_pages: set_pages, device_slots };
         let machine = Machine::new(shape, Tuning::default(), 1, DeviceState::Fresh)?;

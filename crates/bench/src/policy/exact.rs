@@ -1,24 +1,24 @@
-//! The policies that others are measured by: exact LRU, CLOCK and Belady's MIN.
+//! The reference policies: exact LRU, CLOCK and Belady's MIN.
 //!
-//! Owns: their lists. They see every touch, which nobody who only sees faults does. MIN sees the
-//! future as well, so no policy has fewer misses: it is the bound.
-//! Invariants: at most as many pages as there are frames are held; a page is brought in when it is
-//! missing and at no other time.
-//! Not here: reading ahead, batches, writing: these are policies, not systems.
+//! Owns: their lists. They see every touch, which a pager that only sees faults does not. MIN also
+//! sees the future, so no policy has fewer misses: it is the bound.
+//! Invariants: at most as many pages are held as there are frames; a page is brought in only when
+//! it is missing.
+//! Not here: readahead, batches, writing: these are policies, not systems.
 
 use overspill_base::PageNo;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Which pages are in memory, as one rule decides.
+/// Decides which pages are in memory.
 pub(crate) trait Policy {
-    /// Touches `page`; true if it was held. From then on it is.
+    /// Touches `page`; returns true if it was held. From then on it is held.
     fn touch(&mut self, page: PageNo) -> bool;
 
     /// True if `page` is held.
     fn holds(&self, page: PageNo) -> bool;
 }
 
-/// The page touched longest ago goes.
+/// Evicts the least recently used page.
 pub(crate) struct Lru {
     frames: usize,
     time: u64,
@@ -52,8 +52,8 @@ impl Policy for Lru {
     }
 }
 
-/// A hand goes round the frames. A page touched since it last came by is passed over, the first
-/// other one goes.
+/// A hand goes round the frames. It skips pages touched since its last visit, and the first other
+/// page is evicted.
 pub(crate) struct Clock {
     frames: Vec<(PageNo, bool)>,
     count: usize,
@@ -66,7 +66,7 @@ impl Clock {
         Self { frames: Vec::with_capacity(frames), count: frames, hand: 0, place: HashMap::new() }
     }
 
-    /// The place of the page that goes. The hand stops after it.
+    /// Returns the place of the page to evict. The hand stops after it.
     fn victim(&mut self) -> usize {
         loop {
             let at = self.hand;
@@ -102,17 +102,17 @@ impl Policy for Clock {
     }
 }
 
-/// The page that is needed again last of all goes.
+/// Evicts the page whose next use is furthest in the future.
 pub(crate) struct Min {
     frames: usize,
-    /// Of each touch to come, when its page is touched next; the largest number is never.
+    /// For each future touch, when its page is touched next; the largest number means never.
     next_touch: std::vec::IntoIter<usize>,
     held: HashMap<PageNo, usize>,
     by_next: BTreeSet<(usize, PageNo)>,
 }
 
 impl Min {
-    /// For exactly these touches.
+    /// Makes the policy for these touches.
     pub(crate) fn new(frames: usize, touches: &[PageNo]) -> Self {
         let mut next = vec![usize::MAX; touches.len()];
         let mut seen = HashMap::new();
@@ -153,13 +153,13 @@ mod tests {
         touches.iter().filter(|&&page| !policy.touch(page)).count()
     }
 
-    /// What is missing, touch by touch.
+    /// Returns the missing pages, touch by touch.
     fn missing(policy: &mut impl Policy, touches: &[PageNo]) -> Vec<u32> {
         let missed = touches.iter().filter(|&&page| !policy.touch(page));
         missed.map(|page| page.0).collect()
     }
 
-    /// The textbook's string, and what three frames miss of it: worked by hand.
+    /// The textbook's reference string, and the misses of three frames, worked out by hand.
     #[test]
     fn the_textbooks_trace() {
         let touches = [1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5].map(PageNo);
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(missing(&mut Min::new(3, &touches), &touches), [1, 2, 3, 4, 5, 3, 4]);
     }
 
-    /// When 4 comes the hand goes all the way round. So it is at 1 when 5 comes, though 2 was
+    /// When 4 comes, the hand goes all the way round. So it is at 1 when 5 comes, although 2 was
     /// touched before 1.
     #[test]
     fn clock_is_not_lru() {
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(missing(&mut Clock::new(3), &touches), [1, 2, 3, 4, 5, 1]);
     }
 
-    /// LRU as a list that is searched: the latest at the end.
+    /// LRU as a list with linear search, the latest page at the end.
     fn naive_lru(frames: usize, touches: &[PageNo]) -> Vec<u32> {
         let (mut held, mut missed) = (Vec::new(), Vec::new());
         for page in touches {
@@ -194,7 +194,7 @@ mod tests {
         missed
     }
 
-    /// CLOCK as a queue: a touched page goes to its end when its turn comes.
+    /// CLOCK as a queue: a touched page goes to the end when its turn comes.
     fn naive_clock(frames: usize, touches: &[PageNo]) -> Vec<u32> {
         let (mut queue, mut missed) = (Vec::<(PageNo, bool)>::new(), Vec::new());
         for &page in touches {
@@ -214,7 +214,7 @@ mod tests {
         missed
     }
 
-    /// The fewest misses of all ways to choose: every choice tried.
+    /// The fewest misses possible, found by trying every choice.
     fn fewest_misses(frames: usize, held: &[PageNo], touches: &[PageNo]) -> usize {
         let Some((page, rest)) = touches.split_first() else { return 0 };
         if held.contains(page) {

@@ -1,13 +1,13 @@
-//! The kernel's column: what is made on the machine for it, and one process for each trace.
+//! The kernel's column: its setup on the machine, and one process for each trace.
 //!
 //! Owns: a control group, and the first swap device that can be made here: zram, or the RAM disk,
-//! or a file. zram is first because the kernel reads nothing ahead from it, so that what is counted
-//! is which pages it keeps.
-//! Invariants: kernel swap is on only while a process replays a trace. No setting of the kernel is
-//! changed. What is made is removed by [`Undo`], as for `compare`. There is a row for each trace or
-//! none at all: in as little memory as 1024 pages the kernel may kill the process.
+//! or a file. zram is first because the kernel does no readahead on it, so that the count shows
+//! which pages it keeps.
+//! Invariants: kernel swap is on only while a process replays a trace. No kernel setting is
+//! changed. [`Undo`] removes everything, as for `compare`. There is a row for each trace or none at
+//! all: with as little memory as 1024 pages the kernel may kill the process.
 //! Not here: the process that is paged ([`super::paged`]).
-//! Rejected: replaying in this process. A group would hold its other memory as well.
+//! Rejected: replaying in this process. A group would charge its other memory too.
 
 use super::{PolicyOptions, PolicyRow, Workload};
 use crate::Device;
@@ -21,7 +21,7 @@ use overspill::Bytes;
 use std::process::Command;
 use std::time::Duration;
 
-/// A row for each trace, or none, and in words how they were made or why not.
+/// Returns a row for each trace, or none, and a description of how they were made or why not.
 ///
 /// # Errors
 /// [`BenchError::Interrupted`].
@@ -47,7 +47,7 @@ pub(super) fn column(
     })
 }
 
-/// The kernel's side. What is made goes in the order of the fields.
+/// The kernel's side. Fields are dropped in this order.
 struct Kernel {
     swap: SwapDevice,
     device: Device,
@@ -56,16 +56,16 @@ struct Kernel {
     interrupted: Interrupted,
 }
 
-/// For a process to begin.
+/// Time for a process to start.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For each touch: a slow disk's read.
+/// Time for each touch: a read from a slow disk.
 const PATIENCE_OF_TOUCH: Duration = Duration::from_millis(1);
 
 impl Kernel {
-    /// Makes what is needed to replay traces of at most `set_pages` pages.
+    /// Creates what is needed to replay traces of at most `set_pages` pages.
     ///
     /// # Errors
-    /// Why there is no kernel's column here.
+    /// Why there is no kernel column here.
     fn new(options: &PolicyOptions, set_pages: usize) -> Result<Self, Skipped> {
         if let Some(areas) = other_swap() {
             return Err(format!("other swap is on ({areas}) and would be used; swapoff it"));
@@ -74,17 +74,17 @@ impl Kernel {
             return Err("control groups and swapon take root".into());
         }
         let undo = Undo::begin().map_err(|error| error.to_string())?;
-        // The process limits itself when it knows what it takes beside its pages.
+        // The process limits itself when it knows its memory besides the pages.
         let group = Group::new(&undo, SET_MAX)?;
         let (program, directory) = (options.program.clone(), options.directory.clone());
         let place = Place { program, directory };
-        // Twice the set, as the engine's.
+        // Twice the set, as for the engine.
         let (device, swap) = swap_device(Bytes::of_pages(2 * set_pages as u64), &place, &undo)?;
         let interrupted = child::watch_signals().map_err(|error| error.to_string())?;
         Ok(Self { swap, device, group, place, interrupted })
     }
 
-    /// What a reader must know of it.
+    /// Describes the setup for the reader.
     fn about(&self) -> String {
         let read = |path: &str, otherwise: &str| {
             let text = std::fs::read_to_string(path).unwrap_or_else(|_| otherwise.into());
@@ -99,7 +99,7 @@ impl Kernel {
         )
     }
 
-    /// Replays a trace in a process of its own.
+    /// Replays a trace in its own process.
     ///
     /// # Errors
     /// [`BenchError::Child`], [`BenchError::Interrupted`].
@@ -125,7 +125,7 @@ impl Kernel {
     }
 }
 
-/// The first device that can be made, or why none can.
+/// Returns the first device that can be made, or why none can.
 fn swap_device(size: Bytes, place: &Place, undo: &Undo) -> Result<(Device, SwapDevice), Skipped> {
     let mut reasons = Vec::new();
     for (name, device) in Device::ALL {

@@ -1,19 +1,18 @@
-//! `policy`: which pages are in memory when they are touched, under one policy and another.
+//! `policy`: which pages are in memory when they are touched, under each policy.
 //!
 //! Owns: what is counted, and the replay of one trace over each policy.
 //! What is counted, after the warm-up:
 //!
-//! * a *refault* is a page read back from swap, whether asked for or read ahead;
+//! * a *refault* is a page read back from swap, whether on demand or ahead;
 //! * the *hit rate* is the share of touches that cost no refault: 100 % - refaults / touches. So a
-//!   page read ahead is no hit of the policy, and one that is read ahead for nothing costs one;
-//! * a *wait* is a touch that had to wait for a read, and a *soft fault* one that found its page on
-//!   its way out or read ahead, and waited for no read. For a policy without readahead waits and
-//!   refaults are the same;
-//! * the *hot set's survival* is the share of its pages that are in memory when a scan has just
-//!   ended.
+//!   page read ahead is not a hit of the policy, and one read ahead in vain costs one;
+//! * a *wait* is a touch that had to wait for a read, and a *soft fault* one that found its page
+//!   being swapped out or read ahead, and waited for no read. Without readahead, waits and refaults
+//!   are the same;
+//! * the *hot set's survival* is the share of its pages that are in memory right after a scan.
 //!
-//! Invariants: every figure is a count, and the same each time, but for the kernel's: which pages
-//! are where when it reclaims is a matter of time. The kernel takes part where it may ([`kernel`]).
+//! Invariants: every figure is a count, and the same each time, except for the kernel's, which
+//! depend on the timing of its reclaim. The kernel takes part if permitted ([`kernel`]).
 //! Not here: time (`ablate`).
 
 mod engine;
@@ -37,7 +36,7 @@ use trace::{Trace, WORKLOADS, Workload};
 /// What to replay.
 #[derive(Clone, Debug)]
 pub struct PolicyOptions {
-    /// Names of workloads; all of them if there is none.
+    /// Names of workloads; if empty, all.
     pub workloads: Vec<String>,
     /// Pages that may be in memory.
     pub memory_pages: usize,
@@ -45,16 +44,16 @@ pub struct PolicyOptions {
     pub touches: usize,
     /// This program, which is run again to be paged by the kernel.
     pub program: PathBuf,
-    /// For a swap file of the kernel's.
+    /// Directory for the kernel's swap file.
     pub directory: PathBuf,
 }
 
 /// Every workload under every policy.
 #[derive(Debug, Serialize)]
 pub struct PolicyReport {
-    /// The machine, on which nothing here depends but the kernel's figures.
+    /// The machine; only the kernel's figures depend on it.
     pub environment: Environment,
-    /// How the kernel took part, or why it did not.
+    /// How the kernel took part, or why not.
     pub kernel: String,
     /// Pages that may be in memory.
     pub memory_pages: usize,
@@ -73,7 +72,7 @@ pub struct WorkloadReport {
     pub about: &'static str,
     /// Pages it touches.
     pub set_pages: usize,
-    /// What became of it.
+    /// Its results under each policy.
     pub policies: Vec<PolicyRow>,
 }
 
@@ -88,24 +87,24 @@ pub struct PolicyRow {
     pub refaults: u64,
     /// Touches that waited for a read.
     pub waits: u64,
-    /// Touches that found their page on its way out, or read ahead.
+    /// Touches that found their page being swapped out, or read ahead.
     pub soft_faults: u64,
-    /// Share of touches that cost no refault; below zero if more is read than touched.
+    /// Share of touches that cost no refault; negative if more is read than touched.
     pub hit_rate_percent: f64,
-    /// Share of the hot set in memory after a scan, if there are scans.
+    /// Share of the hot set in memory right after a scan, if there are scans.
     pub survival_percent: Option<f64>,
 }
 
-/// Smallest memory: batches of reclaim are a part of it.
+/// Smallest memory, of which reclaim's batches are a part.
 const MEMORY_PAGES_MIN: usize = 1024;
 const MEMORY_PAGES_MAX: usize = 1 << 20;
 const TOUCHES_MAX: usize = 1 << 30;
 
-/// Replays the traces; `progress` takes a line about each as it begins.
+/// Replays the traces; `progress` gets a line about each at its start.
 ///
 /// # Errors
 /// [`BenchError::OutOfRange`], [`BenchError::UnknownWorkload`], [`BenchError::Interrupted`], and
-/// what an engine says.
+/// the errors of an engine.
 pub fn policies(
     options: &PolicyOptions,
     progress: &dyn Fn(&str),
@@ -130,7 +129,7 @@ fn within_limits(memory_pages: usize, touches: usize) -> Result<(), BenchError> 
     within("--touches", touches, 1..=TOUCHES_MAX)
 }
 
-/// Names of all workloads, in the order they are replayed.
+/// Returns the names of all workloads, in the order they are replayed.
 pub fn trace_names() -> Vec<&'static str> {
     WORKLOADS.iter().map(|workload| workload.name).collect()
 }
@@ -162,7 +161,7 @@ fn all_policies(
     Ok(WorkloadReport { workload: name, about, set_pages: trace.set_pages, policies })
 }
 
-/// What has happened so far, or between two moments.
+/// Counts so far, or between two moments.
 #[derive(Clone, Copy, Default, Debug)]
 struct Progress {
     refaults: u64,
@@ -182,11 +181,11 @@ impl Sub for Progress {
     }
 }
 
-/// Memory that somebody touches and somebody manages.
+/// Memory under a policy.
 trait Memory {
     fn touch(&mut self, page: PageNo) -> Result<(), BenchError>;
 
-    /// True if a touch of `page` would cost nothing.
+    /// Returns true if a touch of `page` would cost nothing.
     fn holds(&self, page: PageNo) -> bool;
 
     fn progress(&self) -> Result<Progress, BenchError>;

@@ -1,14 +1,14 @@
-//! Memory of this process, which the kernel pages.
+//! Memory of this process, paged by the kernel.
 //!
-//! Owns: the limit of the control group the process is in. The kernel is to have as many pages for
-//! the trace as the other policies, so the limit is that many and what the group holds beside them:
-//! page tables, what CPUs have reserved, what the kernel notes about swapped pages. That is
-//! measured twice: before the first touch, and when all pages were filled, when it is as much as it
-//! will be.
-//! Invariants: the trace and all else that the process needs was made before it entered the group,
-//! and is not the group's. Each page holds its number; a touch after the fill reads, as everywhere.
-//! Not here: huge pages, which are switched off, because the others have none. Whose swap-ins are
-//! counted: where the group does not say, they are the machine's, on which no other swap is on.
+//! Owns: the limit of the control group the process is in. The kernel gets as many pages for the
+//! trace as the other policies, so the limit is that many plus what else is charged to the group:
+//! page tables, per-CPU reserves, metadata of swapped pages. That is measured twice: before the
+//! first touch, and when all pages have been filled, when it has its final size.
+//! Invariants: the trace and everything else the process needs is allocated before it enters the
+//! group, and not charged to it. Each page holds its number; a touch after the fill reads, as
+//! everywhere.
+//! Not here: huge pages, which are switched off, because the others have none; attributing
+//! swap-ins: if the group does not count them, the machine's are used, and no other swap is on.
 
 use super::{Memory, PolicyRow, Progress, chosen, replay, within_limits};
 use crate::error::BenchError;
@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a process that the kernel pages replays.
+/// A trace to replay in memory that the kernel pages.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// The trace's name.
@@ -45,7 +45,7 @@ pub fn replay_in_group(options: &ReplayOptions) -> Result<PolicyRow, BenchError>
     rustix::thread::disable_transparent_huge_pages(true)
         .map_err(|error| BenchError::system("switch huge pages off")(error.into()))?;
     touch::enter_group(cgroup)?;
-    // Mapped fresh, so nothing is touched by this; with a page more to be cut to pages.
+    // Freshly mapped, so this touches nothing; one page more, to align the start.
     let mut bytes = vec![0; (trace.set_pages + 1) * PAGE_SIZE];
     let set = Set { pages: touch::Memory::new(&mut bytes), count: trace.set_pages };
     replay("kernel", &trace, &mut PagedMemory::new(set, memory_pages, Counters::of(cgroup)?)?)
@@ -78,7 +78,8 @@ impl<'a> PagedMemory<'a> {
         Ok(memory)
     }
 
-    /// Limits the group to the trace's memory and all it holds now but `held` pages of the trace.
+    /// Limits the group to the trace's memory plus what it holds now besides `held` pages of the
+    /// trace.
     fn limit(&self, held: usize) -> Result<(), BenchError> {
         let used: u64 = number(&self.counters.usage)?;
         let beside = used.saturating_sub((held * PAGE_SIZE) as u64);
@@ -86,7 +87,7 @@ impl<'a> PagedMemory<'a> {
         fs::write(&self.counters.limit, limit.to_string()).map_err(unusable(&self.counters.limit))
     }
 
-    /// Fills the next page; after the last one, the limit is set again.
+    /// Fills the next page; after the last one, sets the limit again.
     fn fill(&mut self) -> Result<(), BenchError> {
         let stamp = stamp(self.filled);
         self.set.pages.with(self.filled, true, |words| words[0].store(stamp, Relaxed))?;
@@ -99,7 +100,7 @@ impl<'a> PagedMemory<'a> {
     }
 }
 
-/// What a page holds: not 0, for which the kernel would take no slot.
+/// Content of a page: not 0, for which the kernel would take no slot.
 fn stamp(page: usize) -> u64 {
     page as u64 + 1
 }
@@ -117,7 +118,7 @@ impl Memory for PagedMemory<'_> {
     }
 
     fn holds(&self, page: PageNo) -> bool {
-        /// The page is mapped.
+        /// Pagemap bit of a mapped page.
         const PRESENT: u64 = 1 << 63;
         let mut entry = [0; 8];
         let read = self.pagemap.read_exact_at(&mut entry, (self.first + u64::from(page.0)) * 8);
@@ -130,11 +131,11 @@ impl Memory for PagedMemory<'_> {
     }
 }
 
-/// Where the kernel counts.
+/// The files with the kernel's counters.
 struct Counters {
     limit: PathBuf,
     usage: PathBuf,
-    /// The group's `memory.stat`, or the machine's `vmstat` where that has no swap-ins.
+    /// The group's `memory.stat`, or the machine's `vmstat` if that has no swap-ins.
     swapped_in: PathBuf,
 }
 
@@ -149,12 +150,12 @@ impl Counters {
         Ok(Self { limit: group.join(limit), usage: group.join(usage), swapped_in })
     }
 
-    /// Pages read from swap.
+    /// Returns the pages read from swap.
     fn swapped_in(&self) -> Result<u64, BenchError> {
         swap_ins(&text(&self.swapped_in)?).ok_or_else(|| strange(&self.swapped_in))
     }
 
-    /// Faults of this process that found their page in memory, and those that waited for it.
+    /// Returns this process's minor faults (page in memory) and major faults (which waited).
     fn faults(&self) -> Result<(u64, u64), BenchError> {
         let path = Path::new("/proc/self/stat");
         faults(&text(path)?).ok_or_else(|| strange(path))
@@ -182,8 +183,8 @@ fn swap_ins(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("pswpin "))?.parse().ok()
 }
 
-/// Minor and major faults, the 10th and the 12th field of `/proc/self/stat`. The second one may
-/// contain anything, and is in brackets.
+/// Parses minor and major faults, the 10th and the 12th field of `/proc/self/stat`. The second
+/// field is in brackets and may contain anything.
 fn faults(stat: &str) -> Option<(u64, u64)> {
     let (_, from_third) = stat.rsplit_once(") ")?;
     let field = |n: usize| from_third.split(' ').nth(n - 3)?.parse().ok();

@@ -1,10 +1,11 @@
 //! Traces: which pages a program touches, in what order.
 //!
-//! Owns: the workloads. Invariants: a trace depends on its name, the size of memory and its length
-//! only, so every policy sees the same one, on every machine. Each begins as programs do, by
-//! filling all of its pages in order; that and a quarter of the rest are not counted.
-//! Not here: content, and time. A page touched again at once is no touch to any policy, so a
-//! reader in order touches each page once.
+//! Owns: the workloads.
+//! Invariants: a trace depends only on its name, the size of memory and its length, so every policy
+//! sees the same one, on every machine. Each begins by filling all of its pages in order, as
+//! programs do; that and a quarter of the rest are not counted.
+//! Not here: content, and time. A repeated touch of the same page means nothing to any policy, so a
+//! sequential reader touches each page once.
 
 use overspill_base::PageNo;
 use std::ops::Range;
@@ -13,7 +14,7 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    /// In a few words.
+    /// A short description.
     pub(crate) about: &'static str,
     /// Pages it touches, in hundredths of memory.
     set_percent: usize,
@@ -25,16 +26,17 @@ enum Touches {
     Uniform,
     Zipf,
     InOrder,
-    /// Random pages of the hot set, and at times all others in order: with this many touches of the
-    /// hot set for each of them.
+    /// Random pages of the hot set, and at times a scan of all others in order: this many touches
+    /// of the hot set for each page of a scan.
     HotWithScans {
         between: u32,
     },
-    /// An array of half of memory in order, over and over, and random ones of the rest in turn.
+    /// An array of half of memory in order, over and over, alternating with random pages of the
+    /// rest.
     ArrayAndRandom,
 }
 
-/// All of them, in the order they are reported.
+/// All of them, in the order of the report.
 pub(crate) const WORKLOADS: [Workload; 8] = [
     Workload {
         name: "uniform",
@@ -86,16 +88,16 @@ pub(crate) const WORKLOADS: [Workload; 8] = [
     },
 ];
 
-/// The exponent that YCSB made the usual one.
+/// The exponent that YCSB made common.
 const ZIPF_EXPONENT: f64 = 0.99;
 /// Touches of a hot page between two scans, on average.
 const HOT_TOUCHES: u32 = 4;
 const SEED: u64 = 99;
 
-/// Touches in their order.
+/// Touches in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Trace {
-    /// Pages that are touched: 0 to this.
+    /// Pages that are touched: 0 up to this.
     pub(crate) set_pages: usize,
     pub(crate) touches: Vec<PageNo>,
     /// The first touch that counts.
@@ -107,12 +109,12 @@ pub(crate) struct Trace {
 }
 
 impl Workload {
-    /// Pages it touches with `memory_pages` of memory.
+    /// Returns the pages it touches with `memory_pages` of memory.
     pub(crate) fn set_pages(&self, memory_pages: usize) -> usize {
         memory_pages * self.set_percent / 100
     }
 
-    /// This one for `memory_pages` of memory: all pages once, then `touches` touches.
+    /// Makes the trace for `memory_pages` of memory: all pages once, then `touches` touches.
     pub(crate) fn trace(&self, memory_pages: usize, touches: usize) -> Trace {
         let set_pages = self.set_pages(memory_pages);
         let pages = set_pages as u32;
@@ -166,10 +168,10 @@ impl Trace {
     }
 }
 
-/// Pages whose probabilities fall with the power of their rank. Ranks are scattered over the pages:
-/// a program's favourites do not lie side by side.
+/// Pages whose probabilities fall with a power of their rank. Ranks are scattered over the pages: a
+/// program's hot pages are not adjacent.
 struct Zipf {
-    /// Of each rank, the sum of the weights up to it.
+    /// For each rank, the sum of the weights up to it.
     sums: Vec<f64>,
     page_of_rank: Vec<u32>,
 }
@@ -201,7 +203,7 @@ mod tests {
         workload.trace(memory_pages, touches)
     }
 
-    /// How often each page is touched after it was filled, the most frequent first.
+    /// How often each page is touched after it was filled, in descending order.
     fn frequencies(trace: &Trace) -> Vec<usize> {
         let mut counts = vec![0; trace.set_pages];
         trace.touches[trace.set_pages..].iter().for_each(|page| counts[page.index()] += 1);

@@ -1,7 +1,7 @@
-//! What `compare` found, as tables.
+//! The results of `compare` as tables.
 //!
-//! Owns: which figures stand in which table; the page shows the same tables.
-//! Invariants: a row of conditions is a row in every table, and each way has its column.
+//! Owns: which figures are in which table; the HTML page shows the same tables.
+//! Invariants: each set of conditions is a row in every table, and each way a column.
 
 use super::text::table;
 use super::{Rows, figure, spread};
@@ -16,12 +16,12 @@ pub(super) struct Figure {
     value: Value,
 }
 
-/// What stands in a cell.
+/// The value of a cell.
 enum Value {
     /// A figure that is compared, and whether more of it is better.
     Compared(fn(&Cell) -> (Spread, Option<Spread>), Better),
     Plain(fn(&Cell) -> Spread),
-    /// What is known only if it was asked for.
+    /// A value that is known only if requested.
     Text(fn(&Cell) -> Option<String>),
 }
 
@@ -69,20 +69,20 @@ pub(super) const FIGURES: [Figure; 11] = [
 ];
 
 impl Figure {
-    /// True if there is anything to print.
+    /// Returns true if there is anything to print.
     pub(super) fn is_known(&self, report: &CompareReport) -> bool {
         report.rows.iter().flat_map(|row| &row.cells).any(|cell| !self.text(cell).is_empty())
     }
 
-    /// How many times as good as the kernel's a cell is, if it is compared and not the kernel's
-    /// own.
+    /// Returns how many times as good as the kernel's a cell is, if it is compared and not the
+    /// kernel's own.
     pub(super) fn times_better(&self, cell: &Cell) -> Option<f64> {
         let Value::Compared(value, better) = self.value else { return None };
         let ratio = value(cell).1.filter(|_| cell.way != Way::Kernel)?.median;
         Some(if better == Better::More { ratio } else { 1.0 / ratio.max(1e-9) })
     }
 
-    /// The figure of a cell in full.
+    /// Formats the figure of a cell in full.
     pub(super) fn text(&self, cell: &Cell) -> String {
         match self.value {
             Value::Text(text) => text(cell).unwrap_or_default(),
@@ -111,7 +111,7 @@ impl Figure {
     }
 }
 
-/// The ways that took part in any row, in the order in which they were asked for.
+/// Returns the ways that took part in any row, in the order requested.
 pub(super) fn ways(report: &CompareReport) -> Vec<Way> {
     let mut ways: Vec<Way> = Vec::new();
     for cell in report.rows.iter().flat_map(|row| &row.cells) {
@@ -130,7 +130,7 @@ pub(super) fn conditions_of(row: &Row) -> [String; 3] {
     [row.device.about().to_owned(), row.workload.clone(), row.jobs.to_string()]
 }
 
-/// What was run, in a sentence.
+/// Describes the run in a sentence.
 pub(super) fn conditions(report: &CompareReport) -> String {
     let (set, memory) = (Bytes(report.set_bytes), Bytes(report.memory_bytes));
     let CompareReport { seconds, rounds, reads_percent, content, kernel_settings, .. } = report;
@@ -141,7 +141,7 @@ pub(super) fn conditions(report: &CompareReport) -> String {
     )
 }
 
-/// What `compare` found.
+/// Formats the results of `compare`.
 pub fn compare_text(report: &CompareReport) -> String {
     let mut text = format!("{}\n{}\n", report.environment, conditions(report));
     report.skipped.iter().for_each(|line| text += &format!("{line}\n"));
@@ -151,7 +151,7 @@ pub fn compare_text(report: &CompareReport) -> String {
     text
 }
 
-/// Latency histograms of all rows, in the form in which pmbench prints them.
+/// Formats the latency histograms of all rows as pmbench does.
 pub fn compare_histograms(report: &CompareReport) -> String {
     let cells = report.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell)));
     let part = |(row, cell): (&Row, &Cell)| {

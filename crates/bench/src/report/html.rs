@@ -1,4 +1,4 @@
-//! Reports as one page that needs nothing else, with plots.
+//! Reports as self-contained HTML pages with plots.
 
 mod compare;
 mod sim;
@@ -26,7 +26,7 @@ svg{max-width:100%;height:auto}h2{margin-top:2.5em}.note{color:#666}\
 .better{background:#cfe6f5}.worse{background:#fbe3c0}\
 summary{cursor:pointer;padding:.3em 0}.pair{display:flex;flex-wrap:wrap}";
 
-/// What `ablate` found.
+/// Formats the results of `ablate`.
 pub fn ablate_html(report: &AblateReport) -> String {
     let body = html! {
         h2 { "Score: what each mechanism changes" }
@@ -40,7 +40,7 @@ pub fn ablate_html(report: &AblateReport) -> String {
     page("Mechanisms off and on", &report.environment, &ablate_conditions(report), &body)
 }
 
-/// What `slots` found.
+/// Formats the results of `slots`.
 pub fn slots_html(report: &SlotReport) -> String {
     let body = html! {
         @for state in [DeviceState::Fresh, DeviceState::NinetyPercentFull] {
@@ -52,7 +52,7 @@ pub fn slots_html(report: &SlotReport) -> String {
     page("Slots allocated and freed", &report.environment, &slot_conditions(report), &body)
 }
 
-/// What `policy` found.
+/// Formats the results of `policy`.
 pub fn policy_html(report: &PolicyReport) -> String {
     let body = html! {
         (PreEscaped(hit_rate_plot(report)))
@@ -144,7 +144,7 @@ fn score(side: &SideReport) -> Spread {
         .spread
 }
 
-/// The published form: the share of CPU time that each class of locks costs.
+/// Plots, as published, the share of CPU time that each class of locks costs.
 fn lock_plot(experiment: &Experiment) -> String {
     let sides = [("before", &experiment.before), ("after", &experiment.after)];
     let classes: BTreeSet<&String> =

@@ -1,6 +1,7 @@
-//! Reports: aligned tables for people, JSON for programs, a page with plots.
+//! Reports: aligned tables for people, JSON for programs, an HTML page with plots.
 //!
-//! Owns: how figures are written. Invariants: all three say the same, under the same names.
+//! Owns: how figures are written. Invariants: all three have the same figures, under the same
+//! names.
 //! Not here: measuring.
 
 mod compare;
@@ -17,12 +18,12 @@ use crate::sample::{Spread, Summary};
 use crate::slots::CountedSlots;
 use serde::Serialize;
 
-/// A report as JSON.
+/// Formats a report as JSON.
 pub fn json<T: Serialize>(report: &T) -> String {
     serde_json::to_string_pretty(report).expect("reports have string keys and finite numbers")
 }
 
-/// A figure in four digits, or as many as it has before the point.
+/// Formats a figure with four digits, or as many as it has before the point.
 fn figure(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
@@ -34,7 +35,7 @@ fn figure(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// The median with what lies around it.
+/// Formats the median with its range.
 fn spread(spread: &Spread) -> String {
     let Spread { median, min, max } = *spread;
     if min == max {
@@ -43,7 +44,7 @@ fn spread(spread: &Spread) -> String {
     format!("{} [{}..{}]", figure(median), figure(min), figure(max))
 }
 
-/// By how much the second is above the first; marked if the rounds do not tell them apart.
+/// Formats how much the second is above the first, marked if the rounds' ranges overlap.
 fn change(before: &Spread, after: &Spread) -> String {
     if before.median == 0.0 {
         return String::new();
@@ -62,10 +63,10 @@ fn name_and_unit(summary: &Summary) -> String {
     }
 }
 
-/// Rows of text, the first being the heads.
+/// Rows of text; the first has the headings.
 type Rows = Vec<Vec<String>>;
 
-/// The metrics of an experiment's two sides.
+/// Returns the metrics of an experiment's two sides.
 fn metric_rows(experiment: &crate::Experiment) -> Rows {
     let (before, after) = (&experiment.before, &experiment.after);
     let mut rows = vec![row(["", "before", "after", "change"])];
@@ -81,7 +82,7 @@ fn metric_rows(experiment: &crate::Experiment) -> Rows {
     rows
 }
 
-/// What is the same on every machine and in every round.
+/// Returns what is the same on every machine and in every round.
 fn counted_rows(before: &CountedSlots, after: &CountedSlots) -> Rows {
     let per = |name: &str, b: Option<f64>, a: Option<f64>| {
         let change = b.zip(a).map(|(b, a)| change(&exactly(b), &exactly(a)));
@@ -102,7 +103,7 @@ fn exactly(value: f64) -> Spread {
     Spread { median: value, min: value, max: value }
 }
 
-/// The locks of an experiment's two sides: the published form, CPU time spent waiting per class.
+/// Returns the locks of a side, as published: CPU time spent waiting per class.
 fn lock_rows(side: &crate::SideReport) -> Rows {
     let heads = [
         "lock",
@@ -169,7 +170,7 @@ fn slot_rows(report: &crate::SlotReport) -> Rows {
     rows
 }
 
-/// Hit rates side by side: a row for each workload, a column for each policy.
+/// Returns hit rates side by side: a row for each workload, a column for each policy.
 fn hit_rate_rows(report: &crate::PolicyReport) -> Rows {
     let names = report.workloads.first().into_iter().flat_map(|workload| &workload.policies);
     let heads = names.map(|row| row.policy.clone());
@@ -181,7 +182,7 @@ fn hit_rate_rows(report: &crate::PolicyReport) -> Rows {
     rows
 }
 
-/// All that was counted about one trace.
+/// Returns all counts of one trace.
 fn policy_rows(workload: &crate::WorkloadReport) -> Rows {
     let mut rows = vec![row([
         "policy",
@@ -210,7 +211,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
 }
 
-/// What was run, in a sentence.
+/// Describes the run in a sentence.
 fn ablate_conditions(report: &crate::AblateReport) -> String {
     let shape = report.shape;
     format!(

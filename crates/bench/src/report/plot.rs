@@ -1,7 +1,7 @@
-//! Plots as SVG text, to stand inside a page.
+//! Plots as SVG text, to be embedded in a page.
 //!
-//! Owns: the kinds of plots. Invariants: every bar and point shows its spread, and linear axes
-//! start at zero.
+//! Owns: the kinds of plots.
+//! Invariants: every bar and point shows its spread, and linear axes start at zero.
 //! Not here: which figures are plotted.
 
 use crate::sample::Spread;
@@ -11,9 +11,9 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (900, 320);
-/// Of a category's name.
+/// Most characters of a category's name.
 const LABEL_CHARS: usize = 13;
-/// Told apart also by those who see no red or no green.
+/// Distinguishable also with red-green colour blindness.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0x99, 0x99, 0x99),
     RGBColor(0x00, 0x72, 0xb2),
@@ -32,7 +32,7 @@ pub(super) struct Series {
 type Drawn<T = ()> = Result<T, Box<dyn std::error::Error>>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// A group of bars for each category.
+/// Plots a group of bars for each category.
 pub(super) fn bars(y_label: &str, categories: &[String], series: &[Series]) -> String {
     svg(SIZE, |area| {
         let mut chart = chart(&area, y_label, categories, series)?;
@@ -53,7 +53,7 @@ pub(super) fn bars(y_label: &str, categories: &[String], series: &[Series]) -> S
     })
 }
 
-/// A line over the categories for each series.
+/// Plots a line over the categories for each series.
 pub(super) fn lines(y_label: &str, categories: &[String], series: &[Series]) -> String {
     svg(SIZE, |area| {
         let mut chart = chart(&area, y_label, categories, series)?;
@@ -70,7 +70,7 @@ pub(super) fn lines(y_label: &str, categories: &[String], series: &[Series]) -> 
     })
 }
 
-/// How values lie on an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
     Linear,
@@ -85,11 +85,11 @@ impl Scale {
 
     fn label(self, place: f64) -> String {
         let value = if self == Self::Linear { place } else { 10f64.powf(place) };
-        // As many digits as tell neighbours apart; no `1.0000000001`.
+        // As many digits as neighbours need; no `1.0000000001`.
         format!("{}", (value * 1e4).round() / 1e4)
     }
 
-    /// From where to where an axis goes that has all these places, and how many labels it takes.
+    /// Returns the ends of an axis that contains all these places, and its number of labels.
     fn range(self, places: impl Iterator<Item = f64> + Clone) -> (f64, f64, usize) {
         let (low, high) =
             (places.clone().fold(f64::MAX, f64::min), places.fold(f64::MIN, f64::max));
@@ -104,7 +104,7 @@ impl Scale {
     }
 }
 
-/// What a plot of curves has on its axes.
+/// Size and axes of a plot of curves.
 pub(super) struct Axes {
     pub(super) size: (u32, u32),
     pub(super) x: (&'static str, Scale),
@@ -117,7 +117,7 @@ pub(super) struct Curve {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Curves over numbers.
+/// Plots curves over numbers.
 pub(super) fn curves(axes: &Axes, curves: &[Curve]) -> String {
     let Axes { size, x: (x_name, x), y: (y_name, y) } = *axes;
     let all = || curves.iter().flat_map(|curve| &curve.points);
@@ -145,7 +145,7 @@ pub(super) fn curves(axes: &Axes, curves: &[Curve]) -> String {
     })
 }
 
-/// From the smallest to the largest run of each.
+/// Returns lines from the smallest to the largest run of each value.
 fn whiskers(
     values: &[Spread],
     x: impl Fn(usize) -> f64,
@@ -177,7 +177,7 @@ fn chart<'a, 'b>(
     let top = all().map(|value| value.max).fold(0.0, f64::max).max(1e-9) * 1.1;
     let bottom = all().map(|value| value.min).fold(0.0, f64::min) * 1.1;
     let count = categories.len();
-    // To the right of the last category is room for the legend.
+    // The space right of the last category is for the legend.
     let right = count as f64 - 0.5 + if series.len() > 1 { 0.16 * count as f64 } else { 0.0 };
     let mut builder = ChartBuilder::on(area);
     builder.margin(8).x_label_area_size(28).y_label_area_size(72);
@@ -189,14 +189,14 @@ fn chart<'a, 'b>(
     Ok(chart)
 }
 
-/// Categories stand at whole numbers; marks between them have no name.
+/// Returns the category at a whole number; marks between them have no name.
 fn category_at(at: f64, categories: &[String]) -> String {
     let whole = (at - at.round()).abs() < 1e-6 && at >= -0.25;
     let found = whole.then(|| categories.get(at.round() as usize)).flatten();
     found.map(|name| shortened(name)).unwrap_or_default()
 }
 
-/// Names stand side by side; tables have them in full.
+/// Shortens a name, as names stand side by side; tables have them in full.
 fn shortened(name: &str) -> String {
     match name.char_indices().nth(LABEL_CHARS) {
         Some((end, _)) => format!("{}…", &name[..end]),

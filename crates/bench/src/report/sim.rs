@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// Locks shown of each run.
 const LOCKS_SHOWN: usize = 10;
 
-/// What `sim run` found.
+/// Formats the results of `sim run`.
 pub fn sim_text(report: &RunReport) -> String {
     let head = format!("virtual time, seed {}\n", report.seed);
     std::iter::once(head).chain(report.experiments.iter().map(experiment_text)).collect()
@@ -25,7 +25,7 @@ fn experiment_text(experiment: &ExperimentReport) -> String {
     text + &format!("published: {source}\n")
 }
 
-/// The machine, in a sentence.
+/// Describes the machine in a sentence.
 pub(super) fn plan_line(plan: &Plan) -> String {
     let Plan { cpus, sockets, nodes, threads, frames, devices, device_slots, .. } = plan;
     let what = if plan.processes { "processes" } else { "threads" };
@@ -36,7 +36,7 @@ pub(super) fn plan_line(plan: &Plan) -> String {
     )
 }
 
-/// Published and simulated, side by side.
+/// Returns published and simulated figures side by side.
 pub(super) fn figure_rows(figures: &[Figure]) -> Rows {
     let heads = ["", "published", "", "", "simulated", "", "", "mark", ""];
     let mut rows = vec![row(heads)];
@@ -63,7 +63,7 @@ fn change(line: &Figure) -> String {
     if percent.is_finite() { format!("{percent:+.1} %") } else { String::new() }
 }
 
-/// The most expensive locks of a run.
+/// Returns the most expensive locks of a run.
 pub(super) fn lock_rows(sample: &Sample) -> Rows {
     let heads =
         ["lock", "taken in", "CPU time %", "taken/s", "contended %", "hold ns", "longest wait µs"];
@@ -82,7 +82,7 @@ pub(super) fn lock_rows(sample: &Sample) -> Rows {
     rows
 }
 
-/// What `sim sweep` found.
+/// Formats the results of `sim sweep`.
 pub fn sweep_text(report: &SweepReport) -> String {
     format!(
         "virtual time, seed {}, {} s counted in each run\n\naccesses per second, by {}\n{}\n{}",
@@ -94,19 +94,19 @@ pub fn sweep_text(report: &SweepReport) -> String {
     )
 }
 
-/// The presets of a sweep, in order.
+/// Returns the presets of a sweep, in order.
 pub(super) fn sweep_presets(report: &SweepReport) -> Vec<&'static str> {
     let mut seen = BTreeSet::new();
     report.points.iter().map(|point| point.preset).filter(|&preset| seen.insert(preset)).collect()
 }
 
-/// The values of a sweep, in order.
+/// Returns the values of a sweep, in order.
 pub(super) fn sweep_values(report: &SweepReport) -> Vec<f64> {
     let first = report.points.first().map_or("", |point| point.preset);
     report.points.iter().filter(|point| point.preset == first).map(|point| point.value).collect()
 }
 
-/// A row for each preset, a column for each value.
+/// Returns a row for each preset, with a column for each value.
 pub(super) fn score_rows(report: &SweepReport) -> Rows {
     let values = sweep_values(report);
     let heads = values.iter().map(|value| value.to_string());
@@ -119,7 +119,7 @@ pub(super) fn score_rows(report: &SweepReport) -> Rows {
     rows
 }
 
-/// A row for each run: where its time goes.
+/// Returns a row for each run, with where its time goes.
 pub(super) fn point_rows(report: &SweepReport) -> Rows {
     let heads = [
         "preset",

@@ -1,4 +1,4 @@
-//! Tables for people.
+//! Reports as text tables.
 
 use super::{
     Rows, ablate_conditions, experiment_title, figure, hit_rate_rows, lock_rows, metric_rows,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{AblateReport, Experiment, FootprintReport, LockCostReport, PolicyReport, SlotReport};
 
-/// What `ablate` found.
+/// Formats the results of `ablate`.
 pub fn ablate_text(report: &AblateReport) -> String {
     let head = format!("{}\n{}\n", report.environment, ablate_conditions(report));
     let experiments = report.experiments.iter().map(experiment_text);
@@ -26,12 +26,12 @@ fn experiment_text(experiment: &Experiment) -> String {
     text
 }
 
-/// What `slots` found.
+/// Formats the results of `slots`.
 pub fn slots_text(report: &SlotReport) -> String {
     format!("{}\n{}\n\n{}", report.environment, slot_conditions(report), table(&slot_rows(report)))
 }
 
-/// What `policy` found.
+/// Formats the results of `policy`.
 pub fn policy_text(report: &PolicyReport) -> String {
     let conditions = policy_conditions(report);
     let head = format!("{}\n{conditions}\n\n{}", report.environment, table(&hit_rate_rows(report)));
@@ -42,7 +42,7 @@ pub fn policy_text(report: &PolicyReport) -> String {
     std::iter::once(head).chain(workloads).collect()
 }
 
-/// What `memory` found.
+/// Formats the results of `memory`.
 pub fn footprint_text(report: &FootprintReport) -> String {
     let mut rows = vec![row(["pages", "slots", "frames", "engine's own bytes"])];
     rows.extend(report.engines.iter().map(|engine| {
@@ -60,7 +60,7 @@ pub fn footprint_text(report: &FootprintReport) -> String {
     )
 }
 
-/// What `locks` found.
+/// Formats the results of `locks`.
 pub fn lock_cost_text(report: &LockCostReport) -> String {
     let rows = [
         ("std::sync::Mutex", &report.std_ns),

@@ -1,4 +1,4 @@
-//! What pages hold while they are touched, so that every byte read can be judged.
+//! Content of pages while they are touched, which lets every byte read be checked.
 //!
 //! ```text
 //! word 0        page number << 32 | version, the number of writes so far
@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Invariants: the first write of a page goes to word 1, the next to word 2 and so on, round and
-//! round. So a page's number and version say what each of its words holds, and a page that comes
-//! back older than it left, in part or in whole, is found; so is another page's content. Pages of
-//! zeros stay zeros when they are written.
-//! Not here: who knows the version ([`super::toucher`]); which page is touched.
-//! Rejected: writing at random places, because then only the last word written could be judged.
+//! round. So a page's number and version determine each of its words, and a page is caught if swap
+//! returned an older version, in part or in whole, or another page's content. Pages of zeros stay
+//! zeros when they are written.
+//! Not here: where the version is kept ([`super::toucher`]); which page is touched.
+//! Rejected: writing at random places, because then only the last word written could be checked.
 
 use overspill_base::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
@@ -19,28 +19,28 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Words of a page.
 pub(crate) const WORDS: usize = PAGE_SIZE / size_of::<u64>();
-/// Those that are written in turn.
+/// Words that are written in turn.
 const WRITTEN: u32 = WORDS as u32 - 1;
 
-/// Steps of this size never repeat within 2^64, and no two of a page's words share their bytes.
+/// Multiples of this step do not repeat within 2^64, and no two words of a page share their bytes.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What kind of bytes pages hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
-    /// Nothing but zeros.
+    /// Only zeros.
     Zero,
     /// The first half noise, the second a constant: it compresses to about a half.
     Compressible,
     /// All noise.
     Incompressible,
-    /// Of four pages one of zeros, two compressible, one not.
+    /// Of four pages one zeros, two compressible, one incompressible.
     Mixed,
 }
 
 impl Content {
-    /// All, by the names they have on command lines.
+    /// All, with their names on command lines.
     pub const ALL: [(&'static str, Self); 4] = [
         ("zero", Self::Zero),
         ("compressible", Self::Compressible),
@@ -48,12 +48,12 @@ impl Content {
         ("mixed", Self::Mixed),
     ];
 
-    /// The name on command lines.
+    /// Returns the name on command lines.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, content)| *content == self).expect("the table has all").0
     }
 
-    /// Of words from which number on they are noise no more; none if all are zeros.
+    /// Returns how many words at the start are noise; none if the page is all zeros.
     fn noise_words(self, page: u64) -> Option<usize> {
         match self {
             Self::Zero => None,
@@ -72,7 +72,7 @@ impl Content {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
     pub(crate) content: Content,
-    /// The one word that all writes go to, if they do not go round.
+    /// The single word of all writes, if they do not go round.
     pub(crate) offset: Option<usize>,
 }
 
@@ -80,9 +80,9 @@ pub(crate) struct Stamp {
 struct Expected {
     stamp: u64,
     noise: u64,
-    /// None if all is zeros.
+    /// None if the page is all zeros.
     noise_words: Option<usize>,
-    /// Times each word was written, and how many times more those in the range.
+    /// Times that each word was written, and how many more for those in the range.
     times: u64,
     more: u64,
     range: RangeInclusive<usize>,
@@ -112,7 +112,7 @@ impl Stamp {
         };
         Expected {
             stamp: page << 32 | u64::from(version),
-            // Two rounds of a mixer, so that neighbours have nothing in common.
+            // Two rounds of a mixer, so that neighbours share nothing.
             noise: mixed(mixed(page)),
             noise_words: self.content.noise_words(page),
             times: times.into(),
@@ -138,7 +138,7 @@ impl Stamp {
     /// Reads word `n` of a page and its stamp.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Describes what is wrong with it.
     pub(crate) fn check(
         &self,
         words: &[AtomicU64],
@@ -154,7 +154,7 @@ impl Stamp {
     /// Reads every byte of a page.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Describes what is wrong with it.
     pub(crate) fn check_all(
         &self,
         words: &[AtomicU64],
@@ -163,7 +163,7 @@ impl Stamp {
     ) -> Result<(), String> {
         let expected = self.expected(page, version);
         let difference = |(n, word): (usize, &AtomicU64)| word.load(Relaxed) ^ expected.word(n);
-        // Without a branch per word, or the check would cost more than bringing the page.
+        // Without a branch per word; otherwise the check would cost more than bringing in the page.
         if words.iter().enumerate().map(difference).fold(0, |all, one| all | one) == 0 {
             return Ok(());
         }

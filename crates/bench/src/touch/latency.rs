@@ -1,7 +1,7 @@
-//! How long touches took.
+//! Latency of touches.
 //!
-//! Owns: the buckets, percentiles, and the histogram in the form in which pmbench prints it.
-//! Invariants: a value is kept to within 1/64; a minute and more is a minute.
+//! Owns: the buckets, percentiles, and the histogram in pmbench's format.
+//! Invariants: a value is accurate to 1/64; everything above a minute counts as a minute.
 
 use histogram::Histogram;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ pub(crate) const FAULT_NS: u64 = 1000;
 #[derive(Clone)]
 pub(crate) struct Latency(Histogram);
 
-/// A bucket: its smallest value in nanoseconds, and how many there are.
+/// Buckets: the lower bound in nanoseconds, and the count.
 pub(crate) type Buckets = Vec<(u64, u64)>;
 
 impl Default for Latency {
@@ -46,7 +46,7 @@ impl Latency {
     }
 }
 
-/// What is asked of touches.
+/// The percentiles that are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Percentiles {
     pub(crate) count: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of those that took at least `from_ns`; buckets are in order.
+    /// Computes them over touches of at least `from_ns`; buckets are in order.
     pub(crate) fn of(buckets: &Buckets, from_ns: u64) -> Self {
         let meant = || buckets.iter().filter(|(ns, _)| *ns >= from_ns);
         let count: u64 = meant().map(|(_, count)| count).sum();
@@ -74,8 +74,8 @@ impl Percentiles {
     }
 }
 
-/// The histogram as pmbench 0.9 prints it: a line per power of two nanoseconds, of those up to
-/// 2^23 with sixteen parts.
+/// Formats the histogram as pmbench 0.9 does: a line per power of two nanoseconds, up to 2^23 with
+/// sixteen parts each.
 pub(crate) fn pmbench_text(buckets: &Buckets) -> String {
     let between = |from: u64, to: u64| -> u64 {
         let inside = buckets.iter().filter(|(ns, _)| (from..to).contains(ns));

@@ -1,9 +1,10 @@
 //! The memory that is touched, as pages of words.
 //!
-//! Invariants: any thread may read and write any word at any time. A page is reached by
-//! [`Memory::with`] only, so that memory whose pages have to be asked for fits in.
-//! Not here: who pages it. Ordinary memory is paged by nobody, by the kernel, or by `overspill
-//! run`, which the process cannot tell; a region by the library; a pool's pages are asked for.
+//! Invariants: any thread may read and write any word at any time. A page is reached only by
+//! [`Memory::with`], so that memory whose pages must be requested fits too.
+//! Not here: who pages it. Ordinary memory is not paged, or paged by the kernel or by
+//! `overspill run`, which the process cannot tell; a region by the library; a pool's pages are
+//! requested.
 
 use super::content::WORDS;
 use crate::error::BenchError;
@@ -14,29 +15,29 @@ use std::sync::atomic::AtomicU64;
 /// Pages of words.
 #[derive(Clone, Copy)]
 pub(crate) enum Memory<'a> {
-    /// At addresses, touched as they are.
+    /// Memory that is accessed directly.
     Whole(&'a [AtomicU64]),
-    /// Asked for.
+    /// Memory whose pages are requested.
     Pool(&'a Pool),
 }
 
 impl<'a> Memory<'a> {
-    /// The whole pages in a range of bytes.
+    /// Returns the whole pages in a range of bytes.
     pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
         let start = bytes.as_ptr().align_offset(PAGE_SIZE);
         let Some(aligned) = bytes.get_mut(start..) else { return Self::Whole(&[]) };
         let words = aligned.len() / PAGE_SIZE * WORDS;
         let first = aligned.as_mut_ptr().cast();
-        // SAFETY: the words lie inside the slice and are aligned as pages are; any bytes are a
-        // number. The slice is borrowed mutably for 'a, so nobody sees these bytes otherwise.
+        // SAFETY: the words lie inside the slice and are aligned; any bytes are a valid number. The
+        // slice is borrowed mutably for 'a, so these bytes have no other user.
         Self::Whole(unsafe { std::slice::from_raw_parts(first, words) })
     }
 
-    /// Does `work` on the words of a page, which it changes only if it `writes`. Blocks while the
-    /// page is brought.
+    /// Runs `work` on the words of a page, which it may change only if it `writes`. Blocks while
+    /// the page is brought in.
     ///
     /// # Errors
-    /// What the pool says.
+    /// The errors of the pool.
     pub(crate) fn with<R>(
         &self,
         page: usize,
@@ -56,13 +57,13 @@ fn number(page: usize) -> PageNo {
 }
 
 fn words_of(page: &mut [u8]) -> &[AtomicU64] {
-    // SAFETY: a page of the pool is as aligned as pages are; any bytes are a number, and the guard
-    // is the page's only user.
+    // SAFETY: a page of the pool is aligned; any bytes are a valid number, and the guard is the
+    // page's only user.
     unsafe { std::slice::from_raw_parts(page.as_mut_ptr().cast(), WORDS) }
 }
 
 fn read_words(page: &[u8]) -> &[AtomicU64] {
-    // SAFETY: as above; who only reads stores nothing through it.
+    // SAFETY: as above; a reader stores nothing through it.
     unsafe { std::slice::from_raw_parts(page.as_ptr().cast(), WORDS) }
 }
 
@@ -75,7 +76,7 @@ mod tests {
     fn pages_are_whole_and_aligned() {
         let mut bytes = vec![0u8; 3 * PAGE_SIZE];
         let start = bytes.as_ptr().align_offset(PAGE_SIZE);
-        // Three if the allocator happens to align as pages are, or two.
+        // Three pages if the allocator happens to align to pages, otherwise two.
         let pages = (bytes.len() - start) / PAGE_SIZE;
         let memory = Memory::new(&mut bytes);
         assert!(matches!(memory, Memory::Whole(words) if words.len() == pages * WORDS));

@@ -1,10 +1,10 @@
 //! The measured program: touches memory and checks what it reads.
 //!
-//! Owns: the threads that touch, their phases, and what is read off while they do.
-//! Invariants: it is the same code whoever pages the memory, and in ordinary memory it cannot tell.
-//! Each thread has a part of the pages for itself, so that it knows at which version a page has to
-//! be; pmbench's threads share all pages and check none. What is timed is one word's touch;
-//! checking a whole page is part of the rate, not of the latency.
+//! Owns: the threads that touch, their phases, and what is measured meanwhile.
+//! Invariants: the code is the same whatever pages the memory, and in ordinary memory it cannot
+//! tell. Each thread has its own part of the pages, so it knows the version of each page; pmbench's
+//! threads share all pages and check none. The latency is of one word's touch; checking a whole
+//! page is part of the rate, not of the latency.
 //! Not here: running it in a memory limit, and comparing ([`crate::compare`]).
 
 mod content;
@@ -31,36 +31,36 @@ use std::time::Duration;
 use toucher::Toucher;
 use workloads::Workload;
 
-/// How memory is touched, whatever the workload.
+/// How memory is touched, in any workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
     /// Memory that is touched.
     pub set: Bytes,
-    /// Timed, after all was written once and a quarter of that time as warm-up.
+    /// Seconds timed, after all was written once and a warm-up of a quarter of that time.
     pub seconds: f64,
     /// Touches that read, in per cent; the rest write.
     pub ratio: u8,
     /// Parameter of the pattern.
     pub shape: Option<f64>,
-    /// Of the word that is touched in each page; of one after another, if there is none.
+    /// The word that is touched in each page; if none, one after another.
     pub offset: Option<usize>,
     /// What pages hold.
     pub content: Content,
 }
 
-/// How the library brings a page.
+/// How the library brings in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// To a region, by a thread that gets a message.
+    /// To a region, by a thread that receives a message.
     Message,
     /// To a region, by the thread that touched it, in a signal handler.
     Signal,
-    /// To a pool, which is asked for it.
+    /// To a pool, on request.
     Explicit,
 }
 
 impl FaultKind {
-    /// All, by the names they have on command lines.
+    /// All, with their names on command lines.
     pub const ALL: [(&'static str, Self); 3] =
         [("message", Self::Message), ("signal", Self::Signal), ("explicit", Self::Explicit)];
 }
@@ -74,30 +74,30 @@ pub struct TouchOptions {
     pub jobs: usize,
     /// How they touch.
     pub habits: Habits,
-    /// Where random numbers start.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Sleep after all touches, in which the process's CPU time is measured.
+    /// Sleep after all touches, during which the process's CPU time is measured.
     pub idle_seconds: f64,
-    /// The memory is a region with so much in memory and the rest there; otherwise it is ordinary.
+    /// For a region: its memory, and where the rest goes; otherwise the memory is ordinary.
     pub region: Option<(Bytes, SwapSpec)>,
-    /// How the pages of that region arrive.
+    /// How faults in that region are served.
     pub faults: FaultKind,
     /// A control group to enter first.
     pub cgroup: Option<PathBuf>,
 }
 
-/// What was read off.
+/// The measurements.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TouchReport {
     /// Pages touched in the timed phase.
     pub touches: u64,
-    /// Its length.
+    /// The length of that phase.
     pub seconds: f64,
     /// CPU time of the process in that phase, its pager's threads included.
     pub cpu_seconds: f64,
-    /// CPU time of the process for each second of the sleep, if there was one.
+    /// CPU time of the process per second of the sleep, if there was one.
     pub idle_cpu_seconds: f64,
-    /// The most that was resident.
+    /// Peak resident memory.
     pub peak_resident_bytes: u64,
     /// Pages written and read by the pager in this process, if there is one.
     pub pages_swapped: Option<u64>,
@@ -107,12 +107,12 @@ pub struct TouchReport {
     pub(crate) writes: Buckets,
     /// Touches in each tenth of a second of the timed phase.
     pub(crate) rate: Vec<u64>,
-    /// Resident bytes at so many seconds from the start.
+    /// Seconds from the start, and resident bytes.
     pub(crate) resident: Vec<(f64, u64)>,
 }
 
 impl TouchReport {
-    /// The latency histograms in the form in which pmbench prints them.
+    /// Formats the latency histograms as pmbench does.
     pub fn histogram_text(&self) -> String {
         let part = |name: &str, buckets: &Buckets| match buckets.is_empty() {
             true => String::new(),
@@ -123,14 +123,14 @@ impl TouchReport {
     }
 }
 
-/// Most memory: as much as page numbers reach, and a little less.
+/// Most memory: a little less than page numbers can address.
 pub(crate) const SET_MAX: Bytes = Bytes(1 << 42);
 /// Most threads.
 const JOBS_MAX: usize = 256;
-/// Pages of one thread: so many that each pattern has some.
+/// Least pages of one thread, so that each pattern has some.
 const PAGES_MIN: usize = 64;
 
-/// Refuses what cannot be run; what it refuses is found before anything is touched.
+/// Refuses what cannot be run, before anything is touched.
 ///
 /// # Errors
 /// [`BenchError::OutOfRange`], [`BenchError::Unknown`].
@@ -149,8 +149,8 @@ fn resolved(name: &str, jobs: usize, habits: &Habits) -> Result<Workload, BenchE
 /// Touches memory as `options` say.
 ///
 /// # Errors
-/// [`BenchError::OutOfRange`], [`BenchError::Unknown`], [`BenchError::WrongData`], and what the
-/// library says.
+/// [`BenchError::OutOfRange`], [`BenchError::Unknown`], [`BenchError::WrongData`], and the errors
+/// of the library.
 pub fn touch(options: &TouchOptions) -> Result<TouchReport, BenchError> {
     let workload = resolved(&options.workload, options.jobs, &options.habits)?;
     within("--idle", options.idle_seconds, 0.0..=3600.0)?;
@@ -159,7 +159,7 @@ pub fn touch(options: &TouchOptions) -> Result<TouchReport, BenchError> {
     }
     let set = options.habits.set;
     let Some((memory, swap)) = options.region.clone() else {
-        // Mapped fresh, so nothing is touched by this; with a page more to be cut to pages.
+        // Freshly mapped, so this touches nothing; one page more, to align the start.
         let mut heap = vec![0; set.0 as usize + PAGE_SIZE];
         return run(Memory::new(&mut heap), workload, options);
     };
@@ -206,7 +206,7 @@ fn run(
     })
 }
 
-/// CPU time of this process for each second of a sleep.
+/// Returns the CPU time of this process per second of a sleep.
 fn idle(seconds: f64) -> f64 {
     if seconds == 0.0 {
         return 0.0;

@@ -2,18 +2,18 @@
 //!
 //! Owns: the patterns, in pmbench's terms where it has them.
 //! Invariants: a page is below the number of pages; the same seed gives the same pages.
-//! Not here: what is done to the page. Threads share no pattern.
+//! Not here: what is done to the page. Threads do not share a pattern.
 //! Source: pmbench 0.9 for uniform, linear, normal and pareto; Gray et al., "Quickly generating
 //! billion-record synthetic databases", for zipf, which YCSB uses with the exponent 0.99.
 
 use std::f64::consts::TAU;
 
-/// A rule by which pages follow each other.
+/// A rule for the sequence of pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pattern {
     /// Any, with equal probability.
     Uniform,
-    /// Around the middle; beyond the ends is the middle.
+    /// Around the middle; values beyond the ends become the middle.
     Normal {
         /// The standard deviation.
         pages: f64,
@@ -28,13 +28,12 @@ pub(crate) enum Pattern {
         /// The exponent.
         alpha: f64,
     },
-    /// The n-th in order of use is touched in proportion to 1/n^exponent; that order is not the
-    /// order of pages.
+    /// The page of rank n is touched in proportion to 1/n^exponent; ranks are not in page order.
     Zipf {
         /// At least 0, below 1.
         exponent: f64,
     },
-    /// Seven touches of eight go anywhere in the first eighth of the pages, the eighth one to the
+    /// Seven touches of eight go anywhere in the first eighth of the pages, the eighth goes to the
     /// next page of the rest, in order.
     HotScan,
 }
@@ -47,14 +46,13 @@ pub(crate) struct Walk {
     pattern: Pattern,
     pages: usize,
     random: fastrand::Rng,
-    /// Touches so far of those that are in order.
+    /// Sequential touches so far.
     at: usize,
     zipf: ZipfSums,
 }
 
 impl Walk {
-    /// Follows `pattern` over `pages`, which are at least [`EIGHTH`]; a random start goes by
-    /// `seed`.
+    /// Follows `pattern` over `pages`, at least [`EIGHTH`]; `seed` determines a random start.
     pub(crate) fn new(pattern: Pattern, pages: usize, seed: u64) -> Self {
         let zipf = match pattern {
             Pattern::Zipf { exponent } => ZipfSums::new(exponent, pages),
@@ -63,12 +61,12 @@ impl Walk {
         Self { pattern, pages, random: fastrand::Rng::with_seed(seed), at: 0, zipf }
     }
 
-    /// Any number below `n`, from the same source as the pages.
+    /// Returns a random number below `n`, from the same source as the pages.
     pub(crate) fn any(&mut self, n: usize) -> usize {
         self.random.usize(..n)
     }
 
-    /// The next page.
+    /// Returns the next page.
     pub(crate) fn next(&mut self) -> usize {
         match self.pattern {
             Pattern::Uniform => self.any(self.pages),
@@ -80,7 +78,7 @@ impl Walk {
         }
     }
 
-    /// Box and Muller's transform.
+    /// Box-Muller transform.
     fn normal(&mut self, deviation: f64) -> usize {
         let (u, v) = (1.0 - self.random.f64(), self.random.f64());
         let page = self.pages as f64 / 2.0 + deviation * (-2.0 * u.ln()).sqrt() * (TAU * v).cos();
@@ -105,7 +103,7 @@ impl Walk {
 
     fn zipf(&mut self, exponent: f64) -> usize {
         let rank = self.zipf.rank(exponent, self.pages, self.random.f64());
-        // A prime above every number of pages, so that each rank has a page of its own.
+        // A prime above every number of pages, so that each rank has its own page.
         const SCATTER: u64 = 4_294_967_311;
         (rank as u64 * (SCATTER % self.pages as u64) % self.pages as u64) as usize
     }
@@ -120,10 +118,10 @@ impl Walk {
     }
 }
 
-/// What drawing from a Zipf distribution needs to know of its sum.
+/// Sums that drawing from a Zipf distribution needs.
 #[derive(Clone, Copy, Default)]
 struct ZipfSums {
-    /// Of 1/n^exponent over all ranks.
+    /// Sum of 1/n^exponent over all ranks.
     all: f64,
     eta: f64,
 }
@@ -136,7 +134,7 @@ impl ZipfSums {
         Self { all, eta }
     }
 
-    /// The rank, from 0, for a random `u` of [0, 1).
+    /// Returns the rank, from 0, for a random `u` in [0, 1).
     fn rank(&self, exponent: f64, pages: usize, u: f64) -> usize {
         let sum = u * self.all;
         if sum < 1.0 {
@@ -164,7 +162,7 @@ mod tests {
         counts
     }
 
-    /// The share of touches that go to `range` of pages.
+    /// Returns the share of touches that go to `range` of pages.
     fn share(counts: &[usize], range: std::ops::Range<usize>) -> f64 {
         counts[range].iter().sum::<usize>() as f64 / DRAWS as f64
     }

@@ -1,9 +1,9 @@
 //! The threads that touch.
 //!
-//! Owns: their phases. All fill their parts, and wait for each other; then they warm up for a
+//! Owns: their phases. All fill their parts and wait for each other; then they warm up for a
 //! quarter of the time and are timed for all of it.
-//! Invariants: a touch counts if it began and ended in the timed phase. What a thread knows of its
-//! pages' versions no other thread changes.
+//! Invariants: a touch counts if it began and ended in the timed phase. A thread's knowledge of its
+//! pages' versions is changed by no other thread.
 
 use super::content::WORDS;
 use super::latency::Latency;
@@ -24,12 +24,12 @@ pub(super) struct Toucher<'a> {
     pub(super) workload: Workload,
     /// The first page of its part.
     pub(super) first: usize,
-    /// Of each page of its part: writes so far.
+    /// For each page of its part: writes so far.
     pub(super) versions: Vec<u32>,
     pub(super) seed: u64,
 }
 
-/// What was touched in the timed phase.
+/// Touches in the timed phase.
 #[derive(Default)]
 pub(super) struct Track {
     pub(super) reads: Latency,
@@ -38,7 +38,7 @@ pub(super) struct Track {
     pub(super) rate: Vec<u64>,
 }
 
-/// All of a run.
+/// All results of a run.
 pub(super) struct Found {
     pub(super) track: Track,
     /// CPU time of the process in the timed phase.
@@ -46,7 +46,7 @@ pub(super) struct Found {
     pub(super) resident: Vec<(f64, u64)>,
 }
 
-/// Over how long a rate is taken, and how often the resident size is looked at.
+/// Interval of rates and of readings of the resident size.
 const PERIOD: Duration = Duration::from_millis(100);
 
 const NO_PANIC: &str = "a panic of a touching thread is a bug, and has been reported by it";
@@ -82,7 +82,7 @@ fn warm_up(time: Duration) -> Duration {
     time / 4
 }
 
-/// Resident bytes at so many seconds from now.
+/// Returns seconds from now and resident bytes.
 fn resident_until(done: &AtomicBool) -> Vec<(f64, u64)> {
     let (start, mut found) = (Instant::now(), Vec::new());
     while !done.load(Relaxed) {
@@ -92,7 +92,7 @@ fn resident_until(done: &AtomicBool) -> Vec<(f64, u64)> {
     found
 }
 
-/// A touch of one word, and all that was done to its page.
+/// A touch of one word, with everything done to its page.
 struct Touched {
     reads: bool,
     from: Instant,
@@ -185,18 +185,18 @@ mod tests {
 
     const PAGES: usize = 64;
 
-    /// Touches pages of which one has lost a bit after they were filled; returns what was found.
+    /// Touches pages of which one lost a bit after they were filled; returns what was found.
     fn touch_damaged(workload: &str) -> Option<String> {
         let mut bytes = vec![0u8; (PAGES + 1) * PAGE_SIZE];
         let memory = Memory::new(&mut bytes);
-        // A write would repair the word if it came to it first.
+        // A write would repair the word if it came first.
         let habits = Habits { ratio: 100, ..HABITS };
         let workload = Workload::named(workload, &habits, PAGES).unwrap();
         let mut toucher = Toucher { memory, workload, first: 0, versions: vec![0; PAGES], seed: 1 };
         toucher.fill().unwrap();
         memory.with(PAGES / 2, true, |words| words[WORDS / 2].fetch_xor(1, Relaxed)).unwrap();
         let mut walk = Walk::new(workload.pattern, PAGES, 1);
-        // Each of the 64 times 511 words is looked at by far more touches than it takes.
+        // Each of the 64 times 511 words is touched many more times than needed.
         (0..2_000_000).find_map(|_| toucher.touch(&mut walk).unwrap().result.err())
     }
 

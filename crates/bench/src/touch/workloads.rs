@@ -1,7 +1,7 @@
 //! The workloads by name.
 //!
-//! Owns: the table. Invariants: every name of the command line, of a report and of the documents
-//! is in it.
+//! Owns: the table.
+//! Invariants: every name on the command line, in a report and in the documents is in it.
 
 use super::Habits;
 use super::content::{Content, Stamp, WORDS};

@@ -1,4 +1,4 @@
-//! What may be written after `overspill bench`.
+//! The arguments of `overspill bench`.
 
 use super::compare::{CompareArgs, TouchArgs};
 use clap::{Args, Subcommand};

@@ -1,4 +1,4 @@
-//! What may be written after `overspill bench compare` and `overspill bench touch`.
+//! The arguments of `overspill bench compare` and `overspill bench touch`.
 
 use super::bench::ReportFiles;
 use clap::Args;
@@ -166,7 +166,7 @@ impl HabitArgs {
     }
 }
 
-/// The one of `all` that is called `name`.
+/// Returns the one of `all` that is called `name`.
 fn named<T: Copy>(what: &str, name: &str, all: &[(&'static str, T)]) -> Result<T, String> {
     let found = all.iter().find(|(known, _)| *known == name);
     let names = || all.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! What may be written after `overspill sim`.
+//! The arguments of `overspill sim`.
 
 use super::bench::ReportFiles;
 use clap::{Args, Subcommand};

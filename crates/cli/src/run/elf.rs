@@ -2,8 +2,8 @@
 //!
 //! Invariants: only the header, the program headers and the loader's name are read, whatever the
 //! size of the file.
-//! A program with a sanitizer is refused too: its runtime ends the program when another object
-//! comes first.
+//! Programs with a sanitizer are refused too: its runtime ends the program if another object is
+//! loaded first.
 //! Rejected: leaving this to the loader. It ignores what it cannot preload, and the program would
 //! run without a limit.
 
@@ -18,7 +18,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The processor this program, and so the preload object, is built for.
+/// The processor that this program, and so the preload object, is built for.
 #[cfg(target_arch = "x86_64")]
 const MACHINE: Machine = elf::EM_X86_64;
 #[cfg(target_arch = "aarch64")]
@@ -50,7 +50,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// The exit status that goes with it: whose fault it is.
+    /// Returns the exit status, by whose fault it is.
     pub(super) fn status(&self) -> u8 {
         match self {
             Self::Damaged(_) | Self::NoLoader(_) => NOT_EXECUTABLE,
@@ -80,11 +80,11 @@ pub(super) fn check(file: File) -> Result<(), Refusal> {
     }
 }
 
-/// The loader preloads nothing by path into a program that gives its user more rights. Refused also
-/// where these rights are no more than the user has: the same command works for all or for none.
+/// Refuses setuid and setgid programs, into which the loader preloads nothing by path; also if the
+/// user gains no rights by it, so that the same command works for all or for none.
 fn check_privileges(file: &File) -> Result<(), Refusal> {
     let mode = fstat(file).map_err(damaged)?.st_mode;
-    // Without the group's right to execute, the bit says something else.
+    // Without execute permission for the group, the bit has another meaning.
     let setgid = libc::S_ISGID | libc::S_IXGRP;
     if mode & libc::S_ISUID != 0 || mode & setgid == setgid {
         return Err(Refusal::Setuid);
@@ -95,7 +95,7 @@ fn check_privileges(file: &File) -> Result<(), Refusal> {
     }
 }
 
-/// The name of the program's loader; none if it is statically linked.
+/// Returns the name of the program's loader; none if it is statically linked.
 fn loader(data: &ReadCache<File>) -> Result<Option<PathBuf>, Refusal> {
     let header = match FileHeader64::<Endianness>::parse(data) {
         Ok(header) => header,
@@ -112,7 +112,7 @@ fn loader(data: &ReadCache<File>) -> Result<Option<PathBuf>, Refusal> {
     Ok(name.map(|name| Path::new(OsStr::from_bytes(name)).to_owned()))
 }
 
-/// The sanitizer whose runtime the program starts, by the dynamic symbols it names.
+/// Returns the sanitizer whose runtime the program starts, from its dynamic symbols.
 fn sanitizer(data: &ReadCache<File>) -> Option<&'static str> {
     const STARTS: [(&[u8], &str); 5] = [
         (b"__asan_init", "AddressSanitizer"),

@@ -1,29 +1,29 @@
-//! What the kernel makes of a file's first bytes.
+//! How the kernel classifies a file by its first bytes.
 //!
-//! Owns: telling ELF programs, scripts and texts apart, by the kernel's rules for `#!` lines.
+//! Owns: distinguishing ELF programs, scripts and texts, by the kernel's rules for `#!` lines.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Bytes of a file the kernel looks at.
+/// Bytes of a file that the kernel reads.
 pub(super) const HEAD_BYTES: u64 = 256;
 
 /// How a file is executed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// Loaded.
+    /// Loaded by the kernel.
     Elf,
-    /// By the interpreter its first line names.
+    /// Run by the interpreter that its first line names.
     Script(PathBuf),
-    /// Not by the kernel, but execvp and shells give it to the shell.
+    /// Not executed by the kernel, but execvp and shells pass it to the shell.
     Text,
-    /// Not at all.
+    /// Not executable.
     Unknown,
 }
 
 impl Format {
-    /// Tells by the first [`HEAD_BYTES`] of a file, or all if it has less.
+    /// Classifies a file by its first [`HEAD_BYTES`], or all of it if it is shorter.
     pub(super) fn of(head: &[u8]) -> Self {
         if head.starts_with(b"\x7fELF") {
             return Self::Elf;
@@ -36,7 +36,7 @@ impl Format {
     }
 }
 
-/// The path after `#!`. One that does not end within the head is not followed.
+/// Returns the path after `#!`; none if it does not end within the head.
 fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?;
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');

@@ -1,10 +1,10 @@
-//! `overspill run`: a program in a given amount of memory.
+//! `overspill run`: runs a program in a given amount of memory.
 //!
-//! Owns: the order of things. Everything that can be refused is refused before a device is opened,
-//! and the program starts only when nothing of ours can fail any more but its start.
-//! Invariants: the files for statistics and history are opened before the program starts and
+//! Owns: the order of the steps. Everything that can be refused is refused before a device is
+//! opened, and the program starts only when nothing of ours but the start itself can fail.
+//! Invariants: the files for statistics and history are opened before the program starts, and
 //! written however it ends.
-//! Not here: paging; the words about this machine (`overspill::doctor`).
+//! Not here: paging; messages about this machine (`overspill::doctor`).
 
 mod elf;
 mod format;
@@ -26,10 +26,10 @@ use process::{Ended, Launch};
 use program::Program;
 use report::Report;
 
-/// Changes that `--history` keeps.
+/// Page state changes that `--history` keeps.
 const HISTORY_ENTRIES: usize = 1 << 20;
 
-/// A run, all questions answered.
+/// A run with everything resolved.
 struct Plan {
     memory: Bytes,
     swaps: Vec<SwapSpec>,
@@ -43,7 +43,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Finds out what the words refer to, and refuses what cannot work.
+    /// Resolves the arguments, and refuses what cannot work.
     fn resolve(args: RunArgs) -> Result<Self, Error> {
         let memory = memory_bytes(args.memory)?;
         let program = Program::find(args.command)?;
@@ -65,10 +65,10 @@ impl Plan {
     }
 }
 
-/// Runs a program to its end; returns the status to exit with.
+/// Runs a program to its end; returns the exit status.
 ///
 /// # Errors
-/// Whatever keeps the program from starting.
+/// Anything that keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let plan = Plan::resolve(args)?;
     let run = RunOptions {
@@ -97,15 +97,15 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     Ok(status)
 }
 
-/// The program's status, unless it says less than we know.
+/// The program's status, unless we know more.
 fn status(ended: &Ended, verdict: u32) -> u8 {
     if verdict & verdict::OUT_OF_MEMORY != 0 {
         return FAILED;
     }
-    // A process that cannot join says why and ends with our status.
+    // A process that cannot join says why and exits with our status.
     if verdict & verdict::JOINED == 0 && ended.status() != FAILED {
         say::line(match ended.signal() {
-            // It comes before anything of the program's own: who is ended there was just starting.
+            // The signal came before the program's own code ran: the process was still starting.
             Some(_) => "the program was ended before its memory limit was in place",
             None => "the program ran without a memory limit: its loader ignored the preload object",
         });

@@ -1,14 +1,14 @@
-//! Files that options name and that are written when the run has ended.
+//! Files named by options that are written when the run has ended.
 //!
-//! Invariants: they are opened before the program starts. What is in one stays until there is
-//! something to write, and one that was made for nothing goes again.
+//! Invariants: they are opened before the program starts. A file keeps its content until there is
+//! something to write; one that was created but not written is removed.
 
 use crate::error::Error;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-/// What `--stats` or `--history` names.
+/// The file of `--stats` or `--history`.
 #[derive(Debug)]
 pub(super) struct OutputFile {
     path: PathBuf,
@@ -26,7 +26,7 @@ impl Drop for OutputFile {
 }
 
 impl OutputFile {
-    /// Opens the file, or makes it; `-` is standard output.
+    /// Opens or creates the file; `-` is standard output.
     ///
     /// # Errors
     /// [`Error::OutputFile`].
@@ -48,7 +48,7 @@ impl OutputFile {
         }
     }
 
-    /// Has `write` fill the file.
+    /// Calls `write` to fill the file.
     ///
     /// # Errors
     /// [`Error::OutputFile`].

@@ -1,6 +1,6 @@
 //! The object that is loaded into the program.
 //!
-//! Owns: where it is found, and how the dynamic loader is told.
+//! Owns: finding it, and passing it to the dynamic loader.
 //! Invariants: it comes from beside the running executable, never from a search path: the two share
 //! a memory layout and must be of the same build.
 //! Not here: what it does.
@@ -28,12 +28,12 @@ pub(crate) enum PreloadError {
     Separator(PathBuf),
 }
 
-/// The preload object's path, fit for the loader.
+/// The preload object's path, in a form that the loader accepts.
 #[derive(Debug)]
 pub(super) struct Preload(PathBuf);
 
 impl Preload {
-    /// Finds it beside the executable or in `../lib/overspill` from there.
+    /// Finds it beside the executable or in `../lib/overspill` relative to it.
     pub(super) fn find() -> Result<Self, PreloadError> {
         let executable = env::current_exe().map_err(PreloadError::NoExecutable)?;
         let beside = executable.parent().unwrap_or(Path::new("/")).to_owned();
@@ -52,7 +52,7 @@ impl Preload {
         Ok(Self(path))
     }
 
-    /// The environment variable that loads it, before all that is preloaded already.
+    /// Returns the environment variable that loads it, before all objects preloaded already.
     pub(super) fn variable(&self) -> (&'static str, OsString) {
         (VARIABLE, self.before(env::var_os(VARIABLE).as_deref()))
     }

@@ -1,10 +1,10 @@
 //! The program's process, from its start to its end.
 //!
-//! Owns: what it is started with, passing signals on to it, and what the kernel knows of it in the
-//! end.
-//! Invariants: it is killed when we are, before it could do anything. Only this module reaps
-//! children, so the process number stays the program's until its end has been seen. As the first
-//! process of a container we also reap what is orphaned to us.
+//! Owns: what it is started with, passing signals on to it, and its status and resource usage at
+//! the end.
+//! Invariants: when we are killed the kernel kills it, from before its first instruction. Only this
+//! module reaps children, so the process number stays the program's until its end has been seen. As
+//! the first process of a container we also reap orphans.
 //! Not here: which signals ([`super::signals`]).
 
 use super::preload::Preload;
@@ -26,16 +26,16 @@ pub(super) struct Launch<'a> {
     pub(super) session: &'a str,
 }
 
-/// How the program ended, and what it used.
+/// How the program ended, and the resources it used.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// Its number, which may be another's by now.
+    /// Its number, which may be reused by now.
     pub(super) process: i32,
     how: ExitStatus,
     pub(super) wall: Duration,
     pub(super) user: Duration,
     pub(super) system: Duration,
-    /// Of the program or of any child it waited for, whichever is more.
+    /// Maximum over the program and all children it waited for.
     pub(super) peak_resident: Bytes,
 }
 
@@ -51,7 +51,7 @@ impl Ended {
         }
     }
 
-    /// The exit status as a shell gives it: 128+n for signal n.
+    /// Returns the exit status as a shell does: 128+n for signal n.
     pub(super) fn status(&self) -> u8 {
         match self.how.code() {
             Some(code) => code as u8,
@@ -59,7 +59,7 @@ impl Ended {
         }
     }
 
-    /// The signal that ended it.
+    /// Returns the signal that ended it.
     pub(super) fn signal(&self) -> Option<i32> {
         self.how.signal()
     }
@@ -98,7 +98,7 @@ fn start(program: &Program, launch: &Launch, inbox: Inbox) -> Result<Pid, Error>
 fn prepare(supervisor: Pid, inbox: &Inbox) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() != Some(supervisor) {
-        // It died before the kernel was told to tell us.
+        // It died before the death signal was set.
         return Err(io::ErrorKind::NotFound.into());
     }
     keep_ignoring_sigpipe();
@@ -131,11 +131,11 @@ fn watch(child: Pid, inbox: &Inbox) -> io::Result<(ExitStatus, libc::rusage)> {
 
 fn send(child: Pid, signal: i32) {
     // SAFETY: kill touches no memory. The child has not been reaped, so the number is still its
-    // own. A program that gave itself other rights may refuse; there is nobody to tell.
+    // own. A program that has changed its credentials may not be signalled; that is ignored.
     unsafe { libc::kill(child.as_raw_nonzero().get(), signal) };
 }
 
-/// Takes notice of all children that have ended; returns how the program did, if it is among them.
+/// Reaps all children that have ended; returns how the program ended, if it is among them.
 fn reap(program: Pid) -> io::Result<Option<(ExitStatus, libc::rusage)>> {
     loop {
         let mut status = 0;
@@ -146,7 +146,7 @@ fn reap(program: Pid) -> io::Result<Option<(ExitStatus, libc::rusage)>> {
             -1 => return Err(io::Error::last_os_error()),
             0 => return Ok(None),
             pid if pid == program.as_raw_nonzero().get() => {
-                // SAFETY: it was zeroed, which is a value of it, and wait4 has filled it in.
+                // SAFETY: it was zeroed, which is a valid value, and wait4 has filled it in.
                 return Ok(Some((ExitStatus::from_raw(status), unsafe { usage.assume_init() })));
             }
             _orphan => {}

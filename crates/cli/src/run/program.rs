@@ -1,10 +1,10 @@
-//! The program to run: found as execvp finds it, and looked at before it starts.
+//! The program to run: found as execvp finds it, and examined before it starts.
 //!
 //! Owns: the search, following `#!` to the program that is really loaded, and what is refused
 //! there.
-//! Invariants: what is started will be paged. The exceptions are decided later by others (a loader
-//! of glibc's name that is not glibc, `env` running a static program) and noticed in the end, when
-//! nobody has joined the run.
+//! Invariants: a program that is started will be paged. Exceptions arise later (a loader with
+//! glibc's name that is not glibc, `env` running a static program) and are noticed at the end, when
+//! no process has joined the run.
 //! Not here: file formats ([`super::format`], [`super::elf`]), starting ([`super::process`]).
 
 use super::elf::{self, Refusal};
@@ -19,11 +19,11 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where execvp looks when there is no `$PATH`.
+/// Where execvp searches without `$PATH`.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
-/// What execvp runs a file with that the kernel does not know the format of.
+/// Program by which execvp runs a file of unknown format.
 const SHELL: &str = "/bin/sh";
-/// Scripts run by scripts, as deep as the kernel follows them.
+/// Depth of scripts run by scripts that the kernel follows.
 const SCRIPTS_MAX: usize = 5;
 
 /// Why a program is not started.
@@ -44,7 +44,7 @@ pub(crate) enum ProgramError {
 }
 
 impl ProgramError {
-    /// The exit status that goes with it.
+    /// Returns the exit status for the error.
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::NotFound(_) => NOT_FOUND,
@@ -60,9 +60,9 @@ impl ProgramError {
 /// A program that can be started and paged.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// What is executed.
+    /// The file that is executed.
     pub(super) path: PathBuf,
-    /// What the user wrote for it, which it sees as its name.
+    /// The name that the user wrote, which the program sees as its own.
     pub(super) name: OsString,
     pub(super) args: Vec<OsString>,
 }
@@ -81,7 +81,7 @@ impl Program {
     }
 }
 
-/// The file that execvp would execute.
+/// Returns the file that execvp would execute.
 fn search(name: &OsStr, path: Option<OsString>) -> Result<PathBuf, ProgramError> {
     let mut forbidden = None;
     for candidate in candidates(name, path) {
@@ -99,7 +99,7 @@ fn search(name: &OsStr, path: Option<OsString>) -> Result<PathBuf, ProgramError>
     })
 }
 
-/// The files `name` may mean, in order. A name with a slash is one itself.
+/// Returns the files that `name` may mean, in order. A name with a slash is a path itself.
 fn candidates(name: &OsStr, path: Option<OsString>) -> Vec<PathBuf> {
     if name.is_empty() {
         return Vec::new();
@@ -123,7 +123,7 @@ fn executable(path: &Path) -> Result<(), Errno> {
     }
 }
 
-/// Follows scripts to the program that is loaded, and looks whether that can be paged.
+/// Follows scripts to the program that is loaded, and checks that it can be paged.
 fn inspect(path: &Path) -> Result<(), ProgramError> {
     let mut path = path.to_owned();
     let mut name = path.display().to_string();
@@ -137,7 +137,7 @@ fn inspect(path: &Path) -> Result<(), ProgramError> {
     Err(ProgramError::NotExecutable { path: name, errno: Errno::LOOP })
 }
 
-/// Looks at one file; if it is a script, returns its interpreter.
+/// Checks one file; if it is a script, returns its interpreter.
 fn inspect_file(path: &Path, name: &str) -> Result<Option<PathBuf>, ProgramError> {
     let (file, head) =
         open(path).map_err(|source| ProgramError::Unreadable { path: name.to_owned(), source })?;

@@ -1,7 +1,7 @@
 //! What a run did, for people and for `--stats`.
 //!
-//! Owns: the summary's words and the shape of the JSON.
-//! Invariants: field names end in their units; a name, once given, keeps its meaning.
+//! Owns: the wording of the summary and the structure of the JSON.
+//! Invariants: field names end in their units; a published name keeps its meaning.
 //! Not here: counting.
 
 use super::process::Ended;
@@ -13,8 +13,8 @@ use serde::Serialize;
 use std::fmt;
 use std::io;
 
-/// What a process may have above its limit without a word, if it has not said itself what it is:
-/// the code of large programs, and what the pager takes.
+/// Memory above its limit that a process may have without being reported, if it did not report it
+/// itself: the code of large programs, and what the pager takes.
 const UNSAID_BYTES: u64 = 48 << 20;
 
 /// Everything known about a run that has ended.
@@ -22,7 +22,7 @@ const UNSAID_BYTES: u64 = 48 << 20;
 pub(super) struct Report {
     /// The program's name and its arguments.
     command: Vec<String>,
-    /// What `overspill run` returns: the program's status, or ours if memory ended.
+    /// What `overspill run` returns: the program's status, or ours if memory has run out.
     exit_status: u8,
     /// The signal that ended the program.
     signal: Option<i32>,
@@ -39,7 +39,7 @@ pub(super) struct Report {
 /// What was outside the limit, where it was more than a tenth of it.
 #[derive(Debug, Serialize)]
 struct Escaped {
-    /// Of all processes that ended by themselves, together.
+    /// Total over all processes that were not killed.
     bytes: u64,
     memory: Vec<&'static str>,
     programs: Vec<&'static str>,
@@ -63,7 +63,7 @@ struct Device {
     name: String,
     capacity_bytes: u64,
     notes: Vec<String>,
-    /// What compressed memory holds when the program has ended.
+    /// What compressed memory holds at the end of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     compressed: Option<CompressedUsage>,
 }
@@ -118,13 +118,13 @@ impl Report {
         }
     }
 
-    /// The summary.
+    /// Returns the lines of the summary.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         let always = [self.memory_line(), self.paging_line(), self.devices_line()];
         always.into_iter().chain(self.escaped_line()).chain(self.lost_line())
     }
 
-    /// Said only when there is something to say.
+    /// Returns a line only if pages were lost.
     fn lost_line(&self) -> Option<String> {
         let lost = self.summary.pages_lost;
         (lost > 0).then(|| format!("{lost} pages LOST: whoever touched one got SIGBUS"))
@@ -139,7 +139,7 @@ impl Report {
         )
     }
 
-    /// What the limit did not hold.
+    /// Returns a line about memory outside the limit.
     fn escaped_line(&self) -> Option<String> {
         let Escaped { memory, programs, .. } = &self.escaped;
         if !memory.is_empty() || !programs.is_empty() {
@@ -169,7 +169,7 @@ impl Report {
     }
 }
 
-/// Three digits and a unit.
+/// Formats a time as three digits and a unit.
 fn time(ns: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
     let Some((unit_ns, unit)) = UNITS.into_iter().find(|&(unit_ns, _)| ns >= unit_ns) else {
@@ -181,14 +181,14 @@ fn time(ns: u64) -> String {
 }
 
 impl Report {
-    /// Writes what `--stats` asks for.
+    /// Writes the JSON of `--stats`.
     pub(super) fn write_json(&self, out: &mut dyn io::Write) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut *out, self)?;
         out.write_all(b"\n")
     }
 }
 
-/// A line for each device that could be faster or safer elsewhere.
+/// Returns a line for each device that could be faster or safer.
 pub(super) fn limits_of_devices(supervisor: &Supervisor) -> impl Iterator<Item = String> {
     supervisor.devices().flat_map(|(device, _)| {
         let limits = device.notes.iter().filter(|note| doctor::is_limit(note));

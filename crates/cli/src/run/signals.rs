@@ -1,21 +1,20 @@
-//! Signals on their way to the program.
+//! Passing signals on to the program.
 //!
-//! Owns: which signals are passed on, and the mask that lets them be waited for.
-//! Invariants: from the moment the [`Inbox`] is open no such signal is lost or ends us; the program
-//! starts with the mask we were started with, and ignores SIGPIPE if we were started so. A signal
-//! that the terminal sends to the whole foreground group reaches the program by itself and is not
-//! passed on again.
-//! Not here: stopping (SIGTSTP, SIGTTIN, SIGTTOU). Left alone, it stops us together with the
-//! program, which is what the shell waits for.
-//! Rejected: telling the terminal's signals by a sender of 0, because that is also what a container
-//! sees of whoever stops it from outside.
+//! Owns: which signals are passed on, and the signal mask that allows waiting for them.
+//! Invariants: once the [`Inbox`] is open, no such signal is lost or ends us; the program starts
+//! with the mask we were started with, and ignores SIGPIPE if we were started so. A signal that the
+//! terminal sends to the whole foreground group reaches the program directly and is not passed on.
+//! Not here: stopping (SIGTSTP, SIGTTIN, SIGTTOU). Without handling, these stop us together with
+//! the program, which is what the shell waits for.
+//! Rejected: recognising the terminal's signals by a sender of 0, because in a container every
+//! sender outside it has that number.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What people and programs send to a program to tell it something.
+/// Signals that users and programs send to tell a program something.
 const PASSED_ON: [i32; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -28,17 +27,17 @@ const PASSED_ON: [i32; 9] = [
     libc::SIGWINCH,
 ];
 
-/// SIGPIPE was ignored when we were started.
+/// True if SIGPIPE was ignored when we were started.
 static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Runs before Rust's own start, which ignores SIGPIPE; what was before cannot be seen later.
+/// Runs before Rust's own start, which ignores SIGPIPE and so hides the earlier state.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = note_sigpipe;
 
 extern "C" fn note_sigpipe() {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks only; zeros are a value of the structure.
+    // SAFETY: only queries; zeros are a valid value of the structure.
     let handler = unsafe {
         libc::sigaction(libc::SIGPIPE, ptr::null(), before.as_mut_ptr());
         before.assume_init().sa_sigaction
@@ -46,7 +45,7 @@ extern "C" fn note_sigpipe() {
     SIGPIPE_IGNORED.store(handler == libc::SIG_IGN, Relaxed);
 }
 
-/// In a child about to execute, in which std has set SIGPIPE to its default: as we were started.
+/// Restores the SIGPIPE we were started with, in a child about to execute: std has set the default.
 pub(super) fn keep_ignoring_sigpipe() {
     if SIGPIPE_IGNORED.load(Relaxed) {
         // SAFETY: no handler of ours.
@@ -54,18 +53,18 @@ pub(super) fn keep_ignoring_sigpipe() {
     }
 }
 
-/// What arrived.
+/// A signal that arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// A child changed its state.
     Child,
-    /// A signal meant for the program.
+    /// A signal for the program.
     PassOn(i32),
-    /// A signal the program has got as well.
+    /// A signal that the program has received as well.
     FromTerminal,
 }
 
-/// Where the signals of this process are waited for, from now on.
+/// The blocked signals of this process, which are waited for.
 #[derive(Clone, Copy)]
 pub(super) struct Inbox {
     set: libc::sigset_t,
@@ -76,35 +75,35 @@ impl Inbox {
     /// Blocks the signals so that they can be waited for.
     ///
     /// # Errors
-    /// What sigprocmask says.
+    /// The error of sigprocmask.
     pub(super) fn open() -> io::Result<Self> {
-        // SAFETY: the default action is no handler of ours. If whoever started us ignored SIGCHLD,
-        // the kernel would throw the program's status away.
+        // SAFETY: the default action is no handler of ours. If SIGCHLD was ignored when we were
+        // started, the kernel would discard the program's status.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         let set = set_of(PASSED_ON.into_iter().chain([libc::SIGCHLD]));
         let mask_before = set_mask(libc::SIG_BLOCK, &set)?;
         Ok(Self { set, mask_before })
     }
 
-    /// Gives the calling process, a child about to execute, the mask we were started with.
+    /// Restores, in a child about to execute, the mask we were started with.
     ///
     /// # Errors
-    /// What sigprocmask says.
+    /// The error of sigprocmask.
     pub(super) fn close(&self) -> io::Result<()> {
         set_mask(libc::SIG_SETMASK, &self.mask_before).map(|_| ())
     }
 
-    /// Waits for the next signal. Blocks.
+    /// Waits for the next signal; blocks.
     ///
     /// # Errors
-    /// What sigwaitinfo says.
+    /// The error of sigwaitinfo.
     pub(super) fn next(&self) -> io::Result<Arrival> {
         let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
         loop {
             // SAFETY: `set` is initialised and `info` has room for a siginfo_t.
             let signal = unsafe { libc::sigwaitinfo(&raw const self.set, info.as_mut_ptr()) };
             if signal > 0 {
-                // SAFETY: sigwaitinfo has filled it in, or it would not have returned a signal.
+                // SAFETY: sigwaitinfo fills it in when it returns a signal.
                 return Ok(arrival(signal, unsafe { info.assume_init() }.si_code));
             }
             let error = io::Error::last_os_error();
@@ -131,13 +130,13 @@ fn set_of(signals: impl Iterator<Item = i32>) -> libc::sigset_t {
         set.assume_init()
     };
     for signal in signals {
-        // SAFETY: `set` is initialised; a number that is no signal is refused.
+        // SAFETY: `set` is initialised; invalid signal numbers are rejected.
         unsafe { libc::sigaddset(&raw mut set, signal) };
     }
     set
 }
 
-/// Changes the mask of this thread and returns what it was.
+/// Changes the mask of this thread and returns the previous one.
 fn set_mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: `set` is initialised and `before` has room for a sigset_t.

@@ -1,9 +1,9 @@
-//! `overspill bench`, small.
+//! `overspill bench`, with small sizes.
 
 use crate::installation::{Installation, stdout};
 use serde_json::Value;
 
-/// Runs `bench` with `words`; returns what it printed, the JSON and the page it wrote.
+/// Runs `bench` with `words`; returns its output, the JSON and the HTML page.
 fn bench(words: &[&str]) -> (String, Value, String) {
     let installation = Installation::bare();
     let (json, html) = (installation.path("report.json"), installation.path("report.html"));
@@ -37,7 +37,7 @@ fn an_ablation_compares_both_sides_of_a_mechanism() {
         assert!(text.contains(published) && html.contains(published), "{published}");
     }
     assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
-    // One for all mechanisms, one for the locks of each.
+    // One plot for all mechanisms, one for the locks of each.
     assert_eq!(html.matches("<svg").count(), 3);
     assert!(!html.contains("http://www.w3.org/1999/xlink") && !html.contains("src="), "offline");
 }
@@ -58,7 +58,7 @@ fn slot_rates_cover_every_preset() {
             |row: &&Value| row["preset"] == preset && row["state"] == state && row["threads"] == 2;
         rows.iter().find(is).unwrap()["counted"][figure].as_f64().unwrap()
     };
-    // The published mechanisms, in figures that no machine and no load changes.
+    // The published mechanisms, in counts that do not depend on machine or load.
     assert_eq!(counted("linux-4.8", "fresh", "slots_per_lock"), 1.0);
     assert_eq!(counted("linux-4.11", "fresh", "slots_per_lock"), 64.0);
     assert_eq!(counted("linux-4.8", "fresh", "frees_per_lock"), 1.0);
@@ -78,7 +78,8 @@ fn the_engines_own_memory_grows_with_pages_slots_and_frames() {
     let output = command.args(["bench", "memory", "--json"]).arg(&json).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
-    // A page has a word of eight bytes, a slot has one too, a frame 24 bytes and its list's links.
+    // A page has a word of eight bytes, and so has a slot; a frame has 24 bytes and its list's
+    // links.
     for (what, least) in
         [("bytes_per_page", 7.0), ("bytes_per_slot", 7.0), ("bytes_per_frame", 24.0)]
     {
@@ -106,7 +107,7 @@ fn policies_are_compared_over_the_same_traces() {
         assert!(text.contains(&format!("== {name}")) && html.contains(name), "{name}");
         let policies = workload["policies"].as_array().unwrap();
         let names: Vec<&str> = policies.iter().map(|p| p["policy"].as_str().unwrap()).collect();
-        // What may follow is the kernel, which `programs` looks at.
+        // The kernel may follow, which `programs` tests.
         assert_eq!(names[..4], ["overspill", "LRU", "CLOCK", "MIN"]);
         let rate = |n: usize| policies[n]["hit_rate_percent"].as_f64().unwrap();
         assert!(rate(3) >= rate(1) && rate(3) >= rate(2), "{name}: nothing beats MIN");

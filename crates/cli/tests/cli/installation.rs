@@ -1,7 +1,8 @@
-//! A directory with the program, something in place of the preload object, and what tests build.
+//! A directory with the program, a stand-in for the preload object, and what tests build.
 //!
-//! Invariants: no executable is ever open for writing in this process. A child that another test
-//! thread forks would have it open too for a moment, and executing it would fail (ETXTBSY).
+//! Invariants: no executable is ever open for writing in this process. A child forked by another
+//! test thread would inherit the descriptor for a moment, and executing the file would fail
+//! (ETXTBSY).
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -9,27 +10,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Programs to run: the shortest there is, and an inert shared object.
+/// Programs to run: the shortest possible, and an inert shared object.
 const MAIN_C: &str = "int main(void) { return 0; }\n";
 
 pub(crate) struct Installation(TempDir);
 
 impl Installation {
-    /// The program alone.
+    /// Installs the program alone.
     pub(crate) fn bare() -> Self {
         Self::in_directory("overspill-")
     }
 
-    /// The program beside a preload object that does nothing.
+    /// Installs the program beside a preload object that does nothing.
     pub(crate) fn complete() -> Self {
         let installation = Self::bare();
         installation.cc(&["-shared", "-fPIC"], "liboverspill_preload.so");
         installation
     }
 
-    /// As [`Self::bare`], with a name of that beginning.
+    /// As [`Self::bare`], with a directory name that begins with `prefix`.
     pub(crate) fn in_directory(prefix: &str) -> Self {
-        // On the file system of the program, so that it can be linked.
+        // On the program's file system, so that it can be hard-linked.
         let parent = env!("CARGO_TARGET_TMPDIR");
         let directory = tempfile::Builder::new().prefix(prefix).tempdir_in(parent).unwrap();
         let program = directory.path().join("overspill");
@@ -51,7 +52,7 @@ impl Installation {
         output
     }
 
-    /// An executable file of `content`.
+    /// Makes an executable file with `content`.
     pub(crate) fn executable(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         let mut install = Command::new("install");
@@ -66,7 +67,7 @@ impl Installation {
         Command::new(self.path("overspill"))
     }
 
-    /// A command that runs `program` in 64 MiB.
+    /// Returns a command that runs `program` in 64 MiB.
     pub(crate) fn run(&self, options: &[&str], program: &[impl AsRef<OsStr>]) -> Command {
         let mut command = self.overspill();
         command.args(["run", "--memory", "64M", "--swap", "ram:1M"]).args(options);
@@ -80,7 +81,7 @@ pub(crate) fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Asserts that a command fails with `status` and one line that has all `words`.
+/// Asserts that a command fails with `status` and one line that contains all `words`.
 pub(crate) fn assert_fails(command: &mut Command, status: i32, words: &[&str]) {
     let output = command.output().unwrap();
     let text = stderr(&output);
@@ -99,7 +100,7 @@ pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// False, with the reason printed, where no run can start.
+/// Returns false, and prints the reason, if no run can start here.
 pub(crate) fn can_run() -> bool {
     let obstacle = overspill::doctor::obstacle();
     if let Some(finding) = &obstacle {

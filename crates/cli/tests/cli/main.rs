@@ -1,7 +1,7 @@
-//! The `overspill` program from outside: words and statuses.
+//! The `overspill` program from outside: messages and statuses.
 //!
 //! Owns: what a user sees of the command line, the refusals and the supervision of the program. An
-//! inert shared object stands in for the preload object, so that programs run without being paged.
+//! inert shared object replaces the preload object, so programs run without being paged.
 //! Not here: paging under `run`.
 
 mod bench;

@@ -83,7 +83,7 @@ fn programs_that_nothing_can_be_preloaded_into() {
 fn programs_for_other_machines() {
     let installation = Installation::bare();
     let original = std::fs::read(installation.cc(&[], "original")).unwrap();
-    // Where an ELF header tells the class and the machine, and values that are not ours.
+    // Offsets of the class and the machine in an ELF header, and foreign values for them.
     let cases = [("short", 4, 1, "32-bit"), ("foreign", 18, 243, "another kind of processor")];
     for (name, offset, byte, words) in cases {
         let mut image = original.clone();
@@ -102,7 +102,7 @@ fn programs_with_more_rights_than_their_user() {
         assert_refused(&installation, &program, 125, &["setuid or setgid", "copy"]);
     }
     chmod(&program, 0o755);
-    // CAP_NET_RAW, permitted and effective, in the form of revision 2.
+    // CAP_NET_RAW, permitted and effective, in the revision 2 format.
     let words: [u32; 5] = [0x0200_0001, 1 << 13, 0, 0, 0];
     let value: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let flags = rustix::fs::XattrFlags::empty();

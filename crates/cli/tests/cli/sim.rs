@@ -1,4 +1,4 @@
-//! `overspill sim`, small.
+//! `overspill sim`, with small sizes.
 
 use crate::installation::{Installation, stdout};
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn a_run_prints_and_writes_what_was_published_beside_what_was_simulated() {
     for word in ["fault latency, median", "11 to 19", "linux-4.11", "get_swap_pages"] {
         assert!(text.contains(word) && html.contains(word), "{word}");
     }
-    // One for all experiments, one for the locks of this one.
+    // One plot for all experiments, one for the locks of this one.
     assert_eq!(html.matches("<svg").count(), 2);
 }
 

@@ -1,4 +1,4 @@
-//! The program between its start and its end.
+//! The program from its start to its end.
 
 use crate::installation::{Installation, can_run, stderr, stdout};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Long enough for anything that does not hang.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An installation, where a run can start.
+/// Returns an installation, if a run can start here.
 fn installation() -> Option<Installation> {
     can_run().then(Installation::complete)
 }
@@ -29,11 +29,10 @@ fn start(command: &mut Command) -> (Child, String) {
     (child, line.trim_end().to_owned())
 }
 
-/// A shell cannot trap a signal that was ignored when it started, as SIGINT is in a job in the
-/// background.
+/// Resets an ignored signal, which a shell could not trap: SIGINT is ignored in background jobs.
 fn not_ignoring(command: &mut Command, signal: i32) -> &mut Command {
     let reset = move || {
-        // SAFETY: a signal's default, in a child that has no other threads.
+        // SAFETY: restores a signal's default, in a child without other threads.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         Ok(())
     };
@@ -83,15 +82,15 @@ fn the_program_dies_with_its_supervisor() {
     child.kill().unwrap();
     child.wait().unwrap();
     let deadline = Instant::now() + PATIENCE;
-    // Whoever inherits it may be slow to reap it.
+    // The new parent may be slow to reap it.
     while std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ")) {
         assert!(Instant::now() < deadline, "process {line} is alive");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Sets of signals as /proc tells them, without the two that libc keeps for itself: it sets them up
-/// in any process that has ever had a thread.
+/// Parses signal sets from /proc, without the two signals that libc uses itself: it sets them up in
+/// any process that has ever had a thread.
 fn of_programs(sets: &str) -> Vec<u64> {
     let digits = sets.lines().filter_map(|line| line.split_whitespace().last());
     digits.map(|set| u64::from_str_radix(set, 16).unwrap() & !(0b11 << 31)).collect()
@@ -198,7 +197,7 @@ fn an_ignored_sigpipe_stays_ignored() {
         let mut command = installation.run(&[], &shell("grep SigIgn /proc/self/status"));
         let action = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
         let set = move || {
-            // SAFETY: no handler, in a child that has no other threads.
+            // SAFETY: installs no handler, in a child without other threads.
             unsafe { libc::signal(libc::SIGPIPE, action) };
             Ok(())
         };

@@ -1,9 +1,9 @@
-//! What `allocator_calls.c` checks: that malloc and its like are as libc's, in plugins too.
+//! What `allocator_calls.c` checks: the malloc family behaves as libc's, in plugins too.
 
 use crate::bench::Bench;
 use crate::memory_calls::LIMIT;
 
-/// Runs a case that allocates little: it need not page.
+/// Runs a case that allocates little, so it need not page.
 fn run(case: &str) {
     let Some(bench) = Bench::with(&["cc"]) else { return };
     let program = bench.cc("allocator_calls.c");

@@ -1,5 +1,5 @@
-//! What `apart.c` checks: programs that close, filter, hide or give up what the pager would need if
-//! it were a part of their process; and what becomes of one when the other ends.
+//! What `apart.c` checks: programs that close, filter, hide or drop what the pager would need if it
+//! were part of their process; and what happens to each when the other ends.
 
 use crate::bench::Bench;
 use crate::job::{descendants, name_of};
@@ -11,7 +11,7 @@ crate::memory_calls::cases! { "apart.c":
     children_by_clone unseen_child images
 }
 
-/// Waits until `found` finds something in the tree of a run.
+/// Waits until `found` returns something for the process tree of a run.
 fn wait_for<T>(root: i32, found: impl Fn(&[i32]) -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -31,7 +31,7 @@ fn a_program_ends_with_its_pager() {
         let running = tree.iter().any(|&pid| name_of(pid) == "sleep");
         tree.iter().copied().find(|&pid| running && name_of(pid) == "ovs-pager")
     });
-    // SAFETY: kill touches no memory; the number is of a child's child that lives until then.
+    // SAFETY: kill touches no memory; the process is a grandchild that lives until then.
     unsafe { libc::kill(pager, libc::SIGKILL) };
     assert_eq!(running.end().status.code(), Some(128 + libc::SIGKILL));
 }

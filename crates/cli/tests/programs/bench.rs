@@ -1,6 +1,6 @@
-//! Where a test works: its turn, its directory, its tools.
+//! The environment of a test: its turn, its directory, its tools.
 //!
-//! Invariants: there is one bench at a time. What is made in its directory goes with it.
+//! Invariants: there is one bench at a time. Its directory is removed with all files in it.
 
 use crate::job::Job;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A bench, where all `tools` are installed and a run can start; otherwise prints why not.
+    /// Makes a bench if all `tools` are installed and a run can start; otherwise prints why not.
     pub(crate) fn with(tools: &[&str]) -> Option<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reason) = obstacle(tools) {
@@ -36,12 +36,12 @@ impl Bench {
         self.directory.path().join(name)
     }
 
-    /// What `words` say, to be run here.
+    /// Returns a job that runs `words` here.
     pub(crate) fn job(&self, words: &[impl AsRef<OsStr>]) -> Job {
         Job::new(self.directory.path(), words)
     }
 
-    /// A file of what `content` writes.
+    /// Makes a file with what `content` writes.
     pub(crate) fn file(&self, name: &str, content: impl FnOnce(&mut dyn Write)) -> PathBuf {
         let path = self.path(name);
         let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).unwrap());
@@ -50,12 +50,12 @@ impl Bench {
         path
     }
 
-    /// Compiles a C program that lies beside this file.
+    /// Compiles a C program that lies beside this source file.
     pub(crate) fn cc(&self, source: &str) -> PathBuf {
         self.cc_with(source, &[], source.trim_end_matches(".c"))
     }
 
-    /// As [`cc`](Self::cc), with more flags and another name.
+    /// As [`cc`](Self::cc), with more flags and another output name.
     pub(crate) fn cc_with(&self, source: &str, flags: &[&str], name: &str) -> PathBuf {
         let output = self.path(name);
         let mut cc = Command::new("cc");
@@ -66,17 +66,17 @@ impl Bench {
     }
 }
 
-/// The directory of the C programs.
+/// Returns the directory of the C programs.
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
-/// Where files belong that are too big for memory, and where swap goes by default.
+/// Returns the directory for files too big for memory, where swap goes by default.
 pub(crate) fn disk() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
 }
 
-/// The program under test, of the release build; the preload object lies beside it.
+/// Returns the program under test, from the release build; the preload object lies beside it.
 pub(crate) fn overspill() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("release").join("overspill")
 }

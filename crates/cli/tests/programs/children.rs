@@ -1,11 +1,11 @@
-//! Whom the limit holds.
+//! Which processes the limit covers.
 
 use crate::bench::Bench;
 use crate::job::{Ended, MIB};
 
 const LIMIT: u64 = 32 * MIB;
 
-/// A child that prints how large it got, in KiB.
+/// A child that prints its peak size, in KiB.
 const SCRIPT: &str = "/usr/bin/python3 -c '
 b = bytearray(160 << 20)
 for i in range(0, len(b), 4096): b[i] = 1

@@ -1,8 +1,8 @@
-//! `overspill bench compare`, small: every way, what it leaves behind, and what stops it. Beside it
-//! the kernel's column of `overspill bench policy`, which is made with the same things.
+//! `overspill bench compare`, with small sizes: every way, what it leaves behind, and how it is
+//! interrupted. Also the kernel's column of `overspill bench policy`, which uses the same setup.
 //!
-//! The kernel's side takes root, a memory control group and leave to swap. What is not permitted is
-//! skipped, with the reason that the comparison gives.
+//! The kernel's side needs root, a memory control group and permission to swap. What is not
+//! permitted is skipped, with the comparison's reason.
 
 use crate::bench::{Bench, overspill};
 use serde_json::Value;
@@ -10,13 +10,13 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the kernel's side makes outside of its own directory.
+/// What the kernel's side creates outside its own directory.
 const GROUP: &str = "/sys/fs/cgroup/memory/overspill-compare";
 const STATE: &str = "/run/overspill-compare";
 
 /// Four times the limit, and one round.
 const SMALL: [&str; 6] = ["--memory", "8M", "--set", "32M", "--rounds", "1"];
-/// As little time as gives figures.
+/// The shortest time that gives figures.
 const SHORT: [&str; 2] = ["--seconds", "0.2"];
 
 fn command(bench: &Bench, words: &[&str]) -> Command {
@@ -27,7 +27,7 @@ fn command(bench: &Bench, words: &[&str]) -> Command {
     command
 }
 
-/// Compares; returns what was printed, the JSON and the page.
+/// Runs a comparison; returns its output, the JSON and the HTML page.
 fn compare(bench: &Bench, words: &[&str]) -> (String, Value, String) {
     let output = command(bench, words).args(SHORT).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -40,7 +40,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The cells of all rows, which must have figures.
+/// Asserts that the cells of all rows have figures.
 fn assert_cells(json: &Value, rows: usize, ways: &[&str]) {
     let found = json["rows"].as_array().unwrap();
     assert_eq!(found.len(), rows);
@@ -52,13 +52,13 @@ fn assert_cells(json: &Value, rows: usize, ways: &[&str]) {
             let figure = |path: &str| cell.pointer(path).unwrap().as_f64().unwrap();
             let median = |name: &str| figure(&format!("/{name}/median"));
             assert!(median("rate") > 0.0 && median("missing/p99_us") >= 1.0, "{cell}");
-            // Of 32 MiB at most 8 are in memory; what else a process has is 24 MiB at most.
+            // Of 32 MiB at most 8 are in memory; the rest of the process takes at most 24 MiB.
             assert!((4.0..32.0).contains(&median("peak_mib")), "{cell}");
         }
     }
 }
 
-/// Why the kernel's side cannot be tried, if anything is known before it is.
+/// Returns why the kernel's side cannot be tried, if known in advance.
 fn obstacle() -> Option<String> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     match Path::new(STATE).exists() {
@@ -135,8 +135,9 @@ fn the_kernel_replays_a_trace_in_as_much_memory_as_the_others() {
     let row = |workload: usize, policy: usize| &json["workloads"][workload]["policies"][policy];
     let (uniform, scans) = (row(0, 4), row(1, 4));
     assert!(text(&output).contains("MIN  kernel") && uniform["policy"] == "kernel");
-    // Of four times memory a quarter is there, whatever goes: that tells how much memory there was.
-    // One standard deviation of 75000 touches is 0.16; 2 % of memory are half a per cent.
+    // A quarter of the set fits in memory, whatever is evicted: the rate shows how much memory
+    // there was. One standard deviation of 75000 touches is 0.16; 2 % of memory are half a per
+    // cent.
     assert!((24.0..25.6).contains(&figure(uniform, "hit_rate_percent")), "{uniform}");
     assert!(figure(uniform, "waits") > 0.0, "{uniform}");
     assert!(figure(scans, "hit_rate_percent") <= figure(row(1, 3), "hit_rate_percent"), "MIN");
@@ -174,7 +175,7 @@ fn an_interrupted_comparison_removes_what_it_made() {
     );
 }
 
-/// Waits until the kernel's swap is on and in use; false if that does not come about.
+/// Waits until the kernel's swap is on and in use; returns false if that does not happen.
 fn swap_comes_on(child: &Child) -> bool {
     let start = Instant::now();
     let uses_swap = || {

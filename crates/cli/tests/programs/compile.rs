@@ -1,4 +1,4 @@
-//! gcc, on a program of some 14 MB.
+//! gcc, on a program of about 14 MB.
 
 use crate::bench::Bench;
 use crate::job::MIB;
@@ -9,7 +9,7 @@ const TABLES: u64 = 240;
 const ROWS: u64 = 900;
 const FUNCTIONS: u64 = 300;
 
-/// cc1's own text and read-only data, which are file pages: 28 MiB of the file are touched.
+/// cc1's own text and read-only data, which are file pages: 28 MiB of them are touched.
 const UNMANAGED: u64 = 32 * MIB;
 
 fn write_program(out: &mut dyn Write) {

@@ -1,5 +1,5 @@
-//! Swapping to compressed memory: the same output, less memory than the pages have, also in a tree
-//! of processes that share them.
+//! Swapping to compressed memory: the same output in less memory than the pages would take, also in
+//! a tree of processes that share them.
 
 use crate::bench::Bench;
 use crate::job::{Ended, MIB, assert_same};
@@ -7,8 +7,8 @@ use crate::sort::write_log;
 
 const LIMIT: u64 = 32 * MIB;
 
-/// Parent and children share pages that are out; each reads them, changes half and reads them
-/// again. The middle child is killed while it writes, so what it held is given back on its behalf.
+/// Parent and children share swapped pages; each reads them, changes half and reads them again. The
+/// middle child is killed while it writes, so others must free what it held.
 const TREE: &str = r#"
 import hashlib, os, signal
 words = [b"%06d " % i * 500 for i in range(24000)]
@@ -51,7 +51,7 @@ fn compressed(bench: &Bench, words: &[&str], swap: &str) -> Ended {
     paged
 }
 
-/// Of the first device.
+/// Returns the maximum for the first device.
 fn memory_max(ended: &Ended) -> u64 {
     ended.stat("/devices/0/compressed/memory_bytes_max")
 }
@@ -82,8 +82,8 @@ fn a_tree_of_processes_shares_compressed_pages() {
     assert!(memory_max(&ended) < held_max(&ended) / 4);
 }
 
-/// What is freed takes no memory: blocks of different content come and go, eight times as much as
-/// there ever is at a time.
+/// Freed pages take no memory: blocks of different content are allocated and freed, eight times as
+/// much in total as at any one time.
 #[test]
 fn memory_of_freed_pages_is_used_again() {
     const PROGRAM: &str = "
@@ -109,7 +109,8 @@ fn a_full_store_overflows_to_the_next_area() {
     let limit = LIMIT.to_string();
     let swaps = ["--swap", "compressed:32M,pri=9", "--swap", "ram:512M"];
     let ended = job.paged(&[&["--memory", &limit], &swaps[..]].concat()).success();
-    // All of it, but for clusters and slot caches that are not used up when the next area is.
+    // All of it, except clusters and slot caches that are partly used when the next area is
+    // reached.
     let held = held_max(&ended);
     assert!((24 * MIB..=32 * MIB).contains(&held), "{held} bytes held");
     assert!(ended.errors.contains("compressed (32 MiB, held "), "{}", ended.errors);

@@ -4,7 +4,7 @@ use crate::bench::Bench;
 use crate::job::MIB;
 use std::os::unix::fs::MetadataExt;
 
-/// What the case maps is 64 MiB; a dump has it in blocks of that size, and libraries.
+/// The case maps 64 MiB; a dump has that, in blocks, and libraries.
 const DUMP_MAX: u64 = 256 * MIB;
 
 #[test]
@@ -28,6 +28,6 @@ fn a_core_dump_has_what_is_mapped_and_no_more() {
     });
     let about = dump.expect("there is a dump").metadata().unwrap();
     assert!(about.len() < DUMP_MAX, "{} bytes", about.len());
-    // Pages in memory are in it.
+    // Pages in memory are part of the dump.
     assert!(about.blocks() * 512 > 16 * MIB, "{} blocks", about.blocks());
 }

@@ -1,4 +1,4 @@
-//! Devices that write into memory while it is being evicted.
+//! Devices that write to memory while it is being evicted.
 
 use crate::bench::Bench;
 use crate::job::MIB;

@@ -1,9 +1,9 @@
-//! What is outside the limit is said in the end.
+//! The summary reports what is outside the limit.
 
 use crate::bench::Bench;
 use std::path::Path;
 
-/// Runs a command in 16 MiB; returns what Overspill says, and its statistics by JSON pointer.
+/// Runs a command in 16 MiB; returns the messages of Overspill.
 fn summary(bench: &Bench, words: &[&str]) -> String {
     let job = bench.job(words).patience(30);
     let ended = job.paged(&["--memory", "16M", "--swap", "ram:64M"]).success();

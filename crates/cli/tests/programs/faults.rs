@@ -1,5 +1,5 @@
-//! Swap that ends in mid-run: one line that names cause and remedy, a status of our own, and a
-//! program that goes on for as long as there is memory.
+//! Swap that fails or fills up during a run: one line names cause and remedy, the status is our
+//! own, and the program goes on as long as there is memory.
 
 use crate::bench::Bench;
 use crate::job::Ended;
@@ -7,12 +7,12 @@ use crate::small_disk::SmallDisk;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Takes more than there is.
+/// Allocates more than there is.
 const TOO_MUCH: &str = "b = bytearray(256 << 20)
 for i in range(0, len(b), 4096): b[i] = 1
 print('done')";
 
-/// Fills swap to the brim and beyond, frees most, and goes on with what it needs.
+/// Fills swap completely, frees most, and goes on with what it needs.
 const FREES: &str = "
 blocks = [bytes([i]) * (1 << 20) for i in range(54)]
 del blocks[8:]
@@ -25,8 +25,8 @@ fn run(bench: &Bench, options: &[&str], program: &str) -> Ended {
     bench.job(&[PYTHON, "-c", program]).patience(60).paged(options).end()
 }
 
-/// Asserts that memory ended, and that one line says so with all `words`. Before it there may be
-/// the one that told, while there was still memory, that a device is full.
+/// Asserts that memory ran out, and that one line says so with all `words`. A line before it may
+/// say that a device is full, printed while there was still memory.
 fn assert_out_of_memory(ended: &Ended, words: &[&str]) {
     assert_eq!(ended.status.code(), Some(125), "{ended}");
     let lines: Vec<&str> = ended.errors.lines().collect();
@@ -55,7 +55,7 @@ fn a_program_that_frees_in_time_goes_on() {
     assert!(ended.status.success() && ended.text() == "done\n", "{ended}");
 }
 
-/// The rest of the disk is taken by somebody else while the program runs.
+/// Other data takes the rest of the disk while the program runs.
 #[test]
 fn a_disk_that_fills_up() {
     let Some(bench) = Bench::with(&[PYTHON]) else { return };
@@ -77,7 +77,7 @@ fn a_disk_that_fills_up() {
     assert!(ended.status.success() && ended.text() == "done\n", "{ended}");
 }
 
-/// Starts a program that waits, fills the disk but for 24 MiB, and lets it go on.
+/// Starts a program that waits, fills the disk except for 24 MiB, and lets the program go on.
 fn start_then_fill(bench: &Bench, disk: &SmallDisk, options: &[&str], program: &str) -> Ended {
     for file in [bench.path("started"), bench.path("go"), disk.path().join("ballast")] {
         let _ = std::fs::remove_file(file);

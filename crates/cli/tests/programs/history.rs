@@ -1,10 +1,10 @@
-//! `--history`: what happened to pages last, in all processes of a run.
+//! `--history`: the latest page state changes, in all processes of a run.
 
 use crate::bench::Bench;
 use crate::memory_calls::LIMIT;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Process, page and change of a line.
+/// Parses process, page and change from a line.
 fn parse(line: &str) -> (u32, u64, &str) {
     let mut words = line.splitn(4, ' ');
     let seconds: f64 = words.next().unwrap().parse().unwrap();

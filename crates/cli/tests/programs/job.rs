@@ -1,9 +1,9 @@
 //! Running a program, plain and paged, and comparing the two.
 //!
-//! Invariants: no process outlives its [`Running`]; whoever waits longer than the job's patience
-//! kills it with all its descendants and fails with what it wrote to stderr. Output goes to files,
-//! so nothing blocks on us. Our own memory stays small: what a child had before it executed its
-//! program counts towards its peak.
+//! Invariants: no process outlives its [`Running`]; a wait longer than the job's patience kills it
+//! with all its descendants and fails with its stderr. Output goes to files, so nothing blocks on
+//! us. Our own memory stays small: what a child had before it executed its program counts towards
+//! its peak.
 
 use crate::bench::overspill;
 use std::ffi::{OsStr, OsString};
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// What a paged process may have beside its limit (`DESIGN.md`, section 5).
+/// What a paged process may use above its limit (`DESIGN.md`, section 5).
 const OVERHEAD: u64 = 24 * MIB;
 
-/// Long enough for anything here that does not hang.
+/// Longest time for anything here that does not hang.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A program and what it is run with.
@@ -49,7 +49,7 @@ impl Job {
         self
     }
 
-    /// Standard input from a file, not from nothing.
+    /// Takes standard input from a file; otherwise it is empty.
     pub(crate) fn input(mut self, path: impl Into<PathBuf>) -> Self {
         self.input = Some(path.into());
         self
@@ -60,7 +60,7 @@ impl Job {
         self
     }
 
-    /// Starts it as it is.
+    /// Starts it without Overspill.
     pub(crate) fn plain(&self) -> Running {
         self.start(&self.words, None)
     }
@@ -75,15 +75,15 @@ impl Job {
         self.start(&words, Some(stats))
     }
 
-    /// Runs it in `limit` and demands that it pages and stays inside.
+    /// Runs it in `limit` and asserts that it pages and stays inside.
     pub(crate) fn in_memory(&self, limit: u64) -> Ended {
         let ended = self.paged(&["--memory", &limit.to_string(), "--quiet"]).success();
         ended.assert_paged(limit, 0);
         ended
     }
 
-    /// Runs it both ways; the limit must be a quarter of what the plain run needs or less, and the
-    /// output the same. `unmanaged` is what the program has beside managed memory: its own text.
+    /// Runs it both ways; the limit must be at most a quarter of what the plain run needs, and the
+    /// output the same. `unmanaged` is the program's memory that is not managed: its own text.
     pub(crate) fn compare(&self, limit: u64, unmanaged: u64) -> Ended {
         let plain = self.plain().success();
         assert!(plain.peak >= 4 * limit, "{}: needs no more than {}", self.name(), plain.peak);
@@ -146,7 +146,7 @@ impl Running {
         self.pid
     }
 
-    /// What it has written to stderr until now.
+    /// Returns what it has written to stderr so far.
     pub(crate) fn errors(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.files.errors).unwrap()).into_owned()
     }
@@ -162,7 +162,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for it to end.
     pub(crate) fn end(mut self) -> Ended {
         loop {
             if let Some((status, peak)) = self.reap(libc::WNOHANG) {
@@ -186,7 +186,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for it to end, which must be with success.
     pub(crate) fn success(self) -> Ended {
         let ended = self.end();
         assert!(ended.status.success(), "{ended}");
@@ -212,8 +212,8 @@ impl Running {
             return;
         }
         for pid in descendants(self.pid).into_iter().chain([-self.pid, self.pid]) {
-            // SAFETY: kill touches no memory. The numbers are our child's, which has not been
-            // reaped, and its descendants', read a moment ago.
+            // SAFETY: kill touches no memory. The numbers are of our child, not yet reaped, and of
+            // its descendants, read a moment ago.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         self.reap(0);
@@ -252,19 +252,19 @@ impl std::fmt::Display for Ended {
 }
 
 impl Ended {
-    /// What it wrote to stdout.
+    /// Returns what it wrote to stdout.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.output).unwrap()).into_owned()
     }
 
-    /// A number of the statistics, by its JSON pointer.
+    /// Returns a number from the statistics, by its JSON pointer.
     pub(crate) fn stat(&self, pointer: &str) -> u64 {
         let value = self.stats.as_ref().and_then(|stats| stats.pointer(pointer)?.as_u64());
         value.unwrap_or_else(|| panic!("no {pointer} in {:?}; {self}", self.stats))
     }
 
-    /// Whatever a test is about, no page may be lost in it, and the kernel may say nothing that no
-    /// table has.
+    /// Asserts what holds in every test: no page is lost, and the kernel returns no error that is
+    /// missing from the tables.
     fn assert_nothing_lost(&self) {
         let Some(stats) = &self.stats else { return };
         for counter in ["pages_lost", "kernel_unexpected"] {
@@ -273,12 +273,12 @@ impl Ended {
         }
     }
 
-    /// The program's peak, not the supervisor's.
+    /// Returns the program's peak, not the supervisor's.
     fn program_peak(&self) -> u64 {
         self.stat("/peak_resident_bytes")
     }
 
-    /// Asserts that pages went out, and that no process got larger than it may.
+    /// Asserts that pages were swapped out, and that no process was larger than allowed.
     pub(crate) fn assert_paged(&self, limit: u64, unmanaged: u64) {
         assert!(self.stat("/summary/pages_out") > 0, "no page went out: {self}");
         let (peak, allowed) = (self.program_peak(), limit + OVERHEAD + unmanaged);
@@ -328,7 +328,7 @@ fn head(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Everything below `pid` in the tree of processes.
+/// Returns all descendants of `pid`.
 pub(crate) fn descendants(pid: i32) -> Vec<i32> {
     let all = processes();
     let mut found = vec![pid];
@@ -340,14 +340,14 @@ pub(crate) fn descendants(pid: i32) -> Vec<i32> {
     found.split_off(1)
 }
 
-/// The numbers of all processes, and of their parents.
+/// Returns the numbers of all processes, with their parents.
 pub(crate) fn processes() -> Vec<(i32, i32)> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| Some((pid, parent(pid)?))).collect()
 }
 
-/// The name that a process has given itself.
+/// Returns the name that a process has given itself.
 pub(crate) fn name_of(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
 }
@@ -357,7 +357,7 @@ fn parent(pid: i32) -> Option<i32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// What each process below `pid` waits for, thread by thread, for whoever looks into a hang.
+/// Describes what each thread below `pid` waits for, for debugging a hang.
 fn describe_tree(pid: i32) -> String {
     let mut text = String::new();
     for pid in descendants(pid) {

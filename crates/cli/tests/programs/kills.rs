@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const KILLS: u64 = 50;
 
-/// Pages with two processes of its own.
+/// Pages in two processes.
 const PROGRAM: &str = "
 import os
 os.fork()
@@ -18,8 +18,8 @@ while True:
     for i in range(0, len(b), 4096): b[i] = 1
 ";
 
-/// Files of Overspill's where swap goes. Others come and go there: compilers', browsers'. What has
-/// no name ends with the processes that have it.
+/// Files of Overspill in the swap directories, where other programs make files too. Unnamed files
+/// end with the processes that have them open.
 fn leftovers() -> BTreeSet<String> {
     let directories = [disk(), "/var/tmp".into(), "/dev/shm".into()];
     let entries = directories.iter().filter_map(|path| path.read_dir().ok()).flatten().flatten();
@@ -28,7 +28,7 @@ fn leftovers() -> BTreeSet<String> {
     names.filter(ours).collect()
 }
 
-/// Processes that a run of this test started, whoever is their parent now: by their environment.
+/// Processes that a run of this test started, whatever their parent is now: by their environment.
 fn started_by(test: &Path) -> Vec<i32> {
     let mark = format!("OVERSPILL_TEST={}", test.display()).into_bytes();
     let is_ours = |pid: &i32| {
@@ -52,7 +52,7 @@ fn assert_ends(pid: i32) {
     }
 }
 
-/// Kills by turns the supervisor, the program, and the program's child.
+/// Kills the supervisor, the program, and the program's child in turn.
 #[test]
 fn nothing_is_left_after_a_kill() {
     let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
@@ -63,7 +63,7 @@ fn nothing_is_left_after_a_kill() {
     for round in 0..KILLS {
         let job = bench.job(&["/usr/bin/python3", "-c", PROGRAM]).patience(30);
         let job = job.env("OVERSPILL_TEST", &own);
-        // Where nobody else makes files, every other time.
+        // Every other time in a directory that no other program uses.
         let job = if round % 2 == 0 { job.env("TMPDIR", &own) } else { job };
         let running = job.paged(&["--memory", "16M", "--quiet"]);
         std::thread::sleep(Duration::from_micros(random.below(700_000)));
@@ -83,8 +83,8 @@ fn nothing_is_left_after_a_kill() {
     assert_eq!(own.read_dir().unwrap().count(), 0);
 }
 
-/// What the kill does not reach: a child that nobody supervises, and the program if only its child
-/// was the victim. Pagers end by themselves.
+/// Kills what the kill did not reach: a child without a supervisor, and the program if only its
+/// child was the victim. Pagers end by themselves.
 fn end_the_rest(test: &Path, supervisor: i32) {
     let rest = || {
         let mut all = started_by(test);
@@ -92,7 +92,7 @@ fn end_the_rest(test: &Path, supervisor: i32) {
         all
     };
     for pid in std::iter::from_fn(|| rest().first().copied()) {
-        // SAFETY: kill touches no memory; a process of this test's, alive a moment ago.
+        // SAFETY: kill touches no memory; the process is this test's and was alive a moment ago.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }
 }

@@ -1,10 +1,10 @@
 //! Real programs under `overspill run`.
 //!
-//! Owns: the proof that unmodified programs do their work in a quarter of the memory they need,
-//! that every call that touches memory keeps its meaning, and that nothing is left behind.
+//! Owns: the proof that unmodified programs work in a quarter of the memory they need, that every
+//! call that touches memory keeps its meaning, and that nothing is left behind.
 //! Invariants: programs run one at a time, whatever the number of test threads, and each has a
-//! time-out after which it and all it started are killed. What cannot run here says why.
-//! Not here: words and statuses (`tests/cli`).
+//! time-out after which it and all its descendants are killed. A skipped test prints the reason.
+//! Not here: messages and statuses (`tests/cli`).
 //!
 //! Needs the release build of the whole workspace; `make test` makes it.
 

@@ -7,7 +7,7 @@ use crate::job::MIB;
 pub(crate) const LIMIT: u64 = 32 * MIB;
 
 /// Runs one case of a C program, plain and paged. A fault takes 0.1 ms on most disks and 2 ms on
-/// some: the patience is for what never ends.
+/// some: the patience is only for hangs.
 pub(crate) fn run_case(bench: &Bench, source: &str, case: &str) {
     let program = bench.cc(source);
     let job = bench.job(&[program.as_os_str(), case.as_ref()]).patience(400);
@@ -15,7 +15,7 @@ pub(crate) fn run_case(bench: &Bench, source: &str, case: &str) {
     assert_eq!(job.in_memory(LIMIT).text(), "ok\n");
 }
 
-/// A test for each case of a C program, so that one failure hides no other.
+/// A test for each case of a C program, so that one failure does not hide another.
 macro_rules! cases {
     ($source:literal: $($case:ident)*) => {$(
         #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Builds, shuffles and hashes 272 MiB in blocks, and many small objects besides.
+/// Builds, shuffles and hashes 272 MiB in blocks, plus many small objects.
 const OBJECTS: &str = r#"
 import hashlib, random
 random.seed(1)

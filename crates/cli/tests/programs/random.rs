@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same every time.
+//! Pseudorandom numbers, the same in every run.
 
 /// The generator splitmix64.
 pub(crate) struct Random(u64);
@@ -16,7 +16,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

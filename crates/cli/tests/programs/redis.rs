@@ -1,10 +1,9 @@
-//! redis-server: holding four times its limit, and saving it while clients write.
+//! redis-server: holds four times its limit, and saves it while clients write.
 //!
-//! What is compared: `DEBUG DIGEST`, a checksum of all keys and values. A server answers BGSAVE
-//! after it has forked, so what a client writes from then on is not in the file: the file must load
-//! to the digest asked for just before, and the server must have that of a plain one that was
-//! written the same. The writes go to the keys being saved, so that parent and child differ in
-//! shared pages.
+//! Compared by `DEBUG DIGEST`, a checksum of all keys and values. A server answers BGSAVE after it
+//! has forked, so later writes are not in the file: the file must load to the digest taken just
+//! before, and the server must have the digest of a plain server with the same writes. The writes
+//! go to the keys being saved, so that parent and child differ in shared pages.
 
 use crate::bench::Bench;
 use crate::job::{Job, MIB, Running};
@@ -16,7 +15,7 @@ use std::time::Duration;
 const LIMIT: u64 = 48 * MIB;
 const VALUES: u64 = 24_576;
 const VALUE_BYTES: usize = 8192;
-/// Requests on their way at a time.
+/// Requests in flight.
 const PIPELINE: u64 = 64;
 
 struct Server {
@@ -25,7 +24,7 @@ struct Server {
 }
 
 impl Server {
-    /// A server of `name`; it loads the file of that name if there is one.
+    /// Starts a server called `name`; it loads the file of that name if there is one.
     fn start(bench: &Bench, name: &str, start: impl FnOnce(&Job) -> Running) -> Self {
         let socket = bench.path(&format!("{name}.sock"));
         let file = format!("{name}.rdb");
@@ -37,7 +36,7 @@ impl Server {
         Self { running, socket }
     }
 
-    /// A client, as soon as the server has loaded what it saved.
+    /// Returns a client, as soon as the server has loaded what it saved.
     fn client(&mut self) -> Client {
         loop {
             if let Some(mut client) = Client::connect(&self.socket)
@@ -56,7 +55,7 @@ fn value(key: u64, version: u64) -> Vec<u8> {
     (0..VALUE_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
-/// Sets all `keys` to what they are in `version`.
+/// Sets all `keys` to their values in `version`.
 fn write(client: &mut Client, keys: impl Iterator<Item = u64>, version: u64) {
     let mut waiting = 0;
     for key in keys {

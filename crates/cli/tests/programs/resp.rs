@@ -1,11 +1,11 @@
-//! The little of redis's protocol a test speaks.
+//! The part of the redis protocol that the tests need.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// No answer takes longer, not even a digest of everything.
+/// Longest time for an answer, even a digest of everything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to a server.
@@ -14,7 +14,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects, or says that nobody listens yet.
+    /// Connects; returns none if the server does not listen yet.
     pub(crate) fn connect(socket: &Path) -> Option<Self> {
         let stream = UnixStream::connect(socket).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -28,7 +28,7 @@ impl Client {
         self.answer()
     }
 
-    /// As [`Self::ask`], for commands of text that must succeed.
+    /// As [`Self::ask`], for text commands that must succeed.
     pub(crate) fn text(&mut self, command: &str) -> String {
         let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
         String::from_utf8(self.ask(&words)).unwrap()
@@ -45,7 +45,7 @@ impl Client {
         self.stream.get_mut().write_all(&request).expect("the server takes no request");
     }
 
-    /// The next answer: a status, an integer or a string.
+    /// Reads the next answer: a status, an integer or a string.
     pub(crate) fn answer(&mut self) -> Vec<u8> {
         let mut line = String::new();
         self.stream.read_line(&mut line).expect("the server does not answer");

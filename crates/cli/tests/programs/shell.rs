@@ -1,4 +1,4 @@
-//! bash: pipes of programs each of which pages, and many short ones.
+//! bash: pipes of programs that all page, and many short ones.
 
 use crate::bench::Bench;
 use crate::job::MIB;

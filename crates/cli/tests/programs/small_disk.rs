@@ -1,4 +1,4 @@
-//! A file system that is full soon.
+//! A small file system, to be filled up.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Makes and mounts one of `mib` MiB at `path`, or says why it cannot.
+    /// Makes and mounts one of `mib` MiB at `path`, or returns why it cannot.
     pub(crate) fn mount(path: PathBuf, mib: u64) -> Result<Self, String> {
         let image = path.with_extension("image");
         std::fs::create_dir(&path).map_err(|error| error.to_string())?;

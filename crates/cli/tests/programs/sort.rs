@@ -6,10 +6,10 @@ use crate::random::Random;
 use std::io::Write;
 
 const LINES: u64 = 600_000;
-/// Lines by which one may come too late or too early.
+/// Most lines by which a line may be out of order.
 const JITTER: u64 = 10_000;
 
-/// Writes lines of 470 bytes, sorted but for the jitter.
+/// Writes lines of 470 bytes, sorted except for the jitter.
 pub(crate) fn write_log(out: &mut dyn Write, lines: u64) {
     let mut random = Random::new(1);
     for line in 0..lines {

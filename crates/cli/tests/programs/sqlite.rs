@@ -3,9 +3,8 @@
 use crate::bench::Bench;
 use crate::job::MIB;
 
-/// Creates, indexes, updates and aggregates some 190 MiB. Sorting by the long column, or checking
-/// the index row by row, would visit all of it in random order, at the price of a disk access per
-/// row.
+/// Creates, indexes, updates and aggregates about 190 MiB. Sorting by the long column, or checking
+/// the index row by row, would visit all of it in random order and cost a disk access per row.
 const SCRIPT: &str = "
 PRAGMA temp_store = MEMORY;
 CREATE TABLE item (id INTEGER PRIMARY KEY, number INTEGER, name TEXT);

@@ -5,7 +5,7 @@ use crate::job::MIB;
 
 const LIMIT: u64 = 32 * MIB;
 
-/// Each visits its memory in an order of its own; all verify it.
+/// Each visits its memory in its own order; all verify it.
 const METHODS: [&str; 6] = ["flip", "galpat-0", "inc-nybble", "rand-set", "write64", "zero-one"];
 
 #[test]

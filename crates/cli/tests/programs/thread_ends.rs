@@ -1,5 +1,4 @@
-//! What `thread_ends.c` checks: the kernel's last words on a thread, in memory that was swapped
-//! out.
+//! What `thread_ends.c` checks: what the kernel writes at a thread's end, in swapped memory.
 
 crate::memory_calls::cases! { "thread_ends.c":
     robust_mutexes own_stacks

@@ -1,13 +1,13 @@
-//! Errands: what program threads have the pager's process do for them.
+//! Errands: closures that program threads have run in the pager's process.
 //!
-//! Owns: the place where a closure waits to be run, and who waits for whom. One errand at a time.
+//! Owns: where a closure waits to be run, and the waiting on both sides. One errand at a time.
 //!
 //! ```text
 //! IDLE ──a program thread──> POSTED ──the pager's first thread──> DONE ──the same──> IDLE
 //! ```
 //!
-//! Orderings: POSTED is stored with Release and loaded with Acquire, so that the closure is seen;
-//! DONE likewise, so that its result is.
+//! Orderings: POSTED is stored with Release and loaded with Acquire, which makes the closure
+//! visible; DONE likewise for its result.
 //! Rejected: a socket or an eventfd, which would be descriptors in the program's table.
 
 use crate::futex::{self, Lock};
@@ -28,11 +28,11 @@ type Errand = *mut (dyn FnMut() + 'static);
 struct Desk {
     state: AtomicU32,
     errand: UnsafeCell<Option<Errand>>,
-    /// Held by the program thread whose errand it is.
+    /// Held by the program thread that posted the errand.
     turn: Lock,
 }
 
-// SAFETY: the cell is written by whoever has the turn while the state is IDLE, and read by the
+// SAFETY: the cell is written by the holder of the turn while the state is IDLE, and read by the
 // pager's first thread while it is POSTED; the state's orderings separate the two.
 unsafe impl Sync for Desk {}
 
@@ -45,14 +45,14 @@ fn is_home() -> bool {
     unsafe { overspill_pager_is_home() != 0 }
 }
 
-/// Runs `errand` in the pager's process, and returns when it is done. It and what it refers to must
-/// not be in managed memory.
+/// Runs `errand` in the pager's process and returns when it is done. The closure and what it refers
+/// to must not be in managed memory.
 pub(super) fn run(errand: &mut dyn FnMut()) {
     if is_home() {
         return errand();
     }
     DESK.turn.enter();
-    // SAFETY: the pager forgets the closure before this returns, so it outlives its use.
+    // SAFETY: this returns after the closure has run, so the closure outlives its use.
     let errand = unsafe { std::mem::transmute::<*mut (dyn FnMut() + '_), Errand>(errand) };
     // SAFETY: we have the turn and the state is IDLE.
     unsafe { *DESK.errand.get() = Some(errand) };
@@ -63,11 +63,11 @@ pub(super) fn run(errand: &mut dyn FnMut()) {
     DESK.turn.leave();
 }
 
-/// The first thread of the pager's process: runs errands for good.
+/// Runs errands forever, on the first thread of the pager's process.
 pub(super) fn serve() -> ! {
     loop {
         futex::wait_while(&DESK.state, |state| state != POSTED);
-        // SAFETY: POSTED: it is there, and its owner waits.
+        // SAFETY: while POSTED the errand is there, and its owner waits.
         if let Some(errand) = unsafe { (*DESK.errand.get()).take() } {
             // SAFETY: as above.
             unsafe { (*errand)() };
@@ -77,7 +77,7 @@ pub(super) fn serve() -> ! {
     }
 }
 
-/// In a forked child: whoever had an errand is not there.
+/// Resets the desk in a forked child, where its holder does not exist.
 pub(super) fn renew() {
     DESK.state.store(IDLE, Release);
     DESK.turn.renew();

@@ -1,25 +1,25 @@
 //! The pager as a process of its own in the program's address space.
 //!
-//! Owns: its start, its descriptors, and its end. It shares the program's memory and nothing else:
-//! the program can close every descriptor, change its root, its user and its limits, block or
-//! handle every signal, filter its system calls and end thread by thread, and the pager goes on. A
-//! userfaultfd belongs to an address space, so it can be served from there.
+//! Owns: its start, its descriptors, and its end. It shares the program's memory and nothing else,
+//! so it goes on when the program closes every descriptor, changes its root, its user or its
+//! limits, blocks or handles every signal, filters its system calls, or ends thread by thread. A
+//! userfaultfd belongs to an address space, so it can be served from this process.
 //!
 //! ```text
 //! program's thread                    pager's first thread
 //! ── clone(CLONE_VM | SIGKILL) ─────> closes all descriptors, gets its own from the supervisor
-//!    waits                            opens the userfaultfd, starts handlers, says so
+//!    waits                            opens the userfaultfd, starts handlers, reports success
 //!    goes on                          runs errands
 //!    ...
-//!    ends, or executes a program ───> gives back its slots, ends
+//!    ends, or executes a program ───> frees its slots, ends
 //! ```
 //!
-//! Invariants: it never outlives the program by more than a moment, and the program never outlives
-//! it: its death, however it comes, sends SIGKILL to the program. A kernel that is short of memory
-//! kills both. The numbers of its descriptors are the same in a forked child's pager: 0 to 2 lead
-//! nowhere, 3 is the channel to the supervisor, and from 4 on come those that were received.
+//! Invariants: it outlives the program only briefly, and the program never outlives it: however it
+//! dies, its death sends SIGKILL to the program. A kernel that is short of memory kills both. Its
+//! descriptors have the same numbers in a forked child's pager: 0 to 2 lead nowhere, 3 is the
+//! channel to the supervisor, and the received ones start at 4.
 //! Not here: paging.
-//! Rejected: threads of the program's own process. They keep it from ending, hold signals up, show
+//! Rejected: threads of the program's own process. They keep it from ending, delay signals, expose
 //! their descriptors, and die of its filters.
 
 mod errands;
@@ -47,13 +47,13 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 const READY: u32 = 1;
 const FAILED: u32 = 2;
 
-/// Why it failed.
+/// Why the start failed.
 static REASON: Mutex<String> = Mutex::new(String::new());
 
-/// True while there is a pager that can run errands.
+/// True while a pager can run errands.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// To the supervisor. Descriptor 3 of every pager.
+/// The channel to the supervisor: descriptor 3 of every pager.
 static CHANNEL: OnceLock<Channel> = OnceLock::new();
 const CHANNEL_FD: RawFd = 3;
 
@@ -74,11 +74,11 @@ pub(crate) fn spawn(
     threads::start(threads::Kind::Thread, Box::new(named)).map(|_| None)
 }
 
-/// What the pager's first thread does before it serves.
+/// What the pager's first thread does before it serves errands.
 type Opening = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
-/// Starts the pager's process for the calling one, which waits until `opening` has run there.
-/// `channel` is a descriptor here that the pager is to have.
+/// Starts the pager's process for the calling process and waits until `opening` has run there.
+/// `channel` is a descriptor of the calling process that the pager takes over.
 pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), String> {
     PROGRAM.store(rustix::process::getpid().as_raw_pid(), Relaxed);
     STARTED.store(0, Relaxed);
@@ -111,7 +111,7 @@ pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), Stri
     })
 }
 
-/// Ends after the program, which is about to end for want of a pager: that shall not look as if it
+/// Ends after the program, which is about to exit for lack of a pager: it must not look as if it
 /// had been killed.
 fn outwait_program() {
     while rustix::process::getppid() == Some(program()) {
@@ -130,14 +130,14 @@ fn begin() -> Result<(), String> {
 }
 
 /// Runs `f` in the pager's process. It may hold the pager's locks, so it and its result are kept
-/// where nothing is paged.
+/// outside managed memory.
 pub(crate) fn run_there<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     let mut errand = Box::new((Some(f), None));
     errands::run(&mut || errand.1 = errand.0.take().map(|f| f()));
     errand.1.expect("an errand is run once")
 }
 
-/// In a forked child, before it has a pager: forgets its parent's.
+/// Forgets the parent's pager, in a forked child that has none yet.
 pub(crate) fn forget() {
     RUNNING.store(false, Relaxed);
     errands::renew();
@@ -150,7 +150,7 @@ pub(crate) fn keep(channel: Channel) {
     let _ = CHANNEL.set(channel);
 }
 
-/// Has the supervisor tell the user something; false when there is no way to it.
+/// Sends a line for the user to the supervisor; returns false if there is no channel.
 pub(crate) fn tell(line: &str) -> bool {
     let channel = CHANNEL.get().filter(|_| RUNNING.load(Acquire));
     if let Some(channel) = channel {
@@ -159,8 +159,8 @@ pub(crate) fn tell(line: &str) -> bool {
     channel.is_some()
 }
 
-/// The descriptors that the supervisor sent to the pager of a forked child. They have the numbers
-/// that the parent's had, so whatever refers to them stays as it is.
+/// Receives the descriptors that the supervisor sent to the pager of a forked child. They get the
+/// numbers they had in the parent, so everything that refers to them stays valid.
 pub(crate) fn receive_again() -> Result<(), String> {
     let channel = CHANNEL.get().ok_or("there was no channel")?;
     let fds = channel.descriptors().map_err(|e| e.to_string())?;
@@ -168,12 +168,12 @@ pub(crate) fn receive_again() -> Result<(), String> {
     if numbers.into_iter().any(|(number, fd)| fd.as_raw_fd() != number) {
         return Err("its descriptors have other numbers than its parent's".into());
     }
-    // Their owners are what was copied from the parent.
+    // Their owners were copied from the parent.
     fds.into_iter().for_each(std::mem::forget);
     Ok(())
 }
 
-/// Closes every descriptor of this process but `channel`, and lets 0 to 2 lead nowhere.
+/// Closes every descriptor of this process but `channel`, and makes 0 to 2 lead nowhere.
 fn own_descriptors(channel: Option<RawFd>) -> io::Result<()> {
     raise_number_limit();
     let close = |first: c_int, last: c_int| {
@@ -181,7 +181,7 @@ fn own_descriptors(channel: Option<RawFd>) -> io::Result<()> {
         unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     };
     if let Some(fd) = channel.filter(|&fd| fd != CHANNEL_FD) {
-        // SAFETY: as above; 3 is nobody's.
+        // SAFETY: as above; 3 is unused.
         let copied = unsafe { libc::syscall(libc::SYS_dup3, fd, CHANNEL_FD, libc::O_CLOEXEC) };
         if copied < 0 {
             return Err(io::Error::last_os_error());
@@ -189,7 +189,7 @@ fn own_descriptors(channel: Option<RawFd>) -> io::Result<()> {
     }
     close(0, 2);
     close(CHANNEL_FD + c_int::from(channel.is_some()), c_int::MAX);
-    // Nothing can be written to the end of a pipe that is for reading, and nothing comes from it.
+    // Writes to the read end of a pipe fail, and reads from it find the end of the file.
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     debug_assert_eq!((read.as_raw_fd(), write.as_raw_fd()), (0, 1));
     drop(write);
@@ -200,7 +200,7 @@ fn own_descriptors(channel: Option<RawFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// The program's limit of descriptors is not this process's, as far as it may be.
+/// Raises the limit on descriptors as far as allowed: the program's limit is not the pager's.
 fn raise_number_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const ENOUGH: u64 = 4096;
@@ -217,7 +217,7 @@ fn set_name(name: &'static str) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Ends this process: the program is gone. `leaves` says whether to give back first what it holds.
+/// Ends this process: the program is gone. With `leaves` it first frees what it holds.
 fn goodbye(leaves: bool) {
     if leaves && let Some(process) = crate::pager::any_process() {
         process.pager.before_fork();

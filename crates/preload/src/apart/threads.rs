@@ -1,15 +1,16 @@
 //! Threads that libc does not know of.
 //!
 //! Owns: stacks and thread-local storage of the pager's threads, and the clone calls that start
-//! them. The first is a process of its own: it has the program's memory and nothing else of it, no
+//! them. The first is a process of its own, which shares the program's memory and nothing else: no
 //! descriptor, no directory, no signal handler. The others are threads of that process. libc's
-//! `pthread_create` will not do: it counts a thread as the program's, which then never ends, and
-//! reads the locale's tables on the new thread, which may be paged out while no pager runs yet.
+//! `pthread_create` does not work here: it counts a thread as the program's, which then never ends,
+//! and reads the locale's tables on the new thread, which may be swapped out while no pager runs
+//! yet.
 //! Invariants: a thread has every signal blocked from its first instruction to its last, and is the
-//! pager's ([`PagerScope`]). What the threads of a forked process's parent had is given back by
-//! [`forget_all`].
-//! Built on: `_dl_allocate_tls` of the dynamic linker, which libc's own threads get theirs from,
-//! and the head of its thread block as the ABI fixes it. `docs/assumptions.md` lists them.
+//! pager's ([`PagerScope`]). In a forked child [`forget_all`] frees the memory of the parent's
+//! threads.
+//! Built on: `_dl_allocate_tls` of the dynamic linker, which serves libc's own threads too, and the
+//! head of its thread block as the ABI fixes it. `docs/assumptions.md` lists them.
 
 use crate::heap::PagerScope;
 use libc::{c_int, c_void};
@@ -17,11 +18,11 @@ use overspill_base::PAGE_SIZE;
 use std::io;
 use std::sync::Mutex;
 
-/// The pager's code needs little; a panic with a backtrace the most.
+/// The pager's code needs little; a panic with a backtrace needs most.
 const STACK_BYTES: usize = 512 << 10;
 
 unsafe extern "C" {
-    /// libc's clone, by the name that nobody interposes.
+    /// libc's clone, by a name that is not interposed.
     #[link_name = "__clone"]
     pub(crate) fn libc_clone(
         body: unsafe extern "C" fn(*mut c_void) -> c_int,
@@ -39,8 +40,8 @@ unsafe extern "C" {
 /// How a thread is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The first thread of a process that shares memory with this one. When it ends, however, the
-    /// kernel kills this one, unless that has executed another program meanwhile.
+    /// The first thread of a process that shares memory with this one. When it ends, the kernel
+    /// kills this process, unless that has executed another program meanwhile.
     Process,
     /// A thread of this process.
     Thread,
@@ -63,24 +64,24 @@ impl Kind {
     }
 }
 
-/// What a thread's life takes.
+/// The memory of one thread.
 struct Room {
     stack: usize,
     tls: usize,
 }
 
-/// Of all threads started in this address space.
+/// The rooms of all threads started in this address space.
 static ROOMS: Mutex<Vec<Room>> = Mutex::new(Vec::new());
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// Starts a thread; returns its number. Every signal must be blocked here.
+/// Starts a thread and returns its number. The caller must have blocked every signal.
 pub(super) fn start(kind: Kind, body: Body) -> io::Result<i32> {
     let tls = thread_block()?;
     let stack = match stack() {
         Ok(stack) => stack,
         Err(error) => {
-            // SAFETY: just made, and nobody's.
+            // SAFETY: just made, and unused.
             unsafe { (linker()?.deallocate)(tls, true) };
             return Err(error);
         }
@@ -89,8 +90,8 @@ pub(super) fn start(kind: Kind, body: Body) -> io::Result<i32> {
     let top = (stack + STACK_BYTES) as *mut c_void;
     let nobody = std::ptr::null_mut::<c_int>();
     ROOMS.lock().unwrap_or_else(|e| e.into_inner()).push(Room { stack, tls: tls.addr() });
-    // SAFETY: the stack and the thread block are the new thread's alone, and `run` takes the body
-    // over.
+    // SAFETY: only the new thread uses the stack and the thread block, and `run` takes ownership of
+    // the body.
     let pid = unsafe { libc_clone(run, top, kind.flags(), body.cast(), nobody, tls, nobody) };
     if pid < 0 {
         let error = io::Error::last_os_error();
@@ -111,7 +112,7 @@ extern "C" fn run(body: *mut c_void) -> c_int {
     0
 }
 
-/// In a forked child, which has none of these threads: gives back what they had.
+/// Frees, in a forked child, the memory of the parent's threads, which do not exist there.
 pub(super) fn forget_all() {
     let Ok(linker) = linker() else { return };
     for Room { stack, tls } in ROOMS.lock().unwrap_or_else(|e| e.into_inner()).drain(..) {
@@ -123,13 +124,13 @@ pub(super) fn forget_all() {
     }
 }
 
-/// The lowest usable address of a new stack, which has a page below that nobody may touch.
+/// Returns the lowest usable address of a new stack, which has a guard page below it.
 fn stack() -> io::Result<usize> {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
     let (protection, flags) =
         (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     let len = STACK_BYTES + PAGE_SIZE;
-    // SAFETY: new memory where the kernel likes, and its lowest page made inaccessible.
+    // SAFETY: new memory at an address of the kernel's choice, its lowest page made inaccessible.
     unsafe {
         let start = mmap_anonymous(std::ptr::null_mut(), len, protection, flags)?;
         mprotect(start, PAGE_SIZE, MprotectFlags::empty())?;
@@ -162,25 +163,25 @@ fn linker() -> io::Result<Linker> {
     }
 }
 
-/// A new thread's thread-local storage; returns what its thread pointer is to be.
+/// Allocates a new thread's thread-local storage; returns its future thread pointer.
 fn thread_block() -> io::Result<*mut c_void> {
     // SAFETY: null asks for new memory.
     let block = unsafe { (linker()?.allocate)(std::ptr::null_mut()) };
     if block.is_null() {
         return Err(io::Error::from_raw_os_error(libc::ENOMEM));
     }
-    // SAFETY: a new block, no thread's yet.
+    // SAFETY: a new block that no thread uses yet.
     unsafe { head::write(block) };
     Ok(block)
 }
 
-/// The head of x86-64's thread block: words 0 and 2 are its own address, 5 and 6 the canary of
-/// stacks and the guard of stored pointers, which are the same for all threads of a process.
+/// The head of x86-64's thread block: words 0 and 2 are its own address, 5 and 6 the stack canary
+/// and the pointer guard, which are the same for all threads of a process.
 #[cfg(target_arch = "x86_64")]
 mod head {
     use libc::c_void;
 
-    /// Fills in what the dynamic linker leaves to whoever starts the thread.
+    /// Fills in what the dynamic linker leaves to the creator of the thread.
     ///
     /// # Safety
     /// `block` is from `_dl_allocate_tls`, and not in use.
@@ -202,7 +203,7 @@ mod head {
     }
 }
 
-/// Elsewhere nothing is left to do: the canary is the process's.
+/// Elsewhere nothing is left to do: the canary belongs to the process.
 #[cfg(not(target_arch = "x86_64"))]
 mod head {
     pub(super) unsafe fn write(_: *mut libc::c_void) {}

@@ -1,12 +1,12 @@
-//! The end of the program, as its pager notices it.
+//! How the pager notices the end of its program.
 //!
-//! Owns: the thread that waits for it. A program ends, or executes another one, and both times the
-//! kernel clears the word that it clears at a thread's end, and wakes who waits there: the word of
-//! the program's first thread. That thread may also end by itself while others go on; then the
-//! pager looks ten times a second whether the process still lives in this memory.
-//! Invariants: in doubt the pager stays: as long as somebody may fault. When the program is gone it
-//! gives back what it holds on the devices; if a thread that was killed holds a lock that this
-//! takes, it leaves that to others.
+//! Owns: the thread that waits for it. When a program ends or executes another one, the kernel
+//! clears the word that it clears at a thread's end and wakes its waiters: the pager waits on the
+//! word of the program's first thread. That thread may also end alone while others go on; then the
+//! pager checks ten times a second whether the process still lives in this memory.
+//! Invariants: in doubt the pager stays, as long as a thread may fault. When the program is gone,
+//! the pager frees what it holds on the devices; if a killed thread holds a lock needed for that,
+//! it leaves the work to others.
 
 use super::{goodbye, program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,15 +19,15 @@ use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// A program that has gone on to another has let go of its memory by then.
+/// Pause in which a program that executes another one has time to release its memory.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// How long giving back may take.
+/// Longest time for freeing what the pager holds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Address of the word that the kernel clears when the program's first thread ends.
 static WORD: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes which word it is. On the program's first thread.
+/// Notes which word it is; called on the program's first thread.
 pub(super) fn note_word() {
     let mut word = std::ptr::null_mut::<u32>();
     // SAFETY: PR_GET_TID_ADDRESS writes an address.
@@ -35,12 +35,12 @@ pub(super) fn note_word() {
     WORD.store(if noted { word.addr() } else { 0 }, std::sync::atomic::Ordering::Release);
 }
 
-/// A handle of the program, while it waits for its pager and so certainly lives.
+/// Opens a handle of the program, which is certainly alive while it waits for its pager.
 pub(super) fn handle() -> Result<OwnedFd, Errno> {
     rustix::process::pidfd_open(program(), PidfdFlags::empty())
 }
 
-/// Waits for the end of the program whose handle this is, and ends this process.
+/// Waits for the end of the program behind `pidfd`, then ends this process.
 pub(super) fn until_the_end(pidfd: &OwnedFd) {
     wait_for_first_thread();
     let mut glances = 0;
@@ -57,12 +57,12 @@ pub(super) fn until_the_end(pidfd: &OwnedFd) {
 fn wait_for_first_thread() {
     let word = std::ptr::with_exposed_provenance::<AtomicU32>(WORD.load(Acquire));
     // SAFETY: a word of the first thread's block, in memory that is never unmapped: this process
-    // has it too. Null where the kernel does not say.
+    // has it too. Null if the kernel does not report it.
     let Some(word) = (unsafe { word.as_ref() }) else { return };
     loop {
         match word.load(Acquire) {
             0 => return,
-            // Not a private wait: the kernel wakes whoever shares the memory.
+            // Not a private wait: the kernel's wake is a shared one.
             seen => {
                 let _ = futex::wait(word, futex::Flags::empty(), seen, None);
             }
@@ -74,33 +74,33 @@ fn wait_for_end(pidfd: &OwnedFd, rest: &Timespec) {
     let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(rest));
 }
 
-/// Whether the program is alive and has not executed another one.
+/// Returns true if the program is alive and has not executed another one.
 fn is_there(pidfd: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)) == Ok(1);
-    // The first thread, once it has ended, has no memory any more.
+    // The first thread, once it has ended, no longer has memory.
     !ended && (may_share_memory(program().as_raw_pid()) || other_threads().any(may_share_memory))
 }
 
-/// The program's threads, as far as they can be seen.
+/// Returns the program's threads, as far as they are visible.
 fn other_threads() -> impl Iterator<Item = i32> {
     let path = format!("/proc/{}/task", program().as_raw_pid());
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// False if a thread certainly has other memory than this process.
+/// Returns false if a thread certainly has other memory than this process.
 fn may_share_memory(thread: i32) -> bool {
     const KCMP_VM: libc::c_int = 1;
     let own = rustix::process::getpid().as_raw_pid();
     // SAFETY: compares two processes by number.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, own, thread, KCMP_VM, 0, 0) };
-    // Positive: other memory. Zero: the same. Negative: it may not be asked, or has ended.
+    // Positive: other memory. Zero: the same. Negative: not permitted, or it has ended.
     order == 0 || (order < 0 && !has_ended(thread))
 }
 
 fn has_ended(thread: i32) -> bool {
-    // SAFETY: signal 0 is sent to nobody.
+    // SAFETY: signal 0 is never delivered.
     unsafe {
         libc::syscall(libc::SYS_tkill, thread, 0) < 0 && *libc::__errno_location() == libc::ESRCH
     }

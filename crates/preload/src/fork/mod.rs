@@ -1,21 +1,21 @@
-//! Fork: the child sees memory as it was, swapped pages included, and pages for itself.
+//! Fork: the child sees memory as it was, including swapped pages, and has its own pager.
 //!
 //! Owns: `fork` as the program calls it, and the handlers around libc's, registered before all
 //! others so that they run last before the fork and first after it.
 //!
 //! ```text
-//! parent  a place among the members and a channel to the supervisor, or EAGAIN
-//!         take the gate · bring in what libc's child touches before us · park the pager's threads
-//!         · make the child a holder of every slot
-//! child   start a pager of its own, which gets its descriptors through the channel, opens a
+//! parent  reserve a member number and a channel to the supervisor, or EAGAIN
+//!         take the gate · make resident what libc's child touches before us · park the pager's
+//!         threads · make the child a holder of every slot
+//! child   start its own pager, which gets its descriptors through the channel, opens a
 //!         userfaultfd over the inherited range and starts threads · open the gate
 //! parent  let the threads go on · open the gate · wait until the child has started, or EAGAIN
 //! ```
 //!
-//! Invariants: between the two halves nothing moves, so both processes hold the same pages in the
-//! same places. A child that cannot page is never seen by the program: its fork fails. Not covered:
-//! children made by a system call without libc. They do not have the managed memory, and end at its
-//! first touch.
+//! Invariants: between the two halves no page moves, so both processes have the same pages in the
+//! same places. A program never sees a child that cannot page: its fork fails. Not covered:
+//! children made by a system call without libc. They do not have the managed memory, and die when
+//! they first touch it.
 //! Rejected: UFFD_FEATURE_EVENT_FORK. It needs CAP_SYS_PTRACE and leaves the child's pages with the
 //! parent, which cannot reach them.
 
@@ -38,19 +38,19 @@ use std::time::Duration;
 /// What a child needs to page.
 struct Ticket {
     member: MemberNo,
-    /// Open in this process for as long as the fork takes.
+    /// Open in this process only during the fork.
     channel: Channel,
 }
 
 unsafe extern "C" {
-    /// Puts a thread's ticket into its own variable; returns what was there.
+    /// Stores a thread's ticket in its own variable; returns the previous value.
     fn overspill_fork_ticket(ticket: *mut c_void) -> *mut c_void;
 }
 
 /// Replaces the ticket of this thread.
 fn swap_ticket(ticket: Option<Ticket>) -> Option<Ticket> {
     let ticket = ticket.map(|ticket| Box::into_raw(Box::new(ticket)));
-    // SAFETY: what is in the variable was put there by this function, and leaves it once.
+    // SAFETY: only this function stores to the variable, and each ticket leaves it once.
     unsafe {
         let ticket = ticket.map_or(std::ptr::null_mut(), <*mut Ticket>::cast);
         let before = overspill_fork_ticket(ticket);
@@ -68,19 +68,19 @@ struct Forking {
 /// Written by the thread that holds the gate exclusively.
 struct Baton(UnsafeCell<Forking>);
 
-// SAFETY: only the thread that has the gate's write lock, taken in `before` and given back in
-// `in_parent` or `in_child`, touches the cell. Two forking threads take turns at the gate.
+// SAFETY: only the thread with the gate's write lock, taken in `before` and released in `in_parent`
+// or `in_child`, touches the cell. Two forking threads take turns at the gate.
 unsafe impl Sync for Baton {}
 
 static BATON: Baton = Baton(UnsafeCell::new(Forking { gate: None, ticket: None, blocked: None }));
 
-/// Has libc call us around every fork.
+/// Registers our handlers around every fork.
 pub(crate) fn register() {
-    // SAFETY: three functions that stay where they are: the object is never unloaded.
+    // SAFETY: the three functions stay valid: the object is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
-/// A ticket for a child, if it can be served.
+/// Makes a ticket for a child, if it can be served.
 fn ticket(process: &Process) -> Option<Ticket> {
     let channel = process.session.channel_for_child(&process.address).ok()?;
     let areas = process.pager.engine().areas();
@@ -92,7 +92,7 @@ unsafe extern "C" fn before() {
     let Some(process) = any_process() else { return };
     let _scope = PagerScope::enter();
     let blocked = Blocked::begin();
-    // libc forks by itself in a few of its functions.
+    // Some functions of libc fork by themselves.
     let ticket = swap_ticket(None).or_else(|| ticket(process));
     streams::lock();
     let gate = process.gate.write().unwrap_or_else(|e| e.into_inner());
@@ -132,7 +132,7 @@ unsafe extern "C" fn in_child() {
     apart::forget();
     if let Err(reason) = adopt(process, forking.ticket.take()) {
         say(&format!("a forked child cannot page and ends: {reason}"));
-        // SAFETY: nothing of the child's has run.
+        // SAFETY: none of the child's code has run.
         unsafe { libc::_exit(125) };
     }
     let (gate, blocked) = (forking.gate.take(), forking.blocked.take());
@@ -155,7 +155,7 @@ fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String
     Ok(())
 }
 
-/// In the pager of a forked child.
+/// Opens the pager of a forked child.
 fn open_in_child(process: &'static Process, member: MemberNo) -> Result<(), String> {
     apart::receive_again()?;
     process.pager.after_fork_in_child(member).map_err(|e| e.to_string())?;
@@ -168,19 +168,19 @@ unsafe extern "C" {
     fn endaliasent();
 }
 
-/// Has libc allocate, from its own heap, the state of its name service switch. Its fork locks that
-/// state after our last word before the fork and writes it before our first one after it, so it
+/// Makes libc allocate the state of its name service switch from its own heap. fork locks that
+/// state after our last handler before the fork and writes it before our first one after it, so it
 /// must not be in managed memory. Aliases are looked up in files, without loading anything.
 pub(crate) fn prepare_libc() {
-    // SAFETY: begins and ends an enumeration before any other thread could have one.
+    // SAFETY: begins and ends an enumeration before any other thread can have one.
     unsafe {
         setaliasent();
         endaliasent();
     }
 }
 
-/// Parks the pager with all in memory that is touched before it runs again: in the child, libc
-/// resets locks and lists before it calls us, when a page that is out would read as zeros.
+/// Parks the pager with all that is touched before it runs again in memory: in the child, libc
+/// resets locks and lists before it calls us, when a page that is not resident would read as zeros.
 fn park_with_memory_in_place(process: &Process) {
     loop {
         let pages = streams::touch_all(process.memory().space());
@@ -195,11 +195,11 @@ fn park_with_memory_in_place(process: &Process) {
     }
 }
 
-/// Longest time for a child to start; one that is stopped by a signal takes longer, and will.
+/// Longest time for a child to start; one stopped by a signal takes longer, but does start.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// In the parent, when `fork` has returned: true if the child runs, or has run. One that could not
-/// start is buried.
+/// Waits in the parent when `fork` has returned: true if the child runs, or has run. A child that
+/// could not start is reaped.
 fn has_started(process: &Process, member: MemberNo, child: pid_t) -> bool {
     let begun = std::time::Instant::now();
     loop {
@@ -207,7 +207,7 @@ fn has_started(process: &Process, member: MemberNo, child: pid_t) -> bool {
         match process.session.has_started(member, limit) {
             Some(true) => return true,
             None if !has_ended(child, libc::WNOWAIT) && begun.elapsed() < START_MAX => {}
-            // Killed before it was one of ours.
+            // Killed before it joined.
             None => return true,
             Some(false) => {
                 while !has_ended(child, 0) && begun.elapsed() < START_MAX {
@@ -230,14 +230,14 @@ fn has_ended(child: pid_t, more: c_int) -> bool {
     }
 }
 
-/// Forks by `make`, which calls the handlers; fails with EAGAIN where the child could not page.
+/// Forks by `make`, which calls the handlers; fails with EAGAIN if the child could not page.
 fn fork_by(make: impl FnOnce() -> pid_t) -> pid_t {
     let Some(process) = process() else { return make() };
     let (member, outer) = {
         let _scope = PagerScope::enter();
         let _blocked = Blocked::begin();
         let Some(ticket) = ticket(process) else { return fail(libc::EAGAIN) };
-        // A handler may fork in the middle of a fork.
+        // A handler may fork during a fork.
         (ticket.member, swap_ticket(Some(ticket)))
     };
     let child = make();
@@ -246,7 +246,7 @@ fn fork_by(make: impl FnOnce() -> pid_t) -> pid_t {
     }
     let _scope = PagerScope::enter();
     let _blocked = Blocked::begin();
-    // Left over where no handler was called.
+    // Left over if no handler was called.
     drop(swap_ticket(outer));
     if child < 0 {
         // SAFETY: this thread's errno.
@@ -267,9 +267,9 @@ pub extern "C" fn fork() -> pid_t {
     fork_by(|| unsafe { next() })
 }
 
-/// Forks by `make`, which calls no handlers: the pager needs its own all the same.
+/// Forks by `make`, which calls no handlers: the pager's are run all the same.
 pub(crate) fn fork_plainly(make: impl FnOnce() -> pid_t) -> pid_t {
-    // SAFETY: the three halves in their order.
+    // SAFETY: the three handlers in their order.
     fork_by(|| unsafe {
         before();
         let pid = make();
@@ -311,7 +311,7 @@ extern "C" fn run_clone(cloned: *mut c_void) -> c_int {
     }
 }
 
-/// clone(2). Where memory is not shared it is a fork on another stack.
+/// clone(2). Without shared memory it is a fork on another stack.
 ///
 /// # Safety
 /// As libc's.
@@ -334,7 +334,8 @@ pub unsafe extern "C" fn clone(
             let _scope = PagerScope::enter();
             Box::into_raw(Box::new(Cloned { body, arg })).cast::<c_void>()
         };
-        // SAFETY: the halves in their order; the child's is in `run_clone`. The rest is passed on.
+        // SAFETY: the handlers in their order; the child's is in `run_clone`. The rest is passed
+        // on.
         unsafe {
             before();
             let pid =

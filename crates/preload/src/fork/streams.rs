@@ -1,11 +1,12 @@
-//! What libc's fork touches in the child before our handlers run, and what it waits for after our
-//! last word before it: stdio's list of streams, and the forking thread's own stack and thread
-//! block.
+//! What libc's fork touches in the child before our handlers run, and locks that it waits for after
+//! our last handler before it: stdio's list of streams, and the forking thread's own stack and
+//! thread block.
 //!
-//! Invariants: from [`lock`] to [`unlock`] nobody else has the list; libc's fork takes it once
-//! more, on the same thread. A thread that flushes all streams holds it while it may have to wait
-//! for a page, so it must be taken before the pager is parked. Built on: the part of libc's FILE
-//! that every program compiled against it knows, so it cannot change.
+//! Invariants: from [`lock`] to [`unlock`] no other thread holds the list's lock; libc's fork takes
+//! it once more, on the same thread. A thread that flushes all streams holds it while it may wait
+//! for a page, so it must be taken before the pager is parked.
+//! Built on: the part of libc's FILE that is compiled into every program that uses it, so it cannot
+//! change.
 
 use crate::pager::is_managed;
 use libc::c_void;
@@ -29,26 +30,26 @@ unsafe extern "C" {
     fn _IO_list_unlock();
 }
 
-/// Stack that a fork takes, below here and above, with the frames of its callers' handlers.
+/// Stack that a fork uses, below here and above, with the frames of its callers' handlers.
 const STACK_BELOW: usize = 64 << 10;
 const STACK_ABOVE: usize = 16 << 10;
 /// Thread block, on both sides of the thread pointer.
 const BLOCK: usize = 4 << 10;
 
-/// Waits until nobody else has the list of streams.
+/// Locks the list of streams; waits for other threads.
 pub(super) fn lock() {
-    // SAFETY: the list's own lock, which this thread may take again.
+    // SAFETY: the list's own lock, which is recursive.
     unsafe { _IO_list_lock() };
 }
 
-/// In the parent; in the child libc makes the lock anew.
+/// Unlocks the list in the parent; in the child libc resets the lock.
 pub(super) fn unlock() {
     // SAFETY: taken by `lock` on this thread.
     unsafe { _IO_list_unlock() };
 }
 
 /// Touches all that must be in memory; returns an address in each managed page of it. The pager
-/// runs.
+/// must be running.
 pub(super) fn touch_all(space: &ManagedSpace) -> Vec<usize> {
     let mut pages = Vec::new();
     let mut touch = |address: usize| {
@@ -67,7 +68,7 @@ pub(super) fn touch_all(space: &ManagedSpace) -> Vec<usize> {
 }
 
 fn touch_streams(touch: &mut impl FnMut(usize)) {
-    // SAFETY: the list is locked, so streams neither come nor go.
+    // SAFETY: the list is locked, so streams are neither opened nor closed.
     unsafe {
         let mut at = STREAMS;
         while let Some(stream) = at.as_ref() {
@@ -80,12 +81,11 @@ fn touch_streams(touch: &mut impl FnMut(usize)) {
     }
 }
 
-/// A thread may have its stack in managed memory, from malloc, and its block at the upper end of
-/// it.
+/// A thread may have its stack in managed memory, from malloc, with its block at the upper end.
 fn touch_own(touch: &mut impl FnMut(usize)) {
     let here = 0u8;
     let stack = (&raw const here).addr();
-    // SAFETY: only asks who this is: the address of its block.
+    // SAFETY: only reads this thread's identity, the address of its block.
     let block = unsafe { libc::pthread_self() } as usize;
     for (at, below, above) in [(stack, STACK_BELOW, STACK_ABOVE), (block, BLOCK, BLOCK)] {
         if is_managed(at) {

@@ -1,6 +1,6 @@
-//! The page about a comparison with kernel swap.
+//! The HTML page of a comparison with kernel swap.
 //!
-//! Invariants: a ratio is coloured only if it is at least a twentieth off one.
+//! Invariants: a ratio is coloured only if it differs from one by at least a twentieth.
 //! Not here: which figures there are ([`crate::report::compare`]).
 
 use super::page;
@@ -10,7 +10,7 @@ use crate::report::plot::{Axes, Curve, Scale, curves};
 use crate::touch::Latency;
 use maud::{Markup, PreEscaped, html};
 
-/// What `compare` found.
+/// Formats the results of `compare`.
 pub fn compare_html(report: &CompareReport) -> String {
     let body = html! {
         @if !report.skipped.is_empty() { ul { @for line in &report.skipped { li { (line) } } } }
@@ -53,7 +53,7 @@ fn figure_table(figure: &Figure, report: &CompareReport) -> Markup {
     }
 }
 
-/// How a cell is coloured: by its ratio to the kernel.
+/// Returns the colour class of a cell, by its ratio to the kernel.
 fn class(figure: &Figure, cell: &Cell) -> &'static str {
     match figure.times_better(cell) {
         Some(times) if times >= 1.05 => "better",
@@ -93,7 +93,7 @@ fn latency_plot(row: &Row) -> String {
     plot(row, &axes, slower_than)
 }
 
-/// Microseconds, and the share of touches that took longer, in per cent.
+/// Returns microseconds, and the share of touches that took longer, in per cent.
 fn slower_than(cell: &Cell) -> Vec<(f64, f64)> {
     let mut all = Latency::default();
     all.add_all(&cell.reads);

@@ -1,4 +1,4 @@
-//! Simulations as pages with plots.
+//! Simulations as HTML pages with plots.
 
 use super::super::exactly;
 use super::super::plot::{Axes, Curve, Scale, Series, bars, curves};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 const SHARE_DRAWN: f64 = 0.5;
 const SIZE: (u32, u32) = (900, 420);
 
-/// What `sim run` found.
+/// Formats the results of `sim run`.
 pub fn sim_html(report: &RunReport) -> String {
     let body = html! {
         h2 { "Published and simulated: what each mechanism changes" }
@@ -42,7 +42,7 @@ fn section(experiment: &ExperimentReport) -> Markup {
     }
 }
 
-/// The first figure of each experiment, in per cent.
+/// Plots the first figure of each experiment, in per cent.
 fn change_plot(report: &RunReport) -> String {
     let names: Vec<String> = report.experiments.iter().map(|e| e.name.to_owned()).collect();
     let change = |e: &ExperimentReport| exactly(100.0 * (e.after.score / e.before.score - 1.0));
@@ -71,7 +71,7 @@ fn lock_plot(experiment: &ExperimentReport) -> String {
     bars("waiting, % of CPU time", &names.into_iter().collect::<Vec<_>>(), &series)
 }
 
-/// What `sim sweep` found.
+/// Formats the results of `sim sweep`.
 pub fn sweep_html(report: &SweepReport) -> String {
     let body = html! {
         (PreEscaped(sweep_svg(report)))
@@ -82,7 +82,7 @@ pub fn sweep_html(report: &SweepReport) -> String {
     page(&title, &"virtual CPUs", &seed_line(report.seed), &body)
 }
 
-/// The plot of a sweep by itself.
+/// Plots a sweep, as SVG only.
 pub fn sweep_svg(report: &SweepReport) -> String {
     let curve = |preset: &'static str| {
         let points = report.points.iter().filter(|point| point.preset == preset);
