@@ -1,10 +1,10 @@
-//! Cluster lists, linked by index.
+//! Cluster lists, linked by index, and the order of fresh clusters.
 //!
-//! Owns: the links. A cluster is on at most one list, and its [`ListKind`], kept with the cluster's
-//! other state, says which (checked by `SwapArea::check`).
-//! Not here: the decision which list a cluster belongs on.
+//! Owns: the links. A cluster is on at most one list; its [`ListKind`], kept with the cluster's
+//! other state, names it (checked by `SwapArea::check`).
+//! Not here: which list a cluster belongs on.
 
-/// Folio sizes a cluster can be kept for: 1 page to 512.
+/// Number of folio orders: 1 page to 512.
 pub(crate) const ORDERS: usize = 10;
 
 /// The list a cluster is on.
@@ -17,13 +17,13 @@ pub(crate) enum ListKind {
     Current,
     /// No slot used.
     Free,
-    /// Kept for folios of this order, and a slot was freed since it was last looked through.
+    /// Kept for folios of this order; a slot was freed since it was last searched.
     Nonfull(u8),
-    /// Kept for folios of this order, and had no room for one when it was last looked through.
+    /// Kept for folios of this order; had no room for one when it was last searched.
     Frag(u8),
     /// Every slot used.
     Full,
-    /// No slot used, and to be discarded before it is free.
+    /// No slot used; to be discarded before it is free.
     Discard,
 }
 
@@ -41,7 +41,7 @@ impl ListKind {
         }
     }
 
-    /// Every kind that has a list.
+    /// Iterates over the kinds that have a list.
     pub(crate) fn listed() -> impl Iterator<Item = ListKind> {
         let orders = (0..ORDERS as u8).flat_map(|o| [ListKind::Nonfull(o), ListKind::Frag(o)]);
         [ListKind::Free, ListKind::Full, ListKind::Discard].into_iter().chain(orders)
@@ -66,7 +66,7 @@ struct Head {
 /// All lists of one area.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterLists {
-    /// As long as the highest cluster ever listed asks.
+    /// Indexed by cluster; grows to the highest cluster ever listed.
     links: Vec<Link>,
     heads: [Head; ListKind::COUNT],
 }
@@ -79,18 +79,18 @@ impl Default for ClusterLists {
 }
 
 impl ClusterLists {
-    /// Clusters on a list.
+    /// Number of clusters on a list.
     pub(crate) fn len(&self, kind: ListKind) -> usize {
         kind.index().map_or(0, |index| self.heads[index].len)
     }
 
-    /// The cluster longest on `kind`.
+    /// Returns the first cluster of a list, which has been on it longest.
     pub(crate) fn first(&self, kind: ListKind) -> Option<u32> {
         let first = self.heads[kind.index()?].first;
         (first != NIL).then_some(first)
     }
 
-    /// Moves `cluster` from the list it is on to the tail of another.
+    /// Moves `cluster` from its list to the tail of another.
     pub(crate) fn relink(&mut self, cluster: u32, from: ListKind, to: ListKind) {
         self.unlink(cluster, from);
         self.append(cluster, to);
@@ -131,7 +131,7 @@ impl ClusterLists {
         self.links[cluster as usize] = Link { prev: last, next: NIL };
     }
 
-    /// The clusters of a list, in order.
+    /// Iterates over the clusters of a list, in order.
     pub(crate) fn iter(&self, kind: ListKind) -> impl Iterator<Item = u32> + '_ {
         let mut at = self.first(kind);
         std::iter::from_fn(move || {
@@ -143,9 +143,9 @@ impl ClusterLists {
     }
 }
 
-/// The order in which fresh clusters are used: column by column of a table with one trunk per row,
-/// so that neighbours in it are a trunk apart and CPUs that take one each do not meet in one trunk
-/// (Linux 4.11).
+/// The order in which fresh clusters are used: column by column of a table with one trunk per row.
+/// Neighbours in it are a trunk apart, so CPUs that take one each do not share a trunk (Linux
+/// 4.11).
 #[derive(Clone, Debug)]
 pub(crate) struct FreshOrder {
     clusters: std::ops::Range<u32>,
@@ -155,7 +155,7 @@ pub(crate) struct FreshOrder {
 }
 
 impl FreshOrder {
-    /// The order of `clusters`, `per_trunk` of which make a row.
+    /// Makes the order of `clusters`, with `per_trunk` of them in a row.
     pub(crate) fn new(clusters: std::ops::Range<u32>, per_trunk: u32) -> Self {
         let columns = per_trunk.min(clusters.end).max(1);
         let first_row = clusters.start / columns;
@@ -163,19 +163,19 @@ impl FreshOrder {
         Self { clusters, columns, first_row, rows }
     }
 
-    /// Places in the table, some of which may be empty.
+    /// Number of places in the table, including empty ones.
     pub(crate) fn len(&self) -> u32 {
         self.rows * self.columns
     }
 
-    /// The cluster at a place.
+    /// Returns the cluster at a place.
     pub(crate) fn cluster(&self, place: u32) -> Option<u32> {
         let (column, row) = (place / self.rows, place % self.rows + self.first_row);
         let cluster = row * self.columns + column;
         self.clusters.contains(&cluster).then_some(cluster)
     }
 
-    /// All of them.
+    /// Iterates over the clusters in this order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.len()).filter_map(|place| self.cluster(place))
     }
