@@ -9,10 +9,10 @@
 //! batch instead of once per page whose write has ended. As in Linux a CPU's own batches are
 //! flushed before it shrinks the inactive list; all CPUs' are if that list has too few frames.
 //! Linux also flushes the batch of a CPU that goes offline; here `Engine::drain` flushes all before
-//! a fork, after which no thread would fill them up.
-//! There are no accessed bits: user space learns of a touch only from a fault. Second chances come
-//! from the time in the swap cache and from the refault distance (`workingset`). Pages that a
-//! stream of faults has passed (`readahead`) are evicted first.
+//! a fork, when the threads that would fill them stop. There are no accessed bits: user space
+//! learns of a touch only from a fault. Second chances come from the time in the swap cache and
+//! from the refault distance (`workingset`). Pages that a stream of faults has passed (`readahead`)
+//! are evicted first.
 
 use crate::frames::{Frames, LockedPage};
 use crate::tuning::Tuning;
