@@ -39,7 +39,7 @@ struct Queue {
     needed: VecDeque<Range<u32>>,
 }
 
-/// What to read next.
+/// The next request to read.
 pub(super) enum Wish {
     /// A stream's window, to wait for the stream.
     Window(Range<u32>),
@@ -133,7 +133,7 @@ impl ReadaheadQueue {
         self.queue.lock().needed.clear();
     }
 
-    /// What to read next.
+    /// Takes the next request to read.
     pub(super) fn next(&self) -> Option<Wish> {
         self.queue.lock().next(self.pages_min)
     }
