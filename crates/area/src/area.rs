@@ -76,17 +76,17 @@ impl SwapArea {
         self.shared.is_writable()
     }
 
-    /// Number of slots the device has grown to.
+    /// Returns the number of slots the device has grown to.
     pub fn capacity_slots(&self) -> u32 {
         self.shared.capacity_slots()
     }
 
-    /// Number of slots handed out, including those in slot caches.
+    /// Returns the number of slots handed out, including those in slot caches.
     pub fn used_slots(&self) -> u32 {
         self.shared.used_slots()
     }
 
-    /// Number of slots that can be handed out once the device has grown to its full size.
+    /// Returns the number of slots that can be handed out once the device is at full size.
     pub fn free_slots(&self) -> u32 {
         self.shared.usable_slots().saturating_sub(self.used_slots())
     }

@@ -262,8 +262,7 @@ impl SwapAreas {
         self.iter().for_each(SwapArea::retire_all);
     }
 
-    /// Number of slots that can still be handed out, once all devices have grown to their full
-    /// size.
+    /// Returns the number of slots that can still be handed out, once all devices are at full size.
     fn free_slots(&self) -> u64 {
         self.iter().filter(|area| area.is_writable()).map(|area| u64::from(area.free_slots())).sum()
     }

@@ -79,7 +79,7 @@ impl Default for ClusterLists {
 }
 
 impl ClusterLists {
-    /// Number of clusters on a list.
+    /// Returns the number of clusters on a list.
     pub(crate) fn len(&self, kind: ListKind) -> usize {
         kind.index().map_or(0, |index| self.heads[index].len)
     }
@@ -163,7 +163,7 @@ impl FreshOrder {
         Self { clusters, columns, first_row, rows }
     }
 
-    /// Number of places in the table, including empty ones.
+    /// Returns the number of places in the table, including empty ones.
     pub(crate) fn len(&self) -> u32 {
         self.rows * self.columns
     }

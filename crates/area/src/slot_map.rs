@@ -75,7 +75,7 @@ impl SlotMap {
         Self { words, locks: Arc::new(locks) }
     }
 
-    /// Number of slots, reserved ones included.
+    /// Returns the number of slots, reserved ones included.
     pub fn len(&self) -> usize {
         self.words.len()
     }
@@ -106,7 +106,7 @@ impl SlotMap {
         }
     }
 
-    /// Number of processes that hold `slot`: 0 if it is free, `None` if it is reserved.
+    /// Returns the number of processes that hold `slot`: 0 if it is free, `None` if it is reserved.
     pub fn holders(&self, slot: Slot) -> Option<u64> {
         match self.words[slot.index()].load(Acquire) & COUNT_MASK {
             RESERVED => None,

@@ -1,7 +1,7 @@
 //! Background reclaim: what the reclaim thread repeats.
 //!
-//! Owns: reclaim between the watermarks, and page-outs of ranges. Invariant: a thread that waits
-//! for a page-out is woken when all pages that can be evicted are.
+//! Owns: reclaim between the watermarks, and page-outs of ranges.
+//! Invariant: a thread that waits for a page-out is woken when all pages that can be evicted are.
 //! Not here: the thread (`space`), reclaim itself (`reclaim`).
 
 use crate::engine::Engine;

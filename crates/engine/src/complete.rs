@@ -1,9 +1,9 @@
 //! Completions: the end of a page's read or write.
 //!
-//! Owns: reaping a worker's queues, and the dispatch of completions. Invariants: a page being read
-//! is locked and cached under its entry until its completion takes the lock over; a read that fails
-//! poisons its own page and no other; a write that fails keeps its page in memory, and its area is
-//! not written to again.
+//! Owns: reaping a worker's queues, and the dispatch of completions.
+//! Invariants: a page being read is locked and cached under its entry until its completion takes
+//! the lock over; a read that fails poisons its own page and no other; a write that fails keeps its
+//! page in memory, and its area is not written to again.
 //! Not here: submitting (`swapin`, `writeback`), the queues (`worker`).
 
 use crate::engine::Engine;

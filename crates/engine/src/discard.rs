@@ -1,4 +1,4 @@
-//! What a program asks for ranges: dropping, moving, locking in memory.
+//! Operations of a program on ranges: dropping, moving, locking in memory.
 //!
 //! Invariants: pages of the address space are dropped only with their page locks held, so a
 //! concurrent fault sees either the old page or none. Ranges are locked in ascending order; reclaim

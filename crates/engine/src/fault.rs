@@ -1,7 +1,8 @@
 //! The fault path: what to do about a touched page that is missing.
 //!
-//! Owns: the decision per page-table word, one function each. Invariants: `fault` holds at most one
-//! page lock while it allocates; it never waits for a page lock, but leaves a mark and returns.
+//! Owns: the decision per page-table word, one function each.
+//! Invariants: `fault` holds at most one page lock while it allocates; it never waits for a page
+//! lock, but leaves a mark and returns.
 //! Not here: reading (`swapin`), how the fault arrived (`space`).
 
 use crate::engine::Engine;

@@ -1,10 +1,10 @@
 //! Pages that an address space refused to map or unmap, and lost pages.
 //!
-//! Owns: what becomes of a page when its address space refuses. Invariants: content is kept where
-//! it is; lost content is never replaced by zeros: a thread that touches it gets SIGBUS, a line
-//! reports it, and `pages_lost` counts it. A thread that waits for a page that could not be mapped
-//! is woken and faults again. A copy of a mapped page in staging memory or on a slot is never used
-//! instead: it may be older than the program's last write.
+//! Owns: what becomes of a page when its address space refuses.
+//! Invariants: content is kept where it is; lost content is never replaced by zeros: a thread that
+//! touches it gets SIGBUS, a line reports it, and `pages_lost` counts it. A thread that waits for a
+//! page that could not be mapped is woken and faults again. A copy of a mapped page in staging
+//! memory or on a slot is never used instead: it may be older than the program's last write.
 //! Not here: pages that a device lost (`complete`), the search for a page (`space`).
 
 use crate::engine::Engine;

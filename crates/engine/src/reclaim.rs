@@ -1,8 +1,8 @@
 //! Reclaim: freeing frames by evicting pages.
 //!
-//! Owns: the choice of victims and their move to staging memory. Invariants: a victim is isolated
-//! from the lists with its page lock held; when `shrink` returns, every isolated frame has been put
-//! back, freed or put under writeback.
+//! Owns: the choice of victims and their move to staging memory.
+//! Invariants: a victim is isolated from the lists with its page lock held; when `shrink` returns,
+//! every isolated frame has been put back, freed or put under writeback.
 //! Not here: the writes (`writeback`); when it runs (`background`, `shortage`).
 
 use crate::engine::Engine;

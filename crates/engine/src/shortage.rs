@@ -1,7 +1,8 @@
 //! Allocation of frames when they run short.
 //!
-//! Owns: how a fault reclaims, waits, and fails. Invariant: memory has run out only when many
-//! rounds of reclaim made no progress and no write is in flight.
+//! Owns: how a fault reclaims, waits, and fails.
+//! Invariant: memory has run out only when many rounds of reclaim made no progress and no write is
+//! in flight.
 //! Not here: reclaim itself (`reclaim`), frames for readahead, which fails instead
 //! ([`Frames::alloc_to_spare`](crate::frames::Frames)).
 

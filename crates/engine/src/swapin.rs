@@ -1,7 +1,8 @@
 //! Swap-in: submitting reads of pages.
 //!
-//! Owns: the requests for a faulting page and its window. Invariant: each page in a read is cached
-//! under its entry, and the request holds its lock until the completion.
+//! Owns: the requests for a faulting page and its window.
+//! Invariant: each page in a read is cached under its entry, and the request holds its lock until
+//! the completion.
 //! Not here: which pages are in the window (`readahead`), what a completion does (`complete`).
 
 use crate::engine::Engine;

@@ -6,8 +6,9 @@
 //! least that long, the page is activated, at the expense of pages that were not touched again.
 //! (Linux, `mm/workingset.c`.)
 //!
-//! Owns: the clock. Invariant: distances are taken modulo the shadow's width, after a shift that
-//! makes the window at least four times the number of frames.
+//! Owns: the clock.
+//! Invariant: distances are taken modulo the shadow's width, after a shift that makes the window at
+//! least four times the number of frames.
 
 use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::Relaxed;

@@ -109,7 +109,7 @@ impl SlotCaches {
         entries
     }
 
-    /// Number of CPUs with arrays.
+    /// Returns the number of CPUs with arrays.
     pub(crate) fn cpus(&self) -> usize {
         self.cpus.len()
     }

@@ -1,8 +1,8 @@
 //! The queue of asynchronous readahead.
 //!
 //! Owns: the windows that streams will reach next, the ranges that the program will need
-//! (`MADV_WILLNEED`), and how many pages are requested at a time. Invariants: both queues are
-//! bounded; what does not fit is left to faults.
+//! (`MADV_WILLNEED`), and how many pages are requested at a time.
+//! Invariants: both queues are bounded; what does not fit is left to faults.
 //! Not here: which windows (`streams`), reading them (`thread`).
 
 use crate::event_count::EventCount;

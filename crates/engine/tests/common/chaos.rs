@@ -4,8 +4,8 @@
 //! An episode is decoded from bytes, so it may come from a seed or a fuzzer. Nothing in it depends
 //! on time or threads: the same bytes give the same episode.
 //! Invariants: the last device is sound and has room for every page, unless the episode is
-//! hopeless; only the first one loses its content. So any other lost page, or memory running out,
-//! is a bug.
+//! hopeless; only the first one loses its content. So only its faults may lose pages, and memory
+//! must not run out.
 
 use super::{Rig, Seen, SimSpace};
 use arbitrary::{Arbitrary, Result, Unstructured};
@@ -427,7 +427,7 @@ impl<'a> Episode<'a> {
         assert!(fails || log.is_empty(), "nothing failed; said: {log:?}");
     }
 
-    /// Returns the most pages that one failure of `faults` can lose.
+    /// Returns the most pages that `faults` can lose.
     fn worst(&self, faults: &Faults) -> u64 {
         if faults.garble_read.is_some() {
             self.setup.tuning.readahead_max_pages as u64
