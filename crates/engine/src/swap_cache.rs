@@ -34,7 +34,7 @@ pub enum Inserted {
     Changed,
 }
 
-/// Slots that share a chain, whose length at worst it is.
+/// Slots that share a chain: its maximum length.
 const CHAIN_SLOTS: usize = 16;
 
 /// A link to a frame: its number plus one, or 0 for none, so that fresh heads are zeros.

@@ -27,10 +27,10 @@ pub struct Tuning {
     /// Pages collected per CPU at the end of writeback before they are rotated (2.6.24); 1 takes
     /// the LRU lock for every page.
     pub rotate_batch_pages: usize,
-    /// Allocate no frame to read ahead a slot without a reference (4.11). Otherwise one is
+    /// Allocates no frame to read ahead a slot without a reference (4.11). Otherwise one is
     /// allocated and freed again. Only readahead by slot meets such slots.
     pub readahead_skip_unreferenced: bool,
-    /// Free a page whose write completes at submission in the same round of reclaim, as Linux does
+    /// Frees a page whose write completes at submission in the same round of reclaim, as Linux does
     /// on RAM disks. Otherwise it is rotated like one on a disk and freed in the next round: the
     /// `linux-*` presets do so, because their mechanisms are measured on memory.
     pub frees_at_once: bool,

@@ -118,8 +118,8 @@ pub struct Worker {
     pub(crate) scratch: Scratch,
     /// Frames it has freed by eviction.
     pub(crate) evicted: usize,
-    /// When frames run low, reclaim here instead of waking the reclaim thread, which would run on
-    /// another CPU and interrupt this one at every eviction.
+    /// When frames run low, reclaims by itself instead of waking the reclaim thread, which would
+    /// run on another CPU and interrupt this one at every eviction.
     pub reclaims: bool,
 }
 
