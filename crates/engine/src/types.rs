@@ -14,7 +14,7 @@
 //! Swapped e  CACHED, WRITEBACK        in staging, being written to e
 //! Swapped e  CACHED                   in staging and on e: freed or mapped again without I/O
 //! Swapped e  CACHED, DIRTY            in staging only: its write failed
-//! Poisoned   -                        lost to a read error
+//! Poisoned   -                        lost: to a read error, or in the address space
 //! ```
 //!
 //! A mapped frame may be CACHED too: slot e holds the page as it was last written or read. If the
@@ -99,7 +99,7 @@ pub const NO_PAGE: u32 = u32::MAX;
 pub mod flag {
     /// The page lock.
     pub const LOCKED: u32 = 1 << 0;
-    /// Threads sleep for the page lock.
+    /// Threads sleep for the page lock, or for the end of a write.
     pub const WAITERS: u32 = 1 << 1;
     /// In the program's mapping.
     pub const MAPPED: u32 = 1 << 2;
