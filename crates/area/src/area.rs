@@ -1,7 +1,7 @@
-//! One swap area as one process sees it: its slots, and the allocator that finds them.
+//! One swap area as one process sees it: its slots and their allocator.
 //!
-//! Owns: the choice of the allocator, one match per verb, and how far an allocation goes.
-//! Invariants: what is handed out counts one hold of this process, and is handed out once.
+//! Owns: the choice of the allocator, one match per operation, and how far an allocation goes.
+//! Invariants: a slot handed out counts one hold of this process, and is handed out once.
 //! Not here: several areas ([`crate::areas`]), the processes that share one ([`crate::members`]).
 
 use crate::clusters::{Effort, ListAllocator};
@@ -33,7 +33,7 @@ impl SwapArea {
     /// Joins the area in `tables` as `member`, owning no cluster yet.
     ///
     /// # Panics
-    /// When the tuning contradicts itself, or scans an area that processes share.
+    /// If the tuning contradicts itself, or scans an area that processes share.
     pub fn new(number: AreaNo, tables: AreaTables, config: AreaConfig, member: MemberNo) -> Self {
         let AreaTuning { cluster_slots, trunk_slots, slot_batch, free_batch, .. } = config.tuning;
         assert!(cluster_slots.is_power_of_two() && trunk_slots.is_power_of_two());
@@ -54,19 +54,19 @@ impl SwapArea {
         Self { number, shared, allocator }
     }
 
-    /// Tells `device` of every slot that becomes free.
+    /// Notifies `device` of every slot that becomes free.
     #[must_use]
     pub fn notifying(mut self, device: Box<dyn SlotFreeNotify>) -> Self {
         self.shared.free_notify = Some(device);
         self
     }
 
-    /// Its number among the areas.
+    /// Returns its number.
     pub fn number(&self) -> AreaNo {
         self.number
     }
 
-    /// The slot words, for users who keep tags in them.
+    /// Returns the slot words, for users that keep tags in them.
     pub fn slot_map(&self) -> SlotMap {
         self.shared.slots.clone()
     }
@@ -76,41 +76,41 @@ impl SwapArea {
         self.shared.is_writable()
     }
 
-    /// Slots the device has grown to.
+    /// Returns the number of slots the device has grown to.
     pub fn capacity_slots(&self) -> u32 {
         self.shared.capacity_slots()
     }
 
-    /// Slots handed out, those parked in caches included.
+    /// Returns the number of slots handed out, including those in slot caches.
     pub fn used_slots(&self) -> u32 {
         self.shared.used_slots()
     }
 
-    /// Slots that can be handed out once the device has grown to the full.
+    /// Returns the number of slots that can be handed out once the device is at full size.
     pub fn free_slots(&self) -> u32 {
         self.shared.usable_slots().saturating_sub(self.used_slots())
     }
 
-    /// True when more than half of what the area can ever hold is used (`vm_swap_full` in Linux):
-    /// then slots that are only copies are given up.
+    /// True if more than half of the area's full size is used (`vm_swap_full` in Linux): then slots
+    /// that are only copies are reclaimed.
     pub fn is_half_full(&self) -> bool {
         self.shared.is_half_full()
     }
 
-    /// Slots that are only copies of mapped pages.
+    /// Returns the slots that are only copies of mapped pages.
     pub(crate) fn copies(&self) -> impl Iterator<Item = SwapEntry> + '_ {
         let slots = (0..self.capacity_slots()).map(Slot);
         let copies = slots.filter(|&slot| self.shared.slots.is_cache_only(slot));
         copies.map(|slot| SwapEntry::new(self.number, slot))
     }
 
-    /// True where a seek costs.
+    /// True if seeks are expensive.
     pub fn is_rotational(&self) -> bool {
         self.shared.config.rotational
     }
 
-    /// Appends up to `want` slots to `out`. None means that there is none, also not with the help
-    /// of `reclaim`, unless it grows.
+    /// Appends up to `want` slots to `out` and returns their number. 0 means that there are none,
+    /// even after `reclaim`, unless the area grows.
     pub fn alloc(
         &self,
         cpu: usize,
@@ -137,10 +137,10 @@ impl SwapArea {
         }
     }
 
-    /// Frees this process's hold of `slots`, which the caller has sorted.
+    /// Drops this process's hold of `slots`, which are sorted.
     ///
     /// # Panics
-    /// When one was not in use.
+    /// If one was not in use.
     pub fn free(&self, slots: &[Slot]) {
         match &self.allocator {
             SlotAllocator::Lists(lists) => lists.free(&self.shared, slots),
@@ -148,7 +148,7 @@ impl SwapArea {
         }
     }
 
-    /// Tells that slots below `slots` may be used now. Never shrinks.
+    /// Makes the slots below `slots` available. Never shrinks.
     pub fn set_capacity_slots(&self, slots: u32) {
         let (before, after) = self.shared.raise_capacity(slots);
         if let SlotAllocator::Scan(scan) = &self.allocator
@@ -158,7 +158,7 @@ impl SwapArea {
         }
     }
 
-    /// Hands out no more slots: a write failed. Slots in use stay valid.
+    /// Stops handing out slots, after a failed write. Slots in use stay valid.
     pub fn avoid(&self) {
         self.shared.set_writable(false);
     }
@@ -168,8 +168,7 @@ impl SwapArea {
         self.shared.set_writable(true);
     }
 
-    /// As [`avoid`](Self::avoid), and returns when no allocation that had begun before is under
-    /// way.
+    /// As [`avoid`](Self::avoid), and waits for the allocations under way.
     pub(crate) fn close(&self) {
         self.avoid();
         match &self.allocator {
@@ -185,8 +184,8 @@ impl SwapArea {
         }
     }
 
-    /// A cluster whose slots the device should forget, nobody's until
-    /// [`discarded`](Self::discarded); its first slot and their number.
+    /// Takes a cluster that the device should discard; nothing is allocated from it before
+    /// [`discarded`](Self::discarded). Returns its first slot and its size.
     pub fn take_discard(&self) -> Option<(Slot, u32)> {
         let cluster = match &self.allocator {
             SlotAllocator::Lists(lists) => lists.take_discard(),
@@ -196,7 +195,8 @@ impl SwapArea {
         cluster.map(|cluster| (Slot(cluster * size), size))
     }
 
-    /// Ends what [`take_discard`](Self::take_discard) began; `first` is the slot it returned.
+    /// Ends the discard of a cluster; `first` is the slot [`take_discard`](Self::take_discard)
+    /// returned.
     pub fn discarded(&self, first: Slot) {
         let cluster = self.shared.cluster_of(first);
         match &self.allocator {
@@ -205,8 +205,8 @@ impl SwapArea {
         }
     }
 
-    /// As [`alloc`](Self::alloc): first where room is likely, then from copies in a full cluster,
-    /// then anywhere, then from what a discard frees.
+    /// As [`alloc`](Self::alloc): tries where room is likely, then copies in a full cluster, then
+    /// anywhere, then what a discard frees.
     fn alloc_from_lists(
         &self,
         lists: &ListAllocator,
@@ -229,7 +229,7 @@ impl SwapArea {
         if done { want } else { out.len() - start }
     }
 
-    /// Frees what is only a copy in one full cluster; true if that was anything.
+    /// Frees the copies in one full cluster; true if there were any.
     fn reclaim_full_cluster(&self, lists: &ListAllocator, reclaim: &dyn SlotReclaim) -> bool {
         let Some(cluster) = lists.next_full() else { return false };
         let slots = self.shared.slots_of(cluster);

@@ -1,9 +1,9 @@
 //! All swap areas of one pager.
 //!
 //! Owns: the order in which areas are asked, and the slot caches in front of them. Higher priority
-//! first; areas of equal priority take turns, one visit each (Linux requeues an area behind its
-//! equals at every call). Areas can be added at any time; a number once used stays used, so an
-//! entry never names another area than it did.
+//! comes first; areas of equal priority take turns, one visit each (Linux requeues an area behind
+//! its equals at every call). Areas can be added at any time. A number is never reused, so an entry
+//! always names the same area.
 //! Not here: growing, discarding, reclaiming copies ([`SlotReclaim`] asks the engine).
 
 use crate::area::SwapArea;
@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 /// Slots returned to an area with one call.
 const RELEASE_SLOTS: usize = 64;
 
-/// Every number an area can have is in use, or was.
+/// Every area number is in use, or was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at most {} swap areas can be used by one pager in its life", AreaNo::MAX)]
 pub struct TooManyAreas;
@@ -40,7 +40,8 @@ struct Place {
 }
 
 impl SwapAreas {
-    /// No areas yet. The switches that concern several areas, and the CPUs, are `config`'s.
+    /// Makes an empty set. Takes the CPUs and the switches that concern several areas from
+    /// `config`.
     pub fn new(config: AreaConfig) -> Self {
         Self {
             areas: (0..AreaNo::MAX).map(|_| OnceLock::new()).collect(),
@@ -50,7 +51,7 @@ impl SwapAreas {
         }
     }
 
-    /// The number the next area must have.
+    /// Returns the number the next area must have.
     ///
     /// # Errors
     /// [`TooManyAreas`].
@@ -59,10 +60,10 @@ impl SwapAreas {
         unused.map(|number| AreaNo(number as u8)).ok_or(TooManyAreas)
     }
 
-    /// Adds an area, to be used by `priority`.
+    /// Adds an area with `priority`.
     ///
     /// # Panics
-    /// When its number is taken: see [`next_number`](Self::next_number).
+    /// If its number is taken: see [`next_number`](Self::next_number).
     pub fn add(&self, area: SwapArea, priority: i16) {
         let number = area.number();
         let fresh = self.areas[number.0 as usize].set(area).is_ok();
@@ -70,18 +71,18 @@ impl SwapAreas {
         self.enqueue(number, priority);
     }
 
-    /// Lets an area be allocated from, after the others of its priority.
+    /// Allows allocation from an area, behind the others of its priority.
     pub fn enqueue(&self, area: AreaNo, priority: i16) {
         let mut order = self.order.lock();
         let behind = order.partition_point(|place| place.priority >= priority);
         order.insert(behind, Place { priority, area });
     }
 
-    /// Stops allocation from an area: when it returns nothing more is claimed there, what sat in
-    /// caches is back in its clusters, and no CPU has a cluster of it. A call that had claimed
-    /// slots before may still cache them: [`drain`](Self::drain) until
-    /// [`used_slots`](SwapArea::used_slots) says that all are back. `None` if it was stopped
-    /// already.
+    /// Stops allocation from an area and returns its priority, or `None` if it was stopped already.
+    /// After the call nothing more is claimed there, cached slots are back in their clusters, and
+    /// no CPU has a current cluster there. An allocation that claimed slots earlier may still cache
+    /// them: [`drain`](Self::drain) until [`used_slots`](SwapArea::used_slots) shows that all are
+    /// back.
     pub fn dequeue(&self, number: AreaNo) -> Option<i16> {
         let priority = {
             let mut order = self.order.lock();
@@ -93,21 +94,21 @@ impl SwapAreas {
         Some(priority)
     }
 
-    /// The area called `number`.
+    /// Returns the area with `number`.
     ///
     /// # Panics
-    /// When there never was one.
+    /// If there never was one.
     pub fn get(&self, number: AreaNo) -> &SwapArea {
         self.areas[number.0 as usize].get().expect("entries name areas that were added")
     }
 
-    /// Every area there ever was, by number.
+    /// Iterates over all areas ever added, by number.
     pub fn iter(&self) -> impl Iterator<Item = &SwapArea> {
         self.areas.iter().filter_map(OnceLock::get)
     }
 
-    /// Appends up to `want` entries to `out`; returns how many. Fewer means that nothing more is to
-    /// be had, also not with the help of `reclaim`.
+    /// Appends up to `want` entries to `out` and returns their number. Fewer means that no more are
+    /// available, even after `reclaim`.
     pub fn alloc(
         &self,
         cpu: usize,
@@ -128,7 +129,7 @@ impl SwapAreas {
                 break;
             }
         }
-        // What other CPUs hide may be all there is, or what is in memory as well.
+        // The last free slots may be in other CPUs' caches, or be copies of mapped pages.
         self.drain();
         loop {
             let missing = want - (out.len() - start);
@@ -141,14 +142,14 @@ impl SwapAreas {
         }
     }
 
-    /// Frees slots that are only copies, in whatever cluster; true if there were any.
+    /// Frees slots that are only copies, in any cluster; true if there were any.
     fn reclaim_copies(&self, want: usize, reclaim: &dyn SlotReclaim) -> bool {
         let writable = self.iter().filter(|area| area.is_writable());
         let copies = writable.flat_map(SwapArea::copies);
         copies.filter(|&entry| reclaim.reclaim_slot(entry)).take(want).count() > 0
     }
 
-    /// One round through the areas, until one of them gives something. True if one did.
+    /// Asks the areas in turn until one has slots. True if one had.
     fn visit(
         &self,
         cpu: usize,
@@ -176,7 +177,7 @@ impl SwapAreas {
         false
     }
 
-    /// Gives the caller what it asked for and caches the rest.
+    /// Gives the caller the `missing` entries and caches the rest.
     fn hand_out(
         &self,
         cpu: usize,
@@ -194,9 +195,9 @@ impl SwapAreas {
         }
     }
 
-    /// An entry for a folio of `1 << order` pages: the first of that many slots, aligned to their
-    /// number, in one cluster. `None` when no area has such a place at hand; allocate single
-    /// slots then. Never blocks.
+    /// Allocates an entry for a folio of `1 << order` pages: the first of that many slots in one
+    /// cluster, naturally aligned. `None` if no area finds one at once; allocate single slots then.
+    /// Never blocks.
     pub fn alloc_folio(&self, cpu: usize, order: u8) -> Option<SwapEntry> {
         let (numbers, areas) = self.in_turn();
         numbers[..areas].iter().find_map(|&number| {
@@ -205,7 +206,8 @@ impl SwapAreas {
         })
     }
 
-    /// The areas in the order this allocation should ask them; the first goes behind its equals.
+    /// Returns the areas in the order this allocation should ask them; moves the first behind its
+    /// equals.
     fn in_turn(&self) -> ([AreaNo; AreaNo::MAX], usize) {
         let mut numbers = [AreaNo(0); AreaNo::MAX];
         let mut order = self.order.lock();
@@ -217,10 +219,10 @@ impl SwapAreas {
         (numbers, order.len())
     }
 
-    /// Frees `entry`, with the next batch of its CPU.
+    /// Frees `entry` with the CPU's next batch.
     ///
     /// # Panics
-    /// At the flush, when it was not in use.
+    /// At the flush, if it was not in use.
     pub fn free(&self, cpu: usize, entry: SwapEntry) {
         let batch = self.tuning.free_batch;
         if batch == 1 || self.tuning.slot_cache && !self.caches.is_active() {
@@ -229,12 +231,12 @@ impl SwapAreas {
         self.caches.free(cpu, entry, batch, |freed| self.release(freed));
     }
 
-    /// Frees `entry` so that the next allocation can have it.
+    /// Frees `entry` at once, so that the next allocation can take it.
     pub fn free_now(&self, entry: SwapEntry) {
         self.get(entry.area()).free(&[entry.slot()]);
     }
 
-    /// Returns sorted entries to their areas, each area's together.
+    /// Returns sorted entries to their areas, in batches per area.
     fn release(&self, entries: &[SwapEntry]) {
         let _path = work::on(Path::SwapcacheFreeEntries);
         // On the stack: a fault served in a signal handler may come here.
@@ -248,19 +250,19 @@ impl SwapAreas {
         }
     }
 
-    /// Returns every cached and freed slot of a CPU to its cluster: the CPU goes away.
+    /// Returns every cached and freed slot of a CPU to its cluster, for a CPU that goes offline.
     pub fn drain_cpu(&self, cpu: usize) {
         self.release(&self.caches.drain_cpu(cpu));
     }
 
-    /// As [`drain_cpu`](Self::drain_cpu), for all, and lets go of their clusters. Needed before
-    /// another process looks (fork), before swapoff, and when an allocation finds nothing.
+    /// As [`drain_cpu`](Self::drain_cpu) for all CPUs, and retires their current clusters. Needed
+    /// before a fork, before swapoff, and when an allocation finds nothing.
     pub fn drain(&self) {
         (0..self.caches.cpus()).for_each(|cpu| self.drain_cpu(cpu));
         self.iter().for_each(SwapArea::retire_all);
     }
 
-    /// Slots that can still be handed out, once all devices have grown to the full.
+    /// Returns the number of slots that can still be handed out, once all devices are at full size.
     fn free_slots(&self) -> u64 {
         self.iter().filter(|area| area.is_writable()).map(|area| u64::from(area.free_slots())).sum()
     }

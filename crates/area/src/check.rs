@@ -1,4 +1,4 @@
-//! The equations of [`crate::types`], as a check.
+//! The counter equations of [`crate::types`], checked.
 
 use crate::area::{SlotAllocator, SwapArea};
 use crate::clusters::ListAllocator;
@@ -9,7 +9,7 @@ use overspill_base::Slot;
 use overspill_base::sync::Ordering::Relaxed;
 
 impl SwapArea {
-    /// Verifies every counter of this process's state. Call at quiescence.
+    /// Verifies the counters of this process's state. Call at quiescence.
     ///
     /// # Errors
     /// The first equation that does not hold, in words.
@@ -21,7 +21,7 @@ impl SwapArea {
         if self.shared.is_shared() { Ok(()) } else { self.check_used() }
     }
 
-    /// Killed processes may leave the sum too high; so it is exact in areas of one process only.
+    /// Killed processes may leave the total too high, so it is exact only in areas of one process.
     fn check_used(&self) -> Result<(), String> {
         let map = &self.shared.slots;
         let held = (0..map.len() as u32).filter(|&n| map.holders(Slot(n)).is_some_and(|h| h > 0));
@@ -29,7 +29,7 @@ impl SwapArea {
         ensure(held == used, || format!("counts {used} slots used, has {held}"))
     }
 
-    /// Slots in use below the capacity: held, cached or reserved. Counts them one by one.
+    /// Counts the slots in use below the capacity one by one: held, cached or reserved.
     pub fn count_used_slots(&self) -> usize {
         let end = self.capacity_slots();
         (0..end).filter(|&slot| self.shared.slots.in_use(Slot(slot))).count()
@@ -44,7 +44,7 @@ impl ListAllocator {
         for cluster in (0..area.owners.len() as u32).filter(ours) {
             self.check_cluster(area, cluster)?;
         }
-        // A copy: a cluster's lock is not taken under that of the lists.
+        // A copy, because a cluster's lock is not taken under that of the lists.
         let lists = self.lists.lock().clone();
         check_lists(&lists, |cluster| self.cluster(cluster).lock().list)
     }
@@ -104,7 +104,7 @@ impl Scan {
     }
 }
 
-/// Every listed cluster knows that it is.
+/// Checks that every listed cluster's state names its list.
 fn check_lists(lists: &ClusterLists, says: impl Fn(u32) -> ListKind) -> Result<(), String> {
     for kind in ListKind::listed() {
         let members: Vec<u32> = lists.iter(kind).collect();

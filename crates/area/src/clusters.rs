@@ -1,15 +1,15 @@
-//! Cluster lists: finding a free slot without searching for one.
+//! Cluster lists: allocation of slots without a search.
 //!
 //! Owns: clusters with their locks, the lists they are on, and each CPU's current clusters.
 //! Invariants: a CPU allocates from its current cluster of the wanted order, under one acquisition
-//! of that cluster's lock per batch; a cluster that is somebody's current one is on no list. The
-//! first allocation in an empty cluster decides the order it is kept for. Freeing revives: a
-//! cluster that was looked through in vain waits on a frag list until a slot of it is freed. Only a
-//! cluster's owner among the members claims slots in it.
+//! of that cluster's lock per batch; a CPU's current cluster is on no list. The first allocation in
+//! an empty cluster decides the order it is kept for. A cluster that was searched in vain waits on
+//! a frag list until one of its slots is freed. Only a cluster's owner among the members claims
+//! slots in it.
 //! Not here: several areas ([`crate::SwapAreas`]), other processes ([`crate::members`]).
 //! Source: Linux 6.12 and on.
 //! Rejected: free clusters before nonfull ones on every device. It keeps batches in one run, but
-//! the ratio measured was within the noise (random, read and modify on a file, four interleaved
+//! the measured ratio was within the noise (random, read and modify on a file, four interleaved
 //! rounds).
 
 use crate::lists::{ClusterLists, FreshOrder, ListKind, ORDERS};
@@ -21,52 +21,52 @@ use overspill_base::sync::{AtomicU32, LockClass, Mutex, MutexGuard};
 use overspill_base::work::{self, Work};
 use std::sync::OnceLock;
 
-/// Clusters whose bookkeeping is made together.
+/// Clusters whose state is allocated together.
 const GROUP: usize = 64;
 
-/// Empty clusters a member keeps before it lets others have them.
+/// Empty clusters a member keeps before it disowns more.
 const SPARE_CLUSTERS: usize = 16;
 
 /// Cluster lists of one area, as one process sees them.
 #[derive(Debug)]
 pub(crate) struct ListAllocator {
-    /// In groups made when first needed: an area may grow far beyond what it ever holds.
+    /// Groups are allocated when first needed: an area may be far larger than what it ever holds.
     groups: Vec<OnceLock<Box<[Mutex<Cluster>]>>>,
     pub(crate) lists: Mutex<ClusterLists>,
     cpus: Vec<Mutex<Current>>,
-    /// Where the search for an unowned cluster goes on.
+    /// Where the next search for an unowned cluster starts.
     pub(crate) adopt_next: AtomicU32,
 }
 
-/// What this process knows of a cluster. Meaningful while it owns the cluster.
+/// What this process knows of a cluster; valid while it owns the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
-    /// Slots not free.
+    /// Number of slots in use.
     pub(crate) used: u32,
     /// Which list it is on; the links are in [`ClusterLists`].
     pub(crate) list: ListKind,
-    /// Folios of `1 << order` pages it is kept for.
+    /// It is kept for folios of `1 << order` pages.
     pub(crate) order: u8,
 }
 
 pub(crate) type ClusterGuard<'a> = MutexGuard<'a, Cluster>;
 
-/// Per order: the cluster a CPU allocates from, and the offset in it to look at next.
+/// Per order: a CPU's current cluster, and the next offset to try in it.
 type Current = [Option<(u32, u32)>; ORDERS];
 
 /// How far an allocation goes to find a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Effort {
-    /// Where room for the order is to be expected.
+    /// Where room for the order is likely.
     Likely,
     /// Everywhere.
     Anywhere,
 }
 
 impl ListAllocator {
-    /// No cluster of the area's `clusters` is ours yet.
+    /// Makes an allocator that owns none of the area's `clusters`.
     pub(crate) fn new(config: AreaConfig, clusters: usize) -> Self {
-        // A rotational device has one place to write to, whoever writes.
+        // All CPUs share one allocation point on a rotational device.
         let cpus = if config.rotational { 1 } else { config.cpus };
         let current = || Mutex::new(LockClass::CpuCluster, [None; ORDERS]);
         Self {
@@ -83,13 +83,13 @@ impl ListAllocator {
         &self.groups[group].get_or_init(|| (0..GROUP).map(|_| fresh()).collect())[within]
     }
 
-    /// Owns nothing any more: a forked child begins with that.
+    /// Forgets the ownership of all clusters, in a forked child.
     pub(crate) fn disown_all(&self) {
         self.known_clusters().for_each(|cluster| *cluster.lock() = Cluster::default());
         *self.lists.lock() = ClusterLists::default();
     }
 
-    /// The clusters this process has ever looked at.
+    /// Iterates over the clusters this process has ever touched.
     pub(crate) fn known_clusters(&self) -> impl Iterator<Item = &Mutex<Cluster>> {
         self.groups.iter().filter_map(OnceLock::get).flatten()
     }
@@ -98,7 +98,7 @@ impl ListAllocator {
         self.cpus[cpu % self.cpus.len()].lock()
     }
 
-    /// Appends up to `want` slots to `out`, in ascending runs where there is room for that.
+    /// Appends up to `want` slots to `out`, in ascending runs where possible.
     pub(crate) fn alloc(
         &self,
         area: &Shared,
@@ -122,7 +122,7 @@ impl ListAllocator {
         got
     }
 
-    /// The first of `1 << order` adjacent slots, aligned to their number, in one cluster.
+    /// Allocates `1 << order` adjacent slots in one cluster, naturally aligned; returns the first.
     pub(crate) fn alloc_folio(&self, area: &Shared, cpu: usize, order: u8) -> Option<Slot> {
         let mut current = self.cpu(cpu);
         let place = &mut current[usize::from(order)];
@@ -154,7 +154,8 @@ impl ListAllocator {
         }
     }
 
-    /// Claims up to `want` free slots of `cluster` from `next` on; returns where it stopped.
+    /// Claims up to `want` free slots of `cluster`, from offset `next` on; returns where it
+    /// stopped.
     fn take_slots(
         &self,
         area: &Shared,
@@ -201,13 +202,14 @@ impl ListAllocator {
     fn took(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>, slots: usize) {
         state.used += slots as u32;
         if area.is_shared() {
-            // A slot just claimed may be one that another member freed and we still counted.
+            // A claimed slot may be one that another member freed and we still counted as used.
             self.recount(area, cluster, state);
         }
     }
 
-    /// A cluster with room for a folio of `order`, off its list, to be looked through from its
-    /// start: what is listed, then what nobody owns, then what others gave back.
+    /// Takes a cluster with room for a folio of `order` off its list, to be searched from its
+    /// start: listed clusters first, then unowned ones, then those in which other members freed
+    /// slots.
     fn next_cluster(&self, area: &Shared, order: u8, effort: Effort) -> Option<(u32, u32)> {
         loop {
             let found = self.pick_likely(area, order).or_else(|| match effort {
@@ -224,8 +226,8 @@ impl ListAllocator {
         }
     }
 
-    /// What is partly used comes before what is free, unless the device discards: then writes are
-    /// spread.
+    /// Picks partly used clusters before free ones, except on a device that discards, to spread
+    /// writes.
     fn pick_likely(&self, area: &Shared, order: u8) -> Option<u32> {
         let mut kinds = [ListKind::Nonfull(order), ListKind::Free];
         if area.config.discard {
@@ -234,7 +236,8 @@ impl ListAllocator {
         kinds.into_iter().find_map(|kind| self.pick(kind, order))
     }
 
-    /// What was fragmented when last seen; single pages also go where larger folios are kept.
+    /// Picks a cluster that was fragmented when last searched; for single pages also one kept for
+    /// larger folios.
     fn pick_anywhere(&self, order: u8) -> Option<u32> {
         let frag = self.pick(ListKind::Frag(order), order);
         let larger = if order == 0 { 1..ORDERS as u8 } else { 0..0 };
@@ -244,7 +247,7 @@ impl ListAllocator {
         })
     }
 
-    /// True if a cluster changed lists while we looked at the other one.
+    /// True if a cluster was listed since `pick_likely` looked.
     fn any_listed(&self, order: u8) -> bool {
         let lists = self.lists.lock();
         lists.len(ListKind::Free) + lists.len(ListKind::Nonfull(order)) > 0
@@ -264,8 +267,8 @@ impl ListAllocator {
         }
     }
 
-    /// Puts a CPU's current cluster back where its count says. What it still has free was either
-    /// freed behind the CPU's back, or no place for a folio.
+    /// Puts a CPU's current cluster on the list its count asks for. Slots still free in it were
+    /// freed behind the CPU's position, or have no room for a folio.
     fn retire(&self, area: &Shared, cluster: u32) {
         let mut state = self.cluster(cluster).lock();
         state.list = ListKind::None;
@@ -274,7 +277,7 @@ impl ListAllocator {
         self.relist_as(area, cluster, &mut state, partly);
     }
 
-    /// Every CPU lets go of its current clusters.
+    /// Retires the current clusters of all CPUs.
     pub(crate) fn retire_all(&self, area: &Shared) {
         for cpu in &self.cpus {
             let mut current = cpu.lock();
@@ -286,7 +289,7 @@ impl ListAllocator {
         }
     }
 
-    /// Frees this process's hold of slots, one acquisition of a cluster's lock for each run of
+    /// Drops this process's hold of slots, with one acquisition of a cluster's lock for each run of
     /// slots in it.
     pub(crate) fn free(&self, area: &Shared, slots: &[Slot]) {
         let mut freed = 0;
@@ -312,7 +315,7 @@ impl ListAllocator {
         freed
     }
 
-    /// Puts a cluster on the list its count asks for, unless a CPU allocates from it.
+    /// Puts a cluster on the list its count asks for, unless it is a CPU's current one.
     pub(crate) fn relist(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
         let order = state.order;
         self.relist_as(area, cluster, state, ListKind::Nonfull(order));
@@ -347,8 +350,8 @@ impl ListAllocator {
         state.list = to;
     }
 
-    /// The cluster longest full, which goes to its list's end; `None` also when it is no longer
-    /// full.
+    /// Returns the cluster that has been full longest and moves it to its list's tail; `None` also
+    /// if it has just ceased to be full.
     pub(crate) fn next_full(&self) -> Option<u32> {
         let first = self.lists.lock().first(ListKind::Full)?;
         let mut state = self.cluster(first).lock();
@@ -358,7 +361,7 @@ impl ListAllocator {
         })
     }
 
-    /// Takes a cluster off the discard list; nobody allocates from it before
+    /// Takes a cluster off the discard list; nothing is allocated from it before
     /// [`discarded`](Self::discarded).
     pub(crate) fn take_discard(&self) -> Option<u32> {
         loop {
@@ -371,14 +374,14 @@ impl ListAllocator {
         }
     }
 
-    /// The device has dropped the cluster's content.
+    /// Frees a cluster whose content the device has discarded.
     pub(crate) fn discarded(&self, cluster: u32) {
         let mut state = self.cluster(cluster).lock();
         debug_assert_eq!(state.used, 0, "cluster {cluster} was allocated from while discarded");
         self.relink(cluster, &mut state, ListKind::Free);
     }
 
-    /// Becomes the owner of a cluster nobody owns. False when there is none below the capacity.
+    /// Becomes the owner of an unowned cluster. False if there is none below the capacity.
     fn adopt(&self, area: &Shared) -> bool {
         let clusters = area.capacity_slots() / area.tuning().cluster_slots;
         let order = FreshOrder::new(0..clusters, area.clusters_per_trunk());
@@ -407,7 +410,7 @@ impl ListAllocator {
         true
     }
 
-    /// Lets others have an empty cluster when this process has plenty.
+    /// Disowns an empty cluster if this process has enough others.
     fn disown_spare(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
         if self.lists.lock().len(ListKind::Free) > SPARE_CLUSTERS {
             self.relink(cluster, state, ListKind::None);
@@ -415,7 +418,7 @@ impl ListAllocator {
         }
     }
 
-    /// Looks for slots that other members freed in our clusters. True if it found some.
+    /// Collects slots that other members freed in our clusters. True if there were any.
     pub(crate) fn collect_returned(&self, area: &Shared) -> bool {
         let mut found = false;
         if !area.is_shared() {
@@ -434,8 +437,8 @@ impl ListAllocator {
         found
     }
 
-    /// Counts a cluster's used slots afresh. Others may free meanwhile; they will say so in
-    /// `returned`, which is why it is emptied first.
+    /// Recounts a cluster's used slots. Empties `returned` first, so that members that free slots
+    /// meanwhile count in it again.
     pub(crate) fn recount(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
         // Acquire pairs with the Release in `return_foreign`.
         area.returned[cluster as usize].swap(0, Acquire);

@@ -1,19 +1,19 @@
-//! Swap areas: which slot of which device is free, and who gets it.
+//! Swap areas: which slots of which device are free, and their allocation.
 //!
 //! Owns: clusters with their locks and lists, the slot map, per-CPU slot caches, priorities, and
-//! the sharing of areas by the processes of one run. The nouns and their counter equations are in
+//! the sharing of areas by the processes of one run. The terms and their counter equations are in
 //! [`types`], checked by [`SwapArea::check`]; every mechanism is a switch in [`AreaTuning`].
 //! Invariants: a slot is never handed out twice; freeing a slot that is not in use is a bug and
-//! panics. State is indexes in [`Table`](overspill_base::shared::Table)s, never pointers, so that
-//! it can lie in memory shared by a process tree.
+//! panics. State is kept as indexes in [`Table`](overspill_base::shared::Table)s, never pointers,
+//! so that it can be in memory shared by a process tree.
 //! Not here: devices, I/O, time, what a slot contains. `unsafe` is forbidden.
 //! Sources: Linux 4.8 (scanning), 4.11 (cluster locks, slot caches), 5.8 (scan bases), 6.12
 //! (cluster lists).
 //!
 //! # Life of a slot
-//! [`SwapAreas::alloc`] takes it from the CPU's slot cache, which a visit to an area has filled:
-//! from cluster lists (`clusters`) or by scanning (`past`). [`SwapAreas::free`] collects it in the
-//! CPU's batch, which goes back to the clusters as a whole.
+//! [`SwapAreas::alloc`] takes it from the CPU's slot cache. A visit to an area fills that cache,
+//! from cluster lists (`clusters`) or by scanning (`past`). [`SwapAreas::free`] adds it to the
+//! CPU's batch, which is returned to the clusters as a whole.
 
 #![forbid(unsafe_code)]
 

@@ -1,12 +1,12 @@
-//! Cluster lists.
+//! Cluster lists, and the order of fresh clusters.
 //!
-//! Owns: which clusters are on which list. A cluster is on one list at most, and its [`ListKind`],
-//! kept with the cluster's other state, says which (checked by `SwapArea::check`).
-//! Not here: the decision which list a cluster belongs on.
+//! Owns: which clusters are on which list. A cluster is on at most one; its [`ListKind`], kept with
+//! the cluster's other state, names it (checked by `SwapArea::check`).
+//! Not here: which list a cluster belongs on.
 
 use overspill_base::list::{Links, List};
 
-/// Folio sizes a cluster can be kept for: 1 page to 512.
+/// Number of folio orders: 1 page to 512.
 pub(crate) const ORDERS: usize = 10;
 
 /// The list a cluster is on.
@@ -19,13 +19,13 @@ pub(crate) enum ListKind {
     Current,
     /// No slot used.
     Free,
-    /// Kept for folios of this order, and a slot was freed since it was last looked through.
+    /// Kept for folios of this order; a slot was freed since it was last searched.
     Nonfull(u8),
-    /// Kept for folios of this order, and had no room for one when it was last looked through.
+    /// Kept for folios of this order; had no room for one when it was last searched.
     Frag(u8),
     /// Every slot used.
     Full,
-    /// No slot used, and to be discarded before it is free.
+    /// No slot used; to be discarded before it is free.
     Discard,
 }
 
@@ -43,7 +43,7 @@ impl ListKind {
         }
     }
 
-    /// Every kind that has a list.
+    /// Iterates over the kinds that have a list.
     pub(crate) fn listed() -> impl Iterator<Item = ListKind> {
         let orders = (0..ORDERS as u8).flat_map(|o| [ListKind::Nonfull(o), ListKind::Frag(o)]);
         [ListKind::Free, ListKind::Full, ListKind::Discard].into_iter().chain(orders)
@@ -62,17 +62,17 @@ impl ClusterLists {
         kind.index().map(|index| &self.lists[index])
     }
 
-    /// Clusters on a list.
+    /// Returns the number of clusters on a list.
     pub(crate) fn len(&self, kind: ListKind) -> usize {
         self.list(kind).map_or(0, List::len)
     }
 
-    /// The cluster longest on `kind`.
+    /// Returns the first cluster of a list, which has been on it longest.
     pub(crate) fn first(&self, kind: ListKind) -> Option<u32> {
         self.list(kind)?.first()
     }
 
-    /// Moves `cluster` from the list it is on to the tail of another.
+    /// Moves `cluster` from its list to the tail of another.
     pub(crate) fn relink(&mut self, cluster: u32, from: ListKind, to: ListKind) {
         if let Some(index) = from.index() {
             self.links.unlink(&mut self.lists[index], cluster);
@@ -82,15 +82,15 @@ impl ClusterLists {
         }
     }
 
-    /// The clusters of a list, in order.
+    /// Iterates over the clusters of a list, in order.
     pub(crate) fn iter(&self, kind: ListKind) -> impl Iterator<Item = u32> + '_ {
         self.list(kind).into_iter().flat_map(|list| self.links.iter(list))
     }
 }
 
-/// The order in which fresh clusters are used: column by column of a table with one trunk per row,
-/// so that neighbours in it are a trunk apart and CPUs that take one each do not meet in one trunk
-/// (Linux 4.11).
+/// The order in which fresh clusters are used: column by column of a table with one trunk per row.
+/// Neighbours in it are a trunk apart, so CPUs that take one each do not share a trunk (Linux
+/// 4.11).
 #[derive(Clone, Debug)]
 pub(crate) struct FreshOrder {
     clusters: std::ops::Range<u32>,
@@ -100,7 +100,7 @@ pub(crate) struct FreshOrder {
 }
 
 impl FreshOrder {
-    /// The order of `clusters`, `per_trunk` of which make a row.
+    /// Makes the order of `clusters`, with `per_trunk` of them in a row.
     pub(crate) fn new(clusters: std::ops::Range<u32>, per_trunk: u32) -> Self {
         let columns = per_trunk.min(clusters.end).max(1);
         let first_row = clusters.start / columns;
@@ -108,19 +108,19 @@ impl FreshOrder {
         Self { clusters, columns, first_row, rows }
     }
 
-    /// Places in the table, some of which may be empty.
+    /// Returns the number of places in the table, including empty ones.
     pub(crate) fn len(&self) -> u32 {
         self.rows * self.columns
     }
 
-    /// The cluster at a place.
+    /// Returns the cluster at a place.
     pub(crate) fn cluster(&self, place: u32) -> Option<u32> {
         let (column, row) = (place / self.rows, place % self.rows + self.first_row);
         let cluster = row * self.columns + column;
         self.clusters.contains(&cluster).then_some(cluster)
     }
 
-    /// All of them.
+    /// Iterates over the clusters in this order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.len()).filter_map(|place| self.cluster(place))
     }

@@ -1,10 +1,10 @@
 //! Sharing an area between the processes of one run.
 //!
-//! Owns: a member's coming and going: what a forked child holds, what a dead member gives back.
-//! Invariants: `release_member` gives back everything a dead member held, and its clusters.
-//! Not here: who is alive (the caller knows); a single hold ([`crate::shared`]).
-//! Rejected: cluster locks in shared memory. A process killed while it holds one stops all others;
-//! robust mutexes repair that at the price of a repair path nobody exercises.
+//! Owns: how members join and leave: what a forked child holds, what is released for a dead member.
+//! Invariants: `release_member` releases everything a dead member held, and its clusters.
+//! Not here: which members are alive (the caller knows); a single hold ([`crate::shared`]).
+//! Rejected: cluster locks in shared memory. A process killed while it holds one blocks all others;
+//! robust mutexes cure that, with a repair path that is never exercised.
 
 use crate::area::{SlotAllocator, SwapArea};
 use crate::slot_map::TooManyHolders;
@@ -13,13 +13,13 @@ use overspill_base::Slot;
 use overspill_base::sync::Ordering::{Relaxed, Release};
 
 impl SwapArea {
-    /// This process's number.
+    /// Returns this process's number.
     pub fn member(&self) -> MemberNo {
         self.shared.member()
     }
 
-    /// In a forked child: goes on as `member`, which the parent prepared with
-    /// [`share_with`](Self::share_with), and owns no cluster.
+    /// Makes a forked child `member`, which the parent prepared with
+    /// [`share_with`](Self::share_with). It owns no cluster.
     pub fn become_member(&self, member: MemberNo) {
         self.shared.member.store(member.0, Relaxed);
         if let SlotAllocator::Lists(lists) = &self.allocator {
@@ -27,9 +27,9 @@ impl SwapArea {
         }
     }
 
-    /// Makes `other`, about to be forked off, a holder of every slot this process holds.
+    /// Makes `other`, the child about to be forked, a holder of every slot this process holds.
     ///
-    /// Call after [`drain`](crate::SwapAreas::drain), with nobody allocating or freeing.
+    /// Call after [`drain`](crate::SwapAreas::drain), while nothing is allocated or freed.
     ///
     /// # Errors
     /// [`TooManyHolders`]; then `other` holds nothing.
@@ -48,7 +48,8 @@ impl SwapArea {
         Ok(())
     }
 
-    /// Drops every hold of `gone` and disowns its clusters. `gone` must be dead, or never started.
+    /// Drops every hold of `gone` and disowns its clusters. `gone` must be dead, or never have
+    /// started.
     pub fn release_member(&self, gone: MemberNo) {
         let area = &self.shared;
         let holds = &area.holds[gone.0 as usize];
@@ -59,7 +60,8 @@ impl SwapArea {
         }
         area.sub_used(freed);
         for owner in area.owners.iter() {
-            // Release pairs with the Acquire in `adopt`: the next owner sees the slots as they are.
+            // Release: pairs with the Acquire in `adopt_cluster`; the next owner sees the slots'
+            // words.
             let _ = owner.compare_exchange(gone.owner_word(), 0, Release, Relaxed);
         }
     }

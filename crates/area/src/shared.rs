@@ -1,10 +1,10 @@
-//! What every allocator of one area works on, and other processes see.
+//! The state of one area that its allocators and other processes share.
 //!
-//! Owns: the sums over the area, the members' hold bits, and whether slots are handed out.
+//! Owns: the totals of the area, the members' hold bits, and whether slots are handed out.
 //! Invariants: a slot's count is raised before its holder's bit is set, and the bit is cleared
-//! before the count is dropped, so a member killed in between leaves at most one slot held, never
-//! one freed too early. `used` is raised before slots are claimed.
-//! Not here: finding a slot; what becomes of a dead member's holds ([`crate::members`]).
+//! before the count is dropped, so a member killed in between leaves at most one slot held, and
+//! none freed too early. `used` is raised before slots are claimed.
+//! Not here: finding a slot; releasing a dead member's holds ([`crate::members`]).
 
 use crate::slot_map::{SlotMap, WordLocks};
 use crate::tuning::{AreaTuning, ScanBase};
@@ -14,7 +14,7 @@ use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use overspill_base::sync::{AtomicBool, AtomicU32, AtomicU64};
 
-/// What every way of finding slots works on, and other processes see.
+/// The state of one area that its allocators and other processes share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: AreaConfig,
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The state in `tables` as `member` sees it, its words protected by `locks`.
+    /// Wraps the state in `tables` for `member`; `locks` protect its words.
     pub(crate) fn new(
         tables: AreaTables,
         config: AreaConfig,
@@ -61,7 +61,7 @@ impl Shared {
         slot.0 / self.config.tuning.cluster_slots
     }
 
-    /// Clusters in a trunk; all of them where only order counts.
+    /// Clusters in a trunk; unlimited on a rotational device, where only order counts.
     pub(crate) fn clusters_per_trunk(&self) -> u32 {
         let AreaTuning { cluster_slots, trunk_slots, .. } = self.config.tuning;
         if self.config.rotational { u32::MAX } else { trunk_slots / cluster_slots }
@@ -71,13 +71,13 @@ impl Shared {
         if self.config.rotational { ScanBase::Shared } else { self.tuning().scan_base }
     }
 
-    /// The slots of a cluster.
+    /// Iterates over the slots of a cluster.
     pub(crate) fn slots_of(&self, cluster: u32) -> impl DoubleEndedIterator<Item = Slot> + use<> {
         let size = self.config.tuning.cluster_slots;
         (cluster * size..(cluster + 1) * size).map(Slot)
     }
 
-    /// Slots of a cluster whose word is not 0, counted.
+    /// Counts the slots of a cluster whose word is not 0.
     pub(crate) fn count_used(&self, cluster: u32) -> u32 {
         self.slots_of(cluster).filter(|&slot| self.slots.in_use(slot)).count() as u32
     }
@@ -86,7 +86,7 @@ impl Shared {
         self.writable.load(Acquire)
     }
 
-    /// Release: an allocator that took a cluster's lock after the clearing thread let go of it sees
+    /// Release: an allocator that takes a cluster's lock after the clearing thread released it sees
     /// the area closed.
     pub(crate) fn set_writable(&self, writable: bool) {
         self.writable.store(writable, Release);
@@ -96,9 +96,8 @@ impl Shared {
         self.counters[AreaTables::CAPACITY].load(Acquire)
     }
 
-    /// Raises the capacity to `slots`. A cluster becomes usable when all of it is; what the last
-    /// one has past the end is reserved, so it counts as whole. Returns the capacity before and
-    /// after.
+    /// Raises the capacity to `slots`. A cluster becomes usable as a whole; the slots of the last
+    /// one past the end are reserved, so it counts as whole. Returns the capacity before and after.
     pub(crate) fn raise_capacity(&self, slots: u32) -> (u32, u32) {
         let whole = if slots >= self.slots_max { self.slots.len() as u32 } else { slots };
         let before = self.counters[AreaTables::CAPACITY].fetch_max(whole, AcqRel);
@@ -117,8 +116,8 @@ impl Shared {
         (self.slots.len() as u32).saturating_sub(self.counters[AreaTables::RESERVED].load(Relaxed))
     }
 
-    /// Counts slots as used before they are claimed, so that a process killed in between leaves the
-    /// sum too high rather than wrapped around.
+    /// Counts slots as used. Called before they are claimed, so that a process killed in between
+    /// leaves the total too high and does not make it wrap around.
     pub(crate) fn add_used(&self, slots: usize) {
         self.counters[AreaTables::USED].fetch_add(slots as u32, Relaxed);
     }
@@ -129,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// Takes a free slot for this process. False if it is not free.
+    /// Claims a free slot for this process. False if it is not free.
     pub(crate) fn claim(&self, slot: Slot) -> bool {
         let claimed = self.slots.claim(slot);
         if claimed {
@@ -138,13 +137,14 @@ impl Shared {
         claimed
     }
 
-    /// Ends this process's hold; true if the slot is free now.
+    /// Drops this process's hold; true if the slot is free now.
     pub(crate) fn drop_hold(&self, slot: Slot) -> bool {
         self.forget_hold(slot);
         self.drop_count(slot)
     }
 
-    /// Drops a count of a slot; true if the slot is free now, and forgotten.
+    /// Decrements a slot's count, notifying the device of the last hold; true if the slot is free
+    /// now.
     pub(crate) fn drop_count(&self, slot: Slot) -> bool {
         let notify = |slot| self.free_notify.iter().for_each(|device| device.slot_free(slot));
         self.slots.drop_hold(slot, notify)
@@ -172,8 +172,8 @@ impl Shared {
         }
     }
 
-    /// Ends this process's hold of a slot in a cluster that some other member owns, or nobody; true
-    /// if it is free now.
+    /// Drops this process's hold of a slot in a cluster that it does not own; true if the slot is
+    /// free now.
     pub(crate) fn free_foreign(&self, slot: Slot) -> bool {
         self.forget_hold(slot);
         self.return_foreign(slot)
@@ -183,7 +183,7 @@ impl Shared {
         let freed = self.drop_count(slot);
         if freed {
             // Release: the owner that sees this count (Acquire in `recount`) also sees the slot's
-            // word at zero.
+            // word at 0.
             self.returned[self.cluster_of(slot) as usize].fetch_add(1, Release);
         }
         freed

@@ -1,25 +1,24 @@
-//! One word per slot: how many processes hold it, whether only the swap cache does, and a tag its
-//! user attaches.
+//! One word per slot: the number of processes that hold it, whether only the swap cache does, and a
+//! user's tag.
 //!
-//! Owns: the packing, and which lock an access takes. The tag is the page's checksum in the
-//! product; here it is 51 opaque bits that vanish when the slot becomes free, so that no page can
-//! be checked against its slot's previous owner.
+//! Owns: the packing, and which lock an access takes. The tag is 51 opaque bits; the engine keeps
+//! the page's checksum there. It is cleared when the slot becomes free, so that no page is checked
+//! against its slot's previous user.
 //!
 //! ```text
 //! bits 0..12   count        0 free · 1..=4094 holders · 4095 reserved
-//! bit  12      CACHE_ONLY   its page is mapped: the slot is a copy that may be given up
+//! bit  12      CACHE_ONLY   its page is mapped: the slot is a copy that may be reclaimed
 //! bits 13..64  tag          0 none
 //!
 //! free --claim--> 1 --hold--> n --drop_hold--> n-1 ... 1 --drop_hold--> free (all bits cleared)
 //! free --reserve--> reserved --unreserve--> free
 //! ```
 //!
-//! Orderings: `drop_hold` releases and `claim` acquires the word, so whoever re-uses a slot has
-//! seen everything its last holder did with it. The other bits are written and read by holders
-//! only.
+//! Orderings: `drop_hold` releases and `claim` acquires the word, so what the last holder did with
+//! a slot happens-before its reuse. The other bits are written and read by holders only.
 //!
-//! A word is an atomic, so cluster lists need no lock for it. The scanning allocator takes the one
-//! that Linux had: the area's before 4.11, the cluster's after.
+//! A word is an atomic, so cluster lists need no lock for it. The scanning allocator takes the lock
+//! that Linux took: the area's before 4.11, the cluster's after.
 
 use overspill_base::Slot;
 use overspill_base::shared::Table;
@@ -32,7 +31,7 @@ const CACHE_ONLY: u64 = 1 << 12;
 const TAG_SHIFT: u32 = 13;
 /// Bits of a tag.
 pub const TAG_BITS: u32 = 64 - TAG_SHIFT;
-/// Most processes that can hold one slot.
+/// Maximum number of processes that hold one slot.
 pub(crate) const HOLDERS_MAX: u64 = RESERVED - 1;
 
 /// Which lock protects a slot's word.
@@ -46,9 +45,9 @@ pub(crate) enum WordLocks {
     Area(Arc<dyn AreaLock>),
 }
 
-/// The lock of an area whose slots are all under one.
+/// The lock of an area that protects all its slots.
 pub(crate) trait AreaLock: Send + Sync + std::fmt::Debug {
-    /// Does `act` with the lock held.
+    /// Calls `act` with the lock held.
     fn under(&self, act: &mut dyn FnMut());
 }
 
@@ -59,7 +58,7 @@ impl WordLocks {
     }
 }
 
-/// More processes hold one slot than its count can say.
+/// A slot has more holders than its word can count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a swap slot is shared by more than {} processes", HOLDERS_MAX)]
 pub struct TooManyHolders;
@@ -76,7 +75,7 @@ impl SlotMap {
         Self { words, locks: Arc::new(locks) }
     }
 
-    /// Slots there are, reserved ones included.
+    /// Returns the number of slots, reserved ones included.
     pub fn len(&self) -> usize {
         self.words.len()
     }
@@ -86,7 +85,7 @@ impl SlotMap {
         self.words.is_empty()
     }
 
-    /// Does `act` under the lock of a slot's word.
+    /// Calls `act` under the lock of a slot's word.
     #[inline]
     fn locked<R>(&self, slot: Slot, act: impl FnOnce() -> R) -> R {
         let WordLocks::Area(area) = &*self.locks else { return self.within_area(slot, act) };
@@ -95,7 +94,7 @@ impl SlotMap {
         result.expect("an area's lock does once what it is asked to")
     }
 
-    /// As [`locked`](Self::locked), where the area's lock, if it has one, is held already.
+    /// As [`locked`](Self::locked), with the area's lock, if there is one, already held.
     #[inline]
     fn within_area<R>(&self, slot: Slot, act: impl FnOnce() -> R) -> R {
         match &*self.locks {
@@ -107,7 +106,7 @@ impl SlotMap {
         }
     }
 
-    /// Processes that hold `slot`; 0 when it is free, `None` when it is reserved.
+    /// Returns the number of processes that hold `slot`: 0 if it is free, `None` if it is reserved.
     pub fn holders(&self, slot: Slot) -> Option<u64> {
         match self.words[slot.index()].load(Acquire) & COUNT_MASK {
             RESERVED => None,
@@ -115,7 +114,7 @@ impl SlotMap {
         }
     }
 
-    /// True unless the slot could be handed out.
+    /// True unless the slot is free.
     #[inline]
     pub(crate) fn in_use(&self, slot: Slot) -> bool {
         peek(&self.words[slot.index()]) != 0
@@ -135,12 +134,11 @@ impl SlotMap {
         word.fetch_update(AcqRel, Relaxed, full).map(drop).map_err(|_| TooManyHolders)
     }
 
-    /// Ends one hold; true if it was the last and the slot is free now. `last` is called before
-    /// that happens, while the slot is still nobody else's, and once more if its word changed
-    /// meanwhile.
+    /// Drops one hold; true if it was the last and the slot is free now. Calls `last` before the
+    /// slot becomes free, and again if its word changed meanwhile.
     ///
     /// # Panics
-    /// When nobody holds it: the slot would be freed twice.
+    /// If it has no holder: the slot would be freed twice.
     pub(crate) fn drop_hold(&self, slot: Slot, last: impl Fn(Slot)) -> bool {
         let word = &self.words[slot.index()];
         let fewer = |w: u64| match w & COUNT_MASK {
@@ -151,7 +149,7 @@ impl SlotMap {
             }
             _ => Some(w - 1),
         };
-        // Acquire: whoever drops the last hold sees what the other holders did with the slot.
+        // Acquire: the last holder sees what the other holders did with the slot.
         let before = self.within_area(slot, || word.fetch_update(AcqRel, Acquire, fewer));
         let before = before.unwrap_or_else(|w| panic!("slot {slot} freed, but its word is {w:#x}"));
         before & COUNT_MASK == 1
@@ -161,12 +159,12 @@ impl SlotMap {
         self.words[slot.index()].store(RESERVED, Relaxed);
     }
 
-    /// Makes a slot free that was reserved while its cluster was discarded.
+    /// Frees a slot that was reserved while its cluster was discarded.
     pub(crate) fn unreserve(&self, slot: Slot) {
         self.words[slot.index()].store(0, Relaxed);
     }
 
-    /// Notes, about a slot the caller holds, whether it is only a copy of a mapped page.
+    /// Marks a slot that the caller holds as only a copy of a mapped page, or not.
     pub fn set_cache_only(&self, slot: Slot, cache_only: bool) {
         let word = &self.words[slot.index()];
         self.locked(slot, || match cache_only {
@@ -175,19 +173,19 @@ impl SlotMap {
         });
     }
 
-    /// True if giving up the copy would free the slot. A hint.
+    /// True if reclaiming the copy would free the slot. A hint.
     #[inline]
     pub(crate) fn is_cache_only(&self, slot: Slot) -> bool {
         peek(&self.words[slot.index()]) & (CACHE_ONLY | COUNT_MASK) == CACHE_ONLY | 1
     }
 
-    /// The tag of a slot the caller holds; 0 if none was set since it was allocated.
+    /// Returns the tag of a slot the caller holds; 0 if none was set since it was allocated.
     #[inline]
     pub fn tag(&self, slot: Slot) -> u64 {
         self.locked(slot, || self.words[slot.index()].load(Relaxed) >> TAG_SHIFT)
     }
 
-    /// Sets the tag, [`TAG_BITS`] wide, of a slot the caller holds.
+    /// Sets the tag, of [`TAG_BITS`] bits, of a slot the caller holds.
     pub fn set_tag(&self, slot: Slot, tag: u64) {
         let word = &self.words[slot.index()];
         let tagged = |w: u64| Some((w & ((1 << TAG_SHIFT) - 1)) | tag << TAG_SHIFT);

@@ -1,7 +1,7 @@
-//! One switch per mechanism, and the presets that name a state of the art.
+//! One switch per mechanism, and the presets named after releases of Linux.
 //!
 //! Owns: the switches of slot allocation; the engine adds its own. Off means what Linux did before
-//! the patch that brought the mechanism.
+//! the patch that introduced the mechanism.
 //! Not here: what depends on the device ([`AreaConfig`](crate::AreaConfig)).
 
 use std::str::FromStr;
@@ -9,15 +9,15 @@ use std::str::FromStr;
 /// A release of Linux whose mechanisms a set of switches reproduces.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Preset {
-    /// Before reclaimable pages were rotated in batches.
+    /// Before rotation of reclaimable pages was batched.
     Linux2_6_23,
     /// Before the swap scalability series.
     Linux4_8,
-    /// Cluster locks, swap-cache trunks, per-CPU slot caches, batches both ways.
+    /// Cluster locks, swap-cache trunks, per-CPU slot caches, batched allocation and freeing.
     Linux4_11,
-    /// With readahead by address.
+    /// Adds readahead by address.
     Linux5_7,
-    /// Scans a little more when fragmented, from a scan base per CPU.
+    /// Scans on when fragmented, from a scan base per CPU.
     Linux5_8,
     /// Cluster lists instead of scanning (6.12 and on).
     Modern,
@@ -34,13 +34,13 @@ impl Preset {
         (Preset::Modern, "modern"),
     ];
 
-    /// The name people write.
+    /// Returns the name used in settings.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(preset, _)| *preset == self).expect("ALL has every preset").1
     }
 }
 
-/// No preset is called that.
+/// Error of parsing a [`Preset`]: there is none of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no preset is called `{0}`; there are linux-2.6.23, linux-4.8, linux-4.11, linux-5.7, linux-5.8 and modern"
@@ -61,46 +61,46 @@ impl FromStr for Preset {
 pub enum Allocator {
     /// Free clusters first, then a walk along the slot map (up to 6.11).
     Scan,
-    /// Lists of clusters by what they have left; nothing is searched (6.12).
+    /// Lists of clusters by the room they have left, without a search (6.12).
     Lists,
 }
 
 /// Where a CPU's walk along the slot map starts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ScanBase {
-    /// Where the last one ended, for all CPUs.
+    /// Where the last walk of any CPU ended.
     Shared,
-    /// Where this CPU's last one ended; a random trunk when it leaves its own (5.8).
+    /// Where this CPU's last walk ended, or in a random trunk if that left its trunk (5.8).
     PerCpu,
 }
 
-/// The switches, and the sizes that tests shrink so that the rare path is the common one.
+/// The switches, and sizes that tests shrink to make rare paths common.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AreaTuning {
     /// How free slots are found.
     pub allocator: Allocator,
     /// A lock per cluster for its slots' words (4.11), instead of the area's lock for all.
     pub cluster_locks: bool,
-    /// Slots got in one visit to an area: SWAP_BATCH, 64 (4.11), or 1.
+    /// Slots taken in one visit to an area: SWAP_BATCH, 64 (4.11), or 1.
     pub slot_batch: usize,
     /// Freed slots collected per CPU before they are returned: 64 (4.11), or 1.
     pub free_batch: usize,
-    /// A CPU keeps slots ahead of need (4.11).
+    /// Whether CPUs cache free slots (4.11).
     pub slot_cache: bool,
-    /// Without a free cluster, a visit goes on scanning for a whole batch (5.8).
+    /// Without a free cluster, a visit continues scanning for a whole batch (5.8).
     pub scan_more: bool,
     /// Where scans start.
     pub scan_base: ScanBase,
     /// Slots in a cluster, a power of two: SWAPFILE_CLUSTER, 256; 512 with THP_SWAP.
     pub cluster_slots: u32,
-    /// Slots of one trunk, a power of two: 16384, 64 MiB.
+    /// Slots in a trunk, a power of two: 16384, 64 MiB.
     pub trunk_slots: u32,
     /// Slots looked at under one hold of the area's lock: LATENCY_LIMIT, 256.
     pub scan_limit_slots: u32,
 }
 
 impl AreaTuning {
-    /// The switches of `preset`.
+    /// Returns the switches of `preset`.
     pub const fn of(preset: Preset) -> Self {
         let old = Self {
             allocator: Allocator::Scan,

@@ -1,15 +1,15 @@
-//! The nouns: entry, slot, cluster, area, and how their counters relate.
+//! The terms: entry, slot, cluster, area, and how their counters relate.
 //!
 //! ```text
 //! slot     word = 0                      free
 //!          count in 1..=HOLDERS_MAX      held by that many processes, or parked in one slot cache
 //!          count = RESERVED              header, bad, past the end, or being discarded
-//! area     used + reserved + free == capacity, when nobody allocates or frees; a killed process
+//! area     used + reserved + free == capacity, at quiescence; a killed process
 //!          may leave `used` too high by one batch, never too low
 //! ```
 //! Cluster lists (per process, for the clusters it owns):
 //! ```text
-//! cluster  used = slots of it whose word is not 0, once `returned` has been looked at
+//! cluster  used = its slots whose word is not 0, once `returned` has been collected
 //!          used == 0             <=>  Free, or Discard, or some CPU's current cluster
 //!          used == cluster size  <=>  Full, or some CPU's current cluster
 //!          otherwise                  Nonfull, Frag, or some CPU's current cluster
@@ -20,8 +20,8 @@
 //! bounds   lowest <= every free slot <= highest; no slot is free  =>  highest == 0
 //! ```
 //!
-//! A *member* is a process that uses the area. A cluster has at most one owner among the members,
-//! who alone allocates from it; everybody may free. So no lock is ever shared between processes,
+//! A *member* is a process that uses the area. A cluster has at most one owner among the members;
+//! only the owner allocates from it, every member may free. So no lock is shared between processes,
 //! and a member killed at any point leaves nothing locked: at worst one slot stays held.
 
 use crate::slot_map::{SlotMap, WordLocks};
@@ -32,16 +32,16 @@ use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicU32, AtomicU64};
 use std::fmt::Debug;
 
-/// Which swap area, of at most [`AreaNo::MAX`].
+/// Number of a swap area, below [`AreaNo::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AreaNo(pub u8);
 
 impl AreaNo {
-    /// Areas an entry can name.
+    /// Number of areas an entry can name.
     pub const MAX: usize = 32;
 }
 
-/// Where a page went: area and slot in one word.
+/// Where a page is swapped to: area and slot in one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapEntry(u64);
 
@@ -49,7 +49,7 @@ impl SwapEntry {
     /// Bits of a packed entry: 5 of area above 32 of slot.
     pub const BITS: u32 = 37;
 
-    /// The entry for `slot` of `area`.
+    /// Returns the entry for `slot` of `area`.
     #[inline]
     pub fn new(area: AreaNo, slot: Slot) -> Self {
         Self(u64::from(area.0) << 32 | u64::from(slot.0))
@@ -67,19 +67,19 @@ impl SwapEntry {
         Slot(self.0 as u32)
     }
 
-    /// Packed into the low [`BITS`](Self::BITS) bits.
+    /// Packs the entry into the low [`BITS`](Self::BITS) bits.
     #[inline]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Unpacks what [`to_bits`](Self::to_bits) gave.
+    /// Unpacks what [`to_bits`](Self::to_bits) returned.
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// True if `next` is the slot right after this one on the same area.
+    /// True if `next` is the next slot of the same area.
     #[inline]
     pub fn precedes(self, next: SwapEntry) -> bool {
         self.0 + 1 == next.0 && self.area() == next.area()
@@ -92,21 +92,21 @@ impl std::fmt::Debug for SwapEntry {
     }
 }
 
-/// What an area's state is laid out for.
+/// What the layout of an area's state depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct AreaConfig {
     /// Mechanisms and sizes.
     pub tuning: AreaTuning,
-    /// CPUs with state of their own.
+    /// Number of CPUs with their own state.
     pub cpus: usize,
-    /// Seeks cost: slots are handed out in order, one place for all CPUs.
+    /// Seeks are expensive: all CPUs share one allocation point, and slots are handed out in order.
     pub rotational: bool,
-    /// Clusters that become empty are discarded before they are used again.
+    /// Empty clusters are discarded before they are used again.
     pub discard: bool,
 }
 
 impl AreaConfig {
-    /// The default tuning on this machine's CPUs, for a solid-state device without discard.
+    /// Returns the default tuning for this machine's CPUs and a solid-state device without discard.
     pub fn native() -> Self {
         Self {
             tuning: AreaTuning::default(),
@@ -117,10 +117,10 @@ impl AreaConfig {
     }
 }
 
-/// Processes that can share an area at one time: as many as a slot's word can count.
+/// Number of processes that can share an area: as many as a slot's word can count.
 pub const MEMBERS_MAX: usize = crate::slot_map::HOLDERS_MAX as usize;
 
-/// A process among those that share an area.
+/// Number of a process among those that share an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemberNo(pub u32);
 
@@ -130,34 +130,35 @@ impl MemberNo {
     }
 }
 
-/// The shared state of one area: everything another process must see.
+/// The state of one area that its processes share.
 #[derive(Clone, Debug)]
 pub struct AreaTables {
-    /// Slots the area may ever have.
+    /// Number of slots the area can grow to.
     pub slots_max: u32,
-    /// A word per slot, see [`SlotMap`].
+    /// One word per slot, see [`SlotMap`].
     pub slots: Table<AtomicU64>,
     /// Per cluster: 0, or its owner's number plus one.
     pub owners: Table<AtomicU32>,
-    /// Per cluster: slots freed by members that do not own it, since its owner last looked.
+    /// Per cluster: slots freed by other members since its owner last collected them.
     pub returned: Table<AtomicU32>,
-    /// Sums over the area, [`AreaTables::COUNTERS`] of them.
+    /// Totals of the area, [`AreaTables::COUNTERS`] of them.
     pub counters: Table<AtomicU32>,
-    /// Per member: a bit per slot it holds. Empty when there is one member only.
+    /// Per member: one bit per slot, set where it holds the slot. Empty if there is only one
+    /// member.
     pub holds: Vec<Table<AtomicU64>>,
 }
 
 impl AreaTables {
     /// Words of [`counters`](Self::counters).
     pub const COUNTERS: usize = 3;
-    /// In [`counters`](Self::counters): slots the device has grown to.
+    /// In [`counters`](Self::counters): number of slots the device has grown to.
     pub(crate) const CAPACITY: usize = 0;
     /// Slots handed out, cached ones included.
     pub(crate) const USED: usize = 1;
     /// Slots that are never handed out.
     pub(crate) const RESERVED: usize = 2;
 
-    /// Tables for one process alone, on the heap (tests, models).
+    /// Makes tables for a single process, on the heap (tests, models).
     pub fn on_heap(slots: u32, config: AreaConfig, members: usize) -> Self {
         let cluster_slots = config.tuning.cluster_slots;
         let clusters = slots.div_ceil(cluster_slots) as usize;
@@ -173,8 +174,8 @@ impl AreaTables {
         }
     }
 
-    /// Marks `reserved`, and what lies past `slots_max`, as never to be used. Once, by whoever made
-    /// the tables, before any member joins.
+    /// Reserves the slots in `reserved` and those past `slots_max` for good. Called once by the
+    /// process that made the tables, before any member joins.
     pub fn format(&self, reserved: &[Slot]) {
         let map = SlotMap::new(self.slots.clone(), WordLocks::Atomic);
         let past_end = (self.slots_max..self.slots.len() as u32).map(Slot);
@@ -186,22 +187,22 @@ impl AreaTables {
     }
 }
 
-/// What an allocation asks of the areas' user when slots run short. No lock of this crate is held
-/// meanwhile.
+/// What an allocation asks of the areas' user when slots run short. Called without any lock of this
+/// crate.
 pub trait SlotReclaim {
-    /// Makes `area` larger, or finds slots that dead processes held in it. True if it is worth
-    /// asking the area again.
+    /// Grows `area`, or frees slots that dead processes held in it. True if it is worth asking the
+    /// area again.
     fn grow(&self, area: AreaNo) -> bool;
 
     /// Frees `entry`, the swap-cache copy of a mapped page, with
     /// [`free_now`](crate::SwapAreas::free_now). False if it is in use again.
     fn reclaim_slot(&self, entry: SwapEntry) -> bool;
 
-    /// Discards what waits for it in an area. True if there was anything.
+    /// Discards the clusters of an area that wait for it. True if there were any.
     fn discard(&self, area: AreaNo) -> bool;
 }
 
-/// Reclaims nothing: an allocation gets what is free.
+/// Reclaims nothing: an allocation gets only free slots.
 impl SlotReclaim for () {
     fn grow(&self, _: AreaNo) -> bool {
         false
@@ -216,10 +217,10 @@ impl SlotReclaim for () {
     }
 }
 
-/// Is told of every slot that becomes free, at once (`swap_slot_free_notify` in Linux).
+/// Receives every slot that becomes free, at once (`swap_slot_free_notify` in Linux).
 pub trait SlotFreeNotify: Send + Sync + Debug {
-    /// `slot` is about to be free; until this returns nobody else can have it. Called with locks of
-    /// the area held, by the process that drops the last hold, also on behalf of a dead one. Never
-    /// blocks.
+    /// Reports that `slot` is about to become free; it cannot be claimed before this returns.
+    /// Called with locks of the area held, by the process that drops the last hold, also on behalf
+    /// of a dead process. Must not block.
     fn slot_free(&self, slot: Slot);
 }

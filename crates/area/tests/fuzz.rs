@@ -1,5 +1,5 @@
-//! Several areas in every tuning, played by operations decoded from bytes, against a set of
-//! entries. A short run under `cargo test`; `make fuzz` goes on for as long as one likes.
+//! Several areas in every tuning, driven by operations decoded from bytes, against a set of
+//! entries. A short run under `cargo test`; `make fuzz` runs for any time.
 #![cfg(not(loom))]
 
 #[allow(dead_code, reason = "every test program uses its part of it")]
@@ -127,7 +127,7 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// E11: all that is asked for, as long as there is that much.
+    /// E11: an allocation gets all it asks for, as long as there are free slots.
     fn alloc(&mut self, cpu: usize, want: usize) {
         let (free, before) = (self.free_slots(), self.held.len());
         let got = self.areas.alloc(cpu, want, &Discarder(&self.areas), &mut self.held);
@@ -136,7 +136,7 @@ impl<'a> Episode<'a> {
         fresh.into_iter().for_each(|entry| self.hold(entry));
     }
 
-    /// E10: aligned, and in one cluster.
+    /// E10: a folio is aligned, and in one cluster.
     fn folio(&mut self, cpu: usize, order: u8) {
         let Some(first) = self.areas.alloc_folio(cpu, order) else { return };
         let size = self.script.config.tuning.cluster_slots;
@@ -145,7 +145,7 @@ impl<'a> Episode<'a> {
         slots.for_each(|slot| self.hold(SwapEntry::new(first.area(), slot)));
     }
 
-    /// E4, E5, E27: usable, nobody else's, and in an area that is in use.
+    /// E4, E5, E27: a slot is usable, free before, and in an area in use.
     fn hold(&mut self, entry: SwapEntry) {
         let setup = &self.script.areas[usize::from(entry.area().0)];
         assert!(entry.slot().0 < setup.slots && !setup.reserved.contains(&entry.slot()));
@@ -183,7 +183,7 @@ impl<'a> Episode<'a> {
         usable - held.count()
     }
 
-    /// E3, E6, E7: once all caches are empty every counter is exact, with slots held and without.
+    /// E3, E6, E7: with all caches empty every counter is exact, with slots held and without.
     fn end(mut self) {
         for _ in 0..2 {
             self.areas.drain();

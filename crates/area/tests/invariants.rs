@@ -1,4 +1,4 @@
-//! Invariants that random episodes do not come across often enough: see docs/invariants.md.
+//! Invariants that random episodes do not test often enough: see docs/invariants.md.
 #![cfg(not(loom))]
 
 #[allow(dead_code, reason = "every test program uses its part of it")]
@@ -11,10 +11,10 @@ use overspill_area::{
 };
 use overspill_base::Slot;
 
-/// Most processes that can hold a slot.
+/// Maximum number of processes that hold a slot.
 const HOLDERS_MAX: u32 = 4094;
 
-/// E8: of two slots one cannot have another holder. The other one gets none either.
+/// E8: of two slots one can have no more holders. Then the other gets none either.
 #[test]
 fn sharing_that_fails_half_way_is_undone() {
     let config = config(Preset::Modern);
@@ -39,7 +39,7 @@ fn sharing_that_fails_half_way_is_undone() {
     assert_eq!(map.holders(shared), Some(u64::from(HOLDERS_MAX)));
 }
 
-/// E33: under one hold of the area's lock no more slots are looked at than the limit allows.
+/// E33: one hold of the area's lock examines no more slots than the limit.
 #[test]
 fn a_visit_looks_at_no_more_slots_than_its_budget() {
     let visit = |limit| {
@@ -54,7 +54,7 @@ fn a_visit_looks_at_no_more_slots_than_its_budget() {
         areas.alloc(0, 1 << 13, &(), &mut all);
         let sparse = all.iter().filter(|entry| entry.slot().0 % 64 == 0);
         sparse.for_each(|&entry| areas.free_now(entry));
-        // A walk without the lock finds the first; what follows is found under it.
+        // A walk without the lock finds the first slot; the others are found under it.
         areas.get(AreaNo(0)).alloc(0, 64, &(), &mut Vec::new())
     };
     assert_eq!(visit(256), 1 + 256 / 64);
@@ -62,14 +62,14 @@ fn a_visit_looks_at_no_more_slots_than_its_budget() {
     assert_eq!(visit(63), 1);
 }
 
-/// E41: a cluster that is being discarded is nobody's until that is done.
+/// E41: nothing is allocated from a cluster while it is discarded.
 #[test]
 fn a_cluster_is_not_used_while_it_is_discarded() {
     for (preset, _) in Preset::ALL {
         let config = AreaConfig { discard: true, ..config(preset) };
         let areas = single(config, 8, &[]);
         let mut out = Vec::new();
-        // Cluster lists discard a cluster also before its first use.
+        // Cluster lists discard a cluster before its first use too.
         assert_eq!(areas.alloc(0, 8, &Discarder(&areas), &mut out), 8);
         out.drain(..).for_each(|entry| areas.free_now(entry));
         areas.drain();
@@ -87,33 +87,33 @@ fn a_cluster_is_not_used_while_it_is_discarded() {
     }
 }
 
-/// E39: between its thresholds, five and two batches per CPU, the cache stays as it is. What it
-/// hides shows which way that is.
+/// E39: between its thresholds, five and two batches per CPU, the cache stays on or off. Hidden
+/// slots show which.
 #[test]
 fn the_slot_cache_goes_on_and_off_with_hysteresis() {
     let config = AreaConfig { cpus: 1, ..config(Preset::Linux4_11) };
     let areas = single(config, 16, &[]);
     let mut held = Vec::new();
     let hidden = |held: &[SwapEntry]| areas.get(AreaNo(0)).used_slots() as usize - held.len();
-    // Eight batches of two are free: on, so the second slot of each visit is kept.
+    // Eight batches of two are free: it is on, and keeps the second slot of each visit.
     let mut seen = Vec::new();
     for _ in 0..15 {
         assert_eq!(areas.alloc(0, 1, &(), &mut held), 1);
         seen.push(hidden(&held));
     }
-    // Off once fewer than four slots are free: from the fourteenth allocation on.
+    // It is off once fewer than four slots are free: from the fourteenth allocation on.
     assert_eq!(seen, [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0]);
-    // Freed up to five batches it stays off: nothing is hidden.
+    // Up to five free batches it stays off: nothing is hidden.
     held.drain(..9).for_each(|entry| areas.free_now(entry));
     assert_eq!(areas.alloc(0, 1, &(), &mut held), 1);
     assert_eq!(hidden(&held), 0);
-    // Above five batches it goes on again.
+    // Above five batches it is on again.
     held.drain(..4).for_each(|entry| areas.free_now(entry));
     assert_eq!(areas.alloc(0, 1, &(), &mut held), 1);
     assert_eq!(hidden(&held), 1);
 }
 
-/// E4: what is reserved is not counted as usable either, whichever way slots are found.
+/// E4: reserved slots are not counted as usable, with any allocator.
 #[test]
 fn reserved_slots_are_no_capacity() {
     for (preset, _) in Preset::ALL {
@@ -126,7 +126,7 @@ fn reserved_slots_are_no_capacity() {
     }
 }
 
-/// E7: an area of which nothing is usable says so from the beginning.
+/// E7: an area without usable slots is full from the start.
 #[test]
 fn an_area_of_reserved_slots_is_full() {
     for (preset, _) in Preset::ALL {

@@ -9,7 +9,7 @@ use overspill_base::Slot;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicU32};
 
-/// Two slots in one cluster, for two CPUs without caches.
+/// Returns a configuration of clusters of two slots, for two CPUs without caches.
 fn small(preset: Preset) -> AreaConfig {
     let tuning = AreaTuning {
         cluster_slots: 2,
@@ -79,7 +79,7 @@ fn refill_against_free() {
             let mine = alloc(&areas, 0, 1);
             let other = spawn_alloc(&areas, 1, 1);
             areas.free(0, mine[0]);
-            // There is a second slot, so the other CPU always gets one, whoever wins.
+            // There is a second slot, so the other CPU gets one in any order.
             assert_eq!(other.join().unwrap().len(), 1);
             check(&areas, 1);
         });
@@ -119,8 +119,8 @@ fn a_drain_against_an_allocation_from_the_cache() {
     });
 }
 
-/// {allocator, freer, drain, one cluster of two slots}: nothing is lost between the caches, and the
-/// allocator gets a slot whatever the others are about (E5, E11, E38).
+/// {allocator, freer, drain, one cluster of two slots}: no slot is lost between the caches, and the
+/// allocator gets one in any interleaving (E5, E11, E38).
 #[test]
 fn an_allocation_a_free_and_a_drain_of_one_cluster() {
     for preset in [Preset::Modern, Preset::Linux5_8] {
@@ -177,7 +177,7 @@ fn the_last_of_two_holders_frees() {
     });
 }
 
-/// What a device has in the one slot that changes hands; 0 is nothing.
+/// A device's content of the one slot that changes hands; 0 is none.
 #[derive(Debug)]
 struct Content(Arc<AtomicU32>);
 
@@ -187,8 +187,7 @@ impl SlotFreeNotify for Content {
     }
 }
 
-/// The last of two holders, whichever it is, has a slot forgotten, and does so before anybody can
-/// write it again.
+/// The last of two holders has the device forget the slot, before it can be written again.
 #[test]
 fn a_slot_is_forgotten_before_it_is_free() {
     model(|| {
@@ -209,7 +208,7 @@ fn a_slot_is_forgotten_before_it_is_free() {
         let child = join(1);
         let other = loom::thread::spawn(move || child.free(0, entry));
         parent.free(0, entry);
-        // The slot beside it was free all the time, so its cluster is looked through.
+        // The slot beside it was always free, so its cluster is searched.
         let again = alloc(&parent, 0, 2).contains(&entry);
         if again {
             content.store(2, Relaxed);

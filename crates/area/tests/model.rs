@@ -1,6 +1,5 @@
 //! The areas against a naive model: a set of entries in use. Clusters of four slots and batches of
-//! two make refills, drains, walks and full clusters the common case. Every preset plays the same
-//! episodes.
+//! two make refills, drains, walks and full clusters common. Every preset runs the same episodes.
 #![cfg(not(loom))]
 
 mod common;
@@ -42,7 +41,7 @@ fn tuning() -> impl Strategy<Value = AreaConfig> {
     })
 }
 
-/// An area and what the model knows of it.
+/// An area and its model.
 struct Episode {
     areas: SwapAreas,
     held: Vec<SwapEntry>,
@@ -64,7 +63,7 @@ impl Episode {
                 let free = self.free_slots();
                 let got =
                     self.areas.alloc(cpu, want, &common::Discarder(&self.areas), &mut self.held);
-                // E11: one process gets every free slot there is.
+                // E11: a single process gets every free slot.
                 prop_assert_eq!(got, want.min(free));
             }
             Op::Folio { cpu, order } => {
@@ -149,7 +148,7 @@ proptest! {
                     all[child] = Some(join(child));
                 }
                 5 if all.iter().flatten().count() > 1 => {
-                    // Killed, caches and all; a survivor cleans up.
+                    // Killed with its caches; a survivor cleans up.
                     all[who] = None;
                     held[who].clear();
                     let survivor = all.iter().flatten().next().unwrap();
@@ -173,7 +172,7 @@ proptest! {
     }
 }
 
-/// A fresh area of the real sizes, all of it available.
+/// Makes a fresh area of the real sizes, all of it available.
 fn fresh(preset: Preset, cpus: usize, slots: u32) -> SwapAreas {
     let config = AreaConfig { tuning: AreaTuning::of(preset), cpus, ..AreaConfig::native() };
     single(config, slots, &[Slot(0)])
@@ -202,7 +201,7 @@ fn cpus_begin_in_trunks_of_their_own() {
     }
 }
 
-/// Every second slot of a full area freed: no cluster is free, every visit has to look.
+/// Makes a full area with every second slot freed: no cluster is free, and every visit scans.
 fn fragmented(preset: Preset, cpus: usize, slots: u32) -> SwapAreas {
     let areas = fresh(preset, cpus, slots);
     let mut all = Vec::new();
@@ -226,8 +225,8 @@ fn a_fragmented_area_gives_one_slot_per_visit_before_scan_more_and_many_after() 
 
 #[test]
 fn a_random_base_reaches_every_trunk_and_stays_within_the_bounds() {
-    // E40, with trunks of 16 slots so that walks leave theirs all the time. The bounds themselves
-    // are asserted where a base is drawn.
+    // E40, with trunks of 16 slots, so that walks often leave theirs. The bounds are asserted where
+    // a base is chosen.
     let tuning = AreaTuning {
         trunk_slots: 16,
         cluster_slots: 4,
@@ -240,7 +239,7 @@ fn a_random_base_reaches_every_trunk_and_stays_within_the_bounds() {
     assert_eq!(areas.alloc(0, 255, &(), &mut out), 255);
     for &entry in &out {
         areas.free_now(entry);
-        // The only free slot there is must be found, wherever the base is.
+        // The only free slot must be found from any base.
         let mut again = Vec::new();
         assert_eq!(areas.alloc(1, 2, &(), &mut again), 1);
         assert_eq!(again, [entry]);
@@ -249,7 +248,7 @@ fn a_random_base_reaches_every_trunk_and_stays_within_the_bounds() {
 
 #[test]
 fn the_very_first_slot_can_be_the_last_one_free() {
-    // Memory has no header, so slot 0 is one like any other.
+    // Memory has no header, so slot 0 is a slot like any other.
     for (preset, _) in Preset::ALL {
         let areas = single(config(preset), 4, &[]);
         let mut out = Vec::new();
@@ -271,7 +270,7 @@ fn an_area_with_nothing_but_discards_to_wait_for_counts_as_full() {
     areas.drain();
     out.drain(..).for_each(|entry| areas.free_now(entry));
     assert_eq!(areas.get(AreaNo(0)).check(), Ok(()));
-    // Nobody discards, so there is nothing; then somebody does.
+    // Without a discard there are no slots; with one there are.
     assert_eq!(areas.alloc(0, 1, &(), &mut out), 0);
     assert_eq!(areas.alloc(0, 5, &common::Discarder(&areas), &mut out), 4);
 }
@@ -291,7 +290,7 @@ fn equal_priorities_take_turns_and_lower_ones_wait() {
         let count = |out: &[SwapEntry], n| out.iter().filter(|e| e.area() == AreaNo(n)).count();
         for _ in 0..8 {
             assert_eq!(areas.alloc(0, 2, &(), &mut out), 2);
-            // E42: never more than a batch apart.
+            // E42: never more than one batch apart.
             assert!(count(&out, 1).abs_diff(count(&out, 2)) <= 2);
         }
         assert_eq!((count(&out, 0), count(&out, 1), count(&out, 2)), (0, 8, 8));

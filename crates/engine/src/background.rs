@@ -1,7 +1,7 @@
-//! What the reclaim thread does, again and again.
+//! Background reclaim: what the reclaim thread repeats.
 //!
-//! Owns: reclaim between the watermarks, and the ranges that the program told to go. Invariant:
-//! whoever waits for a range is told when all that can go has gone.
+//! Owns: reclaim between the watermarks, and page-outs of ranges.
+//! Invariant: a thread that waits for a page-out is woken when all pages that can be evicted are.
 //! Not here: the thread (`space`), reclaim itself (`reclaim`).
 
 use crate::engine::Engine;
@@ -15,12 +15,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 impl Engine {
-    /// Background reclaim: blocks until free frames run low or somebody calls
-    /// [`wake_background`](Self::wake_background); then frees until the high watermark, and
-    /// returns. `wanted` says whether the caller has something else to do; who makes it true wakes
-    /// it afterwards.
+    /// Blocks until free frames run low or [`wake_background`](Self::wake_background) is called;
+    /// then reclaims up to the high watermark, and returns. `wanted` returns whether the caller has
+    /// something else to do; wake the thread after making it true.
     pub fn balance(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
-        // Counted before it is asked, so a wake_background in between is not slept through.
+        // Read before `wanted` is called, so that no wake in between is lost.
         let seen = self.low.count();
         if wanted() {
             return;
@@ -32,7 +31,7 @@ impl Engine {
         while self.frames.free_count() < self.frames.watermarks().high {
             if !self.reclaim_round(worker, false) {
                 self.fruitless_rounds.fetch_add(1, Relaxed);
-                // Wait for the next fault to say so again.
+                // Retry at the next fault that finds frames low.
                 let seen = self.low.count();
                 self.low.wait(seen, Some(Duration::from_millis(10)));
                 return;
@@ -50,10 +49,10 @@ impl Engine {
         self.ahead.wake();
     }
 
-    /// Evicts the ranges that [`page_out`](Self::page_out) was asked for.
+    /// Evicts the ranges queued by [`page_out`](Self::page_out).
     fn run_page_outs(&self, worker: &mut Worker) {
         while let Some(pages) = self.page_outs.take() {
-            // Written, a batch keeps its staging memory until its frames are free.
+            // A batch keeps its staging memory until its frames are free.
             let batch = (self.memory.places() / 4).max(self.chunk_pages());
             for start in pages.clone().step_by(batch) {
                 self.page_out_batch(worker, start..pages.end.min(start + batch as u32));
@@ -62,13 +61,13 @@ impl Engine {
         }
     }
 
-    /// Pages that are evicted at a time.
+    /// Returns the number of pages evicted at a time.
     fn chunk_pages(&self) -> usize {
         Tuning::chunk_pages(self.memory.page_bytes)
     }
 
     fn page_out_batch(&self, worker: &mut Worker, pages: Range<u32>) {
-        // Those on the active list too.
+        // Moves those on the active list too.
         self.make_cold(PageNo(pages.start), pages.len());
         let chunk_pages = self.chunk_pages();
         for start in pages.clone().step_by(chunk_pages) {
@@ -85,8 +84,8 @@ impl Engine {
         }
     }
 
-    /// Takes the frames that `frame_of` finds for a range off the inactive list: frees those whose
-    /// page is on its slot already, and returns the mapped ones.
+    /// Isolates the inactive frames that `frame_of` finds for a range: frees those whose page is
+    /// already on its slot, and returns the mapped ones.
     fn isolate_range(
         &self,
         pages: Range<u32>,

@@ -1,4 +1,4 @@
-//! Memory reads land in, owned by one worker and reused without ever being given back.
+//! Bounce buffers: memory that reads land in, owned by one worker and reused.
 //!
 //! Not here: staging memory, which all workers share (`staging`).
 
@@ -6,17 +6,17 @@ use crate::tuning::Tuning;
 use overspill_base::PAGE_SIZE;
 use overspill_base::shared::{PageArena, PageBuf};
 
-/// Memory of one worker.
+/// The bounce memory of one worker.
 ///
-/// A chunk is handed out run by run, and from its start again when all of it has come back: with
-/// one read at a time it is always the same memory.
+/// A chunk is handed out run by run, and again from its start when all of it has been returned:
+/// with one read at a time it is always the same memory.
 #[derive(Debug)]
 pub(crate) struct Bounce {
     arena: PageArena,
     page_bytes: usize,
-    /// Pages of a chunk.
+    /// Pages in a chunk.
     chunk: usize,
-    /// The chunk that is being handed out, and how much of it was.
+    /// The chunk that runs are taken from, and how many of its pages were taken.
     open: usize,
     filled: usize,
     free: Vec<usize>,
@@ -24,7 +24,7 @@ pub(crate) struct Bounce {
 }
 
 impl Bounce {
-    /// `chunks` chunks for pages of `page_bytes`.
+    /// Reserves `chunks` chunks for pages of `page_bytes`.
     pub(crate) fn new(chunks: usize, page_bytes: usize) -> std::io::Result<Self> {
         let chunk = Tuning::chunk_pages(page_bytes);
         let arena = PageArena::new(chunks * chunk * (page_bytes / PAGE_SIZE))?;
@@ -32,7 +32,7 @@ impl Bounce {
         Ok(Self { arena, page_bytes, chunk, open: 0, filled: 0, free, in_use })
     }
 
-    /// The first page of a run of `pages` pages, at most a chunk.
+    /// Takes a run of `pages` pages, at most a chunk; returns its first page.
     pub(crate) fn take(&mut self, pages: usize) -> Option<usize> {
         debug_assert!(pages <= self.chunk);
         if self.filled + pages > self.chunk {
@@ -45,7 +45,7 @@ impl Bounce {
         Some(first)
     }
 
-    /// Ends the use of one page of a run; a buffer that lies elsewhere is none of ours.
+    /// Returns one page of a run; ignores a buffer that lies elsewhere.
     pub(crate) fn give(&mut self, buffer: &PageBuf) {
         let Some(page) = self.index_of(buffer) else { return };
         let chunk = page / self.chunk;
@@ -60,23 +60,23 @@ impl Bounce {
         }
     }
 
-    /// A handle for the device to write into.
+    /// Returns a handle for the device to write into.
     pub(crate) fn buffer(&self, page: usize) -> PageBuf {
         // SAFETY: the page is in a run taken by the read that owns this handle, and this worker
-        // hands a run out once.
+        // hands out a run once.
         unsafe { self.arena.page(page * (self.page_bytes / PAGE_SIZE)) }
     }
 
-    /// Content of `pages` adjacent pages that have been read.
+    /// Returns the content of `pages` adjacent pages that have been read.
     pub(crate) fn content(&self, page: usize, pages: usize) -> &[u8] {
         let (start, len) = (page * self.page_bytes, pages * self.page_bytes);
         assert!(start + len <= self.arena.pages() * PAGE_SIZE);
         let start = self.arena.address(start / PAGE_SIZE);
-        // SAFETY: in bounds; the read into them has completed and nobody else has the run.
+        // SAFETY: in bounds; the read into them has completed, and the run has no other user.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
-    /// Which page `buffer` is; none if it lies elsewhere.
+    /// Returns the page at `buffer`, `None` if it lies elsewhere.
     pub(crate) fn index_of(&self, buffer: &PageBuf) -> Option<usize> {
         Some(self.arena.index_of(buffer)? / (self.page_bytes / PAGE_SIZE))
     }

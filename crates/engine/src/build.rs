@@ -1,6 +1,6 @@
-//! An engine put together.
+//! Construction of an engine.
 //!
-//! Owns: what it is made of, and the sizes of its parts.
+//! Owns: its parts, and their sizes.
 
 use crate::engine::Engine;
 use crate::event_count::EventCount;
@@ -26,37 +26,36 @@ use overspill_base::shared::PageArena;
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, LockClass, Mutex};
 
-/// What an engine is made of.
+/// The parts of an engine.
 pub struct EngineParts {
-    /// Pages that may be in memory at a time.
+    /// Pages that may be in memory at a time: the limit.
     pub frames: usize,
     /// A word for every page of the managed address space.
     pub table: PageTable,
-    /// Whose pages they are.
+    /// The owner of the pages.
     pub space: Space,
-    /// Bytes of a page, a power of two from 4096 on: so have the frames, and the slots of the
-    /// devices. Windows and batches of `tuning` keep their bytes.
+    /// Bytes of a page, a frame and a slot: a power of two, at least 4096. Windows and batches of
+    /// `tuning` keep their bytes.
     pub page_bytes: usize,
     /// Swap areas, numbered in this order.
     pub swaps: Vec<Swap>,
-    /// With a moving space, memory for pages on their way, of [`Engine::staging_pages`]; with a
-    /// pool a place for each frame.
+    /// With a moving space staging memory, of [`Engine::staging_pages`]; with a pool a place for
+    /// each frame.
     pub arena: PageArena,
     /// Where events are counted.
     pub stats: Stats,
-    /// Tries to free slots that other processes left behind, before an area counts as full; true if
-    /// it found some.
+    /// Frees slots that dead processes held, before an area counts as full; true if there were any.
     pub salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
-    /// Takes one line for the user about something that went wrong.
+    /// Receives each line for the user about an error.
     pub report: Box<dyn Fn(&str) + Send + Sync>,
     /// Sizes, windows and switches.
     pub tuning: Tuning,
-    /// The CPUs its threads run on.
+    /// The CPUs that its threads run on.
     pub cpus: Cpus,
 }
 
 impl Engine {
-    /// An engine over `parts`, with nothing in memory.
+    /// Makes an engine of `parts`, with no page in memory.
     ///
     /// # Panics
     /// Without frames, with batches larger than a staging chunk, or without a place for every page
@@ -122,14 +121,13 @@ impl Engine {
         engine
     }
 
-    /// Pages of staging memory that suit `frames` frames: an eighth of them, within 8 to 128
-    /// chunks.
+    /// Returns the staging pages for `frames` frames: an eighth of them, within 8 to 128 chunks.
     pub fn staging_pages(frames: usize) -> usize {
         Self::staging_pages_of(frames, PAGE_SIZE)
     }
 
-    /// As [`staging_pages`](Self::staging_pages), still in 4 KiB, for frames of `page_bytes`: the
-    /// same bytes, but two chunks at least.
+    /// As [`staging_pages`](Self::staging_pages), still in 4 KiB pages, for frames of `page_bytes`:
+    /// the same bytes, but at least two chunks.
     pub fn staging_pages_of(frames: usize, page_bytes: usize) -> usize {
         let chunk = Tuning::chunk_pages(page_bytes);
         let chunk_pages = chunk * (page_bytes / PAGE_SIZE);

@@ -1,4 +1,4 @@
-//! The counter equations of [`crate::types`], as a check.
+//! The counter equations of [`crate::types`], checked.
 
 use crate::engine::Engine;
 use crate::lru::LruList;
@@ -9,7 +9,8 @@ use overspill_base::FrameNo;
 use std::collections::{HashMap, HashSet};
 
 impl Engine {
-    /// Verifies every counter. Call with no fault, reclaim or I/O under way: it drains all batches.
+    /// Verifies all counters. Call without a fault, reclaim or I/O under way: it drains all
+    /// batches.
     ///
     /// # Errors
     /// The first equation that does not hold, in words.
@@ -22,7 +23,7 @@ impl Engine {
         self.areas.iter().try_for_each(|area| area.check())
     }
 
-    /// Every frame is free or on exactly one list.
+    /// Checks that every frame is free or on exactly one list.
     fn check_lists(&self) -> Result<HashSet<FrameNo>, String> {
         let mut seen = HashSet::new();
         for list in [LruList::Active, LruList::Inactive] {
@@ -42,7 +43,8 @@ impl Engine {
         Ok(seen)
     }
 
-    /// Words and frames agree. Returns each slot in use with what refers to it.
+    /// Checks that words and frames agree. Returns each slot in use, with the number of words that
+    /// refer to it.
     fn check_words(&self, lists: &HashSet<FrameNo>) -> Result<HashMap<SwapEntry, usize>, String> {
         let mut slots: HashMap<SwapEntry, usize> = HashMap::new();
         let mut mapped = 0;
@@ -73,7 +75,7 @@ impl Engine {
         Ok(slots)
     }
 
-    /// Every slot in use is referred to by a word or cached, and the other way round.
+    /// Checks that exactly the slots in use are cached or referred to by a word.
     fn check_slots(&self, slots: &HashMap<SwapEntry, usize>) -> Result<(), String> {
         for entry in slots.keys() {
             let holders = self.areas.get(entry.area()).slot_map().holders(entry.slot());
@@ -90,7 +92,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Staging memory is in use for frames that are not mapped, and for no others.
+    /// Checks that exactly the chunks with staged frames are in use.
     fn check_staging(&self, lists: &HashSet<FrameNo>) -> Result<(), String> {
         let Store::Moving(Moving { staging, .. }) = &self.store else { return Ok(()) };
         let staged = lists.iter().filter_map(|&frame| self.frames.staged(frame));

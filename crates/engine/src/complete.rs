@@ -1,9 +1,9 @@
-//! Completions: what becomes of pages whose transfer has ended.
+//! Completions: the end of a page's read or write.
 //!
-//! Owns: reaping a worker's queues, and the dispatch of what they hand out. Invariants: a page
-//! being read is locked and cached under its entry until its completion takes the lock over; a read
-//! that fails poisons the page it was for and no other; a write that fails keeps its page in
-//! memory, and its area is avoided from then on.
+//! Owns: reaping a worker's queues, and the dispatch of completions.
+//! Invariants: a page being read is locked and cached under its entry until its completion takes
+//! the lock over; a read that fails poisons its own page and no other; a write that fails keeps its
+//! page in memory, and its area is not written to again.
 //! Not here: submitting (`swapin`, `writeback`), the queues (`worker`).
 
 use crate::engine::Engine;
@@ -19,7 +19,7 @@ use overspill_base::{clock, work};
 use overspill_device::{Completion, DeviceError, IoOp, IoRequest, PageFailure};
 
 impl Worker {
-    /// Completes what has finished; returns how many requests that were. Never blocks on I/O.
+    /// Completes the requests that have finished; returns their number. Never blocks on I/O.
     pub fn poll(&mut self, engine: &Engine) -> usize {
         let count = self.complete(engine);
         self.drop_gone(engine);
@@ -41,8 +41,8 @@ impl Worker {
         count
     }
 
-    /// Completes a request just submitted, if that is all the worker can do at a time; its lists
-    /// are free again then.
+    /// Completes the request just submitted by an in-place worker, which has one at a time; its
+    /// scratch lists are free after that.
     pub(crate) fn complete_in_place(&mut self, engine: &Engine) {
         match self.kind() {
             WorkerKind::Pager => {}
@@ -52,13 +52,13 @@ impl Worker {
         }
     }
 
-    /// Blocks until something in flight has finished, and completes it.
+    /// Blocks until a request in flight has finished, and completes it.
     pub fn wait(&mut self, engine: &Engine) {
         self.wait_for_one();
         self.complete(engine);
     }
 
-    /// Completes everything in flight, and lets go of devices that were swapped off.
+    /// Completes all requests in flight, and drops devices that were swapped off.
     pub fn finish(&mut self, engine: &Engine) {
         while self.in_flight() > 0 {
             self.wait(engine);
@@ -68,8 +68,8 @@ impl Worker {
 }
 
 impl Engine {
-    /// Ends a read: maps its pages, or leaves those read ahead in the swap cache, and lets their
-    /// waiters go on.
+    /// Ends a read: maps its pages, or leaves those read ahead in the swap cache, and wakes the
+    /// faulting threads.
     fn complete_read(&self, worker: &mut Worker, completion: Completion) {
         let Completion { request, failures } = completion;
         let (area, purpose) = untag(request.tag);
@@ -79,7 +79,7 @@ impl Engine {
         if transfer_failed {
             return retry_singly(worker, area, request, purpose);
         }
-        // Before a toucher can see its page.
+        // Counted before a faulting thread can see its page.
         self.stats.add(Event::pswpin, (count - failures.len()) as u64);
         match &self.store {
             Store::Moving(moving) => {
@@ -102,7 +102,7 @@ impl Engine {
         failures: &[PageFailure],
     ) {
         let mut completed = std::mem::take(&mut worker.scratch.completed);
-        // Last first: a stream waits for the first one, and then all of them are there.
+        // Last first: a stream waits for the first page, and then finds all of them.
         for (n, buffer) in request.pages.iter().enumerate().rev() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
             let locked = self.page_just_read(entry);
@@ -127,7 +127,7 @@ impl Engine {
         request.pages.iter().for_each(|buffer| worker.bounce.give(buffer));
     }
 
-    /// As above, for pages that are where they will be used.
+    /// As above, for a pool, whose pages are read in place.
     fn complete_pool_read(
         &self,
         pool: &dyn BufferPool,
@@ -153,8 +153,8 @@ impl Engine {
         self.frames.take_from_io(frame)
     }
 
-    /// Maps the pages at the front of `completed` that are `adjacent` to one another; returns how
-    /// many they were.
+    /// Maps the pages at the front of `completed` that are `adjacent` to one another; returns their
+    /// number.
     pub(crate) fn map_first_run(
         &self,
         worker: &Worker,
@@ -181,8 +181,8 @@ impl Engine {
         moving.space.map(first, content)
     }
 
-    /// A page that was read ahead stays on its slot: whoever touches it reads it again. The content
-    /// of any other is lost: whoever touches it gets SIGBUS, everything else goes on.
+    /// Deals with a page that could not be read. One that was read ahead stays on its slot, and its
+    /// next fault reads it again. Any other is poisoned: a touch raises SIGBUS.
     fn read_failed(&self, locked: LockedPage, entry: SwapEntry, error: &DeviceError) {
         let page = locked.page();
         if !self.frames.has(locked.frame(), flag::READAHEAD)
@@ -215,7 +215,7 @@ impl Engine {
     }
 }
 
-/// A transfer of several pages failed as a whole: finds out which page it is.
+/// Reads the pages of a failed transfer one by one, to find the one that fails.
 fn retry_singly(worker: &mut Worker, area: AreaNo, request: IoRequest, purpose: Purpose) {
     for (n, into) in request.pages.into_iter().enumerate() {
         let entry = SwapEntry::new(area, request.slot.plus(n));

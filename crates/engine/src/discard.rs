@@ -1,7 +1,7 @@
-//! What a program does to ranges on purpose: drop them, move them, lock them in memory.
+//! Operations of a program on ranges: dropping, moving, locking in memory.
 //!
-//! Invariants: the address space's pages are dropped only while their page locks are held, so a
-//! fault in between sees either the old page or none. Ranges are locked in ascending order; reclaim
+//! Invariants: pages of the address space are dropped only with their page locks held, so a
+//! concurrent fault sees either the old page or none. Ranges are locked in ascending order; reclaim
 //! and readahead only try locks, so there is no cycle.
 //! These calls may sleep for a page's I/O. The caller must not be a worker with I/O in flight.
 
@@ -18,7 +18,7 @@ use overspill_base::{FrameNo, PageNo};
 const ZAP_BATCH: usize = 64;
 
 impl Engine {
-    /// Forgets the content of `pages` pages from `first` on: they read as zeros afterwards.
+    /// Drops the content of `pages` pages from `first` on: they read as zeros afterwards.
     pub fn discard(&self, first: PageNo, pages: usize) {
         let mut locked: Vec<LockedPage> = Vec::with_capacity(ZAP_BATCH);
         for page in (0..pages).map(|n| first.plus(n)) {
@@ -31,7 +31,7 @@ impl Engine {
         self.zap_locked(&mut locked);
     }
 
-    /// Locks a page that is resident; forgets any other.
+    /// Locks a resident page; drops any other.
     fn lock_or_forget(&self, page: PageNo) -> Option<LockedPage> {
         loop {
             let word = self.table.load(page);
@@ -62,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// Waits for the lock of a page that is resident in `frame`; none if it is there no more.
+    /// Waits for the lock of a page resident in `frame`; `None` if it is no longer there.
     fn lock_resident(&self, page: PageNo, frame: FrameNo) -> Option<LockedPage> {
         let locked = self.frames.lock(frame)?;
         if self.table.load(page) == Pte::Resident(frame) {
@@ -86,8 +86,8 @@ impl Engine {
         }
     }
 
-    /// Moves the content of `pages` pages from `from` to the untouched pages at `to`. Nobody may
-    /// touch either range meanwhile.
+    /// Moves the content of `pages` pages from `from` to the untouched pages at `to`. Neither range
+    /// may be touched meanwhile.
     pub fn transfer(&self, from: PageNo, to: PageNo, pages: usize) {
         for n in 0..pages {
             self.transfer_page(from.plus(n), to.plus(n));
@@ -107,7 +107,7 @@ impl Engine {
                 Pte::Poisoned => {
                     self.space.poison(to);
                     self.table.replace(to, Pte::Empty, word);
-                    // Nobody would take the poison away later: discarding skips empty words.
+                    // The poison must go now: discarding skips empty words.
                     self.space.zap(from, 1);
                     self.table.replace(from, word, Pte::Empty)
                 }
@@ -123,7 +123,7 @@ impl Engine {
         self.frames.wait_writeback(frame);
         let moved = match &self.store {
             Store::Moving(moving) => self.move_content(moving, &locked, to),
-            // Nobody moves those: they have no addresses.
+            // Pages of a pool have no addresses and are never moved.
             Store::Pool(_) => Err(SpaceError::Missing),
         };
         match moved {
@@ -133,7 +133,7 @@ impl Engine {
         true
     }
 
-    /// The content of a page could not follow it to its new address.
+    /// Poisons a page whose content could not be moved to its new address.
     fn lose_moved(&self, locked: LockedPage, to: PageNo, why: SpaceError) {
         self.table.replace(to, Pte::Empty, Pte::Poisoned);
         self.count_lost(to, why);
@@ -160,27 +160,25 @@ impl Engine {
         true
     }
 
-    /// Keeps a page in memory, or stops doing so. False if it is not in memory now: touch it and
-    /// ask again.
+    /// Forbids or allows a page's eviction. False if it is not in memory now: touch it and retry.
     pub fn set_unevictable(&self, page: PageNo, unevictable: bool) -> bool {
         self.if_resident(page, |locked| self.frames.set_unevictable(locked, unevictable))
             .unwrap_or(!unevictable)
     }
 
-    /// Keeps a page in memory until it is unpinned as often as it was pinned. False if it is not in
-    /// memory now: touch it and ask again. Pins and
-    /// [`set_unevictable`](Self::set_unevictable) do not know of each other.
+    /// Pins a page in memory until it is unpinned as often as it was pinned. False if it is not in
+    /// memory now: touch it and retry. Do not mix pins and
+    /// [`set_unevictable`](Self::set_unevictable) on a page: the last call decides.
     pub fn pin(&self, page: PageNo) -> bool {
         self.if_resident(page, |locked| self.frames.pin(locked, true)).unwrap_or(false)
     }
 
-    /// Ends one pin of a page.
+    /// Removes one pin of a page.
     pub fn unpin(&self, page: PageNo) {
         while self.if_resident(page, |locked| self.frames.pin(locked, false)) == Some(false) {}
     }
 
-    /// Does something to a page in memory. `None` if it is not, `Some(false)` if it has just
-    /// changed.
+    /// Calls `act` on a page in memory. `None` if it is not, `Some(false)` if it has just changed.
     fn if_resident(&self, page: PageNo, act: impl FnOnce(&LockedPage)) -> Option<bool> {
         let frame = self.resident_frame(page)?;
         let Some(locked) = self.lock_resident(page, frame) else { return Some(false) };

@@ -1,7 +1,7 @@
 //! The engine's state.
 //!
-//! Owns: all state of one pager, and questions about it. Not here: putting it together (`build`),
-//! anything that changes a page (`page` and whatever is above it).
+//! Owns: all state of one pager, and queries of it.
+//! Not here: its construction (`build`), changes of pages (`page` and what is above it).
 
 use crate::event_count::EventCount;
 use crate::frames::Frames;
@@ -27,12 +27,12 @@ use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex};
 use overspill_base::{FrameNo, PageNo};
 use overspill_device::DeviceError;
 
-/// How full everything is.
+/// How full memory, the lists and the swap cache are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineStatus {
     /// The limit, in pages.
     pub frames: usize,
-    /// Pages more that may come into memory before others must go.
+    /// Free frames: pages that fit in memory before others must be evicted.
     pub free_frames: usize,
     /// Pages on the active list.
     pub active: usize,
@@ -42,7 +42,7 @@ pub struct EngineStatus {
     pub cached: usize,
 }
 
-/// Where growing a device failed last, and why.
+/// The capacity at which growing a device last failed, and why.
 #[derive(Debug, Clone)]
 pub(crate) struct GrowFailure {
     pub(crate) capacity: u32,
@@ -64,20 +64,20 @@ pub struct Engine {
     pub(crate) space: Arc<dyn AddressSpace>,
     pub(crate) stats: Stats,
     pub(crate) swaps: Swaps,
-    /// Held while an area gets its number.
+    /// Held while an area is added, from taking its number on.
     pub(crate) adding: Mutex<()>,
     pub(crate) streams: StreamLocks,
     pub(crate) ahead: ReadaheadQueue,
     pub(crate) page_outs: PageOuts,
     /// Notified when free frames run low.
     pub(crate) low: EventCount,
-    /// Notified when frames became free and somebody waits for one.
+    /// Notified when a frame became free while threads wait for one.
     pub(crate) freed: EventCount,
     pub(crate) starving: AtomicUsize,
-    /// Rounds of background reclaim that brought nothing.
+    /// Rounds of background reclaim without progress.
     pub(crate) fruitless_rounds: AtomicU64,
     pub(crate) writes_in_flight: AtomicUsize,
-    /// Per device: the capacity at which growing failed last.
+    /// Per area: the last failure to grow its device.
     pub(crate) grow_failed: Mutex<Vec<Option<GrowFailure>>>,
     pub(crate) reports: Arc<Reports>,
     pub(crate) salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
@@ -90,12 +90,12 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Events so far.
+    /// Returns the event counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// How full everything is.
+    /// Returns how full memory, the lists and the swap cache are.
     pub fn status(&self) -> EngineStatus {
         let (active, inactive) = self.lru.lens();
         EngineStatus {
@@ -107,17 +107,17 @@ impl Engine {
         }
     }
 
-    /// The last thing that went wrong, in words.
+    /// Returns the last error that was reported.
     pub fn last_error(&self) -> Option<String> {
         self.reports.last()
     }
 
-    /// Pages the program has locked in memory.
+    /// Returns the number of pages locked or pinned in memory.
     pub fn unevictable(&self) -> usize {
         self.frames.unevictable_count()
     }
 
-    /// Lengths of the active and the inactive list, for which it takes the LRU lock.
+    /// Returns the lengths of the active and the inactive list. Takes the LRU lock.
     pub fn list_lens(&self) -> (usize, usize) {
         self.lru.lens()
     }
@@ -127,45 +127,45 @@ impl Engine {
         matches!(self.table.load(page), Pte::Resident(_))
     }
 
-    /// Frames there are.
+    /// Returns the number of frames.
     pub fn frames(&self) -> usize {
         self.frames.count()
     }
 
-    /// Pages that have a frame. A hint, unless all workers are parked.
+    /// Iterates over the pages that have a frame. A hint, unless all workers are parked.
     pub fn pages_in_memory(&self) -> impl Iterator<Item = PageNo> {
         self.frames.all().filter_map(|frame| self.frames.page(frame))
     }
 
-    /// Where the place of a pool's `frame` begins. Its bytes are the caller's to use between
-    /// [`publish`](crate::BufferPool::publish) and [`unpublish`](crate::BufferPool::unpublish).
+    /// Returns the address of the place of a pool's `frame`. The caller may use its bytes from
+    /// [`publish`](crate::BufferPool::publish) to [`unpublish`](crate::BufferPool::unpublish).
     #[inline]
     pub fn place(&self, frame: FrameNo) -> *mut u8 {
         debug_assert!(matches!(self.store, Store::Pool(_)));
         self.memory.address(frame.index())
     }
 
-    /// Where changes of pages' states are noted, if they are.
+    /// Returns the record of changes of pages' states, if there is one.
     pub fn history(&self) -> Option<&History> {
         self.table.history()
     }
 
-    /// The swap areas.
+    /// Returns the swap areas.
     pub fn areas(&self) -> &SwapAreas {
         &self.areas
     }
 
-    /// Tells the user what happened to an area, or to anything else that has a number.
+    /// Reports an error of an area to the user.
     pub(crate) fn report_error(&self, what: &'static str, whom: AreaNo, line: String) {
         self.reports.tell(Cause { what, whom: u32::from(whom.0) }, line);
     }
 
-    /// Frees `entry`, with the next batch.
+    /// Frees `entry` with the CPU's next batch.
     pub(crate) fn free_entry(&self, entry: SwapEntry) {
         self.areas.free(self.cpus.current(), entry);
     }
 
-    /// Notes whether a slot is only a copy of a mapped page.
+    /// Marks a slot as only a copy of a mapped page, or not.
     pub(crate) fn set_cache_only(&self, entry: SwapEntry, cache_only: bool) {
         self.areas.get(entry.area()).slot_map().set_cache_only(entry.slot(), cache_only);
     }

@@ -1,12 +1,12 @@
-//! Where threads sleep until something has happened: frames became free, or there is work.
+//! An eventcount: threads sleep until frames became free, or until there is work.
 //!
-//! Invariant: an event between a look at the count and the sleep is not slept through, because the
-//! sleep ends at once if the count has changed.
+//! Invariant: no wake is lost between reading the count and the sleep, because the sleep ends at
+//! once if the count has changed.
 
 use overspill_base::sync::{Condvar, LockClass, Mutex};
 use std::time::Duration;
 
-/// A count of events that one can wait for to change.
+/// A count of events, with a wait for its change.
 #[derive(Debug)]
 pub(crate) struct EventCount {
     state: Mutex<State>,
@@ -24,8 +24,8 @@ impl EventCount {
         Self { state: Mutex::new(LockClass::Wait, State::default()), condvar: Condvar::new() }
     }
 
-    /// Counts an event and wakes all sleepers: a system call only if there are any, because there
-    /// is an event for every page while memory is short.
+    /// Counts an event and wakes all sleepers. Makes a system call only if there are any: while
+    /// memory is short, every page freed is an event.
     pub(crate) fn notify(&self) {
         let mut state = self.state.lock();
         state.events += 1;
@@ -36,12 +36,12 @@ impl EventCount {
         }
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     pub(crate) fn count(&self) -> u64 {
         self.state.lock().events
     }
 
-    /// Sleeps until there were more events than `seen`, or `limit` is over.
+    /// Sleeps until there were more events than `seen`, or for `limit`.
     pub(crate) fn wait(&self, seen: u64, limit: Option<Duration>) {
         let mut state = self.state.lock();
         state.sleepers += 1;

@@ -1,8 +1,9 @@
-//! The fault path: what to do about a page that was touched and is not there.
+//! The fault path: what to do about a touched page that is missing.
 //!
-//! Owns: the decision per page-table word, one function each. Invariants: `fault` holds at most one
-//! page lock while it allocates; it never waits for a page lock, it leaves a mark and returns.
-//! Not here: reading (`swapin`), how the fault came in (`space`).
+//! Owns: the decision per page-table word, one function each.
+//! Invariants: `fault` holds at most one page lock while it allocates; it never waits for a page
+//! lock, but leaves a mark and returns.
+//! Not here: reading (`swapin`), how the fault arrived (`space`).
 
 use crate::engine::Engine;
 use crate::frames::{LockedPage, NotLocked};
@@ -17,28 +18,28 @@ use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
 use overspill_base::{FrameNo, PageNo, clock};
 
-/// What became of a fault.
+/// The outcome of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultOutcome {
-    /// The page is mapped and whoever touched it goes on.
+    /// The page is mapped, and the thread that touched it goes on.
     Mapped,
-    /// The page is on its way; its mapping or the release of its lock wakes whoever touched it.
+    /// The page is being read or locked; its mapping or unlocking wakes the thread that touched it.
     Pending,
-    /// Nothing is mapped at this page: the touch is the program's own mistake.
+    /// The program has mapped nothing there: the touch is its own mistake.
     Stray,
-    /// The page's content was lost; the toucher gets SIGBUS.
+    /// The page's content is lost; the thread that touched it gets SIGBUS.
     Poisoned,
-    /// Every frame is taken and none can be freed. The message is in [`Engine::last_error`].
+    /// No frame is free and none can be freed. The message is in [`Engine::last_error`].
     OutOfMemory,
 }
 
-/// One look at the word: an outcome, or `None` when it changed under us.
+/// The result of one look at the word: an outcome, or `None` if the word changed meanwhile.
 type Step = Option<FaultOutcome>;
 
 impl Engine {
     /// Serves the touch of `page` whose message arrived at `start_ns`.
     ///
-    /// May block for reclaim when no frame is free, never for the page's own I/O.
+    /// May block for reclaim if no frame is free, but never for the page's own I/O.
     pub fn fault(&self, worker: &mut Worker, page: PageNo, start_ns: u64) -> FaultOutcome {
         self.stats.count(Event::pgfault);
         let outcome = loop {
@@ -61,11 +62,11 @@ impl Engine {
         outcome
     }
 
-    /// Serves the touch of `page` on the thread that needs it: blocks until the page is there, or
-    /// will never be. For spaces that have nobody to put to sleep and wake again. With a worker
-    /// [`for_faulter`](Worker::for_faulter) it may be called in a signal handler; see there.
+    /// Serves the touch of `page` on the thread that touched it: blocks until the page is mapped,
+    /// or has failed. For spaces that do not put threads to sleep and wake them. With a worker
+    /// [`for_faulter`](Worker::for_faulter) it may be called in a signal handler.
     ///
-    /// Never [`FaultOutcome::Pending`].
+    /// Never returns [`FaultOutcome::Pending`].
     pub fn fault_in_place(&self, worker: &mut Worker, page: PageNo) -> FaultOutcome {
         let start_ns = clock::now_ns();
         loop {
@@ -80,13 +81,13 @@ impl Engine {
         }
     }
 
-    /// True if `page` is in the program's sight, and unless it is evicted just now stays there.
+    /// True if `page` is mapped. It may be evicted at once.
     pub fn is_mapped(&self, page: PageNo) -> bool {
         let word = self.table.load(page);
         matches!(word, Pte::Resident(frame) if self.frames.has(frame, flag::MAPPED))
     }
 
-    /// Sleeps while somebody else has the page locked, or must not have it disturbed; may return
+    /// Sleeps while another thread has the page locked, or while it must not be mapped; may return
     /// early.
     pub fn wait_unlocked(&self, page: PageNo) {
         let frame = match self.table.load(page) {
@@ -123,15 +124,15 @@ impl Engine {
         Some(outcome)
     }
 
-    /// Takes back what was unmapped since `span` was asked. An unmapping that starts only now finds
-    /// the words of the rest and waits for their locks.
+    /// Frees pages that the program unmapped since `span` was read. An unmapping that starts now
+    /// finds the words of the rest and waits for their locks.
     fn free_unmapped(&self, first: PageNo, run: &mut Vec<LockedPage>) {
         let still = self.space.span(first).min(run.len());
         run.drain(still..).for_each(|locked| self.forget(locked));
     }
 
-    /// Adds the untouched pages after `page`, if the one before it was touched too: the range grows
-    /// in order. Takes free frames only.
+    /// Adds the untouched pages after `page` (fault-around), if the page before it was touched, so
+    /// that the range grows in order. Takes only spare frames.
     fn fault_around(&self, page: PageNo, span: usize, run: &mut Vec<LockedPage>) {
         let in_order = page.0 > 0
             && self.table.load(PageNo(page.0 - 1)) != Pte::Empty
@@ -170,7 +171,7 @@ impl Engine {
     /// Locks the frame of a page whose word is `word`.
     ///
     /// # Errors
-    /// What to answer, if that cannot be: somebody else has the lock, or the page has changed.
+    /// The step to return, if another thread has the lock or the page has changed.
     fn lock_for(&self, page: PageNo, word: Pte, frame: FrameNo) -> Result<LockedPage, Step> {
         match self.frames.try_lock(frame) {
             Err(NotLocked::Busy) => Err(self.wait_for(page, word, frame)),
@@ -183,10 +184,9 @@ impl Engine {
         }
     }
 
-    /// The page should be there, and it is looked up. Either somebody is just moving it, or the
-    /// message is an old one, or its content is nowhere: that must not be. The program may have
-    /// dropped the page by a system call of its own that we did not see, and would have zeros then;
-    /// nobody can know.
+    /// Serves a fault on a page that should be mapped, and looks for it. Either another thread is
+    /// moving it, or the message is stale, or its content is lost. The program may have dropped the
+    /// page by a raw system call and expect zeros, but that cannot be known.
     fn fault_resident(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
         let locked = match self.lock_for(page, word, frame) {
             Ok(locked) => locked,
@@ -197,7 +197,7 @@ impl Engine {
             return Some(FaultOutcome::Mapped);
         }
         if self.frames.has(frame, flag::WRITEBACK) {
-            // Its frame is not to be had before that is over; then the toucher asks again.
+            // Its frame cannot be freed before that has ended; the faulting thread retries.
             self.unlock(locked);
             self.space.wake(page);
             return Some(FaultOutcome::Pending);
@@ -259,8 +259,8 @@ impl Engine {
         }
     }
 
-    /// A page that was touched before it was gone is active. One that was read ahead may have been
-    /// gone for long: its shadow tells.
+    /// Activates a page that was touched before its frame was freed. For one that was read ahead
+    /// the shadow decides, because it may have been evicted long ago.
     fn note_touched(&self, frame: FrameNo, entry: SwapEntry, word: Pte) {
         self.frames.clear(frame, flag::STREAMED);
         if !self.take_readahead_hit(frame, entry) {
@@ -294,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// True if the page may not be brought in sight before its write has ended.
+    /// True if the page must not be mapped before its write has completed.
     fn must_stay_still(&self, frame: FrameNo) -> bool {
         !self.store.shows_under_writeback() && self.frames.has(frame, flag::WRITEBACK)
     }
@@ -304,8 +304,9 @@ impl Engine {
         Some(FaultOutcome::Poisoned)
     }
 
-    /// The page is locked by somebody else, who will wake the toucher; or was, and we start over.
-    /// So we do when the frame is another page's by now: its unlocker looks for that page's mark.
+    /// Marks the page, so that the holder of its lock wakes the faulting thread. Starts over if it
+    /// is unlocked by now, or if the frame is another page's: its unlock looks for that page's
+    /// mark.
     fn wait_for(&self, page: PageNo, word: Pte, frame: FrameNo) -> Step {
         let pending = self.table.mark_faulted(page, word)
             && self.frames.is_locked_now(frame)

@@ -1,10 +1,10 @@
 //! Frames: the free list with its watermarks, and the page lock.
 //!
-//! Owns: [`Frame`]s, which of them are free, and who sleeps for one's lock.
-//! Invariants: a free frame has no page, no entry, no staging page and is locked by nobody but its
-//! next owner. Whoever holds a page lock has its [`LockedPage`]; there is one for each LOCKED flag,
-//! but for frames whose lock an I/O request holds.
-//! Not here: what a frame's page goes through (`page`).
+//! Owns: [`Frame`]s, the free ones, and the sleepers for a page lock.
+//! Invariants: a free frame has no page, no entry and no staging page, and is locked only by its
+//! next owner. There is one [`LockedPage`] for each LOCKED flag, which the holder of the page lock
+//! has, except where an I/O request holds the lock.
+//! Not here: the transitions of a frame's page (`page`).
 //!
 //! Orderings: `unlock` releases and `try_lock` acquires the flags word, so an owner sees everything
 //! the previous one did to the frame. Sleeping: a sleeper sets WAITERS with the wait-table lock
@@ -22,11 +22,11 @@ use overspill_base::{FrameNo, PageNo};
 /// Wait queues shared by all frames, as Linux's page wait table.
 const WAIT_QUEUES: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// The page lock of a frame, and the page that the frame has.
+/// The page lock of a frame, with the frame's page.
 ///
-/// Whoever has one may change the frame and the page's word. It goes back by
-/// [`Frames::unlock`] or [`Frames::free`]; dropping it panics in debug builds, because the page
-/// could never be locked again.
+/// Its owner may change the frame and the page's word. It ends in [`Frames::unlock`] or
+/// [`Frames::free`]; dropping it panics in debug builds, because the page could never be locked
+/// again.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a page lock must be let go"]
 pub struct LockedPage {
@@ -35,13 +35,13 @@ pub struct LockedPage {
 }
 
 impl LockedPage {
-    /// The frame.
+    /// Returns the frame.
     #[inline]
     pub fn frame(&self) -> FrameNo {
         self.frame
     }
 
-    /// Its page.
+    /// Returns the frame's page.
     #[inline]
     pub fn page(&self) -> PageNo {
         self.page
@@ -61,29 +61,29 @@ impl Drop for LockedPage {
     }
 }
 
-/// Why a page lock was not to be had.
+/// Why a page lock was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotLocked {
-    /// Somebody has it.
+    /// It is held.
     Busy,
     /// The frame has no page any more.
     Free,
 }
 
-/// Free frames below which things happen.
+/// Numbers of free frames that control reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Readahead and other luxuries stop.
+    /// Below it readahead and other opportunistic allocations stop.
     pub min: usize,
-    /// The reclaim thread starts.
+    /// Below it the reclaim thread starts.
     pub low: usize,
-    /// The reclaim thread stops.
+    /// At it the reclaim thread stops.
     pub high: usize,
 }
 
 impl Watermarks {
-    /// For `frames` frames: background reclaim starts at 1/64 free and goes on to 1/32, within
-    /// bounds that keep a batch in flight on the smallest limits.
+    /// Returns the watermarks for `frames` frames: background reclaim starts at 1/64 free and stops
+    /// at 1/32, within bounds that keep a batch in flight on the smallest limits.
     pub fn of(frames: usize) -> Self {
         let low = (frames / 64).clamp(1, 1024);
         Self { min: low.div_ceil(4), low, high: (low * 2).min(frames) }
@@ -102,7 +102,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// `count` free frames.
+    /// Makes `count` free frames.
     pub fn new(count: usize) -> Self {
         let frame = || Frame {
             flags: AtomicU32::new(0),
@@ -123,17 +123,17 @@ impl Frames {
         }
     }
 
-    /// Frames there are.
+    /// Returns the number of frames.
     pub fn count(&self) -> usize {
         self.frames.len()
     }
 
-    /// Every frame.
+    /// Iterates over all frames.
     pub(crate) fn all(&self) -> impl Iterator<Item = FrameNo> + use<> {
         (0..self.count() as u32).map(FrameNo)
     }
 
-    /// The marks for this many frames.
+    /// Returns the watermarks.
     pub fn watermarks(&self) -> Watermarks {
         self.watermarks
     }
@@ -148,13 +148,13 @@ impl Frames {
         self.free_count() > self.watermarks.low
     }
 
-    /// Frames nobody has.
+    /// Returns the number of free frames.
     pub fn free_count(&self) -> usize {
         self.free_count.load(Relaxed)
     }
 
-    /// A free frame for `page`. Waits only for somebody who tried to lock the frame's previous page
-    /// and is about to notice.
+    /// Allocates a frame for `page`. Waits at most for a thread that tried to lock the frame's
+    /// previous page and is about to unlock it.
     pub fn alloc(&self, page: PageNo) -> Option<LockedPage> {
         let frame = self.free.lock().pop()?;
         self.free_count.fetch_sub(1, Relaxed);
@@ -164,12 +164,12 @@ impl Frames {
         Some(LockedPage { frame, page })
     }
 
-    /// As [`alloc`](Self::alloc), unless frames run short.
+    /// As [`alloc`](Self::alloc), but returns `None` if frames run short.
     pub(crate) fn alloc_to_spare(&self, page: PageNo) -> Option<LockedPage> {
         if self.are_above_min() { self.alloc(page) } else { None }
     }
 
-    /// Gives a frame back.
+    /// Frees a frame.
     pub fn free(&self, locked: LockedPage) {
         let frame = locked.end();
         let state = &self.frames[frame.index()];
@@ -184,7 +184,7 @@ impl Frames {
         self.free_count.fetch_add(1, Relaxed);
     }
 
-    /// Frames that may not be evicted.
+    /// Returns the number of frames that may not be evicted.
     pub(crate) fn unevictable_count(&self) -> usize {
         self.unevictable_count.load(Relaxed)
     }
@@ -202,7 +202,7 @@ impl Frames {
         }
     }
 
-    /// Forbids the eviction of a page once more, or once less.
+    /// Adds or removes a pin, which forbids the eviction of a page.
     pub(crate) fn pin(&self, locked: &LockedPage, pin: bool) {
         let pins = &self.frames[locked.frame.index()].pins;
         let count = pins.load(Relaxed);
@@ -211,8 +211,7 @@ impl Frames {
         self.set_unevictable(locked, count > 0);
     }
 
-    /// Takes the page lock if nobody has it. The frame may have changed pages since it was looked
-    /// up.
+    /// Takes the page lock if it is free. The frame may have changed pages since it was looked up.
     ///
     /// # Errors
     /// [`NotLocked`].
@@ -224,14 +223,14 @@ impl Frames {
         }
     }
 
-    /// Sleeps until the page lock is ours. The frame may have changed pages meanwhile; none if it
-    /// is free.
+    /// Takes the page lock; sleeps until it is free. The frame may have changed pages meanwhile;
+    /// `None` if it has no page.
     pub fn lock(&self, frame: FrameNo) -> Option<LockedPage> {
         self.set_locked(frame);
         self.of_its_page(frame)
     }
 
-    /// The lock just taken; lets go of that of a frame without a page.
+    /// Wraps the lock just taken; releases it if the frame has no page.
     fn of_its_page(&self, frame: FrameNo) -> Option<LockedPage> {
         self.assert_legal(frame);
         let page = self.page(frame);
@@ -253,26 +252,26 @@ impl Frames {
         }
     }
 
-    /// Leaves the lock to a request that is about to be submitted.
+    /// Passes the lock to a request that is about to be submitted.
     pub(crate) fn lend_to_io(&self, locked: LockedPage) {
         locked.end();
     }
 
-    /// Takes the lock over from a request that has completed.
+    /// Takes the lock back from a completed request.
     pub(crate) fn take_from_io(&self, frame: FrameNo) -> LockedPage {
         debug_assert!(self.has(frame, flag::LOCKED), "{frame} was not locked for its I/O");
         let page = self.page(frame).expect("a frame that is read into has a page");
         LockedPage { frame, page }
     }
 
-    /// Sleeps while somebody has the page lock; does not take it.
+    /// Sleeps while the page lock is held; does not take it.
     pub(crate) fn wait_unlocked(&self, frame: FrameNo) {
         if self.has(frame, flag::LOCKED) {
             self.wait_while(frame, flag::LOCKED);
         }
     }
 
-    /// Sleeps until the write in flight has ended; its completion does not need the page lock.
+    /// Sleeps until the write in flight has completed; the completion does not need the page lock.
     pub(crate) fn wait_writeback(&self, frame: FrameNo) {
         while self.has(frame, flag::WRITEBACK) {
             self.wait_while(frame, flag::WRITEBACK);
@@ -288,10 +287,10 @@ impl Frames {
         }
     }
 
-    /// Clears WRITEBACK and marks the frame for rotation, in one step so that whoever frees it sees
-    /// both. A locked one is not rotated: its locker is about to map it, or to free it as soon as
-    /// this is done. Returns whether it is to be rotated; None, and nothing done, if its MAPPED bit
-    /// is not as in `mapped`.
+    /// Clears WRITEBACK and marks the frame for rotation, in one step, so that a thread that frees
+    /// it sees both. A locked frame is not rotated: the lock's holder is about to map it, or to
+    /// free it after this. Returns whether it is to be rotated, or `None`, with nothing done, if
+    /// its MAPPED bit is not that of `mapped`.
     pub(crate) fn end_writeback(&self, frame: FrameNo, mapped: u32) -> Option<bool> {
         let rotates = |flags: u32| flags & flag::LOCKED == 0;
         let next = |flags: u32| {
@@ -306,7 +305,7 @@ impl Frames {
         Some(rotates(before))
     }
 
-    /// Lets go of a page lock.
+    /// Releases a page lock.
     #[inline]
     pub fn unlock(&self, locked: LockedPage) {
         self.clear_locked(locked.end());
@@ -323,7 +322,7 @@ impl Frames {
         }
     }
 
-    /// In debug builds: the flags of a locked frame are a state that there is.
+    /// Checks in debug builds that the flags of a locked frame are legal.
     #[inline]
     fn assert_legal(&self, frame: FrameNo) {
         if cfg!(debug_assertions) {
@@ -344,13 +343,13 @@ impl Frames {
         &self.waits[frame.index() % self.waits.len()]
     }
 
-    /// Sees whether the page lock is held, ordered after whatever the caller did before and before
-    /// the unlock that it does not see (a read-modify-write takes part in the flags' order).
+    /// True if the page lock is held. As a read-modify-write it is ordered after what the caller
+    /// did before, and before the unlock if it returns true.
     pub fn is_locked_now(&self, frame: FrameNo) -> bool {
         self.frames[frame.index()].flags.fetch_or(0, AcqRel) & flag::LOCKED != 0
     }
 
-    /// The page of `frame`, if it has one.
+    /// Returns the page of `frame`, if it has one.
     #[inline]
     pub fn page(&self, frame: FrameNo) -> Option<PageNo> {
         match self.frames[frame.index()].page.load(Relaxed) {
@@ -359,19 +358,19 @@ impl Frames {
         }
     }
 
-    /// Gives the frame of a page to another page.
+    /// Gives a page's frame to another page.
     pub(crate) fn rename(&self, locked: LockedPage, page: PageNo) -> LockedPage {
         let frame = locked.end();
         self.frames[frame.index()].page.store(page.0, Relaxed);
         LockedPage { frame, page }
     }
 
-    /// The entry `frame` is cached under.
+    /// Returns the entry `frame` is cached under.
     pub(crate) fn entry(&self, frame: FrameNo) -> Option<SwapEntry> {
         self.frames[frame.index()].entry.load(Acquire).checked_sub(1).map(SwapEntry::from_bits)
     }
 
-    /// Notes that a page's frame is cached under `entry`, or no more.
+    /// Records that a page's frame is cached under `entry`, or not cached.
     pub(crate) fn set_entry(&self, locked: &LockedPage, entry: Option<SwapEntry>) {
         let bits = entry.map_or(0, |e| e.to_bits() + 1);
         self.frames[locked.frame.index()].entry.store(bits, Release);
@@ -381,7 +380,7 @@ impl Frames {
         };
     }
 
-    /// The staging page with the content of `frame`.
+    /// Returns the staging page with the content of `frame`.
     pub(crate) fn staged(&self, frame: FrameNo) -> Option<usize> {
         match self.frames[frame.index()].staged.load(Relaxed) {
             NO_PAGE => None,
@@ -400,20 +399,20 @@ impl Frames {
         self.frames[frame.index()].flags.load(Acquire) & bits != 0
     }
 
-    /// Clears `old` and sets `new` in one step; returns what was set before, or nothing where `old`
-    /// was not set.
+    /// Clears `old` and sets `new` in one step; returns the flags before, or `None` if `old` was
+    /// not set.
     pub(crate) fn exchange(&self, frame: FrameNo, old: u32, new: u32) -> Option<u32> {
         let next = |flags: u32| (flags & old != 0).then_some(flags & !old | new);
         self.frames[frame.index()].flags.fetch_update(AcqRel, Acquire, next).ok()
     }
 
-    /// Sets `bits`; returns what was set before.
+    /// Sets `bits`; returns the flags before.
     #[inline]
     pub(crate) fn set(&self, frame: FrameNo, bits: u32) -> u32 {
         self.frames[frame.index()].flags.fetch_or(bits, AcqRel)
     }
 
-    /// Clears `bits`; returns what was set before.
+    /// Clears `bits`; returns the flags before.
     #[inline]
     pub(crate) fn clear(&self, frame: FrameNo, bits: u32) -> u32 {
         self.frames[frame.index()].flags.fetch_and(!bits, AcqRel)

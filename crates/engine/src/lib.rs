@@ -1,16 +1,16 @@
-//! The swap engine: decides which pages are in memory and moves the others out and back.
+//! The swap engine: decides which pages are in memory, and swaps the others out and in.
 //!
 //! Owns: the page table, frames, the swap cache, LRU lists, reclaim, writeback, readahead. The
-//! nouns and their states are in [`types`], the counter equations in [`Engine::check`].
+//! terms and their states are in [`types`], the counter equations in [`Engine::check`].
 //! Invariants: a page's content leaves memory only after its write completed without error, or when
 //! a slot is known to hold the same bytes. Concurrent faults on a page cause one read. No lock but
 //! the page's own is held across a call of [`AddressSpace`], a submission or a wait. The engine
 //! acts on pages and devices only through [`AddressSpace`] and
 //! [`SwapDevice`](overspill_device::SwapDevice), so a simulator can run all of it.
-//! Not here: where pages live in the address space, how faults arrive (`space`); which slot is free
-//! (`area`); how bytes travel (`device`).
+//! Not here: the layout of the address space, how faults arrive (`space`); allocation of slots
+//! (`area`); device I/O (`device`).
 //!
-//! The life of a fault and of an eviction is told in `ARCHITECTURE.md`, and which file uses which.
+//! `ARCHITECTURE.md` has the life of a fault, that of an eviction, and which file uses which.
 
 mod advice;
 mod background;

@@ -1,11 +1,11 @@
-//! Pages that cannot be where they should be.
+//! Pages that an address space refused to map or unmap, and lost pages.
 //!
-//! Owns: what becomes of a page when its address space refuses. Invariants: content that is
-//! somewhere is kept there; content that is nowhere is never replaced by zeros: its toucher gets
-//! SIGBUS, a line says so, and `pages_lost` counts it. Whoever waits for a page that did not come
-//! is woken, touches it again, and so asks again. What staging memory or a slot still has of a page
-//! that was mapped is no answer: it may be older than what the program wrote.
-//! Not here: pages whose device lost them (`complete`), where a page is looked for (`space`).
+//! Owns: what becomes of a page when its address space refuses.
+//! Invariants: content is kept where it is; lost content is never replaced by zeros: a thread that
+//! touches it gets SIGBUS, a line reports it, and `pages_lost` counts it. A thread that waits for a
+//! page that could not be mapped is woken and faults again. A copy of a mapped page in staging
+//! memory or on a slot is never used instead: it may be older than the program's last write.
+//! Not here: pages that a device lost (`complete`), the search for a page (`space`).
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
@@ -19,11 +19,11 @@ use overspill_base::report::Cause;
 use overspill_base::stats::Event;
 use std::time::Duration;
 
-/// Tries, a millisecond apart at least, of putting a page back that has no other place to be.
+/// Retries of mapping a page that has no other place to be, each after a wait of up to 1 ms.
 const PATIENCE_ROUNDS: u32 = 5000;
 
 impl Engine {
-    /// Gives up a resident page whose content is nowhere.
+    /// Poisons a resident page whose content is lost.
     pub(crate) fn lose(&self, locked: LockedPage, why: SpaceError) {
         let resident = Pte::Resident(locked.frame());
         self.table.replace(locked.page(), resident, Pte::Poisoned);
@@ -32,7 +32,7 @@ impl Engine {
         self.drop_cached(locked);
     }
 
-    /// Counts and tells a loss, and has whoever touches `page` get SIGBUS.
+    /// Counts and reports a loss, and makes every touch of `page` raise SIGBUS.
     pub(crate) fn count_lost(&self, page: PageNo, why: SpaceError) {
         self.stats.count(Event::pages_lost);
         self.reports.tell(
@@ -42,7 +42,7 @@ impl Engine {
         self.space.poison(page);
     }
 
-    /// A device lost the content of `page`, whose word says so.
+    /// Counts and reports that a device lost the content of `page`, whose word is Poisoned already.
     pub(crate) fn count_poisoned(&self, page: PageNo, area: AreaNo, why: &impl std::fmt::Display) {
         self.stats.count(Event::pages_poisoned);
         self.stats.count(Event::pages_lost);
@@ -51,7 +51,7 @@ impl Engine {
         self.space.poison(page);
     }
 
-    /// A victim that would not leave the program's sight.
+    /// Deals with a victim that could not be unmapped.
     pub(crate) fn unmap_refused(&self, victim: LockedPage, why: SpaceError) {
         match why {
             SpaceError::Pinned => {
@@ -62,7 +62,7 @@ impl Engine {
                 self.stats.count(Event::evict_refused);
                 self.put_back(victim, LruList::Active);
             }
-            // With its address space went whoever could ask for it.
+            // The address space is gone, and with it every user of the page.
             SpaceError::Gone => {
                 self.frames.clear(victim.frame(), flag::MAPPED);
                 self.forget(victim);
@@ -71,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// Pages that were read and could not all be mapped: the rest of a run whose words are
-    /// Resident. They are on their slots, and stay there.
+    /// Deals with the rest of a run of pages that were read, whose words are Resident, and could
+    /// not be mapped. They stay on their slots.
     pub(crate) fn map_refused(&self, rest: impl Iterator<Item = LockedPage>, why: SpaceError) {
         for (n, locked) in rest.enumerate() {
             match (n, why) {
@@ -90,7 +90,7 @@ impl Engine {
         self.space.wake(page);
     }
 
-    /// Zeros that could not all be mapped: the pages are untouched as before.
+    /// Deals with the rest of a run of zeros that could not be mapped: the pages are Empty again.
     pub(crate) fn zeros_refused(&self, rest: impl Iterator<Item = LockedPage>, why: SpaceError) {
         for (n, locked) in rest.enumerate() {
             if n == 0 && matches!(why, SpaceError::Refused | SpaceError::Torn) {
@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Brings a page back in sight that has no other place to be: tries again while there is hope.
+    /// Maps a page again that has no other place to be; retries while the kernel has no memory.
     pub(crate) fn show_in_the_end(
         &self,
         locked: &LockedPage,
@@ -115,10 +115,11 @@ impl Engine {
         })
     }
 
-    /// Moves the content of a mapped page to another address. Tries again while there is hope.
+    /// Moves the content of a mapped page to another address; retries while the kernel has no
+    /// memory.
     ///
     /// # Errors
-    /// Why it cannot be had at the new one.
+    /// Why it could not be moved.
     pub(crate) fn move_content(
         &self,
         moving: &Moving,
@@ -128,7 +129,7 @@ impl Engine {
         self.patiently(|| moving.space.transfer(locked.page(), to))
     }
 
-    /// Repeats what the kernel has no memory for.
+    /// Repeats `act` while the kernel has no memory for it, up to [`PATIENCE_ROUNDS`] times.
     fn patiently(&self, act: impl Fn() -> Result<(), SpaceError>) -> Result<(), SpaceError> {
         let mut rounds = 0;
         loop {

@@ -1,19 +1,18 @@
-//! The active and inactive lists, fed through per-CPU batches.
+//! The active and inactive lists, filled through per-CPU batches.
 //!
 //! Owns: the order in which pages are considered for eviction.
-//! Invariants: a frame is on one list at most (LRU and ACTIVE say which). A batch holds no right to
-//! its frames: each has ADD_PENDING or ROTATE_PENDING, which freeing the frame clears, and the
-//! flush acts only on frames that still have it. Rotation moves clean, unlocked, inactive frames
-//! only.
-//! Not here: who is evicted (`reclaim`).
+//! Invariants: a frame is on at most one list (LRU and ACTIVE say which). A batch does not own its
+//! frames: each has ADD_PENDING or ROTATE_PENDING, which freeing the frame clears, and the flush
+//! acts only on frames that still have it. Rotation moves only clean, unlocked, inactive frames.
+//! Not here: the choice of victims (`reclaim`).
 //! Source of rotation in batches: Linux 2.6.24 (pagevec_move_tail); the LRU lock is taken once per
-//! batch instead of once per page whose write has ended. A CPU's own batches are flushed before it
-//! shrinks the inactive list, as Linux does, and all of them when that list does not give enough.
-//! Linux flushes a CPU's batch also when the CPU goes away; here CPUs do not go away, but the
-//! threads do that would fill the batch up: before a fork, where `Engine::drain` flushes all. There
-//! is no accessed bit to look at: user space learns of a touch only from a fault. So second chances
-//! are given while a page waits in the swap cache, and by refault distance (`workingset`); and what
-//! a stream of faults has read and passed (`readahead`) goes before anything else.
+//! batch instead of once per page whose write has ended. As in Linux a CPU's own batches are
+//! flushed before it shrinks the inactive list; all CPUs' are if that list has too few frames.
+//! Linux also flushes the batch of a CPU that goes offline; here `Engine::drain` flushes all before
+//! a fork, when the threads that would fill them stop. There are no accessed bits: user space
+//! learns of a touch only from a fault. Second chances come from the time in the swap cache and
+//! from the refault distance (`workingset`). Pages that a stream of faults has passed (`readahead`)
+//! are evicted first.
 
 use crate::frames::{Frames, LockedPage};
 use crate::tuning::Tuning;
@@ -28,7 +27,7 @@ use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use overspill_base::work::{self, Path, Work};
 
-/// What keeps a frame from being taken off its list, or moved on it.
+/// Flags that keep a frame from being isolated or moved.
 const BUSY: u32 = LOCKED | WRITEBACK | UNEVICTABLE;
 
 /// One of the two lists.
@@ -51,11 +50,11 @@ struct Batches {
     rotate: Mutex<Vec<FrameNo>>,
 }
 
-/// Both lists and the batches on their way to them.
+/// Both lists and their batches.
 #[derive(Debug)]
 pub(crate) struct Lru {
     lists: Mutex<Lists>,
-    /// Length of the active list as of late, for those who do not want the lock for it.
+    /// Recent length of the active list, readable without the lock.
     active_len: AtomicUsize,
     batches: Vec<Batches>,
     cpus: Cpus,
@@ -82,18 +81,18 @@ impl Lru {
         }
     }
 
-    /// Lengths of the active and the inactive list.
+    /// Returns the lengths of the active and the inactive list.
     pub(crate) fn lens(&self) -> (usize, usize) {
         let lists = self.lists.lock();
         (lists.active.len(), lists.inactive.len())
     }
 
-    /// Length of the active list, as of a moment ago.
+    /// Returns a recent length of the active list.
     pub(crate) fn active_len(&self) -> usize {
         self.active_len.load(Relaxed)
     }
 
-    /// Puts a frame that is on no list at the head of one, with the next batch.
+    /// Adds a frame that is on no list to the head of one, with the next batch.
     pub(crate) fn add(&self, locked: &LockedPage, to: LruList, frames: &Frames) {
         let frame = locked.frame();
         match to {
@@ -117,7 +116,7 @@ impl Lru {
         let _path = work::on(Path::LruAdd);
         let mut lists = self.lists.lock();
         for frame in batch.drain(..) {
-            // In one step: `remove` looks at both bits without the lists' lock.
+            // In one step, because `remove` reads both bits without the lists' lock.
             if let Some(flags) = frames.exchange(frame, ADD_PENDING, LRU) {
                 lists.push_head(frame, list_of(flags));
             }
@@ -125,15 +124,15 @@ impl Lru {
         self.active_len.store(lists.active.len(), Relaxed);
     }
 
-    /// Takes a frame whose writeback has just ended, and which has ROTATE_PENDING for it, to the
-    /// inactive tail with the next batch.
+    /// Rotates a frame to the inactive tail with the next batch. Its writeback has just ended and
+    /// set ROTATE_PENDING.
     pub(crate) fn rotate(&self, frame: FrameNo, frames: &Frames, stats: &Stats) {
         let Batches { add, rotate } = &self.batches[self.cpus.current()];
         let mut batch = rotate.lock();
         batch.push(frame);
         if batch.len() >= self.rotate_batch {
-            // Where I/O is over at once, a page may not be on a list yet. Left behind, it would
-            // keep its whole chunk of staging memory until it has come down the list.
+            // If I/O completes at once, a page may not be on a list yet. Not rotated, it would keep
+            // its whole staging chunk until it reaches the tail.
             self.flush_adds(&mut add.lock(), frames);
             self.flush_rotations(&mut batch, frames, stats);
         }
@@ -160,7 +159,7 @@ impl Lru {
         stats.add(Event::pgrotated, moved);
     }
 
-    /// Flushes every CPU's batches, so that the lists are complete.
+    /// Flushes the batches of all CPUs, so that the lists are complete.
     pub(crate) fn drain(&self, frames: &Frames, stats: &Stats) {
         for cpu in &self.batches {
             self.flush_adds(&mut cpu.add.lock(), frames);
@@ -168,17 +167,16 @@ impl Lru {
         }
     }
 
-    /// Flushes the calling CPU's batches: what reclaim does before it looks at the tail. Flushing
-    /// all of them each time costs two locks for every CPU, and leaves no batch long enough to be
-    /// one.
+    /// Flushes the calling CPU's batches, before reclaim looks at the tail. Flushing all each time
+    /// would take two locks per CPU and leave only short batches.
     pub(crate) fn drain_own(&self, frames: &Frames, stats: &Stats) {
         let Batches { add, rotate } = &self.batches[self.cpus.current()];
         self.flush_adds(&mut add.lock(), frames);
         self.flush_rotations(&mut rotate.lock(), frames, stats);
     }
 
-    /// Takes up to `want` pages off the tail of the inactive list. Frames that are locked or may
-    /// not be evicted go to the head instead. Returns how many were looked at.
+    /// Isolates up to `want` pages from the tail of the inactive list. Moves frames that are locked
+    /// or may not be evicted to its head. Returns how many it scanned.
     pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<LockedPage>) -> usize {
         let _path = work::on(Path::ShrinkInactiveList);
         let mut lists = self.lists.lock();
@@ -199,39 +197,38 @@ impl Lru {
         seen
     }
 
-    /// Takes one particular page off the inactive list, if it is idle there.
+    /// Isolates one given page, if it is idle on the inactive list.
     pub(crate) fn isolate_one(&self, frame: FrameNo, frames: &Frames) -> Option<LockedPage> {
         self.lists.lock().isolate(frame, frames)
     }
 
-    /// True if [`isolate_one`](Self::isolate_one) would probably take the frame: a look without the
-    /// lock.
+    /// True if [`isolate_one`](Self::isolate_one) would probably take the frame. A hint, without
+    /// the lock.
     pub(crate) fn looks_idle(&self, frame: FrameNo, frames: &Frames) -> bool {
         frames.has(frame, LRU) && !frames.has(frame, ACTIVE | BUSY)
     }
 
-    /// Takes those of `wanted` that are idle on the inactive list off it, under one hold of the
-    /// lists' lock.
+    /// Isolates those of `wanted` that are idle on the inactive list, under one hold of the lists'
+    /// lock.
     pub(crate) fn isolate_these(&self, wanted: &[FrameNo], frames: &Frames) -> Vec<LockedPage> {
         let mut lists = self.lists.lock();
         wanted.iter().filter_map(|&frame| lists.isolate(frame, frames)).collect()
     }
 
-    /// Takes idle frames that a stream has read to the inactive tail, from wherever they are. A
-    /// page of a loop comes back soon and is active then, and is no better for it than the rest of
-    /// the loop.
+    /// Moves idle frames that a stream has read to the inactive tail, from either list. Pages of a
+    /// loop refault soon and become active, but deserve no more than the rest of the loop.
     pub(crate) fn drop_behind(&self, passed: impl Iterator<Item = FrameNo>, frames: &Frames) {
         let mut lists = self.lists.lock();
         passed.for_each(|frame| lists.send_last(frame, STREAMED, frames));
     }
 
-    /// Takes idle frames to the inactive tail, from wherever they are: the program said so.
+    /// Moves idle frames to the inactive tail, from either list, on the program's advice.
     pub(crate) fn make_cold(&self, cold: impl Iterator<Item = FrameNo>, frames: &Frames) {
         let mut lists = self.lists.lock();
         cold.for_each(|frame| lists.send_last(frame, 0, frames));
     }
 
-    /// Moves up to `want` frames from the active tail to the inactive head.
+    /// Moves up to `want` frames from the active tail to the inactive head; returns their number.
     pub(crate) fn deactivate(&self, want: usize, frames: &Frames) -> usize {
         let _path = work::on(Path::ShrinkActiveList);
         let mut lists = self.lists.lock();
@@ -247,7 +244,7 @@ impl Lru {
         moved
     }
 
-    /// Moves a frame to the active list, wherever it is.
+    /// Moves a frame to the active list, or has it added there if it is on none yet.
     pub(crate) fn activate(&self, frame: FrameNo, frames: &Frames) {
         let mut lists = self.lists.lock();
         let before = frames.set(frame, ACTIVE);
@@ -257,10 +254,10 @@ impl Lru {
         }
     }
 
-    /// Takes a page whose frame is about to be free off whatever list or batch it is in.
+    /// Removes a page, whose frame is about to be freed, from its list or batch.
     pub(crate) fn remove(&self, locked: &LockedPage, frames: &Frames) {
         let frame = locked.frame();
-        // Its lock keeps a frame that is isolated off the lists.
+        // The page lock keeps an isolated frame off the lists.
         if !frames.has(frame, LRU | ADD_PENDING | ROTATE_PENDING) {
             return;
         }
@@ -271,7 +268,7 @@ impl Lru {
         }
     }
 
-    /// The frames of a list from head to tail.
+    /// Returns the frames of a list from head to tail.
     pub(crate) fn members(&self, list: LruList) -> Vec<FrameNo> {
         let lists = self.lists.lock();
         let list = match list {
@@ -287,7 +284,7 @@ fn list_of(flags: u32) -> LruList {
 }
 
 impl Lists {
-    /// Takes a page off the inactive list, if it is idle there.
+    /// Isolates a page, if it is idle on the inactive list.
     fn isolate(&mut self, frame: FrameNo, frames: &Frames) -> Option<LockedPage> {
         let flags = frames.set(frame, 0);
         if flags & LRU == 0 || flags & (ACTIVE | BUSY) != 0 {
@@ -299,8 +296,8 @@ impl Lists {
         Some(locked)
     }
 
-    /// Takes an idle frame to the inactive tail from wherever it is, if it has all of `marks`,
-    /// which it loses.
+    /// Moves an idle frame to the inactive tail, from either list, if it has all of `marks`; clears
+    /// them.
     fn send_last(&mut self, frame: FrameNo, marks: u32, frames: &Frames) {
         let (flags, wanted) = (frames.set(frame, 0), LRU | marks);
         if flags & wanted == wanted && flags & BUSY == 0 {
@@ -353,7 +350,7 @@ mod tests {
 
     const FRAMES: u32 = 12;
 
-    /// Lists with batches of `rotate_batch`, and with nothing between a frame and the lists else.
+    /// Lists with given batch sizes, and all frames added.
     struct Rig {
         lru: Lru,
         frames: Frames,
@@ -365,7 +362,7 @@ mod tests {
         /// The write of a page ends.
         Rotate(u32),
         Activate(u32),
-        /// The page is gone, and another one comes in its place.
+        /// The page is freed, and another one takes its frame.
         Replace(u32),
     }
 
@@ -413,7 +410,7 @@ mod tests {
             }
         }
 
-        /// Active and inactive frames, and the acquisitions of the lock for rotation.
+        /// Returns the active and inactive frames, and the acquisitions of the lock for rotation.
         fn end(&self) -> (Vec<FrameNo>, Vec<FrameNo>, u64) {
             self.lru.drain(&self.frames, &self.stats);
             let locks = self.stats.get(Event::lru_rotate_locks);
@@ -422,14 +419,14 @@ mod tests {
     }
 
     proptest! {
-        /// Batches change nothing but the order inside a batch, and cost a lock each.
+        /// Batches change only the order inside a batch, and take the lock once each.
         #[test]
         fn rotation_in_batches_refines_rotation_one_by_one(
             batch in 2..6usize,
             ops in prop::collection::vec(op(), 0..80),
         ) {
             let (single, batched) = (Rig::new(1), Rig::new(batch));
-            // The batch in which each frame was rotated last; before all if it never was.
+            // The batch in which each frame was last rotated; 0 if it never was.
             let mut in_batch = [0; FRAMES as usize];
             let mut rotations = 0;
             for &op in &ops {

@@ -1,8 +1,8 @@
-//! Memory for pages that the program does not see by its own addresses.
+//! Memory for pages outside the program's own addresses.
 //!
 //! Owns: an arena of *places* of a page each, and access to their bytes. With a moving store they
-//! are staging memory; with a pool, place f is where the page of frame f stays. Pages are those of
-//! the space, 4 KiB or more, and are numbered so; the arena and requests to devices count in 4 KiB.
+//! are staging memory; with a pool, place f holds the page of frame f. Places count in the space's
+//! pages, of 4 KiB or more; the arena and requests to devices count in 4 KiB.
 //! Not here: which places are in use (`staging`).
 
 use crate::frames::LockedPage;
@@ -13,12 +13,12 @@ use overspill_base::shared::{PageArena, PageBuf};
 #[derive(Debug)]
 pub(crate) struct PageMemory {
     arena: PageArena,
-    /// Bytes of a page, also of a slot.
+    /// Bytes of a page, and of a slot.
     pub(crate) page_bytes: usize,
 }
 
 impl PageMemory {
-    /// Places for pages of `page_bytes`.
+    /// Cuts `arena` into places for pages of `page_bytes`.
     pub(crate) fn new(arena: PageArena, page_bytes: usize) -> Self {
         Self { arena, page_bytes }
     }
@@ -27,48 +27,48 @@ impl PageMemory {
         &self.arena
     }
 
-    /// Places there are.
+    /// Returns the number of places.
     pub(crate) fn places(&self) -> usize {
         self.arena.pages() * PAGE_SIZE / self.page_bytes
     }
 
-    /// Which place `buffer` is; none if it lies elsewhere.
+    /// Returns the place at `buffer`, `None` if it lies elsewhere.
     pub(crate) fn place_of(&self, buffer: &PageBuf) -> Option<usize> {
         Some(self.arena.index_of(buffer)? / (self.page_bytes / PAGE_SIZE))
     }
 
-    /// Where a place begins.
+    /// Returns the address of a place.
     pub(crate) fn address(&self, place: usize) -> *mut u8 {
         self.arena.address(place * (self.page_bytes / PAGE_SIZE))
     }
 
-    /// The content of a place.
+    /// Returns the content of a place.
     pub(crate) fn content(&self, place: usize) -> &[u8] {
         self.contents(place, 1)
     }
 
-    /// The content of adjacent places.
+    /// Returns the content of adjacent places.
     pub(crate) fn contents(&self, place: usize, places: usize) -> &[u8] {
         debug_assert!(place + places <= self.places());
-        // SAFETY: each place is a frame's that the caller has locked or under writeback, and its
-        // page is out of sight; such pages are only read: by writeback, by mapping them again, by
-        // looking at them. A writer here would tear what is being written out. The device that
-        // reads into one does so while its frame is locked for that read.
+        // SAFETY: each place belongs to a frame that the caller has locked, or that is under
+        // writeback, and its page is unmapped. Such pages are only read: by writeback, by mapping
+        // them again, by comparing them. A writer would make what is written out torn. A device
+        // reads into a place only while its frame is locked for that read.
         unsafe { std::slice::from_raw_parts(self.address(place), places * self.page_bytes) }
     }
 
-    /// A handle to a place for the device to read from, or to fill.
+    /// Returns a handle to a place for the device to read from, or to fill.
     pub(crate) fn buffer(&self, place: usize) -> PageBuf {
-        // SAFETY: as in `contents`; the frame stays under WRITEBACK, or locked while it is being
-        // read, and so keeps its place, until the request that owns this handle has completed.
+        // SAFETY: as in `contents`; the frame stays under WRITEBACK, or locked for the read, and so
+        // keeps its place, until the request that owns this handle has completed.
         unsafe { PageBuf::from_raw(self.address(place)) }
     }
 
-    /// Fills the place of a pool's page that nobody sees with zeros.
+    /// Zeroes the place of an unpublished page of a pool.
     pub(crate) fn clear(&self, locked: &LockedPage) {
         let place = self.address(locked.frame().index());
-        // SAFETY: in bounds, as `address` checks; the place is its frame's, the frame is locked,
-        // and nobody looks at it before `BufferPool::publish`.
+        // SAFETY: in bounds, as `address` checks; the place belongs to the frame, which is locked,
+        // and is not read before `BufferPool::publish`.
         unsafe { place.write_bytes(0, self.page_bytes) };
     }
 }

@@ -1,9 +1,9 @@
-//! What happens to one page: the transitions of the table in [`crate::types`].
+//! Operations on one page: the transitions of the table in [`crate::types`].
 //!
-//! Owns: every change of a page's word that goes with its frame. Each function takes the page lock,
-//! as a [`LockedPage`], and gives it back changed, or ends it.
-//! Invariants: a slot is given up only when neither the word nor the cache refers to it; a page
-//! that waited for its lock to be let go is woken by whoever does so.
+//! Owns: every change of a page's word together with its frame. Each function takes the page lock
+//! as a [`LockedPage`], and returns or ends it.
+//! Invariants: a slot is freed only when neither the word nor the cache refers to it; threads that
+//! wait for a page lock are woken by the thread that releases it.
 //! Not here: which pages (`reclaim`, `readahead`), I/O (`complete`), pages that are lost (`lost`).
 
 use crate::engine::Engine;
@@ -16,19 +16,19 @@ use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{FrameNo, PageNo};
 
-/// What became of mapping a page from staging memory.
+/// The result of mapping a page from staging memory.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Staged {
     /// It is mapped.
     Mapped(LockedPage),
-    /// It is another's by now, or somewhere else.
+    /// Its word or its staging page has changed.
     Changed,
-    /// It stays in staging memory; its toucher touches again.
+    /// The space refused: it stays in staging memory, and the faulting thread retries.
     Refused,
 }
 
 impl Engine {
-    /// The frame of a page in the program's mapping. A hint, unless its lock is held.
+    /// Returns the frame of a mapped page. A hint, unless its lock is held.
     pub(crate) fn resident_frame(&self, page: PageNo) -> Option<FrameNo> {
         match self.table.load(page) {
             Pte::Resident(frame) => Some(frame),
@@ -36,7 +36,7 @@ impl Engine {
         }
     }
 
-    /// The frame of a page that is out of the program's sight and still in memory.
+    /// Returns the frame of a swapped page that is in the swap cache.
     pub(crate) fn cached_frame(&self, page: PageNo) -> Option<FrameNo> {
         match self.table.load(page) {
             Pte::Swapped { entry, .. } => self.cache.lookup(entry),
@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// Lets go of a page lock, and wakes threads of the program that found the page locked.
+    /// Releases a page lock, and wakes threads of the program that found the page locked.
     pub(crate) fn unlock(&self, locked: LockedPage) {
         let page = locked.page();
         self.frames.unlock(locked);
@@ -58,7 +58,7 @@ impl Engine {
         }
     }
 
-    /// Frees the frame of a page that is not in memory any more.
+    /// Frees the frame of a page that is no longer in memory.
     pub(crate) fn free(&self, locked: LockedPage) {
         let page = locked.page();
         self.lru.remove(&locked, &self.frames);
@@ -69,19 +69,19 @@ impl Engine {
         }
     }
 
-    /// Lets go of a page that stays in memory, on a list.
+    /// Puts a page on a list and unlocks it.
     pub(crate) fn put_back(&self, locked: LockedPage, list: LruList) {
         self.lru.add(&locked, list, &self.frames);
         self.unlock(locked);
     }
 
-    /// Takes a page out of the swap cache, and frees its slot if its word does not refer to it.
+    /// Removes a page from the swap cache, and frees its slot if its word does not refer to it.
     pub(crate) fn uncache(&self, locked: &LockedPage) {
         let freed = self.cache.remove(locked, &self.frames, &self.table);
         freed.into_iter().for_each(|entry| self.free_entry(entry));
     }
 
-    /// Frees the frame of a page that is not mapped, and its slot if nobody refers to it.
+    /// Frees the frame of a page that is not mapped, and its slot if no word refers to it.
     pub(crate) fn drop_cached(&self, locked: LockedPage) {
         self.uncache(&locked);
         self.release_staged(locked.frame());
@@ -96,8 +96,8 @@ impl Engine {
         }
     }
 
-    /// Turns the word of a page in staging memory to Resident; returns the slot it was on, and its
-    /// place. If that cannot be, the lock is let go.
+    /// Turns the word of a page in staging memory to Resident; returns its entry and its staging
+    /// page. On failure releases the lock.
     fn claim_staged(
         &self,
         locked: LockedPage,
@@ -114,13 +114,13 @@ impl Engine {
         None
     }
 
-    /// Maps a cached page from staging memory. Unless that is done its lock is let go.
+    /// Maps a cached page from staging memory. On failure releases the lock.
     pub(crate) fn map_staged(&self, locked: LockedPage, word: Pte) -> Staged {
         let Some((locked, entry, staged)) = self.claim_staged(locked, word) else {
             return Staged::Changed;
         };
         if self.store.show(&locked, &self.memory, staged).stopped.is_some() {
-            // It is in staging memory, and stays there.
+            // Its content stays in staging memory.
             let (frame, page) = (locked.frame(), locked.page());
             self.set_cache_only(entry, false);
             self.table.replace(page, Pte::Resident(frame), word);
@@ -132,8 +132,8 @@ impl Engine {
         Staged::Mapped(locked)
     }
 
-    /// Bookkeeping for a page just mapped from staging. If its write is still in flight, the
-    /// completion sees MAPPED and releases the staging page; otherwise that is ours to do.
+    /// Updates the state of a page just mapped from staging memory, and releases its staging page,
+    /// unless its write is in flight: then the completion sees MAPPED and releases it.
     fn note_mapped(&self, locked: &LockedPage) {
         let frame = locked.frame();
         let before = self.frames.set(frame, flag::MAPPED);
@@ -146,8 +146,8 @@ impl Engine {
         self.keep_or_free_copy(locked);
     }
 
-    /// Frees the copy that a page just mapped has on its slot, if nothing may stay there, or if
-    /// slots are scarce and that is wanted early. One being written is kept: it is in use.
+    /// Frees the copy that a page just mapped has on its slot, if the area is being swapped off, or
+    /// if slots are scarce and the tuning reclaims copies early. Keeps one being written.
     pub(crate) fn keep_or_free_copy(&self, locked: &LockedPage) {
         let Some(entry) = self.frames.entry(locked.frame()) else { return };
         let area = entry.area();
@@ -165,7 +165,7 @@ impl Engine {
         let ours = self.table.load_on(page, entry);
         let Some(word) = ours.filter(|&word| self.table.replace(page, word, Pte::Resident(frame)))
         else {
-            // A toucher sleeps until this read is over, and gets what is there now.
+            // A faulting thread sleeps for this read; it retries with the new state.
             self.space.wake(page);
             self.drop_cached(locked);
             return None;
@@ -180,8 +180,8 @@ impl Engine {
         Some(locked)
     }
 
-    /// As [`accept`](Self::accept), for a page that has waited in staging memory since it was read,
-    /// there in the page returned; what is left is to map it.
+    /// As [`accept`](Self::accept), for a page that has waited in staging memory since it was read.
+    /// Returns its staging page, for the caller to map.
     pub(crate) fn accept_waiting(
         &self,
         locked: LockedPage,
@@ -196,8 +196,8 @@ impl Engine {
         Some((locked, at))
     }
 
-    /// Caches the entry of a page to be read ahead, and lends the page's lock to the read; frees
-    /// its frame if that cannot be.
+    /// Caches the entry of a page to be read ahead, and passes the page lock to the read; on
+    /// failure frees the frame and returns false.
     pub(crate) fn cache_ahead(&self, locked: LockedPage, entry: SwapEntry) -> bool {
         match self.cache.insert(entry, &locked, &self.frames, &self.table) {
             Inserted::Yes => {
@@ -212,11 +212,11 @@ impl Engine {
         }
     }
 
-    /// Lets go of a page that was read and is mapped.
+    /// Completes a page that was read and is mapped, and unlocks it.
     pub(crate) fn finish_read(&self, locked: LockedPage) {
         self.frames.set(locked.frame(), flag::MAPPED);
         self.keep_or_free_copy(&locked);
-        // One that has waited is on a list already.
+        // A page that has waited is already on a list.
         if !self.frames.has(locked.frame(), flag::LRU | flag::ADD_PENDING) {
             let active = self.frames.has(locked.frame(), flag::ACTIVE);
             let list = if active { LruList::Active } else { LruList::Inactive };
@@ -234,7 +234,7 @@ impl Engine {
         }
     }
 
-    /// Counts the return of a page whose word was `word`; true if it should be active.
+    /// Counts the refault of a page whose word was `word`; true if it should be active.
     pub(crate) fn refault_activates(&self, word: Pte) -> bool {
         self.stats.count(Event::workingset_refault);
         let Pte::Swapped { shadow, .. } = word else { return false };
@@ -246,7 +246,7 @@ impl Engine {
         activates
     }
 
-    /// Makes a page that is not in sight one that is on `entry` only.
+    /// Leaves an unmapped page on `entry` only, and frees its frame.
     pub(crate) fn stay_on(&self, locked: LockedPage, entry: SwapEntry) {
         let resident = Pte::Resident(locked.frame());
         self.set_cache_only(entry, false);
@@ -258,13 +258,13 @@ impl Engine {
         Pte::Swapped { entry, shadow: self.workingset.evicted() }
     }
 
-    /// Makes a page that is not in sight one that was never touched.
+    /// Makes an unmapped page Empty, and frees its frame.
     pub(crate) fn forget(&self, locked: LockedPage) {
         self.table.replace(locked.page(), Pte::Resident(locked.frame()), Pte::Empty);
         self.drop_cached(locked);
     }
 
-    /// Moves a page's word to the slot it is written to, and gives up another it had.
+    /// Moves a page's word to the slot it is written to, and frees any other slot it had.
     pub(crate) fn start_writeback(&self, locked: &LockedPage, entry: SwapEntry) {
         let (frame, page) = (locked.frame(), locked.page());
         if self.frames.entry(frame) == Some(entry) {
@@ -279,15 +279,16 @@ impl Engine {
         self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
     }
 
-    /// Ends the writeback of the page cached under `entry`, whose lock anybody may have.
+    /// Ends the writeback of the page cached under `entry`; any thread may hold its lock.
     pub(crate) fn end_writeback(&self, entry: SwapEntry, failed: bool) {
         let frame = self.cache.lookup(entry).expect("a page under writeback stays cached");
         if failed {
             self.frames.set(frame, flag::DIRTY);
         }
         let rotates = self.frames.end_writeback(frame, 0).unwrap_or_else(|| {
-            // Mapped again while it was written: the mapper left the staging page to us. WRITEBACK
-            // keeps the page from being evicted, so it stays mapped until we have let go.
+            // Mapped again while it was written: releasing the staging page was left to the
+            // completion. WRITEBACK keeps the page from being evicted, so it stays mapped until
+            // then.
             self.frames.clear(frame, flag::DIRTY);
             self.release_staged(frame);
             let ended = self.frames.end_writeback(frame, flag::MAPPED);
@@ -299,7 +300,7 @@ impl Engine {
         }
     }
 
-    /// Gives a page's frame, and its word, to the untouched page at `to`.
+    /// Moves a page's frame and word to the untouched page at `to`.
     pub(crate) fn rename(&self, locked: LockedPage, to: PageNo, word: Pte) {
         let from = locked.page();
         self.table.replace(to, Pte::Empty, word);
@@ -310,7 +311,7 @@ impl Engine {
         self.unlock(locked);
     }
 
-    /// Notes that `entry` belongs to `page` now, where readahead goes by slots.
+    /// Records for readahead by slot that `entry` belongs to `page` now.
     pub(crate) fn note_page(&self, entry: SwapEntry, page: PageNo) {
         if let Some(by_slot) = &self.swaps.get(entry.area()).by_slot {
             by_slot.note(entry.slot(), page);

@@ -1,11 +1,11 @@
-//! Ranges to be paged out, until the reclaim thread has done so.
+//! Ranges waiting to be paged out by the reclaim thread.
 
 use crate::event_count::EventCount;
 use overspill_base::sync::{LockClass, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Ranges on their way out.
+/// The queue of ranges to be paged out.
 #[derive(Debug)]
 pub(crate) struct PageOuts {
     asked: Mutex<Asked>,
@@ -15,7 +15,7 @@ pub(crate) struct PageOuts {
 #[derive(Debug, Default)]
 struct Asked {
     queue: VecDeque<Range<u32>>,
-    /// Ranges ever asked for, and ever dealt with, in the same order.
+    /// Ranges ever queued, and ever finished, in the same order.
     taken_in: u64,
     dealt_with: u64,
 }
@@ -30,7 +30,7 @@ impl PageOuts {
         self.asked.lock().queue.is_empty()
     }
 
-    /// The number of the range, in the order in which they are dealt with.
+    /// Queues a range; returns its number, in the order in which they are finished.
     pub(crate) fn put(&self, pages: Range<u32>) -> u64 {
         let mut asked = self.asked.lock();
         asked.queue.push_back(pages);

@@ -13,13 +13,13 @@
 //!   └────discard──────────┴───────────────────────┴──────────────────────┘
 //! ```
 //!
-//! Every transition is a compare-and-swap by somebody with the right to make it: from Resident, the
-//! holder of the frame's page lock; from Empty, anybody; from Swapped, whoever holds the entry's
-//! trunk lock or, when the entry is cached, the frame's page lock. FAULTED survives transitions; it
-//! is taken out by [`take_faulted`](PageTable::take_faulted) alone.
+//! Every transition is a compare-and-swap: from Resident, by the holder of the frame's page lock;
+//! from Empty, by any thread; from Swapped, by the holder of the entry's trunk lock or, if the
+//! entry is cached, of the frame's page lock. FAULTED survives transitions; only
+//! [`take_faulted`](PageTable::take_faulted) clears it.
 //!
-//! Orderings: words are published with AcqRel and read with Acquire, so the frame a word names is
-//! seen as it was when the word was written. FAULTED against the page lock: see
+//! Orderings: words are published with AcqRel and read with Acquire, so writes to a frame before
+//! its word was published are seen. FAULTED against the page lock: see
 //! [`mark_faulted`](PageTable::mark_faulted).
 
 use crate::types::Pte;
@@ -40,12 +40,11 @@ const PAYLOAD_SHIFT: u32 = 4;
 const SHADOW_SHIFT: u32 = PAYLOAD_SHIFT + SwapEntry::BITS;
 const _: () = assert!(SHADOW_SHIFT + SHADOW_BITS <= 64);
 
-/// The words of every page of one address space.
+/// The words of all pages of one address space.
 #[derive(Debug)]
 pub struct PageTable {
     words: Table<AtomicU64>,
-    /// Blocks with a word that was ever not Empty, so that whoever looks for something need not
-    /// walk through a terabyte of nothing.
+    /// Blocks with a word that was ever not Empty, so that walks skip the rest of a terabyte.
     populated: Box<[AtomicBool]>,
     history: Option<History>,
 }
@@ -54,29 +53,30 @@ pub struct PageTable {
 const BLOCK: usize = 1 << 15;
 
 impl PageTable {
-    /// The table in `words`, zeros: every page empty.
+    /// Makes the table in `words`, which are zeros: every page is empty.
     pub fn new(words: Table<AtomicU64>) -> Self {
         let blocks = words.len().div_ceil(BLOCK);
         let populated = (0..blocks).map(|_| AtomicBool::new(false)).collect();
         Self { words, populated, history: None }
     }
 
-    /// The same, with every change of a word noted.
+    /// Records every change of a word in `history`.
     pub fn with_history(self, history: Option<History>) -> Self {
         Self { history, ..self }
     }
 
-    /// The ring in which changes are noted.
+    /// Returns the ring in which changes are recorded.
     pub fn history(&self) -> Option<&History> {
         self.history.as_ref()
     }
 
-    /// What a word that was noted says.
+    /// Describes a recorded word.
     pub fn describe(word: u64) -> String {
         unpack(word).to_string()
     }
 
-    /// Ranges of pages outside of which all are empty, but for those touched just now.
+    /// Iterates over ranges of pages; all outside them are empty, except for pages touched just
+    /// now.
     pub fn populated(&self) -> impl Iterator<Item = impl Iterator<Item = PageNo>> {
         let blocks = self.populated.iter().enumerate().filter(|(_, any)| any.load(Relaxed));
         blocks.map(|(block, _)| {
@@ -85,34 +85,34 @@ impl PageTable {
         })
     }
 
-    /// Pages it has words for.
+    /// Returns the number of pages.
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// True for a table of no pages.
+    /// True for a table without pages.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// What is known of `page` now. A page past the table's end is empty.
+    /// Returns the state of `page`. A page past the table's end is empty.
     #[inline]
     pub fn load(&self, page: PageNo) -> Pte {
         self.words.get(page.index()).map_or(Pte::Empty, |word| unpack(word.load(Acquire)))
     }
 
-    /// What is known of `page` if it is swapped to `entry` now.
+    /// Returns the state of `page` if it is swapped to `entry`.
     pub(crate) fn load_on(&self, page: PageNo, entry: SwapEntry) -> Option<Pte> {
         let word = self.load(page);
         matches!(word, Pte::Swapped { entry: on, .. } if on == entry).then_some(word)
     }
 
-    /// True if `page` is swapped to `entry` now.
+    /// True if `page` is swapped to `entry`.
     pub fn is_on(&self, page: PageNo, entry: SwapEntry) -> bool {
         self.load_on(page, entry).is_some()
     }
 
-    /// Replaces `old` by `new`; false if the word is not `old` any more.
+    /// Replaces `old` by `new`; false if the word is no longer `old`.
     #[inline]
     pub fn replace(&self, page: PageNo, old: Pte, new: Pte) -> bool {
         let any = &self.populated[page.index() / BLOCK];
@@ -128,19 +128,19 @@ impl PageTable {
         done
     }
 
-    /// Notes that a thread waits for `page`; false if the word is not `seen` any more.
+    /// Marks that a thread waits for `page`; false if the word is no longer `seen`.
     ///
-    /// The caller found the page locked. After this it must look at the lock again with a
+    /// The caller found the page locked. It must then look at the lock again with a
     /// read-modify-write ([`Frames::is_locked_now`](crate::frames::Frames::is_locked_now)): either
-    /// it still comes before the unlock, and then [`take_faulted`](Self::take_faulted), which every
-    /// unlock calls afterwards, sees the mark; or it finds the page unlocked and starts over.
+    /// that comes before the unlock, and [`take_faulted`](Self::take_faulted), called after every
+    /// unlock, sees the mark; or it finds the page unlocked and starts over.
     pub fn mark_faulted(&self, page: PageNo, seen: Pte) -> bool {
         let seen = pack(seen);
         let mark = |w: u64| (w & !FAULTED == seen).then_some(w | FAULTED);
         self.words[page.index()].fetch_update(AcqRel, Acquire, mark).is_ok()
     }
 
-    /// Clears the mark; true if it was set and somebody has to be woken.
+    /// Clears the mark; true if it was set and a thread has to be woken.
     #[inline]
     pub fn take_faulted(&self, page: PageNo) -> bool {
         self.words[page.index()].fetch_and(!FAULTED, AcqRel) & FAULTED != 0

@@ -1,6 +1,6 @@
-//! Bringing pages of a pool before they are asked for, on the thread that will ask.
+//! Prefetch: reading pages of a pool in advance, on the thread that will use them.
 //!
-//! Not here: readahead, for programs that do not say (`readahead`).
+//! Not here: readahead, which guesses from faults (`readahead`).
 
 use crate::engine::Engine;
 use crate::transfer::{PageRead, Purpose};
@@ -10,8 +10,8 @@ use overspill_base::PageNo;
 use overspill_base::stats::Event;
 
 impl Engine {
-    /// Starts reading those of `pages` that are swapped out, all at once, and does not wait for
-    /// them. Stops where frames run short. Returns how many pages it has dealt with.
+    /// Starts reading those of `pages` that are swapped out, and does not wait for them. Stops when
+    /// frames run short. Returns how many pages it has dealt with.
     pub fn prefetch(&self, worker: &mut Worker, pages: impl Iterator<Item = PageNo>) -> usize {
         let mut reads = Vec::new();
         let mut seen = 0;
@@ -33,11 +33,11 @@ impl Engine {
         seen
     }
 
-    /// Reclaims until so many pages can be prefetched, or half of memory if that is less, or
-    /// nothing more is to be had. Blocks on its own writes only.
+    /// Reclaims until `pages` pages can be prefetched, or half of memory is free, or nothing more
+    /// can be reclaimed. Blocks only on its own writes.
     pub fn make_room(&self, worker: &mut Worker, pages: usize) {
         let want = (self.frames.watermarks().low + pages + 1).min(self.frames.count() / 2);
-        // A bound, because pages that others use again and again count as progress.
+        // Bounded, because pages in constant use count as progress.
         for _ in 0..2 * pages {
             if self.frames.free_count() >= want || !self.reclaim_round(worker, true) {
                 return;

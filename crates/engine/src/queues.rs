@@ -1,10 +1,10 @@
-//! Ways to devices: a worker's own queue to each, and how it gets one to a device that comes later.
+//! A worker's queues to devices, and the inbox for queues to devices added later.
 
 use overspill_area::AreaNo;
 use overspill_base::sync::{Arc, Mutex};
 use overspill_device::{DeviceError, IoQueue, SwapDevice};
 
-/// A device and one worker's way to it.
+/// A device and one worker's queue to it.
 pub(crate) struct DeviceQueue {
     pub(crate) device: Arc<dyn SwapDevice>,
     pub(crate) queue: Box<dyn IoQueue>,
@@ -18,7 +18,7 @@ impl DeviceQueue {
     }
 }
 
-/// Queues on their way to a worker.
+/// Queues that a worker has not taken over yet.
 pub(crate) struct Inbox {
     pub(crate) queues: Mutex<Vec<(AreaNo, DeviceQueue)>>,
     pub(crate) queue_depth: u32,
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Inbox {
 }
 
 impl Inbox {
-    /// A way to `device` that suits the worker.
+    /// Opens a queue to `device` with the worker's depth.
     pub(crate) fn open_queue(
         &self,
         device: &Arc<dyn SwapDevice>,

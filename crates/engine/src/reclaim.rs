@@ -1,8 +1,8 @@
-//! Reclaim: freeing frames by moving pages out.
+//! Reclaim: freeing frames by evicting pages.
 //!
-//! Owns: the choice of victims and their way to staging memory. Invariants: a victim is isolated
-//! from the lists with its page lock held; every isolated frame is put back, freed or under
-//! writeback when `shrink` returns.
+//! Owns: the choice of victims and their move to staging memory.
+//! Invariants: a victim is isolated from the lists with its page lock held; when `shrink` returns,
+//! every isolated frame has been put back, freed or put under writeback.
 //! Not here: the writes (`writeback`); when it runs (`background`, `shortage`).
 
 use crate::engine::Engine;
@@ -18,7 +18,7 @@ use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 
 impl Engine {
-    /// One round, and where that brings nothing a wait for what is on its way; false if nothing is.
+    /// Runs one round; without progress waits for this worker's I/O. False if there is none.
     pub(crate) fn reclaim_round(&self, worker: &mut Worker, direct: bool) -> bool {
         let progress = self.shrink(worker, direct) + worker.poll(self);
         if progress == 0 && worker.in_flight() == 0 {
@@ -30,8 +30,8 @@ impl Engine {
         true
     }
 
-    /// One round: takes a batch off the inactive tail, frees what it can and starts writing the
-    /// rest. Returns how many frames were freed or started on their way.
+    /// Runs one round: isolates a batch from the inactive tail, frees the clean pages and starts
+    /// writing the rest. Returns how many frames were freed or put under writeback.
     pub(crate) fn shrink(&self, worker: &mut Worker, direct: bool) -> usize {
         self.lru.drain_own(&self.frames, &self.stats);
         self.refill_inactive();
@@ -39,13 +39,13 @@ impl Engine {
         let mut isolated = std::mem::take(&mut worker.scratch.isolated);
         let mut seen = self.lru.isolate(want, &self.frames, &mut isolated);
         if isolated.len() < want {
-            // What is missing may be in other CPUs' batches.
+            // The rest may be in other CPUs' batches.
             self.lru.drain(&self.frames, &self.stats);
             seen += self.lru.isolate(want - isolated.len(), &self.frames, &mut isolated);
         }
         if isolated.is_empty() && self.writes_in_flight.load(Relaxed) == 0 {
-            // Nothing on the inactive list may go, for instance because the program has locked all
-            // of it.
+            // No inactive page can be evicted, for instance because the program has locked all of
+            // them.
             let moved = self.lru.deactivate(want, &self.frames);
             self.stats.add(Event::pgdeactivate, moved as u64);
             seen += self.lru.isolate(want, &self.frames, &mut isolated);
@@ -78,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// Decides about one isolated page; mapped ones become victims.
+    /// Frees or puts back one isolated page; mapped ones become victims. Returns how many it freed.
     pub(crate) fn sort_out(&self, locked: LockedPage, victims: &mut Vec<LockedPage>) -> usize {
         let has = |bit| self.frames.has(locked.frame(), bit);
         if has(flag::MAPPED) {
@@ -100,7 +100,7 @@ impl Engine {
         1
     }
 
-    /// A page whose write failed goes back where the program sees it.
+    /// Maps a page whose write failed.
     fn restore(&self, locked: LockedPage) {
         let entry = self.frames.entry(locked.frame());
         let Some(word) = entry.and_then(|entry| self.table.load_on(locked.page(), entry)) else {
@@ -113,9 +113,8 @@ impl Engine {
         }
     }
 
-    /// Moves victims out, with neighbours that make them up to `most` pages, a chunk at most.
-    /// Without room to move them to, they go back: their turn comes when the writes in flight are
-    /// done.
+    /// Evicts victims, with neighbours up to `most` pages in all, at most a chunk. Without staging
+    /// memory they are put back, until the writes in flight have completed.
     pub(crate) fn evict(
         &self,
         worker: &mut Worker,
@@ -161,14 +160,14 @@ impl Engine {
         self.write_out(worker, moved)
     }
 
-    /// Leaves victims that have no slot to the reclaim thread: finding one takes memory.
+    /// Puts back victims without a slot, for the reclaim thread: allocating one allocates memory.
     fn put_back_slotless(&self, victims: &mut Vec<LockedPage>) {
         let slotless = victims.extract_if(.., |victim| self.own_slot(victim).is_none());
         slotless.for_each(|victim| self.put_back(victim, LruList::Inactive));
     }
 
-    /// Adds inactive pages right after the victims, so that runs are longer: one call moves a run,
-    /// and one later read brings it back. They are looked for without the lists' lock and taken
+    /// Adds inactive pages right after the victims, to make runs longer: one call moves a run, and
+    /// one later read brings it back. Looks for them without the lists' lock and isolates them
     /// under one hold of it.
     fn add_neighbours(&self, victims: &mut Vec<LockedPage>, most: usize) {
         let mut neighbours = Vec::new();
@@ -194,8 +193,8 @@ impl Engine {
         }
     }
 
-    /// Moves the first `run` victims, adjacent pages, to staging memory from `destination` on, as
-    /// far as they go at once; deals with the one that stops it.
+    /// Moves the first `run` victims, adjacent pages, to staging memory from `destination` on with
+    /// one call; deals with the page that stops it.
     fn unmap_run(
         &self,
         moving: &Moving,
@@ -218,7 +217,7 @@ impl Engine {
         }
     }
 
-    /// As `evict`, for victims that stay where they are.
+    /// As `evict`, for a pool, whose pages stay in place.
     fn evict_from_pool(
         &self,
         worker: &mut Worker,
@@ -233,7 +232,7 @@ impl Engine {
                     self.stats.count(Event::evict_pinned);
                     self.put_back(victim, LruList::Active);
                 }
-                // The next round may have it: that is progress too.
+                // The next round may evict it: that is progress too.
                 Unpublished::Recent => {
                     progress += 1;
                     self.put_back(victim, LruList::Active);
@@ -264,7 +263,7 @@ impl Engine {
         None
     }
 
-    /// Makes an unpublished page look as one that was moved to staging memory.
+    /// Gives an unpublished page the state of one that was moved to staging memory.
     fn prepare_write(&self, frame: FrameNo) {
         self.frames.clear(frame, flag::MAPPED);
         self.frames.set_staged(frame, Some(frame.index()));

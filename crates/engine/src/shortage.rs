@@ -1,8 +1,9 @@
-//! A frame for a page that needs one, when frames run short.
+//! Allocation of frames when they run short.
 //!
-//! Owns: how a fault reclaims, waits, and gives up. Invariant: memory has ended only when reclaim
-//! has brought nothing for long and no write is in flight.
-//! Not here: reclaim itself (`reclaim`), frames for readahead, which does without
+//! Owns: how a fault reclaims, waits, and fails.
+//! Invariant: memory has run out only when many rounds of reclaim made no progress and no write is
+//! in flight.
+//! Not here: reclaim itself (`reclaim`), frames for readahead, which fails instead
 //! ([`Frames::alloc_to_spare`](crate::frames::Frames)).
 
 use crate::engine::Engine;
@@ -12,11 +13,11 @@ use overspill_base::PageNo;
 use overspill_base::sync::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Rounds of reclaim without any progress, 2 ms each at least, after which memory has ended.
+/// Rounds without progress, each waiting up to 2 ms, after which memory has run out.
 const HOPELESS_ROUNDS: u32 = 200;
 
 impl Engine {
-    /// A frame for `page`; reclaims until there is one, or until that is hopeless.
+    /// Allocates a frame for `page`; reclaims until there is one, or until memory has run out.
     pub(crate) fn frame_for(&self, worker: &mut Worker, page: PageNo) -> Option<LockedPage> {
         let frame = self.frames.alloc(page);
         if !self.frames.are_above_low() {
@@ -28,16 +29,15 @@ impl Engine {
         })
     }
 
-    /// Frames run low: one round of reclaim by the worker itself, if it is to do so, or the reclaim
-    /// thread's.
+    /// Runs one round of reclaim, if the worker reclaims by itself, or wakes the reclaim thread.
     fn reclaim_some(&self, worker: &mut Worker) {
         if !worker.reclaims_inline() || self.shrink(worker, true) + worker.complete(self) == 0 {
             self.low.notify();
         }
     }
 
-    /// Waits for the reclaim thread, which was called when frames ran low. There is hope until that
-    /// thread has tried: on a busy machine it may not run for long.
+    /// Waits for the reclaim thread. A round counts as fruitless only if that thread has tried in
+    /// it: on a busy machine it may not run for long.
     fn frame_by_waiting(&self, page: PageNo) -> Option<LockedPage> {
         let mut fruitless = self.fruitless_rounds.load(Relaxed);
         self.frame_after(page, |seen| {
@@ -63,8 +63,8 @@ impl Engine {
         })
     }
 
-    /// Repeats `round`, which says whether it got anywhere, until there is a frame for `page`, or
-    /// that is hopeless. `round` is told how often frames had been freed before.
+    /// Repeats `round`, which returns whether it made progress, until there is a frame for `page`
+    /// or memory has run out. `round` gets the count of `freed` from before the try to allocate.
     fn frame_after(&self, page: PageNo, mut round: impl FnMut(u64) -> bool) -> Option<LockedPage> {
         self.starving.fetch_add(1, Relaxed);
         let mut hopeless = 0;

@@ -1,7 +1,7 @@
-//! Slots for pages, and what is done to find some when they run short.
+//! Slots for pages, and what frees some when they run short.
 //!
-//! Owns: growing devices, discards, and giving up slots that are only copies of pages in memory.
-//! Not here: which slot (`area`).
+//! Owns: growing devices, discards, and reclaiming slots that are only copies of mapped pages.
+//! Not here: allocation of slots (`area`).
 
 use crate::engine::{Engine, GrowFailure};
 use crate::store::Store;
@@ -11,12 +11,11 @@ use overspill_base::stats::Event;
 use overspill_base::{Bytes, FrameNo, PAGE_SIZE, Slot};
 use overspill_device::{DeviceError, SwapDevice};
 
-/// What an area grows by when it is full: one trunk of pages of 4 KiB.
+/// Growth of a full area: one trunk of 4 KiB pages.
 const GROW_BYTES: usize = 64 << 20;
 
 impl Engine {
-    /// Puts everything that sits in a per-CPU cache or batch where another process can see it. Call
-    /// before a fork, with all workers parked.
+    /// Empties all per-CPU caches and batches. Call before a fork, with all workers parked.
     pub fn drain(&self) {
         self.lru.drain(&self.frames, &self.stats);
         if let Store::Moving(moving) = &self.store {
@@ -25,8 +24,8 @@ impl Engine {
         self.areas.drain();
     }
 
-    /// Appends up to `want` fresh entries to `out` and returns how many: growing areas as needed,
-    /// and in the end at the expense of pages that are in memory and on a slot.
+    /// Appends up to `want` fresh entries to `out` and returns their number. Grows areas as needed;
+    /// as a last resort reclaims slots that are copies of mapped pages.
     pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) -> usize {
         let got = self.areas.alloc(self.cpus.current(), want, self, out);
         if got < want {
@@ -44,7 +43,7 @@ impl Engine {
         self.frames.entry(frame) == Some(entry) && has(flag::MAPPED) && !has(flag::WRITEBACK)
     }
 
-    /// Lets the device forget what it may; true if that was anything.
+    /// Discards all clusters of an area that wait for it; true if there were any.
     pub(crate) fn run_discards(&self, number: AreaNo) -> bool {
         let area = self.areas.get(number);
         let waiting = std::iter::from_fn(|| area.take_discard());
@@ -71,7 +70,7 @@ impl Engine {
     }
 }
 
-/// What the areas ask for when slots run short.
+/// What areas call when slots run short.
 impl SlotReclaim for Engine {
     fn grow(&self, number: AreaNo) -> bool {
         let area = self.areas.get(number);
@@ -89,14 +88,14 @@ impl SlotReclaim for Engine {
             }
             Err(_) if (self.salvage)(&self.areas) => true,
             Err(error) => {
-                // Not reported yet: other areas may have room, and copies can be reclaimed.
+                // Not reported yet: other areas may have room, or copies to reclaim.
                 self.grow_failed.lock()[number.0 as usize] = Some(GrowFailure { capacity, error });
                 false
             }
         }
     }
 
-    /// The page has to be written again when it is evicted.
+    /// Frees the copy; the page has to be written again when it is evicted.
     fn reclaim_slot(&self, entry: SwapEntry) -> bool {
         let Some(frame) = self.cache.lookup(entry) else { return false };
         if !self.has_spare_copy(frame, entry) {

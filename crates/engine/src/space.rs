@@ -1,4 +1,4 @@
-//! The way up: what the engine asks of whoever owns the pages' addresses.
+//! The traits by which the engine reaches the owner of the pages' addresses.
 
 use overspill_base::report::Reports;
 use overspill_base::shared::PageArena;
@@ -7,56 +7,57 @@ use overspill_base::sync::Arc;
 use overspill_base::{FrameNo, PageNo};
 use std::ops::Range;
 
-/// Why an address space refused. What it refused was not done, and the page is where it was.
+/// Why an address space refused a request. Nothing was done; the page is where it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpaceError {
-    /// The range or the whole process is gone; nobody waits for the page any more.
+    /// The range or the whole process is gone; no thread waits for the page.
     #[error("the address range is gone")]
     Gone,
-    /// Not now: the kernel has no memory, or the page changes too often. Later it may go.
+    /// Not now: the kernel has no memory, or the page changes too often. A later try may succeed.
     #[error("the kernel has no memory for it")]
     Busy,
-    /// For a reason nobody knows, which the address space has told.
+    /// For an unknown reason, which the address space has reported.
     #[error("the kernel refuses")]
     Refused,
-    /// Parts of a large page are in sight, and the others cannot be brought there.
+    /// Parts of a large page are mapped, and the others cannot be.
     #[error("the page is in parts")]
     Torn,
-    /// A device or a system call has the page pinned; try another one.
+    /// A device or a system call has pinned the page; try another one.
     #[error("the page is pinned")]
     Pinned,
-    /// There is no page at the address, although the engine had put one there, nor is it anywhere
-    /// else. If the program dropped it behind our back (`MADV_DONTNEED` by a raw system call) it
-    /// expects zeros; nobody can know that.
+    /// The page that the engine mapped there is neither at the address nor anywhere else. If the
+    /// program dropped it by a raw system call (`MADV_DONTNEED`) it expects zeros, but that cannot
+    /// be known.
     #[error("the page is missing")]
     Missing,
 }
 
-/// How far a call that brings pages came.
+/// How far a call that maps pages came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapped {
-    /// Pages in sight, from the front of the run.
+    /// Pages mapped, from the front of the run.
     pub pages: usize,
-    /// Why the next one is not; `None` when all are.
+    /// Why the next one is not; `None` if all are.
     pub stopped: Option<SpaceError>,
 }
 
 impl Mapped {
-    /// All of `pages` pages.
+    /// Makes the result of a call that mapped all of `pages` pages.
     pub fn all(pages: usize) -> Self {
         Self { pages, stopped: None }
     }
 }
 
-/// How a program says it will touch a range (`MADV_NORMAL`, `MADV_SEQUENTIAL`, `MADV_RANDOM`).
+/// The access pattern a program declared for a range (`MADV_NORMAL`, `MADV_SEQUENTIAL`,
+/// `MADV_RANDOM`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pattern {
-    /// It has not said; faults tell.
+    /// None declared; streams are detected from faults.
     #[default]
     Normal,
-    /// In order and once: much is read ahead, and what was passed is evicted first.
+    /// In order and once: much is read ahead, and pages passed are evicted first.
     Sequential,
-    /// In no order: nothing is read ahead or mapped with a page.
+    /// In no order: no readahead and no fault-around.
     Random,
 }
 
@@ -65,97 +66,98 @@ pub enum Pattern {
 pub struct Unmapped {
     /// Pages moved, from the front of the run.
     pub moved: usize,
-    /// Why the next one was not; `None` when the whole run was moved.
+    /// Why the next one was not; `None` if the whole run was moved.
     pub stopped: Option<SpaceError>,
 }
 
-/// What [`BufferPool::unpublish`] found.
+/// The result of [`BufferPool::unpublish`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unpublished {
-    /// Nobody sees the page any more, and nobody changed it since it was published.
+    /// The page is unpublished, and was not changed since it was published.
     Clean,
-    /// Nobody sees the page any more, and somebody may have changed it.
+    /// The page is unpublished, and may have been changed.
     Changed,
-    /// It was used since it came or was last asked for, and stays in sight; that is forgotten now.
+    /// It was used since it was published or last asked for here. It stays published; its mark of
+    /// use is cleared.
     Recent,
-    /// Somebody is using it, and it stays in sight.
+    /// It is in use, and stays published.
     Pinned,
 }
 
-/// What the engine asks of either kind of owner.
+/// What the engine needs of either kind of owner.
 ///
-/// A page has the size that the engine was told, 4 KiB or more, and pages of an arena are counted
-/// in it. Every call is made with the pages' locks held and nothing else, may block for as long as
-/// an ioctl does, and must not fault on managed memory itself.
+/// A page has the engine's page size, 4 KiB or more, also in an arena. Every call is made with the
+/// pages' locks held and no others, may block for as long as an ioctl does, and must not fault on
+/// managed memory itself.
 pub trait AddressSpace: Send + Sync {
-    /// Pages mapped by the program from `page` on; 0 where it has mapped nothing. Never blocks on a
-    /// page lock.
+    /// Returns the number of pages the program has mapped from `page` on, 0 if none. Never blocks
+    /// on a page lock.
     fn span(&self, page: PageNo) -> usize;
 
-    /// How the program says it will touch the range around `page`; asked at a fault that has to
-    /// read or to map untouched pages. Never blocks on a page lock.
+    /// Returns the pattern declared for the range around `page`. Called by faults that read, or map
+    /// untouched pages. Never blocks on a page lock.
     fn pattern(&self, page: PageNo) -> Pattern {
         let _ = page;
         Pattern::Normal
     }
 
-    /// Is told once where to count and where to say what only the address space sees.
+    /// Receives, once, where to count and report what only the address space sees.
     fn report_to(&self, stats: &Stats, reports: &Arc<Reports>) {
         let _ = (stats, reports);
     }
 
-    /// Drops pages with their content; the next touch faults.
+    /// Drops pages and their content; the next touch faults.
     fn zap(&self, first: PageNo, pages: usize);
 
-    /// Lets whoever waits at `page` touch it again.
+    /// Wakes the threads that wait at `page`, so that they touch it again.
     fn wake(&self, page: PageNo);
 
     /// Makes every touch of `page` fail.
     fn poison(&self, page: PageNo);
 }
 
-/// Owns addresses: puts pages in front of a program there and takes them away again, so that a
-/// touch of one that is away is a fault.
+/// Owns addresses: maps pages of a program there and unmaps them, so that a touch of an unmapped
+/// page faults.
 pub trait MovingSpace: AddressSpace {
-    /// Puts `content`, whole pages, at `first` and after, and wakes whoever waits there. A page
-    /// that is present already stays as it is. Stops with anything but [`SpaceError::Missing`] and
+    /// Maps `content`, whole pages, from `first` on, and wakes the threads that wait there. A page
+    /// that is already present stays as it is. Stops with any error but [`SpaceError::Missing`] and
     /// [`SpaceError::Pinned`].
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped;
 
     /// As [`map`](Self::map), with zeros.
     fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped;
 
-    /// Whether a page that should be in sight is. If so, lets whoever waits there touch it again.
+    /// True if a page that should be mapped is. If so, wakes the threads that wait there.
     fn find(&self, page: PageNo) -> bool;
 
-    /// Takes pages from `first` on out of the program's sight, atomically for each page, so that
-    /// their last content is in the pages `destination` of `arena` and the next touch faults.
-    /// Whatever stops it, what has left counts as moved.
+    /// Moves pages from `first` on out of the program's mapping, each atomically, so that their
+    /// last content is in the pages `destination` of `arena` and the next touch faults. Whatever
+    /// stops it, pages that have left count as moved.
     fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped;
 
-    /// Forgets what `arena` has in `pages`; they must be empty before the next
-    /// [`unmap`](Self::unmap) into them.
+    /// Empties `pages` of `arena`, as they must be before the next [`unmap`](Self::unmap) into
+    /// them.
     fn recycle(&self, arena: &PageArena, pages: Range<usize>);
 
     /// Moves one present page to another address.
     ///
     /// # Errors
-    /// [`SpaceError::Missing`] when there is none at `from`, or another; then it is at `from`
-    /// still.
+    /// [`SpaceError::Missing`] if there is none at `from`. After any other error it is still at
+    /// `from`.
     fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError>;
 }
 
-/// Owns pages that are used by asking, not by touching. The page of a frame stays at the frame's
-/// place in the arena, for as long as it has the frame.
+/// Owns pages that are used by request, not by touch. A page stays at its frame's place in the
+/// arena as long as it has the frame.
 pub trait BufferPool: AddressSpace {
-    /// Lets whoever asks for `page` use it, at the place of `frame`.
+    /// Publishes `page` to the pool's users, at the place of `frame`.
     fn publish(&self, page: PageNo, frame: FrameNo);
 
-    /// Takes `page` out of sight if it is not in use.
+    /// Unpublishes `page` if it is not in use.
     fn unpublish(&self, page: PageNo) -> Unpublished;
 }
 
-/// One of the two, with which an engine is made.
+/// The address space an engine is built with: one of the two kinds.
 pub enum Space {
     /// A program's addresses.
     Moving(Arc<dyn MovingSpace>),
@@ -164,7 +166,7 @@ pub enum Space {
 }
 
 impl Space {
-    /// What both have.
+    /// Returns the interface that both have.
     pub(crate) fn common(&self) -> Arc<dyn AddressSpace> {
         match self {
             Self::Moving(space) => space.clone(),

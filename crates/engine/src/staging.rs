@@ -1,20 +1,20 @@
-//! Staging memory: where pages are between the program's mapping and the device.
+//! Staging memory: holds pages between the program's mapping and the device.
 //!
-//! Owns: the use of the arena that pages are moved into, cut into chunks that one eviction batch
-//! fills and that are given back whole, so that emptying them costs one call per chunk. Pages read
-//! ahead that wait for their touch share chunks, of which they never take the last half: eviction
-//! goes on. Pages that wait there are copied to the program, so it never sees their memory, which
-//! is read into again.
-//! Invariants: a chunk for evicted pages is handed out empty; it returns when all pages taken from
-//! it were released, and is emptied then. What the program has seen is never written to: a pipe
-//! (`vmsplice`) or a socket (`MSG_ZEROCOPY`) may still send from memory that was evicted, and
-//! nobody can find out. Each staged page belongs to a frame, so staging never adds to the limit,
-//! except for pages that were mapped again before their chunk was complete; those are at most the
-//! arena. A chunk is 256 KiB, or one page where that is larger.
-//! Not here: how pages get in and out ([`MovingSpace`]), their bytes (`memory`).
-//! Rejected: reading into chunks that evicted pages have filled, which saves the kernel freeing
-//! memory and finding some. Other pages' bytes left the process that way (docs/delivery.md says
-//! what it was worth).
+//! Owns: the use of the arena that pages are moved into. It is cut into chunks; an eviction batch
+//! fills one, and it is released whole, so that emptying it costs one call. Pages read ahead wait
+//! here for their touch: one by one in shared chunks, which leave eviction half of all, or by the
+//! window in chunks of their own, which leave it a quarter. They are copied to the program, which
+//! never sees their memory, so that can be read into again.
+//! Invariants: a chunk for evicted pages is handed out empty; when all its pages are released it is
+//! emptied and free. Memory the program has seen is never written to: a pipe (`vmsplice`) or a
+//! socket (`MSG_ZEROCOPY`) may still send from evicted memory, and that cannot be detected. Each
+//! staged page belongs to a frame, so staging adds nothing to the limit, except for pages mapped
+//! again before their chunk is released; those are at most the arena. A chunk is 256 KiB, or one
+//! page if that is larger.
+//! Not here: moving pages in and out ([`MovingSpace`]), their bytes (`memory`).
+//! Rejected: reading into chunks that evicted pages have filled, which saves the kernel from
+//! freeing and allocating memory. Other pages' bytes left the process that way (docs/delivery.md
+//! has the gain).
 
 use crate::memory::PageMemory;
 use crate::space::MovingSpace;
@@ -23,30 +23,29 @@ use overspill_base::sync::Ordering::{AcqRel, Relaxed};
 use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
 use std::ops::Range;
 
-/// Chunks kept as they are for reads, in bytes, but one at least: what they hold comes on top of
-/// the limit.
+/// Bytes of unused chunks kept for reads without being emptied, at least one chunk: they come on
+/// top of the limit.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 
 /// The chunks of an arena.
 #[derive(Debug)]
 pub(crate) struct Staging {
     memory: Arc<PageMemory>,
-    /// Pages of a chunk.
+    /// Pages in a chunk.
     pub(crate) chunk: usize,
     free: Mutex<Free>,
-    /// Pages of each chunk still in use.
+    /// Per chunk: pages in use.
     in_use: Vec<AtomicUsize>,
-    /// Whether what is in a chunk was read by a device and nothing else. Changes with nobody using
-    /// it.
+    /// Per chunk: whether only devices have written to it. Changes only while the chunk is unused.
     is_reads: Vec<AtomicBool>,
 }
 
 #[derive(Debug)]
 struct Free {
     chunks: Vec<usize>,
-    /// Chunks nobody uses that only devices have written to; at most [`KEPT_BYTES_MAX`].
+    /// Unused chunks that only devices have written to; at most [`KEPT_BYTES_MAX`].
     kept: Vec<usize>,
-    /// The rest of the chunk that readahead takes single pages from.
+    /// What is left of the chunk that single pages are taken from.
     singles: Range<usize>,
 }
 
@@ -68,12 +67,12 @@ impl Staging {
         }
     }
 
-    /// Chunks there are.
+    /// Returns the number of chunks.
     pub(crate) fn chunks(&self) -> usize {
         self.in_use.len()
     }
 
-    /// An empty chunk's pages; release each of them once.
+    /// Takes an empty chunk; release each of its pages once.
     pub(crate) fn take_chunk(&self, space: &dyn MovingSpace) -> Option<Range<usize>> {
         let (chunk, kept) = {
             let mut free = self.free.lock();
@@ -96,7 +95,7 @@ impl Staging {
         chunk * self.chunk..(chunk + 1) * self.chunk
     }
 
-    /// One page to read into, unless that would leave eviction less than half of the chunks.
+    /// Takes one page to read into, unless that would leave eviction less than half of the chunks.
     pub(crate) fn take_single(&self) -> Option<usize> {
         let mut free = self.free.lock();
         if free.singles.is_empty() && free.chunks.len() > self.in_use.len() / 2 {
@@ -105,8 +104,8 @@ impl Staging {
         free.singles.next()
     }
 
-    /// A chunk to read pages into that will wait there, unless that would leave eviction less than
-    /// a quarter of the chunks; release each of its pages once.
+    /// Takes a chunk for pages read ahead to wait in, unless that would leave eviction less than a
+    /// quarter of the chunks; release each of its pages once.
     pub(crate) fn take_to_wait(&self) -> Option<Range<usize>> {
         let chunk = {
             let mut free = self.free.lock();
@@ -117,26 +116,26 @@ impl Staging {
         Some(self.start(chunk))
     }
 
-    /// Gives back what [`take_single`](Self::take_single) has not handed out of its chunk.
+    /// Releases what [`take_single`](Self::take_single) has not handed out of its chunk.
     pub(crate) fn drain(&self, space: &dyn MovingSpace) {
         let rest = std::mem::take(&mut self.free.lock().singles);
         self.release(rest, space);
     }
 
-    /// Ends the use of `pages` of one chunk; the last ones empty it.
+    /// Releases `pages` of one chunk; the last ones empty it.
     pub(crate) fn release(&self, pages: Range<usize>, space: &dyn MovingSpace) {
         if pages.is_empty() {
             return;
         }
         let chunk = pages.start / self.chunk;
-        // AcqRel: whoever empties the chunk has seen every other user finish with it.
+        // AcqRel: every other user's last access happens-before the chunk is emptied.
         if self.in_use[chunk].fetch_sub(pages.len(), AcqRel) == pages.len() {
             self.empty_unused(chunk, space);
         }
     }
 
-    /// A chunk nobody uses any more is emptied, unless only devices have written to it and such
-    /// chunks are few.
+    /// Empties a chunk that is no longer used, or keeps it if only devices have written to it and
+    /// few are kept.
     fn empty_unused(&self, chunk: usize, space: &dyn MovingSpace) {
         if self.is_reads[chunk].load(Relaxed) {
             let mut free = self.free.lock();
@@ -153,7 +152,7 @@ impl Staging {
         most.min(self.in_use.len() / 4)
     }
 
-    /// Chunks nobody uses.
+    /// Returns the number of unused chunks.
     pub(crate) fn free_chunks(&self) -> usize {
         let free = self.free.lock();
         free.chunks.len() + free.kept.len()

@@ -1,17 +1,17 @@
-//! The swap cache: which entry's page is in memory, in which frame.
+//! The swap cache: maps entries to the frames that hold their pages.
 //!
 //! Owns: entry → frame, cut into trunks of 64 MiB with a lock each (Linux 4.11), and the rule that
-//! a slot is freed when both the page table and the cache have let go of it.
+//! a slot is freed when neither the page table nor the cache refers to it.
 //! Invariants: at most one frame per entry; `frame.entry` and the cache agree whenever the page
 //! lock is free. The trunk lock makes "is the word still Swapped(entry)" and "is the entry cached"
-//! one question, so of two parties letting go exactly one sees itself as the last. A chain holds
-//! frames of one trunk only, and its links change under that trunk's lock. A trunk is a hash table
-//! whose chains run through the frames: nothing is allocated once an area is there, so a fault may
-//! be served in a signal handler, whose thread may have been in the allocator.
+//! one question, so of two references dropped at once exactly one sees itself as the last. A chain
+//! holds frames of one trunk only, and its links change under that trunk's lock. A trunk is a hash
+//! table whose chains run through the frames: after an area is added nothing is allocated, so a
+//! signal handler may serve a fault of a thread that was in the allocator.
 //! Not here: reading the page (`swapin`).
 //! Rejected: a lock-free array of words per cluster (Linux 6.18). It wins when many CPUs share a
 //! trunk, and costs memory per slot; a chain costs it per frame, and a head per [`CHAIN_SLOTS`].
-//! Trees and hash maps of the library, which allocate.
+//! The standard library's trees and hash maps, which allocate.
 
 use crate::frames::{Frames, LockedPage};
 use crate::page_table::PageTable;
@@ -23,21 +23,21 @@ use overspill_base::work::{self, Path, Work};
 use overspill_base::{FrameNo, PageNo, Slot};
 use std::sync::OnceLock;
 
-/// What became of an attempt to cache a page.
+/// The result of caching a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inserted {
-    /// The frame is the entry's now.
+    /// The page is cached in the frame.
     Yes,
-    /// Another frame was there first (EEXIST).
+    /// The entry is cached in another frame (EEXIST).
     Exists,
-    /// The page is not on that entry any more.
+    /// The page is no longer on that entry.
     Changed,
 }
 
-/// Slots that share a chain, all of them cached at worst.
+/// Slots that share a chain: its maximum length.
 const CHAIN_SLOTS: usize = 16;
 
-/// A frame in a chain: number plus one, 0 for none, so that heads nobody has used are zeros.
+/// A link to a frame: its number plus one, or 0 for none, so that fresh heads are zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Link(u32);
 
@@ -51,8 +51,8 @@ impl Link {
     }
 }
 
-/// What a chain runs through. Written under the lock of the trunk that the frame is in; whoever
-/// puts the frame into another has its page lock, which orders the two.
+/// A frame's node in a chain. Written under the lock of the frame's trunk; a move to another trunk
+/// holds the page lock, which orders the two.
 #[derive(Debug, Default)]
 struct Node {
     slot: AtomicU32,
@@ -62,7 +62,7 @@ struct Node {
 /// One trunk's chains.
 #[derive(Debug)]
 struct Trunk {
-    /// A power of two of them.
+    /// Their number is a power of two.
     heads: Box<[Link]>,
     len: usize,
 }
@@ -99,7 +99,7 @@ impl Trunk {
         self.len += 1;
     }
 
-    /// Takes `frame` out of the chain of `slot`; false if it is not in it.
+    /// Unlinks `frame` from the chain of `slot`; false if it is not in it.
     fn unlink(&mut self, nodes: &[Node], slot: Slot, frame: FrameNo) -> bool {
         work::charge(Work::CacheChange);
         let next = nodes[frame.index()].next.load(Relaxed);
@@ -124,7 +124,7 @@ impl Trunk {
 
 type StreamLocks = Box<[Mutex<Trunk>]>;
 
-/// Entry → frame for one set of areas.
+/// The cache of one set of areas, from entry to frame.
 #[derive(Debug)]
 pub struct SwapCache {
     /// Per area, per trunk.
@@ -135,8 +135,8 @@ pub struct SwapCache {
 }
 
 impl SwapCache {
-    /// An empty cache of up to `frames` pages over areas of these many slots, in trunks of
-    /// `1 << trunk_shift` slots.
+    /// Makes an empty cache of up to `frames` pages, for areas of `slots` slots in trunks of `1 <<
+    /// trunk_shift` slots.
     pub fn new(frames: usize, slots: &[usize], trunk_shift: u32) -> Self {
         let areas = (0..AreaNo::MAX).map(|_| OnceLock::new()).collect();
         let nodes = std::iter::repeat_with(Node::default).take(frames).collect();
@@ -161,12 +161,13 @@ impl SwapCache {
             .lock()
     }
 
-    /// The frame that holds the entry's page. Lock it and ask again before trusting it.
+    /// Returns the frame that holds the entry's page. A hint until the frame is locked and checked
+    /// again.
     pub fn lookup(&self, entry: SwapEntry) -> Option<FrameNo> {
         self.trunk(entry).find(&self.nodes, entry.slot())
     }
 
-    /// Caches `entry` in the frame of a page, if the page is still swapped there.
+    /// Caches `entry` in a page's frame, if the page is still swapped to it.
     pub fn insert(
         &self,
         entry: SwapEntry,
@@ -198,7 +199,7 @@ impl SwapCache {
         frames.set_entry(locked, Some(entry));
     }
 
-    /// Takes a page's frame out; returns its entry if the caller has to free it because the page's
+    /// Removes a page's frame; returns its entry if the caller has to free it, because the page's
     /// word does not refer to it.
     #[must_use = "the entry returned leaks unless freed"]
     pub fn remove(
@@ -216,11 +217,11 @@ impl SwapCache {
         (!table.is_on(locked.page(), entry)).then_some(entry)
     }
 
-    /// Ends the word's reference to a swapped page; returns the entry if the caller has to free it
-    /// because it is not cached either. `None` also if the word had changed: `Err` tells that.
+    /// Drops the word's reference to a slot, replacing `old` by `new`; returns the entry if the
+    /// caller has to free it, because it is not cached either.
     ///
     /// # Errors
-    /// The word as it is, if it is not `old`.
+    /// The current word, if it is not `old`.
     pub fn drop_reference(
         &self,
         table: &PageTable,
@@ -236,8 +237,8 @@ impl SwapCache {
         Ok(trunk.find(&self.nodes, entry.slot()).is_none().then_some(entry))
     }
 
-    /// Moves the reference of an uncached entry from one page's word to another's, which is empty.
-    /// False if it has become cached, or the word changed.
+    /// Moves the reference to an uncached entry from one page's word to another's, which is empty.
+    /// False if the entry has become cached or a word has changed.
     pub fn move_reference(&self, table: &PageTable, from: PageNo, to: PageNo, word: Pte) -> bool {
         let Pte::Swapped { entry, .. } = word else { return false };
         let trunk = self.trunk(entry);
@@ -246,7 +247,7 @@ impl SwapCache {
             && table.replace(from, word, Pte::Empty)
     }
 
-    /// Entries cached.
+    /// Returns the number of entries cached.
     pub fn len(&self) -> usize {
         self.areas.iter().filter_map(OnceLock::get).flatten().map(|trunk| trunk.lock().len).sum()
     }

@@ -1,7 +1,8 @@
-//! Reading pages in.
+//! Swap-in: submitting reads of pages.
 //!
-//! Owns: the requests for a faulting page and its window. Invariant: each page in a read is cached
-//! under its entry, and its lock is lent to the request until the completion.
+//! Owns: the requests for a faulting page and its window.
+//! Invariant: each page in a read is cached under its entry, and the request holds its lock until
+//! the completion.
 //! Not here: which pages are in the window (`readahead`), what a completion does (`complete`).
 
 use crate::engine::Engine;
@@ -9,11 +10,11 @@ use crate::transfer::{PageRead, Purpose};
 use crate::worker::Worker;
 use overspill_area::SwapEntry;
 
-/// Pages in one request for a run of adjacent slots.
+/// Most pages in one request.
 const RUN_MAX: usize = 64;
 
 impl Engine {
-    /// Submits one request per run of adjacent slots, for what `purpose` says of it.
+    /// Submits one request per run of adjacent slots, with the purpose that `purpose` gives it.
     pub(crate) fn submit_reads(
         &self,
         worker: &mut Worker,
@@ -31,7 +32,7 @@ impl Engine {
         worker.flush();
     }
 
-    /// Reads that are to be mapped, by a copy, when they are done.
+    /// Makes reads into bounce memory, from which the pages are mapped by a copy.
     pub(crate) fn read_and_map(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
         let first = self.take_bounce(worker, entries.len());
         let mut reads = std::mem::take(&mut worker.scratch.reads);
@@ -40,7 +41,8 @@ impl Engine {
         reads
     }
 
-    /// Bounce memory for `pages` pages; waits for this worker's own reads when it is all in use.
+    /// Takes bounce memory for `pages` pages; waits for this worker's own reads if it is all in
+    /// use.
     fn take_bounce(&self, worker: &mut Worker, pages: usize) -> usize {
         loop {
             match worker.bounce.take(pages) {

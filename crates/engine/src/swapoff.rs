@@ -1,14 +1,13 @@
-//! Swap areas that come and go while the engine runs.
+//! Swapon and swapoff while the engine runs.
 //!
-//! Owns: swapon, and the way all pages of an area come back at swapoff.
+//! Owns: swapon, and reading back all pages of an area at swapoff.
 //! Invariants: an area becomes visible to allocation last, when every worker has a queue to it.
-//! After a swapoff that succeeds no word, frame, batch or cache names the area, and its device
-//! closes as soon as the workers have noticed; every page is as readable as before. After one that
-//! fails the area is as usable as before. Whatever is on an area leaves it once, because nothing is
-//! put there any more; and each round passes only over what others are just working on; so it ends.
-//! The area keeps its number for good, and with it its tables, which are empty: some thread may
-//! still be about to find out that the entry it has loaded is an old one.
-//! Not here: areas that other processes use; their slots are not for us to empty.
+//! After a successful swapoff no word, frame, batch or cache names the area, its device closes when
+//! all workers have dropped it, and every page is as readable as before. After a failed one the
+//! area is as usable as before. A swapoff ends, because each page leaves the area once, none is
+//! added, and a round skips only pages that other threads are working on. The area keeps its number
+//! and its empty tables for good: a thread may still hold a stale entry, and finds that out there.
+//! Not here: areas shared with other processes, whose slots cannot be emptied from here.
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
@@ -25,28 +24,28 @@ use overspill_base::{FrameNo, PageNo};
 use overspill_device::DeviceError;
 use std::time::Duration;
 
-/// Rounds of reclaim without progress, 2 ms each, after which there is no memory for the pages to
-/// come back to. Much less than a fault's patience, so that no fault fails for a swapoff.
+/// Rounds of reclaim without progress, each waiting up to 2 ms, after which a swapoff fails for
+/// lack of memory. Far fewer than a fault's, so that no fault fails because of a swapoff.
 const HOPELESS_ROUNDS: u32 = 20;
 
 /// Why an area could not be added.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SwaponError {
-    /// All numbers are taken.
+    /// All area numbers are taken.
     #[error(transparent)]
     TooMany(#[from] TooManyAreas),
-    /// A worker could not have a queue.
+    /// A queue for a worker could not be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// Why an area could not be given up. It is in use as before.
+/// Why a swapoff failed. The area is in use as before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwapoffError {
-    /// There is none, or somebody is giving it up.
+    /// There is no such area, or its swapoff is under way.
     #[error("swap area {0} is not in use: see which are")]
     NotOn(u8),
-    /// Known before anything was tried.
+    /// Refused at once: the pages fit nowhere.
     #[error(
         "{name} holds {pages} pages, and there is room for {room} in memory and on other swap areas: \
          add an area first"
@@ -54,12 +53,12 @@ pub enum SwapoffError {
     NoRoom {
         /// The device.
         name: String,
-        /// Pages that would have to go somewhere.
+        /// Pages on the area.
         pages: usize,
-        /// Pages that could.
+        /// Pages for which there is room.
         room: usize,
     },
-    /// The room was taken by others meanwhile.
+    /// Memory ran out meanwhile.
     #[error(
         "memory ended before {name} was empty, {slots} slots are left in use: add an area first"
     )]
@@ -78,9 +77,9 @@ pub struct SwapStatus {
     pub area: AreaNo,
     /// The device's name.
     pub name: String,
-    /// Pages it can hold, once the device has grown to the full.
+    /// Pages it can hold once the device has grown to its full size.
     pub pages: u32,
-    /// Slots in use, those ready in slot caches included.
+    /// Slots in use, including those in slot caches.
     pub used: u32,
     /// Higher is used first.
     pub priority: i16,
@@ -95,10 +94,10 @@ impl Engine {
         SwapState::new(swap.priority, reads_ahead, synchronous, by_slot)
     }
 
-    /// Adds the swap area that `make` returns, which must be numbered as `make` is told.
+    /// Adds the swap area that `make` returns, which must have the number passed to `make`.
     ///
     /// # Errors
-    /// [`SwaponError`]; then nothing was changed.
+    /// [`SwaponError`]; then nothing has changed.
     pub fn swapon(&self, make: impl FnOnce(AreaNo) -> Swap) -> Result<AreaNo, SwaponError> {
         let _one_at_a_time = self.adding.lock();
         let number = self.areas.next_number()?;
@@ -110,7 +109,7 @@ impl Engine {
         Ok(number)
     }
 
-    /// The areas in use, by number.
+    /// Returns the areas in use, by number.
     pub fn swaps(&self) -> Vec<SwapStatus> {
         let areas = self.areas.iter().filter_map(|area| {
             let number = area.number();
@@ -126,9 +125,9 @@ impl Engine {
         areas.collect()
     }
 
-    /// Brings every page of `area` back, or on to other areas, and lets go of its device. Pages
+    /// Moves every page of `area` into memory or on to other areas, and drops its device. Pages
     /// that cannot be read are poisoned, as by a fault, and reported. `worker` is the caller's own;
-    /// the other workers must be served meanwhile, because what they have in flight is waited for.
+    /// the other workers must keep running, because their I/O in flight is waited for.
     ///
     /// # Errors
     /// [`SwapoffError`].
@@ -156,7 +155,7 @@ impl Engine {
         Err(SwapoffError::NoMemory { name, slots: swap_area.used_slots() })
     }
 
-    /// Refuses what cannot succeed. Others may take the room later.
+    /// Refuses a swapoff that cannot succeed. The room may still be taken later.
     fn check_room(&self, area: AreaNo, name: &str) -> Result<(), SwapoffError> {
         let pages = self.pages_on(area).count();
         let others = self.areas.iter().filter(|a| a.number() != area && a.is_writable());
@@ -170,7 +169,7 @@ impl Engine {
         Ok(())
     }
 
-    /// True for a mapped page whose slot could be another's.
+    /// True for a mapped page with a copy on another area, whose slot can be reclaimed.
     fn has_copy_elsewhere(&self, frame: FrameNo, area: AreaNo) -> bool {
         let entry = self.frames.entry(frame);
         self.frames.has(frame, flag::MAPPED) && entry.is_some_and(|entry| entry.area() != area)
@@ -183,7 +182,7 @@ impl Engine {
         })
     }
 
-    /// Goes round until nothing is left on the area's slots. False if memory ended before.
+    /// Repeats rounds until no slot of the area is used. False if memory ran out before.
     fn empty(&self, worker: &mut Worker, area: &SwapArea) -> bool {
         loop {
             let before = area.used_slots();
@@ -199,14 +198,14 @@ impl Engine {
                 return left == 0;
             }
             if left == before {
-                // Others have the pages locked, or slots in hand.
+                // Other threads have pages locked, or slots allocated.
                 self.freed.wait(self.freed.count(), Some(Duration::from_millis(2)));
             }
         }
     }
 
-    /// Ends a cached frame's use of `area`, by mapping its page if it is not. Frames that are
-    /// locked or under writeback are for a later round.
+    /// Ends a cached frame's use of `area`, mapping its page if it is not mapped. Leaves frames
+    /// that are locked or under writeback to a later round.
     fn unuse_frame(&self, frame: FrameNo, area: AreaNo) {
         let is_on_it = || self.frames.entry(frame).filter(|entry| entry.area() == area);
         if is_on_it().is_none() {
@@ -228,8 +227,8 @@ impl Engine {
         }
     }
 
-    /// Starts reading a page, with its window; its completion gives up the slot. A page that is
-    /// cached already is for [`unuse_frame`](Self::unuse_frame). False without a frame.
+    /// Starts reading a page, with its window; its completion frees the slot. Leaves a cached page
+    /// to [`unuse_frame`](Self::unuse_frame). False if there is no frame.
     fn swap_in(&self, worker: &mut Worker, page: PageNo, entry: SwapEntry) -> bool {
         if self.cache.lookup(entry).is_some() {
             return true;
@@ -242,7 +241,7 @@ impl Engine {
         true
     }
 
-    /// A frame, but never one of the last: a fault would find that memory has ended.
+    /// Allocates a frame, but never one of the last, so that no fault runs out of memory.
     fn frame_to_come_back_to(&self, worker: &mut Worker, page: PageNo) -> Option<LockedPage> {
         let mut hopeless = 0;
         while hopeless <= HOPELESS_ROUNDS {

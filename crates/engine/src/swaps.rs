@@ -1,13 +1,13 @@
-//! What the engine keeps for each swap area beside its slots, and who drives its device.
+//! The engine's state of each swap area beside its slots, and the workers' queues to its device.
 //!
-//! Owns: the devices, the readahead state of their areas, and the inbox by which every worker gets
-//! a queue of its own to each of them.
-//! Invariants: an area's number is never given out twice, so whatever names it, also long after it
-//! was swapped off, names nothing else. A worker never lacks a queue: workers are registered and
-//! areas attached under one lock, and whichever comes second opens the queues.
-//! Not here: slots (`area`); bringing pages back (`swapoff`).
-//! Rejected: opening a queue when a worker first needs it. That can fail, for want of a descriptor,
-//! in the middle of a fault, when it would cost the page.
+//! Owns: the devices, the readahead state of their areas, and the delivery of a queue to each of
+//! them to every worker's inbox.
+//! Invariants: an area's number is never reused, so a stale entry never names another area. A
+//! worker never lacks a queue: workers are registered and areas attached under one lock, and the
+//! later of the two opens the queues.
+//! Not here: slots (`area`); reading pages back (`swapoff`).
+//! Rejected: opening a queue when a worker first needs it. That can fail in the middle of a fault,
+//! for lack of a descriptor, and lose the page.
 
 use crate::queues::Inbox;
 use crate::readahead::past::by_slot::BySlot;
@@ -17,10 +17,10 @@ use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
 use overspill_device::{DeviceError, SwapDevice};
 use std::sync::{OnceLock, Weak};
 
-/// A device with the area that says which of its slots are free.
+/// A device and the area that allocates its slots.
 #[derive(Debug)]
 pub struct Swap {
-    /// Where the pages go.
+    /// The device that pages are written to.
     pub device: Arc<dyn SwapDevice>,
     /// Its slots.
     pub area: SwapArea,
@@ -31,20 +31,20 @@ pub struct Swap {
 /// One area's state.
 #[derive(Debug)]
 pub(crate) struct SwapState {
-    /// False where the tuning wants no readahead on a device as fast as memory.
+    /// False if the tuning has no readahead on a device as fast as memory.
     pub(crate) reads_ahead: bool,
-    /// The device is as fast as memory, and no place on it far from another.
+    /// The device is as fast as memory, and seeks cost nothing.
     pub(crate) synchronous: bool,
-    /// What readahead by slot keeps.
+    /// The state of readahead by slot.
     pub(crate) by_slot: Option<BySlot>,
     /// Higher is used first.
     pub(crate) priority: i16,
-    /// Being swapped off, or gone: nothing may be left on its slots.
+    /// Being swapped off, or swapped off: no page may stay on its slots.
     leaving: AtomicBool,
 }
 
 impl SwapState {
-    /// The state of an area that nobody has used yet.
+    /// Makes the state of a new area.
     pub(crate) fn new(
         priority: i16,
         reads_ahead: bool,
@@ -54,12 +54,12 @@ impl SwapState {
         Self { priority, reads_ahead, synchronous, by_slot, leaving: AtomicBool::new(false) }
     }
 
-    /// True once nothing may be left on the area's slots.
+    /// True once no page may stay on the area's slots.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Acquire)
     }
 
-    /// Starts, or calls off, leaving; true if that is a change.
+    /// Starts or cancels a swapoff; true if that is a change.
     pub(crate) fn set_leaving(&self, leaving: bool) -> bool {
         self.leaving.swap(leaving, AcqRel) != leaving
     }
@@ -69,7 +69,7 @@ impl SwapState {
 #[derive(Debug)]
 pub(crate) struct Swaps {
     states: Box<[OnceLock<SwapState>]>,
-    /// Counts attached and detached devices, so that workers notice.
+    /// Counts attaches and detaches, so that workers notice them.
     version: AtomicUsize,
     attached: Mutex<Attached>,
 }
@@ -90,20 +90,20 @@ impl Swaps {
         }
     }
 
-    /// The state of an area that was attached once.
+    /// Returns the state of an area that was ever attached.
     pub(crate) fn get(&self, area: AreaNo) -> &SwapState {
         self.states[area.0 as usize].get().expect("an entry names an area that was attached")
     }
 
-    /// The device of an area, unless it was swapped off.
+    /// Returns the device of an area, unless it was swapped off.
     pub(crate) fn device(&self, area: AreaNo) -> Option<Arc<dyn SwapDevice>> {
         self.attached.lock().devices.get(area.0 as usize).cloned().flatten()
     }
 
-    /// Gives every worker a queue to `device`, whose area is the next: `area`.
+    /// Gives every worker a queue to `device`; `area` is the next number.
     ///
     /// # Errors
-    /// What opening a queue says; then nothing was changed.
+    /// The error of opening a queue; then nothing has changed.
     pub(crate) fn attach(
         &self,
         area: AreaNo,
@@ -125,7 +125,7 @@ impl Swaps {
         Ok(())
     }
 
-    /// Lets go of an area's device. It closes when the workers have noticed.
+    /// Drops an area's device, which closes when all workers have dropped theirs.
     pub(crate) fn detach(&self, area: AreaNo) {
         self.attached.lock().devices[area.0 as usize] = None;
         self.version.fetch_add(1, Release);
@@ -134,7 +134,7 @@ impl Swaps {
     /// Registers a worker, with a queue to every device in its `inbox`.
     ///
     /// # Errors
-    /// What opening a queue says.
+    /// The error of opening a queue.
     pub(crate) fn register(&self, inbox: &Arc<Inbox>) -> Result<(), DeviceError> {
         let mut attached = self.attached.lock();
         for (number, device) in attached.devices.iter().enumerate() {
@@ -146,7 +146,7 @@ impl Swaps {
         Ok(())
     }
 
-    /// Changes whenever a device came or went.
+    /// Returns a number that changes with every attach and detach.
     pub(crate) fn version(&self) -> usize {
         self.version.load(Acquire)
     }

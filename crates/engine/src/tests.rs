@@ -1,4 +1,4 @@
-//! Tests that need single steps of the engine, which nobody outside it can start.
+//! Tests that need single steps of the engine, which only its own crate can start.
 
 #[cfg(not(loom))]
 mod lru;

@@ -1,20 +1,20 @@
-//! Pages on their way between memory and devices.
+//! Page transfers between memory and devices.
 //!
-//! Owns: what is asked of a device page by page, and what a request's tag carries.
+//! Owns: the parts of a request page by page, and the encoding of its tag.
 //! Not here: the requests' queues (`worker`), what a completion does (`complete`).
 
 use crate::frames::LockedPage;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::shared::PageBuf;
 
-/// A page to be read. Its frame is locked, cached under the entry, and lent to the request.
+/// A page to be read. Its frame is cached under the entry; the request holds the page lock.
 #[derive(Debug)]
 pub(crate) struct PageRead {
     pub(crate) entry: SwapEntry,
     pub(crate) into: PageBuf,
 }
 
-/// A page in staging memory and the slot it is to be written to.
+/// A page in staging memory, and the slot to write it to.
 #[derive(Debug)]
 pub(crate) struct PageWrite {
     pub(crate) locked: LockedPage,
@@ -24,9 +24,9 @@ pub(crate) struct PageWrite {
 /// Where a page was read to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Destination {
-    /// This page of the worker's bounce memory: it is copied to the program.
+    /// This page of the worker's bounce memory; it is copied to the program.
     Bounce(usize),
-    /// This page of a staging chunk, where it waited: it is copied to the program as well.
+    /// This page of a staging chunk, where it waited; it is copied to the program too.
     Chunk(usize),
 }
 
@@ -40,7 +40,7 @@ impl Destination {
     }
 }
 
-/// A page just read, whose word is Resident already and which is to be mapped.
+/// A page just read, whose word is already Resident, to be mapped.
 #[derive(Debug)]
 pub(crate) struct CompletedRead {
     pub(crate) locked: LockedPage,
@@ -48,24 +48,24 @@ pub(crate) struct CompletedRead {
 }
 
 impl CompletedRead {
-    /// Whether one call can map both.
+    /// True if one call can map both.
     pub(crate) fn precedes(&self, next: &CompletedRead) -> bool {
         self.locked.page().plus(1) == next.locked.page()
             && self.destination.precedes(next.destination)
     }
 }
 
-/// What a read is for.
+/// The purpose of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// A fault, whose message arrived then, and the window around it.
+    /// A fault, with its window; its message arrived at `start_ns`.
     Fault { start_ns: u64 },
-    /// Pages that will be wanted.
+    /// Asynchronous readahead, or prefetch.
     Readahead,
 }
 
-/// What the tag of a read carries: 5 bits of area, one of purpose, and the time of a fault, for
-/// which 58 bits are nine years of a machine's running.
+/// Packs the tag of a read: 5 bits of area, one of purpose, and the time of a fault in 58 bits,
+/// enough for nine years of uptime.
 pub(crate) fn tag(area: AreaNo, purpose: Purpose) -> u64 {
     let (ahead, start_ns) = match purpose {
         Purpose::Fault { start_ns } => (0, start_ns),
@@ -74,7 +74,7 @@ pub(crate) fn tag(area: AreaNo, purpose: Purpose) -> u64 {
     start_ns << 6 | ahead << 5 | u64::from(area.0)
 }
 
-/// The area and the purpose of a read with this tag.
+/// Unpacks the area and the purpose of a read.
 pub(crate) fn untag(tag: u64) -> (AreaNo, Purpose) {
     let purpose = match tag >> 5 & 1 {
         0 => Purpose::Fault { start_ns: tag >> 6 },

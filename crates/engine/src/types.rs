@@ -1,4 +1,4 @@
-//! The nouns: page-table word, frame, and how their states hang together.
+//! The terms: page-table word, frame, and the states they have together.
 //!
 //! A *page* is a place in managed address space. A *frame* is the right to keep one page in memory;
 //! there are as many as the limit allows. A frame is not an address: the page's bytes are in the
@@ -9,16 +9,16 @@
 //! Empty      -                        zeros, never touched or discarded
 //! Resident f MAPPED                   in the program's mapping
 //! Swapped e  -                        on slot e only
-//! Swapped e  CACHED, LOCKED           being read from e, or being mapped from staging
-//! Swapped e  CACHED, READAHEAD        in staging and on e: read ahead and not touched yet
-//! Swapped e  CACHED, WRITEBACK        in staging, on its way to e
-//! Swapped e  CACHED                   in staging and on e: frees at once, or comes back at once
-//! Swapped e  CACHED, DIRTY            in staging only, its write failed
-//! Poisoned   -                        lost to a read error
+//! Swapped e  CACHED, LOCKED           being read from e, or about to be mapped from staging
+//! Swapped e  CACHED, READAHEAD        in staging and on e: read ahead, not touched yet
+//! Swapped e  CACHED, WRITEBACK        in staging, being written to e
+//! Swapped e  CACHED                   in staging and on e: freed or mapped again without I/O
+//! Swapped e  CACHED, DIRTY            in staging only: its write failed
+//! Poisoned   -                        lost: to a read error, or in the address space
 //! ```
 //!
-//! A mapped frame may be CACHED too: slot e holds the page as it was last written or read, and if
-//! the page turns out unchanged at its eviction nothing is written.
+//! A mapped frame may be CACHED too: slot e holds the page as it was last written or read. If the
+//! page is unchanged at its eviction, nothing is written.
 //!
 //! Counter equations, at quiescence:
 //! ```text
@@ -41,11 +41,11 @@ pub enum Pte {
     Empty,
     /// In the program's mapping, charged to this frame.
     Resident(FrameNo),
-    /// On a slot, since an eviction when the clock stood at `shadow`.
+    /// On a slot, evicted when the clock stood at `shadow`.
     Swapped {
         /// The slot.
         entry: SwapEntry,
-        /// Eviction clock, see [`crate::workingset`].
+        /// Value of the eviction clock, see [`crate::workingset`].
         shadow: u32,
     },
     /// Lost.
@@ -65,22 +65,22 @@ impl fmt::Display for Pte {
     }
 }
 
-/// One frame's bookkeeping, 24 bytes; its LRU links are with the lists.
+/// The state of one frame, 24 bytes; its LRU links are with the lists.
 #[derive(Debug)]
 pub struct Frame {
     /// See [`flag`].
     pub(crate) flags: AtomicU32,
     /// Page of the staging arena that holds the content, or [`NO_PAGE`].
     pub(crate) staged: AtomicU32,
-    /// The page, or [`NO_PAGE`] for a free frame.
+    /// The frame's page, or [`NO_PAGE`] if it is free.
     pub(crate) page: AtomicU32,
-    /// Times the page is pinned; UNEVICTABLE while there are any. Changes only under the page lock.
+    /// Pins of the page; UNEVICTABLE while there are any. Changes only under the page lock.
     pub(crate) pins: AtomicU32,
     /// Entry plus one while CACHED, else 0. Changes only under the page lock.
     pub(crate) entry: AtomicU64,
 }
 
-/// No page, no staging page.
+/// No page, or no staging page.
 pub const NO_PAGE: u32 = u32::MAX;
 
 /// Bits of [`Frame::flags`].
@@ -88,46 +88,46 @@ pub const NO_PAGE: u32 = u32::MAX;
 /// ```text
 /// LOCKED WAITERS
 ///   0      0      idle
-///   1      0      owned by one thread, or by its I/O
-///   1      1      owned, and somebody sleeps in the wait table
-///   0      1      released; the owner is about to notify the sleepers
+///   1      0      owned by a thread, or by its I/O
+///   1      1      owned, and threads sleep in the wait table
+///   0      1      free; threads sleep for the end of WRITEBACK, or were about to sleep
 ///
-/// on a list: LRU, with ACTIVE saying which. ADD_PENDING: in a CPU's batch on its way there.
-/// A frame has LRU or ADD_PENDING or is isolated by a thread that holds its lock.
-/// ROTATE_PENDING: in a CPU's rotation batch, and on the inactive list until proven otherwise.
+/// on a list: LRU; ACTIVE says which. ADD_PENDING: in a CPU's add batch.
+/// A frame has LRU or ADD_PENDING, or is isolated by a thread that holds its lock.
+/// ROTATE_PENDING: in a CPU's rotation batch; whether it is still inactive is checked at the flush.
 /// ```
 pub mod flag {
     /// The page lock.
     pub const LOCKED: u32 = 1 << 0;
-    /// Threads sleep for the page lock.
+    /// Threads sleep for the page lock, or for the end of a write.
     pub const WAITERS: u32 = 1 << 1;
     /// In the program's mapping.
     pub const MAPPED: u32 = 1 << 2;
-    /// In the swap cache, and so holding its slot.
+    /// In the swap cache, which holds its slot.
     pub const CACHED: u32 = 1 << 3;
     /// A write of the staged content is in flight.
     pub const WRITEBACK: u32 = 1 << 4;
-    /// The staged content is nowhere else.
+    /// Its write failed: the content is in staging memory only.
     pub const DIRTY: u32 = 1 << 5;
     /// On an LRU list.
     pub const LRU: u32 = 1 << 6;
-    /// On the active list, or bound for it.
+    /// On the active list, or to be added to it.
     pub const ACTIVE: u32 = 1 << 7;
     /// In an add batch.
     pub const ADD_PENDING: u32 = 1 << 8;
     /// In a rotation batch.
     pub const ROTATE_PENDING: u32 = 1 << 9;
-    /// The program locked it in memory.
+    /// Locked in memory by the program.
     pub const UNEVICTABLE: u32 = 1 << 10;
-    /// Read ahead, or about to be, and not asked for yet.
+    /// Read ahead, or about to be, and not touched yet.
     pub const READAHEAD: u32 = 1 << 11;
-    /// Read ahead by a stream, and its touch gave no sign since.
+    /// Read ahead by a stream; no fault has shown a touch since.
     pub const STREAMED: u32 = 1 << 12;
-    /// Everything about a page; the lock bits stay when a frame changes pages.
+    /// All flags of a page; the lock bits stay when a frame changes pages.
     pub const OF_PAGE: u32 = !(LOCKED | WAITERS);
 }
 
-/// What flags demand of one another whenever a page lock is taken or let go.
+/// A condition on flags, checked whenever a page lock is taken or released.
 #[derive(Debug)]
 pub(crate) struct Rule {
     /// A frame that has all of these,
@@ -145,18 +145,18 @@ pub(crate) struct Rule {
 pub(crate) const RULES: [Rule; 4] = {
     use flag::*;
     [
-        // Its slot is held by the cache, or the write would go to somebody else's.
+        // The cache holds the slot, so the write cannot hit another page's.
         Rule { has: WRITEBACK, lacks: 0, needs: CACHED, excludes: 0 },
-        // A page in sight changes; what failed to be written is old. A completion is about to say
-        // so.
+        // A mapped page may change, so the staged content is stale. While WRITEBACK is set, the
+        // completion may be about to clear DIRTY.
         Rule { has: DIRTY, lacks: WRITEBACK, needs: CACHED, excludes: MAPPED },
-        // It waits for its touch in the cache, with content from its slot.
+        // It waits in the cache, unmapped, with the content of its slot.
         Rule { has: READAHEAD, lacks: 0, needs: CACHED, excludes: MAPPED | DIRTY | WRITEBACK },
         Rule { has: LRU, lacks: 0, needs: 0, excludes: ADD_PENDING },
     ]
 };
 
-/// The rule that `flags` break, if there is one.
+/// Returns the rule that `flags` break, if there is one.
 pub(crate) fn broken_rule(flags: u32) -> Option<&'static Rule> {
     let concerns = |rule: &&Rule| flags & rule.has == rule.has && flags & rule.lacks == 0;
     let holds = |rule: &Rule| flags & rule.needs == rule.needs && flags & rule.excludes == 0;

@@ -1,11 +1,11 @@
-//! A thread that serves faults or reclaims: its queues and its bounce memory.
+//! The state of a thread that serves faults or reclaims: its queues and its bounce memory.
 //!
-//! Owns: the requests it submitted until it reaps them, memory reads land in, and lists that a
-//! fault fills and empties again. Every worker reaps its own completions, so no I/O crosses
-//! threads. It only carries: what a completion does is in `complete`.
-//! Invariants: a worker for the faulter ([`Worker::for_faulter`]) allocates and frees nothing while
-//! it serves a fault, however often devices have come and gone meanwhile, unless a read fails.
-//! Not here: the loop that drives it (`space`); which devices there are (`swaps`).
+//! Owns: the requests it submitted until it reaps them, its bounce memory, and the scratch lists of
+//! a fault. Every worker reaps its own completions, so no I/O crosses threads.
+//! Invariants: a worker for the faulting thread ([`Worker::for_faulter`]) allocates and frees
+//! nothing while it serves a fault, even after swapon and swapoff, unless a read fails.
+//! Not here: the loop that drives it (`space`); the set of devices (`swaps`); the effect of a
+//! completion (`complete`).
 
 use crate::bounce::Bounce;
 use crate::engine::Engine;
@@ -22,17 +22,17 @@ use std::os::fd::BorrowedFd;
 
 /// Requests a worker keeps in flight per device.
 const QUEUE_DEPTH: u32 = 64;
-/// Readahead windows a worker keeps in flight: as many bytes, one at least, where pages are large.
+/// Readahead windows a worker keeps in flight; with large pages the same bytes, at least one.
 const BOUNCE_CHUNKS: usize = 4;
-/// Lists of pages kept for the next requests.
+/// Page lists kept for later requests.
 const SPARE_LISTS: usize = 8;
 
-/// On whose thread a worker serves faults.
+/// The thread on which a worker serves faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WorkerKind {
     /// A thread of the pager: many faults at a time, and reclaim.
     Pager,
-    /// The thread that touched the page: nothing else can be done meanwhile.
+    /// The thread that touched the page, which can do nothing else meanwhile.
     InPlace,
 }
 
@@ -53,8 +53,8 @@ impl WorkerKind {
     }
 }
 
-/// Lists that are filled and emptied within one step of a fault. Taken while in use and put back
-/// empty, so that their memory is there for the next.
+/// Lists used within one step of a fault. Taken while in use and put back empty, so that their
+/// memory is reused.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(crate) run: Vec<LockedPage>,
@@ -68,7 +68,7 @@ pub(crate) struct Scratch {
     pub(crate) fresh: Vec<LockedPage>,
     pub(crate) writes: Vec<PageWrite>,
     done: Vec<Completion>,
-    /// Of requests that have completed.
+    /// Page lists of completed requests.
     pages: Vec<Vec<PageBuf>>,
 }
 
@@ -92,12 +92,12 @@ impl Scratch {
         }
     }
 
-    /// An empty list for a request's pages.
+    /// Returns an empty list for a request's pages.
     pub(crate) fn take_pages(&mut self) -> Vec<PageBuf> {
         self.pages.pop().unwrap_or_else(|| Vec::with_capacity(Tuning::CHUNK_PAGES))
     }
 
-    /// Keeps a completed request's list for another.
+    /// Keeps a completed request's list for reuse.
     pub(crate) fn keep_pages(&mut self, mut pages: Vec<PageBuf>) {
         if self.pages.len() < SPARE_LISTS {
             pages.clear();
@@ -106,20 +106,20 @@ impl Scratch {
     }
 }
 
-/// What one thread needs to work for an [`Engine`].
+/// The state of one thread that works for an [`Engine`].
 pub struct Worker {
     /// By area.
     queues: Vec<Option<DeviceQueue>>,
     inbox: Arc<Inbox>,
-    /// Of the set of devices that `queues` reflects.
+    /// The version of the set of devices that `queues` reflects.
     version: usize,
     kind: WorkerKind,
     pub(crate) bounce: Bounce,
     pub(crate) scratch: Scratch,
-    /// Frames it has freed by evicting their pages.
+    /// Frames it has freed by eviction.
     pub(crate) evicted: usize,
-    /// When frames run low, reclaims by itself instead of calling the reclaim thread: that one
-    /// would run on another CPU, from where every eviction has to interrupt this one.
+    /// When frames run low, reclaims by itself instead of waking the reclaim thread, which would
+    /// run on another CPU and interrupt this one at every eviction.
     pub reclaims: bool,
 }
 
@@ -130,19 +130,19 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// A worker for `engine`. Its file descriptors are opened here, not in the middle of a program
-    /// that counts on getting the lowest free number; those for an area that comes later, by
+    /// Makes a worker for `engine`. Its file descriptors are opened here, not later while the
+    /// program may expect the lowest free number; those for an area added later are opened by
     /// [`Engine::swapon`].
     ///
     /// # Errors
-    /// ENOMEM, when there is no address space for its bounce memory; what opening a queue says.
+    /// ENOMEM, if there is no address space for its bounce memory; the error of opening a queue.
     pub fn new(engine: &Engine) -> std::io::Result<Self> {
         Self::at(WorkerKind::Pager, engine)
     }
 
-    /// A worker for [`Engine::fault_in_place`]: one request at a time, and of memory only those
-    /// pages are reclaimed by it that need neither a fresh slot nor a wait, so that it can serve a
-    /// fault in a signal handler.
+    /// Makes a worker for [`Engine::fault_in_place`], which can serve a fault in a signal handler:
+    /// it has one request at a time, and reclaims only pages that need neither a fresh slot nor a
+    /// wait.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -151,7 +151,7 @@ impl Worker {
     }
 
     fn at(kind: WorkerKind, engine: &Engine) -> std::io::Result<Self> {
-        // Room for every area there can be: the fault that finds inbox must not allocate.
+        // Room for all areas: a fault that finds new queues must not allocate.
         let inbox = Arc::new(Inbox {
             queues: Mutex::new(LockClass::Control, Vec::with_capacity(AreaNo::MAX)),
             queue_depth: kind.queue_depth(),
@@ -172,8 +172,8 @@ impl Worker {
         self.kind
     }
 
-    /// Whether it reclaims when frames run low. On the faulter's thread only where no write has to
-    /// be waited for.
+    /// True if it reclaims when frames run low; on the faulting thread only if no device's writes
+    /// must be waited for.
     pub(crate) fn reclaims_inline(&self) -> bool {
         match self.kind {
             WorkerKind::Pager => self.reclaims,
@@ -202,7 +202,7 @@ impl Worker {
         }
     }
 
-    /// Lets go of the devices of areas that were swapped off.
+    /// Drops the queues to devices that were swapped off.
     pub(crate) fn drop_gone(&mut self, engine: &Engine) {
         let version = engine.swaps.version();
         if version == self.version {
@@ -218,18 +218,19 @@ impl Worker {
         }
     }
 
-    /// Requests submitted and not yet completed.
+    /// Returns the number of requests submitted and not yet completed.
     pub fn in_flight(&self) -> usize {
         self.queues().map(|queue| queue.queue.in_flight()).sum()
     }
 
-    /// File descriptors that become readable when [`poll`](Self::poll) has something to do.
+    /// Returns the file descriptors that become readable when [`poll`](Self::poll) has work.
     pub fn poll_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let busy = self.queues().filter(|queue| queue.queue.in_flight() > 0);
         busy.filter_map(|queue| queue.queue.poll_fd())
     }
 
-    /// What has finished; give it back with [`keep_reaped`](Self::keep_reaped).
+    /// Reaps the completed requests; return the list, emptied, with
+    /// [`keep_reaped`](Self::keep_reaped).
     pub(crate) fn reap(&mut self) -> Vec<Completion> {
         let mut done = std::mem::take(&mut self.scratch.done);
         self.queues.iter_mut().flatten().for_each(|queue| queue.queue.reap(&mut done));
@@ -242,7 +243,7 @@ impl Worker {
         self.scratch.done = done;
     }
 
-    /// Blocks until something in flight has finished.
+    /// Blocks until a request in flight has completed.
     pub(crate) fn wait_for_one(&mut self) {
         let mut queues = self.queues.iter_mut().flatten();
         if let Some(queue) = queues.find(|queue| queue.queue.in_flight() > 0) {
@@ -250,7 +251,7 @@ impl Worker {
         }
     }
 
-    /// Reads pages of adjacent slots, at least one.
+    /// Submits a read of adjacent slots, at least one.
     pub(crate) fn submit_read(&mut self, run: impl Iterator<Item = PageRead>, purpose: Purpose) {
         let mut pages = self.scratch.take_pages();
         let mut first = None;
@@ -263,7 +264,7 @@ impl Worker {
         self.submit(first.area(), IoRequest { op: IoOp::Read, slot: first.slot(), pages, tag });
     }
 
-    /// Hands a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).
+    /// Submits a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).
     pub(crate) fn submit(&mut self, area: AreaNo, request: IoRequest) {
         assert_no_lock_held("submitting");
         self.queue(area).queue.submit(request);

@@ -1,13 +1,14 @@
 //! Refault detection.
 //!
-//! When a page is evicted, its page-table word keeps the eviction clock, its *shadow*. When it
-//! comes back, the clock's advance since then, the *refault distance*, is the number of evictions
-//! and activations in between: how much more memory would have kept the page. If the active list is
-//! that long, the page deserves a place there at the expense of pages that were not touched again.
+//! When a page is evicted, its page-table word keeps the eviction clock as its *shadow*. At its
+//! refault the clock's advance since then, the *refault distance*, is the number of evictions and
+//! activations in between: how much more memory would have kept the page. If the active list is at
+//! least that long, the page is activated, at the expense of pages that were not touched again.
 //! (Linux, `mm/workingset.c`.)
 //!
-//! Owns: the clock. Invariant: distances are taken modulo the shadow's width, after a shift that
-//! makes the window at least four times the number of frames.
+//! Owns: the clock.
+//! Invariant: distances are taken modulo the shadow's width, after a shift that makes the window at
+//! least four times the number of frames.
 
 use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::Relaxed;
@@ -31,18 +32,18 @@ impl Workingset {
         Self { clock: AtomicU64::new(0), shift, frames: frames as u64 }
     }
 
-    /// The shadow for a page evicted now.
+    /// Advances the clock for an eviction and returns the page's shadow.
     pub(crate) fn evicted(&self) -> u32 {
         ((self.clock.fetch_add(1, Relaxed) >> self.shift) & MASK) as u32
     }
 
-    /// A page was activated: pages behind it grow older by one.
+    /// Advances the clock for an activation.
     pub(crate) fn activated(&self) {
         self.clock.fetch_add(1, Relaxed);
     }
 
-    /// True if a page evicted at `shadow` should be active, with `active` pages on that list. An
-    /// eighth of all frames counts as active even when the list is empty, or it could never begin.
+    /// True if a page evicted at `shadow` should be active, with `active` pages on that list. At
+    /// least an eighth of all frames counts as active, or an empty list could never grow.
     pub(crate) fn refault_activates(&self, shadow: u32, active: usize) -> bool {
         let now = self.clock.load(Relaxed) >> self.shift;
         let distance = (now.wrapping_sub(u64::from(shadow)) & MASK) << self.shift;
@@ -57,7 +58,7 @@ mod tests {
     #[test]
     fn distance_counts_evictions_and_survives_the_clock_wrapping() {
         let set = Workingset::new(64);
-        // Past a whole turn already, and about to begin the next one.
+        // The clock has wrapped, and is about to wrap again.
         set.clock.store(3 << SHADOW_BITS | MASK, Relaxed);
         let shadow = set.evicted();
         assert_eq!(u64::from(shadow), MASK);

@@ -1,13 +1,13 @@
-//! Writeback: pages in staging memory on their way to slots.
+//! Writeback: writing pages from staging memory to slots.
 //!
-//! Owns: what happens to a page between leaving the program's sight and its write's completion.
+//! Owns: a page between its unmapping and the completion of its write.
 //! Invariants: a page that is all zero or unchanged is dropped without a write; any other keeps its
 //! frame until a write of it has completed without error. A failed write keeps the page in memory,
-//! dirty, and its area is avoided from then on.
-//! Changed or not is decided by the device's checksum of the slot. Rejected: installing pages
-//! write-protected and noting the first write. It costs every page that is read and then written a
-//! second fault, where hashing a page costs a fraction of one and is needed for its checksum
-//! anyway.
+//! dirty, and its area is not written to again. Whether a page has changed is decided by the slot's
+//! checksum.
+//! Rejected: mapping pages write-protected to catch the first write. It costs a second fault for
+//! every page that is read and then written; hashing a page costs a fraction of a fault, and its
+//! checksum is needed anyway.
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
@@ -22,7 +22,7 @@ use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_device::{IoOp, IoRequest};
 
-/// Smaller runs take single slots: 16 pages, the 64 KiB of mTHP.
+/// Smallest folio: 16 pages, the 64 KiB of mTHP. Smaller runs take single slots.
 const FOLIO_ORDER_MIN: u32 = 4;
 
 impl Engine {
@@ -40,7 +40,7 @@ impl Engine {
         self.sort_by_slots(&mut changed, &mut writes, &mut fresh);
         match worker.kind() {
             WorkerKind::Pager => self.add_fresh(&mut fresh, &mut writes),
-            // Finding slots takes memory.
+            // Allocating slots allocates memory.
             WorkerKind::InPlace => {}
         }
         let left = total - fresh.len();
@@ -53,9 +53,8 @@ impl Engine {
         left
     }
 
-    /// Decides which pages go over their old copies, and which need fresh slots. What was laid out
-    /// in order stays so; scattered pages are rather collected in one place, where a device has
-    /// places.
+    /// Decides which pages overwrite their old copies and which need fresh slots. Runs in order
+    /// keep their slots; scattered pages are collected in fresh ones on devices where seeks cost.
     fn sort_by_slots(
         &self,
         changed: &mut Vec<LockedPage>,
@@ -78,8 +77,8 @@ impl Engine {
         self.end_run(run, writes, fresh);
     }
 
-    /// Decides about pages in order, the writes from `run` on: those that may not be written over
-    /// get fresh slots.
+    /// Ends a run of pages in order, the writes from `run` on: moves it to `fresh` if it may not
+    /// overwrite its slots.
     fn end_run(&self, run: usize, writes: &mut Vec<PageWrite>, fresh: &mut Vec<LockedPage>) {
         let pages = writes.len() - run;
         if pages > 0 && !self.may_rewrite(writes[run].entry.area(), pages) {
@@ -87,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// Turns pages into writes to fresh slots, as far as there are any.
+    /// Turns pages into writes to fresh slots, as far as there are slots.
     fn add_fresh(&self, fresh: &mut Vec<LockedPage>, writes: &mut Vec<PageWrite>) {
         let mut entries = Vec::with_capacity(fresh.len());
         if !fresh.is_empty() {
@@ -97,7 +96,7 @@ impl Engine {
         writes.extend(with_slot.map(|(locked, &entry)| PageWrite { locked, entry }));
     }
 
-    /// The slot that has an older copy of the page and nobody else's.
+    /// Returns the slot with an older copy of the page, if no other process holds it.
     pub(crate) fn own_slot(&self, locked: &LockedPage) -> Option<SwapEntry> {
         let entry = self.frames.entry(locked.frame())?;
         let own = self.areas.get(entry.area()).slot_map().holders(entry.slot()) == Some(1);
@@ -111,8 +110,8 @@ impl Engine {
             && (state.synchronous || pages * self.memory.page_bytes >= PAGE_SIZE << FOLIO_ORDER_MIN)
     }
 
-    /// Slots for pages, adjacent ones for neighbours where an area has room for that. Stops at the
-    /// first page for which there is none.
+    /// Allocates slots for pages, adjacent ones for neighbours if an area has room. Stops when
+    /// there are no more slots.
     fn alloc_for(&self, pages: &[LockedPage], entries: &mut Vec<SwapEntry>) {
         for run in pages.chunk_by(|a, b| b.page() == a.page().plus(1)) {
             let singles = run.len() - self.alloc_folios(run.len(), entries);
@@ -122,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// Appends slots for as many of `pages` neighbours as make folios; returns their number.
+    /// Appends slots for as many of `pages` neighbours as fit folios; returns their number.
     fn alloc_folios(&self, pages: usize, entries: &mut Vec<SwapEntry>) -> usize {
         let orders = FOLIO_ORDER_MIN..=u32::from(self.tuning.folio_order_max());
         let mut done = 0;
@@ -158,19 +157,18 @@ impl Engine {
         None
     }
 
-    /// Frees the frame of a page that is on `entry` as well.
+    /// Frees the frame of a page that is also on `entry`.
     pub(crate) fn leave_to_copy(&self, locked: LockedPage, entry: SwapEntry) {
         self.stats.count(Event::swpout_clean);
         self.stay_on(locked, entry);
     }
 
-    /// No slot for this page: the program gets it back. Its content is in staging memory only, so
-    /// there is no other answer.
+    /// Maps a page again for which there is no slot; its content is in staging memory only.
     fn map_again(&self, locked: LockedPage) {
         let staged = self.frames.staged(locked.frame()).expect("just moved to staging");
         match &self.store {
             Store::Moving(_) => {}
-            // It would pass for unchanged, and its copy is old.
+            // It would be published as unchanged, but its copy is old.
             Store::Pool(_) => self.uncache(&locked),
         }
         if let Err(why) = self.show_in_the_end(&locked, staged) {
@@ -181,7 +179,7 @@ impl Engine {
         self.put_back(locked, LruList::Active);
     }
 
-    /// Submits one request per run of adjacent slots and pages, then lets go of the pages.
+    /// Submits one request per run of adjacent slots and pages, then releases the pages.
     fn submit_writes(&self, worker: &mut Worker, writes: &mut Vec<PageWrite>) {
         let staged = |write: &PageWrite| {
             self.frames.staged(write.locked.frame()).expect("a page under writeback is staged")
@@ -205,8 +203,8 @@ impl Engine {
         }
     }
 
-    /// Frees the frame of a page whose write is over, and says so. Any other waits for that on the
-    /// inactive list.
+    /// Frees the frame of a page whose write has completed; true if so. Any other waits for that on
+    /// the inactive list.
     fn end_eviction(&self, locked: LockedPage) -> bool {
         let pending = self.frames.has(locked.frame(), flag::WRITEBACK | flag::DIRTY);
         if pending || !self.tuning.frees_at_once {
@@ -217,7 +215,7 @@ impl Engine {
         true
     }
 
-    /// Pages whose writes are in flight.
+    /// Returns the number of pages whose writes are in flight.
     pub fn writes_in_flight(&self) -> usize {
         self.writes_in_flight.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The whole engine over an address space in ordinary memory, against a model that is an array.
+//! The whole engine over an address space in ordinary memory, against an array as its model.
 #![cfg(not(loom))]
 
 mod advice;
@@ -20,7 +20,7 @@ use proptest::prelude::*;
 const PAGES: usize = 96;
 const FRAMES: usize = 24;
 
-/// Readahead by slot, as before 4.11: what is read ahead waits in the swap cache.
+/// Readahead by slot, as before 4.11: pages read ahead wait in the swap cache.
 const BY_SLOT: Tuning =
     Tuning { preset: Preset::Linux4_8, readahead_skip_unreferenced: false, ..TUNING };
 
@@ -61,13 +61,13 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The engine and what every page should hold: its first byte, or nothing if it was lost.
+/// The engine, and every page's expected first byte, or `None` if it was lost.
 struct Episode {
     rig: Rig,
     worker: Worker,
     model: Vec<Option<u8>>,
     locked: usize,
-    /// An area that stays: with none but failing ones memory does end.
+    /// An area that stays: with only failing ones memory would run out.
     stays: Option<AreaNo>,
 }
 
@@ -77,7 +77,7 @@ impl Episode {
         Self { rig, worker, model: vec![Some(0); PAGES], locked: 0, stays: None }
     }
 
-    /// Reads or writes one page; false when memory has ended.
+    /// Reads or writes one page; false if memory ran out.
     fn touch(&mut self, page: usize, write: Option<u8>) -> bool {
         let mut seen = None;
         let touched = self.rig.touch(&mut self.worker, PageNo(page as u32), |content| {
@@ -139,7 +139,7 @@ impl Episode {
             self.model[to + n] = self.model[from + n].replace(0);
             self.model[from + n] = Some(0);
         }
-        // What is poisoned stays so at its new address; the old one is as good as new.
+        // Poisoned pages stay so at the new address; the old one is clean.
         self.rig.engine.discard(PageNo(from as u32), pages);
     }
 
@@ -151,15 +151,14 @@ impl Episode {
         }
     }
 
-    /// At most four areas at a time, and half of the numbers there are, so that there is always
-    /// one.
+    /// Adds an area: at most four at a time, and half of all numbers, so that one is always left.
     fn swapon(&mut self) {
         if self.rig.engine.swaps().len() < 4 && self.rig.engine.areas().iter().count() < 16 {
             self.rig.swapon(64).unwrap();
         }
     }
 
-    /// Keeps one area, or there would be no room for the pages.
+    /// Removes an area, but keeps one, so that there is room for the pages.
     fn swapoff(&mut self, nth: usize) {
         let swaps = self.rig.engine.swaps();
         let may_go = |area| swaps.len() > 1 && self.stays != Some(area);
@@ -194,8 +193,8 @@ proptest! {
         prop_assert_eq!(episode.quiesce(), Ok(()));
     }
 
-    /// One device fails at random, the other is sound: no write is ever lost, and a failed read
-    /// loses its own page only.
+    /// One device fails at random, the other is sound: no write is lost, and a failed read loses
+    /// only its own page.
     #[test]
     fn device_faults_cost_at_most_the_pages_they_hit(
         seed in any::<u64>(),
@@ -225,8 +224,8 @@ proptest! {
     }
 }
 
-/// Exact numbers, worked out by hand. Without batches, windows or fault-around every page is one
-/// fault; a region of twice the limit touched twice in order finds nothing in memory the second
+/// Exact numbers, computed by hand. Without batches, windows or fault-around every page is one
+/// fault; a region of twice the limit, touched twice in order, finds nothing in memory the second
 /// time.
 #[test]
 fn counters_of_a_region_twice_the_limit_touched_twice() {
@@ -251,13 +250,13 @@ fn counters_of_a_region_twice_the_limit_touched_twice() {
     assert_eq!(count(Event::pgzero), 128);
     assert_eq!(count(Event::pgmajfault), 128);
     assert_eq!(count(Event::pswpin), 128);
-    // 256 touches, each by a new frame, of which 64 still hold theirs.
+    // 256 touches, each with a new frame; 64 pages are still in memory.
     assert_eq!(count(Event::pswpout), 256 - 64);
     assert_eq!(count(Event::pgfault), 256);
     assert_eq!(rig.engine.check(), Ok(()));
 }
 
-/// 64 pages that are out, on slots in the order of their numbers, and plenty of free frames.
+/// Makes an engine with 64 pages swapped out, in order of their slots, and many free frames.
 fn swapped_out(tuning: Tuning) -> (Rig, Worker) {
     let rig = Rig::on_one_cpu(256, 64 + 256, &[1024], tuning);
     let mut worker = Worker::new(&rig.engine).unwrap();
@@ -279,7 +278,7 @@ fn read(rig: &Rig, worker: &mut Worker, page: u32) {
     assert_eq!(touched, Touch::Done);
 }
 
-/// What counting from `before` on has added to each of `events`.
+/// Returns the increase of each of `events` since `before`.
 fn added<const N: usize>(rig: &Rig, events: [Event; N], before: [u64; N]) -> [u64; N] {
     std::array::from_fn(|n| rig.engine.stats().get(events[n]) - before[n])
 }
@@ -298,7 +297,7 @@ fn counters_of_readahead_by_address() {
     let before = added(&rig, READAHEAD, [0; 5]);
     (0..64).for_each(|page| read(&rig, &mut worker, page));
     // Faults at 0, 1, 3, 7, then every eighth page up to 63: windows of 1, 2, 4, 8, 8, ... At the
-    // last fault every window before it was passed over, and behind it there is nothing to read.
+    // last fault all windows before it have been passed, and after it there is nothing to read.
     assert_eq!(added(&rig, READAHEAD, before), [11, 64 - 11, 64 - 11, 0, 0]);
     assert_eq!(rig.engine.check(), Ok(()));
 }
@@ -308,8 +307,8 @@ fn counters_of_readahead_by_slot() {
     let (rig, mut worker) = swapped_out(BY_SLOT);
     let before = added(&rig, READAHEAD, [0; 5]);
     (0..64).for_each(|page| read(&rig, &mut worker, page));
-    // Page n is on slot n. Four hits to start with make the first block 0..8; the seven pages that
-    // wait are hits, so all blocks are of eight slots: a fault and seven hits.
+    // Page n is on slot n. Four initial hits make the first block 0..8; the seven pages that wait
+    // are hits, so all blocks have eight slots: a fault and seven hits.
     assert_eq!(added(&rig, READAHEAD, before), [8, 56, 56, 0, 56]);
     assert_eq!(rig.engine.check(), Ok(()));
 }
@@ -330,7 +329,7 @@ fn frames_are_wasted_on_slots_of_the_dead_unless_they_are_skipped() {
     }
 }
 
-/// Without hits the window shrinks, as nobody asks for what is read.
+/// Without hits the window shrinks.
 #[test]
 fn pages_read_ahead_in_vain_are_reclaimed_and_read_again() {
     let (rig, mut worker) = swapped_out(BY_SLOT);
@@ -357,8 +356,7 @@ fn a_device_as_fast_as_memory_is_not_read_ahead_where_the_tuning_says_so() {
     assert_eq!(rig.engine.stats().get(Event::swap_ra), 0);
 }
 
-/// The transfer fails as a whole, then each page by itself; only the page that was asked for is
-/// lost.
+/// The transfer fails as a whole, then each page alone; only the faulting page is lost.
 #[test]
 fn a_page_that_cannot_be_read_ahead_is_not_lost() {
     for tuning in [TUNING, BY_SLOT] {
@@ -430,7 +428,7 @@ fn threads_that_share_pages_see_each_others_writes() {
                 for _ in 0..4000 {
                     page = page.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                     let at = PageNo((page >> 8) % PAGES as u32);
-                    // Each thread counts in its own byte; no increment may get lost.
+                    // Each thread counts in its own byte; no increment may be lost.
                     let touched = rig.touch(&mut worker, at, |content| {
                         let count = &mut content[usize::from(thread)];
                         *count = count.wrapping_add(1);
@@ -455,7 +453,8 @@ fn threads_that_share_pages_see_each_others_writes() {
     assert_eq!(sums, [4000; THREADS as usize]);
 }
 
-/// A changed page goes over its own slot, but not where a forked process still has the old content.
+/// A changed page overwrites its own slot, except one that another process holds with the old
+/// content.
 #[test]
 fn a_slot_that_another_process_holds_is_not_written_over() {
     let (rig, mut worker) = swapped_out(TUNING);

@@ -1,5 +1,5 @@
 //! Whole engines of every tuning over devices that fail, stall, lie and vanish: one episode per
-//! seed. `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays
+//! seed. `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` runs the first n; `make faults` runs
 //! 10 000.
 #![cfg(not(loom))]
 
@@ -16,9 +16,9 @@ use overspill_device::faulty::Faults;
 use overspill_engine::{Tuning, Worker};
 use std::collections::HashMap;
 
-/// Episodes that `make test` plays.
+/// Episodes that `make test` runs.
 const SEEDS: u64 = 1000;
-/// Bytes an episode is decoded from; an operation takes two to four of them.
+/// Bytes that an episode is decoded from; an operation takes two to four.
 const BYTES: usize = 700;
 
 fn script(seed: u64) -> Script {
@@ -39,7 +39,7 @@ fn no_fault_of_a_device_costs_more_than_the_pages_it_hits() {
         });
         drop(replay);
     }
-    // The episodes are worth something only if all of this comes about in them.
+    // The episodes must cause all of these.
     let wanted = [
         "pswpin",
         "pswpout",
@@ -66,7 +66,7 @@ fn a_seed_plays_the_same_game_again() {
     assert_ne!(format!("{:?}", script(1)), format!("{:?}", script(2)));
 }
 
-/// The poison goes with the page: what is mapped at the old address later is as good as new.
+/// The poison moves with the page: the old address is clean.
 #[test]
 fn a_lost_page_that_is_moved_leaves_no_poison_behind() {
     let rig = Rig::new(8, 64, &[128], Tuning { readahead_max_pages: 1, ..TUNING });
@@ -83,7 +83,7 @@ fn a_lost_page_that_is_moved_leaves_no_poison_behind() {
     assert_eq!(rig.touch(&mut worker, PageNo(0), |content| assert_eq!(content[0], 0)), Touch::Done);
 }
 
-/// A bad slot fails every request it is part of. The others of the request are read again, alone.
+/// A bad slot fails every request it is part of. The other slots are read again one by one.
 #[test]
 fn a_bad_slot_in_the_middle_of_a_window_costs_one_page() {
     let rig = Rig::new(64, 128, &[256], TUNING);

@@ -1,5 +1,5 @@
 //! The episodes of `faults.rs`, from bytes that a fuzzer chooses. A short run under `cargo test`;
-//! `make fuzz` goes on for as long as one likes.
+//! `make fuzz` runs for any time.
 #![cfg(not(loom))]
 
 #[allow(dead_code, reason = "every test program uses its part of it")]

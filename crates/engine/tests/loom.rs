@@ -31,7 +31,7 @@ struct Owned {
     value: UnsafeCell<u32>,
 }
 
-// SAFETY: `value` is touched under the page lock only; loom reports it if that does not hold.
+// SAFETY: `value` is accessed only under the page lock; loom reports any violation.
 unsafe impl Sync for Owned {}
 // SAFETY: as above.
 unsafe impl Send for Owned {}
@@ -54,7 +54,7 @@ fn the_page_lock_excludes_and_loses_no_sleeper() {
             let (owned, frame) = (owned.clone(), locked.frame());
             loom::thread::spawn(move || owned.add(frame))
         };
-        // The lock is held from `alloc`, so the other thread may have to sleep.
+        // The lock is held since `alloc`, so the other thread may have to sleep.
         // SAFETY: the page lock is held.
         owned.value.with_mut(|value| unsafe { *value += 1 });
         owned.frames.unlock(locked);
@@ -64,8 +64,8 @@ fn the_page_lock_excludes_and_loses_no_sleeper() {
     });
 }
 
-/// A faulter that finds the page locked leaves a mark. Either the unlocker sees it, or the faulter
-/// sees the page unlocked and starts over: it never sleeps unnoticed.
+/// A faulting thread that finds the page locked leaves a mark. Either the unlocking thread sees it,
+/// or the faulting one sees the page unlocked and starts over: no wake is lost.
 #[test]
 fn a_faulter_that_finds_the_page_locked_is_not_forgotten() {
     model(|| {
@@ -88,8 +88,8 @@ fn a_faulter_that_finds_the_page_locked_is_not_forgotten() {
     });
 }
 
-/// One thread caches an entry and takes it out again, the other ends the page's reference to it.
-/// The slot is freed by exactly one of them.
+/// One thread caches an entry and removes it again, the other drops the page's reference to it.
+/// Exactly one of them frees the slot.
 #[test]
 fn the_last_reference_to_a_slot_frees_it_once() {
     model(|| {
@@ -148,8 +148,8 @@ fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
     });
 }
 
-/// A page on a slot, as a fault and swapoff see it: a read is the insertion into the swap cache
-/// that succeeds.
+/// A page on a slot, as a fault and swapoff see it. A successful insertion into the swap cache
+/// counts as a read.
 struct Paged {
     frames: Frames,
     table: PageTable,
@@ -176,7 +176,8 @@ impl Paged {
         }
     }
 
-    /// Brings the page in if it is out; whoever maps it gives up its copy if the area is leaving.
+    /// Reads the page if it is swapped out; the thread that maps it frees its copy if the area is
+    /// leaving.
     fn bring_in(&self) {
         let locked = self.frames.alloc(PAGE).unwrap();
         match self.cache.insert(self.entry, &locked, &self.frames, &self.table) {
@@ -198,7 +199,7 @@ impl Paged {
         self.freed.fetch_add(usize::from(freed.is_some()), Relaxed);
     }
 
-    /// A round of swapoff: what is cached and idle is given up, what is out comes in.
+    /// Runs a round of swapoff: frees the copy of a cached, idle page, and reads a swapped one.
     fn round(&self) {
         let Some(frame) = self.cache.lookup(self.entry) else { return self.bring_in() };
         let Ok(locked) = self.frames.try_lock(frame) else { return };
@@ -209,8 +210,8 @@ impl Paged {
     }
 }
 
-/// A fault during swapoff: the page is read once, its slot is freed once, and a round that meets
-/// nobody leaves nothing on the area.
+/// A fault during swapoff: the page is read once, its slot is freed once, and an undisturbed round
+/// leaves no page on the area.
 #[test]
 fn a_fault_during_swapoff_reads_once_and_frees_once() {
     model(|| {

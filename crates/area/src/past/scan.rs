@@ -1,13 +1,13 @@
 //! The scanning allocator: free clusters while there are any, then a walk along the slot map.
 //!
-//! Owns: the bounds of what is free, the scan bases, each CPU's cluster, the free and discard
+//! Owns: the bounds of the free slots, the scan bases, each CPU's cluster, the free and discard
 //! lists.
-//! Invariants: every free slot lies within `lowest..=highest`; slots are taken and freed under the
-//! area's lock only, so what is seen free under it can be taken; no more than
-//! [`scan_limit_slots`](crate::AreaTuning::scan_limit_slots) slots are looked at under one hold of
+//! Invariants: every free slot lies within `lowest..=highest`; slots are taken and freed only under
+//! the area's lock, so a slot seen free under it can be taken; at most
+//! [`scan_limit_slots`](crate::AreaTuning::scan_limit_slots) slots are examined under one hold of
 //! it. Without the lock, words are hints.
-//! Not here: one call's way through the area ([`super::visit`]); sharing with other processes,
-//! folios of several pages: cluster lists have them.
+//! Not here: one call's walk through the area ([`super::visit`]); sharing with other processes and
+//! folios of several pages, which cluster lists support.
 //! Source: Linux 4.8 to 6.11. `scan_more` and `scan_base` are the two patches of 5.8.
 
 use crate::lists::{ClusterLists, FreshOrder, ListKind};
@@ -29,11 +29,11 @@ pub(crate) struct ScanAllocator {
 pub(crate) struct Scan {
     /// No slot below is free.
     pub(crate) lowest: u32,
-    /// No slot above is free; 0 when none is free at all.
+    /// No slot above is free; 0 if none is free at all.
     pub(crate) highest: u32,
     /// Where the next walk starts, for all CPUs.
     pub(super) base: u32,
-    /// Slots left of the run a rotational device is written in.
+    /// Slots left in the current run, on a rotational device.
     pub(super) run_left: u32,
     pub(super) cpus: Vec<CpuScan>,
     pub(crate) clusters: Vec<ScanCluster>,
@@ -43,11 +43,11 @@ pub(crate) struct Scan {
     random: fastrand::Rng,
 }
 
-/// A CPU's places in the area.
+/// A CPU's scan base and current cluster.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CpuScan {
     base: u32,
-    /// The cluster it allocates from, and the offset in it to look at next.
+    /// The cluster it allocates from, and the next offset to try in it.
     pub(super) current: Option<(u32, u32)>,
 }
 
@@ -73,7 +73,7 @@ impl ScanAllocator {
         Self { state: Arc::new(Mutex::new(LockClass::Area, state)) }
     }
 
-    /// What protects a slot's word in the tuning's time.
+    /// Returns the locks that protect slot words in the release that the tuning models.
     pub(crate) fn word_locks(&self, config: &AreaConfig, clusters: usize) -> WordLocks {
         if config.tuning.cluster_locks && !config.rotational {
             WordLocks::clusters(clusters, config.tuning.cluster_slots)
@@ -86,7 +86,7 @@ impl ScanAllocator {
         self.state.lock()
     }
 
-    /// Makes the slots of `before..after`, whole clusters, available.
+    /// Makes the slots of `before..after` available, in whole clusters.
     pub(crate) fn grow(&self, area: &Shared, before: u32, after: u32) {
         let mut scan = self.lock();
         let size = area.tuning().cluster_slots;
@@ -106,7 +106,7 @@ impl ScanAllocator {
         scan.scatter_bases(before == 0);
     }
 
-    /// Frees slots under one hold of the area's lock.
+    /// Drops holds of slots under one hold of the area's lock.
     pub(crate) fn free(&self, area: &Shared, slots: &[Slot]) {
         let mut scan = self.lock();
         let freed = slots.iter().filter(|&&slot| area.drop_hold(slot)).inspect(|slot| {
@@ -115,7 +115,7 @@ impl ScanAllocator {
         area.sub_used(freed.count());
     }
 
-    /// Every CPU forgets its cluster.
+    /// Retires the current clusters of all CPUs.
     pub(crate) fn retire_all(&self, area: &Shared) {
         let mut scan = self.lock();
         for cpu in 0..scan.cpus.len() {
@@ -134,7 +134,7 @@ impl ScanAllocator {
         Some(cluster)
     }
 
-    /// The device has dropped the cluster's content.
+    /// Frees a cluster whose content the device has discarded.
     pub(crate) fn discarded(&self, area: &Shared, cluster: u32) {
         let mut scan = self.lock();
         area.slots_of(cluster).for_each(|slot| area.slots.unreserve(slot));
@@ -164,7 +164,7 @@ impl Scan {
         self.highest = self.highest.max(slot);
     }
 
-    /// So many slots are free no more.
+    /// Subtracts slots from those that are free.
     pub(super) fn withdraw(&mut self, slots: u32) {
         self.free -= slots;
         if self.free == 0 {
@@ -172,7 +172,7 @@ impl Scan {
         }
     }
 
-    /// Bookkeeping for a slot just freed.
+    /// Accounts for a slot just freed.
     fn freed(&mut self, area: &Shared, slot: u32) {
         self.free += 1;
         self.widen(slot);
@@ -208,7 +208,7 @@ impl Scan {
         }
     }
 
-    /// Bases start anywhere, so that CPUs do not begin as neighbours.
+    /// Gives each CPU a random scan base, so that they do not start close together.
     fn scatter_bases(&mut self, first_time: bool) {
         if first_time && self.highest > 0 {
             for cpu in 0..self.cpus.len() {
@@ -217,8 +217,8 @@ impl Scan {
         }
     }
 
-    /// The next walk of `cpu` starts at `base`, or, when that is in another trunk than the last one
-    /// did, at the start of a random trunk.
+    /// Starts the next walk of `cpu` at `base`, or in a random trunk if `base` is in another trunk
+    /// than the last walk's start.
     pub(super) fn set_base(&mut self, area: &Shared, cpu: usize, base: u32) {
         if area.scan_base() == ScanBase::Shared {
             self.base = base;
@@ -232,7 +232,7 @@ impl Scan {
         };
     }
 
-    /// The start of the trunk a random slot is in. Rounded down: the start of the next one may lie
+    /// Returns the start of a random slot's trunk. Rounded down: the start of the next trunk may be
     /// above every free slot.
     fn random_trunk(&mut self, trunk_slots: u32) -> u32 {
         let slot = self.random.u32(self.lowest..=self.highest);

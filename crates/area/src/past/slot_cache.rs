@@ -1,22 +1,23 @@
-//! Per-CPU slot caches: slots allocated ahead of need, and freed ones on their way back.
+//! Per-CPU slot caches: slots allocated in advance, and freed slots not yet returned.
 //!
-//! Owns: both arrays of every CPU, and when they are in use at all.
-//! Invariants: a slot in either array counts one holder, so nobody else can take it. A freed slot
-//! is not handed out again before its batch is flushed, so that clusters can become empty. Caching
-//! goes on above five batches of free slots per CPU and off, drained, below two: what other CPUs
-//! can hide from an allocation is then nothing. No lock is held while an area is asked.
+//! Owns: both arrays of every CPU, and whether they are in use.
+//! Invariants: a slot in either array counts one holder, so it cannot be claimed. A freed slot is
+//! not handed out again before its batch is flushed, so that clusters can become empty. Caching is
+//! switched on above five batches of free slots per CPU, and off and drained below two, so that
+//! other CPUs' caches hide nothing from an allocation. No lock is held while an area is asked for
+//! slots.
 //! Not here: where slots come from ([`crate::SwapAreas`]).
-//! Source: Linux 4.11 (`mm/swap_slots.c`), taken out again in 6.14 and 6.15 when cluster lists had
-//! made it unnecessary.
+//! Source: Linux 4.11 (`mm/swap_slots.c`); removed in 6.14 and 6.15, when cluster lists had made it
+//! unnecessary.
 
 use crate::types::SwapEntry;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicBool, LockClass, Mutex};
 use std::collections::VecDeque;
 
-/// Free slots per CPU, in batches, above which caching goes on (THRESHOLD_ACTIVATE).
+/// Free slots per CPU, in batches, above which caching is switched on (THRESHOLD_ACTIVATE).
 const ON_ABOVE: usize = 5;
-/// And below which it goes off: the most that one CPU can hide (THRESHOLD_DEACTIVATE).
+/// And below which it is switched off: the most that one CPU can hold (THRESHOLD_DEACTIVATE).
 const OFF_BELOW: usize = 2;
 
 /// The caches of all CPUs.
@@ -24,7 +25,7 @@ const OFF_BELOW: usize = 2;
 pub(crate) struct SlotCaches {
     cpus: Vec<CpuCache>,
     active: AtomicBool,
-    /// Entries of one array.
+    /// Maximum length of `ready`.
     batch: usize,
 }
 
@@ -52,8 +53,8 @@ impl SlotCaches {
         self.active.load(Relaxed)
     }
 
-    /// Switches caching on or off by what is free; true if it has just gone off and is to be
-    /// drained.
+    /// Switches caching on or off by the number of free slots; true if it was just switched off and
+    /// must be drained.
     pub(crate) fn adapt(&self, free_slots: u64) -> bool {
         let per_cpu = free_slots as usize / (self.cpus.len() * self.batch);
         if self.is_active() && per_cpu < OFF_BELOW {
@@ -73,15 +74,16 @@ impl SlotCaches {
         got
     }
 
-    /// Keeps entries for later; what there is no room for, because another thread of this CPU
-    /// was here too, stays in `entries`.
+    /// Caches entries; those without room, because another thread of this CPU cached some too, stay
+    /// in `entries`.
     pub(crate) fn push(&self, cpu: usize, entries: &mut Vec<SwapEntry>) {
         let mut ready = self.cpus[cpu % self.cpus.len()].ready.lock();
         let room = if self.is_active() { self.batch - ready.len().min(self.batch) } else { 0 };
         ready.extend(entries.drain(..room.min(entries.len())));
     }
 
-    /// Collects a freed entry; gives `flush` a batch of them, sorted by area and slot.
+    /// Adds a freed entry to the CPU's batch; passes a full batch to `flush`, sorted by area and
+    /// slot.
     pub(crate) fn free(
         &self,
         cpu: usize,
@@ -98,7 +100,7 @@ impl SlotCaches {
         }
     }
 
-    /// Takes everything out of one CPU's arrays, sorted.
+    /// Empties one CPU's arrays and returns their entries, sorted.
     pub(crate) fn drain_cpu(&self, cpu: usize) -> Vec<SwapEntry> {
         let cpu = &self.cpus[cpu];
         let mut entries: Vec<_> = cpu.ready.lock().drain(..).collect();
@@ -107,7 +109,7 @@ impl SlotCaches {
         entries
     }
 
-    /// CPUs there are arrays for.
+    /// Returns the number of CPUs with arrays.
     pub(crate) fn cpus(&self) -> usize {
         self.cpus.len()
     }

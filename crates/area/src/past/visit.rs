@@ -1,9 +1,9 @@
 //! One visit of the scanning allocator to its area: a walk along the slot map.
 //!
-//! Owns: where a visit looks next, and when it lets others have the area's lock.
-//! Invariants: a slot seen free under the lock is taken under the same hold of it; without the lock
-//! nothing is taken.
-//! Not here: what is known of the area between visits ([`super::scan`]).
+//! Owns: where a visit looks next, and when it drops the area's lock.
+//! Invariants: slots are taken only under the lock, in the same hold under which they were seen
+//! free.
+//! Not here: the area's state between visits ([`super::scan`]).
 //! Source: `scan_swap_map_slots` of Linux 4.8 to 6.11.
 
 use super::scan::{Scan, ScanAllocator};
@@ -16,8 +16,8 @@ use overspill_base::work::{self, Work};
 use std::ops::Range;
 
 impl ScanAllocator {
-    /// Appends up to `want` slots to `out`: one visit of `get_swap_pages`. Fewer, even none, does
-    /// not mean that there are no more.
+    /// Appends up to `want` slots to `out`: one visit of `get_swap_pages`. Fewer, or none, does not
+    /// mean that there are no more.
     pub(crate) fn alloc(
         &self,
         area: &Shared,
@@ -57,7 +57,7 @@ impl ScanAllocator {
     }
 }
 
-/// One call of the allocator, with the area's lock.
+/// One call of the allocator, and its hold of the area's lock.
 struct Visit<'a> {
     allocator: &'a ScanAllocator,
     area: &'a Shared,
@@ -66,9 +66,9 @@ struct Visit<'a> {
     cpu: usize,
     /// `None` only while the lock is dropped.
     scan: Option<MutexGuard<'a, Scan>>,
-    /// Slots that may still be looked at under this hold.
+    /// Slots that may still be examined under this hold.
     left: u32,
-    /// The lock was dropped for others: this visit has looked enough.
+    /// A walk exceeded the limit without the lock: this visit does not scan on.
     interrupted: bool,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Visit<'a> {
         self.scan.as_mut().expect("the lock is held outside `unlocked`")
     }
 
-    /// Does something without the area's lock.
+    /// Calls `f` without the area's lock.
     fn unlocked<R>(&mut self, f: impl FnOnce(&Self) -> R) -> R {
         self.scan = None;
         let result = f(self);
@@ -90,7 +90,7 @@ impl<'a> Visit<'a> {
         !self.area.slots.in_use(Slot(slot))
     }
 
-    /// A slot to begin with.
+    /// Finds the first slot.
     fn first(&mut self) -> Option<u32> {
         if self.area.config.rotational {
             self.continue_run();
@@ -109,7 +109,7 @@ impl<'a> Visit<'a> {
         if self.is_free(base) { Some(base) } else { self.walk(base) }
     }
 
-    /// A slot after `last`, without giving up the lock.
+    /// Finds a slot after `last`, without dropping the lock.
     fn next(&mut self, last: u32) -> Option<u32> {
         if last >= self.scan().highest {
             return None;
@@ -127,7 +127,7 @@ impl<'a> Visit<'a> {
         if self.area.tuning().scan_more && !self.interrupted { self.scan_more(last) } else { None }
     }
 
-    /// A few more slots of a fragmented area, with what is left of this hold's budget.
+    /// Finds a slot after `last` in a fragmented area, within what is left of this hold's budget.
     fn scan_more(&mut self, last: u32) -> Option<u32> {
         let end = self.scan().highest;
         for slot in last + 1..=end {
@@ -143,7 +143,7 @@ impl<'a> Visit<'a> {
         None
     }
 
-    /// The next slot of the CPU's cluster, or of a free one.
+    /// Finds the next free slot of the CPU's cluster, or of a free one.
     fn slot_in_cluster(&mut self) -> Option<u32> {
         let size = self.area.tuning().cluster_slots;
         loop {
@@ -172,7 +172,8 @@ impl<'a> Visit<'a> {
         self.scan().cpus[cpu].current = current;
     }
 
-    /// The CPU's cluster; a free one if it has none; discards what waits for that if there is none.
+    /// Returns the CPU's cluster, or gives it a free one; discards waiting clusters if there is
+    /// none.
     fn current_cluster(&mut self) -> Option<(u32, u32)> {
         let cpu = self.cpu;
         if let Some(current) = self.scan().cpus[cpu].current {
@@ -190,7 +191,7 @@ impl<'a> Visit<'a> {
         Some((cluster, 0))
     }
 
-    /// Looks for a free slot from `base` on, then from the start, without the lock.
+    /// Searches for a free slot from `base` on, then from the start, without the lock.
     fn walk(&mut self, base: u32) -> Option<u32> {
         let (lowest, highest) = (self.scan().lowest, self.scan().highest);
         for range in [base..highest + 1, lowest..base] {
@@ -209,8 +210,8 @@ impl<'a> Visit<'a> {
         None
     }
 
-    /// The first free slot of a range, and how many were looked at; above half use, copies count as
-    /// free.
+    /// Returns the first free slot of a range, and how many it examined; if the area is more than
+    /// half full, copies count as free.
     fn find_free(&self, range: Range<u32>) -> (Option<u32>, u32) {
         let half_full = self.area.is_half_full();
         let limit = self.area.tuning().scan_limit_slots;
@@ -228,7 +229,7 @@ impl<'a> Visit<'a> {
         (None, range.len() as u32)
     }
 
-    /// False in a cluster that became empty meanwhile: those are taken whole, from the list.
+    /// False in a cluster that became empty meanwhile: those are taken whole from the free list.
     fn may_take(&mut self, slot: u32) -> bool {
         let cluster = self.area.cluster_of(Slot(slot));
         self.scan().clusters[cluster as usize].list != ListKind::Free
@@ -257,7 +258,8 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// A rotational device is written in runs of a cluster's length, as long as there are any.
+    /// Moves the base of a rotational device to a free run of a cluster's length at the end of each
+    /// run, as long as there are any.
     fn continue_run(&mut self) {
         let size = self.area.tuning().cluster_slots;
         if self.scan().run_left > 0 {

@@ -1,4 +1,4 @@
-//! Areas with small numbers.
+//! Small areas for tests.
 
 use overspill_area::{
     AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SlotReclaim, SwapArea, SwapAreas,
@@ -9,7 +9,8 @@ use overspill_base::Slot;
 pub(crate) const CPUS: usize = 2;
 pub(crate) const SLOTS: u32 = 18;
 
-/// The switches of `preset` with clusters of 4, batches of 2, trunks of 8 and walks of 4 slots.
+/// Returns the switches of `preset` with clusters of 4, batches of 2, trunks of 8 and scans of 4
+/// slots.
 pub(crate) fn config(preset: Preset) -> AreaConfig {
     let tuning = AreaTuning::of(preset);
     let tuning = AreaTuning {
@@ -23,28 +24,28 @@ pub(crate) fn config(preset: Preset) -> AreaConfig {
     AreaConfig { tuning, cpus: CPUS, rotational: false, discard: false }
 }
 
-/// Tables of [`SLOTS`] slots, of which 0 and 7 are reserved.
+/// Makes tables of [`SLOTS`] slots, with 0 and 7 reserved.
 pub(crate) fn tables(config: AreaConfig, members: usize) -> AreaTables {
     let tables = AreaTables::on_heap(SLOTS, config, members);
     tables.format(&[Slot(0), Slot(7)]);
     tables
 }
 
-/// One area alone.
+/// Wraps a single area.
 pub(crate) fn lone(config: AreaConfig, area: SwapArea) -> SwapAreas {
     let areas = SwapAreas::new(config);
     areas.add(area, 0);
     areas
 }
 
-/// One area of [`SLOTS`] slots, `capacity` of them available.
+/// Makes one area of [`SLOTS`] slots, `capacity` of them available.
 pub(crate) fn areas(config: AreaConfig, capacity: u32) -> SwapAreas {
     let area = SwapArea::new(AreaNo(0), tables(config, 1), config, MemberNo(0));
     area.set_capacity_slots(capacity);
     lone(config, area)
 }
 
-/// One area of `slots` slots, all available.
+/// Makes one area of `slots` slots, all available.
 pub(crate) fn single(config: AreaConfig, slots: u32, reserved: &[Slot]) -> SwapAreas {
     let tables = AreaTables::on_heap(slots, config, 1);
     tables.format(reserved);
@@ -72,7 +73,7 @@ impl SlotReclaim for Discarder<'_> {
             .inspect(|&(first, slots)| {
                 let map = area.slot_map();
                 for slot in (0..slots as usize).map(|n| first.plus(n)) {
-                    // E41: free, or reserved for the time being.
+                    // E41: free, or reserved for the discard.
                     assert_ne!(map.holders(slot), Some(1), "slot {slot} in use is discarded");
                 }
                 area.discarded(first);

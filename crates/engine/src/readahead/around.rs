@@ -1,7 +1,7 @@
-//! What a fault reads beside its page, and what it asks for.
+//! The pages a fault reads beside its own, and those it requests in advance.
 //!
-//! Owns: the way from a stream's window to frames in the swap cache, and what happens when a stream
-//! reaches a window that waits.
+//! Owns: turning a stream's window into frames in the swap cache, and what happens when a stream
+//! reaches a window read asynchronously.
 //! Not here: which pages are in a window (`streams`), windows of slots (`past`).
 
 use crate::engine::Engine;
@@ -45,7 +45,7 @@ impl Engine {
         });
     }
 
-    /// The read of `page` with its window, in an order in which adjacent slots are neighbours.
+    /// Returns the reads of `page` and its window, ordered so that adjacent slots are neighbours.
     fn reads_around(
         &self,
         worker: &mut Worker,
@@ -64,7 +64,7 @@ impl Engine {
         reads
     }
 
-    /// The pages of the stream's window, in the order of their addresses.
+    /// Returns the reads of the stream's window, in the order of addresses.
     fn reads_in_stream(
         &self,
         worker: &mut Worker,
@@ -100,27 +100,27 @@ impl Engine {
         reads
     }
 
-    /// True if a page beside `page` is in memory: who comes here in order passes over it without a
-    /// fault, and does not step.
+    /// True if a page beside `page` is mapped: a reader in order passes over it without a fault, so
+    /// the distance to its last fault is no step.
     fn has_neighbour(&self, page: PageNo) -> bool {
         let end = self.table.len() as u32;
         let beside = [page.0.checked_sub(1), Some(page.0 + 1).filter(|&next| next < end)];
         beside.into_iter().flatten().any(|page| self.resident_frame(PageNo(page)).is_some())
     }
 
-    /// Makes what a long stream has read and passed the first to be evicted.
+    /// Makes the pages that a long stream has passed the first to be evicted.
     fn drop_behind(&self, pages: Range<u32>) {
         if pages.is_empty() || !self.tuning.drops_behind() {
             return;
         }
         let frames = pages.filter_map(|page| self.resident_frame(PageNo(page)));
-        // They were mapped a moment ago: some wait in a batch.
+        // They were mapped recently: some may be in a batch.
         self.lru.drain(&self.frames, &self.stats);
         self.lru.drop_behind(frames, &self.frames);
     }
 
-    /// A window with the pages in memory that follow it on either side at its step, a window's
-    /// worth at most: the stream's next fault comes after them.
+    /// Extends a window by the mapped pages that follow it on either side at its step, by its own
+    /// length at most: the stream's next fault comes after them.
     fn past_resident(&self, window: Range<u32>, step: u32) -> Range<u32> {
         let reach = window.len() as u32;
         let resident = |&page: &u32| self.resident_frame(PageNo(page)).is_some();
@@ -131,8 +131,8 @@ impl Engine {
         window.start - before * step..window.end + after * step
     }
 
-    /// Takes a frame for each swapped one of `pages`, until frames run short; returns how many
-    /// pages it has dealt with.
+    /// Allocates and caches a frame for each swapped one of `pages`, until frames run short;
+    /// returns how many pages it has dealt with.
     pub(crate) fn take_swapped(
         &self,
         pages: impl Iterator<Item = u32>,
@@ -151,14 +151,14 @@ impl Engine {
         seen
     }
 
-    /// Pages to ask for at a time ahead of a stream on `area`; none where it is read at its faults
-    /// only.
+    /// Returns the pages to request at a time ahead of a stream on `area`, or `None` without
+    /// asynchronous readahead.
     pub(crate) fn reads_ahead_on(&self, area: AreaNo) -> Option<u32> {
         let pages = self.ahead.pages_for(self.swaps.get(area).synchronous);
         (pages > 0).then_some(pages)
     }
 
-    /// Asks for the windows after one that was read whole, in the middle of a long stream.
+    /// Requests the windows after one that was read whole, in a long stream.
     fn ask_ahead(&self, window: &Window, area: AreaNo) {
         if let Some(ahead) = self.reads_ahead_on(area) {
             let pages = self.table.len() as u32;
@@ -167,9 +167,9 @@ impl Engine {
         }
     }
 
-    /// A fault found its page waiting, and so its stream has reached what was asked for: maps the
-    /// page and whatever waits of its window, and asks for the next `ahead` pages. True if the page
-    /// is mapped.
+    /// Serves a fault that found its page waiting, because its stream has reached the pages
+    /// requested: maps the page and the waiting rest of its window, and requests the next `ahead`
+    /// pages. True if the page is mapped.
     pub(crate) fn reach_marker(
         &self,
         worker: &mut Worker,
@@ -197,7 +197,7 @@ impl Engine {
         mapped
     }
 
-    /// Maps pages that waited, in the order of their addresses.
+    /// Maps pages that waited, in the order of addresses.
     fn map_waiting(&self, worker: &Worker, moving: &Moving, completed: &mut Vec<CompletedRead>) {
         let staged = |completed: &CompletedRead| match completed.destination {
             Destination::Chunk(at) => at,
@@ -212,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// Locks the frame of a page that waits, idle, and ends its waiting.
+    /// Locks the frame of a page that waits, if it is idle, and prepares it for mapping.
     fn take_waiting(&self, page: PageNo) -> Option<CompletedRead> {
         let word = self.table.load(page);
         let Pte::Swapped { entry, .. } = word else { return None };
@@ -231,7 +231,7 @@ impl Engine {
         self.end_wait(locked, word)
     }
 
-    /// Turns the word of a page that waits to Resident; what is left is to map it.
+    /// Turns the word of a page that waits to Resident, and returns it for mapping.
     fn end_wait(&self, locked: LockedPage, word: Pte) -> Option<CompletedRead> {
         let (locked, at) = self.accept_waiting(locked, word)?;
         Some(CompletedRead { locked, destination: Destination::Chunk(at) })

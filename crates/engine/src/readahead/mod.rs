@@ -1,4 +1,4 @@
-//! Readahead: which pages to read when one is missing, and which before that.
+//! Readahead: which pages to read with a faulting one, and which before they fault.
 //!
 //! Owns: the window rule, which both forms share. It is Linux's (`swapin_nr_pages`): pages = hits +
 //! 2, rounded up to a power of two of at least 4; without hits 1, or 2 next to the previous fault;
@@ -12,16 +12,16 @@
 //! | file | what |
 //! |---|---|
 //! | [`streams`], [`stream_locks`] | the streams of faults that a program makes |
-//! | [`queue`] | what was asked for ahead of them |
-//! | [`around`] | what a fault reads and asks for |
-//! | [`thread`] | reading what was asked for |
+//! | [`queue`] | the pages requested ahead of them |
+//! | [`around`] | what a fault reads and requests |
+//! | [`thread`] | reading the pages requested |
 //!
-//! Invariants: readahead takes only frames to spare, only pages that are swapped, and never fails a
+//! Invariants: readahead takes only spare frames, reads only swapped pages, and never fails a
 //! fault: a page that could not be read ahead stays on its slot and is read again when it is
 //! touched.
-//! Not here: the reads (`swapin`).
-//! Rejected: one way of waiting for both forms. Pages in the swap cache tell of their touch by a
-//! fault, which is what readahead by slots goes by; a fault costs more than the read of a page in a
+//! Not here: submitting the reads (`swapin`).
+//! Rejected: waiting in the swap cache for both forms. There a touch is seen as a fault, which
+//! readahead by slot needs for its hits; but a fault costs more than the read of a page in a
 //! window, so the form made for user space maps what it has read.
 
 pub(crate) mod around;
@@ -31,10 +31,11 @@ pub(crate) mod stream_locks;
 pub(crate) mod streams;
 pub(crate) mod thread;
 
-/// Least window once there are hits.
+/// Smallest window once there are hits.
 const HIT_WINDOW_MIN: usize = 4;
 
-/// Pages to read, the faulting one included, after `hits`, or next to the previous fault.
+/// Returns the pages to read, including the faulting one, after `hits`, or next to the previous
+/// fault.
 pub(crate) fn next_window(hits: usize, adjacent: bool, previous: usize, max: usize) -> usize {
     let wanted = match (hits, adjacent) {
         (0, false) => 1,
@@ -48,7 +49,7 @@ pub(crate) fn next_window(hits: usize, adjacent: bool, previous: usize, max: usi
 mod tests {
     use super::*;
 
-    /// Hits, adjacent, previous window, limit, and what the rule makes of them.
+    /// Hits, adjacent, previous window, limit, and the resulting window.
     #[test]
     fn the_window_rule() {
         for (hits, adjacent, previous, max, pages) in [

@@ -1,8 +1,8 @@
-//! What will be read before it faults.
+//! The queue of asynchronous readahead.
 //!
-//! Owns: the windows that streams will want next, what the program said it will need
-//! (`MADV_WILLNEED`), and how much to ask for at a time. Invariants: both queues have bounds; what
-//! does not fit is left to faults.
+//! Owns: the windows that streams will reach next, the ranges that the program will need
+//! (`MADV_WILLNEED`), and how many pages are requested at a time.
+//! Invariants: both queues are bounded; what does not fit is left to faults.
 //! Not here: which windows (`streams`), reading them (`thread`).
 
 use crate::event_count::EventCount;
@@ -12,26 +12,26 @@ use overspill_base::sync::{AtomicU32, LockClass, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Windows waiting to be read; more streams than that do not go on at once.
+/// Most windows waiting to be read; more streams rarely advance at once.
 const QUEUE_MAX: usize = 16;
-/// Ranges waiting that the program said it will need.
+/// Most ranges waiting that the program will need.
 const NEEDED_MAX: usize = 1024;
 
-/// What was asked for and is not read yet.
+/// What was requested and is not read yet.
 #[derive(Debug)]
 pub(crate) struct ReadaheadQueue {
     queue: Mutex<Queue>,
-    /// Counts what was asked for.
+    /// Notified of every request.
     pub(super) wanted: EventCount,
-    /// Pages asked for at a time: doubled when a stream has come to what was asked for, halved when
-    /// some of it was reclaimed before. Zero where nothing is read ahead like this.
+    /// Pages requested at a time: doubled when a stream reaches them, halved when some are
+    /// reclaimed before. 0 if asynchronous readahead is off.
     pages: AtomicU32,
     pages_max: u32,
-    /// The least that is asked for: a chunk.
+    /// Fewest pages requested at a time: a chunk.
     pages_min: u32,
 }
 
-/// What waits to be read.
+/// The two queues of requests.
 #[derive(Debug)]
 struct Queue {
     windows: VecDeque<Range<u32>>,
@@ -39,16 +39,16 @@ struct Queue {
     needed: VecDeque<Range<u32>>,
 }
 
-/// What to read next.
+/// The next request to read.
 pub(super) enum Wish {
-    /// A stream's window, to wait for it.
+    /// A stream's window, to wait for the stream.
     Window(Range<u32>),
-    /// At most a chunk of what the program will need, to be mapped.
+    /// At most a chunk of a range that the program will need, to be mapped.
     Needed(Range<u32>),
 }
 
 impl Queue {
-    /// What to read next, of what is needed `most` pages.
+    /// Returns what to read next; of a needed range at most `most` pages.
     fn next(&mut self, most: u32) -> Option<Wish> {
         if let Some(window) = self.windows.pop_front() {
             return Some(Wish::Window(window));
@@ -65,8 +65,8 @@ impl Queue {
 }
 
 impl ReadaheadQueue {
-    /// For `frames` frames, of which what waits may be a sixteenth, and chunks of `chunk` pages.
-    /// Streams ask for nothing unless there is `staging` memory, where it could wait.
+    /// Makes a queue for `frames` frames, of which a sixteenth may wait, and chunks of `chunk`
+    /// pages. Streams request nothing without `staging` memory to wait in.
     pub(crate) fn new(frames: usize, tuning: &Tuning, chunk: usize, staging: bool) -> Self {
         let pages_min = chunk as u32;
         let pages_max = (frames / 32).min(tuning.readahead_async_pages) as u32;
@@ -84,8 +84,8 @@ impl ReadaheadQueue {
         }
     }
 
-    /// Pages to ask for at a time, of a device as fast as memory or another. Where no latency has
-    /// to be hidden, larger windows only make their reader wait longer, for the whole of one.
+    /// Returns the pages to request at a time, at most a chunk on a device as fast as memory:
+    /// without a latency to hide, larger windows only make the reader wait longer.
     pub(super) fn pages_for(&self, synchronous: bool) -> u32 {
         if synchronous { self.pages().min(self.pages_min) } else { self.pages() }
     }
@@ -98,12 +98,12 @@ impl ReadaheadQueue {
         self.pages.store((self.pages() * 2).min(self.pages_max), Relaxed);
     }
 
-    /// Some of what was asked for was reclaimed before anybody came to it.
+    /// Halves the request size: a page was reclaimed before its stream reached it.
     pub(crate) fn was_wasted(&self) {
         self.pages.store((self.pages() / 2).max(self.pages_min).min(self.pages()), Relaxed);
     }
 
-    /// A stream will come to `pages`.
+    /// Queues `pages`, which a stream will reach; drops the oldest window if the queue is full.
     pub(crate) fn ask(&self, pages: Range<u32>) {
         if pages.is_empty() {
             return;
@@ -117,7 +117,7 @@ impl ReadaheadQueue {
         self.wanted.notify();
     }
 
-    /// The program will need `pages` soon.
+    /// Queues `pages`, which the program will need soon, unless the queue is full.
     pub(crate) fn need(&self, pages: Range<u32>) {
         let mut queue = self.queue.lock();
         if pages.is_empty() || queue.needed.len() == NEEDED_MAX {
@@ -128,17 +128,17 @@ impl ReadaheadQueue {
         self.wanted.notify();
     }
 
-    /// What the program will need is left to its faults.
+    /// Drops all ranges that the program will need: they are left to faults.
     pub(super) fn forget_needed(&self) {
         self.queue.lock().needed.clear();
     }
 
-    /// What to read next.
+    /// Takes the next request to read.
     pub(super) fn next(&self) -> Option<Wish> {
         self.queue.lock().next(self.pages_min)
     }
 
-    /// Makes whoever waits look again.
+    /// Wakes the thread that waits for requests.
     pub(crate) fn wake(&self) {
         self.wanted.notify();
     }

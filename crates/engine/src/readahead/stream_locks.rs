@@ -1,21 +1,20 @@
 //! The streams of an engine, cut into trunks by address.
 //!
-//! Owns: which lock the streams around a page are under: one for all pages of a 64 MiB trunk, and
-//! as many as there are CPUs. Invariants: what is known of a stream is known in the trunk of its
-//! last fault; a stream that leaves the trunk starts over with a window of one page, six faults
-//! every 64 MiB.
+//! Owns: the locks of streams: one for all pages of a 64 MiB trunk, and as many as there are CPUs.
+//! Invariants: a stream is kept in the trunk of its last fault; one that leaves the trunk starts
+//! over with a window of one page, which costs six faults every 64 MiB.
 //! Not here: what a stream is ([`super::streams`]).
-//! Rejected: streams kept by each worker, without a lock: faults of one thread are served by
-//! several. One lock for all was 40 % of CPU time with 64 CPUs (`overspill sim sweep`).
+//! Rejected: streams per worker, without a lock: faults of one thread are served by several. One
+//! lock for all took 40 % of CPU time with 64 CPUs (`overspill sim sweep`).
 
 use super::streams::Streams;
 use overspill_base::PageNo;
 use overspill_base::sync::{LockClass, Mutex, MutexGuard};
 
-/// Pages of a trunk, as a power of two.
+/// Pages in a trunk, as a power of two.
 const TRUNK_SHIFT: u32 = 14;
 
-/// All streams.
+/// All streams of an engine.
 #[derive(Debug)]
 pub(crate) struct StreamLocks(Box<[Mutex<Streams>]>);
 
@@ -25,7 +24,7 @@ impl StreamLocks {
         Self(std::iter::repeat_with(streams).take(cpus).collect())
     }
 
-    /// The streams around `page`.
+    /// Locks the streams around `page`.
     pub(crate) fn around(&self, page: PageNo) -> MutexGuard<'_, Streams> {
         self.0[(page.index() >> TRUNK_SHIFT) % self.0.len()].lock()
     }

@@ -1,18 +1,18 @@
-//! Readahead by address: along the streams of faults that a program makes.
+//! Readahead by address, along the streams of a program's faults.
 //!
-//! Owns: the streams seen lately. A stream that goes on forward or backward has its window moved
-//! entirely ahead; a fault elsewhere near it gets what is left of the window around itself. Linux
-//! keeps one stream for each mapping (`swap_vma_readahead`); here there are a few for all.
-//! A page mapped ahead of its touch gives no sign when it is touched. But a stream whose next
-//! fault comes right at the end of its window has passed over all of it: those were hits.
-//! A long stream says which pages it leaves behind: those of the window before the one just passed.
-//! That one is spared, so a program that looks back a little finds what it looks for.
+//! Owns: the recent streams. A stream that continues forward or backward has its window entirely
+//! ahead; a fault elsewhere near it gets a smaller window around itself. Linux keeps one stream per
+//! mapping (`swap_vma_readahead`); here a few serve all.
+//! A page mapped before its touch gives no sign when it is touched. But a stream whose next fault
+//! is right at the end of its window has passed all of it: those pages were hits.
+//! A long stream leaves pages behind, for drop-behind: those of the window before the one just
+//! passed. That one is spared, for programs that look back a little.
 //! A stream may step: after two equal steps of 2 to [`STEP_MAX`] pages its windows are of pages at
-//! that distance, by the same rule. The streams that have seen one fault are the faults it is told
-//! from, so it is found among others that take turns with it. It leaves nothing behind: what lies
-//! between its pages is not its own.
-//! Invariants: pages proven touched are counted once; a window ends where reading it ended, so a
-//! stream is not lost when memory is short.
+//! that distance, by the same rule. It is detected from streams with a single fault, so it is found
+//! even when it alternates with others. It leaves nothing behind: the pages between its own are not
+//! its own.
+//! Invariants: pages proven touched are counted once; a window ends where reading it ended, so that
+//! a stream is not lost when memory is short.
 //! Not here: frames and reads.
 
 use super::next_window;
@@ -20,11 +20,11 @@ use crate::space::Pattern;
 use overspill_base::PageNo;
 use std::ops::Range;
 
-/// Window from which on a stream is a long one: it has doubled four times.
+/// Smallest window of a long stream: it has doubled four times.
 const LONG_PAGES: usize = 16;
-/// Streams remembered; more than one thread reads in order in most programs.
+/// Streams kept; in most programs more than one thread reads in order.
 const STREAMS: usize = 16;
-/// Longest step of a stream, in pages: the rows of a matrix of a quarter of a MiB each.
+/// Longest step of a stream, in pages: matrix rows of a quarter of a MiB.
 const STEP_MAX: u32 = 64;
 
 #[derive(Clone, Debug)]
@@ -35,11 +35,11 @@ struct Stream {
     window: Range<u32>,
     /// The distance of its pages, 1 for a reader in order.
     step: u32,
-    /// The window before it, if the stream was a long one then.
+    /// The window before it, if the stream was long then.
     before: Range<u32>,
-    /// Pages of the window that were read ahead before and after the page.
+    /// Pages of the window read ahead before and after the faulting page.
     read_ahead: [u32; 2],
-    /// Pages right beside the window, on the side it moves to, that were asked for ahead of it.
+    /// Pages right beside the window, on the side it moves to, that were requested in advance.
     asked: Range<u32>,
     used_at: u64,
 }
@@ -58,7 +58,7 @@ impl Default for Stream {
     }
 }
 
-/// How a fault lies to the stream it belongs to.
+/// The position of a fault relative to its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Course {
     Forward,
@@ -66,12 +66,12 @@ enum Course {
     Astray,
 }
 
-/// What a fault asks for.
+/// The pages a fault reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
     /// The faulting page.
     pub(crate) page: PageNo,
-    /// Pages to read, each `step` from the next, the faulting one among them.
+    /// Pages to read, `step` apart, including the faulting one.
     pub(crate) pages: Range<u32>,
     /// See [`pages`](Self::pages).
     pub(crate) step: u32,
@@ -83,20 +83,20 @@ pub(crate) struct Window {
     stream: usize,
 }
 
-/// A stream that has come to pages asked for ahead of it.
+/// The advance of a stream to pages that were requested for it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Advance {
-    /// The pages it has come to, those that were asked for and more on their way.
+    /// The window it has reached: pages requested, and those before them on its course.
     pub(crate) pages: Range<u32>,
     /// See [`Window::hits`].
     pub(crate) hits: u32,
     /// See [`Window::behind`].
     pub(crate) behind: Range<u32>,
-    /// Pages to ask for now.
+    /// Pages to request now.
     pub(crate) ask: Range<u32>,
 }
 
-/// The streams of one engine.
+/// The streams under one lock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams {
     streams: [Stream; STREAMS],
@@ -104,9 +104,9 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// The window for a fault at `page`, of at most `max` pages. A range to be read in order
-    /// (`pattern`) gets the largest from the start. Only a page that is `alone`, without neighbours
-    /// in memory, makes a stream a stepping one.
+    /// Returns the window for a fault at `page`, of at most `max` pages. A range to be read in
+    /// order (`pattern`) gets the largest at once. Only a page that is `alone`, without mapped
+    /// neighbours, can start a stepping stream.
     pub(crate) fn window(
         &mut self,
         page: PageNo,
@@ -130,9 +130,9 @@ impl Streams {
         Window { page, pages: window, step, hits, behind, course, stream: index }
     }
 
-    /// The pages to ask for ahead of a stream whose window was read whole, `ahead` of them twice
-    /// over: one lot is read while it goes through the other. None if it does not go on in order.
-    /// A stepping stream reads at its faults only.
+    /// Returns the pages to request for a stream whose window was read whole: twice `ahead`, so
+    /// that one half is read while the stream goes through the other. None if the fault is astray
+    /// or the stream steps.
     pub(crate) fn ask(&mut self, window: &Window, ahead: u32, pages: u32) -> Range<u32> {
         let stream = &mut self.streams[window.stream];
         if stream.last != window.page.0 || window.step > 1 {
@@ -147,14 +147,14 @@ impl Streams {
         stream.asked.clone()
     }
 
-    /// The stream that has come to `page`, which was asked for ahead of it: its window goes from
-    /// there as far as was asked, at most `ahead` pages of the `pages` there are.
+    /// Advances the stream that has reached `page`, which was requested for it. Its window goes
+    /// from there as far as was requested, at most `ahead` pages; the table has `pages`.
     pub(crate) fn advance(&mut self, page: PageNo, ahead: u32, pages: u32) -> Advance {
         self.time += 1;
         let page = page.0;
         let mut streams = self.streams.iter_mut();
         let Some(stream) = streams.find(|stream| stream.asked.contains(&page)) else {
-            // In a window before it was all there, or of a stream that has been forgotten.
+            // In a window not yet read whole, or of a stream that has been replaced.
             let end = page.saturating_add(ahead).min(pages);
             return Advance { pages: page..end, ..Advance::default() };
         };
@@ -178,8 +178,8 @@ impl Streams {
         Advance { pages: window, hits, behind, ask }
     }
 
-    /// Tells what became of a window: where reading it ended, and how many pages before and after
-    /// the faulting one were read.
+    /// Records how a window was read: where it ended, and how many pages before and after the
+    /// faulting one were read.
     pub(crate) fn note_read(&mut self, window: &Window, reached: Range<u32>, read_ahead: [u32; 2]) {
         let stream = &mut self.streams[window.stream];
         if stream.last == window.page.0 && stream.window == window.pages {
@@ -188,7 +188,7 @@ impl Streams {
         }
     }
 
-    /// The stream that goes on with `page`, or that steps to it; or else one nearby.
+    /// Finds the stream that continues at `page`, or steps to it, or else one nearby.
     fn find(&mut self, page: u32, alone: bool) -> Option<usize> {
         self.going_on(page)
             .or_else(|| if alone { self.find_step(page) } else { None })
@@ -199,8 +199,8 @@ impl Streams {
         self.streams.iter().position(|stream| stream.course(page) != Course::Astray)
     }
 
-    /// Makes a stepping stream of the last two of three faults at equal distances, of which that at
-    /// `page` is the third; the one that knew of the first is free for others.
+    /// Makes a stepping stream of three faults at equal distances, of which `page` is the third:
+    /// the second's stream steps, the first's is freed.
     fn find_step(&mut self, page: u32) -> Option<usize> {
         let in_reach = |(_, stream): &(usize, &Stream)| {
             stream.is_one_fault() && (2..=STEP_MAX).contains(&page.abs_diff(stream.last))
@@ -227,13 +227,13 @@ impl Streams {
 }
 
 impl Stream {
-    /// Which way it goes for which pages were asked for.
+    /// True if the pages requested are after its window.
     fn goes_forward(&self) -> bool {
         self.asked.start >= self.window.end
     }
 
-    /// Takes its window to a fault at `page`; returns the pages that it leaves behind. What it has
-    /// just passed will be left behind next if it is a long one.
+    /// Moves its window to a fault at `page`; returns the pages that it leaves behind. The window
+    /// just passed is left behind next if the stream is `long`.
     fn move_to(&mut self, page: u32, window: Range<u32>, long: bool) -> Range<u32> {
         let was = std::mem::replace(&mut self.window, window);
         let now_before = if long && self.step == 1 { was } else { 0..0 };
@@ -241,17 +241,17 @@ impl Stream {
         std::mem::replace(&mut self.before, now_before)
     }
 
-    /// True if all that is known of it is one fault that read one page.
+    /// True if it has had one fault, which read one page.
     fn is_one_fault(&self) -> bool {
         self.step == 1 && self.window.len() == 1
     }
 
-    /// Pages of its window.
+    /// Returns the pages of its window.
     fn pages(&self) -> usize {
         self.window.len().div_ceil(self.step as usize)
     }
 
-    /// Pages of the window for a fault at `page`, by the rule.
+    /// Returns the pages of the window for a fault at `page`, by the rule.
     fn next_pages(&self, page: u32, passed: usize, max: usize) -> usize {
         let adjacent = !self.window.is_empty() && page.abs_diff(self.last) == self.step;
         next_window(passed, adjacent, self.pages(), max)
@@ -272,15 +272,15 @@ impl Stream {
         }
     }
 
-    /// True within a window's length of the window; windows of one page have no surroundings, and
-    /// what lies between the pages of a stepping stream is not its own.
+    /// True within a window's length of the window; never for a window of one page or a stepping
+    /// stream.
     fn is_near(&self, page: u32) -> bool {
         let reach = self.window.len() as u32;
         let start = self.window.start.saturating_sub(reach);
         self.step == 1 && reach > 1 && (start..self.window.end + reach).contains(&page)
     }
 
-    /// Pages that the stream has passed over on its way to `page`, and how many of them were read
+    /// Returns the pages that the stream has passed up to `page`, and how many of them were read
     /// ahead. The others were in memory before.
     fn passed(&self, page: u32, course: Course) -> (usize, u32) {
         let step = self.step;
@@ -296,8 +296,8 @@ impl Stream {
     }
 }
 
-/// `pages` pages, `step` from one to the next, of which `page` is the first, the last, or in the
-/// middle; fewer at the start of the range.
+/// Returns `pages` pages, `step` apart, of which `page` is the first, the last, or in the middle;
+/// fewer at the start of the range.
 fn around(page: u32, pages: u32, step: u32, course: Course) -> Range<u32> {
     let others = pages - 1;
     let before = match course {
@@ -333,12 +333,12 @@ mod tests {
         window.pages.clone().step_by(window.step as usize).collect()
     }
 
-    /// A reader of one page in `step`, who goes on after what was read for him.
+    /// A reader of every `step`th page, which faults next after its window.
     struct Stepper {
         at: u32,
         step: u32,
         backward: bool,
-        /// Pages of his windows.
+        /// Pages of its windows.
         seen: Vec<usize>,
         hits: u32,
     }
@@ -375,7 +375,8 @@ mod tests {
             seen.push(window.pages.len());
             page = window.pages.end;
         }
-        // 1, 2 beside it, then hits + 2 rounded up: 1+2 -> 4, 3+2 -> 8, 7+2 -> 16, ...
+        // 1, then 2 for an adjacent fault, then hits + 2 rounded up: 1+2 -> 4, 3+2 -> 8, 7+2 -> 16,
+        // ...
         assert_eq!(seen, [1, 2, 4, 8, 16, 32, 64]);
     }
 
@@ -390,7 +391,7 @@ mod tests {
             seen.push((window.pages.len(), window.hits));
             page = window.pages.start - 1;
         }
-        // Each window but its faulting page was passed over.
+        // All of each window but its faulting page was passed.
         assert_eq!(seen, [(1, 0), (2, 0), (4, 1), (8, 3), (16, 7)]);
     }
 
@@ -419,7 +420,7 @@ mod tests {
         for _ in 0..7 {
             page = read(&mut streams, page, 64).pages.end;
         }
-        // Back into the window it is in, and on from there.
+        // Back into its window, and on from there.
         let astray = read(&mut streams, page - 20, 64);
         let after = read(&mut streams, astray.pages.end, 64);
         assert_eq!((astray.behind.len(), after.behind.len()), (32, 0));
@@ -440,7 +441,7 @@ mod tests {
         // which (8 - 1) / 2 lie before the page.
         let window = read(&mut streams, 20, 64);
         assert_eq!((window.pages, window.hits), (17..25, 0));
-        // Going on from there in order, four pages were passed over: 4 + 2 rounded up.
+        // Going on from there in order, four pages were passed: 4 + 2 rounded up.
         let window = read(&mut streams, 25, 64);
         assert_eq!((window.pages, window.hits), (25..33, 4));
     }
@@ -456,7 +457,7 @@ mod tests {
             let mut streams = Streams::default();
             let mut stepper = Stepper::new(20_000, step, backward);
             (0..9).for_each(|_| stepper.go_on(&mut streams));
-            // Found at the third fault, then as a reader in order: 2, 1+2 -> 4, 3+2 -> 8, ...
+            // Detected at the third fault, then as a reader in order: 2, 1+2 -> 4, 3+2 -> 8, ...
             assert_eq!(stepper.seen, [1, 1, 2, 4, 8, 16, 32, 64, 64], "step {step}");
             assert_eq!(stepper.hits, 1 + 3 + 7 + 15 + 31 + 63);
         }
@@ -477,10 +478,10 @@ mod tests {
         let windows = [100, 110, 120, 140].map(|page| read(&mut streams, page, 64));
         assert_eq!(pages(&windows[2]), [120, 130]);
         assert_eq!(pages(&windows[3]), [140, 150, 160, 170]);
-        // Between its pages there is nothing of its own, and nothing is asked for ahead of it.
+        // The pages between its own are not its own, and nothing is requested for it.
         assert_eq!(pages(&read(&mut streams, 155, 64)), [155]);
         assert_eq!(streams.ask(&windows[3], 64, 1000), 0..0);
-        // Back by its step it has turned, with a window of two, the last of them below the first.
+        // One step back it has turned, with a window of two, the other page below.
         assert_eq!(pages(&read(&mut streams, 130, 64)), [120, 130]);
     }
 
@@ -502,7 +503,7 @@ mod tests {
             page += 8;
             behind.push(window.behind);
         }
-        // Short as they are, all windows are left behind but the one just passed.
+        // Short windows are left behind too, all but the one just passed.
         assert_eq!(behind, [0..0, 0..0, 1000..1008, 1008..1016]);
     }
 
@@ -514,7 +515,7 @@ mod tests {
         }
         let window = streams.window(PageNo(7), 64, Pattern::Normal, true);
         assert_eq!(window.pages, 7..15);
-        // Frames ran out after two pages, of which one was in memory already.
+        // Frames ran out after two pages, one of which was already in memory.
         streams.note_read(&window, 7..10, [0, 1]);
         let next = streams.window(PageNo(10), 64, Pattern::Normal, true);
         assert_eq!((next.pages, next.hits), (10..14, 1));
@@ -534,8 +535,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked: the page is in its window, the window is within the limit and at
-        /// least half the previous one of its stream, and no page is a hit twice.
+        /// For any faults: the page is in its window, the window is within the limit and at least
+        /// half the previous one of its stream, and no page is a hit twice.
         #[test]
         fn windows_keep_the_rule(faults in prop::collection::vec(100..400u32, 1..200)) {
             let mut streams = Streams::default();
@@ -552,8 +553,8 @@ mod tests {
             }
         }
 
-        /// However stepping streams and one in order take turns, each gets the windows that it gets
-        /// alone. They are too far from each other to be taken for one.
+        /// Stepping streams and one in order, interleaved in any way, get the windows they get
+        /// alone. They are too far apart to be taken for one.
         #[test]
         fn stepping_streams_take_turns_without_harm(
             steps in prop::collection::vec((2..=STEP_MAX, any::<bool>()), 1..5),

@@ -1,14 +1,14 @@
-//! Reading what was asked for, on a thread of its own.
+//! The readahead thread: asynchronous readahead.
 //!
-//! Owns: how a window goes to staging memory. There it waits in the swap cache, charged to its
-//! frames, until the stream comes to it: then all of it is mapped at once, and the next window is
-//! asked for. So a reader in order waits for one mapping per window and never for the device. What
-//! the program itself asked for is mapped.
-//! Invariants: a window that frames or staging memory are too short for is read by its faults. What
-//! waits is on the inactive list: reclaim takes it back, and then less is asked for.
+//! Owns: reading a window into staging memory. There it waits in the swap cache, charged to its
+//! frames, until its stream reaches it: then all of it is mapped at once, and the next window is
+//! requested. So a reader in order waits for one mapping per window and never for the device. Pages
+//! that the program asked for are mapped at once.
+//! Invariants: a window without enough frames or staging memory is left to its faults. Pages that
+//! wait are on the inactive list; if reclaim frees some, less is requested.
 //! Not here: the thread (`space`).
-//! Rejected: mapping windows before the stream comes to them. The only sign of a touch is a fault,
-//! so nobody would know how far the stream is.
+//! Rejected: mapping windows before the stream reaches them. The only sign of a touch is a fault,
+//! so the position of the stream would be unknown.
 
 use crate::engine::Engine;
 use crate::readahead::queue::Wish;
@@ -21,8 +21,8 @@ use overspill_base::stats::Event;
 use std::ops::Range;
 
 impl Engine {
-    /// Reads what was asked for: blocks until there is something, or somebody calls
-    /// [`wake_background`](Self::wake_background); reads it, and returns. `wanted` as in
+    /// Reads one request and returns; blocks until there is one, or until
+    /// [`wake_background`](Self::wake_background) is called. `wanted` as in
     /// [`balance`](Self::balance).
     pub fn read_ahead(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
         let seen = self.ahead.wanted.count();
@@ -41,8 +41,8 @@ impl Engine {
         worker.poll(self);
     }
 
-    /// Reads the swapped ones of `pages`, a chunk at most, to be mapped. No stream is to be told
-    /// how far it has come, so there is nothing to wait for.
+    /// Reads the swapped ones of `pages`, a chunk at most, to be mapped. No stream has to be
+    /// followed, so they need not wait.
     fn read_needed(&self, worker: &mut Worker, pages: Range<u32>) {
         let mut start = pages.start;
         while start < pages.end {
@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// Reclaims until there are frames to spare; false when there is nothing left to reclaim.
+    /// Reclaims until there are spare frames; false if nothing is left to reclaim.
     fn reclaim_to_spare(&self, worker: &mut Worker) -> bool {
         while !self.frames.are_above_low() {
             if !self.reclaim_round(worker, false) {
@@ -69,7 +69,7 @@ impl Engine {
         true
     }
 
-    /// Reads a window, a chunk of staging memory at a time, as far as there is room.
+    /// Reads a window, one staging chunk at a time, as far as there is room.
     fn read_window(&self, worker: &mut Worker, moving: &Moving, window: Range<u32>) {
         let mut pages = window.map(PageNo);
         while self.reclaim_to_spare(worker)
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Takes frames for up to `most` swapped ones of `pages`.
+    /// Allocates frames for up to `most` swapped ones of `pages`.
     fn take_to_read(
         &self,
         pages: &mut impl Iterator<Item = PageNo>,
@@ -97,7 +97,7 @@ impl Engine {
         entries
     }
 
-    /// Reads pages into a chunk, where they will wait.
+    /// Reads pages into a chunk, to wait there.
     fn read_to_wait(
         &self,
         worker: &mut Worker,

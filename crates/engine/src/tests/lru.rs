@@ -1,4 +1,4 @@
-//! Rotation in batches, step by step.
+//! Batched rotation, step by step.
 
 use crate::frames::{Frames, LockedPage};
 use crate::lru::{Lru, LruList};
@@ -15,7 +15,7 @@ struct Rig {
     stats: Stats,
 }
 
-/// `count` unlocked frames on the inactive list, the last one at its head.
+/// Makes `count` unlocked frames on the inactive list, with the last one at its head.
 fn rig(count: usize, rotate_batch_pages: usize) -> Rig {
     let tuning = Tuning { rotate_batch_pages, lru_batch_pages: 1, ..Tuning::default() };
     let frames = Frames::new(count);
@@ -36,7 +36,7 @@ impl Rig {
         self.lru.rotate(frame, &self.frames, &self.stats);
     }
 
-    /// Frame numbers from head to tail.
+    /// Returns the frame numbers from head to tail.
     fn inactive(&self) -> Vec<u32> {
         self.lru.drain(&self.frames, &self.stats);
         self.lru.members(LruList::Inactive).into_iter().map(|frame| frame.0).collect()
@@ -47,8 +47,8 @@ impl Rig {
     }
 }
 
-/// E37: the list is the same with and without batches, and pages go in the order their writes
-/// ended.
+/// E37: the list is the same with and without batches, and pages are evicted in the order in which
+/// their writes ended.
 #[test]
 fn rotation_in_batches_ends_as_rotation_page_by_page() {
     let rotate = |batch| {
@@ -56,13 +56,13 @@ fn rotation_in_batches_ends_as_rotation_page_by_page() {
         [5, 2, 7].into_iter().for_each(|frame| rig.end_write(frame));
         (rig.inactive(), rig.rotated())
     };
-    // Evicted first comes last: frame 5's write ended first, 7's last.
+    // Frame 5's write ended first, 7's last.
     assert_eq!(rotate(1), (vec![6, 4, 3, 1, 0, 5, 2, 7], 3));
     (2..5).for_each(|batch| assert_eq!(rotate(batch), rotate(1), "batch of {batch}"));
 }
 
-/// E36: a batch holds no right to its frames. One that was freed meanwhile, and is another page's
-/// now, stays where that page's age puts it.
+/// E36: a batch does not own its frames. One that was freed meanwhile and belongs to another page
+/// stays where that page was added.
 #[test]
 fn a_frame_that_changed_pages_in_a_batch_is_not_rotated() {
     let rig = rig(3, 4);
@@ -77,7 +77,7 @@ fn a_frame_that_changed_pages_in_a_batch_is_not_rotated() {
     assert_eq!((rig.inactive(), rig.rotated()), (vec![1, 2, 0], 0));
 }
 
-/// E37: dirty, locked and active pages are not rotated, and lose the mark all the same.
+/// E37: dirty, locked and active pages are not rotated, but lose the mark.
 #[test]
 fn pages_that_are_not_to_be_evicted_are_not_rotated() {
     let rig = rig(4, 8);
@@ -94,7 +94,7 @@ thread_local! {
     static CPU: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Two CPUs with batches of three, and two frames added on each.
+/// Makes two CPUs with batches of three, and two frames added on each.
 fn two_cpus() -> Rig {
     let tuning = Tuning { lru_batch_pages: 3, ..Tuning::default() };
     let frames = Frames::new(4);
@@ -108,7 +108,7 @@ fn two_cpus() -> Rig {
     Rig { frames, lru, stats: Stats::on_heap() }
 }
 
-/// A round of reclaim on one CPU leaves the others' batches to fill up.
+/// A round of reclaim on one CPU does not flush the others' batches.
 #[test]
 fn a_cpu_flushes_its_own_batches_and_a_drain_all() {
     let rig = two_cpus();
@@ -119,7 +119,7 @@ fn a_cpu_flushes_its_own_batches_and_a_drain_all() {
     assert_eq!(rig.lru.members(LruList::Inactive), [3, 2, 1, 0].map(FrameNo));
 }
 
-/// What is locked, active or not listed by then stays where it is.
+/// Frames that are locked, active or not listed by then stay where they are.
 #[test]
 fn of_several_frames_those_idle_on_the_inactive_list_are_taken() {
     let rig = rig(5, 1);

@@ -1,6 +1,6 @@
-//! Model-checked interleavings of the engine itself, over one page and a device that keeps it.
+//! Model-checked interleavings of the whole engine, over one page and its device.
 //!
-//! Here and not under `tests/`, because a model starts single steps: one round of reclaim, one
+//! Here and not under `tests/`, because models run single steps: one round of reclaim, one
 //! completion. Run with `RUSTFLAGS="--cfg loom"`.
 
 use crate::types::Pte;
@@ -26,8 +26,8 @@ const PAGE: PageNo = PageNo(0);
 const PAGES: usize = 2;
 const SLOTS: u32 = 2;
 
-/// First bytes of what the program sees; `None` where it would fault. Its locks are std's: a touch
-/// is one step.
+/// The first byte of each mapped page; `None` where a touch would fault. Its locks are std's: a
+/// touch is one step.
 #[derive(Default)]
 struct ModelSpace {
     pages: Mutex<[Option<u8>; PAGES]>,
@@ -99,7 +99,7 @@ impl MovingSpace for ModelSpace {
     }
 }
 
-/// First bytes of the slots; requests complete when they are reaped.
+/// The first bytes of the slots; requests complete when they are reaped.
 #[derive(Debug)]
 struct Device {
     info: DeviceInfo,
@@ -179,12 +179,12 @@ struct Rig {
     reads: Arc<AtomicUsize>,
 }
 
-/// Writes are in flight until somebody finishes them.
+/// Makes a rig whose writes stay in flight until they are finished.
 fn rig() -> Arc<Rig> {
     rig_with(false)
 }
 
-/// Writes are over, and their frames free, when they have begun: as on fast devices.
+/// Makes a rig whose writes complete at submission, with their frames freed, as on fast devices.
 fn rig_of_fast_writes() -> Arc<Rig> {
     rig_with(true)
 }
@@ -260,7 +260,7 @@ impl Rig {
         pages[page.index()].as_mut().map(|seen| *seen = byte).is_some()
     }
 
-    /// Faults, and finishes a read that this starts. True if somebody else is to wake us.
+    /// Faults, and finishes the read that this starts. True if another thread has to wake us.
     fn fault(&self, worker: &mut Worker) -> bool {
         self.fault_at(worker, PAGE)
     }
@@ -286,7 +286,7 @@ impl Rig {
         assert_eq!((self.byte(), self.engine.writes_in_flight()), (None, 1));
     }
 
-    /// As [`written`](Self::written), on its slot alone.
+    /// As [`written`](Self::written), with the write finished: the page is on its slot only.
     fn evicted(&self, worker: &mut Worker, byte: u8) {
         self.fault(worker);
         assert!(self.set_byte(PAGE, byte));
@@ -297,7 +297,7 @@ impl Rig {
         assert!(self.engine.cache.is_empty());
     }
 
-    /// The page comes back with `byte`, and nothing has leaked.
+    /// Checks that the page reads as `byte`, and that nothing has leaked.
     fn expect(&self, byte: u8) {
         let mut worker = self.worker();
         self.fault(&mut worker);
@@ -323,8 +323,8 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
     println!("{explored} interleavings");
 }
 
-/// E13, E14, E16, E35: of two faults on one page one reads, the other waits and is woken; a round
-/// of reclaim in between takes no page that is being mapped and frees no slot that is needed.
+/// E13, E14, E16, E35: of two faults on one page one reads, the other waits and is woken; a
+/// concurrent round of reclaim takes no page that is being mapped and frees no slot in use.
 #[test]
 fn two_faults_and_a_round_of_reclaim() {
     model(|| {
@@ -355,8 +355,8 @@ fn two_faults_and_a_round_of_reclaim() {
     });
 }
 
-/// E21, E24, E37: a page that is mapped again and changed while it is written out keeps the change,
-/// whichever of completion, fault and the next round of reclaim comes first.
+/// E21, E24, E37: a page that is mapped again and changed under writeback keeps the change, in any
+/// order of completion, fault and the next round of reclaim.
 #[test]
 fn the_end_of_a_write_a_change_and_a_round_of_reclaim() {
     model(|| {
@@ -386,8 +386,8 @@ fn the_end_of_a_write_a_change_and_a_round_of_reclaim() {
     });
 }
 
-/// E14, E35: a page that is written out, but still in memory, is touched while reclaim frees its
-/// frame and another page takes it. The touch finds its own page, and does not sleep for ever.
+/// E14, E35: a page that is written, but still in memory, is touched while reclaim frees its frame
+/// and another page takes it. The touch finds its own page, and does not sleep forever.
 #[test]
 fn a_touch_while_the_frame_becomes_another_pages() {
     model(|| {
@@ -414,7 +414,7 @@ fn a_touch_while_the_frame_becomes_another_pages() {
     });
 }
 
-/// E17: a page that is dropped while it is moved out is dropped from where it is by then.
+/// E17: a page that is dropped during its eviction is dropped wherever it is by then.
 #[test]
 fn a_discard_against_an_eviction() {
     model(|| {
@@ -435,8 +435,7 @@ fn a_discard_against_an_eviction() {
     });
 }
 
-/// E2, E35: a page that is dropped while it is being read back leaves neither frame nor slot
-/// behind.
+/// E2, E35: a page that is dropped while it is being read leaks neither frame nor slot.
 #[test]
 fn a_fault_against_a_discard() {
     model(|| {
@@ -448,7 +447,7 @@ fn a_fault_against_a_discard() {
         };
         rig.fault(&mut rig.worker());
         discarder.join().unwrap();
-        // Read before it was dropped and mapped after: no. Either it is gone, or it is zeros.
+        // It must not be mapped with what was read before the drop: it is missing, or zeros.
         assert!(rig.byte().is_none_or(|byte| byte == 0), "{:?} came back", rig.byte());
         rig.expect(0);
     });

@@ -1,4 +1,4 @@
-//! What a program says about its ranges, and what the engine makes of it, counted.
+//! Advice on ranges, and its effect on the counters.
 
 use super::common::{Rig, TUNING};
 use super::{READAHEAD, added, read, swapped_out, write};
@@ -8,7 +8,7 @@ use overspill_engine::{Pattern, Tuning, Worker};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Something a program says.
+/// A program's advice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Advice {
     Pattern(Pattern),
@@ -24,7 +24,7 @@ pub(crate) fn advice() -> impl Strategy<Value = Advice> {
 }
 
 impl Advice {
-    /// Has the engine do what it says before anything else happens.
+    /// Gives the advice, and runs the engine until it has been followed.
     pub(crate) fn take(self, rig: &Rig, worker: &mut Worker, first: PageNo, pages: usize) {
         match self {
             Self::Pattern(pattern) => rig.space.set_pattern(pattern),
@@ -38,7 +38,7 @@ impl Advice {
     }
 }
 
-/// Asks for a range to go on another thread, and is the reclaim thread meanwhile.
+/// Pages out a range on another thread, and acts as the reclaim thread meanwhile.
 fn page_out(rig: &Rig, worker: &mut Worker, first: PageNo, pages: usize) {
     let gone = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -82,7 +82,7 @@ fn a_sequential_range_is_read_by_whole_windows_from_the_start() {
     rig.space.set_pattern(Pattern::Sequential);
     let before = added(&rig, READAHEAD, [0; 5]);
     (0..64).for_each(|page| read(&rig, &mut worker, page));
-    // Windows of 8; the last one is not known to be passed.
+    // Windows of 8; the last one is not proven to be passed.
     assert_eq!(added(&rig, READAHEAD, before), [8, 56, 49, 0, 0]);
     assert_eq!(rig.engine.check(), Ok(()));
 }
@@ -92,7 +92,7 @@ fn a_reader_of_every_fourth_page_faults_once_a_window() {
     let (rig, mut worker) = swapped_out(TUNING);
     let before = added(&rig, READAHEAD, [0; 5]);
     (0..64).step_by(4).for_each(|page| read(&rig, &mut worker, page));
-    // Faults at 0, 4, 8, 16, 32: windows of 1, 1, 2, 4 and 8 pages, of which none is read in vain.
+    // Faults at 0, 4, 8, 16, 32: windows of 1, 1, 2, 4 and 8 pages, all of them used.
     assert_eq!(added(&rig, READAHEAD, before), [5, 1 + 3 + 7, 1 + 3, 0, 0]);
     assert!((0..64).all(|page| rig.engine.is_resident(PageNo(page)) == (page % 4 == 0)));
     assert_eq!(rig.engine.check(), Ok(()));
@@ -111,7 +111,7 @@ fn what_will_be_needed_is_there_when_it_is() {
     assert_eq!(rig.engine.check(), Ok(()));
 }
 
-/// A quarter of memory, in chunks; the rest is read by its faults.
+/// A quarter of memory is read, in chunks; the rest is read by its faults.
 #[test]
 fn no_more_is_read_than_does_not_evict_itself() {
     let rig = Rig::on_one_cpu(512, 2048, &[4096], Tuning::default());
@@ -127,7 +127,7 @@ fn no_more_is_read_than_does_not_evict_itself() {
     assert_eq!(rig.engine.check(), Ok(()));
 }
 
-/// 128 pages in memory of 256 frames.
+/// Makes an engine with 128 of 256 frames in use.
 fn resident(tuning: Tuning) -> (Rig, Worker) {
     let rig = Rig::on_one_cpu(256, 512, &[1024], tuning);
     let mut worker = Worker::new(&rig.engine).unwrap();
@@ -138,7 +138,7 @@ fn resident(tuning: Tuning) -> (Rig, Worker) {
 #[test]
 fn cold_pages_go_first() {
     let (rig, mut worker) = resident(TUNING);
-    // The youngest, and not beside those that come.
+    // The youngest pages, not adjacent to the ones touched next.
     rig.engine.make_cold(PageNo(96), 32);
     let mut next = 256;
     while (96..128).any(|page| rig.engine.is_resident(PageNo(page))) {
@@ -153,7 +153,7 @@ fn cold_pages_go_first() {
 
 #[test]
 fn pages_told_to_go_are_written_and_free_when_the_call_returns() {
-    // Where a write is over at once, and where frames wait for its end.
+    // With writes that free their frames at once, and with frames that wait for rotation.
     for frees_at_once in [true, false] {
         let (rig, worker) = resident(Tuning { frees_at_once, ..TUNING });
         go_and_come(&rig, worker);

@@ -1,4 +1,4 @@
-//! Windows read before the fault, by the thread for that.
+//! Asynchronous readahead, by its thread.
 
 use super::common::Rig;
 use super::{READAHEAD, added, read, write};
@@ -7,13 +7,13 @@ use overspill_engine::{Tuning, Worker};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Once a stream is long its windows are read before it comes to them, and mapped when it does.
+/// The windows of a long stream are read before it reaches them, and mapped when it does.
 #[test]
 fn a_long_stream_finds_its_windows_read() {
     const READ: u32 = 4096;
     const STARTED: u32 = 512;
-    // For all that is read: where reclaim falls behind, windows are cut short and read by their
-    // faults.
+    // Enough for all that is read: if reclaim fell behind, windows would be cut short and left to
+    // their faults.
     const FRAMES: usize = 8192;
     let pages = FRAMES as u32 + READ + 512;
     let rig = Rig::on_one_cpu(FRAMES, pages as usize, &[2 * pages], Tuning::default());

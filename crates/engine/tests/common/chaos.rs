@@ -1,11 +1,11 @@
-//! A whole engine of any tuning over devices that fail, played by random operations on two CPUs,
-//! and a model of what every page must hold.
+//! A whole engine of any tuning over failing devices, driven by random operations on two CPUs, and
+//! a model of every page's content.
 //!
-//! An episode is decoded from bytes, so a seed and a fuzzer's input are the same thing. Nothing in
-//! it depends on time or threads: the same bytes play the same episode.
+//! An episode is decoded from bytes, so it may come from a seed or a fuzzer. Nothing in it depends
+//! on time or threads: the same bytes give the same episode.
 //! Invariants: the last device is sound and has room for every page, unless the episode is
-//! hopeless; only the first one loses what it has. So a page that is lost, or memory that ends,
-//! says something.
+//! hopeless; only the first one loses its content. So only its faults may lose pages, and memory
+//! must not run out.
 
 use super::{Rig, Seen, SimSpace};
 use arbitrary::{Arbitrary, Result, Unstructured};
@@ -33,15 +33,15 @@ thread_local! {
     static CPU: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What an episode is played with.
+/// The setup of an episode.
 #[derive(Clone, Debug)]
 struct Setup {
     frames: usize,
     tuning: Tuning,
     devices: Vec<DeviceSetup>,
-    /// The last device fails as well.
+    /// The last device fails too.
     hopeless: bool,
-    /// How often the address space can do nothing just now.
+    /// How often the address space is busy.
     busy_per_mille: u32,
     busy_seed: u64,
 }
@@ -64,7 +64,7 @@ enum Op {
     Read {
         page: usize,
     },
-    /// A fault whose read nobody waits for.
+    /// A fault whose read is not waited for.
     Begin {
         page: usize,
     },
@@ -98,7 +98,7 @@ enum Op {
     Drain,
 }
 
-/// A setup and what is done with it.
+/// A setup and the operations on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     setup: Setup,
@@ -159,7 +159,7 @@ fn device(u: &mut Unstructured<'_>) -> Result<DeviceSetup> {
     })
 }
 
-/// One way to fail reads and one to fail writes, or none.
+/// Picks at most one way to fail reads and one to fail writes.
 fn faults(u: &mut Unstructured<'_>) -> Result<Faults> {
     let mut faults = Faults { seed: u.arbitrary()?, ..Faults::default() };
     let number = |u: &mut Unstructured<'_>| u.int_in_range(0..=30u64).map(Some);
@@ -214,10 +214,10 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
 }
 
 impl Script {
-    /// Plays the episode; returns what happened in it.
+    /// Runs the episode; returns its counters.
     ///
     /// # Panics
-    /// When the engine breaks a promise.
+    /// If the engine breaks an invariant.
     pub(crate) fn play(&self) -> Stats {
         let mut episode = Episode::new(&self.setup);
         let stats = episode.rig.engine.stats().clone();
@@ -253,7 +253,7 @@ impl<'a> Episode<'a> {
         Self { setup, rig, workers, model: vec![Some(0); PAGES], locked: vec![], lost: 0, log }
     }
 
-    /// False when memory has ended.
+    /// False if memory ran out.
     fn step(&mut self, op: &Op) -> bool {
         match *op {
             Op::Write { page, value } => return self.touch(page, Some(value)),
@@ -279,13 +279,13 @@ impl<'a> Episode<'a> {
             if !self.fault(page) {
                 return false;
             }
-            // The page may wait for what the other CPU has under way.
+            // The page may wait for I/O of the other CPU.
             (0..CPUS).for_each(|cpu| self.poll(cpu));
         }
         true
     }
 
-    /// Compares the page with the model, and writes it; false if it is not there.
+    /// Compares the page with the model, and writes it; false if it is missing.
     fn look(&mut self, page: usize, write: Option<u8>) -> bool {
         let mut seen = self.rig.space.pages[page].lock().unwrap();
         match &mut *seen {
@@ -305,10 +305,10 @@ impl<'a> Episode<'a> {
         true
     }
 
-    /// False when memory has ended.
+    /// False if memory ran out.
     fn fault(&mut self, page: usize) -> bool {
         if self.rig.engine.status().free_frames == 0 {
-            // Alone on this thread, a fault cannot wait for frames that the other CPU would free.
+            // On one thread a fault cannot wait for frames that the other CPU would free.
             self.finish();
         }
         let worker = &mut self.workers[CPU.get()];
@@ -332,7 +332,7 @@ impl<'a> Episode<'a> {
         self.finish();
         let status = self.rig.engine.status();
         let low = overspill_engine::frames::Watermarks::of(status.frames).low;
-        // With more than that free, the call would sleep.
+        // With more free frames, the call would sleep.
         if status.free_frames <= low {
             self.rig.engine.balance(&mut self.workers[CPU.get()], || false);
         }
@@ -357,7 +357,7 @@ impl<'a> Episode<'a> {
             let moved = self.locked.iter_mut().filter(|page| **page == from + n);
             moved.for_each(|page| *page = to + n);
         }
-        // What is poisoned stays so at its new address; the old one is as good as new.
+        // Poisoned pages stay so at the new address; the old one is clean.
         self.rig.engine.discard(PageNo(from as u32), pages);
     }
 
@@ -372,7 +372,8 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// Every page is as the model says; nothing has leaked, and what went wrong was said.
+    /// Checks that every page is as in the model, that nothing has leaked, and that errors were
+    /// reported.
     fn end_well(mut self) {
         self.rig.plans.iter().for_each(|plan| plan.set(Faults::default()));
         for page in 0..PAGES {
@@ -386,14 +387,14 @@ impl<'a> Episode<'a> {
         self.discard(0, PAGES);
         self.finish();
         assert_eq!(self.rig.engine.check(), Ok(()));
-        // What was in the swap cache stays there until reclaim comes across it.
+        // Pages in the swap cache stay there until reclaim finds them.
         let status = self.rig.engine.status();
         assert_eq!(status.free_frames + status.cached, self.setup.frames, "frames leaked");
         let used = self.rig.engine.areas().iter().map(|area| area.used_slots() as usize);
         assert_eq!(used.sum::<usize>(), status.cached, "slots leaked");
     }
 
-    /// Without a sound device memory may end. What is in memory is still right.
+    /// Without a sound device memory may run out. What is in memory is still right.
     fn end_of_memory(mut self) {
         assert!(self.setup.hopeless, "memory ended: {:?}", self.rig.engine.last_error());
         assert!(self.rig.engine.last_error().is_some());
@@ -426,7 +427,7 @@ impl<'a> Episode<'a> {
         assert!(fails || log.is_empty(), "nothing failed; said: {log:?}");
     }
 
-    /// The most pages that `faults` can cost.
+    /// Returns the most pages that `faults` can lose.
     fn worst(&self, faults: &Faults) -> u64 {
         if faults.garble_read.is_some() {
             self.setup.tuning.readahead_max_pages as u64

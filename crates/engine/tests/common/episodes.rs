@@ -1,9 +1,9 @@
-//! Episodes that are played by seeds.
+//! Episodes generated from seeds.
 
 use std::ops::Range;
 
-/// The seeds that the environment asks for: one with `OVERSPILL_SEED`, the first with
-/// `OVERSPILL_SEEDS`, of which there are `usual` otherwise.
+/// Returns the seeds to run: the one in `OVERSPILL_SEED`, or the first `OVERSPILL_SEEDS`, by
+/// default `usual`.
 pub(crate) fn seeds(usual: u64) -> Range<u64> {
     let number = |name| {
         let text = std::env::var(name).ok()?;
@@ -15,7 +15,7 @@ pub(crate) fn seeds(usual: u64) -> Range<u64> {
     }
 }
 
-/// Says how to see a failure again.
+/// Prints how to replay a failure.
 pub(crate) struct Replay(pub(crate) u64);
 
 impl Drop for Replay {

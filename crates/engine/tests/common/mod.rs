@@ -1,4 +1,4 @@
-//! A program's address space in ordinary memory, and engines over it with small numbers.
+//! A program's address space in ordinary memory, and small engines over it.
 
 #[cfg(not(loom))]
 pub(crate) mod chaos;
@@ -22,7 +22,7 @@ use overspill_engine::{FaultOutcome, Mapped, Pattern, SwaponError, Unmapped, Wor
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Small enough that batches, chunks and windows are full all the time.
+/// Small, so that batches, chunks and windows are often full.
 pub(crate) const TUNING: Tuning = Tuning {
     reclaim_batch_pages: 8,
     lru_batch_pages: 2,
@@ -44,7 +44,7 @@ const AREA: AreaConfig = AreaConfig {
     discard: false,
 };
 
-/// What a program sees of a page.
+/// The state of a page as the program sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Seen {
     Missing,
@@ -52,11 +52,11 @@ enum Seen {
     Poisoned,
 }
 
-/// Pages with a lock each, so that moving one is atomic against touching it.
+/// Pages with a lock each, so that moving one is atomic with respect to touching it.
 pub(crate) struct SimSpace {
     pages: Vec<Mutex<Seen>>,
     pinned: Mutex<Option<PageNo>>,
-    /// How often it can do nothing just now, and what decides.
+    /// How often it is busy, and the generator that decides.
     busy: Mutex<(u32, fastrand::Rng)>,
     pattern: Mutex<Pattern>,
 }
@@ -69,7 +69,7 @@ impl SimSpace {
         Arc::new(Self { pages, pinned: Mutex::new(None), busy, pattern })
     }
 
-    /// Is busy so often from now on, as the seed has it.
+    /// Makes it busy from now on, `per_mille` of the time, by `seed`.
     pub(crate) fn set_busy(&self, per_mille: u32, seed: u64) {
         *self.busy.lock().unwrap() = (per_mille, fastrand::Rng::with_seed(seed));
     }
@@ -79,12 +79,12 @@ impl SimSpace {
         random.u32(0..1000) < *per_mille
     }
 
-    /// Refuses to give up `page` from now on, instead of the one before.
+    /// Pins `page` from now on, instead of the previous one.
     pub(crate) fn pin(&self, page: Option<PageNo>) {
         *self.pinned.lock().unwrap() = page;
     }
 
-    /// How all of it will be touched from now on.
+    /// Sets the pattern declared for all pages.
     pub(crate) fn set_pattern(&self, pattern: Pattern) {
         *self.pattern.lock().unwrap() = pattern;
     }
@@ -184,7 +184,7 @@ impl MovingSpace for SimSpace {
     fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
         assert_no_lock_held("a call of the address space");
         for index in pages {
-            // SAFETY: the engine is done with the chunk.
+            // SAFETY: the engine no longer uses the chunk.
             unsafe { arena.page(index).fill(0xee) };
         }
     }
@@ -197,14 +197,14 @@ impl MovingSpace for SimSpace {
     }
 }
 
-/// An engine with its space, and devices whose faults can be planned.
+/// An engine with its space, and devices with planned failures.
 pub(crate) struct Rig {
     pub(crate) engine: Arc<Engine>,
     pub(crate) space: Arc<SimSpace>,
     pub(crate) plans: Vec<Arc<FaultPlan>>,
 }
 
-/// How touching a page ended.
+/// The outcome of a touch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
     Done,
@@ -213,12 +213,13 @@ pub(crate) enum Touch {
 }
 
 impl Rig {
-    /// `frames` of memory for `pages` pages, over one device per entry of `slots`.
+    /// Makes an engine of `frames` frames for `pages` pages, with one device per entry of `slots`.
     pub(crate) fn new(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
         Self::on_cpus(Cpus::native(), frames, pages, slots, tuning)
     }
 
-    /// As [`new`](Self::new), but one CPU has all per-CPU state, so that slots come in order.
+    /// As [`new`](Self::new), with the per-CPU state of one CPU, so that slots are allocated in
+    /// order.
     pub(crate) fn on_one_cpu(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
         Self::on_cpus(Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning)
     }
@@ -260,7 +261,7 @@ impl Rig {
         self.engine.swapon(|number| swap(number.0, slots, plan))
     }
 
-    /// Touches `page` as a program would: faults until it is there, then runs `f` on it.
+    /// Touches `page` as a program would: faults until it is mapped, then runs `f` on it.
     pub(crate) fn touch(
         &self,
         worker: &mut Worker,

@@ -1,4 +1,4 @@
-//! Workers for the faulter, who wait for the reclaim thread.
+//! In-place workers, which wait for the reclaim thread.
 
 use super::TUNING;
 use super::common::{Rig, Touch};
@@ -26,7 +26,7 @@ fn beside_reclaim<R>(rig: &Rig, late: Duration, f: impl FnOnce() -> R) -> R {
     })
 }
 
-/// A reclaim thread that does not get to run, on a busy machine, is not the end of memory.
+/// Memory has not run out while the reclaim thread has not run, on a busy machine.
 #[test]
 fn a_faulter_hopes_until_reclaim_has_tried() {
     let rig = Rig::new(16, 64, &[256], TUNING);

@@ -1,4 +1,4 @@
-//! Swap areas that come and go, over the space in ordinary memory.
+//! Swapon and swapoff, over an address space in ordinary memory.
 
 use crate::common::{Rig, TUNING, Touch};
 use overspill_area::{AreaNo, Preset};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const FIRST: AreaNo = AreaNo(0);
 
-/// An engine of `frames` frames, with `pages` pages that were written in order.
+/// Makes an engine of `frames` frames, with `pages` pages written in order.
 fn written(frames: usize, pages: u32, slots: &[u32], tuning: Tuning) -> (Rig, Worker) {
     let rig = Rig::on_one_cpu(frames, pages as usize, slots, tuning);
     let mut worker = Worker::new(&rig.engine).unwrap();
@@ -74,7 +74,7 @@ fn without_room_nothing_is_tried() {
     verify(&rig, &mut worker, 100);
 }
 
-/// The other area counts as room until it turns out that it cannot be written.
+/// The other area counts as room until a write to it fails.
 #[test]
 fn when_memory_ends_the_area_is_in_use_as_before() {
     let (rig, mut worker) = written(24, 100, &[256], TUNING);
@@ -134,8 +134,8 @@ fn an_area_is_given_up_once_and_its_number_is_not_used_again() {
     verify(&rig, &mut worker, 8);
 }
 
-/// Where that is wanted early, copies of mapped pages go as soon as more than half of the slots are
-/// used; elsewhere an allocation takes them when it finds nothing else.
+/// With early reclaim, copies of mapped pages are freed once more than half of the slots are used;
+/// without, when an allocation finds nothing else.
 #[test]
 fn copies_are_given_up_from_half_full_on() {
     let early = Tuning { preset: Preset::Linux5_8, ..TUNING };
@@ -149,7 +149,7 @@ fn copies_are_given_up_from_half_full_on() {
     }
 }
 
-/// Two threads increment bytes while areas come and go under them. No increment may get lost.
+/// Two threads increment bytes during swapon and swapoff. No increment may be lost.
 #[test]
 fn faults_go_on_while_areas_come_and_go() {
     const PAGES: u32 = 96;

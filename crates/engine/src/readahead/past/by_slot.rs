@@ -14,7 +14,7 @@ pub(crate) struct BySlot {
 }
 
 impl BySlot {
-    /// For an area of `slots` slots that nobody has used yet.
+    /// Makes the state of a new area of `slots` slots.
     pub(crate) fn new(slots: usize) -> Self {
         Self {
             window: Mutex::new(LockClass::Readahead, ClusterWindow::default()),
@@ -22,22 +22,22 @@ impl BySlot {
         }
     }
 
-    /// Notes that `slot` is `page`'s now.
+    /// Records that `slot` belongs to `page` now.
     pub(crate) fn note(&self, slot: Slot, page: PageNo) {
         self.pages.note(slot, page);
     }
 
-    /// The page that `slot` may be in use for.
+    /// Returns the page that `slot` may belong to.
     pub(super) fn page(&self, slot: Slot) -> Option<PageNo> {
         self.pages.page(slot)
     }
 
-    /// The slots to read for a fault at `slot`, of those below `end`, at most `max`.
+    /// Returns the slots to read for a fault at `slot`: below `end`, at most `max`.
     pub(super) fn block(&self, slot: Slot, end: u32, max: usize) -> Range<u32> {
         self.window.lock().block(slot, end, max)
     }
 
-    /// A fault found a page that had been read ahead.
+    /// Counts a fault that found a page read ahead.
     pub(super) fn note_hit(&self) {
         self.window.lock().note_hit();
     }

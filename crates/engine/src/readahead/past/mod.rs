@@ -1,7 +1,7 @@
-//! Readahead by slot: what all of Linux did before 4.14.
+//! Readahead by slot, as all of Linux did before 4.14.
 //!
-//! Owns: what an area keeps for it, and the way from a block of slots to frames in the swap cache,
-//! where the pages wait for their touch.
+//! Owns: an area's state for it, and turning a block of slots into frames in the swap cache, where
+//! the pages wait for their touch.
 //! Not here: the window rule (`readahead`).
 
 pub(crate) mod by_slot;
@@ -19,7 +19,7 @@ use overspill_base::stats::Event;
 use overspill_base::{FrameNo, PageNo, Slot};
 
 impl Engine {
-    /// The pages of the aligned block around the slot, in the order of their slots.
+    /// Returns the reads of the aligned block around the slot, in the order of slots.
     pub(crate) fn reads_in_block(
         &self,
         worker: &mut Worker,
@@ -51,7 +51,7 @@ impl Engine {
         reads
     }
 
-    /// What readahead did with a slot nobody refers to, before it learned to look first.
+    /// Allocates and frees a frame for a slot without a reference, as readahead did before 4.11.
     fn waste_frame(&self, page: PageNo) {
         if self.tuning.readahead_skip_unreferenced {
             return;
@@ -62,8 +62,8 @@ impl Engine {
         }
     }
 
-    /// A read into staging memory, where the page waits for its touch. None for a slot that is
-    /// reserved, kept ready in a slot cache or another process's, or whose page is cached already.
+    /// Returns a read into staging memory, where the page waits for its touch. `None` for a slot
+    /// that is reserved, in a slot cache or another process's, or whose page is cached already.
     fn read_slot_ahead(
         &self,
         moving: &Moving,

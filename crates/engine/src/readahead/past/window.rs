@@ -1,19 +1,18 @@
 //! Readahead by slot: the aligned block of slots around the faulting one.
 //!
-//! Owns: the window of each area, and the clipping of its block. This is what all of Linux did
-//! before
-//! 4.14 (`swapin_readahead`): pages that were evicted together lie together on the device. What is
-//! read ahead waits in the swap cache, so a fault that finds it there is a hit.
+//! Owns: the window of each area, and the clipping of its block. All of Linux did this before 4.14
+//! (`swapin_readahead`): pages evicted together lie together on the device. Pages read ahead wait
+//! in the swap cache, so a fault that finds one there is a hit.
 //! Invariants: a block is aligned to its size, contains the faulting slot, and is clipped to the
-//! slots below the end. Slot 0, the header's place, is never read ahead; devices of our own making
-//! have none and use it.
+//! slots below the end. Slot 0, the place of the header, is never read ahead; devices that we make
+//! have no header and use it.
 //! Not here: which page a slot belongs to (`reverse_map`).
 
 use crate::readahead::next_window;
 use overspill_base::Slot;
 use std::ops::Range;
 
-/// Hits an area starts with, as in Linux, so that its first window is a whole one.
+/// Initial hits of an area, as in Linux, so that its first window is a full one.
 const FIRST_HITS: usize = 4;
 
 /// The window of one area.
@@ -31,12 +30,12 @@ impl Default for ClusterWindow {
 }
 
 impl ClusterWindow {
-    /// A fault found a page that had been read ahead.
+    /// Counts a fault that found a page read ahead.
     pub(crate) fn note_hit(&mut self) {
         self.hits += 1;
     }
 
-    /// The slots to read for a fault at `slot` of an area with slots below `end`, at most `max`.
+    /// Returns the slots to read for a fault at `slot`: below `end`, at most `max`.
     pub(crate) fn block(&mut self, slot: Slot, end: u32, max: usize) -> Range<u32> {
         let adjacent = self.previous.is_some_and(|previous| previous.0.abs_diff(slot.0) == 1);
         let hits = std::mem::take(&mut self.hits);
@@ -60,7 +59,7 @@ mod tests {
     #[test]
     fn without_hits_the_window_shrinks_to_the_page_itself() {
         let mut window = ClusterWindow::default();
-        // Four hits to start with: 4 + 2 rounded up; then half of it each time.
+        // Four hits at first: 4 + 2 rounded up; then half of it each time.
         assert_eq!(block(&mut window, 21), 16..24);
         assert_eq!(block(&mut window, 50), 48..52);
         assert_eq!(block(&mut window, 77), 76..78);
