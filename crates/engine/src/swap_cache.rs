@@ -122,13 +122,13 @@ impl Trunk {
     }
 }
 
-type StreamLocks = Box<[Mutex<Trunk>]>;
+type Trunks = Box<[Mutex<Trunk>]>;
 
 /// The cache of one set of areas, from entry to frame.
 #[derive(Debug)]
 pub struct SwapCache {
     /// Per area, per trunk.
-    areas: Box<[OnceLock<StreamLocks>]>,
+    areas: Box<[OnceLock<Trunks>]>,
     trunk_shift: u32,
     /// By frame.
     nodes: Box<[Node]>,

@@ -1,7 +1,7 @@
-//! The streams of an engine, cut into trunks by address.
+//! The streams of an engine, in stripes by address.
 //!
-//! Owns: the locks of streams: one for all pages of a 64 MiB trunk, and as many as there are CPUs.
-//! Invariants: a stream is kept in the trunk of its last fault; one that leaves the trunk starts
+//! Owns: the locks of streams: one for all pages of a 64 MiB stripe, as many as there are CPUs.
+//! Invariants: a stream is kept in the stripe of its last fault; one that leaves it starts
 //! over with a window of one page, which costs six faults every 64 MiB.
 //! Not here: what a stream is ([`super::streams`]).
 //! Rejected: streams per worker, without a lock: faults of one thread are served by several. One
@@ -11,8 +11,8 @@ use super::streams::Streams;
 use overspill_base::PageNo;
 use overspill_base::sync::{LockClass, Mutex, MutexGuard};
 
-/// Pages in a trunk, as a power of two.
-const TRUNK_SHIFT: u32 = 14;
+/// Pages in a stripe, as a power of two.
+const STRIPE_SHIFT: u32 = 14;
 
 /// All streams of an engine.
 #[derive(Debug)]
@@ -26,6 +26,6 @@ impl StreamLocks {
 
     /// Locks the streams around `page`.
     pub(crate) fn around(&self, page: PageNo) -> MutexGuard<'_, Streams> {
-        self.0[(page.index() >> TRUNK_SHIFT) % self.0.len()].lock()
+        self.0[(page.index() >> STRIPE_SHIFT) % self.0.len()].lock()
     }
 }
