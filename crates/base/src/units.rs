@@ -8,8 +8,7 @@ use std::fmt;
 
 /// log2 of the page size.
 pub const PAGE_SHIFT: u32 = 12;
-/// Size of a page in bytes. Overspill refuses machines whose base page differs (`overspill
-/// doctor`).
+/// Bytes in a page. Overspill refuses machines whose base page differs (`overspill doctor`).
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 
 macro_rules! index_type {

@@ -4,9 +4,9 @@
 //! cargo run --release --example group_by
 //! ```
 //!
-//! Sums up rows of a key and an amount by key, as `SELECT key, count(*), sum(amount) ... GROUP BY
-//! key`. The table uses open addressing: a key is in the first place from its hash on that has this
-//! key or is empty.
+//! Sums up rows of a key and an amount by key, as in
+//! `SELECT key, count(*), sum(amount) ... GROUP BY key`. The table uses open addressing: a key is
+//! in the first place from its hash on that has this key or is empty.
 
 use overspill::{Bytes, Pool, PoolError, SpillVec};
 

@@ -339,8 +339,8 @@ fn area_of(
     area
 }
 
-/// A device that is notified of every slot without a holder. Its checksum cannot be used for this,
-/// because it vanishes with the hold.
+/// Notifies a device of every slot that has lost its last holder. Bypasses the checksum decorator:
+/// the slot's checksum vanishes with the hold.
 #[derive(Debug)]
 struct FreeNotify(Arc<dyn SwapDevice>);
 

@@ -1,8 +1,8 @@
 //! A vector larger than memory.
 //!
 //! Owns: where an element is, the order in which pages are read ahead, and what fits into a page.
-//! Elements are plain data ([`Pod`]) and do not straddle pages: page k has elements `k * n` to `(k
-//! + 1) * n - 1`, where n is the number of whole elements in a page.
+//! Elements are plain data ([`Pod`]) and do not straddle pages: page k has elements `k * n` to
+//! `(k + 1) * n - 1`, where n is the number of whole elements in a page.
 //! Invariants: the pages of its elements belong to the vector alone, and no guard of one outlives a
 //! call, so discarding them on drop waits for no other user.
 //! Not here: which pages are in memory (`engine`).

@@ -7,7 +7,6 @@
 //! for a page: a range to be unmapped is first marked [`Kind::Leaving`], then emptied, then freed.
 //! Not here: which calls come here (`preload`); moving mappings ([`crate::remap`]); forks and core
 //! dumps ([`crate::advice`]).
-//! core dumps ([`crate::advice`]).
 
 pub use crate::ranges::Protection;
 use crate::ranges::{Kind, PLAIN, Part};

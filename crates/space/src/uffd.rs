@@ -98,7 +98,7 @@ pub enum UffdError {
 pub struct FaultMessage {
     /// The address touched.
     pub address: usize,
-    /// The id of the thread that touched it; 0 if the kernel does not report it.
+    /// The id of the thread that touched it, in its own PID namespace; 0 if not reported.
     pub thread: i32,
 }
 

@@ -35,14 +35,14 @@ macro_rules! atomic {
                 Self { value: std::sync::atomic::$name::new(value), line: Line::new() }
             }
 
-            /// Reads the value.
+            /// Reads it.
             #[inline]
             pub fn load(&self, _: Ordering) -> $value {
                 self.line.read();
                 self.value.load(Relaxed)
             }
 
-            /// Replaces the value.
+            /// Replaces it.
             #[inline]
             pub fn store(&self, value: $value, _: Ordering) {
                 self.line.write();
@@ -58,15 +58,15 @@ macro_rules! atomic {
                 Ok(old)
             }
 
-            /// Replaces the value; returns the old one.
+            /// Replaces it; returns the old value.
             pub fn swap(&self, value: $value, _: Ordering) -> $value {
                 self.change(|_| Some(value)).unwrap_or_else(|old| old)
             }
 
-            /// Replaces the value if it is `current`.
+            /// Replaces it if it is `current`.
             ///
             /// # Errors
-            /// The value if it is a different one.
+            /// The different value.
             pub fn compare_exchange(
                 &self,
                 current: $value,
@@ -77,7 +77,7 @@ macro_rules! atomic {
                 self.change(|old| (old == current).then_some(new))
             }
 
-            /// Replaces the value by the result of `f`, if any.
+            /// Replaces it by the result of `f`, if any.
             ///
             /// # Errors
             /// The value if there is none.
@@ -161,13 +161,13 @@ fn protected_lines(class: LockClass) -> u64 {
     }
 }
 
-/// The inner part of a mutex.
+/// A mutex's inner part.
 pub(super) struct Inner<T> {
     lock: Lock,
     value: std::sync::Mutex<T>,
 }
 
-/// The inner part of a held mutex.
+/// The same, held.
 pub(super) struct Guard<'a, T> {
     /// None only while it is being released.
     value: Option<MutexGuard<'a, T>>,
@@ -223,7 +223,7 @@ pub(super) fn lock<T>(inner: &Inner<T>) -> Guard<'_, T> {
     inner.guard()
 }
 
-/// The inner part of a condition variable.
+/// A condition variable's inner part.
 #[derive(Default)]
 pub(super) struct Cond(Queue);
 

@@ -6,7 +6,6 @@
 //! were.
 //! Measured (4000 pages each, best of three rounds, µs to compress / µs to decompress / size; two
 //! virtual CPUs, Linux 6.18):
-//! virtual CPUs, Linux 6.18):
 //!
 //! ```text
 //!                  lz4 (lz4_flex)      lz4 (C)             zstd, level 1        zstd, level 3

@@ -30,7 +30,6 @@
 //! page it holds itself, or two threads that wait for each other's pages, wait for ever; `try_read`
 //! and `try_write` do not wait. A thread may hold guards of as many pages as fit into memory, minus
 //! those that other threads hold.
-//! that others read.
 
 mod builder;
 mod core;

@@ -38,7 +38,7 @@ pub(super) struct Server {
 
 #[derive(Debug)]
 struct Shared {
-    /// Ids of the processes whose pagers are connected.
+    /// Processes whose pagers are connected, by the ids they report.
     connected: Mutex<Vec<i32>>,
     changed: Condvar,
     /// Readable when the thread must end.
