@@ -15,7 +15,7 @@ pub fn now_ns() -> u64 {
     }
 }
 
-/// A CPU's number below [`cpu_count`]. A hint only: the caller may have moved before it looks.
+/// The calling thread's CPU, below [`cpu_count`]. Only a hint: the thread may have migrated since.
 #[inline]
 pub fn current_cpu() -> usize {
     #[cfg(loom)]
@@ -31,27 +31,26 @@ pub fn current_cpu() -> usize {
 /// The CPUs that per-CPU state is laid out for.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpus {
-    /// How many there are; at least one.
+    /// Number of CPUs; at least one.
     pub count: usize,
-    /// The calling thread's, below `count`. A bench or a simulator gives each thread one of its
-    /// own.
+    /// The calling thread's CPU, below `count`. Benchmarks and simulators give each thread its own.
     pub current: fn() -> usize,
 }
 
 impl Cpus {
-    /// The machine's own.
+    /// The machine's CPUs.
     pub fn native() -> Self {
         Self { count: cpu_count(), current: current_cpu }
     }
 
-    /// The calling thread's CPU.
+    /// Returns the calling thread's CPU.
     #[inline]
     pub fn current(&self) -> usize {
         (self.current)()
     }
 }
 
-/// CPUs this process may run on when first asked; at least one.
+/// Number of CPUs this process may run on when first called; at least one.
 pub fn cpu_count() -> usize {
     #[cfg(sim)]
     return overspill_vcpu::cpus();

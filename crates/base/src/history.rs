@@ -1,17 +1,19 @@
-//! The last changes of pages' states, in a ring, for whoever wants to know how a page was lost.
+//! The last changes of page state, in a ring, to find out how a page was lost.
 //!
-//! Owns: the ring's entries. Processes that share it write to it in turn, and what a killed one
-//! wrote stays. Invariants: an entry that is being written, or was overwritten while it was read,
-//! is left out; nothing waits for anybody.
-//! Not here: what a page's state is. Rejected: a log to a file, which would be a system call for
-//! each.
+//! Owns: the ring's entries. Processes that share it append to it, and the entries of killed ones
+//! stay.
+//! Invariants: an entry that is being written, or was overwritten while it was read, is left out;
+//! no thread waits for another.
+//! Not here: what a page's state is.
+//! Rejected: a log to a file, which would be a system call for each change.
 //!
 //! ```text
 //! number of the entry plus one, 0 while it is written · ns
 //! member and page of address space · before · after
 //! ```
 //!
-//! Orderings: an entry's number is stored last (Release), and read first (Acquire) and again.
+//! Orderings: an entry's number is stored last (Release), and read first (Acquire) and again at the
+//! end.
 
 use crate::PAGE_SIZE;
 use crate::clock;
@@ -20,10 +22,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 const WORDS: usize = 5;
-/// Of an address, which leaves room for members above.
+/// Bits of a page number; the member is above them.
 const PAGE_BITS: u32 = 48;
 
-/// A ring, as one process writes to it.
+/// A ring, for writes by one process.
 #[derive(Debug)]
 pub struct History {
     words: Table<AtomicU64>,
@@ -34,35 +36,35 @@ pub struct History {
 /// One change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// When, of the monotonic clock.
+    /// Time of the monotonic clock.
     pub time_ns: u64,
-    /// Whose page it is.
+    /// The process whose page it is.
     pub member: u32,
-    /// Where it is in that process.
+    /// The page's address in that process.
     pub address: u64,
     /// Its state before.
     pub before: u64,
-    /// And after.
+    /// Its state after.
     pub after: u64,
 }
 
 impl History {
-    /// Words of memory that a ring of so many entries takes.
+    /// Size of a ring of `entries` entries, in words.
     pub const fn words(entries: usize) -> usize {
         1 + WORDS * entries
     }
 
-    /// The ring in `words`, zeros at first, for changes of `member`.
+    /// Makes a ring in `words`, which start as zeros, for changes of `member`.
     pub fn new(words: Table<AtomicU64>, member: u32) -> Self {
         Self { words, member: AtomicU32::new(member), base_page: 0 }
     }
 
-    /// The same for pages that are numbered from `base_address` on.
+    /// Numbers pages from `base_address` on.
     pub fn based_at(self, base_address: usize) -> Self {
         Self { base_page: (base_address / PAGE_SIZE) as u64, ..self }
     }
 
-    /// In a forked child, which is another member.
+    /// Sets the member, in a forked child.
     pub fn become_member(&self, member: u32) {
         self.member.store(member, Relaxed);
     }
@@ -75,13 +77,13 @@ impl History {
         &self.words[1 + (number % self.entries()) as usize * WORDS..][..WORDS]
     }
 
-    /// Notes that the `page`th page of 4 KiB went from one state to another.
+    /// Records that the `page`th page of 4 KiB changed its state.
     pub fn note(&self, page: usize, before: u64, after: u64) {
         let number = self.words[0].fetch_add(1, Relaxed);
         let entry = self.entry(number);
         let member = u64::from(self.member.load(Relaxed)) << PAGE_BITS;
         entry[0].store(0, Relaxed);
-        // Whoever sees a word of the new entry sees that the number is gone.
+        // A reader that sees a word of the new entry sees that the old number is gone.
         fence(Release);
         entry[1].store(clock::now_ns(), Relaxed);
         entry[2].store(member | (self.base_page + page as u64), Relaxed);
@@ -90,7 +92,7 @@ impl History {
         entry[0].store(number + 1, Release);
     }
 
-    /// What is in the ring, oldest first.
+    /// Returns the changes in the ring, oldest first.
     pub fn changes(&self) -> impl Iterator<Item = Change> {
         let next = self.words[0].load(Relaxed);
         let first = next.saturating_sub(self.entries());
@@ -103,7 +105,7 @@ impl History {
             return None;
         }
         let [time_ns, place, before, after] = [1, 2, 3, 4].map(|word| entry[word].load(Relaxed));
-        // With the writer's: a word of a newer entry comes with a newer number.
+        // Pairs with the writer's: a word of a newer entry implies a newer number.
         fence(SeqCst);
         (entry[0].load(Relaxed) == number + 1).then_some(Change {
             time_ns,

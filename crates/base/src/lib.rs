@@ -1,7 +1,8 @@
 //! What every Overspill crate builds on: units, synchronisation, shared tables, counters.
 //!
-//! Owns the words of the trade (page, slot, frame, bytes) as types, and the only names for locks
-//! and atomics. Knows nothing above it.
+//! Owns: the basic quantities (page, slot, frame, bytes) as types, and the only names for locks and
+//! atomics.
+//! Not here: anything above it.
 
 pub mod clock;
 pub mod errand;

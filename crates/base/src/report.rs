@@ -1,8 +1,8 @@
-//! Telling the user what went wrong, without a flood of it.
+//! Reports errors to the user, without a flood of lines.
 //!
-//! Owns: one line per cause. A cause is said when it first comes up, and then at every power of
-//! ten, with how often it was by then: a device that loses a million pages says so in seven lines.
-//! Invariants: everything that is told is kept as the last error, said or not.
+//! Owns: one line per cause. A cause is reported when it first occurs, and then at every power of
+//! ten, with the number of times so far: a device that loses a million pages takes seven lines.
+//! Invariants: the last error is kept, whether its line was reported or not.
 //! Not here: counting ([`crate::stats`]), and where lines go.
 
 use crate::sync::{LockClass, Mutex};
@@ -10,23 +10,23 @@ use crate::sync::{LockClass, Mutex};
 /// Takes one line for the user.
 pub type Report = Box<dyn Fn(&str) + Send + Sync>;
 
-/// What happened, and what it happened to: a device's number, or 0.
+/// The kind of error, and what it happened to: a device's number, or 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cause {
-    /// In a few words, the same for every time.
+    /// The error in a few words, always the same.
     pub what: &'static str,
-    /// Which one it happened to.
+    /// The number of what it happened to.
     pub whom: u32,
 }
 
 impl Cause {
-    /// A cause that is the same whatever it happens to.
+    /// A cause that does not distinguish what it happened to.
     pub const fn of(what: &'static str) -> Self {
         Self { what, whom: 0 }
     }
 }
 
-/// What has been told.
+/// The causes reported so far.
 pub struct Reports {
     report: Report,
     told: Mutex<Told>,
@@ -44,13 +44,13 @@ impl std::fmt::Debug for Reports {
 }
 
 impl Reports {
-    /// Lines go to `report`.
+    /// Makes an empty one that sends lines to `report`.
     pub fn new(report: Report) -> Self {
         let told = Told { times: Vec::new(), last: None };
         Self { report, told: Mutex::new(LockClass::Control, told) }
     }
 
-    /// Tells the user, unless this cause has been told lately.
+    /// Reports a line to the user, unless this cause is between two powers of ten.
     pub fn tell(&self, cause: Cause, line: String) {
         let mut told = self.told.lock();
         let known = told.times.iter().position(|(known, _)| *known == cause);
@@ -69,12 +69,12 @@ impl Reports {
         told.last = Some(line);
     }
 
-    /// Notes what would be told if anything went wrong for it.
+    /// Keeps a line as the last error without reporting it.
     pub fn note(&self, line: String) {
         self.told.lock().last = Some(line);
     }
 
-    /// The last that was told or noted.
+    /// The last line reported or kept.
     pub fn last(&self) -> Option<String> {
         self.told.lock().last.clone()
     }

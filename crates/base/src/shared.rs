@@ -1,12 +1,12 @@
-//! Memory that starts as zeros and is touched only where it is used.
+//! Memory that starts as zeros and is resident only where it is used.
 //!
-//! Owns: anonymous and shared mappings, seen as slices of plain atomics or as pages of bytes.
-//! Invariants: a [`Table`] is a slice of a type for which any bit pattern, and zeros above all,
-//! is a value, and which other processes may change under us: atomics only. A [`PageBuf`] is held
-//! by one owner at a time.
+//! Owns: anonymous and shared mappings, as slices of plain atomics or as pages of bytes.
+//! Invariants: a [`Table`] is a slice of a type for which any bit pattern, including zeros, is
+//! valid, and which other processes may change concurrently: atomics only. A [`PageBuf`] has one
+//! owner at a time.
 //! Not here: who uses which page of an arena (`engine::staging`).
 //!
-//! System calls go through `rustix`, which makes them itself: in the preload object libc's `mmap`
+//! System calls go through `rustix`, which makes them directly: in the preload object libc's `mmap`
 //! is our own, and the pager must not page itself.
 
 use crate::units::PAGE_SIZE;
@@ -26,20 +26,20 @@ pub struct Mapping {
     len_bytes: usize,
 }
 
-// SAFETY: a Mapping is an address and a length; all access goes through types that say what may be
-// shared. Were it not Send, tables could not be reached from handler threads.
+// SAFETY: a Mapping is an address and a length; all access goes through types that define what may
+// be shared. If it were not Send, handler threads could not use tables.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; &Mapping gives out addresses only.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Private zeros, reserved without a commit charge.
+    /// Maps private zeros, reserved without a commit charge.
     ///
     /// # Errors
-    /// ENOMEM when the address space, or an address-space limit, is exhausted.
+    /// ENOMEM if the address space, or an address-space limit, is exhausted.
     pub fn private(len_bytes: usize) -> Result<Self, Errno> {
         let len_bytes = len_bytes.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -51,14 +51,14 @@ impl Mapping {
         Ok(Self::from_raw(start, len_bytes))
     }
 
-    /// `len_bytes` of `file` from its start, shared with everybody who maps it.
+    /// Maps `len_bytes` of `file` from its start, shared with all processes that map it.
     ///
     /// # Errors
-    /// What mmap says: EACCES for a file not open for reading and writing, ENOMEM.
+    /// The error of mmap: EACCES for a file not open for reading and writing, ENOMEM.
     pub fn shared(file: impl AsFd, len_bytes: usize) -> Result<Self, Errno> {
         let len_bytes = len_bytes.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours;
-        // other processes' stores are why only atomics are read from it.
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours;
+        // because of other processes' stores only atomics are read from it.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -73,19 +73,19 @@ impl Mapping {
     }
 
     fn from_raw(start: *mut c_void, len_bytes: usize) -> Self {
-        // SAFETY: advice on a mapping of our own that changes no content: tables and staging memory
+        // SAFETY: advice on our own mapping that changes no content: tables and staging memory
         // would only make core dumps larger.
         let _ = unsafe { madvise(start, len_bytes, Advice::LinuxDontDump) };
         let start = NonNull::new(start.cast()).expect("mmap never returns null");
         Self { start, len_bytes }
     }
 
-    /// The first byte.
+    /// The address of the first byte.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Bytes mapped.
+    /// Size of the mapping.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
@@ -99,14 +99,14 @@ impl Drop for Mapping {
     }
 }
 
-/// Types that may sit in a [`Table`].
+/// Types allowed in a [`Table`].
 ///
 /// # Safety
 /// All-zero bytes, and any bytes another process writes with the same atomic accesses, must be a
 /// valid value; the type must not own anything (it is never dropped).
 pub unsafe trait Shareable: Sync {}
 
-// SAFETY: std's atomics have the layout of their integer; every bit pattern is a value.
+// SAFETY: std's atomics have the layout of their integer; every bit pattern is valid.
 unsafe impl Shareable for std::sync::atomic::AtomicU8 {}
 // SAFETY: as above.
 unsafe impl Shareable for std::sync::atomic::AtomicU32 {}
@@ -114,8 +114,8 @@ unsafe impl Shareable for std::sync::atomic::AtomicU32 {}
 unsafe impl Shareable for std::sync::atomic::AtomicU64 {}
 
 #[cfg(sim)]
-// SAFETY: an integer and a cache line's whereabouts, both std's atomics: zeros are 0 in no cache,
-// and any bits are a value.
+// SAFETY: an integer and the state of a cache line, both std's atomics: zeros are 0 in no cache,
+// and any bits are valid.
 unsafe impl Shareable for crate::sync::AtomicU32 {}
 #[cfg(sim)]
 // SAFETY: as above.
@@ -146,7 +146,8 @@ impl<T> Clone for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// A table on the heap, one item per call of `make`. Model checkers' atomics live only here.
+    /// Makes a table on the heap, one item per call of `make`. Model checkers' atomics exist only
+    /// here.
     pub fn on_heap(len: usize, make: impl FnMut() -> T) -> Self {
         let items: Arc<[T]> = std::iter::repeat_with(make).take(len).collect();
         Self { owner: Owner::Heap(items), offset_bytes: 0, len }
@@ -154,7 +155,7 @@ impl<T> Table<T> {
 }
 
 impl<T: Shareable> Table<T> {
-    /// `len` zeros in private memory of their own; resident only where touched.
+    /// Maps `len` zeros in private memory; resident only where touched.
     ///
     /// # Errors
     /// ENOMEM, as [`Mapping::private`].
@@ -163,10 +164,10 @@ impl<T: Shareable> Table<T> {
         Ok(Self::within(&mapping, 0, len))
     }
 
-    /// The items at `offset_bytes` of `mapping`.
+    /// The `len` items at `offset_bytes` of `mapping`.
     ///
     /// # Panics
-    /// When they do not fit or are not aligned: the layout is ours, so that is a bug.
+    /// If they do not fit or are not aligned: the layout is ours, so that is a bug.
     pub fn within(mapping: &Arc<Mapping>, offset_bytes: usize, len: usize) -> Self {
         assert!(offset_bytes.is_multiple_of(align_of::<T>()), "table at {offset_bytes}: unaligned");
         assert!(offset_bytes + len * size_of::<T>() <= mapping.len_bytes(), "table past mapping");
@@ -181,7 +182,7 @@ impl<T> Deref for Table<T> {
     fn deref(&self) -> &[T] {
         match &self.owner {
             // SAFETY: `within` checked bounds and alignment, T is Shareable (only its constructors
-            // make this variant), and the Arc keeps the mapping for as long as the slice. Without
+            // make this variant), and the Arc keeps the mapping as long as the slice. Without
             // Shareable another process could store an invalid value here.
             Owner::Mapped(mapping, _) => unsafe {
                 let first = mapping.start().add(self.offset_bytes).cast::<T>();
@@ -194,8 +195,8 @@ impl<T> Deref for Table<T> {
 
 /// One page of memory with one owner, aligned for O_DIRECT.
 ///
-/// It is a plain handle: dropping it frees nothing. Its memory belongs to an arena, and whoever
-/// took the page from the arena gives it back there.
+/// It is a plain handle: dropping it frees nothing. Its memory belongs to an arena, and the code
+/// that took the page from the arena returns it there.
 #[derive(Debug)]
 pub struct PageBuf(NonNull<u8>);
 
@@ -206,12 +207,12 @@ unsafe impl Send for PageBuf {}
 unsafe impl Sync for PageBuf {}
 
 impl PageBuf {
-    /// The page at `start`.
+    /// Makes a handle of the page at `start`.
     ///
     /// # Safety
-    /// `start` is page aligned, [`PAGE_SIZE`] bytes from it are readable and writable for as long
-    /// as the handle lives, and nobody else *writes* them meanwhile. If broken, a device could
-    /// write into a page that has become somebody else's.
+    /// `start` is page aligned, [`PAGE_SIZE`] bytes from it are readable and writable as long as
+    /// the handle lives, and are not *written* otherwise meanwhile. If broken, a device could write
+    /// into a page that has another owner.
     pub unsafe fn from_raw(start: *mut u8) -> Self {
         debug_assert!(start.addr().is_multiple_of(PAGE_SIZE));
         Self(NonNull::new(start).expect("a page is not at null"))
@@ -239,14 +240,14 @@ impl std::ops::DerefMut for PageBuf {
     }
 }
 
-/// Pages of private memory side by side.
+/// Adjacent pages of private memory.
 #[derive(Debug)]
 pub struct PageArena {
     mapping: Mapping,
 }
 
 impl PageArena {
-    /// Room for `pages` pages; none is resident yet.
+    /// Reserves `pages` pages; none is resident yet.
     ///
     /// # Errors
     /// ENOMEM, as [`Mapping::private`].
@@ -254,7 +255,7 @@ impl PageArena {
         Ok(Self { mapping: Mapping::private(pages * PAGE_SIZE)? })
     }
 
-    /// Pages of room.
+    /// Number of pages.
     pub fn pages(&self) -> usize {
         self.mapping.len_bytes() / PAGE_SIZE
     }
@@ -262,24 +263,24 @@ impl PageArena {
     /// Address of page `index`.
     ///
     /// # Panics
-    /// When the arena is smaller.
+    /// If the arena is smaller.
     pub fn address(&self, index: usize) -> *mut u8 {
         assert!(index < self.pages(), "page {index} of an arena of {}", self.pages());
         // SAFETY: inside the mapping, as just checked.
         unsafe { self.mapping.start().add(index * PAGE_SIZE) }
     }
 
-    /// Which page `buffer` is; none if it lies elsewhere.
+    /// The index of the page of `buffer`; none if it is not in this arena.
     pub fn index_of(&self, buffer: &PageBuf) -> Option<usize> {
         let offset = buffer.as_ptr().addr().checked_sub(self.address(0).addr())?;
         Some(offset / PAGE_SIZE).filter(|&page| page < self.pages())
     }
 
-    /// A handle to page `index`.
+    /// Makes a handle of page `index`.
     ///
     /// # Safety
-    /// The caller keeps the arena alive and lets nobody else write the page while the handle is
-    /// used (see [`PageBuf::from_raw`]).
+    /// The caller keeps the arena alive and ensures that the page is not written otherwise while
+    /// the handle is used (see [`PageBuf::from_raw`]).
     pub unsafe fn page(&self, index: usize) -> PageBuf {
         // SAFETY: passed on to the caller.
         unsafe { PageBuf::from_raw(self.address(index)) }
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn arena_pages_do_not_overlap() {
         let arena = PageArena::new(2).unwrap();
-        // SAFETY: two different pages, each with this one handle.
+        // SAFETY: two different pages, each with only this handle.
         let (mut a, mut b) = unsafe { (arena.page(0), arena.page(1)) };
         a.fill(1);
         b.fill(2);

@@ -2,7 +2,7 @@
 //! in memory that a supervisor can map.
 //!
 //! Invariants: counters only grow. Readers may see one counter newer than another; equations
-//! between them hold at quiescence only.
+//! between them hold only when quiescent.
 //! Not here: printing.
 
 use crate::shared::Table;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident,)*) => {
-        /// What can be counted. Names are those of `/proc/vmstat` where the kernel counts the same.
+        /// Countable events. Names are those of `/proc/vmstat` where the kernel counts the same.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(non_camel_case_types, reason = "the names of /proc/vmstat")]
         #[repr(usize)]
@@ -37,7 +37,7 @@ counters! {
     pswpout,
     /// Runs of evicted neighbours that were given adjacent slots as one folio.
     thp_swpout,
-    /// Runs for which no area had such a place at hand; they took single slots.
+    /// Runs for which no area had adjacent slots at hand; they took single slots.
     thp_swpout_fallback,
     /// Pages found all zero at eviction: dropped without a write.
     swpout_zero,
@@ -49,7 +49,7 @@ counters! {
     swap_ra,
     /// Pages read ahead and then touched.
     swap_ra_hit,
-    /// Frames taken for readahead of slots nobody refers to, and thrown away.
+    /// Frames taken for readahead of slots without a holder, and freed unused.
     swap_ra_wasted,
     /// Acquisitions of the LRU lock made for rotation.
     lru_rotate_locks,
@@ -69,29 +69,29 @@ counters! {
     pgsteal_direct,
     /// Pages faulted in again after eviction.
     workingset_refault,
-    /// Refaults near enough to make the page active at once.
+    /// Refaults near enough to activate the page at once.
     workingset_activate,
     /// Evictions refused because a device or a system call had the page pinned.
     evict_pinned,
-    /// Evictions that the kernel refused for another reason: it had no memory, or gave an answer
-    /// nobody expected.
+    /// Evictions that the kernel refused for another reason: lack of memory, or an unexpected
+    /// error.
     evict_refused,
-    /// Pages that had moved although the kernel said that they had not.
+    /// Pages that had moved although the kernel reported that they had not.
     move_misreported,
-    /// Answers of the kernel that no table has.
+    /// Errors of the kernel that are not in the table.
     kernel_unexpected,
     /// Writes that failed; their pages stayed in memory.
     write_errors,
     /// Pages lost to a failed read or a wrong checksum.
     pages_poisoned,
-    /// Pages whose content was lost, to whatever; touching one raises SIGBUS.
+    /// Pages whose content was lost for any reason; touching one raises SIGBUS.
     pages_lost,
     /// Times an allocation of slots found every area full.
     swap_full,
-    /// Bytes given back with madvise or munmap, in pages.
+    /// Memory discarded with madvise or munmap, in pages.
     pgdiscard,
-    /// KiB that processes had outside their limit when they ended, where it was more than a tenth
-    /// of it.
+    /// KiB that processes had outside their limit when they ended, if that was more than a tenth of
+    /// it.
     outside_kib,
 }
 
@@ -104,7 +104,7 @@ fn histogram_config() -> Config {
     Config::new(GROUPING_POWER, MAX_VALUE_POWER).expect("constants are in range")
 }
 
-/// The bucket of `value` in the `histogram` crate's layout, which that crate keeps private: exact
+/// The bucket of `value` in the layout of the `histogram` crate, which does not export it: exact
 /// below 2^(g+1), then 2^g buckets for every power of two.
 fn bucket_of(value: u64) -> usize {
     let g = u32::from(GROUPING_POWER);
@@ -115,7 +115,7 @@ fn bucket_of(value: u64) -> usize {
     (1 << (g + 1)) + ((power - g - 1) << g) as usize + within as usize
 }
 
-/// Atomics that a [`Stats`] needs.
+/// Number of atomics that a [`Stats`] needs.
 pub fn stats_len() -> usize {
     Event::ALL.len() + 1 + histogram_config().total_buckets()
 }
@@ -128,16 +128,16 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Counters in `cells`, [`stats_len`] of them.
+    /// Makes counters in `cells`, of which it needs [`stats_len`].
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If there are fewer.
     pub fn new(cells: Table<AtomicU64>) -> Self {
         assert!(cells.len() >= stats_len(), "stats need {} cells", stats_len());
         Self { cells, config: histogram_config() }
     }
 
-    /// Counters on the heap.
+    /// Makes counters on the heap.
     pub fn on_heap() -> Self {
         Self::new(Table::on_heap(stats_len(), || AtomicU64::new(0)))
     }
@@ -154,7 +154,7 @@ impl Stats {
         self.cells[event as usize].fetch_add(n, Relaxed);
     }
 
-    /// How many of `event` so far.
+    /// The number of `event` so far.
     pub fn get(&self, event: Event) -> u64 {
         self.cells[event as usize].load(Relaxed)
     }

@@ -1,15 +1,15 @@
-//! The one place that names a lock or an atomic.
+//! The only module that names locks and atomics.
 //!
 //! Owns: the switch between the machine's own primitives, the model checker's (`--cfg loom`) and
 //! those of virtual CPUs (`cfg(sim)`, in the packages below `crates/sim/twins`); the lock classes,
 //! what is counted per class ([`accounts`]), and the check of their order ([`order`]).
-//! Invariants: a contended acquisition always pays for two clock readings; an uncontended one only
-//! between [`count_locks`]`(true)` and `(false)`, and its release one more. Nothing here poisons: a
-//! panic while a lock is held aborts the product (`panic = "abort"`), and in tests the failing test
-//! is the news.
+//! Invariants: a contended acquisition always costs two clock readings; an uncontended one only
+//! between [`count_locks`]`(true)` and `(false)`, and its release one more. There is no poisoning:
+//! a panic while a lock is held aborts the product (`panic = "abort"`), and in tests the test has
+//! failed anyway.
 //! Not here: the page lock (a bit in a frame's flags, see the engine's `frames`).
 //! Rejected: `parking_lot`, whose contended path keeps thread-local state. In the preload object
-//! that state may sit in memory we page ourselves; std's futex mutex touches none.
+//! that state may be in memory we page ourselves; std's futex mutex touches none.
 //!
 //! # Lock order
 //!
@@ -44,7 +44,7 @@ pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orde
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(sim)]
 pub use virtual_time::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-// Nothing here relies on the order of reference counts, so models use the real thing too.
+// Nothing here depends on the ordering of reference counts, so models use the real type too.
 pub use std::sync::Arc;
 
 #[cfg_attr(sim, path = "sync/virtual_accounts.rs")]
@@ -61,18 +61,17 @@ use accounts::Hold;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-/// What a lock protects. Contention is counted per class, the form in which the kernel's own
-/// results were published.
+/// What a lock protects. Contention is counted per class, as in the kernel's published results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum LockClass {
-    /// Memory calls against fork.
+    /// Excludes memory calls during a fork.
     ForkGate,
     /// A pager as a whole: held while its threads are parked or stopped, or an area is added.
     Pager,
     /// The table of mapped ranges.
     Ranges,
-    /// The adding of areas, one at a time.
+    /// Serialises the adding of areas.
     Swapon,
     /// The devices in use, and the workers that have queues to them.
     Devices,
@@ -84,7 +83,7 @@ pub enum LockClass {
     SlotCache,
     /// A CPU's current cluster.
     CpuCluster,
-    /// An area's own, where it is scanned.
+    /// An area's own lock, where it is scanned.
     Area,
     /// One cluster's counters.
     Cluster,
@@ -92,17 +91,17 @@ pub enum LockClass {
     ClusterLists,
     /// A CPU's batch of pages to rotate.
     RotateBatch,
-    /// A CPU's batch of pages on their way to the LRU lists.
+    /// A CPU's batch of pages to be added to the LRU lists.
     LruBatch,
     /// The active and inactive lists.
     Lru,
     /// The list of free frames.
     FreeFrames,
-    /// Landing memory for pages under writeback and reads under way.
+    /// Staging memory for writeback and reads in flight.
     Staging,
     /// Readahead state.
     Readahead,
-    /// The page wait table and the reclaim thread's doorbell.
+    /// The page wait table and the reclaim thread's wake-up.
     Wait,
     /// Idle workers and free page numbers of a pool.
     Pool,
@@ -139,16 +138,16 @@ impl LockClass {
 
 /// A mutual-exclusion lock with a class.
 ///
-/// Blocks in `lock` until the holder lets go; not reentrant.
+/// `lock` blocks until the holder releases it; not reentrant.
 pub struct Mutex<T> {
     class: LockClass,
     inner: native::Inner<T>,
 }
 
-/// The right to touch what a [`Mutex`] protects. Dropping it ends the hold and lets go.
+/// Gives access to what a [`Mutex`] protects. Dropping it ends the hold and releases the lock.
 #[must_use = "the lock is let go at once"]
 pub struct MutexGuard<'a, T> {
-    // Before `inner`, so that the hold ends while the lock is still held: whoever is woken by the
+    // Before `inner`, so that the hold ends while the lock is still held: a thread woken by the
     // release may take this CPU, and that would look like a long hold.
     hold: Hold,
     #[expect(dead_code, reason = "held for its drop")]
@@ -162,7 +161,7 @@ impl<'a, T> MutexGuard<'a, T> {
         Self { order: order::Held::begin(hold.class()), hold, inner }
     }
 
-    /// Ends the hold, for somebody who is about to sleep on it.
+    /// Ends the hold, before sleeping on a condition variable.
     fn suspend(self) -> (LockClass, native::Guard<'a, T>) {
         let Self { hold, order: _, inner } = self;
         (hold.class(), inner)
@@ -192,7 +191,7 @@ impl<T: std::fmt::Debug> std::fmt::Debug for MutexGuard<'_, T> {
 }
 
 impl<T> Mutex<T> {
-    /// A lock of `class` around `value`.
+    /// Makes a lock of `class` around `value`.
     pub fn new(class: LockClass, value: T) -> Self {
         #[cfg(not(sim))]
         let inner = native::Inner::new(value);
@@ -201,7 +200,7 @@ impl<T> Mutex<T> {
         Self { class, inner }
     }
 
-    /// Waits for the lock.
+    /// Takes the lock; waits for it if it is held.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         match self.try_lock() {
@@ -210,7 +209,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = native::try_lock(&self.inner)?;
@@ -242,13 +241,13 @@ impl std::fmt::Debug for Condvar {
 }
 
 impl Condvar {
-    /// A condition variable nobody waits on.
+    /// Makes a condition variable without waiters.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives the lock back and sleeps until notified; wakes spuriously like any other. The time
-    /// asleep is no hold, and taking the lock again is an acquisition.
+    /// Releases the lock and sleeps until notified; may wake spuriously. The time asleep is no
+    /// hold, and taking the lock again is an acquisition.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let (class, inner) = guard.suspend();
         let inner = self.0.wait(inner).unwrap_or_else(|e| e.into_inner());
@@ -262,13 +261,13 @@ impl Condvar {
         MutexGuard::begin(Hold::begin(class), inner)
     }
 
-    /// Wakes every sleeper.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 }
 
-/// A load of which only a guess is made: whoever reads many that lie side by side charges that as
+/// A load used only as a guess: code that reads many adjacent words charges that as
 /// [`work`](crate::work), and virtual CPUs need not stop at each.
 #[inline(always)]
 pub fn peek(word: &AtomicU64) -> u64 {

@@ -1,8 +1,8 @@
 //! Page, slot and byte numbers as different types, and every conversion between them.
 //!
-//! Owns: the page size and the arithmetic on it. A mixed-up page and slot number is this
-//! field's classic bug; here it does not compile.
-//! Not here: addresses. Only `space` knows where a page lives.
+//! Owns: the page size and the arithmetic on it. Mixing up page and slot numbers is this field's
+//! classic bug; here it does not compile.
+//! Not here: addresses. Only `space` knows the address of a page.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ macro_rules! index_type {
                 self.0 as usize
             }
 
-            /// The number `n` places further on.
+            /// The number plus `n`.
             #[inline]
             #[must_use]
             pub fn plus(self, n: usize) -> Self {
@@ -65,19 +65,19 @@ index_type!(
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// The bytes of `n` pages.
+    /// Size of `n` pages.
     #[inline]
     pub const fn of_pages(n: u64) -> Self {
         Self(n << PAGE_SHIFT)
     }
 
-    /// Whole pages in this many bytes; a remainder is dropped.
+    /// Number of whole pages in this many bytes; a remainder is dropped.
     #[inline]
     pub const fn pages_floor(self) -> u64 {
         self.0 >> PAGE_SHIFT
     }
 
-    /// Pages needed to hold this many bytes.
+    /// Number of pages needed to hold this many bytes.
     #[inline]
     pub const fn pages_ceil(self) -> u64 {
         self.0.div_ceil(PAGE_SIZE as u64)

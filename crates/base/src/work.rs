@@ -1,46 +1,46 @@
 //! Work that virtual CPUs charge for, named where it is done.
 //!
 //! Owns: the kinds of work that neither a lock nor an atomic shows, and the paths by which the
-//! kernel's profiles name a contended lock. Invariants: natively every function here is empty and
-//! inlined.
+//! kernel's profiles name a contended lock.
+//! Invariants: natively every function here is empty and inlined.
 //! Not here: what anything costs (`overspill-vcpu`).
 
 /// Work on what a lock protects, or on memory that is read without one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Slots looked at one after another in a walk along the slot map.
+    /// A scan of adjacent slots in the slot map.
     SlotsScanned(usize),
-    /// One slot looked at that somebody else may just have taken.
+    /// A look at one slot that another CPU may just have taken.
     SlotSeen,
     /// Frames linked into or unlinked from an LRU list.
     ListMoves(usize),
-    /// A trunk of the swap cache searched for an entry.
+    /// A search for an entry in a trunk of the swap cache.
     CacheFind,
-    /// An entry put into a trunk of the swap cache, or taken out.
+    /// An insertion into a trunk of the swap cache, or a removal.
     CacheChange,
 }
 
-/// The functions of Linux in whose name a lock's cost is told.
+/// The functions of Linux to which a lock's cost is attributed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Path {
     /// None of the others.
     Other,
-    /// Slots are allocated.
+    /// Allocates slots.
     GetSwapPages,
-    /// A page gets its place in the swap cache.
+    /// Adds a page to the swap cache.
     AddToSwapCache,
-    /// A page leaves the swap cache.
+    /// Removes a page from the swap cache.
     RemoveMapping,
-    /// A batch of freed slots is returned.
+    /// Frees a batch of slots.
     SwapcacheFreeEntries,
-    /// Pages are taken off the inactive list.
+    /// Takes pages off the inactive list.
     ShrinkInactiveList,
-    /// Pages are taken off the active list.
+    /// Takes pages off the active list.
     ShrinkActiveList,
-    /// Pages go to the lists with their batch.
+    /// Adds a batch of pages to the lists.
     LruAdd,
-    /// Pages are rotated because their write has ended.
+    /// Rotates pages whose write has ended.
     Rotate,
 }
 
@@ -81,13 +81,13 @@ pub fn charge(work: Work) {
 #[cfg(sim)]
 pub use overspill_vcpu::PathGuard as On;
 
-/// The path the calling task is on, until it is dropped.
+/// Marks the path that the calling task is on, until it is dropped.
 #[cfg(not(sim))]
 #[derive(Debug)]
 #[must_use = "the path ends at once"]
 pub struct On;
 
-/// The calling task is on `path` until what this returns is dropped; the innermost counts.
+/// Puts the calling task on `path` until the result is dropped; the innermost counts.
 #[inline(always)]
 pub fn on(path: Path) -> On {
     #[cfg(sim)]
@@ -102,14 +102,14 @@ pub fn on(path: Path) -> On {
 #[cfg(sim)]
 pub use overspill_vcpu::Interrupt;
 
-/// What Linux does in an interrupt, until it is dropped.
+/// Marks work that Linux does in an interrupt, until it is dropped.
 #[cfg(not(sim))]
 #[derive(Debug)]
 #[must_use = "it ends at once"]
 pub struct Interrupt;
 
-/// The calling task does what Linux does in an interrupt, with others waiting, until what this
-/// returns is dropped.
+/// Marks the calling task's work as done in an interrupt in Linux, while others wait, until the
+/// result is dropped.
 #[inline(always)]
 pub fn in_interrupt() -> Interrupt {
     #[cfg(sim)]

@@ -1,10 +1,10 @@
-//! A device of whatever kind the user named.
+//! A device of any kind the user can name.
 //!
 //! Owns: which kind of device serves which place, in the process that opens it and in those that
 //! attach to it.
 //! Not here: anything a device does.
-//! Rejected: a trait object from the start. The supervisor of a run needs more of a device than
-//! those who page to it: its descriptor, its attachment, what it holds.
+//! Rejected: a trait object from the start. The supervisor of a run needs more of a device than the
+//! pagers do: its descriptor, its attachment, its usage.
 
 use crate::compressed::{CompressedDevice, Usage};
 use crate::error::DeviceError;
@@ -37,7 +37,8 @@ impl Device {
         }
     }
 
-    /// The device another process opened, through `fd`; see [`FileDevice::attach`].
+    /// Attaches to the device that another process opened, through `fd`; see
+    /// [`FileDevice::attach`].
     ///
     /// # Errors
     /// [`DeviceError::Open`].
@@ -50,7 +51,7 @@ impl Device {
         }
     }
 
-    /// What [`attach`](Self::attach) needs beside a descriptor.
+    /// What [`attach`](Self::attach) needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         match self {
             Self::File(device) => device.attachment(),
@@ -58,7 +59,7 @@ impl Device {
         }
     }
 
-    /// What it is like.
+    /// Its properties.
     pub fn info(&self) -> &DeviceInfo {
         match self {
             Self::File(device) => device.info(),
@@ -66,7 +67,7 @@ impl Device {
         }
     }
 
-    /// What compressed memory holds, and in how much memory; of other devices nothing is known.
+    /// The usage of compressed memory; none for other devices.
     pub fn usage(&self) -> Option<Usage> {
         match self {
             Self::File(_) => None,
@@ -74,7 +75,7 @@ impl Device {
         }
     }
 
-    /// The device for those who page to it.
+    /// Returns the device as pagers use it.
     pub fn shared(self) -> Arc<dyn SwapDevice> {
         match self {
             Self::File(device) => Arc::new(device),

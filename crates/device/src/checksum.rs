@@ -1,14 +1,14 @@
-//! A decorator that knows when a slot does not hold what was written to it.
+//! A decorator that detects slots that do not hold what was written to them.
 //!
-//! Owns: the checksum of a page and when it is taken, kept and compared.
+//! Owns: the checksum of a page and when it is computed, stored and compared.
 //! Invariants: a slot's checksum is known from the completion of a write without error to the
-//! submission of the next or a discard, and at no other time: while a write is under way the slot
-//! may hold either page or neither, and after a failed one as well. A page that comes back from a
-//! read without a failure is the page that was written last.
-//! Not here: where checksums are kept ([`ChecksumStore`]).
-//! Rejected: keeping the checksum from submission on, because [`SwapDevice::holds`] would then
-//! vouch for a write that may yet fail; mixing the slot number in, because the store has a place
-//! per slot, and a page from another slot does not match there either.
+//! submission of the next write or a discard, and at no other time: while a write is in flight the
+//! slot may hold either page or neither, and after a failed one as well. A page that a read returns
+//! without a failure is the page that was written last.
+//! Not here: where checksums are stored ([`ChecksumStore`]).
+//! Rejected: storing the checksum from submission on, because [`SwapDevice::holds`] would then
+//! vouch for a write that may still fail; mixing in the slot number, because the store has a place
+//! per slot, and a page from another slot does not match there anyway.
 
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
@@ -31,34 +31,34 @@ impl Checksum {
     /// Bits of a checksum. The store may use the others of a word for itself.
     pub const BITS: u32 = 51;
 
-    /// No page is known. No page has this checksum.
+    /// No checksum is known. No page has this checksum.
     pub const NONE: Self = Self(0);
 
-    /// The checksum of `page` under the key `seed`. Keyed, so that nobody who chooses pages can
-    /// choose two that pass for each other.
+    /// Computes the checksum of `page` with the key `seed`. With a key, nobody can construct two
+    /// pages that match each other.
     pub fn of(page: &[u8], seed: u64) -> Self {
         let low = XxHash3_64::oneshot_with_seed(seed, page) & ((1 << Self::BITS) - 1);
         Self(low.max(1))
     }
 }
 
-/// Where the checksums of a device's slots are kept.
+/// Stores the checksums of a device's slots.
 ///
-/// A slot's users take turns by locks of their own, so a store need order nothing.
+/// A slot's users are ordered by their own locks, so a store needs no ordering.
 pub trait ChecksumStore: Send + Sync + Debug {
-    /// The checksum kept for `slot`; [`Checksum::NONE`] at first.
+    /// Returns the checksum of `slot`; [`Checksum::NONE`] at first.
     fn get(&self, slot: Slot) -> Checksum;
 
-    /// Keeps `checksum` for `slot`.
+    /// Stores `checksum` for `slot`.
     fn set(&self, slot: Slot, checksum: Checksum);
 }
 
-/// A store that is a table with a word per slot.
+/// A store in a table with a word per slot.
 #[derive(Clone, Debug)]
 pub struct TableStore(Table<AtomicU64>);
 
 impl TableStore {
-    /// Keeps checksums in `table`, which starts as zeros and has an item per slot of the device.
+    /// Stores checksums in `table`, which starts as zeros and has an item per slot of the device.
     pub fn new(table: Table<AtomicU64>) -> Self {
         Self(table)
     }
@@ -82,8 +82,8 @@ pub struct Checksummed {
 }
 
 impl Checksummed {
-    /// Verifies what `inner` returns. `seed` is random and belongs to `store`: who shares the store
-    /// uses the same.
+    /// Verifies what `inner` returns. `seed` is random and belongs to `store`: all that share the
+    /// store use the same.
     pub fn new(inner: Arc<dyn SwapDevice>, store: Arc<dyn ChecksumStore>, seed: u64) -> Self {
         Self { inner, keeper: Keeper { store, seed } }
     }
@@ -111,7 +111,7 @@ impl SwapDevice for Checksummed {
         }))
     }
 
-    /// Forgets the slots' checksums first: from here on nobody knows what they hold.
+    /// Forgets the slots' checksums first: from here on their content is unknown.
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
         self.keeper.forget(first, slots as usize);
         self.inner.discard(first, slots)
@@ -147,7 +147,7 @@ impl Keeper {
     }
 }
 
-/// Requests at a time of a thread that may not allocate: a page of 2 MiB takes two.
+/// Number of concurrent requests for which nothing is allocated: a page of 2 MiB takes two.
 const USUAL_REQUESTS: u32 = 2;
 
 struct VerifyingQueue {
@@ -155,11 +155,11 @@ struct VerifyingQueue {
     keeper: Keeper,
     name: String,
     flights: InFlight<Flight>,
-    /// For the next requests, so that a few at a time allocate nothing.
+    /// Lists for the next requests, so that a few at a time allocate nothing.
     spare: Vec<Vec<Checksum>>,
 }
 
-/// A request under way: the submitter's tag, and the checksums of what is being written.
+/// A request in flight: the submitter's tag, and the checksums of what is being written.
 struct Flight {
     tag: u64,
     slot: Slot,
@@ -174,7 +174,7 @@ impl Flight {
 }
 
 impl VerifyingQueue {
-    /// The pages' checksums; their slots' are unknown from now on.
+    /// Computes the pages' checksums; those of the slots are unknown from now on.
     fn begin_write(&mut self, request: &IoRequest) -> Vec<Checksum> {
         let (slot, pages) = (request.slot, request.pages.len());
         debug_assert!(

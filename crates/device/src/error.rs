@@ -1,8 +1,8 @@
 //! What can go wrong with a swap device.
 //!
-//! Owns: one enum for the layer, and the words the user reads.
-//! Invariants: a message is one line and says what failed, with which value, and what to do. Every
-//! error can be cloned, because one failed transfer is the failure of each of its pages.
+//! Owns: one enum for the layer, and its messages to the user.
+//! Invariants: a message is one line with what failed, the value, and what to do. Every error can
+//! be cloned, because one failed transfer is the failure of each of its pages.
 //! Not here: what a failure means for a page (`engine`).
 
 use crate::IoOp;
@@ -10,37 +10,37 @@ use crate::header::HeaderError;
 use overspill_base::{Bytes, Slot};
 use rustix::io::Errno;
 
-/// Why a device cannot be had, or what it did to a page.
+/// Why a device cannot be used, or a transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// A size nobody can read.
+    /// A size that cannot be parsed.
     #[error("bad size `{text}`: write a number and K, M, G or T (binary multiples), as in 512M")]
     BadSize {
-        /// What was written.
+        /// The text given.
         text: String,
     },
 
-    /// A swap specification nobody can read.
+    /// A swap specification that cannot be parsed.
     #[error("bad swap specification `{text}`: {reason}")]
     BadSpec {
-        /// What was written.
+        /// The text given.
         text: String,
-        /// What is wrong with it and how it should read.
+        /// What is wrong with it and the correct form.
         reason: String,
     },
 
-    /// The system refused something on the way to an open device.
+    /// The system refused a step of opening a device.
     #[error("cannot {action} {name}: {errno}; {}", open_remedy(*.errno))]
     Open {
         /// The device.
         name: String,
-        /// What was tried, as a verb.
+        /// The step, as a verb.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
 
-    /// Nothing is at the path, and no size says that a file is to be made there.
+    /// Nothing is at the path, and there is no size to create a file with.
     #[error(
         "{name} does not exist: name a directory that does, or give a size to have a file made, as in \
          file:{name}:8G"
@@ -50,7 +50,7 @@ pub enum DeviceError {
         name: String,
     },
 
-    /// The path names something that cannot be swapped to this way.
+    /// The path is something that cannot be swapped to this way.
     #[error("{name} is {what}")]
     Unsupported {
         /// The path.
@@ -59,16 +59,16 @@ pub enum DeviceError {
         what: &'static str,
     },
 
-    /// Somebody else has the device.
+    /// The device is in use.
     #[error("{name} is busy: {user}")]
     Busy {
         /// The device.
         name: String,
-        /// Who has it, and what to do about that.
+        /// What uses it, and what to do about that.
         user: &'static str,
     },
 
-    /// A file with content of its own, which swapping would destroy.
+    /// A file with content, which swapping would destroy.
     #[error(
         "{name} holds {found} and swapping to it would destroy that; name another path, make it \
          a swap area with `overspill mkswap --force {name}`, or insist with --force"
@@ -92,7 +92,7 @@ pub enum DeviceError {
         found: &'static str,
     },
 
-    /// Something is where a swap area is to be made.
+    /// There is content where a swap area is to be made.
     #[error(
         "{name} holds {found}, which making it a swap area would destroy; name another path, or \
          insist with --force"
@@ -104,27 +104,27 @@ pub enum DeviceError {
         found: String,
     },
 
-    /// Too much of a new swap area cannot be read.
+    /// Too many pages of a new swap area cannot be read.
     #[error("{pages} pages of {name} cannot be read, {why}; name another place")]
     Unreadable {
         /// The file or block device.
         name: String,
-        /// How many were found.
+        /// Number of such pages found.
         pages: usize,
         /// Why they cannot just be listed as bad.
         why: &'static str,
     },
 
-    /// A label that does not fit.
+    /// A label that is too long.
     #[error("label `{label}` has {} bytes; at most {most} fit into a swap header", label.len())]
     LongLabel {
         /// The label.
         label: String,
-        /// Bytes there are.
+        /// The maximum size in bytes.
         most: usize,
     },
 
-    /// A swap header that cannot be honoured.
+    /// A swap header that cannot be used.
     #[error(
         "{name} has a swap header, but {reason}; make a new one with `overspill mkswap --force {name}`"
     )]
@@ -135,7 +135,7 @@ pub enum DeviceError {
         reason: HeaderError,
     },
 
-    /// Not worth swapping to.
+    /// Too small for swapping.
     #[error(
         "{name} has room for {size} only, a swap area needs {least}; give it a larger size or \
          name another place"
@@ -143,18 +143,18 @@ pub enum DeviceError {
     TooSmall {
         /// The device.
         name: String,
-        /// What it has.
+        /// Its size.
         size: Bytes,
-        /// What it would need.
+        /// The minimum size.
         least: Bytes,
     },
 
-    /// The system refused a queue to a thread.
+    /// The system refused a thread a queue.
     #[error("cannot set up an I/O queue for {name}: {errno}; raise `ulimit -n` or use fewer CPUs")]
     Queue {
         /// The device.
         name: String,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
 
@@ -166,7 +166,7 @@ pub enum DeviceError {
     Full {
         /// The device.
         name: String,
-        /// What it may ever hold.
+        /// Its maximum size.
         size: Bytes,
     },
 
@@ -175,11 +175,11 @@ pub enum DeviceError {
     Io {
         /// The device.
         name: String,
-        /// Which way the pages went.
+        /// The direction of the transfer.
         op: IoOp,
         /// The request's first slot.
         slot: Slot,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
 
@@ -190,13 +190,13 @@ pub enum DeviceError {
     Short {
         /// The device.
         name: String,
-        /// Which way the pages went.
+        /// The direction of the transfer.
         op: IoOp,
         /// The request's first slot.
         slot: Slot,
     },
 
-    /// The device would not forget.
+    /// The device refused a discard.
     #[error(
         "discard at slot {first} of {name} failed: {errno}; that loses nothing, and without \
          discard= it is not tried"
@@ -206,7 +206,7 @@ pub enum DeviceError {
         name: String,
         /// The first slot.
         first: Slot,
-        /// What the system said; EOPNOTSUPP from a device that cannot discard.
+        /// The system's error; EOPNOTSUPP if the device cannot discard.
         errno: Errno,
     },
 
@@ -246,7 +246,7 @@ fn open_remedy(errno: Errno) -> &'static str {
     }
 }
 
-/// True if `errno` says that there is no space for more.
+/// True if `errno` means that there is no space left.
 pub(crate) fn is_full(errno: Errno) -> bool {
     matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::FBIG)
 }

@@ -1,15 +1,15 @@
-//! Fault injection: a decorator that fails requests by plan.
+//! Fault injection: a decorator that fails requests as planned.
 //!
 //! Owns: which request fails, and how.
 //! Invariants: requests are numbered from 0 in the order of their submission, over all queues of
-//! the device; what becomes of a request follows from its number, its slots, the plan and its seed
-//! alone. A failed write leaves the slots as they were; a failed read leaves the pages as they
-//! were. A failure arrives as asynchronously as a success: its request travels to the device
-//! without the pages that fail.
+//! the device; the fate of a request depends only on its number, its slots, the plan and its seed.
+//! A failed write leaves the slots as they were; a failed read leaves the pages as they were. A
+//! failure is as asynchronous as a success: the request goes to the device without the pages that
+//! fail.
 //! Not here: crashes of the whole program.
-//! Rejected: stalls that hold back completions. A device that completes within `submit`, as the one
-//! in memory that tests use, stalls there, and the rule that nobody submits under a lock is tested
-//! by a submission that takes long.
+//! Rejected: stalls that hold back completions. A device that completes within `submit`, like the
+//! memory device that tests use, stalls there, and a slow submission tests the rule that no request
+//! is submitted under a lock.
 
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
@@ -23,25 +23,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use twox_hash::XxHash3_64;
 
-/// What is to go wrong; by default nothing. Numbers count requests, from 0: reads and writes apart,
-/// unless said otherwise.
+/// The faults to inject; by default none. Numbers count requests, from 0: reads and writes
+/// separately, unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Where the randomness of rates and garbage comes from.
+    /// Seed of the randomness in rates and garbage.
     pub seed: u64,
     /// The read that fails.
     pub fail_read: Option<u64>,
-    /// The read that succeeds and brings garbage.
+    /// The read that succeeds and returns garbage.
     pub garble_read: Option<u64>,
     /// The read that ends half way: the second half of its pages, or its only one, fails.
     pub short_read: Option<u64>,
-    /// The slot that cannot be read. As on a disk, it takes along the rest of the request.
+    /// The slot that cannot be read. As on a disk, the rest of the request fails with it.
     pub unreadable: Option<Slot>,
     /// The write that fails.
     pub fail_write: Option<u64>,
-    /// The write that ends half way, as a short read does.
+    /// The write that ends half way, like a short read.
     pub short_write: Option<u64>,
-    /// The first of the writes that fail from then on.
+    /// The first write that fails; all later ones fail too.
     pub fail_writes_from: Option<u64>,
     /// How many of a thousand reads fail.
     pub read_failures_per_mille: u64,
@@ -52,11 +52,11 @@ pub struct Faults {
     /// How long a stall lasts.
     pub stall_ns: u64,
     /// The first request, reads and writes together, that finds the device gone. From then on
-    /// nothing works: transfers, growing, discarding, opening a queue.
+    /// everything fails: transfers, growing, discarding, opening a queue.
     pub vanish_from: Option<u64>,
 }
 
-/// The faults of one device, which a test may change as it goes.
+/// The faults of one device, which a test may change during the run.
 #[derive(Debug)]
 pub struct FaultPlan(Mutex<Progress>);
 
@@ -67,7 +67,7 @@ struct Progress {
     writes: u64,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Pass,
@@ -77,7 +77,7 @@ enum Fate {
 }
 
 impl Fate {
-    /// Pages, of `pages`, that reach the device.
+    /// How many of `pages` pages reach the device.
     fn travelling(self, pages: usize) -> usize {
         match self {
             Fate::Fail(_) => 0,
@@ -88,17 +88,17 @@ impl Fate {
 }
 
 impl FaultPlan {
-    /// A plan that begins with `faults`.
+    /// Makes a plan that starts with `faults`.
     pub fn new(faults: Faults) -> Self {
         Self(Mutex::new(LockClass::Control, Progress { faults, reads: 0, writes: 0 }))
     }
 
-    /// Goes on with `faults`, and numbers requests from 0 again.
+    /// Continues with `faults`, and numbers requests from 0 again.
     pub fn set(&self, faults: Faults) {
         *self.0.lock() = Progress { faults, reads: 0, writes: 0 };
     }
 
-    /// The fate of the next request, and how long its submission takes.
+    /// The fate of the next request, and the duration of its submission.
     fn next(&self, request: &IoRequest) -> (Fate, Duration) {
         self.0.lock().next(request)
     }
@@ -161,7 +161,7 @@ impl Faults {
     }
 }
 
-/// A device that fails by plan.
+/// A device that fails as planned.
 #[derive(Debug)]
 pub struct Faulty {
     inner: Arc<dyn SwapDevice>,
@@ -169,7 +169,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// Lets `plan` decide what `inner` gets to do.
+    /// Makes a device over `inner` that fails as `plan` says.
     pub fn new(inner: Arc<dyn SwapDevice>, plan: Arc<FaultPlan>) -> Self {
         Self { inner, plan }
     }
@@ -215,7 +215,7 @@ struct FaultyQueue {
     flights: InFlight<Flight>,
 }
 
-/// A request under way: the submitter's tag, its fate, and its last pages, those that are to fail.
+/// A request in flight: the submitter's tag, its fate, and its last pages, those that are to fail.
 struct Flight {
     tag: u64,
     fate: Fate,
@@ -245,7 +245,7 @@ impl FaultyQueue {
     }
 }
 
-/// Changes every byte, so that no part of the page is left by chance.
+/// Changes every byte, so that no part of the page is correct by chance.
 fn garble(page: &mut [u8], seed: u64) {
     for (index, byte) in page.iter_mut().enumerate() {
         *byte ^= (XxHash3_64::oneshot_with_seed(seed, &index.to_le_bytes()) as u8).max(1);

@@ -1,9 +1,9 @@
 //! The swap header that mkswap writes into the first page of an area.
 //!
 //! Owns: the layout of `SWAPSPACE2`, read in either byte order, written in this machine's.
-//! Invariants: a [`SwapHeader`] that was read names at least one usable page, and its bad pages are
-//! different, none of them the header, all within the area.
-//! Not here: whether the device is as long as the header says, and who may have it
+//! Invariants: a [`SwapHeader`] that was read has at least one usable page, and its bad pages are
+//! distinct, none of them the header, all within the area.
+//! Not here: whether the device is as long as the header says, and who may use it
 //! ([`crate::file`]).
 //!
 //! | offset | bytes | field |
@@ -19,7 +19,7 @@
 
 use overspill_base::{PAGE_SIZE, Slot};
 
-/// Bad pages for which a header has room.
+/// Maximum number of bad pages in a header.
 pub const MAX_BAD_PAGES: usize = (MAGIC_AT - BAD_PAGES_AT) / 4;
 
 const VERSION_AT: usize = 1024;
@@ -31,10 +31,10 @@ const BAD_PAGES_AT: usize = 1536;
 const MAGIC_AT: usize = PAGE_SIZE - MAGIC.len();
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 const VERSION: u32 = 1;
-/// Bytes of a UUID, and of a label at most.
+/// Size of a UUID, and maximum size of a label, in bytes.
 pub const ID_LEN: usize = 16;
 
-/// What a swap header says.
+/// The content of a swap header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapHeader {
     /// The highest usable page of the area; the header is page 0.
@@ -47,22 +47,22 @@ pub struct SwapHeader {
     pub label: String,
 }
 
-/// Why a page is no swap header, or not one to trust.
+/// Why a page is not a swap header, or not a valid one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// Not a swap header at all.
     #[error("it does not end in SWAPSPACE2")]
     NoMagic,
-    /// A layout from another time.
+    /// An unsupported version.
     #[error("its version is {0}, not 1")]
     Version(u32),
-    /// No page beside the header.
+    /// There are no pages besides the header.
     #[error("it describes an empty area")]
     Empty,
-    /// More bad pages than fit.
+    /// More bad pages than the header has room for.
     #[error("it lists {0} bad pages, at most {MAX_BAD_PAGES} are possible")]
     TooManyBad(u32),
-    /// A bad page that is the header or outside of the area.
+    /// A bad page that is the header or outside the area.
     #[error("it lists page {page} as bad, outside of 1..={last_page}")]
     BadPageOutside {
         /// The page listed.
@@ -73,7 +73,7 @@ pub enum HeaderError {
     /// A bad page listed twice.
     #[error("it lists page {0} as bad twice")]
     BadPageTwice(u32),
-    /// Nothing left to use.
+    /// No usable pages are left.
     #[error("it lists every page as bad")]
     AllBad,
     /// The device is shorter than the area.
@@ -81,10 +81,10 @@ pub enum HeaderError {
     PastEnd {
         /// The last page of the area.
         last_page: u32,
-        /// Pages of the device.
+        /// Number of pages of the device.
         pages: u64,
     },
-    /// Bad pages make sense on a bare disk only.
+    /// Only bare disks can have bad pages.
     #[error("it lists bad pages, which a regular file cannot have")]
     BadPagesInFile,
 }
@@ -93,7 +93,7 @@ impl SwapHeader {
     /// Reads a header.
     ///
     /// # Errors
-    /// [`HeaderError::NoMagic`] for a page that is none, the others for one that is wrong.
+    /// [`HeaderError::NoMagic`] for a page that is not a header, the others for an invalid one.
     pub fn parse(page: &[u8; PAGE_SIZE]) -> Result<Self, HeaderError> {
         if page[MAGIC_AT..] != MAGIC[..] {
             return Err(HeaderError::NoMagic);
@@ -111,7 +111,8 @@ impl SwapHeader {
         })
     }
 
-    /// Slots of the area, the header's included. The one that 32 bits cannot count is left out.
+    /// Number of slots of the area, including the header's. One that 32 bits cannot count is left
+    /// out.
     pub fn slots(&self) -> u32 {
         self.last_page.saturating_add(1)
     }
@@ -119,7 +120,7 @@ impl SwapHeader {
     /// Writes the header into `page`, leaving the boot blocks alone, in this machine's byte order.
     ///
     /// # Panics
-    /// When the label is longer than 16 bytes or there are more than [`MAX_BAD_PAGES`].
+    /// If the label is longer than 16 bytes or there are more than [`MAX_BAD_PAGES`].
     pub fn write_to(&self, page: &mut [u8; PAGE_SIZE]) {
         assert!(self.label.len() <= ID_LEN, "label of {} bytes", self.label.len());
         assert!(self.bad_pages.len() <= MAX_BAD_PAGES, "{} bad pages", self.bad_pages.len());
@@ -141,7 +142,7 @@ impl SwapHeader {
 
 type ReadU32 = fn(&[u8; PAGE_SIZE], usize) -> u32;
 
-/// The version is 1 in exactly one byte order, and that is the header's.
+/// The version is 1 in exactly one byte order, which is the header's.
 fn byte_order(page: &[u8; PAGE_SIZE]) -> Result<ReadU32, HeaderError> {
     let orders: [ReadU32; 2] = [
         |page, at| u32::from_ne_bytes(page[at..at + 4].try_into().expect("four bytes")),
@@ -209,7 +210,7 @@ mod tests {
         page
     }
 
-    /// Every 32-bit field in the other byte order.
+    /// The same page with every 32-bit field in the other byte order.
     fn swapped(mut page: [u8; PAGE_SIZE]) -> [u8; PAGE_SIZE] {
         let ends = [VERSION_AT..UUID_AT, BAD_PAGES_AT..BAD_PAGES_AT + MAX_BAD_PAGES * 4];
         for field in ends.into_iter().flat_map(|range| range.step_by(4)) {

@@ -1,10 +1,10 @@
-//! What a decorator remembers of a request while the device has it.
+//! Stores what a decorator needs to know of a request while the device has it.
 //!
-//! Owns: numbered places, handed out in place of the submitter's tag.
-//! Invariants: a number is given to one item at a time, and its place is used again afterwards; so
-//! the memory is that of the most items ever put aside at once.
+//! Owns: numbered places, whose numbers replace the submitter's tag.
+//! Invariants: a number is given to one item at a time, and its place is reused afterwards; so the
+//! memory is that of the most items ever stored at once.
 
-/// Items put aside under numbers.
+/// Items stored under numbers.
 #[derive(Debug)]
 pub(crate) struct InFlight<T> {
     places: Vec<Option<T>>,
@@ -12,13 +12,13 @@ pub(crate) struct InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    /// Nothing yet; `depth` items can be put aside before more memory is allocated.
+    /// An empty store; `depth` items fit before more memory is allocated.
     pub(crate) fn new(depth: u32) -> Self {
         let depth = depth as usize;
         Self { places: Vec::with_capacity(depth), idle: Vec::with_capacity(depth) }
     }
 
-    /// Puts `item` aside and returns its number.
+    /// Stores `item` and returns its number.
     pub(crate) fn put(&mut self, item: T) -> u64 {
         let place = self.idle.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -28,10 +28,10 @@ impl<T> InFlight<T> {
         place as u64
     }
 
-    /// Takes back what was put aside under `number`.
+    /// Removes and returns the item stored under `number`.
     ///
     /// # Panics
-    /// When there is nothing: a device has completed a request twice, or made one up.
+    /// If there is none: a device has completed a request twice, or one that was never submitted.
     pub(crate) fn take(&mut self, number: u64) -> T {
         let place = number as usize;
         let item = self.places[place].take().expect("a request completes exactly once");
@@ -39,7 +39,7 @@ impl<T> InFlight<T> {
         item
     }
 
-    /// What was put aside under `number`, and stays there.
+    /// The item stored under `number`, which stays there.
     ///
     /// # Panics
     /// As [`take`](Self::take).
@@ -47,7 +47,7 @@ impl<T> InFlight<T> {
         self.places[number as usize].as_mut().expect("a request completes exactly once")
     }
 
-    /// Everything put aside and not taken back.
+    /// All stored items.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.places.iter().flatten()
     }

@@ -1,13 +1,13 @@
 //! A decorator whose slots hold several pages each.
 //!
-//! Owns: the arithmetic between large slots and the plain ones below, and the parts of a request
-//! that is too large for one. A large page that fails in part fails as a whole.
-//! Invariants: a request is complete when all of its parts are. A large slot with a reserved one in
-//! it is reserved. A read allocates nothing, so it can be made in a signal handler: lists of plain
-//! pages are kept for the next request.
-//! Not here: checksums, which are kept per plain slot, below this.
+//! Owns: the arithmetic between large slots and the plain ones of the inner device, and splitting
+//! requests that are too large for one. A large page that fails in part fails as a whole.
+//! Invariants: a request is complete when all of its parts are. A large slot that contains a
+//! reserved one is reserved. A read allocates nothing, so it can be made in a signal handler: lists
+//! of plain pages are kept for the next request.
+//! Not here: checksums, which are kept per plain slot, in a layer below this one.
 //! Rejected: pages of any size in every layer. Device headers, checksums, alignment and the checks
-//! of requests all go by 4 KiB, and only pools and regions want more.
+//! of requests all use 4 KiB, and only pools and regions need more.
 
 use crate::SwapDevice;
 use crate::error::DeviceError;
@@ -18,10 +18,10 @@ use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Lists of plain pages kept for the next requests: those of the largest page.
+/// Number of lists of plain pages kept for the next requests: enough for the largest page.
 const SPARE_LISTS: usize = 2;
 
-/// A device of pages of several times 4 KiB.
+/// A device with pages of a multiple of 4 KiB.
 #[derive(Debug)]
 pub struct LargePages {
     inner: Arc<dyn SwapDevice>,
@@ -31,13 +31,13 @@ pub struct LargePages {
 }
 
 impl LargePages {
-    /// `inner` in slots of `pages` of its own.
+    /// Divides `inner` into slots of `pages` of its slots.
     ///
     /// # Errors
-    /// [`DeviceError::TooSmall`] for a device without room for one.
+    /// [`DeviceError::TooSmall`] if the device has no room for one.
     ///
     /// # Safety
-    /// Every buffer given to a queue of this device is the first of `pages` adjacent pages, all of
+    /// Every buffer passed to a queue of this device is the first of `pages` adjacent pages, all of
     /// which fulfil the contract of [`PageBuf::from_raw`]. Otherwise transfers run past it.
     pub unsafe fn new(inner: Arc<dyn SwapDevice>, pages: usize) -> Result<Self, DeviceError> {
         let plain = inner.info().clone();
@@ -69,7 +69,7 @@ impl SwapDevice for LargePages {
     }
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
-        // A request of one large page can take several below.
+        // A request of one large page can take several of the inner device.
         let parts = depth * self.pages.div_ceil(MAX_REQUEST_PAGES) as u32;
         let list = || Vec::with_capacity(MAX_REQUEST_PAGES);
         Ok(Box::new(LargeQueue {
@@ -99,21 +99,21 @@ struct LargeQueue {
     flights: InFlight<Flight>,
     parts: InFlight<Part>,
     reaped: Vec<Completion>,
-    /// Lists of parts that have ended.
+    /// Lists of completed parts.
     spare: Vec<Vec<PageBuf>>,
 }
 
-/// A request under way.
+/// A request in flight.
 struct Flight {
     request: IoRequest,
     parts: usize,
     failures: Vec<PageFailure>,
 }
 
-/// A piece of it that the device below has.
+/// A part of it that the inner device has.
 struct Part {
     flight: u64,
-    /// Its first plain page, counted from the request's.
+    /// Its first plain page, counted from the request's start.
     first: usize,
 }
 
@@ -139,7 +139,7 @@ impl LargeQueue {
         }
     }
 
-    /// Notes the end of a part; the request's, if it was the last.
+    /// Records the completion of a part; returns the request's, if it was the last.
     fn end_part(&mut self, part: Completion) -> Option<Completion> {
         let Part { flight: number, first } = self.parts.take(part.request.tag);
         let flight = self.flights.get_mut(number);
@@ -204,11 +204,11 @@ mod tests {
     use crate::file::{FileDevice, OpenOptions};
     use crate::testing::{Pages, drain, is_filled, ram};
 
-    /// Large enough that one page takes two requests below.
+    /// So large that one page takes two inner requests.
     const LARGE: usize = 512;
 
     fn large(inner: Arc<dyn SwapDevice>) -> LargePages {
-        // SAFETY: the tests' buffers are the first of LARGE pages that nobody else uses.
+        // SAFETY: the tests' buffers are the first of LARGE pages that are not used otherwise.
         unsafe { LargePages::new(inner, LARGE) }.unwrap()
     }
 
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_page_that_fails_in_part_fails_once_and_alone() {
-        // Of four requests below, the second fails: the second half of the first page.
+        // Of four inner requests, the second fails: the second half of the first page.
         let plan = Arc::new(FaultPlan::new(Faults { fail_write: Some(1), ..Faults::default() }));
         let device = large(Arc::new(Faulty::new(ram(4 * LARGE as u64), plan)));
         let memory = Pages::new(2 * LARGE);

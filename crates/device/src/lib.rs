@@ -1,15 +1,15 @@
-//! Swap devices: places that keep pages while they are out of memory.
+//! Swap devices: they store pages that are swapped out.
 //!
 //! Owns: the [`SwapDevice`] contract, its backends ([`mod@file`], which also serves block devices
 //! and memory, and [`compressed`] memory), and decorators over any of them ([`checksum`],
 //! [`faulty`], [`large_pages`]).
 //! Invariants: a request owns its buffers from [`IoQueue::submit`] until its completion is reaped,
-//! and every submitted request is completed exactly once, also when the device fails. Short
+//! and every submitted request is completed exactly once, also if the device fails. Short
 //! transfers, EINTR and EAGAIN are handled here and nowhere else.
 //! Not here: who owns a page, which slot is free, what a slot means.
-//! Rejected: futures that own the buffer (dropping one early frees memory the kernel still writes);
-//! one ring per device shared by all threads (its lock and its reaper thread cost more than the
-//! I/O of a fast device).
+//! Rejected: futures that own the buffer (dropping one early frees memory the kernel still writes
+//! to); one ring per device shared by all threads (its lock and its reaper thread cost more than
+//! the I/O of a fast device).
 
 pub mod any;
 pub mod checksum;
@@ -34,7 +34,7 @@ use overspill_base::{Bytes, Slot};
 use std::fmt::{self, Debug};
 use std::os::fd::BorrowedFd;
 
-/// Which way the pages go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoOp {
     /// Device to memory.
@@ -55,105 +55,105 @@ impl fmt::Display for IoOp {
 /// One transfer of pages to or from adjacent slots.
 #[derive(Debug)]
 pub struct IoRequest {
-    /// Which way.
+    /// The direction.
     pub op: IoOp,
-    /// Where the first page goes; the others follow it.
+    /// The slot of the first page; the others follow it.
     pub slot: Slot,
     /// The pages, at most [`MAX_REQUEST_PAGES`], anywhere in memory. A request without pages moves
     /// nothing and completes like any other.
     pub pages: Vec<PageBuf>,
-    /// The submitter's word, given back with the completion.
+    /// The submitter's tag, returned with the completion.
     pub tag: u64,
 }
 
-/// Most pages in one request: a cluster's worth of writeback, well below IOV_MAX.
+/// Maximum number of pages in a request: a cluster's worth of writeback, well below IOV_MAX.
 pub const MAX_REQUEST_PAGES: usize = 256;
 
-/// One page of a request that did not make it.
+/// One page of a request that failed.
 #[derive(Debug, Clone)]
 pub struct PageFailure {
-    /// Which of the request's pages.
+    /// Index of the page in the request.
     pub index: usize,
     /// Why.
     pub error: DeviceError,
 }
 
-/// The end of a request; its buffers are the submitter's again.
+/// The end of a request; its buffers belong to the submitter again.
 #[derive(Debug)]
 pub struct Completion {
     /// The request as it was submitted.
     pub request: IoRequest,
-    /// Pages that failed; empty when all went well. An error of the whole transfer is reported for
-    /// every page: which one was at fault only a smaller request can tell.
+    /// Pages that failed; empty if none did. An error of the whole transfer is reported for every
+    /// page: only smaller requests can tell which page caused it.
     pub failures: Vec<PageFailure>,
 }
 
-/// What a device is like.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// How messages call it: its path, `ram` or `compressed`.
+    /// Its name in messages: its path, `ram` or `compressed`.
     pub name: String,
-    /// Slots it may ever have, the header's included.
+    /// Maximum number of slots, including the header's.
     pub slots_max: u32,
     /// Slots that must never be used: header, bad pages.
     pub reserved: Vec<Slot>,
-    /// True where a seek costs: spinning disks.
+    /// True if seeks are expensive: spinning disks.
     pub rotational: bool,
-    /// True where a transfer is over when `submit` returns, at the speed of memory: nothing is
-    /// gained by reading ahead.
+    /// True if a transfer is complete when `submit` returns, at the speed of memory: then readahead
+    /// gains nothing.
     pub synchronous: bool,
     /// True if [`SwapDevice::discard`] does something.
     pub discards: bool,
-    /// True if freed slots are to be discarded before they are used again: the user asked for it,
-    /// and the device [`discards`](Self::discards).
+    /// True if freed slots must be discarded before they are used again: the user asked for it, and
+    /// the device [`discards`](Self::discards).
     pub page_discard: bool,
-    /// True if every slot is to be discarded at once when nobody holds it any more: until then it
-    /// costs memory. That discard does not block.
+    /// True if every slot must be discarded as soon as it has no holder: until then it costs
+    /// memory. That discard does not block.
     pub slot_discard: bool,
-    /// How it is driven and why not faster, one line each, for the user to read.
+    /// How it is driven, and why not faster, one line each, for the user.
     pub notes: Vec<String>,
 }
 
 impl DeviceInfo {
-    /// Room for pages, once grown to the full.
+    /// Total size of its pages when fully grown.
     pub fn capacity(&self) -> Bytes {
         Bytes::of_pages(u64::from(self.slots_max) - self.reserved.len() as u64)
     }
 }
 
-/// A place for pages.
+/// A device that stores pages.
 pub trait SwapDevice: Send + Sync + Debug {
-    /// What it is like. Never blocks, never changes.
+    /// Returns its properties. Never blocks; the result never changes.
     fn info(&self) -> &DeviceInfo;
 
-    /// Makes sure slots below `slots` can be written without running out of space, and returns how
-    /// many can: `slots` or more, never more than [`DeviceInfo::slots_max`]. May block on the file
-    /// system. Growing a device that is large enough already costs nothing.
+    /// Ensures that slots below `slots` can be written without running out of space, and returns
+    /// how many can: `slots` or more, never more than [`DeviceInfo::slots_max`]. May block on the
+    /// file system. Costs nothing if the device is already large enough.
     ///
     /// # Errors
-    /// [`DeviceError::Full`] when the space is not to be had; what was usable stays usable.
+    /// [`DeviceError::Full`] if there is not enough space; what was usable stays usable.
     fn grow(&self, slots: u32) -> Result<u32, DeviceError>;
 
-    /// A queue of its own for the calling thread, for up to `depth` requests in flight.
+    /// Opens a queue for the calling thread, for up to `depth` requests in flight.
     ///
     /// # Errors
-    /// What the system says to another ring or file descriptor. A device that cannot have
-    /// asynchronous I/O gives a queue that completes within `submit` instead.
+    /// The system's refusal of another ring or descriptor. A device that cannot use asynchronous
+    /// I/O returns a queue that completes within `submit` instead.
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError>;
 
-    /// Tells the device that nobody needs what is in `slots` slots from `first` on. What they hold
-    /// is undefined until they are written again. The slots are the caller's: no transfer of them
-    /// is under way, and nobody else uses them before the call returns. Reserved slots among them,
-    /// the header above all, are left alone. May block on the file system.
+    /// Discards `slots` slots from `first` on: their content is not needed, and is undefined until
+    /// they are written again. The slots are the caller's: no transfer of them is in flight, and no
+    /// other thread uses them before the call returns. Reserved slots among them, above all the
+    /// header, are left alone. May block on the file system.
     ///
-    /// A discarded slot loses what [`grow`](Self::grow) promised: in a file that others have filled
-    /// up the disk under, writing it fails with [`DeviceError::Full`].
+    /// A discarded slot loses the guarantee of [`grow`](Self::grow): if other files have filled up
+    /// the disk meanwhile, writing it fails with [`DeviceError::Full`].
     ///
     /// # Errors
-    /// [`DeviceError::Discard`], and nothing is lost by it: the slots are as usable as before.
+    /// [`DeviceError::Discard`]; the slots are then as usable as before.
     ///
     /// # Panics
-    /// When the slots are not all below [`DeviceInfo::slots_max`]: what is there is not ours.
+    /// If the slots are not all below [`DeviceInfo::slots_max`]: what is beyond is not ours.
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError>;
 
     /// True if `slot` is known to hold exactly the bytes of `page`, so that writing them again
@@ -164,29 +164,29 @@ pub trait SwapDevice: Send + Sync + Debug {
     }
 }
 
-/// One thread's way to a device.
+/// A thread's queue to a device.
 ///
 /// Dropping a queue with requests in flight waits for them.
 pub trait IoQueue: Send {
-    /// Takes a request. Never fails: an error comes back as a [`Completion`]. Blocks only while the
-    /// queue is full. The kernel may not see the request before [`flush`](Self::flush).
+    /// Submits a request. Never fails: an error is reported by the [`Completion`]. Blocks only
+    /// while the queue is full. The kernel may not see the request before [`flush`](Self::flush).
     fn submit(&mut self, request: IoRequest);
 
-    /// Hands everything submitted to the kernel. Does not wait for it.
+    /// Passes all submitted requests to the kernel. Does not wait for them.
     fn flush(&mut self);
 
-    /// Moves finished requests to `done`. Never blocks.
+    /// Moves completed requests to `done`. Never blocks.
     fn reap(&mut self, done: &mut Vec<Completion>);
 
-    /// Blocks until a request has finished, and returns at once if none is in flight.
+    /// Blocks until a request has completed; returns at once if none is in flight.
     fn wait(&mut self);
 
-    /// Requests submitted and not reaped.
+    /// Number of requests submitted and not reaped.
     fn in_flight(&self) -> usize;
 
-    /// Becomes readable when a request has finished; none where `submit` completes. To be polled
-    /// only after a [`reap`](Self::reap): what a full queue has made `submit` wait for is reported
-    /// by the next reap and not here.
+    /// The descriptor that becomes readable when a request has completed; none if `submit`
+    /// completes. Poll it only after a [`reap`](Self::reap): completions that `submit` waited for
+    /// because the queue was full are reported by the next reap and not here.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 

@@ -1,9 +1,9 @@
-//! What the user writes after `--swap`.
+//! Swap specifications: the argument of `--swap`.
 //!
 //! Owns: the grammar of sizes and of swap specifications.
-//! Invariants: reading a specification touches no file; what is at a path is found out when it is
+//! Invariants: parsing a specification touches no file; what is at a path is found out when it is
 //! opened ([`crate::file`]).
-//! Not here: what is chosen when nothing is written ([`SwapKind::Default`] only says so).
+//! Not here: the choice if there is no specification ([`SwapKind::Default`] only marks it).
 //!
 //! ```text
 //! SPEC   := PLACE { "," OPTION }         each option once, in any order
@@ -28,22 +28,22 @@ use std::str::FromStr;
 pub struct SwapSpec {
     /// Where to swap.
     pub kind: SwapKind,
-    /// Higher is filled first, equal ones in turns; 0..=32767. None leaves it to the order given.
+    /// Higher is filled first, equal ones in turns; 0..=32767. None means the order given.
     pub priority: Option<i16>,
-    /// True where a seek costs nothing, false where it does. None believes the system.
+    /// True if seeks are free, false if not. None means what the system reports.
     pub ssd: Option<bool>,
-    /// What the device is told of content that is not needed. None tells it nothing.
+    /// Which unneeded content the device is told to discard. None means nothing.
     pub discard: Option<Discard>,
     /// How pages in compressed memory are compressed. None is the default, LZ4.
     pub algorithm: Option<Algorithm>,
 }
 
-/// When a device is told that content is not needed, as swapon's option of that name.
+/// When unneeded content is discarded, as with swapon's option of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
-    /// Once, of the whole area, when it is opened.
+    /// The whole area once, when it is opened.
     Once,
-    /// Of slots that have been freed, before they are used again.
+    /// Freed slots, before they are used again.
     Pages,
     /// Both.
     Both,
@@ -71,14 +71,14 @@ impl From<SwapKind> for SwapSpec {
 /// A place to swap to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SwapKind {
-    /// None was named: a file without a name in `$TMPDIR` or `/var/tmp`.
+    /// None was named: an unnamed file in `$TMPDIR` or `/var/tmp`.
     #[default]
     Default,
-    /// A file, or a directory for a file without a name.
+    /// A file, or a directory for an unnamed file.
     File {
         /// The file or directory.
         path: PathBuf,
-        /// The most it may grow to.
+        /// The maximum size it may grow to.
         size: Option<Bytes>,
     },
     /// A block device.
@@ -88,17 +88,17 @@ pub enum SwapKind {
     },
     /// Memory outside the managed ranges.
     Ram {
-        /// How much.
+        /// Its size.
         size: Bytes,
     },
-    /// Memory outside the managed ranges, with pages compressed.
+    /// Memory outside the managed ranges, with compressed pages.
     Compressed {
         /// How much it holds, before compression.
         size: Bytes,
     },
 }
 
-/// Reads a number of bytes: `4096`, `512M`, `1.5GiB`. K is 1024, with or without `iB`.
+/// Parses a number of bytes: `4096`, `512M`, `1.5GiB`. K is 1024, with or without `iB`.
 ///
 /// # Errors
 /// [`DeviceError::BadSize`].
@@ -129,7 +129,7 @@ impl FromStr for SwapSpec {
     }
 }
 
-/// Takes `,KEY=VALUE` off the end. With a slash in it, it is part of a path.
+/// Splits `,KEY=VALUE` off the end. With a slash in it, it is part of a path.
 fn last_option(text: &str) -> Option<(&str, &str, &str)> {
     let (rest, option) = text.rsplit_once(',')?;
     let (key, value) = option.split_once('=').filter(|_| !option.contains('/'))?;
@@ -196,7 +196,7 @@ fn parse_place(place: &str) -> Result<SwapKind, String> {
     }
 }
 
-/// What follows the last colon is a size, unless a slash shows that it belongs to the path.
+/// The text after the last colon is a size, unless a slash shows that it belongs to the path.
 fn parse_file(rest: &str) -> Result<SwapKind, String> {
     let (path, size) = match rest.rsplit_once(':') {
         Some((path, size)) if !size.contains('/') => (path, Some(size_of(size)?)),

@@ -1,19 +1,20 @@
-//! Queues to devices whose requests are done when `submit` returns.
+//! Queues to devices whose requests are complete when `submit` returns.
 //!
-//! Owns: the list of requests that are done and not reaped. Invariants: nothing is in flight
-//! between calls, so nothing is to be waited for. As long as no more than `depth` requests are left
-//! unreaped, the list allocates nothing, so that a request can be made in a signal handler.
-//! Not here: doing them ([`Perform`]).
+//! Owns: the list of requests that are complete and not reaped.
+//! Invariants: nothing is in flight between calls, so there is nothing to wait for. As long as no
+//! more than `depth` requests are left unreaped, the list allocates nothing, so that a request can
+//! be made in a signal handler.
+//! Not here: performing them ([`Perform`]).
 
 use crate::{Completion, IoQueue, IoRequest};
 use std::os::fd::BorrowedFd;
 
-/// Does one request, on the caller's time.
+/// Performs a request on the calling thread.
 pub(crate) trait Perform: Send {
     fn perform(&mut self, request: IoRequest) -> Completion;
 }
 
-/// One thread's way to such a device.
+/// A thread's queue to such a device.
 pub(crate) struct SynchronousQueue<P> {
     performer: P,
     finished: Vec<Completion>,

@@ -1,4 +1,4 @@
-//! What this crate's tests share: pages to move, and moving them one request at a time.
+//! Shared by this crate's tests: pages to move, and moving them one request at a time.
 
 use crate::file::{FileDevice, OpenOptions};
 use crate::{Completion, IoOp, IoQueue, IoRequest, SwapDevice, SwapKind};
@@ -15,8 +15,8 @@ impl Pages {
         Self(PageArena::new(pages).unwrap())
     }
 
-    /// Handles to the pages at `places`, every byte `byte`. A test uses a place again only once
-    /// its last request is complete.
+    /// Handles to the pages at `places`, every byte `byte`. A test reuses a place only after its
+    /// last request is complete.
     pub(crate) fn filled(&self, places: impl IntoIterator<Item = usize>, byte: u8) -> Vec<PageBuf> {
         let page = |place| {
             // SAFETY: the test keeps the arena, and uses no older handle to the place.
@@ -29,7 +29,7 @@ impl Pages {
 }
 
 impl Pages {
-    /// Handles to the pages at `places`, as they are.
+    /// Handles to the pages at `places`, unchanged.
     pub(crate) fn views(&self, places: Range<usize>) -> Vec<PageBuf> {
         // SAFETY: as in `filled`.
         places.map(|place| unsafe { self.0.page(place) }).collect()
@@ -40,7 +40,7 @@ pub(crate) fn is_filled(page: &[u8], byte: u8) -> bool {
     page.iter().all(|&found| found == byte)
 }
 
-/// A device in memory.
+/// A memory device.
 pub(crate) fn ram(slots: u64) -> Arc<dyn SwapDevice> {
     let kind = SwapKind::Ram { size: Bytes::of_pages(slots) };
     Arc::new(FileDevice::open(&kind.into(), &OpenOptions::default()).unwrap())
@@ -70,7 +70,7 @@ pub(crate) fn drain(queue: &mut dyn IoQueue, count: usize) -> Vec<Completion> {
     done
 }
 
-/// A range of places, scattered: every second first, then the others.
+/// Scatters a range of places: every second first, then the others.
 pub(crate) fn scattered(places: Range<usize>) -> Vec<usize> {
     places.clone().step_by(2).chain(places.skip(1).step_by(2)).collect()
 }

@@ -4,9 +4,9 @@
 //! cargo run --release --example group_by
 //! ```
 //!
-//! Rows of a key and an amount are added up by key, as `SELECT key, count(*), sum(amount) ... GROUP
-//! BY key`. The table has open addressing: a key is in the first of the places from its hash on
-//! that is its own or empty.
+//! Sums up rows of a key and an amount by key, as in
+//! `SELECT key, count(*), sum(amount) ... GROUP BY key`. The table uses open addressing: a key is
+//! in the first place from its hash on that has this key or is empty.
 
 use overspill::{Bytes, Pool, PoolError, SpillVec};
 
@@ -19,7 +19,7 @@ struct Group {
     sum: u64,
 }
 
-/// A table with a place for twice as many keys as are expected.
+/// A table with twice as many places as keys expected.
 struct Groups {
     places: SpillVec<Group>,
 }
@@ -43,7 +43,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Adds to the group if it is the key's, or empty.
+    /// Adds to the group if it has this key, or is empty.
     fn take(&mut self, key: u64, amount: u64) -> bool {
         let ours = self.count == 0 || self.key == key;
         if ours {
@@ -53,12 +53,12 @@ impl Group {
     }
 }
 
-/// Row `n` of a made-up table: keys come again and again in an order that no cache likes.
+/// Row `n` of a made-up table: keys recur in an order that is bad for caches.
 fn row(n: u64, keys: u64) -> (u64, u64) {
     (n.wrapping_mul(0x2545_f491_4f6c_dd1d) % keys, n % 100)
 }
 
-/// Groups `rows` rows of at most `keys` keys, and compares the totals with what they must be.
+/// Groups `rows` rows of at most `keys` keys, and compares the totals with the expected ones.
 ///
 /// # Errors
 /// See [`PoolError`].

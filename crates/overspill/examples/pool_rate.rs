@@ -1,11 +1,11 @@
-//! Accesses per second to a pool's pages at random, and how long single ones take.
+//! Random accesses per second to a pool's pages, and their latency.
 //!
 //! ```text
 //! cargo run --release --example pool_rate -- ram:512M --threads 2 --memory 64M --data 256M
 //! ```
 //!
-//! A word of a random page is read, or in one of five cases changed. Every word is checked: a page
-//! begins with its number and its count of changes.
+//! Each access reads a word of a random page, or in one of five cases changes it. Every word is
+//! checked: a page begins with its number and its count of changes.
 
 use overspill::{Bytes, PageNo, Pool, parse_bytes};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn settings() -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// A third of the page random, the rest alike, as programs' pages are.
+/// A third of the page is random, the rest repetitive, like programs' pages.
 fn fill(page: u64, bytes: &mut [u8]) {
     let mut random = page * 2 + 1;
     let third = bytes.len() / 3 / 8 * 8;
@@ -62,7 +62,7 @@ fn next(random: &mut u64) -> u64 {
     *random
 }
 
-/// Accesses and, of every 16th, how long it took.
+/// Returns the number of accesses and the latency of every 16th.
 fn run(pool: &Pool, pages: u64, seed: u64, time: Duration) -> Result<(u64, Vec<u64>), Failure> {
     let (start, mut accesses, mut sampled) = (Instant::now(), 0u64, Vec::new());
     let mut random = seed * 0x9e37_79b9_7f4a_7c15 + 1;

@@ -1,11 +1,11 @@
-//! Touches a region and prints how many touches a second that were:
+//! Touches a region and prints the number of touches per second:
 //! `touch_region message|signal SWAP [THREADS [READS_PERCENT [SECONDS [PAGE_SIZE
 //! [random|order]]]]]`.
 //!
 //! 256 MiB in 64 MiB of memory; every page is written once before. A touch reads or writes one word
-//! at a random offset in 4 KiB, whatever the size of a page: in random ones, or in one after the
-//! other. A word is a function of its place but for its lowest bit, which every write turns over,
-//! so that the page has to be written out.
+//! at a random offset in 4 KiB, whatever the page size: in random ones, or one after the other. A
+//! word is a function of its place except for its lowest bit, which every write flips, so that the
+//! page has to be written out.
 
 use overspill::{Bytes, Error, Faults, Overspill};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ struct How {
     reads_percent: usize,
 }
 
-/// Touches for `time`; returns how often.
+/// Touches for `time`; returns the number of touches.
 fn touch(part: &mut [u8], seed: u64, how: How, time: Duration) -> u64 {
     let (mut random, mut count, start) = (seed, 0, Instant::now());
     while start.elapsed() < time {

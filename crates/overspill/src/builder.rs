@@ -1,4 +1,4 @@
-//! Building a pager inside one process.
+//! Builds a pager inside one process.
 
 use crate::error::Error;
 use crate::pager::{Pager, PagerParts, PagerSwap};
@@ -13,11 +13,11 @@ use overspill_device::file::OpenOptions;
 use overspill_device::{Device, SwapDevice, SwapSpec};
 use overspill_space::HandlerOptions;
 
-/// The least memory there is any sense in paging with: 1024 pages.
+/// The least memory that is useful for paging: 1024 pages.
 pub const MEMORY_MIN: Bytes = Bytes(1024 * PAGE_SIZE as u64);
-/// Fewest pages in memory there is any sense in.
+/// Fewest useful pages in memory.
 const PAGES_MIN: u64 = 16;
-/// Most pages in memory: they are counted in 32 bits, and one value is kept back.
+/// Most pages in memory: they are counted in 32 bits, and one value is reserved.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64 - 1;
 /// Largest page.
 const PAGE_SIZE_MAX: Bytes = Bytes(2 << 20);
@@ -42,17 +42,17 @@ pub(crate) struct OpenedSwap {
 }
 
 impl Builder {
-    /// Memory that all regions together may use. Needed; at least 16 pages and 4 MiB.
+    /// Sets the memory that all regions together may use. Required; at least 16 pages and 4 MiB.
     #[must_use]
     pub fn memory(mut self, memory: Bytes) -> Self {
         self.memory = memory;
         self
     }
 
-    /// Size of a page of every region: a power of two from 4 KiB, which it is by default, to 2 MiB.
-    /// A touch of a page that is out brings the whole page, and eviction writes whole pages. Larger
+    /// Sets the size of a page of every region: a power of two from 4 KiB, the default, to 2 MiB. A
+    /// touch of a swapped-out page reads the whole page, and eviction writes whole pages. Larger
     /// ones suit data that is used in large pieces: there are fewer faults. Memory, statistics, the
-    /// rounding of sizes and ranges, and pins go by whole pages.
+    /// rounding of sizes and ranges, and pins are in whole pages.
     ///
     /// ```
     /// use overspill::{Bytes, Overspill};
@@ -79,14 +79,14 @@ impl Builder {
         self
     }
 
-    /// The most that swap files without a size of their own may grow to.
+    /// Sets the maximum size of swap files without a size of their own.
     #[must_use]
     pub fn swap_size(mut self, size: Bytes) -> Self {
         self.options.swap_size = Some(size);
         self
     }
 
-    /// A pager in this process with no swap area chosen and no memory allowed.
+    /// A pager in this process without swap areas and memory.
     pub(crate) fn new() -> Self {
         let page_size = Bytes(PAGE_SIZE as u64);
         let options = OpenOptions::default();
@@ -142,46 +142,46 @@ impl Builder {
 /// Memory larger than RAM for one program.
 ///
 /// Regions keep it alive. A process that forks keeps its regions; its children must not touch them:
-/// what is out reads as zeros there.
+/// swapped-out pages read as zeros there.
 #[derive(Debug, Clone)]
 pub struct Overspill {
     pub(crate) pager: Arc<Pager>,
     memory: Bytes,
     pub(crate) options: OpenOptions,
-    /// By area number.
+    /// Indexed by area number.
     pub(crate) kinds: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl Overspill {
-    /// Starts with no swap area chosen and no memory allowed.
+    /// Starts without swap areas and memory.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// Bytes in a page.
+    /// Size of a page in bytes.
     pub fn page_size(&self) -> usize {
         self.pager.page_bytes()
     }
 
-    /// Zeroed memory of `size`, rounded up to pages.
+    /// Makes zeroed memory of `size`, rounded up to pages.
     ///
     /// # Errors
-    /// [`Error::Memory`] when the reserved address space is used up.
+    /// [`Error::Memory`] if the reserved address space is used up.
     pub fn region(&self, size: Bytes) -> Result<Region, Error> {
         self.region_options().build(size)
     }
 
-    /// As [`region`](Self::region), with choices.
+    /// As [`region`](Self::region), with options.
     pub fn region_options(&self) -> RegionOptions {
         RegionOptions::new(self.pager.clone())
     }
 
-    /// What happened so far.
+    /// Everything counted so far.
     pub fn summary(&self) -> Summary {
         Summary::of(self.memory, std::slice::from_ref(self.pager.engine().stats()))
     }
 
-    /// The last thing that went wrong, such as a full or failing device.
+    /// The last error, such as a full or failing device.
     pub fn last_error(&self) -> Option<String> {
         self.pager.engine().last_error()
     }
@@ -195,8 +195,8 @@ pub(crate) fn check_limit(memory: Bytes) -> Result<(), Error> {
     check_pages(memory, Bytes(PAGE_SIZE as u64), PAGES_MAX)
 }
 
-/// Refuses pages that cannot be had, and limits that are too small for them, or give more than
-/// `most`.
+/// Refuses page sizes that are not supported, and limits that are too small for them, or allow more
+/// than `most` pages.
 ///
 /// # Errors
 /// [`Error::PageSizeChosen`], [`Error::LimitTooSmall`], [`Error::LimitTooLarge`].
@@ -224,17 +224,17 @@ pub(crate) fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>
     Ok(specs)
 }
 
-/// Areas without a priority are used in the order they were given, after all that have one.
+/// Areas without a priority are used in the order given, after all that have one.
 pub(crate) fn priority(spec: &SwapSpec, order: usize) -> i16 {
     spec.priority.unwrap_or(-1 - order as i16)
 }
 
-/// One line for the user on stderr, by a system call: who causes it may be printing the region it
-/// has touched.
+/// Writes one line for the user to stderr, by a system call: the thread that causes it may be
+/// printing the region it has touched.
 pub(crate) fn report_to_stderr() -> Box<dyn Fn(&str) + Send + Sync> {
     Box::new(|message| {
         let line = format!("overspill: {message}\n");
-        // Nobody to tell if that fails.
+        // If that fails, there is nowhere to report it.
         let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
     })
 }

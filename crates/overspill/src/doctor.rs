@@ -1,4 +1,4 @@
-//! Probes: whether Overspill can work here, and what to do where it cannot.
+//! Probes: whether Overspill can work here, and what to do if not.
 //!
 //! Each probe tries the real thing. `overspill run` refuses with the same words.
 
@@ -10,12 +10,12 @@ use overspill_space::uffd::{Delivery, Uffd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How a probe came out.
+/// The result of a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
-    /// As it should be.
+    /// Works as it should.
     Good,
-    /// Works, but slower or with less.
+    /// Works, but slower or with fewer features.
     Limited,
     /// `overspill run` cannot work.
     Broken,
@@ -26,9 +26,9 @@ pub enum Health {
 pub struct Finding {
     /// What was probed.
     pub what: &'static str,
-    /// How it came out.
+    /// The result.
     pub health: Health,
-    /// What was found, and for anything but good what to do.
+    /// What was found, and what to do unless it is good.
     pub detail: String,
 }
 
@@ -36,7 +36,7 @@ fn finding(what: &'static str, health: Health, detail: impl Into<String>) -> Fin
     Finding { what, health, detail: detail.into() }
 }
 
-/// Runs every probe; files are tried in `directory`, or where the default swap file would be.
+/// Runs every probe; files are tested in `directory`, or where the default swap file would be.
 pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
     let mut findings = vec![page_size(), userfaultfd(), overcommit()];
     findings.extend(userfaultfd_features());
@@ -48,7 +48,7 @@ pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
     findings
 }
 
-/// The first thing that makes `overspill run` impossible.
+/// The first finding that makes `overspill run` impossible.
 pub fn obstacle() -> Option<Finding> {
     [page_size(), userfaultfd(), overcommit()].into_iter().find(|f| f.health == Health::Broken)
 }
@@ -71,7 +71,7 @@ fn userfaultfd() -> Finding {
     }
 }
 
-/// With strict accounting even memory that is only reserved counts, and nobody could get any more.
+/// With strict accounting, memory that is only reserved counts too, and no process could get more.
 fn overcommit() -> Finding {
     overcommit_of(&std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default())
 }
@@ -118,10 +118,10 @@ fn userfaultfd_features() -> Vec<Finding> {
     ]
 }
 
-/// Long enough for a kernel that misreports moves to do it once, on two CPUs.
+/// Long enough, on two CPUs, for a kernel that misreports moves to do it once.
 const MOVES_PROBED: Duration = Duration::from_millis(300);
 
-/// Whether the kernel tells what it has moved. Linux 6.18 does not always.
+/// Whether the kernel reports moves correctly. Linux 6.18 does not always.
 fn userfaultfd_moves() -> Option<Finding> {
     if !Uffd::open(Delivery::Messages).ok()?.features().move_pages {
         return None;
@@ -181,7 +181,7 @@ fn swap_file(directory: Option<&Path>) -> Finding {
     }
 }
 
-/// True if a device's note tells of something that would be faster or safer elsewhere.
+/// True if a device's note is about something that would be faster or safer elsewhere.
 pub fn is_limit(note: &str) -> bool {
     ["its file system", "others may read"].iter().any(|limit| note.starts_with(limit))
         || note.contains("refuse")
@@ -232,11 +232,11 @@ pub fn memory_of_cgroup() -> Option<Bytes> {
 
 fn read_limit(path: &Path) -> Option<Bytes> {
     let bytes: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
-    // Version 1 says "no limit" by a number near 2^63.
+    // Version 1 reports "no limit" as a number near 2^63.
     (bytes < 1 << 60).then_some(Bytes(bytes))
 }
 
-/// The memory this process could have: its control group's limit, or the machine's.
+/// The memory available to this process: its control group's limit, or the machine's memory.
 pub fn memory_available() -> Option<Bytes> {
     let info = rustix::system::sysinfo();
     let machine = Bytes((info.totalram as u64).saturating_mul(u64::from(info.mem_unit)));

@@ -5,44 +5,44 @@ use overspill_device::DeviceError;
 use overspill_engine::{SwapoffError, SwaponError};
 use overspill_space::{MemoryError, SignalSetupError, SpaceSetupError};
 
-/// What can go wrong, with what to do about it in the message.
+/// Any error of the library; the message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Too little memory to page with.
+    /// Too little memory for paging.
     #[error("a memory limit of {0} is below the working minimum of {1}: ask for at least {1}")]
     LimitTooSmall(Bytes, Bytes),
-    /// More than can be counted.
+    /// More memory than can be counted.
     #[error("a memory limit of {0} is more than Overspill can manage: ask for at most {1}")]
     LimitTooLarge(Bytes, Bytes),
-    /// The machine's pages are not of the size Overspill works with.
+    /// The machine's page size is not the one Overspill works with.
     #[error("this machine's pages have {0} bytes; Overspill works with pages of 4096 bytes only")]
     PageSize(usize),
     /// Pools and regions cannot have pages of this size.
     #[error("pages cannot have {0}: choose a power of two from 4 KiB to {1}")]
     PageSizeChosen(Bytes, Bytes),
-    /// The address space or userfaultfd.
+    /// The address space or userfaultfd failed.
     #[error(transparent)]
     Space(#[from] SpaceSetupError),
-    /// Faults by signal.
+    /// Faults by signal are not available.
     #[error(transparent)]
     Signals(#[from] SignalSetupError),
-    /// A swap device.
+    /// A swap device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A memory call on the managed range.
+    /// A memory call on the managed range failed.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// More areas than an entry can name.
+    /// More areas than a swap entry can name.
     #[error("{0} swap areas were given; at most {1} can be used")]
     TooManyAreas(usize, usize),
     /// A swap area could not be added.
     #[error(transparent)]
     Swapon(SwaponError),
-    /// A swap area could not be given up.
+    /// A swap area could not be removed.
     #[error(transparent)]
     Swapoff(#[from] SwapoffError),
-    /// No swap area is called that.
+    /// No swap area has this name.
     #[error("no swap area is called `{0}`; in use are: {1}")]
     NoSuchSwap(String, String),
     /// The processes of a run cannot share their state.
@@ -58,7 +58,7 @@ pub enum Error {
     System {
         /// What was tried.
         action: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
 }

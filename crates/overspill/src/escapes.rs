@@ -1,16 +1,16 @@
-//! What of a run was outside its limit, and why.
+//! Which memory and programs of a run were outside its limit, and why.
 //!
-//! Owns: the reasons, as bits of the session's verdict, and their words. Processes of the run set
-//! them (`preload`); `overspill run` says them.
-//! Not here: how much it was, which is counted (`outside_kib`).
+//! Owns: the reasons, as bits of the session's verdict, and their wording. Processes of the run set
+//! them (`preload`); `overspill run` reports them.
+//! Not here: the amount, which is counted (`outside_kib`).
 
 /// Initialised and uninitialised static variables.
 pub const STATIC_DATA: u32 = 1 << 8;
-/// What the program got by `brk` or `sbrk`.
+/// Memory from `brk` or `sbrk`.
 pub const BRK: u32 = 1 << 9;
 /// Shared memory.
 pub const SHARED: u32 = 1 << 10;
-/// Anonymous memory that can be executed.
+/// Executable anonymous memory.
 pub const EXECUTABLE: u32 = 1 << 11;
 /// Huge pages.
 pub const HUGE: u32 = 1 << 12;
@@ -18,11 +18,11 @@ pub const HUGE: u32 = 1 << 12;
 pub const STACK: u32 = 1 << 13;
 /// A statically linked program was started.
 pub const STATIC_PROGRAM: u32 = 1 << 16;
-/// A program was started that gets more rights than its user.
+/// A program was started that has more rights than its user.
 pub const PRIVILEGED_PROGRAM: u32 = 1 << 17;
-/// A program for another libc, or of 32 bits, was started.
+/// A program for another libc, or a 32-bit one, was started.
 pub const FOREIGN_PROGRAM: u32 = 1 << 18;
-/// A program was started without the variables that make it part of the run.
+/// A program was started without the environment variables that make it part of the run.
 pub const CLEARED_ENVIRONMENT: u32 = 1 << 19;
 
 /// Memory of processes of the run.
@@ -35,7 +35,7 @@ const MEMORY: [(u32, &str); 6] = [
     (STACK, "the main stack"),
 ];
 
-/// Processes that are not of the run.
+/// Programs that are not part of the run.
 const PROGRAMS: [(u32, &str); 4] = [
     (STATIC_PROGRAM, "a statically linked program"),
     (PRIVILEGED_PROGRAM, "a setuid program"),
@@ -48,12 +48,12 @@ fn named(verdict: u32, names: &[(u32, &'static str)]) -> Vec<&'static str> {
     set.map(|(_, name)| *name).collect()
 }
 
-/// The kinds of memory outside the limit that a verdict tells of.
+/// The kinds of memory outside the limit that a verdict contains.
 pub fn memory(verdict: u32) -> Vec<&'static str> {
     named(verdict, &MEMORY)
 }
 
-/// The kinds of programs without a limit that a verdict tells of.
+/// The kinds of programs without a limit that a verdict contains.
 pub fn programs(verdict: u32) -> Vec<&'static str> {
     named(verdict, &PROGRAMS)
 }

@@ -25,7 +25,7 @@
 //! # }
 //! ```
 //!
-//! Owns: the public API; putting space, engine, areas and devices together ([`pager`]); what the
+//! Owns: the public API; assembling space, engine, areas and devices ([`pager`]); what the
 //! processes of one `overspill run` share ([`session`]); the probes of `overspill doctor`
 //! ([`doctor`]).
 //! Not here: command lines, interposed functions.

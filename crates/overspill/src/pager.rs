@@ -1,8 +1,8 @@
-//! A pager put together: space, engine, areas, devices, threads.
+//! A complete pager: space, engine, areas, devices, threads.
 //!
-//! Owns: the order of construction and the life cycle across fork. Invariants: from
-//! [`Pager::before_fork`] to the call after it no pager thread runs, no I/O is in flight and no
-//! slot sits in a cache.
+//! Owns: the order of construction and the life cycle across fork.
+//! Invariants: from [`Pager::before_fork`] to the matching call after the fork no pager thread
+//! runs, no I/O is in flight and no slot is in a cache.
 //! Not here: where the settings come from.
 
 use crate::error::Error;
@@ -25,19 +25,19 @@ use std::sync::OnceLock;
 /// A device with the shared tables of its slots.
 #[derive(Debug)]
 pub struct PagerSwap {
-    /// Where pages go.
+    /// Where pages are written.
     pub device: Arc<dyn SwapDevice>,
-    /// Formatted tables for it.
+    /// Formatted slot tables for it.
     pub tables: AreaTables,
     /// Higher is filled first.
     pub priority: i16,
-    /// It verifies by itself what it returns.
+    /// The device verifies what it returns.
     pub verifies: bool,
 }
 
 impl PagerSwap {
-    /// `device` with tables for one process alone, in slots of `page_bytes`. Of large pages every 4
-    /// KiB have a checksum, which finds no room in the word of their slot.
+    /// Makes a swap area of `device` for one process, with slots of `page_bytes`. Large pages have
+    /// a checksum for every 4 KiB; these do not fit into the word of their slot.
     ///
     /// # Errors
     /// ENOMEM; a device without room for a page.
@@ -54,9 +54,9 @@ impl PagerSwap {
         let sums = Table::<AtomicU64>::private(device.info().slots_max as usize).map_err(memory)?;
         let store = Arc::new(TableStore::new(sums));
         let plain: Arc<dyn SwapDevice> = Arc::new(Checksummed::new(device, store, seed));
-        // SAFETY: the engine over this device has pages of `page_bytes`, as all who call this see
-        // to, so its buffers have that size; each is a frame's own, or a worker's, while a request
-        // has it.
+        // SAFETY: the engine over this device has pages of `page_bytes`, as all callers ensure, so
+        // its buffers have that size; while a request uses one, it belongs to a frame or to a
+        // worker.
         let device = unsafe { LargePages::new(plain, page_bytes / PAGE_SIZE) }?;
         let device: Arc<dyn SwapDevice> = Arc::new(device);
         let tables = private_tables(&*device)?;
@@ -64,29 +64,29 @@ impl PagerSwap {
     }
 }
 
-/// What a pager is made of.
+/// The parts of a pager.
 pub struct PagerParts {
-    /// Memory it may use for pages.
+    /// Memory that pages may use.
     pub memory: Bytes,
-    /// Bytes of a page, also of a slot of the swap areas.
+    /// Size of a page, and of a slot of the swap areas, in bytes.
     pub page_bytes: usize,
-    /// Address space to reserve, if it is to be had.
+    /// Address space to reserve, if the system grants it.
     pub reserve: Bytes,
     /// Swap areas, in the order of their numbers.
     pub swaps: Vec<PagerSwap>,
-    /// This process among those that share the areas.
+    /// This process's member number among those that share the areas.
     pub member: MemberNo,
-    /// Key of the checksums; the same for all who share the areas.
+    /// Key of the checksums; the same for all processes that share the areas.
     pub checksum_seed: u64,
     /// Where events are counted.
     pub stats: Stats,
-    /// Where changes of pages' states are noted, if they are.
+    /// Where changes of page state are recorded, if they are.
     pub history: Option<History>,
     /// See [`EngineParts::salvage`].
     pub salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
-    /// Takes one line about something that went wrong.
+    /// Takes one line about an error.
     pub report: Box<dyn Fn(&str) + Send + Sync>,
-    /// How the threads behave.
+    /// Settings of the threads.
     pub handlers: HandlerOptions,
 }
 
@@ -96,7 +96,7 @@ pub struct Pager {
     engine: Arc<Engine>,
     memory: ManagedMemory,
     handlers: Mutex<Option<Handlers>>,
-    /// Once a region wanted its faults as signals.
+    /// Set when the first region with faults by signal is made.
     signals: OnceLock<Arc<SignalFaults>>,
     /// Held while `signals` is made.
     starting_signals: Mutex<()>,
@@ -114,10 +114,10 @@ impl std::fmt::Debug for PagerThreads {
 }
 
 impl Pager {
-    /// Reserves the range, starts the threads.
+    /// Reserves the range and starts the threads.
     ///
     /// # Errors
-    /// Whatever the system refuses, in words for the user.
+    /// Any refusal by the system, worded for the user.
     pub fn start(parts: PagerParts) -> Result<Self, Error> {
         let page_size = rustix::param::page_size();
         if page_size != PAGE_SIZE {
@@ -162,22 +162,22 @@ impl Pager {
         })
     }
 
-    /// This process among those that share the areas.
+    /// Returns this process's member number among those that share the areas.
     pub fn member(&self) -> MemberNo {
         self.engine.areas().iter().next().map_or(self.member, |area| area.member())
     }
 
-    /// The engine, for its counters.
+    /// Returns the engine, for its counters.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The managed range.
+    /// Returns the managed range.
     pub fn memory(&self) -> &ManagedMemory {
         &self.memory
     }
 
-    /// Whoever serves faults by signal, started at the first call.
+    /// Returns the server of faults by signal, started at the first call.
     ///
     /// # Errors
     /// [`Error::Signals`].
@@ -191,7 +191,7 @@ impl Pager {
         Ok(self.signals.get_or_init(|| signals))
     }
 
-    /// A device to swap to, in slots as large as the pages.
+    /// Prepares a device for swapping, with slots as large as the pages.
     ///
     /// # Errors
     /// ENOMEM; a device without room for a page.
@@ -203,13 +203,13 @@ impl Pager {
         PagerSwap::private(device, priority, self.page_bytes(), self.checksum_seed)
     }
 
-    /// Bytes of a page.
+    /// Size of a page in bytes.
     pub fn page_bytes(&self) -> usize {
         self.memory.space().page_bytes()
     }
 
-    /// Runs `f`, which may take locks that a fault needs, so that no handler of the program touches
-    /// a region meanwhile.
+    /// Runs `f`, which may take locks that a fault needs, so that no signal handler of the program
+    /// touches a region meanwhile.
     pub fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
         if self.signals.get().is_some() { with_signals_blocked(f) } else { f() }
     }
@@ -217,7 +217,7 @@ impl Pager {
     /// Adds a swap area that no other process uses.
     ///
     /// # Errors
-    /// [`Error::Swapon`]; then nothing was changed.
+    /// [`Error::Swapon`], and nothing was changed.
     pub fn swapon(&self, swap: PagerSwap) -> Result<(), Error> {
         let join = |number| join_area(number, swap, self.member, self.checksum_seed);
         self.undisturbed(|| self.engine.swapon(join)).map(drop).map_err(Error::Swapon)
@@ -227,12 +227,12 @@ impl Pager {
     /// device.
     ///
     /// # Errors
-    /// [`Error::Swapoff`]; the area is in use as before then.
+    /// [`Error::Swapoff`]; the area is then in use as before.
     pub fn swapoff(&self, area: AreaNo) -> Result<(), Error> {
         let mut worker =
             Worker::new(&self.engine).map_err(Error::system("prepare to read the swap area"))?;
         self.undisturbed(|| self.engine.swapoff(&mut worker, area))?;
-        // A thread lets go of the device when it finishes its work, at the latest now.
+        // A thread releases the device when it finishes its work, at the latest when it parks.
         if let Some(handlers) = &*self.handlers.lock() {
             handlers.park();
             handlers.unpark();
@@ -243,7 +243,7 @@ impl Pager {
         Ok(())
     }
 
-    /// Stops all paging. Threads that touch a missing page sleep until it goes on.
+    /// Stops all paging. Threads that touch a missing page sleep until it resumes.
     pub fn before_fork(&self) {
         if let Some(handlers) = &*self.handlers.lock() {
             handlers.park();
@@ -251,7 +251,7 @@ impl Pager {
         self.engine.drain();
     }
 
-    /// Makes `child`, about to be forked, a holder of every slot. Between
+    /// Makes `child`, about to be forked, a holder of every slot. Call between
     /// [`before_fork`](Self::before_fork) and the fork.
     ///
     /// # Errors
@@ -267,18 +267,18 @@ impl Pager {
         Ok(())
     }
 
-    /// Goes on paging, in the process that forked.
+    /// Resumes paging in the process that forked.
     pub fn after_fork_in_parent(&self) {
         if let Some(handlers) = &*self.handlers.lock() {
             handlers.unpark();
         }
     }
 
-    /// Goes on paging in the child, as `member`: a userfaultfd of its own over the inherited range,
-    /// threads of its own.
+    /// Resumes paging in the child, as `member`: with a new userfaultfd over the inherited range,
+    /// and new threads.
     ///
     /// # Errors
-    /// As [`start`](Self::start). The child's swapped pages are out of reach then.
+    /// As [`start`](Self::start). The child's swapped pages are then unreachable.
     pub fn after_fork_in_child(&self, member: MemberNo) -> Result<(), Error> {
         let mut handlers = self.handlers.lock();
         if let Some(old) = handlers.take() {
@@ -319,7 +319,7 @@ pub(crate) fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed:
     Swap { device, area, priority: swap.priority }
 }
 
-/// The area of a device's slots.
+/// Makes the area of a device's slots.
 fn area_of(
     number: AreaNo,
     device: &Arc<dyn SwapDevice>,
@@ -339,8 +339,8 @@ fn area_of(
     area
 }
 
-/// A device that is told of every slot nobody holds any more. Not by way of its checksum, which
-/// vanishes with the hold.
+/// Notifies a device of every slot that has lost its last holder. Bypasses the checksum decorator:
+/// the slot's checksum vanishes with the hold.
 #[derive(Debug)]
 struct FreeNotify(Arc<dyn SwapDevice>);
 
@@ -351,7 +351,7 @@ impl SlotFreeNotify for FreeNotify {
     }
 }
 
-/// Tables for one process alone.
+/// Allocates tables for one process.
 ///
 /// # Errors
 /// ENOMEM.
@@ -371,7 +371,7 @@ pub fn private_tables(device: &dyn SwapDevice) -> Result<AreaTables, Error> {
     Ok(tables)
 }
 
-/// Checksums kept in the slots' own words, where they vanish with the slot's last holder.
+/// Checksums kept in the slots' words, where they vanish with the slot's last holder.
 #[derive(Debug)]
 struct SlotTags(SlotMap);
 

@@ -1,7 +1,8 @@
 //! A region: a slice of bytes larger than memory.
 //!
-//! Owns: regions, the choices for one, and pins. Invariants: a region is mapped while it lives; a
-//! pinned page stays at its address until the pin ends, which borrows the region.
+//! Owns: regions, their options, and pins.
+//! Invariants: a region is mapped while it lives; a pinned page stays at its address until the pin
+//! ends, which borrows the region.
 //! Not here: how a fault is served (`space`).
 
 use crate::error::Error;
@@ -11,26 +12,27 @@ use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_space::{Advice, Protection, SignalFaults};
 use std::ops::{Deref, DerefMut, Range};
 
-/// Who brings a page that is touched and out.
+/// Which thread brings in a swapped-out page that is touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Faults {
     /// A thread of the pager, to which the kernel sends a message. Works wherever memory works.
     #[default]
     Message,
-    /// The toucher itself, in a handler for SIGBUS. Much faster where the device is: no other
-    /// thread has to wake up. In exchange:
+    /// The thread that touches it, in a handler for SIGBUS. Much faster if the device is fast: no
+    /// other thread has to wake up. In exchange:
     ///
-    /// * A system call on a page that is out fails with EFAULT: [pin](Region::pin) what you give to
-    ///   one.
-    /// * SIGBUS may not be blocked where the region is touched. The handler is installed with the
-    ///   first such region and passes on what is none of its business to the one that was there
-    ///   before. One that is installed later gets the region's faults, and has to be avoided.
-    /// * The handler runs on the stack the toucher is on, of which it needs less than 16 KiB. So
-    ///   much must be left on the alternate stack of a signal handler that touches the region.
+    /// * A system call on a page that is swapped out fails with EFAULT: [pin](Region::pin) what you
+    ///   pass to one.
+    /// * SIGBUS must not be blocked where the region is touched. The handler is installed with the
+    ///   first such region and passes other SIGBUS on to the previous handler. Do not install
+    ///   another one later: it would get the region's faults.
+    /// * The handler runs on the current stack of the thread that touches the region, and needs
+    ///   less than 16 KiB of it. A signal handler that touches the region needs that much on its
+    ///   alternate stack.
     Signal,
 }
 
-/// Choices for a region; see [`Overspill::region_options`](crate::Overspill::region_options).
+/// Options for a region; see [`Overspill::region_options`](crate::Overspill::region_options).
 #[derive(Debug, Clone)]
 pub struct RegionOptions {
     pager: Arc<Pager>,
@@ -42,17 +44,17 @@ impl RegionOptions {
         Self { pager, faults: Faults::default() }
     }
 
-    /// Who brings pages in.
+    /// Chooses which thread brings pages in.
     #[must_use]
     pub fn faults(mut self, faults: Faults) -> Self {
         self.faults = faults;
         self
     }
 
-    /// Zeroed memory of `size`, rounded up to pages.
+    /// Makes zeroed memory of `size`, rounded up to pages.
     ///
     /// # Errors
-    /// [`Error::Memory`] when the reserved address space is used up; [`Error::Signals`] when faults
+    /// [`Error::Memory`] if the reserved address space is used up; [`Error::Signals`] if faults
     /// cannot be signals.
     pub fn build(self, size: Bytes) -> Result<Region, Error> {
         let signals = match self.faults {
@@ -71,9 +73,9 @@ impl RegionOptions {
 
 /// Zeroed memory of which only a part is in memory at any time. Unmapped when dropped.
 ///
-/// Use it as the `[u8]` it is, from any thread, also as the buffer of system calls, unless its
-/// faults are [signals](Faults::Signal). A touch of a page that is out blocks until it is read. If
-/// that fails the toucher gets SIGBUS, and the reason is in
+/// Use it as a `[u8]`, from any thread, also as the buffer of system calls, unless its faults are
+/// [signals](Faults::Signal). A touch of a swapped-out page blocks until it is read. If that fails,
+/// the thread gets SIGBUS, and the reason is in
 /// [`Overspill::last_error`](crate::Overspill::last_error).
 #[derive(Debug)]
 pub struct Region {
@@ -84,10 +86,10 @@ pub struct Region {
 }
 
 impl Region {
-    /// Forgets the content of whole pages in `range` of bytes: they read as zeros and cost nothing.
+    /// Drops the content of whole pages in `range` of bytes: they read as zeros and cost nothing.
     ///
     /// # Panics
-    /// When the range is not inside the region.
+    /// If the range is not inside the region.
     pub fn discard(&mut self, range: Range<usize>) {
         if let Some((address, pages)) = self.whole_pages(range) {
             let memory = self.pager.memory();
@@ -97,20 +99,20 @@ impl Region {
     }
 
     /// Brings `range` of bytes into memory and keeps it there while the result lives, to be read or
-    /// to be given to a system call. Blocks for the reads. Pins may overlap.
+    /// passed to a system call. Blocks for the reads. Pins may overlap.
     ///
     /// # Errors
-    /// [`Error::Memory`] when more than half of the memory limit would be pinned, or a page cannot
-    /// be brought in.
+    /// [`Error::Memory`] if more than half of the memory limit would be pinned, or a page cannot be
+    /// brought in.
     ///
     /// # Panics
-    /// When the range is not inside the region.
+    /// If the range is not inside the region.
     pub fn pin(&self, range: Range<usize>) -> Result<Pinned<'_>, Error> {
         let pin = self.pin_pages(&range)?;
         Ok(Pinned { bytes: &self[range], _pin: pin })
     }
 
-    /// As [`pin`](Self::pin), to be written as well.
+    /// As [`pin`](Self::pin), writable.
     ///
     /// ```
     /// use overspill::{Bytes, Faults, Overspill};
@@ -156,12 +158,12 @@ impl Region {
         assert!(inside, "{range:?} is past the region, which has {} bytes", self.len());
     }
 
-    /// Tells how whole pages in `range` of bytes will be used, or that they will be soon, or not.
-    /// Parts of pages at its ends are left out, as in [`discard`](Self::discard). Blocks for
+    /// Advises how whole pages in `range` of bytes will be used, or whether they will be soon.
+    /// Partial pages at its ends are left out, as in [`discard`](Self::discard). Blocks for
     /// [`Advice::PageOut`] only.
     ///
     /// # Panics
-    /// When the range is not inside the region.
+    /// If the range is not inside the region.
     pub fn advise(&self, range: Range<usize>, advice: Advice) {
         if let Some((address, pages)) = self.whole_pages(range) {
             let memory = self.pager.memory();
@@ -188,9 +190,9 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range is mapped for as long as the region lives, zeros at first; its pages
-        // vanish and return with their content, which no reader can see. Only the pager's handlers
-        // could break that, by failing to answer a fault, and then the reader never returns.
+        // SAFETY: the range is mapped while the region lives, zeros at first; its pages are evicted
+        // and return with their content, which no reader can see. Only the pager's handlers could
+        // break that, by failing to answer a fault, and then the reader never returns.
         unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes()) }
     }
 }
@@ -206,7 +208,8 @@ impl Drop for Region {
     fn drop(&mut self) {
         if self.pages > 0 {
             let memory = self.pager.memory();
-            // Fails only if the kernel cannot merge mappings; then address space is lost, no more.
+            // Fails only if the kernel has too many mappings; then address space is leaked, no
+            // more.
             let _ = self.pager.undisturbed(|| memory.unmap(self.address, self.pages));
         }
     }
@@ -248,7 +251,7 @@ impl DerefMut for PinnedMut<'_> {
     }
 }
 
-/// Pages that are kept in memory until it is dropped.
+/// Keeps pages in memory until it is dropped.
 #[derive(Debug)]
 struct Pin {
     pager: Arc<Pager>,

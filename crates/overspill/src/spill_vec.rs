@@ -1,13 +1,13 @@
 //! A vector larger than memory.
 //!
-//! Owns: where an element lies, the order in which pages are read ahead, and what is a page's
-//! worth. Elements are plain data ([`Pod`]) and do not straddle pages: page k has elements `k * n`
-//! to `(k + 1) * n - 1`, n being the whole elements that fit into one.
-//! Invariants: pages up to the last element's belong to the vector alone, and no guard of one
-//! outlives a call, so discarding them on drop waits for nobody.
+//! Owns: where an element is, the order in which pages are read ahead, and what fits into a page.
+//! Elements are plain data ([`Pod`]) and do not straddle pages: page k has elements `k * n` to
+//! `(k + 1) * n - 1`, where n is the number of whole elements in a page.
+//! Invariants: the pages of its elements belong to the vector alone, and no guard of one outlives a
+//! call, so discarding them on drop waits for no other user.
 //! Not here: which pages are in memory (`engine`).
-//! Rejected: `Index`. It returns a reference, and a reference into a page is good only as long as
-//! its page stays, for which it would need a guard; values are copied, and [`SpillVec::with`] and
+//! Rejected: `Index`. It returns a reference, and a reference into a page is valid only as long as
+//! its page stays, which takes a guard; values are copied, and [`SpillVec::with`] and
 //! [`SpillVec::update`] lend references for a call.
 
 use crate::pool::{Pool, PoolError};
@@ -17,14 +17,14 @@ use overspill_base::sync::AtomicUsize;
 use overspill_base::sync::Ordering::Relaxed;
 use std::marker::PhantomData;
 
-/// Bytes read ahead of an iteration at a time: two such windows are under way or waiting.
+/// Window of an iteration's readahead: two of them are in flight or in memory ahead of it.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// A vector of which only a part is in memory at any time.
 ///
-/// Elements are changed through `&self`, each page under a lock of its own, so threads can work on
-/// one vector. A call that is given a closure holds the page's lock meanwhile: the closure must not
-/// use an element of the same vector.
+/// Elements are changed through `&self`, each page under its own lock, so threads can share a
+/// vector. A call that takes a closure holds the page's lock meanwhile: the closure must not use an
+/// element of the same vector.
 ///
 /// ```
 /// use overspill::{Bytes, Pool, SpillVec};
@@ -51,10 +51,10 @@ pub struct SpillVec<T: Pod> {
 }
 
 impl<T: Pod> SpillVec<T> {
-    /// An empty vector in `pool`.
+    /// Makes an empty vector in `pool`.
     ///
     /// # Panics
-    /// When a `T` is larger than a page, or has no size.
+    /// If a `T` is larger than a page, or zero-sized.
     pub fn new(pool: &Pool) -> Self {
         let per_page = pool.page_size().checked_div(size_of::<T>()).unwrap_or(0);
         assert!(
@@ -66,33 +66,33 @@ impl<T: Pod> SpillVec<T> {
         Self { pool: pool.clone(), runs: Vec::new(), len: 0, per_page, elements: PhantomData }
     }
 
-    /// Elements there are.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there are none.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Pages of the pool that have elements.
+    /// Number of pages that have elements.
     fn pages(&self) -> usize {
         self.len.div_ceil(self.per_page)
     }
 
-    /// The pool's number of the vector's `nth` page.
+    /// The page number in the pool of the vector's `nth` page.
     fn page(&self, nth: usize) -> PageNo {
         let run = (nth + 1).ilog2();
         self.runs[run as usize].plus(nth + 1 - (1 << run))
     }
 
-    /// Where element `index` lies: the vector's page, and its place there.
+    /// Where element `index` is: the vector's page, and the index in it.
     fn place(&self, index: usize) -> (usize, usize) {
         (index / self.per_page, index % self.per_page)
     }
 
-    /// The elements of a page that has so many.
+    /// The elements of a page that has `count`.
     fn elements(bytes: &[u8], count: usize) -> &[T] {
         bytemuck::cast_slice(&bytes[..count * size_of::<T>()])
     }
@@ -101,7 +101,7 @@ impl<T: Pod> SpillVec<T> {
         bytemuck::cast_slice_mut(&mut bytes[..count * size_of::<T>()])
     }
 
-    /// A copy of element `index`; none past the end.
+    /// Returns a copy of element `index`; none past the end.
     ///
     /// # Errors
     /// See [`PoolError`].
@@ -123,7 +123,7 @@ impl<T: Pod> SpillVec<T> {
     /// See [`PoolError`].
     ///
     /// # Panics
-    /// Past the end.
+    /// If `index` is past the end.
     #[inline]
     pub fn set(&self, index: usize, value: T) -> Result<(), PoolError> {
         self.update(index, |element| *element = value)
@@ -135,7 +135,7 @@ impl<T: Pod> SpillVec<T> {
     /// See [`PoolError`].
     ///
     /// # Panics
-    /// Past the end.
+    /// If `index` is past the end.
     #[inline]
     pub fn with<R>(&self, index: usize, f: impl FnOnce(&T) -> R) -> Result<R, PoolError> {
         assert!(index < self.len, "element {index} of {}", self.len);
@@ -150,7 +150,7 @@ impl<T: Pod> SpillVec<T> {
     /// See [`PoolError`].
     ///
     /// # Panics
-    /// Past the end.
+    /// If `index` is past the end.
     #[inline]
     pub fn update<R>(&self, index: usize, f: impl FnOnce(&mut T) -> R) -> Result<R, PoolError> {
         assert!(index < self.len, "element {index} of {}", self.len);
@@ -162,16 +162,16 @@ impl<T: Pod> SpillVec<T> {
     /// Appends an element.
     ///
     /// # Errors
-    /// See [`PoolError`]; the vector is as it was then.
+    /// See [`PoolError`]; the vector is then unchanged.
     pub fn push(&mut self, value: T) -> Result<(), PoolError> {
         self.try_extend([value])
     }
 
-    /// Appends what `values` gives. Their code runs while the last page is locked.
+    /// Appends the items of `values`. The iterator's code runs while the last page is locked.
     ///
     /// # Errors
-    /// See [`PoolError`]; the values before are there then, those after are not, and one that was
-    /// to begin a page may have been taken from `values`.
+    /// See [`PoolError`]; then the values before it were appended, those after were not, and one
+    /// that was to begin a page may have been taken from `values`.
     pub fn try_extend(&mut self, values: impl IntoIterator<Item = T>) -> Result<(), PoolError> {
         let mut values = values.into_iter().peekable();
         while values.peek().is_some() {
@@ -190,7 +190,7 @@ impl<T: Pod> SpillVec<T> {
         Ok(())
     }
 
-    /// Makes sure that there is a number for the vector's `nth` page, the first it has none for.
+    /// Ensures that the vector's `nth` page, the first without one, has a page number.
     fn make_room(&mut self, nth: usize) -> Result<(), PoolError> {
         let order = (nth + 1).ilog2();
         if order as usize == self.runs.len() {
@@ -200,7 +200,7 @@ impl<T: Pod> SpillVec<T> {
         Ok(())
     }
 
-    /// Forgets every element; their memory and swap are free.
+    /// Removes all elements; frees their memory and swap.
     pub fn clear(&mut self) {
         let mut pages = self.pages();
         for (order, run) in self.runs.drain(..).enumerate() {
@@ -212,13 +212,14 @@ impl<T: Pod> SpillVec<T> {
         self.len = 0;
     }
 
-    /// The elements in order. Pages are read ahead, so this goes at the speed of the swap device.
+    /// Iterates over the elements in order. Pages are read ahead, so it runs at the speed of the
+    /// swap device.
     pub fn iter(&self) -> Iter<'_, T> {
         Iter { vec: self, ahead: Prefetcher::of(self), page: Vec::new(), at: 0, next: 0 }
     }
 
-    /// Lends every page's elements to `f`, in no order, on `threads` threads; `f` is told the index
-    /// of the first. Pages are read ahead.
+    /// Calls `f` with every page's elements and the index of the first, in no order, on `threads`
+    /// threads. Pages are read ahead.
     ///
     /// ```
     /// # use overspill::{Bytes, Pool, SpillVec};
@@ -231,7 +232,7 @@ impl<T: Pod> SpillVec<T> {
     /// ```
     ///
     /// # Errors
-    /// See [`PoolError`]; some pages were not lent then.
+    /// See [`PoolError`]; then `f` was not called for some pages.
     pub fn for_each_chunk(
         &self,
         threads: usize,
@@ -240,7 +241,7 @@ impl<T: Pod> SpillVec<T> {
     where
         T: Send + Sync,
     {
-        // Each thread takes a window at a time, so that what it reads ahead is its own.
+        // Each thread takes a window at a time, so that it uses what it reads ahead.
         let windows = AtomicUsize::new(0);
         let window = window_pages(&self.pool);
         let work = || -> Result<(), PoolError> {
@@ -277,7 +278,7 @@ impl<T: Pod> SpillVec<T> {
     }
 }
 
-/// Panics where [`SpillVec::try_extend`] fails, as other vectors do when memory ends.
+/// Panics if [`SpillVec::try_extend`] fails, as other vectors do when memory runs out.
 impl<T: Pod> Extend<T> for SpillVec<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, values: I) {
         self.try_extend(values).unwrap_or_else(|error| panic!("{error}"));
@@ -299,16 +300,16 @@ impl<T: Pod> Drop for SpillVec<T> {
     }
 }
 
-/// Pages in a window: what is read ahead never takes more than a quarter of the pool.
+/// Pages in a window: readahead never takes more than a quarter of the pool.
 fn window_pages(pool: &Pool) -> usize {
     (WINDOW_BYTES / pool.page_size()).min(pool.frames() / 8).max(1)
 }
 
-/// Asks for pages before they are needed.
+/// Requests pages before they are needed.
 #[derive(Debug)]
 struct Prefetcher {
     window: usize,
-    /// The first page that was not asked for.
+    /// The first page not requested yet.
     next: usize,
 }
 
@@ -329,13 +330,12 @@ impl Prefetcher {
     }
 }
 
-/// The elements of a [`SpillVec`] in order. Made by [`SpillVec::iter`].
+/// Iterator over the elements of a [`SpillVec`]. Made by [`SpillVec::iter`].
 #[derive(Debug)]
 pub struct Iter<'a, T: Pod> {
     vec: &'a SpillVec<T>,
     ahead: Prefetcher,
-    /// A copy of a page, because a guard held between calls could keep the caller waiting for
-    /// itself.
+    /// A copy of a page, because a guard held between calls could make the caller wait for itself.
     page: Vec<T>,
     /// The next of its elements.
     at: usize,
@@ -366,7 +366,7 @@ impl<T: Pod> Iterator for Iter<'_, T> {
                 return None;
             }
             if let Err(error) = self.turn() {
-                // Whoever goes on gets what is after the page that cannot be had.
+                // The next call continues after the page that failed.
                 self.next += 1;
                 return Some(Err(error));
             }

@@ -1,16 +1,16 @@
-//! What a pager did, for people and for `--stats`.
+//! What a pager has counted, for people and for `--stats`.
 
 use overspill_base::Bytes;
 use overspill_base::stats::{Event, Stats};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How long faults took from their message to their answer, in nanoseconds.
+/// Latency of faults, from message to answer, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FaultLatency {
-    /// Half of the faults were faster; to within 1/16.
+    /// The median; to within 1/16.
     pub median_ns: u64,
-    /// 99 of 100 were faster; to within 1/16.
+    /// The 99th percentile; to within 1/16.
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
@@ -27,10 +27,10 @@ pub struct Summary {
     pub pages_in: u64,
     /// Pages written to swap.
     pub pages_out: u64,
-    /// Pages whose content was lost: to a device, or because it was nowhere. Touching one raises
+    /// Pages whose content was lost: by a device, or because it was nowhere. Touching one raises
     /// SIGBUS.
     pub pages_lost: u64,
-    /// How long faults took.
+    /// Latency of faults.
     pub fault_latency: FaultLatency,
     /// Every counter by its name in `/proc/vmstat`.
     pub counters: BTreeMap<&'static str, u64>,

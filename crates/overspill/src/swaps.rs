@@ -1,29 +1,29 @@
 //! Swap areas that come and go while an [`Overspill`] runs.
 //!
-//! Owns: the names by which the user knows areas. Not here: how pages leave one
-//! (`engine::swapoff`).
+//! Owns: the names by which the user knows areas.
+//! Not here: how pages leave one (`engine::swapoff`).
 
 use crate::builder::{Overspill, priority};
 use crate::error::Error;
 use overspill_base::Bytes;
 use overspill_device::{Device, SwapKind, SwapSpec};
 
-/// A swap area in use, as a line of `/proc/swaps`.
+/// A swap area in use, like a line of `/proc/swaps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapInfo {
-    /// The path, or what else tells it apart for [`Overspill::swapoff`].
+    /// The path or another name, for [`Overspill::swapoff`].
     pub name: String,
     /// `file`, `partition`, `ram` or `compressed`.
     pub kind: &'static str,
-    /// What it can hold, once it has grown to the full.
+    /// Its capacity when fully grown.
     pub size: Bytes,
-    /// What it holds, slots kept ready included.
+    /// What is used of it, including slots in caches.
     pub used: Bytes,
     /// Higher is used first.
     pub priority: i16,
 }
 
-/// What `/proc/swaps` calls a place, and names for memory, which it does not know.
+/// The kind of a place as in `/proc/swaps`, which has no names for memory.
 pub(crate) fn kind_name(kind: &SwapKind) -> &'static str {
     match kind {
         SwapKind::Default | SwapKind::File { .. } => "file",
@@ -34,11 +34,11 @@ pub(crate) fn kind_name(kind: &SwapKind) -> &'static str {
 }
 
 impl Overspill {
-    /// Adds a swap area. Without a priority it is used after all that are there already. In its
-    /// life an `Overspill` can have 32 areas, those that were swapped off included.
+    /// Adds a swap area. Without a priority it is used after all areas added before. An `Overspill`
+    /// can have 32 areas in its life, including those that were swapped off.
     ///
     /// # Errors
-    /// [`Error::Device`], [`Error::Swapon`]; then nothing was changed.
+    /// [`Error::Device`], [`Error::Swapon`], and nothing was changed.
     pub fn swapon(&self, spec: &SwapSpec) -> Result<(), Error> {
         let mut kinds = self.kinds.lock();
         let device = Device::open(spec, &self.options)?.shared();
@@ -48,13 +48,13 @@ impl Overspill {
         Ok(())
     }
 
-    /// Brings all pages on an area back to memory or to other areas, and closes it. Of several with
-    /// the same name it is the one that was added last. Blocks for the I/O; regions can be used
+    /// Moves all pages of an area back to memory or to other areas, and closes it. If several have
+    /// the same name, the one added last is meant. Blocks for the I/O; regions can be used
     /// meanwhile. A page that cannot be read is lost, as if it had been touched.
     ///
     /// # Errors
-    /// [`Error::NoSuchSwap`]; [`Error::Swapoff`] when there is no room for the pages. The area is
-    /// in use as before then.
+    /// [`Error::NoSuchSwap`]; [`Error::Swapoff`] if there is no room for the pages; the area is
+    /// then in use as before.
     pub fn swapoff(&self, name: &str) -> Result<(), Error> {
         let swaps = self.pager.engine().swaps();
         let named = swaps.iter().rev().find(|swap| swap.name == name);

@@ -1,6 +1,6 @@
 //! Regions with pages of 4 KiB to 2 MiB, against the real kernel.
 //!
-//! Skips, with the reason printed, where userfaultfd is not permitted.
+//! Skips, printing the reason, if userfaultfd is not permitted.
 
 use io_uring::{IoUring, opcode, types::Fd};
 use overspill::{Advice, Bytes, Error, Faults, Overspill, Region};
@@ -8,12 +8,12 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// What the kernel deals in; contents are told apart by it.
+/// The kernel's page size; each such part has its own content.
 const PART: usize = 4096;
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, 2 << 20];
 const WAYS: [Faults; 2] = [Faults::Message, Faults::Signal];
 
-/// The least memory for pages of this size.
+/// The smallest limit for pages of this size.
 fn limit(page: usize) -> usize {
     (16 * page).max(8 << 20)
 }
@@ -28,7 +28,7 @@ fn overspill(page: usize, swap: &str) -> Option<Overspill> {
     Some(builder.build().unwrap())
 }
 
-/// A region of so many times the limit.
+/// A region of `times` times the limit.
 fn region(overspill: &Overspill, faults: Faults, times: usize) -> Region {
     let size = times * limit(overspill.page_size());
     overspill.region_options().faults(faults).build(Bytes(size as u64)).unwrap()
@@ -60,7 +60,7 @@ fn next(random: &mut u64) -> usize {
     (*random >> 33) as usize
 }
 
-/// In order, at random with changes, in order, and backward, knowing what each part should hold.
+/// Accesses in order, at random with changes, in order, and backward, checking every part.
 fn exercise(memory: &mut [u8], seed: u64, steps: usize) {
     fill(memory);
     let mut versions = vec![0u64; memory.len() / PART];
@@ -79,7 +79,7 @@ fn exercise(memory: &mut [u8], seed: u64, steps: usize) {
     }
 }
 
-/// Parts of the region that are in memory.
+/// Number of parts of the region that are in memory.
 fn resident(memory: &[u8]) -> usize {
     let mut there = vec![0u8; memory.len() / PART];
     let start = memory.as_ptr().cast_mut().cast();
@@ -126,7 +126,7 @@ fn threads_share_pages() {
     for (page, faults) in SIZES.into_iter().flat_map(|page| WAYS.map(|faults| (page, faults))) {
         let Some(overspill) = overspill(page, "ram:256M") else { return };
         let mut region = region(&overspill, faults, 2);
-        // Parts of a page belong to different threads: borders are not those of pages.
+        // Threads share pages: the borders of their shares are not page borders.
         let share = region.len() / 4 / PART * PART - PART;
         std::thread::scope(|scope| {
             for (n, share) in region.chunks_exact_mut(share).take(4).enumerate() {
@@ -156,8 +156,8 @@ fn more_threads_than_workers_touch_large_pages_by_signal() {
     });
 }
 
-/// A system page that a device may write to at any time keeps the whole page in memory, and what
-/// the device writes there is not lost.
+/// A 4 KiB page that a device may write to at any time keeps the whole page in memory, and what the
+/// device writes there is not lost.
 #[test]
 fn a_pinned_part_keeps_its_page_whole() {
     for (page, faults) in [16 << 10, 64 << 10, 2 << 20].into_iter().zip([WAYS[0], WAYS[1], WAYS[0]])
@@ -173,7 +173,7 @@ fn a_pinned_part_keeps_its_page_whole() {
         for round in 0..3 {
             let others = (0..region.len() / PART).filter(|&other| other != part);
             others.for_each(|other| assert!(is(&region, other, 0), "{other} in round {round}"));
-            // Where its turn would come by itself is for the lists to say.
+            // The lists decide when it would be evicted otherwise.
             region.advise(page..2 * page, Advice::PageOut);
         }
         assert!(overspill.summary().counters["evict_pinned"] > before, "pages of {page}");
@@ -185,7 +185,7 @@ fn a_pinned_part_keeps_its_page_whole() {
     }
 }
 
-/// Pins a part for the device's use, as long as `ring` lives.
+/// Pins a part for a device, as long as `ring` lives.
 fn register(ring: &IoUring, region: &mut Region, part: usize) {
     let bytes = part * PART..(part + 1) * PART;
     let mut pinned = region.pin_mut(bytes).unwrap();
@@ -197,7 +197,7 @@ fn register(ring: &IoUring, region: &mut Region, part: usize) {
 /// Reads a part into the buffer registered with `ring`.
 fn read_fixed(mut ring: IoUring, file: &std::fs::File, into: *mut u8) {
     let read = opcode::ReadFixed::new(Fd(file.as_raw_fd()), into, PART as u32, 0).build();
-    // SAFETY: the buffer is registered and nobody looks at it before the read is over.
+    // SAFETY: the buffer is registered and not accessed before the read is over.
     unsafe { ring.submission().push(&read) }.unwrap();
     ring.submit_and_wait(1).unwrap();
     assert_eq!(ring.completion().next().unwrap().result(), PART as i32);
@@ -216,7 +216,7 @@ fn peek(memory: &[u8], part: usize) -> Option<Vec<u8>> {
     (read == PART as isize).then_some(bytes)
 }
 
-/// Spoils the last 4 KiB of every slot of the memory devices of this size.
+/// Corrupts the last 4 KiB of every slot of the memory devices of this size.
 fn spoil(page: usize, device_bytes: usize) {
     for link in std::fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok) {
         let is_memory = std::fs::read_link(link.path())
@@ -258,7 +258,7 @@ fn what_a_device_loses_is_lost_by_the_page() {
     }
 }
 
-/// The kernel's calls stop at the borders of mappings, which can be inside a page then.
+/// The kernel's calls stop at the borders of mappings, which can then be inside a page.
 #[test]
 fn a_part_that_the_program_protects_comes_and_goes_with_its_page() {
     for (page, faults) in [64 << 10, 2 << 20].into_iter().zip(WAYS) {
@@ -266,7 +266,7 @@ fn a_part_that_the_program_protects_comes_and_goes_with_its_page() {
         let mut region = region(&overspill, faults, 3);
         fill(&mut region);
         let at = region[page + page / 2..].as_mut_ptr().cast();
-        // SAFETY: a part of the region, which nobody writes meanwhile.
+        // SAFETY: a part of the region, which is not written meanwhile.
         assert_eq!(unsafe { libc::mprotect(at, PART, libc::PROT_READ) }, 0);
         for _ in 0..3 {
             (0..region.len() / PART).for_each(|part| assert!(is(&region, part, 0), "{part}"));
@@ -278,7 +278,7 @@ fn a_part_that_the_program_protects_comes_and_goes_with_its_page() {
     }
 }
 
-/// What the program drops by itself reads as zeros, and the rest of its page is as it was.
+/// What the program drops by raw calls reads as zeros, and the rest of its page is unchanged.
 #[test]
 fn a_part_that_the_program_drops_is_zeros_and_the_rest_of_its_page_stays() {
     for (page, faults) in [64 << 10, 2 << 20].into_iter().zip(WAYS) {
@@ -294,7 +294,7 @@ fn a_part_that_the_program_drops_is_zeros_and_the_rest_of_its_page_stays() {
             // SAFETY: a part of the region.
             assert_eq!(unsafe { libc::madvise(at, PART, libc::MADV_DONTNEED) }, 0);
         }
-        // One is touched at once, the other goes out with its hole.
+        // One is touched at once, the other is evicted with its hole.
         let is_hole = |region: &Region, n: usize| {
             let first = n * page / PART;
             assert!(is(region, first + 1, 0) && is(region, first + 3, 0), "page {n}");
@@ -333,8 +333,8 @@ fn sizes_and_ranges_go_by_whole_pages() {
     }
 }
 
-/// Evicts all of a region. A handler that read a fault's message before somebody else served it may
-/// bring the page once more afterwards.
+/// Evicts all of a region. A handler that read a fault's message before another thread served it
+/// may bring the page in once more afterwards.
 fn page_out(region: &mut Region) {
     for _ in 0..10 {
         region.advise(0..region.len(), Advice::PageOut);
@@ -345,7 +345,7 @@ fn page_out(region: &mut Region) {
     panic!("{} parts stay in memory", resident(region));
 }
 
-/// Has a system call fill a range that begins and ends inside pages.
+/// Makes a system call fill a range that begins and ends inside pages.
 fn pin_and_read(region: &mut Region) {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all_at(&[7; 80_000], 0).unwrap();

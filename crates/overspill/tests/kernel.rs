@@ -1,10 +1,10 @@
-//! Whole engines over real memory, with a kernel in between that answers as kernels do once in ten
-//! million calls: one episode per seed. It does what it is asked for, all of it or a part, and says
-//! something else.
+//! Whole engines over real memory, with injected kernel answers that occur once in ten million
+//! calls: one episode per seed. The injected kernel does what it is asked for, all of it or a part,
+//! and reports something else.
 //!
-//! `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays 10
-//! 000. An episode has one thread, which touches a page only when it is there, so the same seed
-//! plays the same episode. Skips, with the reason printed, where userfaultfd is not permitted.
+//! `OVERSPILL_SEED=n` replays one, `OVERSPILL_SEEDS=n` plays the first n; `make faults` plays
+//! 10 000. An episode has one thread, which touches a page only if it is present, so the same seed
+//! plays the same episode. Skips, printing the reason, if userfaultfd is not permitted.
 
 #[path = "../../engine/tests/common/episodes.rs"]
 mod episodes;
@@ -40,7 +40,7 @@ const OPERATIONS: usize = 250;
 const PAGES: usize = 96;
 const PLAIN: Protection = Protection::READ.union(Protection::WRITE);
 
-/// Numbers by chance, the same for the same seed.
+/// Pseudorandom numbers, the same for the same seed.
 #[derive(Clone, Debug)]
 struct Chance(u64);
 
@@ -57,36 +57,36 @@ impl Chance {
     }
 }
 
-/// What the kernel did instead of what it was asked, by name.
+/// Injected answers, counted by name.
 type Happened = BTreeMap<String, u64>;
 
-/// A kernel in a bad mood.
+/// Injects answers.
 #[derive(Debug)]
 struct Whims {
     state: Mutex<Mood>,
     happened: Arc<Mutex<Happened>>,
-    /// Answers with an errno of which nobody knows, when it is asked to move.
+    /// Also answers moves with an errno that is not in the table.
     rude: bool,
 }
 
 #[derive(Debug)]
 struct Mood {
     chance: Chance,
-    /// An errno that it says so many times more.
+    /// An errno to repeat, and how often.
     sulks: Option<(Errno, u64)>,
 }
 
-/// What it does about a call.
+/// What it does with a call.
 #[derive(Clone, Copy, Debug)]
 enum Whim {
     Fair,
-    /// Nothing, and says so.
+    /// Does nothing, and returns the errno.
     Nothing(Errno),
-    /// Nothing, for so many calls.
+    /// Does nothing, for this many calls.
     Sulk(Errno, u64),
-    /// A part of it, and says so.
+    /// Does a part, and reports it.
     Part(u64),
-    /// As much of it, of which it says less: EEXIST if that is nothing, as Linux 6.18 does.
+    /// Does `pages`, but reports fewer: EEXIST if none, as Linux 6.18 does.
     More {
         pages: u64,
         says: u64,
@@ -171,7 +171,7 @@ struct Episode {
     worker: Worker,
     page_bytes: usize,
     pagemap: File,
-    /// Where the mapping is, and what each of its pages is filled with.
+    /// Where the mapping is, and the byte each of its pages is filled with.
     start: usize,
     model: Vec<u8>,
     read_only: Vec<bool>,
@@ -252,7 +252,7 @@ impl Episode {
         self.start + page * self.page_bytes
     }
 
-    /// Whether a touch would find all of a page.
+    /// Whether the whole page is present, so that a touch does not fault.
     fn is_there(&self, page: usize) -> bool {
         let parts = self.page_bytes / PAGE_SIZE;
         let mut entries = vec![0u8; parts * 8];
@@ -263,7 +263,7 @@ impl Episode {
         entries.into_iter().all(|entry| entry >> 62 != 0 && entry & 1 << 57 == 0)
     }
 
-    /// Faults until the page is there, and compares every byte of it.
+    /// Faults until the page is present, and compares every byte of it.
     fn bring(&mut self, page: usize) {
         while !self.is_there(page) {
             let number = self.memory.space().page_at(self.address(page));
@@ -275,7 +275,7 @@ impl Episode {
         }
         let lost = self.engine.stats().get(Event::pages_lost);
         assert!(lost == 0 || self.may_lose, "{:?}", self.said.lock().unwrap());
-        // SAFETY: mapped by us, there, and changed by this thread alone.
+        // SAFETY: mapped by us, present, and changed by this thread alone.
         let content =
             unsafe { std::slice::from_raw_parts(self.address(page) as *const u8, self.page_bytes) };
         let wrong = content.iter().position(|&byte| byte != self.model[page]);
@@ -286,7 +286,7 @@ impl Episode {
         self.bring(page);
         if !self.read_only[page] {
             let byte = self.chance.below(256) as u8;
-            // SAFETY: as in `bring`; nobody has a reference to it.
+            // SAFETY: as in `bring`; there are no references to it.
             unsafe { (self.address(page) as *mut u8).write_bytes(byte, self.page_bytes) };
             self.model[page] = byte;
         }
@@ -297,7 +297,7 @@ impl Episode {
         first..(first + 1 + self.chance.below(24) as usize).min(PAGES)
     }
 
-    /// What is read only cannot be moved, and is copied.
+    /// A read-only page cannot be moved, and is copied.
     fn protect(&mut self, protection: Protection) {
         let pages = self.some_pages();
         let (address, count) = (self.address(pages.start), pages.len());
@@ -317,7 +317,7 @@ impl Episode {
         self.worker.finish(&self.engine);
         self.memory.protect(self.start, PAGES, PLAIN).unwrap();
         self.read_only.fill(false);
-        // Something stands in the way of growing in place.
+        // Another mapping prevents growing in place.
         let after = self.start + PAGES * self.page_bytes;
         let _ = self.memory.map_at(after, 1, PLAIN);
         let to = Target::Anywhere;
@@ -388,15 +388,15 @@ fn whatever_the_kernel_says_no_page_is_lost() {
         drop(replay);
     }
     println!("{:?}\n{counted:?}", happened.lock().unwrap());
-    // The episodes are worth something only if all of this comes about in them.
+    // The episodes are worth something only if all of these occur in them.
     let wanted = ["pswpin", "pswpout", "evict_pinned", "evict_refused", "move_misreported"];
     let absent: Vec<_> = wanted.iter().filter(|name| counted[*name] == 0).collect();
     assert!(seeds(SEEDS).count() < 100 || absent.is_empty(), "{absent:?} in none of {counted:?}");
     assert!(seeds(SEEDS).count() < 100 || counted["kernel_unexpected"] > 0, "{counted:?}");
 }
 
-/// The program drops a page by a call that nobody sees. Nobody can know that it did not want it any
-/// more.
+/// The program drops a page by a call that we do not see. The pager cannot know that it is
+/// unwanted.
 #[test]
 fn a_page_that_is_nowhere_is_counted_and_said_and_never_zeros() {
     if let Some(obstacle) = overspill::doctor::obstacle() {
@@ -406,7 +406,7 @@ fn a_page_that_is_nowhere_is_counted_and_said_and_never_zeros() {
     (0..4).for_each(|page| episode.write(page));
     let number = episode.memory.space().page_at(episode.address(1));
     let address = episode.address(1) as *mut _;
-    // SAFETY: a page of ours, to which nobody has a reference.
+    // SAFETY: a page of ours, without references to it.
     unsafe { rustix::mm::madvise(address, episode.page_bytes, rustix::mm::Advice::LinuxDontNeed) }
         .unwrap();
     let outcome = episode.engine.fault(&mut episode.worker, number, 1);
@@ -416,7 +416,7 @@ fn a_page_that_is_nowhere_is_counted_and_said_and_never_zeros() {
     assert!(episode.said.lock().unwrap()[0].contains("is lost"), "{:?}", episode.said);
     episode.worker.finish(&episode.engine);
     assert_eq!(episode.engine.check(), Ok(()));
-    // Given up on purpose it is as good as new.
+    // After a deliberate discard it is as good as new.
     episode.memory.discard(episode.address(1), 1).unwrap();
     episode.model[1] = 0;
     (0..4).for_each(|page| episode.bring(page));

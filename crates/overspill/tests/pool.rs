@@ -20,7 +20,7 @@ fn next(random: &mut u64) -> u64 {
     *random >> 33
 }
 
-/// Every word of a page is the count of its changes, so a page that is torn shows.
+/// Every word of a page is the count of its changes, so that a torn page is detected.
 fn change(bytes: &mut [u8]) {
     let count = u64::from_ne_bytes(bytes[..8].try_into().unwrap()) + 1;
     bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&count.to_ne_bytes()));
@@ -30,7 +30,7 @@ fn is_whole(bytes: &[u8]) -> bool {
     bytes.chunks_exact(8).all(|word| word == &bytes[..8])
 }
 
-/// Threads change, read and look at pages of three times the memory; returns the changes they made.
+/// Threads change, read and look at pages of three times the memory; returns the number of changes.
 fn hammer(pool: &Pool, pages: u32, threads: u64, steps: u64) -> u64 {
     let run = |seed: u64| {
         let (mut random, mut changes) = (seed, 0);
@@ -88,7 +88,7 @@ fn threads_lose_no_change_on_a_file() {
     assert_eq!(pool.last_error(), None);
 }
 
-/// Few pages and many threads: they meet on the same ones all the time.
+/// Few pages and many threads: they contend for the same ones.
 #[test]
 fn threads_lose_no_change_on_the_same_pages() {
     let pool = pool("ram:16M");
@@ -267,7 +267,7 @@ proptest! {
         }
         let all: Vec<Wide> = vec.iter().map(Result::unwrap).collect();
         prop_assert_eq!(all, model.into_iter().map(wide).collect::<Vec<_>>());
-        // The neighbour in the same pool is as it was.
+        // The neighbour in the same pool is unchanged.
         prop_assert!(other.iter().map(Result::unwrap).eq((0..3000).map(wide)));
     }
 }

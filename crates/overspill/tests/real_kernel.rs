@@ -1,6 +1,6 @@
-//! What the kernel of this machine does to pages that are evicted while others look at them.
+//! What this machine's kernel does to pages that are evicted while other threads access them.
 //!
-//! Skips, with the reason printed, where userfaultfd is not permitted.
+//! Skips, printing the reason, if userfaultfd is not permitted.
 
 use overspill::{Bytes, Overspill};
 use overspill_base::PAGE_SIZE;
@@ -9,9 +9,8 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A region four times its memory, touched in order and by chance, while another thread has the
-/// kernel take every page for old, as DAMON does. On Linux 6.18 some moves are misreported in that
-/// time.
+/// A region four times its memory, touched in order and at random, while another thread makes the
+/// kernel age every page, as DAMON does. On Linux 6.18 some moves are misreported in that time.
 #[test]
 fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
     if let Some(obstacle) = overspill::doctor::obstacle() {
@@ -62,7 +61,7 @@ fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
     assert_eq!(overspill.last_error(), None);
 }
 
-/// A pipe refers to pages, which are evicted while others are read; what comes out is what went in.
+/// A pipe refers to pages, which are evicted while others are read; what went in comes out.
 #[test]
 fn what_a_pipe_refers_to_is_not_written_to() {
     if let Some(obstacle) = overspill::doctor::obstacle() {
@@ -84,7 +83,7 @@ fn what_a_pipe_refers_to_is_not_written_to() {
         let piece = &region[first..first + PIPED];
         let mut sum: u64 = piece.iter().map(|&byte| u64::from(byte)).sum();
         let piece = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: PIPED };
-        // SAFETY: the piece is memory of ours, which nobody changes until it has been read.
+        // SAFETY: the piece is memory of ours, which does not change until it has been read.
         let sent = unsafe { libc::vmsplice(into.as_raw_fd(), &raw const piece, 1, 0) };
         assert_eq!(sent, PIPED as isize);
         sum += region.iter().step_by(PAGE_SIZE).map(|&byte| u64::from(byte)).sum::<u64>();

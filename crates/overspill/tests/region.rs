@@ -1,6 +1,6 @@
 //! Regions against the real kernel: userfaultfd, io_uring, files.
 //!
-//! Skips, with the reason printed, where userfaultfd is not permitted.
+//! Skips, printing the reason, if userfaultfd is not permitted.
 
 use overspill::{Advice, Bytes, Error, MEMORY_MIN, Overspill, Region};
 
@@ -8,7 +8,7 @@ const PAGE: usize = 4096;
 const LIMIT: Bytes = Bytes(8 << 20);
 const SIZE: Bytes = Bytes(40 << 20);
 
-/// An `Overspill` over `swap`, or the reason there can be none here.
+/// An `Overspill` over `swap`; none, printing the reason, if that is not possible here.
 fn overspill(swap: &str) -> Option<Overspill> {
     if let Some(obstacle) = overspill::doctor::obstacle() {
         println!("skipped: {}: {}", obstacle.what, obstacle.detail);
@@ -22,7 +22,7 @@ fn file_in(directory: &tempfile::TempDir) -> String {
     format!("file:{}", directory.path().display())
 }
 
-/// What word `n` of page `page` holds after it was written `version` times.
+/// The value of word `n` of page `page` after it was written `version` times.
 fn word(page: usize, n: usize, version: u64) -> u64 {
     (page as u64) << 32 ^ (n as u64) << 8 ^ version.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -47,7 +47,7 @@ fn next(random: &mut u64) -> usize {
     (*random >> 33) as usize
 }
 
-/// Writes and reads pages at random, knowing what each should hold.
+/// Writes and reads pages at random, checking what each should hold.
 fn exercise(region: &mut [u8], seed: u64, steps: usize) {
     let pages = region.len() / PAGE;
     let mut versions = vec![0u64; pages];
@@ -109,7 +109,7 @@ fn discarded_pages_read_as_zeros_and_their_neighbours_stay() {
     let mut region: Region = overspill.region(SIZE).unwrap();
     let pages = region.len() / PAGE;
     (0..pages).for_each(|page| write(&mut region, page, 1));
-    // Whole pages inside the range only: page 10 is cut into, 11 to 5000 go.
+    // Only whole pages inside the range: page 10 is cut into, 11 to 5000 are discarded.
     region.discard(10 * PAGE + 1..5001 * PAGE);
     assert!(region[11 * PAGE..5001 * PAGE].iter().all(|&byte| byte == 0));
     [10, 5001, pages - 1].into_iter().for_each(|page| verify(&region, page, 1));
@@ -127,7 +127,7 @@ fn a_region_that_is_dropped_gives_its_slots_back() {
     assert_eq!(overspill.last_error(), None);
 }
 
-/// Descriptors of this process for files in `directory`, also those without a name.
+/// Number of this process's open files in `directory`, also unnamed ones.
 fn open_files_in(directory: &tempfile::TempDir) -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok);
     let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
@@ -187,8 +187,8 @@ fn limits_that_cannot_work_are_refused_in_words() {
     assert!(matches!(build(Bytes(1 << 60)), Err(Error::LimitTooLarge(..))));
 }
 
-/// A quarter of the limit, told to go, is out when the call returns; what was said of
-/// the order of touches is seen in what is read.
+/// A quarter of the limit, advised to be paged out, is out when the call returns; the advised order
+/// of touches shows in what is read.
 #[test]
 fn advice_is_taken_and_costs_no_byte() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! What a program advises about its mappings: zeros in a forked child, and not to be dumped.
+//! Advice of a program about its mappings: zeros in a forked child, and exclusion from core dumps.
 //!
-//! Owns: those calls on managed memory. Invariants: parts that are mapped are dealt with, also
-//! where others are not.
-//! Not here: keeping it ([`crate::marks`]), what a core dump has without being told
+//! Owns: those calls on managed memory.
+//! Invariants: the mapped parts of a range are processed even if other parts are not mapped.
+//! Not here: storing it ([`crate::marks`]), what a core dump contains by default
 //! ([`crate::dumps`]).
 
 use crate::marks::{change, range_of, within};
@@ -12,10 +12,10 @@ use overspill_base::PageNo;
 use rustix::mm::Advice;
 
 impl ManagedMemory {
-    /// Has forked children find the managed parts of a range zero, or no longer.
+    /// Makes the managed parts of a range zero in forked children, or no longer.
     ///
     /// # Errors
-    /// [`MemoryError::NotMapped`], after the parts that are mapped were dealt with.
+    /// [`MemoryError::NotMapped`], after the mapped parts were processed.
     pub fn wipe_on_fork(
         &self,
         address: usize,
@@ -30,7 +30,7 @@ impl ManagedMemory {
         whole(&parts, pages)
     }
 
-    /// In a forked child whose pager runs: wipes what is to be wiped.
+    /// In a forked child whose pager runs: wipes the marked ranges.
     pub fn wipe_after_fork(&self) {
         let all = 0..self.space.pages() as u32;
         let wiped = within(&self.space.ranges.lock().marks.wiped, all);
@@ -39,11 +39,10 @@ impl ManagedMemory {
         }
     }
 
-    /// Leaves the managed parts of a range out of core dumps, or puts them back.
+    /// Excludes the managed parts of a range from core dumps, or includes them again.
     ///
     /// # Errors
-    /// [`MemoryError::NotMapped`], after the parts that are mapped were dealt with; what madvise
-    /// says.
+    /// [`MemoryError::NotMapped`], after the mapped parts were processed; errors of madvise.
     pub fn show_in_dumps(
         &self,
         address: usize,

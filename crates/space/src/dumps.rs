@@ -1,11 +1,11 @@
-//! What a core dump has of the reservation.
+//! Which parts of the reservation core dumps contain.
 //!
-//! Owns: the advice to the kernel about that. Invariants: the reservation is outside core dumps but
-//! for blocks in which something accessible was ever mapped: a dump is as large as the program, and
-//! the kernel's mappings are cut at ends of blocks only.
-//! Not here: what the program asked to leave out ([`crate::marks`] keeps it).
-//! Rejected: telling the kernel of each mapping by itself; every allocation would be a system call
-//! and split a mapping.
+//! Owns: the kernel advice for that.
+//! Invariants: the reservation is excluded from core dumps except for blocks in which something
+//! accessible was ever mapped: a dump is as large as the program, and the kernel's mappings are
+//! split only at block borders.
+//! Not here: what the program asked to exclude ([`crate::marks`] keeps it).
+//! Rejected: advice for each mapping; every allocation would be a system call and split a mapping.
 
 use crate::marks::{range_of, within};
 use crate::ranges::{Protection, Ranges};
@@ -14,11 +14,11 @@ use overspill_base::PageNo;
 use rustix::mm::Advice;
 use std::ops::Range;
 
-/// Parts of the reservation that core dumps have as a whole or not at all.
+/// Core dumps include or exclude whole blocks of this size.
 const BLOCK_BYTES: usize = 64 << 20;
 
 impl ManagedSpace {
-    /// Puts the blocks of an accessible mapping into core dumps, if they are not in them yet.
+    /// Includes the blocks of an accessible mapping in core dumps, if they are not included yet.
     pub(crate) fn put_in_dumps(
         &self,
         ranges: &mut Ranges,
@@ -40,8 +40,7 @@ impl ManagedSpace {
         }
     }
 
-    /// Advice splits the kernel's mappings; should there be too many of them, a dump lacks the
-    /// block.
+    /// Advice splits the kernel's mappings; if there are too many, a dump lacks the block.
     fn dump_block(&self, ranges: &Ranges, block: Range<u32>) {
         let _ = self.tell_kernel(PageNo(block.start), block.len(), Advice::LinuxDoDump);
         for part in within(&ranges.marks.hidden, block) {
@@ -49,7 +48,7 @@ impl ManagedSpace {
         }
     }
 
-    /// Puts back into core dumps what a mapping that goes was left out by.
+    /// Includes in core dumps again what the program excluded of a mapping that is going away.
     pub(crate) fn forget_dump_marks(&self, first: PageNo, pages: usize) {
         let mut ranges = self.ranges.lock();
         for part in within(&ranges.marks.hidden, range_of(first, pages)) {

@@ -1,10 +1,10 @@
 //! The pager's threads: fault handlers and the reclaim thread.
 //!
-//! Owns: the threads, and stopping them at a safe point for fork. Invariants: a parked thread holds
-//! no lock and has no I/O in flight. Threads block all signals and never touch managed memory. With
-//! nothing to do they sleep in the kernel. One handler, the leader, waits for messages; it calls an
-//! assistant only when more arrive at once than it should serve alone, for every sleeper on a
-//! userfaultfd is woken by every message.
+//! Owns: the threads, and stopping them at a safe point for fork.
+//! Invariants: a parked thread holds no lock and has no I/O in flight. Threads block all signals
+//! and never touch managed memory. Idle threads sleep in the kernel. One handler, the leader, waits
+//! for messages; it calls an assistant only when more arrive at once than it should serve alone,
+//! because every message wakes all threads that sleep on a userfaultfd.
 //! Not here: what a fault needs ([`Engine::fault`]).
 
 use crate::placement::Placement;
@@ -20,35 +20,34 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::Pid;
 use std::thread::JoinHandle;
 
-/// How long a handler looks for the next fault before it sleeps. A wake-up of a sleeping CPU costs
-/// more than this.
+/// How long a handler polls for the next fault before it sleeps. Waking a sleeping CPU costs more.
 const SPIN_NS: u64 = 20_000;
 
-/// Messages in one read above which an assistant is called.
+/// Number of messages in one read above which an assistant is called.
 const LEADER_MESSAGES: usize = 4;
 
-/// Faults have ended when none has come for so long.
+/// Faults count as ended if none has arrived for this long.
 const STACKED_REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// How the threads behave.
 #[derive(Clone)]
 pub struct HandlerOptions {
-    /// Fault handlers, the leader and its assistants; the reclaim thread comes on top.
+    /// Number of fault handlers: the leader and its assistants, without the reclaim thread.
     pub handlers: usize,
-    /// Decides what to do when memory has ended, after the message was reported. The page that
-    /// could not be brought is poisoned if this returns.
+    /// Decides what to do when memory has run out, after that was reported. If it returns, the page
+    /// that could not be brought in is poisoned.
     pub on_out_of_memory: fn(&Engine),
-    /// The process whose threads are served: the one that asks, unless the pager is apart from it.
+    /// The process whose threads are served: this one, unless the pager is apart from it.
     pub process: fn() -> Pid,
     /// How threads are started.
     pub spawn: Spawn,
 }
 
-/// Starts a thread with a name; nothing to join where nobody will.
+/// Starts a thread with a name; returns `None` if it cannot be joined.
 pub type Spawn =
     fn(&'static str, Box<dyn FnOnce() + Send>) -> std::io::Result<Option<JoinHandle<()>>>;
 
-/// A thread of this process, with every signal blocked.
+/// Starts a thread of this process, with every signal blocked.
 fn spawn_here(
     name: &'static str,
     body: Box<dyn FnOnce() + Send>,
@@ -72,7 +71,7 @@ impl Default for HandlerOptions {
 #[derive(Debug)]
 pub struct Handlers {
     shared: Arc<Shared>,
-    /// How many, of which those can be joined.
+    /// The number of threads, and those of them that can be joined.
     count: usize,
     threads: Vec<JoinHandle<()>>,
 }
@@ -85,13 +84,13 @@ struct Shared {
     bell: OwnedFd,
     /// Counts calls for assistants; each answers one.
     calls: OwnedFd,
-    /// Set while `gate` wants something, so that loops need not lock it.
+    /// Set while `gate` holds a command, so that loops need not lock it.
     attention: AtomicBool,
     gate: Mutex<Gate>,
     moved: Condvar,
 }
 
-/// What a handler with nothing to do sleeps for.
+/// What an idle handler sleeps for.
 enum WakeSource {
     /// The leader: messages.
     Messages(OwnedFd),
@@ -116,7 +115,7 @@ impl Handlers {
     /// Starts the threads.
     ///
     /// # Errors
-    /// What thread creation and eventfd say.
+    /// Errors of thread creation and eventfd.
     pub fn start(
         engine: Arc<Engine>,
         space: Arc<ManagedSpace>,
@@ -159,7 +158,7 @@ impl Handlers {
         }
     }
 
-    /// Lets parked threads go on.
+    /// Resumes parked threads.
     pub fn unpark(&self) {
         self.shared.attention.store(false, Release);
         drain(&self.shared.bell);
@@ -167,18 +166,18 @@ impl Handlers {
         self.shared.moved.notify_all();
     }
 
-    /// In a forked child, where the threads do not exist: forgets them. What they owned stays
-    /// allocated.
+    /// In a forked child, where the threads do not exist: drops their handles. What the threads
+    /// owned stays allocated.
     pub fn forget(self) {
         self.threads.into_iter().for_each(std::mem::forget);
         std::mem::forget(self.shared);
     }
 
-    /// Ends the threads and waits for them.
+    /// Stops the threads and waits until they have ended.
     pub fn stop(self) {
         self.shared.command(|gate| gate.stopping = true);
         for thread in self.threads {
-            // A thread that panicked has said so already.
+            // A panic was reported when it happened.
             let _ = thread.join();
         }
     }
@@ -202,7 +201,7 @@ impl Shared {
         self.engine.wake_background();
     }
 
-    /// Parks if that is asked for; false when the thread must end.
+    /// Parks if requested; false if the thread must end.
     fn attend(&self, worker: &mut Worker, placement: Option<&mut Placement>) -> bool {
         if !self.attention.load(Acquire) {
             return true;
@@ -230,7 +229,7 @@ impl Shared {
             let Ok(count) = read else { return };
             let busy = self.serve_placed(worker, &mut placement, &messages[..count]);
             let now_ns = clock::now_ns();
-            // Who is stacked cannot go on, and fault again, before we sleep.
+            // Stacked threads cannot resume, and fault again, before we sleep.
             if busy {
                 idle_since = now_ns;
             }
@@ -243,7 +242,7 @@ impl Shared {
         }
     }
 
-    /// Serves messages and what has finished; true if there was anything.
+    /// Serves messages and completions; true if there were any.
     fn serve_placed(
         &self,
         worker: &mut Worker,
@@ -283,7 +282,7 @@ impl Shared {
         let (WakeSource::Messages(wake) | WakeSource::Calls(wake)) = source;
         let mut fds: Vec<PollFd<'_>> = vec![readable(wake.as_fd()), readable(self.bell.as_fd())];
         fds.extend(worker.poll_fds().map(readable));
-        // EINTR and anything else: look again.
+        // After EINTR or any other error: look again.
         if placement.is_stacked() && poll(&mut fds, Some(&STACKED_REST)) == Ok(0) {
             placement.rest();
         }

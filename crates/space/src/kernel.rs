@@ -1,8 +1,9 @@
-//! What the kernel may answer to each call of userfaultfd, and somebody who may stand in between.
+//! The meaning of the kernel's errnos for each call of userfaultfd, and a trait by which tests
+//! intercept the calls.
 //!
-//! Owns: the one table of errnos. It says what an errno means for the call that got it; what to do
-//! about that is its caller's. An errno that is not in it is unexpected: it is said and counted,
-//! and whoever gets it changes nothing.
+//! Owns: the one table of errnos. It gives the meaning of an errno for the call that returned it;
+//! the caller decides what to do. An errno that is not in it is unexpected: it is reported and
+//! counted, and the caller changes nothing.
 //! Not here: the calls ([`crate::uffd`]); where a page is after a move that stopped, which no errno
 //! tells ([`crate::whereabouts`]).
 
@@ -30,7 +31,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// As the kernel calls it.
+    /// The kernel's name of the call.
     pub fn name(self) -> &'static str {
         match self {
             Self::Register => "UFFDIO_REGISTER",
@@ -48,29 +49,29 @@ impl Call {
 /// What an errno means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meaning {
-    /// Something changed meanwhile, or a signal came: ask again.
+    /// Something changed meanwhile, or a signal arrived: retry.
     Again,
-    /// The kernel has no memory: ask again.
+    /// The kernel has no memory: retry.
     NoMemory,
     /// A page is at the target.
     Present,
-    /// A device or another process has the page.
+    /// A device or another process uses the page.
     InUse,
-    /// No page is at the source, no mapping of ours at the target, or one of the ranges is more
-    /// than one mapping.
+    /// No page is at the source, no mapping of ours at the target, or one of the ranges spans
+    /// several mappings.
     Absent,
-    /// The two ranges differ in protection, or one of them cannot be moved from or to.
+    /// The two ranges differ in protection, or one of them does not support moves.
     Unlike,
     /// The address space is being torn down.
     Gone,
-    /// The caller passes it on to the user.
+    /// The caller reports it to the user.
     Refused,
     /// Not in the table.
     Unexpected,
 }
 
-/// The table. Linux 6.18, `fs/userfaultfd.c` and `mm/userfaultfd.c`, read for what they answer;
-/// older kernels answer the same or less.
+/// The table, from `fs/userfaultfd.c` and `mm/userfaultfd.c` of Linux 6.18; older kernels return
+/// the same errnos or fewer.
 pub fn meaning(call: Call, errno: Errno) -> Meaning {
     use Call::{Copy, Move, Poison, Register, Unregister, Wake, WriteProtect, Zero};
     match (call, errno) {
@@ -89,25 +90,25 @@ pub fn meaning(call: Call, errno: Errno) -> Meaning {
 
 /// A call on its way to the kernel.
 pub trait Request {
-    /// Bytes it is about.
+    /// Its length in bytes.
     fn bytes(&mut self) -> u64;
 
-    /// Has the kernel do it for the first `bytes` bytes.
+    /// Makes the kernel process the first `bytes` bytes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     fn perform(&mut self, bytes: u64) -> Result<(), Errno>;
 
-    /// The field in which the kernel says how many bytes it has done, or a negated errno.
+    /// The field for the number of bytes done, or a negated errno.
     fn done(&mut self) -> Option<&mut i64>;
 }
 
-/// Stands between us and the kernel: tests have it answer as kernels do once in ten million calls.
+/// Intercepts calls: tests inject answers that kernels give once in ten million calls.
 pub trait Between: Send + Sync + std::fmt::Debug {
     /// Answers a call.
     ///
     /// # Errors
-    /// What the kernel said, or might have.
+    /// The kernel's errno, or one it might return.
     fn answer(&self, call: Call, request: &mut dyn Request) -> Result<(), Errno>;
 }
 

@@ -1,16 +1,16 @@
 //! Managed address space: where the engine's pages live and how faults arrive.
 //!
-//! Owns: the userfaultfd and its calls ([`uffd`]), one reserved range of addresses and what is
-//! mapped in it ([`ranges`]), the memory calls a program makes on it ([`memory`], [`remap`]), the
-//! fault handler and reclaim threads ([`handlers`]), the CPUs on which threads go on (`placement`),
-//! faults served on the faulter's own thread ([`signals`]); and the other kind of space, whose
-//! pages are asked for ([`mod@pool`]).
-//! Invariants: nothing is ever done by address to memory outside the reserved range. Handler
-//! threads never touch managed memory and never wait for a page lock; a memory call waits for page
-//! locks only while it holds no other lock.
-//! Not here: slots, lists, who is evicted (`engine`).
-//! Rejected: catching `munmap` and `mremap` through userfaultfd events. Between the call and our
-//! notice somebody else's mapping may stand at the address.
+//! Owns: the userfaultfd and its calls ([`uffd`]), one reserved range of addresses and its mappings
+//! ([`ranges`]), the memory calls a program makes on it ([`memory`], [`remap`]), the fault handler
+//! and reclaim threads ([`handlers`]), the CPUs on which faulting threads resume (`placement`),
+//! faults served on the faulting thread ([`signals`]); and the other kind of space, whose pages are
+//! requested explicitly ([`mod@pool`]).
+//! Invariants: memory outside the reserved range is never changed by address. Handler threads never
+//! touch managed memory and never wait for a page lock; a memory call waits for page locks only
+//! while it holds no other lock.
+//! Not here: slots, lists, choosing victims (`engine`).
+//! Rejected: catching `munmap` and `mremap` through userfaultfd events. By the time we see the
+//! event, another mapping may be at the address.
 
 mod advice;
 mod dumps;

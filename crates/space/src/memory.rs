@@ -1,12 +1,12 @@
 //! The memory calls on managed ranges: map, unmap, move, protect, discard, advise, lock.
 //!
-//! Owns: keeping three views in step: the range map, the kernel's mappings, the engine's pages.
-//! Numbers of pages are of the space's pages.
+//! Owns: keeping three views consistent: the range map, the kernel's mappings, the engine's pages.
+//! Pages are counted in the space's page size.
 //! Invariants: a page that is not mapped has no content; the reservation is readable and writable
-//! wherever nothing is mapped and nobody has touched it. The range lock is never held while waiting
-//! for a page: what is going away is first marked [`Kind::Leaving`], then emptied, then freed.
-//! Not here: which calls come here (`preload`); what moves mappings ([`crate::remap`]); forks and
-//! core dumps ([`crate::advice`]).
+//! wherever nothing is mapped and nothing was touched. The range lock is never held while waiting
+//! for a page: a range to be unmapped is first marked [`Kind::Leaving`], then emptied, then freed.
+//! Not here: which calls come here (`preload`); moving mappings ([`crate::remap`]); forks and core
+//! dumps ([`crate::advice`]).
 
 pub use crate::ranges::Protection;
 use crate::ranges::{Kind, PLAIN, Part};
@@ -19,26 +19,27 @@ use overspill_engine::{Engine, Pattern};
 use rustix::io::Errno;
 use rustix::mm::Advice as Advised;
 
-/// Mappings this large are aligned to [`LARGE_ALIGN_BYTES`], as allocators want their heaps.
+/// Mappings of at least this size are aligned to [`LARGE_ALIGN_BYTES`], as allocators want their
+/// heaps.
 const LARGE_BYTES: usize = 32 << 20;
 const LARGE_ALIGN_BYTES: usize = 64 << 20;
 
-/// What a program can say about a range, after madvise(2). It changes when pages come and go, and
-/// never what they hold.
+/// Advice about a range, after madvise(2). It affects when pages are read and evicted, and never
+/// their content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// Takes back [`Sequential`](Self::Sequential) and [`Random`](Self::Random).
+    /// Cancels [`Sequential`](Self::Sequential) and [`Random`](Self::Random).
     Normal,
-    /// It will be touched in order: the longest windows from the start, and what was passed is
-    /// evicted first.
+    /// It will be touched in order: windows have their full length from the start, and pages
+    /// already passed are evicted first.
     Sequential,
-    /// It will be touched in no order: only the page that is missing is read.
+    /// It will be touched in no order: only the missing page is read.
     Random,
-    /// It will be touched soon: read it meanwhile, a quarter of memory at most. Does not block.
+    /// It will be touched soon: read ahead, at most a quarter of memory. Does not block.
     WillNeed,
-    /// It will not be touched soon: its pages are the first to be evicted.
+    /// It will not be touched soon: its pages are evicted first.
     Cold,
-    /// As [`Cold`](Self::Cold), and its pages go now. Blocks until they are written.
+    /// As [`Cold`](Self::Cold), but its pages are evicted now. Blocks until they are written.
     PageOut,
 }
 
@@ -66,7 +67,7 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// What the system call would have said.
+    /// The errno that the system call would have returned.
     pub fn errno(self) -> i32 {
         match self {
             Self::NoSpace(_) | Self::NotMapped | Self::TooMuchLocked(_) => libc::ENOMEM,
@@ -76,7 +77,7 @@ impl MemoryError {
     }
 }
 
-/// The managed range with the engine that pages it.
+/// The managed range and the engine that pages it.
 #[derive(Debug, Clone)]
 pub struct ManagedMemory {
     pub(crate) space: Arc<ManagedSpace>,
@@ -89,12 +90,12 @@ impl ManagedMemory {
         Self { space, engine }
     }
 
-    /// The addresses.
+    /// The address space.
     pub fn space(&self) -> &Arc<ManagedSpace> {
         &self.space
     }
 
-    /// Maps zeros somewhere; returns the address.
+    /// Maps zeros at a free address, which it returns.
     ///
     /// # Errors
     /// [`MemoryError::NoSpace`].
@@ -104,7 +105,7 @@ impl ManagedMemory {
         Ok(self.space.address_of(first))
     }
 
-    /// As [`map`](Self::map) without protection, in memory whose faults are served by `signals`.
+    /// As [`map`](Self::map), readable and writable, in memory whose faults `signals` serves.
     ///
     /// # Errors
     /// [`MemoryError::NoSpace`].
@@ -116,14 +117,13 @@ impl ManagedMemory {
         Ok(self.space.address_of(first))
     }
 
-    /// Takes a free range, in which no fault is served before
-    /// [`make_managed`](Self::make_managed).
+    /// Takes a free range, in which no fault is served until [`make_managed`](Self::make_managed).
     pub(crate) fn take(&self, pages: usize) -> Result<PageNo, MemoryError> {
         let taken = self.space.ranges.lock().take(pages, self.align_of(pages), Kind::Leaving);
         taken.ok_or(MemoryError::NoSpace(self.space.size_of(pages)))
     }
 
-    /// Large mappings start where their page tables and clusters do.
+    /// The alignment of a mapping in pages: large ones start where page tables and clusters do.
     fn align_of(&self, pages: usize) -> usize {
         let page_bytes = self.space.page_bytes();
         let large = pages * page_bytes >= LARGE_BYTES;
@@ -151,10 +151,10 @@ impl ManagedMemory {
         Ok(changed?)
     }
 
-    /// Maps zeros at `address`, in place of whatever is there.
+    /// Maps zeros at `address`, replacing what is mapped there.
     ///
     /// # Errors
-    /// What mprotect says.
+    /// Errors of mprotect.
     pub fn map_at(
         &self,
         address: usize,
@@ -166,10 +166,10 @@ impl ManagedMemory {
         self.make_managed(first, pages, protection, Pattern::Normal)
     }
 
-    /// Unmaps whatever is mapped in a range.
+    /// Unmaps everything in a range.
     ///
     /// # Errors
-    /// What mprotect and mmap say while they restore the reservation.
+    /// Errors of mprotect and mmap while they restore the reservation.
     pub fn unmap(&self, address: usize, pages: usize) -> Result<(), MemoryError> {
         let first = self.space.page_at(address);
         self.empty(first, pages)?;
@@ -177,7 +177,7 @@ impl ManagedMemory {
         Ok(())
     }
 
-    /// Takes everything out of a range, which is left marked as leaving.
+    /// Empties a range, which is left marked as leaving.
     pub(crate) fn empty(&self, first: PageNo, pages: usize) -> Result<(), MemoryError> {
         let parts = {
             let mut ranges = self.space.ranges.lock();
@@ -206,7 +206,7 @@ impl ManagedMemory {
     /// Changes the protection of a mapped range.
     ///
     /// # Errors
-    /// [`MemoryError::NotMapped`], or what mprotect says.
+    /// [`MemoryError::NotMapped`], or an error of mprotect.
     pub fn protect(
         &self,
         address: usize,
@@ -229,10 +229,10 @@ impl ManagedMemory {
         Ok(())
     }
 
-    /// Takes advice about a range; mappings in it that are not ours are left alone.
+    /// Applies advice to a range; foreign mappings in it are left alone.
     ///
     /// # Errors
-    /// [`MemoryError::NotMapped`], after the parts that are mapped were dealt with.
+    /// [`MemoryError::NotMapped`], after the mapped parts were processed.
     pub fn advise(&self, address: usize, pages: usize, advice: Advice) -> Result<(), MemoryError> {
         let first = self.space.page_at(address);
         let parts = self.space.ranges.lock().parts(first, pages);
@@ -251,7 +251,7 @@ impl ManagedMemory {
 
     fn set_pattern(&self, first: PageNo, pages: usize, pattern: Pattern) {
         let mut ranges = self.space.ranges.lock();
-        // Looked at again: it may be on its way out by now.
+        // Looked up again: it may be leaving by now.
         for part in ranges.parts(first, pages) {
             if let Kind::Managed(protection, _) = part.kind {
                 ranges.set(part.first, part.pages, Some(Kind::Managed(protection, pattern)));
@@ -259,10 +259,10 @@ impl ManagedMemory {
         }
     }
 
-    /// Forgets the content of the managed parts of a range (`MADV_DONTNEED`, `MADV_FREE`).
+    /// Drops the content of the managed parts of a range (`MADV_DONTNEED`, `MADV_FREE`).
     ///
     /// # Errors
-    /// [`MemoryError::NotMapped`], after the parts that are mapped were dealt with.
+    /// [`MemoryError::NotMapped`], after the mapped parts were processed.
     pub fn discard(&self, address: usize, pages: usize) -> Result<(), MemoryError> {
         let first = self.space.page_at(address);
         let parts = self.space.ranges.lock().parts(first, pages);
@@ -272,11 +272,11 @@ impl ManagedMemory {
         whole(&parts, pages)
     }
 
-    /// Brings in the managed parts of a range, as reads or writes would. What the limit does not
-    /// hold goes out again. Blocks.
+    /// Faults in the managed parts of a range, as reads or writes would. What exceeds the limit is
+    /// evicted again. Blocks.
     ///
     /// # Errors
-    /// [`MemoryError::NotMapped`] before anything is done; what the kernel says.
+    /// [`MemoryError::NotMapped`] before anything is done; errors of madvise.
     pub fn populate(&self, address: usize, pages: usize, write: bool) -> Result<(), MemoryError> {
         let advice = if write { Advised::LinuxPopulateWrite } else { Advised::LinuxPopulateRead };
         let parts = self.space.ranges.lock().parts(self.space.page_at(address), pages);
@@ -288,7 +288,7 @@ impl ManagedMemory {
         Ok(())
     }
 
-    /// The mappings in a range that are not ours: addresses and bytes.
+    /// Returns the foreign mappings in a range: addresses and bytes.
     pub fn foreign(&self, address: usize, pages: usize) -> Vec<(usize, usize)> {
         let parts = self.space.ranges.lock().parts(self.space.page_at(address), pages);
         let foreign = parts.iter().filter(|part| part.kind == Kind::Foreign);
@@ -299,7 +299,7 @@ impl ManagedMemory {
         self.space.size_of(pages).0 as usize
     }
 
-    /// Keeps the managed parts of a range in memory, or stops doing so.
+    /// Locks the managed parts of a range in memory, or unlocks them.
     ///
     /// # Errors
     /// [`MemoryError::NotMapped`]; [`MemoryError::TooMuchLocked`] past half of the frames.
@@ -319,8 +319,8 @@ impl ManagedMemory {
         Ok(())
     }
 
-    /// Brings a range in and keeps it in memory until [`unpin`](Self::unpin), which is called as
-    /// often. `signals` serves the range's faults, if signals do. Blocks for the reads.
+    /// Brings a range in and keeps it in memory until [`unpin`](Self::unpin) was called as often.
+    /// `signals` serves the range's faults, if they come by signal. Blocks for the reads.
     ///
     /// # Errors
     /// [`MemoryError::TooMuchLocked`] past half of the frames; [`MemoryError::Lost`].
@@ -371,15 +371,15 @@ impl ManagedMemory {
     }
 }
 
-/// [`MemoryError::NotMapped`] unless the parts of a range of `pages` pages leave no gap.
+/// Returns [`MemoryError::NotMapped`] unless `parts` cover all `pages` pages of a range.
 pub(crate) fn whole(parts: &[Part], pages: usize) -> Result<(), MemoryError> {
     let mapped = parts.iter().filter(|part| part.kind != Kind::Leaving);
     let mapped = mapped.map(|part| part.pages).sum::<usize>();
     if mapped == pages { Ok(()) } else { Err(MemoryError::NotMapped) }
 }
 
-/// Brings a page in by reading a byte of it, through a system call, so that a page that cannot be
-/// read is an error and not a signal.
+/// Brings a page in by reading a byte of it with a system call, so that a page that cannot be read
+/// is an error and not a signal.
 fn touch(address: usize) -> Result<(), Errno> {
     let mut byte = [0u8; 1];
     let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };

@@ -1,14 +1,16 @@
-//! Bytes of the range on their way: out by moves, back where a move stopped inside a page, and by
-//! copies where pages cannot be moved.
+//! Moves pages of the range out and back: back where a move stopped inside a page, and by copies
+//! where pages cannot be moved.
 //!
-//! Owns: the kernel's calls for that, which deal in 4 KiB and may stop anywhere. Invariants: the
-//! engine holds the locks of the pages; a page is out as a whole or not at all when a call returns.
-//! Who touches a part that is out meanwhile waits for the lock. After a move that stopped, for
-//! whatever reason, both sides are looked up, and what has moved counts as moved.
+//! Owns: the kernel's calls for that, which work in units of 4 KiB and may stop anywhere.
+//! Invariants: the engine holds the locks of the pages; when a call returns, a page has been moved
+//! out as a whole or not at all. A thread that touches a part that is out meanwhile waits for the
+//! lock. After a move that stopped, for whatever reason, both sides are looked up, and what has
+//! moved counts as moved.
 //! Not here: what the engine asks for ([`crate::requests`]).
-//! Rejected: copying large pages out under write protection, or in, instead of moving them. Of 256
-//! MiB in 64 MiB on memory, touched at random, 64 KiB: 17 k touches/s with moves, 10 k with copies
-//! out; 2 MiB: 1.2 k with moves, 0.9 k with copies in, 0.5 k with copies out.
+//! Rejected: copying large pages instead of moving them, either out (under write protection) or in.
+//! 256 MiB with a limit of 64 MiB, on memory, touched at random, with pages of 64 KiB: 17 k
+//! touches/s with moves, 10 k with copies out; with 2 MiB: 1.2 k with moves, 0.9 k with copies in,
+//! 0.5 k with copies out.
 
 use crate::kernel::{Call, Meaning, meaning};
 use crate::mapping::{drop_pages, unshare};
@@ -21,24 +23,24 @@ use overspill_engine::{Mapped, SpaceError};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Tries of a page that the kernel says is at its target, where it is not.
+/// Tries of a page that the kernel wrongly reports as present at its target.
 const STALE_MAX: u32 = 10;
-/// Tries, a millisecond apart, of putting a page together again.
+/// Tries, a millisecond apart, of restoring a page as a whole.
 const TOGETHER_ROUNDS: u32 = 1000;
 
-/// What keeps the next page from moving. It is where it was.
+/// Why the next page could not be moved. It is where it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hindrance {
-    /// Its mapping, which differs from the target's: it can be copied.
+    /// Its mapping differs from the target's: it can be copied.
     Unlike,
-    /// Anything else, told if nobody expected it.
+    /// Any other reason; reported if it is unexpected.
     Error(SpaceError),
 }
 
 impl ManagedSpace {
-    /// Moves pages of 4 KiB; returns how many bytes have moved, and what stopped it with the place
-    /// where the next page is. `page` says whose userfaultfd to ask. Nobody waits at the target:
-    /// the kernel wakes by what it has counted.
+    /// Moves pages of 4 KiB; returns the number of bytes moved, and what stopped it with the place
+    /// of the next page. `page` selects the userfaultfd. No thread waits at the target: the kernel
+    /// wakes only the range it has counted.
     ///
     /// # Safety
     /// As [`Uffd::move_pages`](crate::uffd::Uffd::move_pages).
@@ -68,7 +70,7 @@ impl ManagedSpace {
         (done, None)
     }
 
-    /// Moves whole pages out; returns how many bytes it has moved, and what keeps the next page.
+    /// Moves whole pages out; returns the number of bytes moved, and why the next page was not.
     pub(crate) fn move_out(
         &self,
         target: usize,
@@ -79,12 +81,12 @@ impl ManagedSpace {
         let page = if self.holds(target) { self.page_at(target) } else { PageNo(0) };
         let stopped = loop {
             let (target, source, len) = (target + done, source + done, len - done);
-            // SAFETY: the engine holds the pages' locks, so nobody else moves, drops or maps them;
-            // the program itself sees a page vanish and faults.
+            // SAFETY: the engine holds the pages' locks, so no other thread moves, drops or maps
+            // them; the program itself sees a page vanish and faults.
             let (bytes, stopped) = unsafe { self.move_parts(page, target, source, len) };
             done += bytes;
             let Some((why, sides)) = stopped else { break None };
-            // What can be helped is tried once more; what is only said to hinder, some times more.
+            // A page that was helped is tried once more; one with a stale EEXIST, several times.
             let at = source + bytes;
             tries = if helped.replace(at) == Some(at) { tries + 1 } else { 0 };
             if !self.help_out(at, done, why, sides, tries) {
@@ -99,8 +101,8 @@ impl ManagedSpace {
         (whole, stopped)
     }
 
-    /// Removes what stopped a move at `address`, of which `done` bytes are done, if it can be; true
-    /// if it is to be tried again.
+    /// Removes what stopped a move at `address`, `done` bytes into the run, if possible; true if
+    /// the move should be retried.
     fn help_out(&self, address: usize, done: usize, why: Errno, sides: Sides, tries: u32) -> bool {
         match (sides, meaning(Call::Move, why)) {
             (Sides::Stayed, Meaning::InUse) => tries == 0 && unshare(address, PAGE_SIZE),
@@ -125,25 +127,23 @@ impl ManagedSpace {
         })
     }
 
-    /// Whether the part of a page that is missing at `address` is one of several, of which others
-    /// are there or have moved already: `done` bytes of the run have.
+    /// Whether `address` is a missing part of a large page of which other parts are present or have
+    /// moved already, `done` bytes into the run.
     fn is_hole(&self, address: usize, done: usize) -> bool {
         let start = address - address % self.page_bytes;
         let moved = !done.is_multiple_of(self.page_bytes);
         moved || self.with_whereabouts(|pages| pages.find(start, self.page_bytes)).there > 0
     }
 
-    /// Puts zeros where parts of a large page are missing, because the program dropped them behind
-    /// our back: from `address` on, for what is before may be on its way out. False if that cannot
-    /// be done.
+    /// Fills missing parts of a large page, which the program dropped behind our back, with zeros:
+    /// from `address` on, because parts before it may have been moved out. False if that fails.
     pub(crate) fn fill_holes(&self, address: usize) -> bool {
         let len = self.page_bytes - address % self.page_bytes;
         let page = self.page_at(address);
         self.with_uffd_of(page, |uffd| uffd.zero(address, len)).stopped.is_none()
     }
 
-    /// Moves a part of a page from where it was moved to back to where it belongs; false if it
-    /// cannot be.
+    /// Moves a part of a page back to where it was moved from; false if that fails.
     fn move_back(&self, address: usize, staged: usize, len: usize) -> bool {
         if len == 0 {
             return true;
@@ -158,7 +158,8 @@ impl ManagedSpace {
         if len == 0 {
             return true;
         }
-        // SAFETY: pages that are this page's own, and present: each was moved there or read into.
+        // SAFETY: these pages belong to this page and are present: each was moved there or read
+        // into.
         let content = unsafe { std::slice::from_raw_parts(staged as *const u8, len) };
         let (page, mut done, mut rounds) = (self.page_at(address), 0, 0);
         while done < len {
@@ -174,8 +175,8 @@ impl ManagedSpace {
         true
     }
 
-    /// Waits a little after a call that the kernel could not serve just now; false if it says
-    /// something else, or has said it too often.
+    /// Sleeps a little after a call that the kernel could not serve for the moment; false after any
+    /// other error, or too many tries.
     pub(crate) fn is_worth_waiting(&self, call: Call, errno: Errno, rounds: &mut u32) -> bool {
         let later = matches!(meaning(call, errno), Meaning::Again | Meaning::NoMemory);
         let worth = later && *rounds < TOGETHER_ROUNDS;
@@ -186,9 +187,9 @@ impl ManagedSpace {
         worth
     }
 
-    /// Has `fill` fill `len` bytes, from the first number it is told to the second, which are whole
-    /// pages. Where it stops inside a large page, that one is finished if there is any hope: a part
-    /// of it is in sight.
+    /// Fills `len` bytes by calls of `fill`, which fills whole pages from its first offset to its
+    /// second. If it stops inside a large page, that page is retried until it is complete, because
+    /// a part of it is visible.
     pub(crate) fn whole_pages(
         &self,
         call: Call,
@@ -204,14 +205,13 @@ impl ManagedSpace {
             let more = fill(progress.bytes, upto);
             progress.bytes += more.bytes;
             progress.present += more.present;
-            // What comes after that page is for the caller to ask for again.
+            // The caller asks again for what comes after that page.
             progress.stopped = more.stopped.or((progress.bytes < len).then_some(errno));
         }
         progress
     }
 
-    /// Takes one page out by copying it; for pages that cannot be moved because of their
-    /// protection.
+    /// Copies one page out; for pages that cannot be moved because of their protection.
     pub(crate) fn copy_out(&self, target: *mut u8, page: PageNo) -> Result<(), SpaceError> {
         let address = self.address_of(page);
         let found = self.with_whereabouts(|pages| pages.find(address, self.page_bytes));
@@ -232,15 +232,15 @@ impl ManagedSpace {
             })
         });
         if left.is_err() {
-            // The next page lands here, and must find nothing. Writers that stay shut out ask
-            // again.
+            // The next page will be moved here, and the target must be empty. If the protection
+            // stays, writers fault and retry.
             self.drop_range(target.addr(), self.page_bytes);
             let _ = self.write_protect(page, false);
         }
         left
     }
 
-    /// Makes writes to a page fault, where the kernel can, or not any more.
+    /// Makes writes to a page fault, if the kernel can, or stops doing so.
     pub(crate) fn write_protect(&self, page: PageNo, protect: bool) -> Result<(), SpaceError> {
         let address = self.address_of(page);
         let done = self.with_uffd_of(page, |uffd| match uffd.features().write_protect {
@@ -250,15 +250,15 @@ impl ManagedSpace {
         done.map_err(|errno| self.refusal(Call::WriteProtect, errno))
     }
 
-    /// Drops pages with their content; tells what cannot be dropped.
+    /// Drops pages with their content; reports errors.
     pub(crate) fn drop_range(&self, start: usize, len: usize) {
         if let Err(errno) = drop_pages(start, len) {
             self.unexpected("MADV_DONTNEED", &errno);
         }
     }
 
-    /// How far a call that fills pages came, in whole ones. A page of which a part is in sight
-    /// already cannot be taken back.
+    /// The result of a call that fills pages, in whole pages. A page of which a part is visible
+    /// cannot be undone.
     pub(crate) fn mapped(&self, call: Call, progress: Progress) -> Mapped {
         let (pages, part) = (progress.bytes / self.page_bytes, progress.bytes % self.page_bytes);
         let stopped = progress.stopped.map(|errno| match self.refusal(call, errno) {
@@ -283,7 +283,7 @@ impl ManagedSpace {
         Ok(())
     }
 
-    /// Moves a page by copying it, 4 KiB at a time. Where that fails it is where it was.
+    /// Moves a page by copying it, 4 KiB at a time. If that fails, it is where it was.
     pub(crate) fn transfer_by_copy(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
         let (source, target) = (self.address_of(from), self.address_of(to));
         let mut content = [0; PAGE_SIZE];
@@ -314,7 +314,7 @@ impl ManagedSpace {
         progress.stopped.map_or(Ok(()), |errno| Err(self.refusal(Call::Copy, errno)))
     }
 
-    /// Where page `page` of an arena is.
+    /// The address of page `page` of an arena.
     pub(crate) fn staged_at(&self, arena: &PageArena, page: usize) -> *mut u8 {
         arena.address(page * (self.page_bytes / PAGE_SIZE))
     }

@@ -1,40 +1,40 @@
-//! Placement: the CPU on which a thread goes on after its fault.
+//! Placement: the CPU on which a thread resumes after its fault.
 //!
 //! Owns: whether faulting threads are *stacked* on the handler's CPU, and their affinity while they
-//! sleep. A thread that sleeps for a page leaves its CPU with nothing to do, and it halts. Waking a
-//! halted CPU takes longer than serving the fault does, above all in a virtual machine, and for a
-//! thread that wakes the scheduler prefers an idle CPU to the one it is woken from
-//! (`select_idle_sibling`). So while faults come thick and fast the handler keeps to one CPU, and
-//! a thread it serves is woken there: its affinity is narrowed to that CPU before its page is
-//! mapped, and given back right after. On two virtual CPUs that makes 16 000 random accesses a
-//! second by one thread 86 000, and 50 000 by two 80 000; it saves interrupts besides, which
-//! evictions would send to the other CPU.
+//! sleep. When a thread sleeps for a page, its CPU becomes idle and halts. Waking a halted CPU
+//! takes longer than serving the fault, above all in a virtual machine, and the scheduler prefers
+//! an idle CPU to the one the wake comes from (`select_idle_sibling`). So while faults come in
+//! quick succession the handler stays on one CPU and wakes the threads it serves there: it narrows
+//! a thread's affinity to that CPU before it maps the page, and restores it right after. On two
+//! virtual CPUs this raises the rate of random accesses from 16 000 to 86 000 per second with one
+//! thread, and from 50 000 to 80 000 with two; it also avoids the interrupts that evictions would
+//! send to the other CPU.
 //!
-//! Threads that compute between their faults are better off on CPUs of their own: see
+//! Threads that compute between their faults are better off on separate CPUs: see
 //! [`Pace::wants_stacking`].
 //!
-//! Invariants: a thread is narrowed only when it sleeps for a page, only if it is of this process,
-//! and only to a CPU it may run on. Nobody is narrowed while the handler is parked, or sleeps for
-//! anything but I/O; so a forked child does not inherit it. What other threads of the program can
-//! see of it, `docs/assumptions.md` says.
+//! Invariants: a thread is narrowed only while it sleeps for a page, only if it belongs to this
+//! process, and only to a CPU it may run on. No thread stays narrowed while the handler is parked
+//! or sleeps for anything but I/O; so a forked child does not inherit it. `docs/assumptions.md`
+//! lists what other threads of the program can see of it.
 //! Rejected: a handler that spins for the next fault (the thread's CPU halts all the same);
 //! narrowing threads for longer than a fault (they could see it, and their children would inherit
-//! it); handlers of the class SCHED_IDLE, onto which the scheduler stacks by itself (they starve
-//! when there is other work, and cannot leave the class without CAP_SYS_NICE).
+//! it); handlers of class SCHED_IDLE, onto which the scheduler stacks by itself (they starve when
+//! there is other work, and cannot leave the class without CAP_SYS_NICE).
 
 use crate::uffd::{FaultMessage, is_thread_of};
 use overspill_base::clock;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// What waking two halted CPUs for a fault takes: 62 us of wall time for a fault instead of 13.
+/// Cost of waking two halted CPUs for a fault: it takes 62 us of wall time instead of 13.
 const WAKES_NS: u64 = 50_000;
-/// Faults of one thread further apart than this do not come thick and fast.
+/// Mean gap above which the faults of one thread are not stacked.
 const ALONE_NS: u64 = 200_000;
-/// Nothing counts for more, so that a pause is forgotten after a few faults.
+/// Cap on a single value, so that a pause is forgotten after a few faults.
 const GAP_MAX_NS: u64 = 1_000_000;
 /// The weight of one value in a mean is 1/8.
 const MEAN_SHIFT: u32 = 3;
-/// Faults whose threads are remembered.
+/// Number of recent faults whose threads are remembered.
 const RECENT: usize = 8;
 
 /// A thread whose affinity is narrowed, and the page it sleeps for.
@@ -45,7 +45,7 @@ struct Narrowed {
     before: CpuSet,
 }
 
-/// How faults have come lately, as one handler sees it.
+/// The recent pace of faults, as one handler sees it.
 #[derive(Debug)]
 struct Pace {
     cpus: u64,
@@ -54,7 +54,7 @@ struct Pace {
     gap_ns: u64,
     /// Mean time the handler works for a fault.
     work_ns: u64,
-    /// Threads of the last faults; 0 where there was none.
+    /// Threads of the last faults; 0 in unused entries.
     recent: [i32; RECENT],
     next: usize,
 }
@@ -84,10 +84,10 @@ impl Pace {
     }
 
     /// Whether stacking pays. With `w` between two faults of each of `n` threads, `h` for the
-    /// handler and WAKES_NS for the wake-ups, a fault takes `w + h` when stacked, where only one of
-    /// them runs at a time, and `(w + h + WAKES_NS) / n` otherwise. Put as the gap seen in either
-    /// state, the first is less when the gap is below `WAKES_NS / (n - 1)`. A handler that works
-    /// for longer than wake-ups take, on whole windows of pages, had better do so beside the
+    /// handler and WAKES_NS for the wakes, a fault takes `w + h` when stacked, where only one of
+    /// them runs at a time, and `(w + h + WAKES_NS) / n` otherwise. In terms of the gap observed in
+    /// either state, stacking is faster if the gap is below `WAKES_NS / (n - 1)`. A handler that
+    /// works for longer than the wakes take, on whole windows of pages, should run beside the
     /// program.
     fn wants_stacking(&self) -> bool {
         let gap_max_ns = match self.threads().min(self.cpus) {
@@ -97,7 +97,7 @@ impl Pace {
         self.cpus > 1 && self.work_ns < WAKES_NS && self.gap_ns < gap_max_ns
     }
 
-    /// Different threads among the last faults.
+    /// Number of distinct threads among the last faults.
     fn threads(&self) -> u64 {
         let first = |n: usize| !self.recent[..n].contains(&self.recent[n]);
         (0..RECENT).filter(|&n| self.recent[n] != 0 && first(n)).count() as u64
@@ -108,18 +108,18 @@ fn mean(mean: u64, value: u64) -> u64 {
     mean - (mean >> MEAN_SHIFT) + (value >> MEAN_SHIFT)
 }
 
-/// Where the threads go on that one handler serves.
+/// Where the threads served by one handler resume.
 #[derive(Debug)]
 pub(crate) struct Placement {
     process: Pid,
     pace: Pace,
-    /// While stacked: the CPU, and where the handler might run before.
+    /// While stacked: the CPU, and the handler's affinity before.
     stacked: Option<(usize, CpuSet)>,
     narrowed: Vec<Narrowed>,
 }
 
 impl Placement {
-    /// For the threads of `process`.
+    /// A placement for the threads of `process`.
     pub(crate) fn new(process: Pid) -> Self {
         Self {
             process,
@@ -134,7 +134,7 @@ impl Placement {
         self.stacked.is_some()
     }
 
-    /// Takes note of faults just read, decides, and narrows their threads if it pays.
+    /// Records faults just read, decides whether to stack, and narrows their threads if so.
     pub(crate) fn arrived(&mut self, messages: &[FaultMessage], now_ns: u64) {
         for message in messages {
             self.pace.note_fault(message.thread, now_ns);
@@ -149,7 +149,7 @@ impl Placement {
         }
     }
 
-    /// Takes note of the time it took to serve `faults` of them.
+    /// Records the time it took to serve `faults` faults.
     pub(crate) fn served(&mut self, faults: usize, work_ns: u64) {
         if let Some(each_ns) = work_ns.checked_div(faults as u64) {
             self.pace.note_work(each_ns);
@@ -166,12 +166,12 @@ impl Placement {
 
     fn unstack(&mut self) {
         if let Some((_, before)) = self.stacked.take() {
-            // Refused only if a control group has taken all of those CPUs away; then it decides.
+            // Fails only if a control group has taken all of those CPUs away; its choice stands.
             let _ = sched_setaffinity(None, &before);
         }
     }
 
-    /// Narrows a thread that is ours, sleeps, and may run on `cpu` and elsewhere.
+    /// Narrows a thread that is ours and may run on `cpu` and elsewhere.
     fn narrow(&mut self, message: &FaultMessage, cpu: usize) {
         let Some(thread) = Pid::from_raw(message.thread) else { return };
         if !is_thread_of(self.process, thread) {
@@ -184,7 +184,7 @@ impl Placement {
         }
     }
 
-    /// Gives the threads their CPUs back, but for those whose fault is still `pending`.
+    /// Restores the threads' affinity, except for those whose fault is still `pending`.
     pub(crate) fn release(&mut self, pending: impl Fn(usize) -> bool) {
         self.narrowed.retain(|narrowed| {
             let keep = pending(narrowed.address);
@@ -196,7 +196,7 @@ impl Placement {
         });
     }
 
-    /// Forgets everything: faults have ended, or the handler is about to park.
+    /// Resets everything: faults have ended, or the handler is about to park.
     pub(crate) fn rest(&mut self) {
         self.release(|_| false);
         self.unstack();
@@ -214,7 +214,7 @@ fn only(cpu: usize) -> CpuSet {
 mod tests {
     use super::*;
 
-    /// Faults of `threads` in turns, `gap_ns` between them, each with `work_ns` of work.
+    /// Whether `threads` that fault in turns, `gap_ns` apart, `work_ns` of work each, are stacked.
     fn paced(cpus: usize, threads: i32, gap_ns: u64, work_ns: u64) -> bool {
         let mut pace = Pace::new(cpus);
         for n in 1..100 {

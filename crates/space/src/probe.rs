@@ -1,9 +1,9 @@
-//! Whether this kernel tells the truth about moves.
+//! Probes whether this kernel reports moves correctly.
 //!
-//! Owns: a small space of its own, pages that are moved there and back while another thread has
-//! them aged and touches them, and counting how often the kernel says that a page had not moved
-//! which had.
-//! Not here: what is done about it ([`crate::whereabouts`]); words for the user
+//! Owns: a small space for the probe, in which pages are moved there and back while another thread
+//! ages and touches them, and the count of moves that the kernel reported as failed although the
+//! page had moved.
+//! Not here: how this is handled ([`crate::whereabouts`]); the report to the user
 //! (`overspill::doctor`).
 
 use crate::mapping::age_and_touch;
@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// As many are aged with one call: with fewer, fewer moves meet the change of a page's entry.
+/// Pages aged with one call: with fewer, fewer moves meet the change of a page's entry.
 const PAGES: usize = 64;
 
-/// What was seen.
+/// The result of the probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MovesProbed {
-    /// Moves.
+    /// Number of moves.
     pub moves: u64,
-    /// Of those, the ones that were said to have failed and had not.
+    /// Of those, moves reported as failed that had not failed.
     pub misreported: u64,
-    /// Pages that were nowhere afterwards. There should be none, whatever the kernel says.
+    /// Pages that were nowhere afterwards. There should be none on any kernel.
     pub lost: u64,
 }
 
@@ -38,7 +38,7 @@ pub fn probe_moves(limit: Duration) -> Result<MovesProbed, SpaceSetupError> {
     let space = ManagedSpace::reserve(Bytes(1), PAGE_SIZE)?;
     let stats = Stats::on_heap();
     space.report_to(&stats, &Arc::new(Reports::new(Box::new(|_| {}))));
-    // Pages of their own: the one that all untouched pages share has no age.
+    // Private pages: the zero page, which all untouched pages share, is not aged.
     space.map(PageNo(0), &vec![1; PAGES * PAGE_SIZE]);
     let stop = AtomicBool::new(false);
     let mut probed = MovesProbed { moves: 0, misreported: 0, lost: 0 };
@@ -59,7 +59,7 @@ pub fn probe_moves(limit: Duration) -> Result<MovesProbed, SpaceSetupError> {
     Ok(probed)
 }
 
-/// Returns the pages lost.
+/// Returns the number of pages lost.
 fn move_there_and_back(space: &ManagedSpace, n: usize) -> u64 {
     let (page, away) = (PageNo(n as u32), PageNo((PAGES + n) as u32));
     let moved = space.transfer(page, away);
@@ -67,7 +67,7 @@ fn move_there_and_back(space: &ManagedSpace, n: usize) -> u64 {
     if back.is_ok() && space.find(page) {
         return 0;
     }
-    // Its toucher must not sleep for ever.
+    // The thread that touches it must not sleep for ever.
     space.map(page, &[1; PAGE_SIZE]);
     1
 }
@@ -76,8 +76,8 @@ fn move_there_and_back(space: &ManagedSpace, n: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// With this kernel, whatever it says. Where it misreports, the first one is usually seen
-    /// within a tenth of a second.
+    /// Holds on any kernel. If it misreports, the first misreport is usually seen within a tenth of
+    /// a second.
     #[test]
     fn no_page_is_lost_that_is_aged_and_touched_while_it_moves() {
         match probe_moves(Duration::from_millis(300)) {

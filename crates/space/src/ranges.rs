@@ -1,8 +1,8 @@
 //! Which parts of the reserved range are mapped.
 //!
-//! Owns: the allocation of address space, first fit from the bottom, and what stands where.
-//! Invariants: mapped ranges do not overlap, and adjacent equal ones are one. A range on its way
-//! out ([`Kind::Leaving`]) counts as not mapped for faults and as taken for allocation.
+//! Owns: the allocation of address space, first fit from the bottom, and what is mapped where.
+//! Invariants: mapped ranges do not overlap, and adjacent equal ones are joined. A range being
+//! unmapped ([`Kind::Leaving`]) counts as not mapped for faults and as taken for allocation.
 //! Not here: the kernel's view (`memory` changes it under the same lock).
 
 use crate::marks::Marks;
@@ -11,18 +11,18 @@ use overspill_engine::Pattern;
 use rustix::mm::MprotectFlags;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a program may touch a range.
+/// How a program may access a range.
 pub type Protection = MprotectFlags;
 
 /// The reservation's own protection.
 pub(crate) const PLAIN: Protection = MprotectFlags::READ.union(MprotectFlags::WRITE);
 
-/// What stands in a range.
+/// What is mapped in a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Managed memory that may be touched so, and probably will be in this order.
+    /// Managed memory with this protection and expected access pattern.
     Managed(Protection, Pattern),
-    /// A mapping of another kind that the program put here (a file, shared memory).
+    /// A mapping of another kind that the program made here (a file, shared memory).
     Foreign,
     /// Being unmapped.
     Leaving,
@@ -34,14 +34,14 @@ struct Extent {
     kind: Kind,
 }
 
-/// A range of pages with what stands there.
+/// A range of pages and what is mapped there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
     /// First page.
     pub first: PageNo,
     /// Pages.
     pub pages: usize,
-    /// What stands there.
+    /// What is mapped there.
     pub kind: Kind,
 }
 
@@ -50,13 +50,13 @@ pub struct Part {
 pub struct Ranges {
     pages: u32,
     taken: BTreeMap<u32, Extent>,
-    /// No gap below this page is known.
+    /// There is no known gap below this page.
     lowest_gap: u32,
     /// Where the upper part starts, if there is one.
     upper: Option<u32>,
-    /// Pages made inaccessible because they were touched while nothing was mapped there.
+    /// Pages made inaccessible because they were touched while unmapped.
     refused: BTreeSet<u32>,
-    /// What the program has said about its mappings for a fork and for a core dump.
+    /// What the program has advised for forks and core dumps.
     pub(crate) marks: Marks,
 }
 
@@ -74,17 +74,16 @@ impl Ranges {
     }
 
     /// Finds `pages` free pages at a multiple of `align_pages`, and takes them. Once the map is
-    /// divided they are in its lower part.
+    /// divided, they are in its lower part.
     pub fn take(&mut self, pages: usize, align_pages: usize, kind: Kind) -> Option<PageNo> {
-        // The page between the parts stays free, so that no mapping reaches from one into the
-        // other.
+        // The page between the parts stays free, so that no mapping crosses the border.
         let end = self.upper.map_or(self.pages, |upper| upper - 1);
         let first = self.find(u32::try_from(pages).ok()?, align_pages as u32, end)?;
         self.set(PageNo(first), pages, Some(kind));
         Some(PageNo(first))
     }
 
-    /// Makes the pages from `upper` on a part of their own. False if something is mapped there.
+    /// Makes the pages from `upper` on a separate part. False if something is mapped there.
     pub fn divide(&mut self, upper: PageNo) -> bool {
         let free = self.parts(PageNo(upper.0 - 1), (self.pages - upper.0) as usize + 1).is_empty();
         if free {
@@ -110,9 +109,9 @@ impl Ranges {
         Some(PageNo(first))
     }
 
-    /// `pages` pages at a multiple of `align`, below `end`.
+    /// Finds `pages` free pages at a multiple of `align`, below `end`.
     fn find(&mut self, pages: u32, align: u32, end: u32) -> Option<u32> {
-        // An extent from before may reach past the hint.
+        // An extent that starts below the hint may reach past it.
         let before = self.taken.range(..self.lowest_gap).next_back();
         let reach = before.map_or(0, |(&start, extent)| start + extent.pages);
         let mut gap = self.lowest_gap.max(reach);
@@ -133,7 +132,7 @@ impl Ranges {
         None
     }
 
-    /// Pages of one managed mapping from `page` on; 0 if it is not mapped.
+    /// Number of pages from `page` to the end of its managed mapping; 0 if it is not mapped.
     pub fn span(&self, page: PageNo) -> usize {
         match self.at(page) {
             Some((end, Kind::Managed(..))) => (end - page.0) as usize,
@@ -141,7 +140,7 @@ impl Ranges {
         }
     }
 
-    /// In which order the program will touch the range around `page`, if it has said so.
+    /// The access pattern advised for the range around `page`.
     pub fn pattern(&self, page: PageNo) -> Pattern {
         match self.at(page) {
             Some((_, Kind::Managed(_, pattern))) => pattern,
@@ -149,25 +148,25 @@ impl Ranges {
         }
     }
 
-    /// The end of the extent that `page` is in, and what it is.
+    /// The end of the extent that contains `page`, and its kind.
     fn at(&self, page: PageNo) -> Option<(u32, Kind)> {
         let (&start, extent) = self.taken.range(..=page.0).next_back()?;
         let end = start + extent.pages;
         (page.0 < end).then_some((end, extent.kind))
     }
 
-    /// Notes that a page is inaccessible until something is mapped there.
+    /// Records that a page is inaccessible until something is mapped there.
     pub fn refuse(&mut self, page: PageNo) {
         self.refused.insert(page.0);
     }
 
-    /// The inaccessible pages of a range, which are so no longer.
+    /// Removes and returns the inaccessible pages of a range.
     pub fn take_refused(&mut self, first: PageNo, pages: usize) -> Vec<PageNo> {
         let inside = first.0..first.0 + pages as u32;
         self.refused.extract_if(inside, |_| true).map(PageNo).collect()
     }
 
-    /// What stands in a range, gaps left out.
+    /// What is mapped in a range, without gaps.
     pub fn parts(&self, first: PageNo, pages: usize) -> Vec<Part> {
         let (start, end) = (first.0, first.0 + pages as u32);
         let before = self.taken.range(..start).next_back();
@@ -211,7 +210,7 @@ impl Ranges {
         }
     }
 
-    /// Splits the extent that contains `page`, so that one starts there.
+    /// Splits the extent that contains `page`, so that an extent starts there.
     fn cut(&mut self, page: u32) {
         let Some((&start, extent)) = self.taken.range_mut(..page).next_back() else { return };
         let end = start + extent.pages;
@@ -222,7 +221,7 @@ impl Ranges {
         }
     }
 
-    /// Joins the extent that starts at `page` to the one before it, if they are equal.
+    /// Joins the extent that starts at `page` with the one before it, if they are equal.
     fn join(&mut self, page: u32) {
         let Some(&second) = self.taken.get(&page) else { return };
         let Some((&start, first)) = self.taken.range_mut(..page).next_back() else { return };

@@ -1,8 +1,8 @@
-//! Mappings that move or change their size, and mappings of other kinds that take their place.
+//! Mappings that move or change their size, and foreign mappings that replace them.
 //!
-//! Owns: `mremap` within the managed range, and putting a mapping that is not ours into it.
-//! Invariant: what stood at the new place goes only when nothing can fail any more but the kernel's
-//! lack of mappings.
+//! Owns: `mremap` within the managed range, and placing a foreign mapping in it.
+//! Invariant: the old content of the new place is dropped only when nothing can fail any more
+//! except for lack of kernel mappings.
 //! Not here: checks of addresses and flags, which are the caller's (`preload`).
 
 use crate::memory::{ManagedMemory, MemoryError, Protection};
@@ -16,17 +16,17 @@ use rustix::io::Errno;
 pub enum Target {
     /// It stays.
     Here,
-    /// It stays if it fits there, otherwise wherever there is room.
+    /// It stays if it fits there, otherwise moves to any free range.
     Anywhere,
-    /// Away, wherever there is room.
+    /// It moves to any free range.
     Elsewhere,
-    /// To this address, in place of whatever is there.
+    /// It moves to this address, replacing what is mapped there.
     At(usize),
 }
 
 impl ManagedMemory {
-    /// Makes a mapping larger or smaller, and moves it; returns its address. Where it `stays`,
-    /// which asks for another place and the same size, the old place is left mapped and empty.
+    /// Grows or shrinks a mapping, and moves it; returns its address. With `stays`, which is for
+    /// another place and the same size, the old place is left mapped and empty.
     ///
     /// # Errors
     /// [`MemoryError::NotMapped`]; [`MemoryError::NoSpace`], also when it may not move.
@@ -73,7 +73,7 @@ impl ManagedMemory {
         Ok(self.space.address_of(target))
     }
 
-    /// What a range is, if it is one mapping: as the kernel, not two side by side.
+    /// The protection and pattern of a range, which must be one mapping, as in the kernel.
     fn one_mapping(
         &self,
         first: PageNo,
@@ -89,7 +89,7 @@ impl ManagedMemory {
         }
     }
 
-    /// Takes a particular range, if it is free.
+    /// Takes the given range, if it is free.
     fn take_at(&self, first: PageNo, pages: usize) -> bool {
         let mut ranges = self.space.ranges.lock();
         let fits = first.index() + pages <= self.space.pages();
@@ -119,11 +119,11 @@ impl ManagedMemory {
         Ok(())
     }
 
-    /// Puts a mapping that is not ours, made by `put`, in place of whatever is in a range. If `put`
-    /// fails, nothing is mapped there.
+    /// Replaces everything in a range by a foreign mapping that `put` makes. If `put` fails,
+    /// nothing is mapped there.
     ///
     /// # Errors
-    /// What `put` says, and mprotect.
+    /// Errors of `put` and of mprotect.
     pub fn replace(
         &self,
         address: usize,

@@ -1,16 +1,16 @@
-//! What the engine asks of the range.
+//! Implements the engine's [`AddressSpace`] and [`MovingSpace`] on the reserved range.
 //!
-//! Owns: the translation of the engine's requests into the kernel's calls.
-//! A page of the range is one of the engine's, a power of two from 4 KiB on: all calls go by whole
-//! ones. The kernel deals in 4 KiB and may stop inside a large one, because a part of it is pinned:
-//! then what was moved goes back before anybody is let at it. Who touches a part meanwhile waits
-//! for its lock.
-//! Invariants: after a move that stopped, where a page is is looked up ([`crate::whereabouts`]).
-//! Eviction is by UFFDIO_MOVE, which refuses pages a device has pinned. Where that is not to be had
-//! (kernels before 6.8, pages the program made read-only or executable) the page is protected,
-//! copied and dropped, and an O_DIRECT read into it that began before would be lost: `doctor` says
-//! so.
-//! Not here: bytes on their way, and calls that stop in between ([`crate::moving`]).
+//! Owns: the translation of the engine's requests into the kernel's calls. A page is the engine's,
+//! a power of two from 4 KiB on, and all calls are on whole pages. The kernel works in units of 4
+//! KiB and may stop inside a large page, because a part of it is pinned: then what was moved is
+//! moved back before any thread can access it. A thread that touches a part meanwhile waits for the
+//! page lock.
+//! Invariants: after a move that stopped, the place of each page is looked up
+//! ([`crate::whereabouts`]). Eviction is by UFFDIO_MOVE, which refuses pages pinned by a device.
+//! Where it cannot be used (kernels before 6.8, pages the program made read-only or executable) the
+//! page is write-protected, copied and dropped, and an O_DIRECT read into it that began before
+//! would be lost: `doctor` reports this.
+//! Not here: moving bytes, and calls that stop midway ([`crate::moving`]).
 
 use crate::kernel::Call;
 use crate::moving::Hindrance;
@@ -25,7 +25,7 @@ use rustix::mm::MprotectFlags;
 use std::ops::Range;
 
 impl ManagedSpace {
-    /// Makes the next touch of a page where nothing is mapped raise SIGSEGV.
+    /// Makes the next touch of an unmapped page raise SIGSEGV.
     pub(crate) fn refuse(&self, page: PageNo) {
         self.ranges.lock().refuse(page);
         let _ = self.protect(page, 1, MprotectFlags::empty());
@@ -64,7 +64,7 @@ impl AddressSpace for ManagedSpace {
         while let Err(errno) = self.with_uffd_of(page, |uffd| uffd.poison(address, self.page_bytes))
         {
             if !self.is_worth_waiting(Call::Poison, errno, &mut rounds) {
-                // No poison before 6.6: SIGSEGV is the nearest thing to SIGBUS.
+                // Before 6.6 there is no poison: SIGSEGV is the closest to SIGBUS.
                 return self.refuse(page);
             }
         }
@@ -99,7 +99,7 @@ impl MovingSpace for ManagedSpace {
             return false;
         }
         if found.there < self.page_bytes / PAGE_SIZE {
-            // Refused, the toucher asks again.
+            // If this fails, the thread faults again and retries.
             self.fill_holes(address);
         }
         if found.write_protected > 0 {
@@ -154,7 +154,7 @@ impl MovingSpace for ManagedSpace {
                 Some(Hindrance::Error(
                     error @ (SpaceError::Missing | SpaceError::Torn | SpaceError::Gone),
                 )) => return Err(error),
-                // It is there, and can be copied.
+                // It is present, and can be copied.
                 Some(_) => {}
             }
         }

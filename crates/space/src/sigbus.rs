@@ -1,24 +1,23 @@
 //! The process's SIGBUS handler.
 //!
-//! Owns: the handler, whatever stood there before it, and the table of spaces it serves.
+//! Owns: the handler, the previous disposition, and the table of spaces it serves.
 //! Invariants: the handler is installed once, when the first space needs it, and stays. It runs
 //! with every signal blocked, so no other handler of this thread runs inside it. A space is in the
-//! table only while it lives: who takes it out waits for the handlers that are just looking at it.
-//! A SIGBUS that is not a fault of ours goes to the disposition that was there before, with the
-//! mask that one asked for; only an alternate stack is not switched to. The program's own handler
-//! has to be installed first: one that comes later stands in front of ours and gets the faults of
-//! regions.
+//! table only while it lives: the thread that removes it waits for the handlers that are using it.
+//! A SIGBUS that is not a fault of ours goes to the previous disposition, with the mask that one
+//! asked for; only a switch to an alternate stack is not made. The program's own handler must be
+//! installed first: a later one replaces ours and gets the faults of regions.
 //!
 //! # What may be called in the handler
 //! The thread may be anywhere: in the allocator, if a handler of the program interrupted that and
-//! touched a region. So the way of a fault takes no lock but the pager's own and allocates nothing
-//! (unless a read fails: the words for that are allocated). Of the pager's locks the thread holds
-//! none: the pager touches no managed memory while it holds one, its calls block signals
+//! touched a region. So the fault path takes no lock but the pager's own and allocates nothing
+//! (unless a read fails: its message is allocated). The thread holds none of the pager's locks: the
+//! pager touches no managed memory while it holds one, its calls block signals
 //! ([`with_signals_blocked`]), and so does this handler.
 //!
 //! Rejected: SA_ONSTACK. Alternate stacks are made for the few hundred bytes of a report (Rust's
-//! own has 8 KiB, of which the kernel's frame takes 3), and the stack a thread is on is the one it
-//! knows the size of.
+//! own has 8 KiB, of which the kernel's frame takes 3), while the size of the thread's own stack is
+//! under its control.
 
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::{Relaxed, SeqCst};
@@ -27,33 +26,33 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 use std::sync::{Once, OnceLock};
 
-/// Spaces with faults by signal that one process can have at a time.
+/// Maximum number of spaces with faults by signal in a process at a time.
 pub(crate) const SPACES_MAX: usize = 64;
 
 static PLACES: [Place; SPACES_MAX] = [const { Place::empty() }; SPACES_MAX];
 
-/// What stood there before. Set before our handler is installed.
+/// The previous disposition. Set before our handler is installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// The previous handler wanted to be called once (SA_RESETHAND), and was.
+/// The previous handler was to be called once (SA_RESETHAND), and was.
 static SPENT: AtomicBool = AtomicBool::new(false);
 
 /// Serves faults that come as signals.
 pub(crate) trait ServeFault: Send + Sync {
-    /// Brings the page at `address`, on the calling thread; false if there is none to bring. Called
-    /// in a signal handler.
+    /// Brings in the page at `address`, on the calling thread; false if that is not possible.
+    /// Called in a signal handler.
     fn serve(&self, address: usize) -> bool;
 }
 
 /// One entry of the table.
 ///
-/// A handler counts itself, then looks at `space`; who empties the entry clears `space`, then looks
-/// at the count. Both in the one order of SeqCst, so either the handler finds nothing or it is
-/// waited for.
+/// A handler increments the count, then reads `space`; a thread that empties the entry clears
+/// `space`, then reads the count. Both are SeqCst, so in their total order either the handler finds
+/// nothing or the thread waits for it.
 pub(crate) struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
-    /// A box of the place's own, or null.
+    /// A box owned by this place, or null.
     space: AtomicPtr<Arc<dyn ServeFault>>,
     users: AtomicUsize,
 }
@@ -74,7 +73,7 @@ impl Place {
         }
     }
 
-    /// Has the faults at `addresses` served by `space`; `None` when the table is full.
+    /// Makes `space` serve the faults at `addresses`; `None` if the table is full.
     pub(crate) fn take(
         addresses: &Range<usize>,
         space: Arc<dyn ServeFault>,
@@ -112,7 +111,7 @@ impl Place {
         (self.start.load(Relaxed)..self.end.load(Relaxed)).contains(&address)
     }
 
-    /// Serves a fault; false if it is none of ours, or the page cannot be brought.
+    /// Serves a fault; false if it is not ours, or the page cannot be brought in.
     fn serve(&self, address: usize) -> bool {
         self.users.fetch_add(1, SeqCst);
         let space = self.space.load(SeqCst);
@@ -156,7 +155,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     unsafe { chain(signal, info, context, sent) }
 }
 
-/// Does what would have happened without us. A fault cannot be ignored: the kernel kills for it.
+/// Does what would have happened without us. A fault cannot be ignored: the kernel kills the
+/// process.
 ///
 /// # Safety
 /// `info` and `context` are those of the handler this is called from.
@@ -172,7 +172,7 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void,
     }
 }
 
-/// Puts the default back, so that the touch, repeated when the handler returns, kills.
+/// Restores the default disposition, so that the touch, repeated after the handler returns, kills.
 fn give_up(signal: c_int, sent: bool) {
     // SAFETY: plain libc calls that may be made in a handler.
     unsafe {
@@ -185,7 +185,7 @@ fn give_up(signal: c_int, sent: bool) {
     }
 }
 
-/// Calls the previous handler with the signal mask it asked for; ours ends with this handler.
+/// Calls the previous handler with the signal mask it asked for; that mask ends with this handler.
 ///
 /// # Safety
 /// As [`chain`]; `previous` holds a handler.
@@ -196,9 +196,9 @@ unsafe fn call(
     context: *mut c_void,
 ) {
     let interrupted = context.cast::<libc::ucontext_t>();
-    // SAFETY: the kernel's context has the mask of the interrupted code, of which only as many bits
-    // are looked at as there are signals. `sa_sigaction` is a function of the kind that its flags
-    // say, given by the program to sigaction for this very use.
+    // SAFETY: the kernel's context has the mask of the interrupted code; only as many of its bits
+    // are read as there are signals. `sa_sigaction` is a function of the kind that its flags say,
+    // given by the program to sigaction for this use.
     unsafe {
         let old = &raw const (*interrupted).uc_sigmask;
         let mut mask = previous.sa_mask;

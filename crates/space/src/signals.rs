@@ -1,11 +1,12 @@
 //! Faults by signal: served on the thread that touched the page.
 //!
-//! Owns: the workers for it. Invariants: a worker serves one fault at a time. There are
-//! [`WORKERS`], fewer where pages are large, made at the start because nothing can be made in a
-//! signal handler; when all are taken the next thread sleeps until one is free.
-//! Not here: how the signal comes in (`sigbus`), what a fault needs ([`Engine::fault_in_place`]).
-//! Rejected: a worker per thread. Threads come and go without telling, and a handler can neither
-//! allocate one nor touch thread-local memory that might have to be allocated first.
+//! Owns: the workers for them.
+//! Invariants: a worker serves one fault at a time. There are [`WORKERS`], fewer if pages are
+//! large, all made at the start because a signal handler cannot make one; if all are taken, the
+//! thread sleeps until one is free.
+//! Not here: how the signal arrives (`sigbus`), what a fault needs ([`Engine::fault_in_place`]).
+//! Rejected: a worker per thread. Threads start and end without notice, and a handler can neither
+//! allocate a worker nor touch thread-local memory that might have to be allocated first.
 
 use crate::sigbus::{Place, SPACES_MAX, ServeFault};
 use crate::space::{ManagedSpace, SpaceSetupError};
@@ -16,21 +17,21 @@ use rustix::thread::futex;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Threads whose faults can be served at the same time.
+/// Number of threads whose faults can be served at the same time.
 const WORKERS: usize = u64::BITS as usize;
-/// Memory that their reads may land in; large pages have fewer workers.
+/// Total size of their read buffers; large pages have fewer workers.
 const WORKERS_BYTES: usize = 16 << 20;
 
 /// Why faults cannot be served by signal.
 #[derive(Debug, thiserror::Error)]
 pub enum SignalSetupError {
-    /// The address space or userfaultfd.
+    /// Setting up the address space or userfaultfd failed.
     #[error(transparent)]
     Space(#[from] SpaceSetupError),
     /// A worker could not be made.
     #[error("cannot prepare to serve faults by signal: {0}")]
     Worker(#[from] std::io::Error),
-    /// The handler's table is full.
+    /// The handler's table of spaces is full.
     #[error("faults by signal are served for at most {SPACES_MAX} pagers of a process: drop one")]
     TooManySpaces,
 }
@@ -50,10 +51,10 @@ struct Server {
 }
 
 impl SignalFaults {
-    /// Installs the handler, if that was not done, and has it serve `space`. Call once for a space.
+    /// Installs the handler if necessary and makes it serve `space`. Call once per space.
     ///
     /// # Errors
-    /// [`SignalSetupError`], in words for the user.
+    /// [`SignalSetupError`], worded for the user.
     pub fn start(
         engine: Arc<Engine>,
         space: Arc<ManagedSpace>,
@@ -66,12 +67,12 @@ impl SignalFaults {
         Ok(Arc::new(Self { server, place }))
     }
 
-    /// Brings the page at `address`, on the calling thread; false if there is none to bring.
+    /// Brings in the page at `address`, on the calling thread; false if that is not possible.
     pub(crate) fn serve(&self, address: usize) -> bool {
         self.server.serve(address)
     }
 
-    /// Lets go of the devices of areas that were swapped off. Waits for faults being served.
+    /// Releases the devices of areas that were swapped off. Waits for faults being served.
     pub fn drop_gone(&self) {
         let Server { engine, workers, .. } = &*self.server;
         for n in 0..workers.workers.len() {
@@ -94,17 +95,17 @@ impl Drop for SignalFaults {
     }
 }
 
-/// Workers, and which of them are idle.
+/// The workers, and which of them are idle.
 struct Workers {
     workers: Box<[UnsafeCell<Worker>]>,
-    /// A bit for each idle one. Acquire takes over what the Release of the one before it left.
+    /// A bit for each idle one. Acquire sees what the worker's last user wrote before its Release.
     idle: AtomicU64,
-    /// Changes when a worker becomes idle while somebody waits for that.
+    /// Changes when a worker becomes idle while a thread waits for one.
     returned: AtomicU32,
     waiting: AtomicU32,
 }
 
-// SAFETY: a worker is reached only by whoever took its bit out of `idle`, one thread at a time.
+// SAFETY: only the thread that took a worker's bit out of `idle` accesses it.
 unsafe impl Sync for Workers {}
 
 impl std::fmt::Debug for Workers {
@@ -125,25 +126,25 @@ impl Workers {
         })
     }
 
-    /// An idle worker; sleeps while there is none.
+    /// Takes an idle worker; sleeps while there is none.
     fn take(&self) -> Taken<'_> {
         self.take_when(|idle| (idle != 0).then(|| idle.trailing_zeros() as usize))
     }
 
-    /// Worker `n`, when it is idle.
+    /// Takes worker `n`; sleeps until it is idle.
     fn take_one(&self, n: usize) -> Taken<'_> {
         self.take_when(|idle| (idle & (1 << n) != 0).then_some(n))
     }
 
-    /// The worker that `choose` finds among the idle ones; sleeps until it finds one.
+    /// Takes the worker that `choose` finds among the idle ones; sleeps until it finds one.
     fn take_when(&self, choose: impl Fn(u64) -> Option<usize>) -> Taken<'_> {
         loop {
             let seen = self.returned.load(Acquire);
             if let Some(number) = self.try_take(&choose) {
                 return Taken { workers: self, number };
             }
-            // With `give`: it sets the bit and looks for waiters, we count ourselves and look for
-            // the bit. In the one order of SeqCst one of the two sees the other.
+            // Pairs with `give`: it sets the bit, then looks for waiters; we count ourselves, then
+            // look for the bit. In SeqCst's total order, one of the two sees the other.
             self.waiting.fetch_add(1, SeqCst);
             if choose(self.idle.load(SeqCst)).is_none() {
                 let _ = futex::wait(&self.returned, futex::Flags::PRIVATE, seen, None);
@@ -183,14 +184,14 @@ impl std::ops::Deref for Taken<'_> {
     type Target = Worker;
 
     fn deref(&self) -> &Worker {
-        // SAFETY: we took its bit, so nobody else reaches it.
+        // SAFETY: we took its bit, so no other thread accesses it.
         unsafe { &*self.workers.workers[self.number].get() }
     }
 }
 
 impl std::ops::DerefMut for Taken<'_> {
     fn deref_mut(&mut self) -> &mut Worker {
-        // SAFETY: as in `deref`; &mut self is the only way to it.
+        // SAFETY: as in `deref`; &mut self is exclusive.
         unsafe { &mut *self.workers.workers[self.number].get() }
     }
 }

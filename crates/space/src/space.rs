@@ -1,9 +1,9 @@
 //! The reserved range.
 //!
 //! Owns: the reservation and the userfaultfd over it. One writable mapping covers the whole range,
-//! so mapping and unmapping inside it are bookkeeping, and mappings never fragment. How faults are
-//! reported is fixed for a userfaultfd when it is opened, so the upper half of the range gets one
-//! of its own when its faults are to be signals; whatever puts pages there goes through that one.
+//! so mapping and unmapping inside it are bookkeeping, and mappings never fragment. How a
+//! userfaultfd reports faults is fixed when it is opened, so if faults in the upper half are to be
+//! signals, that half gets a second one; everything that maps pages there uses it.
 //! Invariants: pages of the range are never huge (a huge page could not be moved out in part).
 //! Not here: what the engine asks for ([`crate::requests`]).
 
@@ -28,7 +28,7 @@ use std::sync::{OnceLock, RwLock};
 /// Why no range could be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpaceSetupError {
-    /// Not even a small range is to be had.
+    /// Not even the smallest range could be reserved.
     #[error(
         "cannot reserve {0} of address space ({1}): raise `ulimit -v`, or set \
          vm.overcommit_memory to 0 or 1"
@@ -40,15 +40,15 @@ pub enum SpaceSetupError {
     /// /proc is not mounted, or its files are forbidden.
     #[error("cannot open /proc/self/mem ({0}): mount /proc")]
     OwnMemory(Errno),
-    /// The kernel took the userfaultfd but not the range.
+    /// The kernel opened the userfaultfd but did not register the range.
     #[error("cannot register {0} with userfaultfd ({1})")]
     Register(Bytes, Errno),
-    /// Regions by message reach into the half that is to be for signals.
+    /// Regions by message extend into the half reserved for signals.
     #[error("no address space is left for faults by signal: {0} of it are in use")]
     NoRoomForSignals(Bytes),
 }
 
-/// One reserved range of addresses whose faults come to us.
+/// A reserved range of addresses whose faults we serve.
 #[derive(Debug)]
 pub struct ManagedSpace {
     start: usize,
@@ -57,18 +57,18 @@ pub struct ManagedSpace {
     pub(crate) ranges: Mutex<Ranges>,
     /// Replaced in a forked child. Held for the length of a call only.
     uffd: RwLock<Uffd>,
-    /// The one over the upper half, once there is one.
+    /// The userfaultfd over the upper half, once there is one.
     signals: OnceLock<Uffd>,
-    /// Pages that may not be evicted, as often as they are pinned.
+    /// Number of pages that may not be evicted, each counted as often as it is pinned.
     pub(crate) pinned_pages: AtomicUsize,
     /// See [`let_fork_copy`](Self::let_fork_copy).
     copied: AtomicBool,
-    /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's. None where a
-    /// child can no longer open it: what cannot be moved stays in memory then.
+    /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's. None if a
+    /// child can no longer open it: then pages that cannot be moved stay in memory.
     pub(crate) memory: RwLock<Option<OwnedFd>>,
     /// As above.
     whereabouts: RwLock<Whereabouts>,
-    /// Where the unexpected is counted and told, once the engine has said.
+    /// Where unexpected errors are counted and reported, once the engine has set it.
     pub(crate) reports: OnceLock<(Stats, Arc<Reports>)>,
     /// Address and length of the staging arena, once the engine has one.
     staging: Mutex<Option<(usize, usize)>>,
@@ -76,13 +76,13 @@ pub struct ManagedSpace {
 
 impl ManagedSpace {
     /// Reserves `size` of address space, or the largest half, quarter, ... of it that the system
-    /// gives, down to 1 GiB, in pages of `page_bytes`.
+    /// grants, down to 1 GiB, in pages of `page_bytes`.
     ///
     /// # Errors
-    /// [`SpaceSetupError`], in words for the user.
+    /// [`SpaceSetupError`], worded for the user.
     ///
     /// # Panics
-    /// When `page_bytes` is no power of two from 4 KiB to 1 GiB.
+    /// If `page_bytes` is not a power of two from 4 KiB to 1 GiB.
     pub fn reserve(size: Bytes, page_bytes: usize) -> Result<Self, SpaceSetupError> {
         assert!(page_bytes.is_power_of_two() && (PAGE_SIZE..=BASE_ALIGN).contains(&page_bytes));
         let uffd = Uffd::open(Delivery::Messages)?;
@@ -114,17 +114,17 @@ impl ManagedSpace {
         Ok(space)
     }
 
-    /// Pages of the range.
+    /// Number of pages in the range.
     pub fn pages(&self) -> usize {
         self.pages
     }
 
-    /// Bytes of a page.
+    /// Size of a page in bytes.
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
     }
 
-    /// Bytes of `pages` pages.
+    /// Size of `pages` pages.
     pub fn size_of(&self, pages: usize) -> Bytes {
         Bytes((pages * self.page_bytes) as u64)
     }
@@ -135,7 +135,7 @@ impl ManagedSpace {
         PageNo(((address - self.start) / self.page_bytes) as u32)
     }
 
-    /// Whether an address is one of the range's.
+    /// Whether an address is in the range.
     pub(crate) fn holds(&self, address: usize) -> bool {
         (self.start..self.start + self.pages * self.page_bytes).contains(&address)
     }
@@ -146,7 +146,7 @@ impl ManagedSpace {
         self.start + page.index() * self.page_bytes
     }
 
-    /// Lets pages be moved into `arena`.
+    /// Registers `arena` as a target of moves.
     ///
     /// # Errors
     /// [`SpaceSetupError::Register`].
@@ -157,10 +157,10 @@ impl ManagedSpace {
         self.register_target(start, len)
     }
 
-    /// Makes the faults of the upper half signals, and returns its addresses. Once.
+    /// Opens signal delivery for the upper half, and returns its addresses. Call once.
     ///
     /// # Errors
-    /// [`SpaceSetupError`], in words for the user.
+    /// [`SpaceSetupError`], worded for the user.
     pub(crate) fn open_signals(&self) -> Result<Range<usize>, SpaceSetupError> {
         let first = self.first_by_signal();
         let (start, len) = (self.address_of(first), (self.pages - first.index()) * self.page_bytes);
@@ -170,8 +170,8 @@ impl ManagedSpace {
             return Err(SpaceSetupError::NoRoomForSignals(size));
         }
         self.with_uffd(|messages| messages.unregister(start, len))
-            // SAFETY: a part of our own range in which nothing is mapped yet; whoever touches it
-            // gets a signal and never sleeps.
+            // SAFETY: a part of our own range in which nothing is mapped yet; a thread that touches
+            // it gets a signal and never sleeps.
             .and_then(|()| unsafe { uffd.register_missing(start, len) })
             .map_err(|errno| SpaceSetupError::Register(size, errno))?;
         let _ = self.signals.set(uffd);
@@ -182,8 +182,8 @@ impl ManagedSpace {
         PageNo((self.pages / 2) as u32)
     }
 
-    /// In a forked child: opens a userfaultfd of its own over the inherited range. The caller has
-    /// closed the inherited descriptors by their numbers, which may be other files' already.
+    /// In a forked child: opens a new userfaultfd over the inherited range. The caller has closed
+    /// the inherited descriptors by number; those numbers may already be other files.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -203,7 +203,7 @@ impl ManagedSpace {
         }
     }
 
-    /// Puts plain, registered memory back over a range where something else stood.
+    /// Maps plain, registered memory again over a range where something else was mapped.
     pub(crate) fn restore(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
         let (start, len) = (self.address_of(first), pages * self.page_bytes);
         map_fixed(start, len)?;
@@ -216,7 +216,7 @@ impl ManagedSpace {
         })
     }
 
-    /// madvise(2) on a part of the range.
+    /// Calls madvise(2) on a part of the range.
     pub(crate) fn tell_kernel(
         &self,
         first: PageNo,
@@ -240,7 +240,7 @@ impl ManagedSpace {
         unsafe { rustix::mm::mprotect(start, pages * self.page_bytes, flags) }
     }
 
-    /// Has `between` answer the calls of the range's first userfaultfd from now on, for tests.
+    /// Makes `between` answer the calls of the range's first userfaultfd from now on, for tests.
     pub fn put_between(&self, between: Box<dyn Between>) {
         self.write_uffd().put_between(between);
     }
@@ -249,14 +249,14 @@ impl ManagedSpace {
         f(&self.whereabouts.read().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// Counts a page that had moved although the kernel said that it had not.
+    /// Counts a page that had moved although the kernel reported that it had not.
     pub(crate) fn count_misreported(&self) {
         if let Some((stats, _)) = self.reports.get() {
             stats.count(Event::move_misreported);
         }
     }
 
-    /// Counts and tells an answer that no table has.
+    /// Counts and reports an error that is not in the table.
     pub(crate) fn unexpected(&self, whom: &'static str, what: &dyn std::fmt::Display) {
         if let Some((stats, reports)) = self.reports.get() {
             stats.count(Event::kernel_unexpected);
@@ -265,13 +265,13 @@ impl ManagedSpace {
         }
     }
 
-    /// What the errno of a call that did nothing is to the engine; the unexpected is told.
+    /// Translates the errno of a call that did nothing for the engine; reports an unexpected one.
     pub(crate) fn refusal(&self, call: Call, errno: Errno) -> SpaceError {
         match meaning(call, errno) {
             Meaning::Again | Meaning::NoMemory => SpaceError::Busy,
             Meaning::InUse => SpaceError::Pinned,
             Meaning::Gone => SpaceError::Gone,
-            // Nothing of ours is mapped there: the program has put something else in its place.
+            // Nothing of ours is mapped there: the program has mapped something else.
             Meaning::Absent if matches!(call, Call::Copy | Call::Zero) => SpaceError::Gone,
             _ => {
                 self.unexpected(call.name(), &errno);
@@ -280,12 +280,12 @@ impl ManagedSpace {
         }
     }
 
-    /// The userfaultfd's descriptor, for as long as the closure runs.
+    /// Calls `f` with the userfaultfd, which is not replaced meanwhile.
     pub(crate) fn with_uffd<R>(&self, f: impl FnOnce(&Uffd) -> R) -> R {
         f(&self.uffd.read().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// The userfaultfd that `page` is registered with.
+    /// Calls `f` with the userfaultfd that `page` is registered with.
     pub(crate) fn with_uffd_of<R>(&self, page: PageNo, f: impl FnOnce(&Uffd) -> R) -> R {
         match self.signals.get() {
             Some(signals) if page >= self.first_by_signal() => f(signals),
@@ -293,7 +293,7 @@ impl ManagedSpace {
         }
     }
 
-    /// A second descriptor for the same userfaultfd, for a handler to wait on.
+    /// A second descriptor of the same userfaultfd, for a handler to wait on.
     pub(crate) fn dup_uffd(&self) -> Result<OwnedFd, Errno> {
         self.with_uffd(|uffd| rustix::io::fcntl_dupfd_cloexec(uffd.as_fd(), 0))
     }
@@ -303,7 +303,7 @@ impl ManagedSpace {
     }
 
     fn register_all(&self) -> Result<(), SpaceSetupError> {
-        // One registration of the whole range fails if there are foreign mappings inside.
+        // One registration of the whole range fails if it contains foreign mappings.
         self.own_stretches().into_iter().try_for_each(|(start, len)| {
             self.with_uffd(|uffd| {
                 // SAFETY: our own range; the handlers answer its faults.
@@ -313,7 +313,7 @@ impl ManagedSpace {
         })
     }
 
-    /// The range without the foreign mappings in it, as addresses and lengths.
+    /// The range without foreign mappings, as addresses and lengths.
     fn own_stretches(&self) -> Vec<(usize, usize)> {
         let parts = self.ranges.lock().parts(PageNo(0), self.pages);
         let foreign = parts
@@ -331,8 +331,8 @@ impl ManagedSpace {
         own
     }
 
-    /// Whether a forked child has the range. One that nobody announced would find zeros where pages
-    /// are out; without the range it ends at the first touch.
+    /// Sets whether a forked child inherits the range. After a fork we did not see, swapped-out
+    /// pages would read as zeros in the child; without the range it dies at the first touch.
     pub fn let_fork_copy(&self, copies: bool) {
         let advice = if copies { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
         for (start, len) in self.own_stretches() {
@@ -360,7 +360,7 @@ fn open_own_memory() -> Result<OwnedFd, SpaceSetupError> {
         .map_err(SpaceSetupError::OwnMemory)
 }
 
-/// Waiting on the userfaultfd itself, see [`crate::handlers`].
+/// Polls the userfaultfd itself, see [`crate::handlers`].
 pub(crate) fn readable(fd: BorrowedFd<'_>) -> rustix::event::PollFd<'_> {
     rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)
 }

@@ -1,10 +1,10 @@
-//! Userfaultfd: opening it and each of its calls, with their results translated once
+//! Userfaultfd: opening it and its ioctls, with their results translated in one place
 //! ([`crate::kernel`]).
 //!
 //! Owns: the file descriptor, and which features this kernel has. Features are probed, never
-//! assumed from a version: MOVE is there from 6.8, POISON from 6.6, write protection from 5.7.
-//! Every ioctl but the first of a descriptor is made by [`Uffd::call`], where tests put themselves
-//! in between.
+//! assumed from a version: MOVE exists since 6.8, POISON since 6.6, write protection since 5.7.
+//! Every ioctl but the first of a descriptor is made by [`Uffd::call`], where tests can intercept
+//! it.
 //! Rejected: the `userfaultfd` crate, which decides features at build time and has no MOVE.
 
 use crate::kernel::{Between, Call, Meaning, Request, meaning};
@@ -31,29 +31,28 @@ const MOVE: Opcode = opcode::read_write::<raw::uffdio_move>(GROUP, raw::_UFFDIO_
 const WRITEPROTECT: Opcode =
     opcode::read_write::<raw::uffdio_writeprotect>(GROUP, raw::_UFFDIO_WRITEPROTECT as u8);
 const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
-/// A descriptor of `/dev/userfaultfd` that was opened with more rights than this process may have
-/// now.
+/// A descriptor of `/dev/userfaultfd`, opened with more rights than this process may have now.
 static DEVICE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Opens userfaultfds through `device` from now on, whatever rights this process gives up.
+/// Opens userfaultfds through `device` from now on, whatever rights this process drops.
 pub fn open_through(device: OwnedFd) {
-    // The second device of a process is as good as the first.
+    // A second device of the process is not needed.
     let _ = DEVICE.set(device);
 }
 
-/// Opens a userfaultfd through `/dev/userfaultfd`.
+/// `USERFAULTFD_IOC_NEW`: opens a userfaultfd through `/dev/userfaultfd`.
 const DEVICE_NEW: Opcode = opcode::none(0xaa, 0);
 
 /// `UFFDIO_WRITEPROTECT_MODE_WP`, which the bindings leave out.
 const WRITEPROTECT_MODE_WP: u64 = 1;
 
-/// Tries of a call that answers EAGAIN without having done anything, before it counts as busy.
+/// Tries of a call that fails with EAGAIN and has done nothing, before it counts as busy.
 const AGAIN_MAX: u32 = 100;
 
-/// What this kernel's userfaultfd can do beyond missing-page faults.
+/// What this kernel's userfaultfd can do besides missing-page faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Features {
-    /// UFFDIO_MOVE: eviction that is safe under devices writing into the page.
+    /// UFFDIO_MOVE: eviction that is safe while devices write into the page.
     pub move_pages: bool,
     /// UFFDIO_POISON: SIGBUS for a lost page.
     pub poison: bool,
@@ -64,13 +63,13 @@ pub struct Features {
 /// How touches of missing pages are reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
-    /// The toucher sleeps, and a message says where.
+    /// The faulting thread sleeps, and a message says where.
     Messages,
-    /// The toucher gets SIGBUS, or EFAULT inside a system call.
+    /// The faulting thread gets SIGBUS, or EFAULT inside a system call.
     Signals,
 }
 
-/// Why there is no usable userfaultfd, with what to do.
+/// Why there is no usable userfaultfd, and what to do about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UffdError {
     /// Neither the system call nor the device may be used.
@@ -86,10 +85,10 @@ pub enum UffdError {
          and a seccomp profile must allow the system call userfaultfd"
     )]
     NotAvailable(Errno),
-    /// Faults cannot be signals here.
+    /// The kernel cannot deliver faults as signals.
     #[error("this kernel's userfaultfd cannot raise signals: use faults by message")]
     NoSignals,
-    /// Something else.
+    /// Any other error.
     #[error("userfaultfd cannot be set up ({0})")]
     Other(Errno),
 }
@@ -99,18 +98,18 @@ pub enum UffdError {
 pub struct FaultMessage {
     /// The address touched.
     pub address: usize,
-    /// The thread that touched it, as it calls itself; 0 if the kernel does not say.
+    /// The id of the thread that touched it, in its own PID namespace; 0 if not reported.
     pub thread: i32,
 }
 
-/// How far a call over several pages came.
+/// How far a call over several pages got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Bytes done, from the front.
+    /// Bytes done, from the start.
     pub bytes: usize,
-    /// Of those, bytes that were left alone because pages were there.
+    /// Of those, bytes skipped because pages were present.
     pub present: usize,
-    /// What stopped it; `None` when all was done.
+    /// What stopped the call; `None` if all was done.
     pub stopped: Option<Errno>,
 }
 
@@ -130,12 +129,13 @@ impl AsFd for Uffd {
 }
 
 impl Uffd {
-    /// Opens a userfaultfd. With messages it also gets faults raised inside system calls.
+    /// Opens a userfaultfd. With messages it also reports faults raised inside system calls.
     ///
     /// # Errors
-    /// [`UffdError`], in words for the user.
+    /// [`UffdError`], worded for the user.
     pub fn open(delivery: Delivery) -> Result<Self, UffdError> {
-        // The handshake fixes the features, so one descriptor asks and another one is used.
+        // The handshake fixes the features, so one descriptor is used to ask, and another one
+        // after.
         let supported = handshake(&open_fd()?, 0)?;
         let has = |bit: u32| supported & u64::from(bit) != 0;
         let features = Features {
@@ -158,7 +158,7 @@ impl Uffd {
         Ok(Self { fd, features, delivery, between: None })
     }
 
-    /// Has `between` answer every call from now on, for tests.
+    /// Makes `between` answer every call from now on, for tests.
     pub fn put_between(&mut self, between: Box<dyn Between>) {
         self.between = Some(between);
     }
@@ -172,14 +172,14 @@ impl Uffd {
     ///
     /// # Safety
     /// The range is anonymous memory that the caller owns, and faults in it will be answered. If
-    /// not, whoever touches it sleeps for ever.
+    /// not, a thread that touches it sleeps for ever.
     pub unsafe fn register_missing(&self, start: usize, len: usize) -> Result<(), Errno> {
         let protect = if self.features.write_protect { raw::UFFDIO_REGISTER_MODE_WP } else { 0 };
         // SAFETY: passed on to the caller.
         unsafe { self.register(start, len, u64::from(raw::UFFDIO_REGISTER_MODE_MISSING | protect)) }
     }
 
-    /// Lets go of a range, in which nobody waits.
+    /// Unregisters a range in which no thread waits.
     pub fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
         self.call::<UNREGISTER, _>(Call::Unregister, &mut range(start, len))
     }
@@ -188,7 +188,7 @@ impl Uffd {
     /// missing pages in it.
     ///
     /// # Safety
-    /// As [`register_missing`](Self::register_missing), but nobody can be made to sleep.
+    /// As [`register_missing`](Self::register_missing), but no thread can be made to sleep.
     pub unsafe fn register_target(&self, start: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: passed on to the caller.
         unsafe { self.register(start, len, u64::from(raw::UFFDIO_REGISTER_MODE_WP)) }
@@ -199,8 +199,8 @@ impl Uffd {
         self.call::<REGISTER, _>(Call::Register, &mut arg)
     }
 
-    /// Fills missing pages at `start` with `content` and wakes whoever waits for them. Pages that
-    /// are present stay as they are.
+    /// Fills missing pages at `start` with `content` and wakes the threads that wait for them.
+    /// Pages that are present stay as they are.
     pub fn copy(&self, start: usize, content: &[u8]) -> Progress {
         over_pages(start, content.len(), |at, done, len| {
             let src = content[done..].as_ptr().addr() as u64;
@@ -210,7 +210,7 @@ impl Uffd {
         })
     }
 
-    /// Fills missing pages with zeros and wakes whoever waits for them.
+    /// Fills missing pages with zeros and wakes the threads that wait for them.
     pub fn zero(&self, start: usize, len: usize) -> Progress {
         over_pages(start, len, |at, _, len| {
             let range = raw::uffdio_range { start: at, len };
@@ -220,11 +220,11 @@ impl Uffd {
         })
     }
 
-    /// Moves present pages to an empty, registered target. What stopped it says nothing about where
-    /// the next page is: it may have moved.
+    /// Moves present pages to an empty, registered target. The error it stopped with does not tell
+    /// where the next page is: it may have moved.
     ///
     /// # Safety
-    /// Both ranges are the caller's; nobody holds a reference into the source pages.
+    /// Both ranges are the caller's; there are no references into the source pages.
     pub unsafe fn move_pages(&self, target: usize, source: usize, len: usize) -> Progress {
         over_pages(source, len, |at, done, len| {
             let dst = (target + done) as u64;
@@ -237,7 +237,8 @@ impl Uffd {
         })
     }
 
-    /// Lets whoever waits in a range touch it again. With signals nobody waits in the kernel.
+    /// Wakes the threads that wait in a range; they touch it again. With signals none waits in the
+    /// kernel.
     pub fn wake(&self, start: usize, len: usize) -> Result<(), Errno> {
         if self.delivery == Delivery::Signals {
             return Ok(());
@@ -245,7 +246,7 @@ impl Uffd {
         self.call::<WAKE, _>(Call::Wake, &mut range(start, len))
     }
 
-    /// Makes writes to a range fault, or not any more.
+    /// Makes writes to a range fault, or stops doing so.
     pub fn write_protect(&self, start: usize, len: usize, protect: bool) -> Result<(), Errno> {
         let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
         let mut arg = raw::uffdio_writeprotect { range: range(start, len), mode };
@@ -263,7 +264,7 @@ impl Uffd {
         }
     }
 
-    /// Makes every touch of what is missing of a range raise SIGBUS.
+    /// Makes every touch of a missing page of a range raise SIGBUS.
     pub fn poison(&self, start: usize, len: usize) -> Result<(), Errno> {
         let progress = over_pages(start, len, |at, _, len| {
             let range = raw::uffdio_range { start: at, len };
@@ -274,7 +275,7 @@ impl Uffd {
         progress.stopped.map_or(Ok(()), Err)
     }
 
-    /// Reads waiting fault messages; returns how many were put in front of `out`. Never blocks.
+    /// Reads waiting fault messages into `out`; returns their number. Never blocks.
     pub fn read(&self, out: &mut [FaultMessage; 32]) -> Result<usize, Errno> {
         let mut bytes = [0u8; 32 * size_of::<raw::uffd_msg>()];
         let len = match rustix::io::read(&self.fd, &mut bytes) {
@@ -296,10 +297,10 @@ impl Uffd {
         Ok(count)
     }
 
-    /// A page that is present already needs no filling, but its waiters may need waking.
+    /// A page that is already present needs no filling, but its waiters may need waking.
     fn skip_present(&self, at: u64, step: Step) -> Step {
         if matches!(step, Step::Present) {
-            // The range is one that the kernel has just looked at.
+            // Cannot fail: the kernel has just accepted this range.
             let _ = self.wake(at as usize, PAGE_SIZE);
         }
         step
@@ -322,7 +323,7 @@ impl Uffd {
     }
 }
 
-/// What a call passes to the kernel and gets back.
+/// What an ioctl passes to the kernel and gets back.
 trait Argument {
     fn bytes(&mut self) -> &mut u64;
 
@@ -355,7 +356,7 @@ arguments! {
     uffdio_poison: range.len, updated;
 }
 
-/// A call with somebody between us and the kernel.
+/// A call that tests can intercept.
 struct Through<'a, T> {
     arg: &'a mut T,
     kernel: &'a mut dyn FnMut(&mut T) -> Result<(), Errno>,
@@ -385,14 +386,14 @@ fn range(start: usize, len: usize) -> raw::uffdio_range {
 /// What one call over the rest of a range did.
 enum Step {
     Done(usize),
-    /// Nothing: a page is there.
+    /// Nothing: the page is present.
     Present,
     Again(Errno),
     Stop(Errno),
 }
 
-/// Translates the kernel's two answers: the return value, and the field that holds the bytes done
-/// or a negated errno.
+/// Translates the kernel's two results: the return value, and the field with the bytes done or a
+/// negated errno.
 fn step(call: Call, result: Result<(), Errno>, done: i64) -> Step {
     match result {
         Ok(()) => Step::Done(done as usize),
@@ -405,9 +406,9 @@ fn step(call: Call, result: Result<(), Errno>, done: i64) -> Step {
     }
 }
 
-/// Makes a call again and again until a range is done. A range that reaches from one mapping of the
-/// kernel's into the next, because the program protects them differently, is refused as if nothing
-/// were there (ENOENT): it is done page by page up to the border.
+/// Repeats a call until a range is done. The kernel refuses a range that spans two of its mappings
+/// (split where the program changed the protection) with ENOENT, as if nothing were there: then it
+/// is done page by page up to the border.
 fn over_pages(start: usize, len: usize, mut call: impl FnMut(u64, usize, u64) -> Step) -> Progress {
     let (mut progress, mut tries, mut single) = (Progress::default(), 0, false);
     while progress.bytes < len {
@@ -467,7 +468,7 @@ fn new_by(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
-    // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor for us; nothing else uses it.
     Ok(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) })
 }
 
@@ -478,11 +479,11 @@ fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
     Ok(arg.features)
 }
 
-/// Whether `thread`, which a message names, is one of `process`: a debugger that looks at our
-/// memory faults here too, and its number may be another thread's here.
+/// Whether `thread`, named by a message, belongs to `process`: a debugger that reads our memory
+/// faults here too, and its thread id may be another thread's in this process.
 pub(crate) fn is_thread_of(process: Pid, thread: Pid) -> bool {
     let thread = thread.as_raw_nonzero();
-    // SAFETY: signal 0 is sent to nobody; the kernel only looks the thread up.
+    // SAFETY: signal 0 is not delivered; the kernel only looks the thread up.
     unsafe { libc::syscall(libc::SYS_tgkill, process.as_raw_nonzero(), thread, 0) == 0 }
 }
 

@@ -1,10 +1,10 @@
 //! Where a page is: looked up, never concluded from an errno.
 //!
-//! Owns: `/proc/self/pagemap`, and what two looks mean after a move that stopped.
+//! Owns: `/proc/self/pagemap`, and what looking at both sides of a stopped move means.
 //! Invariants: a page that is in memory, or that the kernel itself has swapped out, is there.
-//! mincore(2) does not know the second kind, and would call it missing where the kernel swaps as
-//! well; it serves only where the file cannot be opened. Whoever looks holds the page's lock, so
-//! neither side changes but by what the program does to its own memory behind our back.
+//! mincore(2) would call the second kind missing; it is used only if the file cannot be opened. The
+//! caller holds the page's lock, so only what the program does to its own memory behind our back
+//! changes either side.
 //!
 //! # After a move that stopped
 //!
@@ -15,7 +15,7 @@
 //! | not there | not there | any | was dropped by the program behind our back, and is nowhere |
 //! | there | there | any | is at the source; nothing is moved, and the target is reported |
 //!
-//! The first row happens: Linux 6.18 answers EEXIST to one move in some 100 000 that it has made,
+//! The first row occurs: Linux 6.18 returns EEXIST for about one in 100 000 moves that it has made,
 //! of pages that are touched and aged meanwhile.
 //!
 //! Not here: what follows from that for a page of several parts ([`crate::moving`]).
@@ -34,10 +34,10 @@ const ENTRY: usize = size_of::<u64>();
 /// Entries read at a time.
 const BATCH: usize = 64;
 
-/// What two looks say about a move.
+/// What looking at both sides shows about a move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sides {
-    /// It has moved, whatever the kernel says.
+    /// It has moved, whatever the kernel returned.
     Moved,
     /// It has not.
     Stayed,
@@ -58,36 +58,36 @@ impl Sides {
     }
 }
 
-/// What is known of a range.
+/// What was found in a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Found {
-    /// Pages of 4 KiB that are there.
+    /// Number of 4 KiB pages that are there.
     pub(crate) there: usize,
-    /// Of those, the ones whose writes fault.
+    /// Of those, the number whose writes fault.
     pub(crate) write_protected: usize,
 }
 
-/// The way to look pages of this process up.
+/// Looks up pages of this process.
 #[derive(Debug)]
 pub(crate) struct Whereabouts {
     pagemap: Option<OwnedFd>,
 }
 
 impl Whereabouts {
-    /// Opens the file; in a forked child it has to be opened again.
+    /// Opens the file; call again in a forked child.
     pub(crate) fn open() -> Self {
         use rustix::fs::{Mode, OFlags, open};
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Self { pagemap: open("/proc/self/pagemap", flags, Mode::empty()).ok() }
     }
 
-    /// Looks both sides of one page's move up.
+    /// Looks up both sides of one page's move.
     pub(crate) fn sides(&self, source: usize, target: usize) -> Sides {
         let is_there = |address| self.find(address, PAGE_SIZE).there == 1;
         Sides::of(is_there(source), is_there(target))
     }
 
-    /// How much of a range is there.
+    /// Counts the pages of a range that are there.
     pub(crate) fn find(&self, start: usize, bytes: usize) -> Found {
         let mut found = Found::default();
         for at in (start..start + bytes).step_by(BATCH * PAGE_SIZE) {
@@ -116,7 +116,7 @@ impl Whereabouts {
     }
 }
 
-/// As pagemap, from mincore(2).
+/// Fills entries as pagemap would, from mincore(2).
 fn by_residence(address: usize, entries: &mut [u8]) {
     let mut resident = [false; BATCH];
     are_resident(address, &mut resident[..entries.len() / ENTRY]);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_there_and_nothing_else() {
-        // Large enough to be fresh memory, of which nothing is there.
+        // Large enough to be fresh memory, with no page present.
         let mut memory = vec![0u8; 2000 * PAGE_SIZE];
         let start = memory.as_ptr().addr().next_multiple_of(PAGE_SIZE);
         let first = start - memory.as_ptr().addr();

@@ -25,7 +25,7 @@ struct Page {
     bytes: UnsafeCell<u32>,
 }
 
-// SAFETY: `bytes` is touched as its word allows; loom reports it if that does not exclude.
+// SAFETY: `bytes` is accessed as its word allows; loom reports it if accesses are not exclusive.
 unsafe impl Sync for Page {}
 // SAFETY: as above.
 unsafe impl Send for Page {}
@@ -36,7 +36,7 @@ fn page() -> Arc<Page> {
     Arc::new(Page { words, bytes: UnsafeCell::new(0) })
 }
 
-/// Runs `f` on a thread of its own.
+/// Runs `f` on a separate thread.
 fn spawn<R: 'static>(
     page: &Arc<Page>,
     f: impl FnOnce(&Page) -> R + 'static,
@@ -71,7 +71,8 @@ impl Page {
         }
     }
 
-    /// Evicts the page, has another one in its frame, and brings it back, unless it is in use.
+    /// Evicts the page, changes its frame as another page would, and brings it back, unless it is
+    /// in use.
     fn evict(&self) {
         if matches!(self.words.unpublish(PAGE), Unpublished::Clean | Unpublished::Changed) {
             // SAFETY: unpublished, so the frame is the engine's.
@@ -81,7 +82,7 @@ impl Page {
     }
 }
 
-/// A reader, a writer and an eviction of one page: no two of them touch its bytes at a time, but
+/// A reader, a writer and an eviction of one page: accesses to its bytes exclude each other, except
 /// for readers.
 #[test]
 fn readers_a_writer_and_an_eviction_exclude_each_other() {
@@ -94,7 +95,7 @@ fn readers_a_writer_and_an_eviction_exclude_each_other() {
     });
 }
 
-/// A change made before an eviction is known to it: the page is not taken for clean.
+/// An eviction sees a change made before it: the page is not taken for clean.
 #[test]
 fn an_eviction_after_a_change_knows_of_it() {
     model(|| {
@@ -111,7 +112,7 @@ fn an_eviction_after_a_change_knows_of_it() {
     });
 }
 
-/// Two who want to write, and a reader: who finds the page taken sleeps and is woken.
+/// Two writers and a reader: a thread that finds the page in use sleeps and is woken.
 #[test]
 fn a_sleeping_writer_is_woken() {
     model(|| {
@@ -125,8 +126,8 @@ fn a_sleeping_writer_is_woken() {
     });
 }
 
-/// A look at a page that a writer changes, or that leaves its frame to another one and comes back,
-/// gives both halves of one state or nothing.
+/// A look at a page that a writer changes, or whose frame is reused by another page before it comes
+/// back, sees both halves of one state or nothing.
 #[test]
 fn a_look_sees_one_state_or_nothing() {
     for evicted in [false, true] {
@@ -151,7 +152,7 @@ fn a_look_sees_one_state_or_nothing() {
     }
 }
 
-/// Writes both halves, as a writer or as the device that reads another page into the frame.
+/// Writes both halves, as a writer or as a device that reads another page into the frame.
 fn change(words: &Words, halves: &[AtomicU64; 2], evicted: bool) {
     if evicted && words.unpublish(PAGE) != Unpublished::Clean {
         return;

@@ -1,25 +1,24 @@
-//! What locks cost, per class.
+//! The cost of locks, per class.
 //!
-//! Owns: the counters, and the switch that says whether every acquisition is counted or contended
-//! ones alone.
+//! Owns: the counters, and the switch between counting every acquisition and only contended ones.
 //! Invariants: counting takes no lock and shares no cache line between CPUs, so that it does not
-//! become the contention it measures: each CPU adds to a shard of its own, and only readers visit
-//! all. Counters grow; the longest wait and hold start afresh with [`count_locks`]`(true)`. They
-//! are the machine's own atomics under the model checker too: no algorithm reads them.
+//! cause the contention it measures: each CPU adds to its own shard, and only readers visit all.
+//! Counters grow; the longest wait and hold are reset by [`count_locks`]`(true)`. They are the
+//! machine's own atomics under the model checker too: no algorithm reads them.
 //! Not here: the locks.
 //! Rejected: thread-local counters. Their destructors, and in the preload object their memory,
 //! would be in what is paged.
 //!
-//! Taking a lock that nobody else wants and letting it go takes 5.1 ns with counting off, 5.2 ns
-//! with a bare `std::sync::Mutex`, and 65 ns with counting on (`overspill bench locks`, medians of
-//! five rounds in turn; two CPUs of a virtual machine, AMD EPYC, Linux 6.18).
+//! Taking and releasing an uncontended lock takes 5.1 ns with counting off, 5.2 ns with a bare
+//! `std::sync::Mutex`, and 65 ns with counting on (`overspill bench locks`, medians of five rounds
+//! in turn; two CPUs of a virtual machine, AMD EPYC, Linux 6.18).
 
 use super::{LockClass, LockStats};
 use crate::clock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 const CLASSES: usize = LockClass::ALL.len();
-/// More than most machines have CPUs; where it is not enough, some share.
+/// More than most machines have CPUs; on larger ones, some share.
 const SHARDS: usize = 64;
 
 struct Cell {
@@ -51,7 +50,7 @@ static SHARD: [Shard; SHARDS] = [const { Shard([const { Cell::new() }; CLASSES])
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
 /// Starts or stops counting every acquisition and timing every hold, in the whole process. Starting
-/// forgets the longest wait and hold so far. A lock held at that moment is not counted.
+/// resets the longest wait and hold. A lock held at that moment is not counted.
 pub fn count_locks(on: bool) {
     if on {
         for cell in SHARD.iter().flat_map(|shard| &shard.0) {
@@ -62,7 +61,7 @@ pub fn count_locks(on: bool) {
     COUNTING.store(on, Relaxed);
 }
 
-/// What each class has cost so far. Never blocks.
+/// Returns the cost of each class so far. Never blocks.
 pub fn lock_table() -> Vec<(LockClass, LockStats)> {
     LockClass::ALL.iter().map(|&class| (class, sum(class))).collect()
 }
@@ -84,15 +83,15 @@ fn cell(class: LockClass) -> &'static Cell {
     &SHARD[rustix::thread::sched_getcpu() % SHARDS].0[class as usize]
 }
 
-/// A lock being held; ends with its drop.
+/// A hold of a lock; ends when dropped.
 pub(super) struct Hold {
     class: LockClass,
-    /// 0 when nobody wants to know.
+    /// 0 if it is not timed.
     since_ns: u64,
 }
 
 impl Hold {
-    /// A lock of `class` was just taken.
+    /// Begins the hold of a lock of `class` that was just taken.
     #[inline]
     pub(super) fn begin(class: LockClass) -> Self {
         let since_ns = if COUNTING.load(Relaxed) { count(class) } else { 0 };
@@ -125,14 +124,14 @@ fn note_hold(class: LockClass, ns: u64) {
     raise(&cell(class).hold_max_ns, ns);
 }
 
-/// A store only when it changes something: most are not the longest.
+/// Stores only if that changes something: most values are not the longest.
 fn raise(longest: &AtomicU64, ns: u64) {
     if ns > longest.load(Relaxed) {
         longest.fetch_max(ns, Relaxed);
     }
 }
 
-/// A wait for a lock that somebody holds.
+/// A wait for a lock that is held.
 pub(super) struct Wait {
     class: LockClass,
     since_ns: u64,
@@ -143,7 +142,7 @@ impl Wait {
         Self { class, since_ns: clock::now_ns() }
     }
 
-    /// The lock was taken, and is held from now on.
+    /// Ends the wait; the lock is held from now on.
     pub(super) fn end(self) -> Hold {
         let now_ns = clock::now_ns();
         let wait_ns = now_ns - self.since_ns;
@@ -165,10 +164,10 @@ mod tests {
     use crate::sync::{Condvar, Mutex};
     use std::time::Duration;
 
-    /// The switch and the counters are the process's; tests that count take turns.
+    /// The switch and the counters are the process's; tests that count exclude each other.
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-    /// What `f` cost in locks of `class`, which no other test of this crate uses.
+    /// The cost of `f` in locks of `class`, which no other test of this crate uses.
     fn cost(class: LockClass, counting: bool, f: impl FnOnce()) -> LockStats {
         let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
         let before = sum(class);
@@ -210,7 +209,7 @@ mod tests {
             drop(lock.try_lock());
             contend(&lock);
         });
-        // One tried, the holder, the waiter.
+        // The failed try, the holder, the waiter.
         assert_eq!((stats.acquisitions, stats.contended), (3, 1));
         assert!(stats.hold_max_ns >= 20_000_000, "{stats:?}");
         assert!(stats.wait_ns == stats.wait_max_ns && stats.wait_ns > 1_000_000, "{stats:?}");

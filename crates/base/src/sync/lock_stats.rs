@@ -1,30 +1,30 @@
-//! The form of what locks cost, which the machine's CPUs and virtual ones share.
+//! The cost of locks as a value, for the machine's CPUs and virtual ones.
 //!
-//! Virtual CPUs count everything always: that takes no virtual time.
+//! Virtual CPUs always count everything: that takes no virtual time.
 //! Not here: counting ([`super::accounts`]).
 
 use std::ops::Sub;
 
-/// What one class of locks has cost.
+/// The cost of one class of locks.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct LockStats {
-    /// Times a lock was taken; counted between [`count_locks`](super::count_locks)`(true)` and
-    /// `(false)` only.
+    /// Number of acquisitions; counted only between [`count_locks`](super::count_locks)`(true)` and
+    /// `(false)`.
     pub acquisitions: u64,
     /// Acquisitions that found the lock held. Always counted.
     pub contended: u64,
-    /// Nanoseconds waited in all of them.
+    /// Total time of those waits, in nanoseconds.
     pub wait_ns: u64,
     /// The longest single wait since counting was last switched on, in nanoseconds.
     pub wait_max_ns: u64,
-    /// The longest a lock was held since then, in nanoseconds.
+    /// The longest hold since then, in nanoseconds.
     pub hold_max_ns: u64,
 }
 
 impl Sub for LockStats {
     type Output = Self;
 
-    /// What was added since `earlier`. The longest wait and hold are those of the later reading.
+    /// The difference to `earlier`. The longest wait and hold are those of the later reading.
     fn sub(self, earlier: Self) -> Self {
         Self {
             acquisitions: self.acquisitions - earlier.acquisitions,

@@ -1,18 +1,18 @@
-//! The lock order, checked at every acquisition of a build with debug assertions.
+//! The lock order, checked at every acquisition in builds with debug assertions.
 //!
 //! Owns: which classes the calling thread holds, and which were ever taken while which was held.
 //! Invariants: a lock is taken only below every lock the thread holds, in the order of
-//! [`LockClass::ALL`]; two locks of one class are never held together. So the graph of what is
-//! taken under what has no cycle, in whatever mixture of tunings a test runs. In release builds
-//! there is nothing here, and under the model checker, which finds deadlocks itself and runs all
-//! its threads on one. What a thread holds is a number without a destructor, so that the preload
-//! object can have debug assertions too.
-//! Rejected: recording the graph and searching it for cycles. It accepts any order that happens to
-//! be the same everywhere, also one that contradicts the one written down.
+//! [`LockClass::ALL`]; two locks of one class are never held together. So the graph of nested
+//! acquisitions has no cycle, in whatever mixture of tunings a test runs. This module is empty in
+//! release builds, and under the model checker, which finds deadlocks itself and runs all its
+//! threads on one. What a thread holds is a number without a destructor, so that the preload object
+//! can have debug assertions too.
+//! Rejected: recording the graph and searching it for cycles. That accepts any order that is the
+//! same everywhere, even one that contradicts the documented one.
 
 use super::LockClass;
 
-/// A lock being held; ends with its drop.
+/// A hold of a lock; ends when dropped.
 pub(super) struct Held(#[cfg(all(debug_assertions, not(loom)))] LockClass);
 
 #[cfg(all(debug_assertions, not(loom)))]
@@ -29,7 +29,7 @@ mod recorder {
         static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
     }
 
-    /// As above, of the running task.
+    /// The same for the running task.
     #[cfg(sim)]
     static HELD: OfTask = OfTask;
     #[cfg(sim)]
@@ -57,7 +57,7 @@ mod recorder {
         1 << class as u32
     }
 
-    /// Of the classes in `held`, those that may not be held when `class` is taken.
+    /// Those classes in `held` that must not be held when `class` is taken.
     pub(super) fn offending(held: u32, class: LockClass) -> u32 {
         held & !(bit(class) - 1)
     }
@@ -102,8 +102,8 @@ impl Held {
     }
 }
 
-/// Every pair of classes of which the second was taken while the first was held, in this process so
-/// far. Empty without debug assertions.
+/// Returns every pair of classes of which the second was taken while the first was held, in this
+/// process so far. Empty without debug assertions.
 pub fn lock_order() -> Vec<(LockClass, LockClass)> {
     #[cfg(all(debug_assertions, not(loom)))]
     return LockClass::ALL
@@ -114,11 +114,11 @@ pub fn lock_order() -> Vec<(LockClass, LockClass)> {
     Vec::new()
 }
 
-/// Asserts, where debug assertions are on, that the calling thread holds no lock while it is
-/// `doing` something that may sleep.
+/// Asserts, if debug assertions are on, that the calling thread holds no lock while it is `doing`
+/// something that may sleep.
 ///
 /// # Panics
-/// When it does.
+/// If it holds one.
 #[inline(always)]
 pub fn assert_no_lock_held(doing: &str) {
     #[cfg(all(debug_assertions, not(loom)))]
@@ -146,7 +146,7 @@ mod tests {
             let _inner = inner.try_lock();
         }
         assert!(lock_order().contains(&(LockClass::SlotCache, LockClass::Cluster)));
-        // Let go of in any order.
+        // Released in any order.
         let first = outer.lock();
         let second = inner.lock();
         drop(first);

@@ -1,17 +1,18 @@
-//! What locks cost on virtual CPUs, per class.
+//! The cost of locks on virtual CPUs, per class.
 //!
-//! Owns: the sums over the paths that the virtual CPUs count apart. Not here: counting.
+//! Owns: the sums over the paths that the virtual CPUs count separately.
+//! Not here: counting.
 
 use super::{LockClass, LockStats};
 
-/// Forgets the longest waits and holds so far.
+/// Resets the longest waits and holds.
 pub fn count_locks(on: bool) {
     if on {
         overspill_vcpu::forget_longest();
     }
 }
 
-/// What each class has cost so far on this thread's virtual CPUs.
+/// Returns the cost of each class so far on this thread's virtual CPUs.
 pub fn lock_table() -> Vec<(LockClass, LockStats)> {
     LockClass::ALL.iter().map(|&class| (class, sum(class))).collect()
 }
@@ -28,7 +29,7 @@ fn sum(class: LockClass) -> LockStats {
     })
 }
 
-/// A lock being held: nothing to be done about it here.
+/// A hold of a lock: nothing to do here.
 pub(super) struct Hold(LockClass);
 
 impl Hold {
@@ -41,7 +42,7 @@ impl Hold {
     }
 }
 
-/// A wait for a lock that somebody holds.
+/// A wait for a lock that is held.
 pub(super) struct Wait(LockClass);
 
 impl Wait {

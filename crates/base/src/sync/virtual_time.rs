@@ -1,11 +1,11 @@
 //! Locks and atomics of virtual CPUs (`cfg(sim)`).
 //!
-//! Owns: values beside their cache line's whereabouts, and which classes of locks spin.
+//! Owns: values with the state of their cache line, and which classes of locks spin.
 //! Invariants: one operating-system thread runs all tasks of a machine, so a load and a store make
-//! a read-modify-write; every operation is a point where another task may come first. What a mutex
-//! protects is in a std mutex as well, which is never waited for: the virtual lock came first.
-//! Not here: time, order, cost ([`overspill_vcpu`]). Orderings are accepted and make no difference:
-//! a schedule is an interleaving of whole operations.
+//! a read-modify-write; every operation is a point where another task may run first. What a mutex
+//! protects is in a std mutex as well, which is never contended: the virtual lock is taken first.
+//! Not here: time, order, cost ([`overspill_vcpu`]). Orderings are accepted and have no effect: a
+//! schedule is an interleaving of whole operations.
 
 use super::LockClass;
 use overspill_vcpu::costs::PROTECTED_LINES;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{LockResult, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Keeps nothing in order: operations do not pass each other here.
+/// Does nothing: operations are not reordered here.
 pub fn fence(_: Ordering) {}
 
 macro_rules! atomic {
@@ -30,7 +30,7 @@ macro_rules! atomic {
         }
 
         impl $name {
-            /// A value in nobody's cache.
+            /// Makes a value that is in no cache.
             pub const fn new(value: $value) -> Self {
                 Self { value: std::sync::atomic::$name::new(value), line: Line::new() }
             }
@@ -58,7 +58,7 @@ macro_rules! atomic {
                 Ok(old)
             }
 
-            /// Replaces it; returns what it was.
+            /// Replaces it; returns the old value.
             pub fn swap(&self, value: $value, _: Ordering) -> $value {
                 self.change(|_| Some(value)).unwrap_or_else(|old| old)
             }
@@ -66,7 +66,7 @@ macro_rules! atomic {
             /// Replaces it if it is `current`.
             ///
             /// # Errors
-            /// What it is instead.
+            /// The different value.
             pub fn compare_exchange(
                 &self,
                 current: $value,
@@ -77,10 +77,10 @@ macro_rules! atomic {
                 self.change(|old| (old == current).then_some(new))
             }
 
-            /// Replaces it by what `f` makes of it, if it makes something.
+            /// Replaces it by the result of `f`, if any.
             ///
             /// # Errors
-            /// What it is, if not.
+            /// The value if there is none.
             pub fn fetch_update(
                 &self,
                 _: Ordering,
@@ -161,28 +161,28 @@ fn protected_lines(class: LockClass) -> u64 {
     }
 }
 
-/// A mutex's inside.
+/// A mutex's inner part.
 pub(super) struct Inner<T> {
     lock: Lock,
     value: std::sync::Mutex<T>,
 }
 
-/// A mutex's inside, held.
+/// The same, held.
 pub(super) struct Guard<'a, T> {
-    /// None only while it is let go.
+    /// None only while it is being released.
     value: Option<MutexGuard<'a, T>>,
     inner: &'a Inner<T>,
 }
 
 impl<T> Inner<T> {
     pub(super) fn new(class: LockClass, value: T) -> Self {
-        // Interrupts of devices end writes, and take these.
+        // Device interrupts end writes, and take these.
         let masks = matches!(class, LockClass::Lru | LockClass::SwapCache);
         let lock = Lock::new(class as u8, waiting(class), protected_lines(class), masks);
         Self { lock, value: std::sync::Mutex::new(value) }
     }
 
-    /// What it protects, for the task that has just taken the lock.
+    /// Returns what it protects, for the task that has just taken the lock.
     fn guard(&self) -> Guard<'_, T> {
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         Guard { value: Some(value), inner: self }
@@ -213,7 +213,7 @@ impl<T> DerefMut for Guard<'_, T> {
     }
 }
 
-/// Never succeeds without the queue's turn: see [`lock`].
+/// Never succeeds out of the queue's turn: see [`lock`].
 pub(super) fn try_lock<T>(inner: &Inner<T>) -> Option<Guard<'_, T>> {
     inner.lock.try_acquire().then(|| inner.guard())
 }
@@ -223,7 +223,7 @@ pub(super) fn lock<T>(inner: &Inner<T>) -> Guard<'_, T> {
     inner.guard()
 }
 
-/// A condition variable's inside.
+/// A condition variable's inner part.
 #[derive(Default)]
 pub(super) struct Cond(Queue);
 

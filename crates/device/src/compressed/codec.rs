@@ -1,8 +1,9 @@
-//! Pages made smaller, and whole again.
+//! Compresses and restores pages.
 //!
-//! Owns: the libraries' working memory, one set per queue, so that nothing is allocated while pages
-//! move: in the preload object that is in the middle of somebody's fault.
-//! Invariants: what does not come back as exactly one page is an error, whatever the bytes were.
+//! Owns: the libraries' working memory, one set per queue, so that moving pages allocates nothing:
+//! in the preload object it happens in the middle of a fault.
+//! Invariants: anything that is not restored to exactly one page is an error, whatever the bytes
+//! were.
 //! Measured (4000 pages each, best of three rounds, µs to compress / µs to decompress / size; two
 //! virtual CPUs, Linux 6.18):
 //!
@@ -15,9 +16,9 @@
 //! noise             1.5 / 0.2           1.3 / 0.2            4.0 / 0.2            6.6 / 0.3
 //! ```
 //!
-//! So level 1 of zstd: the next ones make pages hardly smaller. And lz4 in Rust, within 10 % of C's
-//! in that form without `unsafe`. We build the other, which checks the bounds of what it decodes
-//! all the same: reading in order was 1.08 to 1.3 times as fast, random pages of a pool 1.08 (seven
+//! So zstd at level 1: higher levels hardly make pages smaller. And lz4 in Rust: without `unsafe`
+//! it is within 10 % of C's. We build its other form, which still checks the bounds of what it
+//! decodes: reading in order was 1.08 to 1.3 times as fast, random pages of a pool 1.08 (seven
 //! rounds each of `overspill bench touch`).
 
 use crate::error::DeviceError;
@@ -39,7 +40,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// As it is written in a swap specification.
+    /// Its name in a swap specification.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lz4 => "lz4",
@@ -48,10 +49,10 @@ impl Algorithm {
     }
 }
 
-/// The level that `algo=zstd` stands for.
+/// The level used for `algo=zstd`.
 const ZSTD_LEVEL: i32 = 1;
 
-/// Room that either library is content with for the worst of pages.
+/// Output buffer size that is enough for either library and any page.
 pub(super) const OUTPUT_BYTES: usize = PAGE_SIZE + PAGE_SIZE / 8;
 
 /// A page could not be restored.
@@ -65,7 +66,7 @@ pub(super) enum Codec {
 }
 
 impl Codec {
-    /// Takes all memory it will ever need, `name` being the device that needs it.
+    /// Allocates all memory it will ever need; `name` is the device it is for.
     ///
     /// # Errors
     /// [`DeviceError::Queue`] with ENOMEM.
@@ -83,13 +84,12 @@ impl Codec {
                 Self::Zstd(Box::new((compressor, DCtx::try_create().ok_or_else(none)?)))
             }
         };
-        // zstd makes its tables when it first compresses, by the size of what that is.
+        // zstd makes its tables at the first compression, depending on its size.
         codec.compress(&[0; PAGE_SIZE], &mut [0; OUTPUT_BYTES]).ok_or_else(none)?;
         Ok(codec)
     }
 
-    /// Compresses `page` into `out`, which has [`OUTPUT_BYTES`], and returns how much of it is
-    /// used.
+    /// Compresses `page` into `out`, which has [`OUTPUT_BYTES`], and returns the length used.
     pub(super) fn compress(&mut self, page: &[u8], out: &mut [u8]) -> Option<usize> {
         match self {
             Self::Lz4(table) => compress_into_with_table(page, out, table).ok(),
@@ -97,10 +97,10 @@ impl Codec {
         }
     }
 
-    /// Restores a page from what it was compressed to.
+    /// Restores a page from its compressed bytes.
     ///
     /// # Errors
-    /// [`Damaged`]; the page is undefined then.
+    /// [`Damaged`]; the page is then undefined.
     pub(super) fn decompress(&mut self, bytes: &[u8], page: &mut [u8]) -> Result<(), Damaged> {
         let restored = match self {
             Self::Lz4(_) => decompress_into(bytes, page).ok(),
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// What is shorter or longer than a page is as wrong as what cannot be decompressed.
+    /// Output shorter or longer than a page is as wrong as bytes that cannot be decompressed.
     #[test]
     fn anything_but_a_page_is_damage() {
         for algorithm in BOTH {

@@ -1,25 +1,27 @@
-//! Compressed memory as a swap device: more pages than the memory that they take.
+//! Compressed memory as a swap device: it holds more pages than the memory it takes.
 //!
-//! Owns: the choice of how a page is kept. One that is the same word over and over is that word;
-//! one that a library makes a fifth smaller or more is kept compressed, with others of its size;
-//! any other as it is ([`word`], [`spans`], [`store`], [`codec`]).
+//! Owns: the choice of how a page is stored. A page that repeats one word is stored as that word;
+//! one that compresses by a fifth or more is stored compressed, with others of its size; any other
+//! is stored as it is ([`word`], [`spans`], [`store`], [`codec`]).
 //!
 //! The size of the device is that of the pages it holds, as zram's `disksize`: a user who asks for
-//! 512 MiB more memory gets 512 MiB more, also when nothing compresses, and no write fails because
-//! of what was written before. The memory it takes is another number, told by [`Usage`]: that of
+//! 512 MiB more memory gets 512 MiB more, even if nothing compresses, and no write fails because of
+//! what was written before. The memory it takes is another number, reported by [`Usage`]: that of
 //! the objects and 7 to 13 % more (16 MiB each of text, logs, program code, Python's heap; 0.3 % on
 //! noise): places larger than their objects, spans not yet full, and words, 8 bytes per slot and 8
-//! per span. The memory is the system's; no process counts it as its own.
+//! per span. The memory is not accounted to any process.
 //!
-//! Invariants: a slot that nobody holds takes no memory: `area` says so when the last holder lets
-//! go, and the object's place is free, its span's memory given back with the last object in it. All
-//! state is words in shared memory without locks, so processes of a run share it, and one killed at
-//! any instruction costs at most one object's memory for each of its threads, until the run ends.
-//! Not here: checksums. They are taken of the page, before and after, and so prove the codec too.
-//! Absent: compaction. A span with one object left keeps its memory; what comes next of its class
-//! goes there first.
-//! Rejected: a bound on memory instead of pages. How many slots to offer then is a guess, and a
-//! wrong one is a write that fails.
+//! Invariants: a slot without a holder takes no memory: `area` notifies us when the last holder
+//! releases it, the object's place is freed, and its span's memory is given back with the last
+//! object in it. All state is words in shared memory without locks, so processes of a run share it,
+//! and one killed at any instruction leaks at most one object's memory for each of its threads,
+//! until the run ends.
+//! Not here: checksums. They are computed on the page, before and after, and so verify the codec
+//! too.
+//! Absent: compaction. A span with one object left keeps its memory; new objects of its class go
+//! there first.
+//! Rejected: a bound on memory instead of pages. The number of slots to offer would then be a
+//! guess, and a wrong guess is a write that fails.
 
 mod codec;
 mod queue;
@@ -44,22 +46,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use store::Store;
 
-/// What a compressed device holds, and in how much memory.
+/// What a compressed device holds, and how much memory it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Pages it holds.
+    /// Number of pages it holds.
     pub held_pages: u64,
-    /// Of these, pages that are one word over and over.
+    /// Of these, pages that repeat one word.
     pub filled_pages: u64,
-    /// Of these, pages kept as they are.
+    /// Of these, pages stored as they are.
     pub incompressible_pages: u64,
-    /// Bytes of the others, compressed, without what their places waste.
+    /// Size of the others, compressed, without what their places waste.
     pub compressed_bytes: u64,
-    /// Memory it takes, tables included.
+    /// Memory it takes, including tables.
     pub memory_bytes: u64,
-    /// The most pages it ever held.
+    /// The most pages it has ever held.
     pub held_pages_max: u64,
-    /// The most memory it ever took, but for tables.
+    /// The most memory it has ever taken, without tables.
     pub memory_bytes_max: u64,
 }
 
@@ -73,11 +75,10 @@ pub struct CompressedDevice {
 }
 
 impl CompressedDevice {
-    /// An empty device of `size`, as `spec` says.
+    /// Makes an empty device of `size`, as specified by `spec`.
     ///
     /// # Errors
-    /// [`DeviceError::TooSmall`]; [`DeviceError::Open`] when the system has no memory for its
-    /// tables.
+    /// [`DeviceError::TooSmall`]; [`DeviceError::Open`] if the system has no memory for its tables.
     pub fn open(spec: &SwapSpec, size: Bytes) -> Result<Self, DeviceError> {
         let algorithm = spec.algorithm.unwrap_or_default();
         let mut attachment = named("compressed".to_owned(), size);
@@ -94,10 +95,11 @@ impl CompressedDevice {
         Ok(Self::new(store, algorithm, attachment))
     }
 
-    /// The device another process opened, through `fd`; see [`FileDevice::attach`].
+    /// Attaches to the device that another process opened, through `fd`; see
+    /// [`FileDevice::attach`].
     ///
     /// # Errors
-    /// [`DeviceError::Open`] with what mmap says.
+    /// [`DeviceError::Open`] with the error of mmap.
     ///
     /// [`FileDevice::attach`]: crate::file::FileDevice::attach
     pub fn attach(
@@ -115,12 +117,12 @@ impl CompressedDevice {
         Self { store: Arc::new(store), algorithm, attachment, info }
     }
 
-    /// What [`attach`](Self::attach) needs beside a descriptor.
+    /// What [`attach`](Self::attach) needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
     }
 
-    /// What it holds now.
+    /// Returns its current usage.
     pub fn usage(&self) -> Usage {
         self.store.usage()
     }
@@ -137,7 +139,7 @@ impl SwapDevice for CompressedDevice {
         &self.info
     }
 
-    /// All of it is there from the start.
+    /// All of it is usable from the start.
     fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
         let slots_max = self.info.slots_max;
         if slots <= slots_max {

@@ -1,6 +1,6 @@
-//! One thread's way to the store.
+//! A thread's queue to the store.
 //!
-//! Owns: the codec, its buffer, and where this thread looks for room.
+//! Owns: the codec, its buffer, and where this thread searches for a free place.
 //! Invariants: each page of a request succeeds or fails by itself.
 
 use super::codec::{Codec, OUTPUT_BYTES};
@@ -14,7 +14,7 @@ use overspill_base::{PAGE_SIZE, Slot};
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// A page that compresses to more is kept as it is: it would take a whole page's place anyway.
+/// A page that compresses to more is stored as it is: it would take a whole page's place anyway.
 const COMPRESSED_BYTES_MAX: usize = PAGE_SIZE * 4 / 5;
 
 pub(super) struct Compressor {

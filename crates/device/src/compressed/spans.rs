@@ -1,7 +1,7 @@
-//! Size classes: where in the store's memory an object lies, and which places are free.
+//! Size classes: where in the store's memory an object is, and which places are free.
 //!
-//! Owns: a word per *span* of 16 KiB. A span is cut into equal places for objects of one class; the
-//! word says which class, and which places are taken.
+//! Owns: a word per *span* of 16 KiB. A span is divided into equal places for objects of one class;
+//! the word has its class, and which places are taken.
 //! Invariants: everything about a span is in its one word, so every change is one compare-exchange.
 //! There is no lock and no owner, any process may take a place in any span, and one that is killed
 //! at any instruction leaves at most one place taken and one empty span closed.
@@ -14,35 +14,35 @@
 //! ```
 //!
 //! Not here: what an object is ([`super::word`]), reading and writing it ([`super::store`]).
-//! Rejected: spans owned by the process that fills them, as clusters of slots are. Ownership has to
-//! be given back by whoever finds its owner dead, and what it saves is a compare-exchange, 1 % of
-//! the compression before it. A list of spans per class: several words that change together need a
-//! lock, or repair after a kill; looking through the words is fast enough, eight are in a cache
+//! Rejected: spans owned by the process that fills them, like clusters of slots. Another process
+//! would have to release the spans of a dead owner, and ownership saves only a compare-exchange, 1
+//! % of the compression before it. A list of spans per class: several words that change together
+//! need a lock, or repair after a kill; scanning the words is fast enough, eight are in a cache
 //! line.
 
 use overspill_base::shared::Table;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// Bytes of a span: four pages, so that places of a quarter are whole pages.
+/// Size of a span: four pages, so that quarters are whole pages.
 pub(super) const SPAN_BYTES: usize = 16 << 10;
 
-/// Places of a span by class: steps of a tenth to a quarter in size, from a page down to 292 bytes,
-/// which is as far as one word can count.
+/// Number of places of a span by class: sizes in steps of a tenth to a quarter, from a page down to
+/// 292 bytes, the smallest that one word has bits for.
 const PLACES: [u8; CLASSES] =
     [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56];
 
-/// How many classes there are.
+/// Number of classes.
 pub(super) const CLASSES: usize = 22;
 
 const TAKEN_BITS: u32 = 56;
 const CLOSING: u64 = 0xff << TAKEN_BITS;
 
-/// Words that a search for room looks at before it takes a free span: half a microsecond. The next
-/// search goes on where it stopped, so in the end every span is seen.
+/// Number of words that a search scans before it takes a free span: half a microsecond. The next
+/// search continues where it stopped, so in the end every span is seen.
 const SEARCH_SPANS: u32 = 512;
 
-/// Objects of one size.
+/// A class of places of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Class(u8);
 
@@ -50,7 +50,7 @@ impl Class {
     /// The class with the smallest places that hold `len_bytes`.
     ///
     /// # Panics
-    /// When that is more than a page.
+    /// If that is more than a page.
     pub(super) fn of(len_bytes: usize) -> Self {
         let smallest = PLACES.iter().rposition(|&n| SPAN_BYTES / usize::from(n) >= len_bytes);
         Self(smallest.expect("an object is a page at most") as u8)
@@ -60,7 +60,7 @@ impl Class {
         u32::from(PLACES[usize::from(self.0)])
     }
 
-    /// Bytes of a place.
+    /// Size of a place.
     pub(super) fn place_bytes(self) -> usize {
         SPAN_BYTES / self.places() as usize
     }
@@ -85,7 +85,7 @@ fn taken(word: u64) -> u64 {
     word & ((1 << TAKEN_BITS) - 1)
 }
 
-/// Where an object lies.
+/// The location of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     /// Number of its span.
@@ -95,7 +95,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Where it starts in the memory of all spans, if they are of `class`.
+    /// Its offset in the memory of all spans, if the span is of `class`.
     pub(super) fn offset_bytes(self, class: Class) -> u64 {
         let start = self.span as usize * SPAN_BYTES;
         (start + usize::from(self.index) * class.place_bytes()) as u64
@@ -103,27 +103,27 @@ impl Place {
 }
 
 /// Sums over a store, in shared memory. A process killed between a change and its count leaves them
-/// off by one; they are for people and for choosing, nothing is lost by that.
+/// off by one; they are only for people and for heuristics, so that does no harm.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sum {
-    /// Spans not free.
+    /// Number of spans not free.
     Spans,
-    /// The most of them there ever were.
+    /// The most there have ever been.
     SpansMax,
-    /// Slots with content.
+    /// Number of slots with content.
     Pages,
-    /// The most of them there ever were.
+    /// The most there have ever been.
     PagesMax,
-    /// Below this span none was free when somebody last looked.
+    /// No span below this one was free at the last search.
     FreeFrom,
     /// No span from this one on was ever used.
     End,
 }
 
-/// How many [`Sum`]s there are.
+/// Number of [`Sum`]s.
 pub(super) const SUMS: usize = 6;
 
-/// Where one queue goes on looking for room, by class.
+/// Where the searches of one queue continue, by class.
 pub(super) type Cursors = [u32; CLASSES];
 
 /// All spans of a store, as one process sees them.
@@ -131,35 +131,35 @@ pub(super) type Cursors = [u32; CLASSES];
 pub(super) struct Spans {
     words: Table<AtomicU64>,
     sums: Table<AtomicU64>,
-    /// Spans that may be in use before room is looked for everywhere.
+    /// Number of spans that may be in use before all of them are searched.
     budget: u64,
 }
 
 impl Spans {
-    /// Spans with their words and sums in these tables, which start as zeros.
+    /// Makes spans with their words and sums in these tables, which start as zeros.
     pub(super) fn new(words: Table<AtomicU64>, sums: Table<AtomicU64>, budget: u64) -> Self {
         Self { words, sums, budget }
     }
 
-    /// A [`Sum`].
+    /// Returns a [`Sum`].
     pub(super) fn sum(&self, sum: Sum) -> u64 {
         self.sums[sum as usize].load(Relaxed)
     }
 
-    /// Counts one more in `sum`, and in `max` if that is a record.
+    /// Adds one to `sum`, and raises `max` to it if it is larger.
     pub(super) fn count_up(&self, sum: Sum, max: Sum) {
         let now = self.sums[sum as usize].fetch_add(1, Relaxed) + 1;
         self.sums[max as usize].fetch_max(now, Relaxed);
     }
 
-    /// Counts one less.
+    /// Subtracts one from `sum`.
     pub(super) fn count_down(&self, sum: Sum) {
         self.sums[sum as usize].fetch_sub(1, Relaxed);
     }
 
-    /// Takes a place for an object of `len_bytes`, and says of which class its span is. Within the
+    /// Takes a place for an object of `len_bytes`, and returns it with its span's class. Within the
     /// budget a free span is preferred to a long search; beyond it any place that is large enough
-    /// is preferred to a free span. None when every span is in use and none has room.
+    /// is preferred to a free span. None if every span is in use and none has room.
     pub(super) fn take(&self, len_bytes: usize, cursors: &mut Cursors) -> Option<(Place, Class)> {
         let class = Class::of(len_bytes);
         let cursor = &mut cursors[class.index()];
@@ -204,7 +204,7 @@ impl Spans {
             if index >= class.places() {
                 return None;
             }
-            // Acquire pairs with the Release in `release`: who had the place before has read it.
+            // Acquire pairs with the Release in `release`: the place's previous user has read it.
             match shared.compare_exchange_weak(word, word | 1 << index, AcqRel, Relaxed) {
                 Ok(_) => return Some((Place { span, index: index as u8 }, class)),
                 Err(now) => word = now,
@@ -212,11 +212,11 @@ impl Spans {
         }
     }
 
-    /// Makes a free span one of `class`, the lowest there is, and takes its first place.
+    /// Opens the lowest free span for `class`, and takes its first place.
     fn open(&self, class: Class, cursor: &mut u32) -> Option<(Place, Class)> {
         let from = self.sum(Sum::FreeFrom) as usize;
         let spans = self.words.len();
-        // What is below the hint may have become free while somebody raised it.
+        // A span below the hint may have become free while another thread raised the hint.
         let order = (from.min(spans)..spans).chain(0..from.min(spans));
         for span in order {
             let free = self.words[span].load(Relaxed) == 0;
@@ -234,15 +234,15 @@ impl Spans {
         None
     }
 
-    /// The class of the span of a place that is taken; none if it is not, and whoever named it is
-    /// wrong.
+    /// The class of the span of a taken place; none if the place is not taken, which means that the
+    /// word naming it is wrong.
     pub(super) fn class_of(&self, place: Place) -> Option<Class> {
         let word = self.words.get(place.span as usize)?.load(Acquire);
         let class = Class::of_word(word)?;
         (taken(word) >> place.index & 1 == 1).then_some(class)
     }
 
-    /// Gives a place back, and with the last one the span, whose memory `give_back` returns to the
+    /// Releases a place, and with the last one the span, whose memory `give_back` returns to the
     /// system. A place that is not taken is left alone: a damaged word named it.
     pub(super) fn release(&self, place: Place, give_back: impl FnOnce(u32)) {
         let Some(shared) = self.words.get(place.span as usize) else { return };
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     impl Spans {
-        /// Taken places of every span that is not free.
+        /// Number of taken places of every span that is not free.
         pub(in crate::compressed) fn in_use(&self) -> impl Iterator<Item = u32> {
             let words = self.words.iter().map(|word| word.load(Acquire));
             words.filter(|&word| word != 0).map(|word| taken(word).count_ones())
@@ -321,8 +321,8 @@ mod tests {
         assert_eq!(spans.take(100, &mut cursors).unwrap().0, Place { span: 0, index: 0 });
     }
 
-    /// Two spans are the budget, one small object in each; a third opens only for what fits into
-    /// neither.
+    /// The budget is two spans, with one small object in each; a third is opened only for what fits
+    /// into neither.
     #[test]
     fn beyond_the_budget_larger_places_come_before_free_spans() {
         let spans = spans(3, 2);

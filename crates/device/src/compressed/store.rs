@@ -1,18 +1,18 @@
-//! The memory that compressed pages lie in, shared by the processes of a run.
+//! The memory of compressed pages, shared by the processes of a run.
 //!
 //! Owns: a memory file: a word per slot ([`super::word`]), a word per span ([`super::spans`]), the
 //! sums, and behind them the spans themselves.
 //! Invariants: an object is written before its slot's word names it, and its place is released
 //! after no word names it any more; so a process killed anywhere leaves every other slot as it was,
-//! and at most one place taken that nobody names. There are spans for an object each of all slots
-//! and to spare, so writing never fails for want of room in the file, however the places lie;
-//! memory is spent on spans in use only. Slots are written, read and forgotten by one thread at a
-//! time, whose turns others order: `area` between processes, the page's lock within one.
+//! and at most one place taken that no word names. There are more spans than slots, so a write
+//! never fails because the file is full, wherever the places are; only spans in use take memory.
+//! Slots are written, read and forgotten by one thread at a time, ordered by others: `area` between
+//! processes, the page's lock within one.
 //! Not here: compression ([`super::codec`]).
 //!
-//! Only words are mapped. Objects are copied by the system, because what is mapped would count as
-//! the program's memory and break its limit, would be in reach of its stray pointers, and could
-//! change under a decompressor that looks twice.
+//! Only words are mapped. Objects are copied by system calls, because mapped objects would count as
+//! the program's memory and break its limit, could be overwritten by its stray pointers, and could
+//! change under a decompressor that reads twice.
 
 use super::Usage;
 use super::spans::{Cursors, Place, SPAN_BYTES, SUMS, Spans, Sum};
@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 /// Spans beyond one per slot, for places that killed processes left taken.
 const SPARE_SPANS: usize = 4096;
 
-/// Where everything is in the file.
+/// The layout of the file.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     slots: usize,
@@ -54,14 +54,14 @@ impl Layout {
     }
 }
 
-/// What came of reading a slot.
+/// The result of reading a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// The page is there.
     Page,
-    /// So many bytes of the buffer are the page, compressed.
+    /// This many bytes of the buffer are the page, compressed.
     Compressed(usize),
-    /// The slot's word makes no sense.
+    /// The slot's word is not valid.
     Damage,
 }
 
@@ -75,25 +75,26 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// An empty store for `slots` slots.
+    /// Creates an empty store for `slots` slots.
     ///
     /// # Errors
-    /// What the system says to a memory file, or to mapping its words.
+    /// The error of creating a memory file, or of mapping its words.
     pub(super) fn create(slots: u32) -> Result<Self, Errno> {
         let file = memfd_create("overspill-compressed", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, Layout::new(slots).len_bytes())?;
         Self::attach(file, slots)
     }
 
-    /// The store that another process created in `file`.
+    /// Attaches to the store that another process created in `file`.
     ///
     /// # Errors
-    /// What mmap says.
+    /// The error of mmap.
     pub(super) fn attach(file: OwnedFd, slots: u32) -> Result<Self, Errno> {
         let layout = Layout::new(slots);
         let words = Arc::new(Mapping::shared(&file, layout.data_at)?);
         let table = |at, len| Table::within(&words, at, len);
-        // As many as hold all slots' pages uncompressed: beyond, the store would not save memory.
+        // As many as hold all slots' pages uncompressed: beyond that the store would not save
+        // memory.
         let budget = layout.slots as u64 * PAGE_SIZE as u64 / SPAN_BYTES as u64;
         let (of_spans, sums) = (table(layout.spans_at, layout.spans), table(layout.sums_at, SUMS));
         Ok(Self {
@@ -104,18 +105,19 @@ impl Store {
         })
     }
 
-    /// Makes `slot` a page filled with `word`. False if no slot's word can say so.
+    /// Makes `slot` a page filled with `word`. False if that has no representation as a slot's
+    /// word.
     pub(super) fn fill(&self, slot: Slot, word: u64) -> bool {
         let told = Content::Filled(word).to_word();
         told.into_iter().for_each(|word| self.replace(slot, word));
         told.is_some()
     }
 
-    /// Stores `bytes`, a page or what it was compressed to, as the content of `slot`.
+    /// Stores `bytes`, a page or its compressed form, as the content of `slot`.
     ///
     /// # Errors
-    /// ENOSPC when every span is in use, ENOMEM when the system has no memory. The slot holds what
-    /// it held then.
+    /// ENOSPC if every span is in use, ENOMEM if the system has no memory. The slot then holds what
+    /// it held before.
     pub(super) fn put(&self, slot: Slot, bytes: &[u8], cursors: &mut Cursors) -> Result<(), Errno> {
         let (place, class) = self.spans.take(bytes.len(), cursors).ok_or(Errno::NOSPC)?;
         if let Err(errno) = self.write_all(bytes, self.data_at + place.offset_bytes(class)) {
@@ -127,10 +129,10 @@ impl Store {
         Ok(())
     }
 
-    /// Reads `slot` into `page`, or what its page was compressed to into `buffer`, a page as well.
+    /// Reads `slot` into `page`, or its compressed form into `buffer`, which has a page too.
     ///
     /// # Errors
-    /// What pread says.
+    /// The error of pread.
     pub(super) fn get(
         &self,
         slot: Slot,
@@ -173,7 +175,7 @@ impl Store {
         }
     }
 
-    /// A refusal to give memory back is none to use it again.
+    /// If the memory cannot be given back, the span can still be used again.
     fn release(&self, place: Place) {
         self.spans.release(place, |span| {
             let start = self.data_at + u64::from(span) * SPAN_BYTES as u64;
@@ -205,7 +207,7 @@ impl Store {
         Ok(())
     }
 
-    /// What is in the store now. Looks at every word that was ever used.
+    /// Returns the current usage. Reads every word that was ever used.
     pub(super) fn usage(&self) -> Usage {
         let mut usage = Usage {
             memory_bytes: fstat(&self.file).map_or(0, |stat| stat.st_blocks as u64 * 512),
@@ -237,9 +239,9 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::atomic::Ordering::Release;
 
-    /// What no process does, and what must hold when none is at work and none was killed.
+    /// Damage for tests, and checks that must hold when no process is active and none was killed.
     impl Store {
-        /// Puts `word` into a slot, as if something had written over it.
+        /// Puts `word` into a slot, as a stray write would.
         pub(in crate::compressed) fn damage(&self, slot: Slot, word: u64) {
             self.slots[slot.index()].store(word, Release);
         }
@@ -254,7 +256,7 @@ mod tests {
             self.check_leaked(0);
         }
 
-        /// As [`check`](Self::check), with `leaked` places taken by the dead.
+        /// As [`check`](Self::check), with `leaked` places taken by killed processes.
         pub(in crate::compressed) fn check_leaked(&self, leaked: usize) {
             let mut named = HashMap::new();
             for (slot, word) in self.slots.iter().map(|word| word.load(Acquire)).enumerate() {

@@ -1,4 +1,4 @@
-//! The device as a whole: against a naive model, under threads and damage.
+//! The device as a whole: against a naive model, with threads and with damage.
 
 mod kills;
 
@@ -19,7 +19,7 @@ fn device(slots: u32, algorithm: Algorithm) -> CompressedDevice {
     CompressedDevice::open(&spec, size).unwrap()
 }
 
-/// The same device, as another process would have it: words mapped a second time.
+/// The same device, as another process sees it: words mapped a second time.
 fn attached(device: &CompressedDevice) -> CompressedDevice {
     let fd = device.as_fd().try_clone_to_owned().unwrap();
     CompressedDevice::attach(fd, device.algorithm, device.attachment.clone()).unwrap()
@@ -113,8 +113,8 @@ proptest! {
         devices[0].store.check();
     }
 
-    /// Whatever a slot's word is changed to, its page is another one or a read error, and writing
-    /// it again makes it good.
+    /// If a slot's word is changed to anything, its page is a different one or a read error, and
+    /// writing it again repairs it.
     #[test]
     fn damaged_words_are_read_errors_at_worst(words in proptest::collection::vec(any::<(u64, u64)>(), SLOTS as usize)) {
         let device = device(SLOTS, Algorithm::Lz4);
@@ -124,7 +124,8 @@ proptest! {
             put(&mut *queue, &pages, slot, slot.into(), 1000);
         }
         for (slot, (word, keep)) in (0..).map(Slot).zip(words) {
-            // Some bits of the old word stay, so that it is not always quite another one.
+            // Some bits of the old word stay, so that the words are not always completely
+            // different.
             device.store.damage(slot, device.store.word(slot) & keep | word & !keep);
         }
         for slot in 0..SLOTS {
@@ -170,7 +171,8 @@ fn each_kind_of_page_is_kept_its_way() {
     }
 }
 
-/// The word such a page is filled with would pass for an object, so it is made one.
+/// The word this page is filled with would be taken for an object's, so the page is stored as an
+/// object.
 #[test]
 fn a_filling_that_looks_like_an_object_is_compressed() {
     let device = device(SLOTS, Algorithm::Lz4);
@@ -201,8 +203,8 @@ fn memory_goes_back_when_slots_are_forgotten() {
     assert_eq!((usage.held_pages_max, usage.held_pages), (4096, 0));
 }
 
-/// The promise behind the size: what was there before, and was forgotten to the last page of each
-/// span, keeps nothing from being written.
+/// The guarantee behind the size: pages written before, and forgotten except for the last page of
+/// each span, prevent no write.
 #[test]
 fn a_store_full_of_holes_still_holds_its_size() {
     let slots = 2048;

@@ -1,21 +1,21 @@
-//! The word of a slot: what the slot holds, or where that lies.
+//! The word of a slot: what the slot holds, or where that is.
 //!
-//! Invariants: any word is a value of [`Content`]; one that makes no sense names a place that is
-//! not taken or a length that cannot be, and is found out when it is followed.
+//! Invariants: any word is a value of [`Content`]; an invalid one names a place that is not taken
+//! or an impossible length, and is detected when it is followed.
 //!
 //! ```text
 //! bits 52..64 not MARK   a page filled with this word; 0 also stands for a slot never written
 //! bits 52..64 MARK       an object: bits 0..32 span, 32..38 place in it, 38..51 its length
 //! ```
 //!
-//! Rejected: a second word per slot for the pattern. Pages are filled with one word whose upper
-//! bits happen to be the mark as good as never, and such a page is compressed like any other.
+//! Rejected: a second word per slot for the pattern. Pages filled with one word whose upper bits
+//! happen to be the mark are extremely rare, and such a page is compressed like any other.
 
 use super::spans::Place;
 use overspill_base::PAGE_SIZE;
 
 /// Upper twelve bits of a word that names an object: as a floating-point number it would be too
-/// small to occur, as an address it is none.
+/// small to occur, and it is not a valid address.
 const MARK: u64 = 0x801;
 const MARK_SHIFT: u32 = 52;
 const INDEX_SHIFT: u32 = 32;
@@ -28,19 +28,19 @@ const _: () = assert!(PAGE_SIZE as u64 <= LEN_MASK);
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// A page of this word, over and over.
+    /// A page that repeats this word.
     Filled(u64),
     /// An object of so many bytes. A whole page is stored as it is, anything shorter is compressed.
     Object {
-        /// Where.
+        /// Its place.
         place: Place,
-        /// Bytes of it.
+        /// Its length in bytes.
         len_bytes: usize,
     },
 }
 
 impl Content {
-    /// What `word` says.
+    /// Decodes `word`.
     pub(super) fn of_word(word: u64) -> Self {
         if word >> MARK_SHIFT != MARK {
             return Self::Filled(word);
@@ -49,7 +49,7 @@ impl Content {
         Self::Object { place, len_bytes: (word >> LEN_SHIFT & LEN_MASK) as usize }
     }
 
-    /// The word that says so. A filling that looks like an object has none.
+    /// Encodes the content. A filling that looks like an object has no word.
     pub(super) fn to_word(self) -> Option<u64> {
         match self {
             Self::Filled(word) => (word >> MARK_SHIFT != MARK).then_some(word),

@@ -1,7 +1,7 @@
-//! Finding the pages of a device that cannot be read.
+//! Finds the pages of a device that cannot be read.
 //!
-//! Owns: reading all of it once, and what could not be read a second time page by page: one bad
-//! page fails a whole request.
+//! Owns: reading all of it once, and failed requests a second time page by page: one bad page fails
+//! a whole request.
 //! Not here: what is done about bad pages ([`super::mkswap`]).
 
 use crate::error::DeviceError;
@@ -9,8 +9,8 @@ use crate::{IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, SwapDevice};
 use overspill_base::Slot;
 use overspill_base::shared::{PageArena, PageBuf};
 
-/// The slots of `device` that cannot be read, in order. Stops at the first after `most`: a disk
-/// that is gone is not asked for each of its pages.
+/// Returns the slots of `device` that cannot be read, in order. Stops at the first after `most`:
+/// the pages of a disk that is gone are not all tried.
 ///
 /// # Errors
 /// As [`SwapDevice::open_queue`]; [`DeviceError::Queue`] with ENOMEM.

@@ -1,10 +1,11 @@
-//! Telling the storage that content is not needed.
+//! Discards: tells the storage which content is not needed.
 //!
-//! Owns: the system calls, whether the storage knows them, and which parts of a range are spared.
+//! Owns: the system calls, whether the storage supports them, and which parts of a range are
+//! spared.
 //! Invariants: a reserved slot is never discarded. Nothing outside the range is touched.
-//! Not here: when slots are discarded, and that nobody uses them meanwhile (`area`, `engine`).
-//! Rejected: hole punching on block devices as well. There it means writing zeros, and only some
-//! devices turn that into forgetting.
+//! Not here: when slots are discarded, and that they are not used meanwhile (`area`, `engine`).
+//! Rejected: hole punching on block devices as well. There it means writing zeros, which only some
+//! devices turn into a discard.
 
 use super::facts;
 use overspill_base::{Bytes, Slot};
@@ -16,8 +17,8 @@ use std::os::fd::AsFd;
 /// `BLKDISCARD` of `linux/fs.h`.
 const BLKDISCARD: ioctl::Opcode = ioctl::opcode::none(0x12, 119);
 
-/// Finds out whether `fd` can discard: a block device from its queue's limits, a file by punching a
-/// hole past its end, where there is nothing to lose.
+/// Checks whether `fd` can discard: a block device by its queue's limits, a file by punching a hole
+/// past its end, where there is no content.
 pub(super) fn probe(fd: impl AsFd) -> bool {
     match fstat(&fd) {
         Ok(stat) if is_block(&stat) => facts::discards(stat.st_rdev),
@@ -32,8 +33,8 @@ pub(super) fn probe(fd: impl AsFd) -> bool {
 /// Discards `slots` slots of `fd` from `first` on, except those in `reserved`, which is sorted.
 ///
 /// # Errors
-/// EOPNOTSUPP from storage that cannot; else what the system says. The rest may be discarded or
-/// not.
+/// EOPNOTSUPP if the storage cannot; otherwise the system's error. The remaining slots may or may
+/// not have been discarded.
 pub(super) fn discard(
     fd: impl AsFd,
     first: Slot,
@@ -69,8 +70,8 @@ fn punch(fd: impl AsFd, start: Bytes, len: Bytes) -> Result<(), Errno> {
 
 fn forget(fd: impl AsFd, start: Bytes, len: Bytes) -> Result<(), Errno> {
     retry_on_intr(|| {
-        // SAFETY: BLKDISCARD reads two 64-bit numbers, a start and a length in bytes. Were they
-        // fewer, it would discard another part of the device.
+        // SAFETY: BLKDISCARD reads two 64-bit numbers, a start and a length in bytes. With fewer,
+        // it would discard another part of the device.
         unsafe { ioctl::ioctl(&fd, ioctl::Setter::<BLKDISCARD, _>::new([start.0, len.0])) }
     })
 }

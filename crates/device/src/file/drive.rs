@@ -1,12 +1,12 @@
-//! How a file is best read and written on this machine.
+//! Chooses how a file is best read and written on this machine.
 //!
 //! Owns: the choice of a queue, and the line that tells the user about it.
-//! Invariants: asynchronous I/O is used only where it is asynchronous, that is with O_DIRECT on a
-//! disk: 11-16 µs for a page of 32 in flight, against 53-58 µs by positioned I/O. In memory the
-//! copy is the work, and the ring only adds to it (2.8 against 1.9 µs a page on tmpfs); buffered
-//! writes it hands to a kernel thread (4-6 against 1.9 µs). So it does with requests to zram, which
-//! cannot promise not to block: 60-80 against 2-4 µs for one page at a time, 7-10 against 5-8 with
-//! 32 in flight (8192 pages each, three rounds, two virtual CPUs, Linux 6.18).
+//! Invariants: asynchronous I/O is used only where it is really asynchronous, that is with O_DIRECT
+//! on a disk: 11-16 µs for a page with 32 in flight, against 53-58 µs by positioned I/O. In memory
+//! the copy is the work, and the ring only adds to it (2.8 against 1.9 µs a page on tmpfs); it
+//! passes buffered writes to a kernel thread (4-6 against 1.9 µs). It does the same with requests
+//! to zram, which cannot promise not to block: 60-80 against 2-4 µs for one page at a time, 7-10
+//! against 5-8 with 32 in flight (8192 pages each, three rounds, two virtual CPUs, Linux 6.18).
 //! Not here: what is read and written ([`super::transfer`]).
 
 use super::positioned::Positioned;
@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Which kind of queue a device's threads get.
+/// The kind of queue that a device's threads use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Driver {
     /// A ring per queue.
@@ -31,9 +31,9 @@ pub(super) enum Driver {
     Positioned,
 }
 
-/// Picks the driver, switches `fd` to O_DIRECT where that helps, and says so.
+/// Chooses the driver, switches `fd` to O_DIRECT where that helps, and returns a line about it.
 ///
-/// `synchronous` storage is memory behind a block device, unless it is memory itself.
+/// `synchronous` storage is a memory-backed block device, unless it is memory itself.
 pub(super) fn choose(fd: &OwnedFd, synchronous: bool, features: Features) -> (Driver, String) {
     if facts::is_in_memory(fd) {
         return (Driver::Positioned, "in memory: positioned I/O copies at once".into());
@@ -61,8 +61,8 @@ pub(super) fn choose(fd: &OwnedFd, synchronous: bool, features: Features) -> (Dr
     }
 }
 
-/// A queue for up to `depth` requests. One at a time gains nothing from a ring, and a ring costs a
-/// descriptor.
+/// Opens a queue for up to `depth` requests. One at a time gains nothing from a ring, and a ring
+/// costs a descriptor.
 ///
 /// # Errors
 /// [`DeviceError::Queue`] if the system refuses another ring.
@@ -79,8 +79,8 @@ pub(super) fn open_queue(
     }
 }
 
-/// Some file systems take the flag and then refuse transfers that are not aligned to more than a
-/// page; they say so in advance from Linux 6.1 on.
+/// Some file systems accept the flag and then refuse transfers that are not aligned to more than a
+/// page; since Linux 6.1 they report this in advance.
 fn set_direct(fd: &OwnedFd) -> Result<(), Errno> {
     if let Ok(stat) = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
         let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;

@@ -1,9 +1,9 @@
-//! What the system says about files, devices and itself.
+//! Facts about files, devices and the system.
 //!
 //! Owns: the readers of `/proc/swaps`, of the block queues in sysfs, of file system statistics and
 //! limits.
-//! Invariants: a fact that cannot be read is answered the way that costs least: not rotational, not
-//! in use, not in memory, not able to discard, unlimited.
+//! Invariants: a fact that cannot be read gets the cheapest answer: not rotational, not in use, not
+//! in memory, not able to discard, unlimited.
 //! Not here: what follows from the facts ([`super::open`], [`super::drive`]).
 
 use overspill_base::Bytes;
@@ -36,7 +36,7 @@ fn same(a: &Stat, b: &Stat) -> bool {
     }
 }
 
-/// The first column of `/proc/swaps`, without its head, blanks restored.
+/// The first column of `/proc/swaps`, without the heading, with blanks restored.
 fn swap_paths(table: &[u8]) -> Vec<PathBuf> {
     let lines = table.split(|&byte| byte == b'\n').skip(1);
     lines
@@ -46,7 +46,7 @@ fn swap_paths(table: &[u8]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Turns `\040` and its like back into bytes.
+/// Decodes escapes such as `\040`.
 fn unescape(mut text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     while let [first, rest @ ..] = text {
@@ -71,12 +71,12 @@ pub(super) fn is_rotational(dev: u64) -> bool {
     queue_limit(dev, "rotational").is_some_and(|flag| flag == 1)
 }
 
-/// True if the disk with device number `dev` can be told to forget.
+/// True if the disk with device number `dev` supports discard.
 pub(super) fn discards(dev: u64) -> bool {
     queue_limit(dev, "discard_max_bytes").is_some_and(|most| most > 0)
 }
 
-/// A number from the queue of a block device. A partition's queue is its disk's; the made-up
+/// Reads a number from the queue of a block device. A partition's queue is its disk's; the virtual
 /// numbers of file systems such as btrfs and NFS have none.
 fn queue_limit(dev: u64, name: &str) -> Option<u64> {
     let device = sysfs(dev);
@@ -90,10 +90,10 @@ fn sysfs(dev: u64) -> PathBuf {
     format!("/sys/dev/block/{}:{}", major(dev), minor(dev)).into()
 }
 
-/// True if the block device with number `dev` is memory: a transfer is done when it is submitted.
-/// The kernel has a flag for it and shows it nowhere, so this goes by the drivers that set it: brd,
-/// zram, pmem. Device mapper and loop devices over them do not count, nor does zram that writes
-/// back to a disk.
+/// True if the block device with number `dev` is memory: a transfer is complete when it is
+/// submitted. The kernel has a flag for that but does not export it, so this goes by the drivers
+/// that set it: brd, zram, pmem. Device mapper and loop devices over them do not count, nor does
+/// zram that writes back to a disk.
 pub(super) fn is_memory_block(dev: u64) -> bool {
     let Ok(device) = readlinkat(CWD, sysfs(dev), Vec::new()) else { return false };
     let device = device.to_string_lossy();
@@ -103,7 +103,7 @@ pub(super) fn is_memory_block(dev: u64) -> bool {
     is_memory_disk(disk) && backing().map_or(true, |device| device.starts_with(b"none"))
 }
 
-/// Goes by the kernel's own names: `ram0`, `zram1`, `pmem0`, `pmem0.1s`.
+/// Recognises the kernel's own names: `ram0`, `zram1`, `pmem0`, `pmem0.1s`.
 fn is_memory_disk(name: &str) -> bool {
     let number = ["ram", "zram", "pmem"].iter().find_map(|driver| name.strip_prefix(driver));
     number.is_some_and(|rest| {
@@ -113,36 +113,36 @@ fn is_memory_disk(name: &str) -> bool {
     })
 }
 
-/// True if `fd` lives in memory: a memfd, or a file on tmpfs. The node of a block device often is
-/// on a tmpfs, and its content is not.
+/// True if `fd` is in memory: a memfd, or a file on tmpfs. The node of a block device often is on a
+/// tmpfs, but its content is not.
 pub(super) fn is_in_memory(fd: impl AsFd) -> bool {
     let regular = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     fstat(&fd).is_ok_and(regular) && fstatfs(fd).is_ok_and(|fs| fs.f_type as u32 == TMPFS_MAGIC)
 }
 
-/// How much of the file system under `fd` a swap file may take when nobody says how much.
+/// The default limit of a swap file: what the file system under `fd` can spare.
 ///
 /// # Errors
-/// What fstatvfs says.
+/// The error of fstatvfs.
 pub(super) fn spare_room(fd: impl AsFd) -> Result<Bytes, Errno> {
     let fs = fstatvfs(fd)?;
     Ok(spare(fs.f_bavail * fs.f_frsize, fs.f_blocks * fs.f_frsize))
 }
 
-/// Leaves 5 % of the file system or 1 GiB, whichever is more, to others; half of what is free if
+/// Leaves 5 % of the file system or 1 GiB, whichever is more, to others; half of the free space if
 /// that is less.
 fn spare(free: u64, total: u64) -> Bytes {
     let reserve = (total / 20).max(GIB).min(free / 2);
     Bytes(free - reserve)
 }
 
-/// The largest file this process may write; to go beyond it would raise SIGXFSZ.
+/// The largest file this process may write; beyond it a write would raise SIGXFSZ.
 pub(super) fn file_size_limit() -> Bytes {
     Bytes(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX))
 }
 
-/// Asks that writes go to the space that was reserved. Only btrfs knows how not to; elsewhere the
-/// flag is refused, and nothing is lost.
+/// Makes writes go to the reserved space. Only btrfs does otherwise by default; elsewhere the flag
+/// is refused, which does no harm.
 pub(super) fn write_in_place(fd: impl AsFd) {
     if let Ok(flags) = ioctl_getflags(&fd) {
         let _ = ioctl_setflags(&fd, flags | IFlags::NOCOW);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn others_keep_some_room() {
-        // A large disk keeps 5 %, a small one 1 GiB, a nearly full one half of its rest.
+        // A large disk keeps 5 %, a small one 1 GiB, a nearly full one half of its free space.
         assert_eq!(spare(500 * GIB, 1000 * GIB), Bytes(450 * GIB));
         assert_eq!(spare(8 * GIB, 10 * GIB), Bytes(7 * GIB));
         assert_eq!(spare(GIB, 10 * GIB), Bytes(GIB / 2));

@@ -1,12 +1,12 @@
-//! Reserving space in a file before pages are written to it.
+//! Reserves space in a file before pages are written to it.
 //!
 //! Owns: how far the space is known to be reserved.
 //! Invariants: a slot below the mark can be written without running out of space, unless it has
-//! been discarded: its space went back to the file system, and is asked for again by the next
-//! write, which fails if others have taken it. That is why files are discarded only if the user
+//! been discarded: then its space went back to the file system, and is requested again by the next
+//! write, which fails if others have taken it. This is why files are discarded only if the user
 //! asks for it. The mark only rises. Space is reserved with fallocate, which never shrinks a file
-//! and never touches what is there already; so threads, and processes with marks of their own, may
-//! do the same work twice.
+//! and never changes existing content; so threads, and processes with their own marks, may do the
+//! same work twice.
 //! Not here: file systems that cannot reserve. Their files get their full length when they are
 //! opened ([`super::open`]), because two processes that each extend a file by ftruncate could
 //! shrink it under each other.
@@ -31,16 +31,16 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// All of the device is there from the start, unless it `grows`.
+    /// Starts with all of the device usable, unless it `grows`.
     pub(super) fn new(slots_max: u32, grows: bool) -> Self {
         Self { slots_max, usable: AtomicU32::new(if grows { 0 } else { slots_max }) }
     }
 
-    /// Reserves space in `fd` for `slots` slots at least, a step if it can be had, and returns how
-    /// many there are.
+    /// Reserves space in `fd` for at least `slots` slots, a whole step if possible, and returns how
+    /// many slots are reserved.
     ///
     /// # Errors
-    /// ENOSPC beyond the device's size; else what fallocate says.
+    /// ENOSPC beyond the device's size; otherwise the error of fallocate.
     pub(super) fn reach(&self, fd: impl AsFd, slots: u32) -> Result<u32, Errno> {
         let usable = self.usable.load(Relaxed);
         if slots <= usable {
@@ -63,7 +63,7 @@ impl Growth {
 /// Reserves the space of slots `from..to`.
 ///
 /// # Errors
-/// ENOSPC, EDQUOT or EFBIG without room; EOPNOTSUPP where the file system cannot reserve.
+/// ENOSPC, EDQUOT or EFBIG without space; EOPNOTSUPP if the file system cannot reserve.
 pub(super) fn reserve(fd: impl AsFd, from: u32, to: u32) -> Result<(), Errno> {
     let start = Bytes::of_pages(from.into()).0;
     let len = Bytes::of_pages((to - from).into()).0;

@@ -1,15 +1,15 @@
-//! Making a swap area of a file or a block device.
+//! Makes a swap area of a file or a block device.
 //!
 //! Owns: what is refused, what is warned of, and the order of the writes.
-//! Invariants: nothing is written before every reason to refuse has been looked at. What the place
-//! held is destroyed only if the user insists, and what is mounted, swapped to or otherwise used
-//! not even then. The header is written last, and it is on the storage when the call returns.
+//! Invariants: nothing is written before every reason to refuse has been checked. Existing content
+//! is destroyed only if the user insists, and what is mounted, swapped to or otherwise used not
+//! even then. The header is written last, and it is on the storage when the call returns.
 //! Not here: the header's layout ([`crate::header`]), searching for bad pages ([`super::check`]).
-//! Rejected: replacing an existing swap area without being told to, as util-linux does. It may hold
-//! a hibernated system or belong to another one.
+//! Rejected: replacing an existing swap area without `force`, as util-linux does. It may hold a
+//! hibernated system or belong to another one.
 //!
-//! Unlike in util-linux, a place counts as free only if its first 68 KiB are zeros, and its last
-//! part is not looked at: a second partition table there is found by the first one.
+//! Unlike in util-linux, a place counts as free only if its first 68 KiB are zeros, and its end is
+//! not checked: if there is a second partition table, the first one is found.
 
 use super::facts;
 use super::open::{self, large_enough, live_swap, named, refused, slots_in};
@@ -23,14 +23,14 @@ use rustix::process::geteuid;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// Wiped at both ends of a place that held something, so that nobody finds it again: superblocks
-/// and partition tables with their copies lie there.
+/// Wiped at both ends of a place that held something, so that it is not recognised any more:
+/// superblocks and partition tables with their copies are there.
 const WIPE_BYTES: u64 = 1 << 20;
 
-/// How a swap area is to be made.
+/// How to make a swap area.
 #[derive(Clone, Debug, Default)]
 pub struct MkswapOptions {
-    /// Its name, at most 16 bytes; may be empty.
+    /// Its label, at most 16 bytes; may be empty.
     pub label: String,
     /// Its UUID; zeros for none.
     pub uuid: [u8; ID_LEN],
@@ -43,7 +43,7 @@ pub struct MkswapOptions {
 /// A swap area that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewArea {
-    /// Room for pages.
+    /// Total size of its pages.
     pub capacity: Bytes,
     /// Pages listed as bad.
     pub bad_pages: usize,
@@ -57,8 +57,7 @@ pub struct NewArea {
 /// * [`DeviceError::Open`] with the system's reason, [`Unsupported`](DeviceError::Unsupported),
 ///   [`Busy`](DeviceError::Busy).
 /// * [`DeviceError::WouldDestroy`] if something is there, unless that is forced.
-/// * [`DeviceError::TooSmall`], [`Unreadable`](DeviceError::Unreadable) where it would be of no
-///   use.
+/// * [`DeviceError::TooSmall`], [`Unreadable`](DeviceError::Unreadable) if it would be of no use.
 /// * [`DeviceError::LongLabel`].
 pub fn mkswap(path: &Path, options: &MkswapOptions) -> Result<NewArea, DeviceError> {
     let label = options.label.clone();
@@ -85,7 +84,7 @@ pub fn mkswap(path: &Path, options: &MkswapOptions) -> Result<NewArea, DeviceErr
     Ok(made)
 }
 
-/// A file or block device to become a swap area, which nobody else uses meanwhile.
+/// A file or block device to become a swap area, which is not used otherwise meanwhile.
 struct Place {
     fd: OwnedFd,
     name: String,
@@ -126,7 +125,7 @@ impl Place {
         refused(&self.name, action)
     }
 
-    /// What is there, if it is not zeros.
+    /// What it holds, if not zeros.
     fn content(&self) -> Result<Option<String>, DeviceError> {
         let start = probe::read_start(&self.fd, PAGE_SIZE).map_err(self.refused("read"))?;
         let page = start[..].try_into().expect("it has ten pages at least");
@@ -140,7 +139,7 @@ impl Place {
         })
     }
 
-    /// What swapon would complain about, and what it would let pass though it should not.
+    /// What swapon would complain about, and what it should complain about but does not.
     fn notes(&self) -> Result<Vec<String>, DeviceError> {
         let Self { fd, name, size, file } = self;
         let stat = fstat(fd).map_err(self.refused("open"))?;
@@ -160,7 +159,8 @@ impl Place {
 
     /// The pages that cannot be read.
     fn bad_pages(&self) -> Result<Vec<Slot>, DeviceError> {
-        // A description of its own, so that it may read directly while the other writes buffered.
+        // A separate file description, so that it can read directly while the other one writes
+        // buffered.
         let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let fd = open_read_write(path.as_ref()).map_err(self.refused("open"))?;
         let device = FileDevice::attach(fd, named(self.name.clone(), self.size))?;
@@ -174,7 +174,7 @@ impl Place {
         }
     }
 
-    /// Zeros both ends, but for the pages that are known to be bad: a write there would fail.
+    /// Zeros both ends, except pages known to be bad: writes there would fail.
     fn wipe(&self, bad: &[Slot]) -> Result<(), DeviceError> {
         let end = self.size.0;
         let last = Bytes::of_pages(Bytes(end.saturating_sub(WIPE_BYTES)).pages_floor());
@@ -214,7 +214,7 @@ fn open_read_write(path: &Path) -> Result<OwnedFd, Errno> {
     openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// A block device may belong to a group, such as `disk`; a file to nobody else.
+/// A block device may be accessible to a group, such as `disk`; a file to its owner only.
 fn access_note(stat: &Stat, name: &str, file: bool) -> Option<String> {
     let (theirs, right) = if file { (0o077, "0600") } else { (0o007, "0660") };
     let mode = stat.st_mode & 0o7777;

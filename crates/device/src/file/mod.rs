@@ -5,11 +5,11 @@
 //! `growth` reserves space and `discard` gives it back, `drive` picks between `uring` and
 //! `positioned` I/O, and `transfer` is the bookkeeping both share. `mkswap` makes swap areas.
 //! Invariants: no data that was not meant for swap is overwritten unless the user insists. A file
-//! we create has lost its name before the first page is written, so nothing is left behind,
-//! whatever kills us. A device never shrinks.
+//! we create is unlinked before the first page is written, so nothing is left behind, whatever
+//! kills us. A device never shrinks.
 //! Not here: which slots are in use, and when they are discarded.
 //! Rejected: O_SYNC and fsync, because swap does not outlive its process; locks around growing,
-//! because reserving the same space twice is harmless, also when another process does it.
+//! because reserving the same space twice is harmless, also by another process.
 
 mod check;
 mod discard;
@@ -43,35 +43,35 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use transfer::Target;
 
-/// What the user may say beside the place.
+/// Options besides the place.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// The most a file may grow to where the place names no size (`--swap-size`). By default the
-    /// space its file system has free, less 5 % of the file system or 1 GiB, whichever is more, but
-    /// never less than half of what is free.
+    /// The maximum size of a file without a size of its own (`--swap-size`). By default the free
+    /// space of its file system, less 5 % of the file system or 1 GiB, whichever is more, but never
+    /// less than half of the free space.
     pub swap_size: Option<Bytes>,
-    /// Overwrite files and block devices that are no swap areas (`--force`).
+    /// Overwrite files and block devices that are not swap areas (`--force`).
     pub force: bool,
 }
 
-/// All that another process must know to use the same device through a descriptor of its own.
+/// What another process needs to use the same device through its own descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// How messages call it.
+    /// Its name in messages.
     pub name: String,
-    /// Slots it may ever have.
+    /// Maximum number of slots.
     pub slots_max: u32,
     /// Slots that must never be used.
     pub reserved: Vec<u32>,
-    /// True where a seek costs.
+    /// True if seeks are expensive.
     pub rotational: bool,
-    /// True where a transfer is over when it is submitted.
+    /// True if a transfer is complete when it is submitted.
     pub synchronous: bool,
     /// True if content can be discarded.
     pub discards: bool,
-    /// True if freed slots are to be discarded.
+    /// True if freed slots must be discarded.
     pub page_discard: bool,
-    /// True if space is to be reserved before it is written.
+    /// True if space must be reserved before it is written.
     pub grows: bool,
     /// How pages are compressed, if they are.
     pub algorithm: Option<Algorithm>,
@@ -80,7 +80,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// What the device is like, but for how it is driven.
+    /// The device's properties, except how it is driven.
     pub(crate) fn info(&self) -> DeviceInfo {
         DeviceInfo {
             name: self.name.clone(),
@@ -96,7 +96,7 @@ impl Attachment {
     }
 }
 
-/// What is tried before the plain way. Tests switch each off, to walk the other path on any
+/// What is tried before the plain way. Tests switch each off, to take the other path on any
 /// machine.
 #[derive(Clone, Copy, Debug)]
 struct Features {
@@ -112,7 +112,7 @@ impl Features {
 
 /// A file, block device or memory used as swap.
 ///
-/// Dropping it closes it; a file without a name is gone then, unless another process still has it.
+/// Dropping it closes it; an unnamed file is then gone, unless another process still has it open.
 #[derive(Debug)]
 pub struct FileDevice {
     target: Arc<Target>,
@@ -123,15 +123,15 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the place that `spec` names, creating what is to be created, and discards what is
-    /// there if the user asked for that. Blocks on the file system.
+    /// Opens the place that `spec` names, creates it if necessary, and discards its content if the
+    /// user asked for that. Blocks on the file system.
     ///
     /// # Errors
     /// * [`DeviceError::Open`] with the system's reason.
     /// * [`DeviceError::Busy`], [`HoldsData`](DeviceError::HoldsData),
     ///   [`NotASwapArea`](DeviceError::NotASwapArea), [`BadHeader`](DeviceError::BadHeader) or
     ///   [`Unsupported`](DeviceError::Unsupported) for what must not be swapped to.
-    /// * [`DeviceError::TooSmall`] or [`DeviceError::Full`] where there is no room.
+    /// * [`DeviceError::TooSmall`] or [`DeviceError::Full`] if there is no room.
     pub fn open(spec: &SwapSpec, options: &OpenOptions) -> Result<Self, DeviceError> {
         Self::open_with(spec, options, Features::ALL)
     }
@@ -156,7 +156,7 @@ impl FileDevice {
         Ok(if at_open { device.discarded() } else { device })
     }
 
-    /// Discards the whole area. A refusal is for the user to know and no reason not to swap.
+    /// Discards the whole area. A refusal is reported to the user; it does not prevent swapping.
     fn discarded(mut self) -> Self {
         if let Err(error) = self.discard(Slot(0), self.info.slots_max) {
             let note = error.to_string();
@@ -166,9 +166,9 @@ impl FileDevice {
         self
     }
 
-    /// The device another process opened, through `fd`: inherited, received, or opened for reading
-    /// and writing at `/proc/PID/fd/N`. Nothing is checked again. A lock on a file the user named
-    /// lasts as long as a copy of the *first* descriptor.
+    /// Attaches to the device that another process opened, through `fd`: inherited, received, or
+    /// opened for reading and writing at `/proc/PID/fd/N`. Nothing is checked again. A lock on a
+    /// file the user named lasts as long as a copy of the *first* descriptor.
     ///
     /// # Errors
     /// [`DeviceError::Open`] with EBADF if `fd` is not open for reading and writing.
@@ -181,7 +181,7 @@ impl FileDevice {
         Err(DeviceError::Open { name: attachment.name, action: "attach to", errno })
     }
 
-    /// What [`attach`](Self::attach) needs beside a descriptor.
+    /// What [`attach`](Self::attach) needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
     }
@@ -198,7 +198,7 @@ impl FileDevice {
 }
 
 impl AsFd for FileDevice {
-    /// The descriptor to hand to another process; see [`FileDevice::attach`].
+    /// The descriptor to pass to another process; see [`FileDevice::attach`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.target.as_fd()
     }

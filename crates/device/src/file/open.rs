@@ -1,10 +1,10 @@
 //! From the place the user named to an open file that may be overwritten.
 //!
 //! Owns: the rules of what is created, what is accepted, and what is refused.
-//! Invariants: a file with content, a mounted, swapped-to or otherwise used block device is refused
-//! before anything is written; so is a device without a swap header unless the user insists, and
-//! then its first page is still left alone. A file we create has mode 0600 and loses its name at
-//! once.
+//! Invariants: a file with content, and a block device that is mounted, swapped to or otherwise
+//! used, is refused before anything is written; so is a device without a swap header unless the
+//! user insists, and even then its first page is left alone. A file we create has mode 0600 and is
+//! unlinked at once.
 //! Not here: how to read and write it ([`super::drive`]).
 
 use super::facts::{self, spare_room};
@@ -22,7 +22,7 @@ use rustix::process::getpid;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// As few slots as mkswap accepts. Smaller sizes are slips: `ram:64` for `ram:64M`.
+/// The minimum that mkswap accepts. Smaller sizes are typing errors: `ram:64` for `ram:64M`.
 const LEAST_SLOTS: u32 = 10;
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -56,7 +56,7 @@ fn file(path: &Path, size: Option<Bytes>, options: &OpenOptions, features: Featu
     let name = path.display().to_string();
     let limit = size.or(options.swap_size);
     let stat = match stat(path) {
-        // A misspelt directory must not become a file beside it that grows without bound.
+        // A misspelt directory must not become an unbounded file beside it.
         Err(Errno::NOENT) if size.is_none() => return Err(DeviceError::Missing { name }),
         Err(Errno::NOENT) => {
             let fd = create_unlinked(path).map_err(refused(&name, "create"))?;
@@ -78,14 +78,14 @@ fn file(path: &Path, size: Option<Bytes>, options: &OpenOptions, features: Featu
     }
 }
 
-/// A file without a name in `directory`.
+/// Creates an unnamed file in `directory`.
 fn unlinked_in(directory: &Path, limit: Option<Bytes>, features: Features) -> Opened {
     let name = format!("swap file in {}", directory.display());
     let refused = refused(&name, "create a");
     let flags = READ_WRITE | OFlags::TMPFILE | OFlags::EXCL;
     let fd = match openat(CWD, directory, flags, PRIVATE) {
         Ok(fd) if features.tmpfile => fd,
-        // Refusals mean that the file system knows no O_TMPFILE; some say so as EISDIR.
+        // Refusals mean that the file system does not support O_TMPFILE; some return EISDIR.
         Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
             create_unlinked(&unused_path(directory)).map_err(refused)?
         }
@@ -94,7 +94,7 @@ fn unlinked_in(directory: &Path, limit: Option<Bytes>, features: Features) -> Op
     grown_from_nothing(fd, name, limit, features)
 }
 
-/// A path nobody uses; should somebody be faster, creating it fails.
+/// An unused path; if another process takes it first, creating it fails.
 fn unused_path(directory: &Path) -> PathBuf {
     let stem = format!(".overspill-{}", getpid());
     (0..u32::MAX)
@@ -124,7 +124,7 @@ fn grown_from_nothing(
     regular(fd, named(name, size.min(facts::file_size_limit())), features)
 }
 
-/// A file the user made: a swap area, or empty.
+/// Opens a file the user made: a swap area, or empty.
 fn existing(path: &Path, limit: Option<Bytes>, force: bool, features: Features) -> Opened {
     let name = path.display().to_string();
     let fd = openat(CWD, path, READ_WRITE, Mode::empty()).map_err(refused(&name, "open"))?;
@@ -149,7 +149,7 @@ fn existing(path: &Path, limit: Option<Bytes>, force: bool, features: Features) 
     })
 }
 
-/// A file with content, which must be a swap area.
+/// Opens a file with content, which must be a swap area.
 fn area_in(
     fd: OwnedFd,
     name: String,
@@ -208,8 +208,8 @@ fn block(path: &Path, force: bool) -> Opened {
     Ok((fd, Attachment { rotational, synchronous, ..area }))
 }
 
-/// O_EXCL on a block device keeps out, and is kept out by, mounts, swapon, volume managers and
-/// every other O_EXCL; so it is also what keeps two of us apart.
+/// O_EXCL on a block device excludes mounts, swapon, volume managers and every other O_EXCL, and is
+/// refused if there is one; so it also keeps two of us apart.
 pub(super) fn open_exclusively(path: &Path, name: &str) -> Result<OwnedFd, DeviceError> {
     openat(CWD, path, READ_WRITE | OFlags::EXCL, Mode::empty()).map_err(|errno| match errno {
         Errno::BUSY => DeviceError::Busy {
@@ -229,7 +229,7 @@ fn memory(size: Bytes) -> Opened {
     Ok((fd, Attachment { synchronous: true, ..area }))
 }
 
-/// The common end of all regular files: first slots reserved, storage looked at.
+/// The last steps for all regular files: reserves the first slots and checks the storage.
 fn regular(fd: OwnedFd, mut area: Attachment, features: Features) -> Opened {
     large_enough(&area)?;
     let stat = fstat(&fd).map_err(refused(&area.name, "open"))?;
@@ -255,7 +255,7 @@ fn regular(fd: OwnedFd, mut area: Attachment, features: Features) -> Opened {
     Ok((fd, area))
 }
 
-/// Gives the file its full length at once, without space behind it.
+/// Gives the file its full length at once, without reserving space.
 fn extend_unreserved(fd: &OwnedFd, area: &mut Attachment) -> Result<(), DeviceError> {
     let refused = refused(&area.name, "extend");
     let length = Bytes::of_pages(area.slots_max.into()).0;
@@ -281,7 +281,7 @@ pub(crate) fn named(name: String, size: Bytes) -> Attachment {
     }
 }
 
-/// An area whose first page is, or passes for, a header.
+/// An area whose first page is, or counts as, a header.
 fn with_header(name: String, size: Bytes) -> Attachment {
     Attachment { reserved: vec![0], ..named(name, size) }
 }

@@ -1,7 +1,8 @@
 //! Requests by preadv and pwritev.
 //!
-//! Owns: the system calls. Invariants: a request whose pages are neighbours in memory allocates
-//! nothing, so it can be made in a signal handler.
+//! Owns: the system calls.
+//! Invariants: a request whose pages are adjacent in memory allocates nothing, so it can be made in
+//! a signal handler.
 //! Not here: what a result means ([`super::transfer`]).
 
 use super::transfer::{IoVec, Step, Target, Transfer};
@@ -10,7 +11,7 @@ use crate::{Completion, IoOp, IoRequest, failed};
 use rustix::io::{Errno, IoSlice, IoSliceMut, pread, preadv, pwrite, pwritev};
 use std::sync::Arc;
 
-/// One thread's way to a device without io_uring.
+/// A thread's queue to a device without io_uring.
 pub(super) struct Positioned {
     target: Arc<Target>,
     transfer: Transfer,
@@ -39,7 +40,7 @@ impl Perform for Positioned {
     }
 }
 
-/// One system call for all that remains of `transfer`, whose request the caller holds.
+/// Makes one system call for the rest of `transfer`, whose request the caller holds.
 fn move_pieces(target: &Target, op: IoOp, transfer: &Transfer) -> Result<usize, Errno> {
     let offset = transfer.offset_bytes();
     match (op, transfer.pieces()) {
@@ -59,12 +60,12 @@ fn move_pieces(target: &Target, op: IoOp, transfer: &Transfer) -> Result<usize, 
 
 #[expect(clippy::mut_from_ref, reason = "a piece is an address; who owns the pages is the request")]
 fn bytes_mut(piece: &IoVec) -> &mut [u8] {
-    // SAFETY: each piece lies in pages whose only handles are in the request that `perform` holds
-    // across the call. Were they elsewhere, the read would land in somebody else's page.
+    // SAFETY: each piece is part of pages whose only handles are in the request that `perform`
+    // holds across the call. Otherwise the read would land in memory with another owner.
     unsafe { std::slice::from_raw_parts_mut(piece.base, piece.len) }
 }
 
 fn bytes(piece: &IoVec) -> &[u8] {
-    // SAFETY: as in `bytes_mut`; nobody writes these pages while the request owns them.
+    // SAFETY: as in `bytes_mut`; these pages are not written while the request owns them.
     unsafe { std::slice::from_raw_parts(piece.base, piece.len) }
 }

@@ -1,18 +1,18 @@
-//! What a file or block device holds, going by its first bytes.
+//! Guesses what a file or block device holds from its first bytes.
 //!
-//! Owns: the signatures of what people would be sorry to lose.
-//! Invariants: the answer is for a message only; nothing is overwritten because nothing was
-//! recognised.
+//! Owns: the signatures of content that users want to keep.
+//! Invariants: the answer is for a message only; content that is not recognised is not overwritten
+//! either.
 //! Not here: the swap header itself ([`crate::header`]).
 
 use rustix::io::{Errno, pread, retry_on_intr};
 use std::os::fd::AsFd;
 
-/// Far enough for btrfs, whose superblock is the last of those below.
+/// Enough for btrfs, whose superblock is the last of those below.
 const PROBE_BYTES: usize = 68 << 10;
 
-/// A signature: where, which bytes, whose. Earlier rows win: a partition table or boot sector may
-/// precede a file system, and FAT and NTFS end their boot sector like an MBR.
+/// Signatures: offset, bytes, owner. Earlier rows win: a partition table or boot sector may precede
+/// a file system, and FAT and NTFS end their boot sector like an MBR.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (4086, b"S1SUSPEND", "a hibernation image"),
     (4086, b"SWAP-SPACE", "a swap area of the oldest kind"),
@@ -41,7 +41,7 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
 /// Names what the first bytes of `fd` look like.
 ///
 /// # Errors
-/// What pread says.
+/// The error of pread.
 pub(super) fn describe(fd: impl AsFd) -> Result<&'static str, Errno> {
     Ok(content(fd)?.unwrap_or("zeros at its start"))
 }
@@ -49,15 +49,15 @@ pub(super) fn describe(fd: impl AsFd) -> Result<&'static str, Errno> {
 /// Names what the first bytes of `fd` look like, if they are not zeros.
 ///
 /// # Errors
-/// What pread says.
+/// The error of pread.
 pub(super) fn content(fd: impl AsFd) -> Result<Option<&'static str>, Errno> {
     Ok(recognise(&read_start(fd, PROBE_BYTES)?))
 }
 
-/// Up to `len` bytes from the start of `fd`; fewer at its end.
+/// Reads up to `len` bytes from the start of `fd`; fewer at its end.
 ///
 /// # Errors
-/// What pread says.
+/// The error of pread.
 pub(super) fn read_start(fd: impl AsFd, len: usize) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len];
     let mut filled = 0;

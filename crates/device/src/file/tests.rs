@@ -1,4 +1,4 @@
-//! Real files, memory and, where permitted, small file systems and loop devices.
+//! Tests on real files, memory and, where permitted, small file systems and loop devices.
 
 mod discard;
 mod io;
@@ -28,7 +28,7 @@ fn open(kind: &SwapKind) -> Result<FileDevice, DeviceError> {
     FileDevice::open(&kind.clone().into(), &OpenOptions::default())
 }
 
-/// Opens what is written as after `--swap`.
+/// Opens a device from the text of a `--swap` option.
 fn open_spec(text: &str) -> Result<FileDevice, DeviceError> {
     FileDevice::open(&text.parse()?, &OpenOptions::default())
 }
@@ -41,7 +41,7 @@ fn insist(kind: &SwapKind) -> Result<FileDevice, DeviceError> {
     FileDevice::open(&kind.clone().into(), &OpenOptions { force: true, ..OpenOptions::default() })
 }
 
-/// Every way a device is driven and its space had, each with a name for failure messages.
+/// Every way to drive a device and to get its space, each with a name for failure messages.
 fn every_way() -> Vec<(&'static str, FileDevice)> {
     let disk = file(std::env::temp_dir());
     let ram = SwapKind::Ram { size: Bytes::of_pages(SLOTS.into()) };

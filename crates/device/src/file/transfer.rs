@@ -1,10 +1,10 @@
-//! The way of one request to the end, however many system calls that takes.
+//! Carries one request through to its end, however many system calls that takes.
 //!
 //! Owns: the list of memory pieces still to be moved, and the one translation of a system call's
-//! result into what happens next.
-//! Invariants: a transfer ends with all bytes moved or with an error; never in silence. Only
-//! interruptions are tried again without progress, and only so often: a device that says EAGAIN
-//! forever is an error, not a hang.
+//! result into the next step.
+//! Invariants: a transfer ends with all bytes moved or with an error. Only interruptions are
+//! retried without progress, and a limited number of times: a device that returns EAGAIN forever is
+//! an error, not a hang.
 //! Not here: the system calls ([`super::uring`], [`super::positioned`]).
 
 use crate::error::{DeviceError, is_full};
@@ -13,10 +13,10 @@ use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Interruptions in a row before a transfer is given up.
+/// Consecutive interruptions before a transfer fails.
 const MAX_STALLS: u32 = 64;
 
-/// What requests are made to: an open file, and what errors say about it.
+/// The target of requests: an open file, and its description for errors.
 #[derive(Debug)]
 pub(super) struct Target {
     fd: OwnedFd,
@@ -31,12 +31,12 @@ impl Target {
         Self { fd, name: info.name.clone(), size }
     }
 
-    /// How messages call the device.
+    /// The device's name in messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What became of a request, in the words of the user.
+    /// The error of a request, worded for the user.
     pub(super) fn error(&self, op: IoOp, slot: Slot, failure: Failure) -> DeviceError {
         let name = self.name.clone();
         match failure {
@@ -57,9 +57,9 @@ impl AsFd for Target {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct IoVec {
-    /// Where it starts.
+    /// Its start.
     pub(super) base: *mut u8,
-    /// Its bytes.
+    /// Its length in bytes.
     pub(super) len: usize,
 }
 
@@ -74,11 +74,11 @@ pub(super) enum Step {
     Finished,
     /// Another system call, for what remains.
     Again,
-    /// To be given up.
+    /// It has failed.
     Failed(Failure),
 }
 
-/// Why a transfer is given up.
+/// Why a transfer has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The file is shorter than the request.
@@ -89,7 +89,7 @@ pub(super) enum Failure {
     Errno(Errno),
 }
 
-/// What remains of a request. Reused for one request after the other, to spare the allocation.
+/// The rest of a request. Reused for the next requests, to avoid allocations.
 #[derive(Debug, Default)]
 pub(super) struct Transfer {
     pieces: Vec<IoVec>,
@@ -100,12 +100,12 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// No request yet, and room for one whose pages are neighbours in memory.
+    /// An empty transfer with room for a request whose pages are adjacent in memory.
     pub(super) fn for_one_piece() -> Self {
         Self { pieces: Vec::with_capacity(1), ..Self::default() }
     }
 
-    /// Starts on `request`. Pages that are neighbours in memory become one piece.
+    /// Starts on `request`. Pages that are adjacent in memory become one piece.
     pub(super) fn begin(&mut self, request: &IoRequest) {
         self.pieces.clear();
         for page in &request.pages {
@@ -121,17 +121,17 @@ impl Transfer {
         self.stalls = 0;
     }
 
-    /// The memory still to be moved. It stays where it is until the next call of any method.
+    /// The memory still to be moved. The slice is valid until the next call of any method.
     pub(super) fn pieces(&self) -> &[IoVec] {
         &self.pieces[self.moved_pieces..]
     }
 
-    /// Where in the file the next byte goes or comes from.
+    /// The file offset of the next byte.
     pub(super) fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
-    /// Takes note of what a system call for all remaining pieces returned.
+    /// Processes the result of a system call for all remaining pieces.
     pub(super) fn advance(&mut self, result: Result<usize, Errno>) -> Step {
         match result {
             Ok(moved) if moved >= self.remaining_bytes => Step::Finished,
@@ -175,7 +175,7 @@ mod tests {
     /// A transfer of slots 10.., its pages at `places` of an arena.
     fn transfer(places: &[usize]) -> (PageArena, Transfer) {
         let arena = PageArena::new(8).unwrap();
-        // SAFETY: different places, one handle each, and the arena is returned beside them.
+        // SAFETY: different places, one handle each, and the arena is returned with them.
         let pages = places.iter().map(|&place| unsafe { arena.page(place) }).collect();
         let mut transfer = Transfer::default();
         transfer.begin(&IoRequest { op: IoOp::Read, slot: Slot(10), pages, tag: 0 });

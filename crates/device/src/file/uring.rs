@@ -1,17 +1,17 @@
-//! A queue with a ring of its own.
+//! A queue with its own ring.
 //!
 //! Owns: the ring, and the requests in flight.
 //! Invariants:
-//! * From the push of an entry until its completion is taken, the request and its iovecs sit
+//! * From the push of an entry until its completion is taken, the request and its iovecs stay
 //!   unmoved in a [`Flight`]; the entry's user data is that flight's index.
 //! * A flight has one entry in the ring at most, and there are as many flights as the submission
 //!   ring has room for; so a push never fails and completions never overflow.
-//! * After a fork the ring is the parent's alone. The child's copy of the queue neither submits nor
-//!   waits when it is dropped; it only lets go of the mapping and the descriptor.
+//! * After a fork the ring belongs to the parent alone. The child's copy of the queue neither
+//!   submits nor waits when it is dropped; it only releases the mapping and the descriptor.
 //!
 //! Not here: what a result means ([`super::transfer`]).
-//! Rejected: MADV_DONTFORK on the ring (a child that drops its copy would unmap whatever it has put
-//! there since); IORING_SETUP_SINGLE_ISSUER (a queue may move to another thread); SQPOLL (a
+//! Rejected: MADV_DONTFORK on the ring (a child that drops its copy would unmap what has been
+//! mapped there since); IORING_SETUP_SINGLE_ISSUER (a queue may move to another thread); SQPOLL (a
 //! spinning CPU per queue).
 
 use super::transfer::{IoVec, Step, Target, Transfer};
@@ -23,7 +23,7 @@ use rustix::process::{Pid, getpid};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Finds out whether this process may use io_uring, and whether the kernel's is new enough.
+/// Checks whether this process may use io_uring, and whether the kernel's is new enough.
 ///
 /// # Errors
 /// ENOSYS from an old kernel, EPERM or EACCES from seccomp or a sysctl, ENOMEM from a limit.
@@ -40,7 +40,7 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// One thread's way to a device through io_uring.
+/// A thread's queue to a device through io_uring.
 pub(super) struct UringQueue {
     ring: IoUring,
     target: Arc<Target>,
@@ -50,14 +50,14 @@ pub(super) struct UringQueue {
     owner: Pid,
 }
 
-/// A place for a request while the kernel has it.
+/// Holds a request while the kernel has it.
 #[derive(Default)]
 struct Flight {
     request: Option<IoRequest>,
     transfer: Transfer,
 }
 
-/// What the kernel said to a call of io_uring_enter.
+/// The result of a call of io_uring_enter.
 enum Entered {
     /// It took entries or waited.
     Fine,
@@ -66,7 +66,7 @@ enum Entered {
 }
 
 impl UringQueue {
-    /// A queue of `depth` requests, at least one, to `target`.
+    /// Makes a queue of `depth` requests, at least one, to `target`.
     ///
     /// # Errors
     /// [`DeviceError::Queue`] if the system refuses another ring.
@@ -90,7 +90,7 @@ impl UringQueue {
         self.flights.len() - self.idle.len()
     }
 
-    /// Puts what remains of a flight into the ring.
+    /// Puts the rest of a flight into the ring.
     fn push(&mut self, index: usize) {
         let Flight { request: Some(request), transfer } = &self.flights[index] else {
             unreachable!("flight {index} has no request");
@@ -98,13 +98,13 @@ impl UringQueue {
         let fd = types::Fd(self.target.as_fd().as_raw_fd());
         let entry = entry(fd, request.op, transfer).user_data(index as u64);
         // SAFETY: the entry's iovecs and pages stay in flight `index`, which `complete` empties
-        // only when the kernel is done with the entry, and which Drop waits for. Were they freed
+        // only when the kernel is done with the entry, and which Drop waits for. If they were freed
         // earlier, the device would write into memory that has another owner.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("there are no more flights than entries");
     }
 
-    /// Takes what the kernel has finished. True if something was put into the ring again.
+    /// Takes completions from the ring. True if something was put into the ring again.
     fn drain(&mut self) -> bool {
         let mut pushed = false;
         while let Some(cqe) = self.next_completion() {
@@ -113,7 +113,7 @@ impl UringQueue {
         pushed
     }
 
-    /// In a function of its own, so that the borrow of the ring ends before the result is handled.
+    /// A separate function, so that the borrow of the ring ends before the result is handled.
     fn next_completion(&mut self) -> Option<cqueue::Entry> {
         self.ring.completion().next()
     }
@@ -139,11 +139,11 @@ impl UringQueue {
         false
     }
 
-    /// Lets the kernel take entries, and waits until `want` completions are there.
+    /// Submits entries to the kernel, and waits until there are `want` completions.
     ///
     /// # Panics
-    /// When the ring itself is gone, because its descriptor was closed or the process has forbidden
-    /// itself io_uring: requests in the ring can then be neither completed nor given back.
+    /// If the ring itself is gone, because its descriptor was closed or the process has forbidden
+    /// itself io_uring: then requests in the ring can be neither completed nor returned.
     fn enter(&mut self, want: usize) -> Entered {
         match self.ring.submit_and_wait(want) {
             Ok(_) => Entered::Fine,
@@ -158,15 +158,15 @@ impl UringQueue {
         }
     }
 
-    /// Takes all completions there are. What they left to be done goes to the kernel at once,
-    /// because a caller that polls now will not call again before it has an answer.
+    /// Takes all available completions. What must be continued is submitted at once, because a
+    /// caller that polls now will not call again before there is a result.
     fn collect(&mut self) {
         if self.drain() {
             self.flush();
         }
     }
 
-    /// Waits for a completion, and takes all there are.
+    /// Waits for a completion, and takes all available ones.
     fn await_some(&mut self) {
         if let Entered::Congested = self.enter(1) {
             std::thread::yield_now();

@@ -1,7 +1,7 @@
-//! Building a pool.
+//! Builds a pool.
 //!
-//! Owns: the settings a pool has beside those of every [`Builder`], and how its devices are put in
-//! front of an engine: with checksums, and in slots as large as the pages.
+//! Owns: the settings a pool has in addition to those of every [`Builder`], and how its devices are
+//! attached to an engine: with checksums, and with slots as large as the pages.
 
 use super::Pool;
 use super::core::{Core, CoreParts};
@@ -16,7 +16,7 @@ use overspill_device::SwapSpec;
 use overspill_engine::Swap;
 use overspill_space::FRAMES_MAX;
 
-/// Bytes of pages a pool can name. The tables for them cost nothing until they are used.
+/// Total size of the pages a pool can number. Their tables cost nothing until they are used.
 const ROOM: Bytes = Bytes(1 << 40);
 /// Settings of a [`Pool`].
 #[derive(Debug, Clone)]
@@ -29,15 +29,15 @@ impl PoolBuilder {
         Self { common: Builder::new() }
     }
 
-    /// Memory that the pool's pages may use. Needed; at least 16 pages and 4 MiB.
+    /// Sets the memory that the pool's pages may use. Required; at least 16 pages and 4 MiB.
     #[must_use]
     pub fn memory(mut self, memory: Bytes) -> Self {
         self.common = self.common.memory(memory);
         self
     }
 
-    /// Size of a page: a power of two from 4 KiB, which it is by default, to 2 MiB. Larger ones
-    /// suit data that is used in large pieces; each is read and written as a whole.
+    /// Sets the size of a page: a power of two from 4 KiB, the default, to 2 MiB. Larger ones suit
+    /// data that is used in large pieces; each is read and written as a whole.
     #[must_use]
     pub fn page_size(mut self, size: Bytes) -> Self {
         self.common = self.common.page_size(size);
@@ -51,7 +51,7 @@ impl PoolBuilder {
         self
     }
 
-    /// The most that swap files without a size of their own may grow to.
+    /// Sets the maximum size of swap files without a size of their own.
     #[must_use]
     pub fn swap_size(mut self, size: Bytes) -> Self {
         self.common = self.common.swap_size(size);
@@ -67,7 +67,7 @@ impl PoolBuilder {
         self.build_over(swaps, report_to_stderr())
     }
 
-    /// A pool over devices that are open.
+    /// Makes a pool over open devices.
     pub(crate) fn build_over(
         self,
         swaps: Vec<OpenedSwap>,

@@ -1,11 +1,11 @@
-//! A pool put together: words, engine, devices, and the way of a page that is not there.
+//! A complete pool: words, engine, devices, and how an absent page is brought in.
 //!
-//! Owns: the order of construction, the reclaim thread where there is one, and what an outcome of
-//! the engine means to whoever asked for the page.
-//! Invariants: a miss is served on the thread that misses, which also reclaims where no thread
-//! does; what it started is over when it returns. A reclaim thread runs only beside devices whose
-//! writes take time. Where they are as fast as memory it would do the same work on a CPU that the
-//! program wants, after a wake-up.
+//! Owns: the order of construction, the reclaim thread if there is one, and what an outcome of the
+//! engine means to the thread that requested the page.
+//! Invariants: a miss is served on the thread that misses, which also reclaims if there is no
+//! reclaim thread; its I/O has completed when it returns. There is a reclaim thread only with
+//! devices whose writes take time. With devices as fast as memory it would do the same work, after
+//! a wake-up, on a CPU that the program needs.
 //! Not here: guards; page numbers.
 
 use super::error::PoolError;
@@ -23,11 +23,11 @@ use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap
 use overspill_space::{Asked, PoolSpace, Words};
 use std::thread::JoinHandle;
 
-/// What a [`Core`] is made of.
+/// The parts of a [`Core`].
 pub(crate) struct CoreParts {
-    /// Pages that fit into memory.
+    /// Number of pages that fit into memory.
     pub(crate) frames: usize,
-    /// Pages there are.
+    /// Number of pages.
     pub(crate) pages: usize,
     pub(crate) page_bytes: usize,
     pub(crate) swaps: Vec<Swap>,
@@ -91,7 +91,7 @@ impl Core {
         self.page_bytes
     }
 
-    /// Asks for `page` until it is granted; brings it if it is not there.
+    /// Requests `page` until it is granted; brings it in if it is absent.
     #[inline]
     pub(crate) fn acquire(
         &self,
@@ -111,7 +111,7 @@ impl Core {
         }
     }
 
-    /// As [`acquire`](Self::acquire), without waiting for other users; none if there are.
+    /// As [`acquire`](Self::acquire), but returns none instead of waiting for other users.
     pub(crate) fn acquire_idle(
         &self,
         page: PageNo,
@@ -130,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Has the engine bring `page`. It may be gone again when this returns.
+    /// Makes the engine bring in `page`. It may be absent again when this returns.
     #[cold]
     fn bring(&self, page: PageNo) -> Result<(), PoolError> {
         let served = self.workers.with(&self.engine, |worker| self.serve(worker, page));
@@ -158,27 +158,26 @@ impl Core {
         }
     }
 
-    /// Starts reading `pages`, as far as there is memory for them; returns how many were dealt
-    /// with.
+    /// Starts reading `pages`, as far as there is memory for them; returns how many were processed.
     pub(crate) fn prefetch(
         &self,
         pages: impl ExactSizeIterator<Item = PageNo>,
     ) -> Result<usize, PoolError> {
         let engine = &*self.engine;
-        // With a worker that waits for its writes: one that reads ahead may lie about for long.
+        // With a worker that waits for its writes: one that reads ahead may not be polled for long.
         let room = |worker: &mut Worker| engine.make_room(worker, pages.len());
         self.workers.with(engine, room).map_err(queue_refused)?;
         let read = |worker: &mut Worker| engine.prefetch(worker, pages);
         self.workers.read_ahead(engine, read).map_err(queue_refused)
     }
 
-    /// Makes pages zeros again, one after the other, so that it never waits for a user of one page
-    /// while it keeps another from those who want it.
+    /// Makes pages zeros again, one by one, so that it never waits for a user of one page while it
+    /// blocks users of another.
     pub(crate) fn discard(&self, first: PageNo, pages: usize) {
         (0..pages).for_each(|n| self.engine.discard(first.plus(n), 1));
     }
 
-    /// Ends everything under way; true if nothing can begin by itself, so that the engine's
+    /// Completes everything in flight; true if nothing can start by itself, so that the engine's
     /// counters can be compared.
     #[cfg(test)]
     pub(crate) fn finish(&self) -> bool {
@@ -190,7 +189,7 @@ impl Core {
         self.engine.last_error().unwrap_or_else(|| "its swap device gave no reason".into())
     }
 
-    /// Why no frame could be had: looks who has them.
+    /// Why there was no free frame: checks what the frames are used for.
     fn no_frame(&self) -> PoolError {
         let frames = self.frames();
         match self.words().count_in_use(self.engine.pages_in_memory()) {
@@ -205,14 +204,14 @@ fn queue_refused(error: std::io::Error) -> PoolError {
     PoolError::Queue { why: error.to_string() }
 }
 
-/// Batches that leave most of a small pool alone, and nothing that guesses: a pool is told what to
-/// read ahead.
+/// Batches that leave most of a small pool alone, and no heuristics: the program tells a pool what
+/// to read ahead.
 fn tuning(frames: usize) -> Tuning {
     Tuning {
         reclaim_batch_pages: (frames / 8).clamp(1, Tuning::CHUNK_PAGES),
         fault_around_pages: 1,
-        // A pool sees every touch: no page need be taken for a good one because it came back, and
-        // what was prefetched has time to be asked for.
+        // A pool sees every use: a refault is no reason to activate a page, and prefetched pages
+        // have time to be requested.
         active_ratio: 1,
         ..Tuning::default()
     }
@@ -243,7 +242,7 @@ impl Drop for Core {
         if let Some(reclaim) = self.reclaim.take() {
             self.stopping.store(true, Relaxed);
             self.engine.wake_background();
-            // It ends by itself; a panic in it has been reported where it happened.
+            // It ends by itself; a panic in it was reported when it happened.
             let _ = reclaim.join();
         }
     }

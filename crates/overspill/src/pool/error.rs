@@ -1,17 +1,17 @@
-//! Why a page of a pool cannot be had.
+//! The errors of a pool.
 
 use overspill_base::PageNo;
 
-/// Why a page of a pool cannot be had. Nothing else is affected by it.
+/// Why a page of a pool is not available. Other pages are not affected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// Its content could not be read back from swap, or was not what had been written.
+    /// Its content could not be read back from swap, or did not verify.
     #[error("page {page} is lost: {why}; discard it to use its number again")]
     Lost {
         /// The page.
         page: PageNo,
-        /// The device's words.
+        /// The device's error.
         why: String,
     },
     /// Guards hold every page that fits into memory.
@@ -19,33 +19,33 @@ pub enum PoolError {
         "every one of the {pages} pages that fit into memory is pinned: drop guards, or allow more memory"
     )]
     AllPinned {
-        /// How many those are.
+        /// Their number.
         pages: usize,
     },
-    /// Memory is full, and so is swap, or it fails.
+    /// Memory is full, and swap is full or failing.
     #[error("memory is full and nothing can be swapped out: {why}")]
     OutOfSwap {
-        /// What went wrong last.
+        /// The last error.
         why: String,
     },
     /// The pool has no page of this number.
     #[error("the pool has no page {page}: its pages are numbered from 0 to {last}")]
     NoSuchPage {
-        /// The number.
+        /// The requested number.
         page: PageNo,
-        /// The last there is.
+        /// The last page of the pool.
         last: PageNo,
     },
-    /// Vectors have taken all the pages they may.
+    /// Vectors have used up all their pages.
     #[error("the pool has no {pages} pages left for vectors: drop some, or use larger pages")]
     NoPages {
-        /// How many were wanted.
+        /// The number requested.
         pages: usize,
     },
-    /// The system refused a thread what it needs for reading.
+    /// The system refused the thread a queue for reading.
     #[error("cannot read a page: the system refuses a queue to the swap device: {why}")]
     Queue {
-        /// The system's words.
+        /// The system's error.
         why: String,
     },
 }

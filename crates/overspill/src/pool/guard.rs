@@ -2,8 +2,8 @@
 //!
 //! Owns: the step from a frame that the page's word has granted to a slice of its bytes.
 //! Invariants: a [`PageGuard`] has one of its page's pins, a [`PageGuardMut`] is its only writer,
-//! and either lets go when dropped; until then the engine neither hides the page nor writes to its
-//! home. A look returns a copy only if nobody can have changed what it copied.
+//! and either is released when dropped; until then the engine neither unpublishes the page nor
+//! writes to its frame. A look returns a copy only if nothing can have changed what it copied.
 
 use super::core::Core;
 use overspill_base::{FrameNo, PageNo};
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// A page that stays in memory and unchanged for as long as this lives.
+/// A page that stays in memory and unchanged as long as this lives.
 #[derive(Debug)]
 pub struct PageGuard<'a> {
     core: &'a Core,
@@ -19,7 +19,7 @@ pub struct PageGuard<'a> {
     bytes: NonNull<u8>,
 }
 
-/// A page that is its holder's alone to change for as long as this lives.
+/// A page that only the holder may change, as long as this lives.
 #[derive(Debug)]
 pub struct PageGuardMut<'a> {
     core: &'a Core,
@@ -27,12 +27,12 @@ pub struct PageGuardMut<'a> {
     bytes: NonNull<u8>,
 }
 
-// SAFETY: a guard is a shared reference to its page's bytes, which any thread may read and which
-// nobody writes while there is one; letting go is atomic and may happen on any thread.
+// SAFETY: a guard is a shared reference to its page's bytes, which any thread may read and no
+// thread writes while a guard exists; its release is atomic and may happen on any thread.
 unsafe impl Send for PageGuard<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for PageGuard<'_> {}
-// SAFETY: the only reference to its page's bytes; WRITER belongs to nobody's thread in particular.
+// SAFETY: the only reference to its page's bytes; WRITER is not tied to a thread.
 unsafe impl Send for PageGuardMut<'_> {}
 // SAFETY: & gives & [u8] only.
 unsafe impl Sync for PageGuardMut<'_> {}
@@ -42,13 +42,13 @@ fn home(core: &Core, frame: FrameNo) -> NonNull<u8> {
 }
 
 impl<'a> PageGuard<'a> {
-    /// For a page whose pin has just been granted, in `frame`.
+    /// Makes a guard for a page whose pin has just been granted, in `frame`.
     #[inline]
     pub(crate) fn new(core: &'a Core, page: PageNo, frame: FrameNo) -> Self {
         Self { core, page, bytes: home(core, frame) }
     }
 
-    /// Which page it is.
+    /// Returns the page's number.
     pub fn page(&self) -> PageNo {
         self.page
     }
@@ -59,9 +59,9 @@ impl Deref for PageGuard<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the home has so many bytes, all initialised since it was first mapped. The pin
-        // keeps the page in this frame and keeps out writers and the device; without it the bytes
-        // would change under the reference.
+        // SAFETY: the frame's memory has this size, all initialised since it was first mapped. The
+        // pin keeps the page in this frame and excludes writers and the device; without it the
+        // bytes would change under the reference.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.core.page_bytes()) }
     }
 }
@@ -74,13 +74,13 @@ impl Drop for PageGuard<'_> {
 }
 
 impl<'a> PageGuardMut<'a> {
-    /// For a page whose only writer the caller has just become, in `frame`.
+    /// Makes a guard for a page whose only writer the caller has just become, in `frame`.
     #[inline]
     pub(crate) fn new(core: &'a Core, page: PageNo, frame: FrameNo) -> Self {
         Self { core, page, bytes: home(core, frame) }
     }
 
-    /// Which page it is.
+    /// Returns the page's number.
     pub fn page(&self) -> PageNo {
         self.page
     }
@@ -91,7 +91,7 @@ impl Deref for PageGuardMut<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: as for a reader; WRITER keeps everybody else out.
+        // SAFETY: as for a reader; WRITER excludes all others.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.core.page_bytes()) }
     }
 }
@@ -99,8 +99,8 @@ impl Deref for PageGuardMut<'_> {
 impl DerefMut for PageGuardMut<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: WRITER is ours alone, and &mut self makes this the only reference. Looks may copy
-        // the bytes meanwhile; they use nothing of it.
+        // SAFETY: WRITER is exclusive, and &mut self makes this the only reference. Looks may copy
+        // the bytes meanwhile, but do not use the copy.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.core.page_bytes()) }
     }
 }
@@ -112,13 +112,12 @@ impl Drop for PageGuardMut<'_> {
     }
 }
 
-/// A copy of the `T` at `offset_bytes` of `page` without a pin; none if the page is absent, has a
+/// Copies the `T` at `offset_bytes` of `page` without a pin; none if the page is absent, has a
 /// writer, or has changed meanwhile.
 ///
-/// The copy may race with a writer's plain stores. That is a data race by the letter of the
-/// language, which has no copy of atomic bytes yet; here as in other sequence locks the copy is a
-/// volatile one into bytes without a type, which are given one only once they are known not to have
-/// raced.
+/// The copy may race with a writer's plain stores. Strictly that is a data race in the language,
+/// which has no atomic copy of bytes yet; as in other sequence locks the copy is a volatile read
+/// into untyped bytes, which become a `T` only when they are known not to have raced.
 #[inline]
 pub(crate) fn look<T: bytemuck::AnyBitPattern>(
     core: &Core,
@@ -129,11 +128,11 @@ pub(crate) fn look<T: bytemuck::AnyBitPattern>(
     assert!(offset_bytes.is_multiple_of(align_of::<T>()), "a value at {offset_bytes}: unaligned");
     let look = core.words().peek(page)?;
     let from = core.engine().place(look.frame()).wrapping_add(offset_bytes);
-    // SAFETY: inside the home of a frame, which stays mapped as long as the core, aligned as just
-    // checked (places are aligned to 4 KiB, more than any such type is), and any bytes are a
+    // SAFETY: inside the memory of a frame, which stays mapped as long as the core, aligned as just
+    // checked (frames are aligned to 4 KiB, more than any such type needs), and any bytes are a
     // MaybeUninit.
     let copy = unsafe { from.cast::<MaybeUninit<T>>().read_volatile() };
-    // SAFETY: nobody wrote between the looks, so it is a copy of initialised bytes, and any are a
-    // `T`.
+    // SAFETY: nothing wrote between the looks, so it is a copy of initialised bytes, and any such
+    // are a valid `T`.
     core.words().is_unchanged(page, look).then(|| unsafe { copy.assume_init() })
 }

@@ -1,9 +1,9 @@
-//! A pool: pages that are asked for instead of touched.
+//! A pool: pages that are requested instead of touched.
 //!
 //! A [`Region`](crate::Region) is memory, and the kernel tells the pager when a page is missing,
-//! which costs more than reading it. A pool is asked, so a page that is there costs one atomic
-//! operation and one that is not costs its read: the choice for databases, caches and indexes that
-//! know their pages. [`SpillVec`](crate::SpillVec) is a vector over it that can be used at once.
+//! which costs more than reading it. In a pool a page is requested by a call, so a page in memory
+//! costs one atomic operation and an absent one costs its read: the choice for databases, caches
+//! and indexes that know their pages. [`SpillVec`](crate::SpillVec) is a ready-made vector over it.
 //!
 //! ```
 //! use overspill::{Bytes, PageNo, Pool};
@@ -21,14 +21,15 @@
 //! # }
 //! ```
 //!
-//! Owns: the public calls and what they promise. Parts: [`core`] puts it together and serves
-//! misses, `guard` is pages in use, [`workers`] who reads, [`runs`] the page numbers of vectors.
+//! Owns: the public calls and their guarantees. Parts: [`core`] assembles a pool and serves misses,
+//! `guard` has pages in use, [`workers`] the engine's workers, [`runs`] the page numbers of
+//! vectors.
 //!
 //! # Locking
-//! A page has readers or one writer, as a `RwLock`, and the same rules: who waits for a page it
-//! holds itself, or two who wait for each other's pages, wait for ever; `try_read` and `try_write`
-//! do not wait. A thread may hold guards of as many pages as fit into memory, less one for each
-//! that others read.
+//! A page has readers or one writer, like a `RwLock`, and the same rules: a thread that waits for a
+//! page it holds itself, or two threads that wait for each other's pages, wait for ever; `try_read`
+//! and `try_write` do not wait. A thread may hold guards of as many pages as fit into memory, minus
+//! those that other threads hold.
 
 mod builder;
 mod core;
@@ -50,7 +51,7 @@ use overspill_base::{Bytes, PageNo};
 use overspill_space::{Asked, Words};
 use runs::Runs;
 
-/// Pages of which only so many are in memory at a time. Clones are the same pool.
+/// Pages of which a limited number is in memory at a time. Clones are the same pool.
 ///
 /// Pages are numbered from 0; each is zeros until it is written, and costs nothing until then.
 #[derive(Debug, Clone)]
@@ -61,17 +62,17 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts with pages of 4 KiB, no swap area chosen and no memory allowed.
+    /// Starts with pages of 4 KiB, without swap areas and memory.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::new()
     }
 
-    /// Bytes in a page.
+    /// Size of a page in bytes.
     pub fn page_size(&self) -> usize {
         self.core.page_bytes()
     }
 
-    /// Pages that can be asked for: a half of 1 TiB.
+    /// Number of pages that can be requested: half of 1 TiB.
     pub fn pages(&self) -> usize {
         self.runs.first().index()
     }
@@ -83,7 +84,7 @@ impl Pool {
         Err(PoolError::NoSuchPage { page, last: PageNo(self.runs.first().0 - 1) })
     }
 
-    /// `page`, to read. Blocks while it has a writer or is read from swap.
+    /// Returns `page` for reading. Blocks while it has a writer or is read from swap.
     ///
     /// # Errors
     /// See [`PoolError`].
@@ -99,7 +100,7 @@ impl Pool {
         Ok(PageGuard::new(&self.core, page, frame))
     }
 
-    /// `page`, to change. Blocks while anybody else has it or it is read from swap.
+    /// Returns `page` for changing. Blocks while it is in use or read from swap.
     ///
     /// # Errors
     /// See [`PoolError`].
@@ -115,7 +116,7 @@ impl Pool {
         Ok(PageGuardMut::new(&self.core, page, frame))
     }
 
-    /// As [`read`](Self::read), but none where it would wait for a writer.
+    /// As [`read`](Self::read), but none instead of waiting for a writer.
     ///
     /// # Errors
     /// See [`PoolError`].
@@ -124,7 +125,7 @@ impl Pool {
         Ok(frame.map(|frame| PageGuard::new(&self.core, page, frame)))
     }
 
-    /// As [`write`](Self::write), but none where it would wait for others.
+    /// As [`write`](Self::write), but none instead of waiting for others.
     ///
     /// # Errors
     /// See [`PoolError`].
@@ -142,10 +143,10 @@ impl Pool {
         self.core.acquire_idle(page, ask)
     }
 
-    /// A copy of the `T` at `offset_bytes` of `page`, without a guard and without a write to memory
-    /// that other CPUs would have to fetch: for what many threads read at once, as the root of a
-    /// tree. None if the page is not in memory, or somebody is changing it; then
-    /// [`read`](Self::read) it.
+    /// Copies the `T` at `offset_bytes` of `page`, without a guard and without a write to memory
+    /// that other CPUs would have to fetch: for what many threads read at once, such as the root of
+    /// a tree. None if the page is not in memory, or is being changed; then [`read`](Self::read)
+    /// it.
     ///
     /// ```
     /// # use overspill::{Bytes, PageNo, Pool};
@@ -156,7 +157,7 @@ impl Pool {
     /// ```
     ///
     /// # Panics
-    /// When the value is not aligned in the page, or not inside.
+    /// If the value is not aligned in the page, or not inside.
     #[inline]
     pub fn read_optimistic<T>(&self, page: PageNo, offset_bytes: usize) -> Option<T>
     where
@@ -176,8 +177,8 @@ impl Pool {
     }
 
     /// Starts reading `pages` and returns without waiting for them. All reads are in flight at
-    /// once, and pages that lie together in swap are read together. Stops where memory runs short;
-    /// returns how many pages are on their way, in memory or known to be zeros.
+    /// once, and pages that are adjacent in swap are read together. Stops when memory runs short;
+    /// returns how many pages are in flight, in memory or known to be zeros.
     ///
     /// # Errors
     /// [`PoolError::NoSuchPage`], before anything is read; [`PoolError::Queue`].
@@ -194,8 +195,8 @@ impl Pool {
         self.core.prefetch(pages)
     }
 
-    /// Makes `pages` pages from `first` on zeros again; they cost neither memory nor swap then.
-    /// Waits for whoever has one of them.
+    /// Makes `pages` pages from `first` on zeros again; they then cost neither memory nor swap.
+    /// Waits for users of these pages.
     ///
     /// # Errors
     /// [`PoolError::NoSuchPage`], and nothing was discarded.
@@ -210,7 +211,7 @@ impl Pool {
         self.core.discard(first, pages);
     }
 
-    /// Pages that fit into memory.
+    /// Number of pages that fit into memory.
     pub(crate) fn frames(&self) -> usize {
         self.core.frames()
     }
@@ -219,12 +220,12 @@ impl Pool {
         &self.runs
     }
 
-    /// What happened so far. Faults are pages that were asked for and were not there.
+    /// Everything counted so far. Faults are requests for absent pages.
     pub fn summary(&self) -> Summary {
         Summary::of(self.memory, std::slice::from_ref(self.core.engine().stats()))
     }
 
-    /// The last thing that went wrong, such as a full or failing device.
+    /// The last error, such as a full or failing device.
     pub fn last_error(&self) -> Option<String> {
         self.core.engine().last_error()
     }

@@ -1,10 +1,9 @@
-//! Which pages vectors have.
+//! The page numbers of vectors.
 //!
-//! Owns: the upper half of a pool's page numbers, in runs of powers of two. The lower half is the
-//! user's to number.
-//! Invariants: a page is in one run at a time; a run that was given back is all zeros again.
-//! Rejected: merging runs that were given back. Numbers are not memory, and there are enough of
-//! them.
+//! Owns: the upper half of a pool's page numbers, in runs of powers of two. The user assigns the
+//! lower half.
+//! Invariants: a page is in one run at a time; a freed run is all zeros again.
+//! Rejected: merging freed runs. Numbers are not memory, and there are enough of them.
 
 use overspill_base::PageNo;
 use overspill_base::sync::{LockClass, Mutex};
@@ -12,22 +11,22 @@ use overspill_base::sync::{LockClass, Mutex};
 /// The numbers of one pool.
 #[derive(Debug)]
 pub(crate) struct Runs {
-    /// The first one that is not the user's.
+    /// The first page number that is not the user's.
     first: PageNo,
     free: Mutex<Free>,
 }
 
 #[derive(Debug)]
 struct Free {
-    /// Never given out: from here to the end.
+    /// Never used: from here to the end.
     next: u32,
     end: u32,
-    /// Given back, by order.
+    /// Freed runs, by order.
     back: Vec<Vec<PageNo>>,
 }
 
 impl Runs {
-    /// The upper half of `pages` pages.
+    /// Manages the upper half of `pages` pages.
     pub(crate) fn new(pages: usize) -> Self {
         let (first, end) = ((pages / 2) as u32, pages as u32);
         let back = vec![Vec::new(); u32::BITS as usize];
@@ -35,12 +34,12 @@ impl Runs {
         Self { first: PageNo(first), free }
     }
 
-    /// Pages that are the user's.
+    /// The first page of the upper half; the pages below are the user's.
     pub(crate) fn first(&self) -> PageNo {
         self.first
     }
 
-    /// The first of `1 << order` adjacent pages.
+    /// Takes `1 << order` adjacent pages; returns the first.
     pub(crate) fn take(&self, order: u32) -> Option<PageNo> {
         let mut free = self.free.lock();
         if let Some(run) = free.back[order as usize].pop() {
@@ -50,7 +49,7 @@ impl Runs {
         Some(PageNo(std::mem::replace(&mut free.next, next)))
     }
 
-    /// Gives back a run whose pages were discarded.
+    /// Frees a run whose pages were discarded.
     pub(crate) fn free(&self, run: PageNo, order: u32) {
         self.free.lock().back[order as usize].push(run);
     }

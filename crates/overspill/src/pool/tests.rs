@@ -1,4 +1,4 @@
-//! Pools over devices that fail, fill up and take their time, against a model that is an array.
+//! Pools over devices that fail, fill up and are slow, against an array as the model.
 
 use super::*;
 use crate::builder::OpenedSwap;
@@ -27,7 +27,7 @@ fn failing(spec: &str, faults: Faults) -> Pool {
     pool_over(Arc::new(Faulty::new(open(spec), plan)), 4096)
 }
 
-/// A device in memory that passes for one whose transfers take time, so that reclaim has a thread.
+/// A memory device that reports asynchronous transfers, so that there is a reclaim thread.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<dyn SwapDevice>,
@@ -78,13 +78,13 @@ enum Op {
         first: u32,
         pages: u32,
     },
-    /// Enough pages to push everything else out.
+    /// Enough pages to evict all others.
     Sweep {
         value: u8,
     },
 }
 
-/// Pages the episodes are about; a sweep goes over as many as fit into memory, after them.
+/// Pages the episodes use; a sweep writes as many as fit into memory, after them.
 const PAGES: u32 = 300;
 
 fn op() -> impl Strategy<Value = Op> {
@@ -103,7 +103,7 @@ fn op() -> impl Strategy<Value = Op> {
 struct Episode {
     pool: Pool,
     model: Vec<u8>,
-    /// Reads fail by plan, so pages are lost.
+    /// Reads fail as planned, so pages are lost.
     loses: bool,
     lost: u64,
 }
@@ -127,7 +127,7 @@ impl Episode {
             }
             Op::Discard { first, pages } => self.discard(first, pages.min(PAGES - first)),
             Op::Sweep { value } => (PAGES..PAGES + FRAMES).for_each(|page| {
-                // A page of a sweep may be lost; then it is not there to push others out.
+                // A page of a sweep may be lost; then it does not evict others.
                 if let Ok(mut guard) = self.pool.write(PageNo(page)) {
                     guard.fill(value);
                 }
@@ -158,7 +158,7 @@ impl Episode {
         }
     }
 
-    /// A page that is lost says so until it is discarded.
+    /// A lost page returns the error until it is discarded.
     fn lose(&mut self, page: u32, error: &PoolError) {
         assert!(
             self.loses && matches!(error, PoolError::Lost { page: lost, .. } if lost.0 == page),
@@ -203,7 +203,7 @@ proptest! {
         play(pool_over(slow("ram:16M"), 4096), false, &ops);
     }
 
-    /// A read that fails loses its page and no other; a write that fails loses nothing.
+    /// A failed read loses its page and no other; a failed write loses nothing.
     #[test]
     fn failing_reads_cost_their_pages_and_failing_writes_nothing(
         seed in any::<u64>(),
@@ -214,7 +214,7 @@ proptest! {
     }
 }
 
-/// With the device gone for writing, what is in memory stays usable and nothing comes back wrong.
+/// If the device fails all writes, what is in memory stays usable and nothing is read wrong.
 #[test]
 fn when_nothing_can_be_written_the_error_says_why_and_nothing_is_lost() {
     let pool = failing("ram:16M", Faults { fail_writes_from: Some(0), ..Faults::default() });
@@ -248,14 +248,14 @@ fn a_page_that_was_lost_is_an_error_and_discarding_it_makes_it_zeros() {
     assert_eq!(pool.read(page).unwrap()[4095], 0);
 }
 
-/// What is read is not written again, and no slot is asked what it holds: a page is known to be
-/// clean.
+/// A page that was only read is known to be clean: it is not written again, and no slot is asked
+/// what it holds.
 #[test]
 fn pages_that_were_only_read_are_written_once() {
     let pool = pool_over(open("ram:16M"), 4096);
     (0..2 * FRAMES).for_each(|page| pool.write(PageNo(page)).unwrap().fill(5));
     let written = |pool: &Pool| pool.core.engine().stats().get(Event::pswpout);
-    // Twice over everything: whatever was changed has left once by then.
+    // Twice over everything: by then every changed page has been evicted once.
     (0..4 * FRAMES).for_each(|n| drop(pool.read(PageNo(n % (2 * FRAMES))).unwrap()));
     let before = written(&pool);
     (0..4 * FRAMES).for_each(|n| drop(pool.read(PageNo(n % (2 * FRAMES))).unwrap()));
@@ -276,8 +276,8 @@ fn a_page_used_again_outlives_pages_used_once() {
     }
 }
 
-/// A page that is on a slot, in memory and changed there must not be taken for its copy when there
-/// is no slot for the change.
+/// A page that has a copy on a slot and was changed in memory must not be taken for that copy if
+/// there is no slot for the change.
 #[test]
 fn a_change_that_cannot_be_written_is_kept() {
     let plan = Arc::new(FaultPlan::new(Faults::default()));
@@ -292,8 +292,8 @@ fn a_change_that_cannot_be_written_is_kept() {
             model[page as usize] = 6;
         }
     }
-    // One that could not be written is in sight again; left alone, it is chosen once more, as
-    // unchanged.
+    // A page that could not be written is published again; if not used, it is chosen as a victim
+    // once more, as clean.
     let unchanged = |page: &u32| model[*page as usize] == 5;
     for page in (0..2 * FRAMES).filter(unchanged).cycle().take(8 * FRAMES as usize) {
         drop(pool.read(PageNo(page)));

@@ -1,11 +1,11 @@
-//! Who reads for whom: the engine's workers, lent to the threads that miss a page.
+//! The engine's workers, lent to the threads that miss a page.
 //!
-//! Owns: workers nobody is using. A thread that misses takes one from its CPU's shelf, and puts it
-//! back with nothing in flight. Prefetching leaves reads in flight when it returns, so it has
-//! workers of its own, and whoever needs a page that one of them is reading sees that through.
+//! Owns: the idle workers. A thread that misses takes one from its CPU's shelf, and returns it with
+//! nothing in flight. Prefetching leaves reads in flight when it returns, so it has separate
+//! workers, and a thread that needs a page that one of them is reading reaps that read.
 //! Invariants: a worker on a shelf has nothing in flight. A worker that is reading ahead is on
-//! `ahead`, or in the hands of a thread that puts it back; if anybody waits then, it is emptied
-//! first. So no thread sleeps for a read that nobody will reap.
+//! `ahead`, or with a thread that will return it; if a thread waits then, it is emptied first. So
+//! no thread sleeps for a read that no other will reap.
 //! Rejected: workers in thread-local storage, because their destructors run when the pool, or what
 //! they use themselves, is gone; one queue of workers for all, which every miss of every CPU would
 //! touch; prefetching in a thread, which costs a wake-up for what takes a system call.
@@ -16,7 +16,7 @@ use overspill_base::sync::Ordering::SeqCst;
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use overspill_engine::{Engine, Worker};
 
-/// Idle workers of one pool. A worker is moved in its box: it is large.
+/// Idle workers of one pool. A worker is boxed because it is large and moved.
 type Shelf = Mutex<Vec<Box<Worker>>>;
 
 /// The workers of one pool.
@@ -25,7 +25,7 @@ pub(crate) struct Workers {
     shelves: Box<[Shelf]>,
     cpus: Cpus,
     ahead: Shelf,
-    /// Threads that wait for a page somebody else may be reading ahead.
+    /// Number of threads that wait for a page that another thread may be reading ahead.
     waiting: AtomicUsize,
 }
 
@@ -34,7 +34,7 @@ fn shelf() -> Shelf {
 }
 
 impl Workers {
-    /// No workers yet: they are made as threads need them.
+    /// Starts without workers: they are made as threads need them.
     pub(crate) fn new(cpus: Cpus) -> Self {
         Self {
             shelves: std::iter::repeat_with(shelf).take(cpus.count).collect(),
@@ -44,7 +44,7 @@ impl Workers {
         }
     }
 
-    /// Lends a worker to `f`, and has it finish what `f` left in flight.
+    /// Calls `f` with a worker, which then completes what `f` left in flight.
     pub(crate) fn with<R>(
         &self,
         engine: &Engine,
@@ -58,7 +58,7 @@ impl Workers {
         Ok(result)
     }
 
-    /// Lends a worker to `f` that may leave reads in flight.
+    /// Calls `f` with a worker; `f` may leave reads in flight.
     pub(crate) fn read_ahead<R>(
         &self,
         engine: &Engine,
@@ -72,7 +72,7 @@ impl Workers {
         Ok(result)
     }
 
-    /// Waits until `page`, which somebody else has locked, is there, or may be looked at again.
+    /// Waits until `page`, locked by another thread, is mapped, or may be looked at again.
     pub(crate) fn await_page(&self, engine: &Engine, page: PageNo) {
         self.waiting.fetch_add(1, SeqCst);
         let busy = self.take_busy();
@@ -88,7 +88,7 @@ impl Workers {
         }
     }
 
-    /// Sees all reading ahead through; false if there was none.
+    /// Completes all reads ahead; false if there were none.
     pub(crate) fn finish_ahead(&self, engine: &Engine) -> bool {
         let mut any = false;
         while let Some(mut worker) = self.take_busy() {
@@ -105,8 +105,8 @@ impl Workers {
         Some(ahead.swap_remove(at))
     }
 
-    /// A thread that looked for this worker before it was put back has counted itself before, and
-    /// is seen here: both happened under the shelf's lock, in that order.
+    /// Returns a worker. A thread that looked for it before that has already counted itself, and is
+    /// seen here: both happened under the shelf's lock, in that order.
     fn release(&self, engine: &Engine, worker: Box<Worker>) {
         self.ahead.lock().push(worker);
         if self.waiting.load(SeqCst) > 0 {

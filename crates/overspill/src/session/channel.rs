@@ -3,18 +3,19 @@
 //! Owns: the address in the environment, the greeting, and the descriptors in the answer.
 //!
 //! ```text
-//! process     connects, checks whose the socket is, sends [secret, its number]
-//! supervisor  checks who connects and the secret, sends [1] with the descriptors
-//! process     keeps the socket; whatever it sends from now on is a line for the user
+//! process     connects, checks the user at the other end, sends [secret, its pid]
+//! supervisor  checks the user and the secret, sends [1] with the descriptors
+//! process     keeps the socket; everything it sends from now on is a line for the user
 //! ```
 //!
-//! The socket has an abstract name, so nothing is left in a file system. In another network
-//! namespace, where abstract names are others, it is reached through the supervisor's descriptor of
-//! the file it was also bound to, which has no name any more.
-//! Invariants: descriptors are handed to the run's owner, or to who knows the secret that only
-//! processes of the run have in memory: their forked children, whatever rights they gave up.
+//! The socket has an abstract name, so it leaves nothing in a file system. In another network
+//! namespace, which has other abstract names, it is reached through the supervisor's descriptor of
+//! a file to which a second socket was bound, and which has been unlinked.
+//! Invariants: descriptors go only to processes of the run's owner, or to those that know the
+//! secret that only processes of the run have in memory: their forked children, whatever rights
+//! they have dropped.
 //! Rejected: opening `/proc/PID/fd/N` of the supervisor. A process that changes its root or its
-//! user cannot, and would not be able to fork.
+//! user cannot do that, and would not be able to fork.
 
 use crate::error::Error;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -28,16 +29,16 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::str::FromStr;
 
-/// Bytes of a secret.
+/// Size of a secret in bytes.
 pub(super) const SECRET_BYTES: usize = 16;
-/// Bytes of the longest message.
+/// Maximum length of a message in bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4096;
 /// The answer to a greeting.
 pub(super) const WELCOME: u8 = 1;
-/// Most descriptors in an answer: what the kernel passes at a time is more.
+/// Maximum number of descriptors in an answer; the kernel's limit is higher.
 const DESCRIPTORS_MAX: usize = 64;
 
-/// What somebody must know to be served.
+/// What a process must know to be served.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Secret(pub(super) [u8; SECRET_BYTES]);
 
@@ -56,15 +57,15 @@ impl Secret {
     }
 }
 
-/// Where a run's supervisor is, as it stands in the environment of its processes.
+/// The address of a run's supervisor, as in the environment of its processes.
 #[derive(Clone, Debug)]
 pub struct Address {
     /// Name of the abstract socket.
     pub(super) name: Secret,
-    /// What a process that was executed must know.
+    /// What a process started by exec must know.
     pub(super) secret: Secret,
     pub(super) supervisor: i32,
-    /// Descriptor in the supervisor of the file the socket was bound to.
+    /// The supervisor's descriptor of the file the second socket was bound to.
     pub(super) file: i32,
 }
 
@@ -112,7 +113,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Connects as a process that was executed: the supervisor must be this user's.
+    /// Connects as a process started by exec: the supervisor must be this user's.
     ///
     /// # Errors
     /// [`Error::Session`].
@@ -128,7 +129,7 @@ impl Channel {
     }
 
     /// Connects for a child about to be forked, which has the same right to be served as this
-    /// process, whoever it is by now. The answer has arrived when this returns.
+    /// process, whatever its user is by now. The answer has arrived when this returns.
     ///
     /// # Errors
     /// [`Error::Session`].
@@ -142,7 +143,7 @@ impl Channel {
         if n == 1 { Ok(channel) } else { Err(refused()) }
     }
 
-    /// The channel that `socket` is.
+    /// Makes a channel of `socket`.
     pub fn from_socket(socket: OwnedFd) -> Self {
         Self { socket }
     }
@@ -174,8 +175,8 @@ impl Channel {
             .map_err(Error::session("greet"))
     }
 
-    /// The descriptors of the answer: the session's file, and one for each device; see
-    /// [`Session::open`](super::Session::open). Blocks until it comes.
+    /// Receives the descriptors of the answer: the session's file, and one for each device; see
+    /// [`Session::open`](super::Session::open). Blocks until it arrives.
     ///
     /// # Errors
     /// [`Error::Session`].
@@ -199,7 +200,7 @@ impl Channel {
         if message.bytes == 1 && answer == [WELCOME] { Ok(fds) } else { Err(refused()) }
     }
 
-    /// Has the supervisor tell the user something. Lost when it is gone.
+    /// Sends a line for the user to the supervisor. It is lost if the supervisor has ended.
     pub fn tell(&self, line: &str) {
         let line = &line.as_bytes()[..line.len().min(MESSAGE_BYTES_MAX)];
         let _ = retry_on_intr(|| send(&self.socket, line, SendFlags::NOSIGNAL));

@@ -1,10 +1,10 @@
-//! The members of a run: who is alive, and what becomes of what the dead held.
+//! The members of a run: which are alive, and how the slots of dead ones are released.
 //!
-//! Owns: the members' words in the session's file. Invariants: a member is alive as long as its
-//! pager holds the POSIX lock on its byte of the file. The kernel drops that lock when the pager
-//! ends, however it ends, so no death goes unnoticed. One that ends in peace gives back what it
-//! held; what a killed one held is given back by the next member that joins, forks in vain or runs
-//! out of slots.
+//! Owns: the members' words in the session's file.
+//! Invariants: a member is alive as long as its pager holds the POSIX lock on its byte of the file.
+//! The kernel drops that lock when the pager ends, however it ends, so every death is noticed. A
+//! member that ends regularly releases what it held; what a killed one held is released by the next
+//! member that joins, fails to fork or runs out of slots.
 //!
 //! ```text
 //! bits 0..2 state, from bit 2 on, while STARTING, the time since when, in ms
@@ -14,7 +14,8 @@
 //!                       └────fork failed, or killed before that──^
 //! ```
 //!
-//! Orderings: whoever reserves a place (Acquire) sees it as who freed it (Release) left it.
+//! Orderings: the thread that reserves a place (Acquire) sees everything done before it was freed
+//! (Release).
 
 use super::Session;
 use crate::error::Error;
@@ -40,15 +41,15 @@ const STARTING: u64 = 1;
 const ALIVE: u64 = 2;
 const REAPING: u64 = 3;
 
-/// In place of a member's processes: it has not started yet.
+/// Instead of a member's process ids: it has not started yet.
 const UNDECIDED: u64 = 1;
-/// It could not start.
+/// Instead of them: it could not start.
 const FAILED: u64 = 2;
 
-/// What a process can wait for.
+/// The half of the word that a futex can wait for.
 fn lower_half(word: &AtomicU64) -> &AtomicU32 {
-    // SAFETY: it is the first half on the little-endian machines there are, as aligned as the
-    // whole; nobody but the kernel reads it in this size.
+    // SAFETY: the lower half comes first on the little-endian machines supported, and is as aligned
+    // as the whole; only the kernel reads it in this size.
     unsafe { &*word.as_ptr().cast() }
 }
 
@@ -61,12 +62,12 @@ impl Session {
         self.table(self.layout.members, MEMBERS_MAX)
     }
 
-    /// For each member the process it is, and its pager's.
+    /// For each member the ids of its process and of its pager.
     fn processes(&self) -> Table<AtomicU64> {
         self.table(self.layout.processes, MEMBERS_MAX)
     }
 
-    /// Places that were ever taken: the lowest ones.
+    /// Number of places that were ever taken: the lowest ones.
     pub(super) fn members_used(&self) -> u32 {
         self.processes().iter().take_while(|word| word.load(Relaxed) != 0).count() as u32
     }
@@ -80,7 +81,8 @@ impl Session {
         Some(MemberNo(place as u32))
     }
 
-    /// As [`reserve_member`](Self::reserve_member); looks for dead members if there is no place.
+    /// As [`reserve_member`](Self::reserve_member); if there is no place, salvages dead members
+    /// first.
     pub fn reserve_or_salvage(&self, areas: &SwapAreas) -> Option<MemberNo> {
         self.reserve_member().or_else(|| {
             self.salvage(areas);
@@ -88,7 +90,7 @@ impl Session {
         })
     }
 
-    /// Gives a place back whose process was not made.
+    /// Frees a place whose process was not created.
     pub fn cancel_member(&self, member: MemberNo) {
         self.members()[member.0 as usize].store(FREE, Release);
     }
@@ -97,7 +99,7 @@ impl Session {
     /// noticed.
     ///
     /// # Errors
-    /// What fcntl says; or that the place was given up because it took too long.
+    /// The error of fcntl; or that the place was freed because the start took too long.
     pub fn confirm_member(&self, member: MemberNo, process: Pid) -> Result<(), Error> {
         self.lock_byte(libc::F_SETLK, libc::F_WRLCK, member)
             .map_err(|e| Error::Session { action: "lock", reason: e.to_string() })?;
@@ -114,14 +116,14 @@ impl Session {
         Err(Error::Session { action: "join", reason })
     }
 
-    /// Says that the process that was to take a place could not start, and gives the place back.
+    /// Records that the process that was to take a place could not start, and frees the place.
     pub fn fail_member(&self, member: MemberNo, areas: &SwapAreas) {
         areas.iter().for_each(|area| area.release_member(member));
         self.decide(member, 0);
         self.cancel_member(member);
     }
 
-    /// Tells the parent, if it waits, that `process` has started, or with 0 that none has.
+    /// Records that `process` has started, or with 0 that it has not, and wakes the parent.
     fn decide(&self, member: MemberNo, process: u64) {
         let pager = rustix::process::getpid().as_raw_pid() as u64;
         let word = if process == 0 { FAILED } else { process << 32 | pager };
@@ -131,8 +133,8 @@ impl Session {
         let _ = futex::wake(lower_half(process), futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Whether the process that was to take a place has started; `None` if that is not decided
-    /// after `limit`, or when a signal comes.
+    /// Whether the process that was to take a place has started; `None` if that is still undecided
+    /// after `limit` or when a signal arrives.
     pub fn has_started(&self, member: MemberNo, limit: Duration) -> Option<bool> {
         let processes = self.processes();
         let word = &processes[member.0 as usize];
@@ -146,8 +148,8 @@ impl Session {
         }
     }
 
-    /// The pagers that former images of `process` had, and perhaps some that other processes of its
-    /// number had: a place keeps their names until it is taken again.
+    /// The pagers of former images of `process`, and perhaps of other processes that had its id: a
+    /// place keeps its ids until it is taken again.
     pub fn former_pagers_of(&self, process: Pid) -> Vec<Pid> {
         let of = process.as_raw_pid() as u64;
         let words = self.processes();
@@ -158,11 +160,12 @@ impl Session {
             .collect()
     }
 
-    /// Gives back all that this member holds, and its place. No thread pages any more, and no I/O
+    /// Releases everything this member holds, and its place. No thread pages any more, and no I/O
     /// is in flight.
     pub fn leave(&self, member: MemberNo, areas: &SwapAreas) {
         areas.iter().for_each(|area| area.release_member(member));
-        // Without the lock anybody may take us for dead and do the rest, again if need be.
+        // Without the lock other members may take us for dead and do the rest, repeating it if
+        // necessary.
         let _ = self.lock_byte(libc::F_SETLK, libc::F_UNLCK, member);
         let state = &self.members()[member.0 as usize];
         let _ = state.compare_exchange(ALIVE, FREE, AcqRel, Relaxed);
@@ -188,7 +191,7 @@ impl Session {
         found
     }
 
-    /// Dead: once alive and without its lock, or never come to life.
+    /// True if it was alive and no longer has its lock, or did not start in time.
     fn looks_dead(&self, member: MemberNo, word: u64) -> bool {
         let waited = || now_ms().saturating_sub(word >> STATE_BITS) > START_MS_MAX;
         match word & STATE_MASK {
@@ -199,13 +202,13 @@ impl Session {
     }
 
     fn is_alive(&self, member: MemberNo) -> bool {
-        // An answer that is no answer counts as alive: slots may leak, pages may not.
+        // If the query fails, it counts as alive: slots may leak, pages may not.
         self.lock_byte(libc::F_GETLK, libc::F_WRLCK, member)
             .map_or(true, |kind| kind != libc::F_UNLCK as i16)
     }
 
     fn lock_byte(&self, command: i32, kind: i32, member: MemberNo) -> std::io::Result<i16> {
-        // SAFETY: flock is plain data and zeros are a value of it.
+        // SAFETY: flock is plain data, for which zeros are valid.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         lock.l_type = kind as i16;
         lock.l_whence = libc::SEEK_SET as i16;

@@ -1,10 +1,11 @@
 //! What the processes of one `overspill run` share.
 //!
 //! Owns: a memory file with the settings, the slot maps of all swap areas, the members' hold bits
-//! and the counters. The supervisor makes it and hands it out with the devices' descriptors
+//! and the counters. The supervisor creates it and hands it out with the devices' descriptors
 //! ([`channel`], [`server`]); every process of the run joins it as a *member* ([`members`]).
-//! Not here: paging. Rejected: a supervisor that serves slots over a socket. Every refill would be
-//! a round trip, and its death the end of the run.
+//! Not here: paging.
+//! Rejected: a supervisor that serves slots over a socket. Every refill would be a round trip, and
+//! if it died, the run would end.
 
 mod channel;
 mod members;
@@ -35,30 +36,30 @@ use std::time::Duration;
 
 pub use channel::{Address, Channel};
 
-/// Environment variable with the [`Address`] at which processes of a run find their supervisor.
+/// Environment variable with the [`Address`] at which processes of a run reach their supervisor.
 pub const SESSION_VARIABLE: &str = "OVERSPILL_SESSION";
 
-/// Room for the settings at the start of the file.
+/// Space for the settings at the start of the file.
 const SETTINGS_BYTES: usize = 256 << 10;
-/// Address space each process reserves for what it maps.
+/// Address space that each process reserves.
 const RESERVE: Bytes = Bytes(1 << 40);
 
 /// Bits of the verdict cell.
 pub mod verdict {
     /// A process of the run joined.
     pub const JOINED: u32 = 1;
-    /// Memory ended in a process, which was killed for it.
+    /// A process ran out of memory and was killed.
     pub const OUT_OF_MEMORY: u32 = 2;
 }
 
-/// What every process of a run must know.
+/// The settings that every process of a run needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
     /// Memory each process may use.
     pub memory_bytes: u64,
     /// False if programs started by the program are left alone.
     pub children: bool,
-    /// Changes of pages' states that are kept; none if 0.
+    /// Number of changes of page state that are kept; none if 0.
     history_entries: usize,
     checksum_seed: u64,
     fork_secret: [u8; channel::SECRET_BYTES],
@@ -80,7 +81,7 @@ pub struct Session {
     settings: Settings,
 }
 
-/// Where everything is in the file.
+/// The layout of the file.
 #[derive(Debug, Clone)]
 struct Layout {
     members: usize,
@@ -145,18 +146,18 @@ impl Layout {
     }
 }
 
-/// What a run is to be.
+/// The options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct RunOptions {
     /// Memory each process may use.
     pub memory: Bytes,
     /// False if programs started by the program are left alone.
     pub children: bool,
-    /// How many changes of pages' states to keep; none if 0.
+    /// Number of changes of page state to keep; none if 0.
     pub history_entries: usize,
 }
 
-/// The supervisor's side of a run: the session and the devices it keeps open for all.
+/// The supervisor's side of a run: the session and the devices it keeps open for all processes.
 #[derive(Debug)]
 pub struct Supervisor {
     session: Session,
@@ -165,7 +166,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Opens the devices, makes the shared file, and serves it from now on. `report` takes lines
+    /// Opens the devices, creates the shared file, and serves it from now on. `report` takes lines
     /// for the user from the processes of the run.
     ///
     /// # Errors
@@ -201,18 +202,18 @@ impl Supervisor {
         Ok(Self { session, devices, server })
     }
 
-    /// What to hand to processes in [`SESSION_VARIABLE`].
+    /// The value of [`SESSION_VARIABLE`] for processes of the run.
     pub fn address(&self) -> &Address {
         self.server.address()
     }
 
-    /// Waits until the pager of `process`, which has ended, is gone too: a moment, and at most two
-    /// seconds.
+    /// Waits until the pager of `process`, which has ended, has ended too: usually a moment, and at
+    /// most two seconds.
     pub fn wait_for_pager_of(&self, process: i32) {
         self.server.wait_gone(process, Duration::from_secs(2));
     }
 
-    /// The devices' names and notes, and what compressed memory holds now.
+    /// The devices' names and notes, and the current usage of compressed memory.
     pub fn devices(&self) -> impl Iterator<Item = (&DeviceInfo, Option<Usage>)> {
         self.devices.iter().map(|device| (device.info(), device.usage()))
     }
@@ -224,9 +225,9 @@ impl Supervisor {
         Summary::of(Bytes(self.session.settings.memory_bytes), &stats)
     }
 
-    /// The last changes of pages' states in all processes of the run, oldest first: seconds of the
-    /// monotonic clock, the process's number in the run, the page's address, what it was and what
-    /// it became.
+    /// The last changes of page state in all processes of the run, oldest first: seconds of the
+    /// monotonic clock, the process's number in the run, the page's address, its old and its new
+    /// state.
     pub fn history(&self) -> Vec<String> {
         let describe = |Change { time_ns, member, address, before, after }| {
             let (before, after) = (PageTable::describe(before), PageTable::describe(after));
@@ -242,7 +243,8 @@ impl Supervisor {
     }
 }
 
-/// What a process of the run is handed, in the order that [`Session::open`] takes it.
+/// The descriptors handed to a process of the run, in the order in which [`Session::open`] takes
+/// them.
 fn descriptors(session: &Session, devices: &[Device]) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
     let devices = devices.iter().map(AsFd::as_fd);
     let mut all = [session.file.as_fd()]
@@ -250,13 +252,13 @@ fn descriptors(session: &Session, devices: &[Device]) -> Result<Vec<OwnedFd>, ru
         .chain(devices)
         .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))
         .collect::<Result<Vec<_>, _>>()?;
-    // Where this cannot be opened, every process must have the right to userfaultfd itself.
+    // If this cannot be opened, every process needs the right to userfaultfd itself.
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     all.extend(rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()));
     Ok(all)
 }
 
-/// A session with what else a process of the run was handed.
+/// A session and the other descriptors handed to a process of the run.
 #[derive(Debug)]
 pub struct Opened {
     /// The shared file.
@@ -288,7 +290,7 @@ impl Session {
         Ok(session)
     }
 
-    /// The session whose supervisor handed out `descriptors`.
+    /// Opens the session whose supervisor handed out `descriptors`.
     ///
     /// # Errors
     /// [`Error::Session`].
@@ -314,7 +316,7 @@ impl Session {
         Ok(Self { file, mapping: Arc::new(mapping), layout, settings })
     }
 
-    /// What every process of the run must know.
+    /// The settings that every process of the run needs.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -327,7 +329,7 @@ impl Session {
         AtomicCell(self.table(self.layout.verdict, 1))
     }
 
-    /// A channel for a child about to be forked, in the table of the process that forks.
+    /// Makes a channel for a child about to be forked, in the descriptor table of the parent.
     ///
     /// # Errors
     /// [`Error::Session`].
@@ -351,7 +353,7 @@ impl Session {
         Stats::new(self.table(offset, cells))
     }
 
-    /// The ring for changes, as `member` writes to it; none unless it was asked for.
+    /// The ring of changes, for writes by `member`; none unless requested.
     fn history(&self, member: MemberNo) -> Option<History> {
         let entries = self.settings.history_entries;
         let words = || self.table(self.layout.history, History::words(entries));
@@ -421,7 +423,7 @@ impl Session {
     }
 }
 
-/// A table of one.
+/// A table with one entry.
 struct AtomicCell(Table<AtomicU32>);
 
 impl std::ops::Deref for AtomicCell {

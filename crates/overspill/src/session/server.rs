@@ -1,9 +1,9 @@
 //! The supervisor's end of the channels: a thread that hands out descriptors and passes lines on.
 //!
 //! Owns: the listening socket and the connections of all processes of the run. A pager keeps its
-//! connection open for as long as it lives, so that its end is noticed here.
-//! Invariants: who is refused learns nothing. A process that sends nonsense loses its connection
-//! and nobody else anything.
+//! connection open as long as it lives, so that its end is noticed here.
+//! Invariants: a refused process learns nothing. A process that sends an invalid message loses its
+//! own connection and affects no other.
 //! Not here: what the descriptors are.
 
 use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WELCOME};
@@ -23,7 +23,7 @@ use std::mem::MaybeUninit;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// Serves the processes of a run until it is dropped.
@@ -38,16 +38,16 @@ pub(super) struct Server {
 
 #[derive(Debug)]
 struct Shared {
-    /// Processes whose pagers are connected, as they call themselves.
+    /// Processes whose pagers are connected, by the ids they report.
     connected: Mutex<Vec<i32>>,
     changed: Condvar,
     /// Readable when the thread must end.
     end: OwnedFd,
 }
 
-/// Who is served with what.
+/// What is served, and to which processes.
 pub(super) struct Terms {
-    /// What processes that were executed must know.
+    /// What processes started by exec must know.
     pub(super) secret: Secret,
     /// What forked children must know.
     pub(super) fork_secret: Secret,
@@ -94,7 +94,7 @@ impl Server {
         &self.address
     }
 
-    /// Waits until the pager of `process` is gone, at most for `patience`.
+    /// Waits until the pager of `process` has ended, at most for `patience`.
     pub(super) fn wait_gone(&self, process: i32, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut connected = self.shared.connected.lock();
@@ -111,7 +111,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
-        // A thread that panicked has said so already.
+        // A panic was reported when it happened.
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -131,7 +131,7 @@ impl Service {
                 let all = [&self.shared.end].into_iter().chain(&self.listeners).chain(sockets);
                 let mut fds: Vec<_> =
                     all.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-                // EINTR and anything else: look again.
+                // After EINTR or any other error: look again.
                 let _ = poll(&mut fds, None);
                 fds.iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>()
             };
@@ -146,7 +146,7 @@ impl Service {
         }
     }
 
-    /// Looks at the connections that have something to say.
+    /// Processes the connections that are ready.
     fn attend(&mut self, ready: &[bool]) {
         let mut connections = std::mem::take(&mut self.connections);
         let mut ready = ready.iter();
@@ -164,13 +164,13 @@ impl Service {
     }
 
     fn accept(&mut self, listener: usize) {
-        // Refused or gone by now: whoever it was notices.
+        // If this fails, the peer was refused or is gone, and notices it.
         if let Ok(socket) = accept_with(&self.listeners[listener], SocketFlags::CLOEXEC) {
             self.connections.push(Connection { socket, process: None });
         }
     }
 
-    /// Takes a message; false when the connection has ended.
+    /// Receives a message; false if the connection has ended.
     fn hear(&self, connection: &mut Connection) -> bool {
         let mut message = [0; MESSAGE_BYTES_MAX];
         let received =
@@ -186,7 +186,7 @@ impl Service {
         }
     }
 
-    /// Serves a newcomer, if it may be served.
+    /// Serves a new connection, if it is allowed.
     fn welcome(&self, connection: &mut Connection, greeting: &[u8]) -> Option<()> {
         let (secret, process) = greeting.split_at_checked(SECRET_BYTES)?;
         let process = i32::from_ne_bytes(process.try_into().ok()?);
@@ -199,7 +199,7 @@ impl Service {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds)).then_some(())?;
-        // Before the answer: whoever has it may be gone at once.
+        // Before the answer: a process that has it may end at once.
         self.shared.connected.lock().push(process);
         connection.process = Some(process);
         let answer = [IoSlice::new(&[WELCOME])];
@@ -217,8 +217,8 @@ fn listening(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// A socket bound to a file whose name is gone again, and the file. None where no directory takes
-/// it: it is only for processes in other network namespaces.
+/// A socket bound to a file that has been unlinked, and the file. None if no directory allows that:
+/// it is only for processes in other network namespaces.
 fn without_a_name() -> Option<(OwnedFd, OwnedFd)> {
     let number = u128::from_ne_bytes(Secret::random().ok()?.0);
     let path = std::env::temp_dir().join(format!("overspill-{number:032x}"));

@@ -21,12 +21,12 @@ fn a_fork_leaves_the_parent_its_regions() {
     }
 }
 
-/// A forked process that only waits for its end.
+/// A forked process that only waits until it is killed.
 struct Child(c_int);
 
 impl Child {
     fn fork() -> Self {
-        // SAFETY: the child does nothing but wait, and ends with this process.
+        // SAFETY: the child only waits, and ends with this process.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: plain system calls.

@@ -1,7 +1,7 @@
 //! Regions whose faults are signals, and pins, against the real kernel.
 //!
-//! Skips, with the reason printed, where userfaultfd is not permitted. What ends a process, or
-//! concerns a handler of the program's own, happens in a child: this test binary again.
+//! Skips, printing the reason, if userfaultfd is not permitted. Tests that end a process, or need a
+//! handler of the program, run in a child: this test binary again.
 
 mod fork;
 
@@ -54,7 +54,7 @@ fn overspill(swap: &str) -> Option<Overspill> {
     overspill_of(PAGE, swap)
 }
 
-/// With the least memory for pages of this size.
+/// Makes one with the least memory for pages of this size.
 fn overspill_of(page: usize, swap: &str) -> Option<Overspill> {
     if let Some(obstacle) = overspill::doctor::obstacle() {
         println!("skipped: {}: {}", obstacle.what, obstacle.detail);
@@ -93,7 +93,7 @@ fn fill(memory: &mut [u8]) {
     (0..memory.len() / PAGE).for_each(|page| write(memory, page, 0));
 }
 
-/// Writes and reads pages at random, knowing what each should hold.
+/// Writes and reads pages at random, checking what each should hold.
 fn exercise(memory: &mut [u8], seed: u64, steps: usize) {
     fill(memory);
     let mut versions = vec![0u64; memory.len() / PAGE];
@@ -151,7 +151,7 @@ fn more_threads_than_workers_come_and_go() {
     let Some(overspill) = overspill("ram:64M") else { return };
     let mut region = by_signal(&overspill);
     fill(&mut region);
-    // 64 workers; each thread touches pages of its own and of all others.
+    // 64 workers; each thread touches its own pages and all others.
     std::thread::scope(|scope| {
         for seed in 0..150 {
             let region = &region;
@@ -213,7 +213,7 @@ fn a_system_call_needs_a_pin() {
     fill(&mut region);
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&[0xab; 64 * PAGE]).unwrap();
-    // The first pages were written first, so they are out.
+    // The first pages were written first, so they are swapped out.
     let refused = read_into(&mut file, &mut region[..64 * PAGE]).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
     read_into(&mut file, &mut region.pin_mut(100..100 + 64 * PAGE).unwrap()).unwrap();
@@ -230,15 +230,15 @@ fn pins_overlap_and_stay_until_the_last_one_ends() {
         let (first, second) =
             (region.pin(0..8 * PAGE).unwrap(), region.pin(PAGE..PAGE + 1).unwrap());
         drop(first);
-        // Everything else goes through memory meanwhile.
+        // Meanwhile all other pages pass through memory.
         assert!((8..pages).all(|page| is(&region, page, 0)));
         assert!(in_memory(&second), "a page pinned once more");
         drop(second);
         assert!((8..pages).all(|page| is(&region, page, 0)));
-        // When its turn would come by itself is for the lists to say.
+        // The lists decide when it would be evicted otherwise.
         region.advise(0..8 * PAGE, Advice::PageOut);
         assert!(!in_memory(&region[PAGE..]), "no pin keeps it any more");
-        // Half of 8 MiB, and what was pinned before is not counted any more.
+        // Half of 8 MiB; what was pinned before no longer counts.
         assert!(region.pin(0..4 << 20).is_ok());
         let refused = region.pin(0..(4 << 20) + 1).unwrap_err();
         assert!(matches!(refused, Error::Memory(_)), "{refused}");
@@ -288,7 +288,7 @@ extern "C" fn on_usr1(_: c_int) {
     let n = HANDLED.fetch_add(1, Relaxed);
     let pages = TOUCHED_LEN.load(Relaxed) / PAGE;
     let at = (n * 7919 % pages) * PAGE;
-    // SAFETY: inside the region, which outlives the signals; a read of a byte that others only
+    // SAFETY: inside the region, which outlives the signals; reads a byte that other threads only
     // read.
     let byte = unsafe { TOUCHED.load(Relaxed).add(at).read_volatile() };
     assert_eq!(byte, word(at / PAGE, 0).to_ne_bytes()[0]);
@@ -316,9 +316,10 @@ fn handlers_of_the_program_touch_regions_wherever_they_interrupt() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let overspill = &overspill;
         let interrupted = scope.spawn(move || {
-            // Rust's own alternate stack has 8 KiB. Ours is what a careful program would take.
+            // Rust's own alternate stack has 8 KiB. Ours has the size a careful program would
+            // choose.
             let stack = AlternateStack::new(64 << 10);
-            // SAFETY: this thread's own number, which lives until it is joined.
+            // SAFETY: this thread's own id, which is valid until it is joined.
             sender.send(unsafe { libc::pthread_self() }).unwrap();
             exercise(&mut other, 5, 3_000);
             for round in 0..200 {
@@ -335,8 +336,7 @@ fn handlers_of_the_program_touch_regions_wherever_they_interrupt() {
         });
         let thread = receiver.recv().unwrap();
         while !interrupted.is_finished() {
-            // SAFETY: the thread is joined at the end of the scope, so its number is good till
-            // then.
+            // SAFETY: the thread is joined at the end of the scope, so its id is valid till then.
             unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
@@ -344,7 +344,7 @@ fn handlers_of_the_program_touch_regions_wherever_they_interrupt() {
     assert!(HANDLED.load(Relaxed) > 100);
 }
 
-/// The calling thread's alternate stack, painted so that one can see how much of it was used.
+/// The calling thread's alternate stack, painted to measure how much of it was used.
 struct AlternateStack {
     memory: Vec<u8>,
     before: libc::stack_t,
@@ -373,8 +373,8 @@ impl AlternateStack {
 
 impl Drop for AlternateStack {
     fn drop(&mut self) {
-        // SAFETY: plain calls on a local set; the stack this thread had before. Signals still on
-        // their way have no room there, so this thread takes no more of them.
+        // SAFETY: plain calls on a local set; restores the previous stack of this thread. Pending
+        // signals would not fit on that one, so this thread blocks them.
         unsafe {
             let mut all = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
@@ -384,7 +384,7 @@ impl Drop for AlternateStack {
     }
 }
 
-/// Runs the part called `part` of [`in_a_child`] and returns how it ended and what it said.
+/// Runs the part called `part` of [`in_a_child`] and returns its exit status and output.
 fn run_child(part: &str) -> (std::process::ExitStatus, String) {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "in_a_child", "--nocapture"])
@@ -418,7 +418,7 @@ fn in_a_child() {
     }
 }
 
-/// A region with a page whose copy on the device is spoilt.
+/// A region with a page whose copy on the device is corrupted.
 fn spoilt(overspill: &Overspill) -> Region {
     let mut region = by_signal(overspill);
     fill(&mut region);
@@ -440,7 +440,7 @@ fn lose_a_page() {
     assert!((0..region.len() / PAGE).all(|page| is(&region, page, 0)), "we are dead by now");
 }
 
-/// Maps a page over whatever was touched, so that the program goes on.
+/// Maps a page over the address touched, so that the program goes on.
 extern "C" fn patch(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     HANDLED.fetch_add(1, Relaxed);
     // SAFETY: the kernel's siginfo; a page of this child's own mapping is replaced.
@@ -452,7 +452,7 @@ extern "C" fn patch(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     }
 }
 
-/// A mapping of two pages of a file that has none.
+/// A mapping of two pages of an empty file.
 fn map_nothing(file: &std::fs::File) -> *mut u8 {
     use std::os::fd::AsRawFd;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);

@@ -1,9 +1,9 @@
 //! The pages of a pool, as the engine sees them.
 //!
-//! Owns: [`words`], one per page, and what publishing and unpublishing a page means for them. Pages
-//! are used by asking ([`Words`]), never by touching an address, so nobody faults and nobody is to
-//! be woken: whoever finds a page absent has the engine bring it and asks again.
-//! Not here: bringing pages, and guards (`overspill`); frames and their places (`engine`).
+//! Owns: [`words`], one per page, and what publishing and unpublishing a page does to them. Pages
+//! are requested through [`Words`], never touched by address, so there are no faults and no thread
+//! to wake: a thread that finds a page absent makes the engine bring it in and asks again.
+//! Not here: bringing pages in, and guards (`overspill`); frames and their memory (`engine`).
 
 pub mod words;
 
@@ -11,14 +11,14 @@ use overspill_base::{FrameNo, PageNo};
 use overspill_engine::{AddressSpace, BufferPool, Unpublished};
 use words::Words;
 
-/// A space of pages that have words instead of addresses.
+/// A space whose pages have words instead of addresses.
 #[derive(Debug)]
 pub struct PoolSpace {
     words: Words,
 }
 
 impl PoolSpace {
-    /// A space of the pages that `words` has.
+    /// Creates a space of the pages in `words`.
     pub fn new(words: Words) -> Self {
         Self { words }
     }

@@ -1,12 +1,12 @@
-//! The word of a pool's page: where it is, and who is using it.
+//! The word of a pool's page: where it is, and which threads use it.
 //!
-//! Owns: the packing, the transitions, and who sleeps for a page.
+//! Owns: the packing, the transitions, and the threads that sleep for a page.
 //!
 //! ```text
 //! bits  0..28  frame             bit 29  WRITER: one thread may change it
-//! bit  28      PRESENT           bit 30  WAITERS: somebody sleeps until it is let go
-//! bits 33..44  pins: readers     bit 31  REFERENCED: used again since it came
-//! bits 44..64  version           bit 32  CHANGED: has had a writer since it came
+//! bit  28      PRESENT           bit 30  WAITERS: threads sleep until it is released
+//! bits 33..44  pins: readers     bit 31  REFERENCED: used again since it was published
+//! bits 44..64  version           bit 32  CHANGED: has had a writer since it was published
 //!
 //! PRESENT WRITER pins
 //!    0      0      0    absent: only the engine, which holds its page lock, changes the word
@@ -14,22 +14,22 @@
 //!    1      0      n    n readers
 //!    1      1      0    one writer
 //!
-//! absent ──publish, version + 1──> idle ──read──> readers ──the last lets go──> idle
-//!    ^                             │ └──write──> writer ──lets go, version + 1──┘
+//! absent ──publish, version + 1──> idle ──read──> readers ──last release──> idle
+//!    ^                             │ └──write──> writer ──release, version + 1──┘
 //!    └───────────unpublish──────────────┘
 //! ```
 //!
-//! Invariants: WRITER excludes pins. WAITERS is set by a sleeper while the page is in use, and
-//! taken out by whoever lets go last and wakes; while it is set, newcomers sleep too, so a writer
-//! comes to its turn. A word under WAITERS is not unpublished. A look without a pin
-//! ([`Words::peek`]) is valid if frame, version and bits of the word are the same afterwards:
-//! whatever writes a page's bytes, a writer or a device, sets WRITER or takes PRESENT away before,
-//! and adds one to the version after. The version wraps after a million changes; a look during
-//! which the very page changes a multiple of that often is not detected, as with any sequence
+//! Invariants: WRITER excludes pins. WAITERS is set by a thread before it sleeps, while the page is
+//! in use, and cleared by the last holder, which wakes the sleepers; while it is set, new threads
+//! sleep too, so that a writer gets its turn. A word with WAITERS is not unpublished. A look
+//! without a pin ([`Words::peek`]) is valid if frame, version and bits of the word are the same
+//! afterwards: before a writer or a device writes a page's bytes, WRITER is set or PRESENT cleared,
+//! and afterwards the version is incremented. The version wraps after a million changes; a look
+//! during which the page changes a multiple of that often is not detected, as with any sequence
 //! counter.
-//! Not here: bringing an absent page (`engine`), the page's bytes.
-//! Rejected: a lock beside the word, because a hit would touch two cache lines; versions in a table
-//! of their own, for the same reason.
+//! Not here: bringing in an absent page (`engine`), the page's bytes.
+//! Rejected: a lock beside the word, because a hit would touch two cache lines; versions in a
+//! separate table, for the same reason.
 
 use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
@@ -48,29 +48,29 @@ const PIN: u64 = 1 << 33;
 const VERSION: u64 = 1 << 44;
 const PINS: u64 = VERSION - PIN;
 const VERSIONS: u64 = !(VERSION - 1);
-/// Somebody has it, or waits for it.
+/// In use, or waited for.
 const BUSY: u64 = WRITER | WAITERS | PINS;
-/// What a look goes by.
+/// The bits that a look compares.
 const LOOK: u64 = VERSIONS | WRITER | PRESENT | FRAME;
 
-/// Most frames a pool can have.
+/// Maximum number of frames of a pool.
 pub const FRAMES_MAX: usize = 1 << FRAME_BITS;
 
 /// Queues of sleepers, shared by all pages.
 const WAIT_QUEUES: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// What came of asking for a page without waiting.
+/// The result of requesting a page without waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// It is the asker's, in this frame, until let go.
+    /// The page is the caller's, in this frame, until released.
     Granted(FrameNo),
-    /// It is in use in a way that excludes the asker.
+    /// It is in use in a way that excludes the caller.
     Busy,
     /// It is not in memory.
     Absent,
 }
 
-/// A look at a page that somebody may be changing.
+/// A look at a page that another thread may be changing.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     word: u64,
@@ -91,13 +91,13 @@ pub struct Words {
 }
 
 impl Words {
-    /// The words in `words`, zeros: every page absent.
+    /// Uses the words in `words`, which are zeros: every page is absent.
     pub fn new(words: Table<AtomicU64>) -> Self {
         let queue = || (Mutex::new(LockClass::Wait, ()), Condvar::new());
         Self { words, waits: std::iter::repeat_with(queue).take(WAIT_QUEUES).collect() }
     }
 
-    /// Pages there are words for.
+    /// Number of pages.
     pub fn len(&self) -> usize {
         self.words.len()
     }
@@ -112,8 +112,8 @@ impl Words {
         &self.words[page.index()]
     }
 
-    /// Pins `page` for a reader, if it can be had at once. `again` if this use is one of several
-    /// and speaks for keeping the page, and not the one that made it come.
+    /// Pins `page` for a reader, if possible at once. `again` if the page was present before this
+    /// use, so that the use is a reason to keep the page.
     #[inline]
     pub fn try_read(&self, page: PageNo, again: bool) -> Asked {
         let mark = if again { REFERENCED } else { 0 };
@@ -123,7 +123,7 @@ impl Words {
         })
     }
 
-    /// As [`try_read`](Self::try_read), for the only writer.
+    /// As [`try_read`](Self::try_read), for a writer, which is exclusive.
     #[inline]
     pub fn try_write(&self, page: PageNo, again: bool) -> Asked {
         let mark = if again { REFERENCED | CHANGED } else { CHANGED };
@@ -134,9 +134,10 @@ impl Words {
         asked
     }
 
-    /// Replaces the word of a page that is present by what `next` makes of it, if anything.
+    /// Replaces the word of a present page by the result of `next`, if any.
     ///
-    /// Acquire: the bytes are seen as the last writer, or whoever published them, left them.
+    /// Acquire: the bytes are seen as the last writer, or the thread that published them, left
+    /// them.
     #[inline]
     fn ask(&self, page: PageNo, next: impl Fn(u64) -> Option<u64>) -> Asked {
         let word = self.word(page);
@@ -153,7 +154,7 @@ impl Words {
         }
     }
 
-    /// Sleeps until whoever has `page` lets go; may return early.
+    /// Sleeps until `page` is released; may return early.
     pub fn wait(&self, page: PageNo) {
         let (mutex, condvar) = self.wait_queue(page);
         let guard = mutex.lock();
@@ -163,7 +164,7 @@ impl Words {
         }
     }
 
-    /// Lets go of a reader's pin.
+    /// Releases a reader's pin.
     ///
     /// Release: pairs with the acquisition by the next writer, and by
     /// [`unpublish`](Self::unpublish).
@@ -176,10 +177,10 @@ impl Words {
         }
     }
 
-    /// Lets go of a writer's page, which has a new version now.
+    /// Releases a writer's page, which has a new version now.
     #[inline]
     pub fn end_write(&self, page: PageNo) {
-        // One step: WRITER goes, and the version, at the top, wraps as it should.
+        // One step: clears WRITER, and increments the version, which wraps in the top bits.
         let before = self.word(page).fetch_add(VERSION.wrapping_sub(WRITER), Release);
         debug_assert_ne!(before & WRITER, 0, "page {page} had no writer");
         if before & WAITERS != 0 {
@@ -200,7 +201,7 @@ impl Words {
         &self.waits[page.index() % self.waits.len()]
     }
 
-    /// Begins a look at a page that is present and has no writer, and notes that it was used.
+    /// Begins a look at a page that is present and has no writer, and marks it as used.
     #[inline]
     pub fn peek(&self, page: PageNo) -> Option<Look> {
         let word = self.word(page).load(Acquire);
@@ -213,7 +214,8 @@ impl Words {
         Some(Look { word })
     }
 
-    /// Only of the page that was seen: once it has gone, its word is nobody's but the engine's.
+    /// Marks only the page that was seen: after it is unpublished, only the engine changes its
+    /// word.
     #[cold]
     fn mark_referenced(&self, page: PageNo, seen: u64) {
         let mark = |word: u64| ((word ^ seen) & LOOK == 0).then_some(word | REFERENCED);
@@ -228,14 +230,14 @@ impl Words {
         (self.word(page).load(Relaxed) ^ look.word) & LOOK == 0
     }
 
-    /// Lets everybody at `page`, which is absent, in `frame`. The caller has its page lock.
+    /// Makes `page`, which is absent, present in `frame`. The caller has its page lock.
     pub fn publish(&self, page: PageNo, frame: FrameNo) {
         let word = self.word(page);
         let version = word.load(Relaxed).wrapping_add(VERSION) & VERSIONS;
         word.store(version | PRESENT | u64::from(frame.0), Release);
     }
 
-    /// Makes `page` absent if nobody uses it or has lately. The caller has its page lock.
+    /// Makes `page` absent if it is neither in use nor recently used. The caller has its page lock.
     pub fn unpublish(&self, page: PageNo) -> Unpublished {
         let word = self.word(page);
         let mut seen = word.load(Relaxed);
@@ -259,7 +261,7 @@ impl Words {
         }
     }
 
-    /// Makes `page` absent once nobody uses it, for which it sleeps. The caller has its page lock.
+    /// Sleeps until `page` is not in use, then makes it absent. The caller has its page lock.
     pub fn take_away(&self, page: PageNo) {
         loop {
             match self.try_write(page, false) {
@@ -274,7 +276,7 @@ impl Words {
         }
     }
 
-    /// Pages of `pages` that somebody is using now.
+    /// Counts the pages of `pages` that are in use now.
     pub fn count_in_use(&self, pages: impl Iterator<Item = PageNo>) -> usize {
         pages.filter(|&page| self.word(page).load(Relaxed) & (WRITER | PINS) != 0).count()
     }
@@ -322,7 +324,7 @@ mod tests {
         assert_eq!(words.unpublish(PAGE), Unpublished::Changed);
     }
 
-    /// More pins than there are bits for wait, and no bit spills over.
+    /// More pins than there are bits for must wait, and no bit spills over.
     #[test]
     fn pins_have_an_end() {
         let words = words();

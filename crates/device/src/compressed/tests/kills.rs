@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Kills writers at random moments. Slots of others stay readable, the store stays usable, and what
-/// is lost is one place at most per kill.
+/// Kills writers at random moments. Slots of others stay readable, the store stays usable, and at
+/// most one place per kill is lost.
 #[test]
 fn a_killed_writer_costs_one_place() {
     const KILLS: usize = 40;
@@ -13,13 +13,13 @@ fn a_killed_writer_costs_one_place() {
     for kill in 0..KILLS {
         let victim = fork_writer(&device);
         std::thread::sleep(std::time::Duration::from_micros(1000 + (kill as u64 * 977) % 5000));
-        // SAFETY: kill and waitpid touch no memory of ours; the number is our child's, unreaped.
+        // SAFETY: kill and waitpid touch no memory of ours; the pid is our child's, unreaped.
         unsafe {
             libc::kill(victim, libc::SIGKILL);
             libc::waitpid(victim, std::ptr::null_mut(), 0);
         }
         (0..128).for_each(|slot| assert_has(&mut *queue, &pages, slot, slot.into(), 1200));
-        // What the victim held is given back on its behalf.
+        // What the victim held is released on its behalf.
         device.discard(Slot(128), 384).unwrap();
         device.store.check_leaked(kill + 1);
     }
@@ -28,12 +28,12 @@ fn a_killed_writer_costs_one_place() {
     device.store.check_leaked(KILLS);
 }
 
-/// A child that writes slots 128 to 512 over and over, and never returns. Everything it needs is
-/// made before the fork: another thread may hold the allocator's lock.
+/// Forks a child that writes slots 128 to 512 over and over, and never returns. Everything it needs
+/// is allocated before the fork: another thread may hold the allocator's lock.
 fn fork_writer(device: &CompressedDevice) -> i32 {
     let mut queue = queue(device);
     let pages = Pages::new(1);
-    // SAFETY: the child works on memory of its own and on atomics; it ends by a signal.
+    // SAFETY: the child works on its own memory and on atomics; it ends by a signal.
     let pid = unsafe { libc::fork() };
     if pid != 0 {
         return pid;

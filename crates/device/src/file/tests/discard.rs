@@ -1,4 +1,4 @@
-//! Content that is not needed leaves the storage, and what must stay stays.
+//! Discarded content is freed by the storage, and the rest stays.
 
 use super::*;
 use crate::header::SwapHeader;
@@ -10,7 +10,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 
-/// Memory or disk space behind a device, in pages.
+/// Memory or disk space used by a device, in pages.
 fn stored_pages(device: &FileDevice) -> i64 {
     fstat(device).unwrap().st_blocks * 512 / PAGE_SIZE as i64
 }
@@ -52,7 +52,7 @@ fn discarded_slots_take_no_space_and_can_be_written_again() {
         let before = stored_pages(&device);
         device.discard(Slot(64), 128).unwrap();
         let freed = before - stored_pages(&device);
-        // A file system may need a block or two of its own to describe the hole.
+        // A file system may need one or two blocks of its own to describe the hole.
         assert!((120..=128).contains(&freed), "{way}: {freed} pages freed of {before}");
         let bytes = [63, 64, 191, 192].map(|slot| byte_in(&device, slot));
         assert_eq!(bytes, [5, 0, 0, 5], "{way}");

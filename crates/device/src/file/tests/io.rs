@@ -1,4 +1,4 @@
-//! Pages go out and come back, whichever way the device is driven.
+//! Pages are written and read back, with every way to drive the device.
 
 use super::*;
 use crate::testing::{Pages, drain, is_filled, read, scattered, write};
@@ -201,8 +201,8 @@ fn a_forked_child_that_drops_its_copy_leaves_the_parents_requests_alone() {
             let slot = Slot(n as u32);
             queue.submit(IoRequest { op: IoOp::Write, slot, pages, tag: 0 });
         }
-        // SAFETY: the child calls nothing but destructors and _exit; were it to run the test
-        // harness on, it would report results twice.
+        // SAFETY: the child calls nothing but destructors and _exit; if it continued in the test
+        // harness, it would report results twice.
         let child = unsafe { libc::fork() };
         if child == 0 {
             drop(queue);

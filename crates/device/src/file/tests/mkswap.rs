@@ -13,7 +13,7 @@ use std::path::PathBuf;
 const UUID: [u8; 16] = [0, 17, 34, 51, 68, 85, 102, 119, 136, 153, 170, 187, 204, 221, 238, 255];
 const UUID_TEXT: &str = "00112233-4455-6677-8899-aabbccddeeff";
 
-/// What to make, with a label as long as fits.
+/// Options with a label of maximum length.
 fn spill() -> MkswapOptions {
     MkswapOptions { label: "sixteen-byte-lbl".into(), uuid: UUID, check: true, force: false }
 }
@@ -43,7 +43,7 @@ impl<'a> Live<'a> {
         run("swapon", &[text(path)]).map(|_| Self(path))
     }
 
-    /// Its KiB, as the kernel counts them.
+    /// Its KiB in `/proc/swaps`.
     fn kib(&self) -> u64 {
         let swaps = fs::read_to_string("/proc/swaps").unwrap();
         let line = swaps.lines().find(|line| line.starts_with(text(self.0))).unwrap();
@@ -59,7 +59,7 @@ impl Drop for Live<'_> {
 
 #[test]
 fn util_linux_and_the_kernel_accept_a_file() {
-    // Not in memory: the kernel cannot swap to a file there.
+    // Not on tmpfs: the kernel cannot swap to a file there.
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = zeros(dir.path(), 300);
     let area = mkswap(&path, &spill()).unwrap();
@@ -142,7 +142,7 @@ fn what_is_there_is_named_and_lost_only_by_force() {
 fn what_stood_at_either_end_is_wiped_by_force() {
     let dir = tempfile::tempdir().unwrap();
     let path = zeros(dir.path(), 0);
-    // 3 MiB and a part of a page, where the copy of a partition table would be.
+    // 3 MiB and a partial page, where the copy of a partition table would be.
     let size = (3 << 20) + 512;
     fs::write(&path, vec![7; size]).unwrap();
     let found = DeviceError::WouldDestroy {

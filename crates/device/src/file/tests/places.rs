@@ -7,7 +7,7 @@ use overspill_base::{PAGE_SIZE, Slot};
 use std::fs;
 use std::path::PathBuf;
 
-/// A file of `pages` pages with a header that says `last_page`.
+/// A file of `pages` pages with a header for `last_page`.
 fn area(dir: &Path, pages: usize, last_page: u32, bad_pages: Vec<Slot>) -> PathBuf {
     let header = SwapHeader { last_page, bad_pages, uuid: [1; 16], label: "test".into() };
     let mut content = vec![0; pages * PAGE_SIZE];

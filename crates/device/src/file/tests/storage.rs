@@ -1,5 +1,5 @@
-//! Storage that tests have made for them and that is gone when they end, however they end. A test
-//! is skipped, and says so, where the system does not let it have any.
+//! Storage that tests make and that is gone when they end, however they end. A test is skipped, and
+//! prints it, if the system does not allow it any.
 
 use crate::spec::SwapKind;
 use overspill_base::PAGE_SIZE;
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs a command; its output, or why there is none.
+/// Runs a command; returns its output, or why there is none.
 pub(super) fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(args).output();
     let output = output.map_err(|error| format!("{program}: {error}"))?;
@@ -46,7 +46,7 @@ pub(super) struct Loop {
 }
 
 impl Loop {
-    /// `format` makes of the file what the device is to hold.
+    /// Runs `format` on the file to prepare the device's content.
     pub(super) fn new(pages: usize, format: &[&str]) -> Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
         let path = dir.path().join("disk");
@@ -58,7 +58,7 @@ impl Loop {
         Ok(Self { node, dir })
     }
 
-    /// The file under it.
+    /// The file under the device.
     pub(super) fn file(&self) -> PathBuf {
         self.dir.path().join("disk")
     }
