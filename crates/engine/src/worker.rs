@@ -274,7 +274,7 @@ impl Worker {
         self.queues.iter_mut().flatten().for_each(|queue| queue.queue.flush());
     }
 
-    /// See [`SwapDevice::holds`].
+    /// See [`SwapDevice::holds`](overspill_device::SwapDevice::holds).
     pub(crate) fn holds(&mut self, entry: SwapEntry, content: &[u8]) -> bool {
         self.queue(entry.area()).device.holds(entry.slot(), content)
     }
