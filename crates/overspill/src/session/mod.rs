@@ -208,9 +208,9 @@ impl Supervisor {
     }
 
     /// Waits until the pager of `process`, which has ended, has ended too: usually a moment, and at
-    /// most two seconds.
+    /// most ten seconds, which a busy machine may need.
     pub fn wait_for_pager_of(&self, process: i32) {
-        self.server.wait_gone(process, Duration::from_secs(2));
+        self.server.wait_gone(process, Duration::from_secs(10));
     }
 
     /// The devices' names and notes, and the current usage of compressed memory.

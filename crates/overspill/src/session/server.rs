@@ -3,7 +3,7 @@
 //! Owns: the listening socket and the connections of all processes of the run. A pager keeps its
 //! connection open as long as it lives, so that its end is noticed here.
 //! Invariants: a refused process learns nothing. A process that sends an invalid message loses its
-//! own connection and affects no other.
+//! own connection and affects no other. What was sent before the end is reported.
 //! Not here: what the descriptors are.
 
 use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WELCOME};
@@ -55,6 +55,14 @@ pub(super) struct Terms {
     pub(super) descriptors: Vec<OwnedFd>,
     /// Takes lines for the user.
     pub(super) report: fn(&str),
+}
+
+/// What came of looking at a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    Message,
+    End,
 }
 
 struct Connection {
@@ -136,7 +144,7 @@ impl Service {
                 fds.iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>()
             };
             if ready[0] {
-                return;
+                return self.hear_the_rest();
             }
             let listeners = self.listeners.len();
             self.attend(&ready[1 + listeners..]);
@@ -151,7 +159,8 @@ impl Service {
         let mut connections = std::mem::take(&mut self.connections);
         let mut ready = ready.iter();
         connections.retain_mut(|connection| {
-            let keep = !ready.next().copied().unwrap_or(false) || self.hear(connection);
+            let is_ready = ready.next().copied().unwrap_or(false);
+            let keep = !is_ready || self.hear(connection) != Heard::End;
             if !keep && let Some(gone) = connection.process {
                 let mut connected = self.shared.connected.lock();
                 let at = connected.iter().position(|&process| process == gone);
@@ -170,18 +179,27 @@ impl Service {
         }
     }
 
-    /// Receives a message; false if the connection has ended.
-    fn hear(&self, connection: &mut Connection) -> bool {
+    /// Reports what was sent before the end: on a busy machine this thread may run only now.
+    fn hear_the_rest(mut self) {
+        for mut connection in std::mem::take(&mut self.connections) {
+            while self.hear(&mut connection) == Heard::Message {}
+        }
+    }
+
+    fn hear(&self, connection: &mut Connection) -> Heard {
         let mut message = [0; MESSAGE_BYTES_MAX];
         let received =
             retry_on_intr(|| recv(&connection.socket, &mut message, RecvFlags::DONTWAIT));
         match (received, connection.process) {
-            (Err(Errno::AGAIN), _) => true,
-            (Err(_) | Ok((0, _)), _) => false,
-            (Ok((n, _)), None) => self.welcome(connection, &message[..n]).is_some(),
+            (Err(Errno::AGAIN), _) => Heard::Nothing,
+            (Err(_) | Ok((0, _)), _) => Heard::End,
+            (Ok((n, _)), None) => match self.welcome(connection, &message[..n]) {
+                Some(()) => Heard::Message,
+                None => Heard::End,
+            },
             (Ok((n, _)), Some(_)) => {
                 (self.terms.report)(&String::from_utf8_lossy(&message[..n]));
-                true
+                Heard::Message
             }
         }
     }
@@ -226,4 +244,35 @@ fn without_a_name() -> Option<(OwnedFd, OwnedFd)> {
     let file = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let _ = std::fs::remove_file(&path);
     Some((socket, file.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Channel;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static LINES: AtomicUsize = AtomicUsize::new(0);
+
+    /// The last words of a program that is killed for lack of memory are such lines.
+    #[test]
+    fn lines_told_before_the_end_are_reported() {
+        const ROUNDS: usize = 100;
+        for _ in 0..ROUNDS {
+            let server = Server::start(Terms {
+                secret: Secret::random().unwrap(),
+                fork_secret: Secret::random().unwrap(),
+                descriptors: vec![std::fs::File::open("/dev/null").unwrap().into()],
+                report: |_| {
+                    LINES.fetch_add(1, Ordering::Relaxed);
+                },
+            });
+            let server = server.unwrap();
+            let channel = Channel::join(server.address()).unwrap();
+            drop(channel.descriptors().unwrap());
+            (0..3).for_each(|_| channel.tell("last words"));
+            drop(server);
+        }
+        assert_eq!(LINES.load(Ordering::Relaxed), 3 * ROUNDS);
+    }
 }
