@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
+/// Lines that are still read of each process when the run has ended.
+const LAST_LINES_MAX: usize = 64;
+
 /// Serves the processes of a run until it is dropped.
 #[derive(Debug)]
 pub(super) struct Server {
@@ -182,7 +185,8 @@ impl Service {
     /// Reports what was sent before the end: on a busy machine this thread may run only now.
     fn hear_the_rest(mut self) {
         for mut connection in std::mem::take(&mut self.connections) {
-            while self.hear(&mut connection) == Heard::Message {}
+            let mut heard = (0..LAST_LINES_MAX).map(|_| self.hear(&mut connection));
+            heard.find(|&heard| heard != Heard::Message);
         }
     }
 
