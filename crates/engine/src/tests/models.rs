@@ -23,6 +23,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const PAGE: PageNo = PageNo(0);
+/// Takes the frame that the first has left.
+const OTHER: PageNo = PageNo(1);
 const PAGES: usize = 2;
 const SLOTS: u32 = 2;
 
@@ -297,11 +299,24 @@ impl Rig {
         assert!(self.engine.cache.is_empty());
     }
 
+    /// Evicts what can be evicted, and has another page take a frame and change.
+    fn reuse_frame(&self) {
+        let mut worker = self.worker();
+        self.engine.shrink(&mut worker, false);
+        self.fault_at(&mut worker, OTHER);
+        self.set_byte(OTHER, 5);
+        worker.finish(&self.engine);
+    }
+
     /// Checks that the page reads as `byte`, and that nothing has leaked.
     fn expect(&self, byte: u8) {
+        self.expect_at(PAGE, byte);
+    }
+
+    fn expect_at(&self, page: PageNo, byte: u8) {
         let mut worker = self.worker();
-        self.fault(&mut worker);
-        assert_eq!(self.byte(), Some(byte));
+        self.fault_at(&mut worker, page);
+        assert_eq!(self.space.pages.lock().unwrap()[page.index()], Some(byte));
         assert_eq!(self.engine.check(), Ok(()));
         assert_eq!(self.engine.writes_in_flight(), 0);
     }
@@ -400,8 +415,8 @@ fn a_touch_while_the_frame_becomes_another_pages() {
             loom::thread::spawn(move || {
                 let mut worker = rig.worker();
                 rig.engine.shrink(&mut worker, false);
-                rig.fault_at(&mut worker, PageNo(1));
-                rig.set_byte(PageNo(1), 5);
+                rig.fault_at(&mut worker, OTHER);
+                rig.set_byte(OTHER, 5);
                 rig.engine.shrink(&mut worker, false);
                 worker.finish(&rig.engine);
             })
@@ -414,23 +429,64 @@ fn a_touch_while_the_frame_becomes_another_pages() {
     });
 }
 
-/// E17: a page that is dropped during its eviction is dropped wherever it is by then.
+/// E14: a page that is in memory is touched while reclaim frees its frame and another page takes
+/// it. Both pages keep their content.
 #[test]
-fn a_discard_against_an_eviction() {
+fn a_touch_while_the_frame_is_reused() {
     model(|| {
         let rig = rig_of_fast_writes();
         rig.fault(&mut rig.worker());
         assert!(rig.set_byte(PAGE, 7));
-        let reclaimer = {
+        let other = {
             let rig = rig.clone();
-            loom::thread::spawn(move || {
-                let mut worker = rig.worker();
-                rig.engine.shrink(&mut worker, false);
-                worker.finish(&rig.engine);
-            })
+            loom::thread::spawn(move || rig.reuse_frame())
+        };
+        rig.fault(&mut rig.worker());
+        other.join().unwrap();
+        rig.expect_at(OTHER, 5);
+        rig.expect(7);
+    });
+}
+
+/// E17: a page that is dropped during its eviction is dropped wherever it is by then, also while
+/// it is written.
+#[test]
+fn a_discard_against_an_eviction() {
+    for make in [rig, rig_of_fast_writes] {
+        model(move || {
+            let rig = make();
+            rig.fault(&mut rig.worker());
+            assert!(rig.set_byte(PAGE, 7));
+            let reclaimer = {
+                let rig = rig.clone();
+                loom::thread::spawn(move || {
+                    let mut worker = rig.worker();
+                    rig.engine.shrink(&mut worker, false);
+                    worker.finish(&rig.engine);
+                })
+            };
+            rig.engine.discard(PAGE, 1);
+            reclaimer.join().unwrap();
+            rig.expect(0);
+        });
+    }
+}
+
+/// E17: a page is dropped while reclaim frees its frame and another page takes it. The other page
+/// keeps its content.
+#[test]
+fn a_discard_while_the_frame_is_reused() {
+    model(|| {
+        let rig = rig_of_fast_writes();
+        rig.fault(&mut rig.worker());
+        assert!(rig.set_byte(PAGE, 7));
+        let other = {
+            let rig = rig.clone();
+            loom::thread::spawn(move || rig.reuse_frame())
         };
         rig.engine.discard(PAGE, 1);
-        reclaimer.join().unwrap();
+        other.join().unwrap();
+        rig.expect_at(OTHER, 5);
         rig.expect(0);
     });
 }
