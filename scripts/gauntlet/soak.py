@@ -26,7 +26,7 @@ import harness
 from harness import HERE, OVERSPILL, ROOT, WORK
 
 SECONDS = 20  # of one round, about; random lines on a slow disk take what they take
-IDLE_SECONDS = 120  # without a second of CPU time: it hangs
+IDLE_SECONDS = 120  # with a fifth of a second of CPU time at most: it hangs
 ROUND_SECONDS = 3600  # it goes in circles
 
 
@@ -134,9 +134,16 @@ def wait_while_it_works(process):
         if code is not None:
             return code
         # Less than before: a busy process has ended.
-        if 0 <= cpu_seconds() - before < 1:
+        if 0 <= cpu_seconds() - before < 0.2:
             return None
     return None
+
+
+def read(path):
+    try:
+        return path.read_text().strip()
+    except OSError as reason:
+        return str(reason)
 
 
 def where_it_waits():
@@ -144,11 +151,7 @@ def where_it_waits():
     lines = []
     for pid in harness.descendants(os.getpid()):
         for task in Path(f"/proc/{pid}/task").glob("*"):
-            try:
-                name, waits = (task / "comm").read_text().strip(), (task / "wchan").read_text()
-                lines.append(f"{pid} {task.name} {name}: {waits}; {(task / 'syscall').read_text().strip()}")
-            except OSError:
-                continue
+            lines.append(f"{pid} {task.name}: {'; '.join(read(task / what) for what in ('comm', 'wchan', 'syscall'))}")
     return lines
 
 

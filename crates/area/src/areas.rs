@@ -7,7 +7,7 @@
 //! Not here: growing, discarding, reclaiming copies ([`SlotReclaim`] asks the engine).
 
 use crate::area::SwapArea;
-use crate::past::SlotCaches;
+use crate::slot_cache::SlotCaches;
 use crate::tuning::AreaTuning;
 use crate::types::{AreaConfig, AreaNo, SlotReclaim, SwapEntry};
 use overspill_base::Slot;

@@ -25,6 +25,7 @@ mod lists;
 mod members;
 mod past;
 mod shared;
+mod slot_cache;
 mod slot_map;
 mod tuning;
 pub mod types;

@@ -36,7 +36,7 @@ impl SwapArea {
     pub fn share_with(&self, other: MemberNo) -> Result<(), TooManyHolders> {
         let area = &self.shared;
         let (mine, theirs) = (&area.holds[self.member().0 as usize], &area.holds[other.0 as usize]);
-        for (index, word) in mine.iter().enumerate().take(area.used_words()) {
+        for (index, word) in mine.iter().enumerate().take(area.hold_words()) {
             for bit in bits(word.load(Relaxed)) {
                 if let Err(e) = area.slots.hold(Slot((index * 64) as u32 + bit)) {
                     self.release_member(other);
@@ -54,7 +54,7 @@ impl SwapArea {
         let area = &self.shared;
         let holds = &area.holds[gone.0 as usize];
         let mut freed = 0;
-        for (index, word) in holds.iter().enumerate().take(area.used_words()) {
+        for (index, word) in holds.iter().enumerate().take(area.hold_words()) {
             let slots = bits(word.swap(0, Relaxed)).map(|bit| Slot((index * 64) as u32 + bit));
             freed += slots.filter(|&slot| area.return_foreign(slot)).count();
         }

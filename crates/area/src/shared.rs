@@ -189,7 +189,7 @@ impl Shared {
         freed
     }
 
-    pub(crate) fn used_words(&self) -> usize {
+    pub(crate) fn hold_words(&self) -> usize {
         (self.capacity_slots() as usize).div_ceil(64)
     }
 }

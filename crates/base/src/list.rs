@@ -62,10 +62,10 @@ impl Links {
     pub fn push_front(&mut self, list: &mut List, number: u32) {
         let old = std::mem::replace(&mut list.first, number);
         list.len += 1;
-        *self.at(number) = Link { prev: NIL, next: old };
+        self.grow_to(number)[number as usize] = Link { prev: NIL, next: old };
         match present(old) {
             None => list.last = number,
-            Some(old) => self.at(old).prev = number,
+            Some(old) => self.0[old as usize].prev = number,
         }
     }
 
@@ -73,24 +73,27 @@ impl Links {
     pub fn push_back(&mut self, list: &mut List, number: u32) {
         let old = std::mem::replace(&mut list.last, number);
         list.len += 1;
-        *self.at(number) = Link { prev: old, next: NIL };
+        self.grow_to(number)[number as usize] = Link { prev: old, next: NIL };
         match present(old) {
             None => list.first = number,
-            Some(old) => self.at(old).next = number,
+            Some(old) => self.0[old as usize].next = number,
         }
     }
 
     /// Takes a number off `list`, which it is on.
+    ///
+    /// # Panics
+    /// If it was never linked.
     pub fn unlink(&mut self, list: &mut List, number: u32) {
-        let Link { prev, next } = *self.at(number);
+        let Link { prev, next } = self.0[number as usize];
         list.len -= 1;
         match present(prev) {
             None => list.first = next,
-            Some(prev) => self.at(prev).next = next,
+            Some(prev) => self.0[prev as usize].next = next,
         }
         match present(next) {
             None => list.last = prev,
-            Some(next) => self.at(next).prev = prev,
+            Some(next) => self.0[next as usize].prev = prev,
         }
     }
 
@@ -100,12 +103,11 @@ impl Links {
         std::iter::successors(list.first(), next)
     }
 
-    fn at(&mut self, number: u32) -> &mut Link {
-        let index = number as usize;
-        if self.0.len() <= index {
-            self.0.resize(index + 1, Link { prev: NIL, next: NIL });
+    fn grow_to(&mut self, number: u32) -> &mut Vec<Link> {
+        if self.0.len() <= number as usize {
+            self.0.resize(number as usize + 1, Link { prev: NIL, next: NIL });
         }
-        &mut self.0[index]
+        &mut self.0
     }
 }
 

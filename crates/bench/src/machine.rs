@@ -149,7 +149,7 @@ impl Machine {
                     return Ok(Touched { result, missing_ns });
                 }
                 Look::Missing => {}
-                Look::Poisoned => return Err(self.report_error()),
+                Look::Poisoned => return Err(self.engine_error()),
             }
             let since = *missing_since.get_or_insert_with(clock::now_ns);
             self.fault(worker, page, since)?;
@@ -167,12 +167,12 @@ impl Machine {
                 Ok(())
             }
             FaultOutcome::OutOfMemory | FaultOutcome::Poisoned | FaultOutcome::Stray => {
-                Err(self.report_error())
+                Err(self.engine_error())
             }
         }
     }
 
-    fn report_error(&self) -> BenchError {
+    fn engine_error(&self) -> BenchError {
         let reason = self.engine.last_error();
         BenchError::Engine(reason.unwrap_or_else(|| "no page could be evicted".into()))
     }

@@ -148,7 +148,7 @@ fn random(name: &'static str, before: Side, after: Side, state: DeviceState) -> 
     Mechanism { name, before, after, state, pattern, source: "", published: &[] }
 }
 
-const fn told(
+const fn published(
     what: &'static str,
     before: &'static str,
     after: &'static str,
@@ -159,13 +159,13 @@ const fn told(
 }
 
 const ROTATE_PUBLISHED: &[Published] = &[
-    told("ping avg, ms", "0.652", "0.108", "", "6.0 times less"),
-    told("ping max, ms", "172.228", "3.884", "", "44 times less"),
-    told("ping mdev, ms", "7.176", "0.114", "", "63 times less"),
-    told("ping max with a reference per page, ms", "172.228", "4.716", "", "37 times less"),
+    published("ping avg, ms", "0.652", "0.108", "", "6.0 times less"),
+    published("ping max, ms", "172.228", "3.884", "", "44 times less"),
+    published("ping mdev, ms", "7.176", "0.114", "", "63 times less"),
+    published("ping max with a reference per page, ms", "172.228", "4.716", "", "37 times less"),
 ];
 
-const SERIES_PUBLISHED: &[Published] = &[told(
+const SERIES_PUBLISHED: &[Published] = &[published(
     "fault latency added by the kernel, median, µs",
     "15",
     "4",
@@ -174,21 +174,21 @@ const SERIES_PUBLISHED: &[Published] = &[told(
 )];
 
 const SCAN_MORE_PUBLISHED: &[Published] = &[
-    told("score", "", "", "+37.1 %", ""),
-    told("swap-in, GB/s", "2.02", "2.94", "+45.7 %", "+45.5 %"),
-    told("swap-out, GB/s", "2.04", "2.97", "+45.3 %", "+45.6 %"),
-    told("device lock in get_swap_pages, % of cycles", "21.03", "gone", "", ""),
-    told("LRU lock in shrink_inactive_list, % of cycles", "1.92", "4.89", "", ""),
-    told("LRU lock in shrink_active_list, % of cycles", "1.72", "3.85", "", ""),
+    published("score", "", "", "+37.1 %", ""),
+    published("swap-in, GB/s", "2.02", "2.94", "+45.7 %", "+45.5 %"),
+    published("swap-out, GB/s", "2.04", "2.97", "+45.3 %", "+45.6 %"),
+    published("device lock in get_swap_pages, % of cycles", "21.03", "gone", "", ""),
+    published("LRU lock in shrink_inactive_list, % of cycles", "1.92", "4.89", "", ""),
+    published("LRU lock in shrink_active_list, % of cycles", "1.72", "3.85", "", ""),
 ];
 
 const SCAN_BASE_PUBLISHED: &[Published] = &[
-    told("score", "", "", "+18.5 %", ""),
-    told("swap-in, GB/s", "2.96", "3.51", "+18.7 %", "+18.6 %"),
-    told("swap-out, GB/s", "2.99", "3.54", "+18.5 %", "+18.4 %"),
-    told("swap cache lock in add_to_swap_cache, % of cycles", "7.91", "gone", "", ""),
-    told("swap cache lock in __remove_mapping, % of cycles", "7.11", "gone", "", ""),
-    told("device lock in swapcache_free_entries, % of cycles", "2.51", "3.58", "", ""),
+    published("score", "", "", "+18.5 %", ""),
+    published("swap-in, GB/s", "2.96", "3.51", "+18.7 %", "+18.6 %"),
+    published("swap-out, GB/s", "2.99", "3.54", "+18.5 %", "+18.4 %"),
+    published("swap cache lock in add_to_swap_cache, % of cycles", "7.91", "gone", "", ""),
+    published("swap cache lock in __remove_mapping, % of cycles", "7.11", "gone", "", ""),
+    published("device lock in swapcache_free_entries, % of cycles", "2.51", "3.58", "", ""),
 ];
 
 #[cfg(test)]

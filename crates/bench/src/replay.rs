@@ -126,11 +126,11 @@ impl MovingSpace for ReplaySpace {
         *self.lock(page) == Seen::Present
     }
 
-    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
-        let pages = landing.len();
-        for (n, index) in landing.enumerate() {
+    fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped {
+        let pages = destination.len();
+        for (n, index) in destination.enumerate() {
             let taken = self.take(first.plus(n), |content| {
-                // SAFETY: the engine reserved this landing page for this call.
+                // SAFETY: the engine reserved this destination page for this call.
                 unsafe { arena.page(index) }.copy_from_slice(content);
             });
             if let Err(error) = taken {

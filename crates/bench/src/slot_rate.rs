@@ -137,17 +137,20 @@ fn rate(tuning: AreaTuning, state: DeviceState, threads: usize, options: &SlotOp
     }
 }
 
+/// Exchanges slots at least once: on a busy machine a thread may not run before it is stopped.
 fn exchange_until(stop: &AtomicBool, areas: &SwapAreas, cpu: usize) -> u64 {
     become_cpu(cpu);
     let mut random = fastrand::Rng::with_seed(cpu as u64);
     let mut held: Vec<SwapEntry> = Vec::with_capacity(HELD_SLOTS);
     slots::take(areas, cpu, HELD_SLOTS, &mut held);
     let mut exchanged = 0;
-    while !stop.load(Relaxed) {
+    loop {
         for _ in 0..ASK_SLOTS.min(held.len()) {
             slots::give(areas, cpu, held.swap_remove(random.usize(..held.len())));
         }
         exchanged += slots::take(areas, cpu, ASK_SLOTS, &mut held) as u64;
+        if stop.load(Relaxed) {
+            return exchanged;
+        }
     }
-    exchanged
 }

@@ -7,14 +7,14 @@ use overspill_device::{DeviceError, IoQueue, SwapDevice};
 /// A device and one worker's queue to it.
 pub(crate) struct DeviceQueue {
     pub(crate) device: Arc<dyn SwapDevice>,
-    pub(crate) queue: Box<dyn IoQueue>,
+    pub(crate) io: Box<dyn IoQueue>,
     pub(crate) synchronous: bool,
 }
 
 impl DeviceQueue {
     fn open(device: &Arc<dyn SwapDevice>, depth: u32) -> Result<Self, DeviceError> {
         let synchronous = device.info().synchronous;
-        Ok(Self { device: device.clone(), queue: device.open_queue(depth)?, synchronous })
+        Ok(Self { device: device.clone(), io: device.open_queue(depth)?, synchronous })
     }
 }
 

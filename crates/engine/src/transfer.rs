@@ -60,7 +60,7 @@ impl CompletedRead {
 pub(crate) enum Purpose {
     /// A fault, with its window; its message arrived at `start_ns`.
     Fault { start_ns: u64 },
-    /// Asynchronous readahead, or prefetch.
+    /// Asynchronous readahead, prefetch, or a run of a fault's window without the missing page.
     Readahead,
 }
 

@@ -1,4 +1,4 @@
-//! The engine's switches and sizes, one field per mechanism, and presets.
+//! The engine's switches and sizes, as fields; what the preset alone decides, as methods.
 
 use overspill_area::{AreaTuning, Preset};
 use overspill_base::PAGE_SIZE;
@@ -17,7 +17,7 @@ pub enum Readahead {
 /// rare paths common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuning {
-    /// Decides where there is no switch, by the methods below.
+    /// Decides where there is no switch, by the methods below; it does not govern `area`.
     pub preset: Preset,
     /// The switches of slot allocation.
     pub area: AreaTuning,

@@ -164,7 +164,7 @@ impl Worker {
         let scratch = Scratch::new();
         let mut worker =
             Self { queues, inbox, version, kind, bounce, scratch, evicted: 0, reclaims: false };
-        worker.open_mail();
+        worker.take_new_queues();
         Ok(worker)
     }
 
@@ -188,13 +188,13 @@ impl Worker {
     fn queue(&mut self, area: AreaNo) -> &mut DeviceQueue {
         let number = area.0 as usize;
         if self.queues.get(number).is_none_or(Option::is_none) {
-            self.open_mail();
+            self.take_new_queues();
         }
         let queue = self.queues.get_mut(number).and_then(Option::as_mut);
         queue.expect("every worker has a queue to every area whose slots are in use")
     }
 
-    fn open_mail(&mut self) {
+    fn take_new_queues(&mut self) {
         for (area, queue) in self.inbox.queues.lock().drain(..) {
             let number = area.0 as usize;
             self.queues.resize_with(self.queues.len().max(number + 1), || None);
@@ -209,10 +209,10 @@ impl Worker {
             return;
         }
         self.version = version;
-        self.open_mail();
+        self.take_new_queues();
         for (number, queue) in self.queues.iter_mut().enumerate() {
             if engine.swaps.device(AreaNo(number as u8)).is_none() {
-                debug_assert!(queue.as_ref().is_none_or(|queue| queue.queue.in_flight() == 0));
+                debug_assert!(queue.as_ref().is_none_or(|queue| queue.io.in_flight() == 0));
                 *queue = None;
             }
         }
@@ -220,20 +220,20 @@ impl Worker {
 
     /// Returns the number of requests submitted and not yet completed.
     pub fn in_flight(&self) -> usize {
-        self.queues().map(|queue| queue.queue.in_flight()).sum()
+        self.queues().map(|queue| queue.io.in_flight()).sum()
     }
 
     /// Returns the file descriptors that become readable when [`poll`](Self::poll) has work.
     pub fn poll_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let busy = self.queues().filter(|queue| queue.queue.in_flight() > 0);
-        busy.filter_map(|queue| queue.queue.poll_fd())
+        let busy = self.queues().filter(|queue| queue.io.in_flight() > 0);
+        busy.filter_map(|queue| queue.io.poll_fd())
     }
 
     /// Reaps the completed requests; return the list, emptied, with
     /// [`keep_reaped`](Self::keep_reaped).
     pub(crate) fn reap(&mut self) -> Vec<Completion> {
         let mut done = std::mem::take(&mut self.scratch.done);
-        self.queues.iter_mut().flatten().for_each(|queue| queue.queue.reap(&mut done));
+        self.queues.iter_mut().flatten().for_each(|queue| queue.io.reap(&mut done));
         done
     }
 
@@ -246,8 +246,8 @@ impl Worker {
     /// Blocks until a request in flight has completed.
     pub(crate) fn wait_for_one(&mut self) {
         let mut queues = self.queues.iter_mut().flatten();
-        if let Some(queue) = queues.find(|queue| queue.queue.in_flight() > 0) {
-            queue.queue.wait();
+        if let Some(queue) = queues.find(|queue| queue.io.in_flight() > 0) {
+            queue.io.wait();
         }
     }
 
@@ -267,11 +267,11 @@ impl Worker {
     /// Submits a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).
     pub(crate) fn submit(&mut self, area: AreaNo, request: IoRequest) {
         assert_no_lock_held("submitting");
-        self.queue(area).queue.submit(request);
+        self.queue(area).io.submit(request);
     }
 
     pub(crate) fn flush(&mut self) {
-        self.queues.iter_mut().flatten().for_each(|queue| queue.queue.flush());
+        self.queues.iter_mut().flatten().for_each(|queue| queue.io.flush());
     }
 
     /// See [`SwapDevice::holds`](overspill_device::SwapDevice::holds).

@@ -141,13 +141,13 @@ fn userfaultfd_moves() -> Option<Finding> {
             Health::Limited,
             format!(
                 "misreported by this kernel ({misreported} of {moves} said to have failed, and had not): \
-                 Overspill looks every such page up and loses none; docs/kernel-report.md tells more"
+                 Overspill looks every such page up and loses none; docs/kernel-report.md has more"
             ),
         ),
     })
 }
 
-const WHAT_MOVES: &str = "userfaultfd: moves";
+const WHAT_MOVES: &str = "userfaultfd: reports of moves";
 
 fn uring() -> Finding {
     match io_uring::IoUring::new(4) {

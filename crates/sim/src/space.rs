@@ -139,13 +139,13 @@ impl MovingSpace for SimSpace {
         self.pages[page.index()].seen.load(Relaxed) == PRESENT
     }
 
-    fn unmap(&self, first: PageNo, arena: &PageArena, landing: Range<usize>) -> Unmapped {
-        let pages = landing.len();
-        for (n, index) in landing.enumerate() {
+    fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped {
+        let pages = destination.len();
+        for (n, index) in destination.enumerate() {
             let page = first.plus(n);
             overspill_vcpu::charge_by(|costs| costs.evict_page_ns);
             match self.take(page) {
-                // SAFETY: the engine reserved this landing page for this call.
+                // SAFETY: the engine reserved this destination page for this call.
                 Ok(stamp) => stamp.put(&mut unsafe { arena.page(index) }),
                 Err(error) => return Unmapped { moved: n, stopped: Some(error) },
             }

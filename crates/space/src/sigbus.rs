@@ -1,9 +1,9 @@
 //! The process's SIGBUS handler.
 //!
-//! Owns: the handler, the previous disposition, and the table of spaces it serves.
+//! Owns: the handler, the previous disposition, and the table of servers of faults.
 //! Invariants: the handler is installed once, when the first space needs it, and stays. It runs
-//! with every signal blocked, so no other handler of this thread runs inside it. A space is in the
-//! table only while it lives: the thread that removes it waits for the handlers that are using it.
+//! with every signal blocked, so no other handler of this thread runs inside it. A server is
+//! dropped only after the handlers that use it have returned.
 //! A SIGBUS that is not a fault of ours goes to the previous disposition, with the mask that one
 //! asked for; only a switch to an alternate stack is not made. The program's own handler must be
 //! installed first: a later one replaces ours and gets the faults of regions.
@@ -46,14 +46,14 @@ pub(crate) trait ServeFault: Send + Sync {
 
 /// One entry of the table.
 ///
-/// A handler increments the count, then reads `space`; a thread that empties the entry clears
-/// `space`, then reads the count. Both are SeqCst, so in their total order either the handler finds
-/// nothing or the thread waits for it.
+/// A handler increments the count, then reads `server`; a thread that empties the entry clears
+/// `server`, then reads the count. Both are SeqCst, so in their total order either the handler
+/// finds nothing or the thread waits for it.
 pub(crate) struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
     /// A box owned by this place, or null.
-    space: AtomicPtr<Arc<dyn ServeFault>>,
+    server: AtomicPtr<Arc<dyn ServeFault>>,
     users: AtomicUsize,
 }
 
@@ -68,24 +68,24 @@ impl Place {
         Self {
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
-            space: AtomicPtr::new(std::ptr::null_mut()),
+            server: AtomicPtr::new(std::ptr::null_mut()),
             users: AtomicUsize::new(0),
         }
     }
 
-    /// Makes `space` serve the faults at `addresses`; `None` if the table is full.
+    /// Makes `server` serve the faults at `addresses`; `None` if the table is full.
     pub(crate) fn take(
         addresses: &Range<usize>,
-        space: Arc<dyn ServeFault>,
+        server: Arc<dyn ServeFault>,
     ) -> Option<&'static Self> {
         install();
-        let space = Box::into_raw(Box::new(space));
+        let server = Box::into_raw(Box::new(server));
         let claim = |place: &&Place| {
-            place.space.compare_exchange(std::ptr::null_mut(), space, SeqCst, SeqCst).is_ok()
+            place.server.compare_exchange(std::ptr::null_mut(), server, SeqCst, SeqCst).is_ok()
         };
         let Some(place) = PLACES.iter().find(claim) else {
             // SAFETY: our own box, which no place has taken.
-            drop(unsafe { Box::from_raw(space) });
+            drop(unsafe { Box::from_raw(server) });
             return None;
         };
         place.start.store(addresses.start, Relaxed);
@@ -97,13 +97,13 @@ impl Place {
     pub(crate) fn leave(&self) {
         self.start.store(0, Relaxed);
         self.end.store(0, Relaxed);
-        let space = self.space.swap(std::ptr::null_mut(), SeqCst);
+        let server = self.server.swap(std::ptr::null_mut(), SeqCst);
         while self.users.load(SeqCst) > 0 {
             std::thread::yield_now();
         }
-        if !space.is_null() {
+        if !server.is_null() {
             // SAFETY: the box of `take`; no handler uses it, and no later one finds it.
-            drop(unsafe { Box::from_raw(space) });
+            drop(unsafe { Box::from_raw(server) });
         }
     }
 
@@ -114,9 +114,9 @@ impl Place {
     /// Serves a fault; false if it is not ours, or the page cannot be brought in.
     fn serve(&self, address: usize) -> bool {
         self.users.fetch_add(1, SeqCst);
-        let space = self.space.load(SeqCst);
+        let server = self.server.load(SeqCst);
         // SAFETY: the box is there until `leave`, which waits for us.
-        let served = unsafe { space.as_ref() }.is_some_and(|space| space.serve(address));
+        let served = unsafe { server.as_ref() }.is_some_and(|server| server.serve(address));
         self.users.fetch_sub(1, SeqCst);
         served
     }

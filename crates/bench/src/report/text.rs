@@ -67,7 +67,7 @@ pub fn lock_cost_text(report: &LockCostReport) -> String {
         ("base::sync::Mutex, counting off", &report.uncounted_ns),
         ("base::sync::Mutex, counting on", &report.counted_ns),
     ];
-    let mut table_rows = vec![row(["lock and unlock, nobody else wants it", "ns"])];
+    let mut table_rows = vec![row(["uncontended lock and unlock", "ns"])];
     table_rows.extend(rows.map(|(name, ns)| vec![name.to_owned(), spread(ns)]));
     let (n, rounds) = (report.repetitions, report.rounds);
     let conditions = format!("{rounds} rounds in turn of {n} each");

@@ -127,7 +127,7 @@ impl Report {
     /// Returns a line only if pages were lost.
     fn lost_line(&self) -> Option<String> {
         let lost = self.summary.pages_lost;
-        (lost > 0).then(|| format!("{lost} pages LOST: whoever touched one got SIGBUS"))
+        (lost > 0).then(|| format!("{lost} pages LOST: touching one raised SIGBUS"))
     }
 
     fn memory_line(&self) -> String {

@@ -299,6 +299,12 @@ impl Rig {
         assert!(self.engine.cache.is_empty());
     }
 
+    fn reclaim(&self) {
+        let mut worker = self.worker();
+        self.engine.shrink(&mut worker, false);
+        worker.finish(&self.engine);
+    }
+
     /// Evicts what can be evicted, and has another page take a frame and change.
     fn reuse_frame(&self) {
         let mut worker = self.worker();
@@ -320,6 +326,14 @@ impl Rig {
         assert_eq!(self.engine.check(), Ok(()));
         assert_eq!(self.engine.writes_in_flight(), 0);
     }
+}
+
+fn spawn<R: 'static>(
+    rig: &Arc<Rig>,
+    act: impl FnOnce(&Rig) -> R + 'static,
+) -> loom::thread::JoinHandle<R> {
+    let rig = rig.clone();
+    loom::thread::spawn(move || act(&rig))
 }
 
 fn model(test: impl Fn() + Sync + Send + 'static) {
@@ -345,18 +359,8 @@ fn two_faults_and_a_round_of_reclaim() {
     model(|| {
         let rig = rig_of_fast_writes();
         rig.evicted(&mut rig.worker(), 7);
-        let faulter = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || rig.fault(&mut rig.worker()))
-        };
-        let reclaimer = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || {
-                let mut worker = rig.worker();
-                rig.engine.shrink(&mut worker, false);
-                worker.finish(&rig.engine);
-            })
-        };
+        let faulter = spawn(&rig, |rig| rig.fault(&mut rig.worker()));
+        let reclaimer = spawn(&rig, Rig::reclaim);
         let woken = rig.space.woken(PAGE);
         let asleep = [rig.fault(&mut rig.worker()), faulter.join().unwrap()];
         reclaimer.join().unwrap();
@@ -378,22 +382,11 @@ fn the_end_of_a_write_a_change_and_a_round_of_reclaim() {
         let rig = rig();
         let mut writer = rig.worker();
         rig.written(&mut writer, 7);
-        let changer = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || {
-                let mut worker = rig.worker();
-                rig.fault(&mut worker);
-                rig.set_byte(PAGE, 9)
-            })
-        };
-        let reclaimer = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || {
-                let mut worker = rig.worker();
-                rig.engine.shrink(&mut worker, false);
-                worker.finish(&rig.engine);
-            })
-        };
+        let changer = spawn(&rig, |rig| {
+            rig.fault(&mut rig.worker());
+            rig.set_byte(PAGE, 9)
+        });
+        let reclaimer = spawn(&rig, Rig::reclaim);
         writer.finish(&rig.engine);
         let changed = changer.join().unwrap();
         reclaimer.join().unwrap();
@@ -410,17 +403,10 @@ fn a_touch_while_the_frame_becomes_another_pages() {
         let mut writer = rig.worker();
         rig.written(&mut writer, 7);
         writer.finish(&rig.engine);
-        let other = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || {
-                let mut worker = rig.worker();
-                rig.engine.shrink(&mut worker, false);
-                rig.fault_at(&mut worker, OTHER);
-                rig.set_byte(OTHER, 5);
-                rig.engine.shrink(&mut worker, false);
-                worker.finish(&rig.engine);
-            })
-        };
+        let other = spawn(&rig, |rig| {
+            rig.reuse_frame();
+            rig.reclaim();
+        });
         let woken = rig.space.woken(PAGE);
         let asleep = rig.fault(&mut rig.worker());
         other.join().unwrap();
@@ -437,10 +423,7 @@ fn a_touch_while_the_frame_is_reused() {
         let rig = rig_of_fast_writes();
         rig.fault(&mut rig.worker());
         assert!(rig.set_byte(PAGE, 7));
-        let other = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || rig.reuse_frame())
-        };
+        let other = spawn(&rig, Rig::reuse_frame);
         rig.fault(&mut rig.worker());
         other.join().unwrap();
         rig.expect_at(OTHER, 5);
@@ -457,14 +440,7 @@ fn a_discard_against_an_eviction() {
             let rig = make();
             rig.fault(&mut rig.worker());
             assert!(rig.set_byte(PAGE, 7));
-            let reclaimer = {
-                let rig = rig.clone();
-                loom::thread::spawn(move || {
-                    let mut worker = rig.worker();
-                    rig.engine.shrink(&mut worker, false);
-                    worker.finish(&rig.engine);
-                })
-            };
+            let reclaimer = spawn(&rig, Rig::reclaim);
             rig.engine.discard(PAGE, 1);
             reclaimer.join().unwrap();
             rig.expect(0);
@@ -480,10 +456,7 @@ fn a_discard_while_the_frame_is_reused() {
         let rig = rig_of_fast_writes();
         rig.fault(&mut rig.worker());
         assert!(rig.set_byte(PAGE, 7));
-        let other = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || rig.reuse_frame())
-        };
+        let other = spawn(&rig, Rig::reuse_frame);
         rig.engine.discard(PAGE, 1);
         other.join().unwrap();
         rig.expect_at(OTHER, 5);
@@ -497,10 +470,7 @@ fn a_fault_against_a_discard() {
     model(|| {
         let rig = rig();
         rig.evicted(&mut rig.worker(), 7);
-        let discarder = {
-            let rig = rig.clone();
-            loom::thread::spawn(move || rig.engine.discard(PAGE, 1))
-        };
+        let discarder = spawn(&rig, |rig| rig.engine.discard(PAGE, 1));
         rig.fault(&mut rig.worker());
         discarder.join().unwrap();
         // It must not be mapped with what was read before the drop: it is missing, or zeros.

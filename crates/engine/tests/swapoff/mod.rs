@@ -58,6 +58,9 @@ fn pages_move_on_to_the_other_area_and_the_device_closes() {
 fn pages_that_fit_come_back_to_memory() {
     let (rig, mut worker) = written(128, 160, &[512], TUNING);
     rig.engine.discard(PageNo(80), 80);
+    // Pages that are mapped and have copies on the area, and others that are on it only.
+    verify(&rig, &mut worker, 40);
+    assert!((40..80).any(|page| !rig.engine.is_resident(PageNo(page))));
     assert_eq!(rig.engine.swapoff(&mut worker, FIRST), Ok(()));
     assert!(rig.engine.swaps().is_empty());
     assert!((0..80).all(|page| rig.engine.is_resident(PageNo(page))));

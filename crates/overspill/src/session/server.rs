@@ -3,7 +3,7 @@
 //! Owns: the listening socket and the connections of all processes of the run. A pager keeps its
 //! connection open as long as it lives, so that its end is noticed here.
 //! Invariants: a refused process learns nothing. A process that sends an invalid message loses its
-//! own connection and affects no other. What was sent before the end is reported.
+//! own connection and affects no other. Lines sent before the end are reported, up to a number.
 //! Not here: what the descriptors are.
 
 use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WELCOME};
@@ -62,7 +62,7 @@ pub(super) struct Terms {
 
 /// What came of looking at a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Heard {
+enum Received {
     Nothing,
     Message,
     End,
@@ -147,7 +147,7 @@ impl Service {
                 fds.iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>()
             };
             if ready[0] {
-                return self.hear_the_rest();
+                return self.receive_the_rest();
             }
             let listeners = self.listeners.len();
             self.attend(&ready[1 + listeners..]);
@@ -163,7 +163,7 @@ impl Service {
         let mut ready = ready.iter();
         connections.retain_mut(|connection| {
             let is_ready = ready.next().copied().unwrap_or(false);
-            let keep = !is_ready || self.hear(connection) != Heard::End;
+            let keep = !is_ready || self.receive(connection) != Received::End;
             if !keep && let Some(gone) = connection.process {
                 let mut connected = self.shared.connected.lock();
                 let at = connected.iter().position(|&process| process == gone);
@@ -183,27 +183,28 @@ impl Service {
     }
 
     /// Reports what was sent before the end: on a busy machine this thread may run only now.
-    fn hear_the_rest(mut self) {
-        for mut connection in std::mem::take(&mut self.connections) {
-            let mut heard = (0..LAST_LINES_MAX).map(|_| self.hear(&mut connection));
-            heard.find(|&heard| heard != Heard::Message);
+    fn receive_the_rest(mut self) {
+        let served = std::mem::take(&mut self.connections).into_iter();
+        for mut connection in served.filter(|connection| connection.process.is_some()) {
+            let mut received = (0..LAST_LINES_MAX).map(|_| self.receive(&mut connection));
+            received.find(|&received| received != Received::Message);
         }
     }
 
-    fn hear(&self, connection: &mut Connection) -> Heard {
+    fn receive(&self, connection: &mut Connection) -> Received {
         let mut message = [0; MESSAGE_BYTES_MAX];
         let received =
             retry_on_intr(|| recv(&connection.socket, &mut message, RecvFlags::DONTWAIT));
         match (received, connection.process) {
-            (Err(Errno::AGAIN), _) => Heard::Nothing,
-            (Err(_) | Ok((0, _)), _) => Heard::End,
+            (Err(Errno::AGAIN), _) => Received::Nothing,
+            (Err(_) | Ok((0, _)), _) => Received::End,
             (Ok((n, _)), None) => match self.welcome(connection, &message[..n]) {
-                Some(()) => Heard::Message,
-                None => Heard::End,
+                Some(()) => Received::Message,
+                None => Received::End,
             },
             (Ok((n, _)), Some(_)) => {
                 (self.terms.report)(&String::from_utf8_lossy(&message[..n]));
-                Heard::Message
+                Received::Message
             }
         }
     }

@@ -8,7 +8,7 @@
 //! slots.
 //! Not here: where slots come from ([`crate::SwapAreas`]).
 //! Source: Linux 4.11 (`mm/swap_slots.c`); removed in 6.14 and 6.15, when cluster lists had made it
-//! unnecessary.
+//! unnecessary. `modern` keeps it; docs/mechanisms.md says why.
 
 use crate::types::SwapEntry;
 use overspill_base::sync::Ordering::Relaxed;
