@@ -45,5 +45,5 @@ def read(finished):
 def steps(tree):
     for module in MODULES:
         yield Step(
-            module, ["python3.11", "-m", "test", "--timeout", "280", "--junit-xml", "results.xml", module],
-            read=read, quick=module in QUICK)
+            module, ["python3.11", "-m", "test", "--timeout", "880", "--junit-xml", "results.xml", module],
+            timeout=900, read=read, quick=module in QUICK)
