@@ -150,12 +150,15 @@ def descendants(pid):
 
 
 def end_descendants():
-    """Kills what is left, generation by generation: orphans become our children."""
+    """Kills what is left, generation by generation: orphans become our children. Returns the largest
+    resident size that one of them had, in KiB."""
+    peak_kib = 0
     while remaining := children():
         for pid in remaining:
             os.kill(pid, signal.SIGKILL)
         for pid in remaining:
-            os.waitpid(pid, 0)
+            peak_kib = max(peak_kib, os.wait4(pid, 0)[2].ru_maxrss)
+    return peak_kib
 
 
 @contextmanager
@@ -306,12 +309,12 @@ def run_step(suite, step, limit, setting, scratch, plain):
             code = wait_for(process, timeout)
             seconds = time.monotonic() - started
         finally:
-            end_descendants()
+            left_kib = end_descendants()
     cases = {"end": how_it_ended(code)}
     cases |= step.read(Finished(log.read_text(errors="replace"), directory))
     record = {"cases": cases, "seconds": round(seconds, 2), "limit_mib": limit_mib}
     if limit is None:
-        return record | {"peak_kib": peak_of(report)}
+        return record | {"peak_kib": max(peak_of(report), left_kib)}
     record |= read_statistics(report)
     if record["pages_lost"]:
         cases["pages lost"] = f"{record['pages_lost']}"

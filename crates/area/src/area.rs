@@ -99,7 +99,10 @@ impl SwapArea {
 
     /// Returns the slots that are only copies of mapped pages.
     pub(crate) fn copies(&self) -> impl Iterator<Item = SwapEntry> + '_ {
-        let slots = (0..self.capacity_slots()).map(Slot);
+        self.copies_among((0..self.capacity_slots()).map(Slot))
+    }
+
+    fn copies_among(&self, slots: impl Iterator<Item = Slot>) -> impl Iterator<Item = SwapEntry> {
         let copies = slots.filter(|&slot| self.shared.slots.is_cache_only(slot));
         copies.map(|slot| SwapEntry::new(self.number, slot))
     }
@@ -232,8 +235,7 @@ impl SwapArea {
     /// Frees the copies in one full cluster; true if there were any.
     fn reclaim_full_cluster(&self, lists: &ListAllocator, reclaim: &dyn SlotReclaim) -> bool {
         let Some(cluster) = lists.next_full() else { return false };
-        let slots = self.shared.slots_of(cluster);
-        let copies = slots.filter(|&slot| self.shared.slots.is_cache_only(slot));
-        copies.filter(|&slot| reclaim.reclaim_slot(SwapEntry::new(self.number, slot))).count() > 0
+        let copies = self.copies_among(self.shared.slots_of(cluster));
+        copies.filter(|&entry| reclaim.reclaim_slot(entry)).count() > 0
     }
 }

@@ -87,11 +87,11 @@ impl SlotMap {
 
     /// Calls `act` under the lock of a slot's word.
     #[inline]
-    fn locked<R>(&self, slot: Slot, act: impl FnOnce() -> R) -> R {
+    fn locked<R>(&self, slot: Slot, act: impl Fn() -> R) -> R {
         let WordLocks::Area(area) = &*self.locks else { return self.within_area(slot, act) };
-        let (mut act, mut result) = (Some(act), None);
-        area.under(&mut || result = act.take().map(|act| act()));
-        result.expect("an area's lock does once what it is asked to")
+        let mut result = None;
+        area.under(&mut || result = Some(act()));
+        result.expect("`under` has called it")
     }
 
     /// As [`locked`](Self::locked), with the area's lock, if there is one, already held.

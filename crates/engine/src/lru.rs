@@ -40,8 +40,8 @@ pub(crate) enum LruList {
 #[derive(Debug)]
 struct Lists {
     links: Links,
-    active: List,
-    inactive: List,
+    /// By [`LruList`].
+    ends: [List; 2],
 }
 
 #[derive(Debug)]
@@ -65,8 +65,7 @@ pub(crate) struct Lru {
 impl Lru {
     pub(crate) fn new(frames: usize, tuning: &Tuning, cpus: Cpus) -> Self {
         let (add_batch, rotate_batch) = (tuning.lru_batch_pages, tuning.rotate_batch_pages);
-        let lists =
-            Lists { links: Links::new(frames), active: List::default(), inactive: List::default() };
+        let lists = Lists { links: Links::new(frames), ends: [List::default(); 2] };
         let batches = || Batches {
             add: Mutex::new(LockClass::LruBatch, Vec::with_capacity(add_batch)),
             rotate: Mutex::new(LockClass::RotateBatch, Vec::with_capacity(rotate_batch)),
@@ -84,7 +83,7 @@ impl Lru {
     /// Returns the lengths of the active and the inactive list.
     pub(crate) fn lens(&self) -> (usize, usize) {
         let lists = self.lists.lock();
-        (lists.active.len(), lists.inactive.len())
+        (lists.len(LruList::Active), lists.len(LruList::Inactive))
     }
 
     /// Returns a recent length of the active list.
@@ -121,7 +120,7 @@ impl Lru {
                 lists.push_head(frame, list_of(flags));
             }
         }
-        self.active_len.store(lists.active.len(), Relaxed);
+        self.active_len.store(lists.len(LruList::Active), Relaxed);
     }
 
     /// Rotates a frame to the inactive tail with the next batch. Its writeback has just ended and
@@ -180,7 +179,7 @@ impl Lru {
     pub(crate) fn isolate(&self, want: usize, frames: &Frames, out: &mut Vec<LockedPage>) -> usize {
         let _path = work::on(Path::ShrinkInactiveList);
         let mut lists = self.lists.lock();
-        let most = (want * 2).min(lists.inactive.len());
+        let most = (want * 2).min(lists.len(LruList::Inactive));
         let mut seen = 0;
         while seen < most && out.len() < want {
             let Some(frame) = lists.pop_tail(LruList::Inactive) else { break };
@@ -240,7 +239,7 @@ impl Lru {
             lists.push_head(frame, LruList::Inactive);
             moved += 1;
         }
-        self.active_len.store(lists.active.len(), Relaxed);
+        self.active_len.store(lists.len(LruList::Active), Relaxed);
         moved
     }
 
@@ -271,11 +270,7 @@ impl Lru {
     /// Returns the frames of a list from head to tail.
     pub(crate) fn members(&self, list: LruList) -> Vec<FrameNo> {
         let lists = self.lists.lock();
-        let list = match list {
-            LruList::Active => &lists.active,
-            LruList::Inactive => &lists.inactive,
-        };
-        lists.links.iter(list).map(FrameNo).collect()
+        lists.links.iter(&lists.ends[list as usize]).map(FrameNo).collect()
     }
 }
 
@@ -307,38 +302,29 @@ impl Lists {
         }
     }
 
-    /// The links, and one of the lists over them.
-    fn parts(&mut self, list: LruList) -> (&mut Links, &mut List) {
-        work::charge(Work::ListMoves(1));
-        match list {
-            LruList::Active => (&mut self.links, &mut self.active),
-            LruList::Inactive => (&mut self.links, &mut self.inactive),
-        }
+    fn len(&self, list: LruList) -> usize {
+        self.ends[list as usize].len()
     }
 
     fn push_head(&mut self, frame: FrameNo, list: LruList) {
-        let (links, list) = self.parts(list);
-        links.push_front(list, frame.0);
+        work::charge(Work::ListMoves(1));
+        self.links.push_front(&mut self.ends[list as usize], frame.0);
     }
 
     fn push_tail(&mut self, frame: FrameNo) {
-        let (links, list) = self.parts(LruList::Inactive);
-        links.push_back(list, frame.0);
+        work::charge(Work::ListMoves(1));
+        self.links.push_back(&mut self.ends[LruList::Inactive as usize], frame.0);
     }
 
     fn pop_tail(&mut self, list: LruList) -> Option<FrameNo> {
-        let last = match list {
-            LruList::Active => self.active.last(),
-            LruList::Inactive => self.inactive.last(),
-        };
-        let frame = FrameNo(last?);
+        let frame = FrameNo(self.ends[list as usize].last()?);
         self.unlink(frame, list);
         Some(frame)
     }
 
     fn unlink(&mut self, frame: FrameNo, list: LruList) {
-        let (links, list) = self.parts(list);
-        links.unlink(list, frame.0);
+        work::charge(Work::ListMoves(1));
+        self.links.unlink(&mut self.ends[list as usize], frame.0);
     }
 }
 

@@ -5,7 +5,7 @@
 //! Not here: storing it ([`crate::marks`]), what a core dump contains by default
 //! ([`crate::dumps`]).
 
-use crate::marks::{change, range_of, within};
+use crate::marks::range_of;
 use crate::memory::{ManagedMemory, MemoryError, whole};
 use crate::ranges::{Kind, Part};
 use overspill_base::PageNo;
@@ -25,7 +25,7 @@ impl ManagedMemory {
         let mut ranges = self.space.ranges.lock();
         let parts = ranges.parts(self.space.page_at(address), pages);
         for part in parts.iter().filter(|part| matches!(part.kind, Kind::Managed(..))) {
-            change(&mut ranges.marks.wiped, range_of(part.first, part.pages), wipe);
+            ranges.marks.set_wiped(range_of(part.first, part.pages), wipe);
         }
         whole(&parts, pages)
     }
@@ -33,7 +33,7 @@ impl ManagedMemory {
     /// In a forked child whose pager runs: wipes the marked ranges.
     pub fn wipe_after_fork(&self) {
         let all = 0..self.space.pages() as u32;
-        let wiped = within(&self.space.ranges.lock().marks.wiped, all);
+        let wiped = self.space.ranges.lock().marks.wiped_in(all);
         for pages in wiped {
             self.engine.discard(PageNo(pages.start), pages.len());
         }
@@ -55,7 +55,7 @@ impl ManagedMemory {
         for &Part { first, pages, kind } in &parts {
             if matches!(kind, Kind::Managed(..)) {
                 self.space.tell_kernel(first, pages, advice)?;
-                change(&mut ranges.marks.hidden, range_of(first, pages), !show);
+                ranges.marks.set_hidden(range_of(first, pages), !show);
             }
         }
         whole(&parts, pages)

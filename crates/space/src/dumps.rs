@@ -7,7 +7,7 @@
 //! Not here: what the program asked to exclude ([`crate::marks`] keeps it).
 //! Rejected: advice for each mapping; every allocation would be a system call and split a mapping.
 
-use crate::marks::{range_of, within};
+use crate::marks::range_of;
 use crate::ranges::{Protection, Ranges};
 use crate::space::ManagedSpace;
 use overspill_base::PageNo;
@@ -32,7 +32,7 @@ impl ManagedSpace {
         let block_pages = (BLOCK_BYTES / self.page_bytes()).max(1) as u32;
         let last = first.0 + pages as u32 - 1;
         for block in first.0 / block_pages..=last / block_pages {
-            if ranges.marks.dumped.insert(block) {
+            if ranges.marks.set_dumped(block) {
                 let start = block * block_pages;
                 let pages = (self.pages() as u32 - start).min(block_pages);
                 self.dump_block(ranges, range_of(PageNo(start), pages as usize));
@@ -43,7 +43,7 @@ impl ManagedSpace {
     /// Advice splits the kernel's mappings; if there are too many, a dump lacks the block.
     fn dump_block(&self, ranges: &Ranges, block: Range<u32>) {
         let _ = self.tell_kernel(PageNo(block.start), block.len(), Advice::LinuxDoDump);
-        for part in within(&ranges.marks.hidden, block) {
+        for part in ranges.marks.hidden_in(block) {
             let _ = self.tell_kernel(PageNo(part.start), part.len(), Advice::LinuxDontDump);
         }
     }
@@ -51,9 +51,9 @@ impl ManagedSpace {
     /// Includes in core dumps again what the program excluded of a mapping that is going away.
     pub(crate) fn forget_dump_marks(&self, first: PageNo, pages: usize) {
         let mut ranges = self.ranges.lock();
-        for part in within(&ranges.marks.hidden, range_of(first, pages)) {
+        for part in ranges.marks.hidden_in(range_of(first, pages)) {
             let _ = self.tell_kernel(PageNo(part.start), part.len(), Advice::LinuxDoDump);
-            ranges.marks.hidden.remove(part);
+            ranges.marks.set_hidden(part, false);
         }
     }
 }

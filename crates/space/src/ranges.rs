@@ -192,7 +192,7 @@ impl Ranges {
     pub fn set(&mut self, first: PageNo, pages: usize, kind: Option<Kind>) {
         let (start, end) = (first.0, first.0 + pages as u32);
         if !matches!(kind, Some(Kind::Managed(..))) {
-            self.marks.forget_wiped(start..end);
+            self.marks.set_wiped(start..end, false);
         }
         self.cut(start);
         self.cut(end);

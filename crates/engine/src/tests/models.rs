@@ -336,6 +336,21 @@ fn spawn<R: 'static>(
     loom::thread::spawn(move || act(&rig))
 }
 
+/// Does `act` while another page takes the frame of a page with 7 in it, which reads as `left`
+/// afterwards.
+fn while_the_frame_is_reused(act: fn(&Rig), left: u8) {
+    model(move || {
+        let rig = rig_of_fast_writes();
+        rig.fault(&mut rig.worker());
+        assert!(rig.set_byte(PAGE, 7));
+        let other = spawn(&rig, Rig::reuse_frame);
+        act(&rig);
+        other.join().unwrap();
+        rig.expect_at(OTHER, 5);
+        rig.expect(left);
+    });
+}
+
 fn model(test: impl Fn() + Sync + Send + 'static) {
     // Two preemptions reach every pair of steps that can race here.
     let mut builder = loom::model::Builder::new();
@@ -419,16 +434,7 @@ fn a_touch_while_the_frame_becomes_another_pages() {
 /// it. Both pages keep their content.
 #[test]
 fn a_touch_while_the_frame_is_reused() {
-    model(|| {
-        let rig = rig_of_fast_writes();
-        rig.fault(&mut rig.worker());
-        assert!(rig.set_byte(PAGE, 7));
-        let other = spawn(&rig, Rig::reuse_frame);
-        rig.fault(&mut rig.worker());
-        other.join().unwrap();
-        rig.expect_at(OTHER, 5);
-        rig.expect(7);
-    });
+    while_the_frame_is_reused(|rig| drop(rig.fault(&mut rig.worker())), 7);
 }
 
 /// E17: a page that is dropped during its eviction is dropped wherever it is by then, also while
@@ -452,16 +458,7 @@ fn a_discard_against_an_eviction() {
 /// keeps its content.
 #[test]
 fn a_discard_while_the_frame_is_reused() {
-    model(|| {
-        let rig = rig_of_fast_writes();
-        rig.fault(&mut rig.worker());
-        assert!(rig.set_byte(PAGE, 7));
-        let other = spawn(&rig, Rig::reuse_frame);
-        rig.engine.discard(PAGE, 1);
-        other.join().unwrap();
-        rig.expect_at(OTHER, 5);
-        rig.expect(0);
-    });
+    while_the_frame_is_reused(|rig| rig.engine.discard(PAGE, 1), 0);
 }
 
 /// E2, E35: a page that is dropped while it is being read leaks neither frame nor slot.

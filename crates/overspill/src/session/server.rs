@@ -186,8 +186,11 @@ impl Service {
     fn receive_the_rest(mut self) {
         let served = std::mem::take(&mut self.connections).into_iter();
         for mut connection in served.filter(|connection| connection.process.is_some()) {
-            let mut received = (0..LAST_LINES_MAX).map(|_| self.receive(&mut connection));
-            received.find(|&received| received != Received::Message);
+            for _ in 0..LAST_LINES_MAX {
+                if self.receive(&mut connection) != Received::Message {
+                    break;
+                }
+            }
         }
     }
 

@@ -20,7 +20,9 @@
 //! channel to the supervisor, and the received ones start at 4.
 //! Not here: paging.
 //! Rejected: threads of the program's own process. They keep it from ending, delay signals, expose
-//! their descriptors, and die of its filters.
+//! their descriptors, and die of its filters. A pager that is a child of the supervisor, which a
+//! program that lists its children would not see: the kernel sends a process's exit signal to its
+//! parent only, so the program would go on for a while without its pager, on pages of zeros.
 
 mod errands;
 mod threads;
