@@ -96,6 +96,7 @@ const UNSAFE: &[&str] = &[
     "preload/src/heap.rs",
     "preload/src/lib.rs",
     "preload/src/limits.rs",
+    "preload/src/linker.rs",
     "preload/src/malloc.rs",
     "preload/src/malloc_info.rs",
     "preload/src/mm.rs",

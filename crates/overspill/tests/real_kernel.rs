@@ -97,3 +97,38 @@ fn what_a_pipe_refers_to_is_not_written_to() {
         }
     }
 }
+
+/// The kernel writes through pins that it takes for a whole piece at a time, while pages are
+/// evicted. The advice splits its mappings, so runs of pages span two of them.
+#[test]
+fn what_is_written_through_a_pin_is_not_lost() {
+    if let Some(obstacle) = overspill::doctor::obstacle() {
+        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    }
+    const PIECE: usize = 4 << 20;
+    let builder = Overspill::builder().memory(Bytes(PIECE as u64));
+    let overspill = builder.swap("ram:64M".parse().unwrap()).build().unwrap();
+    let mut region = overspill.region(Bytes(4 * PIECE as u64)).unwrap();
+    let start = region.as_mut_ptr();
+    for at in (0..4 * PIECE).step_by(300 << 10).map(|at| at / PAGE_SIZE * PAGE_SIZE) {
+        // SAFETY: advice on the region's own pages that changes no content.
+        let split = unsafe {
+            let advice = rustix::mm::Advice::LinuxDontDump;
+            rustix::mm::madvise(start.add(at).cast(), 10 * PAGE_SIZE, advice)
+        };
+        split.unwrap();
+    }
+    let mut from = vec![0u8; PIECE];
+    for round in 1..=100 {
+        from.fill(round);
+        let into = &mut region[usize::from(round) % 4 * PIECE..][..PIECE];
+        let local = libc::iovec { iov_base: from.as_mut_ptr().cast(), iov_len: PIECE };
+        let remote = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: PIECE };
+        // SAFETY: writes to a part of the region that nothing else refers to meanwhile.
+        let written = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
+        assert_eq!(written, PIECE as isize, "{}", std::io::Error::last_os_error());
+        let wrong = into.iter().position(|&byte| byte != round);
+        assert_eq!(wrong.map(|at| at / PAGE_SIZE), None, "round {round}");
+    }
+    assert_eq!(overspill.summary().counters["kernel_unexpected"], 0);
+}

@@ -30,6 +30,7 @@ mod futex;
 mod heap;
 mod hints;
 mod limits;
+mod linker;
 mod malloc;
 mod malloc_info;
 mod mm;

@@ -1,12 +1,15 @@
 //! Resource limits that would hit the pager instead of the program.
 //!
 //! Owns: the translation. What the pager maps counts as address space and as data, so limits on
-//! those are raised by its size when set and lowered by it when read. A limit on file sizes would
-//! stop writes to swap, so it is remembered and reported, but not enforced.
+//! those are raised by its size when set and lowered by it when read. The kernel enforces them for
+//! its own mappings, and the pager for managed memory, each by itself. A limit on file sizes is
+//! passed on but for its hard value, which is remembered and reported: the pager of a forked child
+//! writes to swap, and could not raise it again.
 
-use crate::pager::{process, taken};
-use crate::real::system_call;
+use crate::pager::{Process, process, taken};
+use crate::real::{fail, system_call};
 use libc::{__rlimit_resource_t, c_int, pid_t, rlimit, rlimit64};
+use overspill::session::RESERVE;
 use overspill_base::PAGE_SIZE;
 use std::sync::Mutex;
 
@@ -41,8 +44,11 @@ impl Sizes {
     }
 }
 
-/// The file size limit that the program has set.
-static FILE_SIZE: Mutex<Option<rlimit64>> = Mutex::new(None);
+/// The hard limit on file sizes that the program has set.
+static FILE_SIZE_MAX: Mutex<u64> = Mutex::new(libc::RLIM64_INFINITY);
+
+const NONE: rlimit64 =
+    rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
 
 fn kernel_prlimit(
     pid: pid_t,
@@ -58,6 +64,30 @@ fn shift(limit: rlimit64, by: impl Fn(u64) -> u64) -> rlimit64 {
     rlimit64 { rlim_cur: shifted(limit.rlim_cur), rlim_max: shifted(limit.rlim_max) }
 }
 
+/// Enforces for managed memory the limits that this process was started with. If there was less
+/// address space than the pager wants, the reservation is the limit.
+pub(crate) fn inherit(process: &'static Process) {
+    let space = process.memory().space();
+    if space.size_of(space.pages()) == RESERVE {
+        enforce(process);
+    }
+}
+
+/// Enforces the current limits for managed memory.
+fn enforce(process: &'static Process) {
+    let resources = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
+    let bytes = resources.into_iter().filter_map(own_limit).min().unwrap_or(u64::MAX);
+    process.call(move |memory| memory.limit(bytes as usize / PAGE_SIZE));
+}
+
+/// Returns the program's share of a limit on the kernel's mappings, if there is one.
+fn own_limit(resource: __rlimit_resource_t) -> Option<u64> {
+    let mut limit = NONE;
+    kernel_prlimit(0, resource, std::ptr::null(), &raw mut limit);
+    let ours = taken().counted_by(resource);
+    (limit.rlim_cur != libc::RLIM64_INFINITY).then(|| limit.rlim_cur.saturating_sub(ours))
+}
+
 /// prlimit(2) as the program sees it.
 ///
 /// # Safety
@@ -68,20 +98,21 @@ unsafe fn translated(
     new: *const rlimit64,
     old: *mut rlimit64,
 ) -> c_int {
-    let own = process().is_some() && (pid == 0 || pid == rustix::process::getpid().as_raw_pid());
-    if !own {
+    let own = pid == 0 || pid == rustix::process::getpid().as_raw_pid();
+    let Some(process) = process().filter(|_| own) else {
         return kernel_prlimit(pid, resource, new, old);
-    }
+    };
     match resource {
         // SAFETY: passed on.
-        libc::RLIMIT_AS | libc::RLIMIT_DATA => unsafe { with_room(resource, new, old) },
+        libc::RLIMIT_AS | libc::RLIMIT_DATA => unsafe { with_room(process, resource, new, old) },
         // SAFETY: passed on.
-        libc::RLIMIT_FSIZE => unsafe { remembered(new, old) },
+        libc::RLIMIT_FSIZE => unsafe { file_size(new, old) },
         _ => kernel_prlimit(pid, resource, new, old),
     }
 }
 
 unsafe fn with_room(
+    process: &'static Process,
     resource: __rlimit_resource_t,
     new: *const rlimit64,
     old: *mut rlimit64,
@@ -90,30 +121,44 @@ unsafe fn with_room(
     // SAFETY: contract of prlimit: null or readable.
     let wider =
         unsafe { new.as_ref() }.map(|&limit| shift(limit, |value| value.saturating_add(ours)));
-    let wider = wider.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let result = kernel_prlimit(0, resource, wider, old);
+    let given = wider.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let result = kernel_prlimit(0, resource, given, old);
     if result == 0 {
         // SAFETY: contract of prlimit: null or writable, and written since the call succeeded.
         if let Some(old) = unsafe { old.as_mut() } {
             *old = shift(*old, |value| value.saturating_sub(ours));
         }
+        if wider.is_some() {
+            enforce(process);
+        }
     }
     result
 }
 
-unsafe fn remembered(new: *const rlimit64, old: *mut rlimit64) -> c_int {
-    let mut believed = FILE_SIZE.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: contract of prlimit: null or writable.
-    if let Some(old) = unsafe { old.as_mut() } {
-        match *believed {
-            Some(limit) => *old = limit,
-            None if kernel_prlimit(0, libc::RLIMIT_FSIZE, std::ptr::null(), old) != 0 => return -1,
-            None => {}
-        }
+unsafe fn file_size(new: *const rlimit64, old: *mut rlimit64) -> c_int {
+    let mut most = FILE_SIZE_MAX.lock().unwrap_or_else(|e| e.into_inner());
+    let mut now = NONE;
+    if kernel_prlimit(0, libc::RLIMIT_FSIZE, std::ptr::null(), &raw mut now) != 0 {
+        return -1;
     }
+    let believed = rlimit64 { rlim_max: now.rlim_max.min(*most), ..now };
     // SAFETY: contract of prlimit: null or readable.
     if let Some(&new) = unsafe { new.as_ref() } {
-        *believed = Some(new);
+        if new.rlim_cur > new.rlim_max {
+            return fail(libc::EINVAL);
+        }
+        if new.rlim_max > believed.rlim_max && !rustix::process::geteuid().is_root() {
+            return fail(libc::EPERM);
+        }
+        let given = rlimit64 { rlim_max: new.rlim_max.max(now.rlim_max), ..new };
+        if kernel_prlimit(0, libc::RLIMIT_FSIZE, &raw const given, std::ptr::null_mut()) != 0 {
+            return -1;
+        }
+        *most = new.rlim_max;
+    }
+    // SAFETY: contract of prlimit: null or writable.
+    if let Some(old) = unsafe { old.as_mut() } {
+        *old = believed;
     }
     0
 }

@@ -1,16 +1,18 @@
 //! The malloc family.
 //!
 //! Owns: the choice between mimalloc, whose memory is managed because it is mapped through our
-//! `mmap`, and libc's heap.
+//! `mmap`, and libc's heap, for the pager and the dynamic linker ([`crate::linker`]).
 //! Invariant: a block is freed where its address says it came from.
 //! Not here: any allocation algorithm; queries ([`crate::malloc_info`]).
 
 use crate::heap::{__libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc};
+use crate::linker;
 use crate::pager::{is_managed, process};
 use crate::real::{Next, set_errno};
 use libc::{c_int, c_void};
 use libmimalloc_sys as mi;
 use overspill_base::PAGE_SIZE;
+use std::arch::naked_asm;
 
 /// Lets the allocator inspect the machine now: later the program may have filtered these calls.
 pub(crate) fn prepare() {
@@ -39,12 +41,33 @@ fn or_enomem(block: *mut c_void) -> *mut c_void {
     block
 }
 
+/// A function that goes on in another one, with its return address as one more argument.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_caller {
+    ($argument:literal, $_aarch64:literal, $body:ident) => {
+        naked_asm!("endbr64", concat!("mov ", $argument, ", [rsp]"), "jmp {body}", body = sym $body)
+    };
+}
+
+/// As above; the first instruction is `bti c`.
+#[cfg(target_arch = "aarch64")]
+macro_rules! with_caller {
+    ($_x86_64:literal, $argument:literal, $body:ident) => {
+        naked_asm!("hint #34", concat!("mov ", $argument, ", x30"), "b {body}", body = sym $body)
+    };
+}
+
 /// malloc(3).
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    with_caller!("rsi", "x1", malloc_for)
+}
+
+extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
     // SAFETY: both allocators take any size.
     unsafe {
-        if use_libc() {
+        if use_libc() || linker::calls_from(caller) {
             __libc_malloc(size)
         } else {
             or_enomem(mi::mi_malloc(size.max(LEAST_BYTES)))
@@ -53,11 +76,16 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 }
 
 /// calloc(3).
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    with_caller!("rdx", "x2", calloc_for)
+}
+
+extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
     // SAFETY: both allocators check the product.
     unsafe {
-        if use_libc() {
+        if use_libc() || linker::calls_from(caller) {
             return __libc_calloc(count, size);
         }
         match count.checked_mul(size) {
@@ -97,15 +125,23 @@ pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _align: usize, _
     unsafe { free(block) }
 }
 
-/// realloc(3). A block stays with its allocator, so that the dynamic linker's blocks stay in libc's
-/// heap.
+/// realloc(3).
 ///
 /// # Safety
 /// As libc's.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    with_caller!("rdx", "x2", realloc_for)
+}
+
+/// A block stays with its allocator.
+///
+/// # Safety
+/// As libc's realloc.
+unsafe extern "C" fn realloc_for(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if block.is_null() {
-        return malloc(size);
+        return malloc_for(size, caller);
     }
     // SAFETY: the address tells which allocator the block is from.
     unsafe {

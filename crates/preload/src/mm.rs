@@ -234,6 +234,22 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, prot: c_int)
     }
 }
 
+/// mincore(2): a page that is out is not in core. To the kernel the whole managed range is mapped.
+///
+/// # Safety
+/// As the system call's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mincore(address: *mut c_void, len: usize, found: *mut u8) -> c_int {
+    let start = address.addr();
+    if let Some(process) = pager_of(start).filter(|_| is_aligned(start) && len > 0) {
+        let mapped = move |memory: &ManagedMemory| memory.expect_mapped(start, pages(len));
+        if !is_managed_range(start, len) || process.call(mapped).is_err() {
+            return fail(libc::ENOMEM);
+        }
+    }
+    system_call!(libc::SYS_mincore, address, len, found) as c_int
+}
+
 /// pkey_alloc(2). A page's key would be lost when its place in the managed range is reused, so
 /// there are none: fails as on a processor without keys.
 #[unsafe(no_mangle)]

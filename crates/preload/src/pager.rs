@@ -6,7 +6,7 @@
 
 use crate::heap::{PagerScope, in_pager};
 use crate::signals;
-use crate::{apart, environment, fork, limits, sandbox, thread};
+use crate::{apart, environment, fork, limits, linker, sandbox, thread};
 use libc::c_char;
 use overspill::pager::Pager;
 use overspill::session::{Address, Channel, Opened, Session, verdict};
@@ -72,15 +72,20 @@ impl Process {
 
     /// Runs a memory call for the program: not during a fork, with allocations from libc's heap,
     /// with signals blocked, and not on a stack that may itself be swapped out while the pager's
-    /// locks are held (coroutines). If it cannot run here, it runs in the pager's process.
+    /// locks are held (coroutines). If it cannot run here, it runs in the pager's process. `f`
+    /// refers to nothing on the caller's stack.
     pub(crate) fn call<R: Send>(&'static self, f: impl FnOnce(&ManagedMemory) -> R + Send) -> R {
-        let _scope = PagerScope::enter();
         let call = move || {
             let _gate = self.gate();
             f(self.memory())
         };
+        let filtered = sandbox::is_filtered();
+        if !filtered && apart::is_foreign() {
+            return apart::run_there_kept(call);
+        }
+        let _scope = PagerScope::enter();
         let here = 0u8;
-        if sandbox::is_filtered() || is_managed((&raw const here).addr()) {
+        if filtered || is_managed((&raw const here).addr()) {
             return apart::run_there(call);
         }
         signals::blocked(call)
@@ -105,6 +110,7 @@ pub(crate) fn start(environment: *mut *mut c_char) {
         say(&format!("a bug in the pager ends this program: {info}"));
         std::process::abort();
     }));
+    linker::prepare();
     thread::prepare();
     fork::prepare_libc();
     let before = limits::Sizes::now();
@@ -167,6 +173,7 @@ fn begin(environment: *mut *mut c_char) {
     let note = NOTE.lock().unwrap_or_else(|e| e.into_inner()).take();
     note.iter().for_each(|note| say(note));
     let Some(process) = any_process() else { return };
+    limits::inherit(process);
     for former in FORMER.get().into_iter().flatten() {
         // Not for a child of the program that has reused the number: __WCLONE excludes those.
         let (how, pid) = (libc::WEXITED | libc::__WCLONE, former.as_raw_pid() as libc::id_t);

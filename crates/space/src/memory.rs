@@ -46,7 +46,7 @@ pub enum Advice {
 /// Why a memory call failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The reserved range has no gap of this size.
+    /// The reserved range has no gap of this size, or its limit does not allow it.
     #[error("no {0} of managed address space left")]
     NoSpace(Bytes),
     /// Part of the range is not mapped.
@@ -100,6 +100,7 @@ impl ManagedMemory {
     /// # Errors
     /// [`MemoryError::NoSpace`].
     pub fn map(&self, pages: usize, protection: Protection) -> Result<usize, MemoryError> {
+        self.allow(pages)?;
         let first = self.take(pages)?;
         self.make_managed(first, pages, protection, Pattern::Normal)?;
         Ok(self.space.address_of(first))
@@ -115,6 +116,18 @@ impl ManagedMemory {
         let first = taken.ok_or(MemoryError::NoSpace(self.space.size_of(pages)))?;
         self.make_managed(first, pages, PLAIN, Pattern::Normal)?;
         Ok(self.space.address_of(first))
+    }
+
+    /// Allows at most `pages` to be mapped. More may be already; mappings that replace others or
+    /// move are not refused.
+    pub fn limit(&self, pages: usize) {
+        self.space.ranges.lock().limit(pages);
+    }
+
+    /// Fails if the limit does not allow that many more pages.
+    pub(crate) fn allow(&self, more_pages: usize) -> Result<(), MemoryError> {
+        let allowed = self.space.ranges.lock().allow(more_pages);
+        if allowed { Ok(()) } else { Err(MemoryError::NoSpace(self.space.size_of(more_pages))) }
     }
 
     /// Takes a free range, in which no fault is served until [`make_managed`](Self::make_managed).
@@ -286,6 +299,14 @@ impl ManagedMemory {
             self.space.tell_kernel(part.first, part.pages, advice)?;
         }
         Ok(())
+    }
+
+    /// Fails if a part of a range is not mapped.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`].
+    pub fn expect_mapped(&self, address: usize, pages: usize) -> Result<(), MemoryError> {
+        whole(&self.space.ranges.lock().parts(self.space.page_at(address), pages), pages)
     }
 
     /// Returns the foreign mappings in a range: addresses and bytes.

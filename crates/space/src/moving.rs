@@ -70,7 +70,9 @@ impl ManagedSpace {
         (done, None)
     }
 
-    /// Moves whole pages out; returns the number of bytes moved, and why the next page was not.
+    /// Moves whole pages out; returns the number of bytes moved, and why the next page was not. The
+    /// kernel refuses a range that spans two of its mappings, so what it refuses is halved down to
+    /// one page.
     pub(crate) fn move_out(
         &self,
         target: usize,
@@ -78,14 +80,27 @@ impl ManagedSpace {
         len: usize,
     ) -> (usize, Option<Hindrance>) {
         let (mut done, mut helped, mut tries) = (0, None, 0);
+        let mut upto = len;
         let page = if self.holds(target) { self.page_at(target) } else { PageNo(0) };
         let stopped = loop {
-            let (target, source, len) = (target + done, source + done, len - done);
+            let (target, source) = (target + done, source + done);
             // SAFETY: the engine holds the pages' locks, so no other thread moves, drops or maps
             // them; the program itself sees a page vanish and faults.
-            let (bytes, stopped) = unsafe { self.move_parts(page, target, source, len) };
+            let (bytes, stopped) = unsafe { self.move_parts(page, target, source, upto - done) };
             done += bytes;
-            let Some((why, sides)) = stopped else { break None };
+            let Some((why, sides)) = stopped else {
+                if upto == len {
+                    break None;
+                }
+                upto = len;
+                continue;
+            };
+            let half = (done + (upto - done) / 2).next_multiple_of(self.page_bytes);
+            if (sides, meaning(Call::Move, why)) == (Sides::Stayed, Meaning::Unlike) && half < upto
+            {
+                upto = half;
+                continue;
+            }
             // A page that was helped is tried once more; one with a stale EEXIST, several times.
             let at = source + bytes;
             tries = if helped.replace(at) == Some(at) { tries + 1 } else { 0 };

@@ -50,6 +50,10 @@ pub struct Part {
 pub struct Ranges {
     pages: u32,
     taken: BTreeMap<u32, Extent>,
+    /// Sum of all extents.
+    taken_pages: u32,
+    /// How many pages may be taken, by the limits of the process.
+    limit_pages: u32,
     /// There is no known gap below this page.
     lowest_gap: u32,
     /// Where the upper part starts, if there is one.
@@ -66,6 +70,8 @@ impl Ranges {
         Self {
             pages: pages as u32,
             taken: BTreeMap::new(),
+            taken_pages: 0,
+            limit_pages: pages as u32,
             lowest_gap: 0,
             upper: None,
             refused: BTreeSet::new(),
@@ -81,6 +87,16 @@ impl Ranges {
         let first = self.find(u32::try_from(pages).ok()?, align_pages as u32, end)?;
         self.set(PageNo(first), pages, Some(kind));
         Some(PageNo(first))
+    }
+
+    /// Sets how many pages may be taken; more may be already.
+    pub fn limit(&mut self, pages: usize) {
+        self.limit_pages = self.pages.min(u32::try_from(pages).unwrap_or(u32::MAX));
+    }
+
+    /// True if the limit allows that many more pages.
+    pub fn allow(&self, more_pages: usize) -> bool {
+        self.taken_pages as usize + more_pages <= self.limit_pages as usize
     }
 
     /// Makes the pages from `upper` on a separate part. False if something is mapped there.
@@ -198,11 +214,12 @@ impl Ranges {
         self.cut(end);
         let inside: Vec<u32> = self.taken.range(start..end).map(|(&s, _)| s).collect();
         for start in inside {
-            self.taken.remove(&start);
+            self.taken_pages -= self.taken.remove(&start).map_or(0, |extent| extent.pages);
         }
         match kind {
             Some(kind) => {
                 self.taken.insert(start, Extent { pages: end - start, kind });
+                self.taken_pages += end - start;
                 self.join(start);
                 self.join(end);
             }
@@ -270,6 +287,22 @@ mod tests {
         assert!(!ranges.is_managed(PageNo(5), 10) && ranges.is_managed(PageNo(5), 5));
         ranges.set(PageNo(10), 5, Some(MANAGED));
         assert_eq!(ranges.span(PageNo(0)), 30);
+    }
+
+    #[test]
+    fn a_limit_counts_what_is_taken_however_it_is_cut_and_joined() {
+        let mut ranges = Ranges::new(100);
+        ranges.limit(50);
+        let a = ranges.take(30, 1, MANAGED).unwrap();
+        assert!(ranges.allow(20) && !ranges.allow(21));
+        ranges.set(a.plus(10), 5, Some(Kind::Leaving));
+        ranges.set(a.plus(10), 5, Some(MANAGED));
+        ranges.set(a.plus(20), 20, Some(MANAGED));
+        assert!(ranges.allow(10) && !ranges.allow(11));
+        ranges.set(a, 15, None);
+        assert!(ranges.allow(25) && !ranges.allow(26));
+        ranges.limit(usize::MAX);
+        assert!(ranges.allow(75) && !ranges.allow(76));
     }
 
     #[test]

@@ -40,6 +40,7 @@ impl ManagedMemory {
     ) -> Result<usize, MemoryError> {
         let first = self.space.page_at(address);
         let (protection, pattern) = self.one_mapping(first, old_pages)?;
+        self.allow(new_pages.saturating_sub(old_pages))?;
         if new_pages < old_pages {
             let end = self.space.address_of(first.plus(new_pages));
             self.unmap(end, old_pages - new_pages)?;

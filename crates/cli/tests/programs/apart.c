@@ -314,6 +314,35 @@ static void children_by_clone(void) {
     reap(child);
 }
 
+/* Unmapping pages that are out takes the pager's locks again and again. */
+static int map_and_unmap(void *memory) {
+    munmap(memory, 16 * MIB);
+    do {
+        memory = map(MIB);
+        fill(memory, MIB, SEED);
+    } while (munmap(memory, MIB) == 0);
+    return 1;
+}
+
+/* A process that shares memory is killed in the middle of its calls: the others go on. */
+static void killed_sharers(void) {
+    char *memory = swapped();
+    static char stack[64 << 10] __attribute__((aligned(16)));
+    for (int n = 0; n < 60; n++) {
+        char *swapped = map(16 * MIB);
+        fill(swapped, 16 * MIB, n);
+        fill(memory, BIG / 2, SEED);
+        pid_t child = clone(map_and_unmap, stack + sizeof stack, SIGCHLD | CLONE_VM, swapped);
+        CHECK(child >= 0);
+        usleep(n % 20 * 200);
+        CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+        char *own = map(PAGE);
+        own[0] = 1;
+        CHECK(munmap(own, PAGE) == 0);
+    }
+    check(memory, BIG / 2, SEED);
+}
+
 /* A child that nobody has seen must not find zeros. */
 static void unseen_child(void) {
     volatile char *memory = swapped();
@@ -350,6 +379,7 @@ static const struct test TESTS[] = {
     {"rights_given_up", rights_given_up},
     {"root_changed", root_changed},
     {"children_by_clone", children_by_clone},
+    {"killed_sharers", killed_sharers},
     {"unseen_child", unseen_child},
 };
 

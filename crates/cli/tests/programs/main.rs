@@ -22,6 +22,7 @@ mod faults;
 mod history;
 mod job;
 mod kills;
+mod libraries;
 mod mapping_calls;
 mod memory_calls;
 mod process_calls;

@@ -205,6 +205,10 @@ static void advice(void) {
     CHECK(mprotect(memory, PART, PROT_READ) == 0);
     CHECK(madvise(memory, PART, MADV_POPULATE_WRITE) == -1);
     CHECK(munmap(memory + MIB, MIB) == 0);
+    unsigned char core[3 * MIB / PAGE];
+    CHECK(mincore(memory, MIB, core) == 0 && mincore(memory, 0, core) == 0);
+    CHECK(mincore(memory, 3 * MIB, core) == -1 && errno == ENOMEM);
+    CHECK(mincore(memory + 1, PAGE, core) == -1 && errno == EINVAL);
     CHECK(madvise(memory, 3 * MIB, MADV_POPULATE_READ) == -1 && errno == ENOMEM);
     CHECK(madvise(memory, 3 * MIB, MADV_DONTNEED) == -1 && errno == ENOMEM);
     check_zero(memory, MIB);

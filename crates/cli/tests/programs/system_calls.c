@@ -242,6 +242,22 @@ static void standard_io(void) {
     }
 }
 
+/* The kernel writes through a pin that it takes for a whole part at a time, while pages go out; around the ends of
+   its own mappings too, of which the advice makes more. */
+static void write_from_outside(void) {
+    enum { PART = 16 * MIB, ROUNDS = 40 };
+    char *from = map(PART), *to = map(4 * PART);
+    for (size_t at = 0; at < 4 * PART; at += 5 * MIB)
+        CHECK(madvise(to + at, MIB, MADV_DONTDUMP) == 0);
+    for (int round = 1; round <= ROUNDS; round++) {
+        fill(from, PART, round);
+        char *part = to + round % 4 * PART;
+        struct iovec local = {from, PART}, remote = {part, PART};
+        CHECK(process_vm_writev(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)PART);
+        check(part, PART, round);
+    }
+}
+
 static void limit(__rlimit_resource_t resource, rlim_t value) {
     struct rlimit was, wanted, is;
     CHECK(getrlimit(resource, &was) == 0);
@@ -250,10 +266,59 @@ static void limit(__rlimit_resource_t resource, rlim_t value) {
     CHECK(getrlimit(resource, &is) == 0 && is.rlim_cur == value && is.rlim_max == was.rlim_max);
 }
 
+/* Whether that much more can be mapped, and given out by malloc. */
+static int has_room(size_t bytes) {
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(mapped != MAP_FAILED || errno == ENOMEM);
+    CHECK(mapped == MAP_FAILED || munmap(mapped, bytes) == 0);
+    void *allocated = malloc(bytes);
+    CHECK((allocated == NULL) == (mapped == MAP_FAILED));
+    free(allocated);
+    return mapped != MAP_FAILED;
+}
+
+/* Limits on address space hold for managed memory, also in children and in programs they start. */
+static void room(void) {
+    struct rlimit now;
+    CHECK(getrlimit(RLIMIT_AS, &now) == 0);
+    if (now.rlim_cur != RLIM_INFINITY)
+        _exit(!has_room(1024 * MIB) || has_room(2560 * MIB));
+    push_out();
+    CHECK(has_room(2560 * MIB));
+    limit(RLIMIT_AS, 2048 * MIB);
+    char *memory = map(1024 * MIB);
+    CHECK(has_room(512 * MIB) && !has_room(1536 * MIB));
+    CHECK(mremap(memory, 1024 * MIB, 2560 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM);
+    memory = mremap(memory, 1024 * MIB, 1280 * MIB, MREMAP_MAYMOVE);
+    CHECK(memory != MAP_FAILED && !has_room(1024 * MIB));
+    pid_t child = fork();
+    if (child == 0)
+        _exit(!has_room(256 * MIB) || has_room(1024 * MIB));
+    reap(child);
+    CHECK(munmap(memory, 1280 * MIB) == 0 && has_room(1536 * MIB));
+    limit(RLIMIT_DATA, 1024 * MIB);
+    CHECK(has_room(768 * MIB) && !has_room(1536 * MIB));
+    limit(RLIMIT_DATA, RLIM_INFINITY);
+    child = fork();
+    if (child == 0)
+        execl("/proc/self/exe", "system_calls", "room", (char *)NULL);
+    reap(child);
+}
+
+/* A limit on the size of files is the program's; swap files grow all the same. */
+static void files_are_limited(void) {
+    int fd = temporary_file();
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(pwrite(fd, "", 1, 64 * 1024 - 1) == 1);
+    CHECK(pwrite(fd, "", 1, 64 * 1024) == -1 && errno == EFBIG);
+    CHECK(close(fd) == 0);
+}
+
 static void limits(void) {
     limit(RLIMIT_AS, 2048 * MIB);
     limit(RLIMIT_DATA, 1024 * MIB);
     limit(RLIMIT_FSIZE, 64 * 1024);
+    files_are_limited();
     limit(RLIMIT_NOFILE, 64);
     limit(RLIMIT_STACK, 4 * MIB);
     char *memory = map(BIG);
@@ -263,6 +328,7 @@ static void limits(void) {
         check(memory, BIG, 1);
         fill(memory, BIG, 2);
         check(memory, BIG, 2);
+        files_are_limited();
         _exit(0);
     }
     reap(child);
@@ -374,7 +440,9 @@ static const struct test TESTS[] = {
     {"zero_copy_then_swap", zero_copy_then_swap},
     {"small_structures", small_structures},
     {"standard_io", standard_io},
+    {"write_from_outside", write_from_outside},
     {"limits", limits},
+    {"room", room},
     {"close_everything", close_everything},
     {"dup_over_everything", dup_over_everything},
     {"become_a_daemon", become_a_daemon},

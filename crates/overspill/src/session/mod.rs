@@ -41,8 +41,8 @@ pub const SESSION_VARIABLE: &str = "OVERSPILL_SESSION";
 
 /// Space for the settings at the start of the file.
 const SETTINGS_BYTES: usize = 256 << 10;
-/// Address space that each process reserves.
-const RESERVE: Bytes = Bytes(1 << 40);
+/// Address space that each process reserves, if the system grants it.
+pub const RESERVE: Bytes = Bytes(1 << 40);
 
 /// Bits of the verdict cell.
 pub mod verdict {
@@ -312,7 +312,14 @@ impl Session {
     }
 
     fn map(file: OwnedFd, layout: Layout, settings: Settings) -> Result<Self, Error> {
-        let mapping = Mapping::shared(&file, layout.len_bytes).map_err(Error::session("map"))?;
+        let len = Bytes(layout.len_bytes as u64);
+        let too_large = |errno| Error::Session {
+            action: "map",
+            reason: format!(
+                "{len} of address space ({errno}): raise `ulimit -v`, or use less swap"
+            ),
+        };
+        let mapping = Mapping::shared(&file, layout.len_bytes).map_err(too_large)?;
         Ok(Self { file, mapping: Arc::new(mapping), layout, settings })
     }
 

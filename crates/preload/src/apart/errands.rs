@@ -1,43 +1,49 @@
 //! Errands: closures that program threads have run in the pager's process.
 //!
-//! Owns: where a closure waits to be run, and the waiting on both sides. One errand at a time.
-//!
-//! ```text
-//! IDLE ──a program thread──> POSTED ──the pager's first thread──> DONE ──the same──> IDLE
-//! ```
-//!
-//! Orderings: POSTED is stored with Release and loaded with Acquire, which makes the closure
-//! visible; DONE likewise for its result.
-//! Rejected: a socket or an eventfd, which would be descriptors in the program's table.
+//! Owns: the list of what was posted, and the waiting on both sides. Errands run one at a time.
+//! Invariants: who posts holds no lock, so a process that shares this memory (by vfork or CLONE_VM)
+//! may be killed at any step and stops nobody. What such a process posts is kept in memory of its
+//! own ([`run_kept`]): it may run after its poster's end.
+//! Orderings: a note is published with Release and taken with Acquire; its result likewise by its
+//! state.
+//! Rejected: a socket or an eventfd, which would be descriptors in the program's table; one desk
+//! with a lock for the turns, which a killed process keeps.
 
-use crate::futex::{self, Lock};
-use std::cell::UnsafeCell;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Release;
-
-const IDLE: u32 = 0;
-const POSTED: u32 = 1;
-const DONE: u32 = 2;
+use crate::futex;
+use crate::real::kernel_mmap;
+use libc::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 unsafe extern "C" {
     fn overspill_pager_is_home() -> libc::c_int;
 }
 
-type Errand = *mut (dyn FnMut() + 'static);
-
-struct Desk {
+/// One errand. WAITING becomes DONE, and then the note is its poster's again.
+struct Note {
     state: AtomicU32,
-    errand: UnsafeCell<Option<Errand>>,
-    /// Held by the program thread that posted the errand.
-    turn: Lock,
+    next: *mut Note,
+    act: unsafe fn(*mut c_void),
+    /// The argument of `act`.
+    what: *mut c_void,
 }
 
-// SAFETY: the cell is written by the holder of the turn while the state is IDLE, and read by the
-// pager's first thread while it is POSTED; the state's orderings separate the two.
-unsafe impl Sync for Desk {}
+const WAITING: u32 = 0;
+const DONE: u32 = 1;
 
-static DESK: Desk =
-    Desk { state: AtomicU32::new(IDLE), errand: UnsafeCell::new(None), turn: Lock::new() };
+impl Note {
+    fn new(act: unsafe fn(*mut c_void), what: *mut c_void) -> Self {
+        Self { state: AtomicU32::new(WAITING), next: null_mut(), act, what }
+    }
+}
+
+/// The notes that nobody has taken yet, latest first.
+static POSTED: AtomicPtr<Note> = AtomicPtr::new(null_mut());
+/// Changes when a note is posted.
+static POSTS: AtomicU32 = AtomicU32::new(0);
+/// Changes when an errand is done.
+static ENDS: AtomicU32 = AtomicU32::new(0);
 
 /// True on a thread of the pager's process.
 fn is_home() -> bool {
@@ -47,38 +53,102 @@ fn is_home() -> bool {
 
 /// Runs `errand` in the pager's process and returns when it is done. The closure and what it refers
 /// to must not be in managed memory.
-pub(super) fn run(errand: &mut dyn FnMut()) {
+pub(super) fn run(mut errand: &mut dyn FnMut()) {
+    unsafe fn act(what: *mut c_void) {
+        // SAFETY: what `run` passes; it waits meanwhile.
+        unsafe { (*what.cast::<&mut dyn FnMut()>())() }
+    }
     if is_home() {
         return errand();
     }
-    DESK.turn.enter();
-    // SAFETY: this returns after the closure has run, so the closure outlives its use.
-    let errand = unsafe { std::mem::transmute::<*mut (dyn FnMut() + '_), Errand>(errand) };
-    // SAFETY: we have the turn and the state is IDLE.
-    unsafe { *DESK.errand.get() = Some(errand) };
-    DESK.state.store(POSTED, Release);
-    futex::wake(&DESK.state);
-    futex::wait_while(&DESK.state, |state| state != DONE);
-    DESK.state.store(IDLE, Release);
-    DESK.turn.leave();
+    let mut note = Note::new(act, (&raw mut errand).cast());
+    // SAFETY: the note stays until the errand is done.
+    unsafe { post(&raw mut note) };
+}
+
+/// A closure with its note, its result, and nothing on the poster's stack.
+struct Parcel<F, R> {
+    note: Note,
+    body: Option<F>,
+    result: Option<R>,
+}
+
+/// As [`run`], for a caller that may be killed alone. `body` must own what it needs.
+pub(super) fn run_kept<R, F: FnOnce() -> R>(body: F) -> R {
+    unsafe fn act<R, F: FnOnce() -> R>(what: *mut c_void) {
+        // SAFETY: the parcel that `run_kept` made, in memory that only it unmaps, afterwards.
+        let parcel = unsafe { &mut *what.cast::<Parcel<F, R>>() };
+        parcel.result = parcel.body.take().map(|body| body());
+    }
+    if is_home() {
+        return body();
+    }
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let bytes = size_of::<Parcel<F, R>>();
+    let room = kernel_mmap(null_mut(), bytes, protection, flags, -1, 0);
+    if room == libc::MAP_FAILED {
+        let (mut body, mut result) = (Some(body), None);
+        run(&mut || result = body.take().map(|body| body()));
+        return result.expect("an errand is run once");
+    }
+    let parcel = room.cast::<Parcel<F, R>>();
+    // SAFETY: a fresh mapping, large enough and aligned to a page; the note stays until the errand
+    // is done.
+    let result = unsafe {
+        parcel.write(Parcel { note: Note::new(act::<R, F>, room), body: Some(body), result: None });
+        post(&raw mut (*parcel).note);
+        (*parcel).result.take()
+    };
+    // SAFETY: nothing is left in it.
+    unsafe { libc::syscall(libc::SYS_munmap, room, bytes) };
+    result.expect("an errand is run once")
+}
+
+/// Posts a note, and waits until its errand is done.
+///
+/// # Safety
+/// The note stays in place until then.
+unsafe fn post(note: *mut Note) {
+    let mut latest = POSTED.load(Relaxed);
+    loop {
+        // SAFETY: ours until the exchange succeeds.
+        unsafe { (*note).next = latest };
+        match POSTED.compare_exchange_weak(latest, note, Release, Relaxed) {
+            Ok(_) => break,
+            Err(now) => latest = now,
+        }
+    }
+    POSTS.fetch_add(1, Release);
+    futex::wake(&POSTS);
+    // SAFETY: contract.
+    let state = unsafe { &(*note).state };
+    futex::wait_while(&ENDS, |_| state.load(Acquire) == WAITING);
 }
 
 /// Runs errands forever, on the first thread of the pager's process.
 pub(super) fn serve() -> ! {
     loop {
-        futex::wait_while(&DESK.state, |state| state != POSTED);
-        // SAFETY: while POSTED the errand is there, and its owner waits.
-        if let Some(errand) = unsafe { (*DESK.errand.get()).take() } {
-            // SAFETY: as above.
-            unsafe { (*errand)() };
+        let posts = POSTS.load(Acquire);
+        let mut note = POSTED.swap(null_mut(), Acquire);
+        if note.is_null() {
+            futex::wait_while(&POSTS, |now| now == posts);
         }
-        DESK.state.store(DONE, Release);
-        futex::wake(&DESK.state);
+        while !note.is_null() {
+            // SAFETY: it stays in place until it is DONE, and is not touched after that.
+            unsafe {
+                let next = (*note).next;
+                ((*note).act)((*note).what);
+                (*note).state.store(DONE, Release);
+                note = next;
+            }
+            ENDS.fetch_add(1, Release);
+            futex::wake(&ENDS);
+        }
     }
 }
 
-/// Resets the desk in a forked child, where its holder does not exist.
+/// Forgets what was posted, in a forked child, where the posters do not exist.
 pub(super) fn renew() {
-    DESK.state.store(IDLE, Release);
-    DESK.turn.renew();
+    POSTED.store(null_mut(), Relaxed);
 }

@@ -139,6 +139,18 @@ pub(crate) fn run_there<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     errand.1.expect("an errand is run once")
 }
 
+/// True on a thread of another process that shares this memory (vfork, CLONE_VM). It may be killed
+/// alone, with any lock it holds, and may have its thread-local storage in common with a thread of
+/// the program's.
+pub(crate) fn is_foreign() -> bool {
+    rustix::process::getpid() != program()
+}
+
+/// As [`run_there`], for a foreign process. `f` must own what it needs.
+pub(crate) fn run_there_kept<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    errands::run_kept(f)
+}
+
 /// Forgets the parent's pager, in a forked child that has none yet.
 pub(crate) fn forget() {
     RUNNING.store(false, Relaxed);
@@ -177,7 +189,7 @@ pub(crate) fn receive_again() -> Result<(), String> {
 
 /// Closes every descriptor of this process but `channel`, and makes 0 to 2 lead nowhere.
 fn own_descriptors(channel: Option<RawFd>) -> io::Result<()> {
-    raise_number_limit();
+    raise_limits();
     let close = |first: c_int, last: c_int| {
         // SAFETY: this process has just begun and owns no descriptor yet.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
@@ -202,8 +214,9 @@ fn own_descriptors(channel: Option<RawFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// Raises the limit on descriptors as far as allowed: the program's limit is not the pager's.
-fn raise_number_limit() {
+/// Raises limits as far as allowed: the program's are not the pager's, which has descriptors and
+/// writes to swap.
+fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const ENOUGH: u64 = 4096;
     let limit = getrlimit(Resource::Nofile);
@@ -211,6 +224,8 @@ fn raise_number_limit() {
     if setrlimit(Resource::Nofile, more).is_err() {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
+    let size = getrlimit(Resource::Fsize);
+    let _ = setrlimit(Resource::Fsize, Rlimit { current: size.maximum, ..size });
 }
 
 fn set_name(name: &'static str) {

@@ -9,10 +9,10 @@
 //! Invariants: a thread has every signal blocked from its first instruction to its last, and is the
 //! pager's ([`PagerScope`]). In a forked child [`forget_all`] frees the memory of the parent's
 //! threads.
-//! Built on: `_dl_allocate_tls` of the dynamic linker, which serves libc's own threads too, and the
-//! head of its thread block as the ABI fixes it. `docs/assumptions.md` lists them.
+//! Built on: the dynamic linker's thread blocks ([`crate::linker`]), whose head the ABI fixes.
 
 use crate::heap::PagerScope;
+use crate::linker::{self, Linker};
 use libc::{c_int, c_void};
 use overspill_base::PAGE_SIZE;
 use std::io;
@@ -138,29 +138,8 @@ fn stack() -> io::Result<usize> {
     }
 }
 
-type Allocate = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
-type Deallocate = unsafe extern "C" fn(*mut c_void, bool);
-
-/// The dynamic linker's functions for thread-local storage.
-struct Linker {
-    allocate: Allocate,
-    deallocate: Deallocate,
-}
-
 fn linker() -> io::Result<Linker> {
-    let find = |name: &std::ffi::CStr| {
-        // SAFETY: a terminated name.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        if found.is_null() { Err(io::Error::from_raw_os_error(libc::ENOSYS)) } else { Ok(found) }
-    };
-    let (allocate, deallocate) = (find(c"_dl_allocate_tls")?, find(c"_dl_deallocate_tls")?);
-    // SAFETY: glibc's functions of these names and types, since 2.1.
-    unsafe {
-        Ok(Linker {
-            allocate: std::mem::transmute::<*mut c_void, Allocate>(allocate),
-            deallocate: std::mem::transmute::<*mut c_void, Deallocate>(deallocate),
-        })
-    }
+    linker::get().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSYS))
 }
 
 /// Allocates a new thread's thread-local storage; returns its future thread pointer.

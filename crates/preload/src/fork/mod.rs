@@ -80,6 +80,30 @@ pub(crate) fn register() {
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
+type Handler = Option<unsafe extern "C" fn()>;
+type RegisterAtfork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+
+/// What `pthread_atfork` calls. libc reads its list of handlers in a child before ours has run, so
+/// the list is kept in libc's heap.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __register_atfork(
+    before: Handler,
+    in_parent: Handler,
+    in_child: Handler,
+    object: *mut c_void,
+) -> c_int {
+    static NEXT: Next = Next::new(c"__register_atfork");
+    let _scope = PagerScope::enter();
+    // SAFETY: libc's function of this name and type; the rest is passed on.
+    unsafe {
+        let next: RegisterAtfork = std::mem::transmute(NEXT.address());
+        next(before, in_parent, in_child, object)
+    }
+}
+
 /// Makes a ticket for a child, if it can be served.
 fn ticket(process: &Process) -> Option<Ticket> {
     let channel = process.session.channel_for_child(&process.address).ok()?;
