@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::process::getpid;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The minimum that mkswap accepts. Smaller sizes are typing errors: `ram:64` for `ram:64M`.
 const LEAST_SLOTS: u32 = 10;
@@ -320,14 +321,23 @@ pub(crate) fn large_enough(area: &Attachment) -> Result<(), DeviceError> {
     Ok(())
 }
 
+/// Locks a file for this process. What another thread starts has our descriptors until it executes
+/// its program, so a lock that was given up is tried for a while.
 pub(super) fn lock(fd: &OwnedFd, name: &str) -> Result<(), DeviceError> {
-    flock(fd, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
-        Errno::WOULDBLOCK => DeviceError::Busy {
-            name: name.to_owned(),
-            user: "another program has locked it; give each overspill a file of its own",
-        },
-        errno => refused(name, "lock")(errno),
-    })
+    const TRIES: u32 = 20;
+    let mut tries = 0;
+    while let Err(errno) = flock(fd, FlockOperation::NonBlockingLockExclusive) {
+        tries += 1;
+        match errno {
+            Errno::WOULDBLOCK if tries < TRIES => std::thread::sleep(Duration::from_millis(5)),
+            Errno::WOULDBLOCK => {
+                let user = "another program has locked it; give each overspill a file of its own";
+                return Err(DeviceError::Busy { name: name.to_owned(), user });
+            }
+            errno => return Err(refused(name, "lock")(errno)),
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn live_swap(name: String) -> DeviceError {
