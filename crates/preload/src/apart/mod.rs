@@ -34,11 +34,12 @@ use crate::futex;
 use crate::signals;
 use libc::c_int;
 use overspill::session::Channel;
+use overspill_base::PAGE_SIZE;
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::process::Pid;
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32};
 use std::sync::{Mutex, OnceLock};
 
 /// The program's process.
@@ -83,6 +84,7 @@ type Opening = Box<dyn FnOnce() -> Result<(), String> + Send>;
 /// `channel` is a descriptor of the calling process that the pager takes over.
 pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), String> {
     PROGRAM.store(rustix::process::getpid().as_raw_pid(), Relaxed);
+    mark_as_served().map_err(|error| format!("cannot map a page: {error}"))?;
     STARTED.store(0, Relaxed);
     watch::note_word();
     let first = move || {
@@ -139,11 +141,37 @@ pub(crate) fn run_there<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     errand.1.expect("an errand is run once")
 }
 
+/// A word that is 1 in the memory that the pager serves, and 0 in a copy that no pager serves: a
+/// child that was made without our knowledge.
+static SERVED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Sets [`SERVED`]; makes it the first time.
+fn mark_as_served() -> io::Result<()> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+    let mut word = SERVED.load(Relaxed);
+    if word.is_null() {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory at an address of the kernel's choice, never unmapped.
+        unsafe {
+            let page =
+                mmap_anonymous(std::ptr::null_mut(), PAGE_SIZE, protection, MapFlags::PRIVATE)?;
+            madvise(page, PAGE_SIZE, Advice::LinuxWipeOnFork)?;
+            word = page.cast();
+        }
+        SERVED.store(word, Relaxed);
+    }
+    // SAFETY: as above.
+    unsafe { (*word).store(1, Relaxed) };
+    Ok(())
+}
+
 /// True on a thread of another process that shares this memory (vfork, CLONE_VM). It may be killed
 /// alone, with any lock it holds, and may have its thread-local storage in common with a thread of
 /// the program's.
 pub(crate) fn is_foreign() -> bool {
-    rustix::process::getpid() != program()
+    // SAFETY: null, or the word that `mark_as_served` made.
+    let served = unsafe { SERVED.load(Relaxed).as_ref() };
+    rustix::process::getpid() != program() && served.is_some_and(|word| word.load(Relaxed) == 1)
 }
 
 /// As [`run_there`], for a foreign process. `f` must own what it needs.
