@@ -141,12 +141,6 @@ static void read_by_ring(int fd, char *memory) {
     CHECK(close(ring.fd) == 0);
 }
 
-/* Ends many of the kernel's mappings in the middle: pages at an end are evicted with those beyond it. */
-static void split(char *memory) {
-    for (size_t at = 0; at < FILE_BYTES; at += 20 * CHUNK)
-        CHECK(madvise(memory + at, CHUNK / 2, MADV_DONTDUMP) == 0);
-}
-
 int main(int argc, char **argv) {
     int by_ring = argc > 1 && strcmp(argv[1], "uring") == 0;
     int fd = make_file();
@@ -155,7 +149,7 @@ int main(int argc, char **argv) {
         CHECK(pthread_create(&threads[i], NULL, dirty, (void *)i) == 0);
     char *mapped = map(FILE_BYTES);
     char *allocated = aligned_alloc(PAGE, FILE_BYTES);
-    split(mapped);
+    split_mappings(mapped, FILE_BYTES);
     for (int round = 0; round < ROUNDS; round++) {
         char *memory = round % 2 ? allocated : mapped;
         /* Content from before, on swap, that must not come back. */

@@ -31,23 +31,32 @@ static void *use_libraries(void *unused) {
     return unused;
 }
 
-static void many_libraries(void) {
-    open_libraries();
+/* Does `act` in one child after the other, each forked while most memory is out. */
+static void in_children(void (*act)(void)) {
     char *memory = map(BIG);
     fill(memory, BIG, 1);
     for (int round = 0; round < ROUNDS; round++) {
         push_out();
         pid_t child = fork();
         if (child == 0) {
-            pthread_t thread;
-            CHECK(turn_of(0) == 7 && turn_of(LIBRARIES - 1) == 7);
-            CHECK(pthread_create(&thread, NULL, use_libraries, NULL) == 0);
-            CHECK(pthread_join(thread, NULL) == 0);
+            act();
             check(memory, BIG, 1);
             _exit(0);
         }
         reap(child);
     }
+}
+
+static void use_libraries_in_a_thread(void) {
+    pthread_t thread;
+    CHECK(turn_of(0) == 7 && turn_of(LIBRARIES - 1) == 7);
+    CHECK(pthread_create(&thread, NULL, use_libraries, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void many_libraries(void) {
+    open_libraries();
+    in_children(use_libraries_in_a_thread);
     CHECK(turn_of(0) == 7);
 }
 
@@ -55,21 +64,12 @@ static int handled;
 
 static void handle(void) { handled++; }
 
+static void expect_handled(void) { CHECK(handled == HANDLERS); }
+
 static void many_handlers(void) {
     for (int i = 0; i < HANDLERS; i++)
         CHECK(pthread_atfork(NULL, NULL, handle) == 0);
-    char *memory = map(BIG);
-    fill(memory, BIG, 1);
-    for (int round = 0; round < ROUNDS; round++) {
-        push_out();
-        pid_t child = fork();
-        if (child == 0) {
-            CHECK(handled == HANDLERS);
-            check(memory, BIG, 1);
-            _exit(0);
-        }
-        reap(child);
-    }
+    in_children(expect_handled);
 }
 
 static const struct test TESTS[] = {

@@ -243,12 +243,11 @@ static void standard_io(void) {
 }
 
 /* The kernel writes through a pin that it takes for a whole part at a time, while pages go out; around the ends of
-   its own mappings too, of which the advice makes more. */
+   its own mappings too. */
 static void write_from_outside(void) {
     enum { PART = 16 * MIB, ROUNDS = 40 };
     char *from = map(PART), *to = map(4 * PART);
-    for (size_t at = 0; at < 4 * PART; at += 5 * MIB)
-        CHECK(madvise(to + at, MIB, MADV_DONTDUMP) == 0);
+    split_mappings(to, 4 * PART);
     for (int round = 1; round <= ROUNDS; round++) {
         fill(from, PART, round);
         char *part = to + round % 4 * PART;
