@@ -3,8 +3,9 @@
 //! Owns: what it is started with, passing signals on to it, and its status and resource usage at
 //! the end.
 //! Invariants: when we are killed the kernel kills it, from before its first instruction. Only this
-//! module reaps children, so the process number stays the program's until its end has been seen. As
-//! the first process of a container we also reap orphans.
+//! module reaps children, so the process number stays the program's until its end has been seen.
+//! Orphans of the run become our children and are reaped: every process leaves its pager behind for
+//! a moment, and not every container's first process reaps what it does not know.
 //! Not here: which signals ([`super::signals`]).
 
 use super::preload::Preload;
@@ -13,7 +14,8 @@ use super::signals::{Arrival, Inbox, keep_ignoring_sigpipe};
 use crate::error::Error;
 use overspill::Bytes;
 use overspill::session::SESSION_VARIABLE;
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getpid, getppid};
+use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -75,6 +77,8 @@ fn duration(time: libc::timeval) -> Duration {
 /// [`ProgramError::NotStarted`], [`Error::System`].
 pub(super) fn run(program: &Program, launch: &Launch) -> Result<Ended, Error> {
     let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
+    set_child_subreaper(Some(getpid()))
+        .map_err(|errno| Error::system("adopt orphans")(errno.into()))?;
     let started = Instant::now();
     let child = start(program, launch, inbox)?;
     let (how, usage) =

@@ -1,7 +1,7 @@
 //! What `apart.c` checks: programs that close, filter, hide or drop what the pager would need if it
 //! were part of their process; and what happens to each when the other ends.
 
-use crate::bench::Bench;
+use crate::bench::{Bench, overspill};
 use crate::job::{descendants, name_of};
 use std::time::{Duration, Instant};
 
@@ -50,4 +50,24 @@ fn a_pager_ends_with_its_program() {
     // SAFETY: as above.
     unsafe { libc::kill(program, libc::SIGTERM) };
     assert_eq!(running.end().status.code(), Some(128 + libc::SIGTERM));
+}
+
+/// Every child leaves its pager behind. Where nobody reaps orphans, process numbers would run out.
+#[test]
+fn pagers_of_ended_children_are_reaped() {
+    let Some(bench) = Bench::with(&["cc", "sh"]) else { return };
+    let adopter = bench.cc("adopter.c");
+    // Ends when the supervisor, its parent, has no other child left.
+    let script = "for n in 1 2 3 4 5 6 7 8 9 10; do (:); done
+        set -- 1 2
+        while [ $# -gt 1 ]; do
+            read -r children < /proc/$PPID/task/$PPID/children
+            set -- $children
+        done";
+    let words = ["run", "--memory", "16M", "--quiet", "--", "sh", "-c", script];
+    let mut all = vec![adopter.into_os_string(), overspill().into()];
+    all.extend(words.map(Into::into));
+    let ended = bench.job(&all).plain().success();
+    let orphans: u32 = ended.text().trim().parse().unwrap();
+    assert!(orphans <= 1, "{orphans}, not only the program's own");
 }
