@@ -273,7 +273,10 @@ def wait_for(process, seconds):
         return None
 
 
-def unlimited_core_and_files():
+def same_start_for_all():
+    """In the child: however we were started, in the background for instance."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.umask(0o022)
 
@@ -304,7 +307,7 @@ def run_step(suite, step, limit, setting, scratch, plain):
         process = subprocess.Popen(
             command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             env=environment_of(setting, scratch, step.environment), start_new_session=True,
-            preexec_fn=unlimited_core_and_files, **identity)
+            preexec_fn=same_start_for_all, **identity)
         try:
             code = wait_for(process, timeout)
             seconds = time.monotonic() - started
