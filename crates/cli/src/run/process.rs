@@ -78,7 +78,8 @@ fn duration(time: libc::timeval) -> Duration {
 pub(super) fn run(program: &Program, launch: &Launch) -> Result<Ended, Error> {
     let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
     set_child_subreaper(Some(getpid()))
-        .map_err(|errno| Error::system("adopt orphans")(errno.into()))?;
+        .map_err(io::Error::from)
+        .map_err(Error::system("adopt orphans"))?;
     let started = Instant::now();
     let child = start(program, launch, inbox)?;
     let (how, usage) =

@@ -343,13 +343,21 @@ static void killed_sharers(void) {
     check(memory, BIG / 2, SEED);
 }
 
+#ifdef __x86_64__
+/* Forks without libc. */
+static inline long fork_unseen(void) {
+    long child = SYS_fork;
+    __asm__ volatile("syscall" : "+a"(child) : : "rcx", "r11", "memory");
+    CHECK(child >= 0);
+    return child;
+}
+#endif
+
 /* A child that nobody has seen must not find zeros, nor wait for a pager. */
 static void unseen_child(void) {
     volatile char *memory = swapped();
 #ifdef __x86_64__
-    long child = SYS_fork;
-    __asm__ volatile("syscall" : "+a"(child) : : "rcx", "r11", "memory");
-    CHECK(child >= 0);
+    long child = fork_unseen();
     if (child == 0) {
         /* No call of libc's: it has nothing of the child's to work with. */
         char byte = memory[0];
@@ -359,8 +367,7 @@ static void unseen_child(void) {
     int status;
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(getenv("OVERSPILL_SESSION") == NULL || (WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
-    child = SYS_fork;
-    __asm__ volatile("syscall" : "+a"(child) : : "rcx", "r11", "memory");
+    child = fork_unseen();
     if (child == 0) {
         munmap(map(PAGE), PAGE);
         _exit(0);

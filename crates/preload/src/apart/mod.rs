@@ -35,11 +35,12 @@ use crate::signals;
 use libc::c_int;
 use overspill::session::Channel;
 use overspill_base::PAGE_SIZE;
+use overspill_base::shared::Table;
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::process::Pid;
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Mutex, OnceLock};
 
 /// The program's process.
@@ -143,25 +144,19 @@ pub(crate) fn run_there<R: Send>(f: impl FnOnce() -> R + Send) -> R {
 
 /// A word that is 1 in the memory that the pager serves, and 0 in a copy that no pager serves: a
 /// child that was made without our knowledge.
-static SERVED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static SERVED: OnceLock<Table<AtomicU32>> = OnceLock::new();
 
 /// Sets [`SERVED`]; makes it the first time.
 fn mark_as_served() -> io::Result<()> {
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-    let mut word = SERVED.load(Relaxed);
-    if word.is_null() {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory at an address of the kernel's choice, never unmapped.
-        unsafe {
-            let page =
-                mmap_anonymous(std::ptr::null_mut(), PAGE_SIZE, protection, MapFlags::PRIVATE)?;
-            madvise(page, PAGE_SIZE, Advice::LinuxWipeOnFork)?;
-            word = page.cast();
-        }
-        SERVED.store(word, Relaxed);
+    use rustix::mm::{Advice, madvise};
+    if SERVED.get().is_none() {
+        let word = Table::<AtomicU32>::private(1)?;
+        let page = word.as_ptr().cast_mut().cast();
+        // SAFETY: the table's own page, whose content only this module uses.
+        unsafe { madvise(page, PAGE_SIZE, Advice::LinuxWipeOnFork)? };
+        let _ = SERVED.set(word);
     }
-    // SAFETY: as above.
-    unsafe { (*word).store(1, Relaxed) };
+    SERVED.get().into_iter().for_each(|word| word[0].store(1, Relaxed));
     Ok(())
 }
 
@@ -169,9 +164,8 @@ fn mark_as_served() -> io::Result<()> {
 /// alone, with any lock it holds, and may have its thread-local storage in common with a thread of
 /// the program's.
 pub(crate) fn is_foreign() -> bool {
-    // SAFETY: null, or the word that `mark_as_served` made.
-    let served = unsafe { SERVED.load(Relaxed).as_ref() };
-    rustix::process::getpid() != program() && served.is_some_and(|word| word.load(Relaxed) == 1)
+    let is_served = || SERVED.get().is_some_and(|word| word[0].load(Relaxed) == 1);
+    rustix::process::getpid() != program() && is_served()
 }
 
 /// As [`run_there`], for a foreign process. `f` must own what it needs.
