@@ -7,11 +7,12 @@ from harness import Step
 
 PACKAGES = ["stress-ng"]
 WHAT = "`stress-ng --STRESSOR 1 --timeout 3 --verify`, one by one"
-# Of class vm, less those that would exhaust the machine (bigheap, brk, swap) or need the kernel's modules; and more.
+# Of class vm, less those that would exhaust the machine (bigheap, brk, swap; resources fills the disk, dev-shm half of
+# the memory) or need the kernel's modules; and more.
 STRESSORS = """
-bad-altstack dev-shm env fork malloc matrix memcpy memfd memthrash mincore mlock mlockmany mmap mmapaddr mmapfixed
-mmapfork mmaphuge mmapmany mprotect mremap msync msyncmany munmap pageswap physpage pipe pthread qsort remap resources
-rmap shellsort shm shm-sysv stack stackmmap str tlb-shootdown tmpfs tree userfaultfd vfork vm vm-addr vm-rw vm-segv
+bad-altstack env fork malloc matrix memcpy memfd memthrash mincore mlock mlockmany mmap mmapaddr mmapfixed
+mmapfork mmaphuge mmapmany mprotect mremap msync msyncmany munmap pageswap physpage pipe pthread qsort remap rmap
+shellsort shm shm-sysv stack stackmmap str tlb-shootdown tmpfs tree userfaultfd vfork vm vm-addr vm-rw vm-segv
 vm-splice zlib
 """.split()
 METHODS = """

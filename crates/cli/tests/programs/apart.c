@@ -343,6 +343,29 @@ static void killed_sharers(void) {
     check(memory, BIG / 2, SEED);
 }
 
+/* What a killed process had open is closed when it has been reaped, also if it was about to start. */
+static void killed_starting(void) {
+    swapped();
+    signal(SIGPIPE, SIG_IGN);
+    for (int n = 0; n < 500; n++) {
+        int ends[2];
+        CHECK(pipe(ends) == 0);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            close(ends[1]);
+            execlp("sleep", "sleep", "60", (char *)NULL);
+            _exit(1);
+        }
+        close(ends[0]);
+        usleep(n % 100 * 100);
+        CHECK(kill(child, SIGKILL) == 0);
+        CHECK(waitpid(child, NULL, 0) == child);
+        CHECK(write(ends[1], "x", 1) == -1 && errno == EPIPE);
+        close(ends[1]);
+    }
+}
+
 #ifdef __x86_64__
 /* Forks without libc. */
 static inline long fork_unseen(void) {
@@ -394,6 +417,7 @@ static const struct test TESTS[] = {
     {"root_changed", root_changed},
     {"children_by_clone", children_by_clone},
     {"killed_sharers", killed_sharers},
+    {"killed_starting", killed_starting},
     {"unseen_child", unseen_child},
 };
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! program's thread                    pager's first thread
-//! ── clone(CLONE_VM | SIGKILL) ─────> closes all descriptors, gets its own from the supervisor
+//! ── clone(CLONE_VM | SIGKILL) ─────> has no descriptors, gets its own from the supervisor
 //!    waits                            opens the userfaultfd, starts handlers, reports success
 //!    goes on                          runs errands
 //!    ...
@@ -32,7 +32,6 @@ pub(crate) use threads::libc_clone;
 
 use crate::futex;
 use crate::signals;
-use libc::c_int;
 use overspill::session::Channel;
 use overspill_base::PAGE_SIZE;
 use overspill_base::shared::Table;
@@ -106,7 +105,7 @@ pub(crate) fn start(channel: Option<RawFd>, opening: Opening) -> Result<(), Stri
         }
     };
     signals::blocked(|| {
-        threads::start(threads::Kind::Process, Box::new(first))
+        threads::start_apart(channel, Box::new(first))
             .map_err(|error| format!("cannot start the pager: {error}"))?;
         futex::wait_while(&STARTED, |state| state == 0);
         match STARTED.load(Acquire) {
@@ -209,22 +208,19 @@ pub(crate) fn receive_again() -> Result<(), String> {
     Ok(())
 }
 
-/// Closes every descriptor of this process but `channel`, and makes 0 to 2 lead nowhere.
+/// Gives the descriptors of this process, of which there is at most `channel`, their numbers, and
+/// makes 0 to 2 lead nowhere.
 fn own_descriptors(channel: Option<RawFd>) -> io::Result<()> {
     raise_limits();
-    let close = |first: c_int, last: c_int| {
-        // SAFETY: this process has just begun and owns no descriptor yet.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    };
     if let Some(fd) = channel.filter(|&fd| fd != CHANNEL_FD) {
-        // SAFETY: as above; 3 is unused.
-        let copied = unsafe { libc::syscall(libc::SYS_dup3, fd, CHANNEL_FD, libc::O_CLOEXEC) };
-        if copied < 0 {
-            return Err(io::Error::last_os_error());
+        // SAFETY: this process has just begun; it owns `channel`, and 3 is unused.
+        unsafe {
+            if libc::syscall(libc::SYS_dup3, fd, CHANNEL_FD, libc::O_CLOEXEC) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            libc::syscall(libc::SYS_close, fd);
         }
     }
-    close(0, 2);
-    close(CHANNEL_FD + c_int::from(channel.is_some()), c_int::MAX);
     // Writes to the read end of a pipe fail, and reads from it find the end of the file.
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     debug_assert_eq!((read.as_raw_fd(), write.as_raw_fd()), (0, 1));

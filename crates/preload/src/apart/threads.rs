@@ -2,10 +2,11 @@
 //!
 //! Owns: stacks and thread-local storage of the pager's threads, and the clone calls that start
 //! them. The first is a process of its own, which shares the program's memory and nothing else: no
-//! descriptor, no directory, no signal handler. The others are threads of that process. libc's
-//! `pthread_create` does not work here: it counts a thread as the program's, which then never ends,
-//! and reads the locale's tables on the new thread, which may be swapped out while no pager runs
-//! yet.
+//! descriptor, no directory, no signal handler. Its parent is a thread of the program that has
+//! closed all descriptors for itself: copies, closed later, would outlive a program that is killed
+//! at this moment. The others are threads of the pager's process. libc's `pthread_create` does not
+//! work here: it counts a thread as the program's, which then never ends, and reads the locale's
+//! tables on the new thread, which may be swapped out while no pager runs yet.
 //! Invariants: a thread has every signal blocked from its first instruction to its last, and is the
 //! pager's ([`PagerScope`]). In a forked child [`forget_all`] frees the memory of the parent's
 //! threads.
@@ -47,20 +48,22 @@ pub(super) enum Kind {
     Thread,
 }
 
+/// Another thread of this process.
+const THREAD: c_int = libc::CLONE_VM
+    | libc::CLONE_UNTRACED
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM;
+
 impl Kind {
     fn flags(self) -> c_int {
-        let common = libc::CLONE_VM | libc::CLONE_SETTLS | libc::CLONE_UNTRACED;
-        match self {
-            Self::Process => common | libc::SIGKILL,
-            Self::Thread => {
-                common
-                    | libc::CLONE_FS
-                    | libc::CLONE_FILES
-                    | libc::CLONE_SIGHAND
-                    | libc::CLONE_THREAD
-                    | libc::CLONE_SYSVSEM
+        libc::CLONE_SETTLS
+            | match self {
+                Self::Process => libc::CLONE_VM | libc::CLONE_UNTRACED | libc::SIGKILL,
+                Self::Thread => THREAD,
             }
-        }
     }
 }
 
@@ -74,6 +77,47 @@ struct Room {
 static ROOMS: Mutex<Vec<Room>> = Mutex::new(Vec::new());
 
 type Body = Box<dyn FnOnce() + Send>;
+
+/// Starts the first thread of the pager's process, which has no descriptor but `kept`. The caller
+/// must have blocked every signal.
+pub(super) fn start_apart(kept: Option<c_int>, body: Body) -> io::Result<()> {
+    let mut stage = Stage { kept, body: Some(body), outcome: Ok(()) };
+    let stack = stack()?;
+    let top = (stack + STACK_BYTES) as *mut c_void;
+    let nobody = std::ptr::null_mut();
+    let (flags, what) = (THREAD | libc::CLONE_VFORK, (&raw mut stage).cast());
+    // SAFETY: this thread waits for the new one, which has its stack for itself and this one's
+    // thread-local storage.
+    let made = unsafe { libc_clone(set_out, top, flags, what, nobody, nobody.cast(), nobody) };
+    let error = io::Error::last_os_error();
+    // SAFETY: no thread is left on it.
+    unsafe { free_stack(stack) };
+    if made < 0 { Err(error) } else { stage.outcome }
+}
+
+/// What a thread that only starts another needs, and what came of it.
+struct Stage {
+    kept: Option<c_int>,
+    body: Option<Body>,
+    outcome: io::Result<()>,
+}
+
+extern "C" fn set_out(stage: *mut c_void) -> c_int {
+    // SAFETY: what `start_apart` passes; it waits meanwhile.
+    let stage = unsafe { &mut *stage.cast::<Stage>() };
+    let close = |first: c_int, last: c_int| {
+        let how = libc::CLOSE_RANGE_UNSHARE;
+        // SAFETY: makes this thread's table of descriptors its own; it owns none of them.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, how) };
+    };
+    let kept = stage.kept.unwrap_or(-1);
+    close(kept + 1, c_int::MAX);
+    if kept > 0 {
+        close(0, kept - 1);
+    }
+    stage.outcome = stage.body.take().map_or(Ok(()), |body| start(Kind::Process, body).map(drop));
+    0
+}
 
 /// Starts a thread and returns its number. The caller must have blocked every signal.
 pub(super) fn start(kind: Kind, body: Body) -> io::Result<i32> {
@@ -118,7 +162,7 @@ pub(super) fn forget_all() {
     for Room { stack, tls } in ROOMS.lock().unwrap_or_else(|e| e.into_inner()).drain(..) {
         // SAFETY: both were made by `start`, for threads that are not in this process.
         unsafe {
-            let _ = rustix::mm::munmap((stack - PAGE_SIZE) as *mut c_void, STACK_BYTES + PAGE_SIZE);
+            free_stack(stack);
             (linker.deallocate)(tls as *mut c_void, true);
         }
     }
@@ -136,6 +180,16 @@ fn stack() -> io::Result<usize> {
         mprotect(start, PAGE_SIZE, MprotectFlags::empty())?;
         Ok(start.addr() + PAGE_SIZE)
     }
+}
+
+/// Unmaps a stack.
+///
+/// # Safety
+/// It was made by [`stack`], and nothing on it is used again.
+unsafe fn free_stack(stack: usize) {
+    // SAFETY: contract.
+    let _ =
+        unsafe { rustix::mm::munmap((stack - PAGE_SIZE) as *mut c_void, STACK_BYTES + PAGE_SIZE) };
 }
 
 fn linker() -> io::Result<Linker> {
