@@ -47,5 +47,5 @@ def steps(tree):
     for unit in UNITS:
         yield Step(
             unit, ["./runtest", "--single", unit, "--clients", "1", "--baseport", "31111", "--portcount", "800",
-                   "--tags", "-slow", "--tags", "-large-memory", "--timeout", "240"],
+                   "--tags", "-slow", "--tags", "-large-memory", "--timeout", "1200"],
             read=read, quick=unit in QUICK)
