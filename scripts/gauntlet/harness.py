@@ -65,7 +65,6 @@ class Step:
     quick: bool = False  # part of `make gauntlet-quick`
     directory: str = "."  # below the suite's tree
     environment: dict = field(default_factory=dict)
-    limits: tuple = ("quarter", "32M")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ HERE = Path(__file__).resolve().parent
 EXPLAINED = HERE / "explained.toml"
 GOOD = re.compile("passed|output")
 NOT_REACHED = "not reached"
+NOT_RUN = "not run"
 
 
 @dataclass
@@ -49,6 +50,15 @@ def explain(difference, explanations):
     return None
 
 
+def differences_of_way(plain, steps):
+    """As above, for all steps. One that was run plain only is a difference: nothing is known of it."""
+    for step, record in plain.items():
+        if step in steps:
+            yield from differences_of_step(step, record, steps[step])
+        else:
+            yield step, "run", NOT_RUN
+
+
 def compare(name, table, explanations):
     """The differences of each way that is not plain."""
     found = {}
@@ -56,10 +66,7 @@ def compare(name, table, explanations):
         if way["limit"] is None:
             continue
         plain = table["ways"][f"plain, {way['user']}, {way['locale']}"]["steps"]
-        found[title] = [
-            Difference(name, title, *values)
-            for step, record in way["steps"].items() if step in plain
-            for values in differences_of_step(step, plain[step], record)]
+        found[title] = [Difference(name, title, *values) for values in differences_of_way(plain, way["steps"])]
         for difference in found[title]:
             difference.why = explain(difference, explanations)
     return found

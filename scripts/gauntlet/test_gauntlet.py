@@ -46,6 +46,10 @@ class Comparison(unittest.TestCase):
         self.assertEqual(report.differences_of_step("t", plain, {"cases": {"end": "timed out"}}),
                          [("t: end", "passed", "timed out"), ("t: a and 1 more", "passed", "not reached")])
 
+    def test_a_step_that_was_not_run_is_a_difference(self):
+        ran = {"cases": {"end": "passed"}}
+        self.assertEqual(list(report.differences_of_way({"s": ran, "t": ran}, {"s": ran})), [("t", "run", "not run")])
+
     def test_an_explanation_names_suite_case_and_way(self):
         entry = {"suite": "bash", "case": "run-x", "way": "32M", "why": "because"}
         explained = report.Difference("bash", "32M, root, C", "run-x: end", "passed", "status 1")

@@ -102,25 +102,31 @@ struct Stage {
     outcome: io::Result<()>,
 }
 
+/// Starts the pager's process from a thread whose table of descriptors has been emptied.
 extern "C" fn set_out(stage: *mut c_void) -> c_int {
     // SAFETY: what `start_apart` passes; it waits meanwhile.
     let stage = unsafe { &mut *stage.cast::<Stage>() };
-    let close = |first: c_int, last: c_int| {
-        let how = libc::CLOSE_RANGE_UNSHARE;
-        // SAFETY: makes this thread's table of descriptors its own; it owns none of them.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, how) };
-    };
-    let kept = stage.kept.unwrap_or(-1);
-    close(kept + 1, c_int::MAX);
-    if kept > 0 {
-        close(0, kept - 1);
-    }
-    stage.outcome = stage.body.take().map_or(Ok(()), |body| start(Kind::Process, body).map(drop));
+    let body = stage.body.take();
+    stage.outcome = leave_descriptors(stage.kept)
+        .and_then(|()| body.map_or(Ok(()), |b| start(Kind::Process, b)));
     0
 }
 
-/// Starts a thread and returns its number. The caller must have blocked every signal.
-pub(super) fn start(kind: Kind, body: Body) -> io::Result<i32> {
+/// Gives this thread a table of its own that holds no descriptor but `kept`.
+fn leave_descriptors(kept: Option<c_int>) -> io::Result<()> {
+    let close = |first: c_int, last: c_int| {
+        let how = libc::CLOSE_RANGE_UNSHARE;
+        // SAFETY: the thread's own table; the thread owns none of its descriptors.
+        let outcome = unsafe { libc::syscall(libc::SYS_close_range, first, last, how) };
+        if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    let kept = kept.unwrap_or(-1);
+    close(kept + 1, c_int::MAX)?;
+    if kept > 0 { close(0, kept - 1) } else { Ok(()) }
+}
+
+/// Starts a thread. The caller must have blocked every signal.
+pub(super) fn start(kind: Kind, body: Body) -> io::Result<()> {
     let tls = thread_block()?;
     let stack = match stack() {
         Ok(stack) => stack,
@@ -143,7 +149,7 @@ pub(super) fn start(kind: Kind, body: Body) -> io::Result<i32> {
         drop(unsafe { Box::from_raw(body) });
         return Err(error);
     }
-    Ok(pid)
+    Ok(())
 }
 
 extern "C" fn run(body: *mut c_void) -> c_int {
