@@ -16,6 +16,7 @@ use overspill_space::{HandlerOptions, ManagedMemory};
 use rustix::process::Pid;
 use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
 
 /// Everything that interposed functions need.
 pub(crate) struct Process {
@@ -174,15 +175,31 @@ fn begin(environment: *mut *mut c_char) {
     note.iter().for_each(|note| say(note));
     let Some(process) = any_process() else { return };
     limits::inherit(process);
-    for former in FORMER.get().into_iter().flatten() {
-        // Not for a child of the program that has reused the number: __WCLONE excludes those.
-        let (how, pid) = (libc::WEXITED | libc::__WCLONE, former.as_raw_pid() as libc::id_t);
-        // SAFETY: waits for a child and discards its status.
-        unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, pid, 0usize, how, 0usize) };
-    }
+    FORMER.get().into_iter().flatten().for_each(|&former| reap(former));
     if !process.session.settings().children {
         // SAFETY: the program has not begun, so no other thread reads the environment.
         unsafe { environment::forget(environment) };
+    }
+}
+
+/// Longest time for the end of a former image's pager, which notices it within some milliseconds.
+const FORMER_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Reaps a former image's pager as soon as it has ended.
+fn reap(former: Pid) {
+    // Not a child of the program that has its number now: __WCLONE excludes those.
+    let how = libc::WEXITED | libc::__WCLONE | libc::WNOHANG;
+    let deadline = Instant::now() + FORMER_PATIENCE;
+    let is_alive = || {
+        // SAFETY: a structure of plain numbers.
+        let mut ended: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let (pid, at) = (former.as_raw_pid(), (&raw mut ended).addr());
+        // SAFETY: looks at a child, and writes how it ended; all zeros if it has not.
+        let found = unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, pid, at, how, 0usize) };
+        found == 0 && ended.si_signo == 0
+    };
+    while is_alive() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

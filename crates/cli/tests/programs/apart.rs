@@ -52,6 +52,27 @@ fn a_pager_ends_with_its_program() {
     assert_eq!(running.end().status.code(), Some(128 + libc::SIGTERM));
 }
 
+/// Process numbers come round: an image may get a pager with the number that a former image of
+/// another process with its own number had. Here the children of a shell have the same numbers each
+/// time, in a namespace of their own.
+#[test]
+fn numbers_come_round() {
+    let Some(bench) = Bench::with(&["unshare", "sh", "true"]) else { return };
+    let apart = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let may = bench.job(&[&apart[..], &["sh", "-c", ": > /proc/sys/kernel/ns_last_pid"]].concat());
+    let may = may.plain().end();
+    if !may.status.success() {
+        return println!("skipped: {}", may.errors.trim());
+    }
+    let script = "for n in 1 2 3 4 5 6; do
+            echo 1000 > /proc/sys/kernel/ns_last_pid
+            /bin/true
+        done";
+    let overspill = overspill().display().to_string();
+    let run = [&overspill, "run", "--memory", "16M", "--quiet", "--", "sh", "-c", script];
+    bench.job(&[&apart[..], &run].concat()).patience(30).plain().success();
+}
+
 /// Every child leaves its pager behind. Where nobody reaps orphans, process numbers would run out.
 #[test]
 fn pagers_of_ended_children_are_reaped() {

@@ -148,15 +148,18 @@ impl Session {
         }
     }
 
-    /// The pagers of former images of `process`, and perhaps of other processes that had its id: a
-    /// place keeps its ids until it is taken again.
+    /// In a pager of `process`: the pagers of its former images, and perhaps of other processes
+    /// that had its id: a place keeps its ids until it is taken again, and ids come round. One of
+    /// those pagers may have had this one's id.
     pub fn former_pagers_of(&self, process: Pid) -> Vec<Pid> {
         let of = process.as_raw_pid() as u64;
+        let own = rustix::process::getpid();
         let words = self.processes();
         let used = self.members_used() as usize;
         let all = words.iter().take(used).map(|word| word.load(Relaxed));
         all.filter(|word| word >> 32 == of)
             .filter_map(|word| Pid::from_raw(word as u32 as i32))
+            .filter(|&pager| pager != own)
             .collect()
     }
 
