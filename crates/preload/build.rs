@@ -7,5 +7,9 @@
 fn main() {
     println!("cargo::rerun-if-changed=src/pager_thread.c");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    cc::Build::new().file("src/pager_thread.c").opt_level(2).compile("overspill_pager_thread");
+    println!("cargo::rerun-if-changed=src/transfers.c");
+    let mut cc = cc::Build::new();
+    // Cancellation unwinds through the second.
+    cc.files(["src/pager_thread.c", "src/transfers.c"]).flag("-fexceptions").opt_level(2);
+    cc.compile("overspill_pager_thread");
 }

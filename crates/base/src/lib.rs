@@ -14,5 +14,6 @@ pub mod stats;
 pub mod sync;
 pub mod units;
 pub mod work;
+pub mod zeroed;
 
 pub use units::{Bytes, FrameNo, PAGE_SHIFT, PAGE_SIZE, PageNo, Slot};

@@ -4,12 +4,28 @@
 //! Invariants: the caller knows which list a number is on, and says it when it unlinks it.
 //! Not here: locks; which list a number belongs on.
 
-const NIL: u32 = u32::MAX;
+use crate::zeroed;
 
-#[derive(Clone, Copy, Debug)]
+/// A number plus one, or 0 for none, so that fresh links are zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+struct Place(u32);
+
+impl Place {
+    fn of(number: u32) -> Self {
+        Self(number + 1)
+    }
+
+    fn number(self) -> Option<u32> {
+        self.0.checked_sub(1)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct Link {
-    prev: u32,
-    next: u32,
+    prev: Place,
+    next: Place,
 }
 
 /// The links of all numbers below some size, which grows as numbers are linked.
@@ -17,17 +33,11 @@ struct Link {
 pub struct Links(Vec<Link>);
 
 /// The ends of one list.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct List {
-    first: u32,
-    last: u32,
+    first: Place,
+    last: Place,
     len: usize,
-}
-
-impl Default for List {
-    fn default() -> Self {
-        Self { first: NIL, last: NIL, len: 0 }
-    }
 }
 
 impl List {
@@ -43,40 +53,42 @@ impl List {
 
     /// The number at the front.
     pub fn first(&self) -> Option<u32> {
-        present(self.first)
+        self.first.number()
     }
 
     /// The number at the back.
     pub fn last(&self) -> Option<u32> {
-        present(self.last)
+        self.last.number()
     }
 }
 
 impl Links {
     /// Links for the numbers below `len`, none on a list.
     pub fn new(len: usize) -> Self {
-        Self(vec![Link { prev: NIL, next: NIL }; len])
+        Self(zeroed::slice(len).into_vec())
     }
 
     /// Puts a number that is on no list at the front of one.
     pub fn push_front(&mut self, list: &mut List, number: u32) {
-        let old = std::mem::replace(&mut list.first, number);
+        let place = Place::of(number);
+        let next = std::mem::replace(&mut list.first, place);
         list.len += 1;
-        self.grow_to(number)[number as usize] = Link { prev: NIL, next: old };
-        match present(old) {
-            None => list.last = number,
-            Some(old) => self.0[old as usize].prev = number,
+        self.grow_to(number)[number as usize] = Link { prev: Place::default(), next };
+        match next.number() {
+            None => list.last = place,
+            Some(next) => self.0[next as usize].prev = place,
         }
     }
 
     /// Puts a number that is on no list at the back of one.
     pub fn push_back(&mut self, list: &mut List, number: u32) {
-        let old = std::mem::replace(&mut list.last, number);
+        let place = Place::of(number);
+        let prev = std::mem::replace(&mut list.last, place);
         list.len += 1;
-        self.grow_to(number)[number as usize] = Link { prev: old, next: NIL };
-        match present(old) {
-            None => list.first = number,
-            Some(old) => self.0[old as usize].next = number,
+        self.grow_to(number)[number as usize] = Link { prev, next: Place::default() };
+        match prev.number() {
+            None => list.first = place,
+            Some(prev) => self.0[prev as usize].next = place,
         }
     }
 
@@ -87,11 +99,11 @@ impl Links {
     pub fn unlink(&mut self, list: &mut List, number: u32) {
         let Link { prev, next } = self.0[number as usize];
         list.len -= 1;
-        match present(prev) {
+        match prev.number() {
             None => list.first = next,
             Some(prev) => self.0[prev as usize].next = next,
         }
-        match present(next) {
+        match next.number() {
             None => list.last = prev,
             Some(next) => self.0[next as usize].prev = prev,
         }
@@ -99,20 +111,16 @@ impl Links {
 
     /// The numbers of a list from front to back.
     pub fn iter(&self, list: &List) -> impl Iterator<Item = u32> + '_ {
-        let next = |&number: &u32| present(self.0[number as usize].next);
+        let next = |&number: &u32| self.0[number as usize].next.number();
         std::iter::successors(list.first(), next)
     }
 
     fn grow_to(&mut self, number: u32) -> &mut Vec<Link> {
         if self.0.len() <= number as usize {
-            self.0.resize(number as usize + 1, Link { prev: NIL, next: NIL });
+            self.0.resize(number as usize + 1, Link::default());
         }
         &mut self.0
     }
-}
-
-fn present(number: u32) -> Option<u32> {
-    (number != NIL).then_some(number)
 }
 
 #[cfg(test)]

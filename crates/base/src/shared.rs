@@ -120,6 +120,12 @@ unsafe impl Shareable for crate::sync::AtomicU32 {}
 #[cfg(sim)]
 // SAFETY: as above.
 unsafe impl Shareable for crate::sync::AtomicU64 {}
+#[cfg(sim)]
+// SAFETY: as above.
+unsafe impl bytemuck::Zeroable for crate::sync::AtomicU32 {}
+#[cfg(sim)]
+// SAFETY: as above.
+unsafe impl bytemuck::Zeroable for crate::sync::AtomicU64 {}
 
 /// A slice of atomics in a mapping or, for tests and models, on the heap. Clones share it.
 #[derive(Debug)]

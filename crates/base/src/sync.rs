@@ -69,8 +69,12 @@ pub enum LockClass {
     ForkGate,
     /// A pager as a whole: held while its threads are parked or stopped, or an area is added.
     Pager,
+    /// Protections that are not what the table of ranges says.
+    Guards,
     /// The table of mapped ranges.
     Ranges,
+    /// Frames that are being leased or given back.
+    Lease,
     /// Serialises the adding of areas.
     Swapon,
     /// The devices in use, and the workers that have queues to them.
@@ -111,10 +115,12 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 21] = [
+    pub const ALL: [LockClass; 23] = [
         LockClass::ForkGate,
         LockClass::Pager,
+        LockClass::Guards,
         LockClass::Ranges,
+        LockClass::Lease,
         LockClass::Swapon,
         LockClass::Devices,
         LockClass::SwapCache,

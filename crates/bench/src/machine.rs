@@ -110,6 +110,7 @@ impl Machine {
             frames: shape.frames,
             table: PageTable::new(Table::on_heap(shape.working_set_pages, || AtomicU64::new(0))),
             space: Space::Moving(space.clone()),
+            budget: None,
             page_bytes: PAGE_SIZE,
             swaps: vec![ram_swap(shape.device_slots, tuning, cpus).map_err(|e| engine_error(&e))?],
             arena: staging,

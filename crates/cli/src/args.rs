@@ -16,6 +16,7 @@ pub(crate) use sim::{ExploreArgs, Sim, SimArgs, SimRunArgs, SweepArgs};
 use crate::error::Error;
 use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand};
+use overspill::ways::Way;
 use overspill::{Bytes, SwapSpec, parse_bytes};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -49,9 +50,8 @@ pub(crate) enum Command {
     after_help = "Example:\n  overspill run --memory 512M --swap file:/var/tmp -- sort -S 4G big.txt"
 )]
 pub(crate) struct RunArgs {
-    /// Memory that each process of the run may use: 512M, 1.5GiB, or 25% of what there is
-    #[arg(long, value_name = "M")]
-    pub(crate) memory: MemoryLimit,
+    #[command(flatten)]
+    pub(crate) limit: LimitArgs,
 
     /// Where to swap; may be given several times [default: an unnamed file in $TMPDIR or /var/tmp]
     ///
@@ -73,6 +73,11 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) force: bool,
 
+    /// How touches of pages that are out are noticed: faults, calls, touches [default: the first
+    /// that may be used here]
+    #[arg(long, value_name = "WAY", value_parser = parse_way)]
+    pub(crate) way: Option<Way>,
+
     /// Leave programs alone that the program starts
     #[arg(long)]
     pub(crate) no_children: bool,
@@ -93,6 +98,33 @@ pub(crate) struct RunArgs {
     /// The program to run and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
+}
+
+fn parse_way(word: &str) -> Result<Way, String> {
+    let found = Way::ALL.into_iter().find(|way| way.name() == word);
+    found.ok_or_else(|| format!("give {}", Way::ALL.map(Way::name).join(" or ")))
+}
+
+/// What the memory of a run is.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct LimitArgs {
+    /// Memory that the run may use, all its processes together: 512M, 1.5GiB, or 25% of what there
+    /// is
+    #[arg(long, value_name = "M")]
+    memory: Option<MemoryLimit>,
+
+    /// Memory that each process of the run may use, however many there are
+    #[arg(long, value_name = "M")]
+    memory_each: Option<MemoryLimit>,
+}
+
+impl LimitArgs {
+    /// The limit, and whether each process has it for itself.
+    pub(crate) fn get(&self) -> Option<(MemoryLimit, bool)> {
+        let run = self.memory.map(|memory| (memory, false));
+        run.or(self.memory_each.map(|memory| (memory, true)))
+    }
 }
 
 /// Tell what Overspill finds on this machine, and what to do about what is missing.

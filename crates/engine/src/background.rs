@@ -24,12 +24,13 @@ impl Engine {
         if wanted() {
             return;
         }
-        if self.frames.are_above_low() && self.page_outs.is_empty() {
+        if self.frames.are_above_low() && self.page_outs.is_empty() && !self.is_asked() {
             self.low.wait(seen, None);
         }
         self.run_page_outs(worker);
+        self.give_what_is_asked(worker, &wanted);
         while self.frames.free_count() < self.frames.watermarks().high {
-            if !self.reclaim_round(worker, false) {
+            if !self.lease_more() && !self.reclaim_round(worker, false) {
                 self.fruitless_rounds.fetch_add(1, Relaxed);
                 // Retry at the next fault that finds frames low.
                 let seen = self.low.count();

@@ -2,9 +2,11 @@
 //!
 //! Owns: its parts, and their sizes.
 
+use crate::budget::{FrameBudget, Lease};
 use crate::engine::Engine;
 use crate::event_count::EventCount;
 use crate::frames::Frames;
+use crate::holds::Holds;
 use crate::lru::Lru;
 use crate::memory::PageMemory;
 use crate::page_outs::PageOuts;
@@ -30,6 +32,8 @@ use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, LockClass, Mutex};
 pub struct EngineParts {
     /// Pages that may be in memory at a time: the limit.
     pub frames: usize,
+    /// What they are leased from; without one, all of them are this engine's.
+    pub budget: Option<Arc<dyn FrameBudget>>,
     /// A word for every page of the managed address space.
     pub table: PageTable,
     /// The owner of the pages.
@@ -90,10 +94,15 @@ impl Engine {
             tuning,
             cpus: parts.cpus,
             table: parts.table,
-            frames: Frames::new(parts.frames),
+            frames: Frames::new(
+                parts.frames,
+                if parts.budget.is_none() { parts.frames } else { 0 },
+            ),
+            lease: parts.budget.map(Lease::new),
             cache: SwapCache::new(parts.frames, &[], tuning.swap_cache_trunk_shift),
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
+            holds: Holds::new(),
             ahead: ReadaheadQueue::new(parts.frames, &tuning, chunk, has_staging),
             memory,
             store,
@@ -113,6 +122,7 @@ impl Engine {
             reports: Arc::new(Reports::new(parts.report)),
             salvage: parts.salvage,
         };
+        engine.lease_more();
         engine.space.report_to(&engine.stats, &engine.reports);
         for swap in parts.swaps {
             let added = engine.swapon(|_| swap);

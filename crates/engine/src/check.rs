@@ -36,7 +36,7 @@ impl Engine {
                 ensure(!self.frames.has(frame, flag::LOCKED), || format!("{frame} is locked"))?;
             }
         }
-        let (free, all) = (self.frames.free_count(), self.frames.count());
+        let (free, all) = (self.frames.free_count(), self.frames.leased());
         ensure(free + seen.len() == all, || {
             format!("{free} free + {} listed != {all}", seen.len())
         })?;

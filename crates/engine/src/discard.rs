@@ -29,6 +29,7 @@ impl Engine {
             locked.extend(resident);
         }
         self.zap_locked(&mut locked);
+        self.give_spare();
     }
 
     /// Locks a resident page; drops any other.
@@ -63,7 +64,7 @@ impl Engine {
     }
 
     /// Waits for the lock of a page resident in `frame`; `None` if it is no longer there.
-    fn lock_resident(&self, page: PageNo, frame: FrameNo) -> Option<LockedPage> {
+    pub(crate) fn lock_resident(&self, page: PageNo, frame: FrameNo) -> Option<LockedPage> {
         let locked = self.frames.lock(frame)?;
         if self.table.load(page) == Pte::Resident(frame) {
             return Some(locked);
@@ -158,32 +159,5 @@ impl Engine {
         }
         self.rename(locked, to, word);
         true
-    }
-
-    /// Forbids or allows a page's eviction. False if it is not in memory now: touch it and retry.
-    pub fn set_unevictable(&self, page: PageNo, unevictable: bool) -> bool {
-        self.if_resident(page, |locked| self.frames.set_unevictable(locked, unevictable))
-            .unwrap_or(!unevictable)
-    }
-
-    /// Pins a page in memory until it is unpinned as often as it was pinned. False if it is not in
-    /// memory now: touch it and retry. Do not mix pins and
-    /// [`set_unevictable`](Self::set_unevictable) on a page: the last call decides.
-    pub fn pin(&self, page: PageNo) -> bool {
-        self.if_resident(page, |locked| self.frames.pin(locked, true)).unwrap_or(false)
-    }
-
-    /// Removes one pin of a page.
-    pub fn unpin(&self, page: PageNo) {
-        while self.if_resident(page, |locked| self.frames.pin(locked, false)) == Some(false) {}
-    }
-
-    /// Calls `act` on a page in memory. `None` if it is not, `Some(false)` if it has just changed.
-    fn if_resident(&self, page: PageNo, act: impl FnOnce(&LockedPage)) -> Option<bool> {
-        let frame = self.resident_frame(page)?;
-        let Some(locked) = self.lock_resident(page, frame) else { return Some(false) };
-        act(&locked);
-        self.unlock(locked);
-        Some(true)
     }
 }

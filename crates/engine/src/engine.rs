@@ -3,8 +3,10 @@
 //! Owns: all state of one pager, and queries of it.
 //! Not here: its construction (`build`), changes of pages (`page` and what is above it).
 
+use crate::budget::Lease;
 use crate::event_count::EventCount;
 use crate::frames::Frames;
+use crate::holds::Holds;
 use crate::lru::Lru;
 use crate::memory::PageMemory;
 use crate::page_outs::PageOuts;
@@ -55,9 +57,12 @@ pub struct Engine {
     pub(crate) cpus: Cpus,
     pub(crate) table: PageTable,
     pub(crate) frames: Frames,
+    /// Where the frames come from, if other processes use the same ones.
+    pub(crate) lease: Option<Lease>,
     pub(crate) cache: SwapCache,
     pub(crate) lru: Lru,
     pub(crate) workingset: Workingset,
+    pub(crate) holds: Holds,
     pub(crate) memory: Arc<PageMemory>,
     pub(crate) store: Store,
     pub(crate) areas: SwapAreas,
@@ -130,6 +135,11 @@ impl Engine {
     /// Returns the number of frames.
     pub fn frames(&self) -> usize {
         self.frames.count()
+    }
+
+    /// Returns the number of frames that it has leased: all, if no other process uses them.
+    pub fn leased(&self) -> usize {
+        self.frames.leased()
     }
 
     /// Iterates over the pages that have a frame. A hint, unless all workers are parked.

@@ -1,9 +1,10 @@
 //! Frames: the free list with its watermarks, and the page lock.
 //!
-//! Owns: [`Frame`]s, the free ones, and the sleepers for a page lock.
-//! Invariants: a free frame has no page, no entry and no staging page, and is locked only by its
-//! next owner. There is one [`LockedPage`] for each LOCKED flag, which the holder of the page lock
-//! has, except where an I/O request holds the lock.
+//! Owns: [`Frame`]s, the free ones, and the sleepers for a page lock. Only as many frames as are
+//! *leased* can be used; if no other process uses them, that is all.
+//! Invariants: leased frames = free frames + frames with a page. A free frame has no page, no entry
+//! and no staging page, and is locked only by its next owner. There is one [`LockedPage`] for each
+//! LOCKED flag, which the holder of the page lock has, except where an I/O request holds the lock.
 //! Not here: the transitions of a frame's page (`page`).
 //!
 //! Orderings: `unlock` releases and `try_lock` acquires the flags word, so an owner sees everything
@@ -11,13 +12,12 @@
 //! held and re-checks; the unlocker that finds WAITERS takes that lock before it notifies, so the
 //! notification cannot fall between check and sleep.
 
-use crate::types::{Frame, NO_PAGE, broken_rule, flag};
+use crate::types::{Frame, broken_rule, flag};
 use overspill_area::SwapEntry;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use overspill_base::sync::{
-    AtomicU32, AtomicU64, AtomicUsize, Condvar, LockClass, Mutex, assert_no_lock_held,
-};
-use overspill_base::{FrameNo, PageNo};
+use overspill_base::sync::{AtomicUsize, Condvar, LockClass, Mutex, assert_no_lock_held};
+use overspill_base::{FrameNo, PageNo, zeroed};
+use std::ops::Range;
 
 /// Wait queues shared by all frames, as Linux's page wait table.
 const WAIT_QUEUES: usize = if cfg!(loom) { 1 } else { 64 };
@@ -90,34 +90,58 @@ impl Watermarks {
     }
 }
 
+/// The frames without a page, of which `count` are leased.
+#[derive(Debug)]
+struct Free {
+    count: usize,
+    /// Those that had one; the last is taken first.
+    used: Vec<FrameNo>,
+    /// From here on none ever had one, so that their memory is untouched.
+    fresh: Range<u32>,
+}
+
+impl Free {
+    fn new(count: usize, leased: usize) -> Self {
+        // Room for all: no memory is allocated when one is freed.
+        Self { count: leased, used: Vec::with_capacity(count), fresh: 0..count as u32 }
+    }
+
+    fn pop(&mut self) -> Option<FrameNo> {
+        self.count = self.count.checked_sub(1)?;
+        self.used.pop().or_else(|| self.fresh.next().map(FrameNo))
+    }
+
+    fn push(&mut self, frame: FrameNo) {
+        self.used.push(frame);
+        self.count += 1;
+    }
+}
+
 /// All frames of one engine.
 #[derive(Debug)]
 pub struct Frames {
-    frames: Vec<Frame>,
-    watermarks: Watermarks,
-    free: Mutex<Vec<FrameNo>>,
+    frames: Box<[Frame]>,
+    free: Mutex<Free>,
+    /// `Free::count`, readable without the lock.
     free_count: AtomicUsize,
+    /// Changes under the lock of `free`.
+    leased: AtomicUsize,
+    /// Those of the leased ones that a forked child got with its pages.
+    inherited: AtomicUsize,
     unevictable_count: AtomicUsize,
     waits: Vec<(Mutex<()>, Condvar)>,
 }
 
 impl Frames {
-    /// Makes `count` free frames.
-    pub fn new(count: usize) -> Self {
-        let frame = || Frame {
-            flags: AtomicU32::new(0),
-            staged: AtomicU32::new(NO_PAGE),
-            page: AtomicU32::new(NO_PAGE),
-            pins: AtomicU32::new(0),
-            entry: AtomicU64::new(0),
-        };
-        let free = (0..count as u32).rev().map(FrameNo).collect();
+    /// Makes `count` frames, `leased` of them leased.
+    pub fn new(count: usize, leased: usize) -> Self {
         let queue = || (Mutex::new(LockClass::Wait, ()), Condvar::new());
         Self {
-            frames: std::iter::repeat_with(frame).take(count).collect(),
-            watermarks: Watermarks::of(count),
-            free: Mutex::new(LockClass::FreeFrames, free),
-            free_count: AtomicUsize::new(count),
+            frames: zeroed::slice(count),
+            free: Mutex::new(LockClass::FreeFrames, Free::new(count, leased)),
+            free_count: AtomicUsize::new(leased),
+            leased: AtomicUsize::new(leased),
+            inherited: AtomicUsize::new(0),
             unevictable_count: AtomicUsize::new(0),
             waits: std::iter::repeat_with(queue).take(WAIT_QUEUES).collect(),
         }
@@ -128,6 +152,46 @@ impl Frames {
         self.frames.len()
     }
 
+    /// Returns the number of frames leased.
+    pub fn leased(&self) -> usize {
+        self.leased.load(Relaxed)
+    }
+
+    /// Returns the number of frames leased since the process began. What a forked child inherited
+    /// says nothing of how many it will use.
+    pub(crate) fn leased_itself(&self) -> usize {
+        self.leased().saturating_sub(self.inherited.load(Relaxed))
+    }
+
+    /// In a forked child: gives up the free frames, and regards the others as inherited.
+    pub(crate) fn inherit(&self) -> usize {
+        self.take_leased(0, usize::MAX);
+        self.inherited.store(self.leased(), Relaxed);
+        self.leased()
+    }
+
+    /// Adds frames to those leased.
+    pub(crate) fn add_leased(&self, more: usize) {
+        let mut free = self.free.lock();
+        let leased = self.leased() + more;
+        assert!(leased <= self.count(), "{leased} frames leased of {}", self.count());
+        free.count += more;
+        self.free_count.store(free.count, Relaxed);
+        self.leased.store(leased, Relaxed);
+    }
+
+    /// Takes up to `most` free frames from those leased, but leaves `keep`; returns how many.
+    pub(crate) fn take_leased(&self, keep: usize, most: usize) -> usize {
+        let mut free = self.free.lock();
+        let taken = free.count.saturating_sub(keep).min(most);
+        free.count -= taken;
+        self.free_count.store(free.count, Relaxed);
+        let leased = self.leased() - taken;
+        self.leased.store(leased, Relaxed);
+        self.inherited.store(self.inherited.load(Relaxed).min(leased), Relaxed);
+        taken
+    }
+
     /// Iterates over all frames.
     pub(crate) fn all(&self) -> impl Iterator<Item = FrameNo> + use<> {
         (0..self.count() as u32).map(FrameNo)
@@ -135,17 +199,19 @@ impl Frames {
 
     /// Returns the watermarks.
     pub fn watermarks(&self) -> Watermarks {
-        self.watermarks
+        // Of a forked child it may be none.
+        const LEAST: usize = 64;
+        Watermarks::of(self.leased_itself().max(LEAST.min(self.count())))
     }
 
     /// True if readahead and other opportunistic allocations may take a frame.
     pub(crate) fn are_above_min(&self) -> bool {
-        self.free_count() > self.watermarks.min
+        self.free_count() > self.watermarks().min
     }
 
     /// True if reclaim need not start.
     pub(crate) fn are_above_low(&self) -> bool {
-        self.free_count() > self.watermarks.low
+        self.free_count() > self.watermarks().low
     }
 
     /// Returns the number of free frames.
@@ -156,11 +222,15 @@ impl Frames {
     /// Allocates a frame for `page`. Waits at most for a thread that tried to lock the frame's
     /// previous page and is about to unlock it.
     pub fn alloc(&self, page: PageNo) -> Option<LockedPage> {
-        let frame = self.free.lock().pop()?;
-        self.free_count.fetch_sub(1, Relaxed);
+        let frame = {
+            let mut free = self.free.lock();
+            let frame = free.pop()?;
+            self.free_count.store(free.count, Relaxed);
+            frame
+        };
         self.set_locked(frame);
         debug_assert!(!self.has(frame, flag::OF_PAGE), "frame {frame} was not free");
-        self.frames[frame.index()].page.store(page.0, Relaxed);
+        self.frames[frame.index()].page.store(page.0 + 1, Relaxed);
         Some(LockedPage { frame, page })
     }
 
@@ -174,14 +244,15 @@ impl Frames {
         let frame = locked.end();
         let state = &self.frames[frame.index()];
         debug_assert_eq!(state.entry.load(Relaxed), 0, "frame {frame} freed while cached");
-        debug_assert_eq!(state.staged.load(Relaxed), NO_PAGE, "frame {frame} freed while staged");
-        state.page.store(NO_PAGE, Relaxed);
+        debug_assert_eq!(state.staged.load(Relaxed), 0, "frame {frame} freed while staged");
+        state.page.store(0, Relaxed);
         state.pins.store(0, Relaxed);
         self.mark_unevictable(frame, false);
         state.flags.fetch_and(!flag::OF_PAGE, Relaxed);
         self.clear_locked(frame);
-        self.free.lock().push(frame);
-        self.free_count.fetch_add(1, Relaxed);
+        let mut free = self.free.lock();
+        free.push(frame);
+        self.free_count.store(free.count, Relaxed);
     }
 
     /// Returns the number of frames that may not be evicted.
@@ -352,16 +423,13 @@ impl Frames {
     /// Returns the page of `frame`, if it has one.
     #[inline]
     pub fn page(&self, frame: FrameNo) -> Option<PageNo> {
-        match self.frames[frame.index()].page.load(Relaxed) {
-            NO_PAGE => None,
-            page => Some(PageNo(page)),
-        }
+        self.frames[frame.index()].page.load(Relaxed).checked_sub(1).map(PageNo)
     }
 
     /// Gives a page's frame to another page.
     pub(crate) fn rename(&self, locked: LockedPage, page: PageNo) -> LockedPage {
         let frame = locked.end();
-        self.frames[frame.index()].page.store(page.0, Relaxed);
+        self.frames[frame.index()].page.store(page.0 + 1, Relaxed);
         LockedPage { frame, page }
     }
 
@@ -382,14 +450,12 @@ impl Frames {
 
     /// Returns the staging page with the content of `frame`.
     pub(crate) fn staged(&self, frame: FrameNo) -> Option<usize> {
-        match self.frames[frame.index()].staged.load(Relaxed) {
-            NO_PAGE => None,
-            index => Some(index as usize),
-        }
+        let staged = self.frames[frame.index()].staged.load(Relaxed);
+        staged.checked_sub(1).map(|index| index as usize)
     }
 
     pub(crate) fn set_staged(&self, frame: FrameNo, index: Option<usize>) {
-        let index = index.map_or(NO_PAGE, |index| index as u32);
+        let index = index.map_or(0, |index| index as u32 + 1);
         self.frames[frame.index()].staged.store(index, Relaxed);
     }
 

@@ -141,6 +141,7 @@ impl Engine {
             WorkerKind::InPlace => self.put_back_slotless(victims),
             WorkerKind::Pager => self.add_neighbours(victims, most.min(moving.staging.chunk)),
         }
+        self.put_back_held(victims);
         if victims.is_empty() {
             return 0;
         }
@@ -158,6 +159,15 @@ impl Engine {
         }
         moving.release(destination..chunk.end);
         self.write_out(worker, moved)
+    }
+
+    /// Puts back victims that are held. No page may be added afterwards.
+    fn put_back_held(&self, victims: &mut Vec<LockedPage>) {
+        let held = self.holds.ranges();
+        let is_held = |victim: &LockedPage| held.clone().any(|r| r.contains(&victim.page().0));
+        for victim in victims.extract_if(.., |victim| is_held(victim)) {
+            self.put_back(victim, LruList::Active);
+        }
     }
 
     /// Puts back victims without a slot, for the reclaim thread: allocating one allocates memory.

@@ -6,8 +6,9 @@
 //! lock is free. The trunk lock makes "is the word still Swapped(entry)" and "is the entry cached"
 //! one question, so of two references dropped at once exactly one sees itself as the last. A chain
 //! holds frames of one trunk only, and its links change under that trunk's lock. A trunk is a hash
-//! table whose chains run through the frames: after an area is added nothing is allocated, so a
-//! signal handler may serve a fault of a thread that was in the allocator.
+//! table whose chains run through the frames. Its heads are allocated when its first page is
+//! written out, by a thread of the pager; a fault on the faulting thread, which may have been in
+//! the allocator, finds them.
 //! Not here: reading the page (`swapin`).
 //! Rejected: a lock-free array of words per cluster (Linux 6.18). It wins when many CPUs share a
 //! trunk, and costs memory per slot; a chain costs it per frame, and a head per [`CHAIN_SLOTS`].
@@ -20,7 +21,7 @@ use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicU32, LockClass, Mutex, MutexGuard};
 use overspill_base::work::{self, Path, Work};
-use overspill_base::{FrameNo, PageNo, Slot};
+use overspill_base::{FrameNo, PageNo, Slot, zeroed};
 use std::sync::OnceLock;
 
 /// The result of caching a page.
@@ -39,6 +40,7 @@ const CHAIN_SLOTS: usize = 16;
 
 /// A link to a frame: its number plus one, or 0 for none, so that fresh heads are zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct Link(u32);
 
 impl Link {
@@ -54,6 +56,7 @@ impl Link {
 /// A frame's node in a chain. Written under the lock of the frame's trunk; a move to another trunk
 /// holds the page lock, which orders the two.
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct Node {
     slot: AtomicU32,
     next: AtomicU32,
@@ -62,24 +65,27 @@ struct Node {
 /// One trunk's chains.
 #[derive(Debug)]
 struct Trunk {
-    /// Their number is a power of two.
+    /// Empty until the first page is cached.
     heads: Box<[Link]>,
+    /// Their number, a power of two.
+    chains: usize,
     len: usize,
 }
 
 impl Trunk {
     fn new(slots: usize) -> Self {
         let chains = slots.div_ceil(CHAIN_SLOTS).next_power_of_two();
-        Self { heads: vec![Link(0); chains].into_boxed_slice(), len: 0 }
+        Self { heads: Box::default(), chains, len: 0 }
     }
 
     fn head(&mut self, slot: Slot) -> &mut Link {
-        &mut self.heads[slot.index() & (self.heads.len() - 1)]
+        &mut self.heads[slot.index() & (self.chains - 1)]
     }
 
     fn find(&self, nodes: &[Node], slot: Slot) -> Option<FrameNo> {
         work::charge(Work::CacheFind);
-        let mut link = self.heads[slot.index() & (self.heads.len() - 1)];
+        let head = self.heads.get(slot.index() & (self.chains - 1));
+        let mut link = head.copied().unwrap_or_default();
         while let Some(frame) = link.frame() {
             let node = &nodes[frame.index()];
             if node.slot.load(Relaxed) == slot.0 {
@@ -92,6 +98,9 @@ impl Trunk {
 
     fn push(&mut self, nodes: &[Node], slot: Slot, frame: FrameNo) {
         work::charge(Work::CacheChange);
+        if self.heads.is_empty() {
+            self.heads = zeroed::slice(self.chains);
+        }
         let head = std::mem::replace(self.head(slot), Link::to(frame));
         let node = &nodes[frame.index()];
         node.slot.store(slot.0, Relaxed);
@@ -139,8 +148,7 @@ impl SwapCache {
     /// trunk_shift` slots.
     pub fn new(frames: usize, slots: &[usize], trunk_shift: u32) -> Self {
         let areas = (0..AreaNo::MAX).map(|_| OnceLock::new()).collect();
-        let nodes = std::iter::repeat_with(Node::default).take(frames).collect();
-        let cache = Self { areas, trunk_shift, nodes };
+        let cache = Self { areas, trunk_shift, nodes: zeroed::slice(frames) };
         slots.iter().enumerate().for_each(|(n, &slots)| cache.add_area(AreaNo(n as u8), slots));
         cache
     }

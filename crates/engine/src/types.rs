@@ -22,7 +22,7 @@
 //!
 //! Counter equations, at quiescence:
 //! ```text
-//! frames        = free + frames with a page
+//! leased frames = free + frames with a page
 //! frames with a page = on active + on inactive + in an add batch
 //! Resident words     = MAPPED frames
 //! slots held         = Swapped words + CACHED frames that are MAPPED + cached and batched slots
@@ -65,23 +65,21 @@ impl fmt::Display for Pte {
     }
 }
 
-/// The state of one frame, 24 bytes; its LRU links are with the lists.
-#[derive(Debug)]
+/// The state of one frame, 24 bytes; its LRU links are with the lists. Zeros are a free frame.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub struct Frame {
     /// See [`flag`].
     pub(crate) flags: AtomicU32,
-    /// Page of the staging arena that holds the content, or [`NO_PAGE`].
+    /// Page of the staging arena that holds the content, plus one; else 0.
     pub(crate) staged: AtomicU32,
-    /// The frame's page, or [`NO_PAGE`] if it is free.
+    /// The frame's page plus one, or 0 if it is free.
     pub(crate) page: AtomicU32,
     /// Pins of the page; UNEVICTABLE while there are any. Changes only under the page lock.
     pub(crate) pins: AtomicU32,
     /// Entry plus one while CACHED, else 0. Changes only under the page lock.
     pub(crate) entry: AtomicU64,
 }
-
-/// No page, or no staging page.
-pub const NO_PAGE: u32 = u32::MAX;
 
 /// Bits of [`Frame::flags`].
 ///

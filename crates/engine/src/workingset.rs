@@ -17,10 +17,15 @@ use overspill_base::sync::Ordering::Relaxed;
 pub(crate) const SHADOW_BITS: u32 = 20;
 const MASK: u64 = (1 << SHADOW_BITS) - 1;
 
+/// What a refault weighs that an eighth of all frames more would have saved; an eviction weighs 1.
+const NEAR_REFAULT: u64 = 16;
+
 /// The eviction clock of one engine.
 #[derive(Debug)]
 pub(crate) struct Workingset {
     clock: AtomicU64,
+    /// See `lease`.
+    pressure: AtomicU64,
     shift: u32,
     frames: u64,
 }
@@ -29,12 +34,19 @@ impl Workingset {
     pub(crate) fn new(frames: usize) -> Self {
         let bits = (frames as u64).ilog2() + 3;
         let shift = bits.saturating_sub(SHADOW_BITS);
-        Self { clock: AtomicU64::new(0), shift, frames: frames as u64 }
+        let (clock, pressure) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { clock, pressure, shift, frames: frames as u64 }
     }
 
     /// Advances the clock for an eviction and returns the page's shadow.
     pub(crate) fn evicted(&self) -> u32 {
+        self.pressure.fetch_add(1, Relaxed);
         ((self.clock.fetch_add(1, Relaxed) >> self.shift) & MASK) as u32
+    }
+
+    /// Returns what evictions and refaults add up to so far.
+    pub(crate) fn pressure(&self) -> u64 {
+        self.pressure.load(Relaxed)
     }
 
     /// Advances the clock for an activation.
@@ -47,7 +59,11 @@ impl Workingset {
     pub(crate) fn refault_activates(&self, shadow: u32, active: usize) -> bool {
         let now = self.clock.load(Relaxed) >> self.shift;
         let distance = (now.wrapping_sub(u64::from(shadow)) & MASK) << self.shift;
-        distance <= (active as u64).max(self.frames / 8)
+        let near = self.frames / 8;
+        if distance <= near {
+            self.pressure.fetch_add(NEAR_REFAULT, Relaxed);
+        }
+        distance <= (active as u64).max(near)
     }
 }
 

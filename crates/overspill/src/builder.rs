@@ -12,6 +12,7 @@ use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::OpenOptions;
 use overspill_device::{Device, SwapDevice, SwapSpec};
 use overspill_space::HandlerOptions;
+use overspill_space::words::Reach;
 
 /// The least memory that is useful for paging: 1024 pages.
 pub const MEMORY_MIN: Bytes = Bytes(1024 * PAGE_SIZE as u64);
@@ -119,8 +120,10 @@ impl Builder {
         }
         let pager = Pager::start(PagerParts {
             memory: self.memory,
+            budget: None,
             page_bytes,
             reserve: RESERVE,
+            reach: Reach::All,
             swaps,
             member: MemberNo(0),
             checksum_seed,

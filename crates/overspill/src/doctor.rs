@@ -2,11 +2,13 @@
 //!
 //! Each probe tries the real thing. `overspill run` refuses with the same words.
 
+use crate::ways::{Lack, Way};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_space::probe::{MovesProbed, probe_moves};
 use overspill_space::uffd::{Delivery, Uffd};
+use overspill_space::words::Reach;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,7 +40,9 @@ fn finding(what: &'static str, health: Health, detail: impl Into<String>) -> Fin
 
 /// Runs every probe; files are tested in `directory`, or where the default swap file would be.
 pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
-    let mut findings = vec![page_size(), userfaultfd(), overcommit()];
+    let mut findings = vec![page_size()];
+    findings.extend(ways());
+    findings.push(overcommit());
     findings.extend(userfaultfd_features());
     findings.extend(userfaultfd_moves());
     findings.push(uring());
@@ -50,7 +54,8 @@ pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
 
 /// The first finding that makes `overspill run` impossible.
 pub fn obstacle() -> Option<Finding> {
-    [page_size(), userfaultfd(), overcommit()].into_iter().find(|f| f.health == Health::Broken)
+    let needed = [page_size()].into_iter().chain(ways()).chain([overcommit()]);
+    needed.into_iter().find(|finding| finding.health == Health::Broken)
 }
 
 fn page_size() -> Finding {
@@ -64,10 +69,47 @@ fn page_size() -> Finding {
     }
 }
 
-fn userfaultfd() -> Finding {
-    match Uffd::open(Delivery::Messages) {
-        Ok(_) => finding("userfaultfd", Health::Good, "with faults raised inside system calls"),
-        Err(error) => finding("userfaultfd", Health::Broken, error.to_string()),
+/// The ways to notice a touch: which is used, and what the others lack.
+fn ways() -> Vec<Finding> {
+    let checked = Way::ALL.map(|way| (way, way.check()));
+    let best = checked.iter().position(|(_, check)| check.is_ok());
+    let one = |(n, (way, check)): (usize, &(Way, Result<(), Lack>))| {
+        let (what, used) = match way {
+            Way::Faults => ("way: faults", "the kernel reports every touch"),
+            Way::Calls => {
+                ("way: calls", "the kernel reports the program's touches; its calls are caught")
+            }
+            Way::Touches => ("way: touches", "touches raise signals; system calls are caught"),
+        };
+        match check {
+            Ok(()) if best == Some(n) => finding(what, Health::Good, format!("used: {used}")),
+            Ok(()) => finding(what, Health::Good, "there, and slower"),
+            Err(lack) if best.is_none() => finding(what, Health::Broken, lack.to_string()),
+            Err(lack) if best < Some(n) => {
+                finding(what, Health::Good, format!("not needed: {lack}"))
+            }
+            Err(lack) => {
+                finding(what, Health::Limited, format!("faster, but {lack}{}", remedy(*way)))
+            }
+        }
+    };
+    checked.iter().enumerate().map(one).collect()
+}
+
+/// Which file of `packaging/` would give this machine the fastest way.
+fn remedy(way: Way) -> &'static str {
+    if way != Way::Faults {
+        return "";
+    }
+    let misc = std::fs::read_to_string("/proc/misc").unwrap_or_default();
+    match (Path::new("/dev/userfaultfd").exists(), misc.contains("userfaultfd")) {
+        (true, _) => "; packaging/60-userfaultfd.rules makes a group for the device",
+        (false, true) => {
+            "; this container lacks the device: start it with --device /dev/userfaultfd"
+        }
+        (false, false) => {
+            "; before Linux 6.1: packaging/60-userfaultfd.conf, in a container packaging/seccomp.sh"
+        }
     }
 }
 
@@ -88,8 +130,13 @@ fn overcommit_of(mode: &str) -> Finding {
     }
 }
 
+/// What the best way asks of userfaultfd.
+fn reach() -> Reach {
+    Way::best().map_or(Reach::All, Way::reach)
+}
+
 fn userfaultfd_features() -> Vec<Finding> {
-    let Ok(uffd) = Uffd::open(Delivery::Messages) else { return Vec::new() };
+    let Ok(uffd) = Uffd::open(Delivery::Messages, reach()) else { return Vec::new() };
     let features = uffd.features();
     let judge = |what, has, without: &str| {
         if has {
@@ -123,10 +170,10 @@ const MOVES_PROBED: Duration = Duration::from_millis(300);
 
 /// Whether the kernel reports moves correctly. Linux 6.18 does not always.
 fn userfaultfd_moves() -> Option<Finding> {
-    if !Uffd::open(Delivery::Messages).ok()?.features().move_pages {
+    if !Uffd::open(Delivery::Messages, reach()).ok()?.features().move_pages {
         return None;
     }
-    let probed = probe_moves(MOVES_PROBED).ok()?;
+    let probed = probe_moves(MOVES_PROBED, reach()).ok()?;
     Some(match probed {
         MovesProbed { lost: 1.., .. } => finding(
             WHAT_MOVES,

@@ -27,7 +27,7 @@
 //!
 //! Owns: the public API; assembling space, engine, areas and devices ([`pager`]); what the
 //! processes of one `overspill run` share ([`session`]); the probes of `overspill doctor`
-//! ([`doctor`]).
+//! ([`doctor`]), the ways to notice touches ([`ways`]).
 //! Not here: command lines, interposed functions.
 
 mod builder;
@@ -41,6 +41,7 @@ pub mod session;
 mod spill_vec;
 mod summary;
 mod swaps;
+pub mod ways;
 
 pub use builder::{Builder, MEMORY_MIN, Overspill};
 pub use bytemuck;

@@ -17,8 +17,9 @@ use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot};
 use overspill_device::SwapDevice;
 use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed, TableStore};
 use overspill_device::large_pages::LargePages;
-use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
+use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::with_signals_blocked;
+use overspill_space::words::Reach;
 use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
 use std::sync::OnceLock;
 
@@ -68,10 +69,14 @@ impl PagerSwap {
 pub struct PagerParts {
     /// Memory that pages may use.
     pub memory: Bytes,
+    /// Where it is leased from, if other processes use the same.
+    pub budget: Option<Arc<dyn FrameBudget>>,
     /// Size of a page, and of a slot of the swap areas, in bytes.
     pub page_bytes: usize,
     /// Address space to reserve, if the system grants it.
     pub reserve: Bytes,
+    /// Which touches the kernel reports.
+    pub reach: Reach,
     /// Swap areas, in the order of their numbers.
     pub swaps: Vec<PagerSwap>,
     /// This process's member number among those that share the areas.
@@ -125,7 +130,7 @@ impl Pager {
         }
         let page_bytes = parts.page_bytes;
         let frames = parts.memory.0 as usize / page_bytes;
-        let space = Arc::new(ManagedSpace::reserve(parts.reserve, page_bytes)?);
+        let space = Arc::new(ManagedSpace::reserve(parts.reserve, page_bytes, parts.reach)?);
         let staging = Engine::staging_pages_of(frames, page_bytes);
         let staging = PageArena::new(staging).map_err(memory)?;
         space.register_staging(&staging)?;
@@ -135,6 +140,7 @@ impl Pager {
         let swaps = parts.swaps.into_iter().enumerate();
         let parts_of_engine = EngineParts {
             frames,
+            budget: parts.budget,
             table: PageTable::new(Table::private(space.pages()).map_err(memory)?)
                 .with_history(history),
             space: Space::Moving(space.clone()),
@@ -284,7 +290,7 @@ impl Pager {
         if let Some(old) = handlers.take() {
             old.forget();
         }
-        self.engine.areas().iter().for_each(|area| area.become_member(member));
+        self.engine.become_member(member);
         self.engine.history().into_iter().for_each(|history| history.become_member(member.0));
         let space = self.memory.space().clone();
         space.reopen_in_child()?;

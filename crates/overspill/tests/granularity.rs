@@ -19,8 +19,8 @@ fn limit(page: usize) -> usize {
 }
 
 fn overspill(page: usize, swap: &str) -> Option<Overspill> {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    if let Err(lack) = overspill::ways::Way::Faults.check() {
+        println!("skipped: {lack}");
         return None;
     }
     let builder = Overspill::builder().memory(Bytes(limit(page) as u64));

@@ -26,6 +26,7 @@ use overspill_engine::frames::Watermarks;
 use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::kernel::{Between, Call, Request};
 use overspill_space::remap::Target;
+use overspill_space::words::Reach;
 use overspill_space::{ManagedMemory, ManagedSpace, Protection};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -202,7 +203,7 @@ impl Episode {
         let mut chance = Chance::new(seed);
         let page_bytes = [4096, 4096, 4096, 16384][chance.below(4) as usize];
         let frames = 16 + chance.below(24) as usize;
-        let space = Arc::new(ManagedSpace::reserve(Bytes(1), page_bytes).unwrap());
+        let space = Arc::new(ManagedSpace::reserve(Bytes(1), page_bytes, Reach::All).unwrap());
         let staging = PageArena::new(Engine::staging_pages_of(frames, page_bytes)).unwrap();
         space.register_staging(&staging).unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -211,6 +212,7 @@ impl Episode {
             frames,
             table: PageTable::new(Table::private(space.pages()).unwrap()),
             space: Space::Moving(space.clone()),
+            budget: None,
             page_bytes,
             swaps: vec![swap(page_bytes, 2 * PAGES as u64)],
             arena: staging,
@@ -374,8 +376,8 @@ impl Episode {
 
 #[test]
 fn whatever_the_kernel_says_no_page_is_lost() {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    if let Err(lack) = overspill::ways::Way::Faults.check() {
+        return println!("skipped: {lack}");
     }
     let happened = Arc::new(Mutex::new(Happened::new()));
     let mut counted: BTreeMap<&str, u64> = BTreeMap::new();
@@ -399,8 +401,8 @@ fn whatever_the_kernel_says_no_page_is_lost() {
 /// unwanted.
 #[test]
 fn a_page_that_is_nowhere_is_counted_and_said_and_never_zeros() {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    if let Err(lack) = overspill::ways::Way::Faults.check() {
+        return println!("skipped: {lack}");
     }
     let mut episode = Episode::new(3, &Arc::default());
     (0..4).for_each(|page| episode.write(page));

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// kernel age every page, as DAMON does. On Linux 6.18 some moves are misreported in that time.
 #[test]
 fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    if let Err(lack) = overspill::ways::Way::Faults.check() {
+        return println!("skipped: {lack}");
     }
     const LEN: usize = 32 << 20;
     let builder = Overspill::builder().memory(Bytes(LEN as u64 / 4));
@@ -64,8 +64,8 @@ fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
 /// A pipe refers to pages, which are evicted while others are read; what went in comes out.
 #[test]
 fn what_a_pipe_refers_to_is_not_written_to() {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    if let Err(lack) = overspill::ways::Way::Faults.check() {
+        return println!("skipped: {lack}");
     }
     const LEN: usize = 32 << 20;
     const PIPED: usize = 256 << 10;
@@ -102,8 +102,8 @@ fn what_a_pipe_refers_to_is_not_written_to() {
 /// evicted. The advice splits its mappings, so runs of pages span two of them.
 #[test]
 fn what_is_written_through_a_pin_is_not_lost() {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        return println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    if let Err(lack) = overspill::ways::Way::Faults.check() {
+        return println!("skipped: {lack}");
     }
     const PIECE: usize = 4 << 20;
     let builder = Overspill::builder().memory(Bytes(PIECE as u64));

@@ -10,8 +10,8 @@ const SIZE: Bytes = Bytes(40 << 20);
 
 /// An `Overspill` over `swap`; none, printing the reason, if that is not possible here.
 fn overspill(swap: &str) -> Option<Overspill> {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    if let Err(lack) = overspill::ways::Way::Faults.check() {
+        println!("skipped: {lack}");
         return None;
     }
     let builder = Overspill::builder().memory(LIMIT).swap(swap.parse().unwrap());

@@ -12,8 +12,9 @@
 //! Rejected: pinning a mutex when it is made. This missed those made by a static initialiser, and
 //! most are never held by a thread that ends.
 
+use crate::calls;
 use crate::heap::PagerScope;
-use crate::pager::{Process, is_managed, process};
+use crate::pager::{Process, any_process, is_managed, process};
 use crate::real::system_call;
 use libc::{c_int, c_void, pid_t, pthread_attr_t, pthread_key_t, pthread_t};
 use overspill_base::PAGE_SIZE;
@@ -109,6 +110,13 @@ struct Body {
 extern "C" fn prepare(body: *mut Body) -> Body {
     set_round(1);
     let _scope = PagerScope::enter();
+    if let Some(process) = process().filter(|_| calls::are_caught()) {
+        pin_block(process);
+    }
+    if let Some(Err(reason)) = any_process().map(calls::begin_thread) {
+        crate::pager::say(&reason);
+        std::process::abort();
+    }
     // SAFETY: the box that `create` made for this thread.
     *unsafe { Box::from_raw(body) }
 }
@@ -157,6 +165,23 @@ unsafe extern "C" fn ends(round: *mut c_void) {
     };
     if !pages.is_empty() || PINNED_COUNT.load(Relaxed) > 0 {
         pin(process, pages);
+    }
+}
+
+/// Keeps the block of a thread in memory whose stack the program has provided: where the kernel
+/// cannot wait for a page it writes there whenever the thread is moved to another CPU (rseq), and
+/// our handlers of signals read there.
+fn pin_block(process: &'static Process) {
+    /// Thread-local storage below the thread's address.
+    const BELOW_BYTES: usize = 2 * PAGE_SIZE;
+    // SAFETY: this thread's own address.
+    let own = unsafe { libc::pthread_self() } as usize;
+    if is_managed(own) {
+        let within = (own - BELOW_BYTES) / PAGE_SIZE..=(own + THREAD_BYTES) / PAGE_SIZE;
+        pin(
+            process,
+            within.map(|page| page * PAGE_SIZE).filter(|&page| is_managed(page)).collect(),
+        );
     }
 }
 

@@ -37,6 +37,21 @@ unsafe impl GlobalAlloc for LibcHeap {
         }
     }
 
+    /// Memory that comes from the kernel is not touched: tables take what is used of them.
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above; `alloc` is passed the same layout.
+        unsafe {
+            if layout.align() <= MALLOC_ALIGN {
+                return __libc_calloc(1, layout.size()).cast();
+            }
+            let block = self.alloc(layout);
+            if !block.is_null() {
+                block.write_bytes(0, layout.size());
+            }
+            block
+        }
+    }
+
     unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
         // SAFETY: the caller got `block` from `alloc`.
         unsafe { __libc_free(block.cast()) }

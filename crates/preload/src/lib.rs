@@ -21,6 +21,7 @@
 
 mod advice;
 mod apart;
+mod calls;
 mod dlopen;
 mod environment;
 mod escapes;

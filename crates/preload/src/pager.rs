@@ -6,7 +6,7 @@
 
 use crate::heap::{PagerScope, in_pager};
 use crate::signals;
-use crate::{apart, environment, fork, limits, linker, sandbox, thread};
+use crate::{apart, calls, environment, fork, limits, linker, sandbox, thread};
 use libc::c_char;
 use overspill::pager::Pager;
 use overspill::session::{Address, Channel, Opened, Session, verdict};
@@ -145,10 +145,11 @@ fn join(address: &str) -> Result<(), String> {
         apart::keep(channel);
         Ok(opened)
     });
-    let Opened { session, devices, userfault } = match opened {
+    let Opened { session, devices, proc, userfault } = match opened {
         Ok(opened) => opened,
         Err(error) => return alone(&error),
     };
+    proc.into_iter().for_each(overspill_space::own::look_through);
     userfault.into_iter().for_each(overspill_space::uffd::open_through);
     let (first, session) = (!session.has_joined(), Arc::new(session));
     let _ = FORMER.set(session.former_pagers_of(apart::program()));
@@ -176,6 +177,11 @@ fn begin(environment: *mut *mut c_char) {
     let Some(process) = any_process() else { return };
     limits::inherit(process);
     FORMER.get().into_iter().flatten().for_each(|&former| reap(former));
+    if let Err(reason) = calls::begin(process) {
+        say(&reason);
+        // SAFETY: ends the process before the program has begun.
+        unsafe { libc::_exit(125) }
+    }
     if !process.session.settings().children {
         // SAFETY: the program has not begun, so no other thread reads the environment.
         unsafe { environment::forget(environment) };

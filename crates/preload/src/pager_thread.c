@@ -31,3 +31,10 @@ void *overspill_fork_ticket(void *next) {
     ticket = next;
     return before;
 }
+
+/* The state of a thread whose system calls are caught; read by the code that they return through. */
+__attribute__((visibility("hidden"), tls_model("initial-exec"))) __thread void *overspill_caught;
+
+void *overspill_caught_get(void) { return overspill_caught; }
+
+void overspill_caught_set(void *state) { overspill_caught = state; }

@@ -23,23 +23,29 @@ impl Next {
         Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Returns the address. Aborts if there is none: libc lacks a function the program was linked
-    /// against.
+    /// Returns the address; see [`next`].
     pub(crate) fn address(&self) -> *mut c_void {
         let found = self.found.load(Relaxed);
         if !found.is_null() {
             return found;
         }
-        let _scope = crate::heap::PagerScope::enter();
-        // SAFETY: a constant, terminated name.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast::<c_char>()) };
-        if found.is_null() {
-            crate::pager::say("this libc lacks a function Overspill builds on");
-            std::process::abort();
-        }
+        let found = next(self.name);
         self.found.store(found, Relaxed);
         found
     }
+}
+
+/// Returns the next object's function of a name. Aborts if there is none: libc lacks a function the
+/// program was linked against.
+pub(crate) fn next(name: &std::ffi::CStr) -> *mut c_void {
+    let _scope = crate::heap::PagerScope::enter();
+    // SAFETY: a terminated name.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) };
+    if found.is_null() {
+        crate::pager::say("this libc lacks a function Overspill builds on");
+        std::process::abort();
+    }
+    found
 }
 
 pub(crate) fn set_errno(errno: c_int) {

@@ -31,6 +31,27 @@ pub unsafe extern "C" fn pthread_create(
     unsafe { exits::create(next(), thread, attr, start, arg) }
 }
 
+/// thrd_create(3): libc's own does not come by `pthread_create`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn thrd_create(
+    thread: *mut pthread_t,
+    start: StartRoutine,
+    arg: *mut c_void,
+) -> c_int {
+    const THRD_ERROR: c_int = 2;
+    const THRD_NOMEM: c_int = 3;
+    // SAFETY: passed on. The function returns an int, in the same register as a pointer; thrd_join
+    // looks at no more of it.
+    match unsafe { pthread_create(thread, std::ptr::null(), start, arg) } {
+        0 => 0,
+        libc::EAGAIN | libc::ENOMEM => THRD_NOMEM,
+        _ => THRD_ERROR,
+    }
+}
+
 /// Starts a thread before the program does: libc skips its heap's locks until it has started one.
 pub(crate) fn prepare() {
     extern "C" fn nothing(_: *mut c_void) -> *mut c_void {

@@ -57,6 +57,7 @@ impl Node {
             frames: plan.frames,
             table: PageTable::new(Table::on_heap(pages, || AtomicU64::new(0))),
             space: Space::Moving(space.clone()),
+            budget: None,
             page_bytes: PAGE_SIZE,
             swaps: (0..plan.devices).map(|n| plan.swap(n, shootdown)).collect(),
             arena: PageArena::new(staging).expect("address space for staging pages"),

@@ -10,7 +10,7 @@
 use crate::placement::Placement;
 use crate::sigbus::with_signals_blocked;
 use crate::space::{ManagedSpace, readable};
-use crate::uffd::FaultMessage;
+use crate::words::FaultMessage;
 use overspill_base::clock;
 use overspill_base::sync::Ordering::{Acquire, Release};
 use overspill_base::sync::{Arc, AtomicBool, Condvar, LockClass, Mutex};
@@ -143,6 +143,11 @@ impl Handlers {
                 shared.serve_faults(worker, &source);
             };
             threads.extend(shared.spawn("ovs-fault", fault_loop)?);
+        }
+        if shared.space.waits_by_signal() {
+            let space = shared.space.clone();
+            let ring = move || space.ring();
+            (shared.options.spawn)("ovs-touch", Box::new(ring))?;
         }
         threads.extend(shared.spawn("ovs-reclaim", Shared::reclaim)?);
         threads.extend(shared.spawn("ovs-ahead", Shared::read_ahead)?);
@@ -282,6 +287,10 @@ impl Shared {
         let (WakeSource::Messages(wake) | WakeSource::Calls(wake)) = source;
         let mut fds: Vec<PollFd<'_>> = vec![readable(wake.as_fd()), readable(self.bell.as_fd())];
         fds.extend(worker.poll_fds().map(readable));
+        let is_leader = matches!(source, WakeSource::Messages(_));
+        if is_leader && !self.space.sleeps() {
+            return;
+        }
         // After EINTR or any other error: look again.
         if placement.is_stacked() && poll(&mut fds, Some(&STACKED_REST)) == Ok(0) {
             placement.rest();

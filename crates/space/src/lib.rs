@@ -14,12 +14,14 @@
 
 mod advice;
 mod dumps;
+mod guards;
 pub mod handlers;
 pub mod kernel;
 mod mapping;
 mod marks;
 pub mod memory;
 mod moving;
+pub mod own;
 mod placement;
 pub mod pool;
 pub mod probe;
@@ -28,9 +30,12 @@ pub mod remap;
 mod requests;
 mod sigbus;
 pub mod signals;
+mod source;
 mod space;
+mod touches;
 pub mod uffd;
 mod whereabouts;
+pub mod words;
 
 pub use handlers::{HandlerOptions, Handlers, Spawn};
 pub use memory::{Advice, ManagedMemory, MemoryError, Protection};
@@ -38,4 +43,4 @@ pub use pool::PoolSpace;
 pub use pool::words::{Asked, FRAMES_MAX, Look, Words};
 pub use sigbus::with_signals_blocked;
 pub use signals::{SignalFaults, SignalSetupError};
-pub use space::{ManagedSpace, SpaceSetupError};
+pub use space::{ManagedSpace, RangesKept, SpaceSetupError};

@@ -11,10 +11,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// Alignment of the reservation, so that aligned page numbers are aligned addresses.
 pub(crate) const BASE_ALIGN: usize = 1 << 30;
 
-/// Reserves `len` bytes, readable and writable, at a multiple of [`BASE_ALIGN`].
-pub(crate) fn reserve_aligned(len: usize) -> Result<usize, Errno> {
+fn access(is_accessible: bool) -> ProtFlags {
+    if is_accessible { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::empty() }
+}
+
+/// Reserves `len` bytes at a multiple of [`BASE_ALIGN`], readable and writable if `is_accessible`.
+pub(crate) fn reserve_aligned(len: usize, is_accessible: bool) -> Result<usize, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let prot = access(is_accessible);
     // SAFETY: a new mapping at an address of the kernel's choice, trimmed to the aligned part.
     unsafe {
         let whole =
@@ -34,9 +38,9 @@ pub(crate) fn reserve_aligned(len: usize) -> Result<usize, Errno> {
 }
 
 /// Maps fresh memory over a part of the range.
-pub(crate) fn map_fixed(start: usize, len: usize) -> Result<(), Errno> {
+pub(crate) fn map_fixed(start: usize, len: usize, is_accessible: bool) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let prot = access(is_accessible);
     // SAFETY: replaces a part of our own range that the program has unmapped.
     unsafe { rustix::mm::mmap_anonymous(start as *mut _, len, prot, flags) }?;
     forbid_huge_pages(start, len);

@@ -11,13 +11,16 @@
 pub use crate::ranges::Protection;
 use crate::ranges::{Kind, PLAIN, Part};
 use crate::signals::SignalFaults;
+use crate::source::Source;
 use crate::space::ManagedSpace;
+use crate::words::Reach;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{Bytes, PageNo};
 use overspill_engine::{Engine, Pattern};
 use rustix::io::Errno;
 use rustix::mm::Advice as Advised;
+use std::ops::Range;
 
 /// Mappings of at least this size are aligned to [`LARGE_ALIGN_BYTES`], as allocators want their
 /// heaps.
@@ -151,13 +154,14 @@ impl ManagedMemory {
         protection: Protection,
         pattern: Pattern,
     ) -> Result<(), MemoryError> {
+        let changing = self.space.changing();
         let mut ranges = self.space.ranges.lock();
         let mut changed = Ok(());
         for page in ranges.take_refused(first, pages) {
-            changed = changed.and(self.space.protect(page, 1, PLAIN));
+            changed = changed.and(self.space.protect(&changing, page, 1, PLAIN));
         }
         if protection != PLAIN {
-            changed = changed.and(self.space.protect(first, pages, protection));
+            changed = changed.and(self.space.protect(&changing, first, pages, protection));
         }
         ranges.set(first, pages, changed.is_ok().then_some(Kind::Managed(protection, pattern)));
         self.space.put_in_dumps(&mut ranges, first, pages, protection);
@@ -209,7 +213,8 @@ impl ManagedMemory {
             Kind::Managed(protection, _) => {
                 self.engine.discard(part.first, part.pages);
                 if protection != PLAIN {
-                    self.space.protect(part.first, part.pages, PLAIN)?;
+                    let changing = self.space.changing();
+                    self.space.protect(&changing, part.first, part.pages, PLAIN)?;
                 }
             }
         }
@@ -227,12 +232,13 @@ impl ManagedMemory {
         protection: Protection,
     ) -> Result<(), MemoryError> {
         let first = self.space.page_at(address);
+        let changing = self.space.changing();
         let mut ranges = self.space.ranges.lock();
         let parts = ranges.parts(first, pages);
         if parts.iter().map(|p| p.pages).sum::<usize>() != pages {
             return Err(MemoryError::NotMapped);
         }
-        self.space.protect(first, pages, protection)?;
+        self.space.protect(&changing, first, pages, protection)?;
         self.space.put_in_dumps(&mut ranges, first, pages, protection);
         for part in parts {
             if let Kind::Managed(_, pattern) = part.kind {
@@ -296,9 +302,49 @@ impl ManagedMemory {
         whole(&parts, pages)?;
         let managed = parts.iter().filter(|part| matches!(part.kind, Kind::Managed(..)));
         for part in managed {
-            self.space.tell_kernel(part.first, part.pages, advice)?;
+            match self.space.with_uffd(Source::reach) {
+                Reach::All => self.space.tell_kernel(part.first, part.pages, advice)?,
+                // As the kernel answers.
+                _ if !part.kind.permits(write) => return Err(Errno::INVAL.into()),
+                _ => self.bring_in(part.first..part.first.plus(part.pages)),
+            }
         }
         Ok(())
+    }
+
+    /// Brings in what is missing of a range, as touches of the program would, up to the first page
+    /// that cannot be read. Does not allocate. Blocks. Call it with signals blocked: it locks the
+    /// table of ranges.
+    pub fn bring_in(&self, pages: Range<PageNo>) {
+        for page in (pages.start.0..pages.end.0).map(PageNo) {
+            while self.engine.is_missing(page) {
+                if self.space.touch_as_program(page).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// True if all bytes of a range that begins in this space may be read, or written to.
+    pub fn permits(&self, address: usize, bytes: usize, write: bool) -> bool {
+        let Some(last) = address.checked_add(bytes.max(1) - 1) else { return false };
+        let first = self.space.page_at(address);
+        let pages = self.space.page_at(last).0 as usize + 1 - first.index();
+        self.space.holds(last) && self.space.ranges.lock().permitted(first, pages, write) == pages
+    }
+
+    /// True if an instruction may touch an address in this way. What another mapping of the
+    /// program's allows, the kernel knows.
+    pub fn permits_touch(&self, address: usize, touch: Protection) -> bool {
+        let page = self.space.page_at(address);
+        let ranges = self.space.ranges.lock();
+        let kind = ranges.kind_at(page).filter(|_| !ranges.is_refused(page));
+        match kind {
+            // Whatever may be written or executed can be read.
+            Some(Kind::Managed(allowed, _)) if touch == Protection::READ => !allowed.is_empty(),
+            Some(Kind::Managed(allowed, _)) => allowed.contains(touch),
+            _ => false,
+        }
     }
 
     /// Fails if a part of a range is not mapped.
@@ -334,7 +380,7 @@ impl ManagedMemory {
         }
         for page in managed.flat_map(|part| (0..part.pages).map(|n| part.first.plus(n))) {
             while !self.engine.set_unevictable(page, lock) {
-                touch(self.space.address_of(page))?;
+                self.space.touch(page)?;
             }
         }
         Ok(())
@@ -372,7 +418,7 @@ impl ManagedMemory {
             let address = self.space.address_of(page);
             let there = match signals {
                 Some(signals) => signals.serve(address),
-                None => touch(address).is_ok(),
+                None => self.space.touch(page).is_ok(),
             };
             if !there {
                 return Err(MemoryError::Lost);
@@ -399,9 +445,37 @@ pub(crate) fn whole(parts: &[Part], pages: usize) -> Result<(), MemoryError> {
     if mapped == pages { Ok(()) } else { Err(MemoryError::NotMapped) }
 }
 
+impl ManagedSpace {
+    /// Brings a page in, so that one that cannot be read is an error and not a signal.
+    fn touch(&self, page: PageNo) -> Result<(), Errno> {
+        match self.with_uffd(Source::reach) {
+            Reach::All => touch_by_kernel(self.address_of(page)),
+            Reach::Program | Reach::Nothing => self.touch_as_program(page),
+        }
+    }
+
+    fn touch_as_program(&self, page: PageNo) -> Result<(), Errno> {
+        {
+            let ranges = self.ranges.lock();
+            let readable = |&kind: &Kind| kind != Kind::Foreign && kind.permits(false);
+            ranges.kind_at(page).filter(readable).ok_or(Errno::FAULT)?;
+            if ranges.is_refused(page) {
+                return Err(Errno::FAULT);
+            }
+        }
+        let address = self.address_of(page);
+        if !self.wait_for(address) {
+            // SAFETY: mapped and readable. A program that unmaps what another of its threads uses
+            // gets a signal, as without us.
+            unsafe { (address as *const u8).read_volatile() };
+        }
+        Ok(())
+    }
+}
+
 /// Brings a page in by reading a byte of it with a system call, so that a page that cannot be read
 /// is an error and not a signal.
-fn touch(address: usize) -> Result<(), Errno> {
+fn touch_by_kernel(address: usize) -> Result<(), Errno> {
     let mut byte = [0u8; 1];
     let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: 1 };

@@ -15,8 +15,8 @@
 use crate::kernel::{Call, Meaning, meaning};
 use crate::mapping::{drop_pages, unshare};
 use crate::space::ManagedSpace;
-use crate::uffd::Progress;
 use crate::whereabouts::Sides;
+use crate::words::Progress;
 use overspill_base::shared::PageArena;
 use overspill_base::{PAGE_SIZE, PageNo, errand};
 use overspill_engine::{Mapped, SpaceError};
@@ -267,7 +267,11 @@ impl ManagedSpace {
 
     /// Drops pages with their content; reports errors.
     pub(crate) fn drop_range(&self, start: usize, len: usize) {
-        if let Err(errno) = drop_pages(start, len) {
+        let dropped = self.with_uffd(|uffd| match uffd.guards() {
+            Some(guards) if self.holds(start) => guards.drop_pages(start, len),
+            _ => drop_pages(start, len),
+        });
+        if let Err(errno) = dropped {
             self.unexpected("MADV_DONTNEED", &errno);
         }
     }

@@ -22,7 +22,8 @@
 //! it); handlers of class SCHED_IDLE, onto which the scheduler stacks by itself (they starve when
 //! there is other work, and cannot leave the class without CAP_SYS_NICE).
 
-use crate::uffd::{FaultMessage, is_thread_of};
+use crate::uffd::is_thread_of;
+use crate::words::FaultMessage;
 use overspill_base::clock;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 

@@ -1,4 +1,4 @@
-//! Probes whether this kernel reports moves correctly.
+//! Probes of this kernel: whether it reports moves correctly, and whether it has guard regions.
 //!
 //! Owns: a small space for the probe, in which pages are moved there and back while another thread
 //! ages and touches them, and the count of moves that the kernel reported as failed although the
@@ -6,12 +6,15 @@
 //! Not here: how this is handled ([`crate::whereabouts`]); the report to the user
 //! (`overspill::doctor`).
 
+use crate::guards::Guards;
 use crate::mapping::age_and_touch;
 use crate::space::{ManagedSpace, SpaceSetupError};
+use crate::words::Reach;
 use overspill_base::report::Reports;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::{AddressSpace, MovingSpace};
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -34,8 +37,8 @@ pub struct MovesProbed {
 ///
 /// # Errors
 /// [`SpaceSetupError`].
-pub fn probe_moves(limit: Duration) -> Result<MovesProbed, SpaceSetupError> {
-    let space = ManagedSpace::reserve(Bytes(1), PAGE_SIZE)?;
+pub fn probe_moves(limit: Duration, reach: Reach) -> Result<MovesProbed, SpaceSetupError> {
+    let space = ManagedSpace::reserve(Bytes(1), PAGE_SIZE, reach)?;
     let stats = Stats::on_heap();
     space.report_to(&stats, &Arc::new(Reports::new(Box::new(|_| {}))));
     // Private pages: the zero page, which all untouched pages share, is not aged.
@@ -72,6 +75,14 @@ fn move_there_and_back(space: &ManagedSpace, n: usize) -> u64 {
     1
 }
 
+/// Tries whether touches can be noticed without userfaultfd.
+///
+/// # Errors
+/// The errno of what is missing.
+pub fn probe_guards() -> Result<(), Errno> {
+    Guards::probe()
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -80,7 +91,7 @@ mod tests {
     /// a second.
     #[test]
     fn no_page_is_lost_that_is_aged_and_touched_while_it_moves() {
-        match probe_moves(Duration::from_millis(300)) {
+        match probe_moves(Duration::from_millis(300), Reach::All) {
             Ok(probed) => {
                 println!("{probed:?}");
                 assert_eq!(probed.lost, 0, "{probed:?}");

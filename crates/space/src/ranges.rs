@@ -28,6 +28,19 @@ pub enum Kind {
     Leaving,
 }
 
+impl Kind {
+    /// True if reads, or writes, are allowed, as far as is known here.
+    /// Whatever may be written or executed can be read.
+    pub fn permits(self, write: bool) -> bool {
+        match self {
+            Self::Managed(protection, _) if write => protection.contains(MprotectFlags::WRITE),
+            Self::Managed(protection, _) => !protection.is_empty(),
+            Self::Foreign => true,
+            Self::Leaving => false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     pages: u32,
@@ -176,6 +189,11 @@ impl Ranges {
         self.refused.insert(page.0);
     }
 
+    /// True if a page was made inaccessible.
+    pub fn is_refused(&self, page: PageNo) -> bool {
+        self.refused.contains(&page.0)
+    }
+
     /// Removes and returns the inaccessible pages of a range.
     pub fn take_refused(&mut self, first: PageNo, pages: usize) -> Vec<PageNo> {
         let inside = first.0..first.0 + pages as u32;
@@ -195,6 +213,26 @@ impl Ranges {
                 Some(Part { first: PageNo(lo), pages, kind: extent.kind })
             })
             .collect()
+    }
+
+    /// What is mapped at a page.
+    pub fn kind_at(&self, page: PageNo) -> Option<Kind> {
+        let (&first, extent) = self.taken.range(..=page.0).next_back()?;
+        (page.0 - first < extent.pages).then_some(extent.kind)
+    }
+
+    /// Returns how many pages from `first` on, at most `pages`, allow reads, or writes: what a
+    /// system call that goes from byte to byte would touch.
+    pub fn permitted(&self, first: PageNo, pages: usize, write: bool) -> usize {
+        let end = first.0.saturating_add(u32::try_from(pages).unwrap_or(u32::MAX));
+        let mut at = first.0;
+        while at < end
+            && let Some((to, _)) = self.at(PageNo(at)).filter(|(_, kind)| kind.permits(write))
+        {
+            at = to.min(end);
+        }
+        let refused = self.refused.range(first.0..at).next();
+        (refused.copied().unwrap_or(at) - first.0) as usize
     }
 
     /// True if every page of the range is managed memory.

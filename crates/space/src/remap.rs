@@ -110,12 +110,14 @@ impl ManagedMemory {
         protection: Protection,
         stays: bool,
     ) -> Result<(), MemoryError> {
+        let protect =
+            |protection| self.space.protect(&self.space.changing(), from, pages, protection);
         if protection != PLAIN {
-            self.space.protect(from, pages, PLAIN)?;
+            protect(PLAIN)?;
         }
         self.engine.transfer(from, to, pages);
         if stays && protection != PLAIN {
-            self.space.protect(from, pages, protection)?;
+            protect(protection)?;
         }
         Ok(())
     }

@@ -27,8 +27,9 @@ use std::ops::Range;
 impl ManagedSpace {
     /// Makes the next touch of an unmapped page raise SIGSEGV.
     pub(crate) fn refuse(&self, page: PageNo) {
+        let changing = self.changing();
         self.ranges.lock().refuse(page);
-        let _ = self.protect(page, 1, MprotectFlags::empty());
+        let _ = self.protect(&changing, page, 1, MprotectFlags::empty());
         self.wake(page);
     }
 }

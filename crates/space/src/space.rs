@@ -7,16 +7,21 @@
 //! Invariants: pages of the range are never huge (a huge page could not be moved out in part).
 //! Not here: what the engine asks for ([`crate::requests`]).
 
+use crate::guards::Guards;
 use crate::kernel::{Between, Call, Meaning, meaning};
 use crate::mapping::{BASE_ALIGN, forbid_huge_pages, map_fixed, reserve_aligned, set_advice};
+use crate::own::Own;
 use crate::ranges::Ranges;
+use crate::source::Source;
+use crate::touches::Touches;
 use crate::uffd::{Delivery, Uffd, UffdError};
 use crate::whereabouts::Whereabouts;
+use crate::words::Reach;
 use overspill_base::report::{Cause, Reports};
 use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
+use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex, MutexGuard};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::SpaceError;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,11 +59,15 @@ pub struct ManagedSpace {
     start: usize,
     pages: usize,
     pub(crate) page_bytes: usize,
-    pub(crate) ranges: Mutex<Ranges>,
+    pub(crate) ranges: Arc<Mutex<Ranges>>,
     /// Replaced in a forked child. Held for the length of a call only.
-    uffd: RwLock<Uffd>,
+    uffd: RwLock<Source>,
     /// The userfaultfd over the upper half, once there is one.
-    signals: OnceLock<Uffd>,
+    signals: OnceLock<Source>,
+    /// The threads that wait, where touches raise signals.
+    touches: Option<Arc<Touches>>,
+    /// See [`changing`](Self::changing).
+    changing: Option<Arc<Mutex<()>>>,
     /// Number of pages that may not be evicted, each counted as often as it is pinned.
     pub(crate) pinned_pages: AtomicUsize,
     /// See [`let_fork_copy`](Self::let_fork_copy).
@@ -83,12 +92,15 @@ impl ManagedSpace {
     ///
     /// # Panics
     /// If `page_bytes` is not a power of two from 4 KiB to 1 GiB.
-    pub fn reserve(size: Bytes, page_bytes: usize) -> Result<Self, SpaceSetupError> {
+    pub fn reserve(size: Bytes, page_bytes: usize, reach: Reach) -> Result<Self, SpaceSetupError> {
         assert!(page_bytes.is_power_of_two() && (PAGE_SIZE..=BASE_ALIGN).contains(&page_bytes));
-        let uffd = Uffd::open(Delivery::Messages)?;
+        let uffd = match reach {
+            Reach::Nothing => None,
+            reach => Some(Uffd::open(Delivery::Messages, reach)?),
+        };
         let mut len = (size.0 as usize).next_multiple_of(BASE_ALIGN);
         let start = loop {
-            match reserve_aligned(len) {
+            match reserve_aligned(len, uffd.is_some()) {
                 Ok(start) => break start,
                 Err(errno) if len <= BASE_ALIGN => {
                     return Err(SpaceSetupError::Reserve(Bytes(len as u64), errno));
@@ -96,16 +108,27 @@ impl ManagedSpace {
                 Err(_) => len = (len / 2).next_multiple_of(BASE_ALIGN),
             }
         };
+        let ranges = Mutex::new(LockClass::Ranges, Ranges::new(len / page_bytes));
+        let ranges = Arc::new(ranges);
+        let source = match uffd {
+            Some(uffd) => Source::Userfault(uffd),
+            None => {
+                let guards = Guards::new(start..start + len, ranges.clone());
+                Source::Guards(guards.map_err(SpaceSetupError::OwnMemory)?)
+            }
+        };
         let space = Self {
             start,
             pages: len / page_bytes,
             page_bytes,
-            ranges: Mutex::new(LockClass::Ranges, Ranges::new(len / page_bytes)),
-            uffd: RwLock::new(uffd),
+            ranges,
+            touches: source.guards().map(|guards| guards.touches.clone()),
+            changing: source.guards().map(|guards| guards.changing.clone()),
+            uffd: RwLock::new(source),
             signals: OnceLock::new(),
             pinned_pages: AtomicUsize::new(0),
             copied: AtomicBool::new(true),
-            memory: RwLock::new(Some(open_own_memory()?)),
+            memory: RwLock::new(Some(Own::Memory.open().map_err(SpaceSetupError::OwnMemory)?)),
             whereabouts: RwLock::new(Whereabouts::open()),
             reports: OnceLock::new(),
             staging: Mutex::new(LockClass::Control, None),
@@ -165,7 +188,7 @@ impl ManagedSpace {
         let first = self.first_by_signal();
         let (start, len) = (self.address_of(first), (self.pages - first.index()) * self.page_bytes);
         let size = Bytes(len as u64);
-        let uffd = Uffd::open(Delivery::Signals)?;
+        let uffd = Uffd::open(Delivery::Signals, Reach::All)?;
         if !self.ranges.lock().divide(first) {
             return Err(SpaceSetupError::NoRoomForSignals(size));
         }
@@ -174,7 +197,7 @@ impl ManagedSpace {
             // it gets a signal and never sleeps.
             .and_then(|()| unsafe { uffd.register_missing(start, len) })
             .map_err(|errno| SpaceSetupError::Register(size, errno))?;
-        let _ = self.signals.set(uffd);
+        let _ = self.signals.set(Source::Userfault(uffd));
         Ok(start..start + len)
     }
 
@@ -188,10 +211,15 @@ impl ManagedSpace {
     /// # Errors
     /// As [`reserve`](Self::reserve).
     pub fn reopen_in_child(&self) -> Result<(), SpaceSetupError> {
-        let own = Uffd::open(Delivery::Messages)?;
-        std::mem::forget(std::mem::replace(&mut *self.write_uffd(), own));
+        match &mut *self.write_uffd() {
+            Source::Userfault(uffd) => {
+                let own = Uffd::open(Delivery::Messages, uffd.reach())?;
+                std::mem::forget(std::mem::replace(uffd, own));
+            }
+            Source::Guards(guards) => guards.renew().map_err(SpaceSetupError::OwnMemory)?,
+        }
         let mut memory = self.memory.write().unwrap_or_else(|e| e.into_inner());
-        std::mem::forget(std::mem::replace(&mut *memory, open_own_memory().ok()));
+        std::mem::forget(std::mem::replace(&mut *memory, Own::Memory.open().ok()));
         drop(memory);
         let mut whereabouts = self.whereabouts.write().unwrap_or_else(|e| e.into_inner());
         std::mem::forget(std::mem::replace(&mut *whereabouts, Whereabouts::open()));
@@ -206,13 +234,15 @@ impl ManagedSpace {
     /// Maps plain, registered memory again over a range where something else was mapped.
     pub(crate) fn restore(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
         let (start, len) = (self.address_of(first), pages * self.page_bytes);
-        map_fixed(start, len)?;
+        let by_touch = self.waits_by_signal();
+        map_fixed(start, len, !by_touch)?;
         if !self.copied.load(Relaxed) {
             set_advice(start, len, Advice::LinuxDontFork);
         }
-        self.with_uffd(|uffd| {
+        self.with_uffd(|uffd| match uffd.guards() {
+            Some(guards) => guards.take_over(start, len),
             // SAFETY: a part of our own range, whose faults the handlers answer.
-            unsafe { uffd.register_missing(start, len) }
+            None => unsafe { uffd.register_missing(start, len) },
         })
     }
 
@@ -228,16 +258,27 @@ impl ManagedSpace {
         unsafe { rustix::mm::madvise(start, pages * self.page_bytes, advice) }
     }
 
+    /// The right to change protections: they are the program's as long as somebody has it, and not
+    /// while pages are on their way under a protection of ours. Taken before `ranges` is locked.
+    pub(crate) fn changing(&self) -> Changing<'_> {
+        Changing { _lock: self.changing.as_ref().map(|changing| changing.lock()) }
+    }
+
     /// Changes the protection of a part of the range.
     pub(crate) fn protect(
         &self,
+        _changing: &Changing<'_>,
         first: PageNo,
         pages: usize,
         flags: MprotectFlags,
     ) -> Result<(), Errno> {
-        let start = self.address_of(first) as *mut std::ffi::c_void;
-        // SAFETY: a part of our own range; the program asked for it, or nothing is mapped there.
-        unsafe { rustix::mm::mprotect(start, pages * self.page_bytes, flags) }
+        let (start, len) = (self.address_of(first), pages * self.page_bytes);
+        self.with_uffd(|uffd| match uffd.guards() {
+            Some(guards) => guards.protect_open(start..start + len, flags),
+            // SAFETY: a part of our own range; the program asked for it, or nothing is mapped
+            // there.
+            None => unsafe { rustix::mm::mprotect(start as *mut _, len, flags) },
+        })
     }
 
     /// Makes `between` answer the calls of the range's first userfaultfd from now on, for tests.
@@ -281,16 +322,40 @@ impl ManagedSpace {
     }
 
     /// Calls `f` with the userfaultfd, which is not replaced meanwhile.
-    pub(crate) fn with_uffd<R>(&self, f: impl FnOnce(&Uffd) -> R) -> R {
+    pub(crate) fn with_uffd<R>(&self, f: impl FnOnce(&Source) -> R) -> R {
         f(&self.uffd.read().unwrap_or_else(|e| e.into_inner()))
     }
 
     /// Calls `f` with the userfaultfd that `page` is registered with.
-    pub(crate) fn with_uffd_of<R>(&self, page: PageNo, f: impl FnOnce(&Uffd) -> R) -> R {
+    pub(crate) fn with_uffd_of<R>(&self, page: PageNo, f: impl FnOnce(&Source) -> R) -> R {
         match self.signals.get() {
             Some(signals) if page >= self.first_by_signal() => f(signals),
             _ => self.with_uffd(f),
         }
+    }
+
+    /// True if touches raise signals.
+    pub fn waits_by_signal(&self) -> bool {
+        self.touches.is_some()
+    }
+
+    /// Rings the pager's bell for threads that wait, forever, where touches raise signals.
+    pub(crate) fn ring(&self) {
+        if let Some(touches) = &self.touches {
+            touches.ring();
+        }
+    }
+
+    /// Waits for the page at `address`, which this thread has touched or would touch, where touches
+    /// raise signals; false elsewhere. May be called in a signal handler.
+    pub fn wait_for(&self, address: usize) -> bool {
+        let touches = self.touches.as_ref();
+        touches.map(|touches| touches.wait(address)).is_some()
+    }
+
+    /// Says that nobody reads messages from now on; false if there are some.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.touches.as_ref().is_none_or(|touches| touches.sleeps())
     }
 
     /// A second descriptor of the same userfaultfd, for a handler to wait on.
@@ -298,7 +363,7 @@ impl ManagedSpace {
         self.with_uffd(|uffd| rustix::io::fcntl_dupfd_cloexec(uffd.as_fd(), 0))
     }
 
-    fn write_uffd(&self) -> std::sync::RwLockWriteGuard<'_, Uffd> {
+    fn write_uffd(&self) -> std::sync::RwLockWriteGuard<'_, Source> {
         self.uffd.write().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -354,10 +419,24 @@ impl ManagedSpace {
     }
 }
 
-fn open_own_memory() -> Result<OwnedFd, SpaceSetupError> {
-    use rustix::fs::{Mode, OFlags, open};
-    open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(SpaceSetupError::OwnMemory)
+/// See [`ManagedSpace::changing`].
+#[derive(Debug)]
+pub(crate) struct Changing<'a> {
+    _lock: Option<MutexGuard<'a, ()>>,
+}
+
+/// Keeps the table of ranges as it is.
+#[derive(Debug)]
+pub struct RangesKept<'a> {
+    _lock: MutexGuard<'a, Ranges>,
+}
+
+impl ManagedSpace {
+    /// Locks the table of ranges, during a fork: threads in system calls read it at any time, and
+    /// the child would have their lock.
+    pub fn keep_ranges(&self) -> RangesKept<'_> {
+        RangesKept { _lock: self.ranges.lock() }
+    }
 }
 
 /// Polls the userfaultfd itself, see [`crate::handlers`].

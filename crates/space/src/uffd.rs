@@ -8,6 +8,7 @@
 //! Rejected: the `userfaultfd` crate, which decides features at build time and has no MOVE.
 
 use crate::kernel::{Between, Call, Meaning, Request, meaning};
+use crate::words::{FaultMessage, Progress, Reach};
 use linux_raw_sys::general as raw;
 use overspill_base::{PAGE_SIZE, errand};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -93,32 +94,13 @@ pub enum UffdError {
     Other(Errno),
 }
 
-/// A touch of a missing page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FaultMessage {
-    /// The address touched.
-    pub address: usize,
-    /// The id of the thread that touched it, in its own PID namespace; 0 if not reported.
-    pub thread: i32,
-}
-
-/// How far a call over several pages got.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Progress {
-    /// Bytes done, from the start.
-    pub bytes: usize,
-    /// Of those, bytes skipped because pages were present.
-    pub present: usize,
-    /// What stopped the call; `None` if all was done.
-    pub stopped: Option<Errno>,
-}
-
 /// An open userfaultfd of this process.
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
     features: Features,
     delivery: Delivery,
+    reach: Reach,
     between: Option<Box<dyn Between>>,
 }
 
@@ -129,14 +111,14 @@ impl AsFd for Uffd {
 }
 
 impl Uffd {
-    /// Opens a userfaultfd. With messages it also reports faults raised inside system calls.
+    /// Opens a userfaultfd.
     ///
     /// # Errors
     /// [`UffdError`], worded for the user.
-    pub fn open(delivery: Delivery) -> Result<Self, UffdError> {
+    pub fn open(delivery: Delivery, reach: Reach) -> Result<Self, UffdError> {
         // The handshake fixes the features, so one descriptor is used to ask, and another one
         // after.
-        let supported = handshake(&open_fd()?, 0)?;
+        let supported = handshake(&open_fd(reach)?, 0)?;
         let has = |bit: u32| supported & u64::from(bit) != 0;
         let features = Features {
             move_pages: has(raw::UFFD_FEATURE_MOVE),
@@ -153,14 +135,19 @@ impl Uffd {
             }
             wanted |= raw::UFFD_FEATURE_SIGBUS;
         }
-        let fd = open_fd()?;
+        let fd = open_fd(reach)?;
         handshake(&fd, supported & u64::from(wanted))?;
-        Ok(Self { fd, features, delivery, between: None })
+        Ok(Self { fd, features, delivery, reach, between: None })
     }
 
     /// Makes `between` answer every call from now on, for tests.
     pub fn put_between(&mut self, between: Box<dyn Between>) {
         self.between = Some(between);
+    }
+
+    /// Which touches it serves.
+    pub fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// What the kernel can do.
@@ -438,13 +425,20 @@ fn over_pages(start: usize, len: usize, mut call: impl FnMut(u64, usize, u64) ->
     progress
 }
 
-fn open_fd() -> Result<OwnedFd, UffdError> {
+/// Flags that every userfaultfd here has.
+const FLAGS: UserfaultfdFlags = UserfaultfdFlags::CLOEXEC.union(UserfaultfdFlags::NONBLOCK);
+
+fn open_fd(reach: Reach) -> Result<OwnedFd, UffdError> {
+    if reach == Reach::Program {
+        let flags = FLAGS | UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
+        // SAFETY: as below.
+        return unsafe { rustix::mm::userfaultfd(flags) }.map_err(UffdError::NotAvailable);
+    }
     if let Some(device) = DEVICE.get() {
         return new_by(device.as_fd()).map_err(UffdError::NotPermitted);
     }
-    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // SAFETY: nothing is registered yet; see `register_missing` for what can go wrong.
-    match unsafe { rustix::mm::userfaultfd(flags) } {
+    match unsafe { rustix::mm::userfaultfd(FLAGS) } {
         Ok(fd) => Ok(fd),
         Err(Errno::PERM) => open_by_device(),
         Err(errno @ Errno::NOSYS) => open_by_device().map_err(|_| UffdError::NotAvailable(errno)),
@@ -461,10 +455,9 @@ fn open_by_device() -> Result<OwnedFd, UffdError> {
 }
 
 fn new_by(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and returns a new descriptor.
     let fd =
-        unsafe { libc::ioctl(device.as_raw_fd(), libc::c_ulong::from(DEVICE_NEW), flags.bits()) };
+        unsafe { libc::ioctl(device.as_raw_fd(), libc::c_ulong::from(DEVICE_NEW), FLAGS.bits()) };
     if fd < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }

@@ -21,6 +21,7 @@
 //! Not here: what follows from that for a page of several parts ([`crate::moving`]).
 
 use crate::mapping::are_resident;
+use crate::own::Own;
 use overspill_base::{PAGE_SIZE, errand};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -29,6 +30,8 @@ use rustix::io::Errno;
 const THERE: u64 = 1 << 63 | 1 << 62;
 /// Its writes fault (UFFDIO_WRITEPROTECT).
 const WRITE_PROTECTED: u64 = 1 << 57;
+/// A guard region (6.15), which looks like something swapped out.
+const GUARD: u64 = 1 << 58;
 /// Bytes of an entry.
 const ENTRY: usize = size_of::<u64>();
 /// Entries read at a time.
@@ -76,9 +79,7 @@ pub(crate) struct Whereabouts {
 impl Whereabouts {
     /// Opens the file; call again in a forked child.
     pub(crate) fn open() -> Self {
-        use rustix::fs::{Mode, OFlags, open};
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Self { pagemap: open("/proc/self/pagemap", flags, Mode::empty()).ok() }
+        Self { pagemap: Own::Pagemap.open().ok() }
     }
 
     /// Looks up both sides of one page's move.
@@ -99,9 +100,9 @@ impl Whereabouts {
             }
             for entry in entries[..pages * ENTRY].chunks_exact(ENTRY) {
                 let entry = u64::from_ne_bytes(entry.try_into().expect("8 bytes"));
-                found.there += usize::from(entry & THERE != 0);
-                found.write_protected +=
-                    usize::from(entry & THERE != 0 && entry & WRITE_PROTECTED != 0);
+                let is_there = entry & THERE != 0 && entry & GUARD == 0;
+                found.there += usize::from(is_there);
+                found.write_protected += usize::from(is_there && entry & WRITE_PROTECTED != 0);
             }
         }
         found

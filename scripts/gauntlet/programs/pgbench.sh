@@ -17,7 +17,7 @@ done
 ask() { "$binaries/psql" -h "$TMPDIR" -At -d postgres -c "$1"; }
 "$binaries/pgbench" -h "$TMPDIR" -i -q -s 5 postgres >"$TMPDIR/pgbench.log" 2>&1
 # shellcheck disable=SC2086 # no option is no word
-"$binaries/pgbench" -h "$TMPDIR" -n $option -c 4 -j 2 -T "$seconds" postgres >"$TMPDIR/pgbench.log" 2>&1 ||
+"$binaries/pgbench" -h "$TMPDIR" -n -c 4 -j 2 -T "$seconds" $option postgres >"$TMPDIR/pgbench.log" 2>&1 ||
     { cat "$TMPDIR/pgbench.log"; tail -n 20 "$TMPDIR/server.log"; }
 grep -E 'aborted|number of failed' "$TMPDIR/pgbench.log" || true
 echo "balanced: $(ask "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history)

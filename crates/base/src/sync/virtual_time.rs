@@ -139,6 +139,7 @@ fn waiting(class: LockClass) -> Waiting {
     match class {
         LockClass::ForkGate
         | LockClass::Pager
+        | LockClass::Guards
         | LockClass::Ranges
         | LockClass::Swapon
         | LockClass::Devices

@@ -20,6 +20,7 @@ use crate::error::{Error, FAILED};
 use crate::say;
 use output::OutputFile;
 use overspill::session::{RunOptions, Supervisor, verdict};
+use overspill::ways::Way;
 use overspill::{Bytes, OpenOptions, SwapSpec, doctor};
 use preload::Preload;
 use process::{Ended, Launch};
@@ -32,6 +33,8 @@ const HISTORY_ENTRIES: usize = 1 << 20;
 /// A run with everything resolved.
 struct Plan {
     memory: Bytes,
+    memory_each: bool,
+    way: Way,
     swaps: Vec<SwapSpec>,
     options: OpenOptions,
     children: bool,
@@ -45,7 +48,8 @@ struct Plan {
 impl Plan {
     /// Resolves the arguments, and refuses what cannot work.
     fn resolve(args: RunArgs) -> Result<Self, Error> {
-        let memory = memory_bytes(args.memory)?;
+        let (memory, memory_each) = args.limit.get().expect("clap requires one of the options");
+        let memory = memory_bytes(memory)?;
         let program = Program::find(args.command)?;
         let preload = Preload::find()?;
         if let Some(doctor::Finding { what, detail, .. }) = doctor::obstacle() {
@@ -53,6 +57,8 @@ impl Plan {
         }
         Ok(Self {
             memory,
+            memory_each,
+            way: way(args.way)?,
             swaps: args.swap,
             options: OpenOptions { swap_size: args.swap_size, force: args.force },
             children: !args.no_children,
@@ -73,12 +79,15 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let plan = Plan::resolve(args)?;
     let run = RunOptions {
         memory: plan.memory,
+        memory_each: plan.memory_each,
+        way: plan.way,
         children: plan.children,
         history_entries: plan.history.as_ref().map_or(0, |_| HISTORY_ENTRIES),
     };
     let supervisor = Supervisor::new(run, plan.swaps, &plan.options, |line| say::line(line))?;
     if !plan.quiet {
         report::limits_of_devices(&supervisor).for_each(say::line);
+        report::way(plan.way).into_iter().for_each(say::line);
     }
     let launch = Launch { preload: &plan.preload, session: &supervisor.address().to_string() };
     let ended = process::run(&plan.program, &launch)?;
@@ -111,6 +120,12 @@ fn status(ended: &Ended, verdict: u32) -> u8 {
         });
     }
     ended.status()
+}
+
+/// The way that was asked for, or the best.
+fn way(wanted: Option<Way>) -> Result<Way, Error> {
+    let way = wanted.map_or_else(Way::best, |way| way.check().map(|()| way));
+    way.map_err(Error::Way)
 }
 
 fn memory_bytes(limit: MemoryLimit) -> Result<Bytes, Error> {

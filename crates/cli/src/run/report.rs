@@ -8,6 +8,7 @@ use super::process::Ended;
 use super::program::Program;
 use overspill::escapes;
 use overspill::session::Supervisor;
+use overspill::ways::Way;
 use overspill::{Bytes, CompressedUsage, DeviceInfo, FaultLatency, Summary, doctor};
 use serde::Serialize;
 use std::fmt;
@@ -194,6 +195,21 @@ pub(super) fn limits_of_devices(supervisor: &Supervisor) -> impl Iterator<Item =
         let limits = device.notes.iter().filter(|note| doctor::is_limit(note));
         limits.map(|note| format!("{}: {note}", device.name))
     })
+}
+
+/// Returns a line about a way that is not the fastest.
+pub(super) fn way(way: Way) -> Option<&'static str> {
+    match way {
+        Way::Faults => None,
+        Way::Calls => Some(
+            "userfaultfd is permitted for touches by the program only, so its system calls are caught: \
+             they are slower (`overspill doctor` says what would help)",
+        ),
+        Way::Touches => Some(
+            "userfaultfd is not permitted, so touches raise signals and system calls are caught: both \
+             are slower (`overspill doctor` says what would help)",
+        ),
+    }
 }
 
 #[cfg(test)]

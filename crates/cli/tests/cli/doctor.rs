@@ -13,7 +13,7 @@ fn doctor(args: &[&str]) -> Output {
 fn every_finding_is_a_line_in_columns() {
     let output = doctor(&[]);
     let text = stdout(&output);
-    for subject in ["page size", "userfaultfd", "io_uring", "swap file", "memory", "memory cgroup"]
+    for subject in ["page size", "way: faults", "io_uring", "swap file", "memory", "memory cgroup"]
     {
         assert!(text.contains(&format!("  {subject}  ")), "`{subject}` in {text}");
     }

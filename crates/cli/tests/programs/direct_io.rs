@@ -13,6 +13,10 @@ fn run(mode: &str) {
     if plain != "ok\n" {
         return println!("skipped: {plain}");
     }
+    if mode == "uring" && crate::job::way().is_some_and(|way| way != "faults") {
+        let refused = job.paged(&["--memory", "32M", "--quiet"]).success().text();
+        return assert!(refused.contains("not implemented"), "{refused}");
+    }
     assert_eq!(job.in_memory(LIMIT).text(), "ok\n");
 }
 

@@ -6,6 +6,7 @@
 //! its peak.
 
 use crate::bench::overspill;
+use overspill::ways::Way;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     environment: Vec<(&'static str, OsString)>,
     input: Option<PathBuf>,
     patience: Duration,
+    way: Option<Way>,
+    user: Option<u32>,
 }
 
 impl Job {
@@ -41,7 +44,27 @@ impl Job {
             environment: vec![("LC_ALL", "C".into())],
             input: None,
             patience: PATIENCE,
+            way: None,
+            user: None,
         }
+    }
+
+    /// Notices touches in this way, whatever the environment says.
+    pub(crate) fn by(mut self, way: Way) -> Self {
+        self.way = Some(way);
+        self
+    }
+
+    /// Runs as another user, as root can.
+    pub(crate) fn user(mut self, user: u32) -> Self {
+        self.user = Some(user);
+        self
+    }
+
+    /// Runs in a directory below the bench's.
+    pub(crate) fn directory(mut self, name: &str) -> Self {
+        self.directory.push(name);
+        self
     }
 
     pub(crate) fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
@@ -69,6 +92,8 @@ impl Job {
     pub(crate) fn paged(&self, options: &[impl AsRef<OsStr>]) -> Running {
         let stats = self.fresh("stats");
         let mut words: Vec<OsString> = vec![overspill().into(), "run".into()];
+        let way = self.way.map(|way| way.name().into()).or_else(way);
+        words.extend(way.map(|way| ["--way".into(), way]).into_iter().flatten());
         words.extend(options.iter().map(|option| option.as_ref().to_owned()));
         words.extend(["--stats".into(), stats.clone().into(), "--".into()]);
         words.extend(self.words.iter().cloned());
@@ -110,6 +135,9 @@ impl Job {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).current_dir(&self.directory).process_group(0);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         command.stdin(File::open(input).unwrap());
         command.stdout(File::create(&output).unwrap());
         command.stderr(Stdio::from(File::create(&errors).unwrap()));
@@ -123,6 +151,12 @@ impl Job {
             reaped: false,
         }
     }
+}
+
+/// How touches are to be noticed in these tests, if it is not the best way there is: they hold for
+/// each.
+pub(crate) fn way() -> Option<OsString> {
+    std::env::var_os("OVERSPILL_TEST_WAY")
 }
 
 struct Files {

@@ -251,8 +251,12 @@ static void write_from_outside(void) {
     for (int round = 1; round <= ROUNDS; round++) {
         fill(from, PART, round);
         char *part = to + round % 4 * PART;
-        struct iovec local = {from, PART}, remote = {part, PART};
-        CHECK(process_vm_writev(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)PART);
+        for (size_t done = 0; done < PART;) {
+            struct iovec local = {from + done, PART - done}, remote = {part + done, PART - done};
+            ssize_t moved = process_vm_writev(getpid(), &local, 1, &remote, 1, 0);
+            CHECK(moved > 0);
+            done += moved;
+        }
         check(part, PART, round);
     }
 }

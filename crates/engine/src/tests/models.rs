@@ -208,6 +208,7 @@ fn rig_with(frees_at_once: bool) -> Arc<Rig> {
         frames: 3,
         table: PageTable::new(Table::on_heap(PAGES, || AtomicU64::new(0))),
         space: Space::Moving(space.clone()),
+        budget: None,
         page_bytes: PAGE_SIZE,
         swaps: vec![Swap {
             device: Arc::new(device(reads.clone())),
@@ -473,5 +474,27 @@ fn a_fault_against_a_discard() {
         // It must not be mapped with what was read before the drop: it is missing, or zeros.
         assert!(rig.byte().is_none_or(|byte| byte == 0), "{:?} came back", rig.byte());
         rig.expect(0);
+    });
+}
+
+/// A page that its holder has found in memory stays there, whatever reclaim was doing.
+#[test]
+fn a_held_page_stays() {
+    model(|| {
+        let rig = rig();
+        let mut worker = rig.worker();
+        rig.fault(&mut worker);
+        assert!(rig.set_byte(PAGE, 7));
+        let holder = rig.engine.become_holder().unwrap();
+        let other = rig.clone();
+        let reclaimer = loom::thread::spawn(move || other.reclaim());
+        assert!(rig.engine.hold(holder, &[PAGE..PAGE.plus(1)]));
+        // Now the kernel may touch it.
+        let is_there = !rig.engine.is_missing(PAGE);
+        assert!(!is_there || rig.byte() == Some(7));
+        reclaimer.join().unwrap();
+        assert!(!is_there || rig.byte() == Some(7));
+        rig.engine.let_go(holder);
+        rig.expect(7);
     });
 }

@@ -461,6 +461,7 @@ fn rig(setup: &Setup, log: Arc<Mutex<Vec<String>>>) -> Rig {
         frames: setup.frames,
         table: PageTable::new(Table::on_heap(PAGES, || AtomicU64::new(0))),
         space: Space::Moving(space.clone()),
+        budget: None,
         page_bytes: PAGE_SIZE,
         swaps: devices
             .map(|(n, (device, plan))| swap(n, device, plan, setup.tuning.area))

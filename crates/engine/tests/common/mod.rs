@@ -16,7 +16,8 @@ use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::{
-    AddressSpace, Engine, EngineParts, MovingSpace, PageTable, Space, SpaceError, Swap, Tuning,
+    AddressSpace, Engine, EngineParts, FrameBudget, MovingSpace, PageTable, Space, SpaceError,
+    Swap, Tuning,
 };
 use overspill_engine::{FaultOutcome, Mapped, Pattern, SwaponError, Unmapped, Worker};
 use std::ops::Range;
@@ -215,16 +216,29 @@ pub(crate) enum Touch {
 impl Rig {
     /// Makes an engine of `frames` frames for `pages` pages, with one device per entry of `slots`.
     pub(crate) fn new(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
-        Self::on_cpus(Cpus::native(), frames, pages, slots, tuning)
+        Self::with(Cpus::native(), frames, pages, slots, tuning, None)
+    }
+
+    /// As [`new`](Self::new), with frames that are leased.
+    pub(crate) fn leasing(frames: usize, pages: usize, budget: Arc<dyn FrameBudget>) -> Self {
+        let tuning = Tuning::default();
+        Self::with(Cpus::native(), frames, pages, &[4 * pages as u32], tuning, Some(budget))
     }
 
     /// As [`new`](Self::new), with the per-CPU state of one CPU, so that slots are allocated in
     /// order.
     pub(crate) fn on_one_cpu(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
-        Self::on_cpus(Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning)
+        Self::with(Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning, None)
     }
 
-    fn on_cpus(cpus: Cpus, frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
+    fn with(
+        cpus: Cpus,
+        frames: usize,
+        pages: usize,
+        slots: &[u32],
+        tuning: Tuning,
+        budget: Option<Arc<dyn FrameBudget>>,
+    ) -> Self {
         let space = SimSpace::new(pages);
         let plans: Vec<_> =
             slots.iter().map(|_| Arc::new(FaultPlan::new(Faults::default()))).collect();
@@ -238,6 +252,7 @@ impl Rig {
             frames,
             table: PageTable::new(Table::on_heap(pages, || AtomicU64::new(0))),
             space: Space::Moving(space.clone()),
+            budget,
             page_bytes: PAGE_SIZE,
             swaps,
             arena: PageArena::new(Engine::staging_pages(frames)).unwrap(),

@@ -57,6 +57,7 @@ impl Core {
             frames,
             table: PageTable::new(Table::private(pages).map_err(memory)?),
             space: Space::Pool(space.clone()),
+            budget: None,
             page_bytes,
             swaps,
             arena,

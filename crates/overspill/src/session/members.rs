@@ -6,12 +6,17 @@
 //! member that ends regularly releases what it held; what a killed one held is released by the next
 //! member that joins, fails to fork or runs out of slots.
 //!
-//! ```text
-//! bits 0..2 state, from bit 2 on, while STARTING, the time since when, in ms
+//! Who releases what a dead member held has the lock meanwhile: if it is killed too, the next one
+//! begins again. A place is free before its lock is, so a new member waits for that.
 //!
-//! FREE ──reserve──> STARTING ──lock held──> ALIVE ──lock gone──> REAPING ──> FREE
-//!                       │                     └──────leave───────────────────^
-//!                       └────fork failed, or killed before that──^
+//! ```text
+//! bits 0..2 state; from bit 2 on, while STARTING, the time since when, in ms, and while REAPING,
+//! whose pager is at it
+//!
+//! FREE ──reserve──> STARTING ──lock held──> ALIVE ──────────leave─────────> FREE
+//!                    │    └─fork failed──────────────────────────────────────^
+//!                    └──no lock, too long──> REAPING <──no lock── ALIVE      │
+//!                                                └───────────────────────────┘
 //! ```
 //!
 //! Orderings: the thread that reserves a place (Acquire) sees everything done before it was freed
@@ -47,7 +52,7 @@ const UNDECIDED: u64 = 1;
 const FAILED: u64 = 2;
 
 /// The half of the word that a futex can wait for.
-fn lower_half(word: &AtomicU64) -> &AtomicU32 {
+pub(super) fn lower_half(word: &AtomicU64) -> &AtomicU32 {
     // SAFETY: the lower half comes first on the little-endian machines supported, and is as aligned
     // as the whole; only the kernel reads it in this size.
     unsafe { &*word.as_ptr().cast() }
@@ -55,6 +60,15 @@ fn lower_half(word: &AtomicU64) -> &AtomicU32 {
 
 fn now_ms() -> u64 {
     clock::now_ns() / 1_000_000
+}
+
+/// A place among the members that a process is about to take.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its number.
+    pub member: MemberNo,
+    /// Its word, until it is confirmed.
+    starting: u64,
 }
 
 impl Session {
@@ -73,54 +87,57 @@ impl Session {
     }
 
     /// Takes a free place among the members for a process about to start.
-    pub fn reserve_member(&self) -> Option<MemberNo> {
+    pub fn reserve_member(&self) -> Option<Place> {
         let starting = STARTING | now_ms() << STATE_BITS;
         let taken = |m: &AtomicU64| m.compare_exchange(FREE, starting, AcqRel, Relaxed).is_ok();
         let place = self.members().iter().position(taken)?;
         self.processes()[place].store(UNDECIDED, Relaxed);
-        Some(MemberNo(place as u32))
+        Some(Place { member: MemberNo(place as u32), starting })
     }
 
     /// As [`reserve_member`](Self::reserve_member); if there is no place, salvages dead members
     /// first.
-    pub fn reserve_or_salvage(&self, areas: &SwapAreas) -> Option<MemberNo> {
+    pub fn reserve_or_salvage(&self, areas: &SwapAreas) -> Option<Place> {
         self.reserve_member().or_else(|| {
             self.salvage(areas);
             self.reserve_member()
         })
     }
 
-    /// Frees a place whose process was not created.
-    pub fn cancel_member(&self, member: MemberNo) {
-        self.members()[member.0 as usize].store(FREE, Release);
-    }
-
     /// In the pager of the process that takes the place: locks its byte, so that its end will be
-    /// noticed.
+    /// noticed. Waits for who still has the lock of a former member.
     ///
     /// # Errors
     /// The error of fcntl; or that the place was freed because the start took too long.
-    pub fn confirm_member(&self, member: MemberNo, process: Pid) -> Result<(), Error> {
-        self.lock_byte(libc::F_SETLK, libc::F_WRLCK, member)
+    pub fn confirm_member(&self, place: Place, process: Pid) -> Result<(), Error> {
+        self.lock_byte(libc::F_SETLKW, libc::F_WRLCK, place.member)
             .map_err(|e| Error::Session { action: "lock", reason: e.to_string() })?;
-        let state = &self.members()[member.0 as usize];
-        let starting = state.load(Relaxed);
-        if starting & STATE_MASK == STARTING
-            && state.compare_exchange(starting, ALIVE, AcqRel, Relaxed).is_ok()
-        {
-            self.decide(member, process.as_raw_pid() as u64);
+        if self.is_now(place.member, place.starting, ALIVE) {
+            self.decide(place.member, process.as_raw_pid() as u64);
             return Ok(());
         }
+        let _ = self.lock_byte(libc::F_SETLK, libc::F_UNLCK, place.member);
         let seconds = START_MS_MAX / 1000;
         let reason = format!("this process took more than {seconds} s to start");
         Err(Error::Session { action: "join", reason })
     }
 
-    /// Records that the process that was to take a place could not start, and frees the place.
-    pub fn fail_member(&self, member: MemberNo, areas: &SwapAreas) {
-        areas.iter().for_each(|area| area.release_member(member));
-        self.decide(member, 0);
-        self.cancel_member(member);
+    /// Records that the process that was to take a place could not start, and frees the place, if
+    /// nobody else has.
+    pub fn fail_member(&self, place: Place, areas: &SwapAreas) {
+        let word = &self.members()[place.member.0 as usize];
+        if word.load(Acquire) == place.starting {
+            areas.iter().for_each(|area| area.release_member(place.member));
+            self.release_frames(place.member);
+            self.decide(place.member, 0);
+            word.store(FREE, Release);
+        }
+    }
+
+    /// Changes a member's word; false if it is another by now.
+    fn is_now(&self, member: MemberNo, from: u64, to: u64) -> bool {
+        let word = &self.members()[member.0 as usize];
+        word.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
     /// Records that `process` has started, or with 0 that it has not, and wakes the parent.
@@ -148,6 +165,17 @@ impl Session {
         }
     }
 
+    /// The members that are alive, with their pagers.
+    pub(super) fn pagers(&self) -> impl Iterator<Item = (MemberNo, Pid)> {
+        let (members, processes) = (self.members(), self.processes());
+        (0..self.members_used()).filter_map(move |member| {
+            let alive = members[member as usize].load(Acquire) & STATE_MASK == ALIVE;
+            let pager = processes[member as usize].load(Acquire) as u32 as i32;
+            let pager = if alive { Pid::from_raw(pager) } else { None };
+            Some((MemberNo(member), pager?))
+        })
+    }
+
     /// In a pager of `process`: the pagers of its former images, and perhaps of other processes
     /// that had its id: a place keeps its ids until it is taken again, and ids come round. One of
     /// those pagers may have had this one's id.
@@ -167,44 +195,50 @@ impl Session {
     /// is in flight.
     pub fn leave(&self, member: MemberNo, areas: &SwapAreas) {
         areas.iter().for_each(|area| area.release_member(member));
-        // Without the lock other members may take us for dead and do the rest, repeating it if
-        // necessary.
+        self.release_frames(member);
+        self.is_now(member, ALIVE, FREE);
         let _ = self.lock_byte(libc::F_SETLK, libc::F_UNLCK, member);
-        let state = &self.members()[member.0 as usize];
-        let _ = state.compare_exchange(ALIVE, FREE, AcqRel, Relaxed);
     }
 
-    /// Releases what dead members held; true if there was one.
+    /// Releases what dead members held; true if there was one. Only in a pager's process: its other
+    /// threads are told apart by the word, other processes by the lock.
     pub fn salvage(&self, areas: &SwapAreas) -> bool {
         let me = areas.iter().next().map(|area| area.member());
-        let members = self.members();
+        let own = REAPING | (rustix::process::getpid().as_raw_pid() as u64) << STATE_BITS;
         let mut found = false;
-        for (n, state) in members.iter().enumerate().take(self.members_used() as usize) {
-            let member = MemberNo(n as u32);
-            let seen = state.load(Acquire);
-            if Some(member) == me || !self.looks_dead(member, seen) {
+        for member in (0..self.members_used()).map(MemberNo) {
+            let seen = self.members()[member.0 as usize].load(Acquire);
+            if Some(member) == me || seen == own || !self.looks_dead(member, seen) {
                 continue;
             }
-            if state.compare_exchange(seen, REAPING, AcqRel, Relaxed).is_ok() {
-                areas.iter().for_each(|area| area.release_member(member));
-                state.store(FREE, Release);
-                found = true;
+            if self.lock_byte(libc::F_SETLK, libc::F_WRLCK, member).is_err() {
+                continue;
             }
+            if self.is_now(member, seen, own) {
+                areas.iter().for_each(|area| area.release_member(member));
+                self.release_frames(member);
+                self.is_now(member, own, FREE);
+                found = true;
+            } else if self.members()[member.0 as usize].load(Acquire) == own {
+                // Another thread of this process has the lock too.
+                continue;
+            }
+            let _ = self.lock_byte(libc::F_SETLK, libc::F_UNLCK, member);
         }
         found
     }
 
-    /// True if it was alive and no longer has its lock, or did not start in time.
+    /// True if it was alive, or salvaged, and nobody has its lock, or if it did not start in time.
     fn looks_dead(&self, member: MemberNo, word: u64) -> bool {
         let waited = || now_ms().saturating_sub(word >> STATE_BITS) > START_MS_MAX;
         match word & STATE_MASK {
-            ALIVE => !self.is_alive(member),
+            ALIVE | REAPING => !self.is_alive(member),
             STARTING => waited() && !self.is_alive(member),
             _ => false,
         }
     }
 
-    fn is_alive(&self, member: MemberNo) -> bool {
+    pub(super) fn is_alive(&self, member: MemberNo) -> bool {
         // If the query fails, it counts as alive: slots may leak, pages may not.
         self.lock_byte(libc::F_GETLK, libc::F_WRLCK, member)
             .map_or(true, |kind| kind != libc::F_UNLCK as i16)

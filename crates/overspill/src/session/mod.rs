@@ -7,16 +7,23 @@
 //! Rejected: a supervisor that serves slots over a socket. Every refill would be a round trip, and
 //! if it died, the run would end.
 
+mod audit;
+mod bell;
+mod budget;
 mod channel;
+mod layout;
 mod members;
+mod pressure;
 mod server;
 
 use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
 use crate::error::Error;
 use crate::pager::{Pager, PagerParts, PagerSwap};
 use crate::summary::Summary;
+use crate::ways::Way;
 use channel::Secret;
-use overspill_area::{AreaConfig, AreaTables, MEMBERS_MAX, MemberNo};
+use layout::{Layout, SETTINGS_BYTES};
+use overspill_area::{AreaTables, MEMBERS_MAX, MemberNo};
 use overspill_base::history::{Change, History};
 use overspill_base::shared::{Mapping, Shareable, Table};
 use overspill_base::stats::{Stats, stats_len};
@@ -35,12 +42,11 @@ use server::{Server, Terms};
 use std::time::Duration;
 
 pub use channel::{Address, Channel};
+pub use members::Place;
 
 /// Environment variable with the [`Address`] at which processes of a run reach their supervisor.
 pub const SESSION_VARIABLE: &str = "OVERSPILL_SESSION";
 
-/// Space for the settings at the start of the file.
-const SETTINGS_BYTES: usize = 256 << 10;
 /// Address space that each process reserves, if the system grants it.
 pub const RESERVE: Bytes = Bytes(1 << 40);
 
@@ -55,8 +61,12 @@ pub mod verdict {
 /// The settings that every process of a run needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
-    /// Memory each process may use.
+    /// Memory that the run may use, or each process of it.
     pub memory_bytes: u64,
+    /// True if every process has the limit for itself.
+    memory_each: bool,
+    /// How touches are noticed.
+    pub way: Way,
     /// False if programs started by the program are left alone.
     pub children: bool,
     /// Number of changes of page state that are kept; none if 0.
@@ -64,6 +74,12 @@ pub struct Settings {
     checksum_seed: u64,
     fork_secret: [u8; channel::SECRET_BYTES],
     devices: Vec<SharedDevice>,
+}
+
+impl Settings {
+    fn frames(&self) -> usize {
+        self.memory_bytes as usize / PAGE_SIZE
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -81,76 +97,15 @@ pub struct Session {
     settings: Settings,
 }
 
-/// The layout of the file.
-#[derive(Debug, Clone)]
-struct Layout {
-    members: usize,
-    processes: usize,
-    verdict: usize,
-    stats: usize,
-    history: usize,
-    areas: Vec<AreaLayout>,
-    len_bytes: usize,
-}
-
-#[derive(Debug, Clone)]
-struct AreaLayout {
-    slots_max: u32,
-    slots: usize,
-    owners: usize,
-    returned: usize,
-    counters: usize,
-    holds: usize,
-}
-
-impl AreaLayout {
-    fn clusters(&self) -> usize {
-        self.slots_max.div_ceil(AreaConfig::native().tuning.cluster_slots) as usize
-    }
-
-    fn slot_words(&self) -> usize {
-        self.clusters() * AreaConfig::native().tuning.cluster_slots as usize
-    }
-
-    fn hold_words(&self) -> usize {
-        self.slot_words().div_ceil(64)
-    }
-}
-
-impl Layout {
-    fn new(settings: &Settings) -> Self {
-        let mut end = SETTINGS_BYTES;
-        let mut place = |bytes: usize| {
-            let start = end;
-            end += bytes.next_multiple_of(PAGE_SIZE);
-            start
-        };
-        let members = place(MEMBERS_MAX * 8);
-        let processes = place(MEMBERS_MAX * 8);
-        let verdict = place(4);
-        let stats = place(MEMBERS_MAX * stats_len() * 8);
-        let history = place(History::words(settings.history_entries) * 8);
-        let areas = settings.devices.iter().map(|device| {
-            let slots_max = device.attachment.slots_max;
-            let mut area =
-                AreaLayout { slots_max, slots: 0, owners: 0, returned: 0, counters: 0, holds: 0 };
-            area.slots = place(area.slot_words() * 8);
-            area.owners = place(area.clusters() * 4);
-            area.returned = place(area.clusters() * 4);
-            area.counters = place(AreaTables::COUNTERS * 4);
-            area.holds = place(MEMBERS_MAX * area.hold_words() * 8);
-            area
-        });
-        let areas = areas.collect();
-        Self { members, processes, verdict, stats, history, areas, len_bytes: end }
-    }
-}
-
 /// The options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct RunOptions {
-    /// Memory each process may use.
+    /// Memory that the run may use.
     pub memory: Bytes,
+    /// True if each process may use as much.
+    pub memory_each: bool,
+    /// How touches are noticed.
+    pub way: Way,
     /// False if programs started by the program are left alone.
     pub children: bool,
     /// Number of changes of page state to keep; none if 0.
@@ -160,7 +115,7 @@ pub struct RunOptions {
 /// The supervisor's side of a run: the session and the devices it keeps open for all processes.
 #[derive(Debug)]
 pub struct Supervisor {
-    session: Session,
+    session: Arc<Session>,
     devices: Vec<Device>,
     server: Server,
 }
@@ -186,13 +141,18 @@ impl Supervisor {
         });
         let settings = Settings {
             memory_bytes: run.memory.0,
+            memory_each: run.memory_each,
+            way: run.way,
             children: run.children,
             history_entries: run.history_entries,
             checksum_seed: random_seed()?,
             fork_secret: Secret::random()?.0,
             devices: shared.collect(),
         };
-        let session = Session::create(settings)?;
+        let session = Arc::new(Session::create(settings)?);
+        if !run.memory_each {
+            audit::start(session.clone()).map_err(Error::system("start the auditor"))?;
+        }
         let server = Server::start(Terms {
             secret: Secret::random()?,
             fork_secret: Secret(session.settings.fork_secret),
@@ -252,6 +212,7 @@ fn descriptors(session: &Session, devices: &[Device]) -> Result<Vec<OwnedFd>, ru
         .chain(devices)
         .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))
         .collect::<Result<Vec<_>, _>>()?;
+    all.push(rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?);
     // If this cannot be opened, every process needs the right to userfaultfd itself.
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     all.extend(rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()));
@@ -265,6 +226,8 @@ pub struct Opened {
     pub session: Session,
     /// Descriptors of the devices.
     pub devices: Vec<OwnedFd>,
+    /// `/proc`.
+    pub proc: Option<OwnedFd>,
     /// `/dev/userfaultfd`, if the supervisor could open it.
     pub userfault: Option<OwnedFd>,
 }
@@ -284,6 +247,7 @@ impl Session {
         let len = (json.len() as u64).to_ne_bytes();
         write_all(&file, &[&len[..], &json].concat())?;
         let session = Self::map(file, layout, settings)?;
+        session.format_budget();
         for n in 0..session.settings.devices.len() {
             session.tables(n).format(&session.reserved_slots(n));
         }
@@ -308,7 +272,8 @@ impl Session {
         let layout = Layout::new(&settings);
         let session = Self::map(file, layout, settings)?;
         let devices = descriptors.by_ref().take(session.settings.devices.len()).collect();
-        Ok(Opened { session, devices, userfault: descriptors.next() })
+        let (proc, userfault) = (descriptors.next(), descriptors.next());
+        Ok(Opened { session, devices, proc, userfault })
     }
 
     fn map(file: OwnedFd, layout: Layout, settings: Settings) -> Result<Self, Error> {
@@ -398,11 +363,12 @@ impl Session {
         handlers: HandlerOptions,
         report: fn(&str),
     ) -> Result<(Pager, MemberNo), Error> {
-        let member = self.reserve_member().ok_or_else(|| Error::Session {
+        let place = self.reserve_member().ok_or_else(|| Error::Session {
             action: "join",
             reason: format!("{MEMBERS_MAX} processes of this run are alive already"),
         })?;
-        self.confirm_member(member, process)?;
+        self.confirm_member(place, process)?;
+        let member = place.member;
         let mut swaps = Vec::with_capacity(devices.len());
         let shared = self.settings.devices.iter().zip(devices);
         for (n, (shared, fd)) in shared.enumerate() {
@@ -413,8 +379,10 @@ impl Session {
         let session = self.clone();
         let pager = Pager::start(PagerParts {
             memory: Bytes(self.settings.memory_bytes),
+            budget: (!self.settings.memory_each).then(|| self.frames_of(member)),
             page_bytes: PAGE_SIZE,
             reserve: RESERVE,
+            reach: self.settings.way.reach(),
             swaps,
             member,
             checksum_seed: self.settings.checksum_seed,
@@ -424,6 +392,8 @@ impl Session {
             report: Box::new(report),
             handlers,
         })?;
+        let start = pager.memory().space().address_of(overspill_base::PageNo(0));
+        self.book().set_range(member, start);
         self.salvage(pager.engine().areas());
         self.add_verdict(verdict::JOINED);
         Ok((pager, member))

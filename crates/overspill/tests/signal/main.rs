@@ -56,8 +56,8 @@ fn overspill(swap: &str) -> Option<Overspill> {
 
 /// Makes one with the least memory for pages of this size.
 fn overspill_of(page: usize, swap: &str) -> Option<Overspill> {
-    if let Some(obstacle) = overspill::doctor::obstacle() {
-        println!("skipped: {}: {}", obstacle.what, obstacle.detail);
+    if let Err(lack) = overspill::ways::Way::Faults.check() {
+        println!("skipped: {lack}");
         return None;
     }
     let builder = Overspill::builder().memory(LIMIT.max(Bytes(16 * page as u64)));

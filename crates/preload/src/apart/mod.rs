@@ -163,8 +163,12 @@ fn mark_as_served() -> io::Result<()> {
 /// alone, with any lock it holds, and may have its thread-local storage in common with a thread of
 /// the program's.
 pub(crate) fn is_foreign() -> bool {
-    let is_served = || SERVED.get().is_some_and(|word| word[0].load(Relaxed) == 1);
     rustix::process::getpid() != program() && is_served()
+}
+
+/// True if a pager serves the memory of this process.
+pub(crate) fn is_served() -> bool {
+    SERVED.get().is_some_and(|word| word[0].load(Relaxed) == 1)
 }
 
 /// As [`run_there`], for a foreign process. `f` must own what it needs.

@@ -1,14 +1,16 @@
-//! How the pager notices the end of its program.
+//! How the pager notices the end of its program, and that other processes ask for frames.
 //!
-//! Owns: the thread that waits for it. When a program ends or executes another one, the kernel
+//! Owns: the thread that waits for both. When a program ends or executes another one, the kernel
 //! clears the word that it clears at a thread's end and wakes its waiters: the pager waits on the
 //! word of the program's first thread. That thread may also end alone while others go on; then the
-//! pager checks ten times a second whether the process still lives in this memory.
+//! pager checks ten times a second whether the process still lives in this memory. A program may
+//! have the kernel clear another word; so the pager looks every twenty seconds in any case.
 //! Invariants: in doubt the pager stays, as long as a thread may fault. When the program is gone,
 //! the pager frees what it holds on the devices; if a killed thread holds a lock needed for that,
 //! it leaves the work to others.
 
 use super::{goodbye, program};
+use crate::pager::{Process, any_process};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -21,6 +23,8 @@ use std::time::Duration;
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Pause in which a program that executes another one has time to release its memory.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// Longest time for which nobody looks whether the program is there.
+const WHILE: Duration = Duration::from_secs(20);
 /// Longest time for freeing what the pager holds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -42,11 +46,12 @@ pub(super) fn handle() -> Result<OwnedFd, Errno> {
 
 /// Waits for the end of the program behind `pidfd`, then ends this process.
 pub(super) fn until_the_end(pidfd: &OwnedFd) {
-    wait_for_first_thread();
+    wait_for_first_thread(pidfd);
     let mut glances = 0;
     while is_there(pidfd) {
         glances += 1;
         let rest = if glances < 50 { MOMENT } else { GLANCE };
+        any_process().into_iter().for_each(attend);
         wait_for_end(pidfd, &rest);
     }
     let _ = super::threads::start(super::threads::Kind::Thread, Box::new(|| goodbye(true)));
@@ -54,7 +59,7 @@ pub(super) fn until_the_end(pidfd: &OwnedFd) {
     goodbye(false);
 }
 
-fn wait_for_first_thread() {
+fn wait_for_first_thread(pidfd: &OwnedFd) {
     let word = std::ptr::with_exposed_provenance::<AtomicU32>(WORD.load(Acquire));
     // SAFETY: a word of the first thread's block, in memory that is never unmapped: this process
     // has it too. Null if the kernel does not report it.
@@ -62,11 +67,36 @@ fn wait_for_first_thread() {
     loop {
         match word.load(Acquire) {
             0 => return,
-            // Not a private wait: the kernel's wake is a shared one.
-            seen => {
-                let _ = futex::wait(word, futex::Flags::empty(), seen, None);
-            }
+            seen => attend_until(word, seen),
         }
+        // A program can have another word cleared instead (set_tid_address).
+        if !is_there(pidfd) {
+            return;
+        }
+    }
+}
+
+/// Wakes the reclaim thread if others have asked for frames, and sleeps until they do so again or
+/// `word` is no longer `seen`, or for a while.
+fn attend_until(word: &AtomicU32, seen: u32) {
+    let Some(process) = any_process() else {
+        // Not a private wait: the kernel's wake is a shared one.
+        let most = Timespec::try_from(WHILE).ok();
+        let _ = futex::wait(word, futex::Flags::empty(), seen, most.as_ref());
+        return;
+    };
+    let (session, member) = (&process.session, process.pager.member());
+    let rung = session.bell(member);
+    attend(process);
+    session.wait_for_bell(member, rung, (word, seen), GLANCE, WHILE);
+}
+
+/// Wakes the reclaim thread if others have asked for frames.
+fn attend(process: &Process) {
+    // Not while the program forks: the child would have the lock that this takes.
+    match process.gate.try_read() {
+        Ok(_gate) => process.pager.engine().attend(),
+        Err(_) => std::thread::sleep(Duration::from_millis(1)),
     }
 }
 

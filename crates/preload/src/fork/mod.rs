@@ -22,14 +22,16 @@
 mod streams;
 
 use crate::apart;
+use crate::calls;
 use crate::heap::PagerScope;
 use crate::pager::{Process, any_process, process, say};
 use crate::real::{Next, fail};
 use crate::signals::Blocked;
 use libc::{c_int, c_void, pid_t};
-use overspill::session::Channel;
+use overspill::session::{Channel, Place};
 use overspill_area::MemberNo;
 use overspill_base::errand;
+use overspill_space::RangesKept;
 use rustix::fd::AsRawFd;
 use std::cell::UnsafeCell;
 use std::sync::RwLockWriteGuard;
@@ -37,7 +39,7 @@ use std::time::Duration;
 
 /// What a child needs to page.
 struct Ticket {
-    member: MemberNo,
+    place: Place,
     /// Open in this process only during the fork.
     channel: Channel,
 }
@@ -62,6 +64,8 @@ fn swap_ticket(ticket: Option<Ticket>) -> Option<Ticket> {
 struct Forking {
     gate: Option<RwLockWriteGuard<'static, ()>>,
     ticket: Option<Ticket>,
+    calls: Option<calls::Locked>,
+    ranges: Option<RangesKept<'static>>,
     blocked: Option<Blocked>,
 }
 
@@ -72,7 +76,13 @@ struct Baton(UnsafeCell<Forking>);
 // or `in_child`, touches the cell. Two forking threads take turns at the gate.
 unsafe impl Sync for Baton {}
 
-static BATON: Baton = Baton(UnsafeCell::new(Forking { gate: None, ticket: None, blocked: None }));
+static BATON: Baton = Baton(UnsafeCell::new(Forking {
+    gate: None,
+    ticket: None,
+    calls: None,
+    ranges: None,
+    blocked: None,
+}));
 
 /// Registers our handlers around every fork.
 pub(crate) fn register() {
@@ -108,8 +118,8 @@ pub unsafe extern "C" fn __register_atfork(
 fn ticket(process: &Process) -> Option<Ticket> {
     let channel = process.session.channel_for_child(&process.address).ok()?;
     let areas = process.pager.engine().areas();
-    let member = errand::run(|| process.session.reserve_or_salvage(areas))?;
-    Some(Ticket { member, channel })
+    let place = errand::run(|| process.session.reserve_or_salvage(areas))?;
+    Some(Ticket { place, channel })
 }
 
 unsafe extern "C" fn before() {
@@ -123,26 +133,33 @@ unsafe extern "C" fn before() {
     park_with_memory_in_place(process);
     process.memory().space().let_fork_copy(true);
     let ticket = ticket.filter(|ticket| {
-        let shared = process.pager.share_with(ticket.member);
+        let shared = process.pager.share_with(ticket.place.member);
         if let Err(error) = shared {
             say(&format!("the child of this fork cannot have the swapped pages: {error}"));
         }
         shared.is_ok()
     });
+    let calls = Some(calls::Locked::take());
+    let ranges = Some(process.memory().space().keep_ranges());
+    let gate = Some(gate);
     // SAFETY: we have just taken the gate.
-    unsafe { *BATON.0.get() = Forking { gate: Some(gate), ticket, blocked: Some(blocked) } };
+    unsafe {
+        *BATON.0.get() = Forking { gate, ticket, calls, ranges, blocked: Some(blocked) };
+    }
 }
 
 unsafe extern "C" fn in_parent() {
     let Some(process) = any_process() else { return };
     let _scope = PagerScope::enter();
-    errand::run(|| process.pager.after_fork_in_parent());
-    process.memory().space().let_fork_copy(false);
     // SAFETY: `before` took the gate on this thread.
     let forking = unsafe { &mut *BATON.0.get() };
+    drop(forking.ranges.take());
+    errand::run(|| process.pager.after_fork_in_parent());
+    process.memory().space().let_fork_copy(false);
     let (gate, blocked) = (forking.gate.take(), forking.blocked.take());
     // The child has copies of both; the channel is closed here.
     drop(forking.ticket.take());
+    drop(forking.calls.take());
     drop(gate);
     streams::unlock();
     drop(blocked);
@@ -153,12 +170,15 @@ unsafe extern "C" fn in_child() {
     let _scope = PagerScope::enter();
     // SAFETY: `before` took the gate on this thread, the only one there is.
     let forking = unsafe { &mut *BATON.0.get() };
+    drop(forking.ranges.take());
     apart::forget();
     if let Err(reason) = adopt(process, forking.ticket.take()) {
         say(&format!("a forked child cannot page and ends: {reason}"));
         // SAFETY: none of the child's code has run.
         unsafe { libc::_exit(125) };
     }
+    drop(forking.calls.take());
+    calls::begin_in_child(process);
     let (gate, blocked) = (forking.gate.take(), forking.blocked.take());
     drop(gate);
     drop(blocked);
@@ -166,11 +186,11 @@ unsafe extern "C" fn in_child() {
 
 /// Starts a pager for this process, a forked child.
 fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String> {
-    let Ticket { member, channel } = ticket.ok_or("too many processes of this run are alive")?;
+    let Ticket { place, channel } = ticket.ok_or("too many processes of this run are alive")?;
     let opening = move || {
-        let opened = open_in_child(process, member);
+        let opened = open_in_child(process, place);
         if opened.is_err() {
-            process.session.fail_member(member, process.pager.engine().areas());
+            process.session.fail_member(place, process.pager.engine().areas());
         }
         opened
     };
@@ -180,11 +200,11 @@ fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String
 }
 
 /// Opens the pager of a forked child.
-fn open_in_child(process: &'static Process, member: MemberNo) -> Result<(), String> {
+fn open_in_child(process: &'static Process, place: Place) -> Result<(), String> {
     apart::receive_again()?;
-    process.pager.after_fork_in_child(member).map_err(|e| e.to_string())?;
+    process.pager.after_fork_in_child(place.member).map_err(|e| e.to_string())?;
     process.memory().wipe_after_fork();
-    process.session.confirm_member(member, apart::program()).map_err(|e| e.to_string())
+    process.session.confirm_member(place, apart::program()).map_err(|e| e.to_string())
 }
 
 unsafe extern "C" {
@@ -207,7 +227,7 @@ pub(crate) fn prepare_libc() {
 /// resets locks and lists before it calls us, when a page that is not resident would read as zeros.
 fn park_with_memory_in_place(process: &Process) {
     loop {
-        let pages = streams::touch_all(process.memory().space());
+        let pages = streams::touch_all(process);
         errand::run(|| process.pager.before_fork());
         let space = process.memory().space();
         let resident =
@@ -257,12 +277,12 @@ fn has_ended(child: pid_t, more: c_int) -> bool {
 /// Forks by `make`, which calls the handlers; fails with EAGAIN if the child could not page.
 fn fork_by(make: impl FnOnce() -> pid_t) -> pid_t {
     let Some(process) = process() else { return make() };
-    let (member, outer) = {
+    let (place, outer) = {
         let _scope = PagerScope::enter();
         let _blocked = Blocked::begin();
         let Some(ticket) = ticket(process) else { return fail(libc::EAGAIN) };
         // A handler may fork during a fork.
-        (ticket.member, swap_ticket(Some(ticket)))
+        (ticket.place, swap_ticket(Some(ticket)))
     };
     let child = make();
     if child == 0 {
@@ -275,10 +295,10 @@ fn fork_by(make: impl FnOnce() -> pid_t) -> pid_t {
     if child < 0 {
         // SAFETY: this thread's errno.
         let errno = unsafe { *libc::__errno_location() };
-        process.session.fail_member(member, process.pager.engine().areas());
+        process.session.fail_member(place, process.pager.engine().areas());
         return fail(errno);
     }
-    if has_started(process, member, child) { child } else { fail(libc::EAGAIN) }
+    if has_started(process, place.member, child) { child } else { fail(libc::EAGAIN) }
 }
 
 /// fork(2).

@@ -8,11 +8,11 @@
 //! Built on: the part of libc's FILE that is compiled into every program that uses it, so it cannot
 //! change.
 
-use crate::pager::is_managed;
+use crate::calls;
+use crate::pager::{Process, is_managed};
 use libc::c_void;
 use overspill_base::PAGE_SIZE;
 use overspill_engine::AddressSpace;
-use overspill_space::ManagedSpace;
 
 #[repr(C)]
 struct Stream {
@@ -50,10 +50,12 @@ pub(super) fn unlock() {
 
 /// Touches all that must be in memory; returns an address in each managed page of it. The pager
 /// must be running.
-pub(super) fn touch_all(space: &ManagedSpace) -> Vec<usize> {
+pub(super) fn touch_all(process: &Process) -> Vec<usize> {
+    let space = process.memory().space();
     let mut pages = Vec::new();
     let mut touch = |address: usize| {
         if is_managed(address) && space.span(space.page_at(address)) > 0 {
+            calls::settle(process, address, 1);
             // SAFETY: a byte of a stream or its lock, alive while the list is locked, or of this
             // thread's own stack or block.
             unsafe { std::ptr::read_volatile(address as *const u8) };
@@ -71,12 +73,15 @@ fn touch_streams(touch: &mut impl FnMut(usize)) {
     // SAFETY: the list is locked, so streams are neither opened nor closed.
     unsafe {
         let mut at = STREAMS;
-        while let Some(stream) = at.as_ref() {
-            touch(std::ptr::from_ref(stream).addr());
-            touch(std::ptr::from_ref(stream).addr() + size_of::<Stream>() - 1);
-            touch(stream.lock.addr());
-            touch(stream.lock.addr() + 15);
-            at = stream.chain;
+        while !at.is_null() {
+            touch(at.addr() + size_of::<Stream>() - 1);
+            touch(at.addr());
+            touch((&raw const (*at).lock).addr());
+            let lock = (&raw const (*at).lock).read();
+            touch(lock.addr());
+            touch(lock.addr() + 15);
+            touch((&raw const (*at).chain).addr());
+            at = (&raw const (*at).chain).read();
         }
     }
 }

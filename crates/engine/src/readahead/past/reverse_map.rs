@@ -7,10 +7,9 @@
 //! Rejected: searching the page table for the entry; bits of the slot's own word, which hold the
 //! checksum and are shared by processes in which the slot belongs to pages of different numbers.
 
-use crate::types::NO_PAGE;
 use overspill_base::sync::AtomicU32;
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::{PageNo, Slot};
+use overspill_base::{PageNo, Slot, zeroed};
 use std::sync::OnceLock;
 
 /// Slots in a block: 64 KiB for 64 MiB of slots.
@@ -19,6 +18,7 @@ const BLOCK_SLOTS: usize = 1 << 14;
 /// The pages of one area's slots.
 #[derive(Debug)]
 pub(crate) struct ReverseMap {
+    /// The words are the page plus one, or 0 for none.
     blocks: Box<[OnceLock<Box<[AtomicU32]>>]>,
 }
 
@@ -30,15 +30,14 @@ impl ReverseMap {
 
     /// Records that `slot` belongs to `page` now.
     pub(crate) fn note(&self, slot: Slot, page: PageNo) {
-        let block = self.blocks[slot.index() / BLOCK_SLOTS]
-            .get_or_init(|| (0..BLOCK_SLOTS).map(|_| AtomicU32::new(NO_PAGE)).collect());
-        block[slot.index() % BLOCK_SLOTS].store(page.0, Relaxed);
+        let block =
+            self.blocks[slot.index() / BLOCK_SLOTS].get_or_init(|| zeroed::slice(BLOCK_SLOTS));
+        block[slot.index() % BLOCK_SLOTS].store(page.0 + 1, Relaxed);
     }
 
     /// Returns the page that `slot` may belong to.
     pub(crate) fn page(&self, slot: Slot) -> Option<PageNo> {
         let block = self.blocks[slot.index() / BLOCK_SLOTS].get()?;
-        let page = block[slot.index() % BLOCK_SLOTS].load(Relaxed);
-        (page != NO_PAGE).then_some(PageNo(page))
+        block[slot.index() % BLOCK_SLOTS].load(Relaxed).checked_sub(1).map(PageNo)
     }
 }

@@ -1,0 +1,116 @@
+//! What `one_limit.c` checks: processes that share the memory of a run. Meanwhile it is measured,
+//! each page counted once, however many processes have it.
+
+use crate::bench::Bench;
+use crate::job::{Ended, MIB, descendants, name_of};
+use crate::memory_calls::LIMIT;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Memory of a process that is not paged: tables, threads, code.
+const BESIDE: u64 = 3 * MIB;
+
+/// A look at all processes of a run.
+struct Look {
+    /// Proportional set sizes.
+    bytes: u64,
+    processes: u64,
+}
+
+impl Look {
+    fn at(root: i32) -> Self {
+        // A pager's memory is its program's.
+        let programs = descendants(root).into_iter().filter(|&pid| name_of(pid) != "ovs-pager");
+        let sizes: Vec<u64> = programs.filter_map(proportional_bytes).collect();
+        Self { bytes: sizes.iter().sum(), processes: sizes.len() as u64 }
+    }
+
+    fn excess(&self) -> u64 {
+        self.bytes.saturating_sub(LIMIT + BESIDE * self.processes)
+    }
+}
+
+fn proportional_bytes(pid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+/// Runs a case in the limit; returns it with what was seen of it.
+fn watched(case: &str) -> Option<(Ended, Vec<Look>)> {
+    let bench = Bench::with(&["cc"])?;
+    let program = bench.cc("one_limit.c");
+    let job = bench.job(&[program.as_os_str(), case.as_ref()]).patience(400);
+    let running = job.paged(&["--memory", &LIMIT.to_string(), "--quiet"]);
+    let (root, over) = (running.pid(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut looks = Vec::new();
+            while !over.load(Relaxed) {
+                looks.push(Look::at(root));
+                std::thread::sleep(Duration::from_millis(30));
+            }
+            looks
+        });
+        let ended = running.end();
+        over.store(true, Relaxed);
+        let looks = watcher.join().unwrap();
+        assert_eq!(ended.text(), "ok\n", "{ended}");
+        let most = looks.iter().max_by_key(|look| look.bytes).unwrap();
+        let (bytes, processes) = (most.bytes / 1024, most.processes);
+        println!("{case}: at most {bytes} KiB in {processes} processes, {ended}");
+        Some((ended, looks))
+    })
+}
+
+fn assert_limit_held(looks: &[Look]) {
+    let excess = looks.iter().map(Look::excess).max().unwrap();
+    assert_eq!(excess, 0, "bytes above the limit and {BESIDE} for each process");
+}
+
+#[test]
+fn together() {
+    let Some((ended, looks)) = watched("together") else { return };
+    assert_limit_held(&looks);
+    assert!(ended.stat("/summary/pages_out") > 0);
+}
+
+#[test]
+fn killed() {
+    let Some((ended, looks)) = watched("killed") else { return };
+    assert_limit_held(&looks);
+    // Each of ten fits as soon as the one before has gone.
+    let out = ended.stat("/summary/pages_out");
+    assert!(out < 5000, "{out} pages went out");
+}
+
+#[test]
+fn read_by_all() {
+    let Some((ended, looks)) = watched("read_by_all") else { return };
+    assert_limit_held(&looks);
+    let out = ended.stat("/summary/pages_out");
+    assert!(out < 1000, "{out} pages went out, although each is in memory once");
+}
+
+/// What is written after a fork is noticed a moment later.
+#[test]
+fn written_by_all() {
+    let Some((_, looks)) = watched("written_by_all") else { return };
+    let above = looks.iter().filter(|look| look.excess() > 0).count();
+    assert!(above * 4 < looks.len(), "{above} of {} looks are above the limit", looks.len());
+}
+
+#[test]
+fn many() {
+    let Some((_, looks)) = watched("many") else { return };
+    assert_limit_held(&looks);
+}
+
+#[test]
+fn idle() {
+    let Some((ended, looks)) = watched("idle") else { return };
+    assert_limit_held(&looks);
+    // What works fits, once the idle one has given.
+    let (out, filled) = (ended.stat("/summary/pages_out"), 20 * 6144);
+    assert!(out < filled / 3, "{out} pages went out");
+}

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Programs of many processes in one limit, and in the same memory divided evenly among them.
+
+    shared.py [--rounds N] [--plot FILE] [WORKLOAD...]
+
+Runs each workload by turns with `--memory M` and with `--memory-each`, M divided by the number of its processes, and adds up
+the proportional set sizes of all processes ten times a second: what each has alone, and its part of what it shares. Prints
+medians, and draws the sums of the first round of `--memory` as SVG (needs python3-matplotlib).
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import debian
+import harness
+from gauntlet import prepare
+from harness import HERE, OVERSPILL, SWAP, WORK
+from suites import gcc, postgres
+
+MIB = 1 << 20
+BESIDE_MIB = 3  # of a process, beside the limit
+BUILD = "cmake -S ../source -B . -DFMT_DOC=OFF -DCMAKE_CXX_FLAGS=-O1 >log 2>&1 && make -j8 fmt format-test chrono-test ranges-test \
+args-test color-test core-test os-test printf-test scan-test std-test unicode-test xchar-test >>log 2>&1"
+
+# Name: limit in MiB, processes that use much of it, and the command.
+WORKLOADS = {
+    "make -j8": (192, 8, f"rm -rf $TMPDIR/build && cp -r {WORK}/gcc/tree/source $TMPDIR && mkdir $TMPDIR/build && cd $TMPDIR/build && {BUILD}"),
+    "Python pool of 8": (256, 8, f"python3 {HERE}/programs/pool.py 8 60"),
+    "PostgreSQL, 40 connections": (64, 40, f"sh {HERE}/programs/pgbench.sh {postgres.HOME}/bin 20 '-c 40'"),
+    "fork tree of 200": (64, 200, f"python3 {HERE}/programs/fork_tree.py 200"),
+}
+
+
+def proportional_kib(pid):
+    """Of a process, or 0 if it has ended. A pager's memory is its program's."""
+    try:
+        if Path(f"/proc/{pid}/comm").read_text() == "ovs-pager\n":
+            return None
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return None
+
+
+class Watch:
+    """Samples of a process tree until it is stopped: seconds, KiB, processes."""
+
+    def __init__(self, root):
+        self.samples, self.over, self.begun = [], False, time.monotonic()
+        self.thread = threading.Thread(target=self.watch, args=(root,))
+        self.thread.start()
+
+    def watch(self, root):
+        while not self.over:
+            sizes = [size for size in map(proportional_kib, harness.descendants(root)) if size is not None]
+            self.samples.append((time.monotonic() - self.begun, sum(sizes), len(sizes)))
+            time.sleep(0.1)
+
+    def stop(self):
+        self.over = True
+        self.thread.join()
+
+
+def run(command, option, limit_mib, user):
+    with harness.own_directory("shared") as scratch:
+        identity = {}
+        if user:
+            account = harness.ordinary_user()
+            os.chown(scratch, account.pw_uid, account.pw_gid)
+            identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        words = [OVERSPILL, "run", "--quiet", option, f"{limit_mib}M", "--swap", SWAP, "--", "sh", "-c", command]
+        begun = time.monotonic()
+        process = subprocess.Popen(words, env=os.environ | {"TMPDIR": str(scratch)}, cwd=scratch, start_new_session=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **identity)
+        watch = Watch(process.pid)
+        status = process.wait()
+        watch.stop()
+        if status != 0:
+            sys.exit(f"{command}: status {status}")
+        return time.monotonic() - begun, watch.samples
+
+
+def excess_mib(samples, limit_mib):
+    """The most above the limit and what each process may have beside it."""
+    return max(kib / 1024 - limit_mib - BESIDE_MIB * processes for _, kib, processes in samples)
+
+
+def compare(name, rounds):
+    limit_mib, processes, command = WORKLOADS[name]
+    user, seconds, first, excess = name.startswith("PostgreSQL"), {"--memory": [], "--memory-each": []}, None, []
+    for _ in range(rounds):
+        for option, each in (("--memory", limit_mib), ("--memory-each", max(4, limit_mib // processes))):
+            took, samples = run(command, option, each, user)
+            seconds[option].append(took)
+            if option == "--memory":
+                first = first or samples
+                excess.append(excess_mib(samples, limit_mib))
+    one, even = (statistics.median(seconds[option]) for option in seconds)
+    peak, count = max(kib for _, kib, _ in first) / 1024, max(processes for *_, processes in first)
+    print(f"{name}: limit {limit_mib} MiB, {count} processes, peak {peak:.0f} MiB, at most {max(excess):.0f} MiB above the limit and "
+          f"{BESIDE_MIB} MiB for each; {one:.1f} s, divided evenly {even:.1f} s", flush=True)
+    return first
+
+
+def plot(traces, file):
+    import matplotlib
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+    figure, plots = pyplot.subplots(len(traces), 1, figsize=(8, 2.4 * len(traces)), layout="constrained", squeeze=False)
+    for (name, samples), axes in zip(traces.items(), plots[:, 0]):
+        times, sizes, processes = zip(*samples)
+        limit_mib = WORKLOADS[name][0]
+        axes.plot(times, [kib / 1024 for kib in sizes], label="all processes")
+        axes.plot(times, [limit_mib + BESIDE_MIB * count for count in processes], label="limit and 3 MiB for each process")
+        axes.axhline(limit_mib, linestyle=":", color="grey", label="limit")
+        axes.set(title=name, xlabel="s", ylabel="MiB", ylim=(0, None))
+        axes.legend(fontsize="small")
+    figure.savefig(file)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
+    arguments = parser.parse_args()
+    harness.become_subreaper()
+    debian.install(postgres.PACKAGES)
+    prepare("gcc", gcc)
+    with harness.userfaultfd_for_users():
+        traces = {name: compare(name, arguments.rounds) for name in arguments.workloads or WORKLOADS}
+    if arguments.plot:
+        plot(traces, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
