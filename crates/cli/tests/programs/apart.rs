@@ -52,6 +52,19 @@ fn a_pager_ends_with_its_program() {
     assert_eq!(running.end().status.code(), Some(128 + libc::SIGTERM));
 }
 
+/// The pager describes an error, for which libc locks its locale: the program must find that lock as
+/// it should be.
+#[test]
+fn errors_of_the_pager_leave_locks_alone() {
+    let Some(bench) = Bench::with(&["cc", "/usr/bin/python3"]) else { return };
+    let refuses = bench.cc("refuses.c").display().to_string();
+    let overspill = overspill().display().to_string();
+    let words = [&refuses, &overspill, "run", "--memory", "16M", "--swap", "file:area:64M", "--"];
+    let program = ["/usr/bin/python3", "-c", "import locale; locale.setlocale(locale.LC_ALL, '')"];
+    let ended = bench.job(&[&words[..], &program].concat()).patience(30).plain().success();
+    assert!(ended.errors.contains("io_uring is refused"), "{ended}");
+}
+
 /// Process numbers come round: an image may get a pager with the number that a former image of
 /// another process with its own number had. Here the children of a shell have the same numbers each
 /// time, in a namespace of their own.

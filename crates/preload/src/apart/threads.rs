@@ -18,6 +18,7 @@ use libc::{c_int, c_void};
 use overspill_base::PAGE_SIZE;
 use std::io;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The pager's code needs little; a panic with a backtrace needs most.
 const STACK_BYTES: usize = 512 << 10;
@@ -153,6 +154,7 @@ pub(super) fn start(kind: Kind, body: Body) -> io::Result<()> {
 }
 
 extern "C" fn run(body: *mut c_void) -> c_int {
+    set_number();
     PagerScope::forever();
     // SAFETY: sets a variable of this thread.
     unsafe { overspill_pager_at_home() };
@@ -160,6 +162,29 @@ extern "C" fn run(body: *mut c_void) -> c_int {
     let body = *unsafe { Box::from_raw(body.cast::<Body>()) };
     body();
     0
+}
+
+/// Bytes from a thread's own address to its number, as libc has it; 0 if that is not known.
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes where libc has the number of the calling thread, whose end the kernel tells by clearing
+/// `word`.
+pub(super) fn note_number(word: usize) {
+    /// More than libc's description of a thread.
+    const THREAD_BYTES: usize = 4096;
+    // SAFETY: this thread's own address.
+    let offset = word.wrapping_sub(unsafe { libc::pthread_self() } as usize);
+    NUMBER.store(if offset < THREAD_BYTES { offset } else { 0 }, Relaxed);
+}
+
+/// Writes this thread's number where libc has it: who unlocks a lock for readers and writers must
+/// not look like nobody, which is 0 there too (`strerror` takes one).
+fn set_number() {
+    let offset = NUMBER.load(Relaxed);
+    if offset > 0 {
+        // SAFETY: the number in this thread's own block, which only it uses.
+        unsafe { *((libc::pthread_self() as usize + offset) as *mut c_int) = libc::gettid() };
+    }
 }
 
 /// Frees, in a forked child, the memory of the parent's threads, which do not exist there.

@@ -36,7 +36,9 @@ pub(super) fn note_word() {
     let mut word = std::ptr::null_mut::<u32>();
     // SAFETY: PR_GET_TID_ADDRESS writes an address.
     let noted = unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut word) } == 0;
-    WORD.store(if noted { word.addr() } else { 0 }, std::sync::atomic::Ordering::Release);
+    let word = if noted { word.addr() } else { 0 };
+    super::threads::note_number(word);
+    WORD.store(word, std::sync::atomic::Ordering::Release);
 }
 
 /// Opens a handle of the program, which is certainly alive while it waits for its pager.
