@@ -155,7 +155,7 @@ fn scan_base_v2() -> Experiment {
                 swap_out(before, after, 2.99, 3.54),
                 trunk(before, after)
                     .published(Some(15.02), Some(0.0))
-                    .mark(Mark::Shares((10.0, 20.0), 1.5)),
+                    .mark(Mark::Shares((8.0, 20.0), 1.5)),
                 freeing(before, after).published(Some(2.51), Some(3.58)),
                 inactive(before, after).published(Some(1.29), Some(2.30)),
                 active(before, after).published(Some(0.93), Some(1.80)),
