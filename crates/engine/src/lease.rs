@@ -73,11 +73,10 @@ impl Engine {
         self.lease.as_ref().is_some_and(|lease| lease.budget.asked() > 0)
     }
 
-    /// Wakes background reclaim if other processes wait for frames of this one.
-    pub fn attend(&self) {
-        if self.is_asked() {
-            self.low.notify();
-        }
+    /// Wakes background reclaim if other processes wait for frames of this one. False if a lock is
+    /// held, perhaps by a thread that has been killed: try again.
+    pub fn attend(&self) -> bool {
+        !self.is_asked() || self.low.try_notify()
     }
 
     /// Gives back what other processes ask for, by reclaiming it, until `wanted` for something

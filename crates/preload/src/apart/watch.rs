@@ -53,7 +53,7 @@ pub(super) fn until_the_end(pidfd: &OwnedFd) {
     while is_there(pidfd) {
         glances += 1;
         let rest = if glances < 50 { MOMENT } else { GLANCE };
-        any_process().into_iter().for_each(attend);
+        let _ = any_process().is_some_and(attend);
         wait_for_end(pidfd, &rest);
     }
     let _ = super::threads::start(super::threads::Kind::Thread, Box::new(|| goodbye(true)));
@@ -89,17 +89,17 @@ fn attend_until(word: &AtomicU32, seen: u32) {
     };
     let (session, member) = (&process.session, process.pager.member());
     let rung = session.bell(member);
-    attend(process);
+    if !attend(process) {
+        return std::thread::sleep(Duration::from_millis(1));
+    }
     session.wait_for_bell(member, rung, (word, seen), GLANCE, WHILE);
 }
 
-/// Wakes the reclaim thread if others have asked for frames.
-fn attend(process: &Process) {
-    // Not while the program forks: the child would have the lock that this takes.
-    match process.gate.try_read() {
-        Ok(_gate) => process.pager.engine().attend(),
-        Err(_) => std::thread::sleep(Duration::from_millis(1)),
-    }
+/// Wakes the reclaim thread if others have asked for frames; false if that is to be tried again.
+fn attend(process: &Process) -> bool {
+    // Not while the program forks: the child would have the lock that this takes. And without
+    // waiting: whoever has a lock may have been killed with the program.
+    process.gate.try_read().is_ok_and(|_gate| process.pager.engine().attend())
 }
 
 fn wait_for_end(pidfd: &OwnedFd, rest: &Timespec) {
