@@ -52,8 +52,8 @@ fn a_pager_ends_with_its_program() {
     assert_eq!(running.end().status.code(), Some(128 + libc::SIGTERM));
 }
 
-/// The pager describes an error, for which libc locks its locale: the program must find that lock as
-/// it should be.
+/// The pager describes an error, for which libc locks its locale: the program must find that lock
+/// as it should be.
 #[test]
 fn errors_of_the_pager_leave_locks_alone() {
     let Some(bench) = Bench::with(&["cc", "/usr/bin/python3"]) else { return };
