@@ -2,6 +2,8 @@
  * libc's functions that read and write, for a thread whose calls are caught: in C, because a thread may be
  * cancelled in them, and no frame of Rust may be below it then. What is done is in transfers.rs.
  */
+#include <stdbool.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -20,10 +22,10 @@ struct transfer {
 extern __thread unsigned char *overspill_caught __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
 extern void *overspill_next(const char *name);
-extern int overspill_begin_buffer(struct transfer *, int fd, enum kind, const void *buffer, size_t len);
-extern int overspill_begin_vectors(struct transfer *, int fd, enum kind, const struct iovec *, int count);
+extern bool overspill_begin_buffer(struct transfer *, int fd, enum kind, const void *buffer, size_t len);
+extern bool overspill_begin_vectors(struct transfer *, int fd, enum kind, const struct iovec *, int count);
 extern void overspill_hold_part(struct transfer *);
-extern int overspill_goes_on(struct transfer *, ssize_t moved);
+extern bool overspill_goes_on(struct transfer *, ssize_t moved);
 
 static void end_passing(unsigned char **selector) { **selector = 1; }
 
@@ -71,7 +73,7 @@ static void end_passing(unsigned char **selector) { **selector = 1; }
 #define OFFSET , off_t offset
 #define FLAGS , int flags
 #define NONE
-#define RECEIVE (flags & 0x100 /* MSG_WAITALL */ ? READ_ALL : READ)
+#define RECEIVE (flags & MSG_WAITALL ? READ_ALL : READ)
 
 BUFFER(read, READ, void *, NONE, (fd, t.at, t.count))
 BUFFER(write, WRITE, const void *, NONE, (fd, t.at, t.count))

@@ -224,6 +224,10 @@ impl Scattered {
                 self.skipped = 0;
             }
         }
+        if count == 0 {
+            // The program has taken away or shortened what was there: this ends the transfer.
+            self.bytes = 0;
+        }
         (count, taken)
     }
 }
