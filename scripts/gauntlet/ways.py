@@ -10,7 +10,6 @@ the limit.
 import argparse
 import statistics
 import subprocess
-from pathlib import Path
 
 import harness
 from harness import HERE, OVERSPILL
@@ -34,9 +33,8 @@ def main():
     parser.add_argument("--swap", default="ram:256M")
     arguments = parser.parse_args()
     with harness.own_directory("ways") as scratch:
-        program = Path(scratch) / "ways"
-        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, HERE / "programs" / "ways.c"], check=True)
-        rounds = [{way: measure(program, way, arguments) for way in WAYS} for _ in range(arguments.rounds)]
+        harness.compile_program(HERE / "programs" / "ways.c", scratch)
+        rounds = [{way: measure(scratch / "ways", way, arguments) for way in WAYS} for _ in range(arguments.rounds)]
     print(f"{'':12}" + "".join(f"{way:>12}" for way in WAYS))
     for name in rounds[0]["plain"]:
         medians = [statistics.median(one[way][name] for one in rounds) for way in WAYS]

@@ -9,6 +9,7 @@ mod faulter;
 mod swapoff;
 
 use advice::{Advice, advice};
+use common::swapped_out::{read, swapped_out, write};
 use common::{Rig, TUNING, Touch};
 use overspill_area::{AreaNo, MemberNo, Preset};
 use overspill_base::stats::Event;
@@ -254,28 +255,6 @@ fn counters_of_a_region_twice_the_limit_touched_twice() {
     assert_eq!(count(Event::pswpout), 256 - 64);
     assert_eq!(count(Event::pgfault), 256);
     assert_eq!(rig.engine.check(), Ok(()));
-}
-
-/// Makes an engine with 64 pages swapped out, in order of their slots, and many free frames.
-fn swapped_out(tuning: Tuning) -> (Rig, Worker) {
-    let rig = Rig::on_one_cpu(256, 64 + 256, &[1024], tuning);
-    let mut worker = Worker::new(&rig.engine).unwrap();
-    for page in 0..64 + 256 {
-        rig.touch(&mut worker, PageNo(page), |content| content.fill(page as u8 | 1));
-    }
-    worker.finish(&rig.engine);
-    rig.engine.discard(PageNo(64), 256);
-    assert!((0..64).all(|page| !rig.engine.is_resident(PageNo(page))));
-    (rig, worker)
-}
-
-fn write(rig: &Rig, worker: &mut Worker, page: u32) {
-    rig.touch(worker, PageNo(page), |content| content.fill(page as u8 | 1));
-}
-
-fn read(rig: &Rig, worker: &mut Worker, page: u32) {
-    let touched = rig.touch(worker, PageNo(page), |content| assert_eq!(content[0], page as u8 | 1));
-    assert_eq!(touched, Touch::Done);
 }
 
 /// Returns the increase of each of `events` since `before`.

@@ -5,33 +5,14 @@
 #[allow(dead_code, reason = "every test program uses its part of it")]
 mod common;
 
-use common::{Rig, Touch};
+use common::swapped_out::{read, swapped_out, write};
 use overspill_base::PageNo;
-use overspill_engine::{RANGES_MAX, Tuning, Worker};
-
-/// An engine with 256 frames; all pages are out or were never touched.
-fn rig(tuning: Tuning) -> (Rig, Worker) {
-    let rig = Rig::on_one_cpu(256, 64 + 256, &[1024], tuning);
-    let mut worker = Worker::new(&rig.engine).unwrap();
-    (0..64 + 256).for_each(|page| write(&rig, &mut worker, page));
-    worker.finish(&rig.engine);
-    rig.engine.discard(PageNo(64), 256);
-    (rig, worker)
-}
-
-fn write(rig: &Rig, worker: &mut Worker, page: u32) {
-    rig.touch(worker, PageNo(page), |content| content.fill(page as u8 | 1));
-}
-
-fn read(rig: &Rig, worker: &mut Worker, page: u32) {
-    let touched = rig.touch(worker, PageNo(page), |content| assert_eq!(content[0], page as u8 | 1));
-    assert_eq!(touched, Touch::Done);
-}
+use overspill_engine::{RANGES_MAX, Tuning};
 
 /// Neither as a victim nor as the neighbour of one.
 #[test]
 fn a_held_page_amid_victims_stays() {
-    let (rig, mut worker) = rig(Tuning { reclaim_batch_pages: 1, ..Tuning::default() });
+    let (rig, mut worker) = swapped_out(Tuning { reclaim_batch_pages: 1, ..Tuning::default() });
     let holder = rig.engine.become_holder().unwrap();
     (0..12).for_each(|page| read(&rig, &mut worker, page));
     assert!(rig.engine.hold(holder, &[PageNo(5)..PageNo(6)]));
@@ -52,7 +33,7 @@ fn a_held_page_amid_victims_stays() {
 
 #[test]
 fn what_is_held_stays_and_what_is_let_go_may_leave() {
-    let (rig, mut worker) = rig(Tuning::default());
+    let (rig, mut worker) = swapped_out(Tuning::default());
     let holder = rig.engine.become_holder().unwrap();
     assert!(rig.engine.hold(holder, &[PageNo(3)..PageNo(6), PageNo(6)..PageNo(7)]));
     let mut touched = 0;

@@ -177,12 +177,14 @@ fn pin_block(process: &'static Process) {
     // SAFETY: this thread's own address.
     let own = unsafe { libc::pthread_self() } as usize;
     if is_managed(own) {
-        let within = (own - BELOW_BYTES) / PAGE_SIZE..=(own + THREAD_BYTES) / PAGE_SIZE;
-        pin(
-            process,
-            within.map(|page| page * PAGE_SIZE).filter(|&page| is_managed(page)).collect(),
-        );
+        pin(process, managed_pages(own - BELOW_BYTES, BELOW_BYTES + THREAD_BYTES).collect());
     }
+}
+
+/// The addresses of the managed pages of a range.
+fn managed_pages(start: usize, len: usize) -> impl Iterator<Item = usize> {
+    let within = start / PAGE_SIZE..=(start + len - 1) / PAGE_SIZE;
+    within.map(|page| page * PAGE_SIZE).filter(|&page| is_managed(page))
 }
 
 fn pin(process: &'static Process, pages: Vec<usize>) {
@@ -212,10 +214,7 @@ fn unpin_dead(memory: &ManagedMemory) {
 /// Returns the managed pages that the kernel touches when this thread has ended.
 fn pages_of_this_thread() -> Vec<usize> {
     let mut pages = Vec::new();
-    let mut add = |start: usize, len: usize| {
-        let within = start / PAGE_SIZE..=(start + len - 1) / PAGE_SIZE;
-        pages.extend(within.map(|page| page * PAGE_SIZE).filter(|&page| is_managed(page)));
-    };
+    let mut add = |start: usize, len: usize| pages.extend(managed_pages(start, len));
     // SAFETY: this thread's own address.
     let own = unsafe { libc::pthread_self() } as usize;
     if is_managed(own) {

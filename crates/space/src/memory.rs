@@ -336,15 +336,7 @@ impl ManagedMemory {
     /// True if an instruction may touch an address in this way. What another mapping of the
     /// program's allows, the kernel knows.
     pub fn permits_touch(&self, address: usize, touch: Protection) -> bool {
-        let page = self.space.page_at(address);
-        let ranges = self.space.ranges.lock();
-        let kind = ranges.kind_at(page).filter(|_| !ranges.is_refused(page));
-        match kind {
-            // Whatever may be written or executed can be read.
-            Some(Kind::Managed(allowed, _)) if touch == Protection::READ => !allowed.is_empty(),
-            Some(Kind::Managed(allowed, _)) => allowed.contains(touch),
-            _ => false,
-        }
+        self.space.ranges.lock().permits_touch(self.space.page_at(address), touch)
     }
 
     /// Fails if a part of a range is not mapped.
@@ -455,13 +447,8 @@ impl ManagedSpace {
     }
 
     fn touch_as_program(&self, page: PageNo) -> Result<(), Errno> {
-        {
-            let ranges = self.ranges.lock();
-            let readable = |&kind: &Kind| kind != Kind::Foreign && kind.permits(false);
-            ranges.kind_at(page).filter(readable).ok_or(Errno::FAULT)?;
-            if ranges.is_refused(page) {
-                return Err(Errno::FAULT);
-            }
+        if !self.ranges.lock().permits_touch(page, Protection::READ) {
+            return Err(Errno::FAULT);
         }
         let address = self.address_of(page);
         if !self.wait_for(address) {

@@ -189,11 +189,6 @@ impl Ranges {
         self.refused.insert(page.0);
     }
 
-    /// True if a page was made inaccessible.
-    pub fn is_refused(&self, page: PageNo) -> bool {
-        self.refused.contains(&page.0)
-    }
-
     /// Removes and returns the inaccessible pages of a range.
     pub fn take_refused(&mut self, first: PageNo, pages: usize) -> Vec<PageNo> {
         let inside = first.0..first.0 + pages as u32;
@@ -215,10 +210,14 @@ impl Ranges {
             .collect()
     }
 
-    /// What is mapped at a page.
-    pub fn kind_at(&self, page: PageNo) -> Option<Kind> {
-        let (&first, extent) = self.taken.range(..=page.0).next_back()?;
-        (page.0 - first < extent.pages).then_some(extent.kind)
+    /// True if a page is managed memory that an instruction may touch in this way.
+    pub fn permits_touch(&self, page: PageNo, touch: Protection) -> bool {
+        let allowed = match self.at(page) {
+            Some((_, Kind::Managed(allowed, _))) if !self.refused.contains(&page.0) => allowed,
+            _ => return false,
+        };
+        // Whatever may be written or executed can be read.
+        if touch == Protection::READ { !allowed.is_empty() } else { allowed.contains(touch) }
     }
 
     /// Returns how many pages from `first` on, at most `pages`, allow reads, or writes: what a

@@ -4,6 +4,8 @@
 pub(crate) mod chaos;
 #[cfg(not(loom))]
 pub(crate) mod episodes;
+#[cfg(not(loom))]
+pub(crate) mod swapped_out;
 
 use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
 use overspill_base::clock::Cpus;

@@ -289,7 +289,7 @@ fn shorten(
 }
 
 /// Flag of a receive that is not to end short.
-pub(super) const WAITS_FOR_ALL: usize = libc::MSG_WAITALL as usize;
+const WAITS_FOR_ALL: usize = libc::MSG_WAITALL as usize;
 
 fn shorten_message(process: &Process, thread: &mut Thread, args: &mut [usize; 6], most: usize) {
     let Some(mut header) = read::<libc::msghdr>(process, args[1]) else { return };
@@ -317,9 +317,8 @@ fn shorten_vectors(
             // Otherwise the call fails before it does anything.
             .filter(|vector| vector.iov_base.addr().saturating_add(vector.iov_len) < ADDRESSES)
     };
-    /// More make the call fail.
-    const CALL_VECTORS_MAX: usize = 1024;
-    if count > CALL_VECTORS_MAX {
+    if count > libc::UIO_MAXIOV as usize {
+        // The call fails.
         return None;
     }
     let mut total = 0usize;

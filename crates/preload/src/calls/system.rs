@@ -77,23 +77,47 @@ pub(super) unsafe extern "C" fn returns() {
     naked_asm!("mov rax, {number}", "syscall", "ud2", number = const libc::SYS_rt_sigreturn)
 }
 
+/// The call, with the address to go on at on top of the stack and the red zone above it.
+macro_rules! syscall_above_red_zone {
+    () => {
+        ".cfi_startproc
+         .cfi_def_cfa rsp, 136
+         .cfi_offset rip, -136
+         syscall"
+    };
+}
+
+/// Loads the address of the thread's state into rcx, which a call changes in any case.
+macro_rules! load_state {
+    () => {
+        "mov rcx, qword ptr [rip + overspill_caught@gottpoff]
+         mov rcx, qword ptr fs:[rcx]"
+    };
+}
+
+/// Ends the thread's hold and goes on at the address, with the red zone as it was.
+macro_rules! let_go_and_return {
+    () => {
+        concat!(
+            load_state!(),
+            "
+         mov rcx, qword ptr [rcx + {hold}]
+         mov qword ptr [rcx], 0
+         ret 128"
+        )
+    };
+}
+
 /// Makes the call that is in the registers, ends the thread's hold, and goes on.
 #[unsafe(naked)]
 #[unsafe(link_section = "overspill_calls")]
 pub(super) unsafe extern "C" fn resume() {
     naked_asm!(
-        ".cfi_startproc",
-        ".cfi_def_cfa rsp, 136",
-        ".cfi_offset rip, -136",
-        "syscall",
+        syscall_above_red_zone!(),
         ".globl overspill_after_resume",
         ".hidden overspill_after_resume",
         "overspill_after_resume:",
-        "mov rcx, qword ptr [rip + overspill_caught@gottpoff]",
-        "mov rcx, qword ptr fs:[rcx]",
-        "mov rcx, qword ptr [rcx + {hold}]",
-        "mov qword ptr [rcx], 0",
-        "ret 128",
+        let_go_and_return!(),
         ".cfi_endproc",
         hold = const HOLD,
     )
@@ -126,11 +150,7 @@ pub(super) unsafe extern "C" fn resume_cut() {
         ".cfi_adjust_cfa_offset -8",
         "pop rsi",
         ".cfi_adjust_cfa_offset -8",
-        "mov rcx, qword ptr [rip + overspill_caught@gottpoff]",
-        "mov rcx, qword ptr fs:[rcx]",
-        "mov rcx, qword ptr [rcx + {hold}]",
-        "mov qword ptr [rcx], 0",
-        "ret 128",
+        let_go_and_return!(),
         ".cfi_endproc",
         hold = const HOLD,
     )
@@ -142,10 +162,7 @@ pub(super) unsafe extern "C" fn resume_cut() {
 #[unsafe(link_section = "overspill_calls")]
 pub(super) unsafe extern "C" fn resume_with_child() {
     naked_asm!(
-        ".cfi_startproc",
-        ".cfi_def_cfa rsp, 136",
-        ".cfi_offset rip, -136",
-        "syscall",
+        syscall_above_red_zone!(),
         "test rax, rax",
         "jz 2f",
         "ret 128",
@@ -161,15 +178,11 @@ pub(super) unsafe extern "C" fn resume_with_child() {
 #[unsafe(link_section = "overspill_calls")]
 pub(super) unsafe extern "C" fn resume_with_sharing_child() {
     naked_asm!(
-        ".cfi_startproc",
-        ".cfi_def_cfa rsp, 136",
-        ".cfi_offset rip, -136",
-        "syscall",
+        syscall_above_red_zone!(),
         "test rax, rax",
         "jz 2f",
         // The child may have ended while its calls passed.
-        "mov rcx, qword ptr [rip + overspill_caught@gottpoff]",
-        "mov rcx, qword ptr fs:[rcx]",
+        load_state!(),
         "mov byte ptr [rcx], {caught}",
         "ret 128",
         "2:",
@@ -189,8 +202,7 @@ pub(super) unsafe extern "C" fn resume_with_sharing_child() {
 pub(super) unsafe extern "C" fn resume_vfork() {
     naked_asm!(
         "syscall",
-        "mov rcx, qword ptr [rip + overspill_caught@gottpoff]",
-        "mov rcx, qword ptr fs:[rcx]",
+        load_state!(),
         "mov r11, qword ptr [rcx + {depth}]",
         "mov r11, qword ptr [rcx + {vforks} + r11 * 8 - 8]",
         "test rax, rax",

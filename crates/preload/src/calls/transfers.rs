@@ -7,7 +7,7 @@
 
 use super::here;
 use super::hold::{self, file_type, is_whole, most_at_once};
-use super::thread::NO_VECTOR;
+use super::thread::{NO_VECTOR, VECTORS_MAX};
 use crate::pager::{Process, is_managed};
 use crate::signals;
 use libc::{c_char, c_int, c_void, iovec, ssize_t};
@@ -54,15 +54,10 @@ enum Rest {
     Unmanaged,
     /// Bytes of a buffer.
     Buffer(usize),
-    Vectors(Scattered, [iovec; PART_VECTORS]),
+    Vectors(Scattered, [iovec; VECTORS_MAX]),
 }
 
 impl Transfer {
-    fn new(fd: c_int, kind: Kind, most: usize, rest: Rest) -> Self {
-        let at = std::ptr::null();
-        Self { at, count: 0, done: 0, result: 0, fd, kind, part: 0, most, rest }
-    }
-
     /// True if a part that has been done whole is followed by the next.
     fn goes_on(&self) -> bool {
         let is_file = || matches!(file_type(self.fd as usize), Some(libc::S_IFREG | libc::S_IFBLK));
@@ -87,12 +82,12 @@ extern "C" fn overspill_begin_buffer(
 ) -> bool {
     let Some((_, process)) = here() else { return false };
     let (start, end) = (buffer.addr(), buffer.addr().saturating_add(len.max(1) - 1));
-    let rest = match is_managed(start) || is_managed(end) {
-        true => Rest::Buffer(len),
-        false => Rest::Unmanaged,
+    let (most, rest) = match is_managed(start) || is_managed(end) {
+        true => (most_of(process, fd, len), Rest::Buffer(len)),
+        false => (0, Rest::Unmanaged),
     };
-    let mut new = Transfer::new(fd, kind, most_of(process, fd, len), rest);
-    (new.at, new.count) = (buffer, len);
+    let (done, result, part) = (0, 0, 0);
+    let new = Transfer { at: buffer, count: len, done, result, fd, kind, part, most, rest };
     // SAFETY: room that C has for it.
     unsafe { transfer.write(new) };
     true
@@ -111,13 +106,13 @@ extern "C" fn overspill_begin_vectors(
     let all = signals::blocked(|| Scattered::new(process, vectors, count));
     let (most, rest) = match all {
         Some(all) => {
-            (most_of(process, fd, all.bytes), Rest::Vectors(all, [NO_VECTOR; PART_VECTORS]))
+            (most_of(process, fd, all.bytes), Rest::Vectors(all, [NO_VECTOR; VECTORS_MAX]))
         }
         // The kernel says what is wrong with them.
         None => (0, Rest::Unmanaged),
     };
-    let mut new = Transfer::new(fd, kind, most, rest);
-    (new.at, new.count) = (vectors.cast(), count as usize);
+    let (at, count, done, result, part) = (vectors.cast(), count as usize, 0, 0, 0);
+    let new = Transfer { at, count, done, result, fd, kind, part, most, rest };
     // SAFETY: room that C has for it.
     unsafe { transfer.write(new) };
     true
@@ -181,9 +176,6 @@ extern "C" fn overspill_next(name: *const c_char) -> *mut c_void {
     crate::real::next(unsafe { std::ffi::CStr::from_ptr(name) })
 }
 
-/// Vectors of a part.
-const PART_VECTORS: usize = 64;
-
 /// The buffers that are left of a transfer.
 struct Scattered {
     vectors: *const iovec,
@@ -197,8 +189,7 @@ struct Scattered {
 impl Scattered {
     /// Looks what a call was given; none if the call will fail.
     fn new(process: &Process, vectors: *const iovec, count: c_int) -> Option<Self> {
-        const VECTORS_MAX: usize = 1024;
-        let left = usize::try_from(count).ok().filter(|&count| count <= VECTORS_MAX)?;
+        let left = (0..=libc::UIO_MAXIOV).contains(&count).then_some(count as usize)?;
         let bytes = (0..left).try_fold(0isize, |sum, n| {
             let vector = hold::read::<iovec>(process, vectors.wrapping_add(n).addr())?;
             sum.checked_add_unsigned(vector.iov_len)

@@ -107,7 +107,7 @@ fn go_on(
         None => hold::hold_behind(process, thread, &args),
     }
     let Some(child) = Child::of(process, number, &args) else {
-        return resume(context, &args, &changed);
+        return resume(process, context, &args, &changed);
     };
     let back = context.register(libc::REG_RIP);
     match child {
@@ -115,7 +115,7 @@ fn go_on(
             if let Some(place) = thread.vforks.get_mut(thread.vfork_depth) {
                 *place = back;
                 thread.vfork_depth += 1;
-                redirect(context, system::resume_vfork, &[back]);
+                redirect(process, context, system::resume_vfork, &[back]);
             } else {
                 context.set_result(-libc::EAGAIN as isize);
             }
@@ -127,28 +127,26 @@ fn go_on(
                 true => system::resume_with_sharing_child,
                 false => system::resume_with_child,
             };
-            redirect(context, way, &[back]);
+            redirect(process, context, way, &[back]);
         }
     }
 }
 
 /// Has the program make its call from our section.
-fn resume(context: &mut Context, args: &[usize; 6], changed: &[usize; 6]) {
+fn resume(process: &Process, context: &mut Context, args: &[usize; 6], changed: &[usize; 6]) {
     let back = context.register(libc::REG_RIP);
     if args == changed {
-        return redirect(context, system::resume, &[back]);
+        return redirect(process, context, system::resume, &[back]);
     }
-    redirect(context, system::resume_cut, &[args[2], args[1], back]);
+    redirect(process, context, system::resume_cut, &[args[2], args[1], back]);
     context.set_register(libc::REG_RSI, changed[1]);
     context.set_register(libc::REG_RDX, changed[2]);
 }
 
 /// Has the program go on at `way`, with `words` on its stack below the red zone.
-fn redirect(context: &mut Context, way: Code, words: &[usize]) {
+fn redirect(process: &Process, context: &mut Context, way: Code, words: &[usize]) {
     let pointer = context.register(libc::REG_RSP) - RED_ZONE - size_of_val(words);
-    any_process()
-        .into_iter()
-        .for_each(|process| hold::settle(process, pointer, size_of_val(words)));
+    hold::settle(process, pointer, size_of_val(words));
     // SAFETY: the program's stack, below what it uses; the kernel would write there at a signal. A
     // stack without room gets a signal, as then.
     unsafe { std::ptr::copy_nonoverlapping(words.as_ptr(), pointer as *mut usize, words.len()) };
