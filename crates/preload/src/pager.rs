@@ -140,7 +140,7 @@ fn join(address: &str) -> Result<(), String> {
         Ok(address) => address,
         Err(error) => return alone(&error),
     };
-    let opened = Channel::join(&address).and_then(|channel| {
+    let opened = Channel::join(&address, apart::program()).and_then(|channel| {
         let opened = Session::open(channel.descriptors()?)?;
         apart::keep(channel);
         Ok(opened)
@@ -155,6 +155,7 @@ fn join(address: &str) -> Result<(), String> {
     let _ = FORMER.set(session.former_pagers_of(apart::program()));
     match session.join(devices, apart::program(), handler_options(), say) {
         Ok((pager, _)) => {
+            apart::entrust_faults(pager.memory().space())?;
             publish(session, address, pager);
             Ok(())
         }

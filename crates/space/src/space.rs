@@ -231,6 +231,15 @@ impl ManagedSpace {
         }
     }
 
+    /// Calls `f` with the userfaultfd, if there is one. As long as somebody has it open, a touch of
+    /// a missing page waits, also if this process ends and another one still has the memory.
+    pub fn with_userfault<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+        self.with_uffd(|source| match source {
+            Source::Userfault(uffd) => Some(f(uffd.as_fd())),
+            Source::Guards(_) => None,
+        })
+    }
+
     /// Maps plain, registered memory again over a range where something else was mapped.
     pub(crate) fn restore(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
         let (start, len) = (self.address_of(first), pages * self.page_bytes);

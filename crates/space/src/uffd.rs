@@ -472,6 +472,17 @@ fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
     Ok(arg.features)
 }
 
+/// True while the address space of a userfaultfd exists, which may be another process's.
+pub fn has_memory(userfault: BorrowedFd<'_>) -> bool {
+    // The kernel looks for the memory first (fs/userfaultfd.c). Nothing is registered down there;
+    // if something were, a write would be reported once more.
+    const ANYWHERE: raw::uffdio_range = raw::uffdio_range { start: 1 << 30, len: PAGE_SIZE as u64 };
+    let mut arg = raw::uffdio_writeprotect { range: ANYWHERE, mode: WRITEPROTECT_MODE_WP };
+    // SAFETY: WRITEPROTECT was made from uffdio_writeprotect.
+    let outcome = unsafe { ioctl(userfault, Updater::<WRITEPROTECT, _>::new(&mut arg)) };
+    outcome != Err(Errno::SRCH)
+}
+
 /// Whether `thread`, named by a message, belongs to `process`: a debugger that reads our memory
 /// faults here too, and its thread id may be another thread's in this process.
 pub(crate) fn is_thread_of(process: Pid, thread: Pid) -> bool {

@@ -14,7 +14,7 @@ use super::signals::{Arrival, Inbox, keep_ignoring_sigpipe};
 use crate::error::Error;
 use overspill::Bytes;
 use overspill::session::SESSION_VARIABLE;
-use rustix::process::{Pid, Signal, getpid, getppid};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, setrlimit};
 use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
 use std::io;
 use std::mem::MaybeUninit;
@@ -80,27 +80,38 @@ pub(super) fn run(program: &Program, launch: &Launch) -> Result<Ended, Error> {
     set_child_subreaper(Some(getpid()))
         .map_err(io::Error::from)
         .map_err(Error::system("adopt orphans"))?;
+    let files = raise_limit_of_files();
     let started = Instant::now();
-    let child = start(program, launch, inbox)?;
+    let child = start(program, launch, inbox, files)?;
     let (how, usage) =
         watch(child, &inbox).map_err(Error::system("wait for the program to end"))?;
     Ok(Ended::new(child, how, started.elapsed(), &usage))
 }
 
-fn start(program: &Program, launch: &Launch, inbox: Inbox) -> Result<Pid, Error> {
+/// Raises this process's limit of descriptors as far as it may; returns the program's. The session
+/// takes two for each process of the run.
+fn raise_limit_of_files() -> Rlimit {
+    let limit = getrlimit(Resource::Nofile);
+    // What is less than all it may have is better than to refuse the run.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    limit
+}
+
+fn start(program: &Program, launch: &Launch, inbox: Inbox, files: Rlimit) -> Result<Pid, Error> {
     let (preload, preload_value) = launch.preload.variable();
     let supervisor = getpid();
     let mut command = Command::new(&program.path);
     command.arg0(&program.name).args(&program.args);
     command.env(preload, preload_value).env(SESSION_VARIABLE, launch.session);
     // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
-    unsafe { command.pre_exec(move || prepare(supervisor, &inbox)) };
+    unsafe { command.pre_exec(move || prepare(supervisor, &inbox, files)) };
     let child = command.spawn().map_err(|source| not_started(program, source))?;
     Ok(Pid::from_child(&child))
 }
 
 /// Runs in the child, before it executes the program.
-fn prepare(supervisor: Pid, inbox: &Inbox) -> io::Result<()> {
+fn prepare(supervisor: Pid, inbox: &Inbox, files: Rlimit) -> io::Result<()> {
+    setrlimit(Resource::Nofile, files)?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() != Some(supervisor) {
         // It died before the death signal was set.

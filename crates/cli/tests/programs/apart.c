@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -53,6 +54,27 @@ static void living_children(void) {
     close(gate[1]);
     for (int n = 0; n < CHILDREN; n++)
         reap(children[n]);
+}
+
+/* Children that wait for each other's end, until a fork is refused. */
+static void children_until_refused(void) {
+    enum { CHILDREN = 300 };
+    int gate[2], made = 0;
+    pid_t children[CHILDREN];
+    CHECK(pipe(gate) == 0);
+    while (made < CHILDREN && (children[made] = fork()) > 0)
+        made++;
+    if (made < CHILDREN && children[made] == 0) {
+        char byte;
+        close(gate[1]);
+        CHECK(read(gate[0], &byte, 1) == 0);
+        _exit(0);
+    }
+    CHECK(made == CHILDREN || errno == EAGAIN);
+    close(gate[1]);
+    for (int n = 0; n < made; n++)
+        reap(children[n]);
+    printf("%d children\n", made);
 }
 
 /* Calls `look` with the names in a directory; returns their number. */
@@ -366,6 +388,83 @@ static void killed_starting(void) {
     }
 }
 
+/* The pager of a child; the child itself in a plain run. */
+static pid_t pager_of(pid_t child) {
+    char path[64], name[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", child, child);
+    FILE *children = fopen(path, "r");
+    pid_t pager = child;
+    CHECK(children != NULL);
+    if (fscanf(children, "%d", &pager) == 1) {
+        snprintf(path, sizeof path, "/proc/%d/comm", pager);
+        FILE *comm = fopen(path, "r");
+        CHECK(comm != NULL && fscanf(comm, "%31s", name) == 1 && strcmp(name, "ovs-pager") == 0);
+        fclose(comm);
+    }
+    fclose(children);
+    return pager;
+}
+
+/* A program whose pager is killed ends before it sees a page that nobody brings in. */
+static void killed_pagers(void) {
+    char *memory = swapped();
+    /* 1 once it reads, 2 if it reads something wrong. */
+    volatile int *state = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(state != MAP_FAILED);
+    for (int n = 0; n < 100; n++) {
+        *state = 0;
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            for (size_t page = 0;; page = (page + 7919) % (BIG / 2 / PAGE)) {
+                if (*(volatile uint64_t *)(memory + page * PAGE) != mark(SEED, page))
+                    *state = 2;
+                else if (*state == 0)
+                    *state = 1;
+            }
+        }
+        while (*state == 0)
+            usleep(100);
+        usleep(n % 10 * 500);
+        CHECK(kill(pager_of(child), SIGKILL) == 0);
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        CHECK(*state == 1);
+    }
+}
+
+/* Forks once, which a filter stops. */
+static void *fork_for_ever(void *listener) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args)),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_VM, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    int fd = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
+    CHECK(fd >= 0);
+    __atomic_store_n((int *)listener, fd, __ATOMIC_RELEASE);
+    fork();
+    return NULL;
+}
+
+/* Killed amid a fork, while libc has every lock of its heap. */
+static void killed_forking(void) {
+    int listener = -1;
+    pthread_t thread;
+    struct seccomp_notif call = {0};
+    swapped();
+    CHECK(pthread_create(&thread, NULL, fork_for_ever, &listener) == 0);
+    while (__atomic_load_n(&listener, __ATOMIC_ACQUIRE) < 0)
+        usleep(1000);
+    CHECK(ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) == 0);
+    kill(getpid(), SIGKILL);
+}
+
 #ifdef __x86_64__
 /* Forks without libc. */
 static inline long fork_unseen(void) {
@@ -403,6 +502,7 @@ static void unseen_child(void) {
 static const struct test TESTS[] = {
     {"ended_children", ended_children},
     {"living_children", living_children},
+    {"children_until_refused", children_until_refused},
     {"nothing_to_be_seen", nothing_to_be_seen},
     {"every_descriptor_closed", every_descriptor_closed},
     {"user_namespace", user_namespace},
@@ -418,6 +518,8 @@ static const struct test TESTS[] = {
     {"children_by_clone", children_by_clone},
     {"killed_sharers", killed_sharers},
     {"killed_starting", killed_starting},
+    {"killed_forking", killed_forking},
+    {"killed_pagers", killed_pagers},
     {"unseen_child", unseen_child},
 };
 

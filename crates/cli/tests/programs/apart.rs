@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 crate::memory_calls::cases! { "apart.c":
     ended_children living_children nothing_to_be_seen every_descriptor_closed user_namespace last_thread
     filtered filtered_in_all_threads handler_reads flush_amid_forks locale rights_given_up root_changed
-    children_by_clone killed_sharers killed_starting unseen_child images
+    children_by_clone killed_sharers killed_starting killed_pagers unseen_child images
 }
 
 /// Waits until `found` returns something for the process tree of a run.
@@ -104,4 +104,49 @@ fn pagers_of_ended_children_are_reaped() {
     let ended = bench.job(&all).plain().success();
     let orphans: u32 = ended.text().trim().parse().unwrap();
     assert!(orphans <= 1, "{orphans}, not only the program's own");
+}
+
+/// A child that goes on keeps a run from nothing: it ends with its program.
+#[test]
+fn a_run_does_not_wait_for_children_that_go_on() {
+    let Some(bench) = Bench::with(&["sh", "sleep"]) else { return };
+    // At most the ten seconds that a run waits for a pager.
+    let script = "(n=0
+        while kill -0 $PPID 2>/dev/null && [ $n -lt 80 ]; do sleep 0.1; n=$((n + 1)); done
+        echo $n > rounds; mv rounds waited) &";
+    bench.job(&["sh", "-c", script]).patience(30).paged(&["--memory", "16M", "--quiet"]).success();
+    let (deadline, waited) = (Instant::now() + Duration::from_secs(10), bench.path("waited"));
+    while !waited.exists() {
+        assert!(Instant::now() < deadline, "the child is gone");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let rounds: u32 = std::fs::read_to_string(waited).unwrap().trim().parse().unwrap();
+    assert!(rounds < 80, "it waited for the child");
+}
+
+/// Runs a case of `apart.c` with few descriptors for the supervisor; returns its output.
+fn with_few_descriptors(case: &str) -> Option<String> {
+    let bench = Bench::with(&["cc", "sh"])?;
+    let program = bench.cc("apart.c").display().to_string();
+    let overspill = overspill().display().to_string();
+    let limited = ["sh", "-c", "ulimit -n 64; exec \"$@\"", "sh"];
+    let run = [&overspill, "run", "--memory", "32M", "--quiet", "--", &program];
+    let words = [&limited[..], &run, &[case]].concat();
+    Some(bench.job(&words).patience(30).plain().success().text())
+}
+
+/// Each process of a run takes descriptors of its supervisor. A fork for which there are none left
+/// fails; it does not wait for them.
+#[test]
+fn forks_beyond_the_limit_of_descriptors_are_refused() {
+    let Some(text) = with_few_descriptors("children_until_refused") else { return };
+    let made: u32 = text.split(' ').next().unwrap().parse().unwrap();
+    assert!((5..64).contains(&made), "{made}");
+}
+
+/// However they end.
+#[test]
+fn descriptors_of_ended_processes_are_used_again() {
+    let _ = with_few_descriptors("ended_children");
+    let _ = with_few_descriptors("killed_pagers");
 }

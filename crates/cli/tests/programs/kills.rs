@@ -83,6 +83,19 @@ fn nothing_is_left_after_a_kill() {
     assert_eq!(own.read_dir().unwrap().count(), 0);
 }
 
+/// The pager needs no lock of the heap to notice that its program is gone.
+#[test]
+fn nothing_is_left_after_a_kill_amid_a_fork() {
+    let Some(bench) = Bench::with(&["cc"]) else { return };
+    let own = bench.path("own");
+    std::fs::create_dir(&own).unwrap();
+    let program = bench.cc("apart.c").display().to_string();
+    let job = bench.job(&[&program, "killed_forking"]).patience(30).env("OVERSPILL_TEST", &own);
+    let ended = job.paged(&["--memory", "32M", "--quiet"]).end();
+    assert_eq!(ended.status.code(), Some(128 + libc::SIGKILL), "{ended}");
+    started_by(&own).into_iter().for_each(assert_ends);
+}
+
 /// Kills what the kill did not reach: a child without a supervisor, and the program if only its
 /// child was the victim. Pagers end by themselves.
 fn end_the_rest(test: &Path, supervisor: i32) {

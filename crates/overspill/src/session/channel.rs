@@ -5,7 +5,8 @@
 //! ```text
 //! process     connects, checks the user at the other end, sends [secret, its pid]
 //! supervisor  checks the user and the secret, sends [1] with the descriptors
-//! process     keeps the socket; everything it sends from now on is a line for the user
+//! process     keeps the socket; sends [1] with its userfaultfd; everything it sends from now on
+//!             is a line for the user
 //! ```
 //!
 //! The socket has an abstract name, so it leaves nothing in a file system. In another network
@@ -21,11 +22,13 @@ use crate::error::Error;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, connect, recv, recvmsg, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    recvmsg, send, sendmsg, socket_with,
 };
+use rustix::process::Pid;
 use std::fmt;
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::str::FromStr;
 
@@ -33,7 +36,7 @@ use std::str::FromStr;
 pub(super) const SECRET_BYTES: usize = 16;
 /// Maximum length of a message in bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4096;
-/// The answer to a greeting.
+/// What is sent with descriptors.
 pub(super) const WELCOME: u8 = 1;
 /// Maximum number of descriptors in an answer; the kernel's limit is higher.
 const DESCRIPTORS_MAX: usize = 64;
@@ -106,6 +109,9 @@ impl Address {
     }
 }
 
+/// The number of a process that is yet to be made.
+const NOT_YET: i32 = 0;
+
 /// A process's connection to its supervisor.
 #[derive(Debug)]
 pub struct Channel {
@@ -113,18 +119,18 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Connects as a process started by exec: the supervisor must be this user's.
+    /// Connects for a process started by exec, `program`: the supervisor must be this user's.
     ///
     /// # Errors
     /// [`Error::Session`].
-    pub fn join(address: &Address) -> Result<Self, Error> {
+    pub fn join(address: &Address, program: Pid) -> Result<Self, Error> {
         let channel = Self::connect(address).map_err(Error::session("reach"))?;
         let (owner, own) = (channel.owner()?, rustix::process::geteuid().as_raw());
         if owner != own {
             let reason = format!("it is of user {owner}, and this process of user {own}");
             return Err(Error::Session { action: "join", reason });
         }
-        channel.greet(address.secret)?;
+        channel.greet(address.secret, program.as_raw_pid())?;
         Ok(channel)
     }
 
@@ -135,7 +141,7 @@ impl Channel {
     /// [`Error::Session`].
     pub(super) fn for_child(address: &Address, secret: Secret) -> Result<Self, Error> {
         let channel = Self::connect(address).map_err(Error::session("reach"))?;
-        channel.greet(secret)?;
+        channel.greet(secret, NOT_YET)?;
         let mut answer = [0];
         let flags = RecvFlags::PEEK;
         let (n, _) = retry_on_intr(|| recv(&channel.socket, &mut answer, flags))
@@ -167,9 +173,8 @@ impl Channel {
             .map_err(Error::session("ask the owner of"))
     }
 
-    fn greet(&self, secret: Secret) -> Result<(), Error> {
-        let own = rustix::process::getpid().as_raw_pid().to_ne_bytes();
-        let greeting = [&secret.0[..], &own].concat();
+    fn greet(&self, secret: Secret, process: i32) -> Result<(), Error> {
+        let greeting = [&secret.0[..], &process.to_ne_bytes()].concat();
         retry_on_intr(|| send(&self.socket, &greeting, SendFlags::NOSIGNAL))
             .map(drop)
             .map_err(Error::session("greet"))
@@ -198,6 +203,22 @@ impl Channel {
             .flatten()
             .collect();
         if message.bytes == 1 && answer == [WELCOME] { Ok(fds) } else { Err(refused()) }
+    }
+
+    /// Has the supervisor keep a userfaultfd as long as its memory exists. A killed process closes
+    /// its own before anybody is told, and from then on missing pages would read as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Session`].
+    pub fn entrust(&self, userfault: BorrowedFd<'_>) -> Result<(), Error> {
+        let fds = [userfault];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        let word = [IoSlice::new(&[WELCOME])];
+        retry_on_intr(|| sendmsg(&self.socket, &word, &mut control, SendFlags::NOSIGNAL))
+            .map(drop)
+            .map_err(Error::session("give the userfaultfd to"))
     }
 
     /// Sends a line for the user to the supervisor. It is lost if the supervisor has ended.

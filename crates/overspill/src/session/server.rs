@@ -1,24 +1,28 @@
 //! The supervisor's end of the channels: a thread that hands out descriptors and passes lines on.
 //!
 //! Owns: the listening socket and the connections of all processes of the run. A pager keeps its
-//! connection open as long as it lives, so that its end is noticed here.
+//! connection open as long as it lives, so that its end is noticed here. And their userfaultfds:
+//! if a pager is killed, its program waits for missing pages until it is killed as well.
 //! Invariants: a refused process learns nothing. A process that sends an invalid message loses its
 //! own connection and affects no other. Lines sent before the end are reported, up to a number.
+//! A process for which there are no descriptors left is refused, and not left waiting.
 //! Not here: what the descriptors are.
 
 use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WELCOME};
 use crate::error::Error;
 use overspill_base::sync::{Arc, Condvar, LockClass, Mutex};
+use overspill_space::uffd::has_memory;
 use overspill_space::with_signals_blocked;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    listen, recvmsg, sendmsg, socket_with,
 };
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -41,7 +45,7 @@ pub(super) struct Server {
 
 #[derive(Debug)]
 struct Shared {
-    /// Processes whose pagers are connected, by the ids they report.
+    /// Processes whose pagers are connected, by the numbers that those report; forked ones are 0.
     connected: Mutex<Vec<i32>>,
     changed: Condvar,
     /// Readable when the thread must end.
@@ -72,7 +76,13 @@ struct Connection {
     socket: OwnedFd,
     /// The process that was served.
     process: Option<i32>,
+    userfault: Option<OwnedFd>,
+    /// Keeps a descriptor free for it until it comes.
+    room: Option<OwnedFd>,
 }
+
+/// How often it is looked whether programs without a pager have ended.
+const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 impl Server {
     pub(super) fn start(terms: Terms) -> Result<Self, Error> {
@@ -92,7 +102,14 @@ impl Server {
             end: eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::session("offer"))?,
         });
         let listeners = [Some(listener), by_file].into_iter().flatten().collect();
-        let service = Service { terms, listeners, connections: Vec::new(), shared: shared.clone() };
+        let service = Service {
+            terms,
+            listeners,
+            connections: Vec::new(),
+            left: Vec::new(),
+            spare: shared.end.try_clone().ok(),
+            shared: shared.clone(),
+        };
         let builder = std::thread::Builder::new().name("ovs-session".into());
         // Signals are for the thread that waits for the program.
         let thread = with_signals_blocked(|| builder.spawn(move || service.run()))
@@ -131,6 +148,10 @@ struct Service {
     terms: Terms,
     listeners: Vec<OwnedFd>,
     connections: Vec<Connection>,
+    /// Userfaultfds of pagers that have ended before their programs.
+    left: Vec<OwnedFd>,
+    /// Keeps a descriptor free for accepting those who are refused.
+    spare: Option<OwnedFd>,
     shared: Arc<Shared>,
 }
 
@@ -143,9 +164,10 @@ impl Service {
                 let mut fds: Vec<_> =
                     all.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
                 // After EINTR or any other error: look again.
-                let _ = poll(&mut fds, None);
+                let _ = poll(&mut fds, (!self.left.is_empty()).then_some(&GLANCE));
                 fds.iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>()
             };
+            self.left.retain(|userfault| has_memory(userfault.as_fd()));
             if ready[0] {
                 return self.receive_the_rest();
             }
@@ -165,6 +187,7 @@ impl Service {
             let is_ready = ready.next().copied().unwrap_or(false);
             let keep = !is_ready || self.receive(connection) != Received::End;
             if !keep && let Some(gone) = connection.process {
+                self.left.extend(connection.userfault.take());
                 let mut connected = self.shared.connected.lock();
                 let at = connected.iter().position(|&process| process == gone);
                 at.map(|at| connected.swap_remove(at));
@@ -176,9 +199,19 @@ impl Service {
     }
 
     fn accept(&mut self, listener: usize) {
-        // If this fails, the peer was refused or is gone, and notices it.
-        if let Ok(socket) = accept_with(&self.listeners[listener], SocketFlags::CLOEXEC) {
-            self.connections.push(Connection { socket, process: None });
+        let accept = || accept_with(&self.listeners[listener], SocketFlags::CLOEXEC);
+        match accept() {
+            // Without room it is closed, which is a refusal.
+            Ok(socket) => self.connections.extend(self.shared.end.try_clone().ok().map(|room| {
+                Connection { socket, process: None, userfault: None, room: Some(room) }
+            })),
+            Err(Errno::MFILE | Errno::NFILE) => {
+                drop(self.spare.take());
+                drop(accept());
+                self.spare = self.shared.end.try_clone().ok();
+            }
+            // It is gone.
+            Err(_) => {}
         }
     }
 
@@ -196,20 +229,33 @@ impl Service {
 
     fn receive(&self, connection: &mut Connection) -> Received {
         let mut message = [0; MESSAGE_BYTES_MAX];
-        let received =
-            retry_on_intr(|| recv(&connection.socket, &mut message, RecvFlags::DONTWAIT));
-        match (received, connection.process) {
-            (Err(Errno::AGAIN), _) => Received::Nothing,
-            (Err(_) | Ok((0, _)), _) => Received::End,
-            (Ok((n, _)), None) => match self.welcome(connection, &message[..n]) {
-                Some(()) => Received::Message,
-                None => Received::End,
-            },
-            (Ok((n, _)), Some(_)) => {
-                (self.terms.report)(&String::from_utf8_lossy(&message[..n]));
-                Received::Message
-            }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        connection.room.take_if(|_| connection.process.is_some());
+        let received = retry_on_intr(|| {
+            let room = &mut [IoSliceMut::new(&mut message)];
+            recvmsg(&connection.socket, room, &mut control, flags)
+        });
+        let message = match received {
+            Err(Errno::AGAIN) => return Received::Nothing,
+            Err(_) => return Received::End,
+            Ok(received) if received.bytes == 0 => return Received::End,
+            Ok(received) => &message[..received.bytes],
+        };
+        let userfault = control.drain().find_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        if connection.process.is_none() {
+            let welcome = self.welcome(connection, message);
+            return welcome.map_or(Received::End, |()| Received::Message);
         }
+        match userfault {
+            None => (self.terms.report)(&String::from_utf8_lossy(message)),
+            userfault => connection.userfault = userfault,
+        }
+        Received::Message
     }
 
     /// Serves a new connection, if it is allowed.
@@ -262,22 +308,48 @@ mod tests {
 
     static LINES: AtomicUsize = AtomicUsize::new(0);
 
+    fn terms(report: fn(&str)) -> Terms {
+        Terms {
+            secret: Secret::random().unwrap(),
+            fork_secret: Secret::random().unwrap(),
+            descriptors: vec![std::fs::File::open("/dev/null").unwrap().into()],
+            report,
+        }
+    }
+
+    fn join(server: &Server) -> Channel {
+        let channel = Channel::join(server.address(), rustix::process::getpid()).unwrap();
+        drop(channel.descriptors().unwrap());
+        channel
+    }
+
+    #[test]
+    fn what_a_pager_has_entrusted_outlasts_it() {
+        let is_closed_elsewhere = |pipe: &OwnedFd, patience: &Timespec| {
+            poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(patience)) == Ok(1)
+        };
+        let server = Server::start(terms(|line| panic!("{line}"))).unwrap();
+        let channel = join(&server);
+        // As little without memory as a userfaultfd whose program goes on.
+        let (ours, entrusted) = rustix::pipe::pipe().unwrap();
+        channel.entrust(entrusted.as_fd()).unwrap();
+        drop((channel, entrusted));
+        let some_glances = Timespec { tv_nsec: 5 * GLANCE.tv_nsec, ..GLANCE };
+        assert!(!is_closed_elsewhere(&ours, &some_glances));
+        drop(server);
+        assert!(is_closed_elsewhere(&ours, &some_glances));
+    }
+
     /// The last words of a program that is killed for lack of memory are such lines.
     #[test]
     fn lines_told_before_the_end_are_reported() {
         const ROUNDS: usize = 100;
         for _ in 0..ROUNDS {
-            let server = Server::start(Terms {
-                secret: Secret::random().unwrap(),
-                fork_secret: Secret::random().unwrap(),
-                descriptors: vec![std::fs::File::open("/dev/null").unwrap().into()],
-                report: |_| {
-                    LINES.fetch_add(1, Ordering::Relaxed);
-                },
-            });
+            let server = Server::start(terms(|_| {
+                LINES.fetch_add(1, Ordering::Relaxed);
+            }));
             let server = server.unwrap();
-            let channel = Channel::join(server.address()).unwrap();
-            drop(channel.descriptors().unwrap());
+            let channel = join(&server);
             (0..3).for_each(|_| channel.tell("last words"));
             drop(server);
         }

@@ -15,6 +15,7 @@ use libc::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::time::Duration;
 
 unsafe extern "C" {
     fn overspill_pager_is_home() -> libc::c_int;
@@ -63,7 +64,7 @@ pub(super) fn run(mut errand: &mut dyn FnMut()) {
     }
     let mut note = Note::new(act, (&raw mut errand).cast());
     // SAFETY: the note stays until the errand is done.
-    unsafe { post(&raw mut note) };
+    unsafe { run_note(&raw mut note) };
 }
 
 /// A closure with its note, its result, and nothing on the poster's stack.
@@ -97,7 +98,7 @@ pub(super) fn run_kept<R, F: FnOnce() -> R>(body: F) -> R {
     // is done.
     let result = unsafe {
         parcel.write(Parcel { note: Note::new(act::<R, F>, room), body: Some(body), result: None });
-        post(&raw mut (*parcel).note);
+        run_note(&raw mut (*parcel).note);
         (*parcel).result.take()
     };
     // SAFETY: nothing is left in it.
@@ -105,10 +106,38 @@ pub(super) fn run_kept<R, F: FnOnce() -> R>(body: F) -> R {
     result.expect("an errand is run once")
 }
 
+/// Has `last` end this process, on its first thread, and ends it after `patience` in any case.
+/// Allocates nothing.
+pub(super) fn run_last(last: fn(), patience: Duration) -> ! {
+    unsafe fn act(last: *mut c_void) {
+        // SAFETY: what `run_last` passes; it waits meanwhile.
+        unsafe { (*last.cast::<fn()>())() }
+    }
+    let mut last = last;
+    let mut note = Note::new(act, (&raw mut last).cast());
+    // SAFETY: the note stays until this process ends.
+    unsafe { post(&raw mut note) };
+    std::thread::sleep(patience);
+    super::end();
+}
+
 /// Posts a note, and waits until its errand is done.
 ///
 /// # Safety
 /// The note stays in place until then.
+unsafe fn run_note(note: *mut Note) {
+    // SAFETY: contract.
+    let state = unsafe {
+        post(note);
+        &(*note).state
+    };
+    futex::wait_while(&ENDS, |_| state.load(Acquire) == WAITING);
+}
+
+/// Posts a note.
+///
+/// # Safety
+/// It stays in place until its errand is done.
 unsafe fn post(note: *mut Note) {
     let mut latest = POSTED.load(Relaxed);
     loop {
@@ -121,9 +150,6 @@ unsafe fn post(note: *mut Note) {
     }
     POSTS.fetch_add(1, Release);
     futex::wake(&POSTS);
-    // SAFETY: contract.
-    let state = unsafe { &(*note).state };
-    futex::wait_while(&ENDS, |_| state.load(Acquire) == WAITING);
 }
 
 /// Runs errands forever, on the first thread of the pager's process.

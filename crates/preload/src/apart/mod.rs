@@ -22,7 +22,7 @@
 //! Rejected: threads of the program's own process. They keep it from ending, delay signals, expose
 //! their descriptors, and die of its filters. A pager that is a child of the supervisor, which a
 //! program that lists its children would not see: the kernel sends a process's exit signal to its
-//! parent only, so the program would go on for a while without its pager, on pages of zeros.
+//! parent only, so the program would wait for its pager until somebody else killed it.
 
 mod errands;
 mod threads;
@@ -35,6 +35,7 @@ use crate::signals;
 use overspill::session::Channel;
 use overspill_base::PAGE_SIZE;
 use overspill_base::shared::Table;
+use overspill_space::ManagedSpace;
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::process::Pid;
 use std::io;
@@ -121,7 +122,7 @@ fn outwait_program() {
     while rustix::process::getppid() == Some(program()) {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    goodbye(false);
+    end();
 }
 
 fn begin() -> Result<(), String> {
@@ -198,6 +199,13 @@ pub(crate) fn tell(line: &str) -> bool {
     channel.is_some()
 }
 
+/// Has the supervisor keep the userfaultfd of this pager, which may be killed before its program.
+pub(crate) fn entrust_faults(space: &ManagedSpace) -> Result<(), String> {
+    let channel = CHANNEL.get().ok_or("there was no channel")?;
+    let entrusted = space.with_userfault(|userfault| channel.entrust(userfault));
+    entrusted.unwrap_or(Ok(())).map_err(|error| error.to_string())
+}
+
 /// Receives the descriptors that the supervisor sent to the pager of a forked child. They get the
 /// numbers they had in the parent, so everything that refers to them stays valid.
 pub(crate) fn receive_again() -> Result<(), String> {
@@ -256,12 +264,18 @@ fn set_name(name: &'static str) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Ends this process: the program is gone. With `leaves` it first frees what it holds.
-fn goodbye(leaves: bool) {
-    if leaves && let Some(process) = crate::pager::any_process() {
+/// Frees what this process holds, and ends it: the program is gone.
+fn leave() {
+    if let Some(process) = crate::pager::any_process() {
         process.pager.before_fork();
         process.session.leave(process.pager.member(), process.pager.engine().areas());
     }
-    // SAFETY: ends this process.
-    unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+    end();
+}
+
+fn end() -> ! {
+    loop {
+        // SAFETY: ends this process.
+        unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+    }
 }

@@ -7,15 +7,20 @@
 //! have the kernel clear another word; so the pager looks every twenty seconds in any case.
 //! Invariants: in doubt the pager stays, as long as a thread may fault. When the program is gone,
 //! the pager frees what it holds on the devices; if a killed thread holds a lock needed for that,
-//! it leaves the work to others.
+//! it leaves the work to others. This thread waits for no lock that a killed thread may have, so it
+//! allocates nothing: libc's fork has all locks of the heap.
 
-use super::{goodbye, program};
+use super::{leave, program};
 use crate::pager::{Process, any_process};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, RawDir, open};
 use rustix::io::Errno;
 use rustix::process::PidfdFlags;
 use rustix::thread::futex;
+use std::ffi::CStr;
+use std::io::Write;
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
@@ -56,9 +61,7 @@ pub(super) fn until_the_end(pidfd: &OwnedFd) {
         let _ = any_process().is_some_and(attend);
         wait_for_end(pidfd, &rest);
     }
-    let _ = super::threads::start(super::threads::Kind::Thread, Box::new(|| goodbye(true)));
-    std::thread::sleep(PATIENCE);
-    goodbye(false);
+    super::errands::run_last(leave, PATIENCE);
 }
 
 fn wait_for_first_thread(pidfd: &OwnedFd) {
@@ -111,14 +114,23 @@ fn is_there(pidfd: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)) == Ok(1);
     // The first thread, once it has ended, no longer has memory.
-    !ended && (may_share_memory(program().as_raw_pid()) || other_threads().any(may_share_memory))
+    !ended && (may_share_memory(program().as_raw_pid()) || other_thread_may().unwrap_or(false))
 }
 
-/// Returns the program's threads, as far as they are visible.
-fn other_threads() -> impl Iterator<Item = i32> {
-    let path = format!("/proc/{}/task", program().as_raw_pid());
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+/// Returns true if one of the program's threads, as far as they are visible, may have this memory.
+fn other_thread_may() -> Option<bool> {
+    let (mut path, mut buffer) = ([0; 32], [MaybeUninit::uninit(); 2048]);
+    write!(&mut path[..], "/proc/{}/task", program().as_raw_pid()).ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    let tasks = open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut entries = RawDir::new(tasks, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        let thread = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if thread.is_some_and(may_share_memory) {
+            return Some(true);
+        }
+    }
+    None
 }
 
 /// Returns false if a thread certainly has other memory than this process.

@@ -204,6 +204,7 @@ fn open_in_child(process: &'static Process, place: Place) -> Result<(), String> 
     apart::receive_again()?;
     process.pager.after_fork_in_child(place.member).map_err(|e| e.to_string())?;
     process.memory().wipe_after_fork();
+    apart::entrust_faults(process.memory().space())?;
     process.session.confirm_member(place, apart::program()).map_err(|e| e.to_string())
 }
 
