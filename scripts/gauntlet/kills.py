@@ -3,8 +3,9 @@
 
     kills.py [--kills N] [--seed N]
 
-What is killed with SIGKILL: the program, the supervisor, or a child. Nothing may be left some seconds later: no process,
-no file in the swap directory, no shared memory, no loop device in use. KILLS is the default for kills (10000).
+What is killed with SIGKILL: the program, the supervisor, or a child. Nothing may be left some seconds after what the kill
+did not reach has done its work: no process, no file in the swap directory, no shared memory, no loop device in use. KILLS
+is the default for kills (10000).
 """
 
 import argparse
@@ -20,6 +21,8 @@ import harness
 from harness import HERE, OVERSPILL
 
 PATIENCE_SECONDS = 10
+# Children of a killed program go on, for two seconds of a machine without other work.
+WORK_SECONDS = 60
 LONGEST_MOMENT_SECONDS = 0.6
 
 
@@ -31,6 +34,18 @@ def victim(supervisor, whom):
     if whom == "program":
         return below[0] if below else None
     return below[-1] if len(below) > 1 else None
+
+
+def programs():
+    """Children that have yet to end, but pagers, which end after them."""
+    return [pid for pid in harness.children() if not reaped(pid) and not is_pager(pid)]
+
+
+def is_pager(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text() == "ovs-pager\n"
+    except OSError:
+        return False
 
 
 def attached_loops():
@@ -66,8 +81,8 @@ def command_of(pid):
         return "ended"
 
 
-def wait_until_nothing(check):
-    until = time.monotonic() + PATIENCE_SECONDS
+def wait_until_nothing(check, seconds=PATIENCE_SECONDS):
+    until = time.monotonic() + seconds
     while (found := check()) and time.monotonic() < until:
         time.sleep(0.01)
     return found
@@ -95,6 +110,7 @@ def one_kill(directory, swap, chance, number):
         supervisor.terminate()  # a child's end is the program's business, which goes on
     code = harness.wait_for(supervisor, PATIENCE_SECONDS)
     left = ["the supervisor, which does not end"] if code is None else []
+    wait_until_nothing(programs, WORK_SECONDS)
     left += wait_until_nothing(lambda: left_behind(swap, loops, shared))
     harness.end_descendants()
     return whom, pid, " ".join(command), left

@@ -37,7 +37,7 @@ pub(super) const SECRET_BYTES: usize = 16;
 /// Maximum length of a message in bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4096;
 /// What is sent with descriptors.
-pub(super) const WELCOME: u8 = 1;
+pub(super) const WITH_DESCRIPTORS: u8 = 1;
 /// Maximum number of descriptors in an answer; the kernel's limit is higher.
 const DESCRIPTORS_MAX: usize = 64;
 
@@ -202,7 +202,7 @@ impl Channel {
             })
             .flatten()
             .collect();
-        if message.bytes == 1 && answer == [WELCOME] { Ok(fds) } else { Err(refused()) }
+        if message.bytes == 1 && answer == [WITH_DESCRIPTORS] { Ok(fds) } else { Err(refused()) }
     }
 
     /// Has the supervisor keep a userfaultfd as long as its memory exists. A killed process closes
@@ -215,7 +215,7 @@ impl Channel {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
-        let word = [IoSlice::new(&[WELCOME])];
+        let word = [IoSlice::new(&[WITH_DESCRIPTORS])];
         retry_on_intr(|| sendmsg(&self.socket, &word, &mut control, SendFlags::NOSIGNAL))
             .map(drop)
             .map_err(Error::session("give the userfaultfd to"))

@@ -8,7 +8,7 @@
 //! A process for which there are no descriptors left is refused, and not left waiting.
 //! Not here: what the descriptors are.
 
-use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WELCOME};
+use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WITH_DESCRIPTORS};
 use crate::error::Error;
 use overspill_base::sync::{Arc, Condvar, LockClass, Mutex};
 use overspill_space::uffd::has_memory;
@@ -251,9 +251,9 @@ impl Service {
             let welcome = self.welcome(connection, message);
             return welcome.map_or(Received::End, |()| Received::Message);
         }
-        match userfault {
-            None => (self.terms.report)(&String::from_utf8_lossy(message)),
-            userfault => connection.userfault = userfault,
+        match message {
+            [WITH_DESCRIPTORS] => connection.userfault = userfault,
+            line => (self.terms.report)(&String::from_utf8_lossy(line)),
         }
         Received::Message
     }
@@ -274,7 +274,7 @@ impl Service {
         // Before the answer: a process that has it may end at once.
         self.shared.connected.lock().push(process);
         connection.process = Some(process);
-        let answer = [IoSlice::new(&[WELCOME])];
+        let answer = [IoSlice::new(&[WITH_DESCRIPTORS])];
         retry_on_intr(|| sendmsg(&connection.socket, &answer, &mut control, SendFlags::NOSIGNAL))
             .ok()
             .map(drop)
