@@ -9,7 +9,11 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
     println!("cargo::rerun-if-changed=src/transfers.c");
     let mut cc = cc::Build::new();
-    // Cancellation unwinds through the second.
-    cc.files(["src/pager_thread.c", "src/transfers.c"]).flag("-fexceptions").opt_level(2);
+    cc.file("src/pager_thread.c").opt_level(2);
+    // Where system calls can be caught.
+    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
+        // Cancellation unwinds through it.
+        cc.file("src/transfers.c").flag("-fexceptions");
+    }
     cc.compile("overspill_pager_thread");
 }

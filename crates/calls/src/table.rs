@@ -4,7 +4,7 @@ use crate::types::{Arg, Call};
 use libc::{
     c_int, c_long, epoll_event, itimerspec, itimerval, mq_attr, msqid_ds, pollfd, rlimit64, rusage,
     sched_attr, sched_param, sembuf, shmid_ds, sigevent, siginfo_t, stack_t, stat, statfs, statx,
-    sysinfo, timespec, timeval, timex, tms, utimbuf, utsname,
+    sysinfo, timespec, timeval, timex, tms, utsname,
 };
 use linux_raw_sys::general as nr;
 use std::mem::size_of;
@@ -209,7 +209,7 @@ pub const CALLS: &[Call] = calls! {
     rt_sigsuspend __NR_rt_sigsuspend: SIGNALS;
     sigaltstack __NR_sigaltstack: Bytes(size_of::<stack_t>()), Bytes(size_of::<stack_t>());
     #[cfg(target_arch = "x86_64")]
-    utime __NR_utime: Str, Bytes(size_of::<utimbuf>());
+    utime __NR_utime: Str, Bytes(size_of::<libc::utimbuf>());
     #[cfg(target_arch = "x86_64")]
     mknod __NR_mknod: Str;
     personality __NR_personality: ;

@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn nothing_is_touched_through_a_null_pointer() {
         let memory = words(&[0; 8]);
-        assert_eq!(spans(nr::__NR_select, [9, 0, 0x3000, 0, 0, 0], &memory), [(0x3000, 8)]);
+        assert_eq!(spans(nr::__NR_pselect6, [9, 0, 0x3000, 0, 0, 0], &memory), [(0x3000, 8)]);
         assert_eq!(spans(nr::__NR_sendmsg, [3, START, 0, 0, 0, 0], &memory), [(START, 56)]);
     }
 }

@@ -93,6 +93,9 @@ impl Way {
 
 /// Tries Syscall User Dispatch, which stays off.
 fn dispatch() -> Result<(), Errno> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err(Errno::NOSYS);
+    }
     const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
     // SAFETY: switches off what is off.
     match unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) } {

@@ -21,6 +21,10 @@
 
 mod advice;
 mod apart;
+#[cfg(target_arch = "x86_64")]
+mod calls;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "calls_pass.rs"]
 mod calls;
 mod dlopen;
 mod environment;

@@ -17,7 +17,12 @@ use rustix::io::Errno;
 
 /// Mappings of these kinds are left to the kernel.
 const UNMANAGED: c_int =
-    libc::MAP_SHARED | libc::MAP_HUGETLB | libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_32BIT;
+    libc::MAP_SHARED | libc::MAP_HUGETLB | libc::MAP_STACK | libc::MAP_GROWSDOWN | MAP_32BIT;
+#[cfg(target_arch = "x86_64")]
+const MAP_32BIT: c_int = libc::MAP_32BIT;
+/// There is no such flag.
+#[cfg(not(target_arch = "x86_64"))]
+const MAP_32BIT: c_int = 0;
 /// Flags that put a mapping at an address.
 const MOVE_TO: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
 const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
