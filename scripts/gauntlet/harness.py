@@ -140,11 +140,16 @@ def children():
 def descendants(pid):
     """The processes below `pid`, nearest first. Those that end meanwhile are left out."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
         try:
-            found += [int(child) for child in task.read_text().split()]
+            children = Path(f"/proc/{pid}/task/{thread}/children").read_text()
         except OSError:
             continue
+        found += [int(child) for child in children.split()]
     return found + [below for child in found for below in descendants(child)]
 
 

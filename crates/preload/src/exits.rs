@@ -3,7 +3,8 @@
 //! Owns: the memory of a thread that the kernel touches when it has ended. The kernel writes to the
 //! futexes of robust mutexes that the thread still holds, and to the thread number that
 //! `pthread_join` waits on. At that time it serves no userfaultfd faults, so these pages must be in
-//! memory.
+//! memory. And, where calls are caught, the stack on which a thread begins: until its own are
+//! caught, nobody brings in what it touches.
 //! Invariants: the thread's last destructors pin them, and the next thread that starts or ends
 //! unpins them. No Rust frame is below a thread's own first function, so cancellation unwinds as
 //! without us.
@@ -15,7 +16,7 @@
 use crate::calls;
 use crate::heap::PagerScope;
 use crate::pager::{Process, any_process, is_managed, process};
-use crate::real::system_call;
+use crate::real::{Next, system_call};
 use libc::{c_int, c_void, pid_t, pthread_attr_t, pthread_key_t, pthread_t};
 use overspill_base::PAGE_SIZE;
 use overspill_space::ManagedMemory;
@@ -87,15 +88,17 @@ pub(crate) unsafe fn create(
         // SAFETY: passed on.
         return unsafe { next(thread, attr, start, arg) };
     }
-    if let Some(process) = process().filter(|_| PINNED_COUNT.load(Relaxed) > 0) {
+    if let Some(process) = any_process().filter(|_| PINNED_COUNT.load(Relaxed) > 0) {
         process.call(unpin_dead);
     }
-    let body = Box::into_raw(Box::new(Body { start, arg }));
+    // SAFETY: libc's contract.
+    let pages = unsafe { pin_beginning(attr) };
+    let new = Box::into_raw(Box::new(NewThread { body: Body { start, arg }, pages }));
     // SAFETY: passed on; `prepare` takes ownership of the box.
-    let result = unsafe { next(thread, attr, run, body.cast()) };
+    let result = unsafe { next(thread, attr, run, new.cast()) };
     if result != 0 {
         // SAFETY: no thread has taken it.
-        drop(unsafe { Box::from_raw(body) });
+        unpin(unsafe { Box::from_raw(new) }.pages);
     }
     result
 }
@@ -107,10 +110,56 @@ struct Body {
     arg: *mut c_void,
 }
 
-extern "C" fn prepare(body: *mut Body) -> Body {
+/// What a new thread is given.
+struct NewThread {
+    body: Body,
+    /// Pinned until its calls are caught.
+    pages: Vec<usize>,
+}
+
+/// Keeps what a new thread touches of its stack, if the program has provided one, until its calls
+/// are caught: its block, and the frames of what runs before the program's own function.
+///
+/// # Safety
+/// `attr` is null or initialised.
+unsafe fn pin_beginning(attr: *const pthread_attr_t) -> Vec<usize> {
+    /// More than those frames.
+    const FRAMES_BYTES: usize = 32 << 10;
+    type Minimum = unsafe extern "C" fn(*const pthread_attr_t) -> usize;
+    // Java asks it as well.
+    static MINIMUM: Next = Next::new(c"__pthread_get_minstack");
+    let Some(process) = any_process().filter(|_| calls::are_caught() && !attr.is_null()) else {
+        return Vec::new();
+    };
+    let (mut start, mut bytes) = (std::ptr::null_mut(), 0);
+    // SAFETY: contract; two words to write to.
+    if unsafe { libc::pthread_attr_getstack(attr, &raw mut start, &raw mut bytes) } != 0 {
+        return Vec::new();
+    }
+    // SAFETY: libc's function of this name and type, which has the size of a thread's block in it.
+    let block = unsafe { std::mem::transmute::<*mut c_void, Minimum>(MINIMUM.address())(attr) };
+    let beginning = bytes.min(block + FRAMES_BYTES);
+    // Without a stack of the program's these are no addresses.
+    let first = start.addr().wrapping_add(bytes - beginning);
+    if beginning == 0 || !is_managed(first) {
+        return Vec::new();
+    }
+    let pages: Vec<_> = managed_pages(first, beginning).collect();
+    process.call(move |memory| {
+        pages.into_iter().filter(|&page| memory.pin(page, 1, None).is_ok()).collect()
+    })
+}
+
+fn unpin(pages: Vec<usize>) {
+    if let Some(process) = any_process().filter(|_| !pages.is_empty()) {
+        process.call(move |memory| pages.iter().for_each(|&page| memory.unpin(page, 1)));
+    }
+}
+
+extern "C" fn prepare(new: *mut NewThread) -> Body {
     set_round(1);
     let _scope = PagerScope::enter();
-    if let Some(process) = process().filter(|_| calls::are_caught()) {
+    if let Some(process) = any_process().filter(|_| calls::are_caught()) {
         pin_block(process);
     }
     if let Some(Err(reason)) = any_process().map(calls::begin_thread) {
@@ -118,7 +167,9 @@ extern "C" fn prepare(body: *mut Body) -> Body {
         std::process::abort();
     }
     // SAFETY: the box that `create` made for this thread.
-    *unsafe { Box::from_raw(body) }
+    let NewThread { body, pages } = *unsafe { Box::from_raw(new) };
+    unpin(pages);
+    body
 }
 
 /// Prepares the thread and jumps to its own function.

@@ -112,35 +112,69 @@ fn wait_for_end(pidfd: &OwnedFd, rest: &Timespec) {
 /// Returns true if the program is alive and has not executed another one.
 fn is_there(pidfd: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let ended = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)) == Ok(1);
-    // The first thread, once it has ended, no longer has memory.
-    !ended && (may_share_memory(program().as_raw_pid()) || other_thread_may().unwrap_or(false))
+    if poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)) == Ok(1) {
+        return false;
+    }
+    match shares_memory(program().as_raw_pid()) {
+        Some(true) => true,
+        // Also if it has ended.
+        Some(false) => other_thread_may_share().unwrap_or(false),
+        None => !first_thread_goes_on().unwrap_or(false),
+    }
 }
 
 /// Returns true if one of the program's threads, as far as they are visible, may have this memory.
-fn other_thread_may() -> Option<bool> {
-    let (mut path, mut buffer) = ([0; 32], [MaybeUninit::uninit(); 2048]);
-    write!(&mut path[..], "/proc/{}/task", program().as_raw_pid()).ok()?;
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    let tasks = open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+fn other_thread_may_share() -> Option<bool> {
+    let mut buffer = [MaybeUninit::uninit(); 2048];
+    let tasks = open_of_program("task", OFlags::DIRECTORY)?;
     let mut entries = RawDir::new(tasks, &mut buffer);
     while let Some(Ok(entry)) = entries.next() {
         let thread = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if thread.is_some_and(may_share_memory) {
+        if thread.is_some_and(|thread| shares_memory(thread) != Some(false)) {
             return Some(true);
         }
     }
     None
 }
 
-/// Returns false if a thread certainly has other memory than this process.
-fn may_share_memory(thread: i32) -> bool {
+/// Opens a file below the program's directory in `/proc`.
+fn open_of_program(name: &str, flags: OFlags) -> Option<OwnedFd> {
+    let mut path = [0; 32];
+    write!(&mut path[..], "/proc/{}/{name}", program().as_raw_pid()).ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Whether a thread has the same memory as this process; none if that may not be known: seccomp
+/// profiles of containers refuse kcmp.
+fn shares_memory(thread: i32) -> Option<bool> {
     const KCMP_VM: libc::c_int = 1;
     let own = rustix::process::getpid().as_raw_pid();
     // SAFETY: compares two processes by number.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, own, thread, KCMP_VM, 0, 0) };
-    // Positive: other memory. Zero: the same. Negative: not permitted, or it has ended.
-    order == 0 || (order < 0 && !has_ended(thread))
+    match unsafe { libc::syscall(libc::SYS_kcmp, own, thread, KCMP_VM, 0, 0) } {
+        0 => Some(true),
+        order if order > 0 || has_ended(thread) => Some(false),
+        _ => None,
+    }
+}
+
+/// Returns true if the first thread's word has been cleared though it goes on, and so it has
+/// executed a program: the kernel clears it then or at the thread's end.
+fn first_thread_goes_on() -> Option<bool> {
+    /// Of the seventh field after the name: the thread is about to end.
+    const PF_EXITING: u32 = 4;
+    let word = std::ptr::with_exposed_provenance::<AtomicU32>(WORD.load(Acquire));
+    // SAFETY: as in `wait_for_first_thread`.
+    if unsafe { word.as_ref()? }.load(Acquire) != 0 {
+        return None;
+    }
+    let mut text = [0; 512];
+    let stat = open_of_program("stat", OFlags::empty())?;
+    let bytes = rustix::io::read(stat, &mut text).ok()?;
+    let name_end = text[..bytes].iter().rposition(|&byte| byte == b')')?;
+    let mut fields = std::str::from_utf8(&text[name_end..bytes]).ok()?.split(' ').skip(1);
+    let (state, flags) = (fields.next()?, fields.nth(5)?.parse::<u32>().ok()?);
+    Some(!matches!(state, "Z" | "X") && flags & PF_EXITING == 0)
 }
 
 fn has_ended(thread: i32) -> bool {
