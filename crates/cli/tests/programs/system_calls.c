@@ -82,7 +82,7 @@ static void vmsplice_then_swap(void) {
             ssize_t count = vmsplice(pipe_fds[1], &piece, 1, SPLICE_F_NONBLOCK);
             if (count < 0 && errno == EPERM) {
                 fputs("skipped: vmsplice is refused, as in containers\n", stderr);
-                return;
+                return push_out();
             }
             if (count <= 0)
                 break;
