@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo test packages style unit programs loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
+.PHONY: build demo test packages style aarch64 unit programs loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace
@@ -40,6 +40,11 @@ style:
 	else \
 		echo "skipped: lints: clippy is not installed (rustup component add clippy)"; \
 	fi
+
+# Everything compiles for AArch64. Needs rustup's target and Debian's gcc-aarch64-linux-gnu.
+aarch64:
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+		$(CARGO) clippy --workspace --all-targets --target aarch64-unknown-linux-gnu -- -D warnings
 
 # With debug assertions and overflow checks: unit, property and structure tests, and documentation.
 unit:

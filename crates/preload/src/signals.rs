@@ -36,7 +36,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        drop(self.passing.take());
+        self.passing = None;
         set_mask(self.mask);
     }
 }

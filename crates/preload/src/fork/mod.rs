@@ -159,7 +159,7 @@ unsafe extern "C" fn in_parent() {
     let (gate, blocked) = (forking.gate.take(), forking.blocked.take());
     // The child has copies of both; the channel is closed here.
     drop(forking.ticket.take());
-    drop(forking.calls.take());
+    forking.calls = None;
     drop(gate);
     streams::unlock();
     drop(blocked);
@@ -177,7 +177,7 @@ unsafe extern "C" fn in_child() {
         // SAFETY: none of the child's code has run.
         unsafe { libc::_exit(125) };
     }
-    drop(forking.calls.take());
+    forking.calls = None;
     calls::begin_in_child(process);
     let (gate, blocked) = (forking.gate.take(), forking.blocked.take());
     drop(gate);
