@@ -103,6 +103,7 @@ const UNSAFE: &[&str] = &[
     "preload/src/calls/thread.rs",
     "preload/src/calls/transfers.rs",
     "preload/src/calls/trap.rs",
+    "preload/src/calls_pass.rs",
     "preload/src/dlopen.rs",
     "preload/src/environment.rs",
     "preload/src/escapes.rs",
