@@ -81,8 +81,10 @@ def run(command, option, limit_mib, user):
         process = subprocess.Popen(words, env=os.environ | {"TMPDIR": str(scratch)}, cwd=scratch, start_new_session=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **identity)
         watch = Watch(process.pid)
-        status = process.wait()
-        watch.stop()
+        try:
+            status = process.wait()
+        finally:
+            watch.stop()
         if status != 0:
             sys.exit(f"{command}: status {status}")
         return time.monotonic() - begun, watch.samples
