@@ -28,7 +28,9 @@ impl Engine {
     /// as a last resort reclaims slots that are copies of mapped pages.
     pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) -> usize {
         let got = self.areas.alloc(self.cpus.current(), want, self, out);
-        if got < want {
+        // With free slots another thread has the cluster that they are in for a moment.
+        let is_full = |area: &SwapArea| !area.is_writable() || area.free_slots() == 0;
+        if got < want && self.areas.iter().all(is_full) {
             self.stats.count(Event::swap_full);
             let failure = self.grow_failed.lock().iter().flatten().last().cloned();
             if let Some(failure) = failure {
