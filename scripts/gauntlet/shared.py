@@ -30,8 +30,8 @@ args-test color-test core-test os-test printf-test scan-test std-test unicode-te
 
 # Name: limit in MiB, processes that use much of it, and the command.
 WORKLOADS = {
-    "make -j8": (192, 8, f"rm -rf $TMPDIR/build && cp -r {WORK}/gcc/tree/source $TMPDIR && mkdir $TMPDIR/build && cd $TMPDIR/build && {BUILD}"),
-    "Python pool of 8": (256, 8, f"python3 {HERE}/programs/pool.py 8 60"),
+    "make -j8": (768, 8, f"rm -rf $TMPDIR/build && cp -r {WORK}/gcc/tree/source $TMPDIR && mkdir $TMPDIR/build && cd $TMPDIR/build && {BUILD}"),
+    "Python pool of 8": (256, 8, f"python3 {HERE}/programs/pool.py 8 30"),
     "PostgreSQL, 40 connections": (64, 40, f"sh {HERE}/programs/pgbench.sh {postgres.HOME}/bin 20 '-c 40'"),
     "fork tree of 200": (64, 200, f"python3 {HERE}/programs/fork_tree.py 200"),
 }
