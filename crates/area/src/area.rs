@@ -86,6 +86,12 @@ impl SwapArea {
         self.shared.used_slots()
     }
 
+    /// True if no slot can be handed out, or those that are free may belong to other processes.
+    pub fn may_be_full(&self) -> bool {
+        let is_full = self.used_slots() >= self.capacity_slots();
+        is_full || !self.is_writable() || self.shared.is_shared()
+    }
+
     /// Returns the number of slots that can be handed out once the device is at full size.
     pub fn free_slots(&self) -> u32 {
         self.shared.usable_slots().saturating_sub(self.used_slots())

@@ -28,9 +28,8 @@ impl Engine {
     /// as a last resort reclaims slots that are copies of mapped pages.
     pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) -> usize {
         let got = self.areas.alloc(self.cpus.current(), want, self, out);
-        // With free slots another thread has the cluster that they are in for a moment.
-        let is_full = |area: &SwapArea| !area.is_writable() || area.free_slots() == 0;
-        if got < want && self.areas.iter().all(is_full) {
+        // Otherwise another thread has the cluster with free slots for a moment.
+        if got < want && self.areas.iter().all(SwapArea::may_be_full) {
             self.stats.count(Event::swap_full);
             let failure = self.grow_failed.lock().iter().flatten().last().cloned();
             if let Some(failure) = failure {
