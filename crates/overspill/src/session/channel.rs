@@ -211,13 +211,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Session`].
     pub fn entrust(&self, userfault: BorrowedFd<'_>) -> Result<(), Error> {
-        let fds = [userfault];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-        let word = [IoSlice::new(&[WITH_DESCRIPTORS])];
-        retry_on_intr(|| sendmsg(&self.socket, &word, &mut control, SendFlags::NOSIGNAL))
-            .map(drop)
+        send_descriptors(&self.socket, &[userfault])
             .map_err(Error::session("give the userfaultfd to"))
     }
 
@@ -226,6 +220,17 @@ impl Channel {
         let line = &line.as_bytes()[..line.len().min(MESSAGE_BYTES_MAX)];
         let _ = retry_on_intr(|| send(&self.socket, line, SendFlags::NOSIGNAL));
     }
+}
+
+/// Sends at most [`DESCRIPTORS_MAX`] descriptors.
+pub(super) fn send_descriptors(socket: &OwnedFd, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::NOBUFS);
+    }
+    let word = [IoSlice::new(&[WITH_DESCRIPTORS])];
+    retry_on_intr(|| sendmsg(socket, &word, &mut control, SendFlags::NOSIGNAL)).map(drop)
 }
 
 fn refused() -> Error {

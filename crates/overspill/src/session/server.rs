@@ -8,7 +8,9 @@
 //! A process for which there are no descriptors left is refused, and not left waiting.
 //! Not here: what the descriptors are.
 
-use super::channel::{Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WITH_DESCRIPTORS};
+use super::channel::{
+    Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WITH_DESCRIPTORS, send_descriptors,
+};
 use crate::error::Error;
 use overspill_base::sync::{Arc, Condvar, LockClass, Mutex};
 use overspill_space::uffd::has_memory;
@@ -18,11 +20,10 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    listen, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, listen, recvmsg, socket_with,
 };
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -268,16 +269,10 @@ impl Service {
             return None;
         }
         let fds: Vec<_> = self.terms.descriptors.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&fds)).then_some(())?;
         // Before the answer: a process that has it may end at once.
         self.shared.connected.lock().push(process);
         connection.process = Some(process);
-        let answer = [IoSlice::new(&[WITH_DESCRIPTORS])];
-        retry_on_intr(|| sendmsg(&connection.socket, &answer, &mut control, SendFlags::NOSIGNAL))
-            .ok()
-            .map(drop)
+        send_descriptors(&connection.socket, &fds).ok()
     }
 }
 

@@ -64,11 +64,16 @@ pub(super) fn until_the_end(pidfd: &OwnedFd) {
     super::errands::run_last(leave, PATIENCE);
 }
 
-fn wait_for_first_thread(pidfd: &OwnedFd) {
+/// None if the kernel does not report it.
+fn word_of_first_thread() -> Option<&'static AtomicU32> {
     let word = std::ptr::with_exposed_provenance::<AtomicU32>(WORD.load(Acquire));
     // SAFETY: a word of the first thread's block, in memory that is never unmapped: this process
-    // has it too. Null if the kernel does not report it.
-    let Some(word) = (unsafe { word.as_ref() }) else { return };
+    // has it too.
+    unsafe { word.as_ref() }
+}
+
+fn wait_for_first_thread(pidfd: &OwnedFd) {
+    let Some(word) = word_of_first_thread() else { return };
     loop {
         match word.load(Acquire) {
             0 => return,
@@ -163,9 +168,7 @@ fn shares_memory(thread: i32) -> Option<bool> {
 fn first_thread_goes_on() -> Option<bool> {
     /// Of the seventh field after the name: the thread is about to end.
     const PF_EXITING: u32 = 4;
-    let word = std::ptr::with_exposed_provenance::<AtomicU32>(WORD.load(Acquire));
-    // SAFETY: as in `wait_for_first_thread`.
-    if unsafe { word.as_ref()? }.load(Acquire) != 0 {
+    if word_of_first_thread()?.load(Acquire) != 0 {
         return None;
     }
     let mut text = [0; 512];
