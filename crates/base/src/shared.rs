@@ -12,7 +12,7 @@
 use crate::units::PAGE_SIZE;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -78,6 +78,13 @@ impl Mapping {
         let _ = unsafe { madvise(start, len_bytes, Advice::LinuxDontDump) };
         let start = NonNull::new(start.cast()).expect("mmap never returns null");
         Self { start, len_bytes }
+    }
+
+    /// Keeps the mapping's pages in memory, as far as `ulimit -l` permits.
+    pub fn lock(&self) {
+        // SAFETY: locking our own mapping changes no content. Failure would only let the kernel
+        // write it to a swap device of its own.
+        let _ = unsafe { mlock(self.start.as_ptr().cast(), self.len_bytes) };
     }
 
     /// The address of the first byte.

@@ -13,7 +13,7 @@
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
 use crate::{
-    Completion, DeviceInfo, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, SwapDevice,
+    Completion, DeviceInfo, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, SwapDevice, has_failed,
 };
 use overspill_base::Slot;
 use overspill_base::shared::Table;
@@ -220,10 +220,6 @@ impl VerifyingQueue {
             }
         }
     }
-}
-
-fn has_failed(failures: &[PageFailure], index: usize) -> bool {
-    failures.iter().any(|failure| failure.index == index)
 }
 
 impl IoQueue for VerifyingQueue {

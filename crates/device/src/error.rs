@@ -233,6 +233,18 @@ pub enum DeviceError {
         /// The slot.
         slot: Slot,
     },
+
+    /// An encrypted slot does not hold what was written to it.
+    #[error(
+        "slot {slot} of {name} does not hold what was written there: the device lost it, or \
+         something has changed it; find out what else writes to the device"
+    )]
+    Seal {
+        /// The device.
+        name: String,
+        /// The slot.
+        slot: Slot,
+    },
 }
 
 fn open_remedy(errno: Errno) -> &'static str {

@@ -2,7 +2,7 @@
 //!
 //! Owns: the [`SwapDevice`] contract, its backends ([`mod@file`], which also serves block devices
 //! and memory, and [`compressed`] memory), and decorators over any of them ([`checksum`],
-//! [`faulty`], [`large_pages`]).
+//! [`seal`], [`faulty`], [`large_pages`]).
 //! Invariants: a request owns its buffers from [`IoQueue::submit`] until its completion is reaped,
 //! and every submitted request is completed exactly once, also if the device fails. Short
 //! transfers, EINTR and EAGAIN are handled here and nowhere else.
@@ -20,6 +20,7 @@ pub mod file;
 pub mod header;
 mod in_flight;
 pub mod large_pages;
+pub mod seal;
 pub mod spec;
 mod synchronous;
 #[cfg(test)]
@@ -86,6 +87,11 @@ pub struct Completion {
     /// Pages that failed; empty if none did. An error of the whole transfer is reported for every
     /// page: only smaller requests can tell which page caused it.
     pub failures: Vec<PageFailure>,
+}
+
+/// True if the page at `index` is among `failures`.
+pub(crate) fn has_failed(failures: &[PageFailure], index: usize) -> bool {
+    failures.iter().any(|failure| failure.index == index)
 }
 
 /// Properties of a device.

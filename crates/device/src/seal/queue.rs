@@ -1,0 +1,173 @@
+//! A thread's queue to an encrypted device.
+//!
+//! Owns: memory for encrypted pages on their way to the device, and the pages they were made of.
+//! Invariants: an encrypted page belongs to one request until its completion; a read is decrypted
+//! where it lands, before its submitter sees it. As long as reads alone are in flight nothing is
+//! allocated, so that one can be made in a signal handler.
+//! Not here: when a slot is written, and by whom.
+
+use super::Sealer;
+use super::table::Seal;
+use crate::error::DeviceError;
+use crate::in_flight::InFlight;
+use crate::{Completion, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, has_failed};
+use overspill_base::shared::{PageArena, PageBuf};
+use std::os::fd::BorrowedFd;
+
+/// Pages that may be on their way to the device: a request's worth.
+const PAGES: usize = MAX_REQUEST_PAGES;
+
+/// A request in flight, as it was submitted.
+struct Flight {
+    tag: u64,
+    write: Option<Written>,
+}
+
+/// What a write was made of, and what will be known of its slots.
+struct Written {
+    pages: Vec<PageBuf>,
+    seals: Vec<Seal>,
+}
+
+pub(super) struct SealedQueue {
+    /// Above the memory it uses: dropped first.
+    inner: Box<dyn IoQueue>,
+    sealer: Sealer,
+    name: String,
+    flights: InFlight<Flight>,
+    /// Completed while `submit` waited for memory.
+    ready: Vec<Completion>,
+    reaped: Vec<Completion>,
+    arena: PageArena,
+    free: Vec<usize>,
+}
+
+impl SealedQueue {
+    pub(super) fn new(
+        inner: Box<dyn IoQueue>,
+        sealer: Sealer,
+        name: &str,
+        depth: u32,
+    ) -> Result<Self, DeviceError> {
+        let refused = |errno| DeviceError::Queue { name: name.to_owned(), errno };
+        Ok(Self {
+            inner,
+            sealer,
+            name: name.to_owned(),
+            flights: InFlight::new(depth),
+            ready: Vec::with_capacity(depth as usize),
+            reaped: Vec::with_capacity(depth as usize),
+            arena: PageArena::new(PAGES).map_err(refused)?,
+            free: (0..PAGES).rev().collect(),
+        })
+    }
+
+    /// Encrypts what is to be written, after waiting for memory; returns what is kept meanwhile.
+    fn begin_write(&mut self, request: &mut IoRequest) -> Written {
+        while self.free.len() < request.pages.len() {
+            self.complete_some();
+        }
+        let mut seals = Vec::with_capacity(request.pages.len());
+        let mut encrypted = Vec::with_capacity(request.pages.len());
+        for (index, page) in request.pages.iter().enumerate() {
+            let mut copy = self.take_page();
+            copy.copy_from_slice(page);
+            seals.push(self.sealer.seal(request.slot.plus(index), &mut copy));
+            encrypted.push(copy);
+        }
+        Written { pages: std::mem::replace(&mut request.pages, encrypted), seals }
+    }
+
+    fn take_page(&mut self) -> PageBuf {
+        let page = self.free.pop().expect("there is memory for a request");
+        // SAFETY: the arena is dropped after the inner queue, which waits for its requests; a page
+        // is taken from the list of free ones and put back when its request has completed.
+        unsafe { self.arena.page(page) }
+    }
+
+    fn complete_some(&mut self) {
+        self.inner.flush();
+        self.inner.wait();
+        self.finish_reaped();
+    }
+
+    /// Takes what the inner queue has completed.
+    fn finish_reaped(&mut self) {
+        let mut reaped = std::mem::take(&mut self.reaped);
+        self.inner.reap(&mut reaped);
+        for mut completion in reaped.drain(..) {
+            self.finish(&mut completion);
+            self.ready.push(completion);
+        }
+        self.reaped = reaped;
+    }
+
+    fn finish(&mut self, completion: &mut Completion) {
+        let Flight { tag, write } = self.flights.take(completion.request.tag);
+        completion.request.tag = tag;
+        match write {
+            None => self.open(completion),
+            Some(written) => self.end_write(completion, written),
+        }
+    }
+
+    /// Decrypts what was read. A page that cannot be is cleared: its bytes are nobody's.
+    fn open(&self, completion: &mut Completion) {
+        let Completion { request, failures } = completion;
+        for (index, page) in request.pages.iter_mut().enumerate() {
+            let slot = request.slot.plus(index);
+            if !has_failed(failures, index) && !self.sealer.open(slot, page) {
+                page.fill(0);
+                let error = DeviceError::Seal { name: self.name.clone(), slot };
+                failures.push(PageFailure { index, error });
+            }
+        }
+    }
+
+    /// Gives the submitter's pages back.
+    fn end_write(&mut self, completion: &mut Completion, written: Written) {
+        let Written { pages, seals } = written;
+        for (index, seal) in seals.into_iter().enumerate() {
+            if !has_failed(&completion.failures, index) {
+                self.sealer.keep(seal);
+            }
+        }
+        let encrypted = std::mem::replace(&mut completion.request.pages, pages);
+        let places = encrypted.iter().map(|page| self.arena.index_of(page));
+        self.free.extend(places.map(|place| place.expect("it was taken from the arena")));
+    }
+}
+
+impl IoQueue for SealedQueue {
+    fn submit(&mut self, mut request: IoRequest) {
+        let write = match request.op {
+            IoOp::Read => None,
+            IoOp::Write => Some(self.begin_write(&mut request)),
+        };
+        request.tag = self.flights.put(Flight { tag: request.tag, write });
+        self.inner.submit(request);
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        self.finish_reaped();
+        done.append(&mut self.ready);
+    }
+
+    fn wait(&mut self) {
+        if self.ready.is_empty() {
+            self.inner.wait();
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.ready.len()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.poll_fd()
+    }
+}

@@ -1,0 +1,234 @@
+//! What the encrypting decorator promises, over memory and over devices that fail.
+
+use super::table::Seal;
+use super::*;
+use crate::faulty::{FaultPlan, Faults, Faulty};
+use crate::testing::{Pages, drain, is_filled, ram, read, write};
+use crate::{Completion, IoOp, IoRequest, MAX_REQUEST_PAGES};
+use overspill_base::shared::{PageBuf, Table};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const ALGORITHMS: [Algorithm; 2] = [Algorithm::Aegis128L, Algorithm::ChaCha20Poly1305];
+
+fn keys() -> Keys {
+    let file = memfd_create("keys", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, Keys::FILE_BYTES as u64).unwrap();
+    Keys::draw(&file).unwrap()
+}
+
+fn sealer(algorithm: Algorithm, slots: usize) -> Sealer {
+    let words = Table::on_heap(slots * Seals::WORDS, || AtomicU64::new(0));
+    Sealer::new(algorithm, keys(), 0, Seals::new(words))
+}
+
+fn over(inner: Arc<dyn SwapDevice>) -> Sealed {
+    let slots = inner.info().slots_max as usize;
+    Sealed::new(inner, sealer(Algorithm::of_this_machine(), slots))
+}
+
+fn bad_slots(completion: &Completion) -> Vec<u32> {
+    let slot_of = |failure: &crate::PageFailure| match failure.error {
+        DeviceError::Seal { slot, .. } => {
+            assert!(is_filled(&completion.request.pages[failure.index], 0), "{slot}");
+            slot.0
+        }
+        ref other => panic!("{other}"),
+    };
+    completion.failures.iter().map(slot_of).collect()
+}
+
+/// Moves pages between slots and memory behind the decorator's back.
+fn raw(device: &dyn SwapDevice, op: IoOp, slot: Slot, pages: Vec<PageBuf>) -> Vec<PageBuf> {
+    let mut queue = device.open_queue(4).unwrap();
+    queue.submit(IoRequest { op, slot, pages, tag: 0 });
+    let done = drain(&mut *queue, 1).pop().unwrap();
+    assert!(done.failures.is_empty());
+    done.request.pages
+}
+
+#[test]
+fn what_was_written_is_read_and_held_and_not_on_the_device() {
+    let inner = ram(16);
+    let device = over(inner.clone());
+    let mut queue = device.open_queue(4).unwrap();
+    let pages = Pages::new(6);
+    let written = write(&mut *queue, Slot(5), pages.filled(0..3, 9));
+    assert!(written.failures.is_empty());
+    assert_eq!(written.request.tag, 5, "the submitter's tag comes back");
+    assert!(written.request.pages.iter().all(|page| is_filled(page, 9)), "pages are not changed");
+    assert!(device.holds(Slot(6), &written.request.pages[1]));
+    assert!(!device.holds(Slot(9), &written.request.pages[1]), "a slot never written");
+    let stored = raw(&*inner, IoOp::Read, Slot(5), pages.views(3..6));
+    assert_ne!(stored[0][..], stored[1][..], "equal pages look different");
+    for page in &stored {
+        let nines = page.windows(4).filter(|bytes| bytes == &[9; 4]).count();
+        assert_eq!(nines, 0, "of some 4000 random words none is like that");
+    }
+    let found = read(&mut *queue, Slot(5), stored);
+    assert!(found.failures.is_empty());
+    assert!(found.request.pages.iter().all(|page| is_filled(page, 9)));
+}
+
+#[test]
+fn what_was_never_written_or_was_discarded_cannot_be_read() {
+    let device = over(ram(16));
+    let mut queue = device.open_queue(4).unwrap();
+    let pages = Pages::new(3);
+    let unwritten = read(&mut *queue, Slot(3), pages.filled(0..2, 1));
+    assert_eq!(bad_slots(&unwritten), [3, 4]);
+    let written = write(&mut *queue, Slot(4), pages.filled(0..3, 1)).request.pages;
+    device.discard(Slot(5), 1).unwrap();
+    assert!(!device.holds(Slot(5), &written[1]) && device.holds(Slot(6), &written[2]));
+    assert_eq!(bad_slots(&read(&mut *queue, Slot(4), written)), [5]);
+}
+
+#[test]
+fn an_old_page_and_another_slots_page_are_found() {
+    let inner = ram(16);
+    let device = over(inner.clone());
+    let mut queue = device.open_queue(4).unwrap();
+    let pages = Pages::new(8);
+    let buffers = write(&mut *queue, Slot(2), pages.filled(0..2, 1)).request.pages;
+    let old = raw(&*inner, IoOp::Read, Slot(2), pages.views(4..6));
+    // The same bytes again, as another write.
+    let buffers = write(&mut *queue, Slot(2), buffers).request.pages;
+    let new = raw(&*inner, IoOp::Read, Slot(2), pages.views(6..8));
+    raw(&*inner, IoOp::Write, Slot(2), old);
+    let replayed = read(&mut *queue, Slot(2), buffers);
+    assert_eq!(bad_slots(&replayed), [2, 3]);
+    let mut exchanged = new;
+    exchanged.swap(0, 1);
+    let mut exchanged = raw(&*inner, IoOp::Write, Slot(2), exchanged);
+    assert_eq!(bad_slots(&read(&mut *queue, Slot(2), replayed.request.pages)), [2, 3]);
+    exchanged.swap(0, 1);
+    raw(&*inner, IoOp::Write, Slot(2), exchanged);
+    assert!(read(&mut *queue, Slot(2), pages.views(0..2)).failures.is_empty(), "back in place");
+}
+
+#[test]
+fn garbage_from_the_device_is_found() {
+    let plan = Arc::new(FaultPlan::new(Faults { garble_read: Some(1), ..Faults::default() }));
+    let device = over(Arc::new(Faulty::new(ram(16), plan)));
+    let mut queue = device.open_queue(4).unwrap();
+    let pages = Pages::new(2);
+    let mut buffers = write(&mut *queue, Slot(4), pages.filled(0..2, 1)).request.pages;
+    for expected in [&[][..], &[4, 5], &[]] {
+        let completion = read(&mut *queue, Slot(4), buffers);
+        assert_eq!(bad_slots(&completion), expected);
+        buffers = completion.request.pages;
+    }
+}
+
+#[test]
+fn a_failed_write_leaves_nothing_known_of_its_slots() {
+    let plan = Arc::new(FaultPlan::new(Faults { fail_write: Some(1), ..Faults::default() }));
+    let device = over(Arc::new(Faulty::new(ram(16), plan)));
+    let mut queue = device.open_queue(4).unwrap();
+    let pages = Pages::new(1);
+    let first = write(&mut *queue, Slot(2), pages.filled(0..1, 1)).request.pages;
+    assert!(device.holds(Slot(2), &first[0]));
+    let second = write(&mut *queue, Slot(2), first);
+    assert_eq!(second.failures.len(), 1);
+    assert!(is_filled(&second.request.pages[0], 1), "the page is still there");
+    assert_eq!(bad_slots(&read(&mut *queue, Slot(2), second.request.pages)), [2]);
+}
+
+#[test]
+fn more_writes_than_there_is_memory_for_wait_for_each_other() {
+    let device = over(ram(4 * MAX_REQUEST_PAGES as u64));
+    let mut queue = device.open_queue(8).unwrap();
+    let pages = Pages::new(3 * MAX_REQUEST_PAGES);
+    for n in 0..3 {
+        let places = n * MAX_REQUEST_PAGES..(n + 1) * MAX_REQUEST_PAGES;
+        let slot = Slot(places.start as u32);
+        let pages = pages.filled(places, n as u8 + 1);
+        queue.submit(IoRequest { op: IoOp::Write, slot, pages, tag: n as u64 });
+        assert_eq!(queue.in_flight(), n + 1);
+    }
+    let done = drain(&mut *queue, 3);
+    assert_eq!(queue.in_flight(), 0);
+    for completion in done {
+        let (slot, tag) = (completion.request.slot, completion.request.tag);
+        assert_eq!(slot.index(), tag as usize * MAX_REQUEST_PAGES);
+        let found = read(&mut *queue, slot, completion.request.pages);
+        assert!(found.request.pages.iter().all(|page| is_filled(page, tag as u8 + 1)));
+    }
+}
+
+#[test]
+fn what_each_of_two_keys_seals_the_other_does_not_open() {
+    for algorithm in ALGORITHMS {
+        let keys = keys();
+        let words = || Table::on_heap(Seals::WORDS, || AtomicU64::new(0));
+        let [one, other] = [0, 1].map(|area| {
+            Sealer::new(algorithm, keys.clone(), area, Seals::new(words()))
+        });
+        let mut page = [3; PAGE_SIZE];
+        let seal = one.seal(Slot(0), &mut page);
+        one.keep(seal);
+        other.seals.begin(Slot(0));
+        other.keep(seal);
+        let mut copy = page;
+        assert!(!other.open(Slot(0), &mut copy), "{algorithm:?}");
+        assert!(one.open(Slot(0), &mut page) && page == [3; PAGE_SIZE], "{algorithm:?}");
+    }
+}
+
+/// A page with bytes flipped anywhere, an old one, one of another slot, in 10^5 tries by seed.
+#[test]
+fn nothing_is_taken_for_what_it_is_not() {
+    let tries: u64 = 100_000;
+    for algorithm in ALGORITHMS {
+        let mut chance = fastrand_of(42);
+        let sealer = sealer(algorithm, 2);
+        let mut sealed = [[0; PAGE_SIZE]; 2];
+        for try_number in 0..tries / 2 {
+            let old = sealed;
+            for (n, page) in sealed.iter_mut().enumerate() {
+                page.fill(try_number as u8);
+                let seal = sealer.seal(Slot(n as u32), page);
+                sealer.keep(seal);
+            }
+            let mut damaged = sealed[0];
+            // Every byte in turn.
+            damaged[try_number as usize % PAGE_SIZE] ^= (chance() as u8).max(1);
+            for (what, mut page) in [("damaged", damaged), ("old", old[0]), ("other", sealed[1])] {
+                assert!(!sealer.open(Slot(0), &mut page), "{what} in try {try_number}");
+            }
+        }
+    }
+}
+
+fn fastrand_of(mut seed: u64) -> impl FnMut() -> u64 {
+    move || {
+        // SplitMix64's step.
+        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ mixed >> 27
+    }
+}
+
+#[test]
+fn no_number_is_given_to_two_writes() {
+    let words = Table::on_heap(Seals::WORDS, || AtomicU64::new(0));
+    let (seals, slot) = (Seals::new(words.clone()), Slot(0));
+    let mut numbers = Vec::new();
+    for n in 0..6 {
+        let write = seals.begin(slot);
+        assert_eq!(seals.get(slot), None);
+        numbers.push(write.number);
+        match n % 3 {
+            // A writer that was killed.
+            0 => {}
+            1 => {
+                let seal = Seal { write, tag: [n; 16] };
+                seals.keep(seal);
+                assert_eq!(seals.get(slot), Some(seal));
+            }
+            _ => seals.forget(slot),
+        }
+    }
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+    assert!(words[0].load(Relaxed) > numbers[5] * 2, "forgetting counts as well");
+}
