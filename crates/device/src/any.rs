@@ -9,6 +9,7 @@
 use crate::compressed::{CompressedDevice, Usage};
 use crate::error::DeviceError;
 use crate::file::{Attachment, FileDevice, OpenOptions};
+use crate::seal::{self, Sealed, Sealer};
 use crate::spec::{SwapKind, SwapSpec};
 use crate::{DeviceInfo, SwapDevice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,12 +30,25 @@ impl Device {
     /// # Errors
     /// As [`FileDevice::open`] and [`CompressedDevice::open`].
     pub fn open(spec: &SwapSpec, options: &OpenOptions) -> Result<Self, DeviceError> {
-        match spec.kind {
+        let device = match spec.kind {
             SwapKind::Compressed { size } => {
                 CompressedDevice::open(spec, size).map(Self::Compressed)
             }
             _ => FileDevice::open(spec, options).map(Self::File),
-        }
+        };
+        Ok(if spec.is_encrypted() { device?.encrypted() } else { device? })
+    }
+
+    fn encrypted(mut self) -> Self {
+        let (attachment, info) = match &mut self {
+            Self::File(device) => device.described(),
+            Self::Compressed(device) => device.described(),
+        };
+        let note = format!("encrypted with {}", seal::Algorithm::of_this_machine().name());
+        attachment.encrypted = true;
+        attachment.notes.push(note.clone());
+        info.notes.push(note);
+        self
     }
 
     /// Attaches to the device that another process opened, through `fd`; see
@@ -75,11 +89,14 @@ impl Device {
         }
     }
 
-    /// Returns the device as pagers use it.
-    pub fn shared(self) -> Arc<dyn SwapDevice> {
-        match self {
-            Self::File(device) => Arc::new(device),
-            Self::Compressed(device) => Arc::new(device),
+    /// Returns the device as pagers use it. One that is [encrypted](Attachment::encrypted) needs a
+    /// sealer.
+    pub fn shared(self, sealer: Option<Sealer>) -> Arc<dyn SwapDevice> {
+        debug_assert_eq!(self.attachment().encrypted, sealer.is_some());
+        match (self, sealer) {
+            (Self::File(device), None) => Arc::new(device),
+            (Self::File(device), Some(sealer)) => Arc::new(Sealed::new(Arc::new(device), sealer)),
+            (Self::Compressed(device), sealer) => Arc::new(device.sealed_by(sealer)),
         }
     }
 }

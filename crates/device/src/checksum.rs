@@ -13,7 +13,8 @@
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
 use crate::{
-    Completion, DeviceInfo, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, SwapDevice, has_failed,
+    Completion, DeviceInfo, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, SwapDevice,
+    has_failed,
 };
 use overspill_base::Slot;
 use overspill_base::shared::Table;
@@ -78,6 +79,7 @@ impl ChecksumStore for TableStore {
 #[derive(Debug)]
 pub struct Checksummed {
     inner: Arc<dyn SwapDevice>,
+    info: DeviceInfo,
     keeper: Keeper,
 }
 
@@ -85,13 +87,14 @@ impl Checksummed {
     /// Verifies what `inner` returns. `seed` is random and belongs to `store`: all that share the
     /// store use the same.
     pub fn new(inner: Arc<dyn SwapDevice>, store: Arc<dyn ChecksumStore>, seed: u64) -> Self {
-        Self { inner, keeper: Keeper { store, seed } }
+        let info = DeviceInfo { verifies: true, ..inner.info().clone() };
+        Self { inner, info, keeper: Keeper { store, seed } }
     }
 }
 
 impl SwapDevice for Checksummed {
     fn info(&self) -> &DeviceInfo {
-        self.inner.info()
+        &self.info
     }
 
     fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
@@ -105,7 +108,7 @@ impl SwapDevice for Checksummed {
         Ok(Box::new(VerifyingQueue {
             inner: self.inner.open_queue(depth)?,
             keeper: self.keeper.clone(),
-            name: self.info().name.clone(),
+            name: self.info.name.clone(),
             flights: InFlight::new(depth),
             spare,
         }))
@@ -115,6 +118,11 @@ impl SwapDevice for Checksummed {
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
         self.keeper.forget(first, slots as usize);
         self.inner.discard(first, slots)
+    }
+
+    fn slot_free(&self, slot: Slot) {
+        self.keeper.forget(slot, 1);
+        self.inner.slot_free(slot);
     }
 
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {

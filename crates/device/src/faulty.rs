@@ -203,6 +203,10 @@ impl SwapDevice for Faulty {
         self.inner.discard(first, slots)
     }
 
+    fn slot_free(&self, slot: Slot) {
+        self.inner.slot_free(slot);
+    }
+
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {
         self.inner.holds(slot, page)
     }

@@ -86,6 +86,11 @@ impl SwapDevice for LargePages {
         self.inner.discard(Slot(self.plain(first.0)), self.plain(slots))
     }
 
+    fn slot_free(&self, slot: Slot) {
+        let first = Slot(self.plain(slot.0));
+        (0..self.pages).for_each(|n| self.inner.slot_free(first.plus(n)));
+    }
+
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {
         let first = Slot(self.plain(slot.0));
         let mut plain = page.chunks_exact(PAGE_SIZE).enumerate();

@@ -113,9 +113,10 @@ pub struct DeviceInfo {
     /// True if freed slots must be discarded before they are used again: the user asked for it, and
     /// the device [`discards`](Self::discards).
     pub page_discard: bool,
-    /// True if every slot must be discarded as soon as it has no holder: until then it costs
-    /// memory. That discard does not block.
-    pub slot_discard: bool,
+    /// True if [`SwapDevice::slot_free`] does something.
+    pub slot_free_notify: bool,
+    /// True if a read returns what was written last, or a failure.
+    pub verifies: bool,
     /// How it is driven, and why not faster, one line each, for the user.
     pub notes: Vec<String>,
 }
@@ -161,6 +162,12 @@ pub trait SwapDevice: Send + Sync + Debug {
     /// # Panics
     /// If the slots are not all below [`DeviceInfo::slots_max`]: what is beyond is not ours.
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError>;
+
+    /// Notifies the device that `slot` has lost its last holder: what it keeps in memory for the
+    /// slot can go, and what it knows of it. Never blocks, and is called at once.
+    fn slot_free(&self, slot: Slot) {
+        let _ = slot;
+    }
 
     /// True if `slot` is known to hold exactly the bytes of `page`, so that writing them again
     /// would change nothing. Plain devices do not know.

@@ -15,6 +15,7 @@
 //!         | "ssd=" ( "on" | "off" )      whether seeks are free, whatever the system says
 //!         | "discard=" ( "once" | "pages" | "both" )
 //!         | "algo=" ( "lz4" | "zstd" )   how compressed memory is compressed
+//!         | "encrypt=" ( "on" | "off" )  on, but for this machine's memory
 //! ```
 
 use crate::compressed::Algorithm;
@@ -36,6 +37,17 @@ pub struct SwapSpec {
     pub discard: Option<Discard>,
     /// How pages in compressed memory are compressed. None is the default, LZ4.
     pub algorithm: Option<Algorithm>,
+    /// True if pages are encrypted. None means what [`SwapSpec::is_encrypted`] says.
+    pub encrypt: Option<bool>,
+}
+
+impl SwapSpec {
+    /// True if pages are encrypted: unless the user says otherwise, wherever they leave this
+    /// machine's memory.
+    pub fn is_encrypted(&self) -> bool {
+        let in_memory = matches!(self.kind, SwapKind::Ram { .. } | SwapKind::Compressed { .. });
+        self.encrypt.unwrap_or(!in_memory)
+    }
 }
 
 /// When unneeded content is discarded, as with swapon's option of that name.
@@ -140,11 +152,13 @@ impl SwapSpec {
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let twice = match key {
             "pri" => self.priority.replace(priority(value)?).is_some(),
-            "ssd" => self.ssd.replace(on_or_off(value)?).is_some(),
+            "ssd" => self.ssd.replace(on_or_off(key, value)?).is_some(),
             "discard" => self.discard.replace(discard(value)?).is_some(),
             "algo" => self.algorithm.replace(algorithm(value)?).is_some(),
+            "encrypt" => self.encrypt.replace(on_or_off(key, value)?).is_some(),
             _ => {
-                let known = "pri=N, ssd=on|off, discard=once|pages|both and algo=lz4|zstd";
+                let known = "pri=N, ssd=on|off, discard=once|pages|both, algo=lz4|zstd and \
+                             encrypt=on|off";
                 return Err(format!("unknown option `{key}`; there are {known}"));
             }
         };
@@ -157,11 +171,11 @@ fn priority(value: &str) -> Result<i16, String> {
     priority.ok_or_else(|| format!("priority `{value}` is not a number from 0 to 32767"))
 }
 
-fn on_or_off(value: &str) -> Result<bool, String> {
+fn on_or_off(key: &str, value: &str) -> Result<bool, String> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err(format!("ssd `{value}` is neither on nor off")),
+        _ => Err(format!("{key} `{value}` is neither on nor off")),
     }
 }
 
@@ -256,7 +270,7 @@ mod tests {
         for (options, priority, ssd, discard) in table {
             let kind = file("/a,b=c/d", Some(8192));
             let spec: SwapSpec = format!("file:/a,b=c/d:8K{options}").parse().unwrap();
-            let expected = SwapSpec { kind, priority, ssd, discard, algorithm: None };
+            let expected = SwapSpec { kind, priority, ssd, discard, ..SwapSpec::default() };
             assert_eq!(spec, expected, "{options}");
         }
     }
@@ -272,6 +286,22 @@ mod tests {
             let spec: SwapSpec = format!("compressed:1G{options}").parse().unwrap();
             assert_eq!(spec.algorithm, algorithm, "{options}");
         }
+    }
+
+    #[test]
+    fn what_leaves_memory_is_encrypted_unless_said() {
+        let table = [
+            ("file:/x", true),
+            ("/dev/loop0", true),
+            ("ram:1M", false),
+            ("compressed:1M", false),
+            ("file:/x,encrypt=off", false),
+            ("compressed:1M,algo=zstd,encrypt=on", true),
+        ];
+        for (text, expected) in table {
+            assert_eq!(text.parse::<SwapSpec>().unwrap().is_encrypted(), expected, "{text}");
+        }
+        assert!(SwapSpec::default().is_encrypted(), "the default is a file");
     }
 
     #[test]
@@ -318,6 +348,7 @@ mod tests {
             ("file:/x,discard=1", "discard `1` is none of once, pages and both"),
             ("ram:1M,discard=", "discard `` is none of"),
             ("ram:1M,ssd=yes", "ssd `yes` is neither on nor off"),
+            ("ram:1M,encrypt=1", "encrypt `1` is neither on nor off"),
             ("ram:1M,pri=1,ssd=on,pri=2", "option `pri` is given twice"),
         ];
         for (text, part) in table {

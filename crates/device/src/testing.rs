@@ -1,11 +1,14 @@
 //! Shared by this crate's tests: pages to move, and moving them one request at a time.
 
 use crate::file::{FileDevice, OpenOptions};
+use crate::seal::{Algorithm, Keys, Sealer, Seals};
 use crate::{Completion, IoOp, IoQueue, IoRequest, SwapDevice, SwapKind};
-use overspill_base::shared::{PageArena, PageBuf};
+use overspill_base::shared::{PageArena, PageBuf, Table};
 use overspill_base::{Bytes, Slot};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Memory for a test's pages.
 pub(crate) struct Pages(PageArena);
@@ -34,6 +37,18 @@ impl Pages {
         // SAFETY: as in `filled`.
         places.map(|place| unsafe { self.0.page(place) }).collect()
     }
+}
+
+pub(crate) fn keys() -> Keys {
+    let file = memfd_create("keys", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, Keys::FILE_BYTES as u64).unwrap();
+    Keys::draw(&file).unwrap()
+}
+
+/// Encrypts the content of so many slots.
+pub(crate) fn sealer(algorithm: Algorithm, slots: usize) -> Sealer {
+    let words = Table::on_heap(slots * Seals::WORDS, || AtomicU64::new(0));
+    Sealer::new(algorithm, keys(), 0, Seals::new(words))
 }
 
 pub(crate) fn is_filled(page: &[u8], byte: u8) -> bool {

@@ -1,16 +1,19 @@
 //! Builds a pager inside one process.
 
 use crate::error::Error;
-use crate::pager::{Pager, PagerParts, PagerSwap};
+use crate::keys::new_keys;
+use crate::pager::{Pager, PagerParts, PagerSwap, memory};
 use crate::region::{Region, RegionOptions};
 use crate::summary::Summary;
 use crate::swaps::kind_name;
 use overspill_area::{AreaNo, MemberNo};
+use overspill_base::shared::Table;
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::OpenOptions;
-use overspill_device::{Device, SwapDevice, SwapSpec};
+use overspill_device::seal::{Algorithm, Sealer, Seals};
+use overspill_device::{Device, DeviceInfo, SwapDevice, SwapSpec};
 use overspill_space::HandlerOptions;
 use overspill_space::words::Reach;
 
@@ -97,7 +100,7 @@ impl Builder {
     pub(crate) fn open_swaps(&self) -> Result<Vec<OpenedSwap>, Error> {
         let specs = swaps_or_default(self.swaps.clone())?;
         let open = |(n, spec): (usize, &SwapSpec)| {
-            let device = Device::open(spec, &self.options)?.shared();
+            let device = open_alone(spec, &self.options)?;
             let kind = kind_name(&spec.kind);
             Ok(OpenedSwap { device, kind, priority: priority(spec, n) })
         };
@@ -225,6 +228,26 @@ pub(crate) fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>
         specs.push(SwapSpec::default());
     }
     Ok(specs)
+}
+
+/// Opens a device for this process alone.
+pub(crate) fn open_alone(
+    spec: &SwapSpec,
+    options: &OpenOptions,
+) -> Result<Arc<dyn SwapDevice>, Error> {
+    let device = Device::open(spec, options)?;
+    let sealer = match device.attachment().encrypted {
+        true => Some(sealer_alone(device.info())?),
+        false => None,
+    };
+    Ok(device.shared(sealer))
+}
+
+fn sealer_alone(info: &DeviceInfo) -> Result<Sealer, Error> {
+    let (_, keys) = new_keys()?;
+    let words = info.slots_max as usize * Seals::WORDS;
+    let seals = Seals::new(Table::private(words).map_err(memory)?);
+    Ok(Sealer::new(Algorithm::of_this_machine(), keys, 0, seals))
 }
 
 /// Areas without a priority are used in the order given, after all that have one.

@@ -34,6 +34,7 @@ mod builder;
 pub mod doctor;
 mod error;
 pub mod escapes;
+mod keys;
 pub mod pager;
 pub mod pool;
 mod region;

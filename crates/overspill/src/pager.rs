@@ -21,6 +21,7 @@ use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap,
 use overspill_space::with_signals_blocked;
 use overspill_space::words::Reach;
 use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
+use std::convert::Infallible;
 use std::sync::OnceLock;
 
 /// A device with the shared tables of its slots.
@@ -32,8 +33,6 @@ pub struct PagerSwap {
     pub tables: AreaTables,
     /// Higher is filled first.
     pub priority: i16,
-    /// The device verifies what it returns.
-    pub verifies: bool,
 }
 
 impl PagerSwap {
@@ -50,18 +49,18 @@ impl PagerSwap {
     ) -> Result<Self, Error> {
         if page_bytes == PAGE_SIZE {
             let tables = private_tables(&*device)?;
-            return Ok(Self { device, tables, priority, verifies: false });
+            return Ok(Self { device, tables, priority });
         }
-        let sums = Table::<AtomicU64>::private(device.info().slots_max as usize).map_err(memory)?;
-        let store = Arc::new(TableStore::new(sums));
-        let plain: Arc<dyn SwapDevice> = Arc::new(Checksummed::new(device, store, seed));
+        let words = || Table::<AtomicU64>::private(device.info().slots_max as usize);
+        let store = || words().map(|words| Arc::new(TableStore::new(words))).map_err(memory);
+        let plain = verified(device.clone(), store, seed)?;
         // SAFETY: the engine over this device has pages of `page_bytes`, as all callers ensure, so
         // its buffers have that size; while a request uses one, it belongs to a frame or to a
         // worker.
         let device = unsafe { LargePages::new(plain, page_bytes / PAGE_SIZE) }?;
         let device: Arc<dyn SwapDevice> = Arc::new(device);
         let tables = private_tables(&*device)?;
-        Ok(Self { device, tables, priority, verifies: true })
+        Ok(Self { device, tables, priority })
     }
 }
 
@@ -315,14 +314,21 @@ pub(crate) fn memory(errno: rustix::io::Errno) -> Error {
 
 pub(crate) fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
     let area = area_of(number, &swap.device, swap.tables, member);
-    let device = match swap.verifies {
-        true => swap.device,
-        false => {
-            let store = Arc::new(SlotTags(area.slot_map()));
-            Arc::new(Checksummed::new(swap.device, store, seed))
-        }
-    };
+    let store = || Ok::<_, Infallible>(Arc::new(SlotTags(area.slot_map())));
+    let Ok(device) = verified(swap.device, store, seed);
     Swap { device, area, priority: swap.priority }
+}
+
+/// Adds checksums to a device that does not verify what it returns by other means.
+fn verified<S: ChecksumStore + 'static, E>(
+    device: Arc<dyn SwapDevice>,
+    store: impl FnOnce() -> Result<Arc<S>, E>,
+    seed: u64,
+) -> Result<Arc<dyn SwapDevice>, E> {
+    if device.info().verifies {
+        return Ok(device);
+    }
+    Ok(Arc::new(Checksummed::new(device, store()?, seed)))
 }
 
 /// Makes the area of a device's slots.
@@ -339,7 +345,7 @@ fn area_of(
         ..AreaConfig::native()
     };
     let mut area = SwapArea::new(number, tables, config, member);
-    if info.slot_discard {
+    if info.slot_free_notify {
         area = area.notifying(Box::new(FreeNotify(device.clone())));
     }
     area
@@ -352,8 +358,7 @@ struct FreeNotify(Arc<dyn SwapDevice>);
 
 impl SlotFreeNotify for FreeNotify {
     fn slot_free(&self, slot: Slot) {
-        let forgotten = self.0.discard(slot, 1);
-        debug_assert!(forgotten.is_ok(), "{forgotten:?}");
+        self.0.slot_free(slot);
     }
 }
 

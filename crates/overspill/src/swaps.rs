@@ -3,10 +3,10 @@
 //! Owns: the names by which the user knows areas.
 //! Not here: how pages leave one (`engine::swapoff`).
 
-use crate::builder::{Overspill, priority};
+use crate::builder::{Overspill, open_alone, priority};
 use crate::error::Error;
 use overspill_base::Bytes;
-use overspill_device::{Device, SwapKind, SwapSpec};
+use overspill_device::{SwapKind, SwapSpec};
 
 /// A swap area in use, like a line of `/proc/swaps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Overspill {
     /// [`Error::Device`], [`Error::Swapon`], and nothing was changed.
     pub fn swapon(&self, spec: &SwapSpec) -> Result<(), Error> {
         let mut kinds = self.kinds.lock();
-        let device = Device::open(spec, &self.options)?.shared();
+        let device = open_alone(spec, &self.options)?;
         let swap = self.pager.swap_of(device, priority(spec, kinds.len()))?;
         self.pager.swapon(swap)?;
         kinds.push(kind_name(&spec.kind));

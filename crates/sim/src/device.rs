@@ -165,7 +165,8 @@ impl SimDevice {
             synchronous: model.synchronous,
             discards: false,
             page_discard: false,
-            slot_discard: false,
+            slot_free_notify: false,
+            verifies: false,
             notes: Vec::new(),
         };
         let holds = (0..(slots as usize).div_ceil(CHUNK)).map(|_| None).collect();

@@ -232,12 +232,13 @@ fn statistics_go_to_stdout_or_to_a_file_that_a_failed_start_leaves_alone() {
 }
 
 #[test]
-fn a_prepared_file_that_others_may_read_is_noted() {
+fn a_prepared_file_that_others_may_read_and_understand_is_noted() {
     let Some(installation) = installation() else { return };
     let path = installation.path("area");
     std::fs::write(&path, "").unwrap();
-    let spec = format!("file:{}:1M", path.display());
-    for (mode, noted) in [(0o644, true), (0o600, false)] {
+    let table = [(0o644, ",encrypt=off", true), (0o644, "", false), (0o600, ",encrypt=off", false)];
+    for (mode, options, noted) in table {
+        let spec = format!("file:{}:1M{options}", path.display());
         crate::installation::chmod(&path, mode);
         let output = installation.run(&["--swap", &spec], &["true"]).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));

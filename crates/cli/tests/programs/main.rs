@@ -17,6 +17,7 @@ mod compile;
 mod compressed;
 mod core_dump;
 mod direct_io;
+mod encryption;
 mod escapes;
 mod faults;
 mod history;

@@ -17,7 +17,8 @@
 //! and one killed at any instruction leaks at most one object's memory for each of its threads,
 //! until the run ends.
 //! Not here: checksums. They are computed on the page, before and after, and so verify the codec
-//! too.
+//! too, and they tell without compressing whether a page has changed: so they stay where objects
+//! are encrypted.
 //! Absent: compaction. A span with one object left keeps its memory; new objects of its class go
 //! there first.
 //! Rejected: a bound on memory instead of pages. The number of slots to offer would then be a
@@ -35,6 +36,7 @@ pub use codec::Algorithm;
 
 use crate::error::DeviceError;
 use crate::file::{Attachment, large_enough, named, refused};
+use crate::seal::Sealer;
 use crate::spec::SwapSpec;
 use crate::synchronous::SynchronousQueue;
 use crate::{DeviceInfo, IoQueue, SwapDevice};
@@ -72,6 +74,7 @@ pub struct CompressedDevice {
     algorithm: Algorithm,
     attachment: Attachment,
     info: DeviceInfo,
+    sealer: Option<Sealer>,
 }
 
 impl CompressedDevice {
@@ -114,12 +117,22 @@ impl CompressedDevice {
 
     fn new(store: Store, algorithm: Algorithm, attachment: Attachment) -> Self {
         let info = attachment.info();
-        Self { store: Arc::new(store), algorithm, attachment, info }
+        Self { store: Arc::new(store), algorithm, attachment, info, sealer: None }
     }
 
     /// What [`attach`](Self::attach) needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
+    }
+
+    /// What [`attach`](Self::attach) needs, and what the user is told.
+    pub(crate) fn described(&mut self) -> (&mut Attachment, &mut DeviceInfo) {
+        (&mut self.attachment, &mut self.info)
+    }
+
+    /// Encrypts what is stored from now on, if there is a sealer.
+    pub(crate) fn sealed_by(self, sealer: Option<Sealer>) -> Self {
+        Self { sealer, ..self }
     }
 
     /// Returns its current usage.
@@ -152,11 +165,16 @@ impl SwapDevice for CompressedDevice {
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
         let name = self.info.name.clone();
         let codec = Codec::new(self.algorithm, &name)?;
-        Ok(Box::new(SynchronousQueue::new(Compressor::new(self.store.clone(), codec, name), depth)))
+        let compressor = Compressor::new(self.store.clone(), codec, self.sealer.clone(), name);
+        Ok(Box::new(SynchronousQueue::new(compressor, depth)))
     }
 
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
-        (0..slots as usize).for_each(|n| self.store.forget(first.plus(n)));
+        (0..slots as usize).for_each(|n| self.slot_free(first.plus(n)));
         Ok(())
+    }
+
+    fn slot_free(&self, slot: Slot) {
+        self.store.forget(slot);
     }
 }

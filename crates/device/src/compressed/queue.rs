@@ -1,13 +1,15 @@
 //! A thread's queue to the store.
 //!
 //! Owns: the codec, its buffer, and where this thread searches for a free place.
-//! Invariants: each page of a request succeeds or fails by itself.
+//! Invariants: each page of a request succeeds or fails by itself. With a sealer everything that is
+//! stored is encrypted, so a page that repeats one word is compressed like any other.
 
 use super::codec::{Codec, OUTPUT_BYTES};
 use super::spans::{CLASSES, Cursors};
 use super::store::{Found, Store};
 use super::word::filling;
 use crate::error::DeviceError;
+use crate::seal::Sealer;
 use crate::synchronous::Perform;
 use crate::{Completion, IoOp, IoRequest, PageFailure};
 use overspill_base::{PAGE_SIZE, Slot};
@@ -22,43 +24,69 @@ pub(super) struct Compressor {
     codec: Codec,
     buffer: Box<[u8; OUTPUT_BYTES]>,
     cursors: Cursors,
+    sealer: Option<Sealer>,
     name: String,
 }
 
 impl Compressor {
-    pub(super) fn new(store: Arc<Store>, codec: Codec, name: String) -> Self {
+    pub(super) fn new(
+        store: Arc<Store>,
+        codec: Codec,
+        sealer: Option<Sealer>,
+        name: String,
+    ) -> Self {
         let buffer = Box::new([0; OUTPUT_BYTES]);
-        Self { store, codec, buffer, cursors: [0; CLASSES], name }
+        Self { store, codec, buffer, cursors: [0; CLASSES], sealer, name }
     }
 
     fn write(&mut self, slot: Slot, page: &[u8]) -> Result<(), DeviceError> {
-        if filling(page).is_some_and(|word| self.store.fill(slot, word)) {
+        if self.sealer.is_none() && filling(page).is_some_and(|word| self.store.fill(slot, word)) {
             return Ok(());
         }
         let compressed = self.codec.compress(page, &mut self.buffer[..]);
-        let bytes = match compressed {
-            Some(len) if len <= COMPRESSED_BYTES_MAX => &self.buffer[..len],
-            _ => page,
+        let put = match compressed.filter(|&len| len <= COMPRESSED_BYTES_MAX) {
+            Some(len) => self.put(slot, len),
+            None if self.sealer.is_none() => self.store.put(slot, page, &mut self.cursors),
+            None => {
+                self.buffer[..PAGE_SIZE].copy_from_slice(page);
+                self.put(slot, PAGE_SIZE)
+            }
         };
-        let put = self.store.put(slot, bytes, &mut self.cursors);
         put.map_err(|errno| self.failed(IoOp::Write, slot, errno))
+    }
+
+    /// Stores the first `len` bytes of the buffer.
+    fn put(&mut self, slot: Slot, len: usize) -> Result<(), Errno> {
+        let bytes = &mut self.buffer[..len];
+        let seal = self.sealer.as_ref().map(|sealer| (sealer, sealer.seal(slot, bytes)));
+        self.store.put(slot, bytes, &mut self.cursors)?;
+        seal.into_iter().for_each(|(sealer, seal)| sealer.keep(seal));
+        Ok(())
     }
 
     fn read(&mut self, slot: Slot, page: &mut [u8]) -> Result<(), DeviceError> {
         let found = self.store.get(slot, page, &mut self.buffer[..]);
         let restored = match found.map_err(|errno| self.failed(IoOp::Read, slot, errno))? {
-            Found::Page => Ok(()),
+            Found::Filled => self.sealer.is_none(),
+            Found::Page => open(&self.sealer, slot, page),
             Found::Compressed(len) => {
-                self.codec.decompress(&self.buffer[..len], page).ok().ok_or(())
+                let bytes = &mut self.buffer[..len];
+                open(&self.sealer, slot, bytes) && self.codec.decompress(bytes, page).is_ok()
             }
-            Found::Damage => Err(()),
+            Found::Damage => false,
         };
-        restored.map_err(|()| DeviceError::Damaged { name: self.name.clone(), slot })
+        let damaged = || DeviceError::Damaged { name: self.name.clone(), slot };
+        if restored { Ok(()) } else { Err(damaged()) }
     }
 
     fn failed(&self, op: IoOp, slot: Slot, errno: Errno) -> DeviceError {
         DeviceError::Io { name: self.name.clone(), op, slot, errno }
     }
+}
+
+/// Decrypts what was read of `slot`, if it is encrypted; false if it is not what the slot holds.
+fn open(sealer: &Option<Sealer>, slot: Slot, bytes: &mut [u8]) -> bool {
+    sealer.as_ref().is_none_or(|sealer| sealer.open(slot, bytes))
 }
 
 impl Perform for Compressor {

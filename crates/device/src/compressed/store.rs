@@ -57,6 +57,8 @@ impl Layout {
 /// The result of reading a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
+    /// The slot's word says what the page repeats, and the page is there.
+    Filled,
     /// The page is there.
     Page,
     /// This many bytes of the buffer are the page, compressed.
@@ -143,7 +145,7 @@ impl Store {
         let (place, len) = match Content::of_word(self.slots[slot.index()].load(Acquire)) {
             Content::Filled(word) => {
                 page.as_chunks_mut::<8>().0.fill(word.to_ne_bytes());
-                return Ok(Found::Page);
+                return Ok(Found::Filled);
             }
             Content::Object { place, len_bytes } => (place, len_bytes),
         };

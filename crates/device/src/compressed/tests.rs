@@ -2,9 +2,11 @@
 
 mod kills;
 
+use super::word::Content;
 use super::*;
+use crate::seal;
 use crate::spec::SwapKind;
-use crate::testing::{Pages, drain, is_filled, read, write};
+use crate::testing::{Pages, drain, is_filled, read, sealer, write};
 use crate::{Completion, Device, IoOp, IoRequest, PageFailure};
 use overspill_base::PAGE_SIZE;
 use proptest::prelude::*;
@@ -281,11 +283,42 @@ fn another_process_attaches_by_descriptor() {
     let fd = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let same = Device::attach(fd.into(), device.attachment().clone()).unwrap();
     assert_eq!(same.info(), device.info());
-    assert!(same.info().slot_discard && same.info().synchronous);
+    assert!(same.info().slot_free_notify && same.info().synchronous);
     let pages = Pages::new(1);
-    put(&mut *device.shared().open_queue(1).unwrap(), &pages, 7, 3, 700);
+    put(&mut *device.shared(None).open_queue(1).unwrap(), &pages, 7, 3, 700);
     assert_eq!(same.usage().map(|usage| usage.held_pages), Some(1));
-    assert_has(&mut *same.shared().open_queue(1).unwrap(), &pages, 7, 3, 700);
+    assert_has(&mut *same.shared(None).open_queue(1).unwrap(), &pages, 7, 3, 700);
+}
+
+#[test]
+fn what_is_encrypted_is_there_and_cannot_be_read_in_memory() {
+    for algorithm in BOTH {
+        let device = device(SLOTS, algorithm);
+        let device =
+            device.sealed_by(Some(sealer(seal::Algorithm::of_this_machine(), SLOTS as usize)));
+        let mut queue = queue(&device);
+        let pages = Pages::new(1);
+        // Of one word, compressed, and as it is.
+        let noises = [0, 700, PAGE_SIZE];
+        for (slot, noise_bytes) in (0..).zip(noises) {
+            put(&mut *queue, &pages, slot, 7, noise_bytes);
+            let words = Content::of_word(device.store.word(Slot(slot)));
+            assert!(matches!(words, Content::Object { .. }), "slot {slot}: {words:?}");
+        }
+        for (slot, noise_bytes) in (0..).zip(noises) {
+            assert_has(&mut *queue, &pages, slot, 7, noise_bytes);
+        }
+        let path = format!("/proc/self/fd/{}", device.as_fd().as_raw_fd());
+        let stored = std::fs::read(path).unwrap();
+        let mut noise = [0; PAGE_SIZE];
+        content(&mut noise, 7, PAGE_SIZE);
+        assert!(!stored.windows(16).any(|bytes| bytes == &noise[..16] || bytes == [7; 16]));
+        // One slot's object instead of another's.
+        device.store.damage(Slot(0), device.store.word(Slot(1)));
+        assert_eq!(get(&mut *queue, &pages, 0).failures.len(), 1);
+        device.store.forget(Slot(2));
+        assert_eq!(get(&mut *queue, &pages, 2).failures.len(), 1, "no page of zeros");
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(crate) use open::{large_enough, named, refused};
 
 use crate::compressed::Algorithm;
 use crate::error::{DeviceError, is_full};
-use crate::spec::{Discard, SwapSpec};
+use crate::spec::{Discard, SwapKind, SwapSpec};
 use crate::{DeviceInfo, IoQueue, SwapDevice};
 use drive::Driver;
 use growth::Growth;
@@ -75,6 +75,8 @@ pub struct Attachment {
     pub grows: bool,
     /// How pages are compressed, if they are.
     pub algorithm: Option<Algorithm>,
+    /// True if pages are encrypted.
+    pub encrypted: bool,
     /// What the user should know about the storage, one line each.
     pub notes: Vec<String>,
 }
@@ -90,7 +92,8 @@ impl Attachment {
             synchronous: self.synchronous,
             discards: self.discards,
             page_discard: self.page_discard,
-            slot_discard: self.algorithm.is_some(),
+            slot_free_notify: self.algorithm.is_some(),
+            verifies: false,
             notes: self.notes.clone(),
         }
     }
@@ -145,6 +148,9 @@ impl FileDevice {
         if let Some(ssd) = spec.ssd {
             attachment.rotational = !ssd;
         }
+        if matches!(spec.kind, SwapKind::File { .. }) && !spec.is_encrypted() {
+            attachment.notes.extend(open::readable_by_others(&fd).map(str::to_owned));
+        }
         attachment.discards = discard::probe(&fd);
         attachment.page_discard =
             attachment.discards && spec.discard.is_some_and(Discard::of_freed);
@@ -184,6 +190,11 @@ impl FileDevice {
     /// What [`attach`](Self::attach) needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
+    }
+
+    /// What [`attach`](Self::attach) needs, and what the user is told.
+    pub(crate) fn described(&mut self) -> (&mut Attachment, &mut DeviceInfo) {
+        (&mut self.attachment, &mut self.info)
     }
 
     fn new(fd: OwnedFd, attachment: Attachment, features: Features) -> Self {

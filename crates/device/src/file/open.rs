@@ -134,20 +134,20 @@ fn existing(path: &Path, limit: Option<Bytes>, force: bool, features: Features) 
         return Err(live_swap(name));
     }
     lock(&fd, &name)?;
-    let others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::RGRP.union(Mode::ROTH));
-    let opened = if stat.st_size == 0 {
+    if stat.st_size == 0 {
         grown_from_nothing(fd, name, limit, features)
     } else {
         area_in(fd, name, Bytes(stat.st_size as u64), limit, force, features)
-    };
-    opened.map(|(fd, mut area)| {
-        if others {
-            let note =
-                "others may read what is swapped to it, also when the run has ended: chmod 600";
-            area.notes.push(note.into());
-        }
-        (fd, area)
-    })
+    }
+}
+
+/// A warning, if others may read what is swapped to this file.
+pub(super) fn readable_by_others(fd: &OwnedFd) -> Option<&'static str> {
+    let mode = Mode::from_raw_mode(fstat(fd).ok()?.st_mode);
+    mode.intersects(Mode::RGRP.union(Mode::ROTH)).then_some(
+        "others may read what is swapped to it, also when the run has ended: chmod 600, or leave \
+         out encrypt=off",
+    )
 }
 
 /// Opens a file with content, which must be a swap area.
@@ -278,6 +278,7 @@ pub(crate) fn named(name: String, size: Bytes) -> Attachment {
         page_discard: false,
         grows: false,
         algorithm: None,
+        encrypted: false,
         notes: Vec::new(),
     }
 }

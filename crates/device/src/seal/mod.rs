@@ -52,19 +52,19 @@ impl Sealer {
     }
 
     /// Encrypts `bytes`, the new content of `slot`. From now on nothing is known of the slot.
-    fn seal(&self, slot: Slot, bytes: &mut [u8]) -> Seal {
+    pub(crate) fn seal(&self, slot: Slot, bytes: &mut [u8]) -> Seal {
         let write = self.seals.begin(slot);
         Seal { write, tag: self.cipher.seal(write, bytes) }
     }
 
     /// The content with this seal is in its slot.
-    fn keep(&self, seal: Seal) {
+    pub(crate) fn keep(&self, seal: Seal) {
         self.seals.keep(seal);
     }
 
     /// Decrypts `bytes`; false if they are not what the slot holds.
     #[must_use]
-    fn open(&self, slot: Slot, bytes: &mut [u8]) -> bool {
+    pub(crate) fn open(&self, slot: Slot, bytes: &mut [u8]) -> bool {
         let seal = self.seals.get(slot);
         seal.is_some_and(|Seal { write, tag }| self.cipher.open(write, &tag, bytes))
     }
@@ -78,7 +78,7 @@ impl Sealer {
     }
 
     /// Forgets what is in `slots` slots from `first` on.
-    pub fn forget(&self, first: Slot, slots: usize) {
+    fn forget(&self, first: Slot, slots: usize) {
         (0..slots).for_each(|n| self.seals.forget(first.plus(n)));
     }
 }
@@ -87,19 +87,21 @@ impl Sealer {
 #[derive(Debug)]
 pub struct Sealed {
     inner: Arc<dyn SwapDevice>,
+    info: DeviceInfo,
     sealer: Sealer,
 }
 
 impl Sealed {
     /// Encrypts what `inner` is given.
     pub fn new(inner: Arc<dyn SwapDevice>, sealer: Sealer) -> Self {
-        Self { inner, sealer }
+        let info = DeviceInfo { verifies: true, slot_free_notify: true, ..inner.info().clone() };
+        Self { inner, info, sealer }
     }
 }
 
 impl SwapDevice for Sealed {
     fn info(&self) -> &DeviceInfo {
-        self.inner.info()
+        &self.info
     }
 
     fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
@@ -108,7 +110,7 @@ impl SwapDevice for Sealed {
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
         let inner = self.inner.open_queue(depth)?;
-        let name = &self.info().name;
+        let name = &self.info.name;
         Ok(Box::new(SealedQueue::new(inner, self.sealer.clone(), name, depth)?))
     }
 
@@ -116,6 +118,12 @@ impl SwapDevice for Sealed {
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
         self.sealer.forget(first, slots as usize);
         self.inner.discard(first, slots)
+    }
+
+    /// No page is ever taken for one of the slot's next user.
+    fn slot_free(&self, slot: Slot) {
+        self.sealer.forget(slot, 1);
+        self.inner.slot_free(slot);
     }
 
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {

@@ -27,7 +27,7 @@ pub struct Seals(Table<AtomicU64>);
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seal {
+pub(crate) struct Seal {
     pub(super) write: Write,
     pub(super) tag: Tag,
 }

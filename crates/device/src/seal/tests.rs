@@ -3,24 +3,12 @@
 use super::table::Seal;
 use super::*;
 use crate::faulty::{FaultPlan, Faults, Faulty};
-use crate::testing::{Pages, drain, is_filled, ram, read, write};
+use crate::testing::{Pages, drain, is_filled, keys, ram, read, sealer, write};
 use crate::{Completion, IoOp, IoRequest, MAX_REQUEST_PAGES};
 use overspill_base::shared::{PageBuf, Table};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::Aegis128L, Algorithm::ChaCha20Poly1305];
-
-fn keys() -> Keys {
-    let file = memfd_create("keys", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&file, Keys::FILE_BYTES as u64).unwrap();
-    Keys::draw(&file).unwrap()
-}
-
-fn sealer(algorithm: Algorithm, slots: usize) -> Sealer {
-    let words = Table::on_heap(slots * Seals::WORDS, || AtomicU64::new(0));
-    Sealer::new(algorithm, keys(), 0, Seals::new(words))
-}
 
 fn over(inner: Arc<dyn SwapDevice>) -> Sealed {
     let slots = inner.info().slots_max as usize;
@@ -81,6 +69,17 @@ fn what_was_never_written_or_was_discarded_cannot_be_read() {
     device.discard(Slot(5), 1).unwrap();
     assert!(!device.holds(Slot(5), &written[1]) && device.holds(Slot(6), &written[2]));
     assert_eq!(bad_slots(&read(&mut *queue, Slot(4), written)), [5]);
+}
+
+#[test]
+fn nothing_is_known_of_a_slot_without_a_holder() {
+    let device = over(ram(16));
+    let mut queue = device.open_queue(4).unwrap();
+    let pages = Pages::new(1);
+    let written = write(&mut *queue, Slot(4), pages.filled(0..1, 1)).request.pages;
+    assert!(device.info().slot_free_notify && device.holds(Slot(4), &written[0]));
+    device.slot_free(Slot(4));
+    assert!(!device.holds(Slot(4), &written[0]));
 }
 
 #[test]
@@ -161,9 +160,8 @@ fn what_each_of_two_keys_seals_the_other_does_not_open() {
     for algorithm in ALGORITHMS {
         let keys = keys();
         let words = || Table::on_heap(Seals::WORDS, || AtomicU64::new(0));
-        let [one, other] = [0, 1].map(|area| {
-            Sealer::new(algorithm, keys.clone(), area, Seals::new(words()))
-        });
+        let [one, other] =
+            [0, 1].map(|area| Sealer::new(algorithm, keys.clone(), area, Seals::new(words())));
         let mut page = [3; PAGE_SIZE];
         let seal = one.seal(Slot(0), &mut page);
         one.keep(seal);

@@ -243,7 +243,8 @@ fn device(reads: Arc<AtomicUsize>) -> Device {
         synchronous: false,
         discards: false,
         page_discard: false,
-        slot_discard: false,
+        slot_free_notify: false,
+        verifies: false,
         notes: Vec::new(),
     };
     Device { info, slots: Arc::default(), reads }

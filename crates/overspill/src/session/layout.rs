@@ -9,6 +9,7 @@ use overspill_area::{AreaConfig, AreaTables, MEMBERS_MAX};
 use overspill_base::PAGE_SIZE;
 use overspill_base::history::History;
 use overspill_base::stats::stats_len;
+use overspill_device::seal::Seals;
 
 /// Space for the settings at the start of the file.
 pub(super) const SETTINGS_BYTES: usize = 256 << 10;
@@ -29,7 +30,7 @@ pub(super) struct Layout {
     pub(super) len_bytes: usize,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct AreaLayout {
     pub(super) slots_max: u32,
     pub(super) slots: usize,
@@ -37,6 +38,8 @@ pub(super) struct AreaLayout {
     pub(super) returned: usize,
     pub(super) counters: usize,
     pub(super) holds: usize,
+    pub(super) seals: usize,
+    pub(super) seal_words: usize,
 }
 
 impl AreaLayout {
@@ -72,13 +75,15 @@ impl Layout {
         let history = place(History::words(settings.history_entries) * 8);
         let areas = settings.devices.iter().map(|device| {
             let slots_max = device.attachment.slots_max;
-            let mut area =
-                AreaLayout { slots_max, slots: 0, owners: 0, returned: 0, counters: 0, holds: 0 };
+            let encrypted = device.attachment.encrypted;
+            let mut area = AreaLayout { slots_max, ..AreaLayout::default() };
             area.slots = place(area.slot_words() * 8);
             area.owners = place(area.clusters() * 4);
             area.returned = place(area.clusters() * 4);
             area.counters = place(AreaTables::COUNTERS * 4);
             area.holds = place(MEMBERS_MAX * area.hold_words() * 8);
+            area.seal_words = if encrypted { slots_max as usize * Seals::WORDS } else { 0 };
+            area.seals = place(area.seal_words * 8);
             area
         });
         let areas = areas.collect();

@@ -18,6 +18,7 @@ mod server;
 
 use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
 use crate::error::Error;
+use crate::keys::new_keys;
 use crate::pager::{Pager, PagerParts, PagerSwap};
 use crate::summary::Summary;
 use crate::ways::Way;
@@ -32,6 +33,7 @@ use overspill_base::sync::{Arc, AtomicU32};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::compressed::Usage;
 use overspill_device::file::{Attachment, OpenOptions};
+use overspill_device::seal::{Algorithm, Keys, Sealer, Seals};
 use overspill_device::{Device, DeviceInfo, SwapSpec};
 use overspill_engine::PageTable;
 use overspill_space::HandlerOptions;
@@ -80,6 +82,25 @@ impl Settings {
     fn frames(&self) -> usize {
         self.memory_bytes as usize / PAGE_SIZE
     }
+
+    fn is_encrypted(&self) -> bool {
+        self.devices.iter().any(|device| device.attachment.encrypted)
+    }
+}
+
+impl HeldKeys {
+    fn draw() -> Result<Self, Error> {
+        let (file, keys) = new_keys()?;
+        Ok(Self { file, keys })
+    }
+
+    fn open(file: OwnedFd) -> Result<Self, Error> {
+        let keys = Keys::open(&file).map_err(|errno| Error::Session {
+            action: "read the keys of",
+            reason: format!("{errno}: raise `ulimit -l`, or swap with encrypt=off"),
+        })?;
+        Ok(Self { file, keys })
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -95,6 +116,14 @@ pub struct Session {
     mapping: Arc<Mapping>,
     layout: Layout,
     settings: Settings,
+    keys: Option<HeldKeys>,
+}
+
+/// The keys of encrypted areas, and their file.
+#[derive(Debug)]
+struct HeldKeys {
+    file: OwnedFd,
+    keys: Keys,
 }
 
 /// The options of a run.
@@ -149,7 +178,8 @@ impl Supervisor {
             fork_secret: Secret::random()?.0,
             devices: shared.collect(),
         };
-        let session = Arc::new(Session::create(settings)?);
+        let keys = if settings.is_encrypted() { Some(HeldKeys::draw()?) } else { None };
+        let session = Arc::new(Session::create(settings, keys)?);
         if !run.memory_each {
             audit::start(session.clone()).map_err(Error::system("start the auditor"))?;
         }
@@ -207,8 +237,10 @@ impl Supervisor {
 /// them.
 fn descriptors(session: &Session, devices: &[Device]) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
     let devices = devices.iter().map(AsFd::as_fd);
+    let keys = session.keys.iter().map(|keys| keys.file.as_fd());
     let mut all = [session.file.as_fd()]
         .into_iter()
+        .chain(keys)
         .chain(devices)
         .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))
         .collect::<Result<Vec<_>, _>>()?;
@@ -233,7 +265,7 @@ pub struct Opened {
 }
 
 impl Session {
-    fn create(settings: Settings) -> Result<Self, Error> {
+    fn create(settings: Settings, keys: Option<HeldKeys>) -> Result<Self, Error> {
         let file = rustix::fs::memfd_create("overspill-session", MemfdFlags::CLOEXEC)
             .map_err(Error::session("create"))?;
         let layout = Layout::new(&settings);
@@ -246,7 +278,7 @@ impl Session {
         }
         let len = (json.len() as u64).to_ne_bytes();
         write_all(&file, &[&len[..], &json].concat())?;
-        let session = Self::map(file, layout, settings)?;
+        let session = Self::map(file, layout, settings, keys)?;
         session.format_budget();
         for n in 0..session.settings.devices.len() {
             session.tables(n).format(&session.reserved_slots(n));
@@ -270,13 +302,22 @@ impl Session {
         let settings: Settings = serde_json::from_slice(&json)
             .map_err(|e| Error::Session { action: "understand", reason: e.to_string() })?;
         let layout = Layout::new(&settings);
-        let session = Self::map(file, layout, settings)?;
+        let keys = match settings.is_encrypted() {
+            true => Some(HeldKeys::open(descriptors.next().ok_or_else(nothing)?)?),
+            false => None,
+        };
+        let session = Self::map(file, layout, settings, keys)?;
         let devices = descriptors.by_ref().take(session.settings.devices.len()).collect();
         let (proc, userfault) = (descriptors.next(), descriptors.next());
         Ok(Opened { session, devices, proc, userfault })
     }
 
-    fn map(file: OwnedFd, layout: Layout, settings: Settings) -> Result<Self, Error> {
+    fn map(
+        file: OwnedFd,
+        layout: Layout,
+        settings: Settings,
+        keys: Option<HeldKeys>,
+    ) -> Result<Self, Error> {
         let len = Bytes(layout.len_bytes as u64);
         let too_large = |errno| Error::Session {
             action: "map",
@@ -285,7 +326,7 @@ impl Session {
             ),
         };
         let mapping = Mapping::shared(&file, layout.len_bytes).map_err(too_large)?;
-        Ok(Self { file, mapping: Arc::new(mapping), layout, settings })
+        Ok(Self { file, mapping: Arc::new(mapping), layout, settings, keys })
     }
 
     /// The settings that every process of the run needs.
@@ -347,6 +388,14 @@ impl Session {
         }
     }
 
+    /// What encrypts the pages of a device, if they are.
+    fn sealer(&self, device: usize) -> Option<Sealer> {
+        let area = &self.layout.areas[device];
+        let held = self.keys.as_ref().filter(|_| area.seal_words > 0)?;
+        let seals = Seals::new(self.table(area.seals, area.seal_words));
+        Some(Sealer::new(Algorithm::of_this_machine(), held.keys.clone(), device, seals))
+    }
+
     fn reserved_slots(&self, device: usize) -> Vec<overspill_base::Slot> {
         let reserved = &self.settings.devices[device].attachment.reserved;
         reserved.iter().map(|&slot| overspill_base::Slot(slot)).collect()
@@ -372,9 +421,8 @@ impl Session {
         let mut swaps = Vec::with_capacity(devices.len());
         let shared = self.settings.devices.iter().zip(devices);
         for (n, (shared, fd)) in shared.enumerate() {
-            let device = Device::attach(fd, shared.attachment.clone())?.shared();
-            let (tables, priority) = (self.tables(n), shared.priority);
-            swaps.push(PagerSwap { device, tables, priority, verifies: false });
+            let device = Device::attach(fd, shared.attachment.clone())?.shared(self.sealer(n));
+            swaps.push(PagerSwap { device, tables: self.tables(n), priority: shared.priority });
         }
         let session = self.clone();
         let pager = Pager::start(PagerParts {

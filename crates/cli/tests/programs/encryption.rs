@@ -1,0 +1,82 @@
+//! What leaves memory is not to be read on the device.
+
+use crate::bench::{Bench, overspill};
+use crate::job::MIB;
+use overspill::ways::Way;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+const LIMIT: u64 = 16 * MIB;
+const NOBODY: u32 = 65534;
+
+/// Fills 64 MiB with lines that are easily recognised, and reads them twice, so that they leave
+/// memory and come back.
+const SECRETS: &str = r#"
+lines = [b"%06d: the password of this page is 'correct horse battery staple'\n" % n * 50 for n in range(20000)]
+for turn in range(2):
+    assert all(line.startswith(b"%06d: the password" % n) for n, line in enumerate(lines))
+print(sum(map(len, lines)))
+"#;
+
+/// Counts what is known of the program's memory in a file, a MiB at a time.
+fn found_in(file: &Path) -> usize {
+    let content = std::fs::read(file).unwrap();
+    let known: [&[u8]; 3] = [b"the password of", b"correct horse ba", b"battery staple'\n"];
+    let finds = |chunk: &[u8]| known.iter().any(|words| contains(chunk, words));
+    content.chunks(MIB as usize).filter(|chunk| finds(chunk)).count()
+}
+
+fn contains(bytes: &[u8], words: &[u8]) -> bool {
+    bytes.windows(words.len()).any(|window| window == words)
+}
+
+#[test]
+fn a_swap_file_says_nothing_of_the_programs_memory() {
+    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
+    let job = bench.job(&["/usr/bin/python3", "-c", SECRETS]);
+    let plain = job.plain().success();
+    for (options, readable) in [("", false), (",encrypt=off", true), (",encrypt=on", false)] {
+        let file = bench.path("swap");
+        std::fs::write(&file, b"").unwrap();
+        let swap = format!("file:{}:256M{options}", file.display());
+        let limit = LIMIT.to_string();
+        let paged = job.paged(&["--memory", &limit, "--swap", &swap, "--quiet"]).success();
+        assert_eq!(plain.output, paged.output);
+        paged.assert_paged(LIMIT, 0);
+        let found = found_in(&file);
+        assert_eq!(found > 20, readable, "`{options}`: in {found} MiB of the swap file");
+        assert!(readable || found == 0, "`{options}`: in {found} MiB of the swap file");
+    }
+}
+
+/// Compressed memory that is encrypted holds the same pages, only no page of one word for nothing.
+#[test]
+fn compressed_memory_can_be_encrypted() {
+    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
+    let job = bench.job(&["/usr/bin/python3", "-c", SECRETS]);
+    let plain = job.plain().success();
+    let limit = LIMIT.to_string();
+    let swap = "compressed:256M,encrypt=on";
+    let paged = job.paged(&["--memory", &limit, "--swap", swap, "--quiet"]).success();
+    assert_eq!(plain.output, paged.output);
+    paged.assert_paged(LIMIT, 0);
+}
+
+/// Where no page may be locked, the keys are in an ordinary memory file, and programs run as well.
+#[test]
+fn keys_need_no_right_to_lock_memory() {
+    if let Err(lack) = Way::Touches.check() {
+        println!("skipped: {lack}");
+        return;
+    }
+    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
+    std::fs::set_permissions(bench.path("."), Permissions::from_mode(0o777)).unwrap();
+    let run = overspill().display().to_string();
+    let script =
+        format!("ulimit -l 0 && exec {run} run --way touches --memory 16M -- \"$0\" -c \"$1\"");
+    let job = bench.job(&["/bin/sh", "-c", &script, "/usr/bin/python3", SECRETS]);
+    let ended = if rustix::process::geteuid().is_root() { job.user(NOBODY) } else { job }.plain();
+    let ended = ended.success();
+    assert!(ended.text().ends_with("00\n") && ended.errors.contains("encrypted with"), "{ended}");
+}
