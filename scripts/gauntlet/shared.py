@@ -112,10 +112,14 @@ def compare(name, rounds):
     return first
 
 
-def plot(traces, file):
+def pyplot():
     import matplotlib
     matplotlib.use("svg")
     from matplotlib import pyplot
+    return pyplot
+
+
+def plot(traces, file, pyplot):
     figure, plots = pyplot.subplots(len(traces), 1, figsize=(8, 2.4 * len(traces)), layout="constrained", squeeze=False)
     for (name, samples), axes in zip(traces.items(), plots[:, 0]):
         times, sizes, processes = zip(*samples)
@@ -134,13 +138,14 @@ def main():
     parser.add_argument("--plot", type=Path)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
     arguments = parser.parse_args()
+    plotter = pyplot() if arguments.plot else None
     harness.become_subreaper()
     debian.install(postgres.PACKAGES)
     prepare("gcc", gcc)
     with harness.userfaultfd_for_users():
         traces = {name: compare(name, arguments.rounds) for name in arguments.workloads or WORKLOADS}
     if arguments.plot:
-        plot(traces, arguments.plot)
+        plot(traces, arguments.plot, plotter)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,7 @@ fn a_failed_write_leaves_nothing_known_of_its_slots() {
     let second = write(&mut *queue, Slot(2), first);
     assert_eq!(second.failures.len(), 1);
     assert!(is_filled(&second.request.pages[0], 1), "the page is still there");
+    assert!(!device.holds(Slot(2), &second.request.pages[0]));
     assert_eq!(bad_slots(&read(&mut *queue, Slot(2), second.request.pages)), [2]);
 }
 
