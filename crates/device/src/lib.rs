@@ -95,7 +95,7 @@ pub(crate) fn has_failed(failures: &[PageFailure], index: usize) -> bool {
 }
 
 /// Properties of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its name in messages: its path, `ram` or `compressed`.
     pub name: String,

@@ -161,13 +161,8 @@ impl SimDevice {
             name: model.name.to_owned(),
             slots_max: slots,
             reserved: vec![Slot(0)],
-            rotational: false,
             synchronous: model.synchronous,
-            discards: false,
-            page_discard: false,
-            slot_free_notify: false,
-            verifies: false,
-            notes: Vec::new(),
+            ..DeviceInfo::default()
         };
         let holds = (0..(slots as usize).div_ceil(CHUNK)).map(|_| None).collect();
         let shared = Shared { holds, channels: vec![0; model.channels] };

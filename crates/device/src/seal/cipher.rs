@@ -5,10 +5,10 @@
 //! Invariants: a nonce is used for one content only ([`super::table`] counts the writes); the slot
 //! and the write are in it, so that content of another slot or of an earlier write never opens.
 //! Not here: the ciphers.
-//! Rejected: the number of the page as associated data. A page keeps its slot when its program moves
-//! it by mremap, and the tag, which nobody else can write, names the slot's last content alone.
-//! AES-GCM, of `ring`: 1.9 times the time of AEGIS-128L per page, and a key schedule of its own in
-//! each process (`docs/dependencies.md`).
+//! Rejected: the number of the page as associated data. A page keeps its slot when its program
+//! moves it by mremap, and the tag, which nobody else can write, names the slot's last content
+//! alone. AES-GCM of `ring`: 1.9 times the time of AEGIS-128L per page, and a key schedule of its
+//! own in each process (`docs/dependencies.md`).
 
 use super::keys::{KEY_BYTES, Keys};
 use aegis::aegis128l::Aegis128L;

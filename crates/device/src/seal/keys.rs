@@ -1,8 +1,9 @@
 //! The keys of a run's swap areas.
 //!
 //! Owns: a page of random keys in a file that the processes of a run map, one key per area.
-//! Invariants: the keys are drawn from the kernel, are nowhere but in this page and, while a page is
-//! sealed or opened, on the stack; and the page is not written to swap and not part of a core dump.
+//! Invariants: the keys are drawn from the kernel, are nowhere but in this page and, while a page
+//! is sealed or opened, on the stack; and the page is not written to swap and not part of a core
+//! dump.
 //! Not here: making the file: one of `memfd_secret` where the kernel has that (`overspill::keys`).
 //! Rejected: the session's file, which can be swapped, and the environment.
 

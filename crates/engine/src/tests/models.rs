@@ -235,18 +235,7 @@ fn rig_with(frees_at_once: bool) -> Arc<Rig> {
 }
 
 fn device(reads: Arc<AtomicUsize>) -> Device {
-    let info = DeviceInfo {
-        name: "model".into(),
-        slots_max: SLOTS,
-        reserved: Vec::new(),
-        rotational: false,
-        synchronous: false,
-        discards: false,
-        page_discard: false,
-        slot_free_notify: false,
-        verifies: false,
-        notes: Vec::new(),
-    };
+    let info = DeviceInfo { name: "model".into(), slots_max: SLOTS, ..DeviceInfo::default() };
     Device { info, slots: Arc::default(), reads }
 }
 
