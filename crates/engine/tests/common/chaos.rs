@@ -20,6 +20,7 @@ use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot};
 use overspill_device::checksum::{Checksummed, TableStore};
 use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
+use overspill_device::seal::{self, Keys, Sealed, Sealer, Seals};
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
 use std::cell::Cell;
@@ -484,11 +485,26 @@ fn swap(number: usize, setup: &DeviceSetup, plan: &Arc<FaultPlan>, tuning: AreaT
     let config = AreaConfig { tuning, cpus: CPUS, rotational, discard };
     let tables = AreaTables::on_heap(slots, config, 1);
     tables.format(&ram.info().reserved);
-    let sums = TableStore::new(Table::on_heap(slots as usize, || AtomicU64::new(0)));
     let faulty = Arc::new(Faulty::new(Arc::new(ram), plan.clone()));
     Swap {
-        device: Arc::new(Checksummed::new(faulty, Arc::new(sums), 7)),
+        // Half of the devices are encrypted.
+        device: if slots % 2 == 0 { checksummed(faulty) } else { sealed(faulty) },
         area: SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0)),
         priority: setup.priority,
     }
+}
+
+fn checksummed(device: Arc<Faulty>) -> Arc<dyn SwapDevice> {
+    let words = Table::on_heap(device.info().slots_max as usize, || AtomicU64::new(0));
+    Arc::new(Checksummed::new(device, Arc::new(TableStore::new(words)), 7))
+}
+
+fn sealed(device: Arc<Faulty>) -> Arc<dyn SwapDevice> {
+    let words = device.info().slots_max as usize * Seals::WORDS;
+    let seals = Seals::new(Table::on_heap(words, || AtomicU64::new(0)));
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(Keys::FILE_BYTES as u64).unwrap();
+    let keys = Keys::draw(&file).unwrap();
+    let sealer = Sealer::new(seal::Algorithm::of_this_machine(), keys, 0, seals);
+    Arc::new(Sealed::new(device, sealer))
 }
