@@ -13,8 +13,8 @@
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
 use crate::{
-    Completion, DeviceInfo, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, SwapDevice,
-    has_failed,
+    Completion, DeviceInfo, FreeNotify, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure,
+    SwapDevice, has_failed,
 };
 use overspill_base::Slot;
 use overspill_base::shared::Table;
@@ -120,9 +120,8 @@ impl SwapDevice for Checksummed {
         self.inner.discard(first, slots)
     }
 
-    fn slot_free(&self, slot: Slot) {
-        self.keeper.forget(slot, 1);
-        self.inner.slot_free(slot);
+    fn free_notify(&self) -> Option<Arc<dyn FreeNotify>> {
+        self.inner.free_notify()
     }
 
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {

@@ -13,7 +13,9 @@
 
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
-use crate::{Completion, DeviceInfo, IoOp, IoQueue, IoRequest, PageFailure, SwapDevice};
+use crate::{
+    Completion, DeviceInfo, FreeNotify, IoOp, IoQueue, IoRequest, PageFailure, SwapDevice,
+};
 use overspill_base::Slot;
 use overspill_base::shared::PageBuf;
 use overspill_base::sync::{LockClass, Mutex};
@@ -203,8 +205,8 @@ impl SwapDevice for Faulty {
         self.inner.discard(first, slots)
     }
 
-    fn slot_free(&self, slot: Slot) {
-        self.inner.slot_free(slot);
+    fn free_notify(&self) -> Option<Arc<dyn FreeNotify>> {
+        self.inner.free_notify()
     }
 
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {

@@ -12,7 +12,9 @@
 use crate::SwapDevice;
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
-use crate::{Completion, DeviceInfo, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure};
+use crate::{
+    Completion, DeviceInfo, FreeNotify, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure,
+};
 use overspill_base::shared::PageBuf;
 use overspill_base::{Bytes, PAGE_SIZE, Slot};
 use std::os::fd::BorrowedFd;
@@ -86,15 +88,29 @@ impl SwapDevice for LargePages {
         self.inner.discard(Slot(self.plain(first.0)), self.plain(slots))
     }
 
-    fn slot_free(&self, slot: Slot) {
-        let first = Slot(self.plain(slot.0));
-        (0..self.pages).for_each(|n| self.inner.slot_free(first.plus(n)));
+    fn free_notify(&self) -> Option<Arc<dyn FreeNotify>> {
+        let (inner, pages) = (self.inner.free_notify()?, self.pages);
+        Some(Arc::new(LargeNotify { inner, pages }))
     }
 
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {
         let first = Slot(self.plain(slot.0));
         let mut plain = page.chunks_exact(PAGE_SIZE).enumerate();
         plain.all(|(n, page)| self.inner.holds(first.plus(n), page))
+    }
+}
+
+/// Notifies of every plain slot in a large one.
+#[derive(Debug)]
+struct LargeNotify {
+    inner: Arc<dyn FreeNotify>,
+    pages: usize,
+}
+
+impl FreeNotify for LargeNotify {
+    fn slot_free(&self, slot: Slot) {
+        let first = Slot(slot.0 * self.pages as u32);
+        (0..self.pages).for_each(|n| self.inner.slot_free(first.plus(n)));
     }
 }
 

@@ -34,6 +34,7 @@ use overspill_base::shared::PageBuf;
 use overspill_base::{Bytes, Slot};
 use std::fmt::{self, Debug};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +114,6 @@ pub struct DeviceInfo {
     /// True if freed slots must be discarded before they are used again: the user asked for it, and
     /// the device [`discards`](Self::discards).
     pub page_discard: bool,
-    /// True if [`SwapDevice::slot_free`] does something.
-    pub slot_free_notify: bool,
     /// True if a read returns what was written last, or a failure.
     pub verifies: bool,
     /// How it is driven, and why not faster, one line each, for the user.
@@ -163,10 +162,10 @@ pub trait SwapDevice: Send + Sync + Debug {
     /// If the slots are not all below [`DeviceInfo::slots_max`]: what is beyond is not ours.
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError>;
 
-    /// Notifies the device that `slot` has lost its last holder: what it keeps in memory for the
-    /// slot can go, and what it knows of it. Never blocks, and is called at once.
-    fn slot_free(&self, slot: Slot) {
-        let _ = slot;
+    /// What must be notified of every slot that has no holder any more, if anything. It does not
+    /// keep the device open.
+    fn free_notify(&self) -> Option<Arc<dyn FreeNotify>> {
+        None
     }
 
     /// True if `slot` is known to hold exactly the bytes of `page`, so that writing them again
@@ -175,6 +174,13 @@ pub trait SwapDevice: Send + Sync + Debug {
         let _ = (slot, page);
         false
     }
+}
+
+/// What a device keeps in memory for its slots, or knows of them.
+pub trait FreeNotify: Send + Sync + Debug {
+    /// `slot` has lost its last holder: what was kept for it can go. Called before the slot is
+    /// handed out again. Never blocks.
+    fn slot_free(&self, slot: Slot);
 }
 
 /// A thread's queue to a device.

@@ -14,9 +14,9 @@ use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot};
-use overspill_device::SwapDevice;
 use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed, TableStore};
 use overspill_device::large_pages::LargePages;
+use overspill_device::{FreeNotify, SwapDevice};
 use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::with_signals_blocked;
 use overspill_space::words::Reach;
@@ -345,18 +345,18 @@ fn area_of(
         ..AreaConfig::native()
     };
     let mut area = SwapArea::new(number, tables, config, member);
-    if info.slot_free_notify {
-        area = area.notifying(Box::new(FreeNotify(device.clone())));
+    if let Some(notify) = device.free_notify() {
+        area = area.notifying(Box::new(DeviceNotify(notify)));
     }
     area
 }
 
-/// Notifies a device of every slot that has lost its last holder. Bypasses the checksum decorator:
-/// the slot's checksum vanishes with the hold.
+/// Notifies a device of every slot that has lost its last holder. The slot's checksum vanishes with
+/// the hold.
 #[derive(Debug)]
-struct FreeNotify(Arc<dyn SwapDevice>);
+struct DeviceNotify(Arc<dyn FreeNotify>);
 
-impl SlotFreeNotify for FreeNotify {
+impl SlotFreeNotify for DeviceNotify {
     fn slot_free(&self, slot: Slot) {
         self.0.slot_free(slot);
     }

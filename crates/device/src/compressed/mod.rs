@@ -39,7 +39,7 @@ use crate::file::{Attachment, large_enough, named, refused};
 use crate::seal::Sealer;
 use crate::spec::SwapSpec;
 use crate::synchronous::SynchronousQueue;
-use crate::{DeviceInfo, IoQueue, SwapDevice};
+use crate::{DeviceInfo, FreeNotify, IoQueue, SwapDevice};
 use codec::Codec;
 use overspill_base::{Bytes, Slot};
 use queue::Compressor;
@@ -170,11 +170,11 @@ impl SwapDevice for CompressedDevice {
     }
 
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
-        (0..slots as usize).for_each(|n| self.slot_free(first.plus(n)));
+        (0..slots as usize).for_each(|n| self.store.forget(first.plus(n)));
         Ok(())
     }
 
-    fn slot_free(&self, slot: Slot) {
-        self.store.forget(slot);
+    fn free_notify(&self) -> Option<Arc<dyn FreeNotify>> {
+        Some(self.store.clone())
     }
 }

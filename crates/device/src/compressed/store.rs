@@ -17,6 +17,7 @@
 use super::Usage;
 use super::spans::{Cursors, Place, SPAN_BYTES, SUMS, Spans, Sum};
 use super::word::Content;
+use crate::FreeNotify;
 use overspill_base::shared::{Mapping, Table};
 use overspill_base::{PAGE_SIZE, Slot, errand};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
@@ -226,6 +227,12 @@ impl Store {
             }
         }
         usage
+    }
+}
+
+impl FreeNotify for Store {
+    fn slot_free(&self, slot: Slot) {
+        self.forget(slot);
     }
 }
 

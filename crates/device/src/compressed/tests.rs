@@ -283,7 +283,7 @@ fn another_process_attaches_by_descriptor() {
     let fd = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let same = Device::attach(fd.into(), device.attachment().clone()).unwrap();
     assert_eq!(same.info(), device.info());
-    assert!(same.info().slot_free_notify && same.info().synchronous);
+    assert!(same.info().synchronous);
     let pages = Pages::new(1);
     put(&mut *device.shared(None).open_queue(1).unwrap(), &pages, 7, 3, 700);
     assert_eq!(same.usage().map(|usage| usage.held_pages), Some(1));

@@ -92,7 +92,6 @@ impl Attachment {
             synchronous: self.synchronous,
             discards: self.discards,
             page_discard: self.page_discard,
-            slot_free_notify: self.algorithm.is_some(),
             verifies: false,
             notes: self.notes.clone(),
         }

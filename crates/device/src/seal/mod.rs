@@ -22,7 +22,7 @@ pub use keys::Keys;
 pub use table::Seals;
 
 use crate::error::DeviceError;
-use crate::{DeviceInfo, IoQueue, SwapDevice};
+use crate::{DeviceInfo, FreeNotify, IoQueue, SwapDevice};
 use cipher::Cipher;
 use overspill_base::{PAGE_SIZE, Slot};
 use queue::SealedQueue;
@@ -76,11 +76,6 @@ impl Sealer {
         copy.copy_from_slice(page);
         self.cipher.seal(write, &mut copy) == tag
     }
-
-    /// Forgets what is in `slots` slots from `first` on.
-    fn forget(&self, first: Slot, slots: usize) {
-        (0..slots).for_each(|n| self.seals.forget(first.plus(n)));
-    }
 }
 
 /// A device whose pages are encrypted.
@@ -94,7 +89,7 @@ pub struct Sealed {
 impl Sealed {
     /// Encrypts what `inner` is given.
     pub fn new(inner: Arc<dyn SwapDevice>, sealer: Sealer) -> Self {
-        let info = DeviceInfo { verifies: true, slot_free_notify: true, ..inner.info().clone() };
+        let info = DeviceInfo { verifies: true, ..inner.info().clone() };
         Self { inner, info, sealer }
     }
 }
@@ -116,17 +111,31 @@ impl SwapDevice for Sealed {
 
     /// Forgets the slots' seals first: from here on their content is unknown.
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
-        self.sealer.forget(first, slots as usize);
+        (0..slots as usize).for_each(|n| self.sealer.seals.forget(first.plus(n)));
         self.inner.discard(first, slots)
     }
 
-    /// No page is ever taken for one of the slot's next user.
-    fn slot_free(&self, slot: Slot) {
-        self.sealer.forget(slot, 1);
-        self.inner.slot_free(slot);
+    fn free_notify(&self) -> Option<Arc<dyn FreeNotify>> {
+        let inner = self.inner.free_notify();
+        Some(Arc::new(SealNotify { seals: self.sealer.seals.clone(), inner }))
     }
 
     fn holds(&self, slot: Slot, page: &[u8]) -> bool {
         self.sealer.holds(slot, page)
+    }
+}
+
+/// Forgets seals with the use of their slots, so that no page is ever taken for one of the slot's
+/// next user.
+#[derive(Debug)]
+struct SealNotify {
+    seals: Seals,
+    inner: Option<Arc<dyn FreeNotify>>,
+}
+
+impl FreeNotify for SealNotify {
+    fn slot_free(&self, slot: Slot) {
+        self.seals.forget(slot);
+        self.inner.iter().for_each(|inner| inner.slot_free(slot));
     }
 }

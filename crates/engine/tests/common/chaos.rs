@@ -488,7 +488,7 @@ fn swap(number: usize, setup: &DeviceSetup, plan: &Arc<FaultPlan>, tuning: AreaT
     let faulty = Arc::new(Faulty::new(Arc::new(ram), plan.clone()));
     Swap {
         // Half of the devices are encrypted.
-        device: if slots % 2 == 0 { checksummed(faulty) } else { sealed(faulty) },
+        device: if slots.is_multiple_of(2) { checksummed(faulty) } else { sealed(faulty) },
         area: SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0)),
         priority: setup.priority,
     }
