@@ -12,10 +12,8 @@ use crate::error::DeviceError;
 use crate::in_flight::InFlight;
 use crate::{Completion, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, has_failed};
 use overspill_base::shared::{PageArena, PageBuf};
+use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
-
-/// Pages that may be on their way to the device: a request's worth.
-const PAGES: usize = MAX_REQUEST_PAGES;
 
 /// A request in flight, as it was submitted.
 struct Flight {
@@ -38,8 +36,7 @@ pub(super) struct SealedQueue {
     /// Completed while `submit` waited for memory.
     ready: Vec<Completion>,
     reaped: Vec<Completion>,
-    arena: PageArena,
-    free: Vec<usize>,
+    buffers: Buffers,
 }
 
 impl SealedQueue {
@@ -57,32 +54,24 @@ impl SealedQueue {
             flights: InFlight::new(depth),
             ready: Vec::with_capacity(depth as usize),
             reaped: Vec::with_capacity(depth as usize),
-            arena: PageArena::new(PAGES).map_err(refused)?,
-            free: (0..PAGES).rev().collect(),
+            buffers: Buffers::new().map_err(refused)?,
         })
     }
 
     /// Encrypts what is to be written, after waiting for memory; returns what is kept meanwhile.
     fn begin_write(&mut self, request: &mut IoRequest) -> Written {
-        while self.free.len() < request.pages.len() {
-            self.complete_some();
-        }
-        let mut seals = Vec::with_capacity(request.pages.len());
-        let mut encrypted = Vec::with_capacity(request.pages.len());
-        for (index, page) in request.pages.iter().enumerate() {
-            let mut copy = self.take_page();
+        let mut encrypted = loop {
+            match self.buffers.take(request.pages.len()) {
+                Some(pages) => break pages,
+                None => self.complete_some(),
+            }
+        };
+        let mut seals = Vec::with_capacity(encrypted.len());
+        for (index, (copy, page)) in encrypted.iter_mut().zip(&request.pages).enumerate() {
             copy.copy_from_slice(page);
-            seals.push(self.sealer.seal(request.slot.plus(index), &mut copy));
-            encrypted.push(copy);
+            seals.push(self.sealer.seal(request.slot.plus(index), copy));
         }
         Written { pages: std::mem::replace(&mut request.pages, encrypted), seals }
-    }
-
-    fn take_page(&mut self) -> PageBuf {
-        let page = self.free.pop().expect("there is memory for a request");
-        // SAFETY: the arena is dropped after the inner queue, which waits for its requests; a page
-        // is taken from the list of free ones and put back when its request has completed.
-        unsafe { self.arena.page(page) }
     }
 
     fn complete_some(&mut self) {
@@ -132,9 +121,38 @@ impl SealedQueue {
                 self.sealer.keep(seal);
             }
         }
-        let encrypted = std::mem::replace(&mut completion.request.pages, pages);
-        let places = encrypted.iter().map(|page| self.arena.index_of(page));
-        self.free.extend(places.map(|place| place.expect("it was taken from the arena")));
+        self.buffers.give(&std::mem::replace(&mut completion.request.pages, pages));
+    }
+}
+
+/// Memory for encrypted pages: for one request at least. A request's pages are adjacent, so that
+/// they go to the device as one piece, and as near to the start as possible, so that little of it
+/// is ever used.
+struct Buffers {
+    arena: PageArena,
+    taken: [bool; MAX_REQUEST_PAGES],
+}
+
+impl Buffers {
+    fn new() -> Result<Self, Errno> {
+        Ok(Self { arena: PageArena::new(MAX_REQUEST_PAGES)?, taken: [false; MAX_REQUEST_PAGES] })
+    }
+
+    /// Takes adjacent pages; none if there are not as many beside each other.
+    fn take(&mut self, pages: usize) -> Option<Vec<PageBuf>> {
+        let first = self.taken.windows(pages.max(1)).position(|run| !run.contains(&true))?;
+        let run = first..first + pages;
+        self.taken[run.clone()].fill(true);
+        // SAFETY: the arena is dropped after the inner queue, which waits for its requests, and a
+        // page is not taken again before its request has completed.
+        Some(run.map(|page| unsafe { self.arena.page(page) }).collect())
+    }
+
+    fn give(&mut self, pages: &[PageBuf]) {
+        for page in pages {
+            let index = self.arena.index_of(page).expect("it was taken from the arena");
+            self.taken[index] = false;
+        }
     }
 }
 

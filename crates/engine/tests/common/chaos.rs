@@ -7,6 +7,7 @@
 //! hopeless; only the first one loses its content. So only its faults may lose pages, and memory
 //! must not run out.
 
+use super::guards::{checksummed, sealed};
 use super::{Rig, Seen, SimSpace};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use overspill_area::{
@@ -17,10 +18,8 @@ use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::{Arc, AtomicU64};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot};
-use overspill_device::checksum::{Checksummed, TableStore};
 use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
-use overspill_device::seal::{self, Keys, Sealed, Sealer, Seals};
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
 use std::cell::Cell;
@@ -492,19 +491,4 @@ fn swap(number: usize, setup: &DeviceSetup, plan: &Arc<FaultPlan>, tuning: AreaT
         area: SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0)),
         priority: setup.priority,
     }
-}
-
-fn checksummed(device: Arc<Faulty>) -> Arc<dyn SwapDevice> {
-    let words = Table::on_heap(device.info().slots_max as usize, || AtomicU64::new(0));
-    Arc::new(Checksummed::new(device, Arc::new(TableStore::new(words)), 7))
-}
-
-fn sealed(device: Arc<Faulty>) -> Arc<dyn SwapDevice> {
-    let words = device.info().slots_max as usize * Seals::WORDS;
-    let seals = Seals::new(Table::on_heap(words, || AtomicU64::new(0)));
-    let file = tempfile::tempfile().unwrap();
-    file.set_len(Keys::FILE_BYTES as u64).unwrap();
-    let keys = Keys::draw(&file).unwrap();
-    let sealer = Sealer::new(seal::Algorithm::of_this_machine(), keys, 0, seals);
-    Arc::new(Sealed::new(device, sealer))
 }

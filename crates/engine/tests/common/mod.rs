@@ -4,6 +4,7 @@
 pub(crate) mod chaos;
 #[cfg(not(loom))]
 pub(crate) mod episodes;
+pub(crate) mod guards;
 #[cfg(not(loom))]
 pub(crate) mod swapped_out;
 
@@ -13,7 +14,6 @@ use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, AtomicU64, assert_no_lock_held};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
-use overspill_device::checksum::{Checksummed, TableStore};
 use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
@@ -312,10 +312,9 @@ fn swap(number: u8, slots: u32, plan: Arc<FaultPlan>) -> Swap {
     let slots = ram.info().slots_max;
     let tables = AreaTables::on_heap(slots, AREA, 2);
     tables.format(&ram.info().reserved);
-    let sums = TableStore::new(Table::on_heap(slots as usize, || AtomicU64::new(0)));
     let faulty = Arc::new(Faulty::new(Arc::new(ram), plan));
     Swap {
-        device: Arc::new(Checksummed::new(faulty, Arc::new(sums), 7)),
+        device: guards::checksummed(faulty),
         area: SwapArea::new(AreaNo(number), tables, AREA, MemberNo(0)),
         priority: 0,
     }
