@@ -125,9 +125,12 @@ impl SealedQueue {
     }
 }
 
+/// Pages that small requests share. Each thread of each process has as many beside its limit.
+const USUAL_PAGES: usize = 64;
+
 /// Memory for encrypted pages: for one request at least. A request's pages are adjacent, so that
-/// they go to the device as one piece, and as near to the start as possible, so that little of it
-/// is ever used.
+/// they go to the device as one piece, and as near to the start as possible: what is beyond the
+/// first pages is for large requests only, and is not even resident as long as there are none.
 struct Buffers {
     arena: PageArena,
     taken: [bool; MAX_REQUEST_PAGES],
@@ -140,8 +143,12 @@ impl Buffers {
 
     /// Takes adjacent pages; none if there are not as many beside each other.
     fn take(&mut self, pages: usize) -> Option<Vec<PageBuf>> {
-        let first = self.taken.windows(pages.max(1)).position(|run| !run.contains(&true))?;
-        let run = first..first + pages;
+        let (least, mut free) = (pages.max(1), 0);
+        let last = self.taken[..pages.max(USUAL_PAGES)].iter().position(|&taken| {
+            free = if taken { 0 } else { free + 1 };
+            free == least
+        })?;
+        let run = last + 1 - least..last + 1 - least + pages;
         self.taken[run.clone()].fill(true);
         // SAFETY: the arena is dropped after the inner queue, which waits for its requests, and a
         // page is not taken again before its request has completed.
