@@ -60,7 +60,7 @@ fn file(path: &Path, size: Option<Bytes>, options: &OpenOptions, features: Featu
         // A misspelt directory must not become an unbounded file beside it.
         Err(Errno::NOENT) if size.is_none() => return Err(DeviceError::Missing { name }),
         Err(Errno::NOENT) => {
-            let fd = create_unlinked(path).map_err(refused(&name, "create"))?;
+            let fd = unnamed_at(path, features).map_err(refused(&name, "create"))?;
             return grown_from_nothing(fd, name, limit, features);
         }
         other => other.map_err(refused(&name, "open"))?,
@@ -82,17 +82,33 @@ fn file(path: &Path, size: Option<Bytes>, options: &OpenOptions, features: Featu
 /// Creates an unnamed file in `directory`.
 fn unlinked_in(directory: &Path, limit: Option<Bytes>, features: Features) -> Opened {
     let name = format!("swap file in {}", directory.display());
-    let refused = refused(&name, "create a");
+    let created = unnamed_in(directory, || unused_path(directory), features);
+    let fd = created.map_err(refused(&name, "create a"))?;
+    grown_from_nothing(fd, name, limit, features)
+}
+
+/// Creates a file that would be at `path`, without that name.
+fn unnamed_at(path: &Path, features: Features) -> Result<OwnedFd, Errno> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    unnamed_in(directory.unwrap_or(Path::new(".")), || path.to_owned(), features)
+}
+
+/// Creates an unnamed file in `directory`. Where the file system has none, it is made at
+/// `otherwise` and loses its name at once, unless the process is killed in that moment.
+fn unnamed_in(
+    directory: &Path,
+    otherwise: impl FnOnce() -> PathBuf,
+    features: Features,
+) -> Result<OwnedFd, Errno> {
     let flags = READ_WRITE | OFlags::TMPFILE | OFlags::EXCL;
-    let fd = match openat(CWD, directory, flags, PRIVATE) {
-        Ok(fd) if features.tmpfile => fd,
+    match openat(CWD, directory, flags, PRIVATE) {
+        Ok(fd) if features.tmpfile => Ok(fd),
         // Refusals mean that the file system does not support O_TMPFILE; some return EISDIR.
         Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-            create_unlinked(&unused_path(directory)).map_err(refused)?
+            create_unlinked(&otherwise())
         }
-        Err(errno) => return Err(refused(errno)),
-    };
-    grown_from_nothing(fd, name, limit, features)
+        refused => refused,
+    }
 }
 
 /// An unused path; if another process takes it first, creating it fails.

@@ -4,6 +4,8 @@ use super::*;
 use crate::SwapDevice;
 use crate::header::{HeaderError, SwapHeader};
 use overspill_base::{PAGE_SIZE, Slot};
+use rustix::fs::{Mode, OFlags, inotify};
+use rustix::io::Errno;
 use std::fs;
 use std::path::PathBuf;
 
@@ -37,6 +39,28 @@ fn files_we_create_have_no_name() {
         let stat = rustix::fs::fstat(device).unwrap();
         assert_eq!((stat.st_mode & 0o777, stat.st_nlink), (0o600, 0));
     }
+}
+
+/// A process that is killed amid it would leave the name behind.
+#[test]
+fn files_we_create_never_have_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    if !has_unnamed_files(dir.path()) {
+        return println!("skipped: this file system has no unnamed files");
+    }
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&watch, dir.path(), inotify::WatchFlags::CREATE).unwrap();
+    open(&file(dir.path())).unwrap();
+    open(&file(dir.path().join("swap"))).unwrap();
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 512];
+    let mut events = inotify::Reader::new(&watch, &mut buffer);
+    assert_eq!(events.next().map(|_| "a name").unwrap_err(), Errno::AGAIN);
+    fs::write(dir.path().join("noticed"), "").unwrap();
+    assert!(events.next().is_ok());
+}
+
+fn has_unnamed_files(dir: &Path) -> bool {
+    rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).is_ok()
 }
 
 #[test]
