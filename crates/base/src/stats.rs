@@ -82,7 +82,7 @@ counters! {
     kernel_unexpected,
     /// Writes that failed; their pages stayed in memory.
     write_errors,
-    /// Pages lost to a failed read or a wrong checksum.
+    /// Pages lost to a failed read, or because its slot did not hold what was written.
     pages_poisoned,
     /// Pages whose content was lost for any reason; touching one raises SIGBUS.
     pages_lost,

@@ -87,7 +87,6 @@ const UNSAFE: &[&str] = &[
     "device/src/testing.rs",
     "engine/src/bounce.rs",
     "engine/src/memory.rs",
-    "overspill/src/keys.rs",
     "overspill/src/pager.rs",
     "overspill/src/pool/guard.rs",
     "overspill/src/region.rs",

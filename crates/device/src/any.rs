@@ -92,7 +92,7 @@ impl Device {
     /// Returns the device as pagers use it. One that is [encrypted](Attachment::encrypted) needs a
     /// sealer.
     pub fn shared(self, sealer: Option<Sealer>) -> Arc<dyn SwapDevice> {
-        debug_assert_eq!(self.attachment().encrypted, sealer.is_some());
+        assert_eq!(self.attachment().encrypted, sealer.is_some());
         match (self, sealer) {
             (Self::File(device), None) => Arc::new(device),
             (Self::File(device), Some(sealer)) => Arc::new(Sealed::new(Arc::new(device), sealer)),

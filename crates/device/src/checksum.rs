@@ -14,7 +14,7 @@ use crate::error::DeviceError;
 use crate::in_flight::InFlight;
 use crate::{
     Completion, DeviceInfo, FreeNotify, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure,
-    SwapDevice, has_failed,
+    SwapDevice, USUAL_REQUESTS, has_failed,
 };
 use overspill_base::Slot;
 use overspill_base::shared::Table;
@@ -153,9 +153,6 @@ impl Keeper {
         }
     }
 }
-
-/// Number of concurrent requests for which nothing is allocated: a page of 2 MiB takes two.
-const USUAL_REQUESTS: u32 = 2;
 
 struct VerifyingQueue {
     inner: Box<dyn IoQueue>,

@@ -247,6 +247,14 @@ pub enum DeviceError {
     },
 }
 
+impl DeviceError {
+    /// True if a page was transferred and is not what was written; other pages of the request have
+    /// nothing to do with it.
+    pub fn is_of_one_page(&self) -> bool {
+        matches!(self, Self::Checksum { .. } | Self::Seal { .. } | Self::Damaged { .. })
+    }
+}
+
 fn open_remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::NOENT | Errno::NOTDIR => "check the path; its directory must exist",

@@ -5,7 +5,7 @@
 //! Invariants: a request is complete when all of its parts are. A large slot that contains a
 //! reserved one is reserved. A read allocates nothing, so it can be made in a signal handler: lists
 //! of plain pages are kept for the next request.
-//! Not here: checksums, which are kept per plain slot, in a layer below this one.
+//! Not here: checksums and seals, which are kept per plain slot, in a layer below this one.
 //! Rejected: pages of any size in every layer. Device headers, checksums, alignment and the checks
 //! of requests all use 4 KiB, and only pools and regions need more.
 
@@ -220,10 +220,10 @@ impl IoQueue for LargeQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::IoOp;
     use crate::faulty::{FaultPlan, Faults, Faulty};
     use crate::file::{FileDevice, OpenOptions};
-    use crate::testing::{Pages, drain, is_filled, ram};
+    use crate::testing::{Pages, drain, is_filled, ram, read};
+    use crate::{Device, IoOp};
 
     /// So large that one page takes two inner requests.
     const LARGE: usize = 512;
@@ -285,6 +285,22 @@ mod tests {
         // SAFETY: no queue is made.
         let error = unsafe { LargePages::new(small, LARGE) }.unwrap_err();
         assert!(matches!(error, DeviceError::TooSmall { .. }), "{error}");
+    }
+
+    #[test]
+    fn every_part_of_a_slot_without_holders_is_forgotten() {
+        let spec = format!("compressed:{}M", (4 * LARGE * PAGE_SIZE) >> 20).parse().unwrap();
+        let plain = Device::open(&spec, &OpenOptions::default()).unwrap().shared(None);
+        let device = large(plain.clone());
+        let memory = Pages::new(2 * LARGE);
+        let mut queue = device.open_queue(8).unwrap();
+        run(&mut *queue, IoOp::Write, 1, filled(&memory, &[0, 1], 5));
+        device.free_notify().unwrap().slot_free(Slot(1));
+        let mut queue = plain.open_queue(8).unwrap();
+        for (slot, byte) in [(LARGE, 0), (2 * LARGE - 1, 0), (2 * LARGE, 5)] {
+            let pages = read(&mut *queue, Slot(slot as u32), memory.filled(0..1, 9)).request.pages;
+            assert!(is_filled(&pages[0], byte), "slot {slot}");
+        }
     }
 
     #[test]

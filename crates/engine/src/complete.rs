@@ -75,7 +75,7 @@ impl Engine {
         let (area, purpose) = untag(request.tag);
         let count = request.pages.len();
         let transfer_failed =
-            count > 1 && failures.iter().any(|f| !matches!(f.error, DeviceError::Checksum { .. }));
+            count > 1 && failures.iter().any(|failure| !failure.error.is_of_one_page());
         if transfer_failed {
             return retry_singly(worker, area, request, purpose);
         }

@@ -4,10 +4,9 @@
 //! Invariants: a page that is all zero or unchanged is dropped without a write; any other keeps its
 //! frame until a write of it has completed without error. A failed write keeps the page in memory,
 //! dirty, and its area is not written to again. Whether a page has changed is decided by the slot's
-//! checksum.
+//! checksum, or by its tag if it is encrypted.
 //! Rejected: mapping pages write-protected to catch the first write. It costs a second fault for
-//! every page that is read and then written; hashing a page costs a fraction of a fault, and its
-//! checksum is needed anyway.
+//! every page that is read and then written; to hash or encrypt a page costs a fraction of a fault.
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;

@@ -1,43 +1,28 @@
 //! The file of a run's encryption keys.
 //!
-//! Owns: where the keys are kept: in memory that the kernel itself does not map, swap or dump, if
-//! it has `memfd_secret` (Linux 5.14, on by default since 6.5) and `ulimit -l` leaves a page for
-//! it; otherwise in a memory file whose page is locked.
+//! Owns: the file: memory, which whoever draws the keys locks.
 //! Not here: drawing and using them (`device::seal`).
+//! Rejected: `memfd_secret`, whose pages even the kernel does not map. As long as such a file is
+//! open the machine cannot hibernate, and a process that may lock no memory (`ulimit -l 0`) cannot
+//! map it and would run without its limit.
 
 use crate::error::Error;
 use overspill_device::seal::Keys;
-use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 
-/// A file with new keys, and the keys.
+/// A file with new keys, and the keys, which stay in memory as long as this process has them.
 ///
 /// # Errors
 /// [`Error::System`].
 pub(crate) fn new_keys() -> Result<(OwnedFd, Keys), Error> {
-    let made = drawn(secret_file()).or_else(|_| drawn(memory_file()));
-    made.map_err(|errno| Error::system("make encryption keys")(errno.into()))
+    drawn().map_err(|errno| Error::system("make encryption keys")(errno.into()))
 }
 
-fn drawn(file: Result<OwnedFd, Errno>) -> Result<(OwnedFd, Keys), Errno> {
-    let file = file?;
+fn drawn() -> Result<(OwnedFd, Keys), Errno> {
+    let file = memfd_create("overspill-keys", MemfdFlags::CLOEXEC)?;
     ftruncate(&file, Keys::FILE_BYTES as u64)?;
     let keys = Keys::draw(&file)?;
     Ok((file, keys))
-}
-
-/// rustix has no such call.
-fn secret_file() -> Result<OwnedFd, Errno> {
-    // SAFETY: the call takes flags and no address.
-    let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS));
-    }
-    // SAFETY: a new descriptor, which nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-fn memory_file() -> Result<OwnedFd, Errno> {
-    memfd_create("overspill-keys", MemfdFlags::CLOEXEC)
 }

@@ -36,8 +36,9 @@ pub struct PagerSwap {
 }
 
 impl PagerSwap {
-    /// Makes a swap area of `device` for one process, with slots of `page_bytes`. Large pages have
-    /// a checksum for every 4 KiB; these do not fit into the word of their slot.
+    /// Makes a swap area of `device` for one process, with slots of `page_bytes`. Large pages
+    /// that are not encrypted have a checksum for every 4 KiB; these do not fit into the word of
+    /// their slot.
     ///
     /// # Errors
     /// ENOMEM; a device without room for a page.

@@ -297,6 +297,12 @@ impl Ended {
         value.unwrap_or_else(|| panic!("no {pointer} in {:?}; {self}", self.stats))
     }
 
+    /// Returns what the statistics say of the first device.
+    pub(crate) fn notes(&self) -> String {
+        let notes = self.stats.as_ref().and_then(|stats| stats.pointer("/devices/0/notes"));
+        notes.map(ToString::to_string).unwrap_or_default()
+    }
+
     /// Asserts what holds in every test: no page is lost, and the kernel returns no error that is
     /// missing from the tables.
     fn assert_nothing_lost(&self) {

@@ -58,7 +58,9 @@ fn file(path: &Path, size: Option<Bytes>, options: &OpenOptions, features: Featu
     let limit = size.or(options.swap_size);
     let stat = match stat(path) {
         // A misspelt directory must not become an unbounded file beside it.
-        Err(Errno::NOENT) if size.is_none() => return Err(DeviceError::Missing { name }),
+        Err(Errno::NOENT) if size.is_none() || name.ends_with('/') => {
+            return Err(DeviceError::Missing { name });
+        }
         Err(Errno::NOENT) => {
             let fd = unnamed_at(path, features).map_err(refused(&name, "create"))?;
             return grown_from_nothing(fd, name, limit, features);

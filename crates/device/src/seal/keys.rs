@@ -1,10 +1,10 @@
 //! The keys of a run's swap areas.
 //!
 //! Owns: a page of random keys in a file that the processes of a run map, one key per area.
-//! Invariants: the keys are drawn from the kernel, are nowhere but in this page and, while a page
-//! is sealed or opened, on the stack; and the page is not written to swap and not part of a core
-//! dump.
-//! Not here: making the file: one of `memfd_secret` where the kernel has that (`overspill::keys`).
+//! Invariants: the keys are drawn from the kernel, and are nowhere but in this page and on the
+//! stacks of threads that seal or open. The page is locked, as far as `ulimit -l` permits, and no
+//! part of a core dump; nor are the stacks of the pager's threads.
+//! Not here: making the file (`overspill::keys`).
 //! Rejected: the session's file, which can be swapped, and the environment.
 
 use overspill_base::PAGE_SIZE;
@@ -42,7 +42,7 @@ impl Keys {
     /// enough randomness, early after its start.
     ///
     /// # Errors
-    /// Those of mmap: EAGAIN if `ulimit -l` leaves no page.
+    /// Those of mmap.
     pub fn draw(file: impl AsFd) -> Result<Self, Errno> {
         let keys = Self::open(file)?;
         let mut random = [0; 8];

@@ -2,17 +2,21 @@
 //!
 //! Owns: memory for encrypted pages on their way to the device, and the pages they were made of.
 //! Invariants: an encrypted page belongs to one request until its completion; a read is decrypted
-//! where it lands, before its submitter sees it. As long as reads alone are in flight nothing is
-//! allocated, so that one can be made in a signal handler.
+//! where it lands, before its submitter sees it. With a few writes in flight at a time nothing is
+//! allocated, so that a request can be made in a signal handler.
 //! Not here: when a slot is written, and by whom.
 
 use super::Sealer;
 use super::table::Seal;
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
-use crate::{Completion, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, has_failed};
+use crate::{
+    Completion, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, USUAL_REQUESTS,
+    has_failed,
+};
 use overspill_base::shared::{PageArena, PageBuf};
 use rustix::io::Errno;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 /// A request in flight, as it was submitted.
@@ -22,9 +26,17 @@ struct Flight {
 }
 
 /// What a write was made of, and what will be known of its slots.
+#[derive(Default)]
 struct Written {
     pages: Vec<PageBuf>,
     seals: Vec<Seal>,
+}
+
+impl Written {
+    fn with_room() -> Self {
+        let (pages, seals) = (MAX_REQUEST_PAGES, MAX_REQUEST_PAGES);
+        Self { pages: Vec::with_capacity(pages), seals: Vec::with_capacity(seals) }
+    }
 }
 
 pub(super) struct SealedQueue {
@@ -37,6 +49,8 @@ pub(super) struct SealedQueue {
     ready: Vec<Completion>,
     reaped: Vec<Completion>,
     buffers: Buffers,
+    /// Lists for the next writes, so that a few at a time allocate nothing.
+    spare: Vec<Written>,
 }
 
 impl SealedQueue {
@@ -47,6 +61,10 @@ impl SealedQueue {
         depth: u32,
     ) -> Result<Self, DeviceError> {
         let refused = |errno| DeviceError::Queue { name: name.to_owned(), errno };
+        let mut spare = Vec::with_capacity(depth as usize);
+        spare.extend(
+            std::iter::repeat_with(Written::with_room).take(depth.min(USUAL_REQUESTS) as usize),
+        );
         Ok(Self {
             inner,
             sealer,
@@ -55,18 +73,16 @@ impl SealedQueue {
             ready: Vec::with_capacity(depth as usize),
             reaped: Vec::with_capacity(depth as usize),
             buffers: Buffers::new().map_err(refused)?,
+            spare,
         })
     }
 
     /// Encrypts what is to be written, after waiting for memory; returns what is kept meanwhile.
     fn begin_write(&mut self, request: &mut IoRequest) -> Written {
-        let mut encrypted = loop {
-            match self.buffers.take(request.pages.len()) {
-                Some(pages) => break pages,
-                None => self.complete_some(),
-            }
-        };
-        let mut seals = Vec::with_capacity(encrypted.len());
+        let Written { pages: mut encrypted, mut seals } = self.spare.pop().unwrap_or_default();
+        while !self.buffers.take(request.pages.len(), &mut encrypted) {
+            self.complete_some();
+        }
         for (index, (copy, page)) in encrypted.iter_mut().zip(&request.pages).enumerate() {
             copy.copy_from_slice(page);
             seals.push(self.sealer.seal(request.slot.plus(index), copy));
@@ -115,13 +131,17 @@ impl SealedQueue {
 
     /// Gives the submitter's pages back.
     fn end_write(&mut self, completion: &mut Completion, written: Written) {
-        let Written { pages, seals } = written;
-        for (index, seal) in seals.into_iter().enumerate() {
+        let Written { pages, mut seals } = written;
+        for (index, seal) in seals.drain(..).enumerate() {
             if !has_failed(&completion.failures, index) {
                 self.sealer.keep(seal);
             }
         }
-        self.buffers.give(&std::mem::replace(&mut completion.request.pages, pages));
+        let mut encrypted = std::mem::replace(&mut completion.request.pages, pages);
+        encrypted.drain(..).for_each(|page| self.buffers.give(&page));
+        if self.spare.len() < self.spare.capacity() {
+            self.spare.push(Written { pages: encrypted, seals });
+        }
     }
 }
 
@@ -141,25 +161,29 @@ impl Buffers {
         Ok(Self { arena: PageArena::new(MAX_REQUEST_PAGES)?, taken: [false; MAX_REQUEST_PAGES] })
     }
 
-    /// Takes adjacent pages; none if there are not as many beside each other.
-    fn take(&mut self, pages: usize) -> Option<Vec<PageBuf>> {
+    /// Takes adjacent pages into `taken`; false if there are not as many beside each other.
+    fn take(&mut self, pages: usize, taken: &mut Vec<PageBuf>) -> bool {
+        let Some(run) = self.free_run(pages) else { return false };
+        self.taken[run.clone()].fill(true);
+        // SAFETY: the arena is dropped after the inner queue, which waits for its requests, and a
+        // page is not taken again before its request has completed.
+        taken.extend(run.map(|page| unsafe { self.arena.page(page) }));
+        true
+    }
+
+    fn free_run(&self, pages: usize) -> Option<Range<usize>> {
         let (least, mut free) = (pages.max(1), 0);
         let last = self.taken[..pages.max(USUAL_PAGES)].iter().position(|&taken| {
             free = if taken { 0 } else { free + 1 };
             free == least
         })?;
-        let run = last + 1 - least..last + 1 - least + pages;
-        self.taken[run.clone()].fill(true);
-        // SAFETY: the arena is dropped after the inner queue, which waits for its requests, and a
-        // page is not taken again before its request has completed.
-        Some(run.map(|page| unsafe { self.arena.page(page) }).collect())
+        let first = last + 1 - least;
+        Some(first..first + pages)
     }
 
-    fn give(&mut self, pages: &[PageBuf]) {
-        for page in pages {
-            let index = self.arena.index_of(page).expect("it was taken from the arena");
-            self.taken[index] = false;
-        }
+    fn give(&mut self, page: &PageBuf) {
+        let index = self.arena.index_of(page).expect("it was taken from the arena");
+        self.taken[index] = false;
     }
 }
 

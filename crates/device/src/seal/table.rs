@@ -1,11 +1,12 @@
 //! What is known of each slot's content: which write of the slot it is, and its tag.
 //!
 //! ```text
-//! count   2n      nothing is known of the slot; n writes of it have begun
-//!         2n + 1  it holds write n, whose tag is beside
+//! count   2n      nothing is known of the slot; the last write that began was number n, if any
+//!         2n + 1  the slot holds write n, whose tag is beside
 //!
-//! 2n, 2n-1 --begin--> 2n+2, 2n --keep--> 2n+3, 2n+1
-//!     2n+1 --forget--> 2n+2
+//! even --begin--> the next even one --keep--> odd
+//! odd  --begin--> the next even one
+//! any  --forget--> as begin
 //! ```
 //!
 //! Invariants: a slot's count only grows, by one atomic step, however its users are ordered, and as
@@ -66,13 +67,16 @@ impl Seals {
     /// The write has come to its end without an error.
     pub(super) fn keep(&self, Seal { write, tag }: Seal) {
         let [count, low, high] = self.words(write.slot);
+        let begun = write.number * 2;
+        if count.load(Relaxed) != begun {
+            debug_assert!(false, "slot {} was written or given up meanwhile", write.slot);
+            return;
+        }
         let (first, last) = (tag.first_chunk(), tag.last_chunk());
         low.store(u64::from_le_bytes(*first.expect("a tag has 16 bytes")), Relaxed);
         high.store(u64::from_le_bytes(*last.expect("a tag has 16 bytes")), Relaxed);
-        let begun = write.number * 2;
         // Never a store: if somebody else had begun another write, its number could come again.
-        let kept = count.compare_exchange(begun, begun + 1, Relaxed, Relaxed);
-        debug_assert!(kept.is_ok(), "slot {} was written meanwhile: {kept:?}", write.slot);
+        let _ = count.compare_exchange(begun, begun + 1, Relaxed, Relaxed);
     }
 
     /// Nothing is known of the slot from now on.

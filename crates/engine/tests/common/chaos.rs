@@ -7,7 +7,7 @@
 //! hopeless; only the first one loses its content. So only its faults may lose pages, and memory
 //! must not run out.
 
-use super::guards::{checksummed, sealed};
+use super::guards::{checksummed, notifying, sealed};
 use super::{Rig, Seen, SimSpace};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use overspill_area::{
@@ -485,10 +485,11 @@ fn swap(number: usize, setup: &DeviceSetup, plan: &Arc<FaultPlan>, tuning: AreaT
     let tables = AreaTables::on_heap(slots, config, 1);
     tables.format(&ram.info().reserved);
     let faulty = Arc::new(Faulty::new(Arc::new(ram), plan.clone()));
+    // Half of the devices are encrypted.
+    let device = if slots.is_multiple_of(2) { checksummed(faulty) } else { sealed(faulty) };
     Swap {
-        // Half of the devices are encrypted.
-        device: if slots.is_multiple_of(2) { checksummed(faulty) } else { sealed(faulty) },
-        area: SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0)),
+        area: notifying(SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0)), &*device),
+        device,
         priority: setup.priority,
     }
 }

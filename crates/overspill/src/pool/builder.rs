@@ -1,7 +1,7 @@
 //! Builds a pool.
 //!
 //! Owns: the settings a pool has in addition to those of every [`Builder`], and how its devices are
-//! attached to an engine: with checksums, and with slots as large as the pages.
+//! attached to an engine: verified, and with slots as large as the pages.
 
 use super::Pool;
 use super::core::{Core, CoreParts};

@@ -53,7 +53,8 @@ use runs::Runs;
 
 /// Pages of which a limited number is in memory at a time. Clones are the same pool.
 ///
-/// Pages are numbered from 0; each is zeros until it is written, and costs nothing until then.
+/// Pages are numbered from 0; each is zeros until it is written, and costs nothing until then. A
+/// process that forks keeps its pools; its children must not use them: they have the same slots.
 #[derive(Debug, Clone)]
 pub struct Pool {
     core: Arc<Core>,

@@ -180,8 +180,8 @@ impl Channel {
             .map_err(Error::session("greet"))
     }
 
-    /// Receives the descriptors of the answer: the session's file, and one for each device; see
-    /// [`Session::open`](super::Session::open). Blocks until it arrives.
+    /// Receives the descriptors of the answer: the session's file, the keys', if there are any, one
+    /// for each device, and others; see [`Session::open`](super::Session::open). Blocks until it arrives.
     ///
     /// # Errors
     /// [`Error::Session`].

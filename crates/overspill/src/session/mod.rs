@@ -88,21 +88,6 @@ impl Settings {
     }
 }
 
-impl HeldKeys {
-    fn draw() -> Result<Self, Error> {
-        let (file, keys) = new_keys()?;
-        Ok(Self { file, keys })
-    }
-
-    fn open(file: OwnedFd) -> Result<Self, Error> {
-        let keys = Keys::open(&file).map_err(|errno| Error::Session {
-            action: "read the keys of",
-            reason: format!("{errno}: raise `ulimit -l`, or swap with encrypt=off"),
-        })?;
-        Ok(Self { file, keys })
-    }
-}
-
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct SharedDevice {
     attachment: Attachment,
@@ -124,6 +109,18 @@ pub struct Session {
 struct HeldKeys {
     file: OwnedFd,
     keys: Keys,
+}
+
+impl HeldKeys {
+    fn draw() -> Result<Self, Error> {
+        let (file, keys) = new_keys()?;
+        Ok(Self { file, keys })
+    }
+
+    fn open(file: OwnedFd) -> Result<Self, Error> {
+        let keys = Keys::open(&file).map_err(Error::session("read the keys of"))?;
+        Ok(Self { file, keys })
+    }
 }
 
 /// The options of a run.

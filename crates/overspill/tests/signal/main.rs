@@ -168,7 +168,7 @@ fn more_threads_than_workers_come_and_go() {
 
 #[test]
 fn a_fault_allocates_nothing() {
-    for swap in ["ram:160M", "compressed:160M"] {
+    for swap in ["ram:160M", "compressed:160M", "ram:160M,encrypt=on"] {
         for (page, touches) in [(PAGE, 10_000), (64 << 10, 2_000), (2 << 20, 200)] {
             let Some(overspill) = overspill_of(page, swap) else { return };
             allocates_nothing(&overspill, touches);

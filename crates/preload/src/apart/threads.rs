@@ -201,7 +201,9 @@ pub(super) fn forget_all() {
 
 /// Returns the lowest usable address of a new stack, which has a guard page below it.
 fn stack() -> io::Result<usize> {
-    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+    use rustix::mm::{
+        Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect,
+    };
     let (protection, flags) =
         (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     let len = STACK_BYTES + PAGE_SIZE;
@@ -209,6 +211,8 @@ fn stack() -> io::Result<usize> {
     unsafe {
         let start = mmap_anonymous(std::ptr::null_mut(), len, protection, flags)?;
         mprotect(start, PAGE_SIZE, MprotectFlags::empty())?;
+        // Nothing that a core dump of the program needs, and keys were there.
+        let _ = madvise(start, len, Advice::LinuxDontDump);
         Ok(start.addr() + PAGE_SIZE)
     }
 }
