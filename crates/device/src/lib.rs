@@ -71,7 +71,8 @@ pub struct IoRequest {
 /// Maximum number of pages in a request: a cluster's worth of writeback, well below IOV_MAX.
 pub const MAX_REQUEST_PAGES: usize = 256;
 
-/// Number of concurrent requests for which a decorator allocates nothing: a page of 2 MiB takes two.
+/// Number of concurrent requests for which a decorator allocates nothing: a page of 2 MiB takes
+/// two.
 pub(crate) const USUAL_REQUESTS: u32 = 2;
 
 /// One page of a request that failed.
@@ -191,7 +192,8 @@ pub trait FreeNotify: Send + Sync + Debug {
 /// Dropping a queue with requests in flight waits for them.
 pub trait IoQueue: Send {
     /// Submits a request. Never fails: an error is reported by the [`Completion`]. Blocks only
-    /// while the queue is full, or has no memory left for what it adds to requests. The kernel may not see the request before [`flush`](Self::flush).
+    /// while the queue is full, or has no memory left for what it adds to requests. The kernel may
+    /// not see the request before [`flush`](Self::flush).
     fn submit(&mut self, request: IoRequest);
 
     /// Passes all submitted requests to the kernel. Does not wait for them.

@@ -181,7 +181,8 @@ impl Channel {
     }
 
     /// Receives the descriptors of the answer: the session's file, the keys', if there are any, one
-    /// for each device, and others; see [`Session::open`](super::Session::open). Blocks until it arrives.
+    /// for each device, and others; see [`Session::open`](super::Session::open). Blocks until it
+    /// arrives.
     ///
     /// # Errors
     /// [`Error::Session`].
