@@ -266,7 +266,7 @@ impl IoQueue for VerifyingQueue {
 mod tests {
     use super::*;
     use crate::faulty::{FaultPlan, Faults, Faulty};
-    use crate::testing::{Pages, ram, read, write};
+    use crate::testing::{Pages, finds_garbage, ram, read, write};
 
     const SEED: u64 = 42;
 
@@ -336,16 +336,7 @@ mod tests {
 
     #[test]
     fn garbage_from_the_device_is_found() {
-        let plan = Arc::new(FaultPlan::new(Faults { garble_read: Some(1), ..Faults::default() }));
-        let (_, device) = over(Arc::new(Faulty::new(ram(16), plan)));
-        let mut queue = device.open_queue(4).unwrap();
-        let pages = Pages::new(2);
-        let mut buffers = write(&mut *queue, Slot(4), pages.filled(0..2, 1)).request.pages;
-        for expected in [&[][..], &[4, 5], &[]] {
-            let completion = read(&mut *queue, Slot(4), buffers);
-            assert_eq!(bad_slots(&completion), expected);
-            buffers = completion.request.pages;
-        }
+        finds_garbage(|inner| Arc::new(over(inner).1), bad_slots);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Shared by this crate's tests: pages to move, and moving them one request at a time.
 
+use crate::faulty::{FaultPlan, Faults, Faulty};
 use crate::file::{FileDevice, OpenOptions};
 use crate::seal::{Algorithm, Keys, Sealer, Seals};
 use crate::{Completion, IoOp, IoQueue, IoRequest, SwapDevice, SwapKind};
@@ -88,4 +89,21 @@ pub(crate) fn drain(queue: &mut dyn IoQueue, count: usize) -> Vec<Completion> {
 /// Scatters a range of places: every second first, then the others.
 pub(crate) fn scattered(places: Range<usize>) -> Vec<usize> {
     places.clone().step_by(2).chain(places.skip(1).step_by(2)).collect()
+}
+
+/// A device made by `over` finds what a device below it garbles, and takes nothing else for that.
+pub(crate) fn finds_garbage(
+    over: impl FnOnce(Arc<dyn SwapDevice>) -> Arc<dyn SwapDevice>,
+    bad_slots: impl Fn(&Completion) -> Vec<u32>,
+) {
+    let plan = Arc::new(FaultPlan::new(Faults { garble_read: Some(1), ..Faults::default() }));
+    let device = over(Arc::new(Faulty::new(ram(16), plan)));
+    let mut queue = device.open_queue(4).unwrap();
+    let pages = Pages::new(2);
+    let mut buffers = write(&mut *queue, Slot(4), pages.filled(0..2, 1)).request.pages;
+    for expected in [&[][..], &[4, 5], &[]] {
+        let completion = read(&mut *queue, Slot(4), buffers);
+        assert_eq!(bad_slots(&completion), expected);
+        buffers = completion.request.pages;
+    }
 }

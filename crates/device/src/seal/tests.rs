@@ -3,7 +3,7 @@
 use super::table::Seal;
 use super::*;
 use crate::faulty::{FaultPlan, Faults, Faulty};
-use crate::testing::{Pages, drain, is_filled, keys, ram, read, sealer, write};
+use crate::testing::{Pages, drain, finds_garbage, is_filled, keys, ram, read, sealer, write};
 use crate::{Completion, IoOp, IoRequest, MAX_REQUEST_PAGES};
 use overspill_base::shared::{PageBuf, Table};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -107,16 +107,7 @@ fn an_old_page_and_another_slots_page_are_found() {
 
 #[test]
 fn garbage_from_the_device_is_found() {
-    let plan = Arc::new(FaultPlan::new(Faults { garble_read: Some(1), ..Faults::default() }));
-    let device = over(Arc::new(Faulty::new(ram(16), plan)));
-    let mut queue = device.open_queue(4).unwrap();
-    let pages = Pages::new(2);
-    let mut buffers = write(&mut *queue, Slot(4), pages.filled(0..2, 1)).request.pages;
-    for expected in [&[][..], &[4, 5], &[]] {
-        let completion = read(&mut *queue, Slot(4), buffers);
-        assert_eq!(bad_slots(&completion), expected);
-        buffers = completion.request.pages;
-    }
+    finds_garbage(|inner| Arc::new(over(inner)), bad_slots);
 }
 
 #[test]
