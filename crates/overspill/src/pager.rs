@@ -21,7 +21,6 @@ use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap,
 use overspill_space::with_signals_blocked;
 use overspill_space::words::Reach;
 use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
-use std::convert::Infallible;
 use std::sync::OnceLock;
 
 /// A device with the shared tables of its slots.
@@ -52,9 +51,12 @@ impl PagerSwap {
             let tables = private_tables(&*device)?;
             return Ok(Self { device, tables, priority });
         }
-        let words = || Table::<AtomicU64>::private(device.info().slots_max as usize);
-        let store = || words().map(|words| Arc::new(TableStore::new(words))).map_err(memory);
-        let plain = verified(device.clone(), store, seed)?;
+        let plain: Arc<dyn SwapDevice> = if device.info().verifies {
+            device
+        } else {
+            let sums = Table::private(device.info().slots_max as usize).map_err(memory)?;
+            Arc::new(Checksummed::new(device, Arc::new(TableStore::new(sums)), seed))
+        };
         // SAFETY: the engine over this device has pages of `page_bytes`, as all callers ensure, so
         // its buffers have that size; while a request uses one, it belongs to a frame or to a
         // worker.
@@ -315,21 +317,12 @@ pub(crate) fn memory(errno: rustix::io::Errno) -> Error {
 
 pub(crate) fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
     let area = area_of(number, &swap.device, swap.tables, member);
-    let store = || Ok::<_, Infallible>(Arc::new(SlotTags(area.slot_map())));
-    let Ok(device) = verified(swap.device, store, seed);
+    let device: Arc<dyn SwapDevice> = if swap.device.info().verifies {
+        swap.device
+    } else {
+        Arc::new(Checksummed::new(swap.device, Arc::new(SlotTags(area.slot_map())), seed))
+    };
     Swap { device, area, priority: swap.priority }
-}
-
-/// Adds checksums to a device that does not verify what it returns by other means.
-fn verified<S: ChecksumStore + 'static, E>(
-    device: Arc<dyn SwapDevice>,
-    store: impl FnOnce() -> Result<Arc<S>, E>,
-    seed: u64,
-) -> Result<Arc<dyn SwapDevice>, E> {
-    if device.info().verifies {
-        return Ok(device);
-    }
-    Ok(Arc::new(Checksummed::new(device, store()?, seed)))
 }
 
 /// Makes the area of a device's slots.
