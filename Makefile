@@ -59,7 +59,7 @@ programs: build
 # Model-checked concurrency.
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_LTO=off \
-		$(CARGO) test --release -p overspill-area -p overspill-engine -p overspill-space --lib --test loom
+		$(CARGO) test --release -p overspill-base -p overspill-area -p overspill-engine -p overspill-space --lib --test loom
 
 # Ten thousand episodes each over devices that fail and with a kernel that says what is not so; `make unit` plays
 # a part of them.

@@ -57,7 +57,7 @@ def build(directory):
 
 def devices(directory, loop):
     found = ["compressed:2G", "compressed:2G,algo=zstd", "ram:2G", f"file:{directory}:2G",
-             f"compressed:64M,pri=9 --swap file:{directory}:2G"]
+             f"compressed:64M,pri=9 --swap file:{directory}:2G", f"file:{directory}:2G,serve=apart"]
     return [device.split() for device in found + ([f"block:{loop.name} --force"] if loop.name else [])]
 
 

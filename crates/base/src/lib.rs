@@ -9,6 +9,7 @@ pub mod errand;
 pub mod history;
 pub mod list;
 pub mod report;
+pub mod ring;
 pub mod shared;
 pub mod stats;
 pub mod sync;

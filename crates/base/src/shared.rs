@@ -253,10 +253,12 @@ impl std::ops::DerefMut for PageBuf {
     }
 }
 
-/// Adjacent pages of private memory.
+/// Adjacent pages of a mapping.
 #[derive(Debug)]
 pub struct PageArena {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
+    offset_bytes: usize,
+    pages: usize,
 }
 
 impl PageArena {
@@ -265,12 +267,24 @@ impl PageArena {
     /// # Errors
     /// ENOMEM, as [`Mapping::private`].
     pub fn new(pages: usize) -> Result<Self, Errno> {
-        Ok(Self { mapping: Mapping::private(pages * PAGE_SIZE)? })
+        let mapping = Arc::new(Mapping::private(pages * PAGE_SIZE)?);
+        let pages = mapping.len_bytes() / PAGE_SIZE;
+        Ok(Self { mapping, offset_bytes: 0, pages })
+    }
+
+    /// The `pages` pages at `offset_bytes` of `mapping`.
+    ///
+    /// # Panics
+    /// If they do not fit or are not aligned: the layout is ours, so that is a bug.
+    pub fn within(mapping: &Arc<Mapping>, offset_bytes: usize, pages: usize) -> Self {
+        assert!(offset_bytes.is_multiple_of(PAGE_SIZE), "pages at {offset_bytes}: unaligned");
+        assert!(offset_bytes + pages * PAGE_SIZE <= mapping.len_bytes(), "pages past mapping");
+        Self { mapping: mapping.clone(), offset_bytes, pages }
     }
 
     /// Number of pages.
     pub fn pages(&self) -> usize {
-        self.mapping.len_bytes() / PAGE_SIZE
+        self.pages
     }
 
     /// Address of page `index`.
@@ -280,7 +294,7 @@ impl PageArena {
     pub fn address(&self, index: usize) -> *mut u8 {
         assert!(index < self.pages(), "page {index} of an arena of {}", self.pages());
         // SAFETY: inside the mapping, as just checked.
-        unsafe { self.mapping.start().add(index * PAGE_SIZE) }
+        unsafe { self.mapping.start().add(self.offset_bytes + index * PAGE_SIZE) }
     }
 
     /// The index of the page of `buffer`; none if it is not in this arena.

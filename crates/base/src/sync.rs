@@ -36,6 +36,7 @@
 //!     frame free list (leaf)   staging chunks (leaf)   readahead streams (leaf)
 //!     page wait table (leaf; held only around a condition variable)
 //!   idle workers of a pool (leaf)
+//! the socket to the process that serves a device (leaf; held while it answers)
 //! ```
 
 #[cfg(loom)]
@@ -109,13 +110,15 @@ pub enum LockClass {
     Wait,
     /// Idle workers and free page numbers of a pool.
     Pool,
+    /// The socket to the process that serves a device.
+    ServedDevice,
     /// Anything that no fault waits for.
     Control,
 }
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 23] = [
+    pub const ALL: [LockClass; 24] = [
         LockClass::ForkGate,
         LockClass::Pager,
         LockClass::Guards,
@@ -138,6 +141,7 @@ impl LockClass {
         LockClass::Readahead,
         LockClass::Wait,
         LockClass::Pool,
+        LockClass::ServedDevice,
         LockClass::Control,
     ];
 }

@@ -62,7 +62,8 @@ pub(crate) struct RunArgs {
     /// turns. By ,discard=once, pages or both if the device is to be told what is not needed: all
     /// of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off if the system is
     /// wrong about whether a seek costs. By ,encrypt=off if pages may be read on a file or device,
-    /// or by ,encrypt=on to encrypt them in memory too.
+    /// or by ,encrypt=on to encrypt them in memory too. By ,serve=apart if only overspill itself is
+    /// to have it open, and the program's processes ask it for pages.
     #[arg(long, value_name = "SPEC[,OPTION]...")]
     pub(crate) swap: Vec<SwapSpec>,
 

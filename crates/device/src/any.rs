@@ -9,7 +9,8 @@
 use crate::compressed::{CompressedDevice, Usage};
 use crate::error::DeviceError;
 use crate::file::{Attachment, FileDevice, OpenOptions};
-use crate::seal::{self, Sealed, Sealer};
+use crate::seal::{Sealed, Sealer};
+use crate::served::{Identity, ServedDevice};
 use crate::spec::{SwapKind, SwapSpec};
 use crate::{DeviceInfo, SwapDevice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,42 +31,15 @@ impl Device {
     /// # Errors
     /// As [`FileDevice::open`] and [`CompressedDevice::open`].
     pub fn open(spec: &SwapSpec, options: &OpenOptions) -> Result<Self, DeviceError> {
-        let device = match spec.kind {
+        match spec.kind {
             SwapKind::Compressed { size } => {
                 CompressedDevice::open(spec, size).map(Self::Compressed)
             }
             _ => FileDevice::open(spec, options).map(Self::File),
-        };
-        Ok(if spec.is_encrypted() { device?.encrypted() } else { device? })
-    }
-
-    fn encrypted(mut self) -> Self {
-        let (attachment, info) = match &mut self {
-            Self::File(device) => device.described(),
-            Self::Compressed(device) => device.described(),
-        };
-        let note = format!("encrypted with {}", seal::Algorithm::of_this_machine().name());
-        attachment.encrypted = true;
-        attachment.notes.push(note.clone());
-        info.notes.push(note);
-        self
-    }
-
-    /// Attaches to the device that another process opened, through `fd`; see
-    /// [`FileDevice::attach`].
-    ///
-    /// # Errors
-    /// [`DeviceError::Open`].
-    pub fn attach(fd: OwnedFd, attachment: Attachment) -> Result<Self, DeviceError> {
-        match attachment.algorithm {
-            Some(algorithm) => {
-                CompressedDevice::attach(fd, algorithm, attachment).map(Self::Compressed)
-            }
-            None => FileDevice::attach(fd, attachment).map(Self::File),
         }
     }
 
-    /// What [`attach`](Self::attach) needs besides a descriptor.
+    /// What [`attach`] needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         match self {
             Self::File(device) => device.attachment(),
@@ -89,16 +63,57 @@ impl Device {
         }
     }
 
+    /// Returns the device as it is, for the process that serves it.
+    pub fn bare(self) -> Arc<dyn SwapDevice> {
+        match self {
+            Self::File(device) => Arc::new(device),
+            Self::Compressed(device) => Arc::new(device),
+        }
+    }
+
     /// Returns the device as pagers use it. One that is [encrypted](Attachment::encrypted) needs a
     /// sealer.
     pub fn shared(self, sealer: Option<Sealer>) -> Arc<dyn SwapDevice> {
         assert_eq!(self.attachment().encrypted, sealer.is_some());
-        match (self, sealer) {
-            (Self::File(device), None) => Arc::new(device),
-            (Self::File(device), Some(sealer)) => Arc::new(Sealed::new(Arc::new(device), sealer)),
-            (Self::Compressed(device), sealer) => Arc::new(device.sealed_by(sealer)),
+        match self {
+            Self::File(device) => sealed(device, sealer),
+            Self::Compressed(device) => Arc::new(device.sealed_by(sealer)),
         }
     }
+}
+
+fn sealed(device: impl SwapDevice + 'static, sealer: Option<Sealer>) -> Arc<dyn SwapDevice> {
+    match sealer {
+        None => Arc::new(device),
+        Some(sealer) => Arc::new(Sealed::new(Arc::new(device), sealer)),
+    }
+}
+
+/// Attaches to the device that another process opened, through `fd`; see [`FileDevice::attach`]. If
+/// that process serves it, `fd` is a socket made by [`Server::client`], and `identity` says who
+/// this process is.
+///
+/// [`Server::client`]: crate::served::Server::client
+///
+/// # Errors
+/// [`DeviceError::Open`].
+pub fn attach(
+    fd: OwnedFd,
+    attachment: Attachment,
+    sealer: Option<Sealer>,
+    identity: Identity,
+) -> Result<Arc<dyn SwapDevice>, DeviceError> {
+    if attachment.served {
+        assert_eq!(attachment.encrypted, sealer.is_some());
+        return Ok(sealed(ServedDevice::new(fd, &attachment, identity), sealer));
+    }
+    let device = match attachment.algorithm {
+        Some(algorithm) => {
+            CompressedDevice::attach(fd, algorithm, attachment).map(Device::Compressed)?
+        }
+        None => FileDevice::attach(fd, attachment).map(Device::File)?,
+    };
+    Ok(device.shared(sealer))
 }
 
 impl AsFd for Device {

@@ -1,8 +1,8 @@
 //! Swap devices: they store pages that are swapped out.
 //!
 //! Owns: the [`SwapDevice`] contract, its backends ([`mod@file`], which also serves block devices
-//! and memory, and [`compressed`] memory), and decorators over any of them ([`checksum`],
-//! [`seal`], [`faulty`], [`large_pages`]).
+//! and memory, [`compressed`] memory, and whatever another process has, [`served`] by it), and
+//! decorators over any of them ([`checksum`], [`seal`], [`faulty`], [`large_pages`]).
 //! Invariants: a request owns its buffers from [`IoQueue::submit`] until its completion is reaped,
 //! and every submitted request is completed exactly once, also if the device fails. Short
 //! transfers, EINTR and EAGAIN are handled here and nowhere else.
@@ -12,6 +12,7 @@
 //! the I/O of a fast device).
 
 pub mod any;
+mod buffers;
 pub mod checksum;
 pub mod compressed;
 pub mod error;
@@ -21,6 +22,7 @@ pub mod header;
 mod in_flight;
 pub mod large_pages;
 pub mod seal;
+pub mod served;
 pub mod spec;
 mod synchronous;
 #[cfg(test)]

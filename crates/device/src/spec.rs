@@ -16,6 +16,7 @@
 //!         | "discard=" ( "once" | "pages" | "both" )
 //!         | "algo=" ( "lz4" | "zstd" )   how compressed memory is compressed
 //!         | "encrypt=" ( "on" | "off" )  on, but for this machine's memory
+//!         | "serve=" ( "apart" | "direct" )  whether the processes of a run have it open
 //! ```
 
 use crate::compressed::Algorithm;
@@ -39,6 +40,9 @@ pub struct SwapSpec {
     pub algorithm: Option<Algorithm>,
     /// True if pages are encrypted. None means what [`SwapSpec::is_encrypted`] says.
     pub encrypt: Option<bool>,
+    /// True if the processes of a run ask another one for pages, false if each opens the place.
+    /// None means the same as false.
+    pub apart: Option<bool>,
 }
 
 impl SwapSpec {
@@ -134,8 +138,12 @@ impl FromStr for SwapSpec {
             place = rest;
         }
         spec.kind = parse_place(place).map_err(bad)?;
-        if spec.algorithm.is_some() && !matches!(spec.kind, SwapKind::Compressed { .. }) {
+        let is_compressed = matches!(spec.kind, SwapKind::Compressed { .. });
+        if spec.algorithm.is_some() && !is_compressed {
             return Err(bad("only compressed:SIZE takes algo=; leave it out".into()));
+        }
+        if spec.apart.is_some() && is_compressed {
+            return Err(bad("compressed:SIZE cannot be served apart; leave serve= out".into()));
         }
         Ok(spec)
     }
@@ -156,9 +164,10 @@ impl SwapSpec {
             "discard" => self.discard.replace(discard(value)?).is_some(),
             "algo" => self.algorithm.replace(algorithm(value)?).is_some(),
             "encrypt" => self.encrypt.replace(on_or_off(key, value)?).is_some(),
+            "serve" => self.apart.replace(serve(value)?).is_some(),
             _ => {
-                let known = "pri=N, ssd=on|off, discard=once|pages|both, algo=lz4|zstd and \
-                             encrypt=on|off";
+                let known = "pri=N, ssd=on|off, discard=once|pages|both, algo=lz4|zstd, \
+                             encrypt=on|off and serve=apart|direct";
                 return Err(format!("unknown option `{key}`; there are {known}"));
             }
         };
@@ -176,6 +185,14 @@ fn on_or_off(key: &str, value: &str) -> Result<bool, String> {
         "on" => Ok(true),
         "off" => Ok(false),
         _ => Err(format!("{key} `{value}` is neither on nor off")),
+    }
+}
+
+fn serve(value: &str) -> Result<bool, String> {
+    match value {
+        "apart" => Ok(true),
+        "direct" => Ok(false),
+        _ => Err(format!("serve `{value}` is neither apart nor direct")),
     }
 }
 
@@ -349,6 +366,8 @@ mod tests {
             ("ram:1M,discard=", "discard `` is none of"),
             ("ram:1M,ssd=yes", "ssd `yes` is neither on nor off"),
             ("ram:1M,encrypt=1", "encrypt `1` is neither on nor off"),
+            ("file:/x,serve=on", "serve `on` is neither apart nor direct"),
+            ("compressed:1G,serve=apart", "cannot be served apart"),
             ("ram:1M,pri=1,ssd=on,pri=2", "option `pri` is given twice"),
         ];
         for (text, part) in table {

@@ -13,7 +13,7 @@ use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::OpenOptions;
 use overspill_device::seal::{Algorithm, Sealer, Seals};
-use overspill_device::{Device, DeviceInfo, SwapDevice, SwapSpec};
+use overspill_device::{Device, DeviceError, DeviceInfo, SwapDevice, SwapSpec};
 use overspill_space::HandlerOptions;
 use overspill_space::words::Reach;
 
@@ -236,6 +236,10 @@ pub(crate) fn open_alone(
     options: &OpenOptions,
 ) -> Result<Arc<dyn SwapDevice>, Error> {
     let device = Device::open(spec, options)?;
+    if device.attachment().served {
+        let what = "to be served apart, which only `overspill run` does: leave serve= out";
+        return Err(DeviceError::Unsupported { name: device.info().name.clone(), what }.into());
+    }
     let sealer = match device.attachment().encrypted {
         true => Some(sealer_alone(device.info())?),
         false => None,

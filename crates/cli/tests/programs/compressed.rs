@@ -9,7 +9,7 @@ const LIMIT: u64 = 32 * MIB;
 
 /// Parent and children share swapped pages; each reads them, changes half and reads them again. The
 /// middle child is killed while it writes, so others must free what it held.
-const TREE: &str = r#"
+pub(crate) const TREE: &str = r#"
 import hashlib, os, signal
 words = [b"%06d " % i * 500 for i in range(24000)]
 blocks = [bytearray(b"".join(words[i:i + 20])) for i in range(0, 24000, 20)]

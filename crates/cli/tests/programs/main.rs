@@ -32,6 +32,7 @@ mod python;
 mod random;
 mod redis;
 mod resp;
+mod served;
 mod shell;
 mod small_disk;
 mod sort;

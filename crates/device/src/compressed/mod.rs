@@ -90,6 +90,7 @@ impl CompressedDevice {
         attachment.discards = true;
         attachment.algorithm = Some(algorithm);
         attachment.notes.push(format!("in memory, compressed with {}", algorithm.name()));
+        attachment.encrypt_as(spec);
         if spec.discard.is_some() {
             attachment.notes.push("it forgets freed slots anyway: discard= has no effect".into());
         }
@@ -123,11 +124,6 @@ impl CompressedDevice {
     /// What [`attach`](Self::attach) needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
-    }
-
-    /// What [`attach`](Self::attach) needs, and what the user is told.
-    pub(crate) fn described(&mut self) -> (&mut Attachment, &mut DeviceInfo) {
-        (&mut self.attachment, &mut self.info)
     }
 
     /// Encrypts what is stored from now on, if there is a sealer.

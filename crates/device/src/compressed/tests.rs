@@ -7,7 +7,7 @@ use super::*;
 use crate::seal;
 use crate::spec::SwapKind;
 use crate::testing::{Pages, drain, is_filled, read, sealer, write};
-use crate::{Completion, Device, IoOp, IoRequest, PageFailure};
+use crate::{Completion, Device, IoOp, IoRequest, PageFailure, any};
 use overspill_base::PAGE_SIZE;
 use proptest::prelude::*;
 use std::os::fd::AsRawFd;
@@ -281,13 +281,14 @@ fn another_process_attaches_by_descriptor() {
     let device = Device::open(&spec, &Default::default()).unwrap();
     let path = format!("/proc/self/fd/{}", device.as_fd().as_raw_fd());
     let fd = std::fs::File::options().read(true).write(true).open(path).unwrap();
-    let same = Device::attach(fd.into(), device.attachment().clone()).unwrap();
+    let attachment = device.attachment().clone();
+    let same = any::attach(fd.into(), attachment, None, Arc::new(|| 0)).unwrap();
     assert_eq!(same.info(), device.info());
     assert!(same.info().synchronous);
     let pages = Pages::new(1);
-    put(&mut *device.shared(None).open_queue(1).unwrap(), &pages, 7, 3, 700);
-    assert_eq!(same.usage().map(|usage| usage.held_pages), Some(1));
-    assert_has(&mut *same.shared(None).open_queue(1).unwrap(), &pages, 7, 3, 700);
+    put(&mut *same.open_queue(1).unwrap(), &pages, 7, 3, 700);
+    assert_eq!(device.usage().map(|usage| usage.held_pages), Some(1));
+    assert_has(&mut *device.shared(None).open_queue(1).unwrap(), &pages, 7, 3, 700);
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub(crate) use open::{large_enough, named, refused};
 
 use crate::compressed::Algorithm;
 use crate::error::{DeviceError, is_full};
+use crate::seal;
 use crate::spec::{Discard, SwapKind, SwapSpec};
 use crate::{DeviceInfo, IoQueue, SwapDevice};
 use drive::Driver;
@@ -77,11 +78,22 @@ pub struct Attachment {
     pub algorithm: Option<Algorithm>,
     /// True if pages are encrypted.
     pub encrypted: bool,
+    /// True if other processes do not open it, but ask the one that has.
+    pub served: bool,
     /// What the user should know about the storage, one line each.
     pub notes: Vec<String>,
 }
 
 impl Attachment {
+    /// Has pages encrypted, if the user wants that.
+    pub(crate) fn encrypt_as(&mut self, spec: &SwapSpec) {
+        self.encrypted = spec.is_encrypted();
+        if self.encrypted {
+            let algorithm = seal::Algorithm::of_this_machine();
+            self.notes.push(format!("encrypted with {}", algorithm.name()));
+        }
+    }
+
     /// The device's properties, except how it is driven.
     pub(crate) fn info(&self) -> DeviceInfo {
         DeviceInfo {
@@ -150,6 +162,11 @@ impl FileDevice {
         if matches!(spec.kind, SwapKind::File { .. }) && !spec.is_encrypted() {
             attachment.notes.extend(open::readable_by_others(&fd).map(str::to_owned));
         }
+        attachment.encrypt_as(spec);
+        if spec.apart == Some(true) {
+            attachment.served = true;
+            attachment.notes.push("served apart: the program's processes cannot open it".into());
+        }
         attachment.discards = discard::probe(&fd);
         attachment.page_discard =
             attachment.discards && spec.discard.is_some_and(Discard::of_freed);
@@ -189,11 +206,6 @@ impl FileDevice {
     /// What [`attach`](Self::attach) needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
-    }
-
-    /// What [`attach`](Self::attach) needs, and what the user is told.
-    pub(crate) fn described(&mut self) -> (&mut Attachment, &mut DeviceInfo) {
-        (&mut self.attachment, &mut self.info)
     }
 
     fn new(fd: OwnedFd, attachment: Attachment, features: Features) -> Self {

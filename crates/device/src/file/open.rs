@@ -297,6 +297,7 @@ pub(crate) fn named(name: String, size: Bytes) -> Attachment {
         grows: false,
         algorithm: None,
         encrypted: false,
+        served: false,
         notes: Vec::new(),
     }
 }

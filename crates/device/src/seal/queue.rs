@@ -8,6 +8,7 @@
 
 use super::Sealer;
 use super::table::Seal;
+use crate::buffers::Buffers;
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
 use crate::{
@@ -15,9 +16,10 @@ use crate::{
     has_failed,
 };
 use overspill_base::shared::{PageArena, PageBuf};
-use rustix::io::Errno;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
+
+/// Encrypted pages that each thread of each process has beside its limit.
+const USUAL_PAGES: usize = 64;
 
 /// A request in flight, as it was submitted.
 struct Flight {
@@ -72,7 +74,7 @@ impl SealedQueue {
             flights: InFlight::new(depth),
             ready: Vec::with_capacity(depth as usize),
             reaped: Vec::with_capacity(depth as usize),
-            buffers: Buffers::new().map_err(refused)?,
+            buffers: Buffers::of(PageArena::new(MAX_REQUEST_PAGES).map_err(refused)?, USUAL_PAGES),
             spare,
         })
     }
@@ -142,48 +144,6 @@ impl SealedQueue {
         if self.spare.len() < self.spare.capacity() {
             self.spare.push(Written { pages: encrypted, seals });
         }
-    }
-}
-
-/// Pages that small requests share. Each thread of each process has as many beside its limit.
-const USUAL_PAGES: usize = 64;
-
-/// Memory for encrypted pages: for one request at least. A request's pages are adjacent, so that
-/// they go to the device as one piece, and as near to the start as possible: what is beyond the
-/// first pages is for large requests only, and is not even resident as long as there are none.
-struct Buffers {
-    arena: PageArena,
-    taken: [bool; MAX_REQUEST_PAGES],
-}
-
-impl Buffers {
-    fn new() -> Result<Self, Errno> {
-        Ok(Self { arena: PageArena::new(MAX_REQUEST_PAGES)?, taken: [false; MAX_REQUEST_PAGES] })
-    }
-
-    /// Takes adjacent pages into `taken`; false if there are not as many beside each other.
-    fn take(&mut self, pages: usize, taken: &mut Vec<PageBuf>) -> bool {
-        let Some(run) = self.free_run(pages) else { return false };
-        self.taken[run.clone()].fill(true);
-        // SAFETY: the arena is dropped after the inner queue, which waits for its requests, and a
-        // page is not taken again before its request has completed.
-        taken.extend(run.map(|page| unsafe { self.arena.page(page) }));
-        true
-    }
-
-    fn free_run(&self, pages: usize) -> Option<Range<usize>> {
-        let (least, mut free) = (pages.max(1), 0);
-        let last = self.taken[..pages.max(USUAL_PAGES)].iter().position(|&taken| {
-            free = if taken { 0 } else { free + 1 };
-            free == least
-        })?;
-        let first = last + 1 - least;
-        Some(first..first + pages)
-    }
-
-    fn give(&mut self, page: &PageBuf) {
-        let index = self.arena.index_of(page).expect("it was taken from the arena");
-        self.taken[index] = false;
     }
 }
 

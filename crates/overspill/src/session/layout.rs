@@ -19,6 +19,7 @@ pub(super) const SETTINGS_BYTES: usize = 256 << 10;
 pub(super) struct Layout {
     pub(super) members: usize,
     pub(super) processes: usize,
+    pub(super) under_way: usize,
     pub(super) budget: BudgetLayout,
     pub(super) shares: usize,
     pub(super) totals: usize,
@@ -66,6 +67,7 @@ impl Layout {
         };
         let members = place(MEMBERS_MAX * 8);
         let processes = place(MEMBERS_MAX * 8);
+        let under_way = place(MEMBERS_MAX * 4);
         let budget = BudgetLayout::of(settings.frames());
         let shares = place(budget.owner_bytes());
         let totals = place(BudgetLayout::TOTAL_BYTES);
@@ -90,6 +92,7 @@ impl Layout {
         Self {
             members,
             processes,
+            under_way,
             budget,
             shares,
             totals,

@@ -228,14 +228,16 @@ impl Session {
         found
     }
 
-    /// True if it was alive, or salvaged, and nobody has its lock, or if it did not start in time.
+    /// True if it was alive, or salvaged, and nobody has its lock, or if it did not start in time;
+    /// and if none of its writes is yet to come.
     fn looks_dead(&self, member: MemberNo, word: u64) -> bool {
         let waited = || now_ms().saturating_sub(word >> STATE_BITS) > START_MS_MAX;
-        match word & STATE_MASK {
+        let has_ended = match word & STATE_MASK {
             ALIVE | REAPING => !self.is_alive(member),
             STARTING => waited() && !self.is_alive(member),
             _ => false,
-        }
+        };
+        has_ended && !self.is_under_way(member)
     }
 
     pub(super) fn is_alive(&self, member: MemberNo) -> bool {
@@ -254,5 +256,33 @@ impl Session {
         // SAFETY: F_SETLK and F_GETLK take a flock.
         let result = unsafe { libc::fcntl(self.file.as_raw_fd(), command, &raw mut lock) };
         if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(lock.l_type) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Settings;
+    use overspill_area::AreaConfig;
+    use overspill_device::served::Clients;
+
+    /// To its own process a member looks dead at once: locks are a process's.
+    #[test]
+    fn a_member_is_salvaged_when_its_last_request_has_ended() {
+        let session = Session::create(Settings::of_a_test(), None).unwrap();
+        let areas = SwapAreas::new(AreaConfig::native());
+        let place = session.reserve_member().unwrap();
+        session.confirm_member(place, rustix::process::getpid()).unwrap();
+        let MemberNo(client) = place.member;
+        session.begin(client);
+        session.begin(client);
+        session.end(client);
+        assert!(!session.salvage(&areas), "a request may be under way");
+        assert_ne!(session.reserve_member().unwrap().member, place.member);
+        session.end(client);
+        assert!(session.salvage(&areas));
+        assert_eq!(session.reserve_member().unwrap().member, place.member);
+        session.begin(u32::MAX);
+        session.end(u32::MAX);
     }
 }

@@ -13,38 +13,35 @@ mod budget;
 mod channel;
 mod layout;
 mod members;
+mod offer;
 mod pressure;
 mod server;
+mod supervisor;
 
-use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
 use crate::error::Error;
 use crate::keys::new_keys;
 use crate::pager::{Pager, PagerParts, PagerSwap};
-use crate::summary::Summary;
 use crate::ways::Way;
 use channel::Secret;
 use layout::{Layout, SETTINGS_BYTES};
 use overspill_area::{AreaTables, MEMBERS_MAX, MemberNo};
-use overspill_base::history::{Change, History};
+use overspill_base::history::History;
 use overspill_base::shared::{Mapping, Shareable, Table};
 use overspill_base::stats::{Stats, stats_len};
-use overspill_base::sync::Ordering::{AcqRel, Acquire};
+use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
 use overspill_base::sync::{Arc, AtomicU32};
 use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_device::compressed::Usage;
-use overspill_device::file::{Attachment, OpenOptions};
+use overspill_device::any;
+use overspill_device::file::Attachment;
 use overspill_device::seal::{Algorithm, Keys, Sealer, Seals};
-use overspill_device::{Device, DeviceInfo, SwapSpec};
-use overspill_engine::PageTable;
 use overspill_space::HandlerOptions;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fd::OwnedFd;
+use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
-use server::{Server, Terms};
-use std::time::Duration;
 
 pub use channel::{Address, Channel};
 pub use members::Place;
+pub use supervisor::{RunOptions, Supervisor};
 
 /// Environment variable with the [`Address`] at which processes of a run reach their supervisor.
 pub const SESSION_VARIABLE: &str = "OVERSPILL_SESSION";
@@ -86,6 +83,20 @@ impl Settings {
     fn is_encrypted(&self) -> bool {
         self.devices.iter().any(|device| device.attachment.encrypted)
     }
+
+    #[cfg(test)]
+    fn of_a_test() -> Self {
+        Self {
+            memory_bytes: 1 << 24,
+            memory_each: false,
+            way: Way::Faults,
+            children: true,
+            history_entries: 0,
+            checksum_seed: 0,
+            fork_secret: [0; channel::SECRET_BYTES],
+            devices: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -102,6 +113,8 @@ pub struct Session {
     layout: Layout,
     settings: Settings,
     keys: Option<HeldKeys>,
+    /// The member that this process is, once it has joined; unused in the supervisor.
+    own: AtomicU32,
 }
 
 /// The keys of encrypted areas, and their file.
@@ -121,131 +134,6 @@ impl HeldKeys {
         let keys = Keys::open(&file).map_err(Error::session("read the keys of"))?;
         Ok(Self { file, keys })
     }
-}
-
-/// The options of a run.
-#[derive(Debug, Clone, Copy)]
-pub struct RunOptions {
-    /// Memory that the run may use.
-    pub memory: Bytes,
-    /// True if each process may use as much.
-    pub memory_each: bool,
-    /// How touches are noticed.
-    pub way: Way,
-    /// False if programs started by the program are left alone.
-    pub children: bool,
-    /// Number of changes of page state to keep; none if 0.
-    pub history_entries: usize,
-}
-
-/// The supervisor's side of a run: the session and the devices it keeps open for all processes.
-#[derive(Debug)]
-pub struct Supervisor {
-    session: Arc<Session>,
-    devices: Vec<Device>,
-    server: Server,
-}
-
-impl Supervisor {
-    /// Opens the devices, creates the shared file, and serves it from now on. `report` takes lines
-    /// for the user from the processes of the run.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn new(
-        run: RunOptions,
-        swaps: Vec<SwapSpec>,
-        options: &OpenOptions,
-        report: fn(&str),
-    ) -> Result<Self, Error> {
-        check_limit(run.memory)?;
-        let specs = swaps_or_default(swaps)?;
-        let open = |spec: &SwapSpec| Device::open(spec, options).map_err(Error::from);
-        let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let shared = specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| {
-            SharedDevice { attachment: device.attachment().clone(), priority: priority(spec, n) }
-        });
-        let settings = Settings {
-            memory_bytes: run.memory.0,
-            memory_each: run.memory_each,
-            way: run.way,
-            children: run.children,
-            history_entries: run.history_entries,
-            checksum_seed: random_seed()?,
-            fork_secret: Secret::random()?.0,
-            devices: shared.collect(),
-        };
-        let keys = if settings.is_encrypted() { Some(HeldKeys::draw()?) } else { None };
-        let session = Arc::new(Session::create(settings, keys)?);
-        if !run.memory_each {
-            audit::start(session.clone()).map_err(Error::system("start the auditor"))?;
-        }
-        let server = Server::start(Terms {
-            secret: Secret::random()?,
-            fork_secret: Secret(session.settings.fork_secret),
-            descriptors: descriptors(&session, &devices).map_err(Error::session("share"))?,
-            report,
-        })?;
-        Ok(Self { session, devices, server })
-    }
-
-    /// The value of [`SESSION_VARIABLE`] for processes of the run.
-    pub fn address(&self) -> &Address {
-        self.server.address()
-    }
-
-    /// Waits until the pager of `process`, which has ended, has ended too: usually a moment, and at
-    /// most ten seconds, which a busy machine may need.
-    pub fn wait_for_pager_of(&self, process: i32) {
-        self.server.wait_gone(process, Duration::from_secs(10));
-    }
-
-    /// The devices' names and notes, and the current usage of compressed memory.
-    pub fn devices(&self) -> impl Iterator<Item = (&DeviceInfo, Option<Usage>)> {
-        self.devices.iter().map(|device| (device.info(), device.usage()))
-    }
-
-    /// Everything counted by all processes of the run.
-    pub fn summary(&self) -> Summary {
-        let used = self.session.members_used();
-        let stats: Vec<Stats> = (0..used).map(|m| self.session.stats(MemberNo(m))).collect();
-        Summary::of(Bytes(self.session.settings.memory_bytes), &stats)
-    }
-
-    /// The last changes of page state in all processes of the run, oldest first: seconds of the
-    /// monotonic clock, the process's number in the run, the page's address, its old and its new
-    /// state.
-    pub fn history(&self) -> Vec<String> {
-        let describe = |Change { time_ns, member, address, before, after }| {
-            let (before, after) = (PageTable::describe(before), PageTable::describe(after));
-            format!("{:.6} {member} {address:#x} {before} -> {after}", time_ns as f64 / 1e9)
-        };
-        let history = self.session.history(MemberNo(0));
-        history.iter().flat_map(History::changes).map(describe).collect()
-    }
-
-    /// The [`verdict`] bits.
-    pub fn verdict(&self) -> u32 {
-        self.session.verdict().load(Acquire)
-    }
-}
-
-/// The descriptors handed to a process of the run, in the order in which [`Session::open`] takes
-/// them.
-fn descriptors(session: &Session, devices: &[Device]) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
-    let devices = devices.iter().map(AsFd::as_fd);
-    let keys = session.keys.iter().map(|keys| keys.file.as_fd());
-    let mut all = [session.file.as_fd()]
-        .into_iter()
-        .chain(keys)
-        .chain(devices)
-        .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))
-        .collect::<Result<Vec<_>, _>>()?;
-    all.push(rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?);
-    // If this cannot be opened, every process needs the right to userfaultfd itself.
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    all.extend(rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()));
-    Ok(all)
 }
 
 /// A session and the other descriptors handed to a process of the run.
@@ -323,7 +211,13 @@ impl Session {
             ),
         };
         let mapping = Mapping::shared(&file, layout.len_bytes).map_err(too_large)?;
-        Ok(Self { file, mapping: Arc::new(mapping), layout, settings, keys })
+        let (mapping, own) = (Arc::new(mapping), AtomicU32::new(0));
+        Ok(Self { file, mapping, layout, settings, keys, own })
+    }
+
+    /// Says which member this process is: after a fork another than its parent.
+    pub fn become_member(&self, member: MemberNo) {
+        self.own.store(member.0, Release);
     }
 
     /// The settings that every process of the run needs.
@@ -415,10 +309,13 @@ impl Session {
         })?;
         self.confirm_member(place, process)?;
         let member = place.member;
+        self.become_member(member);
         let mut swaps = Vec::with_capacity(devices.len());
         let shared = self.settings.devices.iter().zip(devices);
         for (n, (shared, fd)) in shared.enumerate() {
-            let device = Device::attach(fd, shared.attachment.clone())?.shared(self.sealer(n));
+            let (attachment, session) = (shared.attachment.clone(), self.clone());
+            let identity = Arc::new(move || session.own.load(Acquire));
+            let device = any::attach(fd, attachment, self.sealer(n), identity)?;
             swaps.push(PagerSwap { device, tables: self.tables(n), priority: shared.priority });
         }
         let session = self.clone();

@@ -53,14 +53,17 @@ struct Shared {
     end: OwnedFd,
 }
 
+/// Makes the descriptors for a process.
+pub(super) type Descriptors = Box<dyn Fn() -> Result<Vec<OwnedFd>, Errno> + Send>;
+
 /// What is served, and to which processes.
 pub(super) struct Terms {
     /// What processes started by exec must know.
     pub(super) secret: Secret,
     /// What forked children must know.
     pub(super) fork_secret: Secret,
-    /// The descriptors to hand out.
-    pub(super) descriptors: Vec<OwnedFd>,
+    /// Makes what is handed out.
+    pub(super) descriptors: Descriptors,
     /// Takes lines for the user.
     pub(super) report: fn(&str),
 }
@@ -268,7 +271,8 @@ impl Service {
         if !own && secret != self.terms.fork_secret.0 {
             return None;
         }
-        let fds: Vec<_> = self.terms.descriptors.iter().map(AsFd::as_fd).collect();
+        let descriptors = (self.terms.descriptors)().ok()?;
+        let fds: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         // Before the answer: a process that has it may end at once.
         self.shared.connected.lock().push(process);
         connection.process = Some(process);
@@ -307,7 +311,7 @@ mod tests {
         Terms {
             secret: Secret::random().unwrap(),
             fork_secret: Secret::random().unwrap(),
-            descriptors: vec![std::fs::File::open("/dev/null").unwrap().into()],
+            descriptors: Box::new(|| Ok(vec![std::fs::File::open("/dev/null").unwrap().into()])),
             report,
         }
     }

@@ -202,6 +202,7 @@ fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String
 /// Opens the pager of a forked child.
 fn open_in_child(process: &'static Process, place: Place) -> Result<(), String> {
     apart::receive_again()?;
+    process.session.become_member(place.member);
     process.pager.after_fork_in_child(place.member).map_err(|e| e.to_string())?;
     process.memory().wipe_after_fork();
     apart::entrust_faults(process.memory().space())?;

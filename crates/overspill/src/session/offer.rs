@@ -1,0 +1,85 @@
+//! A device as the supervisor offers it to the processes of a run.
+//!
+//! Owns: whether each of them opens it, or asks the supervisor for pages; the threads that serve;
+//! and for which members requests may be under way.
+//! Invariants: a member counts as under way until the supervisor is done with the last of its
+//! requests. It is not salvaged before: its slots would be another's while they are still written.
+
+use super::Session;
+use crate::error::Error;
+use overspill_area::{MEMBERS_MAX, MemberNo};
+use overspill_base::shared::Table;
+use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
+use overspill_base::sync::{Arc, AtomicU32};
+use overspill_device::compressed::Usage;
+use overspill_device::{Device, DeviceInfo, SwapDevice, served};
+use overspill_space::with_signals_blocked;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
+/// An open device.
+#[derive(Debug)]
+pub(super) enum Offer {
+    /// Every process opens it.
+    Shared(Box<Device>),
+    /// Every process asks for pages.
+    Served { device: Arc<dyn SwapDevice>, server: served::Server },
+}
+
+impl Offer {
+    pub(super) fn new(device: Device, session: &Arc<Session>) -> Result<Self, Error> {
+        if !device.attachment().served {
+            return Ok(Self::Shared(Box::new(device)));
+        }
+        let device = device.bare();
+        // Signals are for the thread that waits for the program.
+        let start = || served::Server::start(device.clone(), session.clone());
+        let server = with_signals_blocked(start)?;
+        Ok(Self::Served { device, server })
+    }
+
+    pub(super) fn info(&self) -> &DeviceInfo {
+        match self {
+            Self::Shared(device) => device.info(),
+            Self::Served { device, .. } => device.info(),
+        }
+    }
+
+    pub(super) fn usage(&self) -> Option<Usage> {
+        match self {
+            Self::Shared(device) => device.usage(),
+            Self::Served { .. } => None,
+        }
+    }
+
+    /// The descriptor for one process of the run.
+    pub(super) fn descriptor(&self) -> Result<OwnedFd, Errno> {
+        match self {
+            Self::Shared(device) => fcntl_dupfd_cloexec(device.as_fd(), 0),
+            Self::Served { server, .. } => server.client(),
+        }
+    }
+}
+
+impl Session {
+    /// For each member the number of its queues whose requests may be under way.
+    fn under_way(&self) -> Table<AtomicU32> {
+        self.table(self.layout.under_way, MEMBERS_MAX)
+    }
+
+    /// True if a served device may still get a request of `member`. Once it is false, everything
+    /// that the member wrote is written (Acquire, with the Release in [`served::Clients::end`]).
+    pub(super) fn is_under_way(&self, member: MemberNo) -> bool {
+        self.under_way()[member.0 as usize].load(Acquire) > 0
+    }
+}
+
+impl served::Clients for Session {
+    fn begin(&self, client: u32) {
+        self.under_way().get(client as usize).map(|queues| queues.fetch_add(1, Relaxed));
+    }
+
+    fn end(&self, client: u32) {
+        self.under_way().get(client as usize).map(|queues| queues.fetch_sub(1, Release));
+    }
+}

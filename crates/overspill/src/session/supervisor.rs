@@ -1,0 +1,155 @@
+//! The supervisor's side of a run.
+//!
+//! Owns: the options of a run, its devices, which stay open as long as it lasts, and what a process
+//! of it is given.
+//! Not here: paging, in which the supervisor takes no part but for devices that it serves.
+
+use super::channel::{Address, Secret};
+use super::offer::Offer;
+use super::server::{Descriptors, Server, Terms};
+use super::{HeldKeys, Session, Settings, SharedDevice, audit};
+use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
+use crate::error::Error;
+use crate::summary::Summary;
+use crate::ways::Way;
+use overspill_area::MemberNo;
+use overspill_base::Bytes;
+use overspill_base::history::{Change, History};
+use overspill_base::stats::Stats;
+use overspill_base::sync::Arc;
+use overspill_base::sync::Ordering::Acquire;
+use overspill_device::compressed::Usage;
+use overspill_device::file::OpenOptions;
+use overspill_device::{Device, DeviceInfo, SwapSpec};
+use overspill_engine::PageTable;
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// The options of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct RunOptions {
+    /// Memory that the run may use.
+    pub memory: Bytes,
+    /// True if each process may use as much.
+    pub memory_each: bool,
+    /// How touches are noticed.
+    pub way: Way,
+    /// False if programs started by the program are left alone.
+    pub children: bool,
+    /// Number of changes of page state to keep; none if 0.
+    pub history_entries: usize,
+}
+
+/// The supervisor's side of a run: the session and the devices it keeps open for all processes.
+#[derive(Debug)]
+pub struct Supervisor {
+    session: Arc<Session>,
+    offers: Arc<[Offer]>,
+    server: Server,
+}
+
+impl Supervisor {
+    /// Opens the devices, creates the shared file, and serves it from now on. `report` takes lines
+    /// for the user from the processes of the run.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn new(
+        run: RunOptions,
+        swaps: Vec<SwapSpec>,
+        options: &OpenOptions,
+        report: fn(&str),
+    ) -> Result<Self, Error> {
+        check_limit(run.memory)?;
+        let specs = swaps_or_default(swaps)?;
+        let open = |spec: &SwapSpec| Device::open(spec, options).map_err(Error::from);
+        let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let shared = specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| {
+            SharedDevice { attachment: device.attachment().clone(), priority: priority(spec, n) }
+        });
+        let settings = Settings {
+            memory_bytes: run.memory.0,
+            memory_each: run.memory_each,
+            way: run.way,
+            children: run.children,
+            history_entries: run.history_entries,
+            checksum_seed: random_seed()?,
+            fork_secret: Secret::random()?.0,
+            devices: shared.collect(),
+        };
+        let keys = if settings.is_encrypted() { Some(HeldKeys::draw()?) } else { None };
+        let session = Arc::new(Session::create(settings, keys)?);
+        if !run.memory_each {
+            audit::start(session.clone()).map_err(Error::system("start the auditor"))?;
+        }
+        let offers = devices.into_iter().map(|device| Offer::new(device, &session));
+        let offers: Arc<[Offer]> = offers.collect::<Result<_, _>>()?;
+        let server = Server::start(Terms {
+            secret: Secret::random()?,
+            fork_secret: Secret(session.settings.fork_secret),
+            descriptors: descriptors(&session, &offers).map_err(Error::session("share"))?,
+            report,
+        })?;
+        Ok(Self { session, offers, server })
+    }
+
+    /// The value of [`SESSION_VARIABLE`] for processes of the run.
+    pub fn address(&self) -> &Address {
+        self.server.address()
+    }
+
+    /// Waits until the pager of `process`, which has ended, has ended too: usually a moment, and at
+    /// most ten seconds, which a busy machine may need.
+    pub fn wait_for_pager_of(&self, process: i32) {
+        self.server.wait_gone(process, Duration::from_secs(10));
+    }
+
+    /// The devices' names and notes, and the current usage of compressed memory.
+    pub fn devices(&self) -> impl Iterator<Item = (&DeviceInfo, Option<Usage>)> {
+        self.offers.iter().map(|offer| (offer.info(), offer.usage()))
+    }
+
+    /// Everything counted by all processes of the run.
+    pub fn summary(&self) -> Summary {
+        let used = self.session.members_used();
+        let stats: Vec<Stats> = (0..used).map(|m| self.session.stats(MemberNo(m))).collect();
+        Summary::of(Bytes(self.session.settings.memory_bytes), &stats)
+    }
+
+    /// The last changes of page state in all processes of the run, oldest first: seconds of the
+    /// monotonic clock, the process's number in the run, the page's address, its old and its new
+    /// state.
+    pub fn history(&self) -> Vec<String> {
+        let describe = |Change { time_ns, member, address, before, after }| {
+            let (before, after) = (PageTable::describe(before), PageTable::describe(after));
+            format!("{:.6} {member} {address:#x} {before} -> {after}", time_ns as f64 / 1e9)
+        };
+        let history = self.session.history(MemberNo(0));
+        history.iter().flat_map(History::changes).map(describe).collect()
+    }
+
+    /// The [`verdict`] bits.
+    pub fn verdict(&self) -> u32 {
+        self.session.verdict().load(Acquire)
+    }
+}
+
+/// Makes the descriptors for one process of the run after the other, in the order in which
+/// [`Session::open`] takes them.
+fn descriptors(session: &Arc<Session>, offers: &Arc<[Offer]>) -> Result<Descriptors, Errno> {
+    let proc = rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    // If this cannot be opened, every process needs the right to userfaultfd itself.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let userfault = rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()).ok();
+    let (session, offers) = (session.clone(), offers.clone());
+    Ok(Box::new(move || {
+        let keys = session.keys.iter().map(|keys| keys.file.as_fd());
+        let first = [session.file.as_fd()].into_iter().chain(keys);
+        let last = [Some(&proc), userfault.as_ref()].into_iter().flatten().map(AsFd::as_fd);
+        let copy = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 0);
+        let devices = offers.iter().map(Offer::descriptor);
+        first.map(copy).chain(devices).chain(last.map(copy)).collect()
+    }))
+}
