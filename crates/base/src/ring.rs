@@ -16,11 +16,12 @@
 //!
 //! Orderings: the receiver takes a word (Acquire) and sees what was stored before it was sent
 //! (Release). Each side stores, fences (SeqCst), and loads what the other stores: so either the
-//! receiver sees the word, or the sender sees that it sleeps.
+//! receiver sees the word, or the sender sees that it sleeps. The swaps of `words[0]` (AcqRel) are
+//! each other's partners: a sender that was late to wake does not mistake the next sleep for it.
 
 use crate::shared::Table;
 use crate::sync::AtomicU64;
-use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::fence;
 use std::num::NonZeroU64;
 
@@ -74,7 +75,7 @@ impl Sender {
     pub fn must_wake(&self) -> bool {
         fence(SeqCst);
         let asleep = self.ring.asleep();
-        asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0
+        asleep.load(Relaxed) != 0 && asleep.swap(0, AcqRel) != 0
     }
 }
 
@@ -104,7 +105,7 @@ impl Receiver {
     #[must_use]
     pub fn may_sleep(&self) -> bool {
         let asleep = self.ring.asleep();
-        asleep.store(1, Relaxed);
+        asleep.swap(1, AcqRel);
         fence(SeqCst);
         let may = self.ring.place(self.taken).load(Relaxed) == 0;
         if !may {
