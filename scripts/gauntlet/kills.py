@@ -94,7 +94,8 @@ def one_kill(directory, swap, chance, number):
     loops, shared = attached_loops(), shared_memory()
     whom = chance.choice(["program", "supervisor", "child", "child"])
     program = chance.choice([["touch", str(chance.randint(1, 4)), "24"], ["forks", "0", "16"]])
-    place = chance.choice([f"file:{swap}", f"file:{swap}/named:64M", f"file:{swap},serve=apart", "compressed:256M", "ram:256M"])
+    place = chance.choice([f"file:{swap}", f"file:{swap}/named:64M", f"file:{swap},serve=apart", "compressed:256M",
+                           "ram:256M"])
     command = [str(OVERSPILL), "run", "--quiet", "--memory", "8M", "--swap", place, "--",
                str(directory / "soak"), *program, "2", str(number)]
     with open(directory / "output", "wb") as output:
@@ -109,6 +110,8 @@ def one_kill(directory, swap, chance, number):
             pid = None
     if not pid or whom == "child":
         supervisor.terminate()  # a child's end is the program's business, which goes on
+    if "apart" in place:
+        wait_until_nothing(programs, WORK_SECONDS)  # they are served by the supervisor, until the last of them ends
     code = harness.wait_for(supervisor, PATIENCE_SECONDS)
     left = ["the supervisor, which does not end"] if code is None else []
     wait_until_nothing(programs, WORK_SECONDS)

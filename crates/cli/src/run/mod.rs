@@ -26,6 +26,7 @@ use preload::Preload;
 use process::{Ended, Launch};
 use program::Program;
 use report::Report;
+use std::time::Duration;
 
 /// Page state changes that `--history` keeps.
 const HISTORY_ENTRIES: usize = 1 << 20;
@@ -103,7 +104,26 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         file.write_with(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
     });
     [stats, history].into_iter().flatten().filter_map(Result::err).for_each(say::line);
+    serve_the_rest(&supervisor, plan.quiet);
     Ok(status)
+}
+
+/// Time in which the processes of a run usually end after its program.
+const USUAL_END: Duration = Duration::from_secs(1);
+
+/// Processes that go on after the program may need a device that only we have open.
+fn serve_the_rest(supervisor: &Supervisor, quiet: bool) {
+    if supervisor.wait_for_served(USUAL_END) {
+        return;
+    }
+    if !quiet {
+        say::line(
+            "the program has ended; processes that it started go on, and swap to what only this \
+             one has open (serve=apart), which ends with the last of them",
+        );
+    }
+    signals::pass_on_no_more();
+    while !supervisor.wait_for_served(Duration::MAX) {}
 }
 
 /// The program's status, unless we know more.

@@ -114,6 +114,15 @@ impl Inbox {
     }
 }
 
+/// Has signals end this process, as they do others, when there is no program to pass them on to.
+/// Orphans that end are reaped by the kernel from now on.
+pub(super) fn pass_on_no_more() {
+    // SAFETY: no handler of ours.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    // A refusal would leave signals without effect, as they were.
+    let _ = set_mask(libc::SIG_UNBLOCK, &set_of(PASSED_ON.into_iter()));
+}
+
 fn arrival(signal: i32, code: i32) -> Arrival {
     match (signal, code) {
         (libc::SIGCHLD, _) => Arrival::Child,

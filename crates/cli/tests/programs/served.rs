@@ -71,6 +71,32 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// Ends at once; its child forks, and looks at its pages for longer than a run waits silently.
+const GOES_ON: &str = r#"
+import os, time
+blocks = [bytes("%06d " % n * 600, "ascii") for n in range(12000)]
+if os.fork(): os._exit(0)
+until = time.time() + 3
+while time.time() < until:
+    assert all(block.startswith(b"%06d" % n) for n, block in enumerate(blocks))
+grandchild = os.fork()
+if grandchild == 0: os._exit(7 if blocks[11999].startswith(b"011999") else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]) == 7
+open("report", "w").write("as it was")
+"#;
+
+#[test]
+fn processes_that_go_on_after_the_program_are_served() {
+    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
+    let job = bench.job(&["/usr/bin/python3", "-c", GOES_ON]);
+    let swap = format!("file:{},serve=apart", bench.path("").display());
+    let limit = LIMIT.to_string();
+    let ended = job.paged(&["--memory", &limit, "--swap", &swap]).success();
+    assert!(ended.errors.contains("processes that it started go on"), "{ended}");
+    let report = std::fs::read_to_string(bench.path("report"));
+    assert_eq!(report.ok().as_deref(), Some("as it was"), "{ended}");
+}
+
 /// Those of a run's processes that have `file` open, the supervisor last.
 fn holders(running: &Running, file: &Path) -> Vec<i32> {
     let has_it = |pid: &i32| {

@@ -79,17 +79,37 @@ impl ServedQueue {
 
     /// Takes everything that has completed, and has the server ring for what comes next.
     fn collect(&mut self) {
+        let finished_before = self.finished.len();
         loop {
             while let Some(word) = self.completions.take() {
                 self.complete(Ended::of(word));
             }
             self.is_bell_due |= self.completions.is_awake();
+            let waits_in_vain = self.flying() > 0 && self.finished.len() == finished_before;
+            // Before the look below: silenced after it, the bell for the next word would be lost.
+            if self.is_bell_due || waits_in_vain {
+                self.hear();
+            }
             if self.completions.may_sleep() {
-                break;
+                return;
             }
         }
-        if self.is_bell_due {
-            self.is_bell_due = !was_rung(&self.bell);
+    }
+
+    /// Silences the bell, or learns that it will never ring.
+    fn hear(&mut self) {
+        match listen(&self.bell) {
+            Heard::Bell => self.is_bell_due = false,
+            Heard::Nothing => {}
+            Heard::End => self.give_up(),
+        }
+    }
+
+    /// The server has ended, and with it the requests that it had.
+    fn give_up(&mut self) {
+        for flight in 0..self.flights.len() as u8 {
+            let outcome = Outcome::Failed(Errno::PIPE);
+            self.complete(Ended { flight, outcome });
         }
     }
 
@@ -141,7 +161,24 @@ impl ServedQueue {
 
 /// Makes a bell silent; false if it was not rung.
 pub(super) fn was_rung(bell: &OwnedFd) -> bool {
-    rustix::io::read(bell, &mut [0u8; 8]).is_ok()
+    listen(bell) == Heard::Bell
+}
+
+/// What a worker hears.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    Bell,
+    /// There is nobody who would ring.
+    End,
+}
+
+fn listen(bell: &OwnedFd) -> Heard {
+    match rustix::io::read(bell, &mut [0u8; 8]) {
+        Ok(0) => Heard::End,
+        Ok(_) => Heard::Bell,
+        Err(_) => Heard::Nothing,
+    }
 }
 
 /// Rings a bell, once or again.

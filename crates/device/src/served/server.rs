@@ -17,18 +17,20 @@ use crate::in_flight::InFlight;
 use crate::{Completion, IoQueue, IoRequest, SwapDevice};
 use overspill_base::Slot;
 use overspill_base::ring::{Receiver, Sender};
-use overspill_base::sync::{LockClass, Mutex};
+use overspill_base::sync::{Condvar, LockClass, Mutex};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Requests that the device has at a time.
 const DEPTH: u32 = 256;
@@ -60,6 +62,8 @@ pub struct Server {
 #[derive(Debug)]
 struct Shared {
     news: Mutex<News>,
+    /// A client has left.
+    left: Condvar,
     /// Rung when there are news.
     bell: OwnedFd,
 }
@@ -69,6 +73,8 @@ struct Shared {
 struct News {
     /// Sockets of new clients.
     arrived: Vec<OwnedFd>,
+    /// Clients that have not left yet.
+    clients: usize,
     is_over: bool,
 }
 
@@ -84,7 +90,8 @@ impl Server {
         let name = device.info().name.clone();
         let refused = |errno| DeviceError::Queue { name: name.clone(), errno };
         let news = Mutex::new(LockClass::ServedDevice, News::default());
-        let shared = Arc::new(Shared { news, bell: new_bell().map_err(refused)? });
+        let (left, bell) = (Condvar::new(), new_door().map_err(refused)?);
+        let shared = Arc::new(Shared { news, left, bell });
         let service = Service::new(device, clients, shared.clone())?;
         let builder = std::thread::Builder::new().name("ovs-device".into());
         let thread = builder.spawn(move || service.run());
@@ -100,9 +107,26 @@ impl Server {
     pub fn client(&self) -> Result<OwnedFd, Errno> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
-        self.shared.news.lock().arrived.push(ours);
+        let mut news = self.shared.news.lock();
+        news.arrived.push(ours);
+        news.clients += 1;
+        drop(news);
         ring(&self.shared.bell);
         Ok(theirs)
+    }
+
+    /// Waits until there is no client, at most for `patience`; false if there is one.
+    pub fn wait_unused(&self, patience: Duration) -> bool {
+        let begun = Instant::now();
+        let mut news = self.shared.news.lock();
+        while news.clients > 0 {
+            let left = patience.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            news = self.shared.left.wait_for(news, left);
+        }
+        true
     }
 }
 
@@ -116,8 +140,14 @@ impl Drop for Server {
     }
 }
 
-fn new_bell() -> Result<OwnedFd, Errno> {
+fn new_door() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+/// What a worker hears, and what the server rings. A pipe, so that the worker also hears that there
+/// is nobody any more who would ring.
+fn new_bell() -> Result<(OwnedFd, OwnedFd), Errno> {
+    pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
 }
 
 /// Names something that can be ready. A number is never used again, so what is ready and gone
@@ -223,15 +253,19 @@ impl Service {
     /// Takes the news.
     fn learn(&mut self) -> ControlFlow<()> {
         was_rung(&self.shared.bell);
-        let news = std::mem::take(&mut *self.shared.news.lock());
-        for socket in news.arrived {
+        let mut news = self.shared.news.lock();
+        let (arrived, is_over) = (std::mem::take(&mut news.arrived), news.is_over);
+        drop(news);
+        for socket in arrived {
             let token = self.token();
-            // One that cannot be watched is closed, and its client told so by that.
-            if self.watch(&socket, token).is_ok() {
-                self.callers.insert(token, Caller { socket, pairs: Vec::new() });
+            let is_watched = self.watch(&socket, token).is_ok();
+            self.callers.insert(token, Caller { socket, pairs: Vec::new() });
+            if !is_watched {
+                // It is closed, and its client told so by that.
+                self.leave(token);
             }
         }
-        if news.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn token(&mut self) -> Token {
@@ -288,7 +322,7 @@ impl Service {
             return Err(Errno::MFILE);
         }
         let (file, memory) = PairMemory::create()?;
-        let (door, bell) = (new_bell()?, new_bell()?);
+        let (door, (heard, bell)) = (new_door()?, new_bell()?);
         let own = self.token();
         self.watch(&door, own)?;
         let (requests, completions) =
@@ -297,7 +331,7 @@ impl Service {
         // from its first one on.
         self.clients.begin(client);
         let _ = requests.may_sleep();
-        let descriptors = [&file, &door, &bell].map(AsFd::as_fd);
+        let descriptors = [&file, &door, &heard].map(AsFd::as_fd);
         let socket = self.callers[&token].socket.as_fd();
         let sent = answer(socket, Outcome::Done, 0, &descriptors).ok();
         let pair = Pair {
@@ -319,8 +353,11 @@ impl Service {
 
     /// Forgets a caller that has ended, or that makes no sense.
     fn leave(&mut self, token: Token) {
-        let pairs = self.callers.remove(&token).map_or(Vec::new(), |caller| caller.pairs);
+        let Some(Caller { pairs, socket }) = self.callers.remove(&token) else { return };
         pairs.into_iter().for_each(|pair| self.close(pair));
+        drop(socket);
+        self.shared.news.lock().clients -= 1;
+        self.shared.left.notify_all();
     }
 
     /// Takes no more requests of a pair, and forgets it when the last has ended.

@@ -132,8 +132,12 @@ fn fastrand_like(seed: u32) -> impl FnMut() -> usize {
     }
 }
 
-/// Sleeps in `poll` until so many requests have completed.
+/// Sleeps in `poll` until so many requests have completed, without a failure.
 fn finish(queue: &mut dyn IoQueue, requests: usize) {
+    finish_with(queue, requests, |completion| assert!(completion.failures.is_empty()));
+}
+
+fn finish_with(queue: &mut dyn IoQueue, requests: usize, each: impl Fn(&Completion)) {
     let mut done = Vec::new();
     queue.reap(&mut done);
     while done.len() < requests {
@@ -143,7 +147,7 @@ fn finish(queue: &mut dyn IoQueue, requests: usize) {
         assert_eq!(woken, Ok(1), "a completion without a bell");
         queue.reap(&mut done);
     }
-    assert!(done.iter().all(|completion| completion.failures.is_empty()));
+    done.iter().for_each(each);
     assert_eq!(queue.in_flight(), 0);
 }
 
@@ -251,6 +255,43 @@ fn a_client_that_makes_no_sense_harms_nobody() {
         buffers = found.request.pages;
     }
     rig.under_way.wait_for(1);
+}
+
+/// Nothing waits for a server that is gone, and what it had is not taken for done.
+#[test]
+fn requests_fail_when_the_server_ends() {
+    let keeping = Arc::new(Keeping::over(ram(SLOTS)));
+    let rig = Rig::over(keeping.clone());
+    let device = rig.device();
+    let mut queue = device.open_queue(4).unwrap();
+    let pages = Pages::new(2);
+    let request = |op, pages| IoRequest { op, slot: Slot(9), pages, tag: 0 };
+    queue.submit(request(IoOp::Read, pages.filled([0], 8)));
+    queue.flush();
+    keeping.wait_for_a_request();
+    let (server, under_way) = (rig.server, rig.under_way);
+    assert!(!server.wait_unused(Duration::from_millis(20)), "there is a client");
+    drop(server);
+    finish_with(&mut *queue, 1, |completion| {
+        let DeviceError::Io { errno, .. } = first_error(completion) else { panic!() };
+        assert_eq!(*errno, Errno::PIPE);
+    });
+    queue.submit(request(IoOp::Write, pages.filled([0], 8)));
+    queue.flush();
+    finish_with(&mut *queue, 1, |completion| assert!(!completion.failures.is_empty()));
+    assert!(device.open_queue(1).is_err() && device.discard(Slot(1), 1).is_err());
+    drop(under_way);
+}
+
+#[test]
+fn a_server_without_clients_is_unused() {
+    let rig = Rig::over(ram(SLOTS));
+    assert!(rig.server.wait_unused(Duration::ZERO));
+    let device = rig.device();
+    let queue = device.open_queue(4).unwrap();
+    assert!(!rig.server.wait_unused(Duration::ZERO));
+    drop((queue, device));
+    assert!(rig.server.wait_unused(Duration::from_secs(60)));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use overspill_device::{Device, DeviceInfo, SwapDevice, served};
 use overspill_space::with_signals_blocked;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use std::time::Duration;
 
 /// An open device.
 #[derive(Debug)]
@@ -49,6 +50,14 @@ impl Offer {
         match self {
             Self::Shared(device) => device.usage(),
             Self::Served { .. } => None,
+        }
+    }
+
+    /// Waits until no process has a socket to it; false if one has after `patience`.
+    pub(super) fn wait_unused(&self, patience: Duration) -> bool {
+        match self {
+            Self::Shared(_) => true,
+            Self::Served { server, .. } => server.wait_unused(patience),
         }
     }
 

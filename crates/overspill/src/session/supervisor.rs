@@ -106,6 +106,12 @@ impl Supervisor {
         self.server.wait_gone(process, Duration::from_secs(10));
     }
 
+    /// Waits until no process needs a device that only this one has open, at most for `patience`;
+    /// false if one still does.
+    pub fn wait_for_served(&self, patience: Duration) -> bool {
+        self.offers.iter().all(|offer| offer.wait_unused(patience))
+    }
+
     /// The devices' names and notes, and the current usage of compressed memory.
     pub fn devices(&self) -> impl Iterator<Item = (&DeviceInfo, Option<Usage>)> {
         self.offers.iter().map(|offer| (offer.info(), offer.usage()))
