@@ -34,10 +34,14 @@ use rustix::fd::AsRawFd;
 use rustix::process::Pid;
 use rustix::thread::futex;
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest time between a place's reservation and its process holding the lock.
 const START_MS_MAX: u64 = 16_000;
+
+/// Longest time in which it is noticed that a member has ended, on a busy machine. Who needs what
+/// it held waits as long before there is no more memory.
+const NOTICED: Duration = Duration::from_secs(1);
 
 const STATE_BITS: u32 = 2;
 const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
@@ -205,10 +209,11 @@ impl Session {
     pub fn salvage(&self, areas: &SwapAreas) -> bool {
         let me = areas.iter().next().map(|area| area.member());
         let own = REAPING | (rustix::process::getpid().as_raw_pid() as u64) << STATE_BITS;
+        let deadline = Instant::now() + NOTICED;
         let mut found = false;
         for member in (0..self.members_used()).map(MemberNo) {
             let seen = self.members()[member.0 as usize].load(Acquire);
-            if Some(member) == me || seen == own || !self.looks_dead(member, seen) {
+            if Some(member) == me || seen == own || !self.looks_dead(member, seen, deadline) {
                 continue;
             }
             if self.lock_byte(libc::F_SETLK, libc::F_WRLCK, member).is_err() {
@@ -229,14 +234,18 @@ impl Session {
     }
 
     /// True if it was alive, or salvaged, and nobody has its lock, or if it did not start in time;
-    /// and if none of its writes is yet to come.
-    fn looks_dead(&self, member: MemberNo, word: u64) -> bool {
+    /// and if none of its writes is yet to come: for who serves it, to notice its end, this waits
+    /// until `deadline`.
+    fn looks_dead(&self, member: MemberNo, word: u64, deadline: Instant) -> bool {
         let waited = || now_ms().saturating_sub(word >> STATE_BITS) > START_MS_MAX;
         let has_ended = match word & STATE_MASK {
             ALIVE | REAPING => !self.is_alive(member),
             STARTING => waited() && !self.is_alive(member),
             _ => false,
         };
+        while has_ended && self.is_under_way(member) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         has_ended && !self.is_under_way(member)
     }
 
