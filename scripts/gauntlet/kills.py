@@ -110,9 +110,8 @@ def one_kill(directory, swap, chance, number):
             pid = None
     if not pid or whom == "child":
         supervisor.terminate()  # a child's end is the program's business, which goes on
-    if "apart" in place:
-        wait_until_nothing(programs, WORK_SECONDS)  # they are served by the supervisor, until the last of them ends
-    code = harness.wait_for(supervisor, PATIENCE_SECONDS)
+    # One that serves its processes ends with the last of them.
+    code = harness.wait_for(supervisor, PATIENCE_SECONDS + (WORK_SECONDS if "apart" in place else 0))
     left = ["the supervisor, which does not end"] if code is None else []
     wait_until_nothing(programs, WORK_SECONDS)
     left += wait_until_nothing(lambda: left_behind(swap, loops, shared))
