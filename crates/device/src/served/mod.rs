@@ -97,6 +97,6 @@ impl SwapDevice for ServedDevice {
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
         let refused = |errno| DeviceError::Queue { name: self.info.name.clone(), errno };
         let pair = self.link.open_pair((self.identity)()).map_err(refused)?;
-        Ok(Box::new(ServedQueue::new(pair, &self.info, depth).map_err(refused)?))
+        Ok(Box::new(ServedQueue::new(pair, &self.info, depth)))
     }
 }

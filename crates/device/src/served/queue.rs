@@ -44,10 +44,10 @@ struct Flight {
 }
 
 impl ServedQueue {
-    pub(super) fn new(pair: Pair, info: &DeviceInfo, depth: u32) -> Result<Self, Errno> {
+    pub(super) fn new(pair: Pair, info: &DeviceInfo, depth: u32) -> Self {
         let Pair { memory, door, bell } = pair;
         let flights = (depth.max(1) as usize).min(FLIGHTS);
-        Ok(Self {
+        Self {
             name: info.name.clone(),
             size: info.capacity(),
             requests: Sender::new(memory.requests()),
@@ -61,7 +61,7 @@ impl ServedQueue {
             finished: Vec::with_capacity(flights),
             spare: Vec::with_capacity(MAX_REQUEST_PAGES),
             owner: getpid(),
-        })
+        }
     }
 
     fn flying(&self) -> usize {
@@ -107,9 +107,9 @@ impl ServedQueue {
 
     /// The server has ended, and with it the requests that it had.
     fn give_up(&mut self) {
-        for flight in 0..self.flights.len() as u8 {
+        for flight in 0..self.flights.len() {
             let outcome = Outcome::Failed(Errno::PIPE);
-            self.complete(Ended { flight, outcome });
+            self.complete(Ended { flight: flight as u8, outcome });
         }
     }
 

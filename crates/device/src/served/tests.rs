@@ -263,7 +263,8 @@ fn requests_fail_when_the_server_ends() {
     let keeping = Arc::new(Keeping::over(ram(SLOTS)));
     let rig = Rig::over(keeping.clone());
     let device = rig.device();
-    let mut queue = device.open_queue(4).unwrap();
+    // As many as there is room for: their numbers fill a byte.
+    let mut queue = device.open_queue(256).unwrap();
     let pages = Pages::new(2);
     let request = |op, pages| IoRequest { op, slot: Slot(9), pages, tag: 0 };
     queue.submit(request(IoOp::Read, pages.filled([0], 8)));
