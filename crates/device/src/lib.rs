@@ -11,7 +11,7 @@
 //! to); one ring per device shared by all threads (its lock and its reaper thread cost more than
 //! the I/O of a fast device).
 
-// Devices that processes share have their words in mapped memory, where a model checker's cannot be.
+// Devices that processes share have words in mapped memory, where a model checker's cannot be.
 #[cfg(not(loom))]
 pub mod any;
 mod buffers;
