@@ -18,8 +18,7 @@ test:
 	$(MAKE) style
 	$(MAKE) unit
 	$(MAKE) programs
-	$(MAKE) loom
-	$(MAKE) gauntlet-quick SUITES="$(TESTED_SUITES)"
+	$(MAKE) -j2 --output-sync loom gauntlet-quick SUITES="$(TESTED_SUITES)"
 	@echo
 	@echo "make test: everything passed."
 
