@@ -209,7 +209,7 @@ impl SwapArea {
     pub fn discarded(&self, first: Slot) {
         let cluster = self.shared.cluster_of(first);
         match &self.allocator {
-            SlotAllocator::Lists(lists) => lists.discarded(cluster),
+            SlotAllocator::Lists(lists) => lists.discarded(&self.shared, cluster),
             SlotAllocator::Scan(scan) => scan.discarded(&self.shared, cluster),
         }
     }

@@ -375,10 +375,13 @@ impl ListAllocator {
     }
 
     /// Frees a cluster whose content the device has discarded.
-    pub(crate) fn discarded(&self, cluster: u32) {
+    pub(crate) fn discarded(&self, area: &Shared, cluster: u32) {
         let mut state = self.cluster(cluster).lock();
         debug_assert_eq!(state.used, 0, "cluster {cluster} was allocated from while discarded");
         self.relink(cluster, &mut state, ListKind::Free);
+        if area.is_shared() {
+            self.disown_spare(area, cluster, &mut state);
+        }
     }
 
     /// Becomes the owner of an unowned cluster. False if there is none below the capacity.
@@ -407,6 +410,11 @@ impl ListAllocator {
             return false;
         }
         self.recount(area, cluster, &mut state);
+        if state.list == ListKind::Discard {
+            // Nothing of ours was there. Discarding it first would mean to adopt another meanwhile,
+            // and another, until there are none for other members.
+            self.relink(cluster, &mut state, ListKind::Free);
+        }
         true
     }
 

@@ -69,8 +69,7 @@ fn a_cluster_is_not_used_while_it_is_discarded() {
         let config = AreaConfig { discard: true, ..config(preset) };
         let areas = single(config, 8, &[]);
         let mut out = Vec::new();
-        // Cluster lists discard a cluster before its first use too.
-        assert_eq!(areas.alloc(0, 8, &Discarder(&areas), &mut out), 8);
+        assert_eq!(areas.alloc(0, 8, &(), &mut out), 8);
         out.drain(..).for_each(|entry| areas.free_now(entry));
         areas.drain();
         let area = areas.get(AreaNo(0));
@@ -84,6 +83,34 @@ fn a_cluster_is_not_used_while_it_is_discarded() {
         area.discarded(first);
         assert_eq!(areas.alloc(0, 8, &(), &mut out), 4);
         assert_eq!(area.check(), Ok(()));
+    }
+}
+
+/// Members of a run leave clusters to each other, also on a device that discards.
+#[test]
+fn a_member_takes_no_more_clusters_than_it_uses() {
+    for discard in [false, true] {
+        let config = AreaConfig { discard, ..config(Preset::Modern) };
+        let clusters = 40;
+        let tables = AreaTables::on_heap(clusters * 4, config, 2);
+        tables.format(&[]);
+        let member = |number| {
+            let area = SwapArea::new(AreaNo(0), tables.clone(), config, MemberNo(number));
+            area.set_capacity_slots(clusters * 4);
+            lone(config, area)
+        };
+        let (one, other) = (member(0), member(1));
+        let mut out = Vec::new();
+        assert_eq!(one.alloc(0, 1, &Discarder(&one), &mut out), 1);
+        assert_eq!(other.alloc(0, 20, &Discarder(&other), &mut Vec::new()), 20);
+        assert_eq!(one.alloc(0, 100, &Discarder(&one), &mut out), 100);
+        // It keeps 17 of the 26 clusters that it frees, and 13 are nobody's.
+        out.drain(..).for_each(|entry| one.free_now(entry));
+        one.drain();
+        while let Some((first, _)) = one.get(AreaNo(0)).take_discard() {
+            one.get(AreaNo(0)).discarded(first);
+        }
+        assert!(other.alloc(0, 160, &Discarder(&other), &mut Vec::new()) >= 60, "{discard}");
     }
 }
 
