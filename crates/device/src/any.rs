@@ -23,18 +23,26 @@ pub enum Device {
     File(FileDevice),
     /// Compressed memory.
     Compressed(CompressedDevice),
+    /// Behind a connection that one process has, which serves it to the others.
+    Remote {
+        /// The device.
+        device: Arc<dyn SwapDevice>,
+        /// What others need to know.
+        attachment: Box<Attachment>,
+    },
 }
 
 impl Device {
-    /// Opens the place that `spec` names. Blocks on the file system.
+    /// Opens the place of this machine that `spec` names. Blocks on the file system.
     ///
     /// # Errors
-    /// As [`FileDevice::open`] and [`CompressedDevice::open`].
+    /// As [`FileDevice::open`] and [`CompressedDevice::open`]; [`DeviceError::OnlyInRuns`].
     pub fn open(spec: &SwapSpec, options: &OpenOptions) -> Result<Self, DeviceError> {
         match spec.kind {
             SwapKind::Compressed { size } => {
                 CompressedDevice::open(spec, size).map(Self::Compressed)
             }
+            SwapKind::Nbd { .. } => Err(DeviceError::OnlyInRuns { name: spec.kind.to_string() }),
             _ => FileDevice::open(spec, options).map(Self::File),
         }
     }
@@ -44,6 +52,7 @@ impl Device {
         match self {
             Self::File(device) => device.attachment(),
             Self::Compressed(device) => device.attachment(),
+            Self::Remote { attachment, .. } => attachment,
         }
     }
 
@@ -52,13 +61,14 @@ impl Device {
         match self {
             Self::File(device) => device.info(),
             Self::Compressed(device) => device.info(),
+            Self::Remote { device, .. } => device.info(),
         }
     }
 
     /// The usage of compressed memory; none for other devices.
     pub fn usage(&self) -> Option<Usage> {
         match self {
-            Self::File(_) => None,
+            Self::File(_) | Self::Remote { .. } => None,
             Self::Compressed(device) => Some(device.usage()),
         }
     }
@@ -68,6 +78,7 @@ impl Device {
         match self {
             Self::File(device) => Arc::new(device),
             Self::Compressed(device) => Arc::new(device),
+            Self::Remote { device, .. } => device,
         }
     }
 
@@ -76,16 +87,26 @@ impl Device {
     pub fn shared(self, sealer: Option<Sealer>) -> Arc<dyn SwapDevice> {
         assert_eq!(self.attachment().encrypted, sealer.is_some());
         match self {
-            Self::File(device) => sealed(device, sealer),
+            Self::File(device) => sealed(Arc::new(device), sealer),
             Self::Compressed(device) => Arc::new(device.sealed_by(sealer)),
+            Self::Remote { device, .. } => sealed(device, sealer),
+        }
+    }
+
+    /// What other processes open it by; none if only this one has it open.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::File(device) => Some(device.as_fd()),
+            Self::Compressed(device) => Some(device.as_fd()),
+            Self::Remote { .. } => None,
         }
     }
 }
 
-fn sealed(device: impl SwapDevice + 'static, sealer: Option<Sealer>) -> Arc<dyn SwapDevice> {
+fn sealed(device: Arc<dyn SwapDevice>, sealer: Option<Sealer>) -> Arc<dyn SwapDevice> {
     match sealer {
-        None => Arc::new(device),
-        Some(sealer) => Arc::new(Sealed::new(Arc::new(device), sealer)),
+        None => device,
+        Some(sealer) => Arc::new(Sealed::new(device, sealer)),
     }
 }
 
@@ -105,7 +126,8 @@ pub fn attach(
 ) -> Result<Arc<dyn SwapDevice>, DeviceError> {
     if attachment.served {
         assert_eq!(attachment.encrypted, sealer.is_some());
-        return Ok(sealed(ServedDevice::new(fd, &attachment, identity), sealer));
+        let device = ServedDevice::new(fd, &attachment, identity);
+        return Ok(sealed(Arc::new(device), sealer));
     }
     let device = match attachment.algorithm {
         Some(algorithm) => {
@@ -114,13 +136,4 @@ pub fn attach(
         None => FileDevice::attach(fd, attachment).map(Device::File)?,
     };
     Ok(device.shared(sealer))
-}
-
-impl AsFd for Device {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::File(device) => device.as_fd(),
-            Self::Compressed(device) => device.as_fd(),
-        }
-    }
 }

@@ -149,6 +149,24 @@ pub enum DeviceError {
         least: Bytes,
     },
 
+    /// A server that cannot be used.
+    #[error("cannot swap to {name}: {why}")]
+    Remote {
+        /// The device.
+        name: String,
+        /// What it is that cannot be, and what to do.
+        why: String,
+    },
+
+    /// A place on another machine, outside of a run.
+    #[error(
+        "{name} is not on this machine: only `overspill run` swaps there, use it or a local place"
+    )]
+    OnlyInRuns {
+        /// The device.
+        name: String,
+    },
+
     /// The system refused a thread a queue.
     #[error("cannot set up an I/O queue for {name}: {errno}; raise `ulimit -n` or use fewer CPUs")]
     Queue {

@@ -11,17 +11,27 @@
 //!         | "block:" PATH | "/" PATH     a block device
 //!         | "ram:" SIZE                  memory
 //!         | "compressed:" SIZE           memory for so many bytes of pages, which takes less
+//!         | "nbd:" HOST [ ":" PORT ] [ "/" EXPORT ]  a network block device
+//!         | "nbd+unix:" PATH             the same, behind a socket of this machine
 //! OPTION := "pri=" 0..32767              higher is filled first
 //!         | "ssd=" ( "on" | "off" )      whether seeks are free, whatever the system says
 //!         | "discard=" ( "once" | "pages" | "both" )
 //!         | "algo=" ( "lz4" | "zstd" )   how compressed memory is compressed
 //!         | "encrypt=" ( "on" | "off" )  on, but for this machine's memory
 //!         | "serve=" ( "apart" | "direct" )  whether the processes of a run have it open
+//!         | "connections=" 1..16         to a server
+//!         | "export=" NAME               what a server has it under
+//!         | "tls=" ( "on" | DIRECTORY )  whom to trust: the system's authorities, or those there
 //! ```
+
+mod network;
+
+pub use network::{Endpoint, Tls};
 
 use crate::compressed::Algorithm;
 use crate::error::DeviceError;
 use overspill_base::Bytes;
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -41,8 +51,14 @@ pub struct SwapSpec {
     /// True if pages are encrypted. None means what [`SwapSpec::is_encrypted`] says.
     pub encrypt: Option<bool>,
     /// True if the processes of a run ask another one for pages, false if each opens the place.
-    /// None means the same as false.
+    /// None means false, but for places on other machines, which only one process opens.
     pub apart: Option<bool>,
+    /// Number of connections to a server. None means what suits it.
+    pub connections: Option<u8>,
+    /// What a server has the place under, if its address does not say.
+    pub export: Option<String>,
+    /// How a server is authenticated. None means not at all.
+    pub tls: Option<Tls>,
 }
 
 impl SwapSpec {
@@ -51,6 +67,11 @@ impl SwapSpec {
     pub fn is_encrypted(&self) -> bool {
         let in_memory = matches!(self.kind, SwapKind::Ram { .. } | SwapKind::Compressed { .. });
         self.encrypt.unwrap_or(!in_memory)
+    }
+
+    /// True if the place is behind a connection.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.kind, SwapKind::Nbd { .. })
     }
 }
 
@@ -112,6 +133,29 @@ pub enum SwapKind {
         /// How much it holds, before compression.
         size: Bytes,
     },
+    /// A network block device.
+    Nbd {
+        /// Where it is.
+        server: Endpoint,
+        /// Its name there; the server's default if empty.
+        export: String,
+    },
+}
+
+impl fmt::Display for SwapKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("the default"),
+            Self::File { path, .. } | Self::Block { path } => path.display().fmt(f),
+            Self::Ram { .. } => f.write_str("ram"),
+            Self::Compressed { .. } => f.write_str("compressed"),
+            Self::Nbd { server: server @ Endpoint::Unix(_), export } => {
+                write!(f, "nbd+unix:{server}")?;
+                if export.is_empty() { Ok(()) } else { write!(f, ",export={export}") }
+            }
+            Self::Nbd { server, export } => write!(f, "nbd:{server}/{export}"),
+        }
+    }
 }
 
 /// Parses a number of bytes: `4096`, `512M`, `1.5GiB`. K is 1024, with or without `iB`.
@@ -138,13 +182,8 @@ impl FromStr for SwapSpec {
             place = rest;
         }
         spec.kind = parse_place(place).map_err(bad)?;
-        let is_compressed = matches!(spec.kind, SwapKind::Compressed { .. });
-        if spec.algorithm.is_some() && !is_compressed {
-            return Err(bad("only compressed:SIZE takes algo=; leave it out".into()));
-        }
-        if spec.apart.is_some() && is_compressed {
-            return Err(bad("compressed:SIZE cannot be served apart; leave serve= out".into()));
-        }
+        spec.name_export();
+        spec.check_options().map_err(bad)?;
         Ok(spec)
     }
 }
@@ -152,8 +191,9 @@ impl FromStr for SwapSpec {
 /// Splits `,KEY=VALUE` off the end. With a slash in it, it is part of a path.
 fn last_option(text: &str) -> Option<(&str, &str, &str)> {
     let (rest, option) = text.rsplit_once(',')?;
-    let (key, value) = option.split_once('=').filter(|_| !option.contains('/'))?;
-    Some((rest, key, value))
+    let (key, value) = option.split_once('=')?;
+    let is_option = key == "tls" || !option.contains('/');
+    is_option.then_some((rest, key, value))
 }
 
 impl SwapSpec {
@@ -165,13 +205,52 @@ impl SwapSpec {
             "algo" => self.algorithm.replace(algorithm(value)?).is_some(),
             "encrypt" => self.encrypt.replace(on_or_off(key, value)?).is_some(),
             "serve" => self.apart.replace(serve(value)?).is_some(),
+            "connections" => self.connections.replace(network::connections(value)?).is_some(),
+            "export" => self.export.replace(value.to_owned()).is_some(),
+            "tls" => self.tls.replace(network::tls(value)?).is_some(),
             _ => {
                 let known = "pri=N, ssd=on|off, discard=once|pages|both, algo=lz4|zstd, \
-                             encrypt=on|off and serve=apart|direct";
+                             encrypt=on|off, serve=apart|direct, connections=N, export=NAME and \
+                             tls=on|DIR";
                 return Err(format!("unknown option `{key}`; there are {known}"));
             }
         };
         if twice { Err(format!("option `{key}` is given twice; leave one out")) } else { Ok(()) }
+    }
+}
+
+impl SwapSpec {
+    /// What `export=` says counts where the place does not.
+    fn name_export(&mut self) {
+        if let SwapKind::Nbd { export, .. } = &mut self.kind
+            && export.is_empty()
+            && let Some(named) = self.export.take()
+        {
+            *export = named;
+        }
+    }
+
+    /// Refuses options that mean nothing for the place.
+    fn check_options(&self) -> Result<(), String> {
+        let is_compressed = matches!(self.kind, SwapKind::Compressed { .. });
+        let is_remote = self.is_remote();
+        let is_connected =
+            self.connections.is_some() || self.export.is_some() || self.tls.is_some();
+        let mistake = match self.apart {
+            _ if self.algorithm.is_some() && !is_compressed => {
+                "only compressed:SIZE takes algo=; leave it out"
+            }
+            Some(_) if is_compressed => "compressed:SIZE cannot be served apart; leave serve= out",
+            Some(false) if is_remote => {
+                "what is on another machine is always served apart; leave serve= out"
+            }
+            _ if is_connected && !is_remote => {
+                "only nbd: takes connections=, export= and tls=; leave them out"
+            }
+            _ if self.export.is_some() => "the export is named twice; leave export= out",
+            _ => return Ok(()),
+        };
+        Err(mistake.into())
     }
 }
 
@@ -220,8 +299,16 @@ fn parse_place(place: &str) -> Result<SwapKind, String> {
         Some(("block", path)) => Ok(SwapKind::Block { path: non_empty(path)? }),
         Some(("ram", size)) => Ok(SwapKind::Ram { size: size_of(size)? }),
         Some(("compressed", size)) => Ok(SwapKind::Compressed { size: size_of(size)? }),
+        Some(("nbd", rest)) => {
+            network::parse_nbd(rest).map(|(server, export)| SwapKind::Nbd { server, export })
+        }
+        Some(("nbd+unix", path)) => {
+            let server = Endpoint::Unix(non_empty(path)?);
+            Ok(SwapKind::Nbd { server, export: String::new() })
+        }
         _ => {
-            let places = "file:PATH[:SIZE], block:PATH, ram:SIZE or compressed:SIZE";
+            let places = "file:PATH[:SIZE], block:PATH, ram:SIZE, compressed:SIZE, \
+                          nbd:HOST:PORT/EXPORT or nbd+unix:PATH";
             Err(format!("write {places}, then options as ,pri=N"))
         }
     }
@@ -252,6 +339,31 @@ mod tests {
         SwapKind::File { path: path.into(), size: size.map(Bytes) }
     }
 
+    fn nbd(host: &str, port: u16, export: &str) -> SwapKind {
+        let server = Endpoint::Tcp { host: host.into(), port };
+        SwapKind::Nbd { server, export: export.into() }
+    }
+
+    fn unix(path: &str) -> Endpoint {
+        Endpoint::Unix(path.into())
+    }
+
+    #[test]
+    fn servers_have_options() {
+        let text = "nbd+unix:/run/x,tls=/etc/pki/nbd,export=disk,connections=3";
+        let spec: SwapSpec = text.parse().unwrap();
+        let expected = SwapSpec {
+            kind: SwapKind::Nbd { server: unix("/run/x"), export: "disk".into() },
+            connections: Some(3),
+            tls: Some(Tls::Directory("/etc/pki/nbd".into())),
+            ..SwapSpec::default()
+        };
+        assert_eq!(spec, expected);
+        assert!(spec.is_remote() && spec.is_encrypted());
+        let spec: SwapSpec = "nbd:there,tls=on".parse().unwrap();
+        assert_eq!(spec.tls, Some(Tls::System));
+    }
+
     #[test]
     fn places() {
         let block = |path: &str| SwapKind::Block { path: path.into() };
@@ -265,6 +377,8 @@ mod tests {
             ("block:loop0", block("loop0")),
             ("ram:1.5GiB", SwapKind::Ram { size: Bytes(3 << 29) }),
             ("compressed:2M", SwapKind::Compressed { size: Bytes(2 << 20) }),
+            ("nbd:there:7/disk", nbd("there", 7, "disk")),
+            ("nbd+unix:/run/x", SwapKind::Nbd { server: unix("/run/x"), export: String::new() }),
         ];
         for (text, kind) in table {
             let spec: SwapSpec = text.parse().unwrap();
@@ -369,6 +483,14 @@ mod tests {
             ("file:/x,serve=on", "serve `on` is neither apart nor direct"),
             ("compressed:1G,serve=apart", "cannot be served apart"),
             ("ram:1M,pri=1,ssd=on,pri=2", "option `pri` is given twice"),
+            ("nbd:", "write nbd:HOST:PORT/EXPORT"),
+            ("nbd:there:x", "port `x` is not a number"),
+            ("nbd:there,connections=0", "connections `0` is not a number from 1 to 16"),
+            ("nbd:there,tls=yes", "tls `yes` is neither on nor a directory"),
+            ("nbd:there/a,export=b", "the export is named twice"),
+            ("nbd:there,serve=direct", "is always served apart"),
+            ("nbd+unix:", "path is missing"),
+            ("file:/x,tls=/y", "only nbd: takes connections=, export= and tls="),
         ];
         for (text, part) in table {
             let error = text.parse::<SwapSpec>().unwrap_err().to_string();

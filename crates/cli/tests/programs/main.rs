@@ -26,6 +26,7 @@ mod kills;
 mod libraries;
 mod mapping_calls;
 mod memory_calls;
+mod network;
 mod one_limit;
 mod process_calls;
 mod python;

@@ -86,7 +86,7 @@ pub struct Attachment {
 
 impl Attachment {
     /// Has pages encrypted, if the user wants that.
-    pub(crate) fn encrypt_as(&mut self, spec: &SwapSpec) {
+    pub fn encrypt_as(&mut self, spec: &SwapSpec) {
         self.encrypted = spec.is_encrypted();
         if self.encrypted {
             let algorithm = seal::Algorithm::of_this_machine();
@@ -95,7 +95,7 @@ impl Attachment {
     }
 
     /// The device's properties, except how it is driven.
-    pub(crate) fn info(&self) -> DeviceInfo {
+    pub fn info(&self) -> DeviceInfo {
         DeviceInfo {
             name: self.name.clone(),
             slots_max: self.slots_max,

@@ -39,9 +39,9 @@ pub(super) fn open(kind: &SwapKind, options: &OpenOptions, features: Features) -
         SwapKind::File { path, size } => file(path, *size, options, features),
         SwapKind::Block { path } => block(path, options.force),
         SwapKind::Ram { size } => memory(*size),
-        SwapKind::Compressed { .. } => {
-            let (name, what) = ("compressed".to_owned(), "no file: it is opened as a `Device`");
-            Err(DeviceError::Unsupported { name, what })
+        SwapKind::Compressed { .. } | SwapKind::Nbd { .. } => {
+            let what = "no file: it is opened as a `Device`";
+            Err(DeviceError::Unsupported { name: kind.to_string(), what })
         }
     }
 }

@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 
 pub use channel::{Address, Channel};
 pub use members::Place;
-pub use supervisor::{RunOptions, Supervisor};
+pub use supervisor::{Opener, RunOptions, Supervisor};
 
 /// Environment variable with the [`Address`] at which processes of a run reach their supervisor.
 pub const SESSION_VARIABLE: &str = "OVERSPILL_SESSION";

@@ -14,7 +14,7 @@ use overspill_base::sync::{Arc, AtomicU32};
 use overspill_device::compressed::Usage;
 use overspill_device::{Device, DeviceInfo, SwapDevice, served};
 use overspill_space::with_signals_blocked;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Offer {
     /// The descriptor for one process of the run.
     pub(super) fn descriptor(&self) -> Result<OwnedFd, Errno> {
         match self {
-            Self::Shared(device) => fcntl_dupfd_cloexec(device.as_fd(), 0),
+            Self::Shared(device) => fcntl_dupfd_cloexec(device.descriptor().ok_or(Errno::BADF)?, 0),
             Self::Served { server, .. } => server.client(),
         }
     }

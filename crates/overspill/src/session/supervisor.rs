@@ -20,7 +20,7 @@ use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Acquire;
 use overspill_device::compressed::Usage;
 use overspill_device::file::OpenOptions;
-use overspill_device::{Device, DeviceInfo, SwapSpec};
+use overspill_device::{Device, DeviceError, DeviceInfo, SwapSpec};
 use overspill_engine::PageTable;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
@@ -42,6 +42,9 @@ pub struct RunOptions {
     pub history_entries: usize,
 }
 
+/// Opens a place, of this machine or another one; what happens to it later is told by lines.
+pub type Opener = fn(&SwapSpec, &OpenOptions, fn(&str)) -> Result<Device, DeviceError>;
+
 /// The supervisor's side of a run: the session and the devices it keeps open for all processes.
 #[derive(Debug)]
 pub struct Supervisor {
@@ -51,7 +54,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Opens the devices, creates the shared file, and serves it from now on. `report` takes lines
+    /// Opens the devices by `open`, creates the shared file, and serves it from now on. `report` takes lines
     /// for the user from the processes of the run.
     ///
     /// # Errors
@@ -60,11 +63,12 @@ impl Supervisor {
         run: RunOptions,
         swaps: Vec<SwapSpec>,
         options: &OpenOptions,
+        open: Opener,
         report: fn(&str),
     ) -> Result<Self, Error> {
         check_limit(run.memory)?;
         let specs = swaps_or_default(swaps)?;
-        let open = |spec: &SwapSpec| Device::open(spec, options).map_err(Error::from);
+        let open = |spec| open(spec, options, report).map_err(Error::from);
         let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let shared = specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| {
             SharedDevice { attachment: device.attachment().clone(), priority: priority(spec, n) }

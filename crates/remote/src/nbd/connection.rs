@@ -7,16 +7,19 @@
 //! Not here: what happens to the requests of a connection that has ended ([`super::queue`]).
 
 use super::Failure;
-use super::stream::Stream;
+use super::socket::{PATIENCE, Stream};
 use super::wire::{
     Command, Form, Head, Kind, MAGIC_BYTES, REQUEST_BYTES, SMALL_CHUNK_BYTES_MAX, errno, u32_at,
     u64_at,
 };
-use overspill_base::PAGE_SIZE;
+use overspill_base::{PAGE_SIZE, Slot};
 use overspill_device::{IoOp, IoRequest};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 /// How a request ended.
 pub(super) type Ended = (IoRequest, Result<(), Errno>);
@@ -48,7 +51,11 @@ enum Receiving {
     /// What comes before data, or instead of it.
     Small(Head, Piece),
     /// Into the pages of a request, from byte `at` to byte `end` of them.
-    Data { head: Head, at: usize, end: usize },
+    Data {
+        head: Head,
+        at: usize,
+        end: usize,
+    },
 }
 
 /// Bytes that are collected until there are enough.
@@ -104,27 +111,62 @@ impl Connection {
         }
     }
 
-    pub(super) fn stream(&self) -> &Stream {
-        &self.stream
-    }
-
+    /// Number of requests that are not answered.
     pub(super) fn in_flight(&self) -> usize {
         self.flights.len()
     }
 
-    /// True if there is something to be sent as soon as the socket takes it.
+    /// True if there is something that the socket has not taken.
     pub(super) fn is_sending(&self) -> bool {
-        !self.sending.is_empty()
+        !self.sending.is_empty() || self.stream.is_sending()
     }
 
-    /// Takes a request; sends nothing yet.
+    /// What to wait for.
+    pub(super) fn interest(&self) -> PollFlags {
+        if self.is_sending() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+    }
+
+    /// Takes a transfer; sends nothing yet.
     pub(super) fn push(&mut self, request: IoRequest) {
-        let (offset, len) = (u64::from(request.slot.0) * PAGE_SIZE as u64, bytes_of(&request));
+        let (command, len_bytes) = (Command::Transfer(request.op), bytes_of(&request));
+        self.begin(command, len_bytes as u32, request);
+    }
+
+    /// Takes the wish to forget the content of `slots` slots; sends nothing yet.
+    pub(super) fn push_trim(&mut self, slot: Slot, slots: u32) {
+        let request = IoRequest { op: IoOp::Write, slot, pages: Vec::new(), tag: 0 };
+        self.begin(Command::Trim, slots * PAGE_SIZE as u32, request);
+    }
+
+    fn begin(&mut self, command: Command, len_bytes: u32, request: IoRequest) {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        let header = Command::Transfer(request.op).request(cookie, offset, len as u32);
+        let header = command.request(cookie, offset_of(request.slot), len_bytes);
         self.flights.insert(cookie, Flight { request, header, read_bytes: 0, error: None });
         self.sending.push_back(cookie);
+    }
+
+    /// Waits for the only request that there is.
+    ///
+    /// # Errors
+    /// The connection has failed, or the server takes too long.
+    pub(super) fn finish(&mut self) -> Result<Ended, Failure> {
+        let (mut ended, begun) = (Vec::new(), Instant::now());
+        loop {
+            self.send()?;
+            self.receive(&mut ended)?;
+            if let Some(end) = ended.pop() {
+                return Ok(end);
+            }
+            let left = PATIENCE.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(Failure::Broken("the server does not answer".into()));
+            }
+            let left = Timespec::try_from(left).expect("some seconds");
+            // After EINTR or any other error: look again.
+            let _ =
+                poll(&mut [PollFd::from_borrowed_fd(self.as_fd(), self.interest())], Some(&left));
+        }
     }
 
     /// Sends what the socket takes.
@@ -145,16 +187,23 @@ impl Connection {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        Ok(self.stream.push()?)
+    }
+
+    /// Tells the server that there will be nothing more. It need not hear it.
+    pub(super) fn take_leave(mut self) {
+        if self.flights.is_empty() {
+            let _ = self.stream.write(&Command::Disconnect.request(0, 0, 0));
+        }
     }
 
     /// Takes what has arrived, and appends requests that have ended.
     pub(super) fn receive(&mut self, ended: &mut Vec<Ended>) -> Result<(), Failure> {
         loop {
             let receiving = match &mut self.receiving {
-                Receiving::Magic(piece) | Receiving::Head(_, piece) | Receiving::Small(_, piece) => {
-                    piece.fill(&mut self.stream)?
-                }
+                Receiving::Magic(piece)
+                | Receiving::Head(_, piece)
+                | Receiving::Small(_, piece) => piece.fill(&mut self.stream)?,
                 Receiving::Data { .. } => self.receive_data()?,
             };
             if !receiving {
@@ -193,7 +242,8 @@ impl Connection {
                 self.receiving = Receiving::Head(form, Piece::of(form.head_bytes()));
             }
             Receiving::Head(form, piece) => {
-                let head = Head::of(form, &piece.bytes).ok_or_else(|| confused("a strange chunk"))?;
+                let head =
+                    Head::of(form, &piece.bytes).ok_or_else(|| confused("a strange chunk"))?;
                 self.begin_chunk(head, ended)?;
             }
             Receiving::Small(head, piece) => self.take_small(head, &piece.bytes, ended)?,
@@ -265,7 +315,8 @@ impl Connection {
         }
         let Flight { request, read_bytes, error, .. } =
             self.flights.remove(&head.cookie).expect("it was looked up");
-        let missing = request.op == IoOp::Read && error.is_none() && read_bytes < bytes_of(&request);
+        let missing =
+            request.op == IoOp::Read && error.is_none() && read_bytes < bytes_of(&request);
         if missing {
             return Err(confused("less than was asked for"));
         }
@@ -274,7 +325,7 @@ impl Connection {
     }
 
     /// The requests that the server has not answered, oldest first.
-    pub(super) fn into_requests(self) -> impl Iterator<Item = IoRequest> {
+    pub(super) fn into_requests(self) -> impl DoubleEndedIterator<Item = IoRequest> {
         self.flights.into_values().map(|flight| flight.request)
     }
 }
@@ -298,8 +349,7 @@ impl Flight {
 
     /// The bytes of this request that a chunk at `offset` of the export is.
     fn range(&self, offset: u64, len: u32) -> Result<(usize, usize), Failure> {
-        let start = u64::from(self.request.slot.0) * PAGE_SIZE as u64;
-        let at = offset.checked_sub(start).map(|at| at as usize);
+        let at = offset.checked_sub(offset_of(self.request.slot)).map(|at| at as usize);
         let end = at.and_then(|at| at.checked_add(len as usize));
         match (at, end) {
             (Some(at), Some(end)) if end <= bytes_of(&self.request) => Ok((at, end)),
@@ -315,6 +365,17 @@ impl Flight {
         }
         self.read_bytes += end - at;
     }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Where a slot is in the export.
+fn offset_of(slot: Slot) -> u64 {
+    u64::from(slot.0) * PAGE_SIZE as u64
 }
 
 fn bytes_of(request: &IoRequest) -> usize {

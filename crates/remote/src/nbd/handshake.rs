@@ -7,6 +7,8 @@
 //! Rejected: the older handshakes. Servers of this century have the fixed one.
 
 use super::Failure;
+use super::socket::{Socket, Stream};
+use super::tls::Credentials;
 use super::wire::{u32_at, u64_at};
 use std::io::{Read, Write};
 
@@ -18,6 +20,7 @@ const FIXED: u16 = 1;
 const NO_ZEROES: u16 = 2;
 
 const OPTION_LIST: u32 = 3;
+const OPTION_TLS: u32 = 5;
 const OPTION_GO: u32 = 7;
 const OPTION_STRUCTURED: u32 = 8;
 
@@ -69,25 +72,51 @@ impl Export {
 ///
 /// # Errors
 /// Why there is no such export, in words.
-pub(super) fn negotiate(stream: &mut (impl Read + Write), name: &str) -> Result<Export, Failure> {
+pub(super) fn negotiate(
+    mut socket: Socket,
+    credentials: Option<&Credentials>,
+    name: &str,
+) -> Result<(Stream, Export), Failure> {
+    greet(&mut socket)?;
+    let mut stream = match credentials {
+        None => Stream::Plain(socket),
+        Some(credentials) => {
+            ask_for_tls(&mut socket)?;
+            credentials.start(socket)?
+        }
+    };
+    // If it has none, a read that fails half way costs the connection. That is all.
+    ask(&mut stream, OPTION_STRUCTURED, &[])?;
+    last_answer(&mut stream, OPTION_STRUCTURED, |_, _| {})?;
+    let export = go(&mut stream, name)?;
+    Ok((stream, export))
+}
+
+fn greet(socket: &mut Socket) -> Result<(), Failure> {
     let mut greeting = [0; 18];
-    stream.read_exact(&mut greeting)?;
+    socket.read_exact(&mut greeting)?;
     let flags = u16::from_be_bytes([greeting[16], greeting[17]]);
     if &greeting[..8] != MAGIC || &greeting[8..16] != OPTION_MAGIC || flags & FIXED == 0 {
         return Err(Failure::Refused("this is no NBD server, or one from before 2011".into()));
     }
-    stream.write_all(&u32::from(flags & (FIXED | NO_ZEROES)).to_be_bytes())?;
-    // Without them, a read that fails half way costs the connection. That is all.
-    ask(stream, OPTION_STRUCTURED, &[])?;
-    loop_until_answered(stream, OPTION_STRUCTURED, |_, _| {})?;
-    go(stream, name)
+    Ok(socket.write_all(&u32::from(flags & (FIXED | NO_ZEROES)).to_be_bytes())?)
+}
+
+fn ask_for_tls(socket: &mut Socket) -> Result<(), Failure> {
+    ask(socket, OPTION_TLS, &[])?;
+    match last_answer(socket, OPTION_TLS, |_, _| {})? {
+        (REPLY_ACK, _) => Ok(()),
+        _ => Err(Failure::Refused(
+            "the server has no TLS: leave tls= out, or have it configured".into(),
+        )),
+    }
 }
 
 fn ask(stream: &mut impl Write, option: u32, data: &[u8]) -> Result<(), Failure> {
     let len = data.len() as u32;
-    let message =
-        [&OPTION_MAGIC[..], &option.to_be_bytes(), &len.to_be_bytes(), data].concat();
-    Ok(stream.write_all(&message)?)
+    let message = [&OPTION_MAGIC[..], &option.to_be_bytes(), &len.to_be_bytes(), data].concat();
+    stream.write_all(&message)?;
+    Ok(stream.flush()?)
 }
 
 /// Reads one answer: its kind and content.
@@ -105,7 +134,7 @@ fn answer(stream: &mut impl Read, option: u32) -> Result<(u32, Vec<u8>), Failure
 }
 
 /// Reads answers until the last; returns its kind.
-fn loop_until_answered(
+fn last_answer(
     stream: &mut impl Read,
     option: u32,
     mut each: impl FnMut(u32, &[u8]),
@@ -127,7 +156,7 @@ fn go(stream: &mut (impl Read + Write), name: &str) -> Result<Export, Failure> {
     // What the protocol says if the server does not.
     let (block_bytes_min, request_bytes_max) = (1, 32 << 20);
     let mut export = Export { size_bytes: 0, flags: 0, block_bytes_min, request_bytes_max };
-    let (kind, content) = loop_until_answered(stream, OPTION_GO, |kind, content| {
+    let (kind, content) = last_answer(stream, OPTION_GO, |kind, content| {
         if kind == REPLY_INFO {
             export.learn(content);
         }
@@ -135,7 +164,9 @@ fn go(stream: &mut (impl Read + Write), name: &str) -> Result<Export, Failure> {
     match kind {
         REPLY_ACK => Ok(export),
         ERROR_UNKNOWN => Err(Failure::Refused(no_such_export(stream, name))),
-        ERROR_TLS_REQUIRED => Err(Failure::Refused("the server wants TLS: add ,tls=on".into())),
+        ERROR_TLS_REQUIRED => {
+            Err(Failure::Refused("the server wants TLS: add ,tls=on or ,tls=DIR".into()))
+        }
         _ => {
             let why = String::from_utf8_lossy(&content).into_owned();
             Err(Failure::Refused(format!("the server refuses the export `{name}`: {why}")))
@@ -164,7 +195,7 @@ impl Export {
 fn no_such_export(stream: &mut (impl Read + Write), name: &str) -> String {
     let mut names = Vec::new();
     let asked = ask(stream, OPTION_LIST, &[]).and_then(|()| {
-        loop_until_answered(stream, OPTION_LIST, |kind, content| {
+        last_answer(stream, OPTION_LIST, |kind, content| {
             let name = content.get(4..).filter(|_| kind == REPLY_SERVER);
             names.extend(name.map(|name| format!("`{}`", String::from_utf8_lossy(name))));
         })

@@ -178,6 +178,9 @@ mod tests {
         let expected = Head { cookie: 9, kind: Kind::Hole, error: 0, len: 12, is_last: true };
         assert_eq!(head, expected);
         assert_eq!(Form::of([1, 2, 3, 4]), None);
-        assert_eq!(Head::of(Form::Structured, &[0, 1, 0, 77, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0]), None);
+        assert_eq!(
+            Head::of(Form::Structured, &[0, 1, 0, 77, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0]),
+            None
+        );
     }
 }

@@ -1,0 +1,23 @@
+//! Swap devices on other machines.
+//!
+//! Owns: connections, credentials and the protocols of servers. [`nbd`] is the one there is.
+//! Invariants: nothing of this is in the processes of a run; the supervisor has the devices open
+//! and serves them ([`overspill_device::served`]).
+//! Not here: encryption. What comes here was encrypted where the program runs.
+
+pub mod nbd;
+
+use overspill_device::file::OpenOptions;
+use overspill_device::{Device, DeviceError, SwapKind, SwapSpec};
+
+/// Opens the place that `spec` names, on whatever machine. Blocks on the file system or the
+/// network. What happens to a connection later is told by `say`.
+///
+/// # Errors
+/// As [`Device::open`]; [`DeviceError::Remote`] if there is no such server, or it will not have us.
+pub fn open(spec: &SwapSpec, options: &OpenOptions, say: fn(&str)) -> Result<Device, DeviceError> {
+    match &spec.kind {
+        SwapKind::Nbd { server, export } => nbd::open(server, export, spec, options, say),
+        _ => Device::open(spec, options),
+    }
+}

@@ -1,0 +1,48 @@
+//! Network block devices: what a server keeps for whoever can reach it.
+//!
+//! Owns: the client's side of the NBD protocol. [`device`] is the swap device, [`queue`] has the
+//! requests of a thread and several connections, which come and go; [`connection`] is one of them,
+//! [`handshake`] its beginning, [`wire`] the layout of messages, [`socket`] and [`tls`] what lies
+//! below, and [`area`] what must be at the start of an export.
+//! Invariants: a request is repeated over another connection until a server has answered it. An
+//! answer counts only if the export is the one on which the run began.
+//! Rejected: the kernel's client, which needs root, a module and a device node for each run;
+//! `libnbd`, which is C, and has its own idea of who owns a buffer.
+
+mod area;
+mod connection;
+mod connector;
+mod device;
+mod handshake;
+mod queue;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod wire;
+
+pub(crate) use device::open;
+
+use std::io;
+
+/// Why a connection is of no use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Failure {
+    /// There is a server, but not what we need: the user has to do something.
+    #[error("{0}")]
+    Refused(String),
+    /// There is none, or there was one a moment ago. It may come back.
+    #[error("{0}")]
+    Broken(String),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::InvalidData => Self::Refused(error.to_string()),
+            io::ErrorKind::UnexpectedEof => Self::Broken("the server has hung up".into()),
+            io::ErrorKind::WouldBlock => Self::Broken("the server does not answer".into()),
+            _ => Self::Broken(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! A thread's queue to an export, over several connections that come and go.
+//!
+//! Owns: which connection has a request, and the requests that none has.
+//! Invariants: a request is with one connection or waits; those of a connection that fails are
+//! repeated, in their order and before all newer ones. A request ends when a server has answered
+//! it, or when there is no connection and the last attempt was refused: whoever waits for a page is
+//! told then.
+//! Not here: how long the user wants to wait.
+//!
+//! A server that was cut off may still do what is repeated elsewhere, and even later: NBD has
+//! nothing against that. If the slot has another page by then, its seal does not fit.
+
+use super::Failure;
+use super::connection::{Connection, Ended};
+use super::connector::Connector;
+use super::device::Target;
+use overspill_device::{Completion, DeviceError, IoQueue, IoRequest, failed};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFlags, Timespec};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Events looked at in one round.
+const EVENTS: usize = 32;
+/// Not the number of a lane.
+const NEWS: u64 = u64::MAX;
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+pub(super) struct NbdQueue {
+    target: Arc<Target>,
+    /// Places for connections.
+    lanes: Vec<Option<Lane>>,
+    connector: Connector,
+    state: State,
+    /// With no connection, oldest first.
+    waiting: VecDeque<IoRequest>,
+    depth: usize,
+    finished: Vec<Completion>,
+    ended: Vec<Ended>,
+    epoll: OwnedFd,
+}
+
+/// A connection, and what it is watched for.
+struct Lane {
+    connection: Connection,
+    interest: PollFlags,
+}
+
+/// What the user knows.
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// There is a connection, or none was lost.
+    Up,
+    /// Requests wait.
+    Lost,
+    /// Requests fail.
+    Refused(String),
+}
+
+impl NbdQueue {
+    /// A queue whose connections are yet to be made.
+    pub(super) fn new(target: Arc<Target>, depth: u32) -> Result<Self, Errno> {
+        let connector = Connector::start(target.clone())?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &connector, EventData::new_u64(NEWS), EventFlags::IN)?;
+        let lanes: Vec<_> = (0..target.connections).map(|_| None).collect();
+        lanes.iter().for_each(|_| connector.want());
+        Ok(Self {
+            target,
+            lanes,
+            connector,
+            state: State::Up,
+            waiting: VecDeque::new(),
+            depth: depth.max(1) as usize,
+            finished: Vec::new(),
+            ended: Vec::new(),
+            epoll,
+        })
+    }
+
+    fn flying(&self) -> usize {
+        let up = self.lanes.iter().flatten();
+        self.waiting.len() + up.map(|lane| lane.connection.in_flight()).sum::<usize>()
+    }
+
+    /// Gives waiting requests to the connections with the least to do; fails them if it is known
+    /// that there will be none.
+    fn assign(&mut self) {
+        while let Some(request) = self.waiting.pop_front() {
+            let up = self.lanes.iter_mut().flatten();
+            match up.min_by_key(|lane| lane.connection.in_flight()) {
+                Some(lane) => lane.connection.push(request),
+                None if matches!(self.state, State::Refused(_)) => {
+                    self.end((request, Err(Errno::STALE)));
+                }
+                None => return self.waiting.push_front(request),
+            }
+        }
+    }
+
+    /// Looks at what has happened, after waiting for something if `patience` is none.
+    fn attend(&mut self, patience: Option<&Timespec>) {
+        let mut events = Vec::with_capacity(EVENTS);
+        // After EINTR or any other error: look again.
+        let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), patience);
+        for event in events {
+            match event.data.u64() {
+                NEWS => self.learn(),
+                lane => self.serve(lane as usize),
+            }
+        }
+    }
+
+    /// Takes what has arrived on one connection, and sends what waits.
+    fn serve(&mut self, number: usize) {
+        let Some(lane) = &mut self.lanes[number] else { return };
+        let received = lane.connection.receive(&mut self.ended);
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.drain(..).for_each(|end| self.end(end));
+        self.ended = ended;
+        match received {
+            Ok(()) => self.send(number),
+            Err(failure) => self.lose(number, &failure),
+        }
+    }
+
+    fn send(&mut self, number: usize) {
+        let Some(lane) = &mut self.lanes[number] else { return };
+        let sent = lane.connection.send().and_then(|()| watch(&self.epoll, number, lane));
+        if let Err(failure) = sent {
+            self.lose(number, &failure);
+        }
+    }
+
+    fn end(&mut self, (request, result): Ended) {
+        let Some(errno) = result.err() else {
+            return self.finished.push(Completion { request, failures: Vec::new() });
+        };
+        let (name, op, slot) = (self.target.name.clone(), request.op, request.slot);
+        let error = match errno {
+            Errno::NOSPC => DeviceError::Full { name, size: self.target.size() },
+            errno => DeviceError::Io { name, op, slot, errno },
+        };
+        self.finished.push(failed(request, &error));
+    }
+
+    /// Repeats what a connection has not done, and has another one made.
+    fn lose(&mut self, number: usize, failure: &Failure) {
+        let Some(lane) = self.lanes[number].take() else { return };
+        // Closed by what follows, which removes it from the epoll as well.
+        for request in lane.connection.into_requests().rev() {
+            self.waiting.push_front(request);
+        }
+        self.connector.want();
+        if self.lanes.iter().all(Option::is_none) {
+            let wait = "its pages wait until it is back";
+            self.turn(State::Lost, &format!("the connection is lost, and {wait}: {failure}"));
+        }
+        self.assign();
+    }
+
+    /// Takes the connections that were made, and the reasons why others were not.
+    fn learn(&mut self) {
+        let attempts: Vec<_> = self.connector.attempts().collect();
+        for attempt in attempts {
+            match attempt.and_then(|connection| self.take_up(connection)) {
+                Ok(()) => self.turn(State::Up, "it is back"),
+                Err(Failure::Broken(_)) => {}
+                Err(Failure::Refused(why)) if self.lanes.iter().all(Option::is_none) => {
+                    self.turn(State::Refused(why.clone()), &why);
+                }
+                Err(Failure::Refused(_)) => {}
+            }
+        }
+        self.assign();
+    }
+
+    fn take_up(&mut self, connection: Connection) -> Result<(), Failure> {
+        let number = self.lanes.iter().position(Option::is_none).expect("no more than asked for");
+        let interest = PollFlags::IN;
+        let data = EventData::new_u64(number as u64);
+        let added = epoll::add(&self.epoll, &connection, data, events_of(interest));
+        if let Err(errno) = added {
+            self.connector.want();
+            return Err(Failure::Broken(errno.to_string()));
+        }
+        self.lanes[number] = Some(Lane { connection, interest });
+        Ok(())
+    }
+
+    /// Tells the user what is new.
+    fn turn(&mut self, state: State, line: &str) {
+        if self.state != state {
+            self.state = state;
+            (self.target.say)(&format!("{}: {line}", self.target.name));
+        }
+    }
+}
+
+/// Watches a connection for what it waits for now.
+fn watch(epoll: &OwnedFd, number: usize, lane: &mut Lane) -> Result<(), Failure> {
+    let wanted = lane.connection.interest();
+    if lane.interest != wanted {
+        let data = EventData::new_u64(number as u64);
+        let modified = epoll::modify(epoll, &lane.connection, data, events_of(wanted));
+        modified.map_err(std::io::Error::from)?;
+        lane.interest = wanted;
+    }
+    Ok(())
+}
+
+fn events_of(interest: PollFlags) -> EventFlags {
+    if interest.contains(PollFlags::OUT) {
+        EventFlags::IN | EventFlags::OUT
+    } else {
+        EventFlags::IN
+    }
+}
+
+impl IoQueue for NbdQueue {
+    fn submit(&mut self, request: IoRequest) {
+        if request.pages.is_empty() {
+            return self.finished.push(Completion { request, failures: Vec::new() });
+        }
+        while self.flying() >= self.depth {
+            self.flush();
+            self.attend(None);
+        }
+        self.waiting.push_back(request);
+        self.assign();
+    }
+
+    fn flush(&mut self) {
+        for number in 0..self.lanes.len() {
+            if self.lanes[number].as_ref().is_some_and(|lane| lane.connection.is_sending()) {
+                self.send(number);
+            }
+        }
+    }
+
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        self.attend(Some(&AT_ONCE));
+        self.flush();
+        done.append(&mut self.finished);
+    }
+
+    fn wait(&mut self) {
+        while self.finished.is_empty() && self.flying() > 0 {
+            self.flush();
+            self.attend(None);
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flying() + self.finished.len()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+}
+
+impl Drop for NbdQueue {
+    /// Waits as long as there is a server. What is in flight has no pages of ours in the kernel.
+    fn drop(&mut self) {
+        while self.flying() > 0 && self.lanes.iter().any(Option::is_some) {
+            self.wait();
+            self.finished.clear();
+        }
+        self.lanes.drain(..).flatten().for_each(|lane| lane.connection.take_leave());
+    }
+}
