@@ -9,8 +9,12 @@ packages=(
     build-essential   # cc, and libc's headers and static libraries
     coreutils         # sort
     e2fsprogs         # mkfs.ext4, for full disks and disks with content
+    nbdkit
+    nbd-server
+    openssl           # certificates
     python3
     python3-numpy
+    qemu-utils        # qemu-nbd
     redis-server
     sqlite3
     stress-ng

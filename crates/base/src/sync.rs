@@ -110,7 +110,7 @@ pub enum LockClass {
     Wait,
     /// Idle workers and free page numbers of a pool.
     Pool,
-    /// The socket to the process that serves a device.
+    /// The socket through which a device is asked.
     ServedDevice,
     /// Anything that no fault waits for.
     Control,

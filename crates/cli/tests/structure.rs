@@ -18,6 +18,7 @@ const USES: &[(&str, &[&str])] = &[
     ("overspill-calls", &[]),
     ("overspill-area", &["overspill-base"]),
     ("overspill-device", &["overspill-base"]),
+    ("overspill-remote", &["overspill-base", "overspill-device"]),
     ("overspill-engine", &["overspill-area", "overspill-base", "overspill-device"]),
     ("overspill-space", &["overspill-base", "overspill-engine"]),
     (
@@ -67,7 +68,10 @@ const USES: &[(&str, &[&str])] = &[
             "overspill-sim",
         ],
     ),
-    ("overspill-cli", &["overspill", "overspill-bench", "overspill-calls", "overspill-sim"]),
+    (
+        "overspill-cli",
+        &["overspill", "overspill-bench", "overspill-calls", "overspill-remote", "overspill-sim"],
+    ),
 ];
 
 /// Source files, below `crates`, that may say `unsafe`. Tests may too, except in `area`.
@@ -126,6 +130,8 @@ const UNSAFE: &[&str] = &[
     "preload/src/signals.rs",
     "preload/src/starts.rs",
     "preload/src/thread.rs",
+    "remote/src/nbd/area.rs",
+    "remote/src/nbd/tests.rs",
     "sim/src/space.rs",
     "sim/src/stamp.rs",
     "space/src/guards.rs",

@@ -85,10 +85,8 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         children: plan.children,
         history_entries: plan.history.as_ref().map_or(0, |_| HISTORY_ENTRIES),
     };
-    let supervisor =
-        Supervisor::new(run, plan.swaps, &plan.options, overspill_remote::open, |line| {
-            say::line(line)
-        })?;
+    let say = |line: &str| say::line(line);
+    let supervisor = Supervisor::new(run, plan.swaps, &plan.options, overspill_remote::open, say)?;
     if !plan.quiet {
         report::limits_of_devices(&supervisor).for_each(say::line);
         report::way(plan.way).into_iter().for_each(say::line);

@@ -279,7 +279,7 @@ fn requests_of_many_pages_fail_page_by_page() {
 fn another_process_attaches_by_descriptor() {
     let spec: SwapSpec = "compressed:1M,algo=zstd".parse().unwrap();
     let device = Device::open(&spec, &Default::default()).unwrap();
-    let path = format!("/proc/self/fd/{}", device.as_fd().as_raw_fd());
+    let path = format!("/proc/self/fd/{}", device.descriptor().unwrap().as_raw_fd());
     let fd = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let attachment = device.attachment().clone();
     let same = any::attach(fd.into(), attachment, None, Arc::new(|| 0)).unwrap();

@@ -54,8 +54,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Opens the devices by `open`, creates the shared file, and serves it from now on. `report` takes lines
-    /// for the user from the processes of the run.
+    /// Opens the devices by `open`, creates the shared file, and serves it from now on. `report`
+    /// takes lines for the user, from the processes of the run and of what happens to connections.
     ///
     /// # Errors
     /// See [`Error`].

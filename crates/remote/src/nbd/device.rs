@@ -83,9 +83,13 @@ impl Target {
     /// Makes a connection. Blocks until it is there, or cannot be.
     pub(super) fn connect(&self) -> Result<Connection, Failure> {
         let (mut probe, terms) = self.place.connect()?;
-        if terms != self.terms || !probe.is_marked(self.mark)? {
-            let why = "the server has another export now, or an empty one: what was there is lost";
+        if terms.size_bytes < self.terms.size_bytes || terms.is_read_only() {
+            let why = "the export has become smaller, or read-only; have it as it was";
             return Err(Failure::Refused(why.into()));
+        }
+        if !probe.is_marked(self.mark)? {
+            let why = "the server has another export now, or an empty one: what was there is lost";
+            return Err(Failure::Gone(why.into()));
         }
         Ok(probe.into_connection())
     }

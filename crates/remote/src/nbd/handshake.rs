@@ -10,7 +10,7 @@ use super::Failure;
 use super::socket::{Socket, Stream};
 use super::tls::Credentials;
 use super::wire::{u32_at, u64_at};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 
 const MAGIC: &[u8; 8] = b"NBDMAGIC";
 const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
@@ -85,16 +85,31 @@ pub(super) fn negotiate(
             credentials.start(socket)?
         }
     };
-    // If it has none, a read that fails half way costs the connection. That is all.
-    ask(&mut stream, OPTION_STRUCTURED, &[])?;
-    last_answer(&mut stream, OPTION_STRUCTURED, |_, _| {})?;
+    let agreed = agree_on_replies(&mut stream);
+    match (agreed, credentials) {
+        (Err(Failure::Broken(why)), Some(_)) => Err(Failure::Broken(format!(
+            "{why} as soon as TLS is on; it may want a certificate of ours in tls=DIR"
+        ))),
+        (agreed, _) => agreed,
+    }?;
     let export = go(&mut stream, name)?;
     Ok((stream, export))
 }
 
+/// If the server has no structured ones, a read that fails half way costs the connection.
+fn agree_on_replies(stream: &mut Stream) -> Result<(), Failure> {
+    ask(stream, OPTION_STRUCTURED, &[])?;
+    last_answer(stream, OPTION_STRUCTURED, |_, _| {}).map(drop)
+}
+
 fn greet(socket: &mut Socket) -> Result<(), Failure> {
     let mut greeting = [0; 18];
-    socket.read_exact(&mut greeting)?;
+    let greeted = socket.read_exact(&mut greeting);
+    if greeted.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+        let why = "the server does not say what it is; name the port of an NBD server";
+        return Err(Failure::Broken(why.into()));
+    }
+    greeted?;
     let flags = u16::from_be_bytes([greeting[16], greeting[17]]);
     if &greeting[..8] != MAGIC || &greeting[8..16] != OPTION_MAGIC || flags & FIXED == 0 {
         return Err(Failure::Refused("this is no NBD server, or one from before 2011".into()));

@@ -4,8 +4,9 @@
 //! requests of a thread and several connections, which come and go; [`connection`] is one of them,
 //! [`handshake`] its beginning, [`wire`] the layout of messages, [`socket`] and [`tls`] what lies
 //! below, and [`area`] what must be at the start of an export.
-//! Invariants: a request is repeated over another connection until a server has answered it. An
-//! answer counts only if the export is the one on which the run began.
+//! Invariants: a request is repeated over another connection until a server has answered it, or has
+//! come back without what was written. An answer counts only if the export is the one on which the
+//! run began.
 //! Rejected: the kernel's client, which needs root, a module and a device node for each run;
 //! `libnbd`, which is C, and has its own idea of who owns a buffer.
 
@@ -34,6 +35,9 @@ enum Failure {
     /// There is none, or there was one a moment ago. It may come back.
     #[error("{0}")]
     Broken(String),
+    /// There is something else in its place: what was written is gone.
+    #[error("{0}")]
+    Gone(String),
 }
 
 impl From<io::Error> for Failure {

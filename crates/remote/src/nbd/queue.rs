@@ -3,7 +3,7 @@
 //! Owns: which connection has a request, and the requests that none has.
 //! Invariants: a request is with one connection or waits; those of a connection that fails are
 //! repeated, in their order and before all newer ones. A request ends when a server has answered
-//! it, or when there is no connection and the last attempt was refused: whoever waits for a page is
+//! it, or when there is no connection and what was written is gone: whoever waits for a page is
 //! told then.
 //! Not here: how long the user wants to wait.
 //!
@@ -56,8 +56,10 @@ enum State {
     Up,
     /// Requests wait.
     Lost,
-    /// Requests fail.
+    /// Requests wait for the user to do something about this.
     Refused(String),
+    /// Requests fail.
+    Gone,
 }
 
 impl NbdQueue {
@@ -93,7 +95,7 @@ impl NbdQueue {
             let up = self.lanes.iter_mut().flatten();
             match up.min_by_key(|lane| lane.connection.in_flight()) {
                 Some(lane) => lane.connection.push(request),
-                None if matches!(self.state, State::Refused(_)) => {
+                None if self.state == State::Gone => {
                     self.end((request, Err(Errno::STALE)));
                 }
                 None => return self.waiting.push_front(request),
@@ -168,14 +170,23 @@ impl NbdQueue {
         for attempt in attempts {
             match attempt.and_then(|connection| self.take_up(connection)) {
                 Ok(()) => self.turn(State::Up, "it is back"),
-                Err(Failure::Broken(_)) => {}
-                Err(Failure::Refused(why)) if self.lanes.iter().all(Option::is_none) => {
-                    self.turn(State::Refused(why.clone()), &why);
-                }
-                Err(Failure::Refused(_)) => {}
+                Err(failure) if self.lanes.iter().all(Option::is_none) => self.heed(failure),
+                Err(_) => {}
             }
         }
         self.assign();
+    }
+
+    /// Why there is still no connection.
+    fn heed(&mut self, failure: Failure) {
+        match failure {
+            Failure::Broken(_) => {}
+            Failure::Refused(why) => {
+                let line = format!("{why}. Its pages wait until then");
+                self.turn(State::Refused(why), &line);
+            }
+            Failure::Gone(why) => self.turn(State::Gone, &why),
+        }
     }
 
     fn take_up(&mut self, connection: Connection) -> Result<(), Failure> {

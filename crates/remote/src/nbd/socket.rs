@@ -34,7 +34,7 @@ impl Socket {
     /// Connects to a server.
     pub(super) fn connect(server: &Endpoint) -> Result<Self, Failure> {
         let fd: OwnedFd = match server {
-            Endpoint::Unix(path) => UnixStream::connect(path)?.into(),
+            Endpoint::Unix(path) => UnixStream::connect(path).map_err(|e| unreachable(&e))?.into(),
             Endpoint::Tcp { host, port } => connect_tcp(host, *port)?.into(),
         };
         if matches!(server, Endpoint::Tcp { .. }) {
@@ -49,14 +49,27 @@ impl Socket {
 
 /// Tries every address of a host.
 fn connect_tcp(host: &str, port: u16) -> Result<TcpStream, Failure> {
-    let mut last = Failure::Broken(format!("the name `{host}` has no address"));
-    for address in (host, port).to_socket_addrs()? {
+    let unknown = |why: &str| Failure::Broken(format!("`{host}` has no address: {why}"));
+    let addresses = (host, port).to_socket_addrs().map_err(|error| unknown(&error.to_string()))?;
+    let mut last = unknown("there is none");
+    for address in addresses {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = error.into(),
+            Err(error) => last = unreachable(&error),
         }
     }
     Err(last)
+}
+
+fn unreachable(error: &io::Error) -> Failure {
+    let hint = match error.kind() {
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
+            "start the server, or say where it is"
+        }
+        ErrorKind::PermissionDenied => "use a socket that you may use",
+        _ => "look whether the machine can be reached",
+    };
+    Failure::Broken(format!("cannot connect: {error}; {hint}"))
 }
 
 /// Has the kernel tell when the other side is gone, also when nothing is sent.

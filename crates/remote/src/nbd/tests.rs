@@ -29,7 +29,7 @@ struct Asked {
 }
 
 /// Answers a request: the bytes, or nothing and the end of the connection.
-type Answer = Box<dyn Fn(&Asked, &mut Vec<u8>) -> Option<Vec<u8>> + Send + Sync>;
+type Answer = dyn Fn(&Asked, &mut [u8]) -> Option<Vec<u8>> + Send + Sync;
 
 struct Server {
     port: u16,
@@ -38,7 +38,9 @@ struct Server {
 
 impl Server {
     /// Goes on for as long as the test program.
-    fn start(answer: Answer) -> Self {
+    fn start(
+        answer: impl Fn(&Asked, &mut [u8]) -> Option<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let store = Arc::new(Mutex::new(vec![0; SLOTS * PAGE_SIZE]));
@@ -48,7 +50,7 @@ impl Server {
             for stream in listener.incoming() {
                 let (served, answer, count) = (served.clone(), answer.clone(), count.clone());
                 // It ends with the connection, however that ends.
-                thread::spawn(move || drop(serve(stream.unwrap(), &served, &**answer, &count)));
+                thread::spawn(move || drop(serve(stream.unwrap(), &served, &*answer, &count)));
             }
         });
         Self { port, store }
@@ -64,7 +66,7 @@ impl Server {
 fn serve(
     mut stream: TcpStream,
     store: &Mutex<Vec<u8>>,
-    answer: &(dyn Fn(&Asked, &mut Vec<u8>) -> Option<Vec<u8>> + Send + Sync),
+    answer: &Answer,
     count: &AtomicUsize,
 ) -> io::Result<()> {
     stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
@@ -118,7 +120,7 @@ fn perform(asked: &Asked, store: &mut [u8]) {
     }
 }
 
-fn simple(asked: &Asked, store: &mut Vec<u8>) -> Option<Vec<u8>> {
+fn simple(asked: &Asked, store: &mut [u8]) -> Option<Vec<u8>> {
     perform(asked, store);
     let read = if asked.command == READ { &store[asked.offset..][..asked.len] } else { &[] };
     Some([&0x6744_6698_u32.to_be_bytes()[..], &[0; 4], &asked.cookie, read].concat())
@@ -131,7 +133,7 @@ fn chunk(asked: &Asked, flags: u16, kind: u16, content: &[u8]) -> Vec<u8> {
 }
 
 /// In pieces of a page and a half, the last first; zeros are a hole.
-fn structured(asked: &Asked, store: &mut Vec<u8>) -> Option<Vec<u8>> {
+fn structured(asked: &Asked, store: &mut [u8]) -> Option<Vec<u8>> {
     perform(asked, store);
     let mut reply = Vec::new();
     if asked.command == READ {
@@ -169,7 +171,7 @@ impl Pages {
 /// What a slot holds after so many writes of it.
 fn byte_of(slot: usize, turn: usize) -> u8 {
     // Some are zeros: holes.
-    if slot % 5 == 0 { 0 } else { (slot * 7 + turn * 31) as u8 }
+    if slot.is_multiple_of(5) { 0 } else { (slot * 7 + turn * 31) as u8 }
 }
 
 /// Writes and reads every slot in requests of all sizes; panics if a page is wrong.
@@ -204,7 +206,7 @@ fn exercise(queue: &mut dyn IoQueue, pages: &Pages, turn: usize) {
 #[test]
 fn pages_come_back() {
     for answer in [simple, structured] {
-        let server = Server::start(Box::new(answer));
+        let server = Server::start(answer);
         let device = server.open(",connections=3").unwrap();
         assert_eq!(device.info().slots_max as usize, SLOTS);
         let (pages, mut queue) = (Pages::new(), device.open_queue(16).unwrap());
@@ -218,20 +220,22 @@ fn pages_come_back() {
 
 #[test]
 fn requests_of_a_lost_connection_are_repeated() {
-    let answer = |asked: &Asked, store: &mut Vec<u8>| {
+    let answer = |asked: &Asked, store: &mut [u8]| {
         // After the looks at the export's start. Sometimes it is done, sometimes not.
         let place = if asked.number > 40 { asked.number % 7 } else { 0 };
         let reply = (place != 3).then(|| structured(asked, store))?;
         (place != 5).then_some(reply)?
     };
-    let server = Server::start(Box::new(answer));
+    let server = Server::start(answer);
     let device = server.open(",connections=2").unwrap();
     let (pages, mut queue) = (Pages::new(), device.open_queue(8).unwrap());
     exercise(&mut *queue, &pages, 1);
 }
 
 /// What a server may say that it must not.
-const LIES: [fn(&Asked, &mut Vec<u8>) -> Vec<u8>; 9] = [
+type Lie = fn(&Asked, &mut [u8]) -> Vec<u8>;
+
+const LIES: [Lie; 9] = [
     |_, _| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
     |asked, store| {
         let mut other = simple(asked, store).unwrap();
@@ -257,14 +261,14 @@ const LIES: [fn(&Asked, &mut Vec<u8>) -> Vec<u8>; 9] = [
 #[test]
 fn a_server_that_lies_is_left_and_asked_again() {
     for lie in LIES {
-        let answer = move |asked: &Asked, store: &mut Vec<u8>| {
+        let answer = move |asked: &Asked, store: &mut [u8]| {
             // After the look at the export's start.
             if asked.number > 40 && asked.number % 9 == 4 && asked.offset > 0 {
                 return Some(lie(asked, store));
             }
             structured(asked, store)
         };
-        let server = Server::start(Box::new(answer));
+        let server = Server::start(answer);
         let device = server.open(",connections=2").unwrap();
         let (pages, mut queue) = (Pages::new(), device.open_queue(8).unwrap());
         for turn in 0..2 {
@@ -285,7 +289,7 @@ fn transfer(queue: &mut dyn IoQueue, pages: &Pages, op: IoOp, slot: usize) -> Op
 #[test]
 fn errors_of_the_server_are_errors_of_the_request() {
     for (number, is_full) in [(5_u32, false), (28, true), (4096, false)] {
-        let answer = move |asked: &Asked, store: &mut Vec<u8>| match asked.offset / PAGE_SIZE {
+        let answer = move |asked: &Asked, store: &mut [u8]| match asked.offset / PAGE_SIZE {
             77 => Some(chunk(asked, 1, 0x8001, &[&number.to_be_bytes()[..], &[0; 2]].concat())),
             78 => {
                 let head = [0x6744_6698, number].map(u32::to_be_bytes).concat();
@@ -293,7 +297,7 @@ fn errors_of_the_server_are_errors_of_the_request() {
             }
             _ => simple(asked, store),
         };
-        let server = Server::start(Box::new(answer));
+        let server = Server::start(answer);
         let device = server.open("").unwrap();
         let (pages, mut queue) = (Pages::new(), device.open_queue(4).unwrap());
         for (op, slot) in [(IoOp::Read, 77), (IoOp::Write, 77), (IoOp::Read, 78), (IoOp::Write, 78)]
@@ -307,14 +311,14 @@ fn errors_of_the_server_are_errors_of_the_request() {
 
 #[test]
 fn a_server_that_comes_back_empty_has_lost_what_was_there() {
-    let answer = |asked: &Asked, store: &mut Vec<u8>| {
+    let answer = |asked: &Asked, store: &mut [u8]| {
         if asked.offset / PAGE_SIZE == 99 {
             store.fill(0);
             return None;
         }
         simple(asked, store)
     };
-    let server = Server::start(Box::new(answer));
+    let server = Server::start(answer);
     let device = server.open(",connections=1").unwrap();
     let (pages, mut queue) = (Pages::new(), device.open_queue(4).unwrap());
     assert_eq!(transfer(&mut *queue, &pages, IoOp::Write, 98), None);
@@ -324,7 +328,7 @@ fn a_server_that_comes_back_empty_has_lost_what_was_there() {
 
 #[test]
 fn data_are_not_overwritten() {
-    let server = Server::start(Box::new(simple));
+    let server = Server::start(simple);
     server.store.lock().unwrap()[70_000] = 1;
     let error = server.open("").unwrap_err().to_string();
     assert!(error.contains("holds data; name another one, or insist with --force"), "{error}");

@@ -40,7 +40,7 @@ impl Credentials {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| refused(error.to_string()))?
+            .map_err(refused)?
             .with_root_certificates(roots(tls)?);
         let config = match identity(tls)? {
             None => builder.with_no_client_auth(),
@@ -54,7 +54,7 @@ impl Credentials {
     /// Starts TLS on a socket, to the end of its handshake.
     pub(super) fn start(&self, mut socket: Socket) -> Result<Stream, Failure> {
         let session = ClientConnection::new(self.config.clone(), self.name.clone());
-        let mut session = session.map_err(|error| refused(error.to_string()))?;
+        let mut session = session.map_err(refused)?;
         while session.is_handshaking() {
             session.complete_io(&mut socket).map_err(|error| failed(&error))?;
         }
@@ -62,14 +62,14 @@ impl Credentials {
     }
 }
 
-fn refused(why: String) -> Failure {
+fn refused(why: impl std::fmt::Display) -> Failure {
     Failure::Refused(format!("no TLS: {why}"))
 }
 
 /// What TLS refuses it will refuse again.
 fn failed(error: &io::Error) -> Failure {
     match error.kind() {
-        ErrorKind::InvalidData => refused(error.to_string()),
+        ErrorKind::InvalidData => refused(error),
         _ => Failure::Broken(format!("no TLS: {error}")),
     }
 }
@@ -88,9 +88,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, Failure> {
         }
     }
     if roots.is_empty() {
-        return Err(refused(
-            "there is no authority to trust; name a directory with tls=DIR".into(),
-        ));
+        return Err(refused("there is no authority to trust; name a directory with tls=DIR"));
     }
     Ok(roots)
 }
