@@ -12,7 +12,7 @@ const NOBODY: u32 = 65534;
 
 /// Fills 64 MiB with lines that are easily recognised, and reads them twice, so that they leave
 /// memory and come back.
-const SECRETS: &str = r#"
+pub(crate) const SECRETS: &str = r#"
 lines = [b"%06d: the password of this page is 'correct horse battery staple'\n" % n * 50 for n in range(20000)]
 for turn in range(2):
     assert all(line.startswith(b"%06d: the password" % n) for n, line in enumerate(lines))
@@ -20,7 +20,7 @@ print(sum(map(len, lines)))
 "#;
 
 /// Counts what is known of the program's memory in a file, a MiB at a time.
-fn found_in(file: &Path) -> usize {
+pub(crate) fn found_in(file: &Path) -> usize {
     let content = std::fs::read(file).unwrap();
     let known: [&[u8]; 3] = [b"the password of", b"correct horse ba", b"battery staple'\n"];
     let finds = |chunk: &[u8]| known.iter().any(|words| contains(chunk, words));

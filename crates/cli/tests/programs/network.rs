@@ -2,10 +2,13 @@
 
 use crate::bench::{Bench, overspill};
 use crate::compressed::TREE;
+use crate::encryption::{SECRETS, found_in};
 use crate::job::{Ended, Job, MIB, Running, assert_same};
-use std::net::{TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -208,6 +211,52 @@ fn a_server_that_comes_back_empty_is_named() {
     let ended = running.end();
     assert!(!ended.status.success(), "{ended}");
     assert!(ended.errors.contains("or an empty one: what was there is lost"), "{ended}");
+}
+
+/// Passes connections on to `port`, and writes everything that is said to `file`.
+fn tapped(port: u16, file: &Path) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let tap = Arc::new(std::fs::File::create(file).unwrap());
+    let pass = |mut from: TcpStream, mut to: TcpStream, tap: Arc<std::fs::File>| {
+        let mut bytes = [0; 1 << 16];
+        while let Ok(n @ 1..) = from.read(&mut bytes) {
+            (&*tap).write_all(&bytes[..n]).unwrap();
+            if to.write_all(&bytes[..n]).is_err() {
+                break;
+            }
+        }
+        // Either side may be gone already.
+        let _ = to.shutdown(Shutdown::Write);
+    };
+    std::thread::spawn(move || {
+        for client in listener.incoming().map(Result::unwrap) {
+            let server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (client_too, server_too) =
+                (client.try_clone().unwrap(), server.try_clone().unwrap());
+            let (one, other) = (tap.clone(), tap.clone());
+            std::thread::spawn(move || pass(client, server, one));
+            std::thread::spawn(move || pass(server_too, client_too, other));
+        }
+    });
+    own
+}
+
+#[test]
+fn neither_the_network_nor_the_server_can_read_the_program() {
+    let Some(bench) = Bench::with(&["/usr/bin/python3", "nbdkit"]) else { return };
+    let job = bench.job(&["/usr/bin/python3", "-c", SECRETS]);
+    let plain = job.plain().success();
+    for (options, readable) in [("", false), (",encrypt=off", true)] {
+        let server = Server::start(&bench, NBDKIT);
+        let port = tapped(server.port, &bench.path("tap"));
+        let paged = start(&job, &format!("nbd:127.0.0.1:{port}/{options}")).success();
+        assert_same(&plain.output, &paged.output);
+        assert!(paged.stat("/summary/pages_in") > 10_000, "{paged}");
+        let found = [bench.path("tap"), bench.path("export")].map(|file| found_in(&file));
+        assert_eq!(found.map(|found| found > 20), [readable; 2], "`{options}`: {found:?}");
+        assert!(readable || found == [0, 0], "`{options}`: {found:?}");
+    }
 }
 
 /// Starts a run that must be refused; returns why.
