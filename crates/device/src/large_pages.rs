@@ -46,7 +46,12 @@ impl LargePages {
         let mut reserved: Vec<Slot> =
             plain.reserved.iter().map(|slot| Slot(slot.0 / pages as u32)).collect();
         reserved.dedup();
-        let info = DeviceInfo { slots_max: plain.slots_max / pages as u32, reserved, ..plain };
+        let info = DeviceInfo {
+            slots_max: plain.slots_max / pages as u32,
+            reserved,
+            write_pages_usual: plain.write_pages_usual.map(|plain| (plain / pages).max(1)),
+            ..plain
+        };
         if info.slots_max as usize <= info.reserved.len() {
             let size = Bytes::of_pages(plain.slots_max.into());
             let least = Bytes::of_pages((info.reserved.len() as u64 + 1) * pages as u64);

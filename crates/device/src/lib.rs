@@ -124,6 +124,8 @@ pub struct DeviceInfo {
     /// True if freed slots must be discarded before they are used again: the user asked for it, and
     /// the device [`discards`](Self::discards).
     pub page_discard: bool,
+    /// Pages in a write above which the writer's memory grows, if there are such.
+    pub write_pages_usual: Option<usize>,
     /// True if a read returns what was written last, or a failure.
     pub verifies: bool,
     /// How it is driven, and why not faster, one line each, for the user.

@@ -23,9 +23,10 @@ use overspill_base::sync::Ordering::{AcqRel, Relaxed};
 use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
 use std::ops::Range;
 
-/// Bytes of unused chunks kept for reads without being emptied, at least one chunk: they come on
-/// top of the limit.
+/// Bytes of unused chunks kept for reads without being emptied: they come on top of the limit.
 const KEPT_BYTES_MAX: usize = 2 << 20;
+/// Of so many chunks one is kept, and at least one of all: a small limit does not bear more.
+const CHUNKS_PER_KEPT: usize = 16;
 
 /// The chunks of an arena.
 #[derive(Debug)]
@@ -149,7 +150,7 @@ impl Staging {
 
     fn kept_max(&self) -> usize {
         let most = (KEPT_BYTES_MAX / (self.chunk * self.memory.page_bytes)).max(1);
-        most.min(self.in_use.len() / 4)
+        most.min(self.in_use.len().div_ceil(CHUNKS_PER_KEPT))
     }
 
     /// Returns the number of unused chunks.

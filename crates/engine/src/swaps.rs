@@ -35,6 +35,8 @@ pub(crate) struct SwapState {
     pub(crate) reads_ahead: bool,
     /// The device is as fast as memory, and seeks cost nothing.
     pub(crate) synchronous: bool,
+    /// Most pages in a write.
+    pub(crate) write_pages_max: usize,
     /// The state of readahead by slot.
     pub(crate) by_slot: Option<BySlot>,
     /// Higher is used first.
@@ -49,9 +51,11 @@ impl SwapState {
         priority: i16,
         reads_ahead: bool,
         synchronous: bool,
+        write_pages_max: usize,
         by_slot: Option<BySlot>,
     ) -> Self {
-        Self { priority, reads_ahead, synchronous, by_slot, leaving: AtomicBool::new(false) }
+        let leaving = AtomicBool::new(false);
+        Self { priority, reads_ahead, synchronous, write_pages_max, by_slot, leaving }
     }
 
     /// True once no page may stay on the area's slots.

@@ -178,14 +178,16 @@ impl Engine {
         self.put_back(locked, LruList::Active);
     }
 
-    /// Submits one request per run of adjacent slots and pages, then releases the pages.
+    /// Submits one request per run of adjacent slots and pages, several if a device takes fewer at
+    /// a time, then releases the pages.
     fn submit_writes(&self, worker: &mut Worker, writes: &mut Vec<PageWrite>) {
         let staged = |write: &PageWrite| {
             self.frames.staged(write.locked.frame()).expect("a page under writeback is staged")
         };
         let adjacent =
             |a: &PageWrite, b: &PageWrite| a.entry.precedes(b.entry) && staged(a) + 1 == staged(b);
-        for run in writes.chunk_by(adjacent) {
+        let most = |run: &[PageWrite]| self.swaps.get(run[0].entry.area()).write_pages_max;
+        for run in writes.chunk_by(adjacent).flat_map(|run| run.chunks(most(run))) {
             let mut pages = worker.scratch.take_pages();
             pages.extend(run.iter().map(|write| self.memory.buffer(staged(write))));
             let (area, slot) = (run[0].entry.area(), run[0].entry.slot());

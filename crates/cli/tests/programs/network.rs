@@ -232,6 +232,7 @@ fn tapped(port: u16, file: &Path) -> u16 {
     std::thread::spawn(move || {
         for client in listener.incoming().map(Result::unwrap) {
             let server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            [&client, &server].iter().for_each(|side| side.set_nodelay(true).unwrap());
             let (client_too, server_too) =
                 (client.try_clone().unwrap(), server.try_clone().unwrap());
             let (one, other) = (tap.clone(), tap.clone());

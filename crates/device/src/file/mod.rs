@@ -104,6 +104,7 @@ impl Attachment {
             synchronous: self.synchronous,
             discards: self.discards,
             page_discard: self.page_discard,
+            write_pages_usual: None,
             verifies: false,
             notes: self.notes.clone(),
         }

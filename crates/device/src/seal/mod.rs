@@ -89,7 +89,8 @@ pub struct Sealed {
 impl Sealed {
     /// Encrypts what `inner` is given.
     pub fn new(inner: Arc<dyn SwapDevice>, sealer: Sealer) -> Self {
-        let info = DeviceInfo { verifies: true, ..inner.info().clone() };
+        let write_pages_usual = Some(queue::USUAL_PAGES);
+        let info = DeviceInfo { verifies: true, write_pages_usual, ..inner.info().clone() };
         Self { inner, info, sealer }
     }
 }

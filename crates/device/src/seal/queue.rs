@@ -19,7 +19,7 @@ use overspill_base::shared::{PageArena, PageBuf};
 use std::os::fd::BorrowedFd;
 
 /// Encrypted pages that each thread of each process has beside its limit.
-const USUAL_PAGES: usize = 32;
+pub(super) const USUAL_PAGES: usize = 32;
 
 /// A request in flight, as it was submitted.
 struct Flight {

@@ -207,6 +207,7 @@ impl Connection {
                 Receiving::Data { .. } => self.receive_data()?,
             };
             if !receiving {
+                self.stream.acknowledge();
                 return Ok(());
             }
             self.advance(ended)?;

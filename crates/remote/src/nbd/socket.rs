@@ -11,7 +11,7 @@ use overspill_device::spec::Endpoint;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{
     Timeout, set_socket_keepalive, set_socket_timeout, set_tcp_keepcnt, set_tcp_keepidle,
-    set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
+    set_tcp_keepintvl, set_tcp_nodelay, set_tcp_quickack, set_tcp_user_timeout,
 };
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use rustls::ClientConnection;
@@ -28,7 +28,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// A connected socket.
-pub(super) struct Socket(OwnedFd);
+pub(super) struct Socket {
+    fd: OwnedFd,
+    is_tcp: bool,
+}
 
 impl Socket {
     /// Connects to a server.
@@ -37,13 +40,23 @@ impl Socket {
             Endpoint::Unix(path) => UnixStream::connect(path).map_err(|e| unreachable(&e))?.into(),
             Endpoint::Tcp { host, port } => connect_tcp(host, *port)?.into(),
         };
-        if matches!(server, Endpoint::Tcp { .. }) {
+        let is_tcp = matches!(server, Endpoint::Tcp { .. });
+        if is_tcp {
             notice_death(&fd).map_err(io::Error::from)?;
         }
         for side in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&fd, side, Some(PATIENCE)).map_err(io::Error::from)?;
         }
-        Ok(Self(fd))
+        Ok(Self { fd, is_tcp })
+    }
+
+    /// Has the kernel acknowledge at once what was read. A server that lacks `TCP_NODELAY`
+    /// (qemu-nbd) holds the end of a reply back until then, for 40 ms.
+    fn acknowledge(&self) {
+        if self.is_tcp {
+            // Failing costs time only.
+            let _ = set_tcp_quickack(&self.fd, true);
+        }
     }
 }
 
@@ -84,13 +97,13 @@ fn notice_death(fd: &OwnedFd) -> Result<(), Errno> {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
 impl Read for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let received = retry_on_intr(|| recv(&self.0, &mut *into, RecvFlags::empty()));
+        let received = retry_on_intr(|| recv(&self.fd, &mut *into, RecvFlags::empty()));
         Ok(received.map(|(n, _)| n)?)
     }
 }
@@ -102,7 +115,7 @@ impl Write for Socket {
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut control = SendAncillaryBuffer::default();
-        let send = || sendmsg(&self.0, pieces, &mut control, SendFlags::NOSIGNAL);
+        let send = || sendmsg(&self.fd, pieces, &mut control, SendFlags::NOSIGNAL);
         Ok(retry_on_intr(send)?)
     }
 
@@ -121,6 +134,13 @@ impl Stream {
     /// From now on reads and writes do not wait.
     pub(super) fn stop_blocking(&self) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(self, true)?)
+    }
+
+    /// Has the kernel acknowledge at once what was read.
+    pub(super) fn acknowledge(&self) {
+        match self {
+            Self::Plain(socket) | Self::Tls(socket, _) => socket.acknowledge(),
+        }
     }
 
     /// True if there is something that was taken by `write` and not by the socket.
