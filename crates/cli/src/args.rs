@@ -59,7 +59,7 @@ pub(crate) struct RunArgs {
     /// while it is used) if a SIZE is given; block:PATH, a device made ready by mkswap; ram:SIZE;
     /// compressed:SIZE, memory that holds SIZE and takes less, with ,algo=lz4 or ,algo=zstd;
     /// nbd:HOST:PORT/EXPORT or nbd+unix:PATH, a network block device, with ,tls=on or ,tls=DIR,
-    /// ,connections=N and ,export=NAME.
+    /// ,connections=N, ,timeout=SECONDS and ,export=NAME.
     /// Followed by ,pri=N if the order matters: higher priorities are filled first, equal ones in
     /// turns. By ,discard=once, pages or both if the device is to be told what is not needed: all
     /// of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off if the system is

@@ -20,6 +20,7 @@
 //!         | "encrypt=" ( "on" | "off" )  on, but for this machine's memory
 //!         | "serve=" ( "apart" | "direct" )  whether the processes of a run have it open
 //!         | "connections=" 1..16         to a server
+//!         | "timeout=" SECONDS           after which a server that says nothing has failed
 //!         | "export=" NAME               what a server has it under
 //!         | "tls=" ( "on" | DIRECTORY )  whom to trust: the system's authorities, or those there
 //! ```
@@ -34,6 +35,7 @@ use overspill_base::Bytes;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// One `--swap` option.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +57,9 @@ pub struct SwapSpec {
     pub apart: Option<bool>,
     /// Number of connections to a server. None means what suits it.
     pub connections: Option<u8>,
+    /// How long a server may say nothing before what was asked of it has failed. None means that it
+    /// is waited for.
+    pub timeout: Option<Duration>,
     /// What a server has the place under, if its address does not say.
     pub export: Option<String>,
     /// How a server is authenticated. None means not at all.
@@ -206,12 +211,13 @@ impl SwapSpec {
             "encrypt" => self.encrypt.replace(on_or_off(key, value)?).is_some(),
             "serve" => self.apart.replace(serve(value)?).is_some(),
             "connections" => self.connections.replace(network::connections(value)?).is_some(),
+            "timeout" => self.timeout.replace(network::timeout(value)?).is_some(),
             "export" => self.export.replace(value.to_owned()).is_some(),
             "tls" => self.tls.replace(network::tls(value)?).is_some(),
             _ => {
                 let known = "pri=N, ssd=on|off, discard=once|pages|both, algo=lz4|zstd, \
-                             encrypt=on|off, serve=apart|direct, connections=N, export=NAME and \
-                             tls=on|DIR";
+                             encrypt=on|off, serve=apart|direct, connections=N, \
+                             timeout=SECONDS, export=NAME and tls=on|DIR";
                 return Err(format!("unknown option `{key}`; there are {known}"));
             }
         };
@@ -234,8 +240,10 @@ impl SwapSpec {
     fn check_options(&self) -> Result<(), String> {
         let is_compressed = matches!(self.kind, SwapKind::Compressed { .. });
         let is_remote = self.is_remote();
-        let is_connected =
-            self.connections.is_some() || self.export.is_some() || self.tls.is_some();
+        let is_connected = self.connections.is_some()
+            || self.timeout.is_some()
+            || self.export.is_some()
+            || self.tls.is_some();
         let mistake = match self.apart {
             _ if self.algorithm.is_some() && !is_compressed => {
                 "only compressed:SIZE takes algo=; leave it out"
@@ -245,7 +253,7 @@ impl SwapSpec {
                 "what is on another machine is always served apart; leave serve= out"
             }
             _ if is_connected && !is_remote => {
-                "only nbd: takes connections=, export= and tls=; leave them out"
+                "only nbd: takes connections=, timeout=, export= and tls=; leave them out"
             }
             _ if self.export.is_some() => "the export is named twice; leave export= out",
             _ => return Ok(()),
@@ -350,11 +358,12 @@ mod tests {
 
     #[test]
     fn servers_have_options() {
-        let text = "nbd+unix:/run/x,tls=/etc/pki/nbd,export=disk,connections=3";
+        let text = "nbd+unix:/run/x,tls=/etc/pki/nbd,export=disk,connections=3,timeout=30";
         let spec: SwapSpec = text.parse().unwrap();
         let expected = SwapSpec {
             kind: SwapKind::Nbd { server: unix("/run/x"), export: "disk".into() },
             connections: Some(3),
+            timeout: Some(Duration::from_secs(30)),
             tls: Some(Tls::Directory("/etc/pki/nbd".into())),
             ..SwapSpec::default()
         };
@@ -486,11 +495,12 @@ mod tests {
             ("nbd:", "write nbd:HOST:PORT/EXPORT"),
             ("nbd:there:x", "port `x` is not a number"),
             ("nbd:there,connections=0", "connections `0` is not a number from 1 to 16"),
+            ("nbd:there,timeout=0", "timeout `0` is not a number of seconds from 1 to 86400"),
             ("nbd:there,tls=yes", "tls `yes` is neither on nor a directory"),
             ("nbd:there/a,export=b", "the export is named twice"),
             ("nbd:there,serve=direct", "is always served apart"),
             ("nbd+unix:", "path is missing"),
-            ("file:/x,tls=/y", "only nbd: takes connections=, export= and tls="),
+            ("file:/x,tls=/y", "only nbd: takes connections=, timeout=, export= and tls="),
         ];
         for (text, part) in table {
             let error = text.parse::<SwapSpec>().unwrap_err().to_string();

@@ -194,23 +194,46 @@ fn a_server_that_is_killed_and_comes_back_costs_nothing_but_time() {
     assert!(paged.errors.contains("it is back"), "{paged}");
 }
 
-#[test]
-fn a_server_that_comes_back_empty_is_named() {
-    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
-    let mut server = Server::start(&bench, NBDKIT);
+/// Runs a tree of processes that is not expected to keep its pages; `strike` does to the server
+/// what it can after a second.
+fn runs_into(bench: &Bench, options: &str, strike: impl FnOnce(&mut Server)) -> Ended {
+    let mut server = Server::start(bench, NBDKIT);
     let limit = LIMIT.to_string();
-    let (overspill, swap) = (overspill().display().to_string(), server.swap(""));
+    let (overspill, swap) = (overspill().display().to_string(), server.swap("") + options);
     let words =
         [&overspill, "run", "--memory", &limit, "--swap", &swap, "--", "python3", "-c", TREE];
     // Not as a paged job, for which nothing may be lost.
     let running = bench.job(&words).plain();
     std::thread::sleep(Duration::from_secs(1));
-    server.kill();
-    std::fs::File::create(bench.path("export")).unwrap().set_len(EXPORT_BYTES).unwrap();
-    server.go_on();
-    let ended = running.end();
+    strike(&mut server);
+    running.end()
+}
+
+#[test]
+fn a_server_that_comes_back_empty_is_named() {
+    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
+    let ended = runs_into(&bench, "", |server| {
+        server.kill();
+        std::fs::File::create(bench.path("export")).unwrap().set_len(EXPORT_BYTES).unwrap();
+        server.go_on();
+    });
     assert!(!ended.status.success(), "{ended}");
     assert!(ended.errors.contains("or an empty one: what was there is lost"), "{ended}");
+}
+
+/// Where the server has stopped and the user has said how long to wait, a page is lost as on a bad
+/// disk.
+#[test]
+fn a_silent_server_has_failed_after_the_time_given() {
+    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
+    let ended = runs_into(&bench, ",timeout=2", |server| {
+        let child = server.child.as_ref().unwrap();
+        // SAFETY: kill touches no memory. The server, which we started, has this number.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) }, 0);
+    });
+    assert!(!ended.status.success(), "{ended}");
+    assert!(ended.errors.contains("said nothing within timeout="), "{ended}");
+    assert!(ended.errors.contains("timed out"), "{ended}");
 }
 
 /// Passes connections on to `port`, and writes everything that is said to `file`.

@@ -5,10 +5,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The port of a network block device if none is named.
 const NBD_PORT: u16 = 10809;
 const CONNECTIONS_MAX: u8 = 16;
+/// A day.
+const TIMEOUT_SECONDS_MAX: u32 = 86_400;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,14 @@ pub(super) fn connections(value: &str) -> Result<u8, String> {
     let number = value.parse().ok().filter(|number| (1..=CONNECTIONS_MAX).contains(number));
     number
         .ok_or_else(|| format!("connections `{value}` is not a number from 1 to {CONNECTIONS_MAX}"))
+}
+
+pub(super) fn timeout(value: &str) -> Result<Duration, String> {
+    let seconds = value.parse().ok().filter(|seconds| (1..=TIMEOUT_SECONDS_MAX).contains(seconds));
+    let seconds = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    seconds.ok_or_else(|| {
+        format!("timeout `{value}` is not a number of seconds from 1 to {TIMEOUT_SECONDS_MAX}")
+    })
 }
 
 pub(super) fn tls(value: &str) -> Result<Tls, String> {

@@ -22,6 +22,7 @@ use overspill_device::{
 use rustix::io::Errno;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Connections of a queue, if the user does not say and the server allows several.
 const USUAL_CONNECTIONS: u8 = 2;
@@ -30,6 +31,8 @@ const USUAL_CONNECTIONS: u8 = 2;
 pub(super) struct Target {
     pub(super) name: String,
     pub(super) connections: u8,
+    /// How long a silent server is waited for, if not for ever.
+    pub(super) timeout: Option<Duration>,
     /// Takes lines for the user.
     pub(super) say: fn(&str),
     place: Place,
@@ -72,8 +75,17 @@ impl Target {
         let connections = connections(spec.connections, terms)?;
         let area = probe.claim(slots, force)?;
         probe.into_connection().take_leave();
-        let (name, mark) = (spec.kind.to_string(), area.mark);
-        Ok((Self { name, connections, say, place, terms, mark, slots: area.slots }, area))
+        let target = Self {
+            name: spec.kind.to_string(),
+            connections,
+            timeout: spec.timeout,
+            say,
+            place,
+            terms,
+            mark: area.mark,
+            slots: area.slots,
+        };
+        Ok((target, area))
     }
 
     pub(super) fn size(&self) -> Bytes {

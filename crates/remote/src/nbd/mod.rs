@@ -1,12 +1,13 @@
 //! Network block devices: what a server keeps for whoever can reach it.
 //!
 //! Owns: the client's side of the NBD protocol. [`device`] is the swap device, [`queue`] has the
-//! requests of a thread and several connections, which come and go; [`connection`] is one of them,
-//! [`handshake`] its beginning, [`wire`] the layout of messages, [`socket`] and [`tls`] what lies
-//! below, and [`area`] what must be at the start of an export.
-//! Invariants: a request is repeated over another connection until a server has answered it, or has
-//! come back without what was written. An answer counts only if the export is the one on which the
-//! run began.
+//! requests of a thread and several connections, which come and go; [`patience`] is how long a
+//! silent server is waited for, [`connection`] is one connection, [`handshake`] its beginning,
+//! [`wire`] the layout of messages, [`socket`] and [`tls`] what lies below, and [`area`] what must
+//! be at the start of an export.
+//! Invariants: a request is repeated over another connection until a server has answered it, has
+//! come back without what was written, or has said nothing for as long as the user wants to wait.
+//! An answer counts only if the export is the one on which the run began.
 //! Rejected: the kernel's client, which needs root, a module and a device node for each run;
 //! `libnbd`, which is C, and has its own idea of who owns a buffer.
 
@@ -15,6 +16,7 @@ mod connection;
 mod connector;
 mod device;
 mod handshake;
+mod patience;
 mod queue;
 mod socket;
 #[cfg(test)]

@@ -3,9 +3,8 @@
 //! Owns: which connection has a request, and the requests that none has.
 //! Invariants: a request is with one connection or waits; those of a connection that fails are
 //! repeated, in their order and before all newer ones. A request ends when a server has answered
-//! it, or when there is no connection and what was written is gone: whoever waits for a page is
-//! told then.
-//! Not here: how long the user wants to wait.
+//! it, when there is no connection and what was written is gone, or when the server has said
+//! nothing for as long as the user wants to wait: whoever waits for a page is told then.
 //!
 //! A server that was cut off may still do what is repeated elsewhere, and even later: NBD has
 //! nothing against that. If the slot has another page by then, its seal does not fit.
@@ -14,6 +13,7 @@ use super::Failure;
 use super::connection::{Connection, Ended};
 use super::connector::Connector;
 use super::device::Target;
+use super::patience::Patience;
 use overspill_device::{Completion, DeviceError, IoQueue, IoRequest, failed};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -27,6 +27,8 @@ use std::sync::Arc;
 const EVENTS: usize = 32;
 /// Not the number of a lane.
 const NEWS: u64 = u64::MAX;
+/// Neither.
+const TIMER: u64 = u64::MAX - 1;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 pub(super) struct NbdQueue {
@@ -34,6 +36,8 @@ pub(super) struct NbdQueue {
     /// Places for connections.
     lanes: Vec<Option<Lane>>,
     connector: Connector,
+    /// None if the server is waited for as long as it takes.
+    patience: Option<Patience>,
     state: State,
     /// With no connection, oldest first.
     waiting: VecDeque<IoRequest>,
@@ -58,6 +62,8 @@ enum State {
     Lost,
     /// Requests wait for the user to do something about this.
     Refused(String),
+    /// Requests fail until it is back.
+    Silent,
     /// Requests fail.
     Gone,
 }
@@ -68,12 +74,17 @@ impl NbdQueue {
         let connector = Connector::start(target.clone())?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &connector, EventData::new_u64(NEWS), EventFlags::IN)?;
+        let patience = target.timeout.map(Patience::new).transpose()?;
+        if let Some(timer) = &patience {
+            epoll::add(&epoll, timer, EventData::new_u64(TIMER), EventFlags::IN)?;
+        }
         let lanes: Vec<_> = (0..target.connections).map(|_| None).collect();
         lanes.iter().for_each(|_| connector.want());
         Ok(Self {
             target,
             lanes,
             connector,
+            patience,
             state: State::Up,
             waiting: VecDeque::new(),
             depth: depth.max(1) as usize,
@@ -95,11 +106,28 @@ impl NbdQueue {
             let up = self.lanes.iter_mut().flatten();
             match up.min_by_key(|lane| lane.connection.in_flight()) {
                 Some(lane) => lane.connection.push(request),
-                None if self.state == State::Gone => {
-                    self.end((request, Err(Errno::STALE)));
-                }
-                None => return self.waiting.push_front(request),
+                None => match self.state {
+                    State::Gone => self.end((request, Err(Errno::STALE))),
+                    State::Silent => self.end((request, Err(Errno::TIMEDOUT))),
+                    _ => return self.waiting.push_front(request),
+                },
             }
+        }
+    }
+
+    /// Gives up waiting, and the connections on which nothing came: what is asked next waits for
+    /// new ones, or fails.
+    fn give_up(&mut self) {
+        self.turn(State::Silent, "it has said nothing within timeout=; its pages are given up");
+        let busy = |lane: &mut Lane| lane.connection.in_flight() > 0;
+        let silent: Vec<Lane> =
+            self.lanes.iter_mut().filter_map(|lane| lane.take_if(busy)).collect();
+        for lane in silent {
+            self.connector.want();
+            self.waiting.extend(lane.connection.into_requests());
+        }
+        while let Some(request) = self.waiting.pop_front() {
+            self.end((request, Err(Errno::TIMEDOUT)));
         }
     }
 
@@ -111,8 +139,16 @@ impl NbdQueue {
         for event in events {
             match event.data.u64() {
                 NEWS => self.learn(),
+                TIMER => self.look_at_timer(),
                 lane => self.serve(lane as usize),
             }
+        }
+    }
+
+    fn look_at_timer(&mut self) {
+        let is_waiting = self.flying() > 0;
+        if self.patience.as_mut().is_some_and(|patience| patience.is_over(is_waiting)) {
+            self.give_up();
         }
     }
 
@@ -120,6 +156,7 @@ impl NbdQueue {
     fn serve(&mut self, number: usize) {
         let Some(lane) = &mut self.lanes[number] else { return };
         let received = lane.connection.receive(&mut self.ended);
+        self.patience.iter_mut().filter(|_| !self.ended.is_empty()).for_each(Patience::renew);
         let mut ended = std::mem::take(&mut self.ended);
         ended.drain(..).for_each(|end| self.end(end));
         self.ended = ended;
@@ -240,7 +277,9 @@ impl IoQueue for NbdQueue {
             self.flush();
             self.attend(None);
         }
+        let is_first = self.flying() == 0;
         self.waiting.push_back(request);
+        self.patience.iter_mut().for_each(|patience| patience.begin(is_first));
         self.assign();
     }
 

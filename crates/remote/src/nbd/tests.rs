@@ -11,6 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 const SLOTS: usize = 512;
 const READ: u16 = 0;
@@ -324,6 +325,36 @@ fn a_server_that_comes_back_empty_has_lost_what_was_there() {
     assert_eq!(transfer(&mut *queue, &pages, IoOp::Write, 98), None);
     let error = transfer(&mut *queue, &pages, IoOp::Read, 99);
     assert!(matches!(error, Some(DeviceError::Io { errno: Errno::STALE, .. })), "{error:?}");
+}
+
+#[test]
+fn a_silent_server_has_failed_after_a_time_until_it_is_back() {
+    let (silent, answered) = (Duration::from_secs(4), AtomicUsize::new(0));
+    let answer = move |asked: &Asked, store: &mut [u8]| {
+        if asked.offset / PAGE_SIZE == 99 && answered.fetch_add(1, Relaxed) == 0 {
+            // Whoever else asks waits for the store.
+            thread::sleep(silent);
+        }
+        simple(asked, store)
+    };
+    let server = Server::start(answer);
+    let device = server.open(",connections=2,timeout=1").unwrap();
+    let (pages, mut queue) = (Pages::new(), device.open_queue(4).unwrap());
+    assert_eq!(transfer(&mut *queue, &pages, IoOp::Write, 98), None);
+    // Without anything to wait for nothing is late.
+    thread::sleep(Duration::from_millis(900));
+    let begun = Instant::now();
+    let mut read = |slot| transfer(&mut *queue, &pages, IoOp::Read, slot);
+    let error = read(99);
+    assert!(matches!(error, Some(DeviceError::Io { errno: Errno::TIMEDOUT, .. })), "{error:?}");
+    let waited = begun.elapsed();
+    assert!((Duration::from_secs(1)..silent).contains(&waited), "after {waited:?}");
+    while let Some(error) = read(98) {
+        assert!(matches!(error, DeviceError::Io { errno: Errno::TIMEDOUT, .. }), "{error}");
+        assert!(begun.elapsed() < 5 * silent, "it never comes back");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(begun.elapsed() >= silent);
 }
 
 #[test]
