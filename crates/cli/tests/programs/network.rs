@@ -27,19 +27,26 @@ struct Server {
 }
 
 impl Server {
-    /// Starts `words`, in which PORT and FILE stand for those.
+    /// Starts `words`, in which PORT and FILE stand for those, and NUMBER for where its number is to
+    /// be written.
     fn start(bench: &Bench, words: &[&str]) -> Self {
         let file = bench.path("export");
         std::fs::File::create(&file).unwrap().set_len(EXPORT_BYTES).unwrap();
         let port = free_port();
         std::fs::write(bench.path("config"), config(&file, port)).unwrap();
+        let (socket, pid) = (bench.path("socket"), bench.path("pid"));
+        let stand_ins = [
+            ("PORT", port.to_string()),
+            ("FILE", file.display().to_string()),
+            // One that goes into the background leaves its directory.
+            ("NUMBER", pid.display().to_string()),
+        ];
         let fill = |word: &&str| {
-            word.replace("PORT", &port.to_string()).replace("FILE", &file.display().to_string())
+            stand_ins.iter().fold(word.to_string(), |word, (name, value)| word.replace(name, value))
         };
         let mut command = Command::new(words[0]);
         command.args(words[1..].iter().map(fill)).current_dir(bench.path(""));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let (socket, pid) = (bench.path("socket"), bench.path("pid"));
         let mut server = Self { command, port, socket, pid, child: None };
         server.go_on();
         server
@@ -104,7 +111,7 @@ const QEMU: &[&str] = &[
     "disk",
     "FILE",
 ];
-const NBD_SERVER: &[&str] = &["nbd-server", "-C", "config", "-p", "pid"];
+const NBD_SERVER: &[&str] = &["nbd-server", "-C", "config", "-p", "NUMBER"];
 
 /// What nbd-server reads instead of options.
 fn config(file: &Path, port: u16) -> String {
