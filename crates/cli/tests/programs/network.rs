@@ -27,8 +27,8 @@ struct Server {
 }
 
 impl Server {
-    /// Starts `words`, in which PORT and FILE stand for those, and NUMBER for where its number is to
-    /// be written.
+    /// Starts `words`, in which PORT, FILE and NUMBER stand for those; the last is the file that
+    /// gets the server's number.
     fn start(bench: &Bench, words: &[&str]) -> Self {
         let file = bench.path("export");
         std::fs::File::create(&file).unwrap().set_len(EXPORT_BYTES).unwrap();
