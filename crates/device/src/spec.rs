@@ -33,6 +33,7 @@ use crate::compressed::Algorithm;
 use crate::error::DeviceError;
 use overspill_base::Bytes;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -263,8 +264,19 @@ impl SwapSpec {
 }
 
 fn priority(value: &str) -> Result<i16, String> {
-    let priority = value.parse().ok().filter(|&priority| priority >= 0);
-    priority.ok_or_else(|| format!("priority `{value}` is not a number from 0 to 32767"))
+    number("priority", "number", value, 0..=i16::MAX)
+}
+
+/// Reads `name`, a `kind` of number within a range.
+fn number<T: FromStr + PartialOrd + fmt::Display>(
+    name: &str,
+    kind: &str,
+    value: &str,
+    range: RangeInclusive<T>,
+) -> Result<T, String> {
+    let number = value.parse().ok().filter(|number| range.contains(number));
+    let (least, most) = range.into_inner();
+    number.ok_or_else(|| format!("{name} `{value}` is not a {kind} from {least} to {most}"))
 }
 
 fn on_or_off(key: &str, value: &str) -> Result<bool, String> {

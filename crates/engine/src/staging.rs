@@ -25,7 +25,7 @@ use std::ops::Range;
 
 /// Bytes of unused chunks kept for reads without being emptied: they come on top of the limit.
 const KEPT_BYTES_MAX: usize = 2 << 20;
-/// Of so many chunks one is kept, and at least one of all: a small limit does not bear more.
+/// Of so many chunks one is kept, and at least one of four: a small limit does not bear more.
 const CHUNKS_PER_KEPT: usize = 16;
 
 /// The chunks of an arena.
@@ -150,7 +150,8 @@ impl Staging {
 
     fn kept_max(&self) -> usize {
         let most = (KEPT_BYTES_MAX / (self.chunk * self.memory.page_bytes)).max(1);
-        most.min(self.in_use.len().div_ceil(CHUNKS_PER_KEPT))
+        let chunks = self.in_use.len();
+        most.min(chunks.div_ceil(CHUNKS_PER_KEPT)).min(chunks / 4)
     }
 
     /// Returns the number of unused chunks.

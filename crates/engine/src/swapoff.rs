@@ -88,12 +88,10 @@ pub struct SwapStatus {
 impl Engine {
     fn new_state(&self, swap: &Swap) -> SwapState {
         let info = swap.device.info();
-        let synchronous = info.synchronous;
-        let write_pages_max = info.write_pages_usual.unwrap_or(usize::MAX);
-        let reads_ahead = self.tuning.readahead_synchronous() || !synchronous;
+        let reads_ahead = self.tuning.readahead_synchronous() || !info.synchronous;
         let by_slot = self.tuning.readahead() == Readahead::Cluster;
         let by_slot = by_slot.then(|| BySlot::new(swap.area.slot_map().len()));
-        SwapState::new(swap.priority, reads_ahead, synchronous, write_pages_max, by_slot)
+        SwapState::new(swap.priority, reads_ahead, info, by_slot)
     }
 
     /// Adds the swap area that `make` returns, which must have the number passed to `make`.

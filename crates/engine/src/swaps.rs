@@ -14,7 +14,7 @@ use crate::readahead::past::by_slot::BySlot;
 use overspill_area::{AreaNo, SwapArea};
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
-use overspill_device::{DeviceError, SwapDevice};
+use overspill_device::{DeviceError, DeviceInfo, SwapDevice};
 use std::sync::{OnceLock, Weak};
 
 /// A device and the area that allocates its slots.
@@ -50,11 +50,11 @@ impl SwapState {
     pub(crate) fn new(
         priority: i16,
         reads_ahead: bool,
-        synchronous: bool,
-        write_pages_max: usize,
+        device: &DeviceInfo,
         by_slot: Option<BySlot>,
     ) -> Self {
-        let leaving = AtomicBool::new(false);
+        let write_pages_max = device.write_pages_usual.unwrap_or(usize::MAX);
+        let (synchronous, leaving) = (device.synchronous, AtomicBool::new(false));
         Self { priority, reads_ahead, synchronous, write_pages_max, by_slot, leaving }
     }
 

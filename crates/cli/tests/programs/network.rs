@@ -4,6 +4,7 @@ use crate::bench::{Bench, overspill};
 use crate::compressed::TREE;
 use crate::encryption::{SECRETS, found_in};
 use crate::job::{Ended, Job, MIB, Running, assert_same};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -76,8 +77,8 @@ impl Server {
             child.wait().unwrap();
         }
         let pid = std::fs::read_to_string(&self.pid).ok().and_then(|pid| pid.trim().parse().ok());
-        // SAFETY: kill touches no memory. The server, which we started, has this number.
-        pid.map(|pid| unsafe { libc::kill(pid, libc::SIGKILL) });
+        // Perhaps it has ended by itself.
+        let _ = pid.and_then(Pid::from_raw).map(|pid| kill_process(pid, Signal::KILL));
     }
 
     fn swap(&self, export: &str) -> String {
@@ -235,8 +236,7 @@ fn a_silent_server_has_failed_after_the_time_given() {
     let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
     let ended = runs_into(&bench, ",timeout=2", |server| {
         let child = server.child.as_ref().unwrap();
-        // SAFETY: kill touches no memory. The server, which we started, has this number.
-        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) }, 0);
+        kill_process(Pid::from_child(child), Signal::STOP).unwrap();
     });
     assert!(!ended.status.success(), "{ended}");
     assert!(ended.errors.contains("said nothing within timeout="), "{ended}");

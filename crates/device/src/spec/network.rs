@@ -3,6 +3,7 @@
 //! Owns: the grammar of servers and of what concerns connections to them.
 //! Invariants: nothing is looked up here.
 
+use super::number;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -69,17 +70,12 @@ fn bad_port(port: &str) -> String {
 }
 
 pub(super) fn connections(value: &str) -> Result<u8, String> {
-    let number = value.parse().ok().filter(|number| (1..=CONNECTIONS_MAX).contains(number));
-    number
-        .ok_or_else(|| format!("connections `{value}` is not a number from 1 to {CONNECTIONS_MAX}"))
+    number("connections", "number", value, 1..=CONNECTIONS_MAX)
 }
 
 pub(super) fn timeout(value: &str) -> Result<Duration, String> {
-    let seconds = value.parse().ok().filter(|seconds| (1..=TIMEOUT_SECONDS_MAX).contains(seconds));
-    let seconds = seconds.map(|seconds| Duration::from_secs(seconds.into()));
-    seconds.ok_or_else(|| {
-        format!("timeout `{value}` is not a number of seconds from 1 to {TIMEOUT_SECONDS_MAX}")
-    })
+    let seconds = number("timeout", "number of seconds", value, 1..=TIMEOUT_SECONDS_MAX)?;
+    Ok(Duration::from_secs(seconds.into()))
 }
 
 pub(super) fn tls(value: &str) -> Result<Tls, String> {

@@ -118,7 +118,7 @@ impl NbdQueue {
     /// Gives up waiting, and the connections on which nothing came: what is asked next waits for
     /// new ones, or fails.
     fn give_up(&mut self) {
-        self.turn(State::Silent, "it has said nothing within timeout=; its pages are given up");
+        self.turn(State::Silent, "it has said nothing within timeout=; what it is asked fails");
         let busy = |lane: &mut Lane| lane.connection.in_flight() > 0;
         let silent: Vec<Lane> =
             self.lanes.iter_mut().filter_map(|lane| lane.take_if(busy)).collect();
