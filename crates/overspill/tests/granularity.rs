@@ -375,7 +375,8 @@ fn a_page_that_did_not_change_is_not_written_again() {
     let Some(overspill) = overspill(64 << 10, "ram:64M") else { return };
     let mut region = region(&overspill, Faults::Message, 2);
     fill(&mut region);
-    (0..2).for_each(|_| assert!((0..region.len() / PART).all(|part| is(&region, part, 0))));
+    // All of it: passes over the region may leave a page in memory that was never written.
+    page_out(&mut region);
     let written = overspill.summary().pages_out;
     assert!((0..region.len() / PART).all(|part| is(&region, part, 0)));
     let summary = overspill.summary();
