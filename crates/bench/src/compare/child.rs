@@ -87,11 +87,18 @@ pub(crate) fn run(
     };
     let text = |reader: JoinHandle<String>| reader.join().unwrap_or_default();
     let printed = Printed { output: text(output), errors: text(errors) };
-    match status.signal() {
-        _ if status.success() => Ok(printed),
-        Some(SIGKILL) => Err(BenchError::Killed { what }),
-        _ => Err(failed(reason(status, &printed.errors))),
+    if status.success() {
+        Ok(printed)
+    } else if was_killed(status) {
+        Err(BenchError::Killed { what })
+    } else {
+        Err(failed(reason(status, &printed.errors)))
     }
+}
+
+/// Returns true after SIGKILL, also if a shell in between tells it by its exit code.
+fn was_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(SIGKILL) || status.code() == Some(128 + SIGKILL)
 }
 
 /// Returns the program's status, if it ends in time.
@@ -178,7 +185,8 @@ mod tests {
 
     #[test]
     fn what_is_killed_is_run_again_so_often_and_what_fails_is_not() {
-        for (script, runs) in [("kill -9 $$", RUNS_MAX), ("exit 3", 1), ("exit 0", 1)] {
+        let told = ("sh -c 'kill -9 $$'; exit $?", RUNS_MAX);
+        for (script, runs) in [("kill -9 $$", RUNS_MAX), told, ("exit 3", 1), ("exit 0", 1)] {
             let mut count = 0;
             let result = again_if_killed(|| {
                 count += 1;

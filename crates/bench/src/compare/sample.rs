@@ -101,16 +101,25 @@ impl Sample {
         group: Option<&Path>,
         interrupted: &Interrupted,
     ) -> Result<Self, BenchError> {
-        let once = || Self::of(&mut run.command(way, group), run, way, interrupted);
-        let taken = match way {
-            Way::Kernel => child::again_if_killed(once),
-            _ => once(),
-        };
-        taken.map(|(sample, _)| sample)
+        let command = || run.command(way, group);
+        Self::of(command, run, way, interrupted).map(|(sample, _)| sample)
     }
 
-    /// Runs a command; returns its stderr as well.
+    /// Runs a command, again if it is the kernel's and killed; returns its stderr as well.
     fn of(
+        command: impl Fn() -> Command,
+        run: &Run<'_>,
+        way: Way,
+        interrupted: &Interrupted,
+    ) -> Result<(Self, String), BenchError> {
+        let once = || Self::once(&mut command(), run, way, interrupted);
+        match way {
+            Way::Kernel => child::again_if_killed(once),
+            _ => once(),
+        }
+    }
+
+    fn once(
         command: &mut Command,
         run: &Run<'_>,
         way: Way,
@@ -165,10 +174,12 @@ impl Costs {
         interrupted: &Interrupted,
     ) -> Result<Self, BenchError> {
         let run = Run { idle_seconds: IDLE_SECONDS, ..*run };
-        let command = run.command(way, group);
         let counts = perf_counts();
-        let mut command = if counts { under_perf(&command) } else { command };
-        let (sample, errors) = Sample::of(&mut command, &run, way, interrupted)?;
+        let command = || {
+            let command = run.command(way, group);
+            if counts { under_perf(&command) } else { command }
+        };
+        let (sample, errors) = Sample::of(command, &run, way, interrupted)?;
         Ok(Self {
             syscalls_per_page: syscalls(&errors).map(|calls| sample.per_page(calls)),
             idle_ms_per_s: sample.report.idle_cpu_seconds * 1e3,
@@ -185,9 +196,13 @@ pub(super) fn perf_counts() -> bool {
     printed.is_ok_and(|printed| syscalls(&printed.errors).is_some())
 }
 
+/// Runs its arguments and ends as they did. Without it a killed program is a success: perf stat
+/// (6.1) ends with the exit code of what it ran, which is 0 after a signal.
+const SHELL: [&str; 4] = ["sh", "-c", "\"$@\"; exit $?", "sh"];
+
 fn under_perf(command: &Command) -> Command {
     let mut perf = Command::new("perf");
-    perf.args(PERF).arg(command.get_program()).args(command.get_args());
+    perf.args(PERF).args(SHELL).arg(command.get_program()).args(command.get_args());
     perf
 }
 
@@ -315,6 +330,24 @@ mod tests {
         assert_eq!((cell.rate.median, cell.interrupts_per_page.median), (100.0, 0.5));
         assert_eq!(cell.reads, [(64, 3), (4096, 6)]);
         assert_eq!(Cell::new(Way::Run, &ours, None).ratio, None);
+    }
+
+    #[test]
+    fn perf_does_not_hide_how_a_program_ended() {
+        if !perf_counts() {
+            return eprintln!("skipped: perf is not installed or may not count system calls");
+        }
+        let ended = |line: &str| {
+            let mut command = under_perf(Command::new("sh").args(["-c", line]));
+            child::run(&mut command, Duration::from_secs(60), None)
+        };
+        let killed = ended("kill -9 $$");
+        assert!(matches!(killed, Err(BenchError::Killed { .. })), "{killed:?}");
+        for line in ["kill -11 $$", "exit 3"] {
+            let failed = ended(line);
+            assert!(matches!(failed, Err(BenchError::Child { .. })), "{failed:?}");
+        }
+        assert_eq!(ended("echo 'a b'").unwrap().output, "a b\n");
     }
 
     #[test]
