@@ -114,6 +114,14 @@ impl Receiver {
         may
     }
 
+    /// As [`may_sleep`](Self::may_sleep), for a side that is woken by a bell, which `silence`
+    /// silences if it has rung: before the look, because afterwards it may ring for the next word.
+    #[must_use]
+    pub fn may_sleep_silenced(&self, silence: impl FnOnce()) -> bool {
+        silence();
+        self.may_sleep()
+    }
+
     /// True if no word will wake this side: it was not about to sleep, or was woken.
     pub fn is_awake(&self) -> bool {
         self.ring.asleep().load(Relaxed) == 0
@@ -188,12 +196,12 @@ mod models {
                         assert_eq!(word.get(), expected);
                         break;
                     }
-                    if receiver.may_sleep() {
+                    // A sender that has still to ring is heard later, for nothing.
+                    if receiver.may_sleep_silenced(|| *bell.0.lock().unwrap() = false) {
                         let mut rung = bell.0.lock().unwrap();
                         while !*rung {
                             rung = bell.1.wait(rung).unwrap();
                         }
-                        *rung = false;
                     }
                 }
             }

@@ -86,22 +86,20 @@ impl ServedQueue {
             }
             self.is_bell_due |= self.completions.is_awake();
             let waits_in_vain = self.flying() > 0 && self.finished.len() == finished_before;
-            // Before the look below: silenced after it, the bell for the next word would be lost.
-            if self.is_bell_due || waits_in_vain {
-                self.hear();
+            let mut heard = Heard::Nothing;
+            let may_sleep = self.completions.may_sleep_silenced(|| {
+                if self.is_bell_due || waits_in_vain {
+                    heard = listen(&self.bell);
+                }
+            });
+            match heard {
+                Heard::Bell => self.is_bell_due = false,
+                Heard::Nothing => {}
+                Heard::End => self.give_up(),
             }
-            if self.completions.may_sleep() {
+            if may_sleep {
                 return;
             }
-        }
-    }
-
-    /// Silences the bell, or learns that it will never ring.
-    fn hear(&mut self) {
-        match listen(&self.bell) {
-            Heard::Bell => self.is_bell_due = false,
-            Heard::Nothing => {}
-            Heard::End => self.give_up(),
         }
     }
 
