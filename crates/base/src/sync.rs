@@ -275,6 +275,12 @@ impl Condvar {
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
+
+    /// Wakes one waiter. Nothing that is simulated does.
+    #[cfg(not(sim))]
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
 }
 
 /// A load used only as a guess: code that reads many adjacent words charges that as

@@ -42,7 +42,9 @@ impl Device {
             SwapKind::Compressed { size } => {
                 CompressedDevice::open(spec, size).map(Self::Compressed)
             }
-            SwapKind::Nbd { .. } => Err(DeviceError::OnlyInRuns { name: spec.kind.to_string() }),
+            SwapKind::Nbd { .. } | SwapKind::RedisCluster { .. } => {
+                Err(DeviceError::OnlyInRuns { name: spec.kind.to_string() })
+            }
             _ => FileDevice::open(spec, options).map(Self::File),
         }
     }

@@ -178,8 +178,8 @@ pub enum DeviceError {
 
     /// No space left, in the device or in the file system under it.
     #[error(
-        "{name} is full (at most {size}): raise --swap-size, make room on its file system, or add \
-         swap elsewhere with --swap file:PATH:SIZE"
+        "{name} is full (at most {size}): raise --swap-size or size=, make room where it lies, or \
+         add swap elsewhere with --swap file:PATH:SIZE"
     )]
     Full {
         /// The device.

@@ -13,6 +13,8 @@
 //!         | "compressed:" SIZE           memory for so many bytes of pages, which takes less
 //!         | "nbd:" HOST [ ":" PORT ] [ "/" EXPORT ]  a network block device
 //!         | "nbd+unix:" PATH             the same, behind a socket of this machine
+//!         | "redis+cluster:" NODE { "," NODE }  a cluster of Redis or Valkey servers
+//! NODE   := HOST [ ":" PORT ]            any of them that may be asked for the others
 //! OPTION := "pri=" 0..32767              higher is filled first
 //!         | "ssd=" ( "on" | "off" )      whether seeks are free, whatever the system says
 //!         | "discard=" ( "once" | "pages" | "both" )
@@ -23,11 +25,16 @@
 //!         | "timeout=" SECONDS           after which a server that says nothing has failed
 //!         | "export=" NAME               what a server has it under
 //!         | "tls=" ( "on" | DIRECTORY )  whom to trust: the system's authorities, or those there
+//!         | "size=" SIZE                 how much a cluster is to hold
+//!         | "replicas=" 0..8             that must have a page besides its primary
+//!         | "lease=" SECONDS             after which a cluster forgets a run that has died
+//!         | "user=" NAME                 whom a cluster is to take us for
+//!         | "password-file=" PATH        where that user's password is
 //! ```
 
 mod network;
 
-pub use network::{Endpoint, Tls};
+pub use network::{ClusterOptions, Endpoint, Tls};
 
 use crate::compressed::Algorithm;
 use crate::error::DeviceError;
@@ -65,6 +72,8 @@ pub struct SwapSpec {
     pub export: Option<String>,
     /// How a server is authenticated. None means not at all.
     pub tls: Option<Tls>,
+    /// What only clusters are asked for.
+    pub cluster: ClusterOptions,
 }
 
 impl SwapSpec {
@@ -77,7 +86,7 @@ impl SwapSpec {
 
     /// True if the place is behind a connection.
     pub fn is_remote(&self) -> bool {
-        matches!(self.kind, SwapKind::Nbd { .. })
+        matches!(self.kind, SwapKind::Nbd { .. } | SwapKind::RedisCluster { .. })
     }
 }
 
@@ -146,6 +155,11 @@ pub enum SwapKind {
         /// Its name there; the server's default if empty.
         export: String,
     },
+    /// A cluster of Redis or Valkey servers.
+    RedisCluster {
+        /// Some of its servers, at least one.
+        nodes: Vec<Endpoint>,
+    },
 }
 
 impl fmt::Display for SwapKind {
@@ -160,6 +174,10 @@ impl fmt::Display for SwapKind {
                 if export.is_empty() { Ok(()) } else { write!(f, ",export={export}") }
             }
             Self::Nbd { server, export } => write!(f, "nbd:{server}/{export}"),
+            Self::RedisCluster { nodes } => {
+                let nodes: Vec<_> = nodes.iter().map(Endpoint::to_string).collect();
+                write!(f, "redis+cluster:{}", nodes.join(","))
+            }
         }
     }
 }
@@ -198,9 +216,14 @@ impl FromStr for SwapSpec {
 fn last_option(text: &str) -> Option<(&str, &str, &str)> {
     let (rest, option) = text.rsplit_once(',')?;
     let (key, value) = option.split_once('=')?;
-    let is_option = key == "tls" || !option.contains('/');
+    let is_option = matches!(key, "tls" | "password-file") || !option.contains('/');
     is_option.then_some((rest, key, value))
 }
+
+const OPTIONS: &str = "pri=N, ssd=on|off, discard=once|pages|both, algo=lz4|zstd, \
+                       encrypt=on|off, serve=apart|direct, connections=N, timeout=SECONDS, \
+                       export=NAME, tls=on|DIR, size=SIZE, replicas=N, lease=SECONDS, user=NAME \
+                       and password-file=PATH";
 
 impl SwapSpec {
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
@@ -215,12 +238,10 @@ impl SwapSpec {
             "timeout" => self.timeout.replace(network::timeout(value)?).is_some(),
             "export" => self.export.replace(value.to_owned()).is_some(),
             "tls" => self.tls.replace(network::tls(value)?).is_some(),
-            _ => {
-                let known = "pri=N, ssd=on|off, discard=once|pages|both, algo=lz4|zstd, \
-                             encrypt=on|off, serve=apart|direct, connections=N, \
-                             timeout=SECONDS, export=NAME and tls=on|DIR";
-                return Err(format!("unknown option `{key}`; there are {known}"));
-            }
+            _ => match self.cluster.set(key, value) {
+                Some(set) => set?,
+                None => return Err(format!("unknown option `{key}`; there are {OPTIONS}")),
+            },
         };
         if twice { Err(format!("option `{key}` is given twice; leave one out")) } else { Ok(()) }
     }
@@ -240,21 +261,27 @@ impl SwapSpec {
     /// Refuses options that mean nothing for the place.
     fn check_options(&self) -> Result<(), String> {
         let is_compressed = matches!(self.kind, SwapKind::Compressed { .. });
+        let is_nbd = matches!(self.kind, SwapKind::Nbd { .. });
         let is_remote = self.is_remote();
-        let is_connected = self.connections.is_some()
-            || self.timeout.is_some()
-            || self.export.is_some()
-            || self.tls.is_some();
+        let servers = "what is on another machine";
+        let mut table = vec![
+            ("algo", self.algorithm.is_some(), is_compressed, "compressed:SIZE"),
+            ("connections", self.connections.is_some(), is_remote, servers),
+            ("timeout", self.timeout.is_some(), is_remote, servers),
+            ("tls", self.tls.is_some(), is_remote, servers),
+            ("export", self.export.is_some(), is_nbd, "nbd:"),
+        ];
+        let is_cluster = is_remote && !is_nbd;
+        let of_clusters = self.cluster.given();
+        table.extend(of_clusters.map(|(name, given)| (name, given, is_cluster, "redis+cluster:")));
+        if let Some((name, .., places)) = table.iter().find(|(_, given, meant, _)| *given && !meant)
+        {
+            return Err(format!("only {places} takes {name}=; leave it out"));
+        }
         let mistake = match self.apart {
-            _ if self.algorithm.is_some() && !is_compressed => {
-                "only compressed:SIZE takes algo=; leave it out"
-            }
             Some(_) if is_compressed => "compressed:SIZE cannot be served apart; leave serve= out",
             Some(false) if is_remote => {
                 "what is on another machine is always served apart; leave serve= out"
-            }
-            _ if is_connected && !is_remote => {
-                "only nbd: takes connections=, timeout=, export= and tls=; leave them out"
             }
             _ if self.export.is_some() => "the export is named twice; leave export= out",
             _ => return Ok(()),
@@ -326,9 +353,12 @@ fn parse_place(place: &str) -> Result<SwapKind, String> {
             let server = Endpoint::Unix(non_empty(path)?);
             Ok(SwapKind::Nbd { server, export: String::new() })
         }
+        Some(("redis+cluster", nodes)) => {
+            network::parse_nodes(nodes).map(|nodes| SwapKind::RedisCluster { nodes })
+        }
         _ => {
             let places = "file:PATH[:SIZE], block:PATH, ram:SIZE, compressed:SIZE, \
-                          nbd:HOST:PORT/EXPORT or nbd+unix:PATH";
+                          nbd:HOST:PORT/EXPORT, nbd+unix:PATH or redis+cluster:HOST:PORT,...";
             Err(format!("write {places}, then options as ,pri=N"))
         }
     }
@@ -359,9 +389,12 @@ mod tests {
         SwapKind::File { path: path.into(), size: size.map(Bytes) }
     }
 
+    fn tcp(host: &str, port: u16) -> Endpoint {
+        Endpoint::Tcp { host: host.into(), port }
+    }
+
     fn nbd(host: &str, port: u16, export: &str) -> SwapKind {
-        let server = Endpoint::Tcp { host: host.into(), port };
-        SwapKind::Nbd { server, export: export.into() }
+        SwapKind::Nbd { server: tcp(host, port), export: export.into() }
     }
 
     fn unix(path: &str) -> Endpoint {
@@ -386,6 +419,22 @@ mod tests {
     }
 
     #[test]
+    fn clusters_have_options() {
+        let text = "redis+cluster:a:1,b:2,size=8G,replicas=0,lease=60,user=me,password-file=/etc/p";
+        let spec: SwapSpec = text.parse().unwrap();
+        let cluster = ClusterOptions {
+            size: Some(Bytes(8 << 30)),
+            replicas: Some(0),
+            lease: Some(Duration::from_secs(60)),
+            user: Some("me".into()),
+            password_file: Some("/etc/p".into()),
+        };
+        let kind = SwapKind::RedisCluster { nodes: vec![tcp("a", 1), tcp("b", 2)] };
+        assert_eq!(spec, SwapSpec { kind, cluster, ..SwapSpec::default() });
+        assert_eq!(spec.kind.to_string(), "redis+cluster:a:1,b:2");
+    }
+
+    #[test]
     fn places() {
         let block = |path: &str| SwapKind::Block { path: path.into() };
         let table = [
@@ -400,6 +449,10 @@ mod tests {
             ("compressed:2M", SwapKind::Compressed { size: Bytes(2 << 20) }),
             ("nbd:there:7/disk", nbd("there", 7, "disk")),
             ("nbd+unix:/run/x", SwapKind::Nbd { server: unix("/run/x"), export: String::new() }),
+            (
+                "redis+cluster:a,b:7",
+                SwapKind::RedisCluster { nodes: vec![tcp("a", 6379), tcp("b", 7)] },
+            ),
         ];
         for (text, kind) in table {
             let spec: SwapSpec = text.parse().unwrap();
@@ -512,7 +565,10 @@ mod tests {
             ("nbd:there/a,export=b", "the export is named twice"),
             ("nbd:there,serve=direct", "is always served apart"),
             ("nbd+unix:", "path is missing"),
-            ("file:/x,tls=/y", "only nbd: takes connections=, timeout=, export= and tls="),
+            ("file:/x,tls=/y", "only what is on another machine takes tls="),
+            ("redis+cluster:a,export=x", "only nbd: takes export="),
+            ("nbd:a,lease=60", "only redis+cluster: takes lease="),
+            ("redis+cluster:a,lease=1", "lease `1` is not a number of seconds from 10"),
         ];
         for (text, part) in table {
             let error = text.parse::<SwapSpec>().unwrap_err().to_string();

@@ -30,7 +30,7 @@ pub(crate) fn kind_name(kind: &SwapKind) -> &'static str {
         SwapKind::Block { .. } => "partition",
         SwapKind::Ram { .. } => "ram",
         SwapKind::Compressed { .. } => "compressed",
-        SwapKind::Nbd { .. } => "network",
+        SwapKind::Nbd { .. } | SwapKind::RedisCluster { .. } => "network",
     }
 }
 

@@ -1,14 +1,21 @@
 //! Swap devices on other machines.
 //!
-//! Owns: connections, credentials and the protocols of servers. [`nbd`] is the one there is.
+//! Owns: connections, credentials and the protocols of servers: [`nbd`], and [`redis`] clusters.
 //! Invariants: nothing of this is in the processes of a run; the supervisor has the devices open
 //! and serves them ([`overspill_device::served`]).
 //! Not here: encryption. What comes here was encrypted where the program runs.
 
+mod failure;
 pub mod nbd;
+pub mod redis;
 
 use overspill_device::file::OpenOptions;
 use overspill_device::{Device, DeviceError, SwapKind, SwapSpec};
+
+/// What a directory of `tls=DIR` has. NBD's other programs use these names as well.
+const AUTHORITIES: &str = "ca-cert.pem";
+const CERTIFICATE: &str = "client-cert.pem";
+const KEY: &str = "client-key.pem";
 
 /// Opens the place that `spec` names, on whatever machine. Blocks on the file system or the
 /// network. What happens to a connection later is told by `say`.
@@ -18,6 +25,7 @@ use overspill_device::{Device, DeviceError, SwapKind, SwapSpec};
 pub fn open(spec: &SwapSpec, options: &OpenOptions, say: fn(&str)) -> Result<Device, DeviceError> {
     match &spec.kind {
         SwapKind::Nbd { server, export } => nbd::open(server, export, spec, options, say),
+        SwapKind::RedisCluster { nodes } => redis::open(nodes, spec, say),
         _ => Device::open(spec, options),
     }
 }

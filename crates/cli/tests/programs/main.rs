@@ -12,6 +12,7 @@ mod allocator_calls;
 mod apart;
 mod bench;
 mod children;
+mod cluster;
 mod compare;
 mod compile;
 mod compressed;

@@ -291,7 +291,7 @@ fn neither_the_network_nor_the_server_can_read_the_program() {
 }
 
 /// Starts a run that must be refused; returns why.
-fn refusal(bench: &Bench, swap: &str) -> String {
+pub(crate) fn refusal(bench: &Bench, swap: &str) -> String {
     let refused = start(&bench.job(&["true"]), swap).end();
     assert_eq!(refused.status.code(), Some(125), "{refused}");
     assert_eq!(refused.errors.lines().count(), 1, "{refused}");
@@ -353,6 +353,10 @@ cp ca-cert.pem unknown
 cp other-cert.pem stranger/ca-cert.pem
 "#;
 
+pub(crate) fn certificates(bench: &Bench) {
+    bench.job(&["bash", "-c", CERTIFICATES]).plain().success();
+}
+
 fn with_tls(bench: &Bench, certificates: &str, more: &[&'static str]) -> Server {
     let directory = format!("--tls-certificates={}", bench.path(certificates).display());
     let words = [&["nbdkit", "--tls=require", &directory], more, &NBDKIT[1..]].concat();
@@ -362,7 +366,7 @@ fn with_tls(bench: &Bench, certificates: &str, more: &[&'static str]) -> Server 
 #[test]
 fn connections_are_encrypted_and_servers_authenticated() {
     let Some(bench) = Bench::with(&["python3", "nbdkit", "openssl"]) else { return };
-    bench.job(&["bash", "-c", CERTIFICATES]).plain().success();
+    certificates(&bench);
     let server = with_tls(&bench, "server", &[]);
     let swap = |server: &Server, directory: &str| {
         format!("{},tls={}/", server.swap(""), bench.path(directory).display())

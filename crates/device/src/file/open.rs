@@ -39,7 +39,7 @@ pub(super) fn open(kind: &SwapKind, options: &OpenOptions, features: Features) -
         SwapKind::File { path, size } => file(path, *size, options, features),
         SwapKind::Block { path } => block(path, options.force),
         SwapKind::Ram { size } => memory(*size),
-        SwapKind::Compressed { .. } | SwapKind::Nbd { .. } => {
+        SwapKind::Compressed { .. } | SwapKind::Nbd { .. } | SwapKind::RedisCluster { .. } => {
             let what = "no file: it is opened as a `Device`";
             Err(DeviceError::Unsupported { name: kind.to_string(), what })
         }

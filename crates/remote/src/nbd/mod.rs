@@ -24,31 +24,5 @@ mod tests;
 mod tls;
 mod wire;
 
+use crate::failure::Failure;
 pub(crate) use device::open;
-
-use std::io;
-
-/// Why a connection is of no use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Failure {
-    /// There is a server, but not what we need: the user has to do something.
-    #[error("{0}")]
-    Refused(String),
-    /// There is none, or there was one a moment ago. It may come back.
-    #[error("{0}")]
-    Broken(String),
-    /// There is something else in its place: what was written is gone.
-    #[error("{0}")]
-    Gone(String),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::InvalidData => Self::Refused(error.to_string()),
-            io::ErrorKind::UnexpectedEof => Self::Broken("the server has hung up".into()),
-            io::ErrorKind::WouldBlock => Self::Broken("the server does not answer".into()),
-            _ => Self::Broken(error.to_string()),
-        }
-    }
-}

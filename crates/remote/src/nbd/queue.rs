@@ -14,6 +14,7 @@ use super::connection::{Connection, Ended};
 use super::connector::Connector;
 use super::device::Target;
 use super::patience::Patience;
+use crate::failure::{News, State};
 use overspill_device::{Completion, DeviceError, IoQueue, IoRequest, failed};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -38,7 +39,7 @@ pub(super) struct NbdQueue {
     connector: Connector,
     /// None if the server is waited for as long as it takes.
     patience: Option<Patience>,
-    state: State,
+    news: News,
     /// With no connection, oldest first.
     waiting: VecDeque<IoRequest>,
     depth: usize,
@@ -53,21 +54,6 @@ struct Lane {
     interest: PollFlags,
 }
 
-/// What the user knows.
-#[derive(Debug, PartialEq, Eq)]
-enum State {
-    /// There is a connection, or none was lost.
-    Up,
-    /// Requests wait.
-    Lost,
-    /// Requests wait for the user to do something about this.
-    Refused(String),
-    /// Requests fail until it is back.
-    Silent,
-    /// Requests fail.
-    Gone,
-}
-
 impl NbdQueue {
     /// A queue whose connections are yet to be made.
     pub(super) fn new(target: Arc<Target>, depth: u32) -> Result<Self, Errno> {
@@ -78,6 +64,7 @@ impl NbdQueue {
         if let Some(timer) = &patience {
             epoll::add(&epoll, timer, EventData::new_u64(TIMER), EventFlags::IN)?;
         }
+        let news = News::new(&target.name, target.say);
         let lanes: Vec<_> = (0..target.connections).map(|_| None).collect();
         lanes.iter().for_each(|_| connector.want());
         Ok(Self {
@@ -85,7 +72,7 @@ impl NbdQueue {
             lanes,
             connector,
             patience,
-            state: State::Up,
+            news,
             waiting: VecDeque::new(),
             depth: depth.max(1) as usize,
             finished: Vec::new(),
@@ -106,7 +93,7 @@ impl NbdQueue {
             let up = self.lanes.iter_mut().flatten();
             match up.min_by_key(|lane| lane.connection.in_flight()) {
                 Some(lane) => lane.connection.push(request),
-                None => match self.state {
+                None => match self.news.state() {
                     State::Gone => self.end((request, Err(Errno::STALE))),
                     State::Silent => self.end((request, Err(Errno::TIMEDOUT))),
                     _ => return self.waiting.push_front(request),
@@ -118,7 +105,8 @@ impl NbdQueue {
     /// Gives up waiting, and the connections on which nothing came: what is asked next waits for
     /// new ones, or fails.
     fn give_up(&mut self) {
-        self.turn(State::Silent, "it has said nothing within timeout=; what it is asked fails");
+        self.news
+            .turn(State::Silent, "it has said nothing within timeout=; what it is asked fails");
         let busy = |lane: &mut Lane| lane.connection.in_flight() > 0;
         let silent: Vec<Lane> =
             self.lanes.iter_mut().filter_map(|lane| lane.take_if(busy)).collect();
@@ -196,7 +184,7 @@ impl NbdQueue {
         self.connector.want();
         if self.lanes.iter().all(Option::is_none) {
             let wait = "its pages wait until it is back";
-            self.turn(State::Lost, &format!("the connection is lost, and {wait}: {failure}"));
+            self.news.turn(State::Lost, &format!("the connection is lost, and {wait}: {failure}"));
         }
         self.assign();
     }
@@ -206,7 +194,7 @@ impl NbdQueue {
         let attempts: Vec<_> = self.connector.attempts().collect();
         for attempt in attempts {
             match attempt.and_then(|connection| self.take_up(connection)) {
-                Ok(()) => self.turn(State::Up, "it is back"),
+                Ok(()) => self.news.turn(State::Up, "it is back"),
                 Err(failure) if self.lanes.iter().all(Option::is_none) => self.heed(failure),
                 Err(_) => {}
             }
@@ -220,9 +208,9 @@ impl NbdQueue {
             Failure::Broken(_) => {}
             Failure::Refused(why) => {
                 let line = format!("{why}. Its pages wait until then");
-                self.turn(State::Refused(why), &line);
+                self.news.turn(State::Refused(why), &line);
             }
-            Failure::Gone(why) => self.turn(State::Gone, &why),
+            Failure::Gone(why) => self.news.turn(State::Gone, &why),
         }
     }
 
@@ -237,14 +225,6 @@ impl NbdQueue {
         }
         self.lanes[number] = Some(Lane { connection, interest });
         Ok(())
-    }
-
-    /// Tells the user what is new.
-    fn turn(&mut self, state: State, line: &str) {
-        if self.state != state {
-            self.state = state;
-            (self.target.say)(&format!("{}: {line}", self.target.name));
-        }
     }
 }
 

@@ -8,6 +8,7 @@
 
 use super::Failure;
 use super::socket::{Socket, Stream};
+use crate::{AUTHORITIES, CERTIFICATE, KEY};
 use overspill_device::spec::{Endpoint, Tls};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -15,11 +16,6 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
-
-/// File names that NBD's other programs use as well.
-const AUTHORITIES: &str = "ca-cert.pem";
-const CERTIFICATE: &str = "client-cert.pem";
-const KEY: &str = "client-key.pem";
 
 /// How to authenticate a server.
 #[derive(Clone, Debug)]
