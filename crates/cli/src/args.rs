@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     Doctor(DoctorArgs),
     Mkswap(MkswapArgs),
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     Sim(SimArgs),
 }
 
@@ -58,8 +58,10 @@ pub(crate) struct RunArgs {
     /// One of file:PATH[:SIZE], where PATH is a directory or a file, which is made (and has no name
     /// while it is used) if a SIZE is given; block:PATH, a device made ready by mkswap; ram:SIZE;
     /// compressed:SIZE, memory that holds SIZE and takes less, with ,algo=lz4 or ,algo=zstd;
-    /// nbd:HOST:PORT/EXPORT or nbd+unix:PATH, a network block device, with ,tls=on or ,tls=DIR,
-    /// ,connections=N, ,timeout=SECONDS and ,export=NAME.
+    /// nbd:HOST:PORT/EXPORT or nbd+unix:PATH, a network block device, with ,export=NAME; or
+    /// redis+cluster:HOST:PORT,..., a cluster of Redis or Valkey servers, with ,size=SIZE,
+    /// ,replicas=N, ,lease=SECONDS, ,user=NAME and ,password-file=PATH; both of them with ,tls=on
+    /// or ,tls=DIR, ,connections=N and ,timeout=SECONDS.
     /// Followed by ,pri=N if the order matters: higher priorities are filled first, equal ones in
     /// turns. By ,discard=once, pages or both if the device is to be told what is not needed: all
     /// of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off if the system is
