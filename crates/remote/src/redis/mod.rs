@@ -20,6 +20,8 @@ mod device;
 mod keys;
 mod lease;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 use crate::failure::Failure;
 pub(crate) use device::open;
