@@ -231,12 +231,14 @@ impl Shared {
 
     /// Tells the user why requests wait.
     fn heed(&self, failure: Failure) {
-        let line = format!("{failure}. Its pages wait until then");
-        let state = match failure {
-            Failure::Refused(why) => State::Refused(why),
-            _ => State::Lost,
-        };
-        self.news.lock().turn(state, &line);
+        let mut news = self.news.lock();
+        match failure {
+            Failure::Refused(why) => {
+                let line = format!("{why}. Its pages wait until then");
+                news.turn(State::Refused(why), &line);
+            }
+            failure => news.turn(State::Lost, &format!("its pages wait: {failure}")),
+        }
     }
 
     fn error(&self, request: &IoRequest, errno: Errno) -> DeviceError {
