@@ -138,11 +138,13 @@ impl Debug for RedisDevice {
 impl RedisDevice {
     fn forget(&self, first: Slot, slots: u32) -> Result<(), Failure> {
         let mut control = self.control.lock();
-        let mut client =
-            control.take().map_or_else(|| Client::connect(&self.target.cluster), Ok)?;
-        client.forget(&self.target.terms.keys, first, slots)?;
-        *control = Some(client);
-        Ok(())
+        let client = match &mut *control {
+            Some(client) => client,
+            none => none.insert(Client::connect(&self.target.cluster)?),
+        };
+        let forgotten = client.forget(&self.target.terms.keys, first, slots);
+        control.take_if(|_| forgotten.is_err());
+        forgotten
     }
 }
 

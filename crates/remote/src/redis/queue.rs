@@ -192,13 +192,16 @@ impl Shared {
     /// Hands a request back. `was_failing` if it was tried in vain before.
     fn finish(&self, completion: Completion, was_failing: bool) {
         let mut requests = self.requests.lock();
-        requests.finished.push(completion);
         requests.failing -= usize::from(was_failing);
-        let is_well = requests.failing == 0;
+        let is_well = requests.failing == 0 && completion.failures.is_empty();
+        requests.finished.push(completion);
         drop(requests);
-        if was_failing && is_well {
-            self.news.lock().turn(State::Up, "it is back");
+        let mut news = self.news.lock();
+        // What is lost stays lost.
+        if is_well && *news.state() != State::Gone {
+            news.turn(State::Up, "it is back");
         }
+        drop(news);
         // A bell that cannot count further is rung already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
@@ -272,9 +275,9 @@ impl Worker {
     /// Makes a request; returns the pages that failed for good.
     fn try_once(&mut self, request: &mut IoRequest) -> Result<Vec<PageFailure>, Failure> {
         let target = &self.shared.target;
-        let client = match self.client.take() {
-            Some(client) => self.client.insert(client),
-            None => self.client.insert(Client::connect(&target.cluster)?),
+        let client = match &mut self.client {
+            Some(client) => client,
+            none => none.insert(Client::connect(&target.cluster)?),
         };
         match request.op {
             IoOp::Write => match client.write(&target.terms, request.slot, &request.pages) {
