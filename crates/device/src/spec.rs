@@ -25,6 +25,7 @@
 //!         | "timeout=" SECONDS           after which a server that says nothing has failed
 //!         | "export=" NAME               what a server has it under
 //!         | "tls=" ( "on" | DIRECTORY )  whom to trust: the system's authorities, or those there
+//!         | "mirror=" PLACE              another place that gets the same pages; no cluster
 //!         | "size=" SIZE                 how much a cluster is to hold
 //!         | "replicas=" 0..8             that must have a page besides its primary
 //!         | "lease=" SECONDS             after which a cluster forgets a run that has died
@@ -72,9 +73,14 @@ pub struct SwapSpec {
     pub export: Option<String>,
     /// How a server is authenticated. None means not at all.
     pub tls: Option<Tls>,
+    /// Another place that gets the same pages, with the same options.
+    pub mirror: Option<SwapKind>,
     /// What only clusters are asked for.
     pub cluster: ClusterOptions,
 }
+
+/// How long a server that has a mirror may say nothing, if the user does not say.
+const MIRRORED_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl SwapSpec {
     /// True if pages are encrypted: unless the user says otherwise, wherever they leave this
@@ -84,9 +90,19 @@ impl SwapSpec {
         self.encrypt.unwrap_or(!in_memory)
     }
 
-    /// True if the place is behind a connection.
+    /// True if the place, or its mirror, is behind a connection.
     pub fn is_remote(&self) -> bool {
-        matches!(self.kind, SwapKind::Nbd { .. } | SwapKind::RedisCluster { .. })
+        self.kind.is_remote() || self.mirror.as_ref().is_some_and(SwapKind::is_remote)
+    }
+
+    /// The two places of a mirror, each by itself. None if there is no mirror.
+    pub fn mirrored(&self) -> Option<(Self, Self)> {
+        let mirror = self.mirror.clone()?;
+        let of = |kind: SwapKind| {
+            let timeout = self.timeout.or(Some(MIRRORED_TIMEOUT)).filter(|_| kind.is_remote());
+            Self { kind, timeout, mirror: None, apart: Some(true), ..self.clone() }
+        };
+        Some((of(self.kind.clone()), of(mirror)))
     }
 }
 
@@ -162,6 +178,12 @@ pub enum SwapKind {
     },
 }
 
+impl SwapKind {
+    fn is_remote(&self) -> bool {
+        matches!(self, Self::Nbd { .. } | Self::RedisCluster { .. })
+    }
+}
+
 impl fmt::Display for SwapKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -216,13 +238,13 @@ impl FromStr for SwapSpec {
 fn last_option(text: &str) -> Option<(&str, &str, &str)> {
     let (rest, option) = text.rsplit_once(',')?;
     let (key, value) = option.split_once('=')?;
-    let is_option = matches!(key, "tls" | "password-file") || !option.contains('/');
+    let is_option = matches!(key, "tls" | "password-file" | "mirror") || !option.contains('/');
     is_option.then_some((rest, key, value))
 }
 
 const OPTIONS: &str = "pri=N, ssd=on|off, discard=once|pages|both, algo=lz4|zstd, \
                        encrypt=on|off, serve=apart|direct, connections=N, timeout=SECONDS, \
-                       export=NAME, tls=on|DIR, size=SIZE, replicas=N, lease=SECONDS, user=NAME \
+                       export=NAME, tls=on|DIR, mirror=PLACE, size=SIZE, replicas=N, lease=SECONDS, user=NAME \
                        and password-file=PATH";
 
 impl SwapSpec {
@@ -238,6 +260,7 @@ impl SwapSpec {
             "timeout" => self.timeout.replace(network::timeout(value)?).is_some(),
             "export" => self.export.replace(value.to_owned()).is_some(),
             "tls" => self.tls.replace(network::tls(value)?).is_some(),
+            "mirror" => self.mirror.replace(parse_place(value)?).is_some(),
             _ => match self.cluster.set(key, value) {
                 Some(set) => set?,
                 None => return Err(format!("unknown option `{key}`; there are {OPTIONS}")),
@@ -271,14 +294,23 @@ impl SwapSpec {
             ("tls", self.tls.is_some(), is_remote, servers),
             ("export", self.export.is_some(), is_nbd, "nbd:"),
         ];
-        let is_cluster = is_remote && !is_nbd;
+        let is_cluster = matches!(self.kind, SwapKind::RedisCluster { .. });
         let of_clusters = self.cluster.given();
         table.extend(of_clusters.map(|(name, given)| (name, given, is_cluster, "redis+cluster:")));
         if let Some((name, .., places)) = table.iter().find(|(_, given, meant, _)| *given && !meant)
         {
             return Err(format!("only {places} takes {name}=; leave it out"));
         }
+        let is_mirrored = self.mirror.is_some();
+        let is_unserved =
+            |kind: &SwapKind| matches!(kind, SwapKind::Compressed { .. } | SwapKind::Default);
         let mistake = match self.apart {
+            _ if is_mirrored
+                && (is_unserved(&self.kind) || self.mirror.iter().any(is_unserved)) =>
+            {
+                "compressed:SIZE cannot be mirrored; name a file or a server"
+            }
+            Some(false) if is_mirrored => "a mirror is always served apart; leave serve= out",
             Some(_) if is_compressed => "compressed:SIZE cannot be served apart; leave serve= out",
             Some(false) if is_remote => {
                 "what is on another machine is always served apart; leave serve= out"
@@ -416,6 +448,21 @@ mod tests {
         assert!(spec.is_remote() && spec.is_encrypted());
         let spec: SwapSpec = "nbd:there,tls=on".parse().unwrap();
         assert_eq!(spec.tls, Some(Tls::System));
+    }
+
+    #[test]
+    fn a_mirror_has_the_same_options_and_a_silent_server_has_failed() {
+        let spec: SwapSpec = "file:/a/b:1G,pri=3,mirror=nbd:there:7/disk,tls=on".parse().unwrap();
+        assert!(spec.is_remote() && spec.is_encrypted());
+        let (first, second) = spec.mirrored().unwrap();
+        assert_eq!((first.kind, first.timeout), (file("/a/b", Some(1 << 30)), None));
+        assert_eq!(
+            (second.kind, second.timeout),
+            (nbd("there", 7, "disk"), Some(MIRRORED_TIMEOUT))
+        );
+        assert_eq!((first.apart, second.priority), (Some(true), Some(3)));
+        let spec: SwapSpec = "nbd:a,mirror=nbd:b,timeout=3".parse().unwrap();
+        assert_eq!(spec.mirrored().unwrap().0.timeout, Some(Duration::from_secs(3)));
     }
 
     #[test]
@@ -567,6 +614,10 @@ mod tests {
             ("nbd+unix:", "path is missing"),
             ("file:/x,tls=/y", "only what is on another machine takes tls="),
             ("redis+cluster:a,export=x", "only nbd: takes export="),
+            ("compressed:1M,mirror=ram:1M", "compressed:SIZE cannot be mirrored"),
+            ("ram:1M,mirror=compressed:1M", "compressed:SIZE cannot be mirrored"),
+            ("ram:1M,mirror=ram:1M,serve=direct", "a mirror is always served apart"),
+            ("ram:1M,mirror=1M", "write file:PATH"),
             ("nbd:a,lease=60", "only redis+cluster: takes lease="),
             ("redis+cluster:a,lease=1", "lease `1` is not a number of seconds from 10"),
         ];

@@ -6,6 +6,7 @@
 //! Not here: encryption. What comes here was encrypted where the program runs.
 
 mod failure;
+mod mirror;
 pub mod nbd;
 pub mod redis;
 
@@ -23,6 +24,12 @@ const KEY: &str = "client-key.pem";
 /// # Errors
 /// As [`Device::open`]; [`DeviceError::Remote`] if there is no such server, or it will not have us.
 pub fn open(spec: &SwapSpec, options: &OpenOptions, say: fn(&str)) -> Result<Device, DeviceError> {
+    let Some((first, second)) = spec.mirrored() else { return open_one(spec, options, say) };
+    let (first, second) = (open_one(&first, options, say)?, open_one(&second, options, say)?);
+    Ok(mirror::mirror(first, second, spec, say))
+}
+
+fn open_one(spec: &SwapSpec, options: &OpenOptions, say: fn(&str)) -> Result<Device, DeviceError> {
     match &spec.kind {
         SwapKind::Nbd { server, export } => nbd::open(server, export, spec, options, say),
         SwapKind::RedisCluster { nodes } => redis::open(nodes, spec, say),

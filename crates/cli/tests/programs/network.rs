@@ -97,6 +97,7 @@ fn free_port() -> u16 {
 }
 
 const NBDKIT: &[&str] = &["nbdkit", "-f", "-i", "127.0.0.1", "-p", "PORT", "file", "FILE"];
+const NBDKIT_MEMORY: &[&str] = &["nbdkit", "-f", "-i", "127.0.0.1", "-p", "PORT", "memory", "512M"];
 const QEMU: &[&str] = &[
     "qemu-nbd",
     "-t",
@@ -200,6 +201,26 @@ fn a_server_that_is_killed_and_comes_back_costs_nothing_but_time() {
     assert_same(&plain.output, &paged.output);
     assert!(paged.errors.contains("pages wait until it is back"), "{paged}");
     assert!(paged.errors.contains("it is back"), "{paged}");
+}
+
+/// Of two servers that have the same pages, one dies or falls silent for good.
+#[test]
+fn a_mirror_goes_on_with_the_server_that_is_left() {
+    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
+    let plain = tree(&bench).plain().success();
+    for (strikes_first, signal) in [(true, Signal::KILL), (false, Signal::STOP)] {
+        let [first, second] = [(); 2].map(|()| Server::start(&bench, NBDKIT_MEMORY));
+        let swap = format!("{},timeout=2,mirror={}", first.swap(""), second.swap(""));
+        let running = start(&tree(&bench), &swap);
+        std::thread::sleep(Duration::from_secs(1));
+        let struck = if strikes_first { &first } else { &second };
+        kill_process(Pid::from_child(struck.child.as_ref().unwrap()), signal).unwrap();
+        let paged = running.end();
+        println!("{signal:?}: {paged}");
+        assert!(paged.status.success(), "{paged}");
+        assert_same(&plain.output, &paged.output);
+        assert!(paged.errors.contains("one of the two is left"), "{paged}");
+    }
 }
 
 /// Runs a tree of processes that is not expected to keep its pages; `strike` does to the server
