@@ -37,6 +37,14 @@ pub(crate) fn reserve_aligned(len: usize, is_accessible: bool) -> Result<usize, 
     }
 }
 
+/// Gives the range back with all that is mapped in it.
+pub(crate) fn release(start: usize, len: usize) {
+    // SAFETY: the range is ours, and its owner ends: whoever uses a part of it keeps the owner. If
+    // not, that part would be gone under its user. It fails only if the kernel would need another
+    // mapping, which the whole of a range does not.
+    let _ = unsafe { rustix::mm::munmap(start as *mut _, len) };
+}
+
 /// Maps fresh memory over a part of the range.
 pub(crate) fn map_fixed(start: usize, len: usize, is_accessible: bool) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;

@@ -9,7 +9,9 @@
 
 use crate::guards::Guards;
 use crate::kernel::{Between, Call, Meaning, meaning};
-use crate::mapping::{BASE_ALIGN, forbid_huge_pages, map_fixed, reserve_aligned, set_advice};
+use crate::mapping::{
+    BASE_ALIGN, forbid_huge_pages, map_fixed, release, reserve_aligned, set_advice,
+};
 use crate::own::Own;
 use crate::ranges::Ranges;
 use crate::source::Source;
@@ -81,6 +83,12 @@ pub struct ManagedSpace {
     pub(crate) reports: OnceLock<(Stats, Arc<Reports>)>,
     /// Address and length of the staging arena, once the engine has one.
     staging: Mutex<Option<(usize, usize)>>,
+}
+
+impl Drop for ManagedSpace {
+    fn drop(&mut self) {
+        release(self.start, self.pages * self.page_bytes);
+    }
 }
 
 impl ManagedSpace {
