@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     Doctor(DoctorArgs),
     Mkswap(MkswapArgs),
-    Bench(Box<BenchArgs>),
+    Bench(BenchArgs),
     Sim(SimArgs),
 }
 
@@ -61,7 +61,8 @@ pub(crate) struct RunArgs {
     /// nbd:HOST:PORT/EXPORT or nbd+unix:PATH, a network block device, with ,export=NAME; or
     /// redis+cluster:HOST:PORT,..., a cluster of Redis or Valkey servers, with ,size=SIZE,
     /// ,replicas=N, ,lease=SECONDS, ,user=NAME and ,password-file=PATH; both of them with ,tls=on
-    /// or ,tls=DIR, ,connections=N and ,timeout=SECONDS.
+    /// or ,tls=DIR, ,connections=N and ,timeout=SECONDS. With ,mirror=PLACE another place gets the
+    /// same pages, and one of the two may fail.
     /// Followed by ,pri=N if the order matters: higher priorities are filled first, equal ones in
     /// turns. By ,discard=once, pages or both if the device is to be told what is not needed: all
     /// of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off if the system is

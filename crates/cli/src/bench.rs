@@ -38,7 +38,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<u8, Error> {
             json.write(|| report::json(&found))?;
         }
         Bench::Compare(args) => run_compare(args)?,
-        Bench::Touch(args) => run_touch(args)?,
+        Bench::Touch(args) => run_touch(*args)?,
         Bench::Replay(args) => run_replay(args)?,
     }
     Ok(0)

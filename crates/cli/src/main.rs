@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Ok(Command::Run(args)) => run::run(args),
         Ok(Command::Doctor(args)) => doctor::doctor(&args),
         Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
-        Ok(Command::Bench(args)) => bench::bench(*args),
+        Ok(Command::Bench(args)) => bench::bench(args),
         Ok(Command::Sim(args)) => sim::sim(args),
         Err(error) => Err(error),
     };

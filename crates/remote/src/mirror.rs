@@ -5,8 +5,8 @@
 //! has failed is left: nothing is read from it any more, because it may have an older page. The
 //! last side is never left; what fails there fails. A request is with one side at a time, because
 //! its pages are.
-//! Not here: what is silent for how long (`timeout=`); making a side that was left up to date again;
-//! pages that were changed without an error, which encryption notices after they were read.
+//! Not here: what is silent for how long (`timeout=`); making a side that was left up to date
+//! again; pages that were changed without an error, which encryption notices after they were read.
 //! Rejected: writing to both at once, which takes a copy of each page; a pair of requests for each
 //! page above the device, which would double the engine's work for a few.
 

@@ -23,7 +23,7 @@ pub(crate) enum Bench {
     Locks(LocksArgs),
     Policy(PolicyArgs),
     Compare(CompareArgs),
-    Touch(TouchArgs),
+    Touch(Box<TouchArgs>),
     Replay(ReplayArgs),
 }
 

@@ -301,8 +301,8 @@ impl Worker {
 
     fn lost(&self, request: &IoRequest, missing: Vec<usize>) -> Vec<PageFailure> {
         if !missing.is_empty() {
-            let why = "it has lost pages: somebody has removed its keys, or the lease ran out while \
-                       the run stood still";
+            let why = "it has lost pages: somebody has removed its keys, or the lease ran out \
+                       while the run stood still";
             self.shared.news.lock().turn(State::Gone, why);
         }
         let error = self.shared.error(request, Errno::NODATA);

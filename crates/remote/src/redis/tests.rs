@@ -228,8 +228,8 @@ fn pages_that_are_not_there_fail_and_no_others() {
     assert_eq!(unread.iter().map(|failure| failure.index).collect::<Vec<_>>(), [1]);
 }
 
-/// Answers of the wrong size, of the wrong kind and of the wrong number are no pages: the request is
-/// made again.
+/// Answers of the wrong size, of the wrong kind and of the wrong number are no pages: the request
+/// is made again.
 #[test]
 fn a_server_that_lies_is_asked_again() {
     let lies = [
