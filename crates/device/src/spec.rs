@@ -86,8 +86,8 @@ impl SwapSpec {
     /// True if pages are encrypted: unless the user says otherwise, wherever they leave this
     /// machine's memory.
     pub fn is_encrypted(&self) -> bool {
-        let in_memory = matches!(self.kind, SwapKind::Ram { .. } | SwapKind::Compressed { .. });
-        self.encrypt.unwrap_or(!in_memory)
+        let mut places = std::iter::once(&self.kind).chain(&self.mirror);
+        self.encrypt.unwrap_or(!places.all(SwapKind::is_in_memory))
     }
 
     /// True if the place, or its mirror, is behind a connection.
@@ -179,6 +179,10 @@ pub enum SwapKind {
 }
 
 impl SwapKind {
+    fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Ram { .. } | Self::Compressed { .. })
+    }
+
     fn is_remote(&self) -> bool {
         matches!(self, Self::Nbd { .. } | Self::RedisCluster { .. })
     }
@@ -549,6 +553,8 @@ mod tests {
             ("compressed:1M", false),
             ("file:/x,encrypt=off", false),
             ("compressed:1M,algo=zstd,encrypt=on", true),
+            ("ram:1M,mirror=ram:1M", false),
+            ("ram:1M,mirror=nbd:there", true),
         ];
         for (text, expected) in table {
             assert_eq!(text.parse::<SwapSpec>().unwrap().is_encrypted(), expected, "{text}");
