@@ -47,12 +47,13 @@ impl Drop for Lease {
     }
 }
 
-/// Renews all keys; false if the cluster did not answer. The queue tells the user of that.
+/// Renews all keys that can be: those of a shard that does not answer are no reason to let others
+/// end. False if one could not be. The queue tells the user of that.
 fn renew(target: &Target, client: &mut Option<Client>) -> bool {
-    let Some(mut used) = client.take().or_else(|| Client::connect(&target.cluster).ok()) else {
-        return false;
-    };
-    let all_renewed = target.terms.keys.noted().all(|key| used.renew(&target.terms, key).is_ok());
-    *client = all_renewed.then_some(used);
-    all_renewed
+    let failed = target.terms.keys.noted().filter(|&key| {
+        let used = client.take().or_else(|| Client::connect(&target.cluster).ok());
+        *client = used.and_then(|mut used| used.renew(&target.terms, key).is_ok().then_some(used));
+        client.is_none()
+    });
+    failed.count() == 0
 }

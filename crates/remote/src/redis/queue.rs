@@ -264,7 +264,12 @@ impl Worker {
                     let (request, was_failing) = (waiting.request, waiting.pause.is_some());
                     self.shared.finish(Completion { request, failures }, was_failing);
                 }
-                Err(failure) => {
+                Err(Unwritten::Full) => {
+                    let (name, size) = (self.shared.target.name.clone(), self.shared.target.size);
+                    let completion = failed(waiting.request, &DeviceError::Full { name, size });
+                    self.shared.finish(completion, waiting.pause.is_some());
+                }
+                Err(Unwritten::Failed(failure)) => {
                     self.client = None;
                     self.shared.postpone(waiting, failure);
                 }
@@ -273,30 +278,22 @@ impl Worker {
     }
 
     /// Makes a request; returns the pages that failed for good.
-    fn try_once(&mut self, request: &mut IoRequest) -> Result<Vec<PageFailure>, Failure> {
+    fn try_once(&mut self, request: &mut IoRequest) -> Result<Vec<PageFailure>, Unwritten> {
         let target = &self.shared.target;
         let client = match &mut self.client {
             Some(client) => client,
             none => none.insert(Client::connect(&target.cluster)?),
         };
         match request.op {
-            IoOp::Write => match client.write(&target.terms, request.slot, &request.pages) {
-                Ok(()) => Ok(Vec::new()),
-                Err(Unwritten::Full) => Ok(self.full(request)),
-                Err(Unwritten::Failed(failure)) => Err(failure),
-            },
+            IoOp::Write => {
+                client.write(&target.terms, request.slot, &request.pages).map(|()| Vec::new())
+            }
             IoOp::Read => {
                 let (mut missing, pages) = (Vec::new(), &mut request.pages);
                 client.read(&target.terms.keys, request.slot, pages, &mut missing)?;
                 Ok(self.lost(request, missing))
             }
         }
-    }
-
-    fn full(&self, request: &IoRequest) -> Vec<PageFailure> {
-        let (name, size) = (self.shared.target.name.clone(), self.shared.target.size);
-        let error = DeviceError::Full { name, size };
-        (0..request.pages.len()).map(|index| PageFailure { index, error: error.clone() }).collect()
     }
 
     fn lost(&self, request: &IoRequest, missing: Vec<usize>) -> Vec<PageFailure> {
