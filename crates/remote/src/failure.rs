@@ -1,10 +1,15 @@
 //! Why a server is of no use, and what the user is told of it.
 //!
-//! Owns: the kinds of failure by what can be done about them, and the lines that say so.
+//! Owns: the kinds of failure by what can be done about them, the lines that say so, and the pauses
+//! between attempts.
 //! Invariants: a line is said when something changes, not when something is tried again.
 //! Not here: which answer is which failure; that is a protocol's.
 
 use std::io;
+use std::time::Duration;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a connection is of no use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +34,11 @@ impl From<io::Error> for Failure {
             _ => Self::Broken(error.to_string()),
         }
     }
+}
+
+/// The pause before something is tried again, by the one before.
+pub(crate) fn longer(pause: Option<Duration>) -> Duration {
+    pause.map_or(FIRST_PAUSE, |pause| LONGEST_PAUSE.min(pause * 2))
 }
 
 /// What the user knows of a server.
@@ -61,6 +71,12 @@ impl News {
 
     pub(crate) fn state(&self) -> &State {
         &self.state
+    }
+
+    /// Says what the user has to do, and that requests wait for it.
+    pub(crate) fn refuse(&mut self, why: String) {
+        let line = format!("{why}. Its pages wait until then");
+        self.turn(State::Refused(why), &line);
     }
 
     /// Says `line` if `state` is new.

@@ -12,6 +12,8 @@ pub mod redis;
 
 use overspill_device::file::OpenOptions;
 use overspill_device::{Device, DeviceError, SwapKind, SwapSpec};
+use rustix::io::Errno;
+use std::thread::JoinHandle;
 
 /// What a directory of `tls=DIR` has. NBD's other programs use these names as well.
 const AUTHORITIES: &str = "ca-cert.pem";
@@ -27,6 +29,12 @@ pub fn open(spec: &SwapSpec, options: &OpenOptions, say: fn(&str)) -> Result<Dev
     let Some((first, second)) = spec.mirrored() else { return open_one(spec, options, say) };
     let (first, second) = (open_one(&first, options, say)?, open_one(&second, options, say)?);
     Ok(mirror::mirror(first, second, spec, say))
+}
+
+/// Starts a thread of the supervisor.
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Errno> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+    thread.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
 }
 
 fn open_one(spec: &SwapSpec, options: &OpenOptions, say: fn(&str)) -> Result<Device, DeviceError> {

@@ -8,16 +8,14 @@
 use super::Failure;
 use super::connection::Connection;
 use super::device::Target;
+use crate::failure::longer;
+use crate::spawn;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
-use std::time::Duration;
-
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 type Attempt = Result<Connection, Failure>;
 
@@ -34,10 +32,8 @@ impl Connector {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let ((wanted, orders), (results, attempts)) = (channel(), channel());
         let rung = bell.clone();
-        let builder = std::thread::Builder::new().name("ovs-connect".into());
         let run = move || while try_next(&target, &orders, &results, &rung).is_some() {};
-        let thread = builder.spawn(run);
-        thread.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        spawn("ovs-connect", run)?;
         Ok(Self { wanted, attempts, bell })
     }
 
@@ -69,7 +65,7 @@ fn try_next(
     bell: &OwnedFd,
 ) -> Option<()> {
     orders.recv().ok()?;
-    let mut pause = FIRST_PAUSE;
+    let mut pause = None;
     loop {
         let attempt = target.connect();
         let is_done = attempt.is_ok();
@@ -79,7 +75,6 @@ fn try_next(
         if is_done {
             return Some(());
         }
-        sleep(pause);
-        pause = LONGEST_PAUSE.min(pause * 2);
+        sleep(*pause.insert(longer(pause)));
     }
 }

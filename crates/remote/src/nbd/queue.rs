@@ -206,10 +206,7 @@ impl NbdQueue {
     fn heed(&mut self, failure: Failure) {
         match failure {
             Failure::Broken(_) => {}
-            Failure::Refused(why) => {
-                let line = format!("{why}. Its pages wait until then");
-                self.news.turn(State::Refused(why), &line);
-            }
+            Failure::Refused(why) => self.news.refuse(why),
             Failure::Gone(why) => self.news.turn(State::Gone, &why),
         }
     }

@@ -49,6 +49,17 @@ impl Client {
         Ok(Self { connection: cluster.connect()? })
     }
 
+    /// The one that is kept, or else a new one. After a failure it must not be kept.
+    pub(super) fn kept<'a>(
+        kept: &'a mut Option<Self>,
+        cluster: &Cluster,
+    ) -> Result<&'a mut Self, Failure> {
+        match kept {
+            Some(client) => Ok(client),
+            none => Ok(none.insert(Self::connect(cluster)?)),
+        }
+    }
+
     /// Writes pages to adjacent slots.
     pub(super) fn write(
         &mut self,

@@ -11,7 +11,7 @@ use super::keys::Keys;
 use super::lease::Lease;
 use super::queue::{RedisQueue, Target};
 use overspill_base::sync::{LockClass, Mutex};
-use overspill_base::{Bytes, PAGE_SIZE, Slot};
+use overspill_base::{PAGE_SIZE, Slot};
 use overspill_device::file::Attachment;
 use overspill_device::spec::{ClusterOptions, Discard, Endpoint};
 use overspill_device::{Device, DeviceError, DeviceInfo, IoQueue, SwapDevice, SwapSpec};
@@ -62,7 +62,7 @@ impl Target {
             },
             connections: spec.connections.unwrap_or(USUAL_CONNECTIONS),
             timeout: spec.timeout,
-            size: Bytes::of_pages(slots.into()),
+            slots,
             say,
         };
         Ok((target, facts))
@@ -102,7 +102,7 @@ fn attachment(target: &Target, facts: &Facts, spec: &SwapSpec) -> Attachment {
     let (shards, replicas) = (facts.shards, target.terms.replicas);
     let mut attachment = Attachment {
         name: target.name.clone(),
-        slots_max: (target.size.0 / PAGE_SIZE as u64) as u32,
+        slots_max: target.slots,
         reserved: vec![0],
         rotational: spec.ssd.is_some_and(|ssd| !ssd),
         synchronous: false,
@@ -138,10 +138,7 @@ impl Debug for RedisDevice {
 impl RedisDevice {
     fn forget(&self, first: Slot, slots: u32) -> Result<(), Failure> {
         let mut control = self.control.lock();
-        let client = match &mut *control {
-            Some(client) => client,
-            none => none.insert(Client::connect(&self.target.cluster)?),
-        };
+        let client = Client::kept(&mut control, &self.target.cluster)?;
         let forgotten = client.forget(&self.target.terms.keys, first, slots);
         control.take_if(|_| forgotten.is_err());
         forgotten
@@ -154,7 +151,7 @@ impl SwapDevice for RedisDevice {
     }
 
     fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
-        let (all, size) = (self.info.slots_max, self.target.size);
+        let (all, size) = (self.info.slots_max, self.target.size());
         let name = || self.info.name.clone();
         if slots <= all { Ok(all) } else { Err(DeviceError::Full { name: name(), size }) }
     }

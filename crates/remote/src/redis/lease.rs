@@ -6,6 +6,7 @@
 
 use super::client::Client;
 use super::queue::Target;
+use crate::spawn;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -26,16 +27,14 @@ pub(super) struct Lease {
 impl Lease {
     pub(super) fn start(target: Arc<Target>) -> Result<Self, Errno> {
         let (alive, end) = channel::<()>();
-        let builder = std::thread::Builder::new().name("ovs-lease".into());
-        let thread = builder.spawn(move || {
+        let thread = spawn("ovs-lease", move || {
             let (mut client, mut pause) = (None, target.terms.lease / TIMES);
             while end.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let is_renewed = renew(&target, &mut client);
                 pause = if is_renewed { target.terms.lease / TIMES } else { PAUSE };
             }
-        });
-        let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-        Ok(Self { alive: Some(alive), thread: Some(thread.map_err(errno)?) })
+        })?;
+        Ok(Self { alive: Some(alive), thread: Some(thread) })
     }
 }
 
@@ -51,9 +50,10 @@ impl Drop for Lease {
 /// end. False if one could not be. The queue tells the user of that.
 fn renew(target: &Target, client: &mut Option<Client>) -> bool {
     let failed = target.terms.keys.noted().filter(|&key| {
-        let used = client.take().or_else(|| Client::connect(&target.cluster).ok());
-        *client = used.and_then(|mut used| used.renew(&target.terms, key).is_ok().then_some(used));
-        client.is_none()
+        let used = Client::kept(client, &target.cluster);
+        let renewed = used.and_then(|used| used.renew(&target.terms, key));
+        client.take_if(|_| renewed.is_err());
+        renewed.is_err()
     });
     failed.count() == 0
 }

@@ -11,7 +11,8 @@
 use super::Failure;
 use super::client::{Client, Terms, Unwritten};
 use super::cluster::Cluster;
-use crate::failure::{News, State};
+use crate::failure::{News, State, longer};
+use crate::spawn;
 use overspill_base::Bytes;
 use overspill_base::sync::{Condvar, LockClass, Mutex, MutexGuard};
 use overspill_device::{Completion, DeviceError, IoOp, IoQueue, IoRequest, PageFailure, failed};
@@ -23,8 +24,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Failures for so long are not worth a line: after one server has taken another's place every
 /// connection notices for itself.
 const HICCUP: Duration = Duration::from_secs(1);
@@ -37,9 +36,15 @@ pub(super) struct Target {
     pub(super) connections: u8,
     /// How long the cluster is tried, if not for ever.
     pub(super) timeout: Option<Duration>,
-    pub(super) size: Bytes,
+    pub(super) slots: u32,
     /// Takes lines for the user.
     pub(super) say: fn(&str),
+}
+
+impl Target {
+    pub(super) fn size(&self) -> Bytes {
+        Bytes::of_pages(self.slots.into())
+    }
 }
 
 /// A request that no thread has.
@@ -48,7 +53,7 @@ struct Waiting {
     since: Instant,
     /// Not to be tried before.
     again_at: Instant,
-    /// The next pause, after the first failure.
+    /// The last one, after a failure.
     pause: Option<Duration>,
 }
 
@@ -93,10 +98,8 @@ impl RedisQueue {
         let mut queue = Self { shared, threads: Vec::new(), depth, in_flight: 0 };
         for _ in 0..queue.shared.target.connections {
             let shared = queue.shared.clone();
-            let builder = std::thread::Builder::new().name("ovs-redis".into());
-            let thread = builder.spawn(move || Worker { shared, client: None }.run());
-            let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-            queue.threads.push(thread.map_err(errno)?);
+            let run = move || Worker { shared, client: None }.run();
+            queue.threads.push(spawn("ovs-redis", run)?);
         }
         Ok(queue)
     }
@@ -221,9 +224,9 @@ impl Shared {
             return self.finish(failed(waiting.request, &error), was_failing);
         }
         let is_hiccup = waiting.since.elapsed() < HICCUP;
-        let pause = waiting.pause.unwrap_or(FIRST_PAUSE);
+        let pause = longer(waiting.pause);
         waiting.again_at = Instant::now() + pause;
-        waiting.pause = Some(LONGEST_PAUSE.min(pause * 2));
+        waiting.pause = Some(pause);
         requests.waiting.push_back(waiting);
         requests.failing += usize::from(!was_failing);
         drop(requests);
@@ -236,10 +239,7 @@ impl Shared {
     fn heed(&self, failure: Failure) {
         let mut news = self.news.lock();
         match failure {
-            Failure::Refused(why) => {
-                let line = format!("{why}. Its pages wait until then");
-                news.turn(State::Refused(why), &line);
-            }
+            Failure::Refused(why) => news.refuse(why),
             failure => news.turn(State::Lost, &format!("its pages wait: {failure}")),
         }
     }
@@ -265,7 +265,7 @@ impl Worker {
                     self.shared.finish(Completion { request, failures }, was_failing);
                 }
                 Err(Unwritten::Full) => {
-                    let (name, size) = (self.shared.target.name.clone(), self.shared.target.size);
+                    let (name, size) = (self.shared.target.name.clone(), self.shared.target.size());
                     let completion = failed(waiting.request, &DeviceError::Full { name, size });
                     self.shared.finish(completion, waiting.pause.is_some());
                 }
@@ -280,10 +280,7 @@ impl Worker {
     /// Makes a request; returns the pages that failed for good.
     fn try_once(&mut self, request: &mut IoRequest) -> Result<Vec<PageFailure>, Unwritten> {
         let target = &self.shared.target;
-        let client = match &mut self.client {
-            Some(client) => client,
-            none => none.insert(Client::connect(&target.cluster)?),
-        };
+        let client = Client::kept(&mut self.client, &target.cluster)?;
         match request.op {
             IoOp::Write => {
                 client.write(&target.terms, request.slot, &request.pages).map(|()| Vec::new())
