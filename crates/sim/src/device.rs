@@ -2,10 +2,12 @@
 //!
 //! Owns: the content of each slot, and when a transfer ends. A device has channels; a transfer
 //! occupies the first free one for the time its bandwidth requires, and ends after the latency at
-//! the earliest. A synchronous device is memory: the CPU copies, and nothing waits.
+//! the earliest. A synchronous device is memory: the CPU copies, and nothing waits. One on a
+//! network takes the time that its servers and the way to them take (`network`).
 //! Invariants: every request completes once, in the order of completion times.
 //! Not here: errors. Failing devices are simulated in the engine's own tests, in real time.
 
+use crate::network::Client;
 use crate::shootdown::Shootdown;
 use crate::stamp::Stamp;
 use overspill_base::{PAGE_SIZE, Slot};
@@ -21,7 +23,8 @@ pub struct DeviceModel {
     pub name: &'static str,
     /// The source of its figures.
     pub source: &'static str,
-    /// True for memory: the costs are then the CPU's, and the figures below are 0.
+    /// True for memory: the costs are then the CPU's, and the figures of time below are 0, as they
+    /// are for servers.
     pub synchronous: bool,
     /// Nanoseconds from request to completion of a single page.
     pub read_latency_ns: u64,
@@ -31,7 +34,7 @@ pub struct DeviceModel {
     pub read_pages_per_s: u64,
     /// Random pages written per second, with many in flight, sustained.
     pub write_pages_per_s: u64,
-    /// Concurrent transfers.
+    /// Concurrent transfers; connections of a machine to servers.
     pub channels: usize,
     /// Most pages of one transfer as the device sees it: the block layer merges requests up to this
     /// size, and one interrupt completes them all. 1 if requests are not merged.
@@ -97,6 +100,20 @@ pub const DISK: DeviceModel = DeviceModel {
     throttles: false,
 };
 
+/// A cluster of servers; what they are like is their network's.
+pub const REDIS: DeviceModel = DeviceModel {
+    name: "Redis cluster",
+    source: "connections of `redis+cluster:` to each server",
+    synchronous: false,
+    read_latency_ns: 0,
+    write_latency_ns: 0,
+    read_pages_per_s: 0,
+    write_pages_per_s: 0,
+    channels: 4,
+    merged_pages: 1,
+    throttles: true,
+};
+
 /// Slots whose stamps are stored together.
 const CHUNK: usize = 1 << 14;
 
@@ -107,6 +124,8 @@ pub(crate) struct SimDevice {
     model: DeviceModel,
     shared: Arc<Mutex<Shared>>,
     shootdown: Arc<Shootdown>,
+    /// The way to where it is, if that is not this machine.
+    client: Option<Arc<Client>>,
 }
 
 #[derive(Debug)]
@@ -156,7 +175,12 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 
 impl SimDevice {
     /// Makes a device of `slots` slots, the first reserved.
-    pub(crate) fn new(model: DeviceModel, slots: u32, shootdown: Arc<Shootdown>) -> Self {
+    pub(crate) fn new(
+        model: DeviceModel,
+        slots: u32,
+        shootdown: Arc<Shootdown>,
+        client: Option<Client>,
+    ) -> Self {
         let info = DeviceInfo {
             name: model.name.to_owned(),
             slots_max: slots,
@@ -166,7 +190,8 @@ impl SimDevice {
         };
         let holds = (0..(slots as usize).div_ceil(CHUNK)).map(|_| None).collect();
         let shared = Shared { holds, channels: vec![0; model.channels] };
-        Self { info, model, shared: Arc::new(Mutex::new(shared)), shootdown }
+        let client = client.map(Arc::new);
+        Self { info, model, shared: Arc::new(Mutex::new(shared)), shootdown, client }
     }
 }
 
@@ -184,6 +209,7 @@ impl SwapDevice for SimDevice {
             model: self.model,
             shared: self.shared.clone(),
             shootdown: self.shootdown.clone(),
+            client: self.client.clone(),
             flying: Vec::new(),
         }))
     }
@@ -204,6 +230,7 @@ struct SimQueue {
     model: DeviceModel,
     shared: Arc<Mutex<Shared>>,
     shootdown: Arc<Shootdown>,
+    client: Option<Arc<Client>>,
     /// With the completion time of each, in the order of submission.
     flying: Vec<(u64, IoRequest)>,
 }
@@ -219,9 +246,10 @@ impl IoQueue for SimQueue {
         let mut shared = lock(&self.shared);
         shared.transfer(&mut request);
         let now_ns = overspill_vcpu::now_ns();
-        let over_ns = match model.synchronous {
-            true => now_ns,
-            false => shared.occupy(&model, request.op, pages, now_ns),
+        let over_ns = match &self.client {
+            _ if model.synchronous => now_ns,
+            Some(client) => client.request(request.op, request.slot, pages, now_ns),
+            None => shared.occupy(&model, request.op, pages, now_ns),
         };
         self.flying.push((over_ns, request));
     }

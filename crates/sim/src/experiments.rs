@@ -62,6 +62,7 @@ pub(crate) fn pmbench(device: DeviceModel) -> Plan {
         devices: 1,
         device_slots: 1 << 19,
         device,
+        network: None,
         foreign: 0.6,
         sparse: false,
         pattern: Pattern::Random,

@@ -15,6 +15,7 @@ use crate::shootdown::Shootdown;
 use crate::space::Touch;
 use overspill_area::Preset;
 use overspill_base::PageNo;
+use overspill_base::clock::Cpus;
 use overspill_engine::{FaultOutcome, Tuning, Worker};
 use overspill_vcpu::{Costs, Machine, Schedule, Shape};
 use std::cell::Cell;
@@ -119,7 +120,7 @@ impl Episode {
         let shape = Shape { cpus, sockets: 1, interrupt_cpu: None };
         let mut machine = Machine::new(shape, &Costs::DEFAULT, self.schedule);
         let plan = NodePlan {
-            cpus,
+            cpus: Cpus { count: cpus, current: overspill_vcpu::cpu },
             frames: self.frames,
             process_pages: self.pages,
             processes: vec![(0..self.tasks).collect()],
@@ -129,6 +130,7 @@ impl Episode {
             foreign: 0.0,
             sparse: false,
             tuning: self.tuning,
+            servers: None,
         };
         let node = Rc::new(Node::new(&plan, &Arc::new(Shootdown::new(cpus)), self.seed));
         let running = Rc::new(Cell::new(self.tasks));

@@ -5,10 +5,12 @@
 
 use crate::device::DeviceModel;
 use crate::error::{SimError, within};
+use crate::network::{Network, Servers};
 use crate::node::{Node, NodePlan};
 use crate::sample::Sample;
 use crate::shootdown::Shootdown;
 use crate::workload::{Run, Thread};
+use overspill_base::clock::Cpus;
 use overspill_engine::Tuning;
 use overspill_vcpu::{Costs, Machine, Schedule, Shape};
 use serde::Serialize;
@@ -38,6 +40,9 @@ pub struct Plan {
     pub device_slots: u32,
     /// The kind of device.
     pub device: DeviceModel,
+    /// Where the devices are, if not in the machine. Every node is a machine of its own then, with
+    /// [`MACHINE_CPUS`] CPUs and one thread.
+    pub network: Option<Network>,
     /// Share of the slots that others use, at random places.
     pub foreign: f64,
     /// True if devices grow as they fill, like a file: a large one is mostly untouched.
@@ -63,6 +68,12 @@ pub enum Pattern {
     Fresh,
 }
 
+/// CPUs of a machine on a network: one for its thread, one for reclaim.
+pub const MACHINE_CPUS: usize = 2;
+/// Most machines on a network.
+const MACHINES_MAX: usize = 1024;
+/// Most servers.
+const SERVERS_MAX: usize = 1024;
 /// Most CPUs of a machine.
 const CPUS_MAX: usize = 1024;
 /// Most slots of an area: slot numbers have 32 bits.
@@ -74,10 +85,10 @@ impl Plan {
     /// # Errors
     /// [`SimError::OutOfRange`] for the first invalid parameter.
     pub fn check(&self) -> Result<(), SimError> {
-        within("cpus", self.cpus, 1..=CPUS_MAX)?;
-        within("sockets", self.sockets, 1..=self.cpus.min(16))?;
-        within("nodes", self.nodes, 1..=self.sockets)?;
-        within("threads", self.threads, self.nodes..=self.cpus)?;
+        match &self.network {
+            None => self.check_cpus()?,
+            Some(network) => self.check_machines(network)?,
+        }
         within("devices", self.devices, 1..=32)?;
         within("frames", self.frames, 256..=1 << 24)?;
         within("working set", self.working_set, 0.1..=64.0)?;
@@ -88,6 +99,33 @@ impl Plan {
         within("size (free slots)", self.free_slots(), self.slots_needed()..=u64::MAX)
     }
 
+    fn check_cpus(&self) -> Result<(), SimError> {
+        within("cpus", self.cpus, 1..=CPUS_MAX)?;
+        within("sockets", self.sockets, 1..=self.cpus.min(16))?;
+        within("nodes", self.nodes, 1..=self.sockets)?;
+        within("threads", self.threads, self.nodes..=self.cpus)
+    }
+
+    fn check_machines(&self, network: &Network) -> Result<(), SimError> {
+        within("clients", self.nodes, 1..=MACHINES_MAX)?;
+        within("servers", network.servers, 1..=SERVERS_MAX)?;
+        within("deaths", network.deaths, 0..=network.servers / 2)?;
+        let cpus = self.nodes * MACHINE_CPUS;
+        within("cpus", self.cpus, cpus..=cpus)?;
+        within("sockets", self.sockets, self.nodes..=self.nodes)?;
+        within("threads", self.threads, self.nodes..=self.nodes)
+    }
+
+    /// The CPUs that a node's engine knows.
+    fn cpus_of_node(&self) -> Cpus {
+        match self.network {
+            None => Cpus { count: self.cpus, current: overspill_vcpu::cpu },
+            Some(_) => {
+                Cpus { count: MACHINE_CPUS, current: || overspill_vcpu::cpu() % MACHINE_CPUS }
+            }
+        }
+    }
+
     /// Slots of a node's devices that others do not use.
     fn free_slots(&self) -> u64 {
         let slots = self.devices as u64 * u64::from(self.device_slots);
@@ -96,7 +134,7 @@ impl Plan {
 
     /// Returns the slots for a node's pages and for its CPUs' caches.
     fn slots_needed(&self) -> u64 {
-        (self.frames as f64 * self.working_set) as u64 + 128 * self.cpus as u64
+        (self.frames as f64 * self.working_set) as u64 + 128 * self.cpus_of_node().count as u64
     }
 
     fn shape(&self) -> Shape {
@@ -122,17 +160,17 @@ impl Plan {
     /// Returns the threads of a node, by their number in the machine.
     fn threads_on(&self, node: usize) -> impl Iterator<Item = usize> + use<> {
         let nodes = self.nodes;
-        let sockets = self.sockets;
-        (0..self.threads).filter(move |number| number / sockets % nodes == node)
+        let dealt = if self.network.is_some() { 1 } else { self.sockets };
+        (0..self.threads).filter(move |number| number / dealt % nodes == node)
     }
 
-    fn node_plan(&self, node: usize, tuning: Tuning) -> NodePlan {
+    fn node_plan(&self, node: usize, tuning: Tuning, servers: Option<&Arc<Servers>>) -> NodePlan {
         let cpus: Vec<usize> = self.threads_on(node).map(|number| self.cpu(number)).collect();
         let processes =
             if self.processes { cpus.iter().map(|&cpu| vec![cpu]).collect() } else { vec![cpus] };
         let pages = (self.frames as f64 * self.working_set) as usize;
         NodePlan {
-            cpus: self.cpus,
+            cpus: self.cpus_of_node(),
             frames: self.frames,
             process_pages: pages / processes.len(),
             processes,
@@ -142,6 +180,7 @@ impl Plan {
             foreign: self.foreign,
             sparse: self.sparse,
             tuning,
+            servers: servers.map(|servers| (servers.clone(), node)),
         }
     }
 
@@ -175,9 +214,11 @@ impl Plan {
         self.check()?;
         let mut machine = Machine::new(self.shape(), costs, Schedule::Clocks);
         let shootdown = Arc::new(Shootdown::new(self.cpus));
-        let plans: Vec<NodePlan> = (0..self.nodes).map(|n| self.node_plan(n, tuning)).collect();
+        let servers = self.network.map(|network| Arc::new(Servers::new(network)));
+        let plan = |n| self.node_plan(n, tuning, servers.as_ref());
+        let plans: Vec<NodePlan> = (0..self.nodes).map(plan).collect();
         let nodes = plans.iter().map(|plan| Node::new(plan, &shootdown, seed)).collect();
-        let run = Run::new(nodes, self, seed);
+        let run = Run::new(nodes, servers, self, seed);
         for (node, plan) in plans.iter().enumerate() {
             self.spawn_node(&mut machine, &run, node, plan);
         }

@@ -7,6 +7,7 @@
 //! Not here: what runs on it (`workload`).
 
 use crate::device::{DeviceModel, SimDevice};
+use crate::network::{Client, Servers};
 use crate::shootdown::Shootdown;
 use crate::space::SimSpace;
 use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SwapArea, SwapAreas, SwapEntry};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 /// The size of a node, and its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePlan {
-    pub(crate) cpus: usize,
+    pub(crate) cpus: Cpus,
     pub(crate) frames: usize,
     pub(crate) process_pages: usize,
     /// For each process, the CPUs it runs on.
@@ -34,6 +35,8 @@ pub(crate) struct NodePlan {
     /// True if devices grow as they fill.
     pub(crate) sparse: bool,
     pub(crate) tuning: Tuning,
+    /// If its devices are on servers: which, and its number among the machines that use them.
+    pub(crate) servers: Option<(Arc<Servers>, usize)>,
 }
 
 pub(crate) struct Node {
@@ -52,7 +55,7 @@ impl Node {
         let space = SimSpace::new(plan.process_pages, plan.processes.clone(), shootdown.clone());
         let space = Arc::new(space);
         let chunk = Tuning::CHUNK_PAGES;
-        let staging = Engine::staging_pages(plan.frames).max(2 * plan.cpus * chunk);
+        let staging = Engine::staging_pages(plan.frames).max(2 * plan.cpus.count * chunk);
         let engine = Engine::new(EngineParts {
             frames: plan.frames,
             table: PageTable::new(Table::on_heap(pages, || AtomicU64::new(0))),
@@ -65,7 +68,7 @@ impl Node {
             salvage: Box::new(|_| false),
             report: Box::new(|_| {}),
             tuning: plan.tuning,
-            cpus: Cpus { count: plan.cpus, current: overspill_vcpu::cpu },
+            cpus: plan.cpus,
         });
         let mut random = fastrand::Rng::with_seed(seed);
         let foreign = fragment(engine.areas(), plan.foreign, &mut random);
@@ -86,7 +89,7 @@ impl NodePlan {
     fn swap(&self, number: usize, shootdown: &Arc<Shootdown>) -> Swap {
         let config = AreaConfig {
             tuning: self.tuning.area,
-            cpus: self.cpus,
+            cpus: self.cpus.count,
             rotational: false,
             discard: false,
         };
@@ -96,7 +99,9 @@ impl NodePlan {
         if !self.sparse {
             area.set_capacity_slots(self.device_slots);
         }
-        let device = SimDevice::new(self.device, self.device_slots, shootdown.clone());
+        let client = self.servers.clone();
+        let client = client.map(|(servers, n)| Client::new(n, servers, self.device.channels));
+        let device = SimDevice::new(self.device, self.device_slots, shootdown.clone(), client);
         Swap { device: Arc::new(device), area, priority: 0 }
     }
 }

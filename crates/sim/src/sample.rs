@@ -45,11 +45,12 @@ pub(crate) struct Reading {
     busy_ns: u64,
     accesses: u64,
     events: Vec<u64>,
+    servers_ns: Vec<u64>,
     locks: Vec<(LockClass, Path, Tally)>,
 }
 
 impl Reading {
-    pub(crate) fn now(accesses: u64, stats: &[&Stats]) -> Self {
+    pub(crate) fn now(accesses: u64, stats: &[&Stats], servers_ns: Vec<u64>) -> Self {
         let event = |&(event, _): &(Event, _)| stats.iter().map(|stats| stats.get(event)).sum();
         let paths = |class| Path::ALL.iter().map(move |&(path, _)| (class, path));
         let locks = LockClass::ALL.into_iter().flat_map(paths);
@@ -58,8 +59,16 @@ impl Reading {
             busy_ns: usage().busy_ns,
             accesses,
             events: Event::ALL.iter().map(event).collect(),
+            servers_ns,
             locks: locks.map(|(c, p)| (c, p, tally(c as u8, p as u8))).collect(),
         }
+    }
+
+    /// What the busiest server has been asked to do since `first`, of what it could have done.
+    fn busiest_server_percent(&self, first: &Self) -> Option<f64> {
+        let worked =
+            self.servers_ns.iter().zip(&first.servers_ns).map(|(last, first)| last - first);
+        worked.max().map(|ns| 100.0 * ns as f64 / (self.at_ns - first.at_ns).max(1) as f64)
     }
 
     fn events(&self, event: Event) -> f64 {
@@ -132,6 +141,8 @@ pub struct Sample {
     pub fault_p50_us: f64,
     /// The 99th percentile.
     pub fault_p99_us: f64,
+    /// Share of the time that the busiest server works, in per cent; none without servers.
+    pub server_percent: Option<f64>,
     /// What ping would print, if there are packets.
     pub ping: Option<Ping>,
     /// All locks' share of CPU time, in per cent.
@@ -168,6 +179,7 @@ impl Sample {
             fault_ratio: events(Event::pgmajfault) / accesses.max(1.0),
             fault_p50_us: latencies.quantile_us(0.5),
             fault_p99_us: latencies.quantile_us(0.99),
+            server_percent: last.busiest_server_percent(first),
             ping,
             locks_percent: locks.iter().map(|lock| lock.share_percent).sum(),
             locks,

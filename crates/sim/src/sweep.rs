@@ -6,10 +6,11 @@
 //! with them.
 //! Not here: running a machine (`machine`).
 
-use crate::device::PMEM;
+use crate::device::{PMEM, REDIS};
 use crate::error::SimError;
 use crate::experiments::pmbench;
-use crate::machine::Plan;
+use crate::machine::{MACHINE_CPUS, Plan};
+use crate::network::{Network, REDIS_NETWORK};
 use crate::sample::Sample;
 use overspill_area::Preset;
 use overspill_engine::Tuning;
@@ -31,15 +32,24 @@ pub enum Parameter {
     Size,
     /// Share of the slots that others use.
     Fragmentation,
+    /// Machines that use 64 servers.
+    Clients,
+    /// Servers that 256 machines use.
+    Servers,
+    /// Deaths among 64 servers that 64 machines use, all at once.
+    Deaths,
 }
 
 impl Parameter {
-    const ALL: [(Parameter, &'static str); 5] = [
+    const ALL: [(Parameter, &'static str); 8] = [
         (Parameter::Cpus, "cpus"),
         (Parameter::Sockets, "sockets"),
         (Parameter::Devices, "devices"),
         (Parameter::Size, "size"),
         (Parameter::Fragmentation, "fragmentation"),
+        (Parameter::Clients, "clients"),
+        (Parameter::Servers, "servers"),
+        (Parameter::Deaths, "deaths"),
     ];
 
     /// Returns the name on command lines.
@@ -55,6 +65,9 @@ impl Parameter {
             Self::Devices => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
             Self::Size => vec![1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0],
             Self::Fragmentation => vec![0.0, 0.3, 0.5, 0.7, 0.8, 0.9],
+            Self::Clients => vec![1.0, 4.0, 16.0, 64.0, 256.0, 1024.0],
+            Self::Servers => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0],
+            Self::Deaths => vec![0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
         }
     }
 
@@ -86,9 +99,33 @@ impl Parameter {
             Self::Fragmentation => {
                 Plan { foreign: value, device_slots: 1 << 20, ..with_cpus(32, 2) }
             }
+            Self::Clients => on_network(whole, 64, 0, seconds),
+            Self::Servers => on_network(256, whole, 0, seconds),
+            Self::Deaths => on_network(64, 64, whole, seconds),
         };
         plan.check()?;
         Ok(plan)
+    }
+}
+
+/// Machines with a small memory each, whose swap is on servers. With deaths the time that it takes
+/// to replace a server is counted as well.
+fn on_network(machines: usize, servers: usize, deaths: usize, seconds: f64) -> Plan {
+    let model = REDIS_NETWORK;
+    let replacing_s = if deaths > 0 { model.failover_ns as f64 / 1e9 } else { 0.0 };
+    Plan {
+        cpus: machines * MACHINE_CPUS,
+        sockets: machines,
+        nodes: machines,
+        threads: machines,
+        frames: 512,
+        device_slots: 1 << 13,
+        device: REDIS,
+        network: Some(Network { model, servers, deaths }),
+        foreign: 0.0,
+        settle_s: 0.005,
+        seconds: seconds + replacing_s,
+        ..pmbench(REDIS)
     }
 }
 

@@ -9,6 +9,7 @@
 //! Not here: what the counts mean (`sample`).
 
 use crate::machine::{Pattern, Plan};
+use crate::network::Servers;
 use crate::node::Node;
 use crate::sample::{Latencies, Ping, Reading};
 use crate::space::Touch;
@@ -17,6 +18,7 @@ use overspill_engine::{Engine, FaultOutcome, Worker};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Writes in 256 accesses: a fifth.
 const WRITES: u8 = 51;
@@ -31,6 +33,7 @@ const ROUND_TRIP_NS: u64 = 70_000;
 /// State shared by all tasks of a run.
 pub(crate) struct Run {
     pub(crate) nodes: Vec<Node>,
+    servers: Option<Arc<Servers>>,
     settle_ns: u64,
     time_ns: u64,
     pattern: Pattern,
@@ -59,13 +62,19 @@ pub(crate) struct Thread {
 }
 
 impl Run {
-    pub(crate) fn new(nodes: Vec<Node>, plan: &Plan, seed: u64) -> Rc<Self> {
+    pub(crate) fn new(
+        nodes: Vec<Node>,
+        servers: Option<Arc<Servers>>,
+        plan: &Plan,
+        seed: u64,
+    ) -> Rc<Self> {
         let ns = |seconds: f64| (seconds * 1e9) as u64;
         let (settle_ns, time_ns) = (ns(plan.settle_s), ns(plan.seconds));
         // If no page is touched twice, only the time determines the start.
         let from = (plan.pattern == Pattern::Fresh).then_some(settle_ns);
         Rc::new(Self {
             nodes,
+            servers,
             settle_ns,
             time_ns,
             pattern: plan.pattern,
@@ -92,7 +101,8 @@ impl Run {
 
     fn read(&self) -> Reading {
         let stats: Vec<_> = self.nodes.iter().map(|node| node.engine.stats()).collect();
-        Reading::now(self.accesses.get(), &stats)
+        let servers = self.servers.as_ref().map(|servers| servers.busy_ns());
+        Reading::now(self.accesses.get(), &stats, servers.unwrap_or_default())
     }
 
     /// Takes the readings at the window's ends; returns true when the run is over.
@@ -139,6 +149,7 @@ impl Run {
         if self.populated.get() == self.threads && self.pattern == Pattern::Random {
             let from = clock::now_ns() + self.settle_ns;
             self.window.set(Some((from, from + self.time_ns)));
+            self.servers.iter().for_each(|servers| servers.die_at(from));
         }
     }
 

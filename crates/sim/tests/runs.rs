@@ -46,16 +46,22 @@ fn machines_that_cannot_be_are_named() {
             "size (GiB) cannot be 1000000000000000000000000000000: it is from 0.0625 to 16384 here",
         ),
         ("fragmentation", 1.0, "fragmentation cannot be 1: it is from 0 to 0.95 here"),
+        ("clients", 1025.0, "clients cannot be 1025: it is from 1 to 1024 here"),
+        ("servers", 0.0, "servers cannot be 0: it is from 1 to 1024 here"),
+        ("deaths", 33.0, "deaths cannot be 33: it is from 0 to 32 here"),
     ] {
         assert_eq!(sweep_error(over, value), says);
     }
     let unknown = "colour".parse::<Parameter>().unwrap_err().to_string();
-    assert!(unknown.contains("cpus, sockets, devices, size, fragmentation"), "{unknown}");
+    assert!(
+        unknown.contains("cpus, sockets, devices, size, fragmentation, clients, servers, deaths"),
+        "{unknown}"
+    );
 }
 
 #[test]
 fn the_oldest_and_the_newest_preset_go_through_a_small_sweep_of_every_parameter() {
-    for over in ["cpus", "sockets", "devices", "size", "fragmentation"] {
+    for over in ["cpus", "sockets", "devices", "size", "fragmentation", "clients"] {
         let over: Parameter = over.parse().unwrap();
         let value = if over == Parameter::Fragmentation { 0.5 } else { 2.0 };
         let options = SweepOptions {
@@ -79,4 +85,31 @@ const SCHEDULES: u64 = 1000;
 #[test]
 fn no_schedule_breaks_a_promise() {
     explore(&ExploreOptions { seed: 1, runs: SCHEDULES }, &|_| ()).unwrap();
+}
+
+/// Machines on a network, by `over`.
+fn on_network(over: &str, values: &[f64]) -> Vec<(f64, f64)> {
+    let options = SweepOptions {
+        over: over.parse().unwrap(),
+        values: values.to_vec(),
+        presets: vec!["modern".into()],
+        seconds: 0.01,
+        seed: 1,
+    };
+    let points = sweep(&options, &|_| ()).unwrap().points;
+    points.iter().map(|p| (p.sample.score, p.sample.server_percent.unwrap())).collect()
+}
+
+#[test]
+fn servers_are_shared_by_all_machines() {
+    let [few, many] = on_network("servers", &[1.0, 64.0])[..] else { panic!() };
+    assert!(few.1 > 80.0 && many.1 < 50.0, "{few:?} {many:?}");
+    assert!(many.0 > 3.0 * few.0, "{few:?} {many:?}");
+}
+
+#[test]
+fn machines_wait_until_a_dead_server_is_replaced_and_lose_nothing() {
+    // The second is longer by the time it takes; in the rest as much is done as otherwise.
+    let [none, some] = on_network("deaths", &[0.0, 8.0])[..] else { panic!() };
+    assert!(some.0 * 100.0 < none.0, "{none:?} {some:?}");
 }

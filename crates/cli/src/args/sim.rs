@@ -53,8 +53,8 @@ pub(crate) struct SimRunArgs {
 /// Vary one parameter of the machine, for every preset of the engine.
 #[derive(Debug, Args)]
 pub(crate) struct SweepArgs {
-    /// cpus, sockets, devices, size (of the device, in GiB) or fragmentation (share of slots in
-    /// use)
+    /// cpus, sockets, devices, size (of the device, in GiB), fragmentation (share of slots in use);
+    /// or, of machines that swap to a cluster: clients, servers, deaths (of servers, at once)
     #[arg(long, value_name = "PARAMETER")]
     pub(crate) over: Parameter,
 
