@@ -1,7 +1,7 @@
 //! Running programs with a time limit.
 //!
 //! Invariants: a program that does not end in time, or during which we are interrupted, is killed
-//! and reaped. Its output is read while it runs.
+//! and reaped; if we are killed, so is it. Its output is read while it runs.
 //! Not here: which programs.
 
 use crate::error::BenchError;
@@ -70,12 +70,13 @@ pub(crate) fn again_if_killed<T>(
 /// # Errors
 /// [`BenchError::Child`], [`BenchError::Killed`], [`BenchError::Interrupted`].
 pub(crate) fn run(
-    command: &mut Command,
+    command: &Command,
     patience: Duration,
     interrupted: Option<&Interrupted>,
 ) -> Result<Printed, BenchError> {
     let what = described(command);
     let failed = |reason: String| BenchError::Child { what: what.clone(), reason };
+    let mut command = ending_with_us(command, Signal::KILL);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
     let (output, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
@@ -94,6 +95,14 @@ pub(crate) fn run(
     } else {
         Err(failed(reason(status, &printed.errors)))
     }
+}
+
+/// Returns a command that runs `command`, which is sent `signal` when this process ends.
+pub(super) fn ending_with_us(command: &Command, signal: Signal) -> Command {
+    let mut bound = Command::new("setpriv");
+    bound.args(["--pdeathsig", &signal.as_raw().to_string()]);
+    bound.arg(command.get_program()).args(command.get_args());
+    bound
 }
 
 /// Returns true after SIGKILL, also if a shell in between tells it by its exit code.
@@ -170,7 +179,7 @@ mod tests {
         for (line, message) in table {
             assert_eq!(sh(line, 500, None).unwrap_err().to_string(), message);
         }
-        let missing = run(&mut Command::new("/nowhere/at all"), PERIOD, None).unwrap_err();
+        let missing = run(&Command::new("/nowhere/at all"), PERIOD, None).unwrap_err();
         assert!(missing.to_string().starts_with("/nowhere/at all failed: "), "{missing}");
     }
 

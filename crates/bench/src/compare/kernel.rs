@@ -105,6 +105,7 @@ impl SwapDevice {
             Device::Zram => zram(size, undo)?,
             Device::Ramdisk => ramdisk(size, undo)?,
             Device::File => file(size, &place.directory, undo)?,
+            Device::Nbd | Device::Redis => return Err("it is on a server".into()),
         };
         let swap = Self { path, undo: undo.clone(), _removal: removal };
         tool(Command::new(&place.program).arg("mkswap").arg("--force").arg(&swap.path))?;

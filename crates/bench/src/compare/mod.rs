@@ -10,6 +10,7 @@ pub(crate) mod child;
 mod counters;
 pub(crate) mod kernel;
 mod sample;
+mod servers;
 pub(crate) mod undo;
 mod ways;
 
@@ -25,6 +26,7 @@ use kernel::{Group, Skipped, SwapDevice};
 use overspill::{Bytes, MEMORY_MIN};
 use sample::Sample;
 use serde::Serialize;
+use servers::Server;
 use std::path::{Path, PathBuf};
 use undo::Undo;
 use ways::Run;
@@ -204,6 +206,19 @@ impl Comparison<'_> {
     }
 
     fn rows_on(&mut self, device: Device, kernel: Option<&Kernel>) -> Result<Vec<Row>, BenchError> {
+        let (size, directory) = (self.options.swap_size(), &self.place.directory);
+        let server = match Server::start(device, size) {
+            Ok(server) => server,
+            Err(reason) => {
+                self.skip(device.name(), &reason);
+                return Ok(Vec::new());
+            }
+        };
+        let own = device.counterpart(size, directory);
+        let own = own.as_deref().or(server.as_ref().map(Server::swap));
+        let own = own.expect("what is not a server's is here");
+        let ways = self.ways_on(device);
+        let kernel = kernel.filter(|_| ways.contains(&Way::Kernel));
         let swap = self.swap_device(device, kernel);
         let group = kernel.map(|kernel| kernel.group.path.as_path());
         let side = group.zip(swap.as_ref()).map(|(group, swap)| KernelSide { group, swap });
@@ -214,16 +229,34 @@ impl Comparison<'_> {
                 let name = device.name();
                 (self.progress)(&format!("{name}, {workload}, {jobs} threads: {rounds} rounds"));
                 let place = &self.place;
-                let (options, idle_seconds) = (self.options, 0.0);
-                let run = Run { options, place, device, workload, jobs, seed: 0, idle_seconds };
-                rows.push(self.row(&run, side)?);
+                let (options, idle_seconds, swap) = (self.options, 0.0, own);
+                let run =
+                    Run { options, place, device, swap, workload, jobs, seed: 0, idle_seconds };
+                rows.push(self.row(&run, &ways, side)?);
             }
         }
         Ok(rows)
     }
 
-    fn row(&self, run: &Run<'_>, side: Option<KernelSide<'_>>) -> Result<Row, BenchError> {
-        let asked = self.options.ways.iter().copied();
+    /// Returns the ways that can be measured on a device.
+    fn ways_on(&mut self, device: Device) -> Vec<Way> {
+        let mut ways = self.options.ways.clone();
+        ways.retain(|&way| {
+            let lack = device.lacks(way);
+            lack.iter()
+                .for_each(|lack| self.skip(&format!("{} on {}", way.name(), device.name()), lack));
+            lack.is_none()
+        });
+        ways
+    }
+
+    fn row(
+        &self,
+        run: &Run<'_>,
+        asked: &[Way],
+        side: Option<KernelSide<'_>>,
+    ) -> Result<Row, BenchError> {
+        let asked = asked.iter().copied();
         let mut ways: Vec<Way> =
             asked.filter(|way| *way != Way::Kernel || side.is_some()).collect();
         let shown = ways.clone();

@@ -338,8 +338,8 @@ mod tests {
             return eprintln!("skipped: perf is not installed or may not count system calls");
         }
         let ended = |line: &str| {
-            let mut command = under_perf(Command::new("sh").args(["-c", line]));
-            child::run(&mut command, Duration::from_secs(60), None)
+            let command = under_perf(Command::new("sh").args(["-c", line]));
+            child::run(&command, Duration::from_secs(60), None)
         };
         let killed = ended("kill -9 $$");
         assert!(matches!(killed, Err(BenchError::Killed { .. })), "{killed:?}");

@@ -53,24 +53,43 @@ pub enum Device {
     Ramdisk,
     /// A file on a disk.
     File,
+    /// Memory of an NBD server.
+    Nbd,
+    /// Memory of a Redis cluster.
+    Redis,
 }
 
 impl Device {
     /// All, with their names on command lines.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("zram", Self::Zram), ("ramdisk", Self::Ramdisk), ("file", Self::File)];
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("zram", Self::Zram),
+        ("ramdisk", Self::Ramdisk),
+        ("file", Self::File),
+        ("nbd", Self::Nbd),
+        ("redis", Self::Redis),
+    ];
 
     /// Returns the name on command lines.
     pub fn name(self) -> &'static str {
         name_of(&Self::ALL, self)
     }
 
-    /// Returns what Overspill swaps to when the kernel swaps to this.
-    fn counterpart(self, size: Bytes, directory: &Path) -> String {
+    /// Returns what Overspill swaps to when the kernel swaps to this; none if that is a server's.
+    pub(super) fn counterpart(self, size: Bytes, directory: &Path) -> Option<String> {
         match self {
-            Self::Zram => format!("compressed:{}", size.0),
-            Self::Ramdisk => format!("ram:{}", size.0),
-            Self::File => format!("file:{}:{}", directory.display(), size.0),
+            Self::Zram => Some(format!("compressed:{}", size.0)),
+            Self::Ramdisk => Some(format!("ram:{}", size.0)),
+            Self::File => Some(format!("file:{}:{}", directory.display(), size.0)),
+            Self::Nbd | Self::Redis => None,
+        }
+    }
+
+    /// Returns why there is nothing to measure of a way on this device.
+    pub(super) fn lacks(self, way: Way) -> Option<&'static str> {
+        match (self, way) {
+            (Self::Zram | Self::Ramdisk | Self::File, _) | (_, Way::Run) => None,
+            (_, Way::Kernel) => Some("its own client of such a server is not set up here"),
+            (_, Way::Region | Way::Signal | Way::Pool) => Some("the library uses no servers"),
         }
     }
 
@@ -80,6 +99,8 @@ impl Device {
             Self::Zram => "zram (lz4) / compressed:",
             Self::Ramdisk => "loop on tmpfs / ram:",
             Self::File => "swap file / file:",
+            Self::Nbd => "- / nbd: of nbdkit in memory, here",
+            Self::Redis => "- / redis+cluster: of one server, here",
         }
     }
 }
@@ -103,6 +124,8 @@ pub(super) struct Run<'a> {
     pub(super) options: &'a CompareOptions,
     pub(super) place: &'a Place,
     pub(super) device: Device,
+    /// What Overspill swaps to.
+    pub(super) swap: &'a str,
     pub(super) workload: &'a str,
     pub(super) jobs: usize,
     pub(super) seed: usize,
@@ -112,8 +135,8 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     /// Returns its command line; `group` is given if the kernel takes part.
     pub(super) fn command(&self, way: Way, group: Option<&Path>) -> Command {
-        let swap = self.device.counterpart(self.options.swap_size(), &self.place.directory);
-        let limit = ["--memory".into(), self.options.memory.0.to_string(), "--swap".into(), swap];
+        let memory = self.options.memory.0.to_string();
+        let limit = ["--memory", &memory, "--swap", self.swap];
         let mut command = Command::new(&self.place.program);
         match way {
             Way::Kernel => {

@@ -117,7 +117,7 @@ impl Kernel {
         let patience = PATIENCE + PATIENCE_OF_TOUCH * all_touches;
         let _on = self.swap.on()?;
         let printed =
-            child::again_if_killed(|| child::run(&mut command, patience, Some(&self.interrupted)))?;
+            child::again_if_killed(|| child::run(&command, patience, Some(&self.interrupted)))?;
         serde_json::from_str(&printed.output).map_err(|error| BenchError::Child {
             what: format!("bench replay {}", workload.name),
             reason: format!("its report cannot be read: {error}"),

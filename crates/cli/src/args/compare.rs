@@ -36,7 +36,7 @@ pub(crate) struct CompareArgs {
     )]
     pub(crate) ways: Vec<Way>,
 
-    /// Where to: zram, ramdisk, file
+    /// Where to: zram, ramdisk, file; nbd and redis, servers that are started on this machine
     #[arg(
         long,
         value_name = "NAME,...",

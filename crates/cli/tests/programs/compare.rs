@@ -92,6 +92,50 @@ fn overspills_ways_are_compared_everywhere() {
 }
 
 #[test]
+fn servers_are_started_measured_and_ended() {
+    let Some(bench) = Bench::with(&["nbdkit", "redis-server"]) else { return };
+    let words = ["--devices", "nbd,redis", "--workloads", "modify", "--jobs", "1"];
+    let (text, json, _) = compare(&bench, &[&words[..], &["--ways", "run,region"]].concat());
+    assert_cells(&json, 2, &["run"]);
+    assert!(text.contains("skipped: region on redis: the library uses no servers"), "{text}");
+    assert_eq!(left_in(&bench), ["report.html", "report.json"]);
+}
+
+#[test]
+fn servers_end_with_a_comparison_that_is_killed() {
+    let Some(bench) = Bench::with(&["nbdkit", "redis-server"]) else { return };
+    let words = ["--devices", "redis", "--ways", "run", "--seconds", "60"];
+    let mut child = command(&bench, &words).stdout(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    let wait_until = |what: &dyn Fn() -> bool| {
+        while !what() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", left_in(&bench));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait_until(&|| left_in(&bench).len() > 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until(&|| left_in(&bench).len() <= 2 && running_in(&bench) == 0);
+}
+
+/// Processes that were started with the comparison's directory for their files.
+fn running_in(bench: &Bench) -> usize {
+    let directory = format!("TMPDIR={}", bench.path(".").display()).into_bytes();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let environments = processes.filter_map(|it| std::fs::read(it.path().join("environ")).ok());
+    environments.filter(|it| it.split(|&byte| byte == 0).any(|word| word == directory)).count()
+}
+
+/// What is in the directory of a comparison.
+fn left_in(bench: &Bench) -> Vec<String> {
+    let entries = std::fs::read_dir(bench.path(".")).unwrap().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
 fn kernel_swap_is_made_measured_and_removed() {
     let Some(bench) = Bench::with(&["losetup", "swapon"]) else { return };
     if let Some(reason) = obstacle() {
