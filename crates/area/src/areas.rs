@@ -149,6 +149,41 @@ impl SwapAreas {
         copies.filter(|&entry| reclaim.reclaim_slot(entry)).take(want).count() > 0
     }
 
+    /// Allocates up to `want` entries of one area with a priority below `priority`; none if none has
+    /// a free slot.
+    pub fn alloc_below(
+        &self,
+        cpu: usize,
+        priority: i16,
+        want: usize,
+        reclaim: &dyn SlotReclaim,
+    ) -> Vec<SwapEntry> {
+        let places = self.order.lock().clone();
+        let below = places.iter().filter(|place| place.priority < priority);
+        let mut slots = Vec::with_capacity(want);
+        let found = below.map(|place| place.area).find(|&area| {
+            self.alloc_from(area, cpu, want, reclaim, &mut slots);
+            !slots.is_empty()
+        });
+        let entries = found
+            .into_iter()
+            .flat_map(|area| slots.iter().map(move |&slot| SwapEntry::new(area, slot)));
+        entries.collect()
+    }
+
+    /// Takes slots from an area, which grows if it has none.
+    fn alloc_from(
+        &self,
+        number: AreaNo,
+        cpu: usize,
+        want: usize,
+        reclaim: &dyn SlotReclaim,
+        slots: &mut Vec<Slot>,
+    ) {
+        let area = self.get(number);
+        while area.alloc(cpu, want, reclaim, slots) == 0 && reclaim.grow(number) {}
+    }
+
     /// Asks the areas in turn until one has slots. True if one had.
     fn visit(
         &self,
@@ -163,12 +198,7 @@ impl SwapAreas {
         let mut slots = Vec::with_capacity(goal);
         let (order, areas) = self.in_turn();
         for &number in &order[..areas] {
-            let area = self.get(number);
-            while area.alloc(cpu, goal, reclaim, &mut slots) == 0 {
-                if !reclaim.grow(number) {
-                    break;
-                }
-            }
+            self.alloc_from(number, cpu, goal, reclaim, &mut slots);
             if !slots.is_empty() {
                 self.hand_out(cpu, number, &slots, missing, out);
                 return true;

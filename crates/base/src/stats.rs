@@ -45,6 +45,8 @@ counters! {
     swpout_clean,
     /// Faults that found their page in the swap cache.
     swap_cache_hit,
+    /// Pages moved to an area of lower priority.
+    pgdemote,
     /// Pages read ahead.
     swap_ra,
     /// Pages read ahead and then touched.

@@ -25,7 +25,7 @@ impl Engine {
             return;
         }
         if self.frames.are_above_low() && self.page_outs.is_empty() && !self.is_asked() {
-            self.low.wait(seen, None);
+            self.low.wait(seen, self.demotion.pause());
         }
         self.run_page_outs(worker);
         self.give_what_is_asked(worker, &wanted);
@@ -39,6 +39,7 @@ impl Engine {
             }
         }
         worker.finish(self);
+        self.demote(worker, wanted);
         for area in self.areas.iter() {
             self.run_discards(area.number());
         }

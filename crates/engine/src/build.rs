@@ -3,6 +3,7 @@
 //! Owns: its parts, and their sizes.
 
 use crate::budget::{FrameBudget, Lease};
+use crate::demotion::Demotion;
 use crate::engine::Engine;
 use crate::event_count::EventCount;
 use crate::frames::Frames;
@@ -113,6 +114,7 @@ impl Engine {
             adding: Mutex::new(LockClass::Swapon, ()),
             streams: StreamLocks::new(parts.cpus.count),
             page_outs: PageOuts::new(),
+            demotion: Demotion::default(),
             low: EventCount::new(),
             freed: EventCount::new(),
             starving: AtomicUsize::new(0),

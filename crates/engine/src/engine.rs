@@ -4,6 +4,7 @@
 //! Not here: its construction (`build`), changes of pages (`page` and what is above it).
 
 use crate::budget::Lease;
+use crate::demotion::Demotion;
 use crate::event_count::EventCount;
 use crate::frames::Frames;
 use crate::holds::Holds;
@@ -74,6 +75,7 @@ pub struct Engine {
     pub(crate) streams: StreamLocks,
     pub(crate) ahead: ReadaheadQueue,
     pub(crate) page_outs: PageOuts,
+    pub(crate) demotion: Demotion,
     /// Notified when free frames run low.
     pub(crate) low: EventCount,
     /// Notified when a frame became free while threads wait for one.

@@ -19,6 +19,8 @@ mod budget;
 mod build;
 pub mod check;
 mod complete;
+mod demote;
+mod demotion;
 mod discard;
 mod engine;
 mod event_count;

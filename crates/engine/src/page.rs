@@ -98,7 +98,7 @@ impl Engine {
 
     /// Turns the word of a page in staging memory to Resident; returns its entry and its staging
     /// page. On failure releases the lock.
-    fn claim_staged(
+    pub(crate) fn claim_staged(
         &self,
         locked: LockedPage,
         word: Pte,
@@ -250,12 +250,9 @@ impl Engine {
     pub(crate) fn stay_on(&self, locked: LockedPage, entry: SwapEntry) {
         let resident = Pte::Resident(locked.frame());
         self.set_cache_only(entry, false);
-        self.table.replace(locked.page(), resident, self.swapped(entry));
+        let shadow = self.workingset.evicted();
+        self.table.replace(locked.page(), resident, Pte::Swapped { entry, shadow });
         self.drop_cached(locked);
-    }
-
-    fn swapped(&self, entry: SwapEntry) -> Pte {
-        Pte::Swapped { entry, shadow: self.workingset.evicted() }
     }
 
     /// Makes an unmapped page Empty, and frees its frame.
@@ -264,8 +261,9 @@ impl Engine {
         self.drop_cached(locked);
     }
 
-    /// Moves a page's word to the slot it is written to, and frees any other slot it had.
-    pub(crate) fn start_writeback(&self, locked: &LockedPage, entry: SwapEntry) {
+    /// Moves a page's word to the slot it is written to, and frees any other slot it had. `shadow`
+    /// says when it was evicted.
+    pub(crate) fn start_writeback(&self, locked: &LockedPage, entry: SwapEntry, shadow: u32) {
         let (frame, page) = (locked.frame(), locked.page());
         if self.frames.entry(frame) == Some(entry) {
             self.set_cache_only(entry, false);
@@ -276,7 +274,7 @@ impl Engine {
         }
         self.frames.set(frame, flag::WRITEBACK);
         self.writes_in_flight.fetch_add(1, Relaxed);
-        self.table.replace(page, Pte::Resident(frame), self.swapped(entry));
+        self.table.replace(page, Pte::Resident(frame), Pte::Swapped { entry, shadow });
     }
 
     /// Ends the writeback of the page cached under `entry`; any thread may hold its lock.

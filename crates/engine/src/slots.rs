@@ -1,6 +1,7 @@
 //! Slots for pages, and what frees some when they run short.
 //!
-//! Owns: growing devices, discards, and reclaiming slots that are only copies of mapped pages.
+//! Owns: growing devices, discards, reclaiming slots that are only copies of mapped pages, and
+//! noticing that an area is nearly full.
 //! Not here: allocation of slots (`area`).
 
 use crate::engine::{Engine, GrowFailure};
@@ -13,6 +14,10 @@ use overspill_device::{DeviceError, SwapDevice};
 
 /// Growth of a full area: one trunk of 4 KiB pages.
 const GROW_BYTES: usize = 64 << 20;
+/// An area is nearly full when less than this part of its slots is free,
+const CROWDED: u32 = 16;
+/// and demotion frees slots until this part is.
+const ROOMY: u32 = 8;
 
 impl Engine {
     /// Empties all per-CPU caches and batches. Call before a fork, with all workers parked.
@@ -37,6 +42,33 @@ impl Engine {
             }
         }
         got
+    }
+
+    /// After slots were allocated: wakes the reclaim thread if pages should be demoted.
+    pub(crate) fn note_slots_taken(&self) {
+        let may_demote =
+            self.tuning.demotes() && self.demotion.may_fall_due(self.workingset.clock());
+        if may_demote && self.areas.iter().any(|area| self.is_crowded(area)) {
+            self.demotion.fall_due();
+            self.low.notify();
+        }
+    }
+
+    /// True if an area is nearly full and one below it has a free slot.
+    pub(crate) fn is_crowded(&self, area: &SwapArea) -> bool {
+        let priority = |area: &SwapArea| self.swaps.get(area.number()).priority;
+        let has_slots_below = |other: &SwapArea| {
+            other.is_writable() && priority(other) < priority(area) && other.free_slots() > 0
+        };
+        let is_leaving = self.swaps.get(area.number()).is_leaving();
+        area.free_slots() < part_of(area, CROWDED)
+            && !is_leaving
+            && self.areas.iter().any(has_slots_below)
+    }
+
+    /// Returns how many more slots of an area should be free.
+    pub(crate) fn lacks_slots(&self, area: &SwapArea) -> usize {
+        (part_of(area, ROOMY).saturating_sub(area.free_slots())) as usize
     }
 
     fn has_spare_copy(&self, frame: FrameNo, entry: SwapEntry) -> bool {
@@ -69,6 +101,11 @@ impl Engine {
         let more = (GROW_BYTES / self.memory.page_bytes) as u32;
         device.grow(capacity.saturating_add(more).min(info.slots_max))
     }
+}
+
+/// Returns the `part`th part of an area's slots.
+fn part_of(area: &SwapArea, part: u32) -> u32 {
+    (area.used_slots() + area.free_slots()) / part
 }
 
 /// What areas call when slots run short.

@@ -92,6 +92,12 @@ impl Tuning {
         !self.is_modern()
     }
 
+    /// True if old pages of an area that is nearly full move on to areas of lower priority. In
+    /// Linux a page stays where it was evicted to.
+    pub fn demotes(&self) -> bool {
+        self.is_modern()
+    }
+
     fn is_modern(&self) -> bool {
         self.preset == Preset::Modern
     }

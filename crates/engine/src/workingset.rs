@@ -49,6 +49,17 @@ impl Workingset {
         self.pressure.load(Relaxed)
     }
 
+    /// Returns the clock.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock.load(Relaxed)
+    }
+
+    /// Returns the advance of the clock since an eviction, if it has not come round.
+    pub(crate) fn age(&self, shadow: u32) -> u64 {
+        let now = self.clock() >> self.shift;
+        (now.wrapping_sub(u64::from(shadow)) & MASK) << self.shift
+    }
+
     /// Advances the clock for an activation.
     pub(crate) fn activated(&self) {
         self.clock.fetch_add(1, Relaxed);
@@ -57,8 +68,7 @@ impl Workingset {
     /// True if a page evicted at `shadow` should be active, with `active` pages on that list. At
     /// least an eighth of all frames counts as active, or an empty list could never grow.
     pub(crate) fn refault_activates(&self, shadow: u32, active: usize) -> bool {
-        let now = self.clock.load(Relaxed) >> self.shift;
-        let distance = (now.wrapping_sub(u64::from(shadow)) & MASK) << self.shift;
+        let distance = self.age(shadow);
         let near = self.frames / 8;
         if distance <= near {
             self.pressure.fetch_add(NEAR_REFAULT, Relaxed);

@@ -43,7 +43,9 @@ impl Engine {
             WorkerKind::InPlace => {}
         }
         let left = total - fresh.len();
-        writes.iter().for_each(|write| self.start_writeback(&write.locked, write.entry));
+        for PageWrite { locked, entry } in &writes {
+            self.start_writeback(locked, *entry, self.workingset.evicted());
+        }
         fresh.drain(..).for_each(|page| self.map_again(page));
         self.submit_writes(worker, &mut writes);
         worker.scratch.changed = changed;
@@ -91,6 +93,7 @@ impl Engine {
         if !fresh.is_empty() {
             self.alloc_for(fresh, &mut entries);
         }
+        self.note_slots_taken();
         let with_slot = fresh.drain(..entries.len()).zip(&entries);
         writes.extend(with_slot.map(|(locked, &entry)| PageWrite { locked, entry }));
     }
@@ -180,7 +183,7 @@ impl Engine {
 
     /// Submits one request per run of adjacent slots and pages, several if a device takes fewer at
     /// a time, then releases the pages.
-    fn submit_writes(&self, worker: &mut Worker, writes: &mut Vec<PageWrite>) {
+    pub(crate) fn submit_writes(&self, worker: &mut Worker, writes: &mut Vec<PageWrite>) {
         let staged = |write: &PageWrite| {
             self.frames.staged(write.locked.frame()).expect("a page under writeback is staged")
         };

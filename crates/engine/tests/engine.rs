@@ -5,6 +5,7 @@ mod advice;
 mod ahead;
 #[allow(dead_code, reason = "every test program uses its part of it")]
 mod common;
+mod demote;
 mod faulter;
 mod swapoff;
 

@@ -157,6 +157,26 @@ fn swap_areas_come_and_go_under_a_region_in_use() {
     assert_eq!(overspill.last_error(), None);
 }
 
+/// What is written on a fast device first moves down to a slow one, so that there is always room.
+#[test]
+fn a_fast_area_keeps_room_for_the_next_burst() {
+    let directory = tempfile::tempdir().unwrap();
+    let below = format!("{},pri=1", file_in(&directory));
+    let Some(overspill) = overspill(&below) else { return };
+    overspill.swapon(&"ram:24M,pri=5".parse().unwrap()).unwrap();
+    let mut region = overspill.region(SIZE).unwrap();
+    for seed in 0..3 {
+        exercise(&mut region, seed, 10_000);
+        let begun = std::time::Instant::now();
+        while overspill.swaps()[1].used > Bytes(22 << 20) {
+            assert!(begun.elapsed().as_secs() < 20, "{:?}", overspill.swaps());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+    assert!(overspill.swaps()[1].used > Bytes(16 << 20), "{:?}", overspill.swaps());
+    assert_eq!(overspill.last_error(), None);
+}
+
 #[test]
 fn the_last_area_goes_when_all_fits_and_its_file_with_it() {
     let directory = tempfile::tempdir().unwrap();

@@ -105,13 +105,24 @@ impl Engine {
         chunk: Range<usize>,
         entries: &[SwapEntry],
     ) {
-        let used = chunk.start..chunk.start + entries.len();
-        let reads = entries.iter().zip(used.clone()).map(|(&entry, at)| self.read_at(entry, at));
-        let reads: Vec<PageRead> = reads.collect();
-        self.stats.add(Event::swap_ra, reads.len() as u64);
-        moving.release(used.end..chunk.end);
+        self.stats.add(Event::swap_ra, entries.len() as u64);
+        let reads = self.reads_to_wait(moving, chunk, entries);
         self.submit_reads(worker, reads, |_| Purpose::Readahead);
         worker.poll(self);
+    }
+
+    /// Returns the reads of cached pages into a chunk, of which the rest is released.
+    pub(crate) fn reads_to_wait(
+        &self,
+        moving: &Moving,
+        chunk: Range<usize>,
+        entries: &[SwapEntry],
+    ) -> Vec<PageRead> {
+        let used = chunk.start..chunk.start + entries.len();
+        let reads = entries.iter().zip(used.clone()).map(|(&entry, at)| self.read_at(entry, at));
+        let reads = reads.collect();
+        moving.release(used.end..chunk.end);
+        reads
     }
 
     fn read_at(&self, entry: SwapEntry, at: usize) -> PageRead {

@@ -322,6 +322,7 @@ impl<'a> Episode<'a> {
 
     fn poll(&mut self, cpu: usize) {
         self.workers[cpu].poll(&self.rig.engine);
+        self.rig.engine.demote(&mut self.workers[cpu], || false);
     }
 
     fn finish(&mut self) {

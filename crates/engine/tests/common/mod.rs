@@ -278,6 +278,13 @@ impl Rig {
         self.engine.swapon(|number| swap(number.0, slots, plan))
     }
 
+    /// Adds a sound device of `slots` slots, which are used when the others are full.
+    pub(crate) fn swapon_below(&self, slots: u32, priority: i16) -> AreaNo {
+        let plan = Arc::new(FaultPlan::new(Faults::default()));
+        let make = |number: AreaNo| Swap { priority, ..swap(number.0, slots, plan) };
+        self.engine.swapon(make).unwrap()
+    }
+
     /// Touches `page` as a program would: faults until it is mapped, then runs `f` on it.
     pub(crate) fn touch(
         &self,

@@ -1,0 +1,170 @@
+//! Demotion: old pages leave an area that is nearly full for those below it.
+//!
+//! Owns: which pages, and how they get from one slot to another. So a burst of evictions
+//! finds room on the fastest area, and what is there was evicted last. Linux demotes pages between
+//! nodes of memory (`pgdemote`), and zswap writes its oldest back to disk.
+//! Invariants: it is the reclaim thread's work when nothing else is to be done, in frames and
+//! staging memory to spare. A page leaves its slot as at an eviction: it is in staging memory, with
+//! its lock held, until its next slot is in its word; and it keeps its frame until it is written.
+//! A slot that another process holds too is left alone: the page would be on both. Ages are those
+//! of refaults, so what was evicted so long ago that the clock has come round looks young.
+//! Not here: pools, whose pages have a frame as long as they are in memory; when it is due
+//! (`demotion`, `slots`).
+//! Rejected: writing to lower areas at once when the upper one is nearly full. Then it is full of
+//! old pages for ever, and the new ones, which come back sooner, are on the slow device.
+
+use crate::engine::Engine;
+use crate::frames::LockedPage;
+use crate::store::{Moving, Store};
+use crate::transfer::{PageWrite, Purpose};
+use crate::types::{Pte, flag};
+use crate::worker::Worker;
+use overspill_area::{SwapArea, SwapEntry};
+use overspill_base::PageNo;
+use overspill_base::stats::Event;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Most pages chosen at a time. Their choice goes through the whole page table.
+const CHOSEN_PAGES: usize = 4096;
+impl Engine {
+    /// Demotes pages of areas that were found nearly full, until they have room; stops when frames
+    /// run low or `wanted` says that the caller has something else to do. A part of
+    /// [`balance`](Self::balance). Blocks on the devices.
+    pub fn demote(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
+        let Store::Moving(moving) = &self.store else { return };
+        if !self.demotion.is_due() {
+            return;
+        }
+        let goes_on = || self.frames.are_above_low() && !wanted();
+        for area in self.areas.iter().filter(|area| self.is_crowded(area)) {
+            while goes_on() && self.lacks_slots(area) > 0 {
+                if !self.demote_oldest(worker, moving, area, &goes_on) && goes_on() {
+                    self.demotion.put_off(self.workingset.clock() + CHOSEN_PAGES as u64);
+                    break;
+                }
+            }
+        }
+        if goes_on() {
+            self.demotion.end();
+        }
+    }
+
+    /// Demotes the oldest pages of an area; false if there was none that could be.
+    fn demote_oldest(
+        &self,
+        worker: &mut Worker,
+        moving: &Moving,
+        area: &SwapArea,
+        goes_on: &impl Fn() -> bool,
+    ) -> bool {
+        let oldest = self.oldest_on(area, self.lacks_slots(area).min(CHOSEN_PAGES));
+        let (mut rest, before) = (&oldest[..], self.stats.get(Event::pgdemote));
+        while goes_on() && !rest.is_empty() {
+            let next = rest.len().min(moving.staging.chunk);
+            let seen = self.demote_chunk(worker, moving, area, &rest[..next]);
+            if seen == 0 {
+                break;
+            }
+            rest = &rest[seen..];
+        }
+        self.stats.get(Event::pgdemote) > before
+    }
+
+    /// Returns the `most` pages of an area that were evicted first, in the order of addresses.
+    fn oldest_on(&self, area: &SwapArea, most: usize) -> Vec<PageNo> {
+        let mut oldest = BinaryHeap::with_capacity(most + 1);
+        for page in self.table.populated().flatten() {
+            let Pte::Swapped { entry, shadow } = self.table.load(page) else { continue };
+            if entry.area() == area.number() {
+                oldest.push(Reverse((self.workingset.age(shadow), page)));
+            }
+            if oldest.len() > most {
+                // The youngest.
+                oldest.pop();
+            }
+        }
+        let mut pages: Vec<_> = oldest.into_iter().map(|Reverse((_, page))| page).collect();
+        pages.sort_unstable();
+        pages
+    }
+
+    /// Demotes pages, a chunk at most, as far as there are frames and slots; returns how many it
+    /// has dealt with.
+    fn demote_chunk(
+        &self,
+        worker: &mut Worker,
+        moving: &Moving,
+        area: &SwapArea,
+        pages: &[PageNo],
+    ) -> usize {
+        let (cpu, priority) = (self.cpus.current(), self.swaps.get(area.number()).priority);
+        let slots = self.areas.alloc_below(cpu, priority, pages.len(), self);
+        let (entries, seen) = self.read_to_demote(worker, moving, area, &pages[..slots.len()]);
+        let mut slots = slots.into_iter();
+        let mut writes = std::mem::take(&mut worker.scratch.writes);
+        for (locked, shadow) in entries.into_iter().filter_map(|entry| self.claim_read(entry)) {
+            let entry = slots.next().expect("a slot for each page that was read");
+            self.start_writeback(&locked, entry, shadow);
+            writes.push(PageWrite { locked, entry });
+        }
+        slots.for_each(|entry| self.free_entry(entry));
+        self.stats.add(Event::pgdemote, writes.len() as u64);
+        self.submit_writes(worker, &mut writes);
+        worker.scratch.writes = writes;
+        worker.finish(self);
+        seen
+    }
+
+    /// Reads pages into a chunk of staging memory, as far as there are frames; returns their
+    /// entries, and how many pages it has dealt with. Waits until they have been read.
+    fn read_to_demote(
+        &self,
+        worker: &mut Worker,
+        moving: &Moving,
+        area: &SwapArea,
+        pages: &[PageNo],
+    ) -> (Vec<SwapEntry>, usize) {
+        let Some(chunk) = moving.staging.take_to_wait() else { return (Vec::new(), 0) };
+        let (mut entries, map, mut seen) = (Vec::with_capacity(pages.len()), area.slot_map(), 0);
+        for &page in pages {
+            if let Pte::Swapped { entry, .. } = self.table.load(page)
+                && entry.area() == area.number()
+                && map.holders(entry.slot()) == Some(1)
+            {
+                let Some(locked) = self.frames.alloc_to_spare(page) else { break };
+                if self.cache_ahead(locked, entry) {
+                    entries.push(entry);
+                }
+            }
+            seen += 1;
+        }
+        let reads = self.reads_to_wait(moving, chunk, &entries);
+        self.submit_reads(worker, reads, |_| Purpose::Readahead);
+        worker.finish(self);
+        (entries, seen)
+    }
+
+    /// Locks a page that was read to be demoted, with its shadow, and takes it from its list,
+    /// unless somebody was faster. Its word is Resident then, as that of a page on its way out.
+    fn claim_read(&self, entry: SwapEntry) -> Option<(LockedPage, u32)> {
+        let frame = self.cache.lookup(entry)?;
+        let locked = self.frames.try_lock(frame).ok()?;
+        let word = self.table.load(locked.page());
+        let is_its = self.frames.entry(frame) == Some(entry);
+        match word {
+            Pte::Swapped { entry: on, shadow }
+                if is_its && on == entry && self.frames.has(frame, flag::READAHEAD) =>
+            {
+                let (locked, ..) = self.claim_staged(locked, word)?;
+                self.frames.clear(frame, flag::READAHEAD);
+                self.lru.remove(&locked, &self.frames);
+                Some((locked, shadow))
+            }
+            _ => {
+                self.unlock(locked);
+                None
+            }
+        }
+    }
+}
