@@ -76,7 +76,7 @@ pub(crate) fn run(
 ) -> Result<Printed, BenchError> {
     let what = described(command);
     let failed = |reason: String| BenchError::Child { what: what.clone(), reason };
-    let mut command = ending_with_us(command, Signal::KILL);
+    let mut command = ending_with_us(command, "KILL");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
     let (output, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
@@ -97,10 +97,11 @@ pub(crate) fn run(
     }
 }
 
-/// Returns a command that runs `command`, which is sent `signal` when this process ends.
-pub(super) fn ending_with_us(command: &Command, signal: Signal) -> Command {
+/// Returns a command that runs `command`, which is sent the signal of that name when this process
+/// ends.
+pub(super) fn ending_with_us(command: &Command, signal: &str) -> Command {
     let mut bound = Command::new("setpriv");
-    bound.args(["--pdeathsig", &signal.as_raw().to_string()]);
+    bound.args(["--pdeathsig", signal]);
     bound.arg(command.get_program()).args(command.get_args());
     bound
 }

@@ -77,7 +77,7 @@ impl Server {
         let mut command = Command::new("sh");
         command.args(["-c", &[ARGUMENTS, script, SCRIPT].concat(), "sh"]).args(words);
         // The shell is told when we are killed, and tells the server.
-        let mut command = ending_with_us(&command, Signal::TERM);
+        let mut command = ending_with_us(&command, "TERM");
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let spawned = command.spawn().map_err(|error| format!("cannot run setpriv: {error}"))?;
