@@ -74,6 +74,7 @@ impl Engine {
         let Completion { request, failures } = completion;
         let (area, purpose) = untag(request.tag);
         let count = request.pages.len();
+        self.swaps.get(area).read_ends(request.slot, count);
         let transfer_failed =
             count > 1 && failures.iter().any(|failure| !failure.error.is_of_one_page());
         if transfer_failed {

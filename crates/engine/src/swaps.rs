@@ -14,8 +14,18 @@ use crate::readahead::past::by_slot::BySlot;
 use overspill_area::{AreaNo, SwapArea};
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
+use overspill_base::{Slot, clock};
+use overspill_device::pace::Pace;
 use overspill_device::{DeviceError, DeviceInfo, SwapDevice};
 use std::sync::{OnceLock, Weak};
+
+/// A latency that is not worth hiding.
+const SHORT_NS: u64 = 20_000;
+/// Pages read ahead at a time at least, if there is a latency to hide, so that the thread that
+/// does it is not woken too often: 64 are a tenth slower on a file.
+const AHEAD_PAGES: u32 = 256;
+/// Requests of readahead for whose pace no memory is allocated later.
+const PACED_REQUESTS: usize = 64;
 
 /// A device and the area that allocates its slots.
 #[derive(Debug)]
@@ -43,6 +53,8 @@ pub(crate) struct SwapState {
     pub(crate) priority: i16,
     /// Being swapped off, or swapped off: no page may stay on its slots.
     leaving: AtomicBool,
+    /// Of reads.
+    pace: Mutex<Pace>,
 }
 
 impl SwapState {
@@ -55,7 +67,26 @@ impl SwapState {
     ) -> Self {
         let write_pages_max = device.write_pages_usual.unwrap_or(usize::MAX);
         let (synchronous, leaving) = (device.synchronous, AtomicBool::new(false));
-        Self { priority, reads_ahead, synchronous, write_pages_max, by_slot, leaving }
+        let pace = Mutex::new(LockClass::Readahead, Pace::unknown(PACED_REQUESTS));
+        Self { priority, reads_ahead, synchronous, write_pages_max, by_slot, leaving, pace }
+    }
+
+    /// Notes that pages from `slot` on are being read.
+    pub(crate) fn read_begins(&self, slot: Slot) {
+        self.pace.lock().begin(slot, clock::now_ns());
+    }
+
+    /// Notes that they have come, or have not.
+    pub(crate) fn read_ends(&self, slot: Slot, pages: usize) {
+        self.pace.lock().end(slot, pages, clock::now_ns());
+    }
+
+    /// Returns the pages that should be read ahead at a time, so that the device is never idle; 0 if
+    /// it takes no longer than a fault does.
+    pub(crate) fn ahead_pages(&self) -> u32 {
+        let pace = self.pace.lock();
+        let hides_something = pace.latency_ns() >= SHORT_NS;
+        if hides_something { (pace.window_pages() as u32).max(AHEAD_PAGES) } else { 0 }
     }
 
     /// True once no page may stay on the area's slots.

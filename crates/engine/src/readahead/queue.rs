@@ -65,11 +65,11 @@ impl Queue {
 }
 
 impl ReadaheadQueue {
-    /// Makes a queue for `frames` frames, of which a sixteenth may wait, and chunks of `chunk`
+    /// Makes a queue for `frames` frames, of which an eighth may wait, and chunks of `chunk`
     /// pages. Streams request nothing without `staging` memory to wait in.
     pub(crate) fn new(frames: usize, tuning: &Tuning, chunk: usize, staging: bool) -> Self {
         let pages_min = chunk as u32;
-        let pages_max = (frames / 32).min(tuning.readahead_async_pages) as u32;
+        let pages_max = (frames / 16).min(tuning.readahead_async_pages) as u32;
         let by_address = tuning.readahead() == Readahead::AddressSpace;
         let on = staging && by_address && pages_max >= pages_min;
         Self {
@@ -84,10 +84,11 @@ impl ReadaheadQueue {
         }
     }
 
-    /// Returns the pages to request at a time, at most a chunk on a device as fast as memory:
-    /// without a latency to hide, larger windows only make the reader wait longer.
-    pub(super) fn pages_for(&self, synchronous: bool) -> u32 {
-        if synchronous { self.pages().min(self.pages_min) } else { self.pages() }
+    /// Returns the pages to request at a time of a device that is kept busy by `enough`: at least a
+    /// chunk, and not many more than that. Without a latency to hide, larger windows only make the
+    /// reader wait longer.
+    pub(super) fn pages_for(&self, enough: u32) -> u32 {
+        self.pages().min(enough.max(self.pages_min))
     }
 
     fn pages(&self) -> u32 {

@@ -1,0 +1,164 @@
+//! How fast a device is, and how much must be asked of it at a time.
+//!
+//! Owns: the lowest latency of small requests that found nothing else under way, the highest rate at which
+//! pages came lately, and what follows from both: the pages that must be under way so that the
+//! device never waits for the next request.
+//! Invariants: nothing is assumed of a device before it has been measured. Latency is not that of
+//! requests behind others, or it would grow with what is asked, and what is asked with it.
+//! Source: the model of BBR (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM
+//! Queue 14:5, 2016): rate by what was delivered while a request was under way, twice the product
+//! of rate and latency, so that a device that could do more shows it.
+//! Not here: who keeps to it.
+
+use overspill_base::Slot;
+use std::cmp::Ordering::{Equal, Greater, Less};
+
+/// Most pages of a request that takes no longer than one page.
+const SMALL_PAGES: usize = 4;
+/// Weight of a higher latency than the lowest: little, because often the end of a request was
+/// noticed late.
+const LATENCY_WEIGHT: f64 = 1.0 / 256.0;
+/// Of a lower rate than the highest: often the device was not asked for more.
+const RATE_WEIGHT: f64 = 1.0 / 64.0;
+/// More than what keeps the device busy: so much that a higher rate can be seen.
+const GAIN: f64 = 2.0;
+
+/// A device's pace, as far as it is known.
+#[derive(Debug, Default)]
+pub struct Pace {
+    /// The lowest lately, and the pages of the smallest requests, which have told it.
+    latency_ns: Option<(usize, f64)>,
+    /// The highest lately.
+    pages_per_ns: f64,
+    /// Pages that have come so far.
+    delivered: u64,
+    flights: Vec<Flight>,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    slot: Slot,
+    since_ns: u64,
+    /// What had come before it was made.
+    delivered: u64,
+    is_alone: bool,
+}
+
+impl Pace {
+    /// The pace of a device of which nothing is known; `requests` under way take no memory.
+    pub fn unknown(requests: usize) -> Self {
+        Self { flights: Vec::with_capacity(requests), ..Self::default() }
+    }
+
+    /// Notes that the request that begins at `slot` was made. Nothing else under way begins there.
+    pub fn begin(&mut self, slot: Slot, now_ns: u64) {
+        let (delivered, is_alone) = (self.delivered, self.flights.is_empty());
+        self.flights.push(Flight { slot, since_ns: now_ns, delivered, is_alone });
+    }
+
+    /// Notes that the request that begins at `slot`, of `pages` pages, has ended.
+    pub fn end(&mut self, slot: Slot, pages: usize, now_ns: u64) {
+        let Some(index) = self.flights.iter().position(|flight| flight.slot == slot) else {
+            return;
+        };
+        let flight = self.flights.swap_remove(index);
+        self.delivered += pages as u64;
+        let took_ns = now_ns.saturating_sub(flight.since_ns).max(1) as f64;
+        let rate = (self.delivered - flight.delivered) as f64 / took_ns;
+        self.pages_per_ns = rate.max(weighed(self.pages_per_ns, rate, RATE_WEIGHT));
+        if flight.is_alone {
+            self.note_latency(took_ns, pages);
+        }
+    }
+
+    /// Takes a latency into account, unless smaller requests than this have told it.
+    fn note_latency(&mut self, took_ns: f64, pages: usize) {
+        let (size, known) = (pages.max(SMALL_PAGES), self.latency_ns);
+        let (told_by, latency_ns) = known.unwrap_or((size, took_ns));
+        self.latency_ns = match size.cmp(&told_by) {
+            Less => Some((size, took_ns)),
+            Equal => Some((size, took_ns.min(weighed(latency_ns, took_ns, LATENCY_WEIGHT)))),
+            Greater => known,
+        };
+    }
+
+    /// Returns how long a page takes when nothing else is under way; 0 if that is not known.
+    pub fn latency_ns(&self) -> u64 {
+        self.latency_ns.map_or(0, |(_, latency_ns)| latency_ns as u64)
+    }
+
+    /// Returns the pages that should be under way; 0 if nothing is known.
+    pub fn window_pages(&self) -> usize {
+        (GAIN * self.pages_per_ns * self.latency_ns() as f64) as usize
+    }
+}
+
+/// Moves `value` towards a sample.
+fn weighed(value: f64, sample: f64, weight: f64) -> f64 {
+    value + (sample - value) * weight
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Keeps as many pages under way as the pace says, in requests of 64, for a while; returns what
+    /// it says then. The device takes `latency_ns`, and `page_ns` for each page.
+    fn learned(latency_ns: u64, page_ns: u64) -> usize {
+        let mut pace = Pace::unknown(0);
+        let (mut now_ns, mut free_ns, mut slot) = (0, 0, 0);
+        let mut flying: VecDeque<(u32, u64)> = VecDeque::new();
+        for _ in 0..4000 {
+            while flying.len() * 64 < pace.window_pages().max(64) {
+                pace.begin(Slot(slot), now_ns);
+                free_ns = now_ns.max(free_ns) + 64 * page_ns;
+                flying.push_back((slot, free_ns + latency_ns));
+                slot += 64;
+            }
+            let (first, at_ns) = flying.pop_front().unwrap();
+            now_ns = now_ns.max(at_ns);
+            pace.end(Slot(first), 64, now_ns);
+        }
+        pace.window_pages()
+    }
+
+    #[test]
+    fn it_says_twice_what_keeps_a_device_busy() {
+        // 250 000 pages a second with 5 ms: 1250 pages; with 100 us: 25, and a request is 64.
+        assert!((2000..3200).contains(&learned(5_000_000, 4_000)), "{}", learned(5_000_000, 4_000));
+        assert!((64..260).contains(&learned(100_000, 4_000)), "{}", learned(100_000, 4_000));
+        // 3000 pages a second with 5 ms: what is asked beyond that would only wait.
+        assert!((64..200).contains(&learned(5_000_000, 333_000)));
+    }
+
+    #[test]
+    fn a_small_request_tells_the_latency_better_than_a_large_one() {
+        let mut pace = Pace::unknown(0);
+        let mut take = |pages, took_ns| {
+            pace.begin(Slot(1), 0);
+            pace.end(Slot(1), pages, took_ns);
+            pace.latency_ns()
+        };
+        assert_eq!(
+            [take(64, 300), take(64, 250), take(1, 100), take(64, 80)],
+            [300, 250, 100, 100]
+        );
+        assert_eq!([take(4, 90), take(1, 346)], [90, 91]);
+    }
+
+    #[test]
+    fn requests_behind_others_say_nothing_of_latency() {
+        let mut pace = Pace::unknown(0);
+        pace.begin(Slot(1), 0);
+        pace.begin(Slot(2), 0);
+        pace.end(Slot(1), 1, 1_000_000);
+        let alone = pace.window_pages();
+        pace.end(Slot(2), 1, 50_000_000);
+        assert_eq!((alone, pace.window_pages()), (2, 1));
+        // Nobody asked for that.
+        pace.end(Slot(7), 1, 60_000_000);
+        assert_eq!(pace.delivered, 2);
+    }
+}
