@@ -27,6 +27,16 @@ use std::collections::BinaryHeap;
 
 /// Most pages chosen at a time. Their choice goes through the whole page table.
 const CHOSEN_PAGES: usize = 4096;
+/// How it ended to try to demote the oldest pages of an area.
+enum Attempt {
+    /// Some have left it.
+    Useful,
+    /// None could.
+    Useless,
+    /// Before it came so far: frames or staging memory ran short, or there is other work.
+    Stopped,
+}
+
 impl Engine {
     /// Demotes pages of areas that were found nearly full, until they have room; stops when frames
     /// run low or `wanted` says that the caller has something else to do. A part of
@@ -37,11 +47,16 @@ impl Engine {
             return;
         }
         let goes_on = || self.frames.are_above_low() && !wanted();
-        for area in self.areas.iter().filter(|area| self.is_crowded(area)) {
+        // One that was interrupted goes on, though the area is no longer nearly full.
+        for area in self.areas.iter().filter(|area| self.can_demote_from(area)) {
             while goes_on() && self.lacks_slots(area) > 0 {
-                if !self.demote_oldest(worker, moving, area, &goes_on) && goes_on() {
-                    self.demotion.put_off(self.workingset.clock() + CHOSEN_PAGES as u64);
-                    break;
+                match self.demote_oldest(worker, moving, area, &goes_on) {
+                    Attempt::Useful => {}
+                    Attempt::Useless => {
+                        self.demotion.put_off(self.workingset.clock() + CHOSEN_PAGES as u64);
+                        break;
+                    }
+                    Attempt::Stopped => return,
                 }
             }
         }
@@ -50,25 +65,29 @@ impl Engine {
         }
     }
 
-    /// Demotes the oldest pages of an area; false if there was none that could be.
+    /// Demotes the oldest pages of an area.
     fn demote_oldest(
         &self,
         worker: &mut Worker,
         moving: &Moving,
         area: &SwapArea,
         goes_on: &impl Fn() -> bool,
-    ) -> bool {
+    ) -> Attempt {
         let oldest = self.oldest_on(area, self.lacks_slots(area).min(CHOSEN_PAGES));
         let (mut rest, before) = (&oldest[..], self.stats.get(Event::pgdemote));
         while goes_on() && !rest.is_empty() {
             let next = rest.len().min(moving.staging.chunk);
             let seen = self.demote_chunk(worker, moving, area, &rest[..next]);
             if seen == 0 {
-                break;
+                return Attempt::Stopped;
             }
             rest = &rest[seen..];
         }
-        self.stats.get(Event::pgdemote) > before
+        match self.stats.get(Event::pgdemote) > before {
+            true => Attempt::Useful,
+            false if rest.is_empty() => Attempt::Useless,
+            false => Attempt::Stopped,
+        }
     }
 
     /// Returns the `most` pages of an area that were evicted first, in the order of addresses.
@@ -89,8 +108,8 @@ impl Engine {
         pages
     }
 
-    /// Demotes pages, a chunk at most, as far as there are frames and slots; returns how many it
-    /// has dealt with.
+    /// Demotes pages, a chunk at most, as far as there are frames and staging memory; returns how
+    /// many it has dealt with. Without slots below they stay.
     fn demote_chunk(
         &self,
         worker: &mut Worker,
@@ -100,6 +119,9 @@ impl Engine {
     ) -> usize {
         let (cpu, priority) = (self.cpus.current(), self.swaps.get(area.number()).priority);
         let slots = self.areas.alloc_below(cpu, priority, pages.len(), self);
+        if slots.is_empty() {
+            return pages.len();
+        }
         let (entries, seen) = self.read_to_demote(worker, moving, area, &pages[..slots.len()]);
         let mut slots = slots.into_iter();
         let mut writes = std::mem::take(&mut worker.scratch.writes);

@@ -54,16 +54,18 @@ impl Engine {
         }
     }
 
-    /// True if an area is nearly full and one below it has a free slot.
-    pub(crate) fn is_crowded(&self, area: &SwapArea) -> bool {
+    /// True if an area is nearly full, and pages may leave it.
+    fn is_crowded(&self, area: &SwapArea) -> bool {
+        area.free_slots() < part_of(area, CROWDED) && self.can_demote_from(area)
+    }
+
+    /// True if one below an area has a free slot.
+    pub(crate) fn can_demote_from(&self, area: &SwapArea) -> bool {
         let priority = |area: &SwapArea| self.swaps.get(area.number()).priority;
-        let has_slots_below = |other: &SwapArea| {
+        let is_below = |other: &SwapArea| {
             other.is_writable() && priority(other) < priority(area) && other.free_slots() > 0
         };
-        let is_leaving = self.swaps.get(area.number()).is_leaving();
-        area.free_slots() < part_of(area, CROWDED)
-            && !is_leaving
-            && self.areas.iter().any(has_slots_below)
+        !self.swaps.get(area.number()).is_leaving() && self.areas.iter().any(is_below)
     }
 
     /// Returns how many more slots of an area should be free.

@@ -168,7 +168,8 @@ fn a_fast_area_keeps_room_for_the_next_burst() {
     for seed in 0..3 {
         exercise(&mut region, seed, 10_000);
         let begun = std::time::Instant::now();
-        while overspill.swaps()[1].used > Bytes(22 << 20) {
+        // A sixteenth is always free at rest, an eighth after pages have moved.
+        while overspill.swaps()[1].used > Bytes((24 << 20) / 16 * 15) {
             assert!(begun.elapsed().as_secs() < 20, "{:?}", overspill.swaps());
             std::thread::sleep(std::time::Duration::from_millis(10));
         }

@@ -5,6 +5,7 @@ use crate::compressed::TREE;
 use crate::encryption::{SECRETS, found_in};
 use crate::job::{Ended, MIB, Running, assert_same};
 use crate::network::{certificates, refusal};
+use crate::served::works_elsewhere;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -205,6 +206,7 @@ fn a_cluster_keeps_pages_and_is_empty_afterwards() {
     assert_same(&plain.output, &paged.output);
     assert!(paged.stat("/summary/pages_in") > 10_000, "{paged}");
     assert!(paged.notes().contains("3 shards, a page in 1 replicas besides"), "{paged}");
+    works_elsewhere(&bench, &cluster.swap());
     assert_eq!(cluster.keys(), 0);
 }
 

@@ -4,6 +4,7 @@ use crate::bench::{Bench, overspill};
 use crate::compressed::TREE;
 use crate::encryption::{SECRETS, found_in};
 use crate::job::{Ended, Job, MIB, Running, assert_same};
+use crate::served::works_elsewhere;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -148,6 +149,7 @@ fn nbdkit_keeps_pages() {
     let paged = works(&bench, &server.swap(""));
     assert!(paged.notes().contains("2 connections"), "{paged}");
     works(&bench, &format!("{},connections=4,discard=both,encrypt=off", server.swap("")));
+    works_elsewhere(&bench, &server.swap(""));
 }
 
 #[test]

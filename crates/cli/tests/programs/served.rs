@@ -53,15 +53,19 @@ fn a_tree_of_processes_asks_for_its_pages() {
 
 #[test]
 fn a_program_elsewhere_with_all_descriptors_closed_is_served() {
+    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
+    works_elsewhere(&bench, &format!("file:{},serve=apart", bench.path("").display()));
+}
+
+/// Runs a program that could reach no device by itself.
+pub(crate) fn works_elsewhere(bench: &Bench, swap: &str) {
     if !is_root() {
         return println!("skipped: changing the root needs root");
     }
-    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
     let job = bench.job(&["/usr/bin/python3", "-c", ELSEWHERE]);
     let plain = job.plain().success();
-    let swap = format!("file:{},serve=apart", bench.path("").display());
     let limit = LIMIT.to_string();
-    let paged = job.paged(&["--memory", &limit, "--swap", &swap, "--quiet"]).success();
+    let paged = job.paged(&["--memory", &limit, "--swap", swap, "--quiet"]).success();
     assert_same(&plain.output, &paged.output);
     assert!(paged.stat("/summary/pages_in") > 10_000, "{paged}");
 }
