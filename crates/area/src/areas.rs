@@ -149,8 +149,8 @@ impl SwapAreas {
         copies.filter(|&entry| reclaim.reclaim_slot(entry)).take(want).count() > 0
     }
 
-    /// Allocates up to `want` entries of one area with a priority below `priority`; none if none has
-    /// a free slot.
+    /// Allocates up to `want` entries of one area with a priority below `priority`; none if none
+    /// has a free slot.
     pub fn alloc_below(
         &self,
         cpu: usize,

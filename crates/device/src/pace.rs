@@ -1,8 +1,8 @@
 //! How fast a device is, and how much must be asked of it at a time.
 //!
-//! Owns: the lowest latency of small requests that found nothing else under way, the highest rate at which
-//! pages came lately, and what follows from both: the pages that must be under way so that the
-//! device never waits for the next request.
+//! Owns: the lowest latency of small requests that found nothing else under way, the highest rate
+//! at which pages came lately, and what follows from both: the pages that must be under way so that
+//! the device never waits for the next request.
 //! Invariants: nothing is assumed of a device before it has been measured. Latency is not that of
 //! requests behind others, or it would grow with what is asked, and what is asked with it.
 //! Source: the model of BBR (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM

@@ -81,8 +81,8 @@ impl SwapState {
         self.pace.lock().end(slot, pages, clock::now_ns());
     }
 
-    /// Returns the pages that should be read ahead at a time, so that the device is never idle; 0 if
-    /// it takes no longer than a fault does.
+    /// Returns the pages that should be read ahead at a time, so that the device is never idle; 0
+    /// if it takes no longer than a fault does.
     pub(crate) fn ahead_pages(&self) -> u32 {
         let pace = self.pace.lock();
         let hides_something = pace.latency_ns() >= SHORT_NS;
