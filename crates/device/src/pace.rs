@@ -46,7 +46,8 @@ struct Flight {
 }
 
 impl Pace {
-    /// The pace of a device of which nothing is known; `requests` under way take no memory.
+    /// The pace of a device of which nothing is known. So many requests are noted at a time, and
+    /// none allocates: it may be made in a signal handler.
     pub fn unknown(requests: usize) -> Self {
         Self { flights: Vec::with_capacity(requests), ..Self::default() }
     }
@@ -54,6 +55,9 @@ impl Pace {
     /// Notes that the request that begins at `slot` was made. Nothing else under way begins there.
     pub fn begin(&mut self, slot: Slot, now_ns: u64) {
         let (delivered, is_alone) = (self.delivered, self.flights.is_empty());
+        if self.flights.len() == self.flights.capacity() {
+            return;
+        }
         self.flights.push(Flight { slot, since_ns: now_ns, delivered, is_alone });
     }
 
@@ -107,7 +111,7 @@ mod tests {
     /// Keeps as many pages under way as the pace says, in requests of 64, for a while; returns what
     /// it says then. The device takes `latency_ns`, and `page_ns` for each page.
     fn learned(latency_ns: u64, page_ns: u64) -> usize {
-        let mut pace = Pace::unknown(0);
+        let mut pace = Pace::unknown(256);
         let (mut now_ns, mut free_ns, mut slot) = (0, 0, 0);
         let mut flying: VecDeque<(u32, u64)> = VecDeque::new();
         for _ in 0..4000 {
@@ -135,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_small_request_tells_the_latency_better_than_a_large_one() {
-        let mut pace = Pace::unknown(0);
+        let mut pace = Pace::unknown(256);
         let mut take = |pages, took_ns| {
             pace.begin(Slot(1), 0);
             pace.end(Slot(1), pages, took_ns);
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn requests_behind_others_say_nothing_of_latency() {
-        let mut pace = Pace::unknown(0);
+        let mut pace = Pace::unknown(256);
         pace.begin(Slot(1), 0);
         pace.begin(Slot(2), 0);
         pace.end(Slot(1), 1, 1_000_000);
@@ -160,5 +164,15 @@ mod tests {
         // Nobody asked for that.
         pace.end(Slot(7), 1, 60_000_000);
         assert_eq!(pace.delivered, 2);
+    }
+
+    #[test]
+    fn more_requests_than_it_has_room_for_are_not_noted() {
+        let mut pace = Pace::unknown(2);
+        let room = pace.flights.capacity();
+        (0..100).for_each(|slot| pace.begin(Slot(slot), 0));
+        assert_eq!((pace.flights.len(), pace.flights.capacity()), (room, room));
+        (0..100).for_each(|slot| pace.end(Slot(slot), 1, 10));
+        assert_eq!(pace.delivered, room as u64);
     }
 }

@@ -24,8 +24,8 @@ const SHORT_NS: u64 = 20_000;
 /// Pages read ahead at a time at least, if there is a latency to hide, so that the thread that
 /// does it is not woken too often: 64 are a tenth slower on a file.
 const AHEAD_PAGES: u32 = 256;
-/// Requests of readahead for whose pace no memory is allocated later.
-const PACED_REQUESTS: usize = 64;
+/// Most requests under way that tell an area's pace.
+const PACED_REQUESTS: usize = 256;
 
 /// A device and the area that allocates its slots.
 #[derive(Debug)]
