@@ -87,15 +87,27 @@ impl Pace {
         };
     }
 
-    /// Returns how long a page takes when nothing else is under way; 0 if that is not known.
-    pub fn latency_ns(&self) -> u64 {
-        self.latency_ns.map_or(0, |(_, latency_ns)| latency_ns as u64)
+    /// Returns how long a page takes when nothing else is under way, if that is known.
+    pub fn latency_ns(&self) -> Option<u64> {
+        let (_, latency_ns) = self.latency_ns.filter(|(pages, _)| *pages == SMALL_PAGES)?;
+        Some(latency_ns as u64)
+    }
+
+    /// Returns the highest rate at which pages came lately.
+    pub fn pages_per_s(&self) -> u64 {
+        (self.pages_per_ns * 1e9) as u64
     }
 
     /// Returns the pages that should be under way; 0 if nothing is known.
     pub fn window_pages(&self) -> usize {
-        (GAIN * self.pages_per_ns * self.latency_ns() as f64) as usize
+        let latency_ns = self.latency_ns.map_or(0.0, |(_, latency_ns)| latency_ns);
+        window_pages(latency_ns as u64, self.pages_per_s())
     }
+}
+
+/// Returns the pages that should be under way at a device with this latency and this rate.
+pub fn window_pages(latency_ns: u64, pages_per_s: u64) -> usize {
+    (GAIN * latency_ns as f64 * pages_per_s as f64 / 1e9) as usize
 }
 
 /// Moves `value` towards a sample.
@@ -143,7 +155,7 @@ mod tests {
         let mut take = |pages, took_ns| {
             pace.begin(Slot(1), 0);
             pace.end(Slot(1), pages, took_ns);
-            pace.latency_ns()
+            pace.latency_ns.unwrap().1 as u64
         };
         assert_eq!(
             [take(64, 300), take(64, 250), take(1, 100), take(64, 80)],

@@ -27,6 +27,7 @@ use std::collections::BinaryHeap;
 
 /// Most pages chosen at a time. Their choice goes through the whole page table.
 const CHOSEN_PAGES: usize = 4096;
+
 /// How it ended to try to demote the oldest pages of an area.
 enum Attempt {
     /// Some have left it.

@@ -24,8 +24,7 @@ impl Engine {
         while !reads.is_empty() {
             let pairs = reads.windows(2).take_while(|pair| pair[0].entry.precedes(pair[1].entry));
             let run = (pairs.count() + 1).min(RUN_MAX);
-            let (first, purpose) = (reads[0].entry, purpose(&reads[..run]));
-            self.swaps.get(first.area()).read_begins(first.slot());
+            let purpose = purpose(&reads[..run]);
             worker.submit_read(reads.drain(..run), purpose);
             worker.complete_in_place(self);
         }
