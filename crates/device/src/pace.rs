@@ -98,10 +98,19 @@ impl Pace {
         (self.pages_per_ns * 1e9) as u64
     }
 
+    /// Returns how long the smallest requests so far take; 0 if there was none.
+    pub fn smallest_latency_ns(&self) -> u64 {
+        self.latency_ns.map_or(0, |(_, latency_ns)| latency_ns as u64)
+    }
+
+    /// Returns how many pages have told the pace.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
     /// Returns the pages that should be under way; 0 if nothing is known.
     pub fn window_pages(&self) -> usize {
-        let latency_ns = self.latency_ns.map_or(0.0, |(_, latency_ns)| latency_ns);
-        window_pages(latency_ns as u64, self.pages_per_s())
+        window_pages(self.smallest_latency_ns(), self.pages_per_s())
     }
 }
 

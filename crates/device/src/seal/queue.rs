@@ -24,6 +24,11 @@ use std::os::fd::BorrowedFd;
 /// Encrypted pages that each thread of each process has beside its limit, and pages of a write,
 /// unless the device takes so long that more must be under way.
 pub(super) const USUAL_PAGES: usize = 32;
+/// Latency from which more pages are under way. On a disk they would take memory beside the limit,
+/// and bring little.
+const FAR_NS: u64 = 500_000;
+/// Pages after which a latency is believed: on a busy machine the first are late everywhere.
+const SURE_PAGES: u64 = 4096;
 /// Most encrypted pages of a thread.
 const PAGES_MAX: usize = 1024;
 const _: () = assert!(PAGES_MAX >= MAX_REQUEST_PAGES);
@@ -146,7 +151,10 @@ impl SealedQueue {
     fn end_write(&mut self, completion: &mut Completion, written: Written) {
         let Written { pages, mut seals } = written;
         self.pace.end(completion.request.slot, pages.len(), now_ns());
-        self.buffers.set_usual(self.pace.window_pages().max(USUAL_PAGES));
+        let is_sure = self.pace.delivered() >= SURE_PAGES;
+        let is_far = is_sure && self.pace.smallest_latency_ns() >= FAR_NS;
+        let window = if is_far { self.pace.window_pages() } else { 0 };
+        self.buffers.set_usual(window.max(USUAL_PAGES));
         for (index, seal) in seals.drain(..).enumerate() {
             if !has_failed(&completion.failures, index) {
                 self.sealer.keep(seal);

@@ -65,11 +65,11 @@ impl Queue {
 }
 
 impl ReadaheadQueue {
-    /// Makes a queue for `frames` frames, of which an eighth may wait, and chunks of `chunk`
+    /// Makes a queue for `frames` frames, of which a sixteenth may wait, and chunks of `chunk`
     /// pages. Streams request nothing without `staging` memory to wait in.
     pub(crate) fn new(frames: usize, tuning: &Tuning, chunk: usize, staging: bool) -> Self {
         let pages_min = chunk as u32;
-        let pages_max = (frames / 16).min(tuning.readahead_async_pages) as u32;
+        let pages_max = (frames / 32).min(tuning.readahead_async_pages) as u32;
         let by_address = tuning.readahead() == Readahead::AddressSpace;
         let on = staging && by_address && pages_max >= pages_min;
         Self {
