@@ -23,7 +23,6 @@ pub mod file;
 pub mod header;
 mod in_flight;
 pub mod large_pages;
-pub mod pace;
 pub mod seal;
 #[cfg(not(loom))]
 pub mod served;

@@ -74,8 +74,6 @@ impl Engine {
         let Completion { request, failures } = completion;
         let (area, purpose) = untag(request.tag);
         let count = request.pages.len();
-        let pace = worker.read_ended(area, request.slot, count);
-        self.swaps.get(area).note_pace(pace, purpose == Purpose::Readahead);
         let transfer_failed =
             count > 1 && failures.iter().any(|failure| !failure.error.is_of_one_page());
         if transfer_failed {

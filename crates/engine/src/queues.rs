@@ -2,7 +2,6 @@
 
 use overspill_area::AreaNo;
 use overspill_base::sync::{Arc, Mutex};
-use overspill_device::pace::Pace;
 use overspill_device::{DeviceError, IoQueue, SwapDevice};
 
 /// A device and one worker's queue to it.
@@ -10,15 +9,12 @@ pub(crate) struct DeviceQueue {
     pub(crate) device: Arc<dyn SwapDevice>,
     pub(crate) io: Box<dyn IoQueue>,
     pub(crate) synchronous: bool,
-    /// Of its reads.
-    pub(crate) pace: Pace,
 }
 
 impl DeviceQueue {
     fn open(device: &Arc<dyn SwapDevice>, depth: u32) -> Result<Self, DeviceError> {
         let synchronous = device.info().synchronous;
-        let pace = Pace::unknown(depth as usize);
-        Ok(Self { device: device.clone(), io: device.open_queue(depth)?, synchronous, pace })
+        Ok(Self { device: device.clone(), io: device.open_queue(depth)?, synchronous })
     }
 }
 

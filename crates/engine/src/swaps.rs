@@ -12,17 +12,10 @@
 use crate::queues::Inbox;
 use crate::readahead::past::by_slot::BySlot;
 use overspill_area::{AreaNo, SwapArea};
-use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use overspill_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, LockClass, Mutex};
-use overspill_device::pace::{Pace, window_pages};
+use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
+use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
 use overspill_device::{DeviceError, DeviceInfo, SwapDevice};
 use std::sync::{OnceLock, Weak};
-
-/// A latency that is not worth hiding.
-const SHORT_NS: u64 = 20_000;
-/// Pages read ahead at a time at least, if there is a latency to hide, so that the thread that
-/// does it is not woken too often: 64 are a tenth slower on a file.
-const AHEAD_PAGES: u32 = 256;
 
 /// A device and the area that allocates its slots.
 #[derive(Debug)]
@@ -33,14 +26,6 @@ pub struct Swap {
     pub area: SwapArea,
     /// Higher is used first; equals take turns.
     pub priority: i16,
-}
-
-/// Stores a figure that has changed by an eighth: every CPU reads it, so it is rarely written.
-fn note(known: &AtomicU64, found: u64) {
-    let before = known.load(Relaxed);
-    if before.abs_diff(found) > before / 8 {
-        known.store(found, Relaxed);
-    }
 }
 
 /// One area's state.
@@ -58,10 +43,6 @@ pub(crate) struct SwapState {
     pub(crate) priority: i16,
     /// Being swapped off, or swapped off: no page may stay on its slots.
     leaving: AtomicBool,
-    /// How long a page takes, and how many come in a second at most, as far as it is known. Hints,
-    /// hence relaxed.
-    latency_ns: AtomicU64,
-    pages_per_s: AtomicU64,
 }
 
 impl SwapState {
@@ -74,36 +55,7 @@ impl SwapState {
     ) -> Self {
         let write_pages_max = device.write_pages_usual.unwrap_or(usize::MAX);
         let (synchronous, leaving) = (device.synchronous, AtomicBool::new(false));
-        let (latency_ns, pages_per_s) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self {
-            priority,
-            reads_ahead,
-            synchronous,
-            write_pages_max,
-            by_slot,
-            leaving,
-            latency_ns,
-            pages_per_s,
-        }
-    }
-
-    /// Takes over what a worker has found out of the device's pace; the rate only from one that
-    /// reads ahead, as others do not ask for all the device could do.
-    pub(crate) fn note_pace(&self, pace: &Pace, reads_ahead: bool) {
-        pace.latency_ns().into_iter().for_each(|found| note(&self.latency_ns, found));
-        if reads_ahead {
-            note(&self.pages_per_s, pace.pages_per_s());
-        }
-    }
-
-    /// Returns the pages that should be read ahead at a time, so that the device is never idle; 0
-    /// if it takes no longer than a fault does.
-    pub(crate) fn ahead_pages(&self) -> u32 {
-        let latency_ns = self.latency_ns.load(Relaxed);
-        if latency_ns < SHORT_NS {
-            return 0;
-        }
-        (window_pages(latency_ns, self.pages_per_s.load(Relaxed)) as u32).max(AHEAD_PAGES)
+        Self { priority, reads_ahead, synchronous, write_pages_max, by_slot, leaving }
     }
 
     /// True once no page may stay on the area's slots.

@@ -14,10 +14,9 @@ use crate::queues::{DeviceQueue, Inbox};
 use crate::transfer::{CompletedRead, PageRead, PageWrite, Purpose, tag};
 use crate::tuning::Tuning;
 use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::PAGE_SIZE;
 use overspill_base::shared::PageBuf;
 use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
-use overspill_base::{PAGE_SIZE, Slot, clock};
-use overspill_device::pace::Pace;
 use overspill_device::{Completion, IoOp, IoRequest};
 use std::os::fd::BorrowedFd;
 
@@ -262,15 +261,7 @@ impl Worker {
         }
         let first = first.expect("a read has a page");
         let tag = tag(first.area(), purpose);
-        self.queue(first.area()).pace.begin(first.slot(), clock::now_ns());
         self.submit(first.area(), IoRequest { op: IoOp::Read, slot: first.slot(), pages, tag });
-    }
-
-    /// Notes the end of a read from `slot` on, and returns the pace of its device.
-    pub(crate) fn read_ended(&mut self, area: AreaNo, slot: Slot, pages: usize) -> &Pace {
-        let pace = &mut self.queue(area).pace;
-        pace.end(slot, pages, clock::now_ns());
-        pace
     }
 
     /// Submits a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).

@@ -1,7 +1,6 @@
 //! A thread's queue to an encrypted device.
 //!
-//! Owns: memory for encrypted pages on their way to the device, as many as its pace asks for, and
-//! the pages they were made of.
+//! Owns: memory for encrypted pages on their way to the device, and the pages they were made of.
 //! Invariants: an encrypted page belongs to one request until its completion; a read is decrypted
 //! where it lands, before its submitter sees it. With a few writes in flight at a time nothing is
 //! allocated, so that a request can be made in a signal handler.
@@ -12,26 +11,15 @@ use super::table::Seal;
 use crate::buffers::Buffers;
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
-use crate::pace::Pace;
 use crate::{
     Completion, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, PageFailure, USUAL_REQUESTS,
     has_failed,
 };
-use overspill_base::clock::now_ns;
 use overspill_base::shared::{PageArena, PageBuf};
 use std::os::fd::BorrowedFd;
 
-/// Encrypted pages that each thread of each process has beside its limit, and pages of a write,
-/// unless the device takes so long that more must be under way.
+/// Encrypted pages that each thread of each process has beside its limit.
 pub(super) const USUAL_PAGES: usize = 32;
-/// Latency from which more pages are under way. On a disk they would take memory beside the limit,
-/// and bring little.
-const FAR_NS: u64 = 500_000;
-/// Pages after which a latency is believed: on a busy machine the first are late everywhere.
-const SURE_PAGES: u64 = 4096;
-/// Most encrypted pages of a thread.
-const PAGES_MAX: usize = 1024;
-const _: () = assert!(PAGES_MAX >= MAX_REQUEST_PAGES);
 
 /// A request in flight, as it was submitted.
 struct Flight {
@@ -63,8 +51,6 @@ pub(super) struct SealedQueue {
     ready: Vec<Completion>,
     reaped: Vec<Completion>,
     buffers: Buffers,
-    /// Of writes.
-    pace: Pace,
     /// Lists for the next writes, so that a few at a time allocate nothing.
     spare: Vec<Written>,
 }
@@ -88,8 +74,7 @@ impl SealedQueue {
             flights: InFlight::new(depth),
             ready: Vec::with_capacity(depth as usize),
             reaped: Vec::with_capacity(depth as usize),
-            buffers: Buffers::of(PageArena::new(PAGES_MAX).map_err(refused)?, USUAL_PAGES),
-            pace: Pace::unknown(depth as usize),
+            buffers: Buffers::of(PageArena::new(MAX_REQUEST_PAGES).map_err(refused)?, USUAL_PAGES),
             spare,
         })
     }
@@ -104,7 +89,6 @@ impl SealedQueue {
             copy.copy_from_slice(page);
             seals.push(self.sealer.seal(request.slot.plus(index), copy));
         }
-        self.pace.begin(request.slot, now_ns());
         Written { pages: std::mem::replace(&mut request.pages, encrypted), seals }
     }
 
@@ -150,11 +134,6 @@ impl SealedQueue {
     /// Gives the submitter's pages back.
     fn end_write(&mut self, completion: &mut Completion, written: Written) {
         let Written { pages, mut seals } = written;
-        self.pace.end(completion.request.slot, pages.len(), now_ns());
-        let is_sure = self.pace.delivered() >= SURE_PAGES;
-        let is_far = is_sure && self.pace.smallest_latency_ns() >= FAR_NS;
-        let window = if is_far { self.pace.window_pages() } else { 0 };
-        self.buffers.set_usual(window.max(USUAL_PAGES));
         for (index, seal) in seals.drain(..).enumerate() {
             if !has_failed(&completion.failures, index) {
                 self.sealer.keep(seal);

@@ -7,7 +7,7 @@
 //! Not here: what the server does.
 
 use super::control::Pair;
-use super::words::{Ended, FLIGHTS, Outcome, Request, SHARED_PAGES};
+use super::words::{Ended, FLIGHTS, Outcome, Request};
 use crate::buffers::Buffers;
 use crate::error::DeviceError;
 use crate::{Completion, DeviceInfo, IoOp, IoQueue, IoRequest, MAX_REQUEST_PAGES, failed};
@@ -55,7 +55,7 @@ impl ServedQueue {
             door,
             bell,
             is_bell_due: false,
-            buffers: Buffers::of(memory.pages(), SHARED_PAGES),
+            buffers: Buffers::of(memory.pages(), MAX_REQUEST_PAGES),
             flights: (0..flights).map(|_| None).collect(),
             idle: (0..flights).rev().map(|flight| flight as u8).collect(),
             finished: Vec::with_capacity(flights),

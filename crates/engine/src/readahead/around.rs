@@ -154,7 +154,7 @@ impl Engine {
     /// Returns the pages to request at a time ahead of a stream on `area`, or `None` without
     /// asynchronous readahead.
     pub(crate) fn reads_ahead_on(&self, area: AreaNo) -> Option<u32> {
-        let pages = self.ahead.pages_for(self.swaps.get(area).ahead_pages());
+        let pages = self.ahead.pages_for(self.swaps.get(area).synchronous);
         (pages > 0).then_some(pages)
     }
 

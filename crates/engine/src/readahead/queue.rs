@@ -84,11 +84,10 @@ impl ReadaheadQueue {
         }
     }
 
-    /// Returns the pages to request at a time of a device that is kept busy by `enough`: at least a
-    /// chunk, and not many more than that. Without a latency to hide, larger windows only make the
-    /// reader wait longer.
-    pub(super) fn pages_for(&self, enough: u32) -> u32 {
-        self.pages().min(enough.max(self.pages_min))
+    /// Returns the pages to request at a time, at most a chunk on a device as fast as memory:
+    /// without a latency to hide, larger windows only make the reader wait longer.
+    pub(super) fn pages_for(&self, synchronous: bool) -> u32 {
+        if synchronous { self.pages().min(self.pages_min) } else { self.pages() }
     }
 
     fn pages(&self) -> u32 {
