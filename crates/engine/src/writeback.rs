@@ -92,8 +92,8 @@ impl Engine {
         let mut entries = Vec::with_capacity(fresh.len());
         if !fresh.is_empty() {
             self.alloc_for(fresh, &mut entries);
+            self.note_slots_taken();
         }
-        self.note_slots_taken();
         let with_slot = fresh.drain(..entries.len()).zip(&entries);
         writes.extend(with_slot.map(|(locked, &entry)| PageWrite { locked, entry }));
     }

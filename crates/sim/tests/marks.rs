@@ -26,8 +26,7 @@ fn scanning_more_makes_a_fragmented_device_scale() {
 
 #[test]
 fn scan_bases_per_cpu_take_the_contention_from_the_swap_cache() {
-    // The two forms are within a per cent of each other, which shorter runs cannot distinguish:
-    // with three seeds v2 was ahead by 0.4 to 0.9 % in 1 s, and 0.1 % behind with one in 0.6.
+    // The two forms are within a per cent of each other, which shorter runs cannot distinguish.
     let report = simulate(&["scan-base-v1", "scan-base-v2"], 1.0);
     assert_marks(&report);
     let score = |n: usize| report.experiments[n].after.score;

@@ -285,6 +285,30 @@ impl Rig {
         self.engine.swapon(make).unwrap()
     }
 
+    /// Writes pages in order.
+    pub(crate) fn write(&self, worker: &mut Worker, pages: Range<u32>) {
+        for page in pages {
+            let touched = self.touch(worker, PageNo(page), |content| content.fill(page as u8 | 1));
+            assert_eq!(touched, Touch::Done);
+        }
+        worker.finish(&self.engine);
+    }
+
+    /// Checks that the first pages hold what [`write`](Self::write) wrote, and all counters.
+    pub(crate) fn verify(&self, worker: &mut Worker, pages: u32) {
+        for page in 0..pages {
+            let touched =
+                self.touch(worker, PageNo(page), |content| assert_eq!(content[0], page as u8 | 1));
+            assert_eq!(touched, Touch::Done, "page {page}");
+        }
+        worker.finish(&self.engine);
+        assert_eq!(self.engine.check(), Ok(()));
+    }
+
+    pub(crate) fn used_slots(&self, area: AreaNo) -> u32 {
+        self.engine.areas().get(area).used_slots()
+    }
+
     /// Touches `page` as a program would: faults until it is mapped, then runs `f` on it.
     pub(crate) fn touch(
         &self,

@@ -19,14 +19,6 @@ fn rig(slots: u32, tuning: Tuning) -> (Rig, Worker, AreaNo) {
     (rig, worker, lower)
 }
 
-fn write(rig: &Rig, worker: &mut Worker, pages: std::ops::Range<u32>) {
-    for page in pages {
-        let touched = rig.touch(worker, PageNo(page), |content| content.fill(page as u8 | 1));
-        assert_eq!(touched, Touch::Done);
-    }
-    worker.finish(&rig.engine);
-}
-
 /// What the reclaim thread does until it is woken the next time.
 fn balance(rig: &Rig, worker: &mut Worker) {
     std::thread::scope(|scope| {
@@ -38,40 +30,26 @@ fn balance(rig: &Rig, worker: &mut Worker) {
     });
 }
 
-fn verify(rig: &Rig, worker: &mut Worker) {
-    for page in 0..PAGES {
-        let touched =
-            rig.touch(worker, PageNo(page), |content| assert_eq!(content[0], page as u8 | 1));
-        assert_eq!(touched, Touch::Done, "page {page}");
-    }
-    worker.finish(&rig.engine);
-    assert_eq!(rig.engine.check(), Ok(()));
-}
-
-fn used(rig: &Rig, area: AreaNo) -> u32 {
-    rig.engine.areas().get(area).used_slots()
-}
-
 #[test]
 fn pages_leave_an_area_that_is_nearly_full_so_that_a_burst_finds_room() {
     let (rig, mut worker, lower) = rig(320, TUNING);
-    write(&rig, &mut worker, 0..370);
-    let before = used(&rig, UPPER);
-    assert!(before > 300 && used(&rig, lower) == 0, "{before}");
+    rig.write(&mut worker, 0..370);
+    let before = rig.used_slots(UPPER);
+    assert!(before > 300 && rig.used_slots(lower) == 0, "{before}");
     balance(&rig, &mut worker);
-    let (above, below) = (used(&rig, UPPER), used(&rig, lower));
+    let (above, below) = (rig.used_slots(UPPER), rig.used_slots(lower));
     assert!((200..=280).contains(&above), "an eighth is free: {above}");
     // Some that were allocated and not needed wait in a batch.
     assert!((20..=u64::from(below)).contains(&rig.engine.stats().get(Event::pgdemote)));
-    write(&rig, &mut worker, 370..PAGES);
-    assert!(used(&rig, UPPER) >= above + 30);
-    verify(&rig, &mut worker);
+    rig.write(&mut worker, 370..PAGES);
+    assert!(rig.used_slots(UPPER) >= above + 30);
+    rig.verify(&mut worker, PAGES);
 }
 
 #[test]
 fn the_oldest_go_first() {
     let (rig, mut worker, _) = rig(320, TUNING);
-    write(&rig, &mut worker, 0..370);
+    rig.write(&mut worker, 0..370);
     balance(&rig, &mut worker);
     // What is still above can be told by its loss.
     rig.plans[0].set(Faults { read_failures_per_mille: 1000, ..Faults::default() });
@@ -86,10 +64,10 @@ fn nothing_is_demoted_before_the_area_is_nearly_full_or_by_older_presets() {
     let old = Tuning::of(overspill_area::Preset::Linux5_8);
     for (slots, tuning) in [(500, TUNING), (320, old)] {
         let (rig, mut worker, lower) = rig(slots, tuning);
-        write(&rig, &mut worker, 0..370);
+        rig.write(&mut worker, 0..370);
         balance(&rig, &mut worker);
-        assert_eq!(used(&rig, lower), 0, "{slots}");
-        write(&rig, &mut worker, 370..PAGES);
-        verify(&rig, &mut worker);
+        assert_eq!(rig.used_slots(lower), 0, "{slots}");
+        rig.write(&mut worker, 370..PAGES);
+        rig.verify(&mut worker, PAGES);
     }
 }

@@ -15,26 +15,8 @@ const FIRST: AreaNo = AreaNo(0);
 fn written(frames: usize, pages: u32, slots: &[u32], tuning: Tuning) -> (Rig, Worker) {
     let rig = Rig::on_one_cpu(frames, pages as usize, slots, tuning);
     let mut worker = Worker::new(&rig.engine).unwrap();
-    for page in 0..pages {
-        let touched = rig.touch(&mut worker, PageNo(page), |content| content.fill(page as u8 | 1));
-        assert_eq!(touched, Touch::Done);
-    }
-    worker.finish(&rig.engine);
+    rig.write(&mut worker, 0..pages);
     (rig, worker)
-}
-
-fn verify(rig: &Rig, worker: &mut Worker, pages: u32) {
-    for page in 0..pages {
-        let touched =
-            rig.touch(worker, PageNo(page), |content| assert_eq!(content[0], page as u8 | 1));
-        assert_eq!(touched, Touch::Done, "page {page}");
-    }
-    worker.finish(&rig.engine);
-    assert_eq!(rig.engine.check(), Ok(()));
-}
-
-fn used(rig: &Rig, area: AreaNo) -> u32 {
-    rig.engine.areas().get(area).used_slots()
 }
 
 #[test]
@@ -43,14 +25,14 @@ fn pages_move_on_to_the_other_area_and_the_device_closes() {
     for tuning in [TUNING, by_slot] {
         let (rig, mut worker) = written(24, 200, &[512], tuning);
         let second = rig.swapon(512).unwrap();
-        assert!(used(&rig, FIRST) > 150 && used(&rig, second) == 0);
+        assert!(rig.used_slots(FIRST) > 150 && rig.used_slots(second) == 0);
         assert_eq!(rig.engine.swapoff(&mut worker, FIRST), Ok(()));
-        assert_eq!(used(&rig, FIRST), 0);
+        assert_eq!(rig.used_slots(FIRST), 0);
         let names: Vec<AreaNo> = rig.engine.swaps().iter().map(|swap| swap.area).collect();
         assert_eq!(names, [second]);
         // The device owned the other half of the plan.
         assert_eq!(Arc::strong_count(&rig.plans[0]), 1, "the device is still open");
-        verify(&rig, &mut worker, 200);
+        rig.verify(&mut worker, 200);
     }
 }
 
@@ -59,12 +41,12 @@ fn pages_that_fit_come_back_to_memory() {
     let (rig, mut worker) = written(128, 160, &[512], TUNING);
     rig.engine.discard(PageNo(80), 80);
     // Pages that are mapped and have copies on the area, and others that are on it only.
-    verify(&rig, &mut worker, 40);
+    rig.verify(&mut worker, 40);
     assert!((40..80).any(|page| !rig.engine.is_resident(PageNo(page))));
     assert_eq!(rig.engine.swapoff(&mut worker, FIRST), Ok(()));
     assert!(rig.engine.swaps().is_empty());
     assert!((0..80).all(|page| rig.engine.is_resident(PageNo(page))));
-    verify(&rig, &mut worker, 80);
+    rig.verify(&mut worker, 80);
 }
 
 #[test]
@@ -74,7 +56,7 @@ fn without_room_nothing_is_tried() {
     let error = rig.engine.swapoff(&mut worker, FIRST).unwrap_err();
     assert!(matches!(error, SwapoffError::NoRoom { pages: 50.., .. }), "{error}");
     assert_eq!(rig.engine.stats().get(Event::pswpin), reads);
-    verify(&rig, &mut worker, 100);
+    rig.verify(&mut worker, 100);
 }
 
 /// The other area counts as room until a write to it fails.
@@ -87,7 +69,7 @@ fn when_memory_ends_the_area_is_in_use_as_before() {
     assert!(matches!(error, SwapoffError::NoMemory { slots: 40.., .. }), "{error}");
     assert_eq!(rig.engine.swaps().len(), 2);
     let written_before = rig.engine.stats().get(Event::pswpout);
-    verify(&rig, &mut worker, 100);
+    rig.verify(&mut worker, 100);
     for page in 0..100 {
         rig.touch(&mut worker, PageNo(page), |content| content.fill(page as u8 | 1));
     }
@@ -121,7 +103,7 @@ fn a_device_that_has_vanished_can_be_given_up() {
     };
     rig.plans[0].set(gone);
     assert_eq!(rig.engine.swapoff(&mut worker, FIRST), Ok(()));
-    assert_eq!(used(&rig, FIRST), 0);
+    assert_eq!(rig.used_slots(FIRST), 0);
     assert_eq!(rig.engine.check(), Ok(()));
 }
 
@@ -134,7 +116,7 @@ fn an_area_is_given_up_once_and_its_number_is_not_used_again() {
     assert_eq!(rig.swapon(64).unwrap(), AreaNo(2));
     let last = (0..).find_map(|_| rig.swapon(64).err()).unwrap();
     assert!(last.to_string().contains("at most 32"), "{last}");
-    verify(&rig, &mut worker, 8);
+    rig.verify(&mut worker, 8);
 }
 
 /// With early reclaim, copies of mapped pages are freed once more than half of the slots are used;
@@ -144,10 +126,10 @@ fn copies_are_given_up_from_half_full_on() {
     let early = Tuning { preset: Preset::Linux5_8, ..TUNING };
     for (slots, tuning, none) in [(1024, early, false), (150, early, true), (150, TUNING, false)] {
         let (rig, mut worker) = written(24, 100, &[slots], tuning);
-        verify(&rig, &mut worker, 100);
+        rig.verify(&mut worker, 100);
         rig.engine.drain();
         let mapped = (0..100).filter(|&page| rig.engine.is_resident(PageNo(page))).count();
-        let copies = used(&rig, FIRST) as usize - (100 - mapped);
+        let copies = rig.used_slots(FIRST) as usize - (100 - mapped);
         assert_eq!(copies == 0, none, "{copies} copies of {mapped} mapped pages");
     }
 }
