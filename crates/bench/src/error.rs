@@ -92,6 +92,26 @@ pub enum BenchError {
         /// What was run.
         what: String,
     },
+    /// A measured program did not end in time.
+    #[error("{what} failed: it did not end within {seconds} s")]
+    Late {
+        /// What was run.
+        what: String,
+        /// Its time.
+        seconds: u64,
+    },
+    /// A program printed something else than before.
+    #[error(
+        "{what} printed {printed:?}, and {expected:?} was printed before: a bug to be reported"
+    )]
+    Differs {
+        /// What was run.
+        what: String,
+        /// This time.
+        printed: String,
+        /// The first time.
+        expected: String,
+    },
     /// We were asked to stop.
     #[error("interrupted; everything made for the comparison was removed")]
     Interrupted,

@@ -3,7 +3,8 @@
 //! Owns: the workloads, the table of mechanisms with their published figures, the machine they run
 //! on, and the reports. [`ablate`] compares engines that differ in one mechanism, [`slot_rates`]
 //! allocators without I/O, [`footprint`] measures the engine's own memory, [`lock_costs`] the cost
-//! of counting; [`compare`] runs its own program, [`touch`], under kernel swap and under Overspill.
+//! of counting; [`compare`] runs its own program, [`touch`], under kernel swap and under Overspill,
+//! [`programs`] those of others.
 //! Invariants: sides of a comparison alternate; a figure is a median with its spread, printed with
 //! the machine. What depends on the number of real CPUs is separate from what is only counted.
 //! Not here: command lines.
@@ -18,6 +19,7 @@ mod lock_cost;
 mod machine;
 mod mechanisms;
 mod policy;
+mod programs;
 mod replay;
 pub mod report;
 mod sample;
@@ -37,6 +39,10 @@ pub use machine::Shape;
 pub use mechanisms::Published;
 pub use policy::{PolicyOptions, PolicyReport, PolicyRow, ReplayOptions, WorkloadReport};
 pub use policy::{policies, replay_in_group, trace_names};
+pub use programs::{
+    Figures, Outcome, PROGRAMS, Program, ProgramCell, ProgramOptions, ProgramReport,
+};
+pub use programs::{ProgramRow, Side, programs};
 pub use sample::{LockSummary, Spread, Summary};
 pub use slot_rate::{SlotOptions, SlotReport, SlotRow, slot_rates};
 pub use slots::{CountedSlots, DeviceState};

@@ -7,10 +7,12 @@
 
 mod bench;
 mod compare;
+mod programs;
 mod sim;
 
 pub(crate) use bench::{AblateArgs, Bench, BenchArgs, PolicyArgs, ReplayArgs, SlotsArgs};
 pub(crate) use compare::{CompareArgs, TouchArgs};
+pub(crate) use programs::ProgramsArgs;
 pub(crate) use sim::{ExploreArgs, Sim, SimArgs, SimRunArgs, SweepArgs};
 
 use crate::error::Error;

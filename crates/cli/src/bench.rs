@@ -5,13 +5,13 @@
 //! Not here: measuring, and how figures are written, which `overspill-bench` does.
 
 use crate::args::{AblateArgs, Bench, BenchArgs, CompareArgs, PolicyArgs, ReplayArgs};
-use crate::args::{SlotsArgs, TouchArgs};
+use crate::args::{ProgramsArgs, SlotsArgs, TouchArgs};
 use crate::error::Error;
 use crate::say;
 use overspill_bench::{AblateOptions, PolicyOptions, Shape, SlotOptions};
-use overspill_bench::{CompareOptions, ReplayOptions, TouchOptions};
+use overspill_bench::{CompareOptions, PROGRAMS, ProgramOptions, ReplayOptions, TouchOptions};
 use overspill_bench::{ablate, footprint, lock_costs, policies, report, slot_rates};
-use overspill_bench::{compare, replay_in_group, touch};
+use overspill_bench::{compare, programs, replay_in_group, touch};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -38,6 +38,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<u8, Error> {
             json.write(|| report::json(&found))?;
         }
         Bench::Compare(args) => run_compare(args)?,
+        Bench::Programs(args) => run_programs(args)?,
         Bench::Touch(args) => run_touch(*args)?,
         Bench::Replay(args) => run_replay(args)?,
     }
@@ -95,6 +96,24 @@ fn run_compare(args: CompareArgs) -> Result<(), Error> {
     }
     json.write(|| report::json(&found))?;
     html.write(|| report::html::compare_html(&found))
+}
+
+fn run_programs(args: ProgramsArgs) -> Result<(), Error> {
+    let json = ReportFile::open(args.json)?;
+    let some = !args.programs.is_empty();
+    let options = ProgramOptions {
+        programs: if some { args.programs } else { PROGRAMS.to_vec() },
+        sides: args.sides,
+        devices: args.devices,
+        rounds: args.rounds,
+        patience_seconds: args.patience,
+        sqlite: args.sqlite,
+        program: this_program()?,
+        directory: swap_directory(),
+    };
+    let found = programs(&options, &|line| say::line(line))?;
+    print(&report::programs_text(&found))?;
+    json.write(|| report::json(&found))
 }
 
 fn run_touch(args: TouchArgs) -> Result<(), Error> {

@@ -5,7 +5,6 @@
 //! moved as one piece, and as near to the start as possible: what is beyond the usual pages is for
 //! larger requests only, and is not even resident as long as there are none.
 
-use crate::MAX_REQUEST_PAGES;
 use overspill_base::shared::{PageArena, PageBuf};
 use std::ops::Range;
 
@@ -13,15 +12,20 @@ use std::ops::Range;
 pub(crate) struct Buffers {
     arena: PageArena,
     usual: usize,
-    taken: [bool; MAX_REQUEST_PAGES],
+    taken: Box<[bool]>,
 }
 
 impl Buffers {
-    /// Gives out the pages of `arena`, which has [`MAX_REQUEST_PAGES`]. Requests of less than
+    /// Gives out the pages of `arena`, which has at least those of a request. Requests of less than
     /// `usual` pages share that many.
     pub(crate) fn of(arena: PageArena, usual: usize) -> Self {
-        assert_eq!(arena.pages(), MAX_REQUEST_PAGES);
-        Self { arena, usual, taken: [false; MAX_REQUEST_PAGES] }
+        let taken = vec![false; arena.pages()].into();
+        Self { arena, usual, taken }
+    }
+
+    /// Lets smaller requests share `usual` pages from now on, at most all there are.
+    pub(crate) fn set_usual(&mut self, usual: usize) {
+        self.usual = usual.min(self.taken.len());
     }
 
     /// Takes adjacent pages into `taken`; false if there are not as many beside each other. The

@@ -253,6 +253,10 @@ impl IoQueue for VerifyingQueue {
         self.inner.wait();
     }
 
+    fn set_window(&mut self, pages: usize) {
+        self.inner.set_window(pages);
+    }
+
     fn in_flight(&self) -> usize {
         self.inner.in_flight()
     }

@@ -213,6 +213,10 @@ impl IoQueue for LargeQueue {
         self.inner.wait();
     }
 
+    fn set_window(&mut self, pages: usize) {
+        self.inner.set_window(pages * self.pages);
+    }
+
     fn in_flight(&self) -> usize {
         self.flights.iter().count()
     }

@@ -23,6 +23,7 @@ pub mod file;
 pub mod header;
 mod in_flight;
 pub mod large_pages;
+pub mod pace;
 pub mod seal;
 #[cfg(not(loom))]
 pub mod served;
@@ -212,6 +213,12 @@ pub trait IoQueue: Send {
 
     /// Blocks until a request has completed; returns at once if none is in flight.
     fn wait(&mut self);
+
+    /// Keeps memory for `pages` pages under way at a time, or what the queue has as a rule if that
+    /// is more. Never blocks.
+    fn set_window(&mut self, pages: usize) {
+        let _ = pages;
+    }
 
     /// Number of requests submitted and not reaped.
     fn in_flight(&self) -> usize;

@@ -133,7 +133,7 @@ impl Engine {
         engine
     }
 
-    /// Returns the staging pages for `frames` frames: an eighth of them, within 8 to 128 chunks.
+    /// Returns the staging pages for `frames` frames: a quarter of them, within 8 to 256 chunks.
     pub fn staging_pages(frames: usize) -> usize {
         Self::staging_pages_of(frames, PAGE_SIZE)
     }
@@ -144,6 +144,6 @@ impl Engine {
         let chunk = Tuning::chunk_pages(page_bytes);
         let chunk_pages = chunk * (page_bytes / PAGE_SIZE);
         let as_many = |chunks: usize| chunks * Tuning::CHUNK_PAGES / chunk_pages;
-        (frames / 8 / chunk).clamp(as_many(8).max(2), as_many(128)) * chunk_pages
+        (frames / 4 / chunk).clamp(as_many(8).max(2), as_many(256)) * chunk_pages
     }
 }

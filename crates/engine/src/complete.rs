@@ -74,6 +74,8 @@ impl Engine {
         let Completion { request, failures } = completion;
         let (area, purpose) = untag(request.tag);
         let count = request.pages.len();
+        let pace = &self.swaps.get(area).pace;
+        worker.note_pace(pace, area, &request, purpose == Purpose::Readahead);
         let transfer_failed =
             count > 1 && failures.iter().any(|failure| !failure.error.is_of_one_page());
         if transfer_failed {
@@ -200,6 +202,7 @@ impl Engine {
     fn complete_write(&self, worker: &mut Worker, completion: Completion) {
         let Completion { request, failures } = completion;
         let area = AreaNo(request.tag as u8);
+        worker.note_pace(&self.swaps.get(area).pace, area, &request, true);
         if let Some(failure) = failures.first() {
             self.stats.add(Event::write_errors, failures.len() as u64);
             self.areas.get(area).avoid();

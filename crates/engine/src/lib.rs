@@ -27,6 +27,7 @@ mod event_count;
 mod fault;
 pub mod frames;
 mod holds;
+mod known_pace;
 mod lease;
 mod lost;
 mod lru;

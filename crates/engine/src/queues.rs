@@ -2,6 +2,7 @@
 
 use overspill_area::AreaNo;
 use overspill_base::sync::{Arc, Mutex};
+use overspill_device::pace::Pace;
 use overspill_device::{DeviceError, IoQueue, SwapDevice};
 
 /// A device and one worker's queue to it.
@@ -9,12 +10,15 @@ pub(crate) struct DeviceQueue {
     pub(crate) device: Arc<dyn SwapDevice>,
     pub(crate) io: Box<dyn IoQueue>,
     pub(crate) synchronous: bool,
+    /// The device's, as this worker finds it.
+    pub(crate) pace: Pace,
 }
 
 impl DeviceQueue {
     fn open(device: &Arc<dyn SwapDevice>, depth: u32) -> Result<Self, DeviceError> {
         let synchronous = device.info().synchronous;
-        Ok(Self { device: device.clone(), io: device.open_queue(depth)?, synchronous })
+        let pace = Pace::unknown(depth as usize);
+        Ok(Self { device: device.clone(), io: device.open_queue(depth)?, synchronous, pace })
     }
 }
 

@@ -17,9 +17,17 @@ use overspill_base::FrameNo;
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 
+/// Reclaim waits when more than this part of all frames is being written.
+const WRITTEN_PART: usize = 16;
+
 impl Engine {
-    /// Runs one round; without progress waits for this worker's I/O. False if there is none.
+    /// Runs one round; without progress, or if much is being written, waits for this worker's I/O.
+    /// False if there is none.
     pub(crate) fn reclaim_round(&self, worker: &mut Worker, direct: bool) -> bool {
+        if self.writes_suffice() && worker.in_flight() > 0 {
+            worker.wait(self);
+            return true;
+        }
         let progress = self.shrink(worker, direct) + worker.poll(self);
         if progress == 0 && worker.in_flight() == 0 {
             return false;
@@ -28,6 +36,14 @@ impl Engine {
             worker.wait(self);
         }
         true
+    }
+
+    /// True if so much is being written that to evict more would free no frame sooner. It would
+    /// push out what was read ahead: with a round trip of 5 ms pages were modified in order at 11
+    /// 000 a second without this, and at 68 000 with it. (Linux throttles reclaim at writeback.)
+    fn writes_suffice(&self) -> bool {
+        let enough = (self.frames.count() / WRITTEN_PART).max(2 * self.tuning.reclaim_batch_pages);
+        self.writes_in_flight.load(Relaxed) > enough
     }
 
     /// Runs one round: isolates a batch from the inactive tail, frees the clean pages and starts
@@ -157,7 +173,7 @@ impl Engine {
             let run = run.map_or(0, <[_]>::len);
             self.unmap_run(moving, victims, run, &mut destination, &mut moved);
         }
-        moving.release(destination..chunk.end);
+        moving.trim(destination..chunk.end);
         self.write_out(worker, moved)
     }
 

@@ -8,9 +8,9 @@
 //! Invariants: a chunk for evicted pages is handed out empty; when all its pages are released it is
 //! emptied and free. Memory the program has seen is never written to: a pipe (`vmsplice`) or a
 //! socket (`MSG_ZEROCOPY`) may still send from evicted memory, and that cannot be detected. Each
-//! staged page belongs to a frame, so staging adds nothing to the limit, except for pages mapped
-//! again before their chunk is released; those are at most the arena. A chunk is 256 KiB, or one
-//! page if that is larger.
+//! staged page belongs to a frame, so staging adds nothing to the limit, except for pages released
+//! before the rest of their chunk, its *slack*: when a quarter of all chunks have some, what is
+//! released is emptied at once. A chunk is 256 KiB, or one page if that is larger.
 //! Not here: moving pages in and out ([`MovingSpace`]), their bytes (`memory`).
 //! Rejected: reading into chunks that evicted pages have filled, which saves the kernel from
 //! freeing and allocating memory. Other pages' bytes left the process that way (docs/delivery.md
@@ -19,14 +19,20 @@
 use crate::memory::PageMemory;
 use crate::space::MovingSpace;
 use crate::tuning::Tuning;
-use overspill_base::sync::Ordering::{AcqRel, Relaxed};
-use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
+use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use overspill_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, LockClass, Mutex};
 use std::ops::Range;
 
 /// Bytes of unused chunks kept for reads without being emptied: they come on top of the limit.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 /// Of so many chunks one is kept, and at least one of four: a small limit does not bear more.
 const CHUNKS_PER_KEPT: usize = 16;
+
+/// Part of all chunks that may have slack.
+const SLACK_PART: usize = 4;
+/// Most pages in a chunk: bits in a word.
+const CHUNK_PAGES_MAX: usize = 64;
+const _: () = assert!(Tuning::CHUNK_PAGES <= CHUNK_PAGES_MAX);
 
 /// The chunks of an arena.
 #[derive(Debug)]
@@ -35,10 +41,22 @@ pub(crate) struct Staging {
     /// Pages in a chunk.
     pub(crate) chunk: usize,
     free: Mutex<Free>,
-    /// Per chunk: pages in use.
-    in_use: Vec<AtomicUsize>,
-    /// Per chunk: whether only devices have written to it. Changes only while the chunk is unused.
-    is_reads: Vec<AtomicBool>,
+    chunks: Vec<Chunk>,
+    /// Number of chunks of which a part was released: those that may have slack.
+    partly_held: AtomicUsize,
+}
+
+/// The state of a chunk.
+#[derive(Debug, Default)]
+struct Chunk {
+    /// A bit for each page that was put to use. Changes only before any of them is released.
+    taken: AtomicU64,
+    /// A bit for each page that is in use.
+    held: AtomicU64,
+    /// A bit for each page that was emptied when it was released.
+    emptied: AtomicU64,
+    /// Whether only devices have written to it. Changes only while the chunk is unused.
+    is_reads: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -63,14 +81,14 @@ impl Staging {
             memory,
             chunk,
             free: Mutex::new(LockClass::Staging, free),
-            in_use: (0..chunks).map(|_| AtomicUsize::new(0)).collect(),
-            is_reads: (0..chunks).map(|_| AtomicBool::new(false)).collect(),
+            chunks: std::iter::repeat_with(Chunk::default).take(chunks).collect(),
+            partly_held: AtomicUsize::new(0),
         }
     }
 
     /// Returns the number of chunks.
     pub(crate) fn chunks(&self) -> usize {
-        self.in_use.len()
+        self.chunks.len()
     }
 
     /// Takes an empty chunk; release each of its pages once.
@@ -87,19 +105,22 @@ impl Staging {
     }
 
     fn empty(&self, chunk: usize, space: &dyn MovingSpace) {
-        self.is_reads[chunk].store(false, Relaxed);
+        self.chunks[chunk].is_reads.store(false, Relaxed);
         space.recycle(self.memory.arena(), chunk * self.chunk..(chunk + 1) * self.chunk);
     }
 
     fn start(&self, chunk: usize) -> Range<usize> {
-        self.in_use[chunk].store(self.chunk, Relaxed);
+        let whole = u64::MAX >> (CHUNK_PAGES_MAX - self.chunk);
+        self.chunks[chunk].taken.store(whole, Relaxed);
+        self.chunks[chunk].held.store(whole, Relaxed);
+        self.chunks[chunk].emptied.store(0, Relaxed);
         chunk * self.chunk..(chunk + 1) * self.chunk
     }
 
     /// Takes one page to read into, unless that would leave eviction less than half of the chunks.
     pub(crate) fn take_single(&self) -> Option<usize> {
         let mut free = self.free.lock();
-        if free.singles.is_empty() && free.chunks.len() > self.in_use.len() / 2 {
+        if free.singles.is_empty() && free.chunks.len() > self.chunks.len() / 2 {
             free.singles = free.chunks.pop().map(|chunk| self.start(chunk))?;
         }
         free.singles.next()
@@ -110,10 +131,10 @@ impl Staging {
     pub(crate) fn take_to_wait(&self) -> Option<Range<usize>> {
         let chunk = {
             let mut free = self.free.lock();
-            let room = free.chunks.len() + free.kept.len() > self.in_use.len() / 4;
+            let room = free.chunks.len() + free.kept.len() > self.chunks.len() / 4;
             if room { free.kept.pop().or_else(|| free.chunks.pop()) } else { None }
         }?;
-        self.is_reads[chunk].store(true, Relaxed);
+        self.chunks[chunk].is_reads.store(true, Relaxed);
         Some(self.start(chunk))
     }
 
@@ -123,22 +144,69 @@ impl Staging {
         self.release(rest, space);
     }
 
+    /// Returns the end of a chunk, which was not put to use, before any other page of it is
+    /// released.
+    pub(crate) fn trim(&self, unused: Range<usize>, space: &dyn MovingSpace) {
+        if unused.is_empty() {
+            return;
+        }
+        let (chunk, bits) = self.place_of(&unused);
+        let state = &self.chunks[chunk];
+        let taken = state.taken.load(Relaxed) & !bits;
+        state.taken.store(taken, Relaxed);
+        state.held.store(taken, Relaxed);
+        if taken == 0 {
+            self.empty_unused(chunk, space);
+        }
+    }
+
+    /// Returns the chunk of some pages of one, and their bits there.
+    fn place_of(&self, pages: &Range<usize>) -> (usize, u64) {
+        let bits = u64::MAX >> (CHUNK_PAGES_MAX - pages.len()) << (pages.start % self.chunk);
+        (pages.start / self.chunk, bits)
+    }
+
     /// Releases `pages` of one chunk; the last ones empty it.
     pub(crate) fn release(&self, pages: Range<usize>, space: &dyn MovingSpace) {
         if pages.is_empty() {
             return;
         }
-        let chunk = pages.start / self.chunk;
+        let (chunk, bits) = self.place_of(&pages);
+        if self.partly_held.load(Relaxed) > self.chunks.len() / SLACK_PART {
+            self.empty_slack(chunk, bits, space);
+        }
         // AcqRel: every other user's last access happens-before the chunk is emptied.
-        if self.in_use[chunk].fetch_sub(pages.len(), AcqRel) == pages.len() {
+        let Chunk { taken, held, .. } = &self.chunks[chunk];
+        let before = held.fetch_and(!bits, AcqRel);
+        let (is_first, is_last) = (before == taken.load(Relaxed), before == bits);
+        if is_first && !is_last {
+            self.partly_held.fetch_add(1, Relaxed);
+        }
+        if is_last && !is_first {
+            self.partly_held.fetch_sub(1, Relaxed);
+        }
+        if is_last {
             self.empty_unused(chunk, space);
+        }
+    }
+
+    /// Empties what was released of a chunk, and the pages `bits`, which are about to be: as long
+    /// as they are not, nobody else empties the chunk or is given it.
+    fn empty_slack(&self, chunk: usize, bits: u64, space: &dyn MovingSpace) {
+        let state = &self.chunks[chunk];
+        // Acquire: with `release`, the last accesses of others happen-before.
+        let slack = state.taken.load(Relaxed) & !state.held.load(Acquire) | bits;
+        let slack = slack & !state.emptied.fetch_or(slack, Relaxed);
+        let start = chunk * self.chunk;
+        for run in runs(slack) {
+            space.recycle(self.memory.arena(), start + run.start..start + run.end);
         }
     }
 
     /// Empties a chunk that is no longer used, or keeps it if only devices have written to it and
     /// few are kept.
     fn empty_unused(&self, chunk: usize, space: &dyn MovingSpace) {
-        if self.is_reads[chunk].load(Relaxed) {
+        if self.chunks[chunk].is_reads.load(Relaxed) {
             let mut free = self.free.lock();
             if free.kept.len() < self.kept_max() {
                 return free.kept.push(chunk);
@@ -150,7 +218,7 @@ impl Staging {
 
     fn kept_max(&self) -> usize {
         let most = (KEPT_BYTES_MAX / (self.chunk * self.memory.page_bytes)).max(1);
-        let chunks = self.in_use.len();
+        let chunks = self.chunks.len();
         most.min(chunks.div_ceil(CHUNKS_PER_KEPT)).min(chunks / 4)
     }
 
@@ -159,4 +227,14 @@ impl Staging {
         let free = self.free.lock();
         free.chunks.len() + free.kept.len()
     }
+}
+
+/// Returns the runs of ones in a word.
+pub(crate) fn runs(mut word: u64) -> impl Iterator<Item = Range<usize>> {
+    std::iter::from_fn(move || {
+        let start = word.trailing_zeros();
+        let end = start + (word.checked_shr(start)?).trailing_ones();
+        word &= u64::MAX.checked_shl(end).unwrap_or(0);
+        Some(start as usize..end as usize)
+    })
 }

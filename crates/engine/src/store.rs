@@ -32,6 +32,11 @@ pub(crate) struct Moving {
 }
 
 impl Moving {
+    /// Returns the end of a chunk that was not put to use, before the rest is.
+    pub(crate) fn trim(&self, unused: Range<usize>) {
+        self.staging.trim(unused, &*self.space);
+    }
+
     /// Releases staging pages of one chunk.
     pub(crate) fn release(&self, pages: Range<usize>) {
         self.staging.release(pages, &*self.space);

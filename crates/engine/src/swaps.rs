@@ -9,6 +9,7 @@
 //! Rejected: opening a queue when a worker first needs it. That can fail in the middle of a fault,
 //! for lack of a descriptor, and lose the page.
 
+use crate::known_pace::KnownPace;
 use crate::queues::Inbox;
 use crate::readahead::past::by_slot::BySlot;
 use overspill_area::{AreaNo, SwapArea};
@@ -39,6 +40,8 @@ pub(crate) struct SwapState {
     pub(crate) write_pages_max: usize,
     /// The state of readahead by slot.
     pub(crate) by_slot: Option<BySlot>,
+    /// How fast the device is found to be.
+    pub(crate) pace: KnownPace,
     /// Higher is used first.
     pub(crate) priority: i16,
     /// Being swapped off, or swapped off: no page may stay on its slots.
@@ -55,7 +58,8 @@ impl SwapState {
     ) -> Self {
         let write_pages_max = device.write_pages_usual.unwrap_or(usize::MAX);
         let (synchronous, leaving) = (device.synchronous, AtomicBool::new(false));
-        Self { priority, reads_ahead, synchronous, write_pages_max, by_slot, leaving }
+        let pace = KnownPace::default();
+        Self { priority, reads_ahead, synchronous, write_pages_max, by_slot, pace, leaving }
     }
 
     /// True once no page may stay on the area's slots.

@@ -4,3 +4,4 @@
 mod lru;
 #[cfg(loom)]
 mod models;
+mod staging;

@@ -48,8 +48,8 @@ pub struct Tuning {
     /// Longest readahead window, at most [`Tuning::CHUNK_PAGES`]. Linux reads 8 (`page-cluster` 3);
     /// here longer ones pay, because a whole window is mapped with one call.
     pub readahead_max_pages: usize,
-    /// Most pages requested at a time by asynchronous readahead for a long stream; 0 reads at
-    /// faults only, as Linux does for swap. At most a chunk on devices as fast as memory.
+    /// Most pages requested at a time by asynchronous readahead for a long stream, if its device
+    /// takes so long; 0 reads at faults only, as Linux does for swap.
     pub readahead_async_pages: usize,
     /// Untouched pages mapped together when a range is touched in order (fault-around).
     pub fault_around_pages: usize,
@@ -142,7 +142,7 @@ impl Tuning {
             lru_batch_pages: 15,
             active_ratio: 3,
             readahead_max_pages: 64,
-            readahead_async_pages: 256,
+            readahead_async_pages: 2048,
             fault_around_pages: 16,
         };
         let linux = Self {

@@ -10,13 +10,14 @@
 use crate::bounce::Bounce;
 use crate::engine::Engine;
 use crate::frames::LockedPage;
+use crate::known_pace::KnownPace;
 use crate::queues::{DeviceQueue, Inbox};
 use crate::transfer::{CompletedRead, PageRead, PageWrite, Purpose, tag};
 use crate::tuning::Tuning;
 use overspill_area::{AreaNo, SwapEntry};
-use overspill_base::PAGE_SIZE;
 use overspill_base::shared::PageBuf;
 use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
+use overspill_base::{PAGE_SIZE, clock};
 use overspill_device::{Completion, IoOp, IoRequest};
 use std::os::fd::BorrowedFd;
 
@@ -267,7 +268,27 @@ impl Worker {
     /// Submits a request to the device of `area`; the kernel sees it after [`flush`](Self::flush).
     pub(crate) fn submit(&mut self, area: AreaNo, request: IoRequest) {
         assert_no_lock_held("submitting");
-        self.queue(area).io.submit(request);
+        let queue = self.queue(area);
+        queue.pace.begin(request.slot, clock::now_ns());
+        queue.io.submit(request);
+    }
+
+    /// Notes what the end of a request tells of the pace of its device, and has as much under way
+    /// there as follows from it.
+    pub(crate) fn note_pace(
+        &mut self,
+        known: &KnownPace,
+        area: AreaNo,
+        request: &IoRequest,
+        asks_all: bool,
+    ) {
+        let queue = self.queue(area);
+        queue.pace.end(request.slot, request.pages.len(), clock::now_ns());
+        known.note_latency(&queue.pace);
+        if asks_all {
+            known.note_rate(request.op, &queue.pace);
+            queue.io.set_window(known.far_pages());
+        }
     }
 
     pub(crate) fn flush(&mut self) {

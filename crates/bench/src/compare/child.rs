@@ -83,8 +83,8 @@ pub(crate) fn run(
     let stop = || interrupted.is_some_and(|flag| flag.load(Relaxed));
     let Some(status) = wait(&mut child, patience, stop) else {
         kill(&mut child);
-        let late = || failed(format!("it did not end within {} s", patience.as_secs()));
-        return Err(if stop() { BenchError::Interrupted } else { late() });
+        let late = BenchError::Late { what, seconds: patience.as_secs() };
+        return Err(if stop() { BenchError::Interrupted } else { late });
     };
     let text = |reader: JoinHandle<String>| reader.join().unwrap_or_default();
     let printed = Printed { output: text(output), errors: text(errors) };

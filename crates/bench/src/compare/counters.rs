@@ -53,6 +53,19 @@ fn interrupts(table: &str) -> u64 {
         .sum()
 }
 
+/// Seconds for which CPUs of the machine were busy since it started.
+pub(crate) fn cpu_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    busy_ticks(&stat) as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// All but idle, waiting for a disk, and stolen; time of guests is in that of user programs.
+fn busy_ticks(stat: &str) -> u64 {
+    let cpus = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<u64> = cpus.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    [0, 1, 2, 5, 6].iter().filter_map(|&kind| ticks.get(kind)).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +76,6 @@ mod tests {
         let table = "       CPU0  CPU1\nLOC: 100 100  Local timer interrupts\n\
                      RES:  1 2  Rescheduling interrupts\nTLB: 30 40   TLB shootdowns\n";
         assert_eq!(interrupts(table), 73);
+        assert_eq!(busy_ticks("cpu  1 2 3 400 500 6 7 800 0 0\ncpu0 1 1 1\n"), 19);
     }
 }

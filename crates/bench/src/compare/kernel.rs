@@ -56,6 +56,14 @@ impl Group {
         write(&path.join(limit), &memory.0.to_string())?;
         Ok(Self { path, version: *version, _removal: removal })
     }
+
+    /// How many of its processes were killed for want of memory.
+    pub(crate) fn killed(&self) -> u64 {
+        let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
+        let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.and_then(|count| count.parse().ok()).unwrap_or(0)
+    }
 }
 
 /// Enables the memory controller for groups below `root`, if it is not enabled.

@@ -14,6 +14,8 @@ mod servers;
 pub(crate) mod undo;
 mod ways;
 
+pub(crate) use counters::cpu_seconds;
+pub(crate) use sample::statistics_of_run;
 pub use sample::{Cell, Costs, Tail};
 pub(crate) use ways::Place;
 pub use ways::{Device, Way};

@@ -212,10 +212,14 @@ fn syscalls(errors: &str) -> Option<f64> {
     line.split(',').next()?.parse().ok()
 }
 
-/// Returns pages swapped from the statistics of `overspill run`; other lines may follow.
-fn pages_of_run(errors: &str) -> Option<u64> {
+/// Returns the statistics that `overspill run` has printed; other lines may follow.
+pub(crate) fn statistics_of_run(errors: &str) -> Option<Value> {
     let json = &errors[errors.find('{')?..];
-    let stats: Value = Deserializer::from_str(json).into_iter().next()?.ok()?;
+    Deserializer::from_str(json).into_iter().next()?.ok()
+}
+
+fn pages_of_run(errors: &str) -> Option<u64> {
+    let stats = statistics_of_run(errors)?;
     let count = |name| stats["summary"][name].as_u64();
     Some(count("pages_in")? + count("pages_out")?)
 }

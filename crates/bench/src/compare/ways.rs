@@ -75,7 +75,7 @@ impl Device {
     }
 
     /// Returns what Overspill swaps to when the kernel swaps to this; none if that is a server's.
-    pub(super) fn counterpart(self, size: Bytes, directory: &Path) -> Option<String> {
+    pub(crate) fn counterpart(self, size: Bytes, directory: &Path) -> Option<String> {
         match self {
             Self::Zram => Some(format!("compressed:{}", size.0)),
             Self::Ramdisk => Some(format!("ram:{}", size.0)),

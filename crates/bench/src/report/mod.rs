@@ -7,10 +7,12 @@
 mod compare;
 pub mod html;
 mod plot;
+mod programs;
 mod sim;
 mod text;
 
 pub use compare::{compare_histograms, compare_text};
+pub use programs::programs_text;
 pub use sim::{sim_text, sweep_text};
 pub use text::{ablate_text, footprint_text, lock_cost_text, policy_text, slots_text};
 

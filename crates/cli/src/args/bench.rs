@@ -1,6 +1,7 @@
 //! The arguments of `overspill bench`.
 
 use super::compare::{CompareArgs, TouchArgs};
+use super::programs::ProgramsArgs;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -23,6 +24,7 @@ pub(crate) enum Bench {
     Locks(LocksArgs),
     Policy(PolicyArgs),
     Compare(CompareArgs),
+    Programs(ProgramsArgs),
     Touch(Box<TouchArgs>),
     Replay(ReplayArgs),
 }

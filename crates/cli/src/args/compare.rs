@@ -167,7 +167,11 @@ impl HabitArgs {
 }
 
 /// Returns the one of `all` that is called `name`.
-fn named<T: Copy>(what: &str, name: &str, all: &[(&'static str, T)]) -> Result<T, String> {
+pub(super) fn named<T: Copy>(
+    what: &str,
+    name: &str,
+    all: &[(&'static str, T)],
+) -> Result<T, String> {
     let found = all.iter().find(|(known, _)| *known == name);
     let names = || all.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
     found

@@ -18,8 +18,12 @@ use crate::{
 use overspill_base::shared::{PageArena, PageBuf};
 use std::os::fd::BorrowedFd;
 
-/// Encrypted pages that each thread of each process has beside its limit.
+/// Encrypted pages that each thread of each process has beside its limit, unless a device far away
+/// is to be kept busy; and pages of a write.
 pub(super) const USUAL_PAGES: usize = 32;
+/// Most encrypted pages of a thread.
+const PAGES_MAX: usize = 1024;
+const _: () = assert!(PAGES_MAX >= MAX_REQUEST_PAGES);
 
 /// A request in flight, as it was submitted.
 struct Flight {
@@ -74,7 +78,7 @@ impl SealedQueue {
             flights: InFlight::new(depth),
             ready: Vec::with_capacity(depth as usize),
             reaped: Vec::with_capacity(depth as usize),
-            buffers: Buffers::of(PageArena::new(MAX_REQUEST_PAGES).map_err(refused)?, USUAL_PAGES),
+            buffers: Buffers::of(PageArena::new(PAGES_MAX).map_err(refused)?, USUAL_PAGES),
             spare,
         })
     }
@@ -170,6 +174,11 @@ impl IoQueue for SealedQueue {
         if self.ready.is_empty() {
             self.inner.wait();
         }
+    }
+
+    fn set_window(&mut self, pages: usize) {
+        self.buffers.set_usual(pages.max(USUAL_PAGES));
+        self.inner.set_window(pages);
     }
 
     fn in_flight(&self) -> usize {

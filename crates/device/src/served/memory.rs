@@ -10,8 +10,7 @@
 //! page 2..  pages on their way
 //! ```
 
-use super::words::FLIGHTS;
-use crate::MAX_REQUEST_PAGES;
+use super::words::{FLIGHTS, SHARED_PAGES};
 use overspill_base::PAGE_SIZE;
 use overspill_base::ring::{Ring, ring_words};
 use overspill_base::shared::{Mapping, PageArena, PageBuf, Table};
@@ -24,7 +23,7 @@ use std::sync::Arc;
 
 const RING_BYTES: usize =
     (ring_words(FLIGHTS) * size_of::<AtomicU64>()).next_multiple_of(PAGE_SIZE);
-const LEN_BYTES: usize = 2 * RING_BYTES + MAX_REQUEST_PAGES * PAGE_SIZE;
+const LEN_BYTES: usize = 2 * RING_BYTES + SHARED_PAGES * PAGE_SIZE;
 
 /// The memory, mapped.
 #[derive(Debug)]
@@ -59,7 +58,7 @@ impl PairMemory {
 
     /// The pages, for the client, which gives them out.
     pub(super) fn pages(&self) -> PageArena {
-        PageArena::within(&self.0, 2 * RING_BYTES, MAX_REQUEST_PAGES)
+        PageArena::within(&self.0, 2 * RING_BYTES, SHARED_PAGES)
     }
 
     /// Handles to some of the pages, for the server, which keeps this memory until the request with

@@ -224,6 +224,10 @@ impl IoQueue for ServedQueue {
         }
     }
 
+    fn set_window(&mut self, pages: usize) {
+        self.buffers.set_usual(pages.max(MAX_REQUEST_PAGES));
+    }
+
     fn in_flight(&self) -> usize {
         self.flying() + self.finished.len()
     }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! request     bits 0..2 what: 1 read, 2 write, 3 close   2..10 flight   10..19 pages
-//!             19..28 first page in the memory of the pair   28..60 slot
+//!             19..30 first page in the memory of the pair   30..62 slot
 //! completion  bit 0 always 1   1..9 flight   9..12 outcome   16..32 errno
 //! ```
 
@@ -18,10 +18,14 @@ use std::ops::Range;
 
 /// Number of requests that a pair of rings has room for.
 pub(super) const FLIGHTS: usize = 1 << FLIGHT_BITS;
+/// Pages in the memory of a pair: what is under way on a fast network with a round trip of several
+/// milliseconds. Those that are never used take no memory.
+pub(super) const SHARED_PAGES: usize = 1 << FIRST_BITS;
 
 const WHAT_BITS: u32 = 2;
 const FLIGHT_BITS: u32 = 8;
-const PAGE_BITS: u32 = 9;
+const PAGES_BITS: u32 = 9;
+const FIRST_BITS: u32 = 11;
 const SLOT_BITS: u32 = 32;
 
 const READ: u64 = 1;
@@ -68,8 +72,8 @@ impl Request {
             Self::Transfer { flight, op, pages, slot } => pack(&[
                 (if *op == IoOp::Read { READ } else { WRITE }, WHAT_BITS),
                 (u64::from(*flight), FLIGHT_BITS),
-                (pages.len() as u64, PAGE_BITS),
-                (pages.start as u64, PAGE_BITS),
+                (pages.len() as u64, PAGES_BITS),
+                (pages.start as u64, FIRST_BITS),
                 (u64::from(slot.0), SLOT_BITS),
             ]),
         };
@@ -86,10 +90,10 @@ impl Request {
             _ => return None,
         };
         let flight = unpack(&mut word, FLIGHT_BITS) as u8;
-        let pages = unpack(&mut word, PAGE_BITS) as usize;
-        let first = unpack(&mut word, PAGE_BITS) as usize;
+        let pages = unpack(&mut word, PAGES_BITS) as usize;
+        let first = unpack(&mut word, FIRST_BITS) as usize;
         let slot = Slot(unpack(&mut word, SLOT_BITS) as u32);
-        let fits = pages > 0 && first + pages <= MAX_REQUEST_PAGES;
+        let fits = (1..=MAX_REQUEST_PAGES).contains(&pages) && first + pages <= SHARED_PAGES;
         fits.then_some(Self::Transfer { flight, op, pages: first..first + pages, slot })
     }
 }
@@ -198,8 +202,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn requests() -> impl Strategy<Value = Request> {
-        let places = (0..MAX_REQUEST_PAGES)
-            .prop_flat_map(|first| (Just(first), first + 1..=MAX_REQUEST_PAGES));
+        let places = (0..SHARED_PAGES).prop_flat_map(|first| {
+            (Just(first), first + 1..=SHARED_PAGES.min(first + MAX_REQUEST_PAGES))
+        });
         let op = prop_oneof![Just(IoOp::Read), Just(IoOp::Write)];
         let transfer = (any::<u8>(), op, places, any::<u32>());
         let transfer = transfer.prop_map(|(flight, op, (first, end), slot)| Request::Transfer {
@@ -221,7 +226,8 @@ mod tests {
         fn any_word_is_a_request_within_bounds_or_none(word in 1u64..) {
             let word = NonZeroU64::new(word).unwrap();
             if let Some(Request::Transfer { pages, .. }) = Request::of(word) {
-                prop_assert!(!pages.is_empty() && pages.end <= MAX_REQUEST_PAGES);
+                prop_assert!((1..=MAX_REQUEST_PAGES).contains(&pages.len()));
+                prop_assert!(pages.end <= SHARED_PAGES);
             }
             let _ = Ended::of(word);
         }

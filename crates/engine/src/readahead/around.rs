@@ -154,7 +154,9 @@ impl Engine {
     /// Returns the pages to request at a time ahead of a stream on `area`, or `None` without
     /// asynchronous readahead.
     pub(crate) fn reads_ahead_on(&self, area: AreaNo) -> Option<u32> {
-        let pages = self.ahead.pages_for(self.swaps.get(area).synchronous);
+        let swap = self.swaps.get(area);
+        let pages =
+            self.ahead.pages_for(if swap.synchronous { 0 } else { swap.pace.ahead_pages() });
         (pages > 0).then_some(pages)
     }
 

@@ -8,7 +8,7 @@
 use crate::event_count::EventCount;
 use crate::tuning::{Readahead, Tuning};
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::sync::{AtomicU32, LockClass, Mutex};
+use overspill_base::sync::{AtomicBool, AtomicU32, LockClass, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -26,6 +26,7 @@ pub(crate) struct ReadaheadQueue {
     /// Pages requested at a time: doubled when a stream reaches them, halved when some are
     /// reclaimed before. 0 if asynchronous readahead is off.
     pages: AtomicU32,
+    was_halved: AtomicBool,
     pages_max: u32,
     /// Fewest pages requested at a time: a chunk.
     pages_min: u32,
@@ -79,15 +80,17 @@ impl ReadaheadQueue {
             ),
             wanted: EventCount::new(),
             pages: AtomicU32::new(if on { pages_min } else { 0 }),
+            was_halved: AtomicBool::new(false),
             pages_max,
             pages_min,
         }
     }
 
-    /// Returns the pages to request at a time, at most a chunk on a device as fast as memory:
-    /// without a latency to hide, larger windows only make the reader wait longer.
-    pub(super) fn pages_for(&self, synchronous: bool) -> u32 {
-        if synchronous { self.pages().min(self.pages_min) } else { self.pages() }
+    /// Returns the pages to request at a time of a device that is kept busy by `enough`: at least a
+    /// chunk, and not many more than that. Without a latency to hide, larger windows only make the
+    /// reader wait longer.
+    pub(super) fn pages_for(&self, enough: usize) -> u32 {
+        self.pages().min((enough as u32).max(self.pages_min))
     }
 
     fn pages(&self) -> u32 {
@@ -96,11 +99,15 @@ impl ReadaheadQueue {
 
     pub(super) fn was_reached(&self) {
         self.pages.store((self.pages() * 2).min(self.pages_max), Relaxed);
+        self.was_halved.store(false, Relaxed);
     }
 
-    /// Halves the request size: a page was reclaimed before its stream reached it.
+    /// Halves the request size, once until a stream reaches its pages again: a page was reclaimed
+    /// before.
     pub(crate) fn was_wasted(&self) {
-        self.pages.store((self.pages() / 2).max(self.pages_min).min(self.pages()), Relaxed);
+        if !self.was_halved.swap(true, Relaxed) {
+            self.pages.store((self.pages() / 2).max(self.pages_min).min(self.pages()), Relaxed);
+        }
     }
 
     /// Queues `pages`, which a stream will reach; drops the oldest window if the queue is full.

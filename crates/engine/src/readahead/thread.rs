@@ -121,7 +121,7 @@ impl Engine {
         let used = chunk.start..chunk.start + entries.len();
         let reads = entries.iter().zip(used.clone()).map(|(&entry, at)| self.read_at(entry, at));
         let reads = reads.collect();
-        moving.release(used.end..chunk.end);
+        moving.trim(used.end..chunk.end);
         reads
     }
 
