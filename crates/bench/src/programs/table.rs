@@ -46,14 +46,14 @@ pub const PROGRAMS: [Program; 11] = [
     program!("sort-log", 64, ["sort", "awk"]),
     program!("sort-random", 64, ["sort", "awk"]),
     program!("redis-uniform", 64, ["redis-server", "redis-benchmark", "redis-cli"]),
-    program!("redis-zipf", 64, ["redis-server", "redis-cli", "awk"]),
+    program!("redis-zipf", 64, ["redis-server", "redis-cli", "python3"]),
     program!("sqlite", 32, ["cc"]),
     program!("numpy-groupby", 96, ["python3"]),
     program!("numpy-matrix", 64, ["python3"]),
     program!("gcc", 64, ["gcc", "objcopy"]),
-    program!("postgres", 64, ["psql", "pgbench"]),
-    program!("xz", 48, ["xz", "awk"]),
-    program!("python", 32, ["python3"]),
+    program!("postgres", 64, ["psql", "pgbench", "setpriv"]),
+    program!("xz", 32, ["xz", "awk"]),
+    program!("python", 64, ["python3"]),
 ];
 
 impl Program {
