@@ -14,12 +14,14 @@
 //! most are never held by a thread that ends.
 
 use crate::calls;
+use crate::cpus;
 use crate::heap::PagerScope;
 use crate::pager::{Process, any_process, is_managed, process};
 use crate::real::{Next, system_call};
 use libc::{c_int, c_void, pid_t, pthread_attr_t, pthread_key_t, pthread_t};
 use overspill_base::PAGE_SIZE;
 use overspill_space::ManagedMemory;
+use rustix::thread::CpuSet;
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
@@ -93,7 +95,9 @@ pub(crate) unsafe fn create(
     }
     // SAFETY: libc's contract.
     let pages = unsafe { pin_beginning(attr) };
-    let new = Box::into_raw(Box::new(NewThread { body: Body { start, arg }, pages }));
+    // SAFETY: libc's contract.
+    let cpus = unsafe { cpus::to_inherit(attr) };
+    let new = Box::into_raw(Box::new(NewThread { body: Body { start, arg }, pages, cpus }));
     // SAFETY: passed on; `prepare` takes ownership of the box.
     let result = unsafe { next(thread, attr, run, new.cast()) };
     if result != 0 {
@@ -115,6 +119,8 @@ struct NewThread {
     body: Body,
     /// Pinned until its calls are caught.
     pages: Vec<usize>,
+    /// Where it may run, if it is not said otherwise.
+    cpus: Option<CpuSet>,
 }
 
 /// Keeps what a new thread touches of its stack, if the program has provided one, until its calls
@@ -167,8 +173,9 @@ extern "C" fn prepare(new: *mut NewThread) -> Body {
         std::process::abort();
     }
     // SAFETY: the box that `create` made for this thread.
-    let NewThread { body, pages } = *unsafe { Box::from_raw(new) };
+    let NewThread { body, pages, cpus } = *unsafe { Box::from_raw(new) };
     unpin(pages);
+    cpus::inherit(cpus);
     body
 }
 

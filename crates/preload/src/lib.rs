@@ -2,7 +2,7 @@
 //!
 //! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`], [`remap`],
 //! [`advice`]), process and thread creation where it concerns the pager ([`fork`], [`thread`],
-//! [`exits`]), limits that would hit the pager ([`limits`]), opening objects that would bypass us
+//! [`exits`], [`cpus`]), limits that would hit the pager ([`limits`]), opening objects that would bypass us
 //! ([`dlopen`]), filters of system calls ([`sandbox`]); and noting what escapes the limit
 //! ([`escapes`], [`starts`]). The pager itself is a separate process ([`apart`]).
 //! Invariants:
@@ -26,6 +26,7 @@ mod calls;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "calls_pass.rs"]
 mod calls;
+mod cpus;
 mod dlopen;
 mod environment;
 mod escapes;

@@ -1,11 +1,12 @@
 //! Examines the programs that the program starts: some of them will be outside the run.
 //!
-//! Owns: the exec family as far as it is called from outside libc.
+//! Owns: the exec family as far as it is called from outside libc, and `vfork`.
 //! Invariants: nothing is allocated and no argument is changed, because the caller may be a
 //! `vfork`ed child; a program that cannot be read is skipped.
 //! Not here: refusing. A child may run without a limit; the summary says so. A program started by a
 //! system call made without libc is not seen.
 
+use crate::cpus;
 use crate::pager::process;
 use crate::real::{Next, system_call};
 use crate::sandbox;
@@ -31,6 +32,7 @@ unsafe extern "C" {
 /// # Safety
 /// `path` is a string or null, and so is the environment.
 unsafe fn note(path: *const c_char, searches: bool, words: Option<Words>) {
+    cpus::await_own();
     let Some(process) = process().filter(|process| process.session.settings().children) else {
         return;
     };
@@ -278,11 +280,14 @@ spawns!(posix_spawnp, POSIX_SPAWNP, true);
 static EXECL: AtomicUsize = AtomicUsize::new(0);
 static EXECLP: AtomicUsize = AtomicUsize::new(0);
 static EXECLE: AtomicUsize = AtomicUsize::new(0);
+/// Of one that returns twice.
+static VFORK: AtomicUsize = AtomicUsize::new(0);
 
 /// Looks up, before the program begins, what a child of vfork could not.
 pub(crate) fn prepare() {
-    static NEXT: [Next; 3] = [Next::new(c"execl"), Next::new(c"execlp"), Next::new(c"execle")];
-    for (next, place) in NEXT.iter().zip([&EXECL, &EXECLP, &EXECLE]) {
+    static NEXT: [Next; 4] =
+        [Next::new(c"execl"), Next::new(c"execlp"), Next::new(c"execle"), Next::new(c"vfork")];
+    for (next, place) in NEXT.iter().zip([&EXECL, &EXECLP, &EXECLE, &VFORK]) {
         place.store(next.address().addr(), Relaxed);
     }
     [&EXECVPE, &POSIX_SPAWN, &POSIX_SPAWNP].into_iter().for_each(|next| {
@@ -384,4 +389,19 @@ pub unsafe extern "C" fn execlp(name: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execle(path: *const c_char) -> c_int {
     looked_at!(note_execle)
+}
+
+extern "C" fn note_vfork() -> usize {
+    cpus::await_own();
+    VFORK.load(Relaxed)
+}
+
+/// vfork(2).
+///
+/// # Safety
+/// As libc's.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> c_int {
+    looked_at!(note_vfork)
 }

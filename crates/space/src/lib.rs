@@ -39,6 +39,7 @@ pub mod words;
 
 pub use handlers::{HandlerOptions, Handlers, Spawn};
 pub use memory::{Advice, ManagedMemory, MemoryError, Protection};
+pub use placement::await_own_cpus;
 pub use pool::PoolSpace;
 pub use pool::words::{Asked, FRAMES_MAX, Look, Words};
 pub use sigbus::with_signals_blocked;

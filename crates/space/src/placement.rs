@@ -15,8 +15,10 @@
 //!
 //! Invariants: a thread is narrowed only while it sleeps for a page, only if it belongs to this
 //! process, and only to a CPU it may run on. No thread stays narrowed while the handler is parked
-//! or sleeps for anything but I/O; so a forked child does not inherit it. `docs/assumptions.md`
-//! lists what other threads of the program can see of it.
+//! or sleeps for anything but I/O; so a forked child does not inherit it. A thread that was woken
+//! may run before the handler does, still narrowed: what then asks for its CPUs, or passes them on,
+//! waits ([`await_own_cpus`]). `docs/assumptions.md` lists what other threads of the program can
+//! see of it.
 //! Rejected: a handler that spins for the next fault (the thread's CPU halts all the same);
 //! narrowing threads for longer than a fault (they could see it, and their children would inherit
 //! it); handlers of class SCHED_IDLE, onto which the scheduler stacks by itself (they starve when
@@ -26,22 +28,47 @@ use crate::uffd::is_thread_of;
 use crate::words::FaultMessage;
 use overspill_base::clock;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Cost of waking two halted CPUs for a fault: it takes 62 us of wall time instead of 13.
 const WAKES_NS: u64 = 50_000;
 /// Mean gap above which the faults of one thread are not stacked.
 const ALONE_NS: u64 = 200_000;
-/// Cap on a single value, so that a pause is forgotten after a few faults.
+/// Cap on a single gap, so that a pause is forgotten after a few faults.
 const GAP_MAX_NS: u64 = 1_000_000;
+/// Cap on a single fault's work, so that one in many that reclaims a batch does not look like work
+/// for every fault.
+const WORK_MAX_NS: u64 = 4 * WAKES_NS;
 /// The weight of one value in a mean is 1/8.
 const MEAN_SHIFT: u32 = 3;
 /// Number of recent faults whose threads are remembered.
 const RECENT: usize = 8;
 
+/// The threads of this process that are narrowed, by number; 0 in unused places.
+static NARROWED: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
+
+/// Waits until `thread`, of this process, has the CPU affinity that it has by its own choice. For
+/// a thread that runs this takes microseconds, or the time of a read.
+pub fn await_own_cpus(thread: i32) {
+    // Acquire: with `release`, the affinity has been restored.
+    while NARROWED.iter().any(|place| place.load(Acquire) == thread) {
+        rustix::thread::sched_yield();
+    }
+}
+
+/// Notes that `thread` is about to be narrowed; none if too many are.
+fn place_for(thread: Pid) -> Option<&'static AtomicI32> {
+    let number = thread.as_raw_pid();
+    let free = |place: &&AtomicI32| place.compare_exchange(0, number, Relaxed, Relaxed).is_ok();
+    NARROWED.iter().find(free)
+}
+
 /// A thread whose affinity is narrowed, and the page it sleeps for.
 #[derive(Debug)]
 struct Narrowed {
     thread: Pid,
+    place: &'static AtomicI32,
     address: usize,
     before: CpuSet,
 }
@@ -81,7 +108,7 @@ impl Pace {
     }
 
     fn note_work(&mut self, work_ns: u64) {
-        self.work_ns = mean(self.work_ns, work_ns.min(GAP_MAX_NS));
+        self.work_ns = mean(self.work_ns, work_ns.min(WORK_MAX_NS));
     }
 
     /// Whether stacking pays. With `w` between two faults of each of `n` threads, `h` for the
@@ -89,13 +116,15 @@ impl Pace {
     /// them runs at a time, and `(w + h + WAKES_NS) / n` otherwise. In terms of the gap observed in
     /// either state, stacking is faster if the gap is below `WAKES_NS / (n - 1)`. A handler that
     /// works for longer than the wakes take, on whole windows of pages, should run beside the
-    /// program.
-    fn wants_stacking(&self) -> bool {
+    /// program. While it does, a wake is part of its work; taken for work by itself, it kept
+    /// threads apart for good that had been separated once, at a quarter of the rate.
+    fn wants_stacking(&self, is_stacked: bool) -> bool {
         let gap_max_ns = match self.threads().min(self.cpus) {
             0 | 1 => ALONE_NS,
             n => WAKES_NS / (n - 1),
         };
-        self.cpus > 1 && self.work_ns < WAKES_NS && self.gap_ns < gap_max_ns
+        let work_max_ns = if is_stacked { WAKES_NS } else { 2 * WAKES_NS };
+        self.cpus > 1 && self.work_ns < work_max_ns && self.gap_ns < gap_max_ns
     }
 
     /// Number of distinct threads among the last faults.
@@ -140,7 +169,7 @@ impl Placement {
         for message in messages {
             self.pace.note_fault(message.thread, now_ns);
         }
-        match (self.pace.wants_stacking(), self.is_stacked()) {
+        match (self.pace.wants_stacking(self.is_stacked()), self.is_stacked()) {
             (true, false) => self.stack(),
             (false, true) => self.unstack(),
             _ => {}
@@ -179,9 +208,14 @@ impl Placement {
             return;
         }
         let Ok(before) = sched_getaffinity(Some(thread)) else { return };
-        let elsewhere = before.count() > 1 && before.is_set(cpu);
-        if elsewhere && sched_setaffinity(Some(thread), &only(cpu)).is_ok() {
-            self.narrowed.push(Narrowed { thread, address: message.address, before });
+        if before.count() == 1 || !before.is_set(cpu) {
+            return;
+        }
+        let Some(place) = place_for(thread) else { return };
+        if sched_setaffinity(Some(thread), &only(cpu)).is_ok() {
+            self.narrowed.push(Narrowed { thread, place, address: message.address, before });
+        } else {
+            place.store(0, Relaxed);
         }
     }
 
@@ -192,6 +226,8 @@ impl Placement {
             if !keep {
                 // The thread may have ended meanwhile.
                 let _ = sched_setaffinity(Some(narrowed.thread), &narrowed.before);
+                // Release: with `await_own_cpus`.
+                narrowed.place.store(0, Release);
             }
             keep
         });
@@ -222,7 +258,7 @@ mod tests {
             pace.note_fault(1 + n % threads, n as u64 * gap_ns);
             pace.note_work(work_ns);
         }
-        pace.wants_stacking()
+        pace.wants_stacking(true)
     }
 
     #[test]
@@ -250,6 +286,26 @@ mod tests {
         assert!(!paced(2, 1, 100_000, 90_000));
     }
 
+    /// The trap: separated once, the threads' wakes are the handler's work.
+    #[test]
+    fn what_was_separated_once_comes_together_again() {
+        let mut pace = Pace::new(2);
+        let mut now_ns = 0;
+        let mut fault = |pace: &mut Pace, work_ns| {
+            now_ns += 60_000;
+            pace.note_fault(1, now_ns);
+            pace.note_work(work_ns);
+        };
+        (0..100).for_each(|_| fault(&mut pace, 10_000));
+        // One fault reclaims a batch.
+        fault(&mut pace, 900_000);
+        assert!(pace.wants_stacking(true));
+        (0..3).for_each(|_| fault(&mut pace, 900_000));
+        assert!(!pace.wants_stacking(true));
+        (0..100).for_each(|_| fault(&mut pace, 10_000 + WAKES_NS));
+        assert!(pace.wants_stacking(false));
+    }
+
     #[test]
     fn on_one_cpu_there_is_nothing_to_decide() {
         assert!(!paced(1, 1, 10_000, 10_000));
@@ -260,7 +316,7 @@ mod tests {
         let mut pace = Pace::new(2);
         let mut now_ns = 0;
         let mut faults_until_stacked = 0;
-        while !pace.wants_stacking() {
+        while !pace.wants_stacking(false) {
             now_ns += 20_000;
             faults_until_stacked += 1;
             pace.note_fault(7, now_ns);
@@ -290,7 +346,12 @@ mod tests {
         assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
         assert_eq!(sched_getaffinity(Some(sleeping)), sched_getaffinity(None));
         assert!(placement.narrowed.iter().all(|narrowed| narrowed.thread == sleeping));
+        let number = sleeping.as_raw_pid();
+        let waiter = std::thread::spawn(move || await_own_cpus(number));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiter.is_finished());
         placement.rest();
+        waiter.join().unwrap();
         assert_eq!(sched_getaffinity(None).unwrap(), all);
         assert_eq!(sched_getaffinity(Some(sleeping)).unwrap(), all);
         drop(end);

@@ -17,6 +17,7 @@ mod compare;
 mod compile;
 mod compressed;
 mod core_dump;
+mod cpus;
 mod direct_io;
 mod encryption;
 mod escapes;
