@@ -2,8 +2,8 @@
 //!
 //! Owns: the functions of libc that hand out or manage memory ([`malloc`], [`mm`], [`remap`],
 //! [`advice`]), process and thread creation where it concerns the pager ([`fork`], [`thread`],
-//! [`exits`], [`cpus`]), limits that would hit the pager ([`limits`]), opening objects that would bypass us
-//! ([`dlopen`]), filters of system calls ([`sandbox`]); and noting what escapes the limit
+//! [`exits`], [`cpus`]), limits that would hit the pager ([`limits`]), opening objects that would
+//! bypass us ([`dlopen`]), filters of system calls ([`sandbox`]); and noting what escapes the limit
 //! ([`escapes`], [`starts`]). The pager itself is a separate process ([`apart`]).
 //! Invariants:
 //! - Managed memory lies in one reserved range. A pointer's address tells its allocator; libc's own
