@@ -116,8 +116,8 @@ impl Pace {
     /// them runs at a time, and `(w + h + WAKES_NS) / n` otherwise. In terms of the gap observed in
     /// either state, stacking is faster if the gap is below `WAKES_NS / (n - 1)`. A handler that
     /// works for longer than the wakes take, on whole windows of pages, should run beside the
-    /// program. While it does, a wake is part of its work; taken for work by itself, it kept
-    /// threads apart for good that had been separated once, at a quarter of the rate.
+    /// program. While it does, a wake is part of its work; with one bound for both states a pace
+    /// near it went back and forth (pages modified in order in memory: a tenth slower).
     fn wants_stacking(&self, is_stacked: bool) -> bool {
         let gap_max_ns = match self.threads().min(self.cpus) {
             0 | 1 => ALONE_NS,
@@ -286,7 +286,7 @@ mod tests {
         assert!(!paced(2, 1, 100_000, 90_000));
     }
 
-    /// The trap: separated once, the threads' wakes are the handler's work.
+    /// While they are apart, the threads' wakes are the handler's work.
     #[test]
     fn what_was_separated_once_comes_together_again() {
         let mut pace = Pace::new(2);
