@@ -57,6 +57,8 @@ fn mistakes_are_told_in_one_line() {
         (&["bench", "compare", "--devices", "floppy"], &["`floppy`", "zram, ramdisk, file"]),
         (&["bench", "compare", "--content", "soup"], &["`soup`", "zero, compressible"]),
         (&["bench", "compare", "--workloads", "unifrom"], &["`unifrom`", "uniform, normal"]),
+        (&["bench", "programs", "--programs", "emacs"], &["`emacs`", "sort-log, sort-random"]),
+        (&["bench", "programs", "--devices", "nbd"], &["`nbd`", "zram, ramdisk, file"]),
         (&["bench", "compare", "--rounds", "0"], &["--rounds 0", "1 to 1000"]),
         (&["bench", "compare", "--set", "32M"], &["--set 32 MiB", "64 MiB to"]),
         (&["bench", "compare", "--memory", "1M"], &["--memory 1 MiB", "4 MiB to"]),

@@ -1,5 +1,6 @@
 //! `overspill bench compare`, with small sizes: every way, what it leaves behind, and how it is
-//! interrupted. Also the kernel's column of `overspill bench policy`, which uses the same setup.
+//! interrupted. Also `overspill bench programs` and the kernel's column of `overspill bench policy`,
+//! which use the same setup.
 //!
 //! The kernel's side needs root, a memory control group and permission to swap. What is not
 //! permitted is skipped, with the comparison's reason.
@@ -156,6 +157,39 @@ fn kernel_swap_is_made_measured_and_removed() {
         println!("{line}");
         assert_cells(&json, 1, &["run"]);
     }
+}
+
+#[test]
+fn real_programs_are_run_by_each_pager_and_nothing_is_left() {
+    let Some(bench) = Bench::with(&["losetup", "swapon", "sort", "awk", "time"]) else { return };
+    let sides = match obstacle() {
+        Some(reason) => {
+            println!("skipped: kernel: {reason}");
+            "plain,run"
+        }
+        None => "plain,kernel,run",
+    };
+    let json = bench.path("report.json");
+    let mut command = Command::new(overspill());
+    command.args(["bench", "programs", "--programs", "sort-log,gcc", "--rounds", "1"]);
+    command.args(["--sides", sides, "--devices", "zram", "--json"]).arg(&json);
+    let output = command.env("TMPDIR", bench.path(".")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_nothing_left();
+    assert_eq!(left_in(&bench), ["report.json"]);
+    let json: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 1);
+    assert!(text(&output).contains("skipped: gcc: it takes --sqlite, SQLite's sources"));
+    let done = |side: &str| {
+        let cells = rows[0]["cells"].as_array().unwrap();
+        let cell = cells.iter().find(|cell| cell["side"] == side).unwrap();
+        cell["outcomes"][0]["done"].clone()
+    };
+    assert_eq!(done("plain")["pages_in"], 0);
+    let (run, peak) = (done("run"), done("plain")["peak_bytes"].as_u64().unwrap());
+    assert!(run["pages_in"].as_u64().unwrap() > 10_000, "{run}");
+    assert!(run["peak_bytes"].as_u64().unwrap() < peak / 3, "{run}, plain {peak}");
 }
 
 #[test]

@@ -3,6 +3,6 @@
 prepare() { :; }
 work() {
     begin
-    redis-benchmark -s redis -q -c 50 -n 200000 -r 500000 get key:__rand_int__ >rate
+    redis-benchmark -s redis -q -c 50 -n 200000 -r 500000 get key:__rand_int__ >rate 2>&1
     end
 }

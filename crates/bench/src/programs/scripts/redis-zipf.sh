@@ -13,7 +13,7 @@ replies = server.makefile("rb")
 total = 0
 for _ in range(READS // AT_A_TIME):
     ranks = (int(VALUES ** random.random()) for _ in range(AT_A_TIME))
-    keys = (f"key:{rank * 7919 % VALUES}" for rank in ranks)
+    keys = (f"key:{rank * 7919 % VALUES:012}" for rank in ranks)
     server.sendall("".join(f"GET {key}\r\n" for key in keys).encode())
     found = replies.read(REPLY * AT_A_TIME)
     total += sum(found)
