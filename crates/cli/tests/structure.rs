@@ -110,6 +110,7 @@ const UNSAFE: &[&str] = &[
     "preload/src/calls/transfers.rs",
     "preload/src/calls/trap.rs",
     "preload/src/calls_pass.rs",
+    "preload/src/cpus.rs",
     "preload/src/dlopen.rs",
     "preload/src/environment.rs",
     "preload/src/escapes.rs",

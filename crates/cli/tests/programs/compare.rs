@@ -1,6 +1,6 @@
 //! `overspill bench compare`, with small sizes: every way, what it leaves behind, and how it is
-//! interrupted. Also `overspill bench programs` and the kernel's column of `overspill bench policy`,
-//! which use the same setup.
+//! interrupted. Also `overspill bench programs` and the kernel's column of `overspill bench
+//! policy`, which use the same setup.
 //!
 //! The kernel's side needs root, a memory control group and permission to swap. What is not
 //! permitted is skipped, with the comparison's reason.
