@@ -42,6 +42,16 @@ fn mistakes_are_told_in_one_line() {
         (&["mkswap", "--label", "seventeen-byte-lb", "/x"], &["17 bytes", "at most 16"]),
         (&["doctor", "everything"], &["everything"]),
         (&["doctor", "--directory", "/nowhere"], &["/nowhere is no directory", "--directory"]),
+    ];
+    for (args, words) in table {
+        assert_fails(installation.overspill().args(*args), 125, words);
+    }
+}
+
+#[test]
+fn mistakes_of_measurements_are_told_in_one_line() {
+    let installation = Installation::bare();
+    let table: &[(&[&str], &[&str])] = &[
         (&["bench"], &["subcommand", "ablate, slots, memory, locks, policy, compare, programs"]),
         (&["bench", "ablate", "--threads", "0"], &["--threads 0", "1 to 256"]),
         (&["bench", "ablate", "--seconds", "nan"], &["--seconds NaN", "0.05 to 3600"]),
