@@ -67,7 +67,7 @@ fn note(known: &AtomicU64, found: u64) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use overspill_base::Slot;

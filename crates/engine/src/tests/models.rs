@@ -425,7 +425,12 @@ fn a_touch_while_the_frame_becomes_another_pages() {
 /// it. Both pages keep their content.
 #[test]
 fn a_touch_while_the_frame_is_reused() {
-    while_the_frame_is_reused(|rig| drop(rig.fault(&mut rig.worker())), 7);
+    while_the_frame_is_reused(
+        |rig| {
+            rig.fault(&mut rig.worker());
+        },
+        7,
+    );
 }
 
 /// E17: a page that is dropped during its eviction is dropped wherever it is by then, also while
