@@ -48,6 +48,20 @@ pub struct Change {
     pub after: u64,
 }
 
+/// How far a reader has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    next: u64,
+    missed: u64,
+}
+
+impl Place {
+    /// Returns the number of changes that were overwritten before they were read.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+}
+
 impl History {
     /// Size of a ring of `entries` entries, in words.
     pub const fn words(entries: usize) -> usize {
@@ -94,8 +108,15 @@ impl History {
 
     /// Returns the changes in the ring, oldest first.
     pub fn changes(&self) -> impl Iterator<Item = Change> {
+        self.after(&mut Place::default())
+    }
+
+    /// Returns the changes after `place`, oldest first, and moves it after them.
+    pub fn after<'a>(&'a self, place: &mut Place) -> impl Iterator<Item = Change> + use<'a> {
         let next = self.words[0].load(Relaxed);
-        let first = next.saturating_sub(self.entries());
+        let first = place.next.max(next.saturating_sub(self.entries()));
+        place.missed += first - place.next;
+        place.next = next;
         (first..next).filter_map(|number| self.read(number))
     }
 
@@ -135,6 +156,20 @@ mod tests {
         assert_eq!(seen, [2, 3, 4, 5]);
         let last = history.changes().last().unwrap();
         assert_eq!((last.member, last.address, last.after), (3, 0x7000_0000_5000, 6));
+    }
+
+    #[test]
+    fn a_reader_goes_on_where_it_stopped_and_knows_what_it_missed() {
+        let (history, mut place) = (ring(4), Place::default());
+        let mut read = |noted: std::ops::Range<usize>| {
+            noted.for_each(|n| history.note(n, n as u64, 0));
+            let seen: Vec<u64> = history.after(&mut place).map(|change| change.before).collect();
+            (seen, place.missed())
+        };
+        assert_eq!(read(0..3), (vec![0, 1, 2], 0));
+        assert_eq!(read(3..5), (vec![3, 4], 0));
+        assert_eq!(read(5..11), (vec![7, 8, 9, 10], 2));
+        assert_eq!(read(0..0), (vec![], 2));
     }
 
     #[test]

@@ -34,6 +34,14 @@ pub enum BenchError {
         /// The known ones.
         all: String,
     },
+    /// A file is no recorded trace.
+    #[error("cannot replay {}: {reason}; `overspill run --touches FILE` records traces", .path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// A system call failed.
     #[error("cannot {action}: {source}; take fewer --threads or free memory")]
     System {

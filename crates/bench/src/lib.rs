@@ -38,7 +38,7 @@ pub use lock_cost::{LockCostReport, lock_costs};
 pub use machine::Shape;
 pub use mechanisms::Published;
 pub use policy::{PolicyOptions, PolicyReport, PolicyRow, ReplayOptions, WorkloadReport};
-pub use policy::{policies, replay_in_group, trace_names};
+pub use policy::{policies, replay_in_group, trace_bytes, trace_names};
 pub use programs::{
     Figures, Outcome, PROGRAMS, Program, ProgramCell, ProgramOptions, ProgramReport,
 };

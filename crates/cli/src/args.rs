@@ -100,6 +100,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) history: Option<PathBuf>,
 
+    /// Write which pages the program touches, in order, to FILE, for `overspill bench policy
+    /// --trace`. Nothing is read ahead then. Repeated touches of what fits in --memory are not
+    /// seen: give it little
+    #[arg(long, value_name = "FILE", conflicts_with = "history")]
+    pub(crate) touches: Option<PathBuf>,
+
     /// Print no notes on devices and no summary
     #[arg(long)]
     pub(crate) quiet: bool,

@@ -135,6 +135,7 @@ fn run_policies(args: PolicyArgs) -> Result<(), Error> {
     let (json, html) = (ReportFile::open(args.files.json)?, ReportFile::open(args.files.html)?);
     let options = PolicyOptions {
         workloads: args.workload,
+        traces: args.trace,
         memory_pages: args.memory_pages,
         touches: args.touches,
         program: this_program()?,

@@ -31,7 +31,7 @@ pub(crate) enum Error {
     Obstacle { what: &'static str, detail: String },
     #[error("this way to notice touches cannot be used here: {0}")]
     Way(overspill::ways::Lack),
-    #[error("cannot write to {}: {source}; name another file for --stats or --history", .path.display())]
+    #[error("cannot write to {}: {source}; name another file for --stats, --history or --touches", .path.display())]
     OutputFile { path: PathBuf, source: io::Error },
     #[error("{} is no directory: name an existing one with --directory", .0.display())]
     NoDirectory(PathBuf),

@@ -75,6 +75,16 @@ impl PageTable {
         unpack(word).to_string()
     }
 
+    /// True if a recorded change brought the page into memory.
+    pub fn brought_in(before: u64, after: u64) -> bool {
+        after & TAG_MASK == RESIDENT && before & TAG_MASK != RESIDENT
+    }
+
+    /// True if the page was dropped by a recorded change while it was swapped out.
+    pub fn dropped_from_swap(before: u64, after: u64) -> bool {
+        unpack(after) == Pte::Empty && before & TAG_MASK == SWAPPED
+    }
+
     /// Iterates over ranges of pages; all outside them are empty, except for pages touched just
     /// now.
     pub fn populated(&self) -> impl Iterator<Item = impl Iterator<Item = PageNo>> {

@@ -116,6 +116,12 @@ impl Tuning {
         if pages == 0 { 1 } else { pages }
     }
 
+    /// Brings in the missing page alone at each fault, so that every first touch is one.
+    #[must_use]
+    pub fn page_by_page(self) -> Self {
+        Self { readahead_max_pages: 1, readahead_async_pages: 0, fault_around_pages: 1, ..self }
+    }
+
     /// Converts batches and windows to pages of `page_bytes`: the same bytes, at least one page.
     #[must_use]
     pub fn in_pages_of(self, page_bytes: usize) -> Self {

@@ -14,6 +14,7 @@ use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::OpenOptions;
 use overspill_device::seal::{Algorithm, Sealer, Seals};
 use overspill_device::{Device, DeviceError, DeviceInfo, SwapDevice, SwapSpec};
+use overspill_engine::Tuning;
 use overspill_space::HandlerOptions;
 use overspill_space::words::Reach;
 
@@ -131,6 +132,7 @@ impl Builder {
             member: MemberNo(0),
             checksum_seed,
             history: None,
+            tuning: Tuning::default(),
             stats: Stats::on_heap(),
             salvage: Box::new(|_| false),
             report: report_to_stderr(),

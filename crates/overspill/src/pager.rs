@@ -89,6 +89,8 @@ pub struct PagerParts {
     pub stats: Stats,
     /// Where changes of page state are recorded, if they are.
     pub history: Option<History>,
+    /// The engine's switches and sizes.
+    pub tuning: Tuning,
     /// See [`EngineParts::salvage`].
     pub salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
     /// Takes one line about an error.
@@ -152,7 +154,7 @@ impl Pager {
             stats: parts.stats,
             salvage: parts.salvage,
             report: parts.report,
-            tuning: Tuning::default(),
+            tuning: parts.tuning,
             cpus: Cpus::native(),
         };
         let engine = Arc::new(Engine::new(parts_of_engine));

@@ -19,9 +19,11 @@ mod engine;
 mod exact;
 mod kernel;
 mod paged;
+mod recorded;
 mod trace;
 
 pub use paged::{ReplayOptions, replay_in_group};
+pub use recorded::trace_bytes;
 
 use crate::environment::Environment;
 use crate::error::{BenchError, within};
@@ -38,9 +40,11 @@ use trace::{Trace, WORKLOADS, Workload};
 pub struct PolicyOptions {
     /// Names of workloads; if empty, all.
     pub workloads: Vec<String>,
+    /// Files with recorded traces, which are replayed instead if there are any.
+    pub traces: Vec<PathBuf>,
     /// Pages that may be in memory.
     pub memory_pages: usize,
-    /// Touches of each trace after its pages were filled.
+    /// Touches of each trace after its pages were filled; recorded ones have their own length.
     pub touches: usize,
     /// This program, which is run again to be paged by the kernel.
     pub program: PathBuf,
@@ -67,9 +71,9 @@ pub struct PolicyReport {
 #[derive(Debug, Serialize)]
 pub struct WorkloadReport {
     /// Its name.
-    pub workload: &'static str,
+    pub workload: String,
     /// What it is.
-    pub about: &'static str,
+    pub about: String,
     /// Pages it touches.
     pub set_pages: usize,
     /// Its results under each policy.
@@ -111,17 +115,48 @@ pub fn policies(
 ) -> Result<PolicyReport, BenchError> {
     let PolicyOptions { memory_pages, touches, .. } = *options;
     within_limits(memory_pages, touches)?;
+    let (kernel, workloads) = match options.traces.is_empty() {
+        true => made_up(options, progress)?,
+        false => (NOT_RECORDED.into(), recorded(options, progress)?),
+    };
+    Ok(PolicyReport { environment: Environment::read(), kernel, memory_pages, touches, workloads })
+}
+
+/// Why the kernel has no column beside recorded traces.
+const NOT_RECORDED: &str = "skipped: kernel: it replays no recorded traces";
+
+/// Replays the traces that are made up.
+fn made_up(
+    options: &PolicyOptions,
+    progress: &dyn Fn(&str),
+) -> Result<(String, Vec<WorkloadReport>), BenchError> {
     let chosen = chosen(&options.workloads)?;
     let mut workloads = Vec::new();
-    for &workload in &chosen {
+    for workload in &chosen {
         progress(&format!("{}: {}", workload.name, workload.about));
-        workloads.push(all_policies(workload, memory_pages, touches)?);
+        let trace = workload.trace(options.memory_pages, options.touches);
+        workloads.push(all_policies(workload.name, workload.about, &trace, options.memory_pages)?);
     }
     let (kernel, rows) = kernel::column(options, &chosen, progress)?;
     for (workload, row) in workloads.iter_mut().zip(rows) {
         workload.policies.push(row);
     }
-    Ok(PolicyReport { environment: Environment::read(), kernel, memory_pages, touches, workloads })
+    Ok((kernel, workloads))
+}
+
+/// Replays traces that were recorded.
+fn recorded(
+    options: &PolicyOptions,
+    progress: &dyn Fn(&str),
+) -> Result<Vec<WorkloadReport>, BenchError> {
+    let replay = |path: &PathBuf| {
+        let trace = recorded::read(path)?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let about = format!("recorded, {} touches", trace.touches.len());
+        progress(&format!("{name}: {about} of {} pages", trace.set_pages));
+        all_policies(&name, &about, &trace, options.memory_pages)
+    };
+    options.traces.iter().map(replay).collect()
 }
 
 fn within_limits(memory_pages: usize, touches: usize) -> Result<(), BenchError> {
@@ -145,20 +180,20 @@ fn chosen(names: &[String]) -> Result<Vec<Workload>, BenchError> {
 }
 
 fn all_policies(
-    workload: Workload,
+    name: &str,
+    about: &str,
+    trace: &Trace,
     frames: usize,
-    touches: usize,
 ) -> Result<WorkloadReport, BenchError> {
-    let trace = workload.trace(frames, touches);
     let mut engine = EngineMemory::new(frames, trace.set_pages)?;
     let policies = vec![
-        replay("overspill", &trace, &mut engine)?,
-        replay("LRU", &trace, &mut Exact::new(Lru::new(frames)))?,
-        replay("CLOCK", &trace, &mut Exact::new(Clock::new(frames)))?,
-        replay("MIN", &trace, &mut Exact::new(Min::new(frames, &trace.touches)))?,
+        replay("overspill", trace, &mut engine)?,
+        replay("LRU", trace, &mut Exact::new(trace, Lru::new(frames)))?,
+        replay("CLOCK", trace, &mut Exact::new(trace, Clock::new(frames)))?,
+        replay("MIN", trace, &mut Exact::new(trace, Min::new(frames, &trace.touches)))?,
     ];
-    let Workload { name, about, .. } = workload;
-    Ok(WorkloadReport { workload: name, about, set_pages: trace.set_pages, policies })
+    let (workload, about) = (name.to_owned(), about.to_owned());
+    Ok(WorkloadReport { workload, about, set_pages: trace.set_pages, policies })
 }
 
 /// Counts so far, or between two moments.
@@ -194,18 +229,21 @@ trait Memory {
 /// Memory under an exact policy.
 struct Exact<P> {
     policy: P,
+    /// Pages that have been touched: the first touch of a page reads nothing.
+    known: Vec<bool>,
     misses: u64,
 }
 
 impl<P: Policy> Exact<P> {
-    fn new(policy: P) -> Self {
-        Self { policy, misses: 0 }
+    fn new(trace: &Trace, policy: P) -> Self {
+        Self { policy, known: vec![false; trace.set_pages], misses: 0 }
     }
 }
 
 impl<P: Policy> Memory for Exact<P> {
     fn touch(&mut self, page: PageNo) -> Result<(), BenchError> {
-        self.misses += u64::from(!self.policy.touch(page));
+        let known = std::mem::replace(&mut self.known[page.index()], true);
+        self.misses += u64::from(!self.policy.touch(page) && known);
         Ok(())
     }
 
@@ -254,7 +292,8 @@ mod tests {
 
     fn rows(workload: &str) -> [PolicyRow; 4] {
         let workload = chosen(&[workload.to_owned()]).unwrap()[0];
-        let report = all_policies(workload, MEMORY_PAGES, 100_000).unwrap();
+        let trace = workload.trace(MEMORY_PAGES, 100_000);
+        let report = all_policies(workload.name, workload.about, &trace, MEMORY_PAGES).unwrap();
         report.policies.try_into().unwrap()
     }
 

@@ -63,8 +63,8 @@ pub fn policy_html(report: &PolicyReport) -> String {
             "a page read ahead did not wait, and is no hit either."
         }
         @for workload in &report.workloads {
-            h2 id=(workload.workload) { (workload.workload) }
-            p { (workload.about) ": " (workload.set_pages) " pages" }
+            h2 id=(&workload.workload) { (&workload.workload) }
+            p { (&workload.about) ": " (workload.set_pages) " pages" }
             (table(&policy_rows(workload)))
         }
     };
@@ -174,7 +174,7 @@ fn slot_plot(report: &SlotReport, state: DeviceState) -> String {
 }
 
 fn hit_rate_plot(report: &PolicyReport) -> String {
-    let names: Vec<String> = report.workloads.iter().map(|w| w.workload.to_owned()).collect();
+    let names: Vec<String> = report.workloads.iter().map(|w| w.workload.clone()).collect();
     let policies = report.workloads.first().map_or(0, |workload| workload.policies.len());
     let series = (0..policies).map(|n| {
         let rows = report.workloads.iter().map(|workload| &workload.policies[n]);

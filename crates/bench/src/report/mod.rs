@@ -179,7 +179,7 @@ fn hit_rate_rows(report: &crate::PolicyReport) -> Rows {
     let mut rows = vec![std::iter::once("hit rate, %".to_owned()).chain(heads).collect()];
     rows.extend(report.workloads.iter().map(|workload| {
         let rates = workload.policies.iter().map(|row| figure(row.hit_rate_percent));
-        std::iter::once(workload.workload.to_owned()).chain(rates).collect()
+        std::iter::once(workload.workload.clone()).chain(rates).collect()
     }));
     rows
 }

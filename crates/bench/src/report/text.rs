@@ -36,7 +36,7 @@ pub fn policy_text(report: &PolicyReport) -> String {
     let conditions = policy_conditions(report);
     let head = format!("{}\n{conditions}\n\n{}", report.environment, table(&hit_rate_rows(report)));
     let workloads = report.workloads.iter().map(|workload| {
-        let (name, about, pages) = (workload.workload, workload.about, workload.set_pages);
+        let (name, about, pages) = (&workload.workload, &workload.about, workload.set_pages);
         format!("\n== {name}\n{about}: {pages} pages\n\n{}", table(&policy_rows(workload)))
     });
     std::iter::once(head).chain(workloads).collect()

@@ -87,6 +87,11 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) workload: Vec<String>,
 
+    /// A trace recorded by `overspill run --touches FILE`, to replay instead; may be given several
+    /// times
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "touches"])]
+    pub(crate) trace: Vec<PathBuf>,
+
     /// Pages of 4 KiB that may be in memory
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pub(crate) memory_pages: usize,

@@ -12,6 +12,7 @@ mod output;
 pub(crate) mod preload;
 mod process;
 pub(crate) mod program;
+mod recorder;
 mod report;
 mod signals;
 
@@ -22,6 +23,7 @@ use output::OutputFile;
 use overspill::session::{RunOptions, Supervisor, verdict};
 use overspill::ways::Way;
 use overspill::{Bytes, OpenOptions, SwapSpec, doctor};
+use overspill_bench::trace_bytes;
 use preload::Preload;
 use process::{Ended, Launch};
 use program::Program;
@@ -43,6 +45,7 @@ struct Plan {
     preload: Preload,
     stats: Option<OutputFile>,
     history: Option<OutputFile>,
+    touches: Option<OutputFile>,
     quiet: bool,
 }
 
@@ -67,9 +70,29 @@ impl Plan {
             preload,
             stats: args.stats.map(OutputFile::create).transpose()?,
             history: args.history.map(OutputFile::create).transpose()?,
+            touches: args.touches.map(OutputFile::create).transpose()?,
             quiet: args.quiet,
         })
     }
+
+    fn keeps_history(&self) -> bool {
+        self.history.is_some() || self.touches.is_some()
+    }
+}
+
+/// Runs the program; its touches are recorded if a file for them was named.
+///
+/// # Errors
+/// As [`process::run`].
+fn run_program(plan: &mut Plan, supervisor: &Supervisor) -> Result<Ended, Error> {
+    let launch = Launch { preload: &plan.preload, session: &supervisor.address().to_string() };
+    let Some((file, touches)) = plan.touches.take().zip(supervisor.touches()) else {
+        return process::run(&plan.program, &launch);
+    };
+    let (ended, touched) = recorder::record(touches, || process::run(&plan.program, &launch));
+    let written = file.write_with(|out| out.write_all(&trace_bytes(&touched)));
+    written.err().into_iter().for_each(say::line);
+    ended
 }
 
 /// Runs a program to its end; returns the exit status.
@@ -77,22 +100,23 @@ impl Plan {
 /// # Errors
 /// Anything that keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
-    let plan = Plan::resolve(args)?;
+    let mut plan = Plan::resolve(args)?;
     let run = RunOptions {
         memory: plan.memory,
         memory_each: plan.memory_each,
         way: plan.way,
         children: plan.children,
-        history_entries: plan.history.as_ref().map_or(0, |_| HISTORY_ENTRIES),
+        history_entries: if plan.keeps_history() { HISTORY_ENTRIES } else { 0 },
+        page_by_page: plan.touches.is_some(),
     };
     let say = |line: &str| say::line(line);
-    let supervisor = Supervisor::new(run, plan.swaps, &plan.options, overspill_remote::open, say)?;
+    let swaps = std::mem::take(&mut plan.swaps);
+    let supervisor = Supervisor::new(run, swaps, &plan.options, overspill_remote::open, say)?;
     if !plan.quiet {
         report::limits_of_devices(&supervisor).for_each(say::line);
         report::way(plan.way).into_iter().for_each(say::line);
     }
-    let launch = Launch { preload: &plan.preload, session: &supervisor.address().to_string() };
-    let ended = process::run(&plan.program, &launch)?;
+    let ended = run_program(&mut plan, &supervisor)?;
     supervisor.wait_for_pager_of(ended.process);
     let status = status(&ended, supervisor.verdict());
     let report = Report::new(&plan.program, &ended, status, &supervisor);

@@ -17,6 +17,7 @@ mod offer;
 mod pressure;
 mod server;
 mod supervisor;
+mod touches;
 
 use crate::error::Error;
 use crate::keys::new_keys;
@@ -34,6 +35,7 @@ use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::any;
 use overspill_device::file::Attachment;
 use overspill_device::seal::{Algorithm, Keys, Sealer, Seals};
+use overspill_engine::Tuning;
 use overspill_space::HandlerOptions;
 use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
@@ -42,6 +44,7 @@ use serde::{Deserialize, Serialize};
 pub use channel::{Address, Channel};
 pub use members::Place;
 pub use supervisor::{Opener, RunOptions, Supervisor};
+pub use touches::Touches;
 
 /// Environment variable with the [`Address`] at which processes of a run reach their supervisor.
 pub const SESSION_VARIABLE: &str = "OVERSPILL_SESSION";
@@ -70,6 +73,8 @@ pub struct Settings {
     pub children: bool,
     /// Number of changes of page state that are kept; none if 0.
     history_entries: usize,
+    /// True if faults bring in the missing page alone, so that the history has every first touch.
+    page_by_page: bool,
     checksum_seed: u64,
     fork_secret: [u8; channel::SECRET_BYTES],
     devices: Vec<SharedDevice>,
@@ -78,6 +83,11 @@ pub struct Settings {
 impl Settings {
     fn frames(&self) -> usize {
         self.memory_bytes as usize / PAGE_SIZE
+    }
+
+    fn tuning(&self) -> Tuning {
+        let tuning = Tuning::default();
+        if self.page_by_page { tuning.page_by_page() } else { tuning }
     }
 
     fn is_encrypted(&self) -> bool {
@@ -92,6 +102,7 @@ impl Settings {
             way: Way::Faults,
             children: true,
             history_entries: 0,
+            page_by_page: false,
             checksum_seed: 0,
             fork_secret: [0; channel::SECRET_BYTES],
             devices: Vec::new(),
@@ -330,6 +341,7 @@ impl Session {
             checksum_seed: self.settings.checksum_seed,
             stats: self.stats(member),
             history: self.history(member),
+            tuning: self.settings.tuning(),
             salvage: Box::new(move |areas| session.salvage(areas)),
             report: Box::new(report),
             handlers,

@@ -7,6 +7,7 @@
 use super::channel::{Address, Secret};
 use super::offer::Offer;
 use super::server::{Descriptors, Server, Terms};
+use super::touches::Touches;
 use super::{HeldKeys, Session, Settings, SharedDevice, audit};
 use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
 use crate::error::Error;
@@ -40,6 +41,8 @@ pub struct RunOptions {
     pub children: bool,
     /// Number of changes of page state to keep; none if 0.
     pub history_entries: usize,
+    /// True if faults bring in the missing page alone, for [`Supervisor::touches`].
+    pub page_by_page: bool,
 }
 
 /// Opens a place, of this machine or another one; what happens to it later is told by lines.
@@ -79,6 +82,7 @@ impl Supervisor {
             way: run.way,
             children: run.children,
             history_entries: run.history_entries,
+            page_by_page: run.page_by_page,
             checksum_seed: random_seed()?,
             fork_secret: Secret::random()?.0,
             devices: shared.collect(),
@@ -138,6 +142,11 @@ impl Supervisor {
         };
         let history = self.session.history(MemberNo(0));
         history.iter().flat_map(History::changes).map(describe).collect()
+    }
+
+    /// Returns a reader of the touches that faulted from now on, if a history is kept.
+    pub fn touches(&self) -> Option<Touches> {
+        self.session.history(MemberNo(0)).map(Touches::of)
     }
 
     /// The [`verdict`] bits.
