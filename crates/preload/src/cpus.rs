@@ -1,7 +1,7 @@
 //! The CPUs on which the program's threads may run.
 //!
-//! Owns: that the program neither sees nor passes on what the pager narrows for a moment, while it
-//! wakes a thread (`space`: `placement`).
+//! Owns: that the program neither sees nor passes on what the pager narrows, while faults come in
+//! quick succession (`space`: `placement`).
 //! Invariants: a thread that was started has the affinity of the one that started it, as without
 //! us, and so has a program. What is asked or set here is the thread's own.
 //! Not here: `fork`, for which the pager parks. A raw system call is not seen.
@@ -10,14 +10,21 @@
 use crate::pager::any_process;
 use crate::real::Next;
 use libc::{c_char, c_int, c_void, cpu_set_t, pid_t, pthread_attr_t, pthread_t, size_t};
-use overspill_space::await_own_cpus;
+use overspill_space::{keep_own_cpus, restore_own_cpus};
 use rustix::thread::{self, CpuSet, gettid};
 use std::ffi::CStr;
 
-/// Waits until the calling thread may run where it may by its own choice.
-pub(crate) fn await_own() {
+/// Lets the calling thread run where it may by its own choice.
+fn restore_own() {
     if any_process().is_some() {
-        await_own_cpus(gettid().as_raw_pid());
+        restore_own_cpus(gettid().as_raw_pid());
+    }
+}
+
+/// As above, also for a while: what it passes on is its own.
+pub(crate) fn keep_own() {
+    if any_process().is_some() {
+        keep_own_cpus(gettid().as_raw_pid());
     }
 }
 
@@ -41,39 +48,37 @@ pub(crate) unsafe fn to_inherit(attr: *const pthread_attr_t) -> Option<CpuSet> {
             return None;
         }
     }
-    await_own();
+    restore_own();
     thread::sched_getaffinity(None).ok()
 }
 
 /// In a new thread: takes on what it was to inherit, if it was narrowed instead.
 pub(crate) fn inherit(set: Option<CpuSet>) {
     let Some(set) = set.filter(|set| set.count() > 1) else { return };
-    await_own();
+    restore_own();
     if thread::sched_getaffinity(None).is_ok_and(|own| own.count() == 1) {
         let _ = thread::sched_setaffinity(None, &set);
     }
 }
 
-/// Waits for the thread that is meant: 0 is the caller.
-fn await_own_of(thread: pid_t) {
-    if thread == 0 {
-        await_own();
-    } else if any_process().is_some() {
-        await_own_cpus(thread);
+/// Does `what` to the thread that is meant: 0 is the caller.
+fn of(thread: pid_t, what: fn(i32)) {
+    if any_process().is_some() {
+        what(if thread == 0 { gettid().as_raw_pid() } else { thread });
     }
 }
 
 /// As above; other threads' numbers are not known here.
-fn await_own_if_self(thread: pthread_t) {
+fn of_self(thread: pthread_t, what: fn(i32)) {
     // SAFETY: without preconditions.
     if thread == unsafe { libc::pthread_self() } {
-        await_own();
+        of(0, what);
     }
 }
 
-/// A function of libc that is called after `$await` of its first argument.
+/// A function of libc that is called after `$first`.
 macro_rules! after {
-    ($await:expr, $name:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
+    ($first:expr, $name:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
         #[doc = concat!(stringify!($name), ".")]
         ///
         /// # Safety
@@ -86,7 +91,7 @@ macro_rules! after {
                 Ok(name) => name,
                 Err(_) => unreachable!(),
             });
-            $await;
+            $first;
             // SAFETY: libc's function of this name and type; passed on.
             unsafe {
                 let next: unsafe extern "C" fn($($type),*) -> $result =
@@ -99,15 +104,21 @@ macro_rules! after {
 
 type Set = *mut cpu_set_t;
 
-after!(await_own_of(thread), sched_getaffinity(thread: pid_t, len: size_t, set: Set) -> c_int);
-after!(await_own_of(thread), sched_setaffinity(thread: pid_t, len: size_t, set: Set) -> c_int);
 after!(
-    await_own_if_self(thread),
+    of(thread, restore_own_cpus),
+    sched_getaffinity(thread: pid_t, len: size_t, set: Set) -> c_int
+);
+after!(
+    of(thread, keep_own_cpus),
+    sched_setaffinity(thread: pid_t, len: size_t, set: Set) -> c_int
+);
+after!(
+    of_self(thread, restore_own_cpus),
     pthread_getaffinity_np(thread: pthread_t, len: size_t, set: Set) -> c_int
 );
 after!(
-    await_own_if_self(thread),
+    of_self(thread, keep_own_cpus),
     pthread_setaffinity_np(thread: pthread_t, len: size_t, set: Set) -> c_int
 );
-after!(await_own(), system(command: *const c_char) -> c_int);
-after!(await_own(), popen(command: *const c_char, kind: *const c_char) -> *mut c_void);
+after!(keep_own(), system(command: *const c_char) -> c_int);
+after!(keep_own(), popen(command: *const c_char, kind: *const c_char) -> *mut c_void);

@@ -224,6 +224,7 @@ pub(crate) fn handler_options() -> HandlerOptions {
     HandlerOptions {
         on_out_of_memory: out_of_memory,
         process: apart::program,
+        sees_affinity: true,
         spawn: apart::spawn,
         ..HandlerOptions::default()
     }

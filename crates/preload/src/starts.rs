@@ -32,7 +32,7 @@ unsafe extern "C" {
 /// # Safety
 /// `path` is a string or null, and so is the environment.
 unsafe fn note(path: *const c_char, searches: bool, words: Option<Words>) {
-    cpus::await_own();
+    cpus::keep_own();
     let Some(process) = process().filter(|process| process.session.settings().children) else {
         return;
     };
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn execle(path: *const c_char) -> c_int {
 }
 
 extern "C" fn note_vfork() -> usize {
-    cpus::await_own();
+    cpus::keep_own();
     VFORK.load(Relaxed)
 }
 

@@ -26,9 +26,6 @@ const SPIN_NS: u64 = 20_000;
 /// Number of messages in one read above which an assistant is called.
 const LEADER_MESSAGES: usize = 4;
 
-/// Faults count as ended if none has arrived for this long.
-const STACKED_REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-
 /// How the threads behave.
 #[derive(Clone)]
 pub struct HandlerOptions {
@@ -39,6 +36,9 @@ pub struct HandlerOptions {
     pub on_out_of_memory: fn(&Engine),
     /// The process whose threads are served: this one, unless the pager is apart from it.
     pub process: fn() -> Pid,
+    /// True if the calls of that process's threads are seen that ask for their CPUs, or pass them
+    /// on ([`restore_own_cpus`](crate::restore_own_cpus)).
+    pub sees_affinity: bool,
     /// How threads are started.
     pub spawn: Spawn,
 }
@@ -62,6 +62,7 @@ impl Default for HandlerOptions {
             handlers: clock::cpu_count().div_ceil(2).min(4),
             on_out_of_memory: |_| {},
             process: rustix::process::getpid,
+            sees_affinity: false,
             spawn: spawn_here,
         }
     }
@@ -227,7 +228,7 @@ impl Shared {
 
     fn serve_faults(&self, worker: &mut Worker, source: &WakeSource) {
         let mut messages = [FaultMessage { address: 0, thread: 0 }; 32];
-        let mut placement = Placement::new((self.options.process)());
+        let mut placement = Placement::new((self.options.process)(), self.options.sees_affinity);
         let mut idle_since = clock::now_ns();
         while self.attend(worker, Some(&mut placement)) {
             let read = self.space.with_uffd(|uffd| uffd.read(&mut messages));
@@ -262,9 +263,11 @@ impl Shared {
         worker.reclaims = placement.is_stacked();
         self.serve(worker, messages, start_ns);
         let finished = worker.poll(&self.engine);
-        placement.served(messages.len(), clock::now_ns() - start_ns);
+        let now_ns = clock::now_ns();
+        placement.served(messages.len(), now_ns - start_ns);
         let reading = worker.in_flight() > 0;
-        placement.release(|address| reading && !self.engine.is_mapped(self.space.page_at(address)));
+        let pending = |address| reading && !self.engine.is_mapped(self.space.page_at(address));
+        placement.release(now_ns, pending);
         messages.len() + finished > 0
     }
 
@@ -292,8 +295,12 @@ impl Shared {
             return;
         }
         // After EINTR or any other error: look again.
-        if placement.is_stacked() && poll(&mut fds, Some(&STACKED_REST)) == Ok(0) {
-            placement.rest();
+        if placement.is_stacked() {
+            let nanos = placement.patience_ns() as i64;
+            let patience = Timespec { tv_sec: 0, tv_nsec: nanos };
+            if poll(&mut fds, Some(&patience)) == Ok(0) && !placement.release_all() {
+                placement.rest();
+            }
         }
         if !placement.is_stacked() {
             let _ = poll(&mut fds, None);

@@ -21,6 +21,7 @@ mod mapping;
 mod marks;
 pub mod memory;
 mod moving;
+mod narrowed;
 pub mod own;
 mod placement;
 pub mod pool;
@@ -39,7 +40,7 @@ pub mod words;
 
 pub use handlers::{HandlerOptions, Handlers, Spawn};
 pub use memory::{Advice, ManagedMemory, MemoryError, Protection};
-pub use placement::await_own_cpus;
+pub use narrowed::{keep_own_cpus, restore_all_cpus, restore_own_cpus};
 pub use pool::PoolSpace;
 pub use pool::words::{Asked, FRAMES_MAX, Look, Words};
 pub use sigbus::with_signals_blocked;

@@ -2,8 +2,8 @@
 //!
 //! Owns: the file: one zstd frame with a heading and, for each touch, the difference between its
 //! page's number and the one before, zigzag in LEB128.
-//! Invariants: pages are numbered in the order of their first touch; a file in which they are not is
-//! refused. Everything counts, from the first touch on: there is no part that only fills memory.
+//! Invariants: pages are numbered in the order of their first touch; a file in which they are not
+//! is refused. Everything counts, from the first touch on: there is no part that only fills memory.
 //! Not here: touches that the recording did not see, of pages that were in its memory.
 
 use super::trace::Trace;

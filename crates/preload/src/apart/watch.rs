@@ -12,6 +12,7 @@
 
 use super::{leave, program};
 use crate::pager::{Process, any_process};
+use overspill_space::restore_all_cpus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RawDir, open};
@@ -61,6 +62,7 @@ pub(super) fn until_the_end(pidfd: &OwnedFd) {
         let _ = any_process().is_some_and(attend);
         wait_for_end(pidfd, &rest);
     }
+    restore_all_cpus(program());
     super::errands::run_last(leave, PATIENCE);
 }
 

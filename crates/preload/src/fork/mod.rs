@@ -23,6 +23,7 @@ mod streams;
 
 use crate::apart;
 use crate::calls;
+use crate::cpus;
 use crate::heap::PagerScope;
 use crate::pager::{Process, any_process, process, say};
 use crate::real::{Next, fail};
@@ -372,6 +373,7 @@ pub unsafe extern "C" fn clone(
     child_tid: *mut c_int,
 ) -> c_int {
     if process().is_none() || flags & libc::CLONE_VM != 0 || stack.is_null() {
+        cpus::keep_own();
         // SAFETY: passed on.
         return unsafe { apart::libc_clone(body, stack, flags, arg, parent_tid, tls, child_tid) };
     }
