@@ -9,6 +9,7 @@
 
 use crate::pager::any_process;
 use crate::real::Next;
+use crate::signals::blocked;
 use libc::{c_char, c_int, c_void, cpu_set_t, pid_t, pthread_attr_t, pthread_t, size_t};
 use overspill_space::{keep_own_cpus, restore_own_cpus};
 use rustix::thread::{self, CpuSet, gettid};
@@ -16,16 +17,12 @@ use std::ffi::CStr;
 
 /// Lets the calling thread run where it may by its own choice.
 fn restore_own() {
-    if any_process().is_some() {
-        restore_own_cpus(gettid().as_raw_pid());
-    }
+    of(0, restore_own_cpus);
 }
 
 /// As above, also for a while: what it passes on is its own.
 pub(crate) fn keep_own() {
-    if any_process().is_some() {
-        keep_own_cpus(gettid().as_raw_pid());
-    }
+    of(0, keep_own_cpus);
 }
 
 /// Returns what a thread started with `attr` inherits; none if `attr` says where it may run.
@@ -64,7 +61,8 @@ pub(crate) fn inherit(set: Option<CpuSet>) {
 /// Does `what` to the thread that is meant: 0 is the caller.
 fn of(thread: pid_t, what: fn(i32)) {
     if any_process().is_some() {
-        what(if thread == 0 { gettid().as_raw_pid() } else { thread });
+        let thread = if thread == 0 { gettid().as_raw_pid() } else { thread };
+        blocked(|| what(thread));
     }
 }
 

@@ -16,8 +16,8 @@
 use crate::uffd::is_thread_of;
 use overspill_base::clock;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity, sched_yield};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicI32, AtomicU64};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU64, fence};
 
 /// Threads narrowed at a time, and kept from it.
 const ENTRIES: usize = 64;
@@ -41,7 +41,8 @@ static NARROWED: [Entry; ENTRIES] =
 /// Another one in its place only makes that while shorter.
 static KEPT: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
-/// Gives `thread`, of this process, the CPUs back on which it may run by its own choice.
+/// Gives `thread`, of this process, the CPUs back on which it may run by its own choice. To be
+/// called with signals blocked: a handler that asked in the middle of it would wait for ever.
 pub fn restore_own_cpus(thread: i32) {
     for entry in &NARROWED {
         while entry.number.load(Acquire).abs() == thread {
@@ -56,8 +57,9 @@ pub fn restore_own_cpus(thread: i32) {
 /// not narrowed again at once.
 pub fn keep_own_cpus(thread: i32) {
     let word = u64::from(thread as u32) << 32 | u64::from(now_ms().wrapping_add(KEPT_MS));
-    // Relaxed: a handler that has not seen it yet has the entry taken, and that is waited for.
     KEPT[thread as usize % ENTRIES].store(word, Relaxed);
+    // With `narrow`: either it sees the word, or its entry is seen here.
+    fence(SeqCst);
     restore_own_cpus(thread);
 }
 
@@ -69,10 +71,16 @@ pub fn restore_all_cpus(process: Pid) {
     }
 }
 
+/// In a forked child: its only thread has its own CPUs, and another thread of the parent may have
+/// been taking its own back just then.
+pub fn forget_narrowed() {
+    NARROWED.iter().for_each(|entry| entry.number.store(0, Relaxed));
+}
+
 /// Narrows a sleeping thread of `process` to `cpu`, if it may run there and elsewhere.
 pub(crate) fn narrow(process: Pid, thread: Pid, cpu: usize) -> Option<&'static Entry> {
     let number = thread.as_raw_pid();
-    if is_kept(number) || !is_thread_of(process, thread) {
+    if !is_thread_of(process, thread) {
         return None;
     }
     let before = sched_getaffinity(Some(thread)).ok()?;
@@ -82,7 +90,9 @@ pub(crate) fn narrow(process: Pid, thread: Pid, cpu: usize) -> Option<&'static E
     let free = |entry: &&Entry| entry.number.compare_exchange(0, -number, Acquire, Relaxed).is_ok();
     let entry = NARROWED.iter().find(free)?;
     entry.note(&before);
-    let narrowed = sched_setaffinity(Some(thread), &only(cpu)).is_ok();
+    // With `keep_own_cpus`.
+    fence(SeqCst);
+    let narrowed = !is_kept(number) && sched_setaffinity(Some(thread), &only(cpu)).is_ok();
     entry.number.store(if narrowed { number } else { 0 }, Release);
     narrowed.then_some(entry)
 }

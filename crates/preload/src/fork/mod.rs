@@ -173,6 +173,7 @@ unsafe extern "C" fn in_child() {
     let forking = unsafe { &mut *BATON.0.get() };
     drop(forking.ranges.take());
     apart::forget();
+    overspill_space::forget_narrowed();
     if let Err(reason) = adopt(process, forking.ticket.take()) {
         say(&format!("a forked child cannot page and ends: {reason}"));
         // SAFETY: none of the child's code has run.
