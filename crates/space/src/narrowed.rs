@@ -17,7 +17,7 @@ use crate::uffd::is_thread_of;
 use overspill_base::clock;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity, sched_yield};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicI32, AtomicU64, fence};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, fence};
 
 /// Threads narrowed at a time, and kept from it.
 const ENTRIES: usize = 64;
@@ -26,16 +26,15 @@ const CPU_WORDS: usize = CpuSet::MAX_CPU / 64;
 /// start a program.
 const KEPT_MS: u32 = 1000;
 
-/// A thread, and where it could run before; the number's sign as above.
+/// A thread, where it may run, and where it could before; the number's sign as above.
 #[derive(Debug)]
 pub(crate) struct Entry {
     number: AtomicI32,
-    cpus: [AtomicU64; CPU_WORDS],
+    cpu: AtomicUsize,
+    before: [AtomicU64; CPU_WORDS],
 }
 
-static NARROWED: [Entry; ENTRIES] =
-    [const { Entry { number: AtomicI32::new(0), cpus: [const { AtomicU64::new(0) }; CPU_WORDS] } };
-        ENTRIES];
+static NARROWED: [Entry; ENTRIES] = [const { Entry::free() }; ENTRIES];
 
 /// Threads that keep their CPUs for a while, by number: it, and the millisecond until which.
 /// Another one in its place only makes that while shorter.
@@ -89,7 +88,7 @@ pub(crate) fn narrow(process: Pid, thread: Pid, cpu: usize) -> Option<&'static E
     }
     let free = |entry: &&Entry| entry.number.compare_exchange(0, -number, Acquire, Relaxed).is_ok();
     let entry = NARROWED.iter().find(free)?;
-    entry.note(&before);
+    entry.note(cpu, &before);
     // With `keep_own_cpus`.
     fence(SeqCst);
     let narrowed = !is_kept(number) && sched_setaffinity(Some(thread), &only(cpu)).is_ok();
@@ -98,6 +97,11 @@ pub(crate) fn narrow(process: Pid, thread: Pid, cpu: usize) -> Option<&'static E
 }
 
 impl Entry {
+    const fn free() -> Self {
+        let before = [const { AtomicU64::new(0) }; CPU_WORDS];
+        Self { number: AtomicI32::new(0), cpu: AtomicUsize::new(0), before }
+    }
+
     /// True if it is still `thread`'s, which is narrowed then.
     pub(crate) fn is_of(&self, thread: Pid) -> bool {
         self.number.load(Relaxed) == thread.as_raw_pid()
@@ -120,22 +124,24 @@ impl Entry {
             return false;
         }
         // The thread may have ended meanwhile; and somebody may have set another affinity.
-        if sched_getaffinity(Some(thread)).is_ok_and(|now| now.count() == 1) {
+        let narrowed = only(self.cpu.load(Relaxed));
+        if sched_getaffinity(Some(thread)).is_ok_and(|now| now == narrowed) {
             let _ = sched_setaffinity(Some(thread), &self.noted());
         }
         self.number.store(0, Release);
         true
     }
 
-    fn note(&self, cpus: &CpuSet) {
-        for (n, word) in self.cpus.iter().enumerate() {
-            let bits = (0..64).filter(|bit| cpus.is_set(64 * n + bit));
+    fn note(&self, cpu: usize, before: &CpuSet) {
+        self.cpu.store(cpu, Relaxed);
+        for (n, word) in self.before.iter().enumerate() {
+            let bits = (0..64).filter(|bit| before.is_set(64 * n + bit));
             word.store(bits.fold(0, |word, bit| word | 1 << bit), Relaxed);
         }
     }
 
     fn noted(&self) -> CpuSet {
-        let words = self.cpus.each_ref().map(|word| word.load(Relaxed));
+        let words = self.before.each_ref().map(|word| word.load(Relaxed));
         let mut cpus = CpuSet::new();
         let noted = (0..CpuSet::MAX_CPU).filter(|cpu| words[cpu / 64] >> (cpu % 64) & 1 != 0);
         noted.for_each(|cpu| cpus.set(cpu));
@@ -165,11 +171,10 @@ mod tests {
 
     #[test]
     fn what_was_noted_is_found() {
-        let entry =
-            Entry { number: AtomicI32::new(0), cpus: [const { AtomicU64::new(0) }; CPU_WORDS] };
+        let entry = Entry::free();
         let mut cpus = CpuSet::new();
         [0, 1, 63, 64, 700, CpuSet::MAX_CPU - 1].iter().for_each(|&cpu| cpus.set(cpu));
-        entry.note(&cpus);
+        entry.note(0, &cpus);
         assert_eq!(entry.noted(), cpus);
     }
 
@@ -214,11 +219,6 @@ mod tests {
 
     #[test]
     fn an_affinity_set_by_others_stands() {
-        let all = sched_getaffinity(None).unwrap();
-        if all.count() < 3 {
-            println!("skipped: there are fewer than three CPUs");
-            return;
-        }
         with_sleeper(|thread, all| {
             let entry = narrow(rustix::process::getpid(), thread, one_of(all)).unwrap();
             let mut others = *all;
