@@ -3,15 +3,18 @@
 //! Owns: that the program neither sees nor passes on what the pager narrows, while faults come in
 //! quick succession (`space`: `placement`).
 //! Invariants: a thread that was started has the affinity of the one that started it, as without
-//! us, and so has a program. What is asked or set here is the thread's own.
-//! Not here: `fork`, for which the pager parks. A raw system call is not seen.
+//! us, and so has a program. What is asked or set here is the thread's own. A program that filters
+//! its calls has no thread narrowed: what is done here may not be allowed to it.
+//! Not here: `fork`, for which the pager parks. A system call made without libc is not seen.
 //! Rejected: looking only before a thread is started. `pthread_create` touches memory itself.
 
+use crate::apart;
 use crate::pager::any_process;
 use crate::real::Next;
+use crate::sandbox;
 use crate::signals::blocked;
-use libc::{c_char, c_int, c_void, cpu_set_t, pid_t, pthread_attr_t, pthread_t, size_t};
-use overspill_space::{keep_own_cpus, restore_own_cpus};
+use libc::{c_char, c_int, c_long, c_void, cpu_set_t, pid_t, pthread_attr_t, pthread_t, size_t};
+use overspill_space::{keep_own_cpus, narrow_no_more, restore_all_cpus, restore_own_cpus};
 use rustix::thread::{self, CpuSet, gettid};
 use std::ffi::CStr;
 
@@ -30,7 +33,7 @@ pub(crate) fn keep_own() {
 /// # Safety
 /// `attr` is null or initialised.
 pub(crate) unsafe fn to_inherit(attr: *const pthread_attr_t) -> Option<CpuSet> {
-    any_process()?;
+    any_process().filter(|_| !sandbox::is_filtered())?;
     if !attr.is_null() {
         let mut set = std::mem::MaybeUninit::<cpu_set_t>::zeroed();
         let len = size_of::<cpu_set_t>();
@@ -60,17 +63,36 @@ pub(crate) fn inherit(set: Option<CpuSet>) {
 
 /// Does `what` to the thread that is meant: 0 is the caller.
 fn of(thread: pid_t, what: fn(i32)) {
-    if any_process().is_some() {
+    if any_process().is_some() && !sandbox::is_filtered() {
         let thread = if thread == 0 { gettid().as_raw_pid() } else { thread };
         blocked(|| what(thread));
     }
 }
 
-/// As above; other threads' numbers are not known here.
+/// As above; others' numbers are not known here, so all have their CPUs back.
 fn of_self(thread: pthread_t, what: fn(i32)) {
     // SAFETY: without preconditions.
     if thread == unsafe { libc::pthread_self() } {
         of(0, what);
+    } else {
+        of(0, |_| restore_all_cpus(apart::program()));
+    }
+}
+
+/// Before a system call made by libc's `syscall`.
+pub(crate) fn before(number: c_long, first: c_long) {
+    match number {
+        libc::SYS_sched_getaffinity => of(first as pid_t, restore_own_cpus),
+        libc::SYS_sched_setaffinity => of(first as pid_t, keep_own_cpus),
+        libc::SYS_clone | libc::SYS_clone3 | libc::SYS_execve => keep_own(),
+        _ => {}
+    }
+}
+
+/// Before the program filters its system calls.
+pub(crate) fn before_a_filter() {
+    if any_process().is_some() && !sandbox::is_filtered() {
+        blocked(|| narrow_no_more(apart::program()));
     }
 }
 

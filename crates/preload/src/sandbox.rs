@@ -4,6 +4,7 @@
 //! are known to need: of the pager's calls on its threads only futex. From then on memory calls run
 //! in the pager's process. Not caught: filters installed by a system call made without libc.
 
+use crate::cpus;
 use crate::fork;
 use crate::real::fail;
 use libc::{c_int, c_long, c_ulong};
@@ -15,6 +16,12 @@ static FILTERED: AtomicBool = AtomicBool::new(false);
 /// Returns true once this program has asked for a filter.
 pub(crate) fn is_filtered() -> bool {
     FILTERED.load(Relaxed)
+}
+
+/// The program is about to install a filter.
+fn begin() {
+    cpus::before_a_filter();
+    FILTERED.store(true, Relaxed);
 }
 
 /// Makes a system call.
@@ -76,8 +83,9 @@ pub unsafe extern "C" fn syscall(
     f: c_long,
 ) -> c_long {
     if number == libc::SYS_seccomp {
-        FILTERED.store(true, Relaxed);
+        begin();
     }
+    cpus::before(number, a);
     if is_fork(number, a, b) {
         // SAFETY: passed on.
         return fork::fork_plainly(|| unsafe { checked(number, [a, b, c, d, e, f]) as c_int })
@@ -109,7 +117,7 @@ pub unsafe extern "C" fn prctl(
     e: c_ulong,
 ) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        FILTERED.store(true, Relaxed);
+        begin();
     }
     let [b, c, d, e] = [b, c, d, e].map(|arg| arg as c_long);
     // SAFETY: passed on.

@@ -40,7 +40,9 @@ pub mod words;
 
 pub use handlers::{HandlerOptions, Handlers, Spawn};
 pub use memory::{Advice, ManagedMemory, MemoryError, Protection};
-pub use narrowed::{forget_narrowed, keep_own_cpus, restore_all_cpus, restore_own_cpus};
+pub use narrowed::{
+    forget_narrowed, keep_own_cpus, narrow_no_more, restore_all_cpus, restore_own_cpus,
+};
 pub use pool::PoolSpace;
 pub use pool::words::{Asked, FRAMES_MAX, Look, Words};
 pub use sigbus::with_signals_blocked;

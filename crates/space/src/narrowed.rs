@@ -17,7 +17,7 @@ use crate::uffd::is_thread_of;
 use overspill_base::clock;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity, sched_yield};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, fence};
 
 /// Threads narrowed at a time, and kept from it.
 const ENTRIES: usize = 64;
@@ -39,6 +39,9 @@ static NARROWED: [Entry; ENTRIES] = [const { Entry::free() }; ENTRIES];
 /// Threads that keep their CPUs for a while, by number: it, and the millisecond until which.
 /// Another one in its place only makes that while shorter.
 static KEPT: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
+
+/// Set for good when threads may no longer make the calls that give CPUs back.
+static NO_MORE: AtomicBool = AtomicBool::new(false);
 
 /// Gives `thread`, of this process, the CPUs back on which it may run by its own choice. To be
 /// called with signals blocked: a handler that asked in the middle of it would wait for ever.
@@ -70,6 +73,14 @@ pub fn restore_all_cpus(process: Pid) {
     }
 }
 
+/// Narrows no thread from now on, and gives those of `process` their CPUs back.
+pub fn narrow_no_more(process: Pid) {
+    NO_MORE.store(true, Relaxed);
+    // With `narrow`.
+    fence(SeqCst);
+    restore_all_cpus(process);
+}
+
 /// In a forked child: its only thread has its own CPUs, and another thread of the parent may have
 /// been taking its own back just then.
 pub fn forget_narrowed() {
@@ -89,9 +100,10 @@ pub(crate) fn narrow(process: Pid, thread: Pid, cpu: usize) -> Option<&'static E
     let free = |entry: &&Entry| entry.number.compare_exchange(0, -number, Acquire, Relaxed).is_ok();
     let entry = NARROWED.iter().find(free)?;
     entry.note(cpu, &before);
-    // With `keep_own_cpus`.
+    // With `keep_own_cpus` and `narrow_no_more`.
     fence(SeqCst);
-    let narrowed = !is_kept(number) && sched_setaffinity(Some(thread), &only(cpu)).is_ok();
+    let may = !NO_MORE.load(Relaxed) && !is_kept(number);
+    let narrowed = may && sched_setaffinity(Some(thread), &only(cpu)).is_ok();
     entry.number.store(if narrowed { number } else { 0 }, Release);
     narrowed.then_some(entry)
 }

@@ -2,9 +2,14 @@
    starts them. */
 #define _GNU_SOURCE
 #include "common.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <spawn.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #define ROUNDS 400
 
@@ -78,6 +83,11 @@ static void attributes_hold(void) {
     CHECK(pthread_create(&thread, NULL, is_on_one, NULL) == 0 && pthread_join(thread, NULL) == 0);
 }
 
+static void *touches(void *unused) {
+    touch_some(50);
+    return unused;
+}
+
 static void own_are_seen(void) {
     prepare();
     for (int i = 0; i < 20000; i++) {
@@ -108,12 +118,33 @@ static void children_inherit(void) {
     }
 }
 
+/* Whom the kernel kills for a look at where it may run. */
+static void filters_are_kept(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_getaffinity, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_setaffinity, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof code / sizeof *code, code};
+    prepare();
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0);
+    for (int i = 0; i < 50; i++) {
+        pthread_t thread;
+        touch_some(50);
+        CHECK(pthread_create(&thread, NULL, touches, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct test tests[] = {
         {"threads_inherit", threads_inherit},
         {"attributes_hold", attributes_hold},
         {"own_are_seen", own_are_seen},
         {"children_inherit", children_inherit},
+        {"filters_are_kept", filters_are_kept},
     };
     return run_test(tests, sizeof tests / sizeof *tests, argc, argv);
 }
