@@ -178,7 +178,7 @@ pub(crate) fn only(cpu: usize) -> CpuSet {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
     }
 
     /// Runs `work` beside a thread that sleeps, with its number, if there are CPUs to narrow to.
-    fn with_sleeper(work: impl FnOnce(Pid, &CpuSet)) {
+    pub(crate) fn with_sleeper(work: impl FnOnce(Pid, &CpuSet)) {
         let all = sched_getaffinity(None).unwrap();
         if all.count() < 2 {
             println!("skipped: there is one CPU");

@@ -323,30 +323,18 @@ mod tests {
 
     /// A placement that has read 49 faults of a thread that sleeps.
     fn with_sleeper(seen: bool, work: impl FnOnce(&mut Placement, Pid)) {
-        let mut placement = Placement::new(rustix::process::getpid(), seen);
-        let all = sched_getaffinity(None).unwrap();
-        if all.count() < 2 {
-            println!("skipped: there is one CPU");
-            return;
-        }
-        let (tell, told) = std::sync::mpsc::channel();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let sleeper = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid()).unwrap();
-            ended.recv()
+        narrowed::tests::with_sleeper(|thread, all| {
+            let mut placement = Placement::new(rustix::process::getpid(), seen);
+            let message = FaultMessage { address: 0, thread: thread.as_raw_pid() };
+            (1..50).for_each(|n| placement.arrived(&[message], n * 10_000));
+            assert!(placement.is_stacked());
+            assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
+            assert_eq!(sched_getaffinity(Some(thread)), sched_getaffinity(None));
+            work(&mut placement, thread);
+            placement.rest();
+            assert_eq!(sched_getaffinity(None).unwrap(), *all);
+            assert_eq!(sched_getaffinity(Some(thread)).unwrap(), *all);
         });
-        let thread = told.recv().unwrap();
-        let message = FaultMessage { address: 0, thread: thread.as_raw_pid() };
-        (1..50).for_each(|n| placement.arrived(&[message], n * 10_000));
-        assert!(placement.is_stacked());
-        assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
-        assert_eq!(sched_getaffinity(Some(thread)), sched_getaffinity(None));
-        work(&mut placement, thread);
-        placement.rest();
-        assert_eq!(sched_getaffinity(None).unwrap(), all);
-        assert_eq!(sched_getaffinity(Some(thread)).unwrap(), all);
-        drop(end);
-        assert!(sleeper.join().unwrap().is_err());
     }
 
     fn is_narrowed(thread: Pid) -> bool {
