@@ -100,6 +100,8 @@ pub enum LockClass {
     LruBatch,
     /// The active and inactive lists.
     Lru,
+    /// A CPU's list of free frames.
+    OwnFrames,
     /// The list of free frames.
     FreeFrames,
     /// Staging memory for writeback and reads in flight.
@@ -118,7 +120,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 24] = [
+    pub const ALL: [LockClass; 25] = [
         LockClass::ForkGate,
         LockClass::Pager,
         LockClass::Guards,
@@ -136,6 +138,7 @@ impl LockClass {
         LockClass::RotateBatch,
         LockClass::LruBatch,
         LockClass::Lru,
+        LockClass::OwnFrames,
         LockClass::FreeFrames,
         LockClass::Staging,
         LockClass::Readahead,

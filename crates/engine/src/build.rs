@@ -95,9 +95,11 @@ impl Engine {
             tuning,
             cpus: parts.cpus,
             table: parts.table,
-            frames: Frames::new(
+            frames: Frames::with_own_lists(
                 parts.frames,
                 if parts.budget.is_none() { parts.frames } else { 0 },
+                tuning.frame_batch_pages,
+                parts.cpus,
             ),
             lease: parts.budget.map(Lease::new),
             cache: SwapCache::new(parts.frames, &[], tuning.swap_cache_trunk_shift),

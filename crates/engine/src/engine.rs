@@ -107,7 +107,7 @@ impl Engine {
         let (active, inactive) = self.lru.lens();
         EngineStatus {
             frames: self.frames.count(),
-            free_frames: self.frames.free_count(),
+            free_frames: self.frames.all_free_count(),
             active,
             inactive,
             cached: self.cache.len(),

@@ -1,23 +1,24 @@
-//! Frames: the free list with its watermarks, and the page lock.
+//! Frames: their watermarks, and the page lock.
 //!
-//! Owns: [`Frame`]s, the free ones, and the sleepers for a page lock. Only as many frames as are
-//! *leased* can be used; if no other process uses them, that is all.
+//! Owns: [`Frame`]s, how many are leased, and the sleepers for a page lock. Only as many frames as
+//! are *leased* can be used; if no other process uses them, that is all.
 //! Invariants: leased frames = free frames + frames with a page. A free frame has no page, no entry
 //! and no staging page, and is locked only by its next owner. There is one [`LockedPage`] for each
 //! LOCKED flag, which the holder of the page lock has, except where an I/O request holds the lock.
-//! Not here: the transitions of a frame's page (`page`).
+//! Not here: the transitions of a frame's page (`page`), the lists of free ones (`free_frames`).
 //!
 //! Orderings: `unlock` releases and `try_lock` acquires the flags word, so an owner sees everything
 //! the previous one did to the frame. Sleeping: a sleeper sets WAITERS with the wait-table lock
 //! held and re-checks; the unlocker that finds WAITERS takes that lock before it notifies, so the
 //! notification cannot fall between check and sleep.
 
+use crate::free_frames::FreeFrames;
 use crate::types::{Frame, broken_rule, flag};
 use overspill_area::SwapEntry;
+use overspill_base::clock::Cpus;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use overspill_base::sync::{AtomicUsize, Condvar, LockClass, Mutex, assert_no_lock_held};
 use overspill_base::{FrameNo, PageNo, zeroed};
-use std::ops::Range;
 
 /// Wait queues shared by all frames, as Linux's page wait table.
 const WAIT_QUEUES: usize = if cfg!(loom) { 1 } else { 64 };
@@ -90,41 +91,12 @@ impl Watermarks {
     }
 }
 
-/// The frames without a page, of which `count` are leased.
-#[derive(Debug)]
-struct Free {
-    count: usize,
-    /// Those that had one; the last is taken first.
-    used: Vec<FrameNo>,
-    /// From here on none ever had one, so that their memory is untouched.
-    fresh: Range<u32>,
-}
-
-impl Free {
-    fn new(count: usize, leased: usize) -> Self {
-        // Room for all: no memory is allocated when one is freed.
-        Self { count: leased, used: Vec::with_capacity(count), fresh: 0..count as u32 }
-    }
-
-    fn pop(&mut self) -> Option<FrameNo> {
-        self.count = self.count.checked_sub(1)?;
-        self.used.pop().or_else(|| self.fresh.next().map(FrameNo))
-    }
-
-    fn push(&mut self, frame: FrameNo) {
-        self.used.push(frame);
-        self.count += 1;
-    }
-}
-
 /// All frames of one engine.
 #[derive(Debug)]
 pub struct Frames {
     frames: Box<[Frame]>,
-    free: Mutex<Free>,
-    /// `Free::count`, readable without the lock.
-    free_count: AtomicUsize,
-    /// Changes under the lock of `free`.
+    free: FreeFrames,
+    /// Changes while no other frames are being leased or given back.
     leased: AtomicUsize,
     /// Those of the leased ones that a forked child got with its pages.
     inherited: AtomicUsize,
@@ -133,13 +105,18 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Makes `count` frames, `leased` of them leased.
+    /// Makes `count` frames, `leased` of them leased, with one list of the free ones.
     pub fn new(count: usize, leased: usize) -> Self {
+        Self::with_own_lists(count, leased, 0, Cpus::native())
+    }
+
+    /// As [`new`](Self::new), with a list of free ones for each CPU too; up to `batch` frames are
+    /// moved there at a time.
+    pub fn with_own_lists(count: usize, leased: usize, batch: usize, cpus: Cpus) -> Self {
         let queue = || (Mutex::new(LockClass::Wait, ()), Condvar::new());
         Self {
             frames: zeroed::slice(count),
-            free: Mutex::new(LockClass::FreeFrames, Free::new(count, leased)),
-            free_count: AtomicUsize::new(leased),
+            free: FreeFrames::new(count, leased, batch, cpus),
             leased: AtomicUsize::new(leased),
             inherited: AtomicUsize::new(0),
             unevictable_count: AtomicUsize::new(0),
@@ -172,20 +149,15 @@ impl Frames {
 
     /// Adds frames to those leased.
     pub(crate) fn add_leased(&self, more: usize) {
-        let mut free = self.free.lock();
         let leased = self.leased() + more;
         assert!(leased <= self.count(), "{leased} frames leased of {}", self.count());
-        free.count += more;
-        self.free_count.store(free.count, Relaxed);
         self.leased.store(leased, Relaxed);
+        self.free.add_leased(more);
     }
 
     /// Takes up to `most` free frames from those leased, but leaves `keep`; returns how many.
     pub(crate) fn take_leased(&self, keep: usize, most: usize) -> usize {
-        let mut free = self.free.lock();
-        let taken = free.count.saturating_sub(keep).min(most);
-        free.count -= taken;
-        self.free_count.store(free.count, Relaxed);
+        let taken = self.free.take_leased(keep, most);
         let leased = self.leased() - taken;
         self.leased.store(leased, Relaxed);
         self.inherited.store(self.inherited.load(Relaxed).min(leased), Relaxed);
@@ -214,20 +186,28 @@ impl Frames {
         self.free_count() > self.watermarks().low
     }
 
-    /// Returns the number of free frames.
+    /// Returns the number of free frames that any CPU may take: the watermarks are compared with
+    /// it.
+    #[inline]
     pub fn free_count(&self) -> usize {
-        self.free_count.load(Relaxed)
+        self.free.common_count()
+    }
+
+    /// Returns the number of all free frames.
+    pub(crate) fn all_free_count(&self) -> usize {
+        self.free.count()
+    }
+
+    /// Makes the free frames of every CPU's list free for any; returns how many they were.
+    pub(crate) fn gather_free(&self) -> usize {
+        self.free.gather()
     }
 
     /// Allocates a frame for `page`. Waits at most for a thread that tried to lock the frame's
-    /// previous page and is about to unlock it.
+    /// previous page and is about to unlock it. `None` if there are none, but perhaps on other
+    /// CPUs' lists.
     pub fn alloc(&self, page: PageNo) -> Option<LockedPage> {
-        let frame = {
-            let mut free = self.free.lock();
-            let frame = free.pop()?;
-            self.free_count.store(free.count, Relaxed);
-            frame
-        };
+        let frame = self.free.take(self.watermarks())?;
         self.set_locked(frame);
         debug_assert!(!self.has(frame, flag::OF_PAGE), "frame {frame} was not free");
         self.frames[frame.index()].page.store(page.0 + 1, Relaxed);
@@ -250,9 +230,7 @@ impl Frames {
         self.mark_unevictable(frame, false);
         state.flags.fetch_and(!flag::OF_PAGE, Relaxed);
         self.clear_locked(frame);
-        let mut free = self.free.lock();
-        free.push(frame);
-        self.free_count.store(free.count, Relaxed);
+        self.free.put(frame, self.watermarks());
     }
 
     /// Returns the number of frames that may not be evicted.

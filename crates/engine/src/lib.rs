@@ -26,6 +26,7 @@ mod engine;
 mod event_count;
 mod fault;
 pub mod frames;
+mod free_frames;
 mod holds;
 mod known_pace;
 mod lease;

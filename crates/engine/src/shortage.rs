@@ -76,7 +76,7 @@ impl Engine {
             if let Some(frame) = self.frames.alloc(page) {
                 break Some(frame);
             }
-            if self.lease_more() {
+            if self.frames.gather_free() > 0 || self.lease_more() {
                 continue;
             }
             let hope = round(seen) || self.writes_in_flight.load(Relaxed) > 0;

@@ -23,6 +23,7 @@ impl Engine {
     /// Empties all per-CPU caches and batches. Call before a fork, with all workers parked.
     pub fn drain(&self) {
         self.lru.drain(&self.frames, &self.stats);
+        self.frames.gather_free();
         if let Store::Moving(moving) = &self.store {
             moving.staging.drain(&*moving.space);
         }

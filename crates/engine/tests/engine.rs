@@ -13,11 +13,13 @@ use advice::{Advice, advice};
 use common::swapped_out::{read, swapped_out, write};
 use common::{Rig, TUNING, Touch};
 use overspill_area::{AreaNo, MemberNo, Preset};
+use overspill_base::clock::Cpus;
 use overspill_base::stats::Event;
 use overspill_base::{PageNo, Slot};
 use overspill_device::faulty::Faults;
 use overspill_engine::{Tuning, Worker};
 use proptest::prelude::*;
+use std::cell::Cell;
 
 const PAGES: usize = 96;
 const FRAMES: usize = 24;
@@ -224,6 +226,28 @@ proptest! {
         prop_assert!(reads > 0 || lost == 0, "{} pages lost without a failed read", lost);
         prop_assert_eq!(episode.quiesce(), Ok(()));
     }
+}
+
+thread_local! {
+    static CPU: Cell<usize> = const { Cell::new(0) };
+}
+
+/// With nothing to reclaim, the frames that another CPU has on its own list are used before memory
+/// has run out.
+#[test]
+fn frames_on_anothers_list_are_used_before_memory_runs_out() {
+    const FRAMES: u32 = 512;
+    let cpus = Cpus { count: 2, current: || CPU.get() };
+    let rig = Rig::with(cpus, FRAMES as usize, 2 * FRAMES as usize, &[], TUNING, None);
+    let mut worker = Worker::new(&rig.engine).unwrap();
+    rig.write(&mut worker, 0..FRAMES);
+    CPU.set(1);
+    rig.engine.discard(PageNo(0), 2);
+    CPU.set(0);
+    rig.write(&mut worker, FRAMES..FRAMES + 2);
+    let one_more = rig.touch(&mut worker, PageNo(FRAMES + 2), |_| {});
+    assert_eq!(one_more, Touch::OutOfMemory);
+    assert_eq!(rig.engine.check(), Ok(()));
 }
 
 /// Exact numbers, computed by hand. Without batches, windows or fault-around every page is one

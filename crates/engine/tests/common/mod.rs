@@ -233,7 +233,7 @@ impl Rig {
         Self::with(Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning, None)
     }
 
-    fn with(
+    pub(crate) fn with(
         cpus: Cpus,
         frames: usize,
         pages: usize,

@@ -1,0 +1,153 @@
+//! The free frames: a list for all CPUs, and a short one of each.
+//!
+//! Owns: which frames are free, and how many of the free ones are leased.
+//! Invariants: leased frames = those on the common list that are leased + those on all CPUs' lists
+//! + those with a page. Frames move between the lists with the CPU's lock held, which comes before
+//! the common one: who has it sees none on the way. All CPUs' lists together are no longer than
+//! what is free at the low watermark, and are empty where that is less than a frame for each.
+//! Not here: who uses a frame (`frames`).
+//! Source: Linux's per-CPU pages (`mm/page_alloc.c`): moved in batches, limited by the low
+//! watermark (5.14), not counted in what watermarks are compared with, taken back from all CPUs
+//! when reclaim alone does not help.
+
+use crate::frames::Watermarks;
+use overspill_base::FrameNo;
+use overspill_base::clock::Cpus;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
+use std::ops::Range;
+
+/// The free frames that are on no CPU's list, of which `leased` may be used.
+#[derive(Debug)]
+struct Common {
+    leased: usize,
+    /// Those that had a page; the last is taken first.
+    used: Vec<FrameNo>,
+    /// From here on none ever had one, so that their memory is untouched.
+    fresh: Range<u32>,
+}
+
+impl Common {
+    fn pop(&mut self) -> Option<FrameNo> {
+        self.leased = self.leased.checked_sub(1)?;
+        self.used.pop().or_else(|| self.fresh.next().map(FrameNo))
+    }
+
+    fn push(&mut self, frame: FrameNo) {
+        self.used.push(frame);
+        self.leased += 1;
+    }
+}
+
+/// The free frames of an engine.
+#[derive(Debug)]
+pub(crate) struct FreeFrames {
+    common: Mutex<Common>,
+    /// `Common::leased`, readable without the lock.
+    count: AtomicUsize,
+    /// By CPU.
+    own: Vec<Mutex<Vec<FrameNo>>>,
+    cpus: Cpus,
+    /// Most frames that are moved between lists at a time; with 0 no CPU has a list.
+    batch_most: usize,
+}
+
+impl FreeFrames {
+    /// Makes `count` free frames, `leased` of them leased, moved `batch_most` at a time.
+    pub(crate) fn new(count: usize, leased: usize, batch_most: usize, cpus: Cpus) -> Self {
+        // Room for all: no memory is allocated when one is freed.
+        let used = Vec::with_capacity(count);
+        let common = Common { leased, used, fresh: 0..count as u32 };
+        let own = || Mutex::new(LockClass::OwnFrames, Vec::with_capacity(2 * batch_most));
+        Self {
+            common: Mutex::new(LockClass::FreeFrames, common),
+            count: AtomicUsize::new(leased),
+            own: std::iter::repeat_with(own).take(cpus.count).collect(),
+            cpus,
+            batch_most,
+        }
+    }
+
+    /// Frames moved at a time: two batches of each CPU are what is free at the low watermark.
+    fn batch(&self, watermarks: Watermarks) -> usize {
+        (watermarks.low / (2 * self.own.len())).min(self.batch_most)
+    }
+
+    /// Returns the number of those on the common list.
+    #[inline]
+    pub(crate) fn common_count(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
+    /// Returns the number of all.
+    pub(crate) fn count(&self) -> usize {
+        let own: usize = self.own.iter().map(|own| own.lock().len()).sum();
+        own + self.common_count()
+    }
+
+    /// Takes one from the CPU's list, filled with a batch if it is empty. `None` if there are none
+    /// but perhaps on other CPUs' lists.
+    pub(crate) fn take(&self, watermarks: Watermarks) -> Option<FrameNo> {
+        let batch = self.batch(watermarks);
+        if batch == 0 {
+            return self.in_common(Common::pop);
+        }
+        let mut own = self.own[self.cpus.current()].lock();
+        if own.is_empty() {
+            self.in_common(|common| own.extend(std::iter::from_fn(|| common.pop()).take(batch)));
+            // The one freed last is taken first.
+            own.reverse();
+        }
+        own.pop()
+    }
+
+    /// Puts one on the CPU's list, from which the batch that is there longest leaves if it becomes
+    /// too long.
+    pub(crate) fn put(&self, frame: FrameNo, watermarks: Watermarks) {
+        let batch = self.batch(watermarks);
+        if batch == 0 {
+            return self.in_common(|common| common.push(frame));
+        }
+        let mut own = self.own[self.cpus.current()].lock();
+        if own.len() >= 2 * batch {
+            let surplus = own.len() - batch;
+            self.in_common(|common| own.drain(..surplus).for_each(|frame| common.push(frame)));
+        }
+        own.push(frame);
+    }
+
+    /// Puts those of all CPUs on the common list; returns how many they were.
+    pub(crate) fn gather(&self) -> usize {
+        let gathered = self.own.iter().map(|own| {
+            let mut own = own.lock();
+            let len = own.len();
+            if len > 0 {
+                self.in_common(|common| own.drain(..).for_each(|frame| common.push(frame)));
+            }
+            len
+        });
+        gathered.sum()
+    }
+
+    /// Adds `more` to the leased ones.
+    pub(crate) fn add_leased(&self, more: usize) {
+        self.in_common(|common| common.leased += more);
+    }
+
+    /// Takes up to `most` from the leased ones, but leaves `keep`; returns how many.
+    pub(crate) fn take_leased(&self, keep: usize, most: usize) -> usize {
+        self.gather();
+        self.in_common(|common| {
+            let taken = common.leased.saturating_sub(keep).min(most);
+            common.leased -= taken;
+            taken
+        })
+    }
+
+    fn in_common<R>(&self, change: impl FnOnce(&mut Common) -> R) -> R {
+        let mut common = self.common.lock();
+        let result = change(&mut common);
+        self.count.store(common.leased, Relaxed);
+        result
+    }
+}
