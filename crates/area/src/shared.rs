@@ -119,7 +119,12 @@ impl Shared {
     /// Counts slots as used. Called before they are claimed, so that a process killed in between
     /// leaves the total too high and does not make it wrap around.
     pub(crate) fn add_used(&self, slots: usize) {
-        self.counters[AreaTables::USED].fetch_add(slots as u32, Relaxed);
+        let slots = slots as u32;
+        let used = self.counters[AreaTables::USED].fetch_add(slots, Relaxed) + slots;
+        let most = &self.counters[AreaTables::USED_MOST];
+        if used > most.load(Relaxed) {
+            most.fetch_max(used, Relaxed);
+        }
     }
 
     pub(crate) fn sub_used(&self, slots: usize) {

@@ -6,6 +6,7 @@
 //!          count = RESERVED              header, bad, past the end, or being discarded
 //! area     used + reserved + free == capacity, at quiescence; a killed process
 //!          may leave `used` too high by one batch, never too low
+//!          used_most >= used
 //! ```
 //! Cluster lists (per process, for the clusters it owns):
 //! ```text
@@ -150,13 +151,15 @@ pub struct AreaTables {
 
 impl AreaTables {
     /// Words of [`counters`](Self::counters).
-    pub const COUNTERS: usize = 3;
+    pub const COUNTERS: usize = 4;
     /// In [`counters`](Self::counters): number of slots the device has grown to.
     pub(crate) const CAPACITY: usize = 0;
     /// Slots handed out, cached ones included.
     pub(crate) const USED: usize = 1;
     /// Slots that are never handed out.
     pub(crate) const RESERVED: usize = 2;
+    /// The most that were ever handed out at a time.
+    pub(crate) const USED_MOST: usize = 3;
 
     /// Makes tables for a single process, on the heap (tests, models).
     pub fn on_heap(slots: u32, config: AreaConfig, members: usize) -> Self {
@@ -172,6 +175,11 @@ impl AreaTables {
             counters: Table::on_heap(Self::COUNTERS, || AtomicU32::new(0)),
             holds: if members > 1 { (0..members).map(|_| bits()).collect() } else { Vec::new() },
         }
+    }
+
+    /// Returns the most slots that were ever handed out at a time, cached ones included.
+    pub fn used_most(&self) -> u32 {
+        self.counters[Self::USED_MOST].load(Relaxed)
     }
 
     /// Reserves the slots in `reserved` and those past `slots_max` for good. Called once by the

@@ -92,6 +92,8 @@ counters! {
     swap_full,
     /// Memory discarded with madvise or munmap, in pages.
     pgdiscard,
+    /// Processes that joined the run, forked ones included.
+    processes,
     /// KiB that processes had outside their limit when they ended, if that was more than a tenth of
     /// it.
     outside_kib,

@@ -1,14 +1,16 @@
 //! The command line.
 //!
 //! Owns: what the command line may contain, its help texts, and the syntax of its values.
-//! Invariants: parsing looks only at the words; the command resolves once what they refer to. A
-//! clap message of several lines is joined into one.
+//! Invariants: parsing looks only at the words, then at what stands for those that are missing
+//! ([`defaults`]); the command resolves once what they refer to.
 //! Not here: the grammar of sizes and swap specifications, which the library owns.
 
 mod bench;
 mod compare;
+mod defaults;
 mod programs;
 mod sim;
+mod usage;
 
 pub(crate) use bench::{AblateArgs, Bench, BenchArgs, PolicyArgs, ReplayArgs, SlotsArgs};
 pub(crate) use compare::{CompareArgs, TouchArgs};
@@ -17,7 +19,8 @@ pub(crate) use sim::{ExploreArgs, Sim, SimArgs, SimRunArgs, SweepArgs};
 
 use crate::error::Error;
 use clap::builder::styling::Styles;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use overspill::ways::Way;
 use overspill::{Bytes, SwapSpec, parse_bytes};
 use std::ffi::OsString;
@@ -40,6 +43,9 @@ pub(crate) enum Command {
     Mkswap(MkswapArgs),
     Bench(BenchArgs),
     Sim(SimArgs),
+    Completions(CompletionsArgs),
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 /// Run a program, unmodified, in a given amount of memory.
@@ -49,7 +55,10 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(
     override_usage = "overspill run [OPTIONS] --memory M -- PROGRAM [ARGS]...",
-    after_help = "Example:\n  overspill run --memory 512M --swap file:/var/tmp -- sort -S 4G big.txt"
+    after_help = "Example:\n  overspill run --memory 512M --swap file:/var/tmp -- sort -S 4G big.txt\n\n\
+                  Defaults: OVERSPILL_MEMORY, _MEMORY_EACH, _SWAP (several with spaces between), _SWAP_SIZE, \
+                  _WAY and _QUIET; then [run] of ~/.config/overspill/config.toml (OVERSPILL_CONFIG names \
+                  another file) and of /etc/overspill.toml, with the names of the options."
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -71,7 +80,7 @@ pub(crate) struct RunArgs {
     /// wrong about whether a seek costs. By ,encrypt=off if pages may be read on a file or device,
     /// or by ,encrypt=on to encrypt them in memory too. By ,serve=apart if only overspill itself is
     /// to have it open, and the program's processes ask it for pages.
-    #[arg(long, value_name = "SPEC[,OPTION]...")]
+    #[arg(short, long, value_name = "SPEC[,OPTION]...")]
     pub(crate) swap: Vec<SwapSpec>,
 
     /// The most that a swap file without a SIZE may grow to [default: what its disk can spare]
@@ -107,7 +116,7 @@ pub(crate) struct RunArgs {
     pub(crate) touches: Option<PathBuf>,
 
     /// Print no notes on devices and no summary
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) quiet: bool,
 
     /// The program to run and its arguments
@@ -122,19 +131,28 @@ fn parse_way(word: &str) -> Result<Way, String> {
 
 /// What the memory of a run is.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 pub(crate) struct LimitArgs {
     /// Memory that the run may use, all its processes together: 512M, 1.5GiB, or 25% of what there
-    /// is
-    #[arg(long, value_name = "M")]
+    /// is. K, M, G and T are powers of 1024, with or without B or iB
+    #[arg(short, long, value_name = "M", allow_hyphen_values = true)]
     memory: Option<MemoryLimit>,
 
     /// Memory that each process of the run may use, however many there are
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "M", allow_hyphen_values = true)]
     memory_each: Option<MemoryLimit>,
 }
 
 impl LimitArgs {
+    /// Takes a limit over if there is none.
+    fn fill(&mut self, limit: Option<(MemoryLimit, bool)>) {
+        match limit {
+            Some((limit, false)) if self.get().is_none() => self.memory = Some(limit),
+            Some((limit, true)) if self.get().is_none() => self.memory_each = Some(limit),
+            _ => {}
+        }
+    }
+
     /// The limit, and whether each process has it for itself.
     pub(crate) fn get(&self) -> Option<(MemoryLimit, bool)> {
         let run = self.memory.map(|memory| (memory, false));
@@ -180,6 +198,28 @@ pub(crate) struct MkswapArgs {
     pub(crate) path: PathBuf,
 }
 
+/// Print what a shell needs to complete command lines of `overspill`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  overspill completions bash > ~/.local/share/bash-completion/completions/overspill"
+)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
+/// Write the manual pages, for packages.
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// An existing directory
+    pub(crate) directory: PathBuf,
+}
+
+/// Returns the definition of all commands.
+pub(crate) fn definition() -> clap::Command {
+    CommandLine::command()
+}
+
 /// The value of `--memory`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum MemoryLimit {
@@ -205,27 +245,22 @@ impl FromStr for MemoryLimit {
 /// Parses the command line. Prints help and version if requested, and ends the program.
 ///
 /// # Errors
-/// [`Error::Usage`].
+/// [`Error::Usage`], [`Error::Default`].
 pub(crate) fn parse() -> Result<Command, Error> {
-    match CommandLine::try_parse() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    match CommandLine::try_parse_from(&words) {
+        Ok(CommandLine { command: Command::Run(args) }) => {
+            defaults::complete(args).map(Command::Run)
+        }
         Ok(line) => Ok(line.command),
-        Err(error) if error.use_stderr() => Err(Error::Usage(in_one_line(&error.to_string()))),
+        Err(error) if error.use_stderr() => Err(Error::Usage(usage::line(&error, &words))),
         Err(help) => help.exit(),
     }
-}
-
-/// Returns the first paragraph of a clap message, without its prefix.
-fn in_one_line(message: &str) -> String {
-    let paragraph = message.split("\n\n").next().unwrap_or_default();
-    let words: Vec<&str> = paragraph.split_whitespace().collect();
-    let line = words.join(" ");
-    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn run_args(words: &[&str]) -> RunArgs {
         let words = ["overspill", "run"].iter().chain(words);
@@ -238,6 +273,18 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        fn check(command: &clap::Command) {
+            for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+                let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("Example:\n  overspill "), "{}", sub.get_name());
+                check(sub);
+            }
+        }
+        check(&CommandLine::command());
     }
 
     #[test]
@@ -277,11 +324,5 @@ mod tests {
         let args = run_args(&["--memory=1G", "--swap=ram:1M,pri=3", "--swap=file:/x:2M", "true"]);
         let written = ["ram:1M,pri=3", "file:/x:2M"].map(|spec| spec.parse().unwrap());
         assert_eq!(args.swap, written);
-    }
-
-    #[test]
-    fn several_lines_become_one() {
-        let message = "error: not provided:\n  --memory <M>\n\nUsage: overspill\n";
-        assert_eq!(in_one_line(message), "not provided: --memory <M>");
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::run::preload::PreloadError;
 use crate::run::program::ProgramError;
+use overspill_bench::BenchError;
 use std::io;
 use std::path::PathBuf;
 
@@ -14,11 +15,21 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// As in shells: the program does not exist.
 pub(crate) const NOT_FOUND: u8 = 127;
 
+/// As in shells: SIGINT has ended it.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("{0}; see `overspill --help` or `overspill run --help`")]
+    #[error("{0}")]
     Usage(String),
+    #[error("{place}: {reason}")]
+    Default { place: String, reason: String },
+    #[error(
+        "no limit is given: write --memory M, as in --memory 512M or 25%, or set OVERSPILL_MEMORY or \
+         `memory` in a configuration file; see `overspill run --help`"
+    )]
+    NoLimit,
     #[error(transparent)]
     Library(#[from] overspill::Error),
     #[error(transparent)]
@@ -35,10 +46,10 @@ pub(crate) enum Error {
     OutputFile { path: PathBuf, source: io::Error },
     #[error("{} is no directory: name an existing one with --directory", .0.display())]
     NoDirectory(PathBuf),
-    #[error("cannot {action}: {source}; look at the limits of this session (`ulimit -a`)")]
+    #[error("cannot {action}: {source}; {}", remedy(.source))]
     System { action: &'static str, source: io::Error },
     #[error(transparent)]
-    Bench(#[from] overspill_bench::BenchError),
+    Bench(#[from] BenchError),
     #[error(transparent)]
     Sim(#[from] overspill_sim::SimError),
     #[error("cannot write the report to {}: {source}; name another file", .path.display())]
@@ -47,11 +58,22 @@ pub(crate) enum Error {
     Output(#[from] io::Error),
 }
 
+/// What to do about a system call that failed for lack of something.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => "raise `ulimit -n`, the number of open files",
+        Some(libc::EAGAIN) => "raise `ulimit -u`, the number of processes",
+        Some(libc::ENOMEM) => "raise `ulimit -v`, or free memory",
+        _ => "look at the limits of this session (`ulimit -a`)",
+    }
+}
+
 impl Error {
     /// Returns the exit status for the error.
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Program(error) => error.status(),
+            Self::Bench(BenchError::Interrupted) => INTERRUPTED,
             _ => FAILED,
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Owns: the command line ([`args`]), running a program under a limit ([`run`]), the report on what
 //! works here ([`doctor`]), making swap areas ([`mkswap`]), measuring ([`bench`]), simulating
-//! ([`mod@sim`]), and the message and status of each failure ([`error`]).
+//! ([`mod@sim`]), what shells and `man` read ([`manual`]), and the message and status of each
+//! failure ([`error`]).
 //! Invariants: a failure is one line on stderr, which names the cause and the remedy. The statuses
 //! are those of shells (126, 127, 128+n), and 125 for our own failures.
 //! Not here: paging. The preload object does it, in the program itself.
@@ -11,6 +12,7 @@ mod args;
 mod bench;
 mod doctor;
 mod error;
+mod manual;
 mod mkswap;
 mod run;
 mod say;
@@ -26,6 +28,8 @@ fn main() -> ExitCode {
         Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
         Ok(Command::Bench(args)) => bench::bench(args),
         Ok(Command::Sim(args)) => sim::sim(args),
+        Ok(Command::Completions(args)) => manual::completions(&args),
+        Ok(Command::Man(args)) => manual::man(&args),
         Err(error) => Err(error),
     };
     ExitCode::from(status.unwrap_or_else(|error| {

@@ -40,6 +40,13 @@ pub enum DeviceError {
         errno: Errno,
     },
 
+    /// Nothing is at a block device's path.
+    #[error("there is no device {name}: check the path, or name a file or directory as file:PATH")]
+    NoDevice {
+        /// The path.
+        name: String,
+    },
+
     /// Nothing is at the path, and there is no size to create a file with.
     #[error(
         "{name} does not exist: name a directory that does, or give a size to have a file made, as in \
@@ -137,7 +144,7 @@ pub enum DeviceError {
 
     /// Too small for swapping.
     #[error(
-        "{name} has room for {size} only, a swap area needs {least}; give it a larger size or \
+        "{name} would have {size} in whole pages, and a swap area needs {least}: give it a larger size, or \
          name another place"
     )]
     TooSmall {

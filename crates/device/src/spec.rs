@@ -380,8 +380,10 @@ fn parse_place(place: &str) -> Result<SwapKind, String> {
     match place.split_once(':') {
         Some(("file", rest)) => parse_file(rest),
         Some(("block", path)) => Ok(SwapKind::Block { path: non_empty(path)? }),
-        Some(("ram", size)) => Ok(SwapKind::Ram { size: size_of(size)? }),
-        Some(("compressed", size)) => Ok(SwapKind::Compressed { size: size_of(size)? }),
+        Some(("ram", size)) => Ok(SwapKind::Ram { size: needed_size("ram", size)? }),
+        Some(("compressed", size)) => {
+            Ok(SwapKind::Compressed { size: needed_size("compressed", size)? })
+        }
         Some(("nbd", rest)) => {
             network::parse_nbd(rest).map(|(server, export)| SwapKind::Nbd { server, export })
         }
@@ -411,6 +413,13 @@ fn parse_file(rest: &str) -> Result<SwapKind, String> {
 
 fn non_empty(path: &str) -> Result<PathBuf, String> {
     if path.is_empty() { Err("the path is missing".into()) } else { Ok(path.into()) }
+}
+
+fn needed_size(place: &str, text: &str) -> Result<Bytes, String> {
+    match text {
+        "" => Err(format!("the size is missing: write {place}:SIZE, as in {place}:8G")),
+        text => size_of(text),
+    }
 }
 
 fn size_of(text: &str) -> Result<Bytes, String> {

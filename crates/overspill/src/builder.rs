@@ -13,10 +13,11 @@ use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::OpenOptions;
 use overspill_device::seal::{Algorithm, Sealer, Seals};
-use overspill_device::{Device, DeviceError, DeviceInfo, SwapDevice, SwapSpec};
+use overspill_device::{Device, DeviceError, DeviceInfo, SwapDevice, SwapKind, SwapSpec};
 use overspill_engine::Tuning;
 use overspill_space::HandlerOptions;
 use overspill_space::words::Reach;
+use std::collections::HashSet;
 
 /// The least memory that is useful for paging: 1024 pages.
 pub const MEMORY_MIN: Bytes = Bytes(1024 * PAGE_SIZE as u64);
@@ -226,10 +227,29 @@ pub(crate) fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>
     if specs.len() > AreaNo::MAX {
         return Err(Error::TooManyAreas(specs.len(), AreaNo::MAX));
     }
+    if let Some(name) = given_twice(&specs) {
+        return Err(Error::GivenTwice(name));
+    }
     if specs.is_empty() {
         specs.push(SwapSpec::default());
     }
     Ok(specs)
+}
+
+/// A file or device that two specifications name. Each that names a directory gets a file of its
+/// own.
+fn given_twice(specs: &[SwapSpec]) -> Option<String> {
+    let places = specs.iter().filter_map(|spec| match &spec.kind {
+        SwapKind::File { path, .. } | SwapKind::Block { path } if !path.is_dir() => {
+            Some(path.canonicalize().unwrap_or_else(|_| path.clone()))
+        }
+        _ => None,
+    });
+    let mut seen = HashSet::new();
+    places
+        .into_iter()
+        .find(|path| !seen.insert(path.clone()))
+        .map(|path| path.display().to_string())
 }
 
 /// Opens a device for this process alone.

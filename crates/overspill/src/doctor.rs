@@ -232,7 +232,9 @@ fn swap_file(directory: Option<&Path>) -> Finding {
 
 /// True if a device's note is about something that would be faster or safer elsewhere.
 pub fn is_limit(note: &str) -> bool {
-    ["its file system", "others may read"].iter().any(|limit| note.starts_with(limit))
+    ["its file system", "others may read", "the size given"]
+        .iter()
+        .any(|limit| note.starts_with(limit))
         || note.contains("refuse")
 }
 

@@ -36,6 +36,9 @@ pub enum Error {
     /// More areas than a swap entry can name.
     #[error("{0} swap areas were given; at most {1} can be used")]
     TooManyAreas(usize, usize),
+    /// A place was given twice.
+    #[error("{0} was given twice to swap to; leave one out")]
+    GivenTwice(String),
     /// A swap area could not be added.
     #[error(transparent)]
     Swapon(SwaponError),

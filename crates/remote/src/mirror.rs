@@ -118,6 +118,7 @@ fn attachment(first: &Attachment, second: &Attachment, spec: &SwapSpec) -> Attac
         discards: first.discards || second.discards,
         page_discard: first.page_discard || second.page_discard,
         grows: first.grows || second.grows,
+        was_empty: false,
         algorithm: None,
         encrypted: false,
         served: true,

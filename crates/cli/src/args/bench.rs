@@ -3,6 +3,7 @@
 use super::compare::{CompareArgs, TouchArgs};
 use super::programs::ProgramsArgs;
 use clap::{Args, Subcommand};
+use overspill_bench::{mechanism_names, trace_names};
 use std::path::PathBuf;
 
 /// Measure Overspill on this machine: against kernel swap, and each mechanism off and on.
@@ -34,6 +35,7 @@ pub(crate) enum Bench {
 /// Threads touch random pages of a working set four times as large as memory, 80 % of them reading.
 /// Both sides run in turn; printed are medians, and in brackets the smallest and the largest run.
 #[derive(Debug, Args)]
+#[command(after_help = ablate_help())]
 pub(crate) struct AblateArgs {
     /// The mechanism to switch; may be given several times [default: all]
     #[arg(long, value_name = "NAME")]
@@ -57,6 +59,7 @@ pub(crate) struct AblateArgs {
 
 /// Measure how fast slots are allocated and freed, without I/O, with every preset.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill bench slots --threads 1,2 --html slots.html")]
 pub(crate) struct SlotsArgs {
     /// Numbers of threads, each a CPU of its own
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4,16")]
@@ -82,6 +85,7 @@ pub(crate) struct SlotsArgs {
 /// kernel's. Its column takes root: it makes a memory control group and a swap device, and removes
 /// them again.
 #[derive(Debug, Args)]
+#[command(after_help = policy_help())]
 pub(crate) struct PolicyArgs {
     /// The trace to replay; may be given several times [default: all]
     #[arg(long, value_name = "NAME")]
@@ -126,6 +130,7 @@ pub(crate) struct ReplayArgs {
 
 /// Measure the memory that the engine itself takes, per page, slot and frame.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill bench memory --json memory.json")]
 pub(crate) struct MemoryArgs {
     /// Write the figures to FILE as JSON
     #[arg(long, value_name = "FILE")]
@@ -134,6 +139,7 @@ pub(crate) struct MemoryArgs {
 
 /// Measure what counting the uses of a lock costs.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill bench locks --json locks.json")]
 pub(crate) struct LocksArgs {
     /// Write the figures to FILE as JSON
     #[arg(long, value_name = "FILE")]
@@ -150,4 +156,18 @@ pub(crate) struct ReportFiles {
     /// Write a page with plots to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+}
+
+fn ablate_help() -> String {
+    let names = mechanism_names().join(", ");
+    format!(
+        "Mechanisms: {names}.\n\nExample:\n  overspill bench ablate --mechanism scan_more --html page.html"
+    )
+}
+
+fn policy_help() -> String {
+    let names = trace_names().join(", ");
+    format!(
+        "Traces: {names}.\n\nExample:\n  overspill bench policy --workload zipf --touches 200000"
+    )
 }

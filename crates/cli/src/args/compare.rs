@@ -11,7 +11,8 @@ use std::path::PathBuf;
 /// The ways of a row run in turn, each time as a fresh process; printed are medians, and in
 /// brackets the smallest and the largest run. The kernel's side takes root: it makes a memory
 /// control group and devices, and removes them again, however this ends. What cannot be made is
-/// skipped, with the reason. docs/compare.md says what the columns mean.
+/// skipped, with the reason. With all defaults it takes about half an hour. docs/compare.md says
+/// what the columns mean.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  overspill bench compare --workloads zipf --jobs 1,2,8 --html report.html"

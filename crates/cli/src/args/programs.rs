@@ -10,7 +10,8 @@ use std::path::PathBuf;
 /// Each has a limit of about a quarter of the memory it wants. What it prints must be the same in
 /// all of its runs. The columns take turns; printed are medians, and in brackets the smallest and
 /// the largest run. The kernel's side takes root: it makes a memory control group and devices, and
-/// removes them again, however this ends. What is not installed is skipped.
+/// removes them again, however this ends. What is not installed is skipped. With all defaults it
+/// takes some hours.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  overspill bench programs --programs sort-random,xz --devices zram --rounds 3"

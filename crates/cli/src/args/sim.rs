@@ -27,12 +27,14 @@ pub(crate) enum Sim {
 
 /// List the published experiments that can be simulated.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill sim list")]
 pub(crate) struct ListArgs {}
 
 /// Simulate published experiments, and print what was published beside it.
 ///
 /// Exits with 0 if every mark holds, otherwise with 1. The same seed gives the same figures.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill sim run scan-more scan-base-v2")]
 pub(crate) struct SimRunArgs {
     /// Names of experiments, as `overspill sim list` has them [default: all]
     #[arg(value_name = "PRESET")]
@@ -50,8 +52,12 @@ pub(crate) struct SimRunArgs {
     pub(crate) files: ReportFiles,
 }
 
-/// Vary one parameter of the machine, for every preset of the engine.
+/// Vary one parameter of the machine, for every preset of the engine: linux-2.6.23, linux-4.8,
+/// linux-4.11, linux-5.7, linux-5.8, modern.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  overspill sim sweep --over cpus --presets modern,linux-4.8 --seconds 0.01"
+)]
 pub(crate) struct SweepArgs {
     /// cpus, sockets, devices, size (of the device, in GiB), fragmentation (share of slots in use);
     /// or, of machines that swap to a cluster: clients, servers, deaths (of servers, at once)
@@ -84,12 +90,14 @@ pub(crate) struct SweepArgs {
 
 /// Measure on one CPU what of the cost model can be measured here.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill sim calibrate")]
 pub(crate) struct CalibrateArgs {}
 
 /// Run small machines in many orders, and check every counter after each.
 ///
 /// Prints the seed of a run that fails; with it as --seed and --runs 1 it fails again.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill sim explore --runs 1000")]
 pub(crate) struct ExploreArgs {
     /// The first seed
     #[arg(long, value_name = "N", default_value_t = 1)]

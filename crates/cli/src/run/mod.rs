@@ -8,6 +8,7 @@
 
 mod elf;
 mod format;
+mod notes;
 mod output;
 pub(crate) mod preload;
 mod process;
@@ -52,7 +53,7 @@ struct Plan {
 impl Plan {
     /// Resolves the arguments, and refuses what cannot work.
     fn resolve(args: RunArgs) -> Result<Self, Error> {
-        let (memory, memory_each) = args.limit.get().expect("clap requires one of the options");
+        let (memory, memory_each) = args.limit.get().expect("a run without one is refused");
         let memory = memory_bytes(memory)?;
         let program = Program::find(args.command)?;
         let preload = Preload::find()?;
@@ -111,6 +112,10 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     };
     let say = |line: &str| say::line(line);
     let swaps = std::mem::take(&mut plan.swaps);
+    if !plan.quiet {
+        notes::of_memory(plan.memory, doctor::memory_available()).into_iter().for_each(say::line);
+        notes::of_swap_size(plan.options.swap_size, &swaps).into_iter().for_each(say::line);
+    }
     let supervisor = Supervisor::new(run, swaps, &plan.options, overspill_remote::open, say)?;
     if !plan.quiet {
         report::limits_of_devices(&supervisor).for_each(say::line);

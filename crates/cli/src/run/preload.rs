@@ -16,7 +16,7 @@ const VARIABLE: &str = "LD_PRELOAD";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PreloadError {
-    #[error("cannot find out where this program is: {0}; is /proc mounted?")]
+    #[error("cannot find out where this program is: {0}")]
     NoExecutable(io::Error),
     #[error("{FILE_NAME} is neither in {} nor in {}: install it there", .0.display(), .1.display())]
     Missing(PathBuf, PathBuf),

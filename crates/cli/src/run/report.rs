@@ -1,15 +1,16 @@
 //! What a run did, for people and for `--stats`.
 //!
 //! Owns: the wording of the summary and the structure of the JSON.
-//! Invariants: field names end in their units; a published name keeps its meaning.
+//! Invariants: field names end in their units; a published name keeps its meaning, and every name
+//! is in `docs/stats.md`.
 //! Not here: counting.
 
 use super::process::Ended;
 use super::program::Program;
 use overspill::escapes;
-use overspill::session::Supervisor;
+use overspill::session::{DeviceState, Supervisor, verdict};
 use overspill::ways::Way;
-use overspill::{Bytes, CompressedUsage, DeviceInfo, FaultLatency, Summary, doctor};
+use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
 use serde::Serialize;
 use std::fmt;
 use std::io;
@@ -18,9 +19,13 @@ use std::io;
 /// itself: the code of large programs, and what the pager takes.
 const UNSAID_BYTES: u64 = 48 << 20;
 
+/// Version of the JSON. It rises when a name goes or changes its meaning, not when one is added.
+const SCHEMA: u32 = 1;
+
 /// Everything known about a run that has ended.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
+    schema: u32,
     /// The program's name and its arguments.
     command: Vec<String>,
     /// What `overspill run` returns: the program's status, or ours if memory has run out.
@@ -32,6 +37,9 @@ pub(super) struct Report {
     system_seconds: f64,
     memory_bytes: u64,
     peak_resident_bytes: u64,
+    /// True if memory and swap were full.
+    out_of_memory: bool,
+    processes: u64,
     summary: Summary,
     devices: Vec<Device>,
     escaped: Escaped,
@@ -63,6 +71,7 @@ impl fmt::Display for Escaped {
 struct Device {
     name: String,
     capacity_bytes: u64,
+    used_bytes_max: u64,
     notes: Vec<String>,
     /// What compressed memory holds at the end of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,10 +79,11 @@ struct Device {
 }
 
 impl Device {
-    fn new((info, compressed): (&DeviceInfo, Option<CompressedUsage>)) -> Self {
+    fn new(DeviceState { info, used_most, compressed }: DeviceState<'_>) -> Self {
         Self {
             name: info.name.clone(),
             capacity_bytes: info.capacity().0,
+            used_bytes_max: used_most.0,
             notes: info.notes.clone(),
             compressed,
         }
@@ -82,13 +92,17 @@ impl Device {
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}", self.name, Bytes(self.capacity_bytes))?;
+        let (used, capacity) = (Bytes(self.used_bytes_max), Bytes(self.capacity_bytes));
+        write!(f, "{} (used {used} of {capacity}", self.name)?;
         if let Some(usage) = self.compressed {
-            let held = Bytes::of_pages(usage.held_pages_max);
-            write!(f, ", held {held} in {} at most", Bytes(usage.memory_bytes_max))?;
+            write!(f, ", in {} of memory", Bytes(usage.memory_bytes_max))?;
         }
         f.write_str(")")
     }
+}
+
+fn count(summary: &Summary, name: &str) -> u64 {
+    summary.counters.get(name).copied().unwrap_or(0)
 }
 
 impl Report {
@@ -101,6 +115,9 @@ impl Report {
         let summary = supervisor.summary();
         let command = std::iter::once(&program.name).chain(&program.args);
         Self {
+            schema: SCHEMA,
+            out_of_memory: supervisor.verdict() & verdict::OUT_OF_MEMORY != 0,
+            processes: count(&summary, "processes"),
             command: command.map(|word| word.display().to_string()).collect(),
             exit_status,
             signal: ended.signal(),
@@ -111,7 +128,7 @@ impl Report {
             peak_resident_bytes: ended.peak_resident.0,
             devices: supervisor.devices().map(Device::new).collect(),
             escaped: Escaped {
-                bytes: summary.counters.get("outside_kib").copied().unwrap_or(0) << 10,
+                bytes: count(&summary, "outside_kib") << 10,
                 memory: escapes::memory(supervisor.verdict()),
                 programs: escapes::programs(supervisor.verdict()),
             },
@@ -132,8 +149,12 @@ impl Report {
     }
 
     fn memory_line(&self) -> String {
+        let processes = match self.processes {
+            0 | 1 => String::new(),
+            many => format!(", {many} processes"),
+        };
         format!(
-            "memory {}, peak resident {}, {:.2} s",
+            "memory {}, peak resident {}, {:.2} s{processes}",
             Bytes(self.memory_bytes),
             Bytes(self.peak_resident_bytes),
             self.wall_seconds
@@ -191,9 +212,9 @@ impl Report {
 
 /// Returns a line for each device that could be faster or safer.
 pub(super) fn limits_of_devices(supervisor: &Supervisor) -> impl Iterator<Item = String> {
-    supervisor.devices().flat_map(|(device, _)| {
-        let limits = device.notes.iter().filter(|note| doctor::is_limit(note));
-        limits.map(|note| format!("{}: {note}", device.name))
+    supervisor.devices().flat_map(|DeviceState { info, .. }| {
+        let limits = info.notes.iter().filter(|note| doctor::is_limit(note));
+        limits.map(|note| format!("{}: {note}", info.name))
     })
 }
 

@@ -41,3 +41,28 @@ fn the_directory_is_the_one_tried() {
     let line = text.lines().find(|line| line.contains("swap file")).unwrap();
     assert!(line.contains(directory.path().to_str().unwrap()), "{line}");
 }
+
+/// What the probes do not foresee, the run at the end says in its own words.
+#[test]
+fn the_last_line_is_a_run() {
+    let bare = doctor(&[]);
+    let text = stdout(&bare);
+    let line = text.lines().last().unwrap();
+    assert!(line.starts_with("no       a run ") && line.contains("install it there"), "{line}");
+    assert_eq!(bare.status.code(), Some(1));
+
+    let installation = Installation::complete();
+    let program = installation.path("overspill").display().to_string();
+    let table = [
+        ("", "the program ran without a memory limit"),
+        ("ulimit -n 10; ", "raise `ulimit -n`"),
+        ("ulimit -v 200000; ", "raise `ulimit -v`"),
+    ];
+    for (limit, words) in table {
+        let mut limited = std::process::Command::new("sh");
+        let output = limited.args(["-c", &format!("{limit}{program} doctor")]).output().unwrap();
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.lines().last().unwrap().contains(words), "{text}");
+    }
+}

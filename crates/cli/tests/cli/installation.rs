@@ -64,7 +64,10 @@ impl Installation {
     }
 
     pub(crate) fn overspill(&self) -> Command {
-        Command::new(self.path("overspill"))
+        let mut command = Command::new(self.path("overspill"));
+        // None of the machine's.
+        command.env("OVERSPILL_CONFIG", "");
+        command
     }
 
     /// Returns a command that runs `program` in 64 MiB.

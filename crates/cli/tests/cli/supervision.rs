@@ -246,3 +246,94 @@ fn a_prepared_file_that_others_may_read_and_understand_is_noted() {
         std::fs::write(&path, "").unwrap();
     }
 }
+
+#[test]
+fn a_file_that_was_empty_is_empty_again() {
+    let Some(installation) = installation() else { return };
+    let path = installation.path("area");
+    std::fs::write(&path, "").unwrap();
+    let spec = format!("file:{}:1M", path.display());
+    let output = installation.run(&["--swap", &spec], &["true"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+}
+
+#[test]
+fn options_that_change_nothing_are_told() {
+    let Some(installation) = installation() else { return };
+    let area = installation.executable("area", vec![0; 1 << 20]);
+    let made = installation.overspill().arg("mkswap").arg(&area).output().unwrap();
+    assert!(made.status.success(), "{}", stderr(&made));
+    let area = format!("file:{}:64M", area.display());
+    let table: [(&[&str], &str); 2] = [
+        (&["--swap-size", "10M"], "--swap-size 10 MiB changes nothing"),
+        (&["--swap", &area], "the size given, 64 MiB, changes nothing: it has 1"),
+    ];
+    for (options, words) in table {
+        let output = installation.run(options, &["true"]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains(words), "`{words}` in {}", stderr(&output));
+        let quiet =
+            installation.run(&[options, &["--quiet"]].concat(), &["true"]).output().unwrap();
+        assert!(!stderr(&quiet).contains("changes nothing"), "{}", stderr(&quiet));
+    }
+}
+
+#[test]
+fn defaults_come_from_the_environment_and_from_a_file() {
+    let Some(installation) = installation() else { return };
+    let file = installation.path("config.toml");
+    let stats = installation.path("stats.json");
+    std::fs::write(&file, "[run]\nmemory = \"32M\"\nswap = [\"ram:1M\"]\nquiet = true\n").unwrap();
+    let table: [(&str, &[&str], u64); 3] =
+        [("", &[], 32 << 20), ("16M", &[], 16 << 20), ("16M", &["--memory", "8M"], 8 << 20)];
+    for (variable, options, bytes) in table {
+        let mut command = installation.overspill();
+        command.env("OVERSPILL_CONFIG", &file).env("OVERSPILL_MEMORY", variable);
+        command.arg("run").args(options).arg("--stats").arg(&stats).arg("true");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let found = read_stats(&stats);
+        assert_eq!(found["memory_bytes"], bytes);
+        assert_eq!(found["devices"][0]["name"], "ram");
+        assert!(!stderr(&output).contains("peak resident"), "{}", stderr(&output));
+    }
+    std::fs::write(&file, "[run]\nmemroy = \"32M\"\n").unwrap();
+    let mut command = installation.run(&[], &["true"]);
+    crate::installation::assert_fails(
+        command.env("OVERSPILL_CONFIG", &file),
+        125,
+        &["config.toml:2: unknown field `memroy`", "`memory`"],
+    );
+}
+
+/// Every name in the JSON has its row.
+#[test]
+fn the_names_of_statistics_are_documented() {
+    let Some(installation) = installation() else { return };
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/stats.md"));
+    let docs = docs.unwrap();
+    let options = ["--quiet", "--stats", "-", "--swap", "compressed:1M"];
+    let output = installation.run(&options, &["true"]).output().unwrap();
+    let stats: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(stats["schema"], 1);
+    let mut names = Vec::new();
+    collect_names(&stats, &mut names);
+    assert!(names.len() > 60, "{names:?}");
+    let missing: Vec<_> =
+        names.iter().filter(|name| !docs.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/stats.md lacks {missing:?}");
+}
+
+fn collect_names(value: &Value, names: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                names.push(name.clone());
+                collect_names(value, names);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect_names(value, names)),
+        _ => {}
+    }
+}

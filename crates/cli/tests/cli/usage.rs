@@ -8,9 +8,13 @@ fn mistakes_are_told_in_one_line() {
     let table: &[(&[&str], &[&str])] = &[
         (&[], &["subcommand", "run, doctor, mkswap, bench"]),
         (&["swim"], &["'swim'", "overspill --help"]),
-        (&["run"], &["not provided", "--memory <M>", "<PROGRAM>"]),
+        (&["run"], &["not provided", "<PROGRAM>", "overspill run --help"]),
         (&["run", "--memory", "64M"], &["<PROGRAM>", "overspill run --help"]),
-        (&["run", "--", "true"], &["--memory <M>"]),
+        (&["run", "--", "true"], &["no limit", "--memory M", "OVERSPILL_MEMORY", "configuration"]),
+        (&["run", "--memroy", "1G", "true"], &["'--memroy'", "did you mean `--memory`?"]),
+        (&["run", "--memory", "-1", "true"], &["--memory: bad size `-1`"]),
+        (&["run", "--memory", "1G", "--swap", "ram:", "true"], &["size is missing", "ram:8G"]),
+        (&["sim", "run", "--seed", "x"], &["--seed: `x` is no whole number", "sim run --help"]),
         (&["run", "--memory", "64Q", "true"], &["--memory", "bad size `64Q`", "512M"]),
         (&["run", "--memory", "", "true"], &["--memory"]),
         (&["run", "--memory=-5M", "true"], &["bad size `-5M`"]),
@@ -37,7 +41,7 @@ fn mistakes_are_told_in_one_line() {
         ),
         (&["run", "--memory", "1G", "--swap", "compressed:x", "true"], &["bad size `x`"]),
         (&["mkswap"], &["<PATH>"]),
-        (&["mkswap", "--uuid", "7", "/x"], &["'7'", "--uuid <U>"]),
+        (&["mkswap", "--uuid", "7", "/x"], &["--uuid `7`: invalid", "overspill mkswap --help"]),
         (&["mkswap", "/nowhere"], &["/nowhere is not there", "fallocate"]),
         (&["mkswap", "--label", "seventeen-byte-lb", "/x"], &["17 bytes", "at most 16"]),
         (&["doctor", "everything"], &["everything"]),
@@ -126,12 +130,15 @@ fn what_cannot_be_opened_is_refused_before_the_program_starts() {
     let marker = installation.path("started");
     let content = installation.executable("content", "not swap\n".repeat(100_000));
     let content = format!("file:{}", content.display());
+    let twice = format!("file:{}:1M", installation.path("new").display());
     let table: &[(&[&str], &[&str])] = &[
         (&["--stats", "/nowhere/stats"], &["/nowhere/stats", "No such file", "--stats"]),
         (&["--swap", "file:/nowhere/swap:8M"], &["/nowhere/swap", "directory must exist"]),
         (&["--swap", "file:/nowhere"], &["/nowhere does not exist", "file:/nowhere:8G"]),
         (&["--swap", "/dev/null"], &["/dev/null", "no block device", "file:PATH"]),
         (&["--swap", "ram:4K"], &["ram", "larger size"]),
+        (&["--swap", "block:/dev/nope"], &["no device /dev/nope", "file:PATH"]),
+        (&["--swap", &twice, "--swap", &twice], &["new was given twice", "leave one out"]),
         (&["--swap", &content], &["content", "--force"]),
     ];
     for (options, words) in table {

@@ -74,6 +74,8 @@ pub struct Attachment {
     pub page_discard: bool,
     /// True if space must be reserved before it is written.
     pub grows: bool,
+    /// True if it is an empty file of the user's, to be empty again when nobody swaps to it.
+    pub was_empty: bool,
     /// How pages are compressed, if they are.
     pub algorithm: Option<Algorithm>,
     /// True if pages are encrypted.

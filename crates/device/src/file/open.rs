@@ -153,7 +153,8 @@ fn existing(path: &Path, limit: Option<Bytes>, force: bool, features: Features) 
     }
     lock(&fd, &name)?;
     if stat.st_size == 0 {
-        grown_from_nothing(fd, name, limit, features)
+        let (fd, area) = grown_from_nothing(fd, name, limit, features)?;
+        Ok((fd, Attachment { was_empty: true, ..area }))
     } else {
         area_in(fd, name, Bytes(stat.st_size as u64), limit, force, features)
     }
@@ -182,10 +183,12 @@ fn area_in(
             let reason = HeaderError::BadPagesInFile;
             return Err(DeviceError::BadHeader { name, reason });
         }
-        Ok(header) => Attachment {
-            slots_max: header.slots().min(slots_in(limit.unwrap_or(size))),
-            ..with_header(name, size)
-        },
+        Ok(header) => {
+            let area = with_header(name, size);
+            let limit = limit.unwrap_or(size);
+            let slots_max = header.slots().min(slots_in(limit));
+            Attachment { slots_max, notes: unheeded(limit, size).into_iter().collect(), ..area }
+        }
         Err(_) if force => with_header(name, limit.unwrap_or(size)),
         Err(HeaderError::NoMagic) => {
             let found = probe::describe(&fd).map_err(refused(&name, "read"))?;
@@ -196,9 +199,19 @@ fn area_in(
     regular(fd, area, features)
 }
 
+/// A note, if an area is smaller than the user wants it.
+fn unheeded(limit: Bytes, size: Bytes) -> Option<String> {
+    let larger = "make a larger one with overspill mkswap";
+    (limit > size)
+        .then(|| format!("the size given, {limit}, changes nothing: it has {size}; {larger}"))
+}
+
 fn block(path: &Path, force: bool) -> Opened {
     let name = path.display().to_string();
-    let stat = stat(path).map_err(refused(&name, "open"))?;
+    let stat = stat(path).map_err(|errno| match errno {
+        Errno::NOENT => DeviceError::NoDevice { name: name.clone() },
+        errno => refused(&name, "open")(errno),
+    })?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
         let what = "no block device: name a file or directory as file:PATH";
         return Err(DeviceError::Unsupported { name, what });
@@ -295,6 +308,7 @@ pub(crate) fn named(name: String, size: Bytes) -> Attachment {
         discards: false,
         page_discard: false,
         grows: false,
+        was_empty: false,
         algorithm: None,
         encrypted: false,
         served: false,

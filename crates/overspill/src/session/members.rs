@@ -27,6 +27,7 @@ use crate::error::Error;
 use overspill_area::{MEMBERS_MAX, MemberNo, SwapAreas};
 use overspill_base::clock;
 use overspill_base::shared::Table;
+use overspill_base::stats::Event;
 use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use rustix::event::Timespec;
@@ -117,6 +118,9 @@ impl Session {
         self.lock_byte(libc::F_SETLKW, libc::F_WRLCK, place.member)
             .map_err(|e| Error::Session { action: "lock", reason: e.to_string() })?;
         if self.is_now(place.member, place.starting, ALIVE) {
+            if self.former_pagers_of(process).is_empty() {
+                self.stats(place.member).count(Event::processes);
+            }
             self.decide(place.member, process.as_raw_pid() as u64);
             return Ok(());
         }
@@ -178,6 +182,11 @@ impl Session {
             let pager = if alive { Pid::from_raw(pager) } else { None };
             Some((MemberNo(member), pager?))
         })
+    }
+
+    /// True if no process of the run is left.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.pagers().all(|(member, _)| !self.is_alive(member))
     }
 
     /// In a pager of `process`: the pagers of its former images, and perhaps of other processes

@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 
 pub use channel::{Address, Channel};
 pub use members::Place;
-pub use supervisor::{Opener, RunOptions, Supervisor};
+pub use supervisor::{DeviceState, Opener, RunOptions, Supervisor};
 pub use touches::Touches;
 
 /// Environment variable with the [`Address`] at which processes of a run reach their supervisor.

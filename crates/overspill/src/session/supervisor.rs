@@ -23,10 +23,10 @@ use overspill_device::compressed::Usage;
 use overspill_device::file::OpenOptions;
 use overspill_device::{Device, DeviceError, DeviceInfo, SwapSpec};
 use overspill_engine::PageTable;
-use rustix::fd::AsFd;
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use std::time::Duration;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, ftruncate};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use std::time::{Duration, Instant};
 
 /// The options of a run.
 #[derive(Debug, Clone, Copy)]
@@ -48,12 +48,45 @@ pub struct RunOptions {
 /// Opens a place, of this machine or another one; what happens to it later is told by lines.
 pub type Opener = fn(&SwapSpec, &OpenOptions, fn(&str)) -> Result<Device, DeviceError>;
 
+/// A device of a run, so far.
+#[derive(Debug)]
+pub struct DeviceState<'a> {
+    /// Its name, size and notes.
+    pub info: &'a DeviceInfo,
+    /// The most that was ever in use of it at a time, including slots that are held in reserve.
+    pub used_most: Bytes,
+    /// What compressed memory holds.
+    pub compressed: Option<Usage>,
+}
+
 /// The supervisor's side of a run: the session and the devices it keeps open for all processes.
 #[derive(Debug)]
 pub struct Supervisor {
     session: Arc<Session>,
     offers: Arc<[Offer]>,
     server: Server,
+    /// Files of the user's that were empty.
+    were_empty: Vec<OwnedFd>,
+}
+
+/// Time in which the pagers of a run usually end after its program.
+const PAGERS_END: Duration = Duration::from_secs(1);
+
+impl Drop for Supervisor {
+    /// Empties files that were empty, unless a process goes on to swap to them.
+    fn drop(&mut self) {
+        let deadline = Instant::now() + PAGERS_END;
+        while !self.were_empty.is_empty() && Instant::now() < deadline {
+            if self.session.is_deserted() {
+                let left = std::mem::take(&mut self.were_empty);
+                left.iter().for_each(|file| {
+                    let _ = ftruncate(file, 0);
+                });
+            } else {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
 }
 
 impl Supervisor {
@@ -92,6 +125,10 @@ impl Supervisor {
         if !run.memory_each {
             audit::start(session.clone()).map_err(Error::system("start the auditor"))?;
         }
+        let were_empty = devices.iter().filter(|device| device.attachment().was_empty);
+        let duplicate = |device: &Device| device.descriptor().map(|fd| fcntl_dupfd_cloexec(fd, 0));
+        let were_empty = were_empty.filter_map(duplicate).collect::<Result<_, _>>();
+        let were_empty = were_empty.map_err(Error::session("share"))?;
         let offers = devices.into_iter().map(|device| Offer::new(device, &session));
         let offers: Arc<[Offer]> = offers.collect::<Result<_, _>>()?;
         let server = Server::start(Terms {
@@ -100,7 +137,7 @@ impl Supervisor {
             descriptors: descriptors(&session, &offers).map_err(Error::session("share"))?,
             report,
         })?;
-        Ok(Self { session, offers, server })
+        Ok(Self { session, offers, server, were_empty })
     }
 
     /// The value of [`SESSION_VARIABLE`] for processes of the run.
@@ -120,9 +157,13 @@ impl Supervisor {
         self.offers.iter().all(|offer| offer.wait_unused(patience))
     }
 
-    /// The devices' names and notes, and the current usage of compressed memory.
-    pub fn devices(&self) -> impl Iterator<Item = (&DeviceInfo, Option<Usage>)> {
-        self.offers.iter().map(|offer| (offer.info(), offer.usage()))
+    /// The devices, in the order of their specifications.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceState<'_>> {
+        self.offers.iter().enumerate().map(|(n, offer)| DeviceState {
+            info: offer.info(),
+            used_most: Bytes::of_pages(self.session.tables(n).used_most().into()),
+            compressed: offer.usage(),
+        })
     }
 
     /// Everything counted by all processes of the run.

@@ -173,6 +173,7 @@ fn attachment(target: &Target, area: &Area, spec: &SwapSpec) -> Attachment {
         discards,
         page_discard: discards && spec.discard.is_some_and(Discard::of_freed),
         grows: false,
+        was_empty: false,
         algorithm: None,
         encrypted: false,
         served: true,

@@ -110,6 +110,7 @@ fn attachment(target: &Target, facts: &Facts, spec: &SwapSpec) -> Attachment {
         // Its memory is others' too.
         page_discard: spec.discard.is_none_or(Discard::of_freed),
         grows: false,
+        was_empty: false,
         algorithm: None,
         encrypted: false,
         served: true,

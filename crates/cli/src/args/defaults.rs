@@ -1,0 +1,240 @@
+//! What `overspill run` takes where the command line says nothing.
+//!
+//! Owns: the places of defaults, and their order: the environment (`OVERSPILL_*`), the user's file,
+//! the system's. `OVERSPILL_CONFIG` names another file in place of both, or none if it is empty.
+//! Invariants: for each option the first place that says something counts, and the two kinds of
+//! limit are one option. A value is read by the parser of the command line; a mistake names its
+//! place, also in a file of which nothing is needed.
+//! Not here: options of other commands, and those that name files to write, which every run would
+//! overwrite.
+
+use super::{MemoryLimit, RunArgs, parse_way};
+use crate::error::Error;
+use overspill::ways::Way;
+use overspill::{Bytes, SwapSpec, parse_bytes};
+use serde::Deserialize;
+use std::fmt::Display;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+const SYSTEM_FILE: &str = "/etc/overspill.toml";
+
+/// A configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Configuration {
+    #[serde(default)]
+    run: Words,
+}
+
+/// The words of one place, by the names of the options.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Words {
+    memory: Option<String>,
+    memory_each: Option<String>,
+    #[serde(default)]
+    swap: Vec<String>,
+    swap_size: Option<String>,
+    way: Option<String>,
+    quiet: Option<bool>,
+}
+
+/// The words of one place, read.
+#[derive(Debug, Default)]
+struct Defaults {
+    limit: Option<(MemoryLimit, bool)>,
+    swap: Vec<SwapSpec>,
+    swap_size: Option<Bytes>,
+    way: Option<Way>,
+    quiet: Option<bool>,
+}
+
+/// Completes `args` with defaults.
+///
+/// # Errors
+/// [`Error::Default`], [`Error::NoLimit`].
+pub(super) fn complete(mut args: RunArgs) -> Result<RunArgs, Error> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let files = files(variable("OVERSPILL_CONFIG"), user_directory());
+    let mut places = vec![of_environment(variable)?];
+    for file in &files {
+        places.extend(of_file(file)?);
+    }
+    let mut quiet = None;
+    for place in places {
+        args.limit.fill(place.limit);
+        if args.swap.is_empty() {
+            args.swap = place.swap;
+        }
+        args.swap_size = args.swap_size.or(place.swap_size);
+        args.way = args.way.or(place.way);
+        quiet = quiet.or(place.quiet);
+    }
+    args.quiet |= quiet.unwrap_or(false);
+    args.limit.get().map(|_| args).ok_or(Error::NoLimit)
+}
+
+/// The files to look at, in their order; they need not be there.
+fn files(named: Option<String>, user: Option<PathBuf>) -> Vec<PathBuf> {
+    match named {
+        Some(none) if none.is_empty() => Vec::new(),
+        Some(file) => vec![file.into()],
+        None => {
+            let user = user.map(|directory| directory.join("overspill/config.toml"));
+            user.into_iter().chain([SYSTEM_FILE.into()]).collect()
+        }
+    }
+}
+
+/// As the XDG base directory specification has it: a relative path counts as none.
+fn user_directory() -> Option<PathBuf> {
+    let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
+    named.filter(|path| path.is_absolute()).or_else(home)
+}
+
+fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Defaults, Error> {
+    let word = |name: &str| variable(name).filter(|word| !word.is_empty());
+    let swap = word("OVERSPILL_SWAP").unwrap_or_default();
+    let words = Words {
+        memory: word("OVERSPILL_MEMORY"),
+        memory_each: word("OVERSPILL_MEMORY_EACH"),
+        swap: swap.split_whitespace().map(str::to_owned).collect(),
+        swap_size: word("OVERSPILL_SWAP_SIZE"),
+        way: word("OVERSPILL_WAY"),
+        quiet: word("OVERSPILL_QUIET").map(|word| word != "0"),
+    };
+    words.read(|option| {
+        let name = option.to_uppercase().replace('-', "_");
+        format!("OVERSPILL_{name}")
+    })
+}
+
+fn of_file(path: &Path) -> Result<Option<Defaults>, Error> {
+    let place = path.display().to_string();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::Default { place, reason: error.to_string() }),
+    };
+    let read: Result<Configuration, toml::de::Error> = toml::from_str(&text);
+    let configuration = read.map_err(|error| {
+        let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
+        let place = line.map_or(place.clone(), |line| format!("{place}:{line}"));
+        Error::Default { place, reason: error.message().replace('\n', " ") }
+    })?;
+    configuration.run.read(|option| format!("`{option}` in {place}")).map(Some)
+}
+
+impl Words {
+    /// Reads the words; `place` says where an option's are.
+    fn read(self, place: impl Fn(&str) -> String) -> Result<Defaults, Error> {
+        if self.memory.is_some() && self.memory_each.is_some() {
+            let reason = "memory-each is set there too; leave one out".into();
+            return Err(Error::Default { place: place("memory"), reason });
+        }
+        let run = one(self.memory, || place("memory"), str::parse)?;
+        let each = one(self.memory_each, || place("memory-each"), str::parse)?;
+        let swap = self.swap.into_iter();
+        let swap =
+            swap.filter_map(|spec| one(Some(spec), || place("swap"), str::parse).transpose());
+        Ok(Defaults {
+            limit: run.map(|limit| (limit, false)).or(each.map(|limit| (limit, true))),
+            swap: swap.collect::<Result<_, _>>()?,
+            swap_size: one(self.swap_size, || place("swap-size"), parse_bytes)?,
+            way: one(self.way, || place("way"), parse_way)?,
+            quiet: self.quiet,
+        })
+    }
+}
+
+fn one<T, E: Display>(
+    word: Option<String>,
+    place: impl Fn() -> String,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Option<T>, Error> {
+    let read = word.map(|word| parse(&word)).transpose();
+    read.map_err(|error| Error::Default { place: place(), reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(set: &[(&str, &str)]) -> Result<Defaults, Error> {
+        of_environment(|name| {
+            set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn file(text: &str) -> Result<Option<Defaults>, Error> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, text).unwrap();
+        of_file(file.path())
+    }
+
+    #[test]
+    fn variables_are_named_like_the_options() {
+        let found = environment(&[
+            ("OVERSPILL_MEMORY_EACH", "25%"),
+            ("OVERSPILL_SWAP", "ram:1M,pri=3  file:/var/tmp"),
+            ("OVERSPILL_SWAP_SIZE", "1G"),
+            ("OVERSPILL_WAY", "calls"),
+            ("OVERSPILL_QUIET", "1"),
+        ]);
+        let found = found.unwrap();
+        assert_eq!(found.limit, Some((MemoryLimit::Percent(25.0), true)));
+        assert_eq!(found.swap, ["ram:1M,pri=3", "file:/var/tmp"].map(|s| s.parse().unwrap()));
+        assert_eq!(found.swap_size, Some(Bytes(1 << 30)));
+        assert_eq!(found.way, Some(Way::Calls));
+        assert_eq!(found.quiet, Some(true));
+    }
+
+    #[test]
+    fn an_empty_variable_says_nothing() {
+        let found = environment(&[("OVERSPILL_MEMORY", ""), ("OVERSPILL_SWAP", " ")]).unwrap();
+        assert!(found.limit.is_none() && found.swap.is_empty() && found.quiet.is_none());
+    }
+
+    #[test]
+    fn a_file_has_the_options_names() {
+        let text =
+            "[run]\nmemory = \"1G\"\nswap = [\"ram:1M\"]\nswap-size = \"2G\"\nquiet = true\n";
+        let found = file(text).unwrap().unwrap();
+        assert_eq!(found.limit, Some((MemoryLimit::Bytes(Bytes(1 << 30)), false)));
+        assert_eq!(found.swap, ["ram:1M".parse().unwrap()]);
+        assert_eq!((found.swap_size, found.quiet), (Some(Bytes(2 << 30)), Some(true)));
+        assert!(of_file(Path::new("/nowhere/config.toml")).unwrap().is_none());
+    }
+
+    #[test]
+    fn mistakes_name_their_place() {
+        let told = |found: Result<Defaults, Error>| found.unwrap_err().to_string();
+        let of_file = |text| told(file(text).map(Option::unwrap_or_default));
+        let variable = told(environment(&[("OVERSPILL_MEMORY", "64Q")]));
+        assert!(variable.starts_with("OVERSPILL_MEMORY: bad size `64Q`"), "{variable}");
+        let table = [
+            ("[run]\nmemory = \"64Q\"\n", ["`memory` in /", ": bad size `64Q`"]),
+            ("[run]\nmemory = \"1G\"\nmemory-each = \"1G\"\n", ["`memory` in /", "leave one out"]),
+            ("[run]\nswap = [\"ram:\"]\n", ["`swap` in /", "the size is missing"]),
+            ("[run]\n\nmemroy = \"1G\"\n", [":3: unknown field `memroy`", "`memory-each`"]),
+            ("[walk]\n", [":1: unknown field `walk`", "`run`"]),
+            ("[run]\nmemory = 5\n", [":2: invalid type", "a string"]),
+        ];
+        for (text, words) in table {
+            let told = of_file(text);
+            assert!(words.iter().all(|word| told.contains(word)), "{told}");
+            assert_eq!(told.lines().count(), 1, "{told}");
+        }
+    }
+
+    #[test]
+    fn a_named_file_replaces_both_and_an_empty_name_all() {
+        let user = || Some(PathBuf::from("/home/u/.config"));
+        let usual = ["/home/u/.config/overspill/config.toml", SYSTEM_FILE];
+        assert_eq!(files(None, user()), usual.map(PathBuf::from));
+        assert_eq!(files(Some("/x.toml".into()), user()), [PathBuf::from("/x.toml")]);
+        assert!(files(Some(String::new()), user()).is_empty());
+    }
+}

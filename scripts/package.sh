@@ -1,0 +1,51 @@
+#!/bin/sh
+# Makes what a release consists of, in target/package: a Debian package, an archive for other systems, the list of what both
+# are built from (SBOM), and checksums. The same commit gives the same bytes, by the same toolchain. Takes cargo-deb and
+# cargo-cyclonedx from PATH; what is missing is skipped, with the reason.
+set -eu
+cd "$(dirname "$0")/.."
+out=$PWD/target/package
+release=$PWD/target/release
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+# No path of this machine in what is built.
+RUSTFLAGS="--remap-path-prefix=$PWD=overspill --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo ${RUSTFLAGS:-}"
+export RUSTFLAGS
+
+rm -rf "$out"
+mkdir -p "$out/man" "$out/completions"
+cargo build --release --workspace --locked
+"$release/overspill" man "$out/man"
+"$release/overspill" completions bash >"$out/completions/overspill"
+"$release/overspill" completions zsh >"$out/completions/_overspill"
+"$release/overspill" completions fish >"$out/completions/overspill.fish"
+
+version=$("$release/overspill" --version | cut -d ' ' -f 2)
+name=overspill-$version-$(uname -m)-linux-gnu
+tree=$out/$name
+mkdir -p "$tree/bin" "$tree/lib/overspill" "$tree/share/man/man1" "$tree/share/doc/overspill" "$tree/share/overspill"
+install -m 755 "$release/overspill" "$tree/bin/"
+install -m 644 "$release/liboverspill_preload.so" "$tree/lib/overspill/"
+strip --strip-debug "$tree/bin/overspill" "$tree/lib/overspill/liboverspill_preload.so"
+install -m 644 "$out"/man/*.1 "$tree/share/man/man1/"
+cp -r "$out/completions" packaging "$tree/share/overspill/"
+cp -r README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs "$tree/share/doc/overspill/"
+tar -C "$out" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=go-w -cf - "$name" |
+    gzip -9n >"$out/$name.tar.gz"
+rm -r "$tree"
+
+if command -v cargo-deb >/dev/null; then
+    cargo deb --no-build --locked -q -p overspill-cli -o "$out/"
+else
+    echo "skipped: the Debian package: there is no cargo-deb (cargo install cargo-deb)"
+fi
+if command -v cargo-cyclonedx >/dev/null; then
+    cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/cli/Cargo.toml
+    mv crates/cli/sbom.json "$out/overspill-$version.cdx.json"
+    find crates -name sbom.json -delete
+else
+    echo "skipped: the SBOM: there is no cargo-cyclonedx (cargo install cargo-cyclonedx)"
+fi
+rm -r "$out/man" "$out/completions"
+(cd "$out" && sha256sum -- * >SHA256SUMS)
+ls -l "$out"
