@@ -3,6 +3,7 @@
 //! Owns: the interface, and what an engine remembers of its dealings.
 //! Not here: when an engine leases, asks and gives back (`lease`).
 
+use crate::workingset::RefaultCounts;
 use overspill_area::MemberNo;
 use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex};
 
@@ -32,9 +33,9 @@ pub trait FrameBudget: Send + Sync + std::fmt::Debug {
     fn decline(&self);
 
     /// Asks another process to give back about `frames`: the one with the least pressure, if it has
-    /// less than this one, whose pressure grew by `pressure` since it asked last. Whoever is
-    /// `starving` is given frames in any case.
-    fn ask(&self, frames: usize, pressure: u64, starving: bool) -> Asked;
+    /// less than this one, which has suffered `more` since it asked last. Whoever is `starving` is
+    /// given frames in any case.
+    fn ask(&self, frames: usize, more: &RefaultCounts, starving: bool) -> Asked;
 
     /// In a forked child that has become `member`, with `frames` in use by pages: these are leased,
     /// and a few to begin with, at most `most`, whose number is returned.
@@ -47,8 +48,8 @@ pub(crate) struct Lease {
     pub(crate) budget: Arc<dyn FrameBudget>,
     /// When others were asked last.
     pub(crate) asked_ns: AtomicU64,
-    /// The pressure told then.
-    pub(crate) told: AtomicU64,
+    /// What was told then.
+    pub(crate) told: Mutex<RefaultCounts>,
     /// Held from a look at what is leased until that has changed.
     pub(crate) leasing: Mutex<()>,
 }
@@ -56,6 +57,7 @@ pub(crate) struct Lease {
 impl Lease {
     pub(crate) fn new(budget: Arc<dyn FrameBudget>) -> Self {
         let leasing = Mutex::new(LockClass::Lease, ());
-        Self { budget, asked_ns: AtomicU64::new(0), told: AtomicU64::new(0), leasing }
+        let told = Mutex::new(LockClass::Control, RefaultCounts::default());
+        Self { budget, asked_ns: AtomicU64::new(0), told, leasing }
     }
 }

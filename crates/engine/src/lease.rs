@@ -5,11 +5,11 @@
 //! process that needs its frames less. One that is asked reclaims in the background, in its own
 //! order.
 //!
-//! What a process needs is measured by its *pressure*: refaults that an eighth of all frames more
-//! would have saved, and to a sixteenth every eviction. A process that reads more than would ever
-//! fit has few of the former, an idle one neither; a process whose pages just do not fit has many.
-//! (Linux counts refaults for the same end, `mm/workingset.c`, but scans all groups in proportion
-//! to their size.)
+//! What a process needs is measured by its *pressure*: the refaults that a frame more would have
+//! saved, if it got the number of frames, up to an eighth of all, of which each saves most; and to
+//! a sixteenth every eviction. A process that reads more than would ever fit has few of the former,
+//! an idle one neither; a process whose pages just do not fit has many. (Linux counts refaults for
+//! the same end, `mm/workingset.c`, but scans all groups in proportion to their size.)
 //!
 //! Invariants: the frames of an engine are those it has leased. No thread waits for another
 //! process, except for lack of anything to reclaim.
@@ -59,9 +59,9 @@ impl Engine {
         {
             return false;
         }
-        let pressure = self.workingset.pressure();
-        let more = pressure.saturating_sub(lease.told.swap(pressure, Relaxed));
-        match lease.budget.ask(batch(&self.frames), more, starving) {
+        let refaults = self.workingset.refaults();
+        let told = std::mem::replace(&mut *lease.told.lock(), refaults);
+        match lease.budget.ask(batch(&self.frames), &refaults.since(&told), starving) {
             Asked::One => true,
             Asked::Nobody => false,
             Asked::Dead => (self.salvage)(&self.areas),

@@ -71,3 +71,4 @@ pub use swapoff::{SwapStatus, SwapoffError, SwaponError};
 pub use swaps::Swap;
 pub use tuning::{Readahead, Tuning};
 pub use worker::Worker;
+pub use workingset::RefaultCounts;

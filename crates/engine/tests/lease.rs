@@ -8,7 +8,7 @@ mod common;
 use common::{Rig, Touch};
 use overspill_area::MemberNo;
 use overspill_base::PageNo;
-use overspill_engine::{Asked, FrameBudget, Worker};
+use overspill_engine::{Asked, FrameBudget, RefaultCounts, Worker};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
@@ -53,7 +53,7 @@ impl FrameBudget for Half {
         self.pot.declined.fetch_add(1, Relaxed);
     }
 
-    fn ask(&self, frames: usize, _: u64, _: bool) -> Asked {
+    fn ask(&self, frames: usize, _: &RefaultCounts, _: bool) -> Asked {
         self.pot.asked[1 - self.me].fetch_add(frames, Relaxed);
         Asked::One
     }

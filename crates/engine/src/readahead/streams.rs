@@ -5,6 +5,8 @@
 //! mapping (`swap_vma_readahead`); here a few serve all.
 //! A page mapped before its touch gives no sign when it is touched. But a stream whose next fault
 //! is right at the end of its window has passed all of it: those pages were hits.
+//! Two adjacent faults begin a stream, unless that has rarely been one so far ([`Trials`]): then it
+//! takes three.
 //! A long stream leaves pages behind, for drop-behind: those of the window before the one just
 //! passed. That one is spared, for programs that look back a little.
 //! A stream may step: after two equal steps of 2 to [`STEP_MAX`] pages its windows are of pages at
@@ -41,6 +43,10 @@ struct Stream {
     read_ahead: [u32; 2],
     /// Pages right beside the window, on the side it moves to, that were requested in advance.
     asked: Range<u32>,
+    /// Faults in a row that were next to the one before, without a window that was passed.
+    adjacent: u32,
+    /// True if its window is the first that it has read ahead.
+    on_trial: bool,
     used_at: u64,
 }
 
@@ -53,8 +59,37 @@ impl Default for Stream {
             before: 0..0,
             read_ahead: [0; 2],
             asked: 0..0,
+            adjacent: 0,
+            on_trial: false,
             used_at: 0,
         }
+    }
+}
+
+/// How many of the streams that were read ahead for the first time went on. Two faults side by side
+/// are a stream in most programs, but not in one whose objects lie in pairs.
+#[derive(Clone, Debug, Default)]
+struct Trials {
+    tried: u32,
+    proved: u32,
+}
+
+impl Trials {
+    /// Trials after which the older ones count half.
+    const MOST: u32 = 64;
+    /// Of so many trials one must prove a stream, or the next takes one fault more.
+    const PART: u32 = 16;
+
+    /// Adjacent faults in a row that make a stream.
+    fn needed(&self) -> u32 {
+        if self.tried < Self::MOST / 2 || self.proved * Self::PART >= self.tried { 1 } else { 2 }
+    }
+
+    fn begin(&mut self) {
+        if self.tried == Self::MOST {
+            (self.tried, self.proved) = (self.tried / 2, self.proved / 2);
+        }
+        self.tried += 1;
     }
 }
 
@@ -100,6 +135,7 @@ pub(crate) struct Advance {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams {
     streams: [Stream; STREAMS],
+    trials: Trials,
     time: u64,
 }
 
@@ -122,7 +158,7 @@ impl Streams {
         let (pages, course, long) = match (pattern, course) {
             (Pattern::Sequential, Course::Astray) => (max, Course::Forward, 2),
             (Pattern::Sequential, course) => (max, course, 2),
-            _ => (stream.next_pages(page.0, passed, max), course, LONG_PAGES),
+            _ => (stream.next_pages(page.0, passed, max, &mut self.trials), course, LONG_PAGES),
         };
         let window = around(page.0, pages as u32, step, course);
         let behind = stream.move_to(page.0, window.clone(), passed + 1 >= long);
@@ -252,9 +288,16 @@ impl Stream {
     }
 
     /// Returns the pages of the window for a fault at `page`, by the rule.
-    fn next_pages(&self, page: u32, passed: usize, max: usize) -> usize {
+    fn next_pages(&mut self, page: u32, passed: usize, max: usize, trials: &mut Trials) -> usize {
         let adjacent = !self.window.is_empty() && page.abs_diff(self.last) == self.step;
-        next_window(passed, adjacent, self.pages(), max)
+        self.adjacent = if adjacent && passed == 0 { self.adjacent + 1 } else { 0 };
+        trials.proved += u32::from(std::mem::take(&mut self.on_trial) && passed > 0);
+        let pages = next_window(passed, self.adjacent >= trials.needed(), self.pages(), max);
+        self.on_trial = self.pages() == 1 && pages > 1;
+        if self.on_trial {
+            trials.begin();
+        }
+        pages
     }
 
     fn course(&self, page: u32) -> Course {
@@ -429,6 +472,30 @@ mod tests {
     #[test]
     fn random_faults_read_one_page() {
         assert_eq!(sizes(&[5, 900, 33, 7000, 120]), [1, 1, 1, 1, 1]);
+    }
+
+    /// Objects that lie on two pages each, at random: the second page begins no stream. A reader in
+    /// order is found all the same, one fault later, and then as before.
+    #[test]
+    fn where_pairs_are_common_a_stream_takes_three_faults() {
+        let mut streams = Streams::default();
+        let random = |n: u32| 10_000 + n * 7919 % 5000 * 100;
+        let pairs: Vec<Window> = (0..100)
+            .flat_map(|n| [random(n), random(n) + 1])
+            .map(|page| read(&mut streams, page, 64))
+            .collect();
+        let ahead = |pairs: &[Window]| pairs.iter().filter(|window| window.pages.len() > 1).count();
+        assert_eq!(ahead(&pairs), Trials::MOST as usize / 2, "until it is known");
+        let mut starts = |first: u32| {
+            let pages = [0, 1, 2, 4].map(|n| first + n);
+            pages.map(|page| read(&mut streams, page, 64).pages.len())
+        };
+        assert_eq!(starts(1000), [1, 1, 2, 4]);
+        for n in 0..10 {
+            starts(2000 + 100 * n);
+        }
+        let pages = [0, 1, 3].map(|n| 9000 + n);
+        assert_eq!(pages.map(|page| read(&mut streams, page, 64).pages.len()), [1, 2, 4]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use overspill_base::clock;
 use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{Arc, AtomicU32, AtomicU64, LockClass, Mutex};
-use overspill_engine::{Asked, FrameBudget};
+use overspill_engine::{Asked, FrameBudget, RefaultCounts};
 use rustix::event::Timespec;
 use rustix::thread::futex;
 
@@ -72,17 +72,24 @@ pub(super) enum Word {
     Shared,
     /// Frames that others ask for.
     Asked,
-    /// See [`Pressure`].
-    Pressure,
     /// When it declined, in ms; 0 if it has not.
     Declined,
     /// The address of its managed range.
     Range,
     /// Counts questions; a futex.
     Bell,
+    /// The first of [`PRESSURE_WORDS`], see [`Pressure`].
+    Pressure,
 }
 
-const ACCOUNT_WORDS: usize = 8;
+const PRESSURE_WORDS: usize = 1 + RefaultCounts::NEARS;
+const ACCOUNT_WORDS: usize = Word::Pressure as usize + PRESSURE_WORDS;
+
+/// What a refault weighs that an eighth of all frames more would have saved; an eviction weighs 1.
+const NEAR_REFAULT: f32 = 16.0;
+/// The part of what a member has that it is asked for at a time, so that what it then suffers is
+/// seen before it is asked for more.
+const ASKED_PART: usize = 8;
 
 /// Bytes of the tables in the session's file.
 #[derive(Debug, Clone, Copy)]
@@ -132,13 +139,28 @@ impl Book {
         self.word(member, word).store(frames as u64, Relaxed);
     }
 
-    fn pressure(&self, member: MemberNo) -> Pressure {
-        Pressure::from_word(self.word(member, Word::Pressure).load(Relaxed))
+    /// A member's words of pressure: of evictions, then of refaults from the farthest on.
+    fn pressures(&self, member: MemberNo) -> &[AtomicU64] {
+        let first = member.0 as usize * ACCOUNT_WORDS + Word::Pressure as usize;
+        &self.accounts[first..first + PRESSURE_WORDS]
     }
 
-    fn add_pressure(&self, member: MemberNo, more: f32) {
-        let pressure = self.pressure(member).plus(more, now_ms());
-        self.word(member, Word::Pressure).store(pressure.to_word(), Relaxed);
+    /// A member's pressure now; see `engine::lease`.
+    fn pressure(&self, member: MemberNo, now_ms: u32) -> f32 {
+        let sum = |word: &AtomicU64| Pressure::from_word(word.load(Relaxed)).at(now_ms);
+        let [evictions, refaults @ ..] = self.pressures(member) else { return 0.0 };
+        // The next counts refaults that half as many frames would have saved.
+        let by_frame = refaults.iter().enumerate().map(|(n, word)| sum(word) * (1 << n) as f32);
+        sum(evictions) + NEAR_REFAULT * by_frame.fold(0.0, f32::max)
+    }
+
+    fn add_pressure(&self, member: MemberNo, more: &RefaultCounts) {
+        let now = now_ms();
+        let all = [more.evictions].into_iter().chain(more.within);
+        for (word, more) in self.pressures(member).iter().zip(all) {
+            let pressure = Pressure::from_word(word.load(Relaxed)).plus(more as f32, now);
+            word.store(pressure.to_word(), Relaxed);
+        }
     }
 
     fn total(&self, total: Total) -> &AtomicU64 {
@@ -257,10 +279,11 @@ impl Book {
     /// Gives back all that a member has leased.
     fn release(&self, member: MemberNo) {
         let had_overdrawn = self.get(member, Word::Overdrawn) > 0;
-        use Word::{Asked, Declined, Leased, Overdrawn, Pressure, Range, Shared};
-        for word in [Asked, Leased, Overdrawn, Shared, Pressure, Declined, Range] {
+        use Word::{Asked, Declined, Leased, Overdrawn, Range, Shared};
+        for word in [Asked, Leased, Overdrawn, Shared, Declined, Range] {
             self.set(member, word, 0);
         }
+        self.pressures(member).iter().for_each(|word| word.store(0, Relaxed));
         let owned = |word: &AtomicU32| word.load(Relaxed) == member.0 + 1;
         let all = self.owners.iter().enumerate().filter(|(_, word)| owned(word));
         self.free(all.map(|(share, _)| share as u32));
@@ -285,7 +308,7 @@ impl Book {
         };
         let able = members.iter().copied();
         let able = able.filter(|&it| self.to_give(it, shared) > 0 && !has_declined(it));
-        let pressed = able.map(|other| (self.pressure(other).at(now), other));
+        let pressed = able.map(|other| (self.pressure(other, now), other));
         let less = pressed.filter(|&(other, _)| other <= pressure * CLEARLY_LESS);
         // Of equals the one with most.
         let most_first = |member| std::cmp::Reverse(self.to_give(member, shared));
@@ -409,10 +432,10 @@ impl FrameBudget for MemberFrames {
         book.set(me, Word::Declined, now_ms().max(1) as usize);
     }
 
-    fn ask(&self, frames: usize, pressure: u64, starving: bool) -> Asked {
+    fn ask(&self, frames: usize, more: &RefaultCounts, starving: bool) -> Asked {
         let (book, me) = (&self.book, self.member());
-        book.add_pressure(me, pressure as f32);
-        let mine = if starving { f32::INFINITY } else { book.pressure(me).at(now_ms()) };
+        book.add_pressure(me, more);
+        let mine = if starving { f32::INFINITY } else { book.pressure(me, now_ms()) };
         let others = self.session.pagers().map(|(member, _)| member).filter(|&other| other != me);
         let others = others.collect::<Vec<_>>();
         let Some(giver) = book.giver(&others, mine) else {
@@ -425,7 +448,8 @@ impl FrameBudget for MemberFrames {
         if !self.session.is_alive(giver) {
             return Asked::Dead;
         }
-        book.ask(giver, frames);
+        let part = book.get(giver, Word::Leased) / ASKED_PART;
+        book.ask(giver, if starving { frames } else { frames.min(part) });
         Asked::One
     }
 
@@ -525,6 +549,23 @@ mod tests {
         // What was not counted is found when there seems to be nothing.
         book.take(MemberNo(0), 10, true, &mut all);
         assert_eq!(all.len(), 10);
+    }
+
+    /// What counts is what a frame more would save. The first lacks a few frames for a loop, the
+    /// second would refault a little less with every frame more; they refault equally often.
+    #[test]
+    fn a_few_frames_that_save_all_count_more_than_many_that_save_little() {
+        let book = book(1 << 14);
+        let (few, many) = (MemberNo(0), MemberNo(1));
+        book.add_pressure(few, &RefaultCounts { evictions: 800, within: [800, 800, 800, 0] });
+        book.add_pressure(many, &RefaultCounts { evictions: 800, within: [800, 400, 200, 100] });
+        for member in [few, many] {
+            book.set(member, Word::Leased, 1 << 13);
+        }
+        let now = now_ms();
+        let (few_has, many_has) = (book.pressure(few, now), book.pressure(many, now));
+        assert_eq!(book.giver(&[many], few_has), Some(many));
+        assert_eq!(book.giver(&[few], many_has), None);
     }
 
     #[test]
