@@ -1,7 +1,7 @@
 //! `overspill doctor`: what works on this machine.
 //!
-//! Owns: the last finding, a run: whatever a probe does not foresee is told in the words of `overspill
-//! run`, because it is one.
+//! Owns: the last finding, a run: whatever a probe does not foresee is told in the words of
+//! `overspill run`, because it is one.
 //! Not here: the probes and their messages, which `overspill run` uses for its refusals too.
 
 use crate::args::DoctorArgs;

@@ -1,16 +1,19 @@
-//! Frames: their watermarks, and the page lock.
+//! Frames, and the page lock.
 //!
 //! Owns: [`Frame`]s, how many are leased, and the sleepers for a page lock. Only as many frames as
 //! are *leased* can be used; if no other process uses them, that is all.
 //! Invariants: leased frames = free frames + frames with a page. A free frame has no page, no entry
 //! and no staging page, and is locked only by its next owner. There is one [`LockedPage`] for each
 //! LOCKED flag, which the holder of the page lock has, except where an I/O request holds the lock.
-//! Not here: the transitions of a frame's page (`page`), the lists of free ones (`free_frames`).
+//! Not here: the transitions of a frame's page (`page`), the lists of free ones and their
+//! watermarks (`free_frames`).
 //!
 //! Orderings: `unlock` releases and `try_lock` acquires the flags word, so an owner sees everything
 //! the previous one did to the frame. Sleeping: a sleeper sets WAITERS with the wait-table lock
 //! held and re-checks; the unlocker that finds WAITERS takes that lock before it notifies, so the
 //! notification cannot fall between check and sleep.
+
+pub use crate::free_frames::Watermarks;
 
 use crate::free_frames::FreeFrames;
 use crate::types::{Frame, broken_rule, flag};
@@ -69,26 +72,6 @@ pub enum NotLocked {
     Busy,
     /// The frame has no page any more.
     Free,
-}
-
-/// Numbers of free frames that control reclaim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watermarks {
-    /// Below it readahead and other opportunistic allocations stop.
-    pub min: usize,
-    /// Below it the reclaim thread starts.
-    pub low: usize,
-    /// At it the reclaim thread stops.
-    pub high: usize,
-}
-
-impl Watermarks {
-    /// Returns the watermarks for `frames` frames: background reclaim starts at 1/64 free and stops
-    /// at 1/32, within bounds that keep a batch in flight on the smallest limits.
-    pub fn of(frames: usize) -> Self {
-        let low = (frames / 64).clamp(1, 1024);
-        Self { min: low.div_ceil(4), low, high: (low * 2).min(frames) }
-    }
 }
 
 /// All frames of one engine.

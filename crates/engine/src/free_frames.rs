@@ -1,8 +1,8 @@
 //! The free frames: a list for all CPUs, and a short one of each.
 //!
-//! Owns: which frames are free, and how many of the free ones are leased.
-//! Invariants: leased frames = those on the common list that are leased + those on all CPUs' lists
-//! + those with a page. Frames move between the lists with the CPU's lock held, which comes before
+//! Owns: which frames are free, how many of the free ones are leased, and the watermarks.
+//! Invariants: leased frames = those on the common list that are leased, those on all CPUs' lists,
+//! and those with a page. Frames move between the lists with the CPU's lock held, which comes before
 //! the common one: who has it sees none on the way. All CPUs' lists together are no longer than
 //! what is free at the low watermark, and are empty where that is less than a frame for each.
 //! Not here: who uses a frame (`frames`).
@@ -10,12 +10,31 @@
 //! watermark (5.14), not counted in what watermarks are compared with, taken back from all CPUs
 //! when reclaim alone does not help.
 
-use crate::frames::Watermarks;
 use overspill_base::FrameNo;
 use overspill_base::clock::Cpus;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicUsize, LockClass, Mutex};
 use std::ops::Range;
+
+/// Numbers of free frames that control reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Below it readahead and other opportunistic allocations stop.
+    pub min: usize,
+    /// Below it the reclaim thread starts.
+    pub low: usize,
+    /// At it the reclaim thread stops.
+    pub high: usize,
+}
+
+impl Watermarks {
+    /// Returns the watermarks for `frames` frames: background reclaim starts at 1/64 free and stops
+    /// at 1/32, within bounds that keep a batch in flight on the smallest limits.
+    pub fn of(frames: usize) -> Self {
+        let low = (frames / 64).clamp(1, 1024);
+        Self { min: low.div_ceil(4), low, high: (low * 2).min(frames) }
+    }
+}
 
 /// The free frames that are on no CPU's list, of which `leased` may be used.
 #[derive(Debug)]

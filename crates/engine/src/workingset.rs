@@ -78,7 +78,7 @@ impl Workingset {
     }
 
     fn count_refault(&self, distance: u64) {
-        let within = |&n: &usize| distance <= self.frames / 8 >> n;
+        let within = |&n: &usize| distance <= (self.frames / 8) >> n;
         if let Some(nearest) = (0..RefaultCounts::NEARS).rev().find(within) {
             self.refaults[nearest].fetch_add(1, Relaxed);
         }

@@ -23,7 +23,7 @@
 
 use super::Session;
 use super::members::lower_half;
-use super::pressure::Pressure;
+use super::pressure::MemberPressure;
 use overspill_area::{MEMBERS_MAX, MemberNo};
 use overspill_base::clock;
 use overspill_base::shared::Table;
@@ -78,15 +78,11 @@ pub(super) enum Word {
     Range,
     /// Counts questions; a futex.
     Bell,
-    /// The first of [`PRESSURE_WORDS`], see [`Pressure`].
+    /// The first of [`MemberPressure`].
     Pressure,
 }
 
-const PRESSURE_WORDS: usize = 1 + RefaultCounts::NEARS;
-const ACCOUNT_WORDS: usize = Word::Pressure as usize + PRESSURE_WORDS;
-
-/// What a refault weighs that an eighth of all frames more would have saved; an eviction weighs 1.
-const NEAR_REFAULT: f32 = 16.0;
+const ACCOUNT_WORDS: usize = Word::Pressure as usize + MemberPressure::WORDS;
 /// The part of what a member has that it is asked for at a time, so that what it then suffers is
 /// seen before it is asked for more.
 const ASKED_PART: usize = 8;
@@ -139,28 +135,10 @@ impl Book {
         self.word(member, word).store(frames as u64, Relaxed);
     }
 
-    /// A member's words of pressure: of evictions, then of refaults from the farthest on.
-    fn pressures(&self, member: MemberNo) -> &[AtomicU64] {
+    /// What a member needs.
+    fn pressure(&self, member: MemberNo) -> MemberPressure<'_> {
         let first = member.0 as usize * ACCOUNT_WORDS + Word::Pressure as usize;
-        &self.accounts[first..first + PRESSURE_WORDS]
-    }
-
-    /// A member's pressure now; see `engine::lease`.
-    fn pressure(&self, member: MemberNo, now_ms: u32) -> f32 {
-        let sum = |word: &AtomicU64| Pressure::from_word(word.load(Relaxed)).at(now_ms);
-        let [evictions, refaults @ ..] = self.pressures(member) else { return 0.0 };
-        // The next counts refaults that half as many frames would have saved.
-        let by_frame = refaults.iter().enumerate().map(|(n, word)| sum(word) * (1 << n) as f32);
-        sum(evictions) + NEAR_REFAULT * by_frame.fold(0.0, f32::max)
-    }
-
-    fn add_pressure(&self, member: MemberNo, more: &RefaultCounts) {
-        let now = now_ms();
-        let all = [more.evictions].into_iter().chain(more.within);
-        for (word, more) in self.pressures(member).iter().zip(all) {
-            let pressure = Pressure::from_word(word.load(Relaxed)).plus(more as f32, now);
-            word.store(pressure.to_word(), Relaxed);
-        }
+        MemberPressure(&self.accounts[first..first + MemberPressure::WORDS])
     }
 
     fn total(&self, total: Total) -> &AtomicU64 {
@@ -283,7 +261,7 @@ impl Book {
         for word in [Asked, Leased, Overdrawn, Shared, Declined, Range] {
             self.set(member, word, 0);
         }
-        self.pressures(member).iter().for_each(|word| word.store(0, Relaxed));
+        self.pressure(member).clear();
         let owned = |word: &AtomicU32| word.load(Relaxed) == member.0 + 1;
         let all = self.owners.iter().enumerate().filter(|(_, word)| owned(word));
         self.free(all.map(|(share, _)| share as u32));
@@ -308,7 +286,7 @@ impl Book {
         };
         let able = members.iter().copied();
         let able = able.filter(|&it| self.to_give(it, shared) > 0 && !has_declined(it));
-        let pressed = able.map(|other| (self.pressure(other, now), other));
+        let pressed = able.map(|other| (self.pressure(other).at(now), other));
         let less = pressed.filter(|&(other, _)| other <= pressure * CLEARLY_LESS);
         // Of equals the one with most.
         let most_first = |member| std::cmp::Reverse(self.to_give(member, shared));
@@ -434,8 +412,8 @@ impl FrameBudget for MemberFrames {
 
     fn ask(&self, frames: usize, more: &RefaultCounts, starving: bool) -> Asked {
         let (book, me) = (&self.book, self.member());
-        book.add_pressure(me, more);
-        let mine = if starving { f32::INFINITY } else { book.pressure(me, now_ms()) };
+        book.pressure(me).add(more, now_ms());
+        let mine = if starving { f32::INFINITY } else { book.pressure(me).at(now_ms()) };
         let others = self.session.pagers().map(|(member, _)| member).filter(|&other| other != me);
         let others = others.collect::<Vec<_>>();
         let Some(giver) = book.giver(&others, mine) else {
@@ -557,13 +535,12 @@ mod tests {
     fn a_few_frames_that_save_all_count_more_than_many_that_save_little() {
         let book = book(1 << 14);
         let (few, many) = (MemberNo(0), MemberNo(1));
-        book.add_pressure(few, &RefaultCounts { evictions: 800, within: [800, 800, 800, 0] });
-        book.add_pressure(many, &RefaultCounts { evictions: 800, within: [800, 400, 200, 100] });
-        for member in [few, many] {
+        let now = now_ms();
+        for (member, within) in [(few, [800, 800, 800, 0]), (many, [800, 400, 200, 100])] {
+            book.pressure(member).add(&RefaultCounts { evictions: 800, within }, now);
             book.set(member, Word::Leased, 1 << 13);
         }
-        let now = now_ms();
-        let (few_has, many_has) = (book.pressure(few, now), book.pressure(many, now));
+        let (few_has, many_has) = (book.pressure(few).at(now), book.pressure(many).at(now));
         assert_eq!(book.giver(&[many], few_has), Some(many));
         assert_eq!(book.giver(&[few], many_has), None);
     }
