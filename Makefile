@@ -2,10 +2,14 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo test packages style aarch64 unit programs loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
+.PHONY: build package demo test packages style aarch64 unit programs loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace
+
+# A Debian package, an archive, an SBOM and checksums, in target/package. Takes cargo-deb and cargo-cyclonedx.
+package:
+	scripts/package.sh
 
 # GNU sort of a log and of random lines in less memory than it takes, compared with the plain runs.
 demo: build

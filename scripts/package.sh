@@ -5,7 +5,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 out=$PWD/target/package
-release=$PWD/target/release
+# Of its own: the flags below are not those of `make build`.
+export CARGO_TARGET_DIR="$PWD/target/package-build"
+release=$CARGO_TARGET_DIR/release
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 # No path of this machine in what is built.
@@ -15,6 +17,7 @@ export RUSTFLAGS
 rm -rf "$out"
 mkdir -p "$out/man" "$out/completions"
 cargo build --release --workspace --locked
+strip --strip-debug "$release/overspill" "$release/liboverspill_preload.so"
 "$release/overspill" man "$out/man"
 "$release/overspill" completions bash >"$out/completions/overspill"
 "$release/overspill" completions zsh >"$out/completions/_overspill"
@@ -26,7 +29,6 @@ tree=$out/$name
 mkdir -p "$tree/bin" "$tree/lib/overspill" "$tree/share/man/man1" "$tree/share/doc/overspill" "$tree/share/overspill"
 install -m 755 "$release/overspill" "$tree/bin/"
 install -m 644 "$release/liboverspill_preload.so" "$tree/lib/overspill/"
-strip --strip-debug "$tree/bin/overspill" "$tree/lib/overspill/liboverspill_preload.so"
 install -m 644 "$out"/man/*.1 "$tree/share/man/man1/"
 cp -r "$out/completions" packaging "$tree/share/overspill/"
 cp -r README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs "$tree/share/doc/overspill/"

@@ -144,8 +144,8 @@ pub enum DeviceError {
 
     /// Too small for swapping.
     #[error(
-        "{name} would have {size} in whole pages, and a swap area needs {least}: give it a larger size, or \
-         name another place"
+        "{name} has room for {} only, a swap area needs {least}; give it a larger size or name another \
+         place", in_pages(*.size)
     )]
     TooSmall {
         /// The device.
@@ -278,6 +278,11 @@ impl DeviceError {
     pub fn is_of_one_page(&self) -> bool {
         matches!(self, Self::Checksum { .. } | Self::Seal { .. } | Self::Damaged { .. })
     }
+}
+
+/// Sizes are of whole pages.
+fn in_pages(size: Bytes) -> String {
+    if size == Bytes(0) { "less than a page".into() } else { size.to_string() }
 }
 
 fn open_remedy(errno: Errno) -> &'static str {

@@ -56,10 +56,11 @@ struct Defaults {
 /// [`Error::Default`], [`Error::NoLimit`].
 pub(super) fn complete(mut args: RunArgs) -> Result<RunArgs, Error> {
     let variable = |name: &str| std::env::var(name).ok();
-    let files = files(variable("OVERSPILL_CONFIG"), user_directory());
+    let named = variable("OVERSPILL_CONFIG");
+    let needed = named.is_some();
     let mut places = vec![of_environment(variable)?];
-    for file in &files {
-        places.extend(of_file(file)?);
+    for file in files(named, user_directory()) {
+        places.extend(of_file(&file, needed)?);
     }
     let mut quiet = None;
     for place in places {
@@ -75,7 +76,7 @@ pub(super) fn complete(mut args: RunArgs) -> Result<RunArgs, Error> {
     args.limit.get().map(|_| args).ok_or(Error::NoLimit)
 }
 
-/// The files to look at, in their order; they need not be there.
+/// The files to look at, in their order; those that were not named need not be there.
 fn files(named: Option<String>, user: Option<PathBuf>) -> Vec<PathBuf> {
     match named {
         Some(none) if none.is_empty() => Vec::new(),
@@ -111,11 +112,16 @@ fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Defaults,
     })
 }
 
-fn of_file(path: &Path) -> Result<Option<Defaults>, Error> {
+/// Reads a file; one that is not `needed` may also be out of reach: the HOME of who runs this as
+/// another user often is.
+fn of_file(path: &Path, needed: bool) -> Result<Option<Defaults>, Error> {
     let place = path.display().to_string();
+    let is_out_of_reach = |kind| {
+        matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied)
+    };
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if !needed && is_out_of_reach(error.kind()) => return Ok(None),
         Err(error) => return Err(Error::Default { place, reason: error.to_string() }),
     };
     let read: Result<Configuration, toml::de::Error> = toml::from_str(&text);
@@ -171,7 +177,7 @@ mod tests {
     fn file(text: &str) -> Result<Option<Defaults>, Error> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, text).unwrap();
-        of_file(file.path())
+        of_file(file.path(), true)
     }
 
     #[test]
@@ -205,7 +211,11 @@ mod tests {
         assert_eq!(found.limit, Some((MemoryLimit::Bytes(Bytes(1 << 30)), false)));
         assert_eq!(found.swap, ["ram:1M".parse().unwrap()]);
         assert_eq!((found.swap_size, found.quiet), (Some(Bytes(2 << 30)), Some(true)));
-        assert!(of_file(Path::new("/nowhere/config.toml")).unwrap().is_none());
+        for path in ["/nowhere/config.toml", "/dev/null/config.toml"].map(Path::new) {
+            assert!(of_file(path, false).unwrap().is_none());
+            let told = of_file(path, true).unwrap_err().to_string();
+            assert!(told.starts_with(path.to_str().unwrap()), "{told}");
+        }
     }
 
     #[test]

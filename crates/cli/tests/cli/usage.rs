@@ -160,3 +160,42 @@ fn a_limit_below_the_minimum_names_the_minimum() {
         assert_fails(&mut command, 125, &["below the working minimum of 4 MiB"]);
     }
 }
+
+#[test]
+fn shells_and_man_know_the_options() {
+    let installation = Installation::bare();
+    for (shell, words) in [("bash", "--swap-size"), ("zsh", "--swap-size"), ("fish", "swap-size")] {
+        let output = installation.overspill().args(["completions", shell]).output().unwrap();
+        assert!(output.status.success() && stdout(&output).contains(words), "{shell}");
+    }
+    let directory = installation.path("man");
+    std::fs::create_dir(&directory).unwrap();
+    assert!(installation.overspill().arg("man").arg(&directory).status().unwrap().success());
+    let page = std::fs::read_to_string(directory.join("overspill-run.1")).unwrap();
+    assert!(page.contains(".TH overspill-run 1") && page.contains("swap\\-size"), "{page}");
+    let mut nowhere = installation.overspill();
+    assert_fails(nowhere.args(["man", "/nowhere"]), 125, &["/nowhere"]);
+}
+
+/// The messages of the troubleshooting page are ours, in these words.
+#[test]
+fn the_messages_to_look_up_are_those_that_are_said() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/troubleshooting.md")).unwrap();
+    let find = ["--include=*.rs", "-hr", "", "crates/cli/src", "crates/overspill/src"];
+    let more = ["crates/device/src", "crates/engine/src", "crates/preload/src"];
+    let mut grep = std::process::Command::new("grep");
+    let sources = grep.args(find).args(more).current_dir(&root).output().unwrap();
+    let lines = stdout(&sources);
+    // As the compiler joins them.
+    let joined = lines.replace("\\\n", "\u{0}").replace('\n', " ");
+    let sources: Vec<&str> = joined.split('\u{0}').map(str::trim_start).collect();
+    let sources = sources.concat();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    let messages: Vec<&str> = rows.flat_map(|row| row.split('`').step_by(2)).collect();
+    let parts = messages.iter().flat_map(|message| message.split("..."));
+    let parts: Vec<&str> = parts.map(str::trim).filter(|part| part.len() > 6).collect();
+    assert!(parts.len() > 12, "{parts:?}");
+    let missing: Vec<_> = parts.iter().filter(|part| !sources.contains(**part)).collect();
+    assert!(missing.is_empty(), "not said: {missing:?}");
+}

@@ -325,8 +325,8 @@ fn what_is_encrypted_is_there_and_cannot_be_read_in_memory() {
 #[test]
 fn sizes_that_make_no_device_are_refused() {
     for (text, words) in [
-        ("compressed:0", "compressed has room for 0 bytes only"),
-        ("compressed:64", "compressed has room for 0 bytes only"),
+        ("compressed:0", "compressed has room for less than a page only"),
+        ("compressed:64", "compressed has room for less than a page only"),
         ("compressed:36K", "has room for 36 KiB only, a swap area needs 40 KiB"),
     ] {
         let error = Device::open(&text.parse().unwrap(), &Default::default()).unwrap_err();

@@ -176,9 +176,9 @@ fn places_that_will_not_do_are_named() {
         (file("/dev/null"), "/dev/null is neither a file nor a directory"),
         (block("/dev/null"), "/dev/null is no block device"),
         (file(dir.path().join("no/where")), "cannot create"),
-        (block("/dev/no-such-device"), "cannot open /dev/no-such-device"),
+        (block("/dev/no-such-device"), "there is no device /dev/no-such-device: check the path"),
         (sized(dir.path(), 9), "has room for 36 KiB only, a swap area needs 40 KiB"),
-        (SwapKind::Ram { size: Bytes(64) }, "ram has room for 0 bytes only"),
+        (SwapKind::Ram { size: Bytes(64) }, "ram has room for less than a page only"),
     ];
     for (kind, part) in table {
         let text = open(&kind).unwrap_err().to_string();
