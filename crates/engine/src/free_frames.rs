@@ -1,10 +1,10 @@
 //! The free frames: a list for all CPUs, and a short one of each.
 //!
 //! Owns: which frames are free, how many of the free ones are leased, and the watermarks.
-//! Invariants: leased frames = those on the common list that are leased, those on all CPUs' lists,
-//! and those with a page. Frames move between the lists with the CPU's lock held, which comes before
-//! the common one: who has it sees none on the way. All CPUs' lists together are no longer than
-//! what is free at the low watermark, and are empty where that is less than a frame for each.
+//! Invariants: leased frames = those on the common list that are leased, those on the CPUs' lists,
+//! and those with a page. Frames move between the lists with the CPU's lock held, which comes
+//! before the common one: who has it sees none on the way. All CPUs' lists together are no longer
+//! than what is free at the low watermark, and are empty where that is less than a frame for each.
 //! Not here: who uses a frame (`frames`).
 //! Source: Linux's per-CPU pages (`mm/page_alloc.c`): moved in batches, limited by the low
 //! watermark (5.14), not counted in what watermarks are compared with, taken back from all CPUs
