@@ -177,6 +177,11 @@ impl AreaTables {
         }
     }
 
+    /// Returns the number of slots handed out, cached ones included.
+    pub fn used(&self) -> u32 {
+        self.counters[Self::USED].load(Relaxed)
+    }
+
     /// Returns the most slots that were ever handed out at a time, cached ones included.
     pub fn used_most(&self) -> u32 {
         self.counters[Self::USED_MOST].load(Relaxed)

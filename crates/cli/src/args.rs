@@ -39,6 +39,7 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArgs),
+    Stats(StatsArgs),
     Doctor(DoctorArgs),
     Mkswap(MkswapArgs),
     Bench(BenchArgs),
@@ -158,6 +159,17 @@ impl LimitArgs {
         let run = self.memory.map(|memory| (memory, false));
         run.or(self.memory_each.map(|memory| (memory, true)))
     }
+}
+
+/// Look at runs that go on: one line each, or one of them in detail.
+///
+/// Those of this user, or of all users if this is root; in this network namespace.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill stats $(pidof sort) | jq .summary.pages_in")]
+pub(crate) struct StatsArgs {
+    /// A process of a run, or its `overspill run`: prints what is known as JSON, by the names of
+    /// docs/stats.md
+    pub(crate) process: Option<i32>,
 }
 
 /// Tell what Overspill finds on this machine, and what to do about what is missing.

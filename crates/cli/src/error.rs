@@ -44,6 +44,10 @@ pub(crate) enum Error {
     Way(overspill::ways::Lack),
     #[error("cannot write to {}: {source}; name another file for --stats, --history or --touches", .path.display())]
     OutputFile { path: PathBuf, source: io::Error },
+    #[error("process {0} is in no run that goes on: `overspill stats` lists them")]
+    NoRun(i32),
+    #[error("cannot look at runs: {0}; they are found by /proc/net/unix")]
+    Runs(io::Error),
     #[error("{} is no directory: name an existing one with --directory", .0.display())]
     NoDirectory(PathBuf),
     #[error("cannot {action}: {source}; {}", remedy(.source))]

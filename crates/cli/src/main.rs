@@ -1,9 +1,9 @@
 //! The `overspill` program.
 //!
-//! Owns: the command line ([`args`]), running a program under a limit ([`run`]), the report on what
-//! works here ([`doctor`]), making swap areas ([`mkswap`]), measuring ([`bench`]), simulating
-//! ([`mod@sim`]), what shells and `man` read ([`manual`]), and the message and status of each
-//! failure ([`error`]).
+//! Owns: the command line ([`args`]), running a program under a limit ([`run`]), looking at runs
+//! ([`mod@stats`]), the report on what works here ([`doctor`]), making swap areas ([`mkswap`]),
+//! measuring ([`bench`]), simulating ([`mod@sim`]), what shells and `man` read ([`manual`]), and
+//! the message and status of each failure ([`error`]).
 //! Invariants: a failure is one line on stderr, which names the cause and the remedy. The statuses
 //! are those of shells (126, 127, 128+n), and 125 for our own failures.
 //! Not here: paging. The preload object does it, in the program itself.
@@ -17,6 +17,7 @@ mod mkswap;
 mod run;
 mod say;
 mod sim;
+mod stats;
 
 use args::Command;
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let status = match args::parse() {
         Ok(Command::Run(args)) => run::run(args),
+        Ok(Command::Stats(args)) => stats::stats(&args),
         Ok(Command::Doctor(args)) => doctor::doctor(&args),
         Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
         Ok(Command::Bench(args)) => bench::bench(args),

@@ -196,14 +196,19 @@ pub(super) fn perf_counts() -> bool {
     printed.is_ok_and(|printed| syscalls(&printed.errors).is_some())
 }
 
-/// Runs its arguments and ends as they did. Without it a killed program is a success: perf stat
-/// (6.1) ends with the exit code of what it ran, which is 0 after a signal.
-const SHELL: [&str; 4] = ["sh", "-c", "\"$@\"; exit $?", "sh"];
-
+/// Runs its arguments under perf and ends as they did: the shell in perf tells the one around it
+/// by descriptor 3. The status of perf stat (6.1) is the exit code of what it ran, which is 0 after
+/// a signal, and also 0 if that ends before perf waits for it: its handler of SIGCHLD makes it
+/// forget the process.
 fn under_perf(command: &Command) -> Command {
-    let mut perf = Command::new("perf");
-    perf.args(PERF).args(SHELL).arg(command.get_program()).args(command.get_args());
-    perf
+    let script = format!(
+        r#"{{ status=$(perf {} sh -c '"$@" 3>&-; echo $? >&3' sh "$@" 3>&1 >&4 4>&-); }} 4>&1
+        exit "${{status:-1}}""#,
+        PERF.join(" ")
+    );
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
+    shell
 }
 
 /// Returns the number in perf's line.

@@ -8,6 +8,7 @@
 
 mod elf;
 mod format;
+mod live;
 mod notes;
 mod output;
 pub(crate) mod preload;
@@ -117,14 +118,19 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         notes::of_swap_size(plan.options.swap_size, &swaps).into_iter().for_each(say::line);
     }
     let supervisor = Supervisor::new(run, swaps, &plan.options, overspill_remote::open, say)?;
+    let overview = supervisor.overview();
     if !plan.quiet {
-        report::limits_of_devices(&supervisor).for_each(say::line);
+        report::limits_of_devices(&overview).for_each(say::line);
         report::way(plan.way).into_iter().for_each(say::line);
+    }
+    let answers = live::answer(&plan.program, overview.clone());
+    if !plan.quiet {
+        answers.as_ref().err().into_iter().for_each(say::line);
     }
     let ended = run_program(&mut plan, &supervisor)?;
     supervisor.wait_for_pager_of(ended.process);
-    let status = status(&ended, supervisor.verdict());
-    let report = Report::new(&plan.program, &ended, status, &supervisor);
+    let status = status(&ended, overview.verdict());
+    let report = Report::new(&plan.program, &ended, status, &overview);
     if !plan.quiet {
         report.lines().for_each(say::line);
     }
@@ -135,6 +141,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     });
     [stats, history].into_iter().flatten().filter_map(Result::err).for_each(say::line);
     serve_the_rest(&supervisor, plan.quiet);
+    drop(answers);
     Ok(status)
 }
 

@@ -68,6 +68,12 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// Returns its name and arguments, as far as they are text.
+    pub(super) fn words(&self) -> Vec<String> {
+        let words = std::iter::once(&self.name).chain(&self.args);
+        words.map(|word| word.display().to_string()).collect()
+    }
+
     /// Finds the program that `command` starts with.
     ///
     /// # Errors

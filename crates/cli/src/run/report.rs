@@ -8,7 +8,7 @@
 use super::process::Ended;
 use super::program::Program;
 use overspill::escapes;
-use overspill::session::{DeviceState, Supervisor, verdict};
+use overspill::session::{DeviceState, Overview, verdict};
 use overspill::ways::Way;
 use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
 use serde::Serialize;
@@ -20,7 +20,7 @@ use std::io;
 const UNSAID_BYTES: u64 = 48 << 20;
 
 /// Version of the JSON. It rises when a name goes or changes its meaning, not when one is added.
-const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 1;
 
 /// Everything known about a run that has ended.
 #[derive(Debug, Serialize)]
@@ -68,9 +68,10 @@ impl fmt::Display for Escaped {
 }
 
 #[derive(Debug, Serialize)]
-struct Device {
+pub(super) struct Device {
     name: String,
     capacity_bytes: u64,
+    used_bytes: u64,
     used_bytes_max: u64,
     notes: Vec<String>,
     /// What compressed memory holds at the end of the program.
@@ -79,10 +80,11 @@ struct Device {
 }
 
 impl Device {
-    fn new(DeviceState { info, used_most, compressed }: DeviceState<'_>) -> Self {
+    pub(super) fn new(DeviceState { info, used, used_most, compressed }: DeviceState<'_>) -> Self {
         Self {
             name: info.name.clone(),
             capacity_bytes: info.capacity().0,
+            used_bytes: used.0,
             used_bytes_max: used_most.0,
             notes: info.notes.clone(),
             compressed,
@@ -110,15 +112,14 @@ impl Report {
         program: &Program,
         ended: &Ended,
         exit_status: u8,
-        supervisor: &Supervisor,
+        overview: &Overview,
     ) -> Self {
-        let summary = supervisor.summary();
-        let command = std::iter::once(&program.name).chain(&program.args);
+        let summary = overview.summary();
         Self {
             schema: SCHEMA,
-            out_of_memory: supervisor.verdict() & verdict::OUT_OF_MEMORY != 0,
+            out_of_memory: overview.verdict() & verdict::OUT_OF_MEMORY != 0,
             processes: count(&summary, "processes"),
-            command: command.map(|word| word.display().to_string()).collect(),
+            command: program.words(),
             exit_status,
             signal: ended.signal(),
             wall_seconds: ended.wall.as_secs_f64(),
@@ -126,11 +127,11 @@ impl Report {
             system_seconds: ended.system.as_secs_f64(),
             memory_bytes: summary.memory_bytes,
             peak_resident_bytes: ended.peak_resident.0,
-            devices: supervisor.devices().map(Device::new).collect(),
+            devices: overview.devices().map(Device::new).collect(),
             escaped: Escaped {
                 bytes: count(&summary, "outside_kib") << 10,
-                memory: escapes::memory(supervisor.verdict()),
-                programs: escapes::programs(supervisor.verdict()),
+                memory: escapes::memory(overview.verdict()),
+                programs: escapes::programs(overview.verdict()),
             },
             summary,
         }
@@ -211,8 +212,8 @@ impl Report {
 }
 
 /// Returns a line for each device that could be faster or safer.
-pub(super) fn limits_of_devices(supervisor: &Supervisor) -> impl Iterator<Item = String> {
-    supervisor.devices().flat_map(|DeviceState { info, .. }| {
+pub(super) fn limits_of_devices(overview: &Overview) -> impl Iterator<Item = String> {
+    overview.devices().flat_map(|DeviceState { info, .. }| {
         let limits = info.notes.iter().filter(|note| doctor::is_limit(note));
         limits.map(|note| format!("{}: {note}", info.name))
     })

@@ -184,6 +184,14 @@ impl Session {
         })
     }
 
+    /// The members that are alive, with the numbers of their processes.
+    pub(super) fn programs(&self) -> impl Iterator<Item = (MemberNo, i32)> {
+        let processes = self.processes();
+        self.pagers().map(move |(member, _)| {
+            (member, (processes[member.0 as usize].load(Acquire) >> 32) as i32)
+        })
+    }
+
     /// True if no process of the run is left.
     pub(super) fn is_deserted(&self) -> bool {
         self.pagers().all(|(member, _)| !self.is_alive(member))

@@ -7,6 +7,7 @@
 //! Rejected: a supervisor that serves slots over a socket. Every refill would be a round trip, and
 //! if it died, the run would end.
 
+mod answers;
 mod audit;
 mod bell;
 mod budget;
@@ -14,6 +15,7 @@ mod channel;
 mod layout;
 mod members;
 mod offer;
+mod overview;
 mod pressure;
 mod server;
 mod supervisor;
@@ -41,9 +43,11 @@ use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
+pub use answers::{Answers, Run};
 pub use channel::{Address, Channel};
 pub use members::Place;
-pub use supervisor::{DeviceState, Opener, RunOptions, Supervisor};
+pub use overview::{DeviceState, Overview, ProcessState};
+pub use supervisor::{Opener, RunOptions, Supervisor};
 pub use touches::Touches;
 
 /// Environment variable with the [`Address`] at which processes of a run reach their supervisor.

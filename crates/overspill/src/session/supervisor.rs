@@ -6,22 +6,19 @@
 
 use super::channel::{Address, Secret};
 use super::offer::Offer;
+use super::overview::Overview;
 use super::server::{Descriptors, Server, Terms};
 use super::touches::Touches;
 use super::{HeldKeys, Session, Settings, SharedDevice, audit};
 use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
 use crate::error::Error;
-use crate::summary::Summary;
 use crate::ways::Way;
 use overspill_area::MemberNo;
 use overspill_base::Bytes;
 use overspill_base::history::{Change, History};
-use overspill_base::stats::Stats;
 use overspill_base::sync::Arc;
-use overspill_base::sync::Ordering::Acquire;
-use overspill_device::compressed::Usage;
 use overspill_device::file::OpenOptions;
-use overspill_device::{Device, DeviceError, DeviceInfo, SwapSpec};
+use overspill_device::{Device, DeviceError, SwapSpec};
 use overspill_engine::PageTable;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ftruncate};
@@ -47,17 +44,6 @@ pub struct RunOptions {
 
 /// Opens a place, of this machine or another one; what happens to it later is told by lines.
 pub type Opener = fn(&SwapSpec, &OpenOptions, fn(&str)) -> Result<Device, DeviceError>;
-
-/// A device of a run, so far.
-#[derive(Debug)]
-pub struct DeviceState<'a> {
-    /// Its name, size and notes.
-    pub info: &'a DeviceInfo,
-    /// The most that was ever in use of it at a time, including slots that are held in reserve.
-    pub used_most: Bytes,
-    /// What compressed memory holds.
-    pub compressed: Option<Usage>,
-}
 
 /// The supervisor's side of a run: the session and the devices it keeps open for all processes.
 #[derive(Debug)]
@@ -140,6 +126,11 @@ impl Supervisor {
         Ok(Self { session, offers, server, were_empty })
     }
 
+    /// Returns what can be seen of the run from now on.
+    pub fn overview(&self) -> Overview {
+        Overview::new(self.session.clone(), self.offers.clone())
+    }
+
     /// The value of [`SESSION_VARIABLE`] for processes of the run.
     pub fn address(&self) -> &Address {
         self.server.address()
@@ -157,22 +148,6 @@ impl Supervisor {
         self.offers.iter().all(|offer| offer.wait_unused(patience))
     }
 
-    /// The devices, in the order of their specifications.
-    pub fn devices(&self) -> impl Iterator<Item = DeviceState<'_>> {
-        self.offers.iter().enumerate().map(|(n, offer)| DeviceState {
-            info: offer.info(),
-            used_most: Bytes::of_pages(self.session.tables(n).used_most().into()),
-            compressed: offer.usage(),
-        })
-    }
-
-    /// Everything counted by all processes of the run.
-    pub fn summary(&self) -> Summary {
-        let used = self.session.members_used();
-        let stats: Vec<Stats> = (0..used).map(|m| self.session.stats(MemberNo(m))).collect();
-        Summary::of(Bytes(self.session.settings.memory_bytes), &stats)
-    }
-
     /// The last changes of page state in all processes of the run, oldest first: seconds of the
     /// monotonic clock, the process's number in the run, the page's address, its old and its new
     /// state.
@@ -188,11 +163,6 @@ impl Supervisor {
     /// Returns a reader of the touches that faulted from now on, if a history is kept.
     pub fn touches(&self) -> Option<Touches> {
         self.session.history(MemberNo(0)).map(Touches::of)
-    }
-
-    /// The [`verdict`] bits.
-    pub fn verdict(&self) -> u32 {
-        self.session.verdict().load(Acquire)
     }
 }
 

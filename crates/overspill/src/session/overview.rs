@@ -1,0 +1,84 @@
+//! What can be seen of a run, while it goes on and at its end.
+//!
+//! Invariants: looking changes nothing. Figures are read one after the other: between two of them
+//! the run goes on.
+
+use super::Session;
+use super::offer::Offer;
+use crate::summary::Summary;
+use overspill_area::MemberNo;
+use overspill_base::Bytes;
+use overspill_base::stats::Stats;
+use overspill_base::sync::Arc;
+use overspill_base::sync::Ordering::Acquire;
+use overspill_device::DeviceInfo;
+use overspill_device::compressed::Usage;
+
+/// A device of a run.
+#[derive(Debug)]
+pub struct DeviceState<'a> {
+    /// Its name, size and notes.
+    pub info: &'a DeviceInfo,
+    /// What is in use of it, including slots that are held in reserve.
+    pub used: Bytes,
+    /// The most that ever was at a time.
+    pub used_most: Bytes,
+    /// What compressed memory holds.
+    pub compressed: Option<Usage>,
+}
+
+/// A process of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessState {
+    /// Its number.
+    pub process: i32,
+    /// What it has of the run's memory.
+    pub memory: Bytes,
+}
+
+/// A view of a run.
+#[derive(Clone, Debug)]
+pub struct Overview {
+    session: Arc<Session>,
+    offers: Arc<[Offer]>,
+}
+
+impl Overview {
+    pub(super) fn new(session: Arc<Session>, offers: Arc<[Offer]>) -> Self {
+        Self { session, offers }
+    }
+
+    /// The devices, in the order of their specifications.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceState<'_>> {
+        self.offers.iter().enumerate().map(|(n, offer)| {
+            let tables = self.session.tables(n);
+            DeviceState {
+                info: offer.info(),
+                used: Bytes::of_pages(tables.used().into()),
+                used_most: Bytes::of_pages(tables.used_most().into()),
+                compressed: offer.usage(),
+            }
+        })
+    }
+
+    /// Everything counted by all processes of the run.
+    pub fn summary(&self) -> Summary {
+        let used = self.session.members_used();
+        let stats: Vec<Stats> = (0..used).map(|m| self.session.stats(MemberNo(m))).collect();
+        Summary::of(Bytes(self.session.settings.memory_bytes), &stats)
+    }
+
+    /// The processes that are alive.
+    pub fn processes(&self) -> impl Iterator<Item = ProcessState> {
+        let book = self.session.book();
+        self.session.programs().map(move |(member, process)| {
+            let (frames, _) = book.leased(member);
+            ProcessState { process, memory: Bytes::of_pages(frames as u64) }
+        })
+    }
+
+    /// The [`verdict`](super::verdict) bits.
+    pub fn verdict(&self) -> u32 {
+        self.session.verdict().load(Acquire)
+    }
+}
