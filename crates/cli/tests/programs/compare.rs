@@ -246,7 +246,7 @@ fn an_interrupted_comparison_removes_what_it_made() {
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(125), "{errors}");
+    assert_eq!(output.status.code(), Some(130), "{errors}");
     assert!(errors.trim_end().ends_with("everything made for the comparison was removed"));
     assert_nothing_left();
     let left: Vec<_> = std::fs::read_dir(bench.path(".")).unwrap().flatten().collect();

@@ -113,5 +113,5 @@ fn a_full_store_overflows_to_the_next_area() {
     // reached.
     let held = held_max(&ended);
     assert!((24 * MIB..=32 * MIB).contains(&held), "{held} bytes held");
-    assert!(ended.errors.contains("compressed (32 MiB, held "), "{}", ended.errors);
+    assert!(ended.errors.contains(" of 32 MiB, in "), "{}", ended.errors);
 }

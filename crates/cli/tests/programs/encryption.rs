@@ -4,6 +4,7 @@ use crate::bench::Bench;
 use crate::job::{MIB, assert_same};
 use memchr::memmem;
 use overspill::ways::Way;
+use overspill::{MkswapOptions, mkswap};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -34,9 +35,11 @@ fn a_swap_file_says_nothing_of_the_programs_memory() {
     let job = bench.job(&["/usr/bin/python3", "-c", SECRETS]);
     let plain = job.plain().success();
     for (options, readable) in [("", false), (",encrypt=off", true), (",encrypt=on", false)] {
+        // A prepared area keeps what was swapped to it; a file that was empty would be again.
         let file = bench.path("swap");
-        std::fs::write(&file, b"").unwrap();
-        let swap = format!("file:{}:256M{options}", file.display());
+        std::fs::write(&file, vec![0; 128 * MIB as usize]).unwrap();
+        mkswap(&file, &MkswapOptions::default()).unwrap();
+        let swap = format!("file:{}{options}", file.display());
         let limit = LIMIT.to_string();
         let paged = job.paged(&["--memory", &limit, "--swap", &swap, "--quiet"]).success();
         assert_same(&plain.output, &paged.output);

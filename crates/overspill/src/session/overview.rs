@@ -52,10 +52,12 @@ impl Overview {
     pub fn devices(&self) -> impl Iterator<Item = DeviceState<'_>> {
         self.offers.iter().enumerate().map(|(n, offer)| {
             let tables = self.session.tables(n);
+            // Slots are counted before they are claimed: more than there are, for a moment.
+            let bytes = |slots: u32| Bytes::of_pages(slots.into()).min(offer.info().capacity());
             DeviceState {
                 info: offer.info(),
-                used: Bytes::of_pages(tables.used().into()),
-                used_most: Bytes::of_pages(tables.used_most().into()),
+                used: bytes(tables.used()),
+                used_most: bytes(tables.used_most()),
                 compressed: offer.usage(),
             }
         })
