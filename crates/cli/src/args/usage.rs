@@ -3,8 +3,7 @@
 //! Invariants: one line: the mistake, with the value once; what may have been meant; where to read
 //! on, which is the help of the command that was meant, not of all.
 
-use super::CommandLine;
-use clap::CommandFactory;
+use super::definition;
 use clap::error::{ContextKind, ContextValue};
 use std::error::Error;
 use std::ffi::OsString;
@@ -59,7 +58,7 @@ fn first_paragraph(message: &str) -> String {
 
 /// Returns the command that `words` begin with, such as `overspill bench compare`.
 fn command_of(words: &[OsString]) -> String {
-    let all = CommandLine::command();
+    let all = definition();
     let (mut command, mut name) = (&all, all.get_name().to_owned());
     for word in words.iter().skip(1) {
         let Some(next) = command.find_subcommand(word) else { break };
@@ -72,6 +71,7 @@ fn command_of(words: &[OsString]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::CommandLine;
     use clap::Parser;
 
     fn told(words: &str) -> String {
