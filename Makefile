@@ -2,10 +2,14 @@
 
 CARGO ?= cargo
 
-.PHONY: build package demo test packages style aarch64 unit programs loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
+.PHONY: build install package demo test packages style aarch64 unit programs loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace
+
+# The program, its man pages, and the library for C: `make install PREFIX=/usr/local`.
+install:
+	scripts/install.sh $(or $(PREFIX),/usr/local)
 
 # A Debian package, an archive, an SBOM and checksums, in target/package. Takes cargo-deb and cargo-cyclonedx.
 package:

@@ -15,32 +15,28 @@ RUSTFLAGS="--remap-path-prefix=$PWD=overspill --remap-path-prefix=${CARGO_HOME:-
 export RUSTFLAGS
 
 rm -rf "$out"
-mkdir -p "$out/man" "$out/completions"
+mkdir -p "$out"
 cargo build --release --workspace --locked
-strip --strip-debug "$release/overspill" "$release/liboverspill_preload.so"
-"$release/overspill" man "$out/man"
-"$release/overspill" completions bash >"$out/completions/overspill"
-"$release/overspill" completions zsh >"$out/completions/_overspill"
-"$release/overspill" completions fish >"$out/completions/overspill.fish"
-
+strip --strip-debug "$release/overspill" "$release"/liboverspill*.so "$release/liboverspill.a"
 version=$("$release/overspill" --version | cut -d ' ' -f 2)
 name=overspill-$version-$(uname -m)-linux-gnu
-tree=$out/$name
-mkdir -p "$tree/bin" "$tree/lib/overspill" "$tree/share/man/man1" "$tree/share/doc/overspill" "$tree/share/overspill"
-install -m 755 "$release/overspill" "$tree/bin/"
-install -m 644 "$release/liboverspill_preload.so" "$tree/lib/overspill/"
-install -m 644 "$out"/man/*.1 "$tree/share/man/man1/"
-cp -r "$out/completions" packaging "$tree/share/overspill/"
-cp -r README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs "$tree/share/doc/overspill/"
-tar -C "$out" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=go-w -cf - "$name" |
-    gzip -9n >"$out/$name.tar.gz"
-rm -r "$tree"
-
+# Where cargo-deb takes files from, too.
+tree=$out/tree
+RELEASE=$release scripts/install.sh "$tree"
 if command -v cargo-deb >/dev/null; then
     cargo deb --no-build --locked -q -p overspill-cli -o "$out/"
 else
     echo "skipped: the Debian package: there is no cargo-deb (cargo install cargo-deb)"
 fi
+
+mkdir -p "$tree/share/doc/overspill" "$tree/share/overspill"
+cp -r packaging "$tree/share/overspill/"
+cp -r README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs "$tree/share/doc/overspill/"
+mv "$tree" "$out/$name"
+tar -C "$out" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=go-w -cf - "$name" |
+    gzip -9n >"$out/$name.tar.gz"
+rm -r "${out:?}/$name"
+
 if command -v cargo-cyclonedx >/dev/null; then
     cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/cli/Cargo.toml
     mv crates/cli/sbom.json "$out/overspill-$version.cdx.json"
@@ -48,6 +44,5 @@ if command -v cargo-cyclonedx >/dev/null; then
 else
     echo "skipped: the SBOM: there is no cargo-cyclonedx (cargo install cargo-cyclonedx)"
 fi
-rm -r "$out/man" "$out/completions"
 (cd "$out" && sha256sum -- * >SHA256SUMS)
 ls -l "$out"

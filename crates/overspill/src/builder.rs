@@ -139,6 +139,7 @@ impl Builder {
             report: report_to_stderr(),
             handlers: HandlerOptions::default(),
         })?;
+        pager.memory().space().let_fork_copy(false);
         Ok(Overspill {
             pager: Arc::new(pager),
             memory: self.memory,
@@ -150,8 +151,8 @@ impl Builder {
 
 /// Memory larger than RAM for one program.
 ///
-/// Regions keep it alive. A process that forks keeps its regions; its children must not touch them:
-/// swapped-out pages read as zeros there.
+/// Regions keep it alive. A process that forks keeps its regions; its children do not have them,
+/// and end with SIGSEGV if they touch one: swapped-out pages would read as zeros there.
 #[derive(Debug, Clone)]
 pub struct Overspill {
     pub(crate) pager: Arc<Pager>,

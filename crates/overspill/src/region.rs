@@ -1,8 +1,8 @@
 //! A region: a slice of bytes larger than memory.
 //!
 //! Owns: regions, their options, and pins.
-//! Invariants: a region is mapped while it lives; a pinned page stays at its address until the pin
-//! ends, which borrows the region.
+//! Invariants: a region is mapped while it lives; a pinned page stays in memory until the pin ends,
+//! which borrows the region or keeps it alive.
 //! Not here: how a fault is served (`space`).
 
 use crate::error::Error;
@@ -91,6 +91,18 @@ impl Region {
     /// # Panics
     /// If the range is not inside the region.
     pub fn discard(&mut self, range: Range<usize>) {
+        // SAFETY: &mut self is the only reference.
+        unsafe { self.discard_unborrowed(range) };
+    }
+
+    /// As [`discard`](Self::discard), for owners that the borrow checker does not know.
+    ///
+    /// # Safety
+    /// No reference to bytes in `range` exists.
+    ///
+    /// # Panics
+    /// As [`discard`](Self::discard).
+    pub unsafe fn discard_unborrowed(&self, range: Range<usize>) {
         if let Some((address, pages)) = self.whole_pages(range) {
             let memory = self.pager.memory();
             let done = self.pager.undisturbed(|| memory.discard(address, pages));
@@ -140,6 +152,23 @@ impl Region {
     pub fn pin_mut(&mut self, range: Range<usize>) -> Result<PinnedMut<'_>, Error> {
         let pin = self.pin_pages(&range)?;
         Ok(PinnedMut { bytes: &mut self[range], _pin: pin })
+    }
+
+    /// As [`pin`](Self::pin), but the result keeps the region alive instead of borrowing it: for
+    /// owners that the borrow checker does not know, such as another language's.
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin).
+    ///
+    /// # Panics
+    /// As [`pin`](Self::pin).
+    pub fn hold(self: &Arc<Self>, range: Range<usize>) -> Result<HeldRange, Error> {
+        Ok(HeldRange { _pin: self.pin_pages(&range)?, _region: self.clone() })
+    }
+
+    /// Where its bytes are. No reference to them may exist while they are written through this.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.address as *mut u8
     }
 
     fn pin_pages(&self, range: &Range<usize>) -> Result<Pin, Error> {
@@ -249,6 +278,14 @@ impl DerefMut for PinnedMut<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.bytes
     }
+}
+
+/// Bytes of a region that stay in memory until this is dropped; see [`Region::hold`].
+#[derive(Debug)]
+pub struct HeldRange {
+    // Dropped before the region.
+    _pin: Pin,
+    _region: Arc<Region>,
 }
 
 /// Keeps pages in memory until it is dropped.

@@ -1,6 +1,6 @@
 //! Pools and their vectors through the public interface: threads, limits, page sizes, files.
 
-use overspill::{Bytes, Error, PageNo, Pool, PoolError, SpillVec};
+use overspill::{Bytes, Error, Held, PageNo, Pool, PoolError, SpillVec};
 use proptest::prelude::*;
 
 #[path = "../examples/group_by.rs"]
@@ -303,4 +303,23 @@ fn the_group_by_example_counts_right() {
     let pool = pool("ram:64M");
     group_by::check(&pool, 400_000, 150_000).unwrap();
     assert!(pool.summary().pages_out > 0);
+}
+
+#[test]
+fn a_held_page_keeps_others_out_and_its_pool_alive() {
+    let pool = pool("ram:16M");
+    pool.write(PageNo(1)).unwrap().fill(7);
+    let reader = pool.hold(PageNo(1), Held::ToRead).unwrap();
+    assert!(pool.try_write(PageNo(1)).unwrap().is_none());
+    assert!(pool.try_read(PageNo(1)).unwrap().is_some());
+    // SAFETY: the page is held, and nobody else writes.
+    assert_eq!(unsafe { reader.as_mut_ptr().add(4095).read() }, 7);
+    drop(reader);
+    let writer = pool.hold(PageNo(1), Held::ToWrite).unwrap();
+    assert!(pool.try_read(PageNo(1)).unwrap().is_none());
+    // SAFETY: held to be written.
+    unsafe { writer.as_mut_ptr().write(8) };
+    drop(pool);
+    // SAFETY: as above.
+    assert_eq!(unsafe { writer.as_mut_ptr().read() }, 8);
 }

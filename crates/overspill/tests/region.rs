@@ -3,6 +3,7 @@
 //! Skips, printing the reason, if userfaultfd is not permitted.
 
 use overspill::{Advice, Bytes, Error, MEMORY_MIN, Overspill, Region};
+use std::sync::Arc;
 
 const PAGE: usize = 4096;
 const LIMIT: Bytes = Bytes(8 << 20);
@@ -249,4 +250,20 @@ fn advice_is_taken_and_costs_no_byte() {
         region.advise(10..region.len() - 10, advice);
         (0..pages).for_each(|page| verify(&region, page, 1));
     }
+}
+
+#[test]
+fn what_is_held_outlives_the_name_of_its_region() {
+    let Some(overspill) = overspill("ram:96M") else { return };
+    let mut region = overspill.region(Bytes(32 << 20)).unwrap();
+    (0..region.len() / PAGE).for_each(|page| write(&mut region, page, 1));
+    let region = Arc::new(region);
+    let held = region.hold(0..16 * PAGE).unwrap();
+    assert!(region.hold(0..region.len()).is_err(), "more than half of the limit");
+    let before = overspill.summary().pages_in;
+    (0..16).for_each(|page| verify(&region, page, 1));
+    assert_eq!(overspill.summary().pages_in, before, "held pages are in memory");
+    drop(region);
+    drop(held);
+    assert_eq!(overspill.last_error(), None);
 }

@@ -22,8 +22,8 @@
 //! ```
 //!
 //! Owns: the public calls and their guarantees. Parts: [`core`] assembles a pool and serves misses,
-//! `guard` has pages in use, [`workers`] the engine's workers, [`runs`] the page numbers of
-//! vectors.
+//! `guard` and `held` have pages in use, [`workers`] the engine's workers, [`runs`] the page
+//! numbers of vectors.
 //!
 //! # Locking
 //! A page has readers or one writer, like a `RwLock`, and the same rules: a thread that waits for a
@@ -35,6 +35,7 @@ mod builder;
 mod core;
 mod error;
 mod guard;
+mod held;
 mod runs;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ mod workers;
 pub use builder::PoolBuilder;
 pub use error::PoolError;
 pub use guard::{PageGuard, PageGuardMut};
+pub use held::{Held, HeldPage};
 
 use crate::summary::Summary;
 use core::Core;
@@ -135,6 +137,20 @@ impl Pool {
         Ok(frame.map(|frame| PageGuardMut::new(&self.core, page, frame)))
     }
 
+    /// Returns `page` for reading or for changing, as [`read`](Self::read) and
+    /// [`write`](Self::write) do, but the result keeps the pool alive instead of borrowing it.
+    ///
+    /// # Errors
+    /// See [`PoolError`].
+    pub fn hold(&self, page: PageNo, held: Held) -> Result<HeldPage, PoolError> {
+        self.check(page)?;
+        let frame = self.core.acquire(page, |words, again| match held {
+            Held::ToRead => words.try_read(page, again),
+            Held::ToWrite => words.try_write(page, again),
+        })?;
+        Ok(HeldPage::new(self.core.clone(), page, frame, held))
+    }
+
     fn try_acquire(
         &self,
         page: PageNo,
@@ -202,7 +218,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSuchPage`], and nothing was discarded.
     pub fn discard(&self, first: PageNo, pages: usize) -> Result<(), PoolError> {
-        let last = (first.index() + pages).saturating_sub(1);
+        let last = first.index().saturating_add(pages).saturating_sub(1);
         self.check(PageNo(u32::try_from(last).unwrap_or(u32::MAX)))?;
         self.discard_any(first, pages);
         Ok(())

@@ -11,13 +11,36 @@ fn a_fork_leaves_the_parent_its_regions() {
         for mut region in [by_signal(&overspill), overspill.region(SIZE).unwrap()] {
             fill(&mut region);
             let child = Child::fork();
-            // What is in memory is shared now, and must be evicted all the same.
             region.advise(0..region.len(), Advice::PageOut);
             assert_eq!(resident_pages(&region), 0, "pages of {page}");
             drop(child);
             exercise(&mut region, 2, 1_000);
         }
         assert_eq!(overspill.last_error(), None);
+    }
+}
+
+/// It does not have it: swapped-out pages would read as zeros.
+#[test]
+fn a_forked_child_that_touches_a_region_ends_and_reads_no_zeros() {
+    let Some(overspill) = overspill_of(PAGE, "ram:96M") else { return };
+    for mut region in [by_signal(&overspill), overspill.region(SIZE).unwrap()] {
+        fill(&mut region);
+        // SAFETY: the child touches memory and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: plain system calls; no core is wanted. The touch is what is tested.
+            unsafe {
+                libc::prctl(libc::PR_SET_DUMPABLE, 0);
+                libc::_exit(i32::from(region.as_mut_ptr().add(8).read_volatile()));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: our own child, not yet waited for.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status), "status {status:x}");
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+        exercise(&mut region, 3, 1_000);
     }
 }
 

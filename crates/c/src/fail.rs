@@ -1,0 +1,60 @@
+//! How a call fails: NULL or -1, and a message.
+//!
+//! Owns: each thread's last message.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fmt::Display;
+use std::ptr::null_mut;
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Keeps `why` as this thread's message.
+pub(crate) fn note(why: impl Display) {
+    let words = why.to_string().replace('\0', " ");
+    LAST.set(CString::new(words).unwrap_or_default());
+}
+
+/// A new handle, or NULL.
+pub(crate) fn handle<T, E: Display>(made: Result<T, E>) -> *mut T {
+    match made {
+        Ok(made) => Box::into_raw(Box::new(made)),
+        Err(why) => {
+            note(why);
+            null_mut()
+        }
+    }
+}
+
+/// 0, or -1.
+pub(crate) fn status<E: Display>(done: Result<(), E>) -> c_int {
+    match done {
+        Ok(()) => 0,
+        Err(why) => {
+            note(why);
+            -1
+        }
+    }
+}
+
+/// The text at `text`.
+///
+/// # Safety
+/// NULL, or a string that ends with 0.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, String> {
+    if text.is_null() {
+        return Err("a text is NULL".to_owned());
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| format!("{text:?} is not UTF-8"))
+}
+
+/// Why the last call of this thread that failed did so, and what to do about it. Valid until this
+/// thread's next call that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn overspill_error() -> *const c_char {
+    LAST.with_borrow(|last| last.as_ptr())
+}

@@ -1,0 +1,170 @@
+//! Regions: memory of which only a part is in RAM.
+
+use crate::fail::{handle, note, status};
+use crate::limit::overspill;
+use ::overspill::{Advice, Bytes, Faults, HeldRange, Region};
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Zeroed memory of which only a part is in RAM at any time. A process that forks keeps it; its
+/// children do not have it and end with SIGSEGV if they touch it.
+pub struct overspill_region {
+    inner: Arc<Region>,
+}
+
+/// Bytes that stay in RAM.
+pub struct overspill_pin {
+    _held: HeldRange,
+}
+
+/// Which thread brings in a page that is touched.
+#[repr(C)]
+pub enum overspill_faults {
+    /// A thread of Overspill. Works wherever memory works.
+    OVERSPILL_BY_MESSAGE,
+    /// The thread that touches it, in a handler for SIGBUS: faster on fast devices. A system call
+    /// on memory that is out fails with EFAULT: pin it first. The handler takes up to 16 KiB of the
+    /// thread's stack.
+    OVERSPILL_BY_SIGNAL,
+}
+
+/// How memory will be used.
+#[repr(C)]
+pub enum overspill_advice {
+    /// As usual.
+    OVERSPILL_NORMAL,
+    /// In order.
+    OVERSPILL_SEQUENTIAL,
+    /// In no order.
+    OVERSPILL_RANDOM,
+    /// Soon: it is read ahead. Does not block.
+    OVERSPILL_WILL_NEED,
+    /// Not soon: it is evicted first.
+    OVERSPILL_COLD,
+    /// Not soon: it is evicted now. Blocks until it is written.
+    OVERSPILL_PAGE_OUT,
+    /// Not at all: whole pages read as zeros from now on and cost nothing.
+    OVERSPILL_DISCARD,
+}
+
+/// The bytes from `offset`, if the region has them.
+fn range(region: &Region, offset: usize, bytes: usize) -> Result<Range<usize>, String> {
+    let end = offset.checked_add(bytes).filter(|&end| end <= region.len());
+    let past = || {
+        let len = region.len();
+        format!("{bytes} bytes from {offset} on are past the region, which has {len} bytes")
+    };
+    end.map(|end| offset..end).ok_or_else(past)
+}
+
+/// Makes zeroed memory of `bytes`, rounded up to pages. NULL if that fails.
+///
+/// # Safety
+/// `limit` is from `overspill_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_region_new(
+    limit: *const overspill,
+    bytes: usize,
+    faults: overspill_faults,
+) -> *mut overspill_region {
+    // SAFETY: the caller's promise.
+    let options = unsafe { &*limit }.inner.region_options();
+    let options = match faults {
+        overspill_faults::OVERSPILL_BY_MESSAGE => options.faults(Faults::Message),
+        overspill_faults::OVERSPILL_BY_SIGNAL => options.faults(Faults::Signal),
+    };
+    let made = options.build(Bytes(bytes as u64));
+    handle(made.map(|region| overspill_region { inner: Arc::new(region) }))
+}
+
+/// Unmaps the region when its last pin ends. NULL is allowed.
+///
+/// # Safety
+/// `region` is from `overspill_region_new`; neither it nor its memory is used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_region_free(region: *mut overspill_region) {
+    if !region.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(region) });
+    }
+}
+
+/// Where its bytes are; any thread may use them.
+///
+/// # Safety
+/// `region` is from `overspill_region_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_region_data(region: *const overspill_region) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { &*region }.inner.as_mut_ptr().cast()
+}
+
+/// Number of its bytes.
+///
+/// # Safety
+/// `region` is from `overspill_region_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_region_bytes(region: *const overspill_region) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { &*region }.inner.len()
+}
+
+/// Says how the whole pages among `bytes` bytes from `offset` on will be used. 0, or -1.
+///
+/// # Safety
+/// `region` is from `overspill_region_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_region_advise(
+    region: *const overspill_region,
+    offset: usize,
+    bytes: usize,
+    advice: overspill_advice,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let region = &unsafe { &*region }.inner;
+    status(range(region, offset, bytes).map(|range| match advice {
+        overspill_advice::OVERSPILL_NORMAL => region.advise(range, Advice::Normal),
+        overspill_advice::OVERSPILL_SEQUENTIAL => region.advise(range, Advice::Sequential),
+        overspill_advice::OVERSPILL_RANDOM => region.advise(range, Advice::Random),
+        overspill_advice::OVERSPILL_WILL_NEED => region.advise(range, Advice::WillNeed),
+        overspill_advice::OVERSPILL_COLD => region.advise(range, Advice::Cold),
+        overspill_advice::OVERSPILL_PAGE_OUT => region.advise(range, Advice::PageOut),
+        // SAFETY: nobody here has references to the bytes, and C has none.
+        overspill_advice::OVERSPILL_DISCARD => unsafe { region.discard_unborrowed(range) },
+    }))
+}
+
+/// Brings `bytes` bytes from `offset` on into RAM and keeps them there. Pins may overlap; at most
+/// half of the limit can be pinned. Blocks for the reads. NULL if that fails.
+///
+/// # Safety
+/// `region` is from `overspill_region_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_pin_new(
+    region: *const overspill_region,
+    offset: usize,
+    bytes: usize,
+) -> *mut overspill_pin {
+    // SAFETY: the caller's promise.
+    let region = &unsafe { &*region }.inner;
+    match range(region, offset, bytes) {
+        Ok(range) => handle(region.hold(range).map(|held| overspill_pin { _held: held })),
+        Err(why) => {
+            note(why);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// Ends a pin. NULL is allowed.
+///
+/// # Safety
+/// `pin` is from `overspill_pin_new` and not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_pin_free(pin: *mut overspill_pin) {
+    if !pin.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(pin) });
+    }
+}

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Puts the release build where programs, compilers and man look: install.sh [PREFIX], /usr/local if none is given.
+# $DESTDIR stands before it for packages; $RELEASE is where the build is.
+set -eu
+prefix=${1:-/usr/local}
+cd "$(dirname "$0")/.."
+release=${RELEASE:-target/release}
+root=${DESTDIR:-}$prefix
+[ -x "$release/overspill" ] || { echo "there is no $release/overspill: make build" >&2; exit 1; }
+version=$("$release/overspill" --version | cut -d ' ' -f 2)
+
+install -D -m 755 "$release/overspill" -t "$root/bin"
+install -D -m 644 "$release/liboverspill_preload.so" -t "$root/lib/overspill"
+
+install -D -m 755 "$release/liboverspill.so" "$root/lib/liboverspill.so.$version"
+ln -sf "liboverspill.so.$version" "$root/lib/liboverspill.so.0"
+ln -sf liboverspill.so.0 "$root/lib/liboverspill.so"
+install -D -m 644 "$release/liboverspill.a" -t "$root/lib"
+install -D -m 644 crates/c/include/overspill.h -t "$root/include"
+mkdir -p "$root/lib/pkgconfig"
+sed "s|@VERSION@|$version|" packaging/overspill.pc >"$root/lib/pkgconfig/overspill.pc"
+
+mkdir -p "$root/share/man/man1" "$root/share/bash-completion/completions" "$root/share/zsh/site-functions" \
+    "$root/share/fish/vendor_completions.d"
+"$release/overspill" man "$root/share/man/man1"
+"$release/overspill" completions bash >"$root/share/bash-completion/completions/overspill"
+"$release/overspill" completions zsh >"$root/share/zsh/site-functions/_overspill"
+"$release/overspill" completions fish >"$root/share/fish/vendor_completions.d/overspill.fish"
