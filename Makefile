@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build install package demo test packages style aarch64 unit programs loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
+.PHONY: build install package wheel demo test packages style aarch64 unit programs python loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace
@@ -15,6 +15,10 @@ install:
 package:
 	scripts/package.sh
 
+# The Python package, in target/wheels. Takes maturin, or python3 with venv to get it.
+wheel: build
+	scripts/wheel.sh
+
 # GNU sort of a log and of random lines in less memory than it takes, compared with the plain runs.
 demo: build
 	scripts/demo.sh
@@ -26,6 +30,7 @@ test:
 	$(MAKE) style
 	$(MAKE) unit
 	$(MAKE) programs
+	$(MAKE) python
 	$(MAKE) -j2 --output-sync loom gauntlet-quick SUITES="$(TESTED_SUITES)"
 	@echo
 	@echo "make test: everything passed."
@@ -62,6 +67,10 @@ unit:
 # Real programs under `overspill run`, against the release build, one at a time: they measure memory.
 programs: build
 	$(CARGO) test --workspace --test programs -- --test-threads=1
+
+# The Python package as its users have it, and its tutorial.
+python: build
+	scripts/test-wheel.sh
 
 # Model-checked concurrency.
 loom:

@@ -260,9 +260,9 @@ fn what_is_held_outlives_the_name_of_its_region() {
     let region = Arc::new(region);
     let held = region.hold(0..16 * PAGE).unwrap();
     assert!(region.hold(0..region.len()).is_err(), "more than half of the limit");
-    let before = overspill.summary().pages_in;
+    let before = overspill.summary().faults;
     (0..16).for_each(|page| verify(&region, page, 1));
-    assert_eq!(overspill.summary().pages_in, before, "held pages are in memory");
+    assert_eq!(overspill.summary().faults, before, "held pages are in memory");
     drop(region);
     drop(held);
     assert_eq!(overspill.last_error(), None);

@@ -1,0 +1,103 @@
+//! A memory limit.
+
+use crate::error;
+use crate::fork::Own;
+use crate::region::Region;
+use ::overspill::{Builder, Bytes, Overspill, SwapSpec, parse_bytes};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// A memory limit, and places to swap to.
+#[pyclass(frozen, subclass, module = "overspill._native")]
+pub(crate) struct Limit {
+    own: Own<Overspill>,
+}
+
+impl Limit {
+    pub(crate) fn inner(&self) -> PyResult<&Overspill> {
+        self.own.get()
+    }
+}
+
+/// A size as a number of bytes or in words, as on the command line.
+#[derive(FromPyObject)]
+pub(crate) enum Size {
+    Number(u64),
+    Words(String),
+}
+
+impl Size {
+    pub(crate) fn bytes(self) -> PyResult<Bytes> {
+        match self {
+            Self::Number(bytes) => Ok(Bytes(bytes)),
+            Self::Words(words) => parse_bytes(&words).map_err(error),
+        }
+    }
+}
+
+pub(crate) fn specs(swaps: Vec<String>) -> PyResult<Vec<SwapSpec>> {
+    let parse = |words: String| words.parse().map_err(|why| error(format!("{words}: {why}")));
+    swaps.into_iter().map(parse).collect()
+}
+
+#[pymethods]
+impl Limit {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        memory: Size,
+        swaps: Vec<String>,
+        page_size: Size,
+        swap_size: Option<Size>,
+    ) -> PyResult<Self> {
+        let mut builder = Overspill::builder().memory(memory.bytes()?);
+        builder = builder.page_size(page_size.bytes()?);
+        if let Some(size) = swap_size {
+            builder = builder.swap_size(size.bytes()?);
+        }
+        let builder = specs(swaps)?.into_iter().fold(builder, Builder::swap);
+        let built = py.detach(|| builder.build()).map_err(error)?;
+        Ok(Self { own: Own::new(built) })
+    }
+
+    fn region(&self, size: Size) -> PyResult<Region> {
+        let region = self.inner()?.region(size.bytes()?).map_err(error)?;
+        Ok(Region::new(region))
+    }
+
+    fn stats_json(&self) -> PyResult<String> {
+        serde_json::to_string(&self.inner()?.summary()).map_err(error)
+    }
+
+    fn last_error(&self) -> PyResult<Option<String>> {
+        Ok(self.inner()?.last_error())
+    }
+
+    fn page_size(&self) -> PyResult<usize> {
+        Ok(self.inner()?.page_size())
+    }
+
+    fn swapon(&self, py: Python<'_>, swap: String) -> PyResult<()> {
+        let inner = self.inner()?;
+        let specs = specs(vec![swap])?;
+        py.detach(|| specs.iter().try_for_each(|spec| inner.swapon(spec))).map_err(error)
+    }
+
+    fn swapoff(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let inner = self.inner()?;
+        py.detach(|| inner.swapoff(name)).map_err(error)
+    }
+
+    fn swaps<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let describe = |swap: ::overspill::SwapInfo| {
+            let described = PyDict::new(py);
+            described.set_item("name", swap.name)?;
+            described.set_item("kind", swap.kind)?;
+            described.set_item("size_bytes", swap.size.0)?;
+            described.set_item("used_bytes", swap.used.0)?;
+            described.set_item("priority", swap.priority)?;
+            Ok(described)
+        };
+        self.inner()?.swaps().into_iter().map(describe).collect()
+    }
+}
