@@ -119,9 +119,14 @@ fn bucket_of(value: u64) -> usize {
     (1 << (g + 1)) + ((power - g - 1) << g) as usize + within as usize
 }
 
+// Cells: one for each event, then these, then the histogram's buckets.
+const LATENCY_MAX: usize = Event::ALL.len();
+const LATENCY_SUM: usize = LATENCY_MAX + 1;
+const BUCKETS: usize = LATENCY_SUM + 1;
+
 /// Number of atomics that a [`Stats`] needs.
 pub fn stats_len() -> usize {
-    Event::ALL.len() + 1 + histogram_config().total_buckets()
+    BUCKETS + histogram_config().total_buckets()
 }
 
 /// Counters and the fault-latency histogram of one engine.
@@ -166,18 +171,24 @@ impl Stats {
     /// Records that a fault took `ns` from its message to its answer.
     pub fn fault_latency(&self, ns: u64) {
         let bucket = bucket_of(ns.min((1 << MAX_VALUE_POWER) - 1));
-        self.cells[Event::ALL.len() + 1 + bucket].fetch_add(1, Relaxed);
-        self.cells[Event::ALL.len()].fetch_max(ns, Relaxed);
+        self.cells[BUCKETS + bucket].fetch_add(1, Relaxed);
+        self.cells[LATENCY_SUM].fetch_add(ns, Relaxed);
+        self.cells[LATENCY_MAX].fetch_max(ns, Relaxed);
     }
 
     /// The longest fault so far, in nanoseconds.
     pub fn fault_latency_max_ns(&self) -> u64 {
-        self.cells[Event::ALL.len()].load(Relaxed)
+        self.cells[LATENCY_MAX].load(Relaxed)
+    }
+
+    /// The time of all faults together, in nanoseconds.
+    pub fn fault_latency_sum_ns(&self) -> u64 {
+        self.cells[LATENCY_SUM].load(Relaxed)
     }
 
     /// A copy of the fault latencies, in nanoseconds.
     pub fn fault_latencies(&self) -> Histogram {
-        let buckets = self.cells[Event::ALL.len() + 1..]
+        let buckets = self.cells[BUCKETS..]
             .iter()
             .take(self.config.total_buckets())
             .map(|cell| cell.load(Relaxed))
@@ -198,6 +209,7 @@ mod tests {
             stats.fault_latency(ns);
         }
         assert_eq!(stats.fault_latency_max_ns(), 100_000);
+        assert_eq!(stats.fault_latency_sum_ns(), 111_000);
         let buckets = stats.fault_latencies();
         let seen: u64 = buckets.iter().map(|b| b.count()).sum();
         assert_eq!(seen, 3);

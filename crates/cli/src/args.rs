@@ -40,6 +40,9 @@ struct CommandLine {
 pub(crate) enum Command {
     Run(RunArgs),
     Stats(StatsArgs),
+    Top(TopArgs),
+    Set(SetArgs),
+    Metrics(MetricsArgs),
     Doctor(DoctorArgs),
     Mkswap(MkswapArgs),
     Bench(BenchArgs),
@@ -64,6 +67,11 @@ pub(crate) enum Command {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) limit: LimitArgs,
+
+    /// The most that `overspill set` may raise --memory to [default: four times as much, as far as
+    /// the machine has it]
+    #[arg(long, value_name = "M", conflicts_with = "memory_each")]
+    pub(crate) memory_max: Option<MemoryLimit>,
 
     /// Where to swap; may be given several times [default: an unnamed file in $TMPDIR or /var/tmp]
     ///
@@ -170,6 +178,48 @@ pub(crate) struct StatsArgs {
     /// A process of a run, or its `overspill run`: prints what is known as JSON, by the names of
     /// docs/stats.md
     pub(crate) process: Option<i32>,
+}
+
+/// Watch all runs of this user on the terminal: limits, rates, devices, processes, times of faults.
+///
+/// Keys are those of htop; F1 shows them. F7 and F8 lower and raise the limit of a run.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill top --delay 0.5")]
+pub(crate) struct TopArgs {
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_delay)]
+    pub(crate) delay: f32,
+}
+
+fn parse_delay(word: &str) -> Result<f32, String> {
+    let delay = word.parse().ok().filter(|delay| (0.1..=60.0).contains(delay));
+    delay.ok_or_else(|| "give 0.1 to 60 seconds".into())
+}
+
+/// Tell Prometheus about all runs of this user: print metrics, serve them, or write them to a file.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill metrics --listen 127.0.0.1:9779")]
+pub(crate) struct MetricsArgs {
+    /// Serve http://ADDR/metrics until this is ended
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "textfile")]
+    pub(crate) listen: Option<String>,
+
+    /// Replace FILE, for node_exporter's textfile collector, and end
+    #[arg(long, value_name = "FILE")]
+    pub(crate) textfile: Option<PathBuf>,
+}
+
+/// Change the limit of a run that goes on, and wait until it is kept to.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill set $(pidof sort) --memory 1G")]
+pub(crate) struct SetArgs {
+    /// A process of the run, or its `overspill run`
+    pub(crate) process: i32,
+
+    /// Memory that the run may use from now on, all its processes together; at most --memory-max of
+    /// `overspill run`, or four times its --memory
+    #[arg(short, long, value_name = "M", value_parser = parse_bytes)]
+    pub(crate) memory: Bytes,
 }
 
 /// Tell what Overspill finds on this machine, and what to do about what is missing.

@@ -48,6 +48,12 @@ pub(crate) enum Error {
     NoRun(i32),
     #[error("cannot look at runs: {0}; they are found by /proc/net/unix")]
     Runs(io::Error),
+    #[error("cannot serve metrics at {address}: {source}; name a free port as in 127.0.0.1:9779")]
+    Listen { address: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("this is no terminal to show runs on: `overspill stats` prints them once")]
+    NoTerminal,
+    #[error("{0}")]
+    Refused(String),
     #[error("{} is no directory: name an existing one with --directory", .0.display())]
     NoDirectory(PathBuf),
     #[error("cannot {action}: {source}; {}", remedy(.source))]

@@ -1,7 +1,7 @@
 //! The `overspill` program.
 //!
 //! Owns: the command line ([`args`]), running a program under a limit ([`run`]), looking at runs
-//! ([`mod@stats`]), the report on what works here ([`doctor`]), making swap areas ([`mkswap`]),
+//! and changing them ([`runs`]), what works here ([`doctor`]), making swap areas ([`mkswap`]),
 //! measuring ([`bench`]), simulating ([`mod@sim`]), what shells and `man` read ([`manual`]), and
 //! the message and status of each failure ([`error`]).
 //! Invariants: a failure is one line on stderr, which names the cause and the remedy. The statuses
@@ -15,9 +15,9 @@ mod error;
 mod manual;
 mod mkswap;
 mod run;
+mod runs;
 mod say;
 mod sim;
-mod stats;
 
 use args::Command;
 use std::process::ExitCode;
@@ -25,7 +25,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let status = match args::parse() {
         Ok(Command::Run(args)) => run::run(args),
-        Ok(Command::Stats(args)) => stats::stats(&args),
+        Ok(Command::Stats(args)) => runs::stats(&args),
+        Ok(Command::Top(args)) => runs::top(&args),
+        Ok(Command::Metrics(args)) => runs::metrics(&args),
+        Ok(Command::Set(args)) => runs::set(&args),
         Ok(Command::Doctor(args)) => doctor::doctor(&args),
         Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
         Ok(Command::Bench(args)) => bench::bench(args),

@@ -23,6 +23,9 @@ pub trait FrameBudget: Send + Sync + std::fmt::Debug {
     /// Leases about `want` frames, at most `most`; fewer if there are not so many.
     fn lease(&self, want: usize, most: usize) -> usize;
 
+    /// Returns how many frames all processes together may have now.
+    fn limit(&self) -> usize;
+
     /// Takes back up to `most` frames; returns how many.
     fn give_back(&self, most: usize) -> usize;
 

@@ -31,7 +31,8 @@ use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, LockClass, Mutex};
 
 /// The parts of an engine.
 pub struct EngineParts {
-    /// Pages that may be in memory at a time: the limit.
+    /// Pages that may ever be in memory at a time: the limit, or the highest that the budget's
+    /// may become.
     pub frames: usize,
     /// What they are leased from; without one, all of them are this engine's.
     pub budget: Option<Arc<dyn FrameBudget>>,

@@ -106,7 +106,7 @@ impl Engine {
     pub fn status(&self) -> EngineStatus {
         let (active, inactive) = self.lru.lens();
         EngineStatus {
-            frames: self.frames.count(),
+            frames: self.limit_frames(),
             free_frames: self.frames.all_free_count(),
             active,
             inactive,
@@ -137,6 +137,12 @@ impl Engine {
     /// Returns the number of frames.
     pub fn frames(&self) -> usize {
         self.frames.count()
+    }
+
+    /// Returns the number of frames that may be in use now: all, or what the processes that share
+    /// them may have together.
+    pub fn limit_frames(&self) -> usize {
+        self.lease.as_ref().map_or_else(|| self.frames.count(), |lease| lease.budget.limit())
     }
 
     /// Returns the number of frames that it has leased: all, if no other process uses them.

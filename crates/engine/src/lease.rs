@@ -73,6 +73,14 @@ impl Engine {
         self.lease.as_ref().is_some_and(|lease| lease.budget.asked() > 0)
     }
 
+    /// True if this process is asked for more than a quarter of what it has, which happens when the
+    /// limit is lowered. Its faults then help to reclaim, or would use up what is freed. (Linux
+    /// does the same above `memory.high`.)
+    pub(crate) fn is_asked_for_much(&self) -> bool {
+        let much = self.frames.leased() / 4;
+        self.lease.as_ref().is_some_and(|lease| lease.budget.asked() > much)
+    }
+
     /// Wakes background reclaim if other processes wait for frames of this one. False if a lock is
     /// held, perhaps by a thread that has been killed: try again.
     pub fn attend(&self) -> bool {

@@ -238,7 +238,8 @@ impl Engine {
     pub(crate) fn refault_activates(&self, word: Pte) -> bool {
         self.stats.count(Event::workingset_refault);
         let Pte::Swapped { shadow, .. } = word else { return false };
-        let activates = self.workingset.refault_activates(shadow, self.lru.active_len());
+        let (active, frames) = (self.lru.active_len(), self.limit_frames());
+        let activates = self.workingset.refault_activates(shadow, active, frames as u64);
         if activates {
             self.stats.count(Event::workingset_activate);
             self.workingset.activated();

@@ -42,7 +42,7 @@ impl Engine {
     /// push out what was read ahead: with a round trip of 5 ms pages were modified in order at 11
     /// 000 a second without this, and at 68 000 with it. (Linux throttles reclaim at writeback.)
     fn writes_suffice(&self) -> bool {
-        let enough = (self.frames.count() / WRITTEN_PART).max(2 * self.tuning.reclaim_batch_pages);
+        let enough = (self.limit_frames() / WRITTEN_PART).max(2 * self.tuning.reclaim_batch_pages);
         self.writes_in_flight.load(Relaxed) > enough
     }
 

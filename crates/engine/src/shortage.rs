@@ -25,6 +25,8 @@ impl Engine {
         if !self.frames.are_above_low() && !self.lease_more() {
             self.ask_for_more(false);
             self.reclaim_some(worker);
+        } else if self.is_asked_for_much() {
+            self.reclaim_some(worker);
         }
         frame.or_else(|| match worker.kind() {
             WorkerKind::Pager => self.frame_by_reclaim(worker, page),

@@ -46,10 +46,10 @@ pub(crate) struct Workingset {
     /// By the distance, as in [`RefaultCounts`], but each refault only in the nearest.
     refaults: [AtomicU64; RefaultCounts::NEARS],
     shift: u32,
-    frames: u64,
 }
 
 impl Workingset {
+    /// For up to `frames` pages in memory.
     pub(crate) fn new(frames: usize) -> Self {
         let bits = (frames as u64).ilog2() + 3;
         let shift = bits.saturating_sub(SHADOW_BITS);
@@ -58,7 +58,6 @@ impl Workingset {
             evictions: AtomicU64::new(0),
             refaults: std::array::from_fn(|_| AtomicU64::new(0)),
             shift,
-            frames: frames as u64,
         }
     }
 
@@ -77,8 +76,8 @@ impl Workingset {
         RefaultCounts { evictions: self.evictions.load(Relaxed), within }
     }
 
-    fn count_refault(&self, distance: u64) {
-        let within = |&n: &usize| distance <= (self.frames / 8) >> n;
+    fn count_refault(&self, distance: u64, frames: u64) {
+        let within = |&n: &usize| distance <= (frames / 8) >> n;
         if let Some(nearest) = (0..RefaultCounts::NEARS).rev().find(within) {
             self.refaults[nearest].fetch_add(1, Relaxed);
         }
@@ -100,12 +99,12 @@ impl Workingset {
         self.clock.fetch_add(1, Relaxed);
     }
 
-    /// True if a page evicted at `shadow` should be active, with `active` pages on that list. At
-    /// least an eighth of all frames counts as active, or an empty list could never grow.
-    pub(crate) fn refault_activates(&self, shadow: u32, active: usize) -> bool {
+    /// True if a page evicted at `shadow` should be active, with `active` of `frames` pages on that
+    /// list. At least an eighth of all frames counts as active, or an empty list could never grow.
+    pub(crate) fn refault_activates(&self, shadow: u32, active: usize, frames: u64) -> bool {
         let distance = self.age(shadow);
-        self.count_refault(distance);
-        distance <= (active as u64).max(self.frames / 8)
+        self.count_refault(distance, frames);
+        distance <= (active as u64).max(frames / 8)
     }
 }
 
@@ -123,7 +122,7 @@ mod tests {
         for _ in 0..9 {
             set.evicted();
         }
-        assert!(set.refault_activates(shadow, 10));
-        assert!(!set.refault_activates(shadow, 9));
+        assert!(set.refault_activates(shadow, 10, 64));
+        assert!(!set.refault_activates(shadow, 9, 64));
     }
 }

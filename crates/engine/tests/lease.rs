@@ -37,6 +37,10 @@ impl FrameBudget for Half {
         taken
     }
 
+    fn limit(&self) -> usize {
+        FRAMES
+    }
+
     fn give_back(&self, most: usize) -> usize {
         let asked = &self.pot.asked[self.me];
         asked.store(asked.load(Relaxed).saturating_sub(most), Relaxed);

@@ -15,6 +15,14 @@ pub enum Error {
     /// More memory than can be counted.
     #[error("a memory limit of {0} is more than Overspill can manage: ask for at most {1}")]
     LimitTooLarge(Bytes, Bytes),
+    /// A run's limit cannot become this.
+    #[error(
+        "a limit of {0} is above {1}, the most that this run can have: start it with --memory-max {0}"
+    )]
+    LimitAboveMost(Bytes, Bytes),
+    /// Each process has a limit of its own.
+    #[error("the limit of a run with --memory-each cannot be changed: start it with --memory")]
+    LimitOfEach,
     /// The machine's page size is not the one Overspill works with.
     #[error("this machine's pages have {0} bytes; Overspill works with pages of 4096 bytes only")]
     PageSize(usize),

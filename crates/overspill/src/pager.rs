@@ -69,7 +69,7 @@ impl PagerSwap {
 
 /// The parts of a pager.
 pub struct PagerParts {
-    /// Memory that pages may use.
+    /// Memory that pages may use, or the most that the budget's limit may become.
     pub memory: Bytes,
     /// Where it is leased from, if other processes use the same.
     pub budget: Option<Arc<dyn FrameBudget>>,
@@ -135,7 +135,8 @@ impl Pager {
         let page_bytes = parts.page_bytes;
         let frames = parts.memory.0 as usize / page_bytes;
         let space = Arc::new(ManagedSpace::reserve(parts.reserve, page_bytes, parts.reach)?);
-        let staging = Engine::staging_pages_of(frames, page_bytes);
+        let limit = parts.budget.as_ref().map_or(frames, |budget| budget.limit());
+        let staging = Engine::staging_pages_of(limit, page_bytes);
         let staging = PageArena::new(staging).map_err(memory)?;
         space.register_staging(&staging)?;
         let (member, seed) = (parts.member, parts.checksum_seed);

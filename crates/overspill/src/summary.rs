@@ -1,12 +1,13 @@
 //! What a pager has counted, for people and for `--stats`.
 
+use histogram::Histogram;
 use overspill_base::Bytes;
 use overspill_base::stats::{Event, Stats};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Latency of faults, from message to answer, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FaultLatency {
     /// The median; to within 1/16.
     pub median_ns: u64,
@@ -14,6 +15,11 @@ pub struct FaultLatency {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// All together.
+    pub sum_ns: u64,
+    /// How many faults took no longer than a power of two in ns, and longer than the one before:
+    /// pairs of the power and the number, up to the last that is not 0.
+    pub histogram: Vec<(u64, u64)>,
 }
 
 /// Everything counted so far.
@@ -76,7 +82,20 @@ fn latency(stats: &[Stats]) -> FaultLatency {
         median_ns: quantile(0.5).unwrap_or(0),
         p99_ns: quantile(0.99).unwrap_or(0),
         max_ns,
+        sum_ns: stats.iter().map(Stats::fault_latency_sum_ns).sum(),
+        histogram: all.as_ref().map(by_powers).unwrap_or_default(),
     }
+}
+
+/// Sums of buckets up to each power of two; a bucket's bounds do not cross one.
+fn by_powers(histogram: &Histogram) -> Vec<(u64, u64)> {
+    let mut counts = [0; 64];
+    for bucket in histogram.iter() {
+        let power = u64::BITS - bucket.end().leading_zeros();
+        counts[(power as usize).min(63)] += bucket.count();
+    }
+    let used = counts.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+    (0..used).map(|power| (1 << power, counts[power])).collect()
 }
 
 #[cfg(test)]
@@ -91,9 +110,11 @@ mod tests {
         b.add(Event::pswpin, 5);
         let summary = Summary::of(Bytes(4096), &[a, b]);
         assert_eq!(summary.pages_in, 5);
-        let FaultLatency { median_ns, p99_ns, max_ns } = summary.fault_latency;
+        let FaultLatency { median_ns, p99_ns, max_ns, sum_ns, histogram } = summary.fault_latency;
         assert!((1_000..1_070).contains(&median_ns) && (1_000..1_070).contains(&p99_ns));
-        assert_eq!(max_ns, 1_000_000);
+        assert_eq!((max_ns, sum_ns), (1_000_000, 1_099_000));
+        let counted: Vec<_> = histogram.iter().copied().filter(|pair| pair.1 > 0).collect();
+        assert_eq!(counted, [(1024, 99), (1 << 20, 1)]);
     }
 
     #[test]

@@ -41,8 +41,9 @@ extern "C" fn note() {
     let Some(process) = process().filter(|_| !sandbox::is_filtered()) else { return };
     let limit_kib = process.session.settings().memory_bytes >> 10;
     let most_kib = (limit_kib / 10).max(LEAST_KIB);
-    let status = process.pager.engine().status();
-    let managed_kib = ((status.frames - status.free_frames) * PAGE_SIZE) as u64 >> 10;
+    let engine = process.pager.engine();
+    let managed_kib =
+        (engine.leased().saturating_sub(engine.status().free_frames) * PAGE_SIZE) as u64 >> 10;
     let mut resident_kib = 0;
     each_line("/proc/self/status\0", |line| {
         resident_kib += kib_of(line, b"RssAnon:") + kib_of(line, b"RssShmem:");

@@ -1,12 +1,14 @@
-//! What a run answers to `overspill stats` while it goes on.
+//! What a run answers while it goes on.
 //!
 //! Invariants: names are those of the report at the end ([`super::report`]), where both say the
 //! same.
+//! Not here: who asks, and what can be asked (`crate::runs`).
 
 use super::program::Program;
 use super::report::{Device, SCHEMA};
-use overspill::Summary;
-use overspill::session::{Answers, Overview};
+use crate::runs::memory_to_set;
+use overspill::session::{Answers, Overview, RunLimit};
+use overspill::{Bytes, Summary};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -18,7 +20,9 @@ struct Live<'a> {
     command: &'a [String],
     wall_seconds: f64,
     memory_bytes: u64,
-    /// What all processes have of that.
+    /// The most that the limit can be raised to.
+    memory_bytes_max: u64,
+    /// What all processes have of the limit.
     memory_used_bytes: u64,
     processes: Vec<Process>,
     summary: Summary,
@@ -31,32 +35,69 @@ struct Process {
     memory_bytes: u64,
 }
 
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Changed {
+    Set { memory_bytes: u64, memory_bytes_before: u64 },
+    Refused { refused: String },
+}
+
+/// A run, and how it can be changed.
+struct Asked {
+    command: Vec<String>,
+    begun: Instant,
+    overview: Overview,
+    limit: RunLimit,
+}
+
 /// Answers from now on.
 ///
 /// # Errors
 /// A line about why `overspill stats` will not find the run, which goes on all the same.
-pub(super) fn answer(program: &Program, overview: Overview) -> Result<Answers, String> {
-    let (command, begun) = (program.words(), Instant::now());
-    let started = Answers::start(move || text(&command, begun, &overview));
+pub(super) fn answer(
+    program: &Program,
+    overview: Overview,
+    limit: RunLimit,
+) -> Result<Answers, String> {
+    let asked = Asked { command: program.words(), begun: Instant::now(), overview, limit };
+    let started = Answers::start(move |question| match memory_to_set(question) {
+        Some(limit) => json(&asked.set(limit)),
+        None => json(&asked.look()),
+    });
     started.map_err(|error| format!("`overspill stats` will not find this run: {error}"))
 }
 
-fn text(command: &[String], begun: Instant, overview: &Overview) -> String {
-    let summary = overview.summary();
-    let processes: Vec<_> = overview
-        .processes()
-        .map(|state| Process { process: state.process, memory_bytes: state.memory.0 })
-        .collect();
-    let live = Live {
-        schema: SCHEMA,
-        run: std::process::id(),
-        command,
-        wall_seconds: begun.elapsed().as_secs_f64(),
-        memory_bytes: summary.memory_bytes,
-        memory_used_bytes: processes.iter().map(|process| process.memory_bytes).sum(),
-        processes,
-        devices: overview.devices().map(Device::new).collect(),
-        summary,
-    };
-    serde_json::to_string_pretty(&live).expect("names and numbers") + "\n"
+fn json(answer: &impl Serialize) -> String {
+    serde_json::to_string_pretty(answer).expect("names and numbers") + "\n"
+}
+
+impl Asked {
+    fn set(&self, memory: Bytes) -> Changed {
+        let before = self.limit.get();
+        match self.limit.set(memory) {
+            Ok(()) => Changed::Set { memory_bytes: memory.0, memory_bytes_before: before.0 },
+            Err(error) => Changed::Refused { refused: error.to_string() },
+        }
+    }
+
+    fn look(&self) -> Live<'_> {
+        let summary = self.overview.summary();
+        let processes: Vec<_> = self
+            .overview
+            .processes()
+            .map(|state| Process { process: state.process, memory_bytes: state.memory.0 })
+            .collect();
+        Live {
+            schema: SCHEMA,
+            run: std::process::id(),
+            command: &self.command,
+            wall_seconds: self.begun.elapsed().as_secs_f64(),
+            memory_bytes: summary.memory_bytes,
+            memory_bytes_max: self.limit.most().0,
+            memory_used_bytes: processes.iter().map(|process| process.memory_bytes).sum(),
+            processes,
+            devices: self.overview.devices().map(Device::new).collect(),
+            summary,
+        }
+    }
 }

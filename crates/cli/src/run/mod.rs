@@ -38,6 +38,7 @@ const HISTORY_ENTRIES: usize = 1 << 20;
 /// A run with everything resolved.
 struct Plan {
     memory: Bytes,
+    memory_max: Option<Bytes>,
     memory_each: bool,
     way: Way,
     swaps: Vec<SwapSpec>,
@@ -63,6 +64,7 @@ impl Plan {
         }
         Ok(Self {
             memory,
+            memory_max: args.memory_max.map(memory_bytes).transpose()?,
             memory_each,
             way: way(args.way)?,
             swaps: args.swap,
@@ -105,6 +107,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let mut plan = Plan::resolve(args)?;
     let run = RunOptions {
         memory: plan.memory,
+        memory_max: plan.memory_max,
         memory_each: plan.memory_each,
         way: plan.way,
         children: plan.children,
@@ -123,7 +126,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         report::limits_of_devices(&overview).for_each(say::line);
         report::way(plan.way).into_iter().for_each(say::line);
     }
-    let answers = live::answer(&plan.program, overview.clone());
+    let answers = live::answer(&plan.program, overview.clone(), supervisor.limit());
     if !plan.quiet {
         answers.as_ref().err().into_iter().for_each(say::line);
     }

@@ -181,8 +181,8 @@ impl Report {
         if *faults == 0 {
             return line;
         }
-        let FaultLatency { median_ns, p99_ns, max_ns } = *fault_latency;
-        let [median, p99, max] = [median_ns, p99_ns, max_ns].map(time);
+        let FaultLatency { median_ns, p99_ns, max_ns, .. } = fault_latency;
+        let [median, p99, max] = [median_ns, p99_ns, max_ns].map(|&ns| time(ns));
         format!("{line}: median {median}, p99 {p99}, max {max}")
     }
 

@@ -9,6 +9,7 @@ mod doctor;
 mod installation;
 mod mkswap;
 mod refusals;
+mod runs;
 mod sim;
 mod supervision;
 mod usage;

@@ -320,7 +320,7 @@ fn the_names_of_statistics_are_documented() {
     let mut names = Vec::new();
     collect_names(&stats, &mut names);
     assert!(names.len() > 60, "{names:?}");
-    let running = Running::start(&installation);
+    let running = crate::runs::Running::start(&installation);
     let output = installation.overspill().args(["stats", &running.number()]).output().unwrap();
     collect_names(&serde_json::from_str(&stdout(&output)).unwrap(), &mut names);
     let missing: Vec<_> =
@@ -339,53 +339,4 @@ fn collect_names(value: &Value, names: &mut Vec<String>) {
         Value::Array(values) => values.iter().for_each(|value| collect_names(value, names)),
         _ => {}
     }
-}
-
-/// A run that goes on until it is dropped, and can be looked at.
-struct Running(Child);
-
-impl Running {
-    fn start(installation: &Installation) -> Self {
-        let mut command = installation.run(&["--quiet"], &["sleep", "600"]);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let running = Self(command.spawn().unwrap());
-        let mut stats = installation.overspill();
-        stats.args(["stats", &running.number()]);
-        let deadline = Instant::now() + PATIENCE;
-        while !stats.output().unwrap().status.success() {
-            assert!(Instant::now() < deadline, "it cannot be looked at");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        running
-    }
-
-    fn number(&self) -> String {
-        self.0.id().to_string()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-#[test]
-fn a_run_is_looked_at_while_it_goes_on() {
-    let Some(installation) = installation() else { return };
-    let running = Running::start(&installation);
-    let number = running.number();
-    let output = installation.overspill().args(["stats", &number]).output().unwrap();
-    let live: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!(live["run"].to_string(), number);
-    assert_eq!(live["command"], serde_json::json!(["sleep", "600"]));
-    assert_eq!(live["memory_bytes"], 64 << 20);
-    assert_eq!(live["devices"][0]["name"], "ram");
-    let list = stdout(&installation.overspill().arg("stats").output().unwrap());
-    let line = list.lines().find(|line| line.trim_start().starts_with(&number)).unwrap();
-    assert!(line.contains("64 MiB") && line.ends_with("sleep 600"), "{list}");
-    drop(running);
-    let mut gone = installation.overspill();
-    crate::installation::assert_fails(gone.args(["stats", &number]), 125, &["in no run"]);
 }

@@ -26,6 +26,7 @@ mod history;
 mod job;
 mod kills;
 mod libraries;
+mod limits;
 mod mapping_calls;
 mod memory_calls;
 mod network;

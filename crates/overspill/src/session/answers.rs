@@ -1,16 +1,17 @@
-//! What a run tells about itself while it goes on.
+//! What a run answers while it goes on.
 //!
 //! Owns: a socket with a name in the abstract namespace, `overspill-run-UID-PID` with the numbers
 //! of the supervisor, and the thread that answers on it. Such a name is no file that could be left
 //! behind, and `/proc/net/unix` lists it.
 //! Invariants: only processes of the same user and of root are answered, one at a time; one that
 //! does not read its answer for a second gets a part of it. Who asks believes only a socket of the
-//! user in its name. An answer changes nothing in the run.
-//! Not here: what is answered.
+//! user in its name.
+//! Not here: what can be asked, and what is answered.
 
 use overspill_space::with_signals_blocked;
 use rustix::net::sockopt::socket_peercred;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use std::time::Duration;
 const PREFIX: &str = "overspill-run-";
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// A question has no more bytes.
+const QUESTION_BYTES_MAX: u64 = 4096;
 
 /// A run that goes on, in this network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -61,15 +64,18 @@ impl Run {
         Ok(runs)
     }
 
-    /// Asks the run for what it tells. Blocks for some seconds at most, if others ask too.
+    /// Asks the run. Blocks for some seconds at most, if others ask too.
     ///
     /// # Errors
     /// That the run has ended meanwhile, or that its socket is another user's.
-    pub fn ask(self) -> io::Result<String> {
+    pub fn ask(self, question: &str) -> io::Result<String> {
         let mut socket = UnixStream::connect_addr(&self.address()?)?;
         if socket_peercred(&socket)?.uid.as_raw() != self.user {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
+        socket.set_write_timeout(Some(4 * PATIENCE))?;
+        socket.write_all(question.as_bytes())?;
+        socket.shutdown(Shutdown::Write)?;
         socket.set_read_timeout(Some(4 * PATIENCE))?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer)?;
@@ -85,11 +91,11 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Answers each question with what `answer` returns then.
+    /// Answers each question with what `answer` returns for it.
     ///
     /// # Errors
     /// Those of making the socket and the thread.
-    pub fn start(answer: impl Fn() -> String + Send + 'static) -> io::Result<Self> {
+    pub fn start(answer: impl Fn(&str) -> String + Send + 'static) -> io::Result<Self> {
         let listener = UnixListener::bind_addr(&Run::own().address()?)?;
         let ended = Arc::new(AtomicBool::new(false));
         let seen = ended.clone();
@@ -120,11 +126,14 @@ impl Drop for Answers {
     }
 }
 
-fn reply(mut socket: UnixStream, answer: impl Fn() -> String) -> io::Result<()> {
+fn reply(mut socket: UnixStream, answer: impl Fn(&str) -> String) -> io::Result<()> {
     let asker = socket_peercred(&socket)?.uid;
     if asker.is_root() || asker == rustix::process::geteuid() {
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let mut question = String::new();
+        (&socket).take(QUESTION_BYTES_MAX).read_to_string(&mut question)?;
         socket.set_write_timeout(Some(PATIENCE))?;
-        socket.write_all(answer().as_bytes())?;
+        socket.write_all(answer(&question).as_bytes())?;
     }
     Ok(())
 }
@@ -135,15 +144,19 @@ mod tests {
 
     #[test]
     fn a_run_is_found_and_tells_until_it_ends() {
-        let answers = Answers::start(|| "all well".repeat(100_000)).unwrap();
+        let answers = Answers::start(|question| question.repeat(100_000)).unwrap();
         let own = Run::own();
         assert!(Run::all().unwrap().contains(&own));
-        assert_eq!(own.ask().unwrap().len(), 800_000);
-        // One that does not read its answer keeps the others waiting, but not for ever.
+        assert_eq!(own.ask("well?").unwrap().len(), 500_000);
+        // One that neither asks nor reads keeps the others waiting, but not for ever.
         let _silent = UnixStream::connect_addr(&own.address().unwrap()).unwrap();
-        assert_eq!(own.ask().unwrap().len(), 800_000);
+        assert_eq!(own.ask("well?").unwrap().len(), 500_000);
+        // One that asks without end is not heard.
+        let mut endless = UnixStream::connect_addr(&own.address().unwrap()).unwrap();
+        endless.write_all(&[b'?'; 2 * QUESTION_BYTES_MAX as usize]).unwrap();
+        assert_eq!(own.ask("").unwrap(), "");
         drop(answers);
-        assert!(own.ask().is_err());
+        assert!(own.ask("").is_err());
         assert!(!Run::all().unwrap().contains(&own));
     }
 

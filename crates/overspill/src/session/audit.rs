@@ -1,10 +1,11 @@
-//! How much memory overdrawn frames really take.
+//! Holds a run to its limit: how much memory overdrawn frames really take, and what a lower limit
+//! takes away.
 //!
 //! Owns: a thread of the supervisor. A forked child's pages in memory are its parent's too, until
 //! one of them writes: the kernel then makes a copy and tells nobody. So the kernel is asked, as
 //! long as frames are overdrawn and more are leased than the limit has: of pages that several
-//! processes share, each has its part (`Pss` of smaps). What is left of the overdraft
-//! is *reserved*, and members are asked for it.
+//! processes share, each has its part (`Pss` of smaps). What is left of the overdraft is *reserved*
+//! beside the shares above the limit, and members are asked for what is missing.
 //! Invariants: an audit takes a twentieth of a CPU at most. Between two of them the run may exceed
 //! its limit by what its processes write to shared pages; an idle run is audited ever more rarely.
 //! Not here: leases ([`budget`](super::budget)).
@@ -45,15 +46,15 @@ fn run(session: &Session, book: &Book) {
     loop {
         let begun = cpu_time();
         let account = Account::of(session, book);
-        account.settle(session, book);
-        let changed = before != Some(account);
+        let settled = account.settle(session, book);
+        let changed = !settled || before != Some(account);
         pause = if changed { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
         before = Some(account);
-        let overdrawn = account.overdrawn > 0;
+        let unsettled = !settled || account.overdrawn > 0;
         // Asked at most so often, whatever happens.
         std::thread::sleep(((cpu_time() - begun) * REST).max(PAUSE_MIN));
-        let limit = overdrawn.then(|| Timespec::try_from(pause).ok()).flatten();
-        seen = book.wait_for_overdraft(seen, limit.as_ref());
+        let limit = unsettled.then(|| Timespec::try_from(pause).ok()).flatten();
+        seen = book.wait_for_unsettled(seen, limit.as_ref());
     }
 }
 
@@ -82,7 +83,7 @@ impl Account {
             all.overdrawn += overdrawn;
             all.asked += book.asked(member);
         }
-        let in_question = all.overdrawn > 0 && all.leased > book.frames();
+        let in_question = all.overdrawn > 0 && all.leased > book.limit();
         if in_question { all.with_shared(session, book) } else { all }
     }
 
@@ -98,16 +99,31 @@ impl Account {
         self
     }
 
-    /// Reserves what is overdrawn and takes memory, and asks members for what is missing of it.
-    fn settle(&self, session: &Session, book: &Book) {
-        let real = self.overdrawn.saturating_sub(self.shared);
-        book.reserve(real.min(book.frames()));
-        let missing = real.saturating_sub(book.free_frames() + self.asked);
+    /// Reserves what is overdrawn and takes memory, beside what is above the limit, and asks
+    /// members for what is missing of it. True if nothing is.
+    fn settle(&self, session: &Session, book: &Book) -> bool {
+        let limit = book.limit();
+        let real = self.overdrawn.saturating_sub(self.shared).min(limit);
+        let reserved = (book.frames() + real).saturating_sub(limit);
+        book.reserve(reserved);
+        let mut missing = reserved.saturating_sub(book.free_frames());
         if missing > 0 {
-            let members: Vec<_> = session.pagers().map(|(member, _)| member).collect();
-            book.ask_all(&members, missing);
+            book.recount();
+            missing = reserved.saturating_sub(book.free_frames());
         }
+        if missing > self.asked {
+            let members: Vec<_> = session.pagers().map(|(member, _)| member).collect();
+            book.ask_all(&members, missing - self.asked);
+        }
+        missing == 0
     }
+}
+
+/// What the thread does in a round.
+#[cfg(test)]
+pub(super) fn settle_once(session: &Session) {
+    let book = session.book();
+    Account::of(session, &book).settle(session, &book);
 }
 
 /// The anonymous memory of a process in its managed range, in pages. The rest is outside the limit.

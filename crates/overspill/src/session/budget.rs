@@ -4,11 +4,12 @@
 //! Invariants: a share has one owner at a time, whose number is in the share's word. Nobody has a
 //! lock, and what a killed member had leased is given back by [`Session::release_frames`], which
 //! may be cut short by another kill and repeated. So no frame of the run is ever lost.
+//! Shares above the present limit are *reserved*: free, and leased by nobody.
 //! Every member starts with [`FLOOR_FRAMES`]: with fewer it could serve no fault. If the run has
 //! no share left for a new one, they are *overdrawn*: leased beyond the limit. So are those of a
 //! forked child, and the frames of the pages that it has in memory; most of these are its parent's
 //! too. How much memory overdrawn frames really take is found out by the supervisor
-//! ([`audit`](super::audit)), which keeps as many *reserved*: free, and leased by nobody.
+//! ([`audit`](super::audit)), which keeps as many reserved too.
 //! Not here: when a member leases, asks and gives back (`engine::lease`); who is alive
 //! ([`members`](super::members)).
 //! Rejected: a count of free frames. A member that is killed between changing the count and its own
@@ -55,11 +56,13 @@ enum Total {
     FreeShares,
     /// Frames that must stay free.
     Reserved,
-    /// Counts members that have overdrawn; a futex.
-    Overdraws,
+    /// Counts members that have overdrawn, and changes of the limit; a futex.
+    Unsettled,
+    /// Frames that all members together may have.
+    Limit,
 }
 
-const TOTALS: usize = 3;
+const TOTALS: usize = 4;
 
 /// Words of a member's account.
 #[derive(Clone, Copy)]
@@ -155,9 +158,20 @@ impl Book {
         self.total(Total::Reserved).store(frames as u64, Relaxed);
     }
 
-    /// All frames, of all members.
+    /// All frames that there are shares for.
     pub(super) fn frames(&self) -> usize {
         self.owners.len() * self.share_frames
+    }
+
+    /// The frames that all members together may have now.
+    pub(super) fn limit(&self) -> usize {
+        self.total(Total::Limit).load(Relaxed) as usize
+    }
+
+    /// Changes what all members together may have; the auditor holds them to it.
+    pub(super) fn set_limit(&self, frames: usize) {
+        self.total(Total::Limit).store(frames as u64, Relaxed);
+        self.tell_unsettled();
     }
 
     /// The frames that a member has leased, and those of them that are overdrawn.
@@ -185,18 +199,18 @@ impl Book {
         self.get(member, Word::Asked)
     }
 
-    /// Waits until members have overdrawn more often than `seen`, or for `limit`; returns how often
-    /// they have.
-    pub(super) fn wait_for_overdraft(&self, seen: u64, limit: Option<&Timespec>) -> u64 {
-        let count = self.total(Total::Overdraws);
+    /// Waits until there is more to settle than `seen`, or for `limit`; returns what there is.
+    pub(super) fn wait_for_unsettled(&self, seen: u64, limit: Option<&Timespec>) -> u64 {
+        let count = self.total(Total::Unsettled);
         if count.load(Relaxed) == seen {
             let _ = futex::wait(lower_half(count), futex::Flags::empty(), seen as u32, limit);
         }
         count.load(Relaxed)
     }
 
-    fn tell_of_overdraft(&self) {
-        let count = self.total(Total::Overdraws);
+    /// Wakes the auditor.
+    fn tell_unsettled(&self) {
+        let count = self.total(Total::Unsettled);
         count.fetch_add(1, Relaxed);
         let _ = futex::wake(lower_half(count), futex::Flags::empty(), 1);
     }
@@ -266,7 +280,7 @@ impl Book {
         let all = self.owners.iter().enumerate().filter(|(_, word)| owned(word));
         self.free(all.map(|(share, _)| share as u32));
         if had_overdrawn {
-            self.tell_of_overdraft();
+            self.tell_unsettled();
         }
     }
 
@@ -373,9 +387,13 @@ impl FrameBudget for MemberFrames {
         book.set(me, Word::Leased, leased + overdrawn);
         if overdrawn > 0 {
             self.add(Word::Overdrawn, overdrawn as isize);
-            book.tell_of_overdraft();
+            book.tell_unsettled();
         }
         got + overdrawn
+    }
+
+    fn limit(&self) -> usize {
+        self.book.limit()
     }
 
     fn give_back(&self, most: usize) -> usize {
@@ -388,7 +406,7 @@ impl FrameBudget for MemberFrames {
         self.add(Word::Asked, -(given as isize));
         book.free(shares.drain(kept..));
         if paid > 0 {
-            book.tell_of_overdraft();
+            book.tell_unsettled();
         }
         given
     }
@@ -439,7 +457,7 @@ impl FrameBudget for MemberFrames {
         self.book.set(member, Word::Leased, frames + more);
         self.book.set(member, Word::Overdrawn, frames + more);
         self.book.set(member, Word::Shared, frames);
-        self.book.tell_of_overdraft();
+        self.book.tell_unsettled();
         more
     }
 }
@@ -455,9 +473,12 @@ impl Session {
         }
     }
 
-    /// Makes all shares free.
+    /// Makes all shares free, and reserves those above the limit.
     pub(super) fn format_budget(&self) {
-        self.book().count_free(|_| self.layout.budget.shares as u64);
+        let book = self.book();
+        book.count_free(|_| self.layout.budget.shares as u64);
+        book.set_limit(self.settings.frames());
+        book.reserve(book.frames().saturating_sub(book.limit()));
     }
 
     /// The frames of a new member.

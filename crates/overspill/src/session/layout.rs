@@ -68,7 +68,7 @@ impl Layout {
         let members = place(MEMBERS_MAX * 8);
         let processes = place(MEMBERS_MAX * 8);
         let under_way = place(MEMBERS_MAX * 4);
-        let budget = BudgetLayout::of(settings.frames());
+        let budget = BudgetLayout::of(settings.frames_max());
         let shares = place(budget.owner_bytes());
         let totals = place(BudgetLayout::TOTAL_BYTES);
         let accounts = place(BudgetLayout::ACCOUNT_BYTES);

@@ -13,6 +13,7 @@ mod bell;
 mod budget;
 mod channel;
 mod layout;
+mod limit;
 mod members;
 mod offer;
 mod overview;
@@ -45,6 +46,7 @@ use serde::{Deserialize, Serialize};
 
 pub use answers::{Answers, Run};
 pub use channel::{Address, Channel};
+pub use limit::RunLimit;
 pub use members::Place;
 pub use overview::{DeviceState, Overview, ProcessState};
 pub use supervisor::{Opener, RunOptions, Supervisor};
@@ -67,8 +69,10 @@ pub mod verdict {
 /// The settings that every process of a run needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
-    /// Memory that the run may use, or each process of it.
+    /// Memory that the run may use at first, or each process of it.
     pub memory_bytes: u64,
+    /// The most that its limit may become.
+    memory_bytes_max: u64,
     /// True if every process has the limit for itself.
     memory_each: bool,
     /// How touches are noticed.
@@ -89,6 +93,10 @@ impl Settings {
         self.memory_bytes as usize / PAGE_SIZE
     }
 
+    fn frames_max(&self) -> usize {
+        self.memory_bytes_max as usize / PAGE_SIZE
+    }
+
     fn tuning(&self) -> Tuning {
         let tuning = Tuning::default();
         if self.page_by_page { tuning.page_by_page() } else { tuning }
@@ -102,6 +110,7 @@ impl Settings {
     fn of_a_test() -> Self {
         Self {
             memory_bytes: 1 << 24,
+            memory_bytes_max: 1 << 24,
             memory_each: false,
             way: Way::Faults,
             children: true,
@@ -335,7 +344,7 @@ impl Session {
         }
         let session = self.clone();
         let pager = Pager::start(PagerParts {
-            memory: Bytes(self.settings.memory_bytes),
+            memory: Bytes(self.settings.memory_bytes_max),
             budget: (!self.settings.memory_each).then(|| self.frames_of(member)),
             page_bytes: PAGE_SIZE,
             reserve: RESERVE,

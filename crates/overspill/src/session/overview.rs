@@ -4,6 +4,7 @@
 //! the run goes on.
 
 use super::Session;
+use super::limit::RunLimit;
 use super::offer::Offer;
 use crate::summary::Summary;
 use overspill_area::MemberNo;
@@ -67,7 +68,7 @@ impl Overview {
     pub fn summary(&self) -> Summary {
         let used = self.session.members_used();
         let stats: Vec<Stats> = (0..used).map(|m| self.session.stats(MemberNo(m))).collect();
-        Summary::of(Bytes(self.session.settings.memory_bytes), &stats)
+        Summary::of(RunLimit::new(self.session.clone()).get(), &stats)
     }
 
     /// The processes that are alive.

@@ -5,12 +5,14 @@
 //! Not here: paging, in which the supervisor takes no part but for devices that it serves.
 
 use super::channel::{Address, Secret};
+use super::limit::{RunLimit, usual_most};
 use super::offer::Offer;
 use super::overview::Overview;
 use super::server::{Descriptors, Server, Terms};
 use super::touches::Touches;
 use super::{HeldKeys, Session, Settings, SharedDevice, audit};
 use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
+use crate::doctor::memory_available;
 use crate::error::Error;
 use crate::ways::Way;
 use overspill_area::MemberNo;
@@ -30,6 +32,9 @@ use std::time::{Duration, Instant};
 pub struct RunOptions {
     /// Memory that the run may use.
     pub memory: Bytes,
+    /// The most that its limit may be raised to; four times as much, as far as the machine has it,
+    /// if none.
+    pub memory_max: Option<Bytes>,
     /// True if each process may use as much.
     pub memory_each: bool,
     /// How touches are noticed.
@@ -95,8 +100,15 @@ impl Supervisor {
         let shared = specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| {
             SharedDevice { attachment: device.attachment().clone(), priority: priority(spec, n) }
         });
+        let most = match (run.memory_each, run.memory_max) {
+            (true, _) => run.memory,
+            (false, Some(most)) => most.max(run.memory),
+            (false, None) => usual_most(run.memory, memory_available()),
+        };
+        check_limit(most)?;
         let settings = Settings {
             memory_bytes: run.memory.0,
+            memory_bytes_max: most.0,
             memory_each: run.memory_each,
             way: run.way,
             children: run.children,
@@ -129,6 +141,11 @@ impl Supervisor {
     /// Returns what can be seen of the run from now on.
     pub fn overview(&self) -> Overview {
         Overview::new(self.session.clone(), self.offers.clone())
+    }
+
+    /// Returns its limit, which can be changed.
+    pub fn limit(&self) -> RunLimit {
+        RunLimit::new(self.session.clone())
     }
 
     /// The value of [`SESSION_VARIABLE`] for processes of the run.

@@ -1,0 +1,262 @@
+//! `overspill metrics`: all runs of this user, for Prometheus.
+//!
+//! Owns: the names of the metrics, in Prometheus's conventions, and how they are handed over: by
+//! HTTP, as a file for node_exporter's textfile collector, or printed.
+//! Invariants: one exporter has all runs, told apart by the labels `run` and `program`, so a run
+//! needs no port of its own. A file is replaced as a whole.
+//! Not here: the programs' arguments, which may be secret.
+
+use super::seen::{Seen, SeenDevice};
+use crate::args::MetricsArgs;
+use crate::error::Error;
+use crate::say;
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+};
+use prometheus::{Encoder, TEXT_FORMAT, TextEncoder};
+use std::io::{Write, stdout};
+use std::path::Path;
+use tiny_http::{Header, Method, Request, Response, Server};
+
+/// Prints metrics, writes them to a file, or serves them until this is ended.
+///
+/// # Errors
+/// [`Error::Runs`], [`Error::Output`], [`Error::Listen`], [`Error::Report`].
+pub(crate) fn metrics(args: &MetricsArgs) -> Result<u8, Error> {
+    match (&args.listen, &args.textfile) {
+        (Some(address), _) => serve(address)?,
+        (None, Some(path)) => replace(path, &text_of(&Seen::all()?))?,
+        (None, None) => stdout().write_all(&text_of(&Seen::all()?))?,
+    }
+    Ok(0)
+}
+
+fn serve(address: &str) -> Result<(), Error> {
+    let listen = |source| Error::Listen { address: address.to_owned(), source };
+    let server = Server::http(address).map_err(listen)?;
+    say::line(format_args!("serving http://{}/metrics", server.server_addr()));
+    for request in server.incoming_requests() {
+        // Who went away meanwhile needs no answer.
+        let _ = answer(request);
+    }
+    Ok(())
+}
+
+fn answer(request: Request) -> std::io::Result<()> {
+    let path = request.url().split('?').next().unwrap_or_default().to_owned();
+    match (request.method(), path.as_str()) {
+        (Method::Get, "/metrics") => match Seen::all() {
+            Ok(runs) => {
+                let format = Header::from_bytes("Content-Type", TEXT_FORMAT).expect("plain ASCII");
+                request.respond(Response::from_data(text_of(&runs)).with_header(format))
+            }
+            Err(error) => {
+                request.respond(Response::from_string(error.to_string()).with_status_code(500))
+            }
+        },
+        (Method::Get, _) => request
+            .respond(Response::from_string("metrics are at /metrics\n").with_status_code(404)),
+        _ => request.respond(Response::from_string("GET only\n").with_status_code(405)),
+    }
+}
+
+/// Writes a file that readers see either as it was or whole.
+fn replace(path: &Path, text: &[u8]) -> Result<(), Error> {
+    let report = |source| Error::Report { path: path.to_owned(), source };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut file = tempfile::Builder::new()
+        .prefix(".overspill")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))
+        .map_err(report)?;
+    file.write_all(text).map_err(report)?;
+    file.persist(path).map_err(|error| report(error.error))?;
+    Ok(())
+}
+
+fn text_of(runs: &[Seen]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let families: Vec<_> =
+        families_of(runs).into_iter().filter(|it| !it.get_metric().is_empty()).collect();
+    TextEncoder::new().encode(&families, &mut text).expect("memory takes what is written");
+    text
+}
+
+/// A family with one metric for each run.
+type PerRun = (&'static str, &'static str, MetricType, fn(&Seen) -> f64);
+
+const SECONDS_PER_NS: f64 = 1e-9;
+
+const PER_RUN: [PerRun; 12] = [
+    (
+        "memory_limit_bytes",
+        "What all processes of a run may have in memory",
+        MetricType::GAUGE,
+        |run| run.memory_bytes as f64,
+    ),
+    ("memory_used_bytes", "What they have of that", MetricType::GAUGE, |run| {
+        run.memory_used_bytes as f64
+    }),
+    ("processes", "Processes that are alive", MetricType::GAUGE, |run| run.processes.len() as f64),
+    ("run_seconds", "Time since the program was started", MetricType::GAUGE, |run| {
+        run.wall_seconds
+    }),
+    ("pages_in_total", "Pages read from swap", MetricType::COUNTER, |run| {
+        run.summary.pages_in as f64
+    }),
+    ("pages_out_total", "Pages written to swap", MetricType::COUNTER, |run| {
+        run.summary.pages_out as f64
+    }),
+    ("pages_lost_total", "Pages whose content was lost", MetricType::COUNTER, |run| {
+        run.summary.pages_lost as f64
+    }),
+    ("major_faults_total", "Faults that had to read", MetricType::COUNTER, |run| {
+        run.counter("pgmajfault") as f64
+    }),
+    ("refaults_total", "Pages faulted in again after eviction", MetricType::COUNTER, |run| {
+        run.counter("workingset_refault") as f64
+    }),
+    ("readahead_pages_total", "Pages read ahead", MetricType::COUNTER, |run| {
+        run.counter("swap_ra") as f64
+    }),
+    ("readahead_hits_total", "Pages read ahead and then touched", MetricType::COUNTER, |run| {
+        run.counter("swap_ra_hit") as f64
+    }),
+    (
+        "write_errors_total",
+        "Writes that failed; their pages stayed in memory",
+        MetricType::COUNTER,
+        |run| run.counter("write_errors") as f64,
+    ),
+];
+
+type PerDevice = (&'static str, &'static str, fn(&SeenDevice) -> u64);
+
+const PER_DEVICE: [PerDevice; 2] = [
+    ("swap_capacity_bytes", "What a device can hold", |device| device.capacity_bytes),
+    ("swap_used_bytes", "What is in use of it", |device| device.used_bytes),
+];
+
+fn families_of(runs: &[Seen]) -> Vec<MetricFamily> {
+    let per_run = PER_RUN.iter().map(|&(name, help, kind, value)| {
+        let metric = |run: &Seen| metric(labels_of(run), kind, value(run));
+        family(name, help, kind, runs.iter().map(metric).collect())
+    });
+    let per_device = PER_DEVICE.iter().map(|&(name, help, value)| {
+        let of_run = |run: &Seen| {
+            let labels = labels_of(run);
+            let metrics = run.devices.iter().enumerate().map(|(n, device)| {
+                let number = label("device", &n.to_string());
+                let labels = [&labels[..], &[number, label("name", &device.name)]].concat();
+                metric(labels, MetricType::GAUGE, value(device) as f64)
+            });
+            metrics.collect::<Vec<_>>()
+        };
+        family(name, help, MetricType::GAUGE, runs.iter().flat_map(of_run).collect())
+    });
+    let help = "Time of faults, from the message to the answer";
+    let latencies = runs.iter().map(latencies_of).collect();
+    let latencies = family("fault_seconds", help, MetricType::HISTOGRAM, latencies);
+    per_run.chain(per_device).chain([latencies]).collect()
+}
+
+fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(format!("overspill_{name}"));
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(metrics);
+    family
+}
+
+fn metric(labels: Vec<LabelPair>, kind: MetricType, value: f64) -> Metric {
+    let mut metric = Metric::from_label(labels);
+    if kind == MetricType::COUNTER {
+        let mut counter = Counter::default();
+        counter.set_value(value);
+        metric.set_counter(counter);
+    } else {
+        let mut gauge = Gauge::default();
+        gauge.set_value(value);
+        metric.set_gauge(gauge);
+    }
+    metric
+}
+
+fn latencies_of(run: &Seen) -> Metric {
+    let (mut sum, mut buckets) = (0, Vec::new());
+    for &(ns, count) in &run.summary.fault_latency.histogram {
+        sum += count;
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(ns as f64 * SECONDS_PER_NS);
+        bucket.set_cumulative_count(sum);
+        buckets.push(bucket);
+    }
+    let mut histogram = Histogram::default();
+    histogram.set_sample_count(sum);
+    histogram.set_sample_sum(run.summary.fault_latency.sum_ns as f64 * SECONDS_PER_NS);
+    histogram.set_bucket(buckets);
+    let mut metric = Metric::from_label(labels_of(run));
+    metric.set_histogram(histogram);
+    metric
+}
+
+fn labels_of(run: &Seen) -> Vec<LabelPair> {
+    let program = run.command.first().map_or("", String::as_str);
+    let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or(program);
+    vec![label("program", name), label("run", &run.run.to_string())]
+}
+
+fn label(name: &str, value: &str) -> LabelPair {
+    let mut label = LabelPair::default();
+    label.set_name(name.to_owned());
+    label.set_value(value.to_owned());
+    label
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(runs: &[Seen]) -> String {
+        String::from_utf8(text_of(runs)).unwrap()
+    }
+
+    #[test]
+    fn names_units_and_labels_are_prometheus() {
+        let mut seen = Seen::of_a_test();
+        seen.command = vec!["/usr/bin/so\"rt".into(), "--password=x".into()];
+        let text = text(&[seen]);
+        for line in [
+            "# TYPE overspill_memory_limit_bytes gauge",
+            "overspill_memory_limit_bytes{program=\"so\\\"rt\",run=\"42\"} 67108864",
+            "# TYPE overspill_pages_out_total counter",
+            "overspill_pages_out_total{program=\"so\\\"rt\",run=\"42\"} 1234",
+            "overspill_swap_used_bytes{program=\"so\\\"rt\",run=\"42\",device=\"1\",name=\"/var/tmp\"} 4096",
+            "overspill_fault_seconds_bucket{program=\"so\\\"rt\",run=\"42\",le=\"+Inf\"} 100",
+            "overspill_fault_seconds_count{program=\"so\\\"rt\",run=\"42\"} 100",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+        assert!(!text.contains("password"), "{text}");
+    }
+
+    #[test]
+    fn without_runs_there_is_nothing_to_say() {
+        assert_eq!(text(&[]), "");
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_readable_by_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("overspill.prom");
+        for words in ["first", "second"] {
+            replace(&path, words.as_bytes()).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), words);
+        }
+        let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o644);
+        assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+        assert!(replace(Path::new("/nowhere/x"), b"").is_err());
+    }
+}

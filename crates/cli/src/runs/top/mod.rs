@@ -1,0 +1,141 @@
+//! `overspill top`: all runs of this user, on a terminal, while they go on.
+//!
+//! Owns: the terminal, the keys, and the loop: look, draw, wait for a key or for the next look.
+//! Invariants: the terminal is as it was when this ends, also by an error. What is drawn was seen a
+//! moment ago ([`state`]); drawing asks nothing ([`view`]).
+
+mod state;
+mod view;
+
+use super::seen::Seen;
+use super::set_memory;
+use crate::args::TopArgs;
+use crate::error::Error;
+use overspill::Bytes;
+use overspill::session::Run;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use state::{Order, State};
+use std::io::{IsTerminal, stdin, stdout};
+use std::time::{Duration, Instant};
+
+/// What a key does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Action {
+    Quit,
+    Select(isize),
+    Sort(Order),
+    /// Multiplies the limit of the selected run.
+    Scale(f64),
+    Help,
+    None,
+}
+
+impl Action {
+    /// The keys are htop's, where it has such.
+    fn of(key: KeyEvent) -> Self {
+        let ctrl = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if ctrl => Self::Quit,
+            KeyCode::Char('q') | KeyCode::F(10) | KeyCode::Esc => Self::Quit,
+            KeyCode::Down | KeyCode::Char('j') => Self::Select(1),
+            KeyCode::Up | KeyCode::Char('k') => Self::Select(-1),
+            KeyCode::PageDown | KeyCode::End => Self::Select(isize::MAX),
+            KeyCode::PageUp | KeyCode::Home => Self::Select(isize::MIN),
+            KeyCode::Char('M') => Self::Sort(Order::Memory),
+            KeyCode::Char('P') => Self::Sort(Order::Faults),
+            KeyCode::Char('T') => Self::Sort(Order::Time),
+            KeyCode::Char('N') => Self::Sort(Order::Number),
+            KeyCode::F(7) | KeyCode::Char('[') => Self::Scale(1.0 / 1.125),
+            KeyCode::F(8) | KeyCode::Char(']') => Self::Scale(1.125),
+            KeyCode::F(1) | KeyCode::Char('h' | '?') => Self::Help,
+            _ => Self::None,
+        }
+    }
+}
+
+/// Shows runs until a key ends it.
+///
+/// # Errors
+/// [`Error::NoTerminal`], [`Error::Runs`], [`Error::Output`].
+pub(crate) fn top(args: &TopArgs) -> Result<u8, Error> {
+    if !stdin().is_terminal() || !stdout().is_terminal() {
+        return Err(Error::NoTerminal);
+    }
+    let mut terminal = ratatui::try_init()?;
+    let shown = show(&mut terminal, Duration::from_secs_f64(args.delay.into()));
+    ratatui::try_restore()?;
+    shown.map(|()| 0)
+}
+
+fn show(terminal: &mut DefaultTerminal, delay: Duration) -> Result<(), Error> {
+    let mut state = State::default();
+    loop {
+        state.look(Seen::all()?, Instant::now());
+        let next = Instant::now() + delay;
+        loop {
+            terminal.draw(|frame| view::draw(frame, &state))?;
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            match read_key(left)? {
+                Some(Action::Quit) => return Ok(()),
+                Some(action) => act(&mut state, action),
+                None => {}
+            }
+        }
+    }
+}
+
+/// What a key that is pressed within `patience` does.
+fn read_key(patience: Duration) -> Result<Option<Action>, Error> {
+    if !event::poll(patience)? {
+        return Ok(None);
+    }
+    Ok(match event::read()? {
+        Event::Key(key) if key.kind == KeyEventKind::Press => Some(Action::of(key)),
+        _ => Some(Action::None),
+    })
+}
+
+fn act(state: &mut State, action: Action) {
+    match action {
+        Action::Select(by) => state.select(by),
+        Action::Sort(order) => state.sort(order),
+        Action::Scale(factor) => scale(state, factor),
+        Action::Help => state.toggle_help(),
+        Action::Quit | Action::None => {}
+    }
+}
+
+/// Changes the limit of the selected run; what it answers is shown.
+fn scale(state: &mut State, factor: f64) {
+    let Some(seen) = state.selected() else { return };
+    let limit = Bytes(((seen.memory_bytes as f64 * factor) as u64).min(seen.memory_bytes_max));
+    let number = seen.run as i32;
+    let runs = Run::all().unwrap_or_default();
+    let run = runs.into_iter().find(|run| run.process == number);
+    let answer = run.and_then(|run| run.ask(&set_memory(limit)).ok());
+    let answer: serde_json::Value =
+        answer.and_then(|answer| serde_json::from_str(&answer).ok()).unwrap_or_default();
+    state.say(match answer["refused"].as_str() {
+        Some(refusal) => refusal.to_owned(),
+        None => format!("run {number}: limit {limit}"),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_those_of_htop() {
+        let key = |code| Action::of(KeyEvent::new(code, KeyModifiers::NONE));
+        assert_eq!(key(KeyCode::F(10)), Action::Quit);
+        assert_eq!(key(KeyCode::Char('M')), Action::Sort(Order::Memory));
+        assert_eq!(key(KeyCode::Char('x')), Action::None);
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(Action::of(interrupt), Action::Quit);
+    }
+}

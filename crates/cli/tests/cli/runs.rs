@@ -1,0 +1,141 @@
+//! Runs that go on: looked at, watched, changed.
+
+use crate::installation::{Installation, assert_fails, can_run, stdout};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// Long enough for anything that does not hang.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Returns an installation, if a run can start here.
+fn installation() -> Option<Installation> {
+    can_run().then(Installation::complete)
+}
+
+/// A run that goes on until it is dropped, and can be looked at.
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn start(installation: &Installation) -> Self {
+        let mut command = installation.run(&["--quiet"], &["sleep", "600"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let running = Self(command.spawn().unwrap());
+        let mut stats = installation.overspill();
+        stats.args(["stats", &running.number()]);
+        let deadline = Instant::now() + PATIENCE;
+        while !stats.output().unwrap().status.success() {
+            assert!(Instant::now() < deadline, "it cannot be looked at");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        running
+    }
+
+    pub(crate) fn number(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_run_is_looked_at_while_it_goes_on() {
+    let Some(installation) = installation() else { return };
+    let running = Running::start(&installation);
+    let number = running.number();
+    let output = installation.overspill().args(["stats", &number]).output().unwrap();
+    let live: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(live["run"].to_string(), number);
+    assert_eq!(live["command"], serde_json::json!(["sleep", "600"]));
+    assert_eq!(live["memory_bytes"], 64 << 20);
+    assert_eq!(live["devices"][0]["name"], "ram");
+    let list = stdout(&installation.overspill().arg("stats").output().unwrap());
+    let line = list.lines().find(|line| line.trim_start().starts_with(&number)).unwrap();
+    assert!(line.contains("64 MiB") && line.ends_with("sleep 600"), "{list}");
+    drop(running);
+    let mut gone = installation.overspill();
+    assert_fails(gone.args(["stats", &number]), 125, &["in no run"]);
+}
+
+/// What `overspill set` refuses is refused in the run's words, and changes nothing.
+#[test]
+fn a_limit_is_changed_and_refused_while_a_run_goes_on() {
+    let Some(installation) = installation() else { return };
+    let running = Running::start(&installation);
+    let number = running.number();
+    let set = |memory: &str| {
+        let mut command = installation.overspill();
+        command.args(["set", &number, "--memory", memory]);
+        command
+    };
+    let output = set("128M").output().unwrap();
+    assert!(stdout(&output).contains("64 MiB -> 128 MiB"), "{output:?}");
+    let fails = |memory: &str, words: &[&str]| {
+        assert_fails(&mut set(memory), 125, words);
+    };
+    fails("1M", &["below the working minimum"]);
+    fails("1T", &["--memory-max 1 TiB"]);
+    fails("lots", &["--memory"]);
+    let output = installation.overspill().args(["stats", &number]).output().unwrap();
+    let live: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(live["memory_bytes"], 128 << 20);
+}
+
+#[test]
+fn runs_are_told_to_prometheus() {
+    let Some(installation) = installation() else { return };
+    let running = Running::start(&installation);
+    let line = format!(
+        "overspill_memory_limit_bytes{{program=\"sleep\",run=\"{}\"}} {}",
+        running.number(),
+        64 << 20
+    );
+    let printed = stdout(&installation.overspill().arg("metrics").output().unwrap());
+    assert!(printed.lines().any(|found| found == line), "{printed}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("overspill.prom");
+    let mut command = installation.overspill();
+    assert!(command.args(["metrics", "--textfile"]).arg(&file).status().unwrap().success());
+    assert!(std::fs::read_to_string(&file).unwrap().contains(&line));
+
+    let mut command = installation.overspill();
+    command.args(["metrics", "--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
+    let mut server = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(server.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let address =
+        said.trim_end().strip_suffix("/metrics").and_then(|said| said.split("http://").nth(1));
+    let ask = |path: &str| {
+        let mut socket = std::net::TcpStream::connect(address.unwrap()).unwrap();
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let (metrics, other) = (ask("/metrics"), ask("/"));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains(&line), "{metrics}");
+    assert!(other.starts_with("HTTP/1.1 404"), "{other}");
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let mut command = installation.overspill();
+    let command = command.args(["metrics", "--listen", &taken]);
+    assert_fails(command, 125, &["cannot serve metrics at", "name a free port"]);
+}
+
+#[test]
+fn top_needs_a_terminal() {
+    let Some(installation) = installation() else { return };
+    let mut command = installation.overspill();
+    let command = command.arg("top").stdin(Stdio::null());
+    assert_fails(command, 125, &["no terminal", "overspill stats"]);
+}
