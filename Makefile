@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build install package wheel demo test packages style aarch64 unit programs python loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
+.PHONY: build install package wheel book demo test packages style aarch64 unit programs python loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace
@@ -18,6 +18,10 @@ package:
 # The Python package, in target/wheels. Takes maturin, or python3 with venv to get it.
 wheel: build
 	scripts/wheel.sh
+
+# The documentation as a site, in target/book. Takes mdbook.
+book:
+	scripts/book.sh
 
 # GNU sort of a log and of random lines in less memory than it takes, compared with the plain runs.
 demo: build

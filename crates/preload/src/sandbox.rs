@@ -18,11 +18,21 @@ pub(crate) fn is_filtered() -> bool {
     FILTERED.load(Relaxed)
 }
 
-/// The program is about to install a filter.
-fn begin() {
+/// Calls `install`, which is to install a filter. Programs also call it with a bad address, to
+/// find out whether they could.
+fn filtered_by(install: impl FnOnce() -> c_long) -> c_long {
     cpus::before_a_filter();
-    FILTERED.store(true, Relaxed);
+    let was_filtered = FILTERED.swap(true, Relaxed);
+    let result = install();
+    if result < 0 {
+        FILTERED.store(was_filtered, Relaxed);
+    }
+    result
 }
+
+/// Operations of seccomp(2) that install a filter; the others ask.
+const INSTALLS: [c_long; 2] =
+    [libc::SECCOMP_SET_MODE_STRICT as c_long, libc::SECCOMP_SET_MODE_FILTER as c_long];
 
 /// Makes a system call.
 ///
@@ -82,8 +92,9 @@ pub unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    if number == libc::SYS_seccomp {
-        begin();
+    if number == libc::SYS_seccomp && INSTALLS.contains(&a) {
+        // SAFETY: passed on.
+        return filtered_by(|| unsafe { checked(number, [a, b, c, d, e, f]) });
     }
     cpus::before(number, a);
     if is_fork(number, a, b) {
@@ -116,10 +127,11 @@ pub unsafe extern "C" fn prctl(
     d: c_ulong,
     e: c_ulong,
 ) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
-        begin();
-    }
     let [b, c, d, e] = [b, c, d, e].map(|arg| arg as c_long);
     // SAFETY: passed on.
-    unsafe { checked(libc::SYS_prctl, [c_long::from(option), b, c, d, e, 0]) as c_int }
+    let pass = || unsafe { checked(libc::SYS_prctl, [c_long::from(option), b, c, d, e, 0]) };
+    match option {
+        libc::PR_SET_SECCOMP => filtered_by(pass) as c_int,
+        _ => pass() as c_int,
+    }
 }

@@ -88,10 +88,11 @@ def sort_memmap(limit):
     return numbers[:: 1 << 16]
 
 
-def multiply(a, b, c):
+def multiply(a, b, c, announce=lambda block: None):
     """By blocks of rows: all of b is read in order for each."""
     for i in range(0, SIDE, BLOCK):
         for k in range(0, SIDE, BLOCK):
+            announce(b[k : k + BLOCK])
             c[i : i + BLOCK] += a[i : i + BLOCK, k : k + BLOCK] @ b[k : k + BLOCK]
 
 
@@ -106,7 +107,7 @@ def product_overspill(limit):
     with overspill.limit(limit, swap="file:."):
         a, b = np.fromfile("a", "f8").reshape(SIDE, SIDE), np.fromfile("b", "f8").reshape(SIDE, SIDE)
         c = np.zeros((SIDE, SIDE))
-        multiply(a, b, c)
+        multiply(a, b, c, lambda block: overspill.advise(block, "willneed"))
     return c[::512, ::512]
 
 
@@ -262,6 +263,7 @@ def lines(job, way):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--directory", default="/var/tmp")
     parser.add_argument("--patience", type=float, default=120, help="seconds after which a run is given up")
     parser.add_argument("--group", action="store_true", help="hold all but plain numpy to the limit; as root")
@@ -274,7 +276,7 @@ def main():
         os.chdir(directory)
         make_input(ways)
         print("| job | way | seconds | of plain | peak, MiB | lines |\n|---|---|---|---|---|---|")
-        for job in JOBS:
+        for job in arguments.jobs:
             mine = [way for way in ways if f"{job}_{way}" in globals()]
             found = {way: [] for way in mine}
             for _ in range(arguments.rounds):

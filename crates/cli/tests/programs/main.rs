@@ -22,6 +22,7 @@ mod direct_io;
 mod encryption;
 mod escapes;
 mod faults;
+mod guide;
 mod history;
 mod job;
 mod kills;

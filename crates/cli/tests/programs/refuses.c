@@ -1,4 +1,4 @@
-/* Executes a program without io_uring, as under the seccomp profiles of container engines. */
+/* Executes a program without the calls that seccomp profiles of container engines refuse. */
 #include "common.h"
 
 #include <linux/filter.h>
@@ -7,12 +7,17 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#define REFUSE(call, error)                                        \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),               \
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (error))
+
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        REFUSE(SYS_io_uring_setup, ENOSYS),
+        REFUSE(SYS_process_vm_readv, EPERM),
+        REFUSE(SYS_process_vm_writev, EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog filter = {sizeof code / sizeof *code, code};

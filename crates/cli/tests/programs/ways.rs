@@ -1,11 +1,12 @@
 //! The ways without privileges: the same programs, and system calls of all kinds.
 
-use crate::bench::Bench;
+use crate::bench::{Bench, overspill};
 use crate::job::MIB;
 use crate::random::Random;
 use crate::sort::write_log;
 use overspill::ways::Way;
 use overspill_calls::{Arg, CALLS, Call};
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 
 /// Makes a bench if the way can be used here.
@@ -25,7 +26,10 @@ macro_rules! in_each_way {
     };
 }
 
-in_each_way! { sorts_random_lines shares_pipes_with_children serves_an_ordinary_user answers_calls_as_without_us }
+in_each_way! {
+    sorts_random_lines shares_pipes_with_children serves_an_ordinary_user answers_calls_as_without_us
+    lets_programs_filter_their_calls works_where_copies_are_refused
+}
 
 fn sorts_random_lines(way: Way) {
     let Some(bench) = bench(way, &["sort"]) else { return };
@@ -60,6 +64,33 @@ fn shares_pipes_with_children(way: Way) {
     let Some(bench) = bench(way, &tools) else { return };
     bench.file("input", |out| write_log(out, 100_000));
     bench.job(&["bash", "-c", SCRIPT]).by(way).compare(24 * MIB, 0);
+}
+
+/// Filters of a program's own, and what it does before and after.
+fn lets_programs_filter_their_calls(way: Way) {
+    let Some(bench) = bench(way, &["cc"]) else { return };
+    let program = bench.cc("filters.c");
+    assert_eq!(bench.job(&[program]).by(way).in_memory(16 * MIB).text(), "ok\n");
+}
+
+/// Profiles of container engines refuse process_vm_readv, io_uring and others.
+fn works_where_copies_are_refused(way: Way) {
+    let Some(bench) = bench(way, &["cc", "/usr/bin/python3"]) else { return };
+    let (refuses, program) = (bench.cc("refuses.c"), bench.cc("filters.c"));
+    let script = format!(
+        "import subprocess; data = bytes(range(256)) * (1 << 16)\n\
+         print(subprocess.run(['{}'], capture_output=True, text=True).stdout, end='')\n\
+         print(subprocess.run(['cksum'], input=data, capture_output=True).stdout.decode(), end='')",
+        program.display()
+    );
+    let overspill = overspill();
+    let run = ["run", "--quiet", "--memory", "16M", "--swap", "ram:64M", "--way", way.name(), "--"];
+    let words = [refuses.as_os_str(), overspill.as_os_str()].into_iter();
+    let words = words.chain(run.map(OsStr::new));
+    let words: Vec<&OsStr> =
+        words.chain(["/usr/bin/python3", "-c", &script].map(OsStr::new)).collect();
+    let ended = bench.job(&words).plain().success();
+    assert_eq!(ended.text(), "ok\n948003075 16777216\n");
 }
 
 /// The user that has no right.

@@ -13,6 +13,8 @@ use overspill_base::{PAGE_SIZE, PageNo};
 use overspill_calls::{Arg, Call, Memory, Span};
 use overspill_engine::RANGES_MAX;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The most bytes that are held for a transfer that goes on with the rest, or may end short.
 pub(super) fn most_at_once(process: &Process) -> usize {
@@ -95,18 +97,55 @@ enum Toward {
     There,
 }
 
-/// Copies between `here` and any address, which may be a bad one; returns the bytes copied. The
-/// filter of a program that has one may end it at our call: then a bad address raises a signal.
-fn copy(toward: Toward, here: usize, there: usize, len: usize) -> usize {
-    if crate::sandbox::is_filtered() {
-        let (from, to) = match toward {
-            Toward::Here => (there, here),
-            Toward::There => (here, there),
+/// True if `there` can be touched, found out by a call that every filter allows which lets a
+/// program have threads: a futex in each page, where nobody waits and nothing changes. What is no
+/// address, as numbers among the arguments of fcntl and prctl are, is no futex either.
+fn is_touchable(toward: Toward, there: usize, len: usize) -> bool {
+    const WORD: usize = size_of::<u32>();
+    // Adds 0, and compares with what cannot be.
+    const ADD_NOTHING: usize = (libc::FUTEX_OP_ADD as usize) << 28;
+    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let Some(end) = there.checked_add(len) else { return false };
+    let pages = (there / PAGE_SIZE..end.div_ceil(PAGE_SIZE)).map(|page| page * PAGE_SIZE);
+    pages.map(|page| page.max(there) / WORD * WORD).all(|word| {
+        let (op, last, with) = match toward {
+            Toward::Here => (libc::FUTEX_WAIT, (&raw const no_time).addr(), [0, 0]),
+            Toward::There => (libc::FUTEX_WAKE_OP, 0, [word, ADD_NOTHING]),
         };
-        // SAFETY: `here` is ours; `there` the program wants touched.
-        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) };
-        return len;
+        let op = (op | libc::FUTEX_PRIVATE_FLAG) as usize;
+        // SAFETY: waits for no time on the word, or wakes nobody and leaves the word as it is.
+        let answer = unsafe { system::call(libc::SYS_futex, word, op, 0, last, with[0], with[1]) };
+        answer != -(libc::EFAULT as isize)
+    })
+}
+
+/// True if the system refuses to copy between processes, as profiles of containers may.
+static COPIES_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Copies between `here` and any address, which may be a bad one; returns the bytes copied.
+fn copy(toward: Toward, here: usize, there: usize, len: usize) -> usize {
+    if !crate::sandbox::is_filtered() && !COPIES_REFUSED.load(Relaxed) {
+        let copied = copy_by_kernel(toward, here, there, len);
+        if copied != -(libc::EPERM as isize) && copied != -(libc::ENOSYS as isize) {
+            return copied.max(0) as usize;
+        }
+        COPIES_REFUSED.store(true, Relaxed);
     }
+    if !is_touchable(toward, there, len) {
+        return 0;
+    }
+    let (from, to) = match toward {
+        Toward::Here => (there, here),
+        Toward::There => (here, there),
+    };
+    // SAFETY: `here` is ours; `there` the program wants touched, and it was there a moment ago.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) };
+    len
+}
+
+/// As above, by the kernel, which reports a bad address; the filter of a program that has one may
+/// end it at this call.
+fn copy_by_kernel(toward: Toward, here: usize, there: usize, len: usize) -> isize {
     let how = match toward {
         Toward::Here => libc::SYS_process_vm_readv,
         Toward::There => libc::SYS_process_vm_writev,
@@ -116,7 +155,7 @@ fn copy(toward: Toward, here: usize, there: usize, len: usize) -> usize {
     let own = rustix::process::getpid().as_raw_pid() as usize;
     let (local, remote) = ((&raw const local).addr(), (&raw const remote).addr());
     // SAFETY: `here` is ours; whether `there` may be touched, the kernel decides.
-    unsafe { system::call(how, own, local, 1, remote, 1, 0) }.max(0) as usize
+    unsafe { system::call(how, own, local, 1, remote, 1, 0) }
 }
 
 /// The managed pages of a span; none if there are none.

@@ -71,6 +71,7 @@ fn answer(process: &Process, thread: &mut Thread, context: &mut Context) -> u8 {
         libc::SYS_rt_sigaction => actions::sigaction(process, args),
         libc::SYS_sigaltstack => actions::sigaltstack(process, thread, context, args),
         number if is_refused(number) => -libc::ENOSYS as isize,
+        libc::SYS_ioctl if args[1] == KVM_CREATE_VM => -libc::EPERM as isize,
         _ => {
             go_on(process, thread, context, number, args);
             return CAUGHT;
@@ -79,6 +80,10 @@ fn answer(process: &Process, thread: &mut Thread, context: &mut Context) -> u8 {
     context.set_result(result);
     CAUGHT
 }
+
+/// Makes a virtual machine: it touches its memory without a call that could be caught, and would
+/// find other content where pages are out. (linux/kvm.h)
+const KVM_CREATE_VM: usize = 0xae01;
 
 /// Calls that have the kernel work on memory later.
 fn is_refused(number: c_long) -> bool {
