@@ -113,6 +113,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
+    /// Write a page to FILE at the end that shows what happened when: memory, swap, pages read and
+    /// written, time spent in faults
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+
     /// Write the last million changes of pages' states to FILE at the end: for finding out how a
     /// page was lost
     #[arg(long, value_name = "FILE")]

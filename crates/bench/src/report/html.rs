@@ -1,9 +1,11 @@
 //! Reports as self-contained HTML pages with plots.
 
 mod compare;
+mod run;
 mod sim;
 
 pub use compare::compare_html;
+pub use run::{RunSample, RunTimeline, run_html};
 pub use sim::{sim_html, sweep_html, sweep_svg};
 
 use super::plot::{Series, bars, lines};

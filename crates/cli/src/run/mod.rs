@@ -17,14 +17,16 @@ pub(crate) mod program;
 mod recorder;
 mod report;
 mod signals;
+mod timeline;
 
 use crate::args::{MemoryLimit, RunArgs};
 use crate::error::{Error, FAILED};
 use crate::say;
 use output::OutputFile;
-use overspill::session::{RunOptions, Supervisor, verdict};
+use overspill::session::{Overview, RunOptions, Supervisor, verdict};
 use overspill::ways::Way;
 use overspill::{Bytes, OpenOptions, SwapSpec, doctor};
+use overspill_bench::report::html::{RunSample, RunTimeline, run_html};
 use overspill_bench::trace_bytes;
 use preload::Preload;
 use process::{Ended, Launch};
@@ -49,6 +51,7 @@ struct Plan {
     stats: Option<OutputFile>,
     history: Option<OutputFile>,
     touches: Option<OutputFile>,
+    report: Option<OutputFile>,
     quiet: bool,
 }
 
@@ -75,6 +78,7 @@ impl Plan {
             stats: args.stats.map(OutputFile::create).transpose()?,
             history: args.history.map(OutputFile::create).transpose()?,
             touches: args.touches.map(OutputFile::create).transpose()?,
+            report: args.report.map(OutputFile::create).transpose()?,
             quiet: args.quiet,
         })
     }
@@ -97,6 +101,19 @@ fn run_program(plan: &mut Plan, supervisor: &Supervisor) -> Result<Ended, Error>
     let written = file.write_with(|out| out.write_all(&trace_bytes(&touched)));
     written.err().into_iter().for_each(say::line);
     ended
+}
+
+/// As above; what the run does is watched, if a report is wanted.
+fn watched(
+    plan: &mut Plan,
+    supervisor: &Supervisor,
+    overview: &Overview,
+) -> Result<(Ended, Vec<RunSample>), Error> {
+    if plan.report.is_none() {
+        return Ok((run_program(plan, supervisor)?, Vec::new()));
+    }
+    let (ended, samples) = timeline::watch(overview, || run_program(plan, supervisor));
+    Ok((ended?, samples))
 }
 
 /// Runs a program to its end; returns the exit status.
@@ -130,7 +147,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     if !plan.quiet {
         answers.as_ref().err().into_iter().for_each(say::line);
     }
-    let ended = run_program(&mut plan, &supervisor)?;
+    let (ended, samples) = watched(&mut plan, &supervisor, &overview)?;
     supervisor.wait_for_pager_of(ended.process);
     let status = status(&ended, overview.verdict());
     let report = Report::new(&plan.program, &ended, status, &overview);
@@ -142,7 +159,12 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         let lines = supervisor.history();
         file.write_with(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
     });
-    [stats, history].into_iter().flatten().filter_map(Result::err).for_each(say::line);
+    let page = plan.report.map(|file| {
+        let (command, summary) = (plan.program.words().join(" "), report.lines().collect());
+        let page = run_html(&RunTimeline { command, summary, samples });
+        file.write_with(|out| out.write_all(page.as_bytes()))
+    });
+    [stats, history, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
     serve_the_rest(&supervisor, plan.quiet);
     drop(answers);
     Ok(status)

@@ -3,6 +3,7 @@
 //! Owns: the thread that reads the history before it overwrites itself.
 //! Invariant: what is missing is said.
 
+use super::signals;
 use crate::say;
 use overspill::session::Touches;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -16,14 +17,15 @@ const PERIOD: Duration = Duration::from_millis(50);
 pub(super) fn record<R>(mut touches: Touches, work: impl FnOnce() -> R) -> (R, Vec<u32>) {
     let (ended, end) = channel::<()>();
     let (result, touched, missed) = thread::scope(|scope| {
-        let reader = scope.spawn(move || {
+        let read = move || {
             let mut touched = Vec::new();
             while end.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 touches.take(&mut touched);
             }
             touches.take(&mut touched);
             (touched, touches.missed())
-        });
+        };
+        let reader = signals::blocked(|| scope.spawn(read));
         let result = work();
         drop(ended);
         let (touched, missed) = reader.join().expect("it does not panic");

@@ -114,6 +114,17 @@ impl Inbox {
     }
 }
 
+/// Calls `start`, which starts a thread that is to get no signals: they are for the [`Inbox`].
+pub(super) fn blocked<R>(start: impl FnOnce() -> R) -> R {
+    let before = set_mask(libc::SIG_BLOCK, &set_of(PASSED_ON.into_iter()));
+    let started = start();
+    if let Ok(before) = before {
+        // It was this thread's mask.
+        let _ = set_mask(libc::SIG_SETMASK, &before);
+    }
+    started
+}
+
 /// Has signals end this process, as they do others, when there is no program to pass them on to.
 /// Orphans that end are reaped by the kernel from now on.
 pub(super) fn pass_on_no_more() {

@@ -241,6 +241,24 @@ mod tests {
         assert!(!text.contains("password"), "{text}");
     }
 
+    /// The dashboard shows only what there is.
+    #[test]
+    fn the_dashboard_has_no_other_names() {
+        let dashboard = include_str!("../../../../packaging/grafana.json");
+        let names = dashboard.split("overspill_").skip(1);
+        let names = names.map(|rest| rest.split(|c: char| c != '_' && !c.is_ascii_alphanumeric()));
+        let names: Vec<&str> = names.filter_map(|mut words| words.next()).collect();
+        assert!(names.len() > 15, "{names:?}");
+        let known: Vec<String> = families_of(&[Seen::of_a_test()])
+            .iter()
+            .map(|family| family.name().trim_start_matches("overspill_").to_owned())
+            .collect();
+        for name in names {
+            let family = name.trim_end_matches("_bucket").trim_end_matches("_sum");
+            assert!(known.iter().any(|known| known == name || known == family), "{name}");
+        }
+    }
+
     #[test]
     fn without_runs_there_is_nothing_to_say() {
         assert_eq!(text(&[]), "");

@@ -139,3 +139,16 @@ fn top_needs_a_terminal() {
     let command = command.arg("top").stdin(Stdio::null());
     assert_fails(command, 125, &["no terminal", "overspill stats"]);
 }
+
+#[test]
+fn a_page_says_what_a_run_did_when() {
+    let Some(installation) = installation() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("report.html");
+    let options = ["--quiet", "--report", path.to_str().unwrap()];
+    let mut command = installation.run(&options, &["sh", "-c", "sleep 0.3 # <slow>"]);
+    assert!(command.status().unwrap().success());
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert!(page.contains("sleep 0.3 # &lt;slow&gt;") && page.contains("memory 64 MiB"), "{page}");
+    assert_eq!(page.matches("<svg").count(), 6);
+}

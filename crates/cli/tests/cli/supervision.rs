@@ -58,14 +58,20 @@ fn the_programs_status_is_ours() {
 #[test]
 fn signals_reach_the_program_once() {
     let Some(installation) = installation() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (report, touches) = (directory.path().join("report"), directory.path().join("touches"));
+    // Threads that watch the run get none of them.
+    let watched = ["--report", report.to_str().unwrap(), "--touches", touches.to_str().unwrap()];
     let signals = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::USR2];
-    for signal in signals.into_iter().chain([Signal::TERM, Signal::ALARM]) {
+    let signals = signals.into_iter().chain([Signal::TERM, Signal::ALARM]);
+    for (signal, options) in signals.flat_map(|signal| [(signal, &[][..]), (signal, &watched)]) {
         let number = signal.as_raw();
         let script = format!(
             "n=0; trap 'n=$((n + 1))' {number}; echo ready
              while [ $n = 0 ]; do sleep 0.01; done; sleep 0.1; exit $n"
         );
-        let mut command = installation.run(&["--quiet"], &shell(&script));
+        let options = [&["--quiet"], options].concat();
+        let mut command = installation.run(&options, &shell(&script));
         let (mut child, line) = start(not_ignoring(&mut command, number));
         assert_eq!(line, "ready");
         kill_process(Pid::from_child(&child), signal).unwrap();

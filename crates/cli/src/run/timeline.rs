@@ -1,0 +1,91 @@
+//! What a run did when, for `--report`.
+//!
+//! Owns: the thread that looks at the run now and then.
+//! Invariants: a run of any length has at most [`SAMPLES_MAX`] samples: when there are as many,
+//! every second one goes, and the time between two doubles.
+
+use super::signals;
+use overspill::session::Overview;
+use overspill_bench::report::html::RunSample;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SAMPLES_MAX: usize = 1200;
+/// Between two samples, at first.
+const PERIOD: Duration = Duration::from_millis(50);
+
+struct Timeline {
+    samples: Vec<RunSample>,
+    period: Duration,
+}
+
+impl Timeline {
+    fn take(&mut self, sample: RunSample) {
+        if self.samples.len() == SAMPLES_MAX {
+            let mut n = 0;
+            self.samples.retain(|_| {
+                n += 1;
+                n % 2 == 1
+            });
+            self.period *= 2;
+        }
+        self.samples.push(sample);
+    }
+}
+
+/// Runs `work`; returns its result, and what the run did meanwhile.
+pub(super) fn watch<R>(overview: &Overview, work: impl FnOnce() -> R) -> (R, Vec<RunSample>) {
+    let (ended, end) = channel::<()>();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let look = move || {
+            let mut timeline = Timeline { samples: Vec::new(), period: PERIOD };
+            while end.recv_timeout(timeline.period) == Err(RecvTimeoutError::Timeout) {
+                timeline.take(sample(overview, begun));
+            }
+            timeline.take(sample(overview, begun));
+            timeline.samples
+        };
+        let watcher = signals::blocked(|| scope.spawn(look));
+        let result = work();
+        drop(ended);
+        (result, watcher.join().expect("it does not panic"))
+    })
+}
+
+fn sample(overview: &Overview, begun: Instant) -> RunSample {
+    let summary = overview.summary();
+    let (mut used, mut processes) = (0, 0);
+    for process in overview.processes() {
+        used += process.memory.0;
+        processes += 1;
+    }
+    RunSample {
+        seconds: begun.elapsed().as_secs_f64(),
+        memory_limit_bytes: summary.memory_bytes,
+        memory_used_bytes: used,
+        swap_used_bytes: overview.devices().map(|device| device.used.0).sum(),
+        pages_in: summary.pages_in,
+        pages_out: summary.pages_out,
+        faults: summary.faults,
+        fault_ns: summary.fault_latency.sum_ns,
+        processes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_run_has_fewer_samples_a_second_and_all_of_its_time() {
+        let mut timeline = Timeline { samples: Vec::new(), period: PERIOD };
+        for n in 0..5 * SAMPLES_MAX {
+            timeline.take(RunSample { seconds: n as f64, ..RunSample::default() });
+        }
+        assert!((SAMPLES_MAX / 2..=SAMPLES_MAX).contains(&timeline.samples.len()));
+        assert_eq!(timeline.samples[0].seconds, 0.0);
+        assert!(timeline.period > 2 * PERIOD);
+    }
+}
