@@ -7,7 +7,7 @@ use super::super::plot::{Axes, Curve, Scale, curves};
 use super::page;
 use crate::environment::Environment;
 use maud::{Markup, PreEscaped, html};
-use overspill_base::{Bytes, PAGE_SIZE};
+use overspill_base::PAGE_SIZE;
 
 /// A run at one moment. What is counted is counted from its start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,11 +108,10 @@ fn plots(samples: &[RunSample]) -> Markup {
     ];
     html! {
         @for (title, unit, note, lines) in &parts {
-            h2 { (title) @if let Some(most) = most(lines) { " (most: " (most) " " (unit) ")" } }
+            h2 { (title) " (most: " (most(lines)) " " (unit) ")" }
             (PreEscaped(curves(&axes(unit), lines)))
             @if !note.is_empty() { p.note { (note) } }
         }
-        p.note { "Limit at the end: " (samples.last().map(|it| Bytes(it.memory_limit_bytes)).unwrap_or(Bytes(0))) }
     }
 }
 
@@ -127,11 +126,13 @@ fn rate_of(pair: &[RunSample], value: fn(&RunSample) -> u64, per: f64) -> (f64, 
     ((pair[0].seconds + pair[1].seconds) / 2.0, change / seconds / per)
 }
 
-/// The highest point of the last curve.
-fn most(curves: &[Curve]) -> Option<String> {
-    let points = &curves.last()?.points;
-    let most = points.iter().map(|point| point.1).fold(0.0, f64::max);
-    Some(format!("{most:.0}"))
+/// The highest point of all curves.
+fn most(curves: &[Curve]) -> String {
+    let points = curves.iter().flat_map(|curve| &curve.points);
+    match points.map(|point| point.1).fold(0.0, f64::max) {
+        most if most < 10.0 => format!("{most:.1}"),
+        most => format!("{most:.0}"),
+    }
 }
 
 #[cfg(test)]

@@ -149,10 +149,10 @@ fn draw_gauges(frame: &mut Frame<'_>, area: Rect, seen: &Seen) {
 
 fn draw_gauge(frame: &mut Frame<'_>, area: Rect, name: &str, (used, of): (u64, u64), color: Color) {
     let [label, bar] =
-        Layout::horizontal([Constraint::Length(20), Constraint::Fill(1)]).areas(area);
+        Layout::horizontal([Constraint::Length(32), Constraint::Fill(1)]).areas(area);
     frame.render_widget(Paragraph::new(name.to_owned()), label);
     let gauge = Gauge::default()
-        .gauge_style(Style::new().fg(color).bg(Color::DarkGray))
+        .gauge_style(Style::new().fg(color).bg(Color::Black))
         .ratio((used as f64 / of.max(1) as f64).clamp(0.0, 1.0))
         .label(format!("{} of {}", Bytes(used), Bytes(of)));
     frame.render_widget(gauge, bar);
