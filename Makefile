@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build install package wheel book demo test packages style aarch64 unit programs python loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
+.PHONY: build install package wheel book demo test packages style aarch64 unit programs programs-alone programs-network programs-most python loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace
@@ -33,8 +33,8 @@ test:
 	$(MAKE) build
 	$(MAKE) style
 	$(MAKE) unit
-	$(MAKE) programs
-	$(MAKE) python
+	$(MAKE) programs-alone
+	$(MAKE) -j2 --output-sync programs-most programs-network python
 	$(MAKE) -j2 --output-sync loom gauntlet-quick SUITES="$(TESTED_SUITES)"
 	@echo
 	@echo "make test: everything passed."
@@ -70,7 +70,17 @@ unit:
 
 # Real programs under `overspill run`, against the release build, one at a time: they measure memory.
 programs: build
-	$(CARGO) test --workspace --test programs -- --test-threads=1
+	$(MAKE) programs-alone
+	$(MAKE) programs-most
+	$(MAKE) programs-network
+
+# Those that look at the whole machine; those over networks, which mostly wait; the others.
+programs-alone: build
+	$(CARGO) test -p overspill-cli --test programs -- --test-threads=1 kills:: compare::
+programs-network: build
+	$(CARGO) test -p overspill-cli --test programs -- --test-threads=1 cluster:: network::
+programs-most: build
+	$(CARGO) test --workspace --test programs -- --test-threads=1 --skip kills:: --skip compare:: --skip cluster:: --skip network::
 
 # The Python package as its users have it, and its tutorial.
 python: build

@@ -2,11 +2,12 @@
 
 use crate::bench::{Bench, overspill};
 use crate::compressed::TREE;
-use crate::encryption::{SECRETS, found_in};
+use crate::encryption::{SECRETS, found_in_content};
 use crate::job::{Ended, MIB, Running, assert_same};
 use crate::network::{certificates, refusal};
 use crate::served::works_elsewhere;
 use rustix::process::{Pid, Signal, kill_process};
+use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -219,16 +220,37 @@ fn neither_servers_nor_their_files_have_the_program() {
         let swap = format!("{},size=256M{options}", cluster.swap());
         let paged = start(&bench, SECRETS, &swap).success();
         assert_same(&plain.output, &paged.output);
-        let found: usize = files(&cluster.servers[0].directory).iter().map(|f| found_in(f)).sum();
+        let found = found_below(&cluster.servers[0].directory);
         assert_eq!(found > 20, readable, "`{options}`: {found}");
         assert!(readable || found == 0, "`{options}`: {found}");
     }
 }
 
-/// What lies in a directory and those in it.
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+/// As `found_in_content`, in all that lies in a directory and those in it. A server that goes on
+/// renames and removes files: then all is looked at again.
+fn found_below(directory: &Path) -> usize {
+    for _ in 0..100 {
+        match contents(directory) {
+            Ok(contents) => return contents.iter().map(|content| found_in_content(content)).sum(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                sleep(Duration::from_millis(50));
+            }
+            Err(error) => panic!("{}: {error}", directory.display()),
+        }
+    }
+    panic!("{} never stood still", directory.display());
+}
+
+fn contents(directory: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let mut contents = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => contents.extend(self::contents(&path)?),
+            false => contents.push(std::fs::read(path)?),
+        }
+    }
+    Ok(contents)
 }
 
 /// Changes blocks at random and checks each before, until there is a file `stop`; then says how
