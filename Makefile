@@ -5,7 +5,7 @@ CARGO ?= cargo
 .PHONY: build install package wheel book demo test packages style aarch64 unit programs programs-alone programs-network programs-most python loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
 
 build:
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release --workspace --exclude overspill-python
 
 # The program, its man pages, and the library for C: `make install PREFIX=/usr/local`.
 install:
@@ -34,8 +34,8 @@ test:
 	$(MAKE) style
 	$(MAKE) unit
 	$(MAKE) programs-alone
-	$(MAKE) -j2 --output-sync programs-most programs-network python
-	$(MAKE) -j2 --output-sync loom gauntlet-quick SUITES="$(TESTED_SUITES)"
+	$(MAKE) -j2 --output-sync programs-most programs-network python loom
+	$(MAKE) gauntlet-quick SUITES="$(TESTED_SUITES)"
 	@echo
 	@echo "make test: everything passed."
 
@@ -74,11 +74,12 @@ programs: build
 	$(MAKE) programs-most
 	$(MAKE) programs-network
 
-# Those that look at the whole machine; those over networks, which mostly wait; the others.
+# Those that look at the whole machine; those over networks, which mostly wait; the others. All with --workspace: without,
+# crates would be built again with other features.
 programs-alone: build
-	$(CARGO) test -p overspill-cli --test programs -- --test-threads=1 kills:: compare::
+	$(CARGO) test --workspace --test programs -- --test-threads=1 kills:: compare::
 programs-network: build
-	$(CARGO) test -p overspill-cli --test programs -- --test-threads=1 cluster:: network::
+	$(CARGO) test --workspace --test programs -- --test-threads=1 cluster:: network::
 programs-most: build
 	$(CARGO) test --workspace --test programs -- --test-threads=1 --skip kills:: --skip compare:: --skip cluster:: --skip network::
 
