@@ -98,23 +98,25 @@ enum Toward {
 }
 
 /// True if `there` can be touched, found out by a call that every filter allows which lets a
-/// program have threads: a futex in each page, where nobody waits and nothing changes. What is no
-/// address, as numbers among the arguments of fcntl and prctl are, is no futex either.
+/// program have threads: a futex in each page. Nothing changes; whoever waits for one of these words
+/// may be woken for nothing, which every waiter must expect. What is no address, as numbers among
+/// the arguments of fcntl and prctl are, is no futex either.
 fn is_touchable(toward: Toward, there: usize, len: usize) -> bool {
     const WORD: usize = size_of::<u32>();
-    // Adds 0, and compares with what cannot be.
-    const ADD_NOTHING: usize = (libc::FUTEX_OP_ADD as usize) << 28;
-    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // Adds 0 to the word, and compares it with a number that hardly any is.
+    const ADD_NOTHING: usize = (libc::FUTEX_OP_ADD as usize) << 28 | 0x7ff;
+    let (no_time, own) = (libc::timespec { tv_sec: 0, tv_nsec: 0 }, 0u32);
+    let (no_time, own) = ((&raw const no_time).addr(), (&raw const own).addr());
     let Some(end) = there.checked_add(len) else { return false };
     let pages = (there / PAGE_SIZE..end.div_ceil(PAGE_SIZE)).map(|page| page * PAGE_SIZE);
     pages.map(|page| page.max(there) / WORD * WORD).all(|word| {
-        let (op, last, with) = match toward {
-            Toward::Here => (libc::FUTEX_WAIT, (&raw const no_time).addr(), [0, 0]),
-            Toward::There => (libc::FUTEX_WAKE_OP, 0, [word, ADD_NOTHING]),
+        let private = |op: i32| (op | libc::FUTEX_PRIVATE_FLAG) as usize;
+        let [first, op, count, last, second, how] = match toward {
+            Toward::Here => [word, private(libc::FUTEX_WAIT), 0, no_time, 0, 0],
+            Toward::There => [own, private(libc::FUTEX_WAKE_OP), 1, 1, word, ADD_NOTHING],
         };
-        let op = (op | libc::FUTEX_PRIVATE_FLAG) as usize;
-        // SAFETY: waits for no time on the word, or wakes nobody and leaves the word as it is.
-        let answer = unsafe { system::call(libc::SYS_futex, word, op, 0, last, with[0], with[1]) };
+        // SAFETY: waits for no time on the word, or leaves it as it is; nobody waits for `own`.
+        let answer = unsafe { system::call(libc::SYS_futex, first, op, count, last, second, how) };
         answer != -(libc::EFAULT as isize)
     })
 }
