@@ -98,9 +98,9 @@ enum Toward {
 }
 
 /// True if `there` can be touched, found out by a call that every filter allows which lets a
-/// program have threads: a futex in each page. Nothing changes; whoever waits for one of these words
-/// may be woken for nothing, which every waiter must expect. What is no address, as numbers among
-/// the arguments of fcntl and prctl are, is no futex either.
+/// program have threads: a futex in each page. Nothing changes; whoever waits for one of these
+/// words may be woken for nothing, which every waiter must expect. What is no address, as numbers
+/// among the arguments of fcntl and prctl are, is no futex either.
 fn is_touchable(toward: Toward, there: usize, len: usize) -> bool {
     const WORD: usize = size_of::<u32>();
     // Adds 0 to the word, and compares it with a number that hardly any is.
