@@ -351,8 +351,14 @@ fn comments_are_as_wide_as_code() {
 }
 
 /// Pages that `scripts/book.sh` makes of documents beside `docs`.
-const PAGES_OF_THE_BOOK: [&str; 5] =
-    ["introduction.md", "architecture.md", "changelog.md", "security.md", "packaging.md"];
+const PAGES_OF_THE_BOOK: [&str; 6] = [
+    "introduction.md",
+    "architecture.md",
+    "changelog.md",
+    "contributing.md",
+    "security.md",
+    "packaging.md",
+];
 
 #[test]
 fn links_between_documents_lead_somewhere() {
