@@ -12,7 +12,7 @@ thread_local! {
 }
 
 /// Keeps `why` as this thread's message.
-pub(crate) fn note(why: impl Display) {
+fn note(why: impl Display) {
     let words = why.to_string().replace('\0', " ");
     LAST.set(CString::new(words).unwrap_or_default());
 }
@@ -25,6 +25,17 @@ pub(crate) fn handle<T, E: Display>(made: Result<T, E>) -> *mut T {
             note(why);
             null_mut()
         }
+    }
+}
+
+/// Ends a handle, unless it is NULL.
+///
+/// # Safety
+/// `made` is from [`handle`] and not used again.
+pub(crate) unsafe fn end<T>(made: *mut T) {
+    if !made.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(made) });
     }
 }
 

@@ -1,6 +1,6 @@
 //! A memory limit: what regions share.
 
-use crate::fail::{handle, status, text};
+use crate::fail::{end, handle, status, text};
 use ::overspill::{Builder, Bytes, Overspill, Summary, SwapSpec};
 use std::ffi::{c_char, c_int};
 
@@ -60,39 +60,35 @@ impl From<Summary> for overspill_stats {
     }
 }
 
-/// What `options` say, for any builder.
-pub(crate) struct Chosen {
-    pub(crate) memory: Bytes,
-    pub(crate) page_size: Option<Bytes>,
-    pub(crate) swap_size: Option<Bytes>,
-    pub(crate) swaps: Vec<SwapSpec>,
+/// What `options` say.
+///
+/// # Safety
+/// NULL, or options whose texts are NULL or end with 0, the last of them NULL.
+pub(crate) unsafe fn builder_of(options: *const overspill_options) -> Result<Builder, String> {
+    // SAFETY: the caller's promise.
+    let options = unsafe { options.as_ref() }.ok_or("the options are NULL")?;
+    let given = |bytes: u64| (bytes > 0).then_some(Bytes(bytes));
+    let mut builder = Overspill::builder().memory(Bytes(options.memory_bytes));
+    builder = given(options.page_bytes).into_iter().fold(builder, Builder::page_size);
+    builder = given(options.swap_bytes).into_iter().fold(builder, Builder::swap_size);
+    let mut at = options.swaps;
+    // SAFETY: the list ends with NULL, which is not passed.
+    while !at.is_null() && unsafe { !(*at).is_null() } {
+        // SAFETY: as above.
+        builder = builder.swap(unsafe { spec_at(*at) }?);
+        at = at.wrapping_add(1);
+    }
+    Ok(builder)
 }
 
-impl Chosen {
-    /// # Safety
-    /// NULL, or options whose texts are NULL or end with 0, the last of them NULL.
-    pub(crate) unsafe fn from(options: *const overspill_options) -> Result<Self, String> {
-        // SAFETY: the caller's promise.
-        let options = unsafe { options.as_ref() }.ok_or("the options are NULL")?;
-        let given = |bytes: u64| (bytes > 0).then_some(Bytes(bytes));
-        let (mut swaps, mut at) = (Vec::new(), options.swaps);
-        // SAFETY: the list ends with NULL, which is not passed.
-        while !at.is_null() && unsafe { !(*at).is_null() } {
-            // SAFETY: as above.
-            let words = unsafe { text(*at) }?;
-            swaps.push(words.parse().map_err(|why| format!("{words}: {why}"))?);
-            at = at.wrapping_add(1);
-        }
-        let (page_size, swap_size) = (given(options.page_bytes), given(options.swap_bytes));
-        Ok(Self { memory: Bytes(options.memory_bytes), page_size, swap_size, swaps })
-    }
-
-    fn builder(self) -> Builder {
-        let mut builder = Overspill::builder().memory(self.memory);
-        builder = self.page_size.into_iter().fold(builder, Builder::page_size);
-        builder = self.swap_size.into_iter().fold(builder, Builder::swap_size);
-        self.swaps.into_iter().fold(builder, Builder::swap)
-    }
+/// The place that the text at `words` names.
+///
+/// # Safety
+/// NULL, or a string that ends with 0.
+unsafe fn spec_at(words: *const c_char) -> Result<SwapSpec, String> {
+    // SAFETY: the caller's promise.
+    let words = unsafe { text(words) }?;
+    words.parse().map_err(|why| format!("{words}: {why}"))
 }
 
 /// Sets a limit and opens the places to swap to. Starts threads. NULL if that fails.
@@ -102,8 +98,8 @@ impl Chosen {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn overspill_new(options: *const overspill_options) -> *mut overspill {
     // SAFETY: the caller's promise.
-    let chosen = unsafe { Chosen::from(options) };
-    let built = chosen.and_then(|chosen| chosen.builder().build().map_err(|why| why.to_string()));
+    let builder = unsafe { builder_of(options) };
+    let built = builder.and_then(|builder| builder.build().map_err(|why| why.to_string()));
     handle(built.map(|inner| overspill { inner }))
 }
 
@@ -113,10 +109,8 @@ pub unsafe extern "C" fn overspill_new(options: *const overspill_options) -> *mu
 /// `limit` is from `overspill_new` and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn overspill_free(limit: *mut overspill) {
-    if !limit.is_null() {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(limit) });
-    }
+    // SAFETY: the caller's promise.
+    unsafe { end(limit) };
 }
 
 /// Size of a page in bytes.

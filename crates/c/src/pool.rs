@@ -1,7 +1,7 @@
 //! Pools: numbered pages that are asked for.
 
-use crate::fail::{handle, status};
-use crate::limit::{Chosen, overspill_options, overspill_stats};
+use crate::fail::{end, handle, status};
+use crate::limit::{builder_of, overspill_options, overspill_stats};
 use ::overspill::{Held, HeldPage, PageNo, Pool, PoolBuilder};
 use std::ffi::{c_int, c_void};
 
@@ -34,16 +34,9 @@ pub unsafe extern "C" fn overspill_pool_new(
     options: *const overspill_options,
 ) -> *mut overspill_pool {
     // SAFETY: the caller's promise.
-    let chosen = unsafe { Chosen::from(options) };
-    let built = chosen.and_then(|chosen| pool_builder(chosen).build().map_err(|e| e.to_string()));
+    let builder = unsafe { builder_of(options) };
+    let built = builder.and_then(|it| PoolBuilder::from(it).build().map_err(|e| e.to_string()));
     handle(built.map(|inner| overspill_pool { inner }))
-}
-
-fn pool_builder(chosen: Chosen) -> PoolBuilder {
-    let mut builder = Pool::builder().memory(chosen.memory);
-    builder = chosen.page_size.into_iter().fold(builder, PoolBuilder::page_size);
-    builder = chosen.swap_size.into_iter().fold(builder, PoolBuilder::swap_size);
-    chosen.swaps.into_iter().fold(builder, PoolBuilder::swap)
 }
 
 /// Ends a pool when its last page is released. NULL is allowed.
@@ -52,10 +45,8 @@ fn pool_builder(chosen: Chosen) -> PoolBuilder {
 /// `pool` is from `overspill_pool_new` and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn overspill_pool_free(pool: *mut overspill_pool) {
-    if !pool.is_null() {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(pool) });
-    }
+    // SAFETY: the caller's promise.
+    unsafe { end(pool) };
 }
 
 /// Size of a page in bytes.
@@ -105,10 +96,8 @@ pub unsafe extern "C" fn overspill_page_data(page: *const overspill_page) -> *mu
 /// `page` is from `overspill_page_take`; neither it nor its bytes are used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn overspill_page_release(page: *mut overspill_page) {
-    if !page.is_null() {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(page) });
-    }
+    // SAFETY: the caller's promise.
+    unsafe { end(page) };
 }
 
 /// Starts reading `count` pages at `pages` and does not wait for them. 0, or -1.

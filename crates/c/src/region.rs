@@ -1,6 +1,6 @@
 //! Regions: memory of which only a part is in RAM.
 
-use crate::fail::{handle, note, status};
+use crate::fail::{end, handle, status};
 use crate::limit::overspill;
 use ::overspill::{Advice, Bytes, Faults, HeldRange, Region};
 use std::ffi::{c_int, c_void};
@@ -84,10 +84,8 @@ pub unsafe extern "C" fn overspill_region_new(
 /// `region` is from `overspill_region_new`; neither it nor its memory is used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn overspill_region_free(region: *mut overspill_region) {
-    if !region.is_null() {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(region) });
-    }
+    // SAFETY: the caller's promise.
+    unsafe { end(region) };
 }
 
 /// Where its bytes are; any thread may use them.
@@ -148,13 +146,9 @@ pub unsafe extern "C" fn overspill_pin_new(
 ) -> *mut overspill_pin {
     // SAFETY: the caller's promise.
     let region = &unsafe { &*region }.inner;
-    match range(region, offset, bytes) {
-        Ok(range) => handle(region.hold(range).map(|held| overspill_pin { _held: held })),
-        Err(why) => {
-            note(why);
-            std::ptr::null_mut()
-        }
-    }
+    let held = range(region, offset, bytes)
+        .and_then(|range| region.hold(range).map_err(|why| why.to_string()));
+    handle(held.map(|held| overspill_pin { _held: held }))
 }
 
 /// Ends a pin. NULL is allowed.
@@ -163,8 +157,6 @@ pub unsafe extern "C" fn overspill_pin_new(
 /// `pin` is from `overspill_pin_new` and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn overspill_pin_free(pin: *mut overspill_pin) {
-    if !pin.is_null() {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(pin) });
-    }
+    // SAFETY: the caller's promise.
+    unsafe { end(pin) };
 }

@@ -236,7 +236,7 @@ fn out_of_memory(engine: &Engine) {
         process.session.add_verdict(verdict::OUT_OF_MEMORY);
     }
     let why = engine.last_error().unwrap_or_else(|| "no page can be moved out".into());
-    let limit = overspill::Bytes::of_pages(engine.status().frames as u64);
+    let limit = overspill::Bytes::of_pages(engine.limit_frames() as u64);
     say(&format!("out of memory, program killed: the limit of {limit} is full, and {why}"));
     let _ = rustix::process::kill_process(apart::program(), rustix::process::Signal::KILL);
 }

@@ -35,9 +35,23 @@ impl Size {
     }
 }
 
-pub(crate) fn specs(swaps: Vec<String>) -> PyResult<Vec<SwapSpec>> {
-    let parse = |words: String| words.parse().map_err(|why| error(format!("{words}: {why}")));
-    swaps.into_iter().map(parse).collect()
+fn spec_of(words: &str) -> PyResult<SwapSpec> {
+    words.parse().map_err(|why| error(format!("{words}: {why}")))
+}
+
+/// The settings of a limit or a pool.
+pub(crate) fn builder_of(
+    memory: Size,
+    swaps: Vec<String>,
+    page_size: Size,
+    swap_size: Option<Size>,
+) -> PyResult<Builder> {
+    let builder = Overspill::builder().memory(memory.bytes()?).page_size(page_size.bytes()?);
+    let builder = match swap_size {
+        Some(size) => builder.swap_size(size.bytes()?),
+        None => builder,
+    };
+    swaps.into_iter().try_fold(builder, |builder, words| Ok(builder.swap(spec_of(&words)?)))
 }
 
 #[pymethods]
@@ -50,12 +64,7 @@ impl Limit {
         page_size: Size,
         swap_size: Option<Size>,
     ) -> PyResult<Self> {
-        let mut builder = Overspill::builder().memory(memory.bytes()?);
-        builder = builder.page_size(page_size.bytes()?);
-        if let Some(size) = swap_size {
-            builder = builder.swap_size(size.bytes()?);
-        }
-        let builder = specs(swaps)?.into_iter().fold(builder, Builder::swap);
+        let builder = builder_of(memory, swaps, page_size, swap_size)?;
         let built = py.detach(|| builder.build()).map_err(error)?;
         Ok(Self { own: Own::new(built) })
     }
@@ -77,10 +86,9 @@ impl Limit {
         Ok(self.inner()?.page_size())
     }
 
-    fn swapon(&self, py: Python<'_>, swap: String) -> PyResult<()> {
-        let inner = self.inner()?;
-        let specs = specs(vec![swap])?;
-        py.detach(|| specs.iter().try_for_each(|spec| inner.swapon(spec))).map_err(error)
+    fn swapon(&self, py: Python<'_>, swap: &str) -> PyResult<()> {
+        let (inner, spec) = (self.inner()?, spec_of(swap)?);
+        py.detach(|| inner.swapon(&spec)).map_err(error)
     }
 
     fn swapoff(&self, py: Python<'_>, name: &str) -> PyResult<()> {

@@ -3,7 +3,7 @@
 use crate::error;
 use crate::exports::{Shown, fill};
 use crate::fork::Own;
-use crate::limit::{Size, specs};
+use crate::limit::{Size, builder_of};
 use ::overspill::{Held, HeldPage, PageNo, PoolBuilder};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -26,12 +26,7 @@ impl Pool {
         page_size: Size,
         swap_size: Option<Size>,
     ) -> PyResult<Self> {
-        let mut builder = ::overspill::Pool::builder().memory(memory.bytes()?);
-        builder = builder.page_size(page_size.bytes()?);
-        if let Some(size) = swap_size {
-            builder = builder.swap_size(size.bytes()?);
-        }
-        let builder = specs(swaps)?.into_iter().fold(builder, PoolBuilder::swap);
+        let builder = PoolBuilder::from(builder_of(memory, swaps, page_size, swap_size)?);
         let built = py.detach(|| builder.build()).map_err(error)?;
         Ok(Self { own: Own::new(built) })
     }

@@ -367,7 +367,7 @@ impl ManagedMemory {
         whole(&parts, pages)?;
         let managed = parts.iter().filter(|part| matches!(part.kind, Kind::Managed(..)));
         let ours = managed.clone().map(|part| part.pages).sum::<usize>();
-        if lock && self.engine.unevictable() + ours > self.engine.status().frames / 2 {
+        if lock && self.engine.unevictable() + ours > self.engine.limit_frames() / 2 {
             return Err(MemoryError::TooMuchLocked(self.space.size_of(ours)));
         }
         for page in managed.flat_map(|part| (0..part.pages).map(|n| part.first.plus(n))) {
@@ -389,7 +389,7 @@ impl ManagedMemory {
         pages: usize,
         signals: Option<&SignalFaults>,
     ) -> Result<(), MemoryError> {
-        let most = self.engine.status().frames / 2;
+        let most = self.engine.limit_frames() / 2;
         let fits = |pinned: usize| pinned.checked_add(pages).filter(|&sum| sum <= most);
         if self.space.pinned_pages.fetch_update(Relaxed, Relaxed, fits).is_err() {
             return Err(MemoryError::TooMuchLocked(self.space.size_of(pages)));

@@ -6,6 +6,7 @@
 //! written however it ends.
 //! Not here: paging; messages about this machine (`overspill::doctor`).
 
+mod beside;
 mod elf;
 mod format;
 mod live;

@@ -1,14 +1,12 @@
 //! What a run did when, for `--report`.
 //!
-//! Owns: the thread that looks at the run now and then.
+//! Owns: how often the run is looked at.
 //! Invariants: a run of any length has at most [`SAMPLES_MAX`] samples: when there are as many,
 //! every second one goes, and the time between two doubles.
 
-use super::signals;
+use super::beside::beside;
 use overspill::session::Overview;
 use overspill_bench::report::html::RunSample;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 const SAMPLES_MAX: usize = 1200;
@@ -36,22 +34,14 @@ impl Timeline {
 
 /// Runs `work`; returns its result, and what the run did meanwhile.
 pub(super) fn watch<R>(overview: &Overview, work: impl FnOnce() -> R) -> (R, Vec<RunSample>) {
-    let (ended, end) = channel::<()>();
     let begun = Instant::now();
-    thread::scope(|scope| {
-        let look = move || {
-            let mut timeline = Timeline { samples: Vec::new(), period: PERIOD };
-            while end.recv_timeout(timeline.period) == Err(RecvTimeoutError::Timeout) {
-                timeline.take(sample(overview, begun));
-            }
-            timeline.take(sample(overview, begun));
-            timeline.samples
-        };
-        let watcher = signals::blocked(|| scope.spawn(look));
-        let result = work();
-        drop(ended);
-        (result, watcher.join().expect("it does not panic"))
-    })
+    let mut timeline = Timeline { samples: Vec::new(), period: PERIOD };
+    let look = || {
+        timeline.take(sample(overview, begun));
+        timeline.period
+    };
+    let result = beside(PERIOD, look, work);
+    (result, timeline.samples)
 }
 
 fn sample(overview: &Overview, begun: Instant) -> RunSample {

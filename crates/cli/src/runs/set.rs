@@ -21,12 +21,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// [`Error::NoRun`], [`Error::Runs`], [`Error::Refused`] with the run's own words.
 pub(crate) fn set(args: &SetArgs) -> Result<u8, Error> {
     let run = of_process(args.process)?;
-    let ask = |question: &str| run.ask(question).map_err(|_| Error::NoRun(args.process));
-    let answer: Value = serde_json::from_str(&ask(&set_memory(args.memory))?).unwrap_or_default();
-    if let Some(refusal) = answer["refused"].as_str() {
-        return Err(Error::Refused(refusal.to_owned()));
-    }
-    let before = Bytes(answer["memory_bytes_before"].as_u64().unwrap_or(0));
+    let before = change(run, args.memory)?;
     let begun = Instant::now();
     match wait_until_kept(run, args.memory) {
         Some(used) => say::line(format_args!(
@@ -42,6 +37,19 @@ pub(crate) fn set(args: &SetArgs) -> Result<u8, Error> {
         )?,
     }
     Ok(0)
+}
+
+/// Changes the limit of a run; returns the one it had. Does not wait.
+///
+/// # Errors
+/// [`Error::NoRun`] if it has ended, [`Error::Refused`] with its own words.
+pub(super) fn change(run: Run, limit: Bytes) -> Result<Bytes, Error> {
+    let answer = run.ask(&set_memory(limit)).map_err(|_| Error::NoRun(run.process))?;
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+    match answer["refused"].as_str() {
+        Some(refusal) => Err(Error::Refused(refusal.to_owned())),
+        None => Ok(Bytes(answer["memory_bytes_before"].as_u64().unwrap_or(0))),
+    }
 }
 
 /// Waits until the run has no more than `limit`, or has ended; what it still has if that takes too

@@ -24,6 +24,13 @@ pub struct PoolBuilder {
     common: Builder,
 }
 
+/// A pool with the settings that a limit for regions would have.
+impl From<Builder> for PoolBuilder {
+    fn from(common: Builder) -> Self {
+        Self { common }
+    }
+}
+
 impl PoolBuilder {
     pub(crate) fn new() -> Self {
         Self { common: Builder::new() }

@@ -7,12 +7,12 @@
 mod state;
 mod view;
 
+use super::of_process;
 use super::seen::Seen;
-use super::set_memory;
+use super::set::change;
 use crate::args::TopArgs;
 use crate::error::Error;
 use overspill::Bytes;
-use overspill::session::Run;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use state::{Order, State};
@@ -114,14 +114,10 @@ fn scale(state: &mut State, factor: f64) {
     let Some(seen) = state.selected() else { return };
     let limit = Bytes(((seen.memory_bytes as f64 * factor) as u64).min(seen.memory_bytes_max));
     let number = seen.run as i32;
-    let runs = Run::all().unwrap_or_default();
-    let run = runs.into_iter().find(|run| run.process == number);
-    let answer = run.and_then(|run| run.ask(&set_memory(limit)).ok());
-    let answer: serde_json::Value =
-        answer.and_then(|answer| serde_json::from_str(&answer).ok()).unwrap_or_default();
-    state.say(match answer["refused"].as_str() {
-        Some(refusal) => refusal.to_owned(),
-        None => format!("run {number}: limit {limit}"),
+    let changed = of_process(number).and_then(|run| change(run, limit));
+    state.say(match changed {
+        Ok(_) => format!("run {number}: limit {limit}"),
+        Err(error) => error.to_string(),
     });
 }
 
