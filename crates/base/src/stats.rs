@@ -1,8 +1,8 @@
 //! Event counters with the names of `/proc/vmstat`, and a latency histogram, both as plain atomics
 //! in memory that a supervisor can map.
 //!
-//! Invariants: counters only grow. Readers may see one counter newer than another; equations
-//! between them hold only when quiescent.
+//! Invariants: counters only grow, but for that of stalls, which is a level. Readers may see one
+//! counter newer than another; equations between them hold only when quiescent.
 //! Not here: printing.
 
 use crate::shared::Table;
@@ -122,7 +122,8 @@ fn bucket_of(value: u64) -> usize {
 // Cells: one for each event, then these, then the histogram's buckets.
 const LATENCY_MAX: usize = Event::ALL.len();
 const LATENCY_SUM: usize = LATENCY_MAX + 1;
-const BUCKETS: usize = LATENCY_SUM + 1;
+const STALLS: usize = LATENCY_SUM + 1;
+const BUCKETS: usize = STALLS + 1;
 
 /// Number of atomics that a [`Stats`] needs.
 pub fn stats_len() -> usize {
@@ -174,6 +175,26 @@ impl Stats {
         self.cells[BUCKETS + bucket].fetch_add(1, Relaxed);
         self.cells[LATENCY_SUM].fetch_add(ns, Relaxed);
         self.cells[LATENCY_MAX].fetch_max(ns, Relaxed);
+    }
+
+    /// Begins a stall: a thread of the pager starts to serve faults.
+    pub fn stall_begins(&self) {
+        self.cells[STALLS].fetch_add(1, Relaxed);
+    }
+
+    /// Ends one.
+    pub fn stall_ends(&self) {
+        self.cells[STALLS].fetch_sub(1, Relaxed);
+    }
+
+    /// The number of stalls now. After a kill in the middle of some they stay.
+    pub fn stalls(&self) -> u64 {
+        self.cells[STALLS].load(Relaxed)
+    }
+
+    /// Forgets those of a process that had these cells before.
+    pub fn forget_stalls(&self) {
+        self.cells[STALLS].store(0, Relaxed);
     }
 
     /// The longest fault so far, in nanoseconds.

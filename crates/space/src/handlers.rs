@@ -229,11 +229,14 @@ impl Shared {
     fn serve_faults(&self, worker: &mut Worker, source: &WakeSource) {
         let mut messages = [FaultMessage { address: 0, thread: 0 }; 32];
         let mut placement = Placement::new((self.options.process)(), self.options.sees_affinity);
+        let mut stall = Stall { engine: &self.engine, begun: false };
         let mut idle_since = clock::now_ns();
         while self.attend(worker, Some(&mut placement)) {
             let read = self.space.with_uffd(|uffd| uffd.read(&mut messages));
             let Ok(count) = read else { return };
+            stall.note(count > 0 || worker.in_flight() > 0);
             let busy = self.serve_placed(worker, &mut placement, &messages[..count]);
+            stall.note(worker.in_flight() > 0);
             let now_ns = clock::now_ns();
             // Stacked threads cannot resume, and fault again, before we sleep.
             if busy {
@@ -320,6 +323,28 @@ impl Shared {
         while self.attend(worker, None) {
             self.engine.balance(worker, || self.attention.load(Acquire));
         }
+    }
+}
+
+/// Whether threads wait for one of ours, as the counters have it.
+struct Stall<'a> {
+    engine: &'a Engine,
+    begun: bool,
+}
+
+impl Stall<'_> {
+    fn note(&mut self, waited_for: bool) {
+        match (std::mem::replace(&mut self.begun, waited_for), waited_for) {
+            (false, true) => self.engine.stats().stall_begins(),
+            (true, false) => self.engine.stats().stall_ends(),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Stall<'_> {
+    fn drop(&mut self) {
+        self.note(false);
     }
 }
 

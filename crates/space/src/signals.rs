@@ -84,8 +84,11 @@ impl SignalFaults {
 impl ServeFault for Server {
     fn serve(&self, address: usize) -> bool {
         let page = self.space.page_at(address);
+        self.engine.stats().stall_begins();
         let mut worker = self.workers.take();
-        self.engine.fault_in_place(&mut worker, page) == FaultOutcome::Mapped
+        let outcome = self.engine.fault_in_place(&mut worker, page);
+        self.engine.stats().stall_ends();
+        outcome == FaultOutcome::Mapped
     }
 }
 

@@ -5,7 +5,7 @@
 //! Not here: who asks, and what can be asked (`crate::runs`).
 
 use super::program::Program;
-use super::report::{Device, SCHEMA};
+use super::report::{Device, SCHEMA, Stalls};
 use crate::runs::memory_to_set;
 use overspill::session::{Answers, Overview, RunLimit};
 use overspill::{Bytes, Summary};
@@ -19,6 +19,8 @@ struct Live<'a> {
     run: u32,
     command: &'a [String],
     wall_seconds: f64,
+    #[serde(flatten)]
+    stalls: Stalls,
     memory_bytes: u64,
     /// The most that the limit can be raised to.
     memory_bytes_max: u64,
@@ -92,6 +94,7 @@ impl Asked {
             run: std::process::id(),
             command: &self.command,
             wall_seconds: self.begun.elapsed().as_secs_f64(),
+            stalls: Stalls::new(self.overview.stall_time()),
             memory_bytes: summary.memory_bytes,
             memory_bytes_max: self.limit.most().0,
             memory_used_bytes: processes.iter().map(|process| process.memory_bytes).sum(),

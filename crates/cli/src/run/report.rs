@@ -8,7 +8,7 @@
 use super::process::Ended;
 use super::program::Program;
 use overspill::escapes;
-use overspill::session::{DeviceState, Overview, verdict};
+use overspill::session::{DeviceState, Overview, StallTime, verdict};
 use overspill::ways::Way;
 use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
 use serde::Serialize;
@@ -33,6 +33,8 @@ pub(super) struct Report {
     /// The signal that ended the program.
     signal: Option<i32>,
     wall_seconds: f64,
+    #[serde(flatten)]
+    stalls: Stalls,
     user_seconds: f64,
     system_seconds: f64,
     memory_bytes: u64,
@@ -43,6 +45,19 @@ pub(super) struct Report {
     summary: Summary,
     devices: Vec<Device>,
     escaped: Escaped,
+}
+
+/// How long the program waited for pages.
+#[derive(Debug, Serialize)]
+pub(super) struct Stalls {
+    stall_some_seconds: f64,
+    stall_full_seconds: f64,
+}
+
+impl Stalls {
+    pub(super) fn new(StallTime { some, full }: StallTime) -> Self {
+        Self { stall_some_seconds: some.as_secs_f64(), stall_full_seconds: full.as_secs_f64() }
+    }
 }
 
 /// What was outside the limit, where it was more than a tenth of it.
@@ -123,6 +138,7 @@ impl Report {
             exit_status,
             signal: ended.signal(),
             wall_seconds: ended.wall.as_secs_f64(),
+            stalls: Stalls::new(overview.stall_time()),
             user_seconds: ended.user.as_secs_f64(),
             system_seconds: ended.system.as_secs_f64(),
             memory_bytes: summary.memory_bytes,

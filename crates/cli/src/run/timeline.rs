@@ -5,7 +5,7 @@
 //! every second one goes, and the time between two doubles.
 
 use super::beside::beside;
-use overspill::session::Overview;
+use overspill::session::{Overview, StallTime};
 use overspill_bench::report::html::RunSample;
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,7 @@ pub(super) fn watch<R>(overview: &Overview, work: impl FnOnce() -> R) -> (R, Vec
 
 fn sample(overview: &Overview, begun: Instant) -> RunSample {
     let summary = overview.summary();
+    let StallTime { some, full } = overview.stall_time();
     let (mut used, mut processes) = (0, 0);
     for process in overview.processes() {
         used += process.memory.0;
@@ -60,6 +61,8 @@ fn sample(overview: &Overview, begun: Instant) -> RunSample {
         pages_out: summary.pages_out,
         faults: summary.faults,
         fault_ns: summary.fault_latency.sum_ns,
+        stall_some_ns: some.as_nanos() as u64,
+        stall_full_ns: full.as_nanos() as u64,
         processes,
     }
 }

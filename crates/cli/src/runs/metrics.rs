@@ -87,7 +87,7 @@ type PerRun = (&'static str, &'static str, MetricType, fn(&Seen) -> f64);
 
 const SECONDS_PER_NS: f64 = 1e-9;
 
-const PER_RUN: [PerRun; 12] = [
+const PER_RUN: [PerRun; 14] = [
     (
         "memory_limit_bytes",
         "What all processes of a run may have in memory",
@@ -101,6 +101,18 @@ const PER_RUN: [PerRun; 12] = [
     ("run_seconds", "Time since the program was started", MetricType::GAUGE, |run| {
         run.wall_seconds
     }),
+    (
+        "stall_some_seconds_total",
+        "Time in which a thread waited for a page (PSI's some)",
+        MetricType::COUNTER,
+        |run| run.stall_some_seconds,
+    ),
+    (
+        "stall_full_seconds_total",
+        "Time in which a thread waited for a page, and none could run (PSI's full)",
+        MetricType::COUNTER,
+        |run| run.stall_full_seconds,
+    ),
     ("pages_in_total", "Pages read from swap", MetricType::COUNTER, |run| {
         run.summary.pages_in as f64
     }),

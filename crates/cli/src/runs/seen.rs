@@ -15,6 +15,8 @@ pub(super) struct Seen {
     pub(super) run: u32,
     pub(super) command: Vec<String>,
     pub(super) wall_seconds: f64,
+    pub(super) stall_some_seconds: f64,
+    pub(super) stall_full_seconds: f64,
     pub(super) memory_bytes: u64,
     pub(super) memory_bytes_max: u64,
     pub(super) memory_used_bytes: u64,
@@ -81,6 +83,7 @@ impl Seen {
     pub(super) fn of_a_test() -> Self {
         let answer = serde_json::json!({
             "schema": 1, "run": 42, "command": ["sort", "x"], "wall_seconds": 2.5, "new": [1, 2],
+            "stall_some_seconds": 1.5, "stall_full_seconds": 0.5,
             "memory_bytes": 1 << 26, "memory_bytes_max": 1 << 28, "memory_used_bytes": 1 << 25,
             "processes": [{"process": 43, "memory_bytes": 1 << 25}],
             "devices": [

@@ -297,6 +297,12 @@ impl Ended {
         value.unwrap_or_else(|| panic!("no {pointer} in {:?}; {self}", self.stats))
     }
 
+    /// The number of seconds at a pointer into the statistics.
+    pub(crate) fn seconds(&self, pointer: &str) -> f64 {
+        let value = self.stats.as_ref().and_then(|stats| stats.pointer(pointer)?.as_f64());
+        value.unwrap_or_else(|| panic!("no {pointer} in {:?}; {self}", self.stats))
+    }
+
     /// Returns what the statistics say of the first device.
     pub(crate) fn notes(&self) -> String {
         let notes = self.stats.as_ref().and_then(|stats| stats.pointer("/devices/0/notes"));

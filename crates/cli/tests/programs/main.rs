@@ -32,6 +32,7 @@ mod mapping_calls;
 mod memory_calls;
 mod network;
 mod one_limit;
+mod pressure;
 mod process_calls;
 mod python;
 mod random;

@@ -59,7 +59,7 @@ fn run(session: &Session, book: &Book) {
 }
 
 /// What this thread has used, however busy the machine is.
-fn cpu_time() -> Duration {
+pub(super) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

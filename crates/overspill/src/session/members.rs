@@ -118,6 +118,7 @@ impl Session {
         self.lock_byte(libc::F_SETLKW, libc::F_WRLCK, place.member)
             .map_err(|e| Error::Session { action: "lock", reason: e.to_string() })?;
         if self.is_now(place.member, place.starting, ALIVE) {
+            self.stats(place.member).forget_stalls();
             if self.former_pagers_of(process).is_empty() {
                 self.stats(place.member).count(Event::processes);
             }

@@ -19,6 +19,7 @@ mod offer;
 mod overview;
 mod pressure;
 mod server;
+mod stalls;
 mod supervisor;
 mod touches;
 
@@ -49,6 +50,7 @@ pub use channel::{Address, Channel};
 pub use limit::RunLimit;
 pub use members::Place;
 pub use overview::{DeviceState, Overview, ProcessState};
+pub use stalls::StallTime;
 pub use supervisor::{Opener, RunOptions, Supervisor};
 pub use touches::Touches;
 

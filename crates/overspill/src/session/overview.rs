@@ -6,6 +6,7 @@
 use super::Session;
 use super::limit::RunLimit;
 use super::offer::Offer;
+use super::stalls::{StallTime, Stalls};
 use crate::summary::Summary;
 use overspill_area::MemberNo;
 use overspill_base::Bytes;
@@ -42,11 +43,12 @@ pub struct ProcessState {
 pub struct Overview {
     session: Arc<Session>,
     offers: Arc<[Offer]>,
+    stalls: Arc<Stalls>,
 }
 
 impl Overview {
-    pub(super) fn new(session: Arc<Session>, offers: Arc<[Offer]>) -> Self {
-        Self { session, offers }
+    pub(super) fn new(session: Arc<Session>, offers: Arc<[Offer]>, stalls: Arc<Stalls>) -> Self {
+        Self { session, offers, stalls }
     }
 
     /// The devices, in the order of their specifications.
@@ -69,6 +71,11 @@ impl Overview {
         let used = self.session.members_used();
         let stats: Vec<Stats> = (0..used).map(|m| self.session.stats(MemberNo(m))).collect();
         Summary::of(RunLimit::new(self.session.clone()).get(), &stats)
+    }
+
+    /// How long it has waited for pages.
+    pub fn stall_time(&self) -> StallTime {
+        self.stalls.get()
     }
 
     /// The processes that are alive.

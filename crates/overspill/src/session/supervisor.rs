@@ -9,6 +9,7 @@ use super::limit::{RunLimit, usual_most};
 use super::offer::Offer;
 use super::overview::Overview;
 use super::server::{Descriptors, Server, Terms};
+use super::stalls::Stalls;
 use super::touches::Touches;
 use super::{HeldKeys, Session, Settings, SharedDevice, audit};
 use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
@@ -55,6 +56,7 @@ pub type Opener = fn(&SwapSpec, &OpenOptions, fn(&str)) -> Result<Device, Device
 pub struct Supervisor {
     session: Arc<Session>,
     offers: Arc<[Offer]>,
+    stalls: Arc<Stalls>,
     server: Server,
     /// Files of the user's that were empty.
     were_empty: Vec<OwnedFd>,
@@ -123,6 +125,8 @@ impl Supervisor {
         if !run.memory_each {
             audit::start(session.clone()).map_err(Error::system("start the auditor"))?;
         }
+        let stalls = Stalls::start(session.clone());
+        let stalls = stalls.map_err(Error::system("start the thread that looks at stalls"))?;
         let were_empty = devices.iter().filter(|device| device.attachment().was_empty);
         let duplicate = |device: &Device| device.descriptor().map(|fd| fcntl_dupfd_cloexec(fd, 0));
         let were_empty = were_empty.filter_map(duplicate).collect::<Result<_, _>>();
@@ -135,12 +139,12 @@ impl Supervisor {
             descriptors: descriptors(&session, &offers).map_err(Error::session("share"))?,
             report,
         })?;
-        Ok(Self { session, offers, server, were_empty })
+        Ok(Self { session, offers, stalls, server, were_empty })
     }
 
     /// Returns what can be seen of the run from now on.
     pub fn overview(&self) -> Overview {
-        Overview::new(self.session.clone(), self.offers.clone())
+        Overview::new(self.session.clone(), self.offers.clone(), self.stalls.clone())
     }
 
     /// Returns its limit, which can be changed.

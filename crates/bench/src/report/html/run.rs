@@ -28,6 +28,10 @@ pub struct RunSample {
     pub faults: u64,
     /// Time of all of them together.
     pub fault_ns: u64,
+    /// Time in which a thread waited for a page.
+    pub stall_some_ns: u64,
+    /// Time in which a thread waited, and none could run.
+    pub stall_full_ns: u64,
     /// Processes that are alive.
     pub processes: usize,
 }
@@ -89,7 +93,17 @@ fn plots(samples: &[RunSample]) -> Markup {
             ],
         ),
         (
-            "Pressure: threads that wait for a page, on average",
+            "Pressure",
+            "% of time",
+            "As in the kernel's PSI: in \u{201c}some\u{201d} of the time a thread waits for a page; in the \
+             \u{201c}full\u{201d} time none of the others can run meanwhile. Looked at 20 times a second.",
+            vec![
+                rate("some", 1e7, |it| it.stall_some_ns),
+                rate("full", 1e7, |it| it.stall_full_ns),
+            ],
+        ),
+        (
+            "Threads that wait for a page, on average",
             "threads",
             "The time of all faults in each second. At 1, one thread of the program does nothing \
              but wait, or several take turns; a program with one thread stands still as long.",
@@ -160,7 +174,7 @@ mod tests {
         };
         let page = run_html(&run);
         assert!(page.contains("sort &lt;x&gt;") && page.contains("memory 64 MiB"));
-        assert_eq!(page.matches("<svg").count(), 6);
+        assert_eq!(page.matches("<svg").count(), 7);
         let short = run_html(&RunTimeline { samples: Vec::new(), ..run });
         assert!(short.contains("too short"));
     }

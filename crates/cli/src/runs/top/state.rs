@@ -5,7 +5,7 @@
 
 use crate::runs::seen::Seen;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Looks that are kept of a run.
 const HISTORY: usize = 240;
@@ -19,6 +19,24 @@ pub(super) enum Order {
     Time,
     /// By number, lowest first.
     Number,
+}
+
+/// The time over which pressure is averaged, as in `avg10` of the kernel's.
+const PRESSURE_TIME: Duration = Duration::from_secs(10);
+
+/// Time in which threads wait for pages, as in PSI: its part of all time, or its sum in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Pressure {
+    /// One of them at least.
+    pub(super) some: f64,
+    /// And none can run.
+    pub(super) full: f64,
+}
+
+impl Pressure {
+    fn total(seen: &Seen) -> Self {
+        Self { some: seen.stall_some_seconds, full: seen.stall_full_seconds }
+    }
 }
 
 /// Events in a second, between two looks.
@@ -38,11 +56,15 @@ pub(super) struct Watched {
     pub(super) rates: VecDeque<Rates>,
     /// Faults by their time, since the look before.
     pub(super) latencies: Vec<(u64, u64)>,
+    /// When it was looked at in the last [`PRESSURE_TIME`], and how long it had waited by then; the
+    /// last first.
+    waited: VecDeque<(Instant, Pressure)>,
 }
 
 impl Watched {
     fn new(seen: Seen, at: Instant) -> Self {
-        Self { seen, at, rates: VecDeque::new(), latencies: Vec::new() }
+        let waited = VecDeque::from([(at, Pressure::total(&seen))]);
+        Self { seen, at, rates: VecDeque::new(), latencies: Vec::new(), waited }
     }
 
     fn look(&mut self, seen: Seen, at: Instant) {
@@ -61,6 +83,19 @@ impl Watched {
         };
         self.latencies = now.fault_latency.histogram.iter().map(more).collect();
         (self.seen, self.at) = (seen, at);
+        let recent = |then: Instant| at.duration_since(then) <= PRESSURE_TIME;
+        self.waited.retain(|&(then, _)| recent(then));
+        self.waited.push_front((at, Pressure::total(&self.seen)));
+    }
+
+    /// Over the last [`PRESSURE_TIME`].
+    pub(super) fn pressure(&self) -> Pressure {
+        let ends = self.waited.front().zip(self.waited.back());
+        ends.map_or(Pressure::default(), |(&(now, last), &(then, first))| {
+            let seconds = now.duration_since(then).as_secs_f64().max(1e-3);
+            let part = |last: f64, first: f64| ((last - first) / seconds).clamp(0.0, 1.0);
+            Pressure { some: part(last.some, first.some), full: part(last.full, first.full) }
+        })
     }
 
     /// Between the last two looks.

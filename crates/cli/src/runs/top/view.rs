@@ -1,6 +1,6 @@
 //! How `overspill top` looks.
 
-use super::state::{Rates, State, Watched};
+use super::state::{Pressure, Rates, State, Watched};
 use crate::runs::seen::{Seen, SeenDevice};
 use overspill::Bytes;
 use ratatui::Frame;
@@ -29,6 +29,8 @@ F10, q, Esc       quit
 
 IN/s, OUT/s       pages read from swap and written to it
 AHEAD             of the pages read ahead, those that were used
+some              part of the last 10 s in which a thread waited for a
+full              page, and in which none could run meanwhile
 A bar of the histogram is the faults since the last look that took
 no longer than its time, and longer than half of it.";
 
@@ -121,12 +123,12 @@ fn time(ns: u64) -> String {
 fn draw_detail(frame: &mut Frame<'_>, area: Rect, watched: &Watched) {
     let devices = watched.seen.devices.len() as u16;
     let [gauges, rates, last] = Layout::vertical([
-        Constraint::Length(2 + devices),
+        Constraint::Length(3 + devices),
         Constraint::Length(8),
         Constraint::Fill(1),
     ])
     .areas(area);
-    draw_gauges(frame, gauges, &watched.seen);
+    draw_gauges(frame, gauges, watched);
     draw_rates(frame, rates, watched);
     let [latencies, processes] =
         Layout::horizontal([Constraint::Fill(2), Constraint::Fill(1)]).areas(last);
@@ -134,27 +136,42 @@ fn draw_detail(frame: &mut Frame<'_>, area: Rect, watched: &Watched) {
     draw_processes(frame, processes, &watched.seen);
 }
 
-fn draw_gauges(frame: &mut Frame<'_>, area: Rect, seen: &Seen) {
-    let lines = Layout::vertical(vec![Constraint::Length(1); 1 + seen.devices.len()])
+fn draw_gauges(frame: &mut Frame<'_>, area: Rect, watched: &Watched) {
+    let seen = &watched.seen;
+    let lines = Layout::vertical(vec![Constraint::Length(1); 2 + seen.devices.len()])
         .spacing(0)
         .split(Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area });
-    let memory = (seen.memory_used_bytes, seen.memory_bytes);
-    draw_gauge(frame, lines[0], "memory", memory, Color::Green);
+    let Pressure { some, full } = watched.pressure();
+    let words = format!("some {:.0}%, full {:.0}%", some * 100.0, full * 100.0);
+    draw_gauge(frame, lines[0], "waiting for pages, 10 s", (some, words), Color::Red);
+    let memory = part_of(seen.memory_used_bytes, seen.memory_bytes);
+    draw_gauge(frame, lines[1], "memory", memory, Color::Green);
     for (SeenDevice { name, capacity_bytes, used_bytes }, &line) in
-        seen.devices.iter().zip(&lines[1..])
+        seen.devices.iter().zip(&lines[2..])
     {
-        draw_gauge(frame, line, name, (*used_bytes, *capacity_bytes), Color::Yellow);
+        draw_gauge(frame, line, name, part_of(*used_bytes, *capacity_bytes), Color::Yellow);
     }
 }
 
-fn draw_gauge(frame: &mut Frame<'_>, area: Rect, name: &str, (used, of): (u64, u64), color: Color) {
+/// A part for a gauge, and its words.
+fn part_of(used: u64, of: u64) -> (f64, String) {
+    (used as f64 / of.max(1) as f64, format!("{} of {}", Bytes(used), Bytes(of)))
+}
+
+fn draw_gauge(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    name: &str,
+    (part, words): (f64, String),
+    color: Color,
+) {
     let [label, bar] =
         Layout::horizontal([Constraint::Length(32), Constraint::Fill(1)]).areas(area);
     frame.render_widget(Paragraph::new(name.to_owned()), label);
     let gauge = Gauge::default()
         .gauge_style(Style::new().fg(color).bg(Color::Black))
-        .ratio((used as f64 / of.max(1) as f64).clamp(0.0, 1.0))
-        .label(format!("{} of {}", Bytes(used), Bytes(of)));
+        .ratio(part.clamp(0.0, 1.0))
+        .label(words);
     frame.render_widget(gauge, bar);
 }
 
@@ -260,6 +277,7 @@ mod tests {
         let mut seen = Seen::of_a_test();
         state.look(vec![seen.clone()], start);
         seen.summary.pages_in += 20_000;
+        (seen.stall_some_seconds, seen.stall_full_seconds) = (1.9, 0.75);
         seen.summary.fault_latency.histogram = vec![(1024, 10), (4096, 590)];
         state.look(vec![seen], start + Duration::from_secs(1));
         let text = drawn(&state, 120, 36);
@@ -269,6 +287,7 @@ mod tests {
             "20k",
             "75%",
             "sort x",
+            "some 40%, full 25%",
             "32 MiB of 64 MiB",
             "4 KiB of 1 MiB",
             "pages in a second: 20k",

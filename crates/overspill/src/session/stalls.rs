@@ -1,0 +1,230 @@
+//! How long a run has waited for pages: its pressure, as in the kernel's PSI.
+//!
+//! Owns: a thread of the supervisor that looks every so often what the program's threads do, and
+//! counts the time since the look before as *some* if one of them waits for a page, and as *full*
+//! if none of the others runs.
+//! Invariants: a look takes a fiftieth of a CPU at most; a run without faults is looked at ever
+//! more rarely, and what such a long pause ends in counts as a short one.
+//! Known errors: a thread that has its page and no CPU yet counts as running. In a process of which
+//! some threads run and some sleep while faults are served, one is taken to sleep for its page.
+//! Not here: how many threads wait ([`FaultLatency::sum_ns`](crate::FaultLatency) says that
+//! exactly).
+//! Rejected: the kernel's own pressure, which takes no notice of userfaultfd. `/proc/PID/wchan`,
+//! which names where a thread sleeps: since Linux 6.12 a thread that sleeps for less than its time
+//! slice is not said to (delayed dequeue). Stalls timed by who serves them: that needs a clock in
+//! every fault, and cannot see who else runs.
+
+use super::Session;
+use super::audit::cpu_time;
+use crate::ways::Way;
+use overspill_base::stats::Event;
+use overspill_base::sync::Arc;
+use overspill_base::sync::AtomicU64;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_space::with_signals_blocked;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Between two looks at a run with faults.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Between two looks at one that has had none for long.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// A pause lasts at least so many times as long as the look before it worked.
+const REST: u32 = 50;
+
+/// Time in which a run waited for pages, since its start.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct StallTime {
+    /// In which a thread waited.
+    pub some: Duration,
+    /// In which a thread waited, and none could run.
+    pub full: Duration,
+}
+
+/// The time so far.
+#[derive(Debug, Default)]
+pub(super) struct Stalls {
+    some_ns: AtomicU64,
+    full_ns: AtomicU64,
+}
+
+/// What a look saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seen {
+    None,
+    Some,
+    Full,
+}
+
+impl Stalls {
+    /// Starts the thread; it ends with the process.
+    ///
+    /// # Errors
+    /// The error of starting a thread.
+    pub(super) fn start(session: Arc<Session>) -> std::io::Result<Arc<Self>> {
+        let stalls = Arc::new(Self::default());
+        let noted = stalls.clone();
+        let body = move || noted.watch(&session);
+        let builder = std::thread::Builder::new().name("ovs-stalls".into());
+        // Signals are for the thread that waits for the program.
+        with_signals_blocked(|| builder.spawn(body))?;
+        Ok(stalls)
+    }
+
+    pub(super) fn get(&self) -> StallTime {
+        let time = |ns: &AtomicU64| Duration::from_nanos(ns.load(Relaxed));
+        // In this order, so that full is never more.
+        let full = time(&self.full_ns);
+        StallTime { some: time(&self.some_ns), full }
+    }
+
+    fn watch(&self, session: &Session) {
+        let (mut faults_before, mut pause, mut last) = (0, PAUSE_MIN, Instant::now());
+        loop {
+            let begun = cpu_time();
+            let seen = look(session);
+            let since = std::mem::replace(&mut last, Instant::now()).elapsed();
+            self.note(seen, if pause > PAUSE_MIN { PAUSE_MIN } else { since });
+            let faults = faults_of(session);
+            let quiet = seen == Seen::None && faults == faults_before;
+            pause = if quiet { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
+            faults_before = faults;
+            std::thread::sleep(((cpu_time() - begun) * REST).max(pause));
+        }
+    }
+
+    fn note(&self, seen: Seen, time: Duration) {
+        let ns = time.as_nanos() as u64;
+        if seen != Seen::None {
+            self.some_ns.fetch_add(ns, Relaxed);
+        }
+        if seen == Seen::Full {
+            self.full_ns.fetch_add(ns, Relaxed);
+        }
+    }
+}
+
+fn faults_of(session: &Session) -> u64 {
+    session.pagers().map(|(member, _)| session.stats(member).get(Event::pgfault)).sum()
+}
+
+/// Looks who waits and who runs, at this moment.
+fn look(session: &Session) -> Seen {
+    let (mut waits, mut runs) = (false, false);
+    for (member, process) in session.programs() {
+        let stats = session.stats(member);
+        let moment = || (stats.stalls(), stats.get(Event::pgfault));
+        let before = moment();
+        let mut threads = Threads::of(process);
+        if session.settings.way == Way::Touches {
+            threads.serve_themselves(before.0 as usize);
+        }
+        let is_faulting = before.0 > 0 || before != moment();
+        waits |= threads.wait(before.0 > 0, is_faulting);
+        runs |= threads.running > 0;
+    }
+    match (waits, runs) {
+        (false, _) => Seen::None,
+        (true, true) => Seen::Some,
+        (true, false) => Seen::Full,
+    }
+}
+
+/// The threads of a process; none if it has ended.
+#[derive(Default, Debug)]
+struct Threads {
+    /// That run or could.
+    running: usize,
+    sleeping: usize,
+}
+
+impl Threads {
+    fn of(process: i32) -> Self {
+        let mut threads = Self::default();
+        let tasks = fs::read_dir(format!("/proc/{process}/task"));
+        for task in tasks.into_iter().flatten().flatten() {
+            let stat = fs::read(task.path().join("stat"));
+            match stat.ok().and_then(|stat| state_of(&stat)) {
+                Some(b'R') => threads.running += 1,
+                Some(b'Z' | b'X') | None => {}
+                Some(_) => threads.sleeping += 1,
+            }
+        }
+        threads
+    }
+
+    /// Counts those as waiting that run to serve their own faults.
+    fn serve_themselves(&mut self, stalls: usize) {
+        let serving = stalls.min(self.running);
+        self.running -= serving;
+        self.sleeping += serving;
+    }
+
+    /// Whether one of them waits for a page. A fault is shorter than it takes to look, so it may be
+    /// another one that was seen in a `stall` before: this is about the moment in which the threads
+    /// were looked at.
+    fn wait(&self, stall: bool, is_faulting: bool) -> bool {
+        let reason = if self.running == 0 { is_faulting } else { stall };
+        self.sleeping > 0 && reason
+    }
+}
+
+/// The state after the name, which may be anything.
+fn state_of(stat: &[u8]) -> Option<u8> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(end + 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Settings;
+
+    #[test]
+    fn a_thread_waits_if_it_sleeps_while_its_process_faults() {
+        let threads = |running, sleeping| Threads { running, sleeping };
+        // The only thread runs: the stall seen before has ended.
+        assert!(!threads(1, 0).wait(true, true));
+        assert!(threads(0, 1).wait(false, true));
+        assert!(!threads(0, 1).wait(false, false), "it sleeps for another reason");
+        assert!(threads(1, 1).wait(true, true));
+        assert!(!threads(0, 0).wait(true, true), "it was killed in the middle of a stall");
+        let mut serving = threads(1, 1);
+        serving.serve_themselves(3);
+        assert_eq!((serving.running, serving.sleeping), (0, 2));
+    }
+
+    #[test]
+    fn a_thread_named_like_a_state_has_its_own() {
+        assert_eq!(state_of(b"42 (a) R (b) S 1 2 3"), Some(b'S'));
+        assert_eq!(state_of(b""), None);
+        assert_eq!(state_of(b"42 (x)"), None);
+        assert_eq!(Threads::of(i32::MAX).sleeping, 0);
+        assert!(Threads::of(rustix::process::getpid().as_raw_pid()).running > 0);
+    }
+
+    #[test]
+    fn what_is_seen_counts_for_the_time_since_the_look_before() {
+        let stalls = Stalls::default();
+        let ms = Duration::from_millis;
+        for (seen, time) in [(Seen::None, 1), (Seen::Some, 20), (Seen::Full, 300)] {
+            stalls.note(seen, ms(time));
+        }
+        assert_eq!(stalls.get(), StallTime { some: ms(320), full: ms(300) });
+    }
+
+    /// Of the threads of this process, the one that looks passes for the one that serves its fault.
+    #[test]
+    fn one_that_waits_is_seen() {
+        let settings = Settings { way: Way::Touches, ..Settings::of_a_test() };
+        let session = Session::create(settings, None).unwrap();
+        assert_eq!(look(&session), Seen::None);
+        let place = session.reserve_member().unwrap();
+        session.confirm_member(place, rustix::process::getpid()).unwrap();
+        assert_eq!(look(&session), Seen::None);
+        session.stats(place.member).stall_begins();
+        assert_ne!(look(&session), Seen::None);
+        session.stats(place.member).stall_ends();
+        assert_eq!(look(&session), Seen::None);
+    }
+}
