@@ -129,6 +129,16 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "history")]
     pub(crate) touches: Option<PathBuf>,
 
+    /// Show in a line of the terminal what the run is doing, every second. What the program writes
+    /// there may stand in the same line
+    #[arg(long)]
+    pub(crate) progress: bool,
+
+    /// Serve metrics of this run to Prometheus at http://ADDR/metrics. `overspill metrics` has
+    /// those of all runs
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<String>,
+
     /// Print no notes on devices and no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -15,13 +15,15 @@ mod output;
 pub(crate) mod preload;
 mod process;
 pub(crate) mod program;
+mod progress;
 mod recorder;
 mod report;
-mod signals;
+pub(crate) mod signals;
 mod timeline;
 
 use crate::args::{MemoryLimit, RunArgs};
 use crate::error::{Error, FAILED};
+use crate::runs::Exporter;
 use crate::say;
 use output::OutputFile;
 use overspill::session::{Overview, RunOptions, Supervisor, verdict};
@@ -53,6 +55,8 @@ struct Plan {
     history: Option<OutputFile>,
     touches: Option<OutputFile>,
     report: Option<OutputFile>,
+    metrics: Option<Exporter>,
+    progress: bool,
     quiet: bool,
 }
 
@@ -80,6 +84,8 @@ impl Plan {
             history: args.history.map(OutputFile::create).transpose()?,
             touches: args.touches.map(OutputFile::create).transpose()?,
             report: args.report.map(OutputFile::create).transpose()?,
+            metrics: args.metrics.as_deref().map(Exporter::bind).transpose()?,
+            progress: args.progress,
             quiet: args.quiet,
         })
     }
@@ -148,13 +154,28 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     if !plan.quiet {
         answers.as_ref().err().into_iter().for_each(say::line);
     }
-    let (ended, samples) = watched(&mut plan, &supervisor, &overview)?;
+    if let Some(exporter) = plan.metrics.take() {
+        serve_metrics(exporter, plan.quiet)?;
+    }
+    let (ended, samples) = match plan.progress {
+        true => progress::shown(&overview, || watched(&mut plan, &supervisor, &overview)),
+        false => watched(&mut plan, &supervisor, &overview),
+    }?;
     supervisor.wait_for_pager_of(ended.process);
     let status = status(&ended, overview.verdict());
     let report = Report::new(&plan.program, &ended, status, &overview);
     if !plan.quiet {
         report.lines().for_each(say::line);
     }
+    let quiet = plan.quiet;
+    write_files(plan, &supervisor, &report, samples);
+    serve_the_rest(&supervisor, quiet);
+    drop(answers);
+    Ok(status)
+}
+
+/// Writes what was asked for; what fails is said in a line.
+fn write_files(plan: Plan, supervisor: &Supervisor, report: &Report, samples: Vec<RunSample>) {
     let stats = plan.stats.map(|file| file.write_with(|out| report.write_json(out)));
     let history = plan.history.map(|file| {
         let lines = supervisor.history();
@@ -166,9 +187,14 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         file.write_with(|out| out.write_all(page.as_bytes()))
     });
     [stats, history, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
-    serve_the_rest(&supervisor, plan.quiet);
-    drop(answers);
-    Ok(status)
+}
+
+/// Serves the metrics of this run as long as it goes on.
+fn serve_metrics(exporter: Exporter, quiet: bool) -> Result<(), Error> {
+    if !quiet {
+        say::line(format_args!("serving {}", exporter.address()));
+    }
+    exporter.serve_run(std::process::id()).map_err(Error::system("start the thread of --metrics"))
 }
 
 /// Time in which the processes of a run usually end after its program.

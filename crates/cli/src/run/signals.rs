@@ -115,7 +115,7 @@ impl Inbox {
 }
 
 /// Calls `start`, which starts a thread that is to get no signals: they are for the [`Inbox`].
-pub(super) fn blocked<R>(start: impl FnOnce() -> R) -> R {
+pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
     let before = set_mask(libc::SIG_BLOCK, &set_of(PASSED_ON.into_iter()));
     let started = start();
     if let Ok(before) = before {

@@ -9,6 +9,7 @@
 use super::seen::{Seen, SeenDevice};
 use crate::args::MetricsArgs;
 use crate::error::Error;
+use crate::run::signals;
 use crate::say;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
@@ -24,28 +25,62 @@ use tiny_http::{Header, Method, Request, Response, Server};
 /// [`Error::Runs`], [`Error::Output`], [`Error::Listen`], [`Error::Report`].
 pub(crate) fn metrics(args: &MetricsArgs) -> Result<u8, Error> {
     match (&args.listen, &args.textfile) {
-        (Some(address), _) => serve(address)?,
+        (Some(address), _) => {
+            let exporter = Exporter::bind(address)?;
+            say::line(format_args!("serving {}", exporter.address()));
+            exporter.serve(Seen::all);
+        }
         (None, Some(path)) => replace(path, &text_of(&Seen::all()?))?,
         (None, None) => stdout().write_all(&text_of(&Seen::all()?))?,
     }
     Ok(0)
 }
 
-fn serve(address: &str) -> Result<(), Error> {
-    let listen = |source| Error::Listen { address: address.to_owned(), source };
-    let server = Server::http(address).map_err(listen)?;
-    say::line(format_args!("serving http://{}/metrics", server.server_addr()));
-    for request in server.incoming_requests() {
-        // Who went away meanwhile needs no answer.
-        let _ = answer(request);
-    }
-    Ok(())
+/// Serves metrics at an address of which nobody else makes use.
+pub(crate) struct Exporter {
+    server: Server,
 }
 
-fn answer(request: Request) -> std::io::Result<()> {
+impl Exporter {
+    /// Takes the address.
+    ///
+    /// # Errors
+    /// [`Error::Listen`].
+    pub(crate) fn bind(address: &str) -> Result<Self, Error> {
+        let listen = |source| Error::Listen { address: address.to_owned(), source };
+        // Its threads are to get no signals: they are for the thread that waits for a program.
+        let server = signals::blocked(|| Server::http(address)).map_err(listen)?;
+        Ok(Self { server })
+    }
+
+    /// Answers as long as this process lives.
+    ///
+    /// # Errors
+    /// That of starting a thread.
+    pub(crate) fn serve_run(self, run: u32) -> std::io::Result<()> {
+        let builder = std::thread::Builder::new().name("ovs-metrics".into());
+        let own = move || Ok(Seen::all()?.into_iter().filter(|seen| seen.run == run).collect());
+        let body = move || self.serve(own);
+        signals::blocked(|| builder.spawn(body)).map(drop)
+    }
+
+    /// Where the metrics are.
+    pub(crate) fn address(&self) -> String {
+        format!("http://{}/metrics", self.server.server_addr())
+    }
+
+    fn serve(&self, runs: impl Fn() -> Result<Vec<Seen>, Error>) {
+        for request in self.server.incoming_requests() {
+            // Who went away meanwhile needs no answer.
+            let _ = answer(request, &runs);
+        }
+    }
+}
+
+fn answer(request: Request, runs: impl Fn() -> Result<Vec<Seen>, Error>) -> std::io::Result<()> {
     let path = request.url().split('?').next().unwrap_or_default().to_owned();
     match (request.method(), path.as_str()) {
-        (Method::Get, "/metrics") => match Seen::all() {
+        (Method::Get, "/metrics") => match runs() {
             Ok(runs) => {
                 let format = Header::from_bytes("Content-Type", TEXT_FORMAT).expect("plain ASCII");
                 request.respond(Response::from_data(text_of(&runs)).with_header(format))

@@ -107,21 +107,8 @@ fn runs_are_told_to_prometheus() {
 
     let mut command = installation.overspill();
     command.args(["metrics", "--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
-    let mut server = command.spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(server.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    let address =
-        said.trim_end().strip_suffix("/metrics").and_then(|said| said.split("http://").nth(1));
-    let ask = |path: &str| {
-        let mut socket = std::net::TcpStream::connect(address.unwrap()).unwrap();
-        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    let (metrics, other) = (ask("/metrics"), ask("/"));
-    server.kill().unwrap();
-    server.wait().unwrap();
+    let server = command.spawn().unwrap();
+    let [metrics, other] = asked_and_ended(server);
     assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains(&line), "{metrics}");
     assert!(other.starts_with("HTTP/1.1 404"), "{other}");
 
@@ -130,6 +117,47 @@ fn runs_are_told_to_prometheus() {
     let mut command = installation.overspill();
     let command = command.args(["metrics", "--listen", &taken]);
     assert_fails(command, 125, &["cannot serve metrics at", "name a free port"]);
+    let run = &mut installation.run(&["--metrics", &taken], &["true"]);
+    assert_fails(run, 125, &["cannot serve metrics at", "name a free port"]);
+}
+
+/// Asks a server that says where its metrics are for them and for another page, and ends it.
+fn asked_and_ended(mut server: Child) -> [String; 2] {
+    let said = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said = said.filter_map(|line| Some(line.strip_suffix("/metrics")?.to_owned())).next();
+    let address = said.as_deref().and_then(|said| said.split("http://").nth(1)).unwrap();
+    let asked = ["/metrics", "/"].map(|path| {
+        let mut socket = std::net::TcpStream::connect(address).unwrap();
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    server.kill().unwrap();
+    server.wait().unwrap();
+    asked
+}
+
+/// Those of other runs are not among them.
+#[test]
+fn a_run_tells_of_itself() {
+    let Some(installation) = installation() else { return };
+    let other = Running::start(&installation);
+    let mut command = installation.run(&["--metrics", "127.0.0.1:0"], &["sleep", "600"]);
+    let run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let number = run.id();
+    let [metrics, _] = asked_and_ended(run);
+    assert!(metrics.contains(&format!("run=\"{number}\"")), "{metrics}");
+    assert!(!metrics.contains(&other.number()), "{metrics}");
+}
+
+#[test]
+fn without_a_terminal_there_is_no_progress_to_see() {
+    let Some(installation) = installation() else { return };
+    let mut command = installation.run(&["--progress", "--quiet"], &["sleep", "1.5"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("waits"), "{output:?}");
 }
 
 #[test]
@@ -150,5 +178,5 @@ fn a_page_says_what_a_run_did_when() {
     assert!(command.status().unwrap().success());
     let page = std::fs::read_to_string(&path).unwrap();
     assert!(page.contains("sleep 0.3 # &lt;slow&gt;") && page.contains("memory 64 MiB"), "{page}");
-    assert_eq!(page.matches("<svg").count(), 6);
+    assert_eq!(page.matches("<svg").count(), 7);
 }
