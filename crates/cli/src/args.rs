@@ -224,17 +224,47 @@ pub(crate) struct MetricsArgs {
     pub(crate) textfile: Option<PathBuf>,
 }
 
-/// Change the limit of a run that goes on, and wait until it is kept to.
+/// Change the limit of a run that goes on, or add swap to it, and wait until that is so.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  overspill set $(pidof sort) --memory 1G")]
+#[command(
+    override_usage = "overspill set PROCESS --memory M\n       overspill set PROCESS --swapon SPEC",
+    after_help = "Examples:\n  overspill set $(pidof sort) --memory 1G\n  \
+                  overspill set $(pidof sort) --swapon file:/mnt/big:100G"
+)]
 pub(crate) struct SetArgs {
     /// A process of the run, or its `overspill run`
     pub(crate) process: i32,
 
+    #[command(flatten)]
+    pub(crate) change: ChangeArgs,
+}
+
+/// What is changed of a run.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ChangeArgs {
     /// Memory that the run may use from now on, all its processes together; at most --memory-max of
     /// `overspill run`, or four times its --memory
     #[arg(short, long, value_name = "M", value_parser = parse_bytes)]
-    pub(crate) memory: Bytes,
+    pub(crate) memory: Option<Bytes>,
+
+    /// Where to swap too, as in --swap of `overspill run`; after all places that it has, unless
+    /// ,pri=N says otherwise. Eight times in a run
+    #[arg(long, value_name = "SPEC", value_parser = parse_place)]
+    pub(crate) swapon: Option<String>,
+}
+
+/// A specification that means the same in another directory.
+fn parse_place(word: &str) -> Result<String, String> {
+    word.parse::<SwapSpec>().map_err(|error| error.to_string())?;
+    let relative = ["file:", "block:"].into_iter().find_map(|kind| {
+        let path = word.strip_prefix(kind).filter(|path| !path.starts_with('/'))?;
+        Some((kind, path))
+    });
+    let Some((kind, path)) = relative else { return Ok(word.to_owned()) };
+    let here = std::env::current_dir().map_err(|error| format!("where this is: {error}"))?;
+    let here = here.to_str().ok_or("give a path that begins with /")?;
+    Ok(format!("{kind}{here}/{path}"))
 }
 
 /// Tell what Overspill finds on this machine, and what to do about what is missing.

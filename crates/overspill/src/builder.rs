@@ -239,7 +239,7 @@ pub(crate) fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>
 
 /// A file or device that two specifications name. Each that names a directory gets a file of its
 /// own.
-fn given_twice(specs: &[SwapSpec]) -> Option<String> {
+pub(crate) fn given_twice(specs: &[SwapSpec]) -> Option<String> {
     let mut places = specs.iter().filter_map(|spec| match &spec.kind {
         SwapKind::File { path, .. } | SwapKind::Block { path } if !path.is_dir() => {
             Some(path.canonicalize().unwrap_or_else(|_| path.clone()))

@@ -44,6 +44,9 @@ pub enum Error {
     /// More areas than a swap entry can name.
     #[error("{0} swap areas were given; at most {1} can be used")]
     TooManyAreas(usize, usize),
+    /// More areas than a run can be given later.
+    #[error("no more swap can be added to this run: it had its share already")]
+    TooManyAdded,
     /// A place was given twice.
     #[error("{0} was given twice to swap to; leave one out")]
     GivenTwice(String),

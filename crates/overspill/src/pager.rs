@@ -225,12 +225,12 @@ impl Pager {
         if self.signals.get().is_some() { with_signals_blocked(f) } else { f() }
     }
 
-    /// Adds a swap area that no other process uses.
+    /// Adds a swap area.
     ///
     /// # Errors
     /// [`Error::Swapon`], and nothing was changed.
     pub fn swapon(&self, swap: PagerSwap) -> Result<(), Error> {
-        let join = |number| join_area(number, swap, self.member, self.checksum_seed);
+        let join = |number| join_area(number, swap, self.member(), self.checksum_seed);
         self.undisturbed(|| self.engine.swapon(join)).map(drop).map_err(Error::Swapon)
     }
 

@@ -156,12 +156,26 @@ fn join(address: &str) -> Result<(), String> {
     match session.join(devices, apart::program(), handler_options(), say) {
         Ok((pager, _)) => {
             apart::entrust_faults(pager.memory().space())?;
+            session.take_areas(&pager, &address).unwrap_or_else(|error| without_area(&error));
             publish(session, address, pager);
             Ok(())
         }
         Err(error) if first => Err(error.to_string()),
         Err(error) => alone(&error),
     }
+}
+
+/// Has this process swap to the areas that were added to the run, unless it forks: then later.
+pub(crate) fn take_areas() {
+    let Some(process) = any_process() else { return };
+    // Without waiting: who forks waits for errands.
+    let Ok(_gate) = process.gate.try_read() else { return };
+    let taken = process.session.take_areas(&process.pager, &process.address);
+    taken.unwrap_or_else(|error| without_area(&error));
+}
+
+fn without_area(error: &dyn std::fmt::Display) {
+    say(&format!("process {} does without the swap that was added: {error}", apart::program()));
 }
 
 /// The pagers of this process's former images, our children, which only we can reap.

@@ -6,10 +6,12 @@
 
 use super::program::Program;
 use super::report::{Device, SCHEMA, Stalls};
-use crate::runs::memory_to_set;
-use overspill::session::{Answers, Overview, RunLimit};
+use crate::runs::Question;
+use overspill::session::{Answers, Overview, ProcessState, RunLimit, RunSwaps, Supervisor};
 use overspill::{Bytes, Summary};
 use serde::Serialize;
+use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(Serialize)]
@@ -35,12 +37,15 @@ struct Live<'a> {
 struct Process {
     process: i32,
     memory_bytes: u64,
+    /// Number of devices that it swaps to.
+    devices: usize,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Changed {
     Set { memory_bytes: u64, memory_bytes_before: u64 },
+    Added { device: String },
     Refused { refused: String },
 }
 
@@ -50,21 +55,25 @@ struct Asked {
     begun: Instant,
     overview: Overview,
     limit: RunLimit,
+    swaps: Arc<RunSwaps>,
 }
 
 /// Answers from now on.
 ///
 /// # Errors
 /// A line about why `overspill stats` will not find the run, which goes on all the same.
-pub(super) fn answer(
-    program: &Program,
-    overview: Overview,
-    limit: RunLimit,
-) -> Result<Answers, String> {
-    let asked = Asked { command: program.words(), begun: Instant::now(), overview, limit };
-    let started = Answers::start(move |question| match memory_to_set(question) {
-        Some(limit) => json(&asked.set(limit)),
-        None => json(&asked.look()),
+pub(super) fn answer(program: &Program, supervisor: &Supervisor) -> Result<Answers, String> {
+    let asked = Asked {
+        command: program.words(),
+        begun: Instant::now(),
+        overview: supervisor.overview(),
+        limit: supervisor.limit(),
+        swaps: supervisor.swaps(),
+    };
+    let started = Answers::start(move |question| match Question::of(question) {
+        Question::Look => json(&asked.look()),
+        Question::SetMemory(limit) => json(&asked.set(limit)),
+        Question::AddSwap(place) => json(&asked.add(&place)),
     });
     started.map_err(|error| format!("`overspill stats` will not find this run: {error}"))
 }
@@ -82,12 +91,25 @@ impl Asked {
         }
     }
 
+    fn add(&self, place: &str) -> Changed {
+        let refused = |error: &dyn Display| Changed::Refused { refused: error.to_string() };
+        match place.parse().map(|spec| self.swaps.add(spec)) {
+            Ok(Ok(device)) => Changed::Added { device },
+            Ok(Err(error)) => refused(&error),
+            Err(error) => refused(&error),
+        }
+    }
+
     fn look(&self) -> Live<'_> {
         let summary = self.overview.summary();
         let processes: Vec<_> = self
             .overview
             .processes()
-            .map(|state| Process { process: state.process, memory_bytes: state.memory.0 })
+            .map(|ProcessState { process, memory, devices }| Process {
+                process,
+                memory_bytes: memory.0,
+                devices,
+            })
             .collect();
         Live {
             schema: SCHEMA,

@@ -150,7 +150,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         report::limits_of_devices(&overview).for_each(say::line);
         report::way(plan.way).into_iter().for_each(say::line);
     }
-    let answers = live::answer(&plan.program, overview.clone(), supervisor.limit());
+    let answers = live::answer(&plan.program, &supervisor);
     if !plan.quiet {
         answers.as_ref().err().into_iter().for_each(say::line);
     }

@@ -95,13 +95,13 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn new(DeviceState { info, used, used_most, compressed }: DeviceState<'_>) -> Self {
+    pub(super) fn new(DeviceState { info, used, used_most, compressed }: DeviceState) -> Self {
         Self {
-            name: info.name.clone(),
             capacity_bytes: info.capacity().0,
+            name: info.name,
             used_bytes: used.0,
             used_bytes_max: used_most.0,
-            notes: info.notes.clone(),
+            notes: info.notes,
             compressed,
         }
     }
@@ -230,8 +230,8 @@ impl Report {
 /// Returns a line for each device that could be faster or safer.
 pub(super) fn limits_of_devices(overview: &Overview) -> impl Iterator<Item = String> {
     overview.devices().flat_map(|DeviceState { info, .. }| {
-        let limits = info.notes.iter().filter(|note| doctor::is_limit(note));
-        limits.map(|note| format!("{}: {note}", info.name))
+        let limits = info.notes.into_iter().filter(|note| doctor::is_limit(note));
+        limits.map(move |note| format!("{}: {note}", info.name))
     })
 }
 

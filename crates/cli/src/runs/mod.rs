@@ -1,6 +1,6 @@
 //! Runs that go on: looking at them and changing them.
 //!
-//! Owns: what a run can be asked ([`LOOK`], [`set_memory`]), and how its answer is read ([`seen`]).
+//! Owns: what a run can be asked ([`Question`]), and how its answer is read ([`seen`]).
 //! Invariants: looking changes nothing. A run that ends meanwhile is left out where all are shown.
 //! Not here: what a run answers (`run::live`), how it is found and asked (`overspill::session`).
 
@@ -18,20 +18,44 @@ pub(crate) use top::top;
 use crate::error::Error;
 use overspill::Bytes;
 use overspill::session::Run;
+use std::{fmt, io};
 
-/// Asks what a run is doing.
-pub(crate) const LOOK: &str = "look";
-
-const SET_MEMORY: &str = "set memory ";
-
-/// Asks for another limit.
-fn set_memory(limit: Bytes) -> String {
-    format!("{SET_MEMORY}{}", limit.0)
+/// What a run can be asked, and how that is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// What it is doing.
+    Look,
+    /// To take another limit.
+    SetMemory(Bytes),
+    /// To swap to another place too.
+    AddSwap(String),
 }
 
-/// The limit that a run is asked to take.
-pub(crate) fn memory_to_set(question: &str) -> Option<Bytes> {
-    question.strip_prefix(SET_MEMORY)?.parse().ok().map(Bytes)
+const SET_MEMORY: &str = "set memory ";
+const ADD_SWAP: &str = "add swap ";
+
+impl Question {
+    /// Reads a question; what is not understood is a look.
+    pub(crate) fn of(words: &str) -> Self {
+        let memory = words.strip_prefix(SET_MEMORY).and_then(|bytes| bytes.parse().ok());
+        let place = || words.strip_prefix(ADD_SWAP).map(str::to_owned).map(Self::AddSwap);
+        memory.map(Bytes).map(Self::SetMemory).or_else(place).unwrap_or(Self::Look)
+    }
+
+    /// Asks a run.
+    fn ask(&self, run: Run) -> io::Result<String> {
+        run.ask(&self.to_string())
+    }
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Look => f.write_str("look"),
+            Self::SetMemory(limit) => write!(f, "{SET_MEMORY}{}", limit.0),
+            Self::AddSwap(place) => write!(f, "{ADD_SWAP}{place}"),
+        }
+    }
 }
 
 /// The run of `process`, which is its `overspill run` or came from it.
@@ -67,9 +91,12 @@ mod tests {
 
     #[test]
     fn what_is_asked_is_understood() {
-        assert_eq!(memory_to_set(&set_memory(Bytes(1 << 40))), Some(Bytes(1 << 40)));
-        for other in [LOOK, "", "set memory", "set memory -1", "set memory 1G"] {
-            assert_eq!(memory_to_set(other), None, "{other}");
+        let place = Question::AddSwap("file:/var/tmp/a b:1G,pri=3".into());
+        for question in [Question::Look, Question::SetMemory(Bytes(1 << 40)), place] {
+            assert_eq!(Question::of(&question.to_string()), question);
+        }
+        for other in ["", "set memory", "set memory -1", "set memory 1G"] {
+            assert_eq!(Question::of(other), Question::Look, "{other}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: what is not known is skipped, as docs/stats.md asks readers to.
 
-use super::LOOK;
+use super::Question;
 use crate::error::Error;
 use overspill::session::Run;
 use serde::Deserialize;
@@ -29,6 +29,7 @@ pub(super) struct Seen {
 pub(super) struct SeenProcess {
     pub(super) process: i32,
     pub(super) memory_bytes: u64,
+    pub(super) devices: usize,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -60,7 +61,7 @@ impl Seen {
     /// All runs that answer.
     pub(super) fn all() -> Result<Vec<Self>, Error> {
         let runs = Run::all().map_err(Error::Runs)?;
-        let answers = runs.iter().filter_map(|run| run.ask(LOOK).ok());
+        let answers = runs.iter().filter_map(|run| Question::Look.ask(*run).ok());
         Ok(answers.filter_map(|answer| serde_json::from_str(&answer).ok()).collect())
     }
 
@@ -85,7 +86,7 @@ impl Seen {
             "schema": 1, "run": 42, "command": ["sort", "x"], "wall_seconds": 2.5, "new": [1, 2],
             "stall_some_seconds": 1.5, "stall_full_seconds": 0.5,
             "memory_bytes": 1 << 26, "memory_bytes_max": 1 << 28, "memory_used_bytes": 1 << 25,
-            "processes": [{"process": 43, "memory_bytes": 1 << 25}],
+            "processes": [{"process": 43, "memory_bytes": 1 << 25, "devices": 2}],
             "devices": [
                 {"name": "ram", "capacity_bytes": 1 << 20, "used_bytes": 4096, "notes": []},
                 {"name": "/var/tmp", "capacity_bytes": 1 << 30, "used_bytes": 4096, "notes": []},

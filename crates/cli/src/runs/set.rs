@@ -1,8 +1,8 @@
-//! `overspill set`: the limit of a run, changed while it goes on.
+//! `overspill set`: the limit of a run, and where it swaps to, changed while it goes on.
 
 use super::seen::Seen;
-use super::{LOOK, of_process, set_memory};
-use crate::args::SetArgs;
+use super::{Question, of_process};
+use crate::args::{ChangeArgs, SetArgs};
 use crate::error::Error;
 use crate::say;
 use overspill::Bytes;
@@ -11,59 +11,83 @@ use serde_json::Value;
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
-/// How long a run has to come down to a lower limit before this ends with a note.
+/// How long a run has for a change before this ends with a note.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Changes the limit of the run of a process, and waits until the run keeps to it.
+/// Changes the run of a process, and waits until the change is made.
 ///
 /// # Errors
 /// [`Error::NoRun`], [`Error::Runs`], [`Error::Refused`] with the run's own words.
 pub(crate) fn set(args: &SetArgs) -> Result<u8, Error> {
     let run = of_process(args.process)?;
-    let before = change(run, args.memory)?;
-    let begun = Instant::now();
-    match wait_until_kept(run, args.memory) {
-        Some(used) => say::line(format_args!(
-            "run {} still has {used}: pages that are locked in memory or shared take longer",
-            run.process
-        )),
-        None => writeln!(
-            stdout(),
-            "run {}: {before} -> {}, in {:.2} s",
-            run.process,
-            args.memory,
-            begun.elapsed().as_secs_f64()
-        )?,
+    match &args.change {
+        ChangeArgs { memory: Some(limit), .. } => set_memory(run, *limit)?,
+        ChangeArgs { swapon: Some(place), .. } => add_swap(run, place)?,
+        ChangeArgs { memory: None, swapon: None } => unreachable!("one of them is required"),
     }
     Ok(0)
+}
+
+fn set_memory(run: Run, limit: Bytes) -> Result<(), Error> {
+    let begun = Instant::now();
+    let before = change_memory(run, limit)?;
+    match wait_until(run, |seen| seen.memory_used_bytes <= limit.0) {
+        Some(seen) => say::line(format_args!(
+            "run {} still has {}: pages that are locked in memory or shared take longer",
+            run.process,
+            Bytes(seen.memory_used_bytes)
+        )),
+        None => {
+            let seconds = begun.elapsed().as_secs_f64();
+            writeln!(stdout(), "run {}: {before} -> {limit}, in {seconds:.2} s", run.process)?;
+        }
+    }
+    Ok(())
+}
+
+fn add_swap(run: Run, place: &str) -> Result<(), Error> {
+    let answer = ask(run, &Question::AddSwap(place.to_owned()))?;
+    let name = answer["device"].as_str().unwrap_or(place);
+    let took_it = |seen: &Seen| seen.processes.iter().all(|it| it.devices >= seen.devices.len());
+    match wait_until(run, took_it) {
+        Some(_) => say::line(format_args!(
+            "run {}: processes that are stopped, or could not open it, do without {name}",
+            run.process
+        )),
+        None => writeln!(stdout(), "run {}: swaps to {name} too", run.process)?,
+    }
+    Ok(())
 }
 
 /// Changes the limit of a run; returns the one it had. Does not wait.
 ///
 /// # Errors
 /// [`Error::NoRun`] if it has ended, [`Error::Refused`] with its own words.
-pub(super) fn change(run: Run, limit: Bytes) -> Result<Bytes, Error> {
-    let answer = run.ask(&set_memory(limit)).map_err(|_| Error::NoRun(run.process))?;
+pub(super) fn change_memory(run: Run, limit: Bytes) -> Result<Bytes, Error> {
+    let answer = ask(run, &Question::SetMemory(limit))?;
+    Ok(Bytes(answer["memory_bytes_before"].as_u64().unwrap_or(0)))
+}
+
+fn ask(run: Run, question: &Question) -> Result<Value, Error> {
+    let answer = question.ask(run).map_err(|_| Error::NoRun(run.process))?;
     let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
     match answer["refused"].as_str() {
         Some(refusal) => Err(Error::Refused(refusal.to_owned())),
-        None => Ok(Bytes(answer["memory_bytes_before"].as_u64().unwrap_or(0))),
+        None => Ok(answer),
     }
 }
 
-/// Waits until the run has no more than `limit`, or has ended; what it still has if that takes too
-/// long.
-fn wait_until_kept(run: Run, limit: Bytes) -> Option<Bytes> {
+/// Waits until a change is made, or the run has ended; how it is if that takes too long.
+fn wait_until(run: Run, is_made: impl Fn(&Seen) -> bool) -> Option<Seen> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let seen: Seen = serde_json::from_str(&run.ask(LOOK).ok()?).ok()?;
-        let used = Bytes(seen.memory_used_bytes);
-        if used <= limit {
+        let seen: Seen = serde_json::from_str(&Question::Look.ask(run).ok()?).ok()?;
+        if is_made(&seen) {
             return None;
         }
         if Instant::now() > deadline {
-            return Some(used);
+            return Some(seen);
         }
         std::thread::sleep(PAUSE);
     }

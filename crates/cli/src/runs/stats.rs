@@ -1,7 +1,7 @@
 //! `overspill stats`.
 
 use super::seen::Seen;
-use super::{LOOK, of_process};
+use super::{Question, of_process};
 use crate::args::StatsArgs;
 use crate::error::Error;
 use overspill::Bytes;
@@ -13,7 +13,9 @@ use std::io::{Write, stdout};
 /// [`Error::NoRun`], [`Error::Runs`], [`Error::Output`].
 pub(crate) fn stats(args: &StatsArgs) -> Result<u8, Error> {
     let text = match args.process {
-        Some(process) => of_process(process)?.ask(LOOK).map_err(|_| Error::NoRun(process))?,
+        Some(process) => {
+            Question::Look.ask(of_process(process)?).map_err(|_| Error::NoRun(process))?
+        }
         None => table(&Seen::all()?),
     };
     stdout().write_all(text.as_bytes())?;

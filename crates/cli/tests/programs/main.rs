@@ -44,6 +44,7 @@ mod small_disk;
 mod sort;
 mod sqlite;
 mod stress;
+mod swapon;
 mod system_calls;
 mod thread_ends;
 mod ways;

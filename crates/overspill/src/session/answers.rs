@@ -23,7 +23,7 @@ const PREFIX: &str = "overspill-run-";
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A question has no more bytes.
-const QUESTION_BYTES_MAX: u64 = 4096;
+const QUESTION_BYTES_MAX: u64 = 8192;
 
 /// A run that goes on, in this network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -111,6 +111,10 @@ impl Address {
 
 /// The number of a process that is yet to be made.
 const NOT_YET: i32 = 0;
+/// Instead of a process's number: only the devices are asked for. Whoever has the session's file
+/// must not get it again: when the copy is closed, POSIX drops the process's locks on the file, by
+/// which it is known to be alive.
+pub(super) const DEVICES_ONLY: i32 = -1;
 
 /// A process's connection to its supervisor.
 #[derive(Debug)]
@@ -149,6 +153,17 @@ impl Channel {
         if n == 1 { Ok(channel) } else { Err(refused()) }
     }
 
+    /// Asks, for a process of the run, for the descriptors of the devices: those that there are by
+    /// now, and others for those to come. Blocks until they arrive.
+    ///
+    /// # Errors
+    /// [`Error::Session`].
+    pub(super) fn devices(address: &Address, secret: Secret) -> Result<Vec<OwnedFd>, Error> {
+        let channel = Self::connect(address).map_err(Error::session("reach"))?;
+        channel.greet(secret, DEVICES_ONLY)?;
+        channel.descriptors()
+    }
+
     /// Makes a channel of `socket`.
     pub fn from_socket(socket: OwnedFd) -> Self {
         Self { socket }
@@ -180,9 +195,9 @@ impl Channel {
             .map_err(Error::session("greet"))
     }
 
-    /// Receives the descriptors of the answer: the session's file, the keys', if there are any, one
-    /// for each device, and others; see [`Session::open`](super::Session::open). Blocks until it
-    /// arrives.
+    /// Receives the descriptors of the answer: the session's file, the keys', one for each device
+    /// that there is or may come, and others; see [`Session::open`](super::Session::open). Blocks
+    /// until it arrives.
     ///
     /// # Errors
     /// [`Error::Session`].

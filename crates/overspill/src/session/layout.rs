@@ -1,10 +1,12 @@
 //! Where everything is in the session's file.
 //!
-//! Owns: the offsets. Everything starts on a page.
+//! Owns: the offsets. Everything starts on a page. Areas that are added lie behind it
+//! ([`areas`](super::areas)).
 //! Not here: what the parts mean.
 
-use super::Settings;
+use super::areas::ADDED_MAX;
 use super::budget::BudgetLayout;
+use super::{Settings, SharedDevice};
 use overspill_area::{AreaConfig, AreaTables, MEMBERS_MAX};
 use overspill_base::PAGE_SIZE;
 use overspill_base::history::History;
@@ -27,6 +29,7 @@ pub(super) struct Layout {
     pub(super) verdict: usize,
     pub(super) stats: usize,
     pub(super) history: usize,
+    pub(super) annexes: usize,
     pub(super) areas: Vec<AreaLayout>,
     pub(super) len_bytes: usize,
 }
@@ -43,7 +46,41 @@ pub(super) struct AreaLayout {
     pub(super) seal_words: usize,
 }
 
+/// Takes space, on pages of its own.
+struct Places {
+    end: usize,
+}
+
+impl Places {
+    fn take(&mut self, bytes: usize) -> usize {
+        let start = self.end;
+        self.end += bytes.next_multiple_of(PAGE_SIZE);
+        start
+    }
+}
+
 impl AreaLayout {
+    fn new(device: &SharedDevice, places: &mut Places) -> Self {
+        let slots_max = device.attachment.slots_max;
+        let encrypted = device.attachment.encrypted;
+        let mut area = Self { slots_max, ..Self::default() };
+        area.slots = places.take(area.slot_words() * 8);
+        area.owners = places.take(area.clusters() * 4);
+        area.returned = places.take(area.clusters() * 4);
+        area.counters = places.take(AreaTables::COUNTERS * 4);
+        area.holds = places.take(MEMBERS_MAX * area.hold_words() * 8);
+        area.seal_words = if encrypted { slots_max as usize * Seals::WORDS } else { 0 };
+        area.seals = places.take(area.seal_words * 8);
+        area
+    }
+
+    /// The tables in an annex that begins at `start`, and its end.
+    pub(super) fn in_annex(device: &SharedDevice, start: usize) -> (Self, usize) {
+        let mut places = Places { end: start + SETTINGS_BYTES };
+        let area = Self::new(device, &mut places);
+        (area, places.end)
+    }
+
     pub(super) fn clusters(&self) -> usize {
         self.slots_max.div_ceil(AreaConfig::native().tuning.cluster_slots) as usize
     }
@@ -59,12 +96,8 @@ impl AreaLayout {
 
 impl Layout {
     pub(super) fn new(settings: &Settings) -> Self {
-        let mut end = SETTINGS_BYTES;
-        let mut place = |bytes: usize| {
-            let start = end;
-            end += bytes.next_multiple_of(PAGE_SIZE);
-            start
-        };
+        let mut places = Places { end: SETTINGS_BYTES };
+        let mut place = |bytes| places.take(bytes);
         let members = place(MEMBERS_MAX * 8);
         let processes = place(MEMBERS_MAX * 8);
         let under_way = place(MEMBERS_MAX * 4);
@@ -75,19 +108,8 @@ impl Layout {
         let verdict = place(4);
         let stats = place(MEMBERS_MAX * stats_len() * 8);
         let history = place(History::words(settings.history_entries) * 8);
-        let areas = settings.devices.iter().map(|device| {
-            let slots_max = device.attachment.slots_max;
-            let encrypted = device.attachment.encrypted;
-            let mut area = AreaLayout { slots_max, ..AreaLayout::default() };
-            area.slots = place(area.slot_words() * 8);
-            area.owners = place(area.clusters() * 4);
-            area.returned = place(area.clusters() * 4);
-            area.counters = place(AreaTables::COUNTERS * 4);
-            area.holds = place(MEMBERS_MAX * area.hold_words() * 8);
-            area.seal_words = if encrypted { slots_max as usize * Seals::WORDS } else { 0 };
-            area.seals = place(area.seal_words * 8);
-            area
-        });
+        let annexes = place(ADDED_MAX * 8);
+        let areas = settings.devices.iter().map(|device| AreaLayout::new(device, &mut places));
         let areas = areas.collect();
         Self {
             members,
@@ -100,8 +122,9 @@ impl Layout {
             verdict,
             stats,
             history,
+            annexes,
             areas,
-            len_bytes: end,
+            len_bytes: places.end,
         }
     }
 }

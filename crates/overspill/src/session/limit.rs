@@ -74,7 +74,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn limit_of(settings: Settings) -> RunLimit {
-        RunLimit::new(Arc::new(Session::create(settings, None).unwrap()))
+        RunLimit::new(Arc::new(Session::create(settings).unwrap()))
     }
 
     #[test]

@@ -234,6 +234,10 @@ impl Session {
             if Some(member) == me || seen == own || !self.looks_dead(member, seen, deadline) {
                 continue;
             }
+            // What it held on an area that this process does not have is for others to release.
+            if self.book().areas(member) > areas.iter().count() {
+                continue;
+            }
             if self.lock_byte(libc::F_SETLK, libc::F_WRLCK, member).is_err() {
                 continue;
             }
@@ -293,10 +297,22 @@ mod tests {
     use overspill_area::AreaConfig;
     use overspill_device::served::Clients;
 
+    #[test]
+    fn a_member_is_salvaged_by_who_has_its_areas() {
+        let session = Session::create(Settings::of_a_test()).unwrap();
+        let place = session.reserve_member().unwrap();
+        session.confirm_member(place, rustix::process::getpid()).unwrap();
+        session.book().set_areas(place.member, 1);
+        let areas = SwapAreas::new(AreaConfig::native());
+        assert!(!session.salvage(&areas));
+        session.book().set_areas(place.member, 0);
+        assert!(session.salvage(&areas));
+    }
+
     /// To its own process a member looks dead at once: locks are a process's.
     #[test]
     fn a_member_is_salvaged_when_its_last_request_has_ended() {
-        let session = Session::create(Settings::of_a_test(), None).unwrap();
+        let session = Session::create(Settings::of_a_test()).unwrap();
         let areas = SwapAreas::new(AreaConfig::native());
         let place = session.reserve_member().unwrap();
         session.confirm_member(place, rustix::process::getpid()).unwrap();

@@ -8,6 +8,7 @@
 //! if it died, the run would end.
 
 mod answers;
+mod areas;
 mod audit;
 mod bell;
 mod budget;
@@ -21,24 +22,25 @@ mod pressure;
 mod server;
 mod stalls;
 mod supervisor;
+mod swapon;
 mod touches;
 
 use crate::error::Error;
 use crate::keys::new_keys;
-use crate::pager::{Pager, PagerParts, PagerSwap};
+use crate::pager::{Pager, PagerParts};
 use crate::ways::Way;
+use areas::{ADDED_MAX, RunAreas};
 use channel::Secret;
 use layout::{Layout, SETTINGS_BYTES};
-use overspill_area::{AreaTables, MEMBERS_MAX, MemberNo};
+use overspill_area::{MEMBERS_MAX, MemberNo};
 use overspill_base::history::History;
 use overspill_base::shared::{Mapping, Shareable, Table};
 use overspill_base::stats::{Stats, stats_len};
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
 use overspill_base::sync::{Arc, AtomicU32};
 use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_device::any;
 use overspill_device::file::Attachment;
-use overspill_device::seal::{Algorithm, Keys, Sealer, Seals};
+use overspill_device::seal::Keys;
 use overspill_engine::Tuning;
 use overspill_space::HandlerOptions;
 use rustix::fd::OwnedFd;
@@ -52,6 +54,7 @@ pub use members::Place;
 pub use overview::{DeviceState, Overview, ProcessState};
 pub use stalls::StallTime;
 pub use supervisor::{Opener, RunOptions, Supervisor};
+pub use swapon::RunSwaps;
 pub use touches::Touches;
 
 /// Environment variable with the [`Address`] at which processes of a run reach their supervisor.
@@ -104,10 +107,6 @@ impl Settings {
         if self.page_by_page { tuning.page_by_page() } else { tuning }
     }
 
-    fn is_encrypted(&self) -> bool {
-        self.devices.iter().any(|device| device.attachment.encrypted)
-    }
-
     #[cfg(test)]
     fn of_a_test() -> Self {
         Self {
@@ -138,7 +137,8 @@ pub struct Session {
     mapping: Arc<Mapping>,
     layout: Layout,
     settings: Settings,
-    keys: Option<HeldKeys>,
+    keys: HeldKeys,
+    run_areas: RunAreas,
     /// The member that this process is, once it has joined; unused in the supervisor.
     own: AtomicU32,
 }
@@ -176,7 +176,7 @@ pub struct Opened {
 }
 
 impl Session {
-    fn create(settings: Settings, keys: Option<HeldKeys>) -> Result<Self, Error> {
+    fn create(settings: Settings) -> Result<Self, Error> {
         let file = rustix::fs::memfd_create("overspill-session", MemfdFlags::CLOEXEC)
             .map_err(Error::session("create"))?;
         let layout = Layout::new(&settings);
@@ -188,11 +188,11 @@ impl Session {
             return Err(Error::Session { action: "write", reason });
         }
         let len = (json.len() as u64).to_ne_bytes();
-        write_all(&file, &[&len[..], &json].concat())?;
-        let session = Self::map(file, layout, settings, keys)?;
+        write_all_at(&file, &[&len[..], &json].concat(), 0)?;
+        let session = Self::map(file, layout, settings, HeldKeys::draw()?)?;
         session.format_budget();
-        for n in 0..session.settings.devices.len() {
-            session.tables(n).format(&session.reserved_slots(n));
+        for number in 0..session.areas() {
+            session.area(number)?.format();
         }
         Ok(session)
     }
@@ -213,12 +213,10 @@ impl Session {
         let settings: Settings = serde_json::from_slice(&json)
             .map_err(|e| Error::Session { action: "understand", reason: e.to_string() })?;
         let layout = Layout::new(&settings);
-        let keys = match settings.is_encrypted() {
-            true => Some(HeldKeys::open(descriptors.next().ok_or_else(nothing)?)?),
-            false => None,
-        };
+        let keys = HeldKeys::open(descriptors.next().ok_or_else(nothing)?)?;
         let session = Self::map(file, layout, settings, keys)?;
         let devices = descriptors.by_ref().take(session.settings.devices.len()).collect();
+        session.run_areas.reserve(descriptors.by_ref().take(ADDED_MAX).collect());
         let (proc, userfault) = (descriptors.next(), descriptors.next());
         Ok(Opened { session, devices, proc, userfault })
     }
@@ -227,7 +225,7 @@ impl Session {
         file: OwnedFd,
         layout: Layout,
         settings: Settings,
-        keys: Option<HeldKeys>,
+        keys: HeldKeys,
     ) -> Result<Self, Error> {
         let len = Bytes(layout.len_bytes as u64);
         let too_large = |errno| Error::Session {
@@ -238,12 +236,14 @@ impl Session {
         };
         let mapping = Mapping::shared(&file, layout.len_bytes).map_err(too_large)?;
         let (mapping, own) = (Arc::new(mapping), AtomicU32::new(0));
-        Ok(Self { file, mapping, layout, settings, keys, own })
+        let run_areas = RunAreas::new(&mapping, &layout.areas, &settings.devices);
+        Ok(Self { file, mapping, layout, settings, keys, run_areas, own })
     }
 
     /// Says which member this process is: after a fork another than its parent.
     pub fn become_member(&self, member: MemberNo) {
         self.own.store(member.0, Release);
+        self.book().set_areas(member, self.areas_taken() as usize);
     }
 
     /// The settings that every process of the run needs.
@@ -290,34 +290,6 @@ impl Session {
         (entries > 0).then(|| History::new(words(), member.0))
     }
 
-    fn tables(&self, device: usize) -> AreaTables {
-        let area = &self.layout.areas[device];
-        let holds = |member: usize| {
-            self.table(area.holds + member * area.hold_words() * 8, area.hold_words())
-        };
-        AreaTables {
-            slots_max: area.slots_max,
-            slots: self.table(area.slots, area.slot_words()),
-            owners: self.table(area.owners, area.clusters()),
-            returned: self.table(area.returned, area.clusters()),
-            counters: self.table(area.counters, AreaTables::COUNTERS),
-            holds: (0..MEMBERS_MAX).map(holds).collect(),
-        }
-    }
-
-    /// What encrypts the pages of a device, if they are.
-    fn sealer(&self, device: usize) -> Option<Sealer> {
-        let area = &self.layout.areas[device];
-        let held = self.keys.as_ref().filter(|_| area.seal_words > 0)?;
-        let seals = Seals::new(self.table(area.seals, area.seal_words));
-        Some(Sealer::new(Algorithm::of_this_machine(), held.keys.clone(), device, seals))
-    }
-
-    fn reserved_slots(&self, device: usize) -> Vec<overspill_base::Slot> {
-        let reserved = &self.settings.devices[device].attachment.reserved;
-        reserved.iter().map(|&slot| overspill_base::Slot(slot)).collect()
-    }
-
     /// Starts a pager in this process, for the threads of `process`, as a new member.
     ///
     /// # Errors
@@ -336,14 +308,11 @@ impl Session {
         self.confirm_member(place, process)?;
         let member = place.member;
         self.become_member(member);
-        let mut swaps = Vec::with_capacity(devices.len());
-        let shared = self.settings.devices.iter().zip(devices);
-        for (n, (shared, fd)) in shared.enumerate() {
-            let (attachment, session) = (shared.attachment.clone(), self.clone());
-            let identity = Arc::new(move || session.own.load(Acquire));
-            let device = any::attach(fd, attachment, self.sealer(n), identity)?;
-            swaps.push(PagerSwap { device, tables: self.tables(n), priority: shared.priority });
-        }
+        let first = devices.into_iter().enumerate();
+        let swaps = first.map(|(number, descriptor)| self.attach(number, descriptor));
+        let swaps = swaps.collect::<Result<Vec<_>, _>>()?;
+        self.run_areas.set_taken(swaps.len());
+        self.book().set_areas(member, swaps.len());
         let session = self.clone();
         let pager = Pager::start(PagerParts {
             memory: Bytes(self.settings.memory_bytes_max),
@@ -380,8 +349,7 @@ impl std::ops::Deref for AtomicCell {
     }
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Error> {
-    let mut offset = 0;
+fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
     while !bytes.is_empty() {
         let n = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, offset))
             .map_err(Error::session("write"))?;

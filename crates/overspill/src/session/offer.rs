@@ -1,4 +1,4 @@
-//! A device as the supervisor offers it to the processes of a run.
+//! The devices as the supervisor offers them to the processes of a run.
 //!
 //! Owns: whether each of them opens it, or asks the supervisor for pages; the threads that serve;
 //! and for which members requests may be under way.
@@ -10,7 +10,7 @@ use crate::error::Error;
 use overspill_area::{MEMBERS_MAX, MemberNo};
 use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
-use overspill_base::sync::{Arc, AtomicU32};
+use overspill_base::sync::{Arc, AtomicU32, LockClass, Mutex};
 use overspill_device::compressed::Usage;
 use overspill_device::{Device, DeviceInfo, SwapDevice, served};
 use overspill_space::with_signals_blocked;
@@ -25,6 +25,27 @@ pub(super) enum Offer {
     Shared(Box<Device>),
     /// Every process asks for pages.
     Served { device: Arc<dyn SwapDevice>, server: served::Server },
+}
+
+/// The devices of a run, by the numbers of their areas. Each stays open as long as the run lasts.
+#[derive(Debug)]
+pub(super) struct Offers {
+    all: Mutex<Vec<Arc<Offer>>>,
+}
+
+impl Offers {
+    pub(super) fn new(offers: Vec<Offer>) -> Self {
+        let all = offers.into_iter().map(Arc::new).collect();
+        Self { all: Mutex::new(LockClass::Control, all) }
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Offer>> {
+        self.all.lock().clone()
+    }
+
+    pub(super) fn push(&self, offer: Offer) {
+        self.all.lock().push(Arc::new(offer));
+    }
 }
 
 impl Offer {

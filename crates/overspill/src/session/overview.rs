@@ -5,7 +5,7 @@
 
 use super::Session;
 use super::limit::RunLimit;
-use super::offer::Offer;
+use super::offer::Offers;
 use super::stalls::{StallTime, Stalls};
 use crate::summary::Summary;
 use overspill_area::MemberNo;
@@ -18,9 +18,9 @@ use overspill_device::compressed::Usage;
 
 /// A device of a run.
 #[derive(Debug)]
-pub struct DeviceState<'a> {
+pub struct DeviceState {
     /// Its name, size and notes.
-    pub info: &'a DeviceInfo,
+    pub info: DeviceInfo,
     /// What is in use of it, including slots that are held in reserve.
     pub used: Bytes,
     /// The most that ever was at a time.
@@ -36,33 +36,32 @@ pub struct ProcessState {
     pub process: i32,
     /// What it has of the run's memory.
     pub memory: Bytes,
+    /// The devices that it swaps to: all, or those that were there before it last looked.
+    pub devices: usize,
 }
 
 /// A view of a run.
 #[derive(Clone, Debug)]
 pub struct Overview {
     session: Arc<Session>,
-    offers: Arc<[Offer]>,
+    offers: Arc<Offers>,
     stalls: Arc<Stalls>,
 }
 
 impl Overview {
-    pub(super) fn new(session: Arc<Session>, offers: Arc<[Offer]>, stalls: Arc<Stalls>) -> Self {
+    pub(super) fn new(session: Arc<Session>, offers: Arc<Offers>, stalls: Arc<Stalls>) -> Self {
         Self { session, offers, stalls }
     }
 
-    /// The devices, in the order of their specifications.
-    pub fn devices(&self) -> impl Iterator<Item = DeviceState<'_>> {
-        self.offers.iter().enumerate().map(|(n, offer)| {
-            let tables = self.session.tables(n);
+    /// The devices, in the order of their specifications, and then those added since.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceState> {
+        let offers = self.offers.all().into_iter().enumerate();
+        offers.filter_map(|(number, offer)| {
+            let (tables, info) = (self.session.area(number).ok()?.tables(), offer.info().clone());
             // Slots are counted before they are claimed: more than there are, for a moment.
-            let bytes = |slots: u32| Bytes::of_pages(slots.into()).min(offer.info().capacity());
-            DeviceState {
-                info: offer.info(),
-                used: bytes(tables.used()),
-                used_most: bytes(tables.used_most()),
-                compressed: offer.usage(),
-            }
+            let bytes = |slots: u32| Bytes::of_pages(slots.into()).min(info.capacity());
+            let (used, used_most) = (bytes(tables.used()), bytes(tables.used_most()));
+            Some(DeviceState { used, used_most, compressed: offer.usage(), info })
         })
     }
 
@@ -83,7 +82,8 @@ impl Overview {
         let book = self.session.book();
         self.session.programs().map(move |(member, process)| {
             let (frames, _) = book.leased(member);
-            ProcessState { process, memory: Bytes::of_pages(frames as u64) }
+            let devices = book.areas(member);
+            ProcessState { process, memory: Bytes::of_pages(frames as u64), devices }
         })
     }
 

@@ -9,7 +9,8 @@
 //! Not here: what the descriptors are.
 
 use super::channel::{
-    Address, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WITH_DESCRIPTORS, send_descriptors,
+    Address, DEVICES_ONLY, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WITH_DESCRIPTORS,
+    send_descriptors,
 };
 use crate::error::Error;
 use overspill_base::sync::{Arc, Condvar, LockClass, Mutex};
@@ -53,8 +54,15 @@ struct Shared {
     end: OwnedFd,
 }
 
+/// What a process asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    All,
+    Devices,
+}
+
 /// Makes the descriptors for a process.
-pub(super) type Descriptors = Box<dyn Fn() -> Result<Vec<OwnedFd>, Errno> + Send>;
+pub(super) type Descriptors = Box<dyn Fn(Wanted) -> Result<Vec<OwnedFd>, Errno> + Send>;
 
 /// What is served, and to which processes.
 pub(super) struct Terms {
@@ -271,7 +279,8 @@ impl Service {
         if !own && secret != self.terms.fork_secret.0 {
             return None;
         }
-        let descriptors = (self.terms.descriptors)().ok()?;
+        let wanted = if process == DEVICES_ONLY { Wanted::Devices } else { Wanted::All };
+        let descriptors = (self.terms.descriptors)(wanted).ok()?;
         let fds: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         // Before the answer: a process that has it may end at once.
         self.shared.connected.lock().push(process);
@@ -311,7 +320,7 @@ mod tests {
         Terms {
             secret: Secret::random().unwrap(),
             fork_secret: Secret::random().unwrap(),
-            descriptors: Box::new(|| Ok(vec![std::fs::File::open("/dev/null").unwrap().into()])),
+            descriptors: Box::new(|_| Ok(vec![std::fs::File::open("/dev/null").unwrap().into()])),
             report,
         }
     }

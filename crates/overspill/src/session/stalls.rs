@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn one_that_waits_is_seen() {
         let settings = Settings { way: Way::Touches, ..Settings::of_a_test() };
-        let session = Session::create(settings, None).unwrap();
+        let session = Session::create(settings).unwrap();
         assert_eq!(look(&session), Seen::None);
         let place = session.reserve_member().unwrap();
         session.confirm_member(place, rustix::process::getpid()).unwrap();

@@ -4,14 +4,16 @@
 //! of it is given.
 //! Not here: paging, in which the supervisor takes no part but for devices that it serves.
 
+use super::areas::ADDED_MAX;
 use super::channel::{Address, Secret};
 use super::limit::{RunLimit, usual_most};
-use super::offer::Offer;
+use super::offer::{Offer, Offers};
 use super::overview::Overview;
-use super::server::{Descriptors, Server, Terms};
+use super::server::{Descriptors, Server, Terms, Wanted};
 use super::stalls::Stalls;
+use super::swapon::{Opening, RunSwaps, kept_if_empty};
 use super::touches::Touches;
-use super::{HeldKeys, Session, Settings, SharedDevice, audit};
+use super::{Session, Settings, SharedDevice, audit};
 use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
 use crate::doctor::memory_available;
 use crate::error::Error;
@@ -24,7 +26,7 @@ use overspill_device::file::OpenOptions;
 use overspill_device::{Device, DeviceError, SwapSpec};
 use overspill_engine::PageTable;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, ftruncate};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::time::{Duration, Instant};
 
@@ -55,11 +57,10 @@ pub type Opener = fn(&SwapSpec, &OpenOptions, fn(&str)) -> Result<Device, Device
 #[derive(Debug)]
 pub struct Supervisor {
     session: Arc<Session>,
-    offers: Arc<[Offer]>,
+    offers: Arc<Offers>,
     stalls: Arc<Stalls>,
+    swaps: Arc<RunSwaps>,
     server: Server,
-    /// Files of the user's that were empty.
-    were_empty: Vec<OwnedFd>,
 }
 
 /// Time in which the pagers of a run usually end after its program.
@@ -69,12 +70,9 @@ impl Drop for Supervisor {
     /// Empties files that were empty, unless a process goes on to swap to them.
     fn drop(&mut self) {
         let deadline = Instant::now() + PAGERS_END;
-        while !self.were_empty.is_empty() && Instant::now() < deadline {
+        while self.swaps.has_files_to_empty() && Instant::now() < deadline {
             if self.session.is_deserted() {
-                let left = std::mem::take(&mut self.were_empty);
-                left.iter().for_each(|file| {
-                    let _ = ftruncate(file, 0);
-                });
+                self.swaps.empty_files();
             } else {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -97,6 +95,7 @@ impl Supervisor {
     ) -> Result<Self, Error> {
         check_limit(run.memory)?;
         let specs = swaps_or_default(swaps)?;
+        let opening = Opening { open, options: *options, report };
         let open = |spec| open(spec, options, report).map_err(Error::from);
         let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let shared = specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| {
@@ -120,26 +119,24 @@ impl Supervisor {
             fork_secret: Secret::random()?.0,
             devices: shared.collect(),
         };
-        let keys = if settings.is_encrypted() { Some(HeldKeys::draw()?) } else { None };
-        let session = Arc::new(Session::create(settings, keys)?);
+        let session = Arc::new(Session::create(settings)?);
         if !run.memory_each {
             audit::start(session.clone()).map_err(Error::system("start the auditor"))?;
         }
         let stalls = Stalls::start(session.clone());
         let stalls = stalls.map_err(Error::system("start the thread that looks at stalls"))?;
-        let were_empty = devices.iter().filter(|device| device.attachment().was_empty);
-        let duplicate = |device: &Device| device.descriptor().map(|fd| fcntl_dupfd_cloexec(fd, 0));
-        let were_empty = were_empty.filter_map(duplicate).collect::<Result<_, _>>();
-        let were_empty = were_empty.map_err(Error::session("share"))?;
+        let were_empty = devices.iter().filter_map(|device| kept_if_empty(device).transpose());
+        let were_empty = were_empty.collect::<Result<Vec<_>, _>>()?;
         let offers = devices.into_iter().map(|device| Offer::new(device, &session));
-        let offers: Arc<[Offer]> = offers.collect::<Result<_, _>>()?;
+        let offers = Arc::new(Offers::new(offers.collect::<Result<_, _>>()?));
         let server = Server::start(Terms {
             secret: Secret::random()?,
             fork_secret: Secret(session.settings.fork_secret),
             descriptors: descriptors(&session, &offers).map_err(Error::session("share"))?,
             report,
         })?;
-        Ok(Self { session, offers, stalls, server, were_empty })
+        let swaps = RunSwaps::new(opening, session.clone(), offers.clone(), specs, were_empty);
+        Ok(Self { session, offers, stalls, swaps: Arc::new(swaps), server })
     }
 
     /// Returns what can be seen of the run from now on.
@@ -150,6 +147,11 @@ impl Supervisor {
     /// Returns its limit, which can be changed.
     pub fn limit(&self) -> RunLimit {
         RunLimit::new(self.session.clone())
+    }
+
+    /// Returns its swap, to which more can be added.
+    pub fn swaps(&self) -> Arc<RunSwaps> {
+        self.swaps.clone()
     }
 
     /// The value of [`SESSION_VARIABLE`] for processes of the run.
@@ -166,7 +168,7 @@ impl Supervisor {
     /// Waits until no process needs a device that only this one has open, at most for `patience`;
     /// false if one still does.
     pub fn wait_for_served(&self, patience: Duration) -> bool {
-        self.offers.iter().all(|offer| offer.wait_unused(patience))
+        self.offers.all().iter().all(|offer| offer.wait_unused(patience))
     }
 
     /// The last changes of page state in all processes of the run, oldest first: seconds of the
@@ -189,18 +191,24 @@ impl Supervisor {
 
 /// Makes the descriptors for one process of the run after the other, in the order in which
 /// [`Session::open`] takes them.
-fn descriptors(session: &Arc<Session>, offers: &Arc<[Offer]>) -> Result<Descriptors, Errno> {
+fn descriptors(session: &Arc<Session>, offers: &Arc<Offers>) -> Result<Descriptors, Errno> {
     let proc = rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     // If this cannot be opened, every process needs the right to userfaultfd itself.
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let userfault = rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()).ok();
     let (session, offers) = (session.clone(), offers.clone());
-    Ok(Box::new(move || {
-        let keys = session.keys.iter().map(|keys| keys.file.as_fd());
-        let first = [session.file.as_fd()].into_iter().chain(keys);
+    let count = session.areas() + ADDED_MAX;
+    Ok(Box::new(move |wanted| {
+        let copy = |fd| fcntl_dupfd_cloexec(fd, 0);
+        // Those to come have their numbers already.
+        let to_come = std::iter::repeat_with(|| copy(proc.as_fd()));
+        let devices = offers.all().into_iter().map(|offer| offer.descriptor()).chain(to_come);
+        let devices = devices.take(count);
+        if wanted == Wanted::Devices {
+            return devices.collect();
+        }
+        let first = [&session.file, &session.keys.file].map(OwnedFd::as_fd);
         let last = [Some(&proc), userfault.as_ref()].into_iter().flatten().map(AsFd::as_fd);
-        let copy = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 0);
-        let devices = offers.iter().map(Offer::descriptor);
-        first.map(copy).chain(devices).chain(last.map(copy)).collect()
+        first.into_iter().map(copy).chain(devices).chain(last.map(copy)).collect()
     }))
 }

@@ -12,6 +12,7 @@
 use crate::futex;
 use crate::real::kernel_mmap;
 use libc::c_void;
+use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
@@ -21,7 +22,8 @@ unsafe extern "C" {
     fn overspill_pager_is_home() -> libc::c_int;
 }
 
-/// One errand. WAITING becomes DONE, and then the note is its poster's again.
+/// One errand. WAITING becomes DONE, and then the note is its poster's again; a [`Standing`] one
+/// becomes WAITING again.
 struct Note {
     state: AtomicU32,
     next: *mut Note,
@@ -104,6 +106,47 @@ pub(super) fn run_kept<R, F: FnOnce() -> R>(body: F) -> R {
     // SAFETY: nothing is left in it.
     unsafe { libc::syscall(libc::SYS_munmap, room, bytes) };
     result.expect("an errand is run once")
+}
+
+/// An errand that nobody waits for, and that is posted again and again, by one thread.
+pub(super) struct Standing {
+    note: UnsafeCell<Note>,
+}
+
+// SAFETY: a note that is DONE belongs to the one thread that posts it; until then, but for its
+// state, to the thread that runs errands.
+unsafe impl Sync for Standing {}
+
+impl Standing {
+    /// Makes one of `what`.
+    pub(super) const fn new(what: &'static fn()) -> Self {
+        unsafe fn act(what: *mut c_void) {
+            // SAFETY: what `new` has stored.
+            unsafe { (*what.cast::<fn()>())() }
+        }
+        let what = std::ptr::from_ref(what).cast_mut().cast();
+        let note = Note { state: AtomicU32::new(DONE), next: null_mut(), act, what };
+        Self { note: UnsafeCell::new(note) }
+    }
+
+    /// Posts it, unless it is posted and not done yet. Allocates nothing, and does not wait.
+    pub(super) fn post(&'static self) {
+        let note = self.note.get();
+        // SAFETY: the state is atomic; a note that is DONE is the caller's, and a static stays in
+        // place.
+        unsafe {
+            if (*note).state.load(Acquire) == DONE {
+                (*note).state.store(WAITING, Relaxed);
+                post(note);
+            }
+        }
+    }
+
+    /// Forgets that it was posted, in a forked child.
+    pub(super) fn renew(&self) {
+        // SAFETY: as above; the child has one thread.
+        unsafe { (*self.note.get()).state.store(DONE, Relaxed) };
+    }
 }
 
 /// Has `last` end this process, on its first thread, and ends it after `patience` in any case.

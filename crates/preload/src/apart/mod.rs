@@ -181,6 +181,7 @@ pub(crate) fn run_there_kept<R: Send>(f: impl FnOnce() -> R + Send) -> R {
 pub(crate) fn forget() {
     RUNNING.store(false, Relaxed);
     errands::renew();
+    watch::renew();
     threads::forget_all();
 }
 

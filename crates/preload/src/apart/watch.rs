@@ -1,4 +1,5 @@
-//! How the pager notices the end of its program, and that other processes ask for frames.
+//! How the pager notices the end of its program, that other processes ask for frames, and that swap
+//! was added.
 //!
 //! Owns: the thread that waits for both. When a program ends or executes another one, the kernel
 //! clears the word that it clears at a thread's end and wakes its waiters: the pager waits on the
@@ -10,6 +11,7 @@
 //! it leaves the work to others. This thread waits for no lock that a killed thread may have, so it
 //! allocates nothing: libc's fork has all locks of the heap.
 
+use super::errands::Standing;
 use super::{leave, program};
 use crate::pager::{Process, any_process};
 use overspill_space::restore_all_cpus;
@@ -88,6 +90,14 @@ fn wait_for_first_thread(pidfd: &OwnedFd) {
     }
 }
 
+/// Has areas taken that were added to the run. Not here, because that allocates.
+static TAKE_AREAS: Standing = Standing::new(&(crate::pager::take_areas as fn()));
+
+/// Forgets, in a forked child, what its parent's thread had posted.
+pub(super) fn renew() {
+    TAKE_AREAS.renew();
+}
+
 /// Wakes the reclaim thread if others have asked for frames, and sleeps until they do so again or
 /// `word` is no longer `seen`, or for a while.
 fn attend_until(word: &AtomicU32, seen: u32) {
@@ -99,7 +109,10 @@ fn attend_until(word: &AtomicU32, seen: u32) {
     };
     let (session, member) = (&process.session, process.pager.member());
     let rung = session.bell(member);
-    if !attend(process) {
+    if session.has_new_areas() {
+        TAKE_AREAS.post();
+    }
+    if session.has_new_areas() || !attend(process) {
         return std::thread::sleep(Duration::from_millis(1));
     }
     session.wait_for_bell(member, rung, (word, seen), GLANCE, WHILE);

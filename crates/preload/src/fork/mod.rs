@@ -43,6 +43,20 @@ struct Ticket {
     place: Place,
     /// Open in this process only during the fork.
     channel: Channel,
+    /// The swap areas that this process had before the channel.
+    areas: u32,
+}
+
+impl Ticket {
+    /// Under the gate: has a channel with the descriptors of all areas that this process has by
+    /// now; none if that cannot be had.
+    fn up_to_date(self, process: &Process) -> Option<Self> {
+        if self.areas == process.session.areas_taken() {
+            return Some(self);
+        }
+        let channel = process.session.channel_for_child(&process.address).ok()?;
+        Some(Self { channel, areas: process.session.areas_taken(), ..self })
+    }
 }
 
 unsafe extern "C" {
@@ -117,10 +131,11 @@ pub unsafe extern "C" fn __register_atfork(
 
 /// Makes a ticket for a child, if it can be served.
 fn ticket(process: &Process) -> Option<Ticket> {
+    let areas = process.session.areas_taken();
     let channel = process.session.channel_for_child(&process.address).ok()?;
-    let areas = process.pager.engine().areas();
-    let place = errand::run(|| process.session.reserve_or_salvage(areas))?;
-    Some(Ticket { place, channel })
+    let in_engine = process.pager.engine().areas();
+    let place = errand::run(|| process.session.reserve_or_salvage(in_engine))?;
+    Some(Ticket { place, channel, areas })
 }
 
 unsafe extern "C" fn before() {
@@ -133,7 +148,7 @@ unsafe extern "C" fn before() {
     let gate = process.gate.write().unwrap_or_else(|e| e.into_inner());
     park_with_memory_in_place(process);
     process.memory().space().let_fork_copy(true);
-    let ticket = ticket.filter(|ticket| {
+    let ticket = ticket.and_then(|ticket| ticket.up_to_date(process)).filter(|ticket| {
         let shared = process.pager.share_with(ticket.place.member);
         if let Err(error) = shared {
             say(&format!("the child of this fork cannot have the swapped pages: {error}"));
@@ -188,7 +203,7 @@ unsafe extern "C" fn in_child() {
 
 /// Starts a pager for this process, a forked child.
 fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String> {
-    let Ticket { place, channel } = ticket.ok_or("too many processes of this run are alive")?;
+    let Ticket { place, channel, .. } = ticket.ok_or("too many processes of this run are alive")?;
     let opening = move || {
         let opened = open_in_child(process, place);
         if opened.is_err() {

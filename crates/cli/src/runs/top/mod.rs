@@ -9,7 +9,7 @@ mod view;
 
 use super::of_process;
 use super::seen::Seen;
-use super::set::change;
+use super::set::change_memory;
 use crate::args::TopArgs;
 use crate::error::Error;
 use overspill::Bytes;
@@ -114,7 +114,7 @@ fn scale(state: &mut State, factor: f64) {
     let Some(seen) = state.selected() else { return };
     let limit = Bytes(((seen.memory_bytes as f64 * factor) as u64).min(seen.memory_bytes_max));
     let number = seen.run as i32;
-    let changed = of_process(number).and_then(|run| change(run, limit));
+    let changed = of_process(number).and_then(|run| change_memory(run, limit));
     state.say(match changed {
         Ok(_) => format!("run {number}: limit {limit}"),
         Err(error) => error.to_string(),

@@ -1,0 +1,122 @@
+//! Swap that is added to a program that goes on.
+
+use crate::bench::{Bench, overspill};
+use crate::job::Running;
+use overspill::ways::Way;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const PYTHON: &str = "/usr/bin/python3";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Fills most of its swap, and has children come and go, each of which compares what it was left.
+/// When there is a file `go`, it takes three times as much as there was swap for at first.
+const PROGRAM: &str = r#"
+import hashlib, os, random, subprocess, sys, threading, time
+
+def blocks(seed, mib):
+    source = random.Random(seed)
+    return [source.randbytes(1 << 16) for _ in range(16 * mib)]
+
+def digest(blocks):
+    all = hashlib.sha256()
+    for block in blocks:
+        all.update(block)
+    return all.hexdigest()
+
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if work() else 1)
+    return pid
+
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+
+first = blocks(1, 40)
+expected = digest(first)
+
+def grow():
+    wait_for("go")
+    return digest(blocks(2, 40)) == digest(blocks(2, 40)) and digest(first) == expected
+
+statuses, over = [], threading.Event()
+
+def storm():
+    part = first[::40]
+    while not over.is_set():
+        pid = child(lambda: digest(part) == digest(first[::40]))
+        statuses.append(os.waitpid(pid, 0)[1])
+
+old = child(grow)
+storming = threading.Thread(target=storm)
+storming.start()
+open("ready", "w").close()
+wait_for("go")
+second = blocks(3, 140)
+young = child(lambda: digest(second) == digest(blocks(3, 140)) and digest(first) == expected)
+statuses += [os.waitpid(pid, 0)[1] for pid in (old, young)]
+started = subprocess.run(["sha256sum"], input=b"".join(second), capture_output=True).stdout
+over.set()
+storming.join()
+same = started[:64].decode() == digest(second) and digest(first) == expected
+print(same, sum(statuses), len(statuses) > 10)
+"#;
+
+fn wait_for(path: &Path) {
+    let deadline = Instant::now() + PATIENCE;
+    while !path.exists() {
+        assert!(Instant::now() < deadline, "there is no {}", path.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn add(running: &Running, place: &str) -> Result<String, String> {
+    let run = running.pid().to_string();
+    let output = Command::new(overspill()).args(["set", &run, "--swapon", place]).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+/// Every process of it swaps to all that was added: those from before, their children, and what is
+/// executed later.
+fn is_added_amid_forks(way: Way) {
+    let Some(bench) = Bench::with(&[PYTHON, "sha256sum"]) else { return };
+    if let Err(lack) = way.check() {
+        return println!("skipped: {}: {lack}", way.name());
+    }
+    let job = bench.job(&[PYTHON, "-c", PROGRAM]).by(way);
+    let running = job.paged(&["--memory", "24M", "--swap", "ram:120M", "--quiet"]);
+    wait_for(&bench.path("ready"));
+    let directory = bench.path("");
+    let file = format!("file:{}:300M", directory.display());
+    for place in [&*file, "compressed:100M", "ram:50M,serve=apart", &*file] {
+        let said = add(&running, place).unwrap();
+        assert!(said.contains("swaps to"), "{said}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let refused = |place: &str, words: &str| {
+        let error = add(&running, place).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    };
+    refused("file:/nowhere/x:1G", "/nowhere/x");
+    refused("file:", "file:");
+    (0..4).for_each(|_| drop(add(&running, "ram:1M").unwrap()));
+    refused("ram:1M", "no more swap can be added");
+    bench.file("go", |_| {});
+    let ended = running.success();
+    assert_eq!(ended.text(), "True 0 True\n", "{ended}");
+    assert!(ended.stat("/devices/1/used_bytes_max") > 0, "{ended}");
+}
+
+#[test]
+fn a_running_program_swaps_to_what_is_added() {
+    is_added_amid_forks(Way::Faults);
+}
+
+#[test]
+fn a_running_program_swaps_to_what_is_added_if_touches_raise_signals() {
+    is_added_amid_forks(Way::Touches);
+}
