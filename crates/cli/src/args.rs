@@ -228,7 +228,7 @@ pub(crate) struct MetricsArgs {
 #[derive(Debug, Args)]
 #[command(
     override_usage = "overspill set PROCESS --memory M\n       overspill set PROCESS --swapon SPEC",
-    after_help = "Examples:\n  overspill set $(pidof sort) --memory 1G\n  \
+    after_help = "Example:\n  overspill set $(pidof sort) --memory 1G\n  \
                   overspill set $(pidof sort) --swapon file:/mnt/big:100G"
 )]
 pub(crate) struct SetArgs {

@@ -93,7 +93,7 @@ impl Asked {
 
     fn add(&self, place: &str) -> Changed {
         let refused = |error: &dyn Display| Changed::Refused { refused: error.to_string() };
-        match place.parse().map(|spec| self.swaps.add(spec)) {
+        match place.parse().map(|spec| self.swaps.add(&spec)) {
             Ok(Ok(device)) => Changed::Added { device },
             Ok(Err(error)) => refused(&error),
             Err(error) => refused(&error),

@@ -79,10 +79,6 @@ impl RunAreas {
         }
     }
 
-    pub(super) fn set_taken(&self, areas: usize) {
-        self.taken.store(areas as u32, Release);
-    }
-
     pub(super) fn reserve(&self, descriptors: Vec<OwnedFd>) {
         *self.reserved.lock() = descriptors.into_iter().map(Some).collect();
     }
@@ -214,6 +210,21 @@ impl Session {
         Ok(PagerSwap { device, tables: area.tables(), priority: area.device.priority })
     }
 
+    /// For each member the number of areas that it has taken.
+    fn taken(&self) -> Table<AtomicU32> {
+        self.table(self.layout.areas_taken, MEMBERS_MAX)
+    }
+
+    pub(super) fn taken_by(&self, member: MemberNo) -> usize {
+        self.taken()[member.0 as usize].load(Relaxed) as usize
+    }
+
+    /// Notes that this process, which is `member`, has taken so many areas.
+    pub(super) fn note_taken(&self, member: MemberNo, areas: usize) {
+        self.run_areas.taken.store(areas as u32, Release);
+        self.taken()[member.0 as usize].store(areas as u32, Relaxed);
+    }
+
     /// True if this process has areas to take.
     pub fn has_new_areas(&self) -> bool {
         let own = &self.run_areas;
@@ -248,8 +259,7 @@ impl Session {
     ) -> Result<(), Error> {
         let descriptor = self.descriptor_of(number, address)?;
         pager.swapon(self.attach(number, descriptor)?)?;
-        self.run_areas.set_taken(number + 1);
-        self.book().set_areas(MemberNo(self.own.load(Acquire)), number + 1);
+        self.note_taken(MemberNo(self.own.load(Acquire)), number + 1);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
-//! How a member sleeps until it is asked for frames.
+//! How a member sleeps until it is asked for frames, or told of swap that was added.
 
 use super::Session;
-use super::budget::Word;
+use super::budget::{Book, Word};
 use super::members::lower_half;
 use overspill_area::MemberNo;
 use overspill_base::clock;
@@ -11,6 +11,15 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
+
+impl Book {
+    /// Wakes a member that waits to be asked.
+    pub(super) fn ring(&self, member: MemberNo) {
+        let bell = self.word(member, Word::Bell);
+        bell.fetch_add(1, Relaxed);
+        let _ = futex::wake(lower_half(bell), futex::Flags::empty(), 1);
+    }
+}
 
 impl Session {
     /// Counts the questions that `member` was asked.

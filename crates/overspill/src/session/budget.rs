@@ -81,8 +81,6 @@ pub(super) enum Word {
     Range,
     /// Counts questions; a futex.
     Bell,
-    /// Swap areas that it has taken.
-    Areas,
     /// The first of [`MemberPressure`].
     Pressure,
 }
@@ -331,22 +329,6 @@ impl Book {
         self.word(member, Word::Asked).fetch_add(most as u64, Relaxed);
         self.ring(member);
         most
-    }
-
-    /// Wakes a member that waits to be asked.
-    pub(super) fn ring(&self, member: MemberNo) {
-        let bell = self.word(member, Word::Bell);
-        bell.fetch_add(1, Relaxed);
-        let _ = futex::wake(lower_half(bell), futex::Flags::empty(), 1);
-    }
-
-    /// Notes how many swap areas a member has taken.
-    pub(super) fn set_areas(&self, member: MemberNo, areas: usize) {
-        self.word(member, Word::Areas).store(areas as u64, Relaxed);
-    }
-
-    pub(super) fn areas(&self, member: MemberNo) -> usize {
-        self.get(member, Word::Areas)
     }
 
     /// Of `most` frames those that a member can give back: whole shares, and overdrawn ones.

@@ -30,6 +30,7 @@ pub(super) struct Layout {
     pub(super) stats: usize,
     pub(super) history: usize,
     pub(super) annexes: usize,
+    pub(super) areas_taken: usize,
     pub(super) areas: Vec<AreaLayout>,
     pub(super) len_bytes: usize,
 }
@@ -109,6 +110,7 @@ impl Layout {
         let stats = place(MEMBERS_MAX * stats_len() * 8);
         let history = place(History::words(settings.history_entries) * 8);
         let annexes = place(ADDED_MAX * 8);
+        let areas_taken = place(MEMBERS_MAX * 4);
         let areas = settings.devices.iter().map(|device| AreaLayout::new(device, &mut places));
         let areas = areas.collect();
         Self {
@@ -123,6 +125,7 @@ impl Layout {
             stats,
             history,
             annexes,
+            areas_taken,
             areas,
             len_bytes: places.end,
         }

@@ -235,7 +235,7 @@ impl Session {
                 continue;
             }
             // What it held on an area that this process does not have is for others to release.
-            if self.book().areas(member) > areas.iter().count() {
+            if self.taken_by(member) > areas.iter().count() {
                 continue;
             }
             if self.lock_byte(libc::F_SETLK, libc::F_WRLCK, member).is_err() {
@@ -302,10 +302,10 @@ mod tests {
         let session = Session::create(Settings::of_a_test()).unwrap();
         let place = session.reserve_member().unwrap();
         session.confirm_member(place, rustix::process::getpid()).unwrap();
-        session.book().set_areas(place.member, 1);
+        session.note_taken(place.member, 1);
         let areas = SwapAreas::new(AreaConfig::native());
         assert!(!session.salvage(&areas));
-        session.book().set_areas(place.member, 0);
+        session.note_taken(place.member, 0);
         assert!(session.salvage(&areas));
     }
 

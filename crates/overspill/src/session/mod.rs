@@ -243,7 +243,7 @@ impl Session {
     /// Says which member this process is: after a fork another than its parent.
     pub fn become_member(&self, member: MemberNo) {
         self.own.store(member.0, Release);
-        self.book().set_areas(member, self.areas_taken() as usize);
+        self.note_taken(member, self.areas_taken() as usize);
     }
 
     /// The settings that every process of the run needs.
@@ -311,8 +311,7 @@ impl Session {
         let first = devices.into_iter().enumerate();
         let swaps = first.map(|(number, descriptor)| self.attach(number, descriptor));
         let swaps = swaps.collect::<Result<Vec<_>, _>>()?;
-        self.run_areas.set_taken(swaps.len());
-        self.book().set_areas(member, swaps.len());
+        self.note_taken(member, swaps.len());
         let session = self.clone();
         let pager = Pager::start(PagerParts {
             memory: Bytes(self.settings.memory_bytes_max),

@@ -82,7 +82,7 @@ impl Overview {
         let book = self.session.book();
         self.session.programs().map(move |(member, process)| {
             let (frames, _) = book.leased(member);
-            let devices = book.areas(member);
+            let devices = self.session.taken_by(member);
             ProcessState { process, memory: Bytes::of_pages(frames as u64), devices }
         })
     }

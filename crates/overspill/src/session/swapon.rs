@@ -67,9 +67,9 @@ impl RunSwaps {
     /// # Errors
     /// [`Error::GivenTwice`], [`Error::Device`], [`Error::TooManyAdded`], [`Error::Session`]; then
     /// nothing was changed.
-    pub fn add(&self, spec: SwapSpec) -> Result<String, Error> {
+    pub fn add(&self, spec: &SwapSpec) -> Result<String, Error> {
         let mut places = self.places.lock();
-        let specs = [&places.specs[..], std::slice::from_ref(&spec)].concat();
+        let specs = [&places.specs[..], std::slice::from_ref(spec)].concat();
         if let Some(name) = given_twice(&specs) {
             return Err(Error::GivenTwice(name));
         }
@@ -77,10 +77,10 @@ impl RunSwaps {
         let Opening { open, options, report } = self.opening;
         // What was forced at the start was another place.
         let options = OpenOptions { force: false, ..options };
-        let device = open(&spec, &options, report)?;
+        let device = open(spec, &options, report)?;
         let were_empty = kept_if_empty(&device)?;
         let (attachment, name) = (device.attachment().clone(), device.info().name.clone());
-        let priority = priority(&spec, places.specs.len());
+        let priority = priority(spec, places.specs.len());
         let offer = Offer::new(device, &self.session)?;
         let annex = self.session.add_area(&SharedDevice { attachment, priority })?;
         self.offers.push(offer);
