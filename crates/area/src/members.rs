@@ -48,6 +48,17 @@ impl SwapArea {
         Ok(())
     }
 
+    /// Counts the slots that this process holds, those in slot caches included; all that are used
+    /// if the area has no other members.
+    pub fn held_slots(&self) -> u32 {
+        let area = &self.shared;
+        if !area.is_shared() {
+            return area.used_slots();
+        }
+        let mine = area.holds[self.member().0 as usize].iter().take(area.hold_words());
+        mine.map(|word| word.load(Relaxed).count_ones()).sum()
+    }
+
     /// Drops every hold of `gone` and disowns its clusters. `gone` must be dead, or never have
     /// started.
     pub fn release_member(&self, gone: MemberNo) {

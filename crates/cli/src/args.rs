@@ -224,10 +224,12 @@ pub(crate) struct MetricsArgs {
     pub(crate) textfile: Option<PathBuf>,
 }
 
-/// Change the limit of a run that goes on, or add swap to it, and wait until that is so.
+/// Change the limit of a run that goes on, add swap to it or take it away, and wait until that is
+/// so.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "overspill set PROCESS --memory M\n       overspill set PROCESS --swapon SPEC",
+    override_usage = "overspill set PROCESS --memory M\n       overspill set PROCESS --swapon SPEC\n       \
+                      overspill set PROCESS --swapoff NAME",
     after_help = "Example:\n  overspill set $(pidof sort) --memory 1G\n  \
                   overspill set $(pidof sort) --swapon file:/mnt/big:100G"
 )]
@@ -252,6 +254,11 @@ pub(crate) struct ChangeArgs {
     /// ,pri=N says otherwise. Eight times in a run
     #[arg(long, value_name = "SPEC", value_parser = parse_place)]
     pub(crate) swapon: Option<String>,
+
+    /// Where to swap no more: a device's `name` or `area` as in `overspill stats`, or a PATH as in
+    /// --swap. What is there moves to memory and to other places, if they have room
+    #[arg(long, value_name = "NAME")]
+    pub(crate) swapoff: Option<String>,
 }
 
 /// A specification that means the same in another directory.

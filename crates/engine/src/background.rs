@@ -1,6 +1,6 @@
 //! Background reclaim: what the reclaim thread repeats.
 //!
-//! Owns: reclaim between the watermarks, and page-outs of ranges.
+//! Owns: reclaim between the watermarks, page-outs of ranges, and when areas are emptied.
 //! Invariant: a thread that waits for a page-out is woken when all pages that can be evicted are.
 //! Not here: the thread (`space`), reclaim itself (`reclaim`).
 
@@ -14,6 +14,9 @@ use overspill_base::{FrameNo, PageNo};
 use std::ops::Range;
 use std::time::Duration;
 
+/// Between two rounds of emptying an area, in which others finish what they do with its pages.
+const EMPTYING_PAUSE: Duration = Duration::from_millis(5);
+
 impl Engine {
     /// Blocks until free frames run low or [`wake_background`](Self::wake_background) is called;
     /// then reclaims up to the high watermark, and returns. `wanted` returns whether the caller has
@@ -25,7 +28,9 @@ impl Engine {
             return;
         }
         if self.frames.are_above_low() && self.page_outs.is_empty() && !self.is_asked() {
-            self.low.wait(seen, self.demotion.pause());
+            let is_emptying = self.swaps.emptying().next().is_some();
+            let pause = if is_emptying { Some(EMPTYING_PAUSE) } else { self.demotion.pause() };
+            self.low.wait(seen, pause);
         }
         self.run_page_outs(worker);
         self.give_what_is_asked(worker, &wanted);
@@ -39,6 +44,7 @@ impl Engine {
             }
         }
         worker.finish(self);
+        self.run_swapoffs(worker, || wanted() || self.is_asked() || !self.page_outs.is_empty());
         self.demote(worker, wanted);
         for area in self.areas.iter() {
             self.run_discards(area.number());

@@ -7,7 +7,9 @@
 //! area is as usable as before. A swapoff ends, because each page leaves the area once, none is
 //! added, and a round skips only pages that other threads are working on. The area keeps its number
 //! and its empty tables for good: a thread may still hold a stale entry, and finds that out there.
-//! Not here: areas shared with other processes, whose slots cannot be emptied from here.
+//! Of an area that other processes use too, only what this one holds is emptied: each does so for
+//! itself ([`Engine::start_swapoff`]).
+//! Not here: when all of them are done.
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
@@ -182,18 +184,39 @@ impl Engine {
         })
     }
 
+    /// Has the reclaim thread empty `area` beside the program, as fast as there is room, until
+    /// [`has_left`](Self::has_left). Nothing more is written to it. Does not block.
+    pub fn start_swapoff(&self, area: AreaNo) {
+        if self.swaps.get(area).set_leaving(true) {
+            self.areas.dequeue(area);
+            self.swaps.start_emptying(area);
+            self.low.notify();
+        }
+    }
+
+    /// True if `area` was swapped off. Workers release its device when they finish their work.
+    pub fn has_left(&self, area: AreaNo) -> bool {
+        self.swaps.device(area).is_none()
+    }
+
+    /// Goes on emptying areas, unless there is something else to do.
+    pub(crate) fn run_swapoffs(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
+        for area in self.swaps.emptying() {
+            let swap_area = self.areas.get(area);
+            self.empty_once(worker, swap_area, &wanted);
+            if swap_area.held_slots() == 0 {
+                self.swaps.detach(area);
+                worker.poll(self);
+            }
+        }
+    }
+
     /// Repeats rounds until no slot of the area is used. False if memory ran out before.
     fn empty(&self, worker: &mut Worker, area: &SwapArea) -> bool {
         loop {
-            let before = area.used_slots();
-            self.frames.all().for_each(|frame| self.unuse_frame(frame, area.number()));
-            let room = self.pages_on(area.number()).all(|(page, entry)| {
-                worker.poll(self);
-                self.swap_in(worker, page, entry)
-            });
-            worker.finish(self);
-            self.areas.drain();
-            let left = area.used_slots();
+            let before = area.held_slots();
+            let room = self.empty_once(worker, area, &|| false);
+            let left = area.held_slots();
             if left == 0 || !room {
                 return left == 0;
             }
@@ -202,6 +225,24 @@ impl Engine {
                 self.freed.wait(self.freed.count(), Some(Duration::from_millis(2)));
             }
         }
+    }
+
+    /// Moves what can be moved off the area, until something else is `wanted`. False if memory ran
+    /// out.
+    fn empty_once(&self, worker: &mut Worker, area: &SwapArea, wanted: &impl Fn() -> bool) -> bool {
+        self.frames.all().for_each(|frame| self.unuse_frame(frame, area.number()));
+        let pages = self.pages_on(area.number()).take_while(|_| !wanted());
+        let mut room = true;
+        for (page, entry) in pages {
+            worker.poll(self);
+            room = self.swap_in(worker, page, entry);
+            if !room {
+                break;
+            }
+        }
+        worker.finish(self);
+        self.areas.drain();
+        room
     }
 
     /// Ends a cached frame's use of `area`, mapping its page if it is not mapped. Leaves frames

@@ -13,8 +13,8 @@ use crate::known_pace::KnownPace;
 use crate::queues::Inbox;
 use crate::readahead::past::by_slot::BySlot;
 use overspill_area::{AreaNo, SwapArea};
-use overspill_base::sync::Ordering::{AcqRel, Acquire, Release};
-use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex};
+use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use overspill_base::sync::{Arc, AtomicBool, AtomicU32, AtomicUsize, LockClass, Mutex};
 use overspill_device::{DeviceError, DeviceInfo, SwapDevice};
 use std::sync::{OnceLock, Weak};
 
@@ -79,6 +79,8 @@ pub(crate) struct Swaps {
     states: Box<[OnceLock<SwapState>]>,
     /// Counts attaches and detaches, so that workers notice them.
     version: AtomicUsize,
+    /// A bit for each area that is emptied beside the program.
+    emptying: AtomicU32,
     attached: Mutex<Attached>,
 }
 
@@ -94,6 +96,7 @@ impl Swaps {
         Self {
             states: (0..AreaNo::MAX).map(|_| OnceLock::new()).collect(),
             version: AtomicUsize::new(0),
+            emptying: AtomicU32::new(0),
             attached: Mutex::new(LockClass::Devices, Attached::default()),
         }
     }
@@ -133,8 +136,20 @@ impl Swaps {
         Ok(())
     }
 
+    /// Has the reclaim thread empty an area.
+    pub(crate) fn start_emptying(&self, area: AreaNo) {
+        self.emptying.fetch_or(1 << area.0, Relaxed);
+    }
+
+    /// The areas that the reclaim thread is to empty.
+    pub(crate) fn emptying(&self) -> impl Iterator<Item = AreaNo> {
+        let areas = self.emptying.load(Relaxed);
+        (0..AreaNo::MAX as u8).filter(move |area| areas & (1 << area) != 0).map(AreaNo)
+    }
+
     /// Drops an area's device, which closes when all workers have dropped theirs.
     pub(crate) fn detach(&self, area: AreaNo) {
+        self.emptying.fetch_and(!(1 << area.0), Relaxed);
         self.attached.lock().devices[area.0 as usize] = None;
         self.version.fetch_add(1, Release);
     }

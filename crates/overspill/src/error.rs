@@ -4,6 +4,7 @@ use overspill_base::Bytes;
 use overspill_device::DeviceError;
 use overspill_engine::{SwapoffError, SwaponError};
 use overspill_space::{MemoryError, SignalSetupError, SpaceSetupError};
+use rustix::io::Errno;
 
 /// Any error of the library; the message says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +83,11 @@ impl Error {
         move |source| Self::System { action, source }
     }
 
-    pub(crate) fn session(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
-        move |errno| Self::Session { action, reason: errno.to_string() }
+    pub(crate) fn session(action: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |errno| {
+            let files = "too many files are open: raise `ulimit -n`";
+            let reason = if errno == Errno::MFILE { files.into() } else { errno.to_string() };
+            Self::Session { action, reason }
+        }
     }
 }

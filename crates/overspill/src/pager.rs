@@ -243,7 +243,13 @@ impl Pager {
         let mut worker =
             Worker::new(&self.engine).map_err(Error::system("prepare to read the swap area"))?;
         self.undisturbed(|| self.engine.swapoff(&mut worker, area))?;
-        // A thread releases the device when it finishes its work, at the latest when it parks.
+        self.release_gone();
+        Ok(())
+    }
+
+    /// Has all threads release the devices of areas that were swapped off: each does when it
+    /// finishes its work, at the latest when it parks.
+    pub fn release_gone(&self) {
         if let Some(handlers) = &*self.handlers.lock() {
             handlers.park();
             handlers.unpark();
@@ -251,7 +257,6 @@ impl Pager {
         if let Some(signals) = self.signals.get() {
             self.undisturbed(|| signals.drop_gone());
         }
-        Ok(())
     }
 
     /// Stops all paging. Threads that touch a missing page sleep until it resumes.

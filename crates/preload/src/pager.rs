@@ -157,6 +157,7 @@ fn join(address: &str) -> Result<(), String> {
         Ok((pager, _)) => {
             apart::entrust_faults(pager.memory().space())?;
             session.take_areas(&pager, &address).unwrap_or_else(|error| without_area(&error));
+            session.leave_areas(&pager, apart::close_device);
             publish(session, address, pager);
             Ok(())
         }
@@ -165,13 +166,15 @@ fn join(address: &str) -> Result<(), String> {
     }
 }
 
-/// Has this process swap to the areas that were added to the run, unless it forks: then later.
-pub(crate) fn take_areas() {
+/// Has this process swap to the areas that were added to the run, and leave those that are taken
+/// away, unless it forks: then later.
+pub(crate) fn follow_areas() {
     let Some(process) = any_process() else { return };
     // Without waiting: who forks waits for errands.
     let Ok(_gate) = process.gate.try_read() else { return };
     let taken = process.session.take_areas(&process.pager, &process.address);
     taken.unwrap_or_else(|error| without_area(&error));
+    process.session.leave_areas(&process.pager, apart::close_device);
 }
 
 fn without_area(error: &dyn std::fmt::Display) {

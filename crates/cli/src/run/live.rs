@@ -46,6 +46,7 @@ struct Process {
 enum Changed {
     Set { memory_bytes: u64, memory_bytes_before: u64 },
     Added { device: String },
+    Leaving { area: usize },
     Refused { refused: String },
 }
 
@@ -74,6 +75,7 @@ pub(super) fn answer(program: &Program, supervisor: &Supervisor) -> Result<Answe
         Question::Look => json(&asked.look()),
         Question::SetMemory(limit) => json(&asked.set(limit)),
         Question::AddSwap(place) => json(&asked.add(&place)),
+        Question::RemoveSwap(name) => json(&asked.remove(&name)),
     });
     started.map_err(|error| format!("`overspill stats` will not find this run: {error}"))
 }
@@ -82,17 +84,25 @@ fn json(answer: &impl Serialize) -> String {
     serde_json::to_string_pretty(answer).expect("names and numbers") + "\n"
 }
 
+fn refused(error: &dyn Display) -> Changed {
+    Changed::Refused { refused: error.to_string() }
+}
+
 impl Asked {
     fn set(&self, memory: Bytes) -> Changed {
         let before = self.limit.get();
         match self.limit.set(memory) {
             Ok(()) => Changed::Set { memory_bytes: memory.0, memory_bytes_before: before.0 },
-            Err(error) => Changed::Refused { refused: error.to_string() },
+            Err(error) => refused(&error),
         }
     }
 
+    fn remove(&self, name: &str) -> Changed {
+        let area = self.swaps.remove(name);
+        area.map_or_else(|error| refused(&error), |area| Changed::Leaving { area })
+    }
+
     fn add(&self, place: &str) -> Changed {
-        let refused = |error: &dyn Display| Changed::Refused { refused: error.to_string() };
         match place.parse().map(|spec| self.swaps.add(&spec)) {
             Ok(Ok(device)) => Changed::Added { device },
             Ok(Err(error)) => refused(&error),

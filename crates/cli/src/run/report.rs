@@ -84,10 +84,14 @@ impl fmt::Display for Escaped {
 
 #[derive(Debug, Serialize)]
 pub(super) struct Device {
+    /// The number of its area.
+    area: usize,
     name: String,
     capacity_bytes: u64,
     used_bytes: u64,
     used_bytes_max: u64,
+    /// True while it is being swapped off.
+    leaving: bool,
     notes: Vec<String>,
     /// What compressed memory holds at the end of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,8 +99,11 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn new(DeviceState { info, used, used_most, compressed }: DeviceState) -> Self {
+    pub(super) fn new(state: DeviceState) -> Self {
+        let DeviceState { number, leaving, info, used, used_most, compressed } = state;
         Self {
+            area: number,
+            leaving,
             capacity_bytes: info.capacity().0,
             name: info.name,
             used_bytes: used.0,

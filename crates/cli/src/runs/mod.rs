@@ -29,17 +29,23 @@ pub(crate) enum Question {
     SetMemory(Bytes),
     /// To swap to another place too.
     AddSwap(String),
+    /// To swap no more to a place.
+    RemoveSwap(String),
 }
 
 const SET_MEMORY: &str = "set memory ";
 const ADD_SWAP: &str = "add swap ";
+const REMOVE_SWAP: &str = "remove swap ";
 
 impl Question {
     /// Reads a question; what is not understood is a look.
     pub(crate) fn of(words: &str) -> Self {
         let memory = words.strip_prefix(SET_MEMORY).and_then(|bytes| bytes.parse().ok());
-        let place = || words.strip_prefix(ADD_SWAP).map(str::to_owned).map(Self::AddSwap);
-        memory.map(Bytes).map(Self::SetMemory).or_else(place).unwrap_or(Self::Look)
+        let named = |prefix| words.strip_prefix(prefix).map(str::to_owned);
+        let added = || named(ADD_SWAP).map(Self::AddSwap);
+        let removed = || named(REMOVE_SWAP).map(Self::RemoveSwap);
+        let memory = memory.map(Bytes).map(Self::SetMemory);
+        memory.or_else(added).or_else(removed).unwrap_or(Self::Look)
     }
 
     /// Asks a run.
@@ -54,6 +60,7 @@ impl fmt::Display for Question {
             Self::Look => f.write_str("look"),
             Self::SetMemory(limit) => write!(f, "{SET_MEMORY}{}", limit.0),
             Self::AddSwap(place) => write!(f, "{ADD_SWAP}{place}"),
+            Self::RemoveSwap(name) => write!(f, "{REMOVE_SWAP}{name}"),
         }
     }
 }
@@ -92,7 +99,8 @@ mod tests {
     #[test]
     fn what_is_asked_is_understood() {
         let place = Question::AddSwap("file:/var/tmp/a b:1G,pri=3".into());
-        for question in [Question::Look, Question::SetMemory(Bytes(1 << 40)), place] {
+        let name = Question::RemoveSwap("swap file in /var/tmp".into());
+        for question in [Question::Look, Question::SetMemory(Bytes(1 << 40)), place, name] {
             assert_eq!(Question::of(&question.to_string()), question);
         }
         for other in ["", "set memory", "set memory -1", "set memory 1G"] {

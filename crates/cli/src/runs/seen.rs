@@ -34,6 +34,8 @@ pub(super) struct SeenProcess {
 
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct SeenDevice {
+    pub(super) area: usize,
+    pub(super) leaving: bool,
     pub(super) name: String,
     pub(super) capacity_bytes: u64,
     pub(super) used_bytes: u64,
@@ -88,8 +90,8 @@ impl Seen {
             "memory_bytes": 1 << 26, "memory_bytes_max": 1 << 28, "memory_used_bytes": 1 << 25,
             "processes": [{"process": 43, "memory_bytes": 1 << 25, "devices": 2}],
             "devices": [
-                {"name": "ram", "capacity_bytes": 1 << 20, "used_bytes": 4096, "notes": []},
-                {"name": "/var/tmp", "capacity_bytes": 1 << 30, "used_bytes": 4096, "notes": []},
+                {"area": 0, "leaving": false, "name": "ram", "capacity_bytes": 1 << 20, "used_bytes": 4096, "notes": []},
+                {"area": 1, "leaving": false, "name": "/var/tmp", "capacity_bytes": 1 << 30, "used_bytes": 4096, "notes": []},
             ],
             "summary": {
                 "faults": 2000, "pages_in": 7, "pages_out": 1234, "pages_lost": 0,

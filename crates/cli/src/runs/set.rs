@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
-/// How long a run has for a change before this ends with a note.
+/// How long a run has for a change, or a part of it, before this ends with a note.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -24,7 +24,10 @@ pub(crate) fn set(args: &SetArgs) -> Result<u8, Error> {
     match &args.change {
         ChangeArgs { memory: Some(limit), .. } => set_memory(run, *limit)?,
         ChangeArgs { swapon: Some(place), .. } => add_swap(run, place)?,
-        ChangeArgs { memory: None, swapon: None } => unreachable!("one of them is required"),
+        ChangeArgs { swapoff: Some(name), .. } => remove_swap(run, name)?,
+        ChangeArgs { memory: None, swapon: None, swapoff: None } => {
+            unreachable!("one of them is required")
+        }
     }
     Ok(0)
 }
@@ -49,7 +52,10 @@ fn set_memory(run: Run, limit: Bytes) -> Result<(), Error> {
 fn add_swap(run: Run, place: &str) -> Result<(), Error> {
     let answer = ask(run, &Question::AddSwap(place.to_owned()))?;
     let name = answer["device"].as_str().unwrap_or(place);
-    let took_it = |seen: &Seen| seen.processes.iter().all(|it| it.devices >= seen.devices.len());
+    let took_it = |seen: &Seen| {
+        let last = seen.devices.last().map_or(0, |device| device.area);
+        seen.processes.iter().all(|it| it.devices > last)
+    };
     match wait_until(run, took_it) {
         Some(_) => say::line(format_args!(
             "run {}: processes that are stopped, or could not open it, do without {name}",
@@ -57,6 +63,30 @@ fn add_swap(run: Run, place: &str) -> Result<(), Error> {
         )),
         None => writeln!(stdout(), "run {}: swaps to {name} too", run.process)?,
     }
+    Ok(())
+}
+
+fn remove_swap(run: Run, name: &str) -> Result<(), Error> {
+    let begun = Instant::now();
+    let area = ask(run, &Question::RemoveSwap(name.to_owned()))?["area"].as_u64();
+    let on = |seen: &Seen| seen.devices.iter().find(|it| Some(it.area as u64) == area).cloned();
+    let mut used = u64::MAX;
+    // As long as it gets less there is something to wait for.
+    while let Some(left) = wait_until(run, |seen| on(seen).is_none()) {
+        let now = on(&left).map_or(0, |device| device.used_bytes);
+        if now >= used {
+            say::line(format_args!(
+                "run {}: {} are left on {name}: the swapoff goes on when there is room; raise the limit, \
+                 add swap, or continue processes that are stopped",
+                run.process,
+                Bytes(now)
+            ));
+            return Ok(());
+        }
+        used = now;
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    writeln!(stdout(), "run {}: swaps no more to {name}, after {seconds:.2} s", run.process)?;
     Ok(())
 }
 

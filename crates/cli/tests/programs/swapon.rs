@@ -1,7 +1,7 @@
-//! Swap that is added to a program that goes on.
+//! Swap that is added to a program that goes on, or taken away.
 
 use crate::bench::{Bench, overspill};
-use crate::job::Running;
+use crate::job::{Running, descendants};
 use overspill::ways::Way;
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,8 @@ const PYTHON: &str = "/usr/bin/python3";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Fills most of its swap, and has children come and go, each of which compares what it was left.
-/// When there is a file `go`, it takes three times as much as there was swap for at first.
+/// When there is a file `go`, it takes three times as much as there was swap for at first, and then
+/// waits for `end`.
 const PROGRAM: &str = r#"
 import hashlib, os, random, subprocess, sys, threading, time
 
@@ -55,9 +56,12 @@ storming = threading.Thread(target=storm)
 storming.start()
 open("ready", "w").close()
 wait_for("go")
-second = blocks(3, 140)
-young = child(lambda: digest(second) == digest(blocks(3, 140)) and digest(first) == expected)
-statuses += [os.waitpid(pid, 0)[1] for pid in (old, young)]
+second = blocks(3, 100)
+open("filled", "w").close()
+waiting = child(lambda: wait_for("end") or digest(second) == digest(blocks(3, 100)))
+wait_for("end")
+young = child(lambda: digest(second) == digest(blocks(3, 100)) and digest(first) == expected)
+statuses += [os.waitpid(pid, 0)[1] for pid in (old, waiting, young)]
 started = subprocess.run(["sha256sum"], input=b"".join(second), capture_output=True).stdout
 over.set()
 storming.join()
@@ -73,16 +77,27 @@ fn wait_for(path: &Path) {
     }
 }
 
-fn add(running: &Running, place: &str) -> Result<String, String> {
+/// Runs `overspill set`; what it says, or its error.
+fn set(running: &Running, option: &str, word: &str) -> Result<String, String> {
     let run = running.pid().to_string();
-    let output = Command::new(overspill()).args(["set", &run, "--swapon", place]).output().unwrap();
+    let output = Command::new(overspill()).args(["set", &run, option, word]).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    let said = text(&output.stdout);
+    if output.status.success() { Ok(said) } else { Err(text(&output.stderr)) }
 }
 
-/// Every process of it swaps to all that was added: those from before, their children, and what is
-/// executed later.
-fn is_added_amid_forks(way: Way) {
+/// True if a process of the run has a file open.
+fn is_open(running: &Running, path: &Path) -> bool {
+    let run = running.pid();
+    let processes = descendants(run).into_iter().chain([run]);
+    let descriptors = processes.flat_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")));
+    let links = descriptors.flatten().flatten().flat_map(|fd| std::fs::read_link(fd.path()));
+    links.into_iter().any(|link| link == path)
+}
+
+/// Every process of it swaps to all that was added, and leaves what is taken away: those from
+/// before, their children, and what is executed later.
+fn comes_and_goes_amid_forks(way: Way) {
     let Some(bench) = Bench::with(&[PYTHON, "sha256sum"]) else { return };
     if let Err(lack) = way.check() {
         return println!("skipped: {}: {lack}", way.name());
@@ -90,33 +105,44 @@ fn is_added_amid_forks(way: Way) {
     let job = bench.job(&[PYTHON, "-c", PROGRAM]).by(way);
     let running = job.paged(&["--memory", "24M", "--swap", "ram:120M", "--quiet"]);
     wait_for(&bench.path("ready"));
-    let directory = bench.path("");
-    let file = format!("file:{}:300M", directory.display());
-    for place in [&*file, "compressed:100M", "ram:50M,serve=apart", &*file] {
-        let said = add(&running, place).unwrap();
+    let (own, directory) = (bench.file("own", |_| {}), bench.path(""));
+    let own_place = format!("file:{}:400M", own.display());
+    let file = format!("file:{}:900M", directory.display());
+    for place in [&*own_place, "compressed:100M", "ram:50M,serve=apart", &*file] {
+        let said = set(&running, "--swapon", place).unwrap();
         assert!(said.contains("swaps to"), "{said}");
         std::thread::sleep(Duration::from_millis(50));
     }
-    let refused = |place: &str, words: &str| {
-        let error = add(&running, place).unwrap_err();
+    let refused = |option: &str, word: &str, words: &str| {
+        let error = set(&running, option, word).unwrap_err();
         assert!(error.contains(words), "{error}");
     };
-    refused("file:/nowhere/x:1G", "/nowhere/x");
-    refused("file:", "file:");
-    (0..4).for_each(|_| drop(add(&running, "ram:1M").unwrap()));
-    refused("ram:1M", "no more swap can be added");
+    refused("--swapon", "file:/nowhere/x:1G", "/nowhere/x");
+    refused("--swapon", "file:", "file:");
+    refused("--swapon", &own_place, "twice");
+    refused("--swapoff", "nothing", "no swap area is called `nothing`");
+    (0..4).for_each(|_| drop(set(&running, "--swapon", "ram:1M").unwrap()));
+    refused("--swapon", "ram:1M", "no more swap can be added");
     bench.file("go", |_| {});
+    wait_for(&bench.path("filled"));
+    assert!(is_open(&running, &own));
+    for name in ["ram", "0", own.to_str().unwrap(), "compressed", "3"] {
+        let said = set(&running, "--swapoff", name).unwrap();
+        assert!(said.contains("swaps no more to"), "{name}: {said} {}", running.errors());
+    }
+    assert!(!is_open(&running, &own) && own.metadata().unwrap().len() == 0);
+    bench.file("end", |_| {});
     let ended = running.success();
     assert_eq!(ended.text(), "True 0 True\n", "{ended}");
-    assert!(ended.stat("/devices/1/used_bytes_max") > 0, "{ended}");
+    assert!(ended.stat("/devices/0/used_bytes_max") > 0, "{ended}");
 }
 
 #[test]
-fn a_running_program_swaps_to_what_is_added() {
-    is_added_amid_forks(Way::Faults);
+fn swap_comes_and_goes_amid_forks() {
+    comes_and_goes_amid_forks(Way::Faults);
 }
 
 #[test]
-fn a_running_program_swaps_to_what_is_added_if_touches_raise_signals() {
-    is_added_amid_forks(Way::Touches);
+fn swap_comes_and_goes_if_touches_raise_signals() {
+    comes_and_goes_amid_forks(Way::Touches);
 }

@@ -36,6 +36,30 @@ fn pages_move_on_to_the_other_area_and_the_device_closes() {
     }
 }
 
+/// As for areas that several processes share: nobody waits for the end.
+#[test]
+fn the_reclaim_thread_empties_an_area_beside_the_program() {
+    let (rig, mut worker) = written(24, 200, &[512], TUNING);
+    let second = rig.swapon(512).unwrap();
+    rig.engine.start_swapoff(FIRST);
+    assert!(!rig.engine.has_left(FIRST));
+    // What else it is wanted for comes first.
+    rig.engine.balance(&mut worker, || true);
+    assert!(rig.used_slots(FIRST) > 150);
+    let mut rounds = 0;
+    while !rig.engine.has_left(FIRST) {
+        rig.engine.balance(&mut worker, || false);
+        rig.write(&mut worker, rounds % 200..rounds % 200 + 1);
+        rounds += 1;
+        assert!(rounds < 100, "{} slots are left", rig.used_slots(FIRST));
+    }
+    assert_eq!(rig.used_slots(FIRST), 0);
+    assert!(rig.used_slots(second) > 150);
+    worker.finish(&rig.engine);
+    assert_eq!(Arc::strong_count(&rig.plans[0]), 1, "the device is still open");
+    rig.verify(&mut worker, 200);
+}
+
 #[test]
 fn pages_that_fit_come_back_to_memory() {
     let (rig, mut worker) = written(128, 160, &[512], TUNING);

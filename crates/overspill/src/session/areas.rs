@@ -25,9 +25,10 @@ use crate::error::Error;
 use crate::pager::{Pager, PagerSwap};
 use overspill_area::{AreaNo, AreaTables, MEMBERS_MAX, MemberNo};
 use overspill_base::shared::{Mapping, Table};
-use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
+use overspill_base::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use overspill_base::sync::{Arc, AtomicU32, AtomicU64, LockClass, Mutex};
 use overspill_device::any;
+use overspill_device::file::{Attachment, FileDevice};
 use overspill_device::seal::{Algorithm, Sealer, Seals};
 use rustix::fd::OwnedFd;
 use rustix::io::DupFlags;
@@ -51,6 +52,8 @@ pub(super) struct RunAreas {
     known: Box<[OnceLock<RunArea>]>,
     /// Those that this process swaps to: the lowest numbers.
     taken: AtomicU32,
+    /// Those that it has left: a bit for each.
+    pub(super) left: AtomicU32,
     /// The number of areas there were when one could not be taken.
     given_up: AtomicU32,
     /// For areas to come, descriptors that keep their numbers free.
@@ -74,6 +77,7 @@ impl RunAreas {
         Self {
             known,
             taken: AtomicU32::new(0),
+            left: AtomicU32::new(0),
             given_up: AtomicU32::new(0),
             reserved: Mutex::new(LockClass::Control, Vec::new()),
         }
@@ -184,6 +188,11 @@ impl Session {
     /// Tells all processes of an area that was added: they take it soon.
     pub(super) fn announce(&self, Annex { number, start }: Annex) {
         self.annexes()[number - self.first_areas()].store(start as u64, Release);
+        self.tell_of_areas();
+    }
+
+    /// Wakes all processes, so that they look what there is to take or to leave.
+    pub(super) fn tell_of_areas(&self) {
         let book = self.book();
         self.pagers().for_each(|(member, _)| book.ring(member));
     }
@@ -204,10 +213,18 @@ impl Session {
         descriptor: OwnedFd,
     ) -> Result<PagerSwap, Error> {
         let (area, session) = (self.area(number)?, self.clone());
-        let identity = Arc::new(move || session.own.load(Acquire));
         let attachment = area.device.attachment.clone();
+        let (tables, priority) = (area.tables(), area.device.priority);
+        if self.is_leaving(number) {
+            // It keeps its number, and nothing is ever read or written: the descriptor may be any.
+            let nothing =
+                Attachment { algorithm: None, encrypted: false, served: false, ..attachment };
+            let device = Arc::new(FileDevice::attach(descriptor, nothing)?);
+            return Ok(PagerSwap { device, tables, priority });
+        }
+        let identity = Arc::new(move || session.own.load(Acquire));
         let device = any::attach(descriptor, attachment, self.sealer(number, area), identity)?;
-        Ok(PagerSwap { device, tables: area.tables(), priority: area.device.priority })
+        Ok(PagerSwap { device, tables, priority })
     }
 
     /// For each member the number of areas that it has taken.
@@ -216,17 +233,22 @@ impl Session {
     }
 
     pub(super) fn taken_by(&self, member: MemberNo) -> usize {
-        self.taken()[member.0 as usize].load(Relaxed) as usize
+        self.taken()[member.0 as usize].load(SeqCst) as usize
+    }
+
+    /// Notes that `member` takes so many areas: before it looks whether they are leaving.
+    pub(super) fn note_taking(&self, member: MemberNo, areas: usize) {
+        self.taken()[member.0 as usize].store(areas as u32, SeqCst);
     }
 
     /// Notes that this process, which is `member`, has taken so many areas.
     pub(super) fn note_taken(&self, member: MemberNo, areas: usize) {
+        self.note_taking(member, areas);
         self.run_areas.taken.store(areas as u32, Release);
-        self.taken()[member.0 as usize].store(areas as u32, Relaxed);
     }
 
     /// True if this process has areas to take.
-    pub fn has_new_areas(&self) -> bool {
+    pub(super) fn has_new_areas(&self) -> bool {
         let own = &self.run_areas;
         let seen = own.taken.load(Acquire).max(own.given_up.load(Relaxed));
         self.areas() > seen as usize
@@ -257,10 +279,14 @@ impl Session {
         pager: &Pager,
         address: &Address,
     ) -> Result<(), Error> {
-        let descriptor = self.descriptor_of(number, address)?;
-        pager.swapon(self.attach(number, descriptor)?)?;
-        self.note_taken(MemberNo(self.own.load(Acquire)), number + 1);
-        Ok(())
+        let member = MemberNo(self.own.load(Acquire));
+        self.note_taking(member, number + 1);
+        let descriptor = self.descriptor_of(number, address);
+        let taken = descriptor
+            .and_then(|descriptor| self.attach(number, descriptor))
+            .and_then(|swap| pager.swapon(swap));
+        self.note_taken(member, number + usize::from(taken.is_ok()));
+        taken
     }
 
     /// Asks the supervisor for an area's descriptor, and gives it the number that it has in every

@@ -31,6 +31,8 @@ pub(super) struct Layout {
     pub(super) history: usize,
     pub(super) annexes: usize,
     pub(super) areas_taken: usize,
+    pub(super) areas_left: usize,
+    pub(super) leaving: usize,
     pub(super) areas: Vec<AreaLayout>,
     pub(super) len_bytes: usize,
 }
@@ -111,6 +113,8 @@ impl Layout {
         let history = place(History::words(settings.history_entries) * 8);
         let annexes = place(ADDED_MAX * 8);
         let areas_taken = place(MEMBERS_MAX * 4);
+        let areas_left = place(MEMBERS_MAX * 4);
+        let leaving = place(4);
         let areas = settings.devices.iter().map(|device| AreaLayout::new(device, &mut places));
         let areas = areas.collect();
         Self {
@@ -126,6 +130,8 @@ impl Layout {
             history,
             annexes,
             areas_taken,
+            areas_left,
+            leaving,
             areas,
             len_bytes: places.end,
         }

@@ -97,6 +97,7 @@ impl Session {
         let taken = |m: &AtomicU64| m.compare_exchange(FREE, starting, AcqRel, Relaxed).is_ok();
         let place = self.members().iter().position(taken)?;
         self.processes()[place].store(UNDECIDED, Relaxed);
+        self.note_left(MemberNo(place as u32), 0);
         Some(Place { member: MemberNo(place as u32), starting })
     }
 
@@ -193,9 +194,25 @@ impl Session {
         })
     }
 
+    /// The members whose pagers live.
+    pub(super) fn living(&self) -> impl Iterator<Item = MemberNo> {
+        self.pagers().map(|(member, _)| member).filter(|&member| self.is_alive(member))
+    }
+
+    /// True if a process is about to become a member.
+    pub(super) fn is_any_starting(&self) -> bool {
+        let members = self.members();
+        let words = members.iter().take(self.members_used() as usize);
+        let mut words = words.map(|word| word.load(Acquire));
+        words.any(|word| {
+            let waits = now_ms().saturating_sub(word >> STATE_BITS) <= START_MS_MAX;
+            word & STATE_MASK == STARTING && waits
+        })
+    }
+
     /// True if no process of the run is left.
     pub(super) fn is_deserted(&self) -> bool {
-        self.pagers().all(|(member, _)| !self.is_alive(member))
+        self.living().next().is_none()
     }
 
     /// In a pager of `process`: the pagers of its former images, and perhaps of other processes

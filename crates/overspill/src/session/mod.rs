@@ -14,6 +14,7 @@ mod bell;
 mod budget;
 mod channel;
 mod layout;
+mod leaving;
 mod limit;
 mod members;
 mod offer;
@@ -244,6 +245,7 @@ impl Session {
     pub fn become_member(&self, member: MemberNo) {
         self.own.store(member.0, Release);
         self.note_taken(member, self.areas_taken() as usize);
+        self.note_left(member, self.run_areas.left.load(Acquire));
     }
 
     /// The settings that every process of the run needs.
@@ -308,6 +310,7 @@ impl Session {
         self.confirm_member(place, process)?;
         let member = place.member;
         self.become_member(member);
+        self.note_taking(member, devices.len());
         let first = devices.into_iter().enumerate();
         let swaps = first.map(|(number, descriptor)| self.attach(number, descriptor));
         let swaps = swaps.collect::<Result<Vec<_>, _>>()?;

@@ -27,24 +27,38 @@ pub(super) enum Offer {
     Served { device: Arc<dyn SwapDevice>, server: served::Server },
 }
 
-/// The devices of a run, by the numbers of their areas. Each stays open as long as the run lasts.
+/// The devices of a run, by the numbers of their areas. Each is open until it is closed here, or as
+/// long as the run lasts.
 #[derive(Debug)]
 pub(super) struct Offers {
-    all: Mutex<Vec<Arc<Offer>>>,
+    all: Mutex<Vec<Option<Arc<Offer>>>>,
 }
 
 impl Offers {
     pub(super) fn new(offers: Vec<Offer>) -> Self {
-        let all = offers.into_iter().map(Arc::new).collect();
+        let all = offers.into_iter().map(|offer| Some(Arc::new(offer))).collect();
         Self { all: Mutex::new(LockClass::Control, all) }
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Offer>> {
+    /// All of them; none in the places of those that were closed.
+    pub(super) fn all(&self) -> Vec<Option<Arc<Offer>>> {
         self.all.lock().clone()
     }
 
+    /// Those that are open, with their numbers.
+    pub(super) fn open(&self) -> impl DoubleEndedIterator<Item = (usize, Arc<Offer>)> {
+        let offers = self.all().into_iter().enumerate();
+        offers.filter_map(|(number, offer)| Some((number, offer?)))
+    }
+
     pub(super) fn push(&self, offer: Offer) {
-        self.all.lock().push(Arc::new(offer));
+        self.all.lock().push(Some(Arc::new(offer)));
+    }
+
+    /// Closes a device to which no process has a way any more.
+    pub(super) fn close(&self, number: usize) {
+        // Dropped after the lock.
+        let _closed = self.all.lock()[number].take();
     }
 }
 

@@ -19,6 +19,10 @@ use overspill_device::compressed::Usage;
 /// A device of a run.
 #[derive(Debug)]
 pub struct DeviceState {
+    /// The number of its area in the run, which is no other's later.
+    pub number: usize,
+    /// True if it is being swapped off.
+    pub leaving: bool,
     /// Its name, size and notes.
     pub info: DeviceInfo,
     /// What is in use of it, including slots that are held in reserve.
@@ -55,13 +59,13 @@ impl Overview {
 
     /// The devices, in the order of their specifications, and then those added since.
     pub fn devices(&self) -> impl Iterator<Item = DeviceState> {
-        let offers = self.offers.all().into_iter().enumerate();
-        offers.filter_map(|(number, offer)| {
+        self.offers.open().filter_map(|(number, offer)| {
             let (tables, info) = (self.session.area(number).ok()?.tables(), offer.info().clone());
             // Slots are counted before they are claimed: more than there are, for a moment.
             let bytes = |slots: u32| Bytes::of_pages(slots.into()).min(info.capacity());
             let (used, used_most) = (bytes(tables.used()), bytes(tables.used_most()));
-            Some(DeviceState { used, used_most, compressed: offer.usage(), info })
+            let leaving = self.session.is_leaving(number);
+            Some(DeviceState { number, leaving, used, used_most, compressed: offer.usage(), info })
         })
     }
 

@@ -26,7 +26,7 @@ use overspill_device::file::OpenOptions;
 use overspill_device::{Device, DeviceError, SwapSpec};
 use overspill_engine::PageTable;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::time::{Duration, Instant};
 
@@ -125,8 +125,7 @@ impl Supervisor {
         }
         let stalls = Stalls::start(session.clone());
         let stalls = stalls.map_err(Error::system("start the thread that looks at stalls"))?;
-        let were_empty = devices.iter().filter_map(|device| kept_if_empty(device).transpose());
-        let were_empty = were_empty.collect::<Result<Vec<_>, _>>()?;
+        let were_empty = devices.iter().map(kept_if_empty).collect::<Result<Vec<_>, _>>()?;
         let offers = devices.into_iter().map(|device| Offer::new(device, &session));
         let offers = Arc::new(Offers::new(offers.collect::<Result<_, _>>()?));
         let server = Server::start(Terms {
@@ -168,7 +167,7 @@ impl Supervisor {
     /// Waits until no process needs a device that only this one has open, at most for `patience`;
     /// false if one still does.
     pub fn wait_for_served(&self, patience: Duration) -> bool {
-        self.offers.all().iter().all(|offer| offer.wait_unused(patience))
+        self.offers.open().all(|(_, offer)| offer.wait_unused(patience))
     }
 
     /// The last changes of page state in all processes of the run, oldest first: seconds of the
@@ -197,13 +196,17 @@ fn descriptors(session: &Arc<Session>, offers: &Arc<Offers>) -> Result<Descripto
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let userfault = rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()).ok();
     let (session, offers) = (session.clone(), offers.clone());
+    let nothing = memfd_create("overspill-nothing", MemfdFlags::CLOEXEC)?;
     let count = session.areas() + ADDED_MAX;
     Ok(Box::new(move |wanted| {
         let copy = |fd| fcntl_dupfd_cloexec(fd, 0);
-        // Those to come have their numbers already.
-        let to_come = std::iter::repeat_with(|| copy(proc.as_fd()));
-        let devices = offers.all().into_iter().map(|offer| offer.descriptor()).chain(to_come);
-        let devices = devices.take(count);
+        // Those to come have their numbers already, and those that are gone have them still.
+        let to_come = std::iter::repeat(None);
+        let devices = offers.all().into_iter().chain(to_come).take(count);
+        let devices = devices.map(|offer| match offer {
+            Some(offer) => offer.descriptor(),
+            None => copy(nothing.as_fd()),
+        });
         if wanted == Wanted::Devices {
             return devices.collect();
         }

@@ -221,6 +221,15 @@ pub(crate) fn receive_again() -> Result<(), String> {
     Ok(())
 }
 
+/// Closes the descriptor of a device, of which the number stays taken: something may believe that
+/// it has it, in memory that a fork has copied.
+pub(crate) fn close_device(number: usize) {
+    // The session's file and the keys come first.
+    let descriptor = CHANNEL_FD + 3 + number as RawFd;
+    // SAFETY: descriptor 0 leads nowhere; nothing reads or writes the device any more.
+    unsafe { libc::syscall(libc::SYS_dup3, 0, descriptor, libc::O_CLOEXEC) };
+}
+
 /// Gives the descriptors of this process, of which there is at most `channel`, their numbers, and
 /// makes 0 to 2 lead nowhere.
 fn own_descriptors(channel: Option<RawFd>) -> io::Result<()> {

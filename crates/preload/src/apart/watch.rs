@@ -1,5 +1,5 @@
 //! How the pager notices the end of its program, that other processes ask for frames, and that swap
-//! was added.
+//! comes or goes.
 //!
 //! Owns: the thread that waits for both. When a program ends or executes another one, the kernel
 //! clears the word that it clears at a thread's end and wakes its waiters: the pager waits on the
@@ -90,12 +90,14 @@ fn wait_for_first_thread(pidfd: &OwnedFd) {
     }
 }
 
-/// Has areas taken that were added to the run. Not here, because that allocates.
-static TAKE_AREAS: Standing = Standing::new(&(crate::pager::take_areas as fn()));
+/// Has areas taken and left. Not here, because that allocates.
+static FOLLOW_AREAS: Standing = Standing::new(&(crate::pager::follow_areas as fn()));
+/// Between two looks at areas that are being taken or left.
+const AREAS_PAUSE: Duration = Duration::from_millis(5);
 
 /// Forgets, in a forked child, what its parent's thread had posted.
 pub(super) fn renew() {
-    TAKE_AREAS.renew();
+    FOLLOW_AREAS.renew();
 }
 
 /// Wakes the reclaim thread if others have asked for frames, and sleeps until they do so again or
@@ -109,10 +111,12 @@ fn attend_until(word: &AtomicU32, seen: u32) {
     };
     let (session, member) = (&process.session, process.pager.member());
     let rung = session.bell(member);
-    if session.has_new_areas() {
-        TAKE_AREAS.post();
+    let attended = attend(process);
+    if session.has_area_changes() {
+        FOLLOW_AREAS.post();
+        return std::thread::sleep(AREAS_PAUSE);
     }
-    if session.has_new_areas() || !attend(process) {
+    if !attended {
         return std::thread::sleep(Duration::from_millis(1));
     }
     session.wait_for_bell(member, rung, (word, seen), GLANCE, WHILE);

@@ -220,6 +220,7 @@ fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String
 fn open_in_child(process: &'static Process, place: Place) -> Result<(), String> {
     apart::receive_again()?;
     process.session.become_member(place.member);
+    process.session.areas_left().for_each(apart::close_device);
     process.pager.after_fork_in_child(place.member).map_err(|e| e.to_string())?;
     process.memory().wipe_after_fork();
     apart::entrust_faults(process.memory().space())?;

@@ -146,10 +146,11 @@ fn draw_gauges(frame: &mut Frame<'_>, area: Rect, watched: &Watched) {
     draw_gauge(frame, lines[0], "waiting for pages, 10 s", (some, words), Color::Red);
     let memory = part_of(seen.memory_used_bytes, seen.memory_bytes);
     draw_gauge(frame, lines[1], "memory", memory, Color::Green);
-    for (SeenDevice { name, capacity_bytes, used_bytes }, &line) in
+    for (SeenDevice { name, capacity_bytes, used_bytes, leaving, .. }, &line) in
         seen.devices.iter().zip(&lines[2..])
     {
-        draw_gauge(frame, line, name, part_of(*used_bytes, *capacity_bytes), Color::Yellow);
+        let color = if *leaving { Color::Red } else { Color::Yellow };
+        draw_gauge(frame, line, name, part_of(*used_bytes, *capacity_bytes), color);
     }
 }
 
