@@ -114,7 +114,7 @@ pub(crate) struct RunArgs {
     pub(crate) stats: Option<PathBuf>,
 
     /// Write a page to FILE at the end that shows what happened when: memory, swap, pages read and
-    /// written, time spent in faults
+    /// written, time spent in faults, and which memory came
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 

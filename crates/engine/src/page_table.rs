@@ -80,9 +80,14 @@ impl PageTable {
         after & TAG_MASK == RESIDENT && before & TAG_MASK != RESIDENT
     }
 
+    /// True if a recorded word is that of a page that was swapped out.
+    pub fn was_out(word: u64) -> bool {
+        word & TAG_MASK == SWAPPED
+    }
+
     /// True if the page was dropped by a recorded change while it was swapped out.
     pub fn dropped_from_swap(before: u64, after: u64) -> bool {
-        unpack(after) == Pte::Empty && before & TAG_MASK == SWAPPED
+        unpack(after) == Pte::Empty && Self::was_out(before)
     }
 
     /// Iterates over ranges of pages; all outside them are empty, except for pages touched just

@@ -1,10 +1,12 @@
 //! Reports as self-contained HTML pages with plots.
 
 mod compare;
+mod map;
 mod run;
 mod sim;
 
 pub use compare::compare_html;
+pub use map::{Arrival, ArrivalMap};
 pub use run::{RunSample, RunTimeline, run_html};
 pub use sim::{sim_html, sweep_html, sweep_svg};
 

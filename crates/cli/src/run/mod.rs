@@ -26,10 +26,10 @@ use crate::error::{Error, FAILED};
 use crate::runs::Exporter;
 use crate::say;
 use output::OutputFile;
-use overspill::session::{Overview, RunOptions, Supervisor, verdict};
+use overspill::session::{RunOptions, Supervisor, verdict};
 use overspill::ways::Way;
 use overspill::{Bytes, OpenOptions, SwapSpec, doctor};
-use overspill_bench::report::html::{RunSample, RunTimeline, run_html};
+use overspill_bench::report::html::{ArrivalMap, RunSample, RunTimeline, run_html};
 use overspill_bench::trace_bytes;
 use preload::Preload;
 use process::{Ended, Launch};
@@ -39,6 +39,8 @@ use std::time::Duration;
 
 /// Page state changes that `--history` keeps.
 const HISTORY_ENTRIES: usize = 1 << 20;
+/// Those that are enough if they are read at once.
+const RECENT_ENTRIES: usize = 1 << 17;
 
 /// A run with everything resolved.
 struct Plan {
@@ -90,8 +92,13 @@ impl Plan {
         })
     }
 
-    fn keeps_history(&self) -> bool {
-        self.history.is_some() || self.touches.is_some()
+    /// What is kept of changes of pages' states.
+    fn history_entries(&self) -> usize {
+        match (&self.history, &self.touches, &self.report) {
+            (None, None, None) => 0,
+            (None, None, Some(_)) => RECENT_ENTRIES,
+            _ => HISTORY_ENTRIES,
+        }
     }
 }
 
@@ -110,17 +117,16 @@ fn run_program(plan: &mut Plan, supervisor: &Supervisor) -> Result<Ended, Error>
     ended
 }
 
+/// What a run did when.
+type Watched = (Vec<RunSample>, ArrivalMap);
+
 /// As above; what the run does is watched, if a report is wanted.
-fn watched(
-    plan: &mut Plan,
-    supervisor: &Supervisor,
-    overview: &Overview,
-) -> Result<(Ended, Vec<RunSample>), Error> {
+fn watched(plan: &mut Plan, supervisor: &Supervisor) -> Result<(Ended, Watched), Error> {
     if plan.report.is_none() {
-        return Ok((run_program(plan, supervisor)?, Vec::new()));
+        return Ok((run_program(plan, supervisor)?, Watched::default()));
     }
-    let (ended, samples) = timeline::watch(overview, || run_program(plan, supervisor));
-    Ok((ended?, samples))
+    let (ended, samples, map) = timeline::watch(supervisor, || run_program(plan, supervisor));
+    Ok((ended?, (samples, map)))
 }
 
 /// Runs a program to its end; returns the exit status.
@@ -135,7 +141,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         memory_each: plan.memory_each,
         way: plan.way,
         children: plan.children,
-        history_entries: if plan.keeps_history() { HISTORY_ENTRIES } else { 0 },
+        history_entries: plan.history_entries(),
         page_by_page: plan.touches.is_some(),
     };
     let say = |line: &str| say::line(line);
@@ -157,9 +163,9 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     if let Some(exporter) = plan.metrics.take() {
         serve_metrics(exporter, plan.quiet)?;
     }
-    let (ended, samples) = match plan.progress {
-        true => progress::shown(&overview, || watched(&mut plan, &supervisor, &overview)),
-        false => watched(&mut plan, &supervisor, &overview),
+    let (ended, watched) = match plan.progress {
+        true => progress::shown(&overview, || watched(&mut plan, &supervisor)),
+        false => watched(&mut plan, &supervisor),
     }?;
     supervisor.wait_for_pager_of(ended.process);
     let status = status(&ended, overview.verdict());
@@ -168,14 +174,14 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         report.lines().for_each(say::line);
     }
     let quiet = plan.quiet;
-    write_files(plan, &supervisor, &report, samples);
+    write_files(plan, &supervisor, &report, watched);
     serve_the_rest(&supervisor, quiet);
     drop(answers);
     Ok(status)
 }
 
 /// Writes what was asked for; what fails is said in a line.
-fn write_files(plan: Plan, supervisor: &Supervisor, report: &Report, samples: Vec<RunSample>) {
+fn write_files(plan: Plan, supervisor: &Supervisor, report: &Report, watched: Watched) {
     let stats = plan.stats.map(|file| file.write_with(|out| report.write_json(out)));
     let history = plan.history.map(|file| {
         let lines = supervisor.history();
@@ -183,7 +189,8 @@ fn write_files(plan: Plan, supervisor: &Supervisor, report: &Report, samples: Ve
     });
     let page = plan.report.map(|file| {
         let (command, summary) = (plan.program.words().join(" "), report.lines().collect());
-        let page = run_html(&RunTimeline { command, summary, samples });
+        let (samples, arrivals) = watched;
+        let page = run_html(&RunTimeline { command, summary, samples, arrivals });
         file.write_with(|out| out.write_all(page.as_bytes()))
     });
     [stats, history, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);

@@ -2,11 +2,12 @@
 //!
 //! Owns: how often the run is looked at.
 //! Invariants: a run of any length has at most [`SAMPLES_MAX`] samples: when there are as many,
-//! every second one goes, and the time between two doubles.
+//! every second one goes, and the time between two doubles. Pages that come are read in time all
+//! the same, before the history overwrites itself.
 
 use super::beside::beside;
-use overspill::session::{Overview, StallTime};
-use overspill_bench::report::html::RunSample;
+use overspill::session::{Arrivals, Arrived, Overview, StallTime, Supervisor};
+use overspill_bench::report::html::{Arrival, ArrivalMap, RunSample};
 use std::time::{Duration, Instant};
 
 const SAMPLES_MAX: usize = 1200;
@@ -33,15 +34,37 @@ impl Timeline {
 }
 
 /// Runs `work`; returns its result, and what the run did meanwhile.
-pub(super) fn watch<R>(overview: &Overview, work: impl FnOnce() -> R) -> (R, Vec<RunSample>) {
-    let begun = Instant::now();
+pub(super) fn watch<R>(
+    supervisor: &Supervisor,
+    work: impl FnOnce() -> R,
+) -> (R, Vec<RunSample>, ArrivalMap) {
+    let (overview, begun) = (supervisor.overview(), Instant::now());
     let mut timeline = Timeline { samples: Vec::new(), period: PERIOD };
+    let (mut arrivals, mut map) = (supervisor.arrivals(), ArrivalMap::default());
+    let mut next = begun;
     let look = || {
-        timeline.take(sample(overview, begun));
-        timeline.period
+        arrivals.iter_mut().for_each(|arrivals| note(arrivals, &mut map));
+        if Instant::now() >= next {
+            timeline.take(sample(&overview, begun));
+            next += timeline.period;
+        }
+        PERIOD
     };
     let result = beside(PERIOD, look, work);
-    (result, timeline.samples)
+    (result, timeline.samples, map)
+}
+
+/// Adds the pages that came since the last call.
+fn note(arrivals: &mut Arrivals, map: &mut ArrivalMap) {
+    arrivals.take(|Arrived { after, process, address, was_out }| {
+        let arrival = if was_out { Arrival::Read } else { Arrival::New };
+        map.note(after.as_secs_f64(), process as u32, address, arrival);
+        map.call(process as u32, &|| {
+            let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+            format!("{} {process}", name.unwrap_or_default().trim())
+        });
+    });
+    map.missed = arrivals.missed();
 }
 
 fn sample(overview: &Overview, begun: Instant) -> RunSample {

@@ -186,12 +186,14 @@ impl Session {
         })
     }
 
+    /// The process that has, or had, a place.
+    pub(super) fn process_of(&self, member: MemberNo) -> i32 {
+        (self.processes()[member.0 as usize].load(Acquire) >> 32) as i32
+    }
+
     /// The members that are alive, with the numbers of their processes.
     pub(super) fn programs(&self) -> impl Iterator<Item = (MemberNo, i32)> {
-        let processes = self.processes();
-        self.pagers().map(move |(member, _)| {
-            (member, (processes[member.0 as usize].load(Acquire) >> 32) as i32)
-        })
+        self.pagers().map(|(member, _)| (member, self.process_of(member)))
     }
 
     /// The members whose pagers live.

@@ -9,6 +9,7 @@
 
 mod answers;
 mod areas;
+mod arrivals;
 mod audit;
 mod bell;
 mod budget;
@@ -49,6 +50,7 @@ use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
 pub use answers::{Answers, Run};
+pub use arrivals::{Arrivals, Arrived};
 pub use channel::{Address, Channel};
 pub use limit::RunLimit;
 pub use members::Place;

@@ -5,6 +5,7 @@
 //! Not here: paging, in which the supervisor takes no part but for devices that it serves.
 
 use super::areas::ADDED_MAX;
+use super::arrivals::Arrivals;
 use super::channel::{Address, Secret};
 use super::limit::{RunLimit, usual_most};
 use super::offer::{Offer, Offers};
@@ -180,6 +181,11 @@ impl Supervisor {
         };
         let history = self.session.history(MemberNo(0));
         history.iter().flat_map(History::changes).map(describe).collect()
+    }
+
+    /// Returns a reader of the pages that come from now on, if a history is kept.
+    pub fn arrivals(&self) -> Option<Arrivals> {
+        Arrivals::of(self.session.clone())
     }
 
     /// Returns a reader of the touches that faulted from now on, if a history is kept.

@@ -4,6 +4,7 @@
 //! its change in that time.
 
 use super::super::plot::{Axes, Curve, Scale, curves};
+use super::map::ArrivalMap;
 use super::page;
 use crate::environment::Environment;
 use maud::{Markup, PreEscaped, html};
@@ -45,6 +46,8 @@ pub struct RunTimeline {
     pub summary: Vec<String>,
     /// From the start to the end.
     pub samples: Vec<RunSample>,
+    /// Which memory came when.
+    pub arrivals: ArrivalMap,
 }
 
 const MIB: f64 = (1 << 20) as f64;
@@ -58,6 +61,7 @@ pub fn run_html(run: &RunTimeline) -> String {
         ul { @for line in &run.summary { li { (line) } } }
         @if run.samples.len() > 1 { (plots(&run.samples)) }
         @else { p.note { "The run was too short for plots." } }
+        @if !run.arrivals.is_empty() { (run.arrivals.section()) }
     };
     page("A run", &Environment::read(), &conditions, &body)
 }
@@ -96,10 +100,10 @@ fn plots(samples: &[RunSample]) -> Markup {
             "Pressure",
             "% of time",
             "As in the kernel's PSI: in \u{201c}some\u{201d} of the time a thread waits for a page; in the \
-             \u{201c}full\u{201d} time none of the others can run meanwhile. Looked at 20 times a second.",
+             \u{201c}full\u{201d} time none of the others can run meanwhile. Looked at 20 times a second, and averaged over two.",
             vec![
-                rate("some", 1e7, |it| it.stall_some_ns),
-                rate("full", 1e7, |it| it.stall_full_ns),
+                Curve { name: "some", points: pressure(samples, |it| it.stall_some_ns) },
+                Curve { name: "full", points: pressure(samples, |it| it.stall_full_ns) },
             ],
         ),
         (
@@ -140,6 +144,23 @@ fn rate_of(pair: &[RunSample], value: fn(&RunSample) -> u64, per: f64) -> (f64, 
     ((pair[0].seconds + pair[1].seconds) / 2.0, change / seconds / per)
 }
 
+/// Time over which pressure is averaged: what is looked at now and then is known only over some.
+const PRESSURE_SECONDS: f64 = 2.0;
+
+/// The part of the time before each sample that was spent in a stall, in per cent.
+fn pressure(samples: &[RunSample], stall_ns: fn(&RunSample) -> u64) -> Vec<(f64, f64)> {
+    let mut first = 0;
+    let mut points = Vec::new();
+    for now in samples {
+        while now.seconds - samples[first].seconds > PRESSURE_SECONDS {
+            first += 1;
+        }
+        let (_, part) = rate_of(&[samples[first], *now], stall_ns, 1e7);
+        points.push((now.seconds, part.min(100.0)));
+    }
+    points
+}
+
 /// The highest point of all curves.
 fn most(curves: &[Curve]) -> String {
     let points = curves.iter().flat_map(|curve| &curve.points);
@@ -161,6 +182,22 @@ mod tests {
     }
 
     #[test]
+    fn pressure_is_averaged_and_never_more_than_all() {
+        let at = |n: u32, stall_some_ns| RunSample {
+            seconds: f64::from(n) / 2.0,
+            stall_some_ns,
+            ..RunSample::default()
+        };
+        // Every other half second, and then more than there was.
+        let half = |n| at(n, u64::from(n / 2) * 500_000_000);
+        let samples: Vec<_> = (0..=8).map(half).chain([at(9, 100_000_000_000)]).collect();
+        let points = pressure(&samples, |it| it.stall_some_ns);
+        assert_eq!(points[0], (0.0, 0.0));
+        assert_eq!(points[8], (4.0, 50.0));
+        assert_eq!(points[9].1, 100.0);
+    }
+
+    #[test]
     fn a_page_escapes_what_it_shows_and_has_a_plot_for_each_part() {
         let samples = (0..5).map(|n| RunSample {
             seconds: f64::from(n),
@@ -171,6 +208,7 @@ mod tests {
             command: "sort <x>".into(),
             summary: vec!["memory 64 MiB".into()],
             samples: samples.collect(),
+            arrivals: ArrivalMap::default(),
         };
         let page = run_html(&run);
         assert!(page.contains("sort &lt;x&gt;") && page.contains("memory 64 MiB"));
