@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build install package wheel book demo test packages style aarch64 unit programs programs-alone programs-network programs-most python loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
+.PHONY: build install package wheel book demo test packages style aarch64 aarch64-program msrv unit programs programs-alone programs-network programs-most python loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
 
 build:
 	$(CARGO) build --release --workspace --exclude overspill-python
@@ -61,6 +61,17 @@ style:
 aarch64:
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
 		$(CARGO) clippy --workspace --all-targets --target aarch64-unknown-linux-gnu -- -D warnings
+
+# A real program on an emulated AArch64 machine. Needs Debian's qemu-system-arm and cpio too.
+aarch64-program:
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+		$(CARGO) build --release -p overspill-cli -p overspill-preload --target aarch64-unknown-linux-gnu
+	scripts/aarch64-program.sh
+
+# Everything compiles with the oldest Rust that is promised: rust-version of Cargo.toml. Takes rustup.
+msrv:
+	rust=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); rustup toolchain install --profile minimal "$$rust" && \
+		CARGO_TARGET_DIR=target/msrv rustup run "$$rust" cargo check --workspace --all-targets
 
 # With debug assertions and overflow checks: unit, property and structure tests, and documentation.
 unit:
