@@ -10,9 +10,12 @@ export CARGO_TARGET_DIR="$PWD/target/package-build"
 release=$CARGO_TARGET_DIR/release
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
-# No path of this machine in what is built.
-RUSTFLAGS="--remap-path-prefix=$PWD=overspill --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo ${RUSTFLAGS:-}"
-export RUSTFLAGS
+# No path of this machine in what is built, nor in what is stripped: the build id is made of that too.
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+RUSTFLAGS="--remap-path-prefix=$PWD=overspill --remap-path-prefix=$cargo_home=cargo ${RUSTFLAGS:-}"
+CFLAGS="-ffile-prefix-map=$PWD=overspill -ffile-prefix-map=$cargo_home=cargo ${CFLAGS:-}"
+CXXFLAGS="-ffile-prefix-map=$PWD=overspill -ffile-prefix-map=$cargo_home=cargo ${CXXFLAGS:-}"
+export RUSTFLAGS CFLAGS CXXFLAGS
 
 rm -rf "$out"
 mkdir -p "$out"
@@ -39,7 +42,7 @@ rm -r "${out:?}/$name"
 
 if command -v cargo-cyclonedx >/dev/null; then
     cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/cli/Cargo.toml
-    mv crates/cli/sbom.json "$out/overspill-$version.cdx.json"
+    sed "s|path+file://$PWD/|path+file:///overspill/|g" crates/cli/sbom.json >"$out/overspill-$version.cdx.json"
     find crates -name sbom.json -delete
 else
     echo "skipped: the SBOM: there is no cargo-cyclonedx (cargo install cargo-cyclonedx)"
