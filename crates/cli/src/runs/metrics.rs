@@ -6,6 +6,7 @@
 //! needs no port of its own. A file is replaced as a whole.
 //! Not here: the programs' arguments, which may be secret.
 
+use super::of_process;
 use super::seen::{Seen, SeenDevice};
 use crate::args::MetricsArgs;
 use crate::error::Error;
@@ -57,9 +58,9 @@ impl Exporter {
     ///
     /// # Errors
     /// That of starting a thread.
-    pub(crate) fn serve_run(self, run: u32) -> std::io::Result<()> {
+    pub(crate) fn serve_run(self, run: i32) -> std::io::Result<()> {
         let builder = std::thread::Builder::new().name("ovs-metrics".into());
-        let own = move || Ok(Seen::all()?.into_iter().filter(|seen| seen.run == run).collect());
+        let own = move || Ok(Seen::of(of_process(run)?).into_iter().collect());
         let body = move || self.serve(own);
         signals::blocked(|| builder.spawn(body)).map(drop)
     }

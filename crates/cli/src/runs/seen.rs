@@ -63,8 +63,12 @@ impl Seen {
     /// All runs that answer.
     pub(super) fn all() -> Result<Vec<Self>, Error> {
         let runs = Run::all().map_err(Error::Runs)?;
-        let answers = runs.iter().filter_map(|run| Question::Look.ask(*run).ok());
-        Ok(answers.filter_map(|answer| serde_json::from_str(&answer).ok()).collect())
+        Ok(runs.into_iter().filter_map(Self::of).collect())
+    }
+
+    /// A run, if it goes on.
+    pub(super) fn of(run: Run) -> Option<Self> {
+        serde_json::from_str(&Question::Look.ask(run).ok()?).ok()
     }
 
     /// What it has of all its devices.

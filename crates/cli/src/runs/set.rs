@@ -112,7 +112,7 @@ fn ask(run: Run, question: &Question) -> Result<Value, Error> {
 fn wait_until(run: Run, is_made: impl Fn(&Seen) -> bool) -> Option<Seen> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let seen: Seen = serde_json::from_str(&Question::Look.ask(run).ok()?).ok()?;
+        let seen = Seen::of(run)?;
         if is_made(&seen) {
             return None;
         }
