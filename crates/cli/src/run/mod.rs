@@ -201,7 +201,9 @@ fn serve_metrics(exporter: Exporter, quiet: bool) -> Result<(), Error> {
     if !quiet {
         say::line(format_args!("serving {}", exporter.address()));
     }
-    exporter.serve_run(std::process::id() as i32).map_err(Error::system("start the thread of --metrics"))
+    exporter
+        .serve_run(std::process::id() as i32)
+        .map_err(Error::system("start the thread of --metrics"))
 }
 
 /// Time in which the processes of a run usually end after its program.
