@@ -2,6 +2,7 @@
 
 use crate::bench::{Bench, overspill};
 use crate::job::{Running, descendants};
+use crate::random::Random;
 use overspill::ways::Way;
 use std::path::Path;
 use std::process::Command;
@@ -135,6 +136,44 @@ fn comes_and_goes_amid_forks(way: Way) {
     let ended = running.success();
     assert_eq!(ended.text(), "True 0 True\n", "{ended}");
     assert!(ended.stat("/devices/0/used_bytes_max") > 0, "{ended}");
+}
+
+/// Programs that are executed while areas come and go: a process that starts then has numbers of
+/// descriptors for both.
+#[test]
+fn programs_start_while_swap_comes_and_goes() {
+    let Some(bench) = Bench::with(&["sh", "sort", "cksum"]) else { return };
+    let lines = |out: &mut dyn std::io::Write| {
+        (0..30_000).for_each(|n| writeln!(out, "{}", n * 7919 % 100_003).unwrap());
+    };
+    bench.file("input", lines);
+    const SORT: &str = "sort input | cksum";
+    let plain = bench.job(&["sh", "-c", SORT]).plain().success();
+    let script = format!("n=0; while [ $n -lt 40 ]; do {SORT} || exit; n=$((n+1)); done");
+    let job = bench.job(&["sh", "-c", &script]);
+    for round in 0..3 {
+        let running = job.paged(&["--memory", "16M", "--swap", "compressed:200M", "--quiet"]);
+        let (mut random, mut on, mut added) = (Random::new(round), vec![0], 0);
+        let places = ["ram:200M", "compressed:200M", "ram:200M,serve=apart", "file:.:200M"];
+        while added < 8 {
+            std::thread::sleep(Duration::from_millis(random.below(120)));
+            let done = if on.len() < 2 || random.below(2) == 0 {
+                let place = places[random.below(4) as usize];
+                let place = place.replace('.', bench.path("").to_str().unwrap());
+                added += 1;
+                on.push(added);
+                set(&running, "--swapon", &place)
+            } else {
+                let area = on.swap_remove(random.below(on.len() as u64) as usize);
+                set(&running, "--swapoff", &area.to_string())
+            };
+            if done.is_err_and(|error| error.contains("in no run")) {
+                break;
+            }
+        }
+        let ended = running.success();
+        assert_eq!(ended.text(), plain.text().repeat(40), "{ended}");
+    }
 }
 
 #[test]

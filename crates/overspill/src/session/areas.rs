@@ -27,9 +27,9 @@ use overspill_area::{AreaNo, AreaTables, MEMBERS_MAX, MemberNo};
 use overspill_base::shared::{Mapping, Table};
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use overspill_base::sync::{Arc, AtomicU32, AtomicU64, LockClass, Mutex};
-use overspill_device::any;
 use overspill_device::file::{Attachment, FileDevice};
 use overspill_device::seal::{Algorithm, Sealer, Seals};
+use overspill_device::{SwapDevice, any};
 use rustix::fd::OwnedFd;
 use rustix::io::DupFlags;
 use std::sync::OnceLock;
@@ -58,6 +58,9 @@ pub(super) struct RunAreas {
     given_up: AtomicU32,
     /// For areas to come, descriptors that keep their numbers free.
     reserved: Mutex<Vec<Option<OwnedFd>>>,
+    /// The devices of areas that were taken and not left: as long as one is here, its descriptor's
+    /// number is no other's, whoever else has dropped it.
+    devices: Mutex<Vec<(usize, Arc<dyn SwapDevice>)>>,
 }
 
 /// Tables that no process knows of yet.
@@ -80,7 +83,21 @@ impl RunAreas {
             left: AtomicU32::new(0),
             given_up: AtomicU32::new(0),
             reserved: Mutex::new(LockClass::Control, Vec::new()),
+            devices: Mutex::new(LockClass::Control, Vec::new()),
         }
+    }
+
+    fn keep(&self, number: usize, device: &Arc<dyn SwapDevice>) {
+        self.devices.lock().push((number, device.clone()));
+    }
+
+    /// Drops the device of an area, of which the descriptor leads nowhere by now.
+    pub(super) fn drop_device(&self, number: usize) {
+        let mut devices = self.devices.lock();
+        let at = devices.iter().position(|&(of, _)| of == number);
+        let gone = at.map(|at| devices.swap_remove(at));
+        drop(devices);
+        drop(gone);
     }
 
     pub(super) fn reserve(&self, descriptors: Vec<OwnedFd>) {
@@ -219,11 +236,13 @@ impl Session {
             // It keeps its number, and nothing is ever read or written: the descriptor may be any.
             let nothing =
                 Attachment { algorithm: None, encrypted: false, served: false, ..attachment };
-            let device = Arc::new(FileDevice::attach(descriptor, nothing)?);
+            let device: Arc<dyn SwapDevice> = Arc::new(FileDevice::attach(descriptor, nothing)?);
+            self.run_areas.keep(number, &device);
             return Ok(PagerSwap { device, tables, priority });
         }
         let identity = Arc::new(move || session.own.load(Acquire));
         let device = any::attach(descriptor, attachment, self.sealer(number, area), identity)?;
+        self.run_areas.keep(number, &device);
         Ok(PagerSwap { device, tables, priority })
     }
 

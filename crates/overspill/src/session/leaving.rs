@@ -6,6 +6,8 @@
 //! that is leaving, and who has an area taken away marks it before looking who has taken it: so one
 //! of the two sees the other (SeqCst). A forked child has left what its parent has, and is waited
 //! for from the moment in which its place is reserved.
+//! A descriptor's number is closed while its device has an owner, and free only when that is
+//! dropped: else another descriptor could have the number, and be closed in its place.
 //! Not here: moving the pages (`engine::swapoff`).
 
 use super::Session;
@@ -77,7 +79,10 @@ impl Session {
             return;
         }
         pager.release_gone();
-        gone.iter().for_each(|&area| close(area));
+        for &area in &gone {
+            close(area);
+            self.run_areas.drop_device(area);
+        }
         let left = gone.iter().fold(0, |set, area| set | 1 << area);
         let left = self.run_areas.left.fetch_or(left, Relaxed) | left;
         self.note_left(MemberNo(self.own.load(Acquire)), left);
