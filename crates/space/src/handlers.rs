@@ -234,9 +234,12 @@ impl Shared {
         while self.attend(worker, Some(&mut placement)) {
             let read = self.space.with_uffd(|uffd| uffd.read(&mut messages));
             let Ok(count) = read else { return };
-            stall.note(count > 0 || worker.in_flight() > 0);
-            let busy = self.serve_placed(worker, &mut placement, &messages[..count]);
-            stall.note(worker.in_flight() > 0);
+            if count > 0 {
+                stall.note(true);
+            }
+            let Served { busy, reading } =
+                self.serve_placed(worker, &mut placement, &messages[..count]);
+            stall.note(reading);
             let now_ns = clock::now_ns();
             // Stacked threads cannot resume, and fault again, before we sleep.
             if busy {
@@ -251,13 +254,13 @@ impl Shared {
         }
     }
 
-    /// Serves messages and completions; true if there were any.
+    /// Serves messages and completions.
     fn serve_placed(
         &self,
         worker: &mut Worker,
         placement: &mut Placement,
         messages: &[FaultMessage],
-    ) -> bool {
+    ) -> Served {
         if messages.len() > LEADER_MESSAGES && self.options.handlers > 1 {
             let _ = rustix::io::write(&self.calls, &1u64.to_ne_bytes());
         }
@@ -271,7 +274,7 @@ impl Shared {
         let reading = worker.in_flight() > 0;
         let pending = |address| reading && !self.engine.is_mapped(self.space.page_at(address));
         placement.release(now_ns, pending);
-        messages.len() + finished > 0
+        Served { busy: messages.len() + finished > 0, reading }
     }
 
     fn serve(&self, worker: &mut Worker, messages: &[FaultMessage], start_ns: u64) {
@@ -324,6 +327,14 @@ impl Shared {
             self.engine.balance(worker, || self.attention.load(Acquire));
         }
     }
+}
+
+/// What came of a look at messages and completions.
+struct Served {
+    /// There were any.
+    busy: bool,
+    /// Reads are under way.
+    reading: bool,
 }
 
 /// Whether threads wait for one of ours, as the counters have it.
