@@ -3,7 +3,7 @@
 
     soak.py [--minutes N] [--seed N]
 
-Workloads, devices, limits and threads change from round to round, as the seed says. At the first failure it stops and leaves
+Workloads, devices, limits and threads change from round to round, as the seed says; beside a third of them swap comes and goes. At the first failure it stops and leaves
 what is needed to find out why: the command, the seed, statistics, outputs, the last changes of pages' states, and the
 machine. SOAK_MINUTES is
 the default for minutes (60).
@@ -18,6 +18,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -155,13 +156,33 @@ def where_it_waits():
     return lines
 
 
-def run(command, directory):
-    """The exit code, or None if it had to be ended."""
+def change_swap(process, directory, places, seed):
+    """Adds swap to a run and takes it away until it ends, or no more can be added. One place that holds everything stays."""
+    chance = random.Random(seed)
+    large = [number for number, place in enumerate(places) if "2G" in place]
+    kinds = ["ram:2G", "compressed:2G", f"file:{directory}:2G", f"file:{directory}:2G,encrypt=off,pri=7", "ram:2G,serve=apart"]
+    number = len(places)
+    while process.poll() is None and (number < len(places) + 8 or len(large) > 1):
+        time.sleep(chance.uniform(0, 2))
+        if number < len(places) + 8 and (len(large) < 2 or chance.random() < 0.5):
+            change = ["--swapon", chance.choice(kinds)]
+            large.append(number)
+            number += 1
+        else:
+            change = ["--swapoff", str(large.pop(chance.randrange(len(large))))]
+        said = subprocess.run([str(OVERSPILL), "set", str(process.pid), *change], capture_output=True, text=True)
+        if said.returncode != 0:
+            return print(f"      no {' '.join(change)}: {said.stderr.strip()}", flush=True)
+
+
+def run(command, directory, changes):
+    """The exit code, or None if it had to be ended; `changes` is given the process, on a thread."""
     for name in ("statistics.json", "history", "threads"):
         (directory / name).unlink(missing_ok=True)
     with open(directory / "output", "wb") as output:
         process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                    start_new_session=True, env=os.environ | {"LC_ALL": "C"})
+        threading.Thread(target=changes, args=(process,), daemon=True).start()
         code = wait_while_it_works(process)
         if code is None:
             (directory / "threads").write_text("\n".join(where_it_waits()))
@@ -185,7 +206,9 @@ def rounds(directory, places, minutes, seed):
                    str(directory / "statistics.json"), "--history", str(directory / "history"), "--",
                    *workload(name, directory, chance)]
         started = time.monotonic()
-        code = run(command, directory)
+        areas, changing = [word for word in place if ":" in word], chance.getrandbits(32)
+        swaps = chance.random() < 1 / 3
+        code = run(command, directory, lambda process: swaps and change_swap(process, directory, areas, changing))
         reason = complaint(name, code, directory)
         swapped = harness.read_statistics(directory / "statistics.json")["pages_out"]
         print(f"{number:5} {name:9} {limit:4} {' '.join(place):40} {time.monotonic() - started:6.1f} s, "
