@@ -19,8 +19,8 @@
 //! does.
 
 use super::channel::{Address, Channel, Secret};
-use super::layout::{AreaLayout, SETTINGS_BYTES};
-use super::{Session, SharedDevice, read_exact, write_all_at};
+use super::layout::AreaLayout;
+use super::{Session, SharedDevice, read_json, write_json};
 use crate::error::Error;
 use crate::pager::{Pager, PagerSwap};
 use overspill_area::{AreaNo, AreaTables, MEMBERS_MAX, MemberNo};
@@ -157,12 +157,7 @@ impl Session {
             return Ok(area);
         }
         let start = self.annexes()[number - self.first_areas()].load(Acquire) as usize;
-        let mut len = [0; 8];
-        read_exact(&self.file, &mut len, start as u64)?;
-        let mut json = vec![0; (u64::from_ne_bytes(len) as usize).min(SETTINGS_BYTES)];
-        read_exact(&self.file, &mut json, start as u64 + 8)?;
-        let device: SharedDevice = serde_json::from_slice(&json)
-            .map_err(|e| Error::Session { action: "understand", reason: e.to_string() })?;
+        let device: SharedDevice = read_json(&self.file, start)?;
         let (layout, end) = AreaLayout::in_annex(&device, start);
         let mapping = Arc::new(self.map_up_to(end)?);
         // Another thread may have been faster.
@@ -187,14 +182,7 @@ impl Session {
         let start = stat.st_size as usize;
         let (layout, end) = AreaLayout::in_annex(device, start);
         rustix::fs::ftruncate(&self.file, end as u64).map_err(Error::session("enlarge"))?;
-        let json = serde_json::to_vec(device)
-            .map_err(|e| Error::Session { action: "write", reason: e.to_string() })?;
-        if json.len() + 8 > SETTINGS_BYTES {
-            let reason = "it has too many bad pages".into();
-            return Err(Error::Session { action: "write", reason });
-        }
-        let len = (json.len() as u64).to_ne_bytes();
-        write_all_at(&self.file, &[&len[..], &json].concat(), start as u64)?;
+        write_json(&self.file, start, device)?;
         let mapping = Arc::new(self.map_up_to(end)?);
         let area = RunArea { mapping, layout, device: device.clone() };
         area.format();
@@ -232,16 +220,15 @@ impl Session {
         let (area, session) = (self.area(number)?, self.clone());
         let attachment = area.device.attachment.clone();
         let (tables, priority) = (area.tables(), area.device.priority);
-        if self.is_leaving(number) {
+        let device = if self.is_leaving(number) {
             // It keeps its number, and nothing is ever read or written: the descriptor may be any.
             let nothing =
                 Attachment { algorithm: None, encrypted: false, served: false, ..attachment };
-            let device: Arc<dyn SwapDevice> = Arc::new(FileDevice::attach(descriptor, nothing)?);
-            self.run_areas.keep(number, &device);
-            return Ok(PagerSwap { device, tables, priority });
-        }
-        let identity = Arc::new(move || session.own.load(Acquire));
-        let device = any::attach(descriptor, attachment, self.sealer(number, area), identity)?;
+            Arc::new(FileDevice::attach(descriptor, nothing)?)
+        } else {
+            let identity = Arc::new(move || session.own.load(Acquire));
+            any::attach(descriptor, attachment, self.sealer(number, area), identity)?
+        };
         self.run_areas.keep(number, &device);
         Ok(PagerSwap { device, tables, priority })
     }

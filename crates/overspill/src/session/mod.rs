@@ -47,6 +47,7 @@ use overspill_engine::Tuning;
 use overspill_space::HandlerOptions;
 use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use answers::{Answers, Run};
@@ -184,14 +185,7 @@ impl Session {
             .map_err(Error::session("create"))?;
         let layout = Layout::new(&settings);
         rustix::fs::ftruncate(&file, layout.len_bytes as u64).map_err(Error::session("size"))?;
-        let json = serde_json::to_vec(&settings)
-            .map_err(|e| Error::Session { action: "write", reason: e.to_string() })?;
-        if json.len() + 8 > SETTINGS_BYTES {
-            let reason = format!("the settings take {} bytes, too many bad pages", json.len());
-            return Err(Error::Session { action: "write", reason });
-        }
-        let len = (json.len() as u64).to_ne_bytes();
-        write_all_at(&file, &[&len[..], &json].concat(), 0)?;
+        write_json(&file, 0, &settings)?;
         let session = Self::map(file, layout, settings, HeldKeys::draw()?)?;
         session.format_budget();
         for number in 0..session.areas() {
@@ -208,13 +202,7 @@ impl Session {
         let mut descriptors = descriptors.into_iter();
         let nothing = || Error::Session { action: "receive", reason: "no descriptor came".into() };
         let file = descriptors.next().ok_or_else(nothing)?;
-        let mut len = [0; 8];
-        read_exact(&file, &mut len, 0)?;
-        let len = u64::from_ne_bytes(len) as usize;
-        let mut json = vec![0; len.min(SETTINGS_BYTES)];
-        read_exact(&file, &mut json, 8)?;
-        let settings: Settings = serde_json::from_slice(&json)
-            .map_err(|e| Error::Session { action: "understand", reason: e.to_string() })?;
+        let settings: Settings = read_json(&file, 0)?;
         let layout = Layout::new(&settings);
         let keys = HeldKeys::open(descriptors.next().ok_or_else(nothing)?)?;
         let session = Self::map(file, layout, settings, keys)?;
@@ -351,6 +339,28 @@ impl std::ops::Deref for AtomicCell {
     fn deref(&self) -> &AtomicU32 {
         &self.0[0]
     }
+}
+
+/// Writes a value, its length first, into the [`SETTINGS_BYTES`] from `start` on.
+fn write_json(file: &OwnedFd, start: usize, value: &impl Serialize) -> Result<(), Error> {
+    let failed = |reason| Error::Session { action: "write", reason };
+    let json = serde_json::to_vec(value).map_err(|e| failed(e.to_string()))?;
+    if json.len() + 8 > SETTINGS_BYTES {
+        let reason = format!("the settings take {} bytes, too many bad pages", json.len());
+        return Err(failed(reason));
+    }
+    let len = (json.len() as u64).to_ne_bytes();
+    write_all_at(file, &[&len[..], &json].concat(), start as u64)
+}
+
+/// Reads what [`write_json`] has written.
+fn read_json<T: DeserializeOwned>(file: &OwnedFd, start: usize) -> Result<T, Error> {
+    let mut len = [0; 8];
+    read_exact(file, &mut len, start as u64)?;
+    let mut json = vec![0; (u64::from_ne_bytes(len) as usize).min(SETTINGS_BYTES)];
+    read_exact(file, &mut json, start as u64 + 8)?;
+    serde_json::from_slice(&json)
+        .map_err(|e| Error::Session { action: "understand", reason: e.to_string() })
 }
 
 fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {

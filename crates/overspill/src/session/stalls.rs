@@ -82,12 +82,12 @@ impl Stalls {
         let (mut faults_before, mut pause, mut last) = (0, PAUSE_MIN, Instant::now());
         loop {
             let begun = cpu_time();
-            let seen = look(session);
+            let faults = faults_of(session);
+            let is_quiet = faults == faults_before && !has_stalls(session);
+            let seen = if is_quiet { Seen::None } else { look(session) };
             let since = std::mem::replace(&mut last, Instant::now()).elapsed();
             self.note(seen, if pause > PAUSE_MIN { PAUSE_MIN } else { since });
-            let faults = faults_of(session);
-            let quiet = seen == Seen::None && faults == faults_before;
-            pause = if quiet { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
+            pause = if is_quiet { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
             faults_before = faults;
             std::thread::sleep(((cpu_time() - begun) * REST).max(pause));
         }
@@ -106,6 +106,10 @@ impl Stalls {
 
 fn faults_of(session: &Session) -> u64 {
     session.pagers().map(|(member, _)| session.stats(member).get(Event::pgfault)).sum()
+}
+
+fn has_stalls(session: &Session) -> bool {
+    session.pagers().any(|(member, _)| session.stats(member).stalls() > 0)
 }
 
 /// Looks who waits and who runs, at this moment.
