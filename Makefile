@@ -76,7 +76,7 @@ msrv:
 # With debug assertions and overflow checks: unit, property and structure tests, and documentation.
 unit:
 	$(CARGO) test --workspace
-	@if command -v python3 >/dev/null; then cd scripts/gauntlet && python3 -m unittest; \
+	@if command -v python3 >/dev/null; then cd tests/gauntlet && python3 -m unittest; \
 	else echo "skipped: tests of the gauntlet: there is no python3"; fi
 
 # Real programs under `overspill run`, against the release build, one at a time: they measure memory.
@@ -115,7 +115,7 @@ faults:
 # `unit`.
 explore:
 	CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
-		$(CARGO) run --release -p overspill-cli -- sim explore --runs 0
+		$(CARGO) run --release -p overspill-lab -- sim explore --runs 0
 
 # The fuzz targets for so many minutes each, with whatever bytes; guided by coverage if cargo-bolero
 # is installed.
@@ -132,7 +132,7 @@ fuzz:
 
 # Known bugs, put in one by one: each must be found by the test it names.
 mutants:
-	scripts/mutants.sh
+	tests/mutants/run.sh
 
 # Which file uses which inside area, engine and space, and in which circles.
 graph:
@@ -142,19 +142,19 @@ graph:
 # docs/compatibility.md. A run that was stopped goes on where it was; SUITES="bash perl" runs some.
 SUITES ?=
 gauntlet: build
-	scripts/gauntlet/gauntlet.py $(SUITES)
+	tests/gauntlet/gauntlet.py $(SUITES)
 
 # Those of which a small part is in `make test`: their programs are small, or there anyway.
 TESTED_SUITES = bash cpython git perl redis sqlite stress_ng
 
 # A small part of it, in some minutes.
 gauntlet-quick: build
-	scripts/gauntlet/gauntlet.py --quick $(SUITES)
+	tests/gauntlet/gauntlet.py --quick $(SUITES)
 
 # Programs that check every byte, on all devices in turn, until one is wrong or SOAK_MINUTES are over (60).
 soak: build
-	scripts/gauntlet/soak.py
+	tests/gauntlet/soak.py
 
 # Programs killed at random moments, KILLS times (10000): nothing may be left behind.
 kills: build
-	scripts/gauntlet/kills.py
+	tests/gauntlet/kills.py

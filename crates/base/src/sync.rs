@@ -1,7 +1,7 @@
 //! The only module that names locks and atomics.
 //!
 //! Owns: the switch between the machine's own primitives, the model checker's (`--cfg loom`) and
-//! those of virtual CPUs (`cfg(sim)`, in the packages below `crates/sim/twins`); the lock classes,
+//! those of virtual CPUs (`cfg(sim)`, in the packages below `lab/sim/twins`); the lock classes,
 //! what is counted per class ([`accounts`]), and the check of their order ([`order`]).
 //! Invariants: a contended acquisition always costs two clock readings; an uncontended one only
 //! between [`count_locks`]`(true)` and `(false)`, and its release one more. There is no poisoning:

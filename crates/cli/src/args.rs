@@ -5,17 +5,7 @@
 //! ([`defaults`]); the command resolves once what they refer to.
 //! Not here: the grammar of sizes and swap specifications, which the library owns.
 
-mod bench;
-mod compare;
 mod defaults;
-mod programs;
-mod sim;
-mod usage;
-
-pub(crate) use bench::{AblateArgs, Bench, BenchArgs, PolicyArgs, ReplayArgs, SlotsArgs};
-pub(crate) use compare::{CompareArgs, TouchArgs};
-pub(crate) use programs::ProgramsArgs;
-pub(crate) use sim::{ExploreArgs, Sim, SimArgs, SimRunArgs, SweepArgs};
 
 use crate::error::Error;
 use clap::builder::styling::Styles;
@@ -23,6 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use overspill::ways::Way;
 use overspill::{Bytes, SwapSpec, parse_bytes};
+use overspill_terminal::usage;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -45,8 +36,6 @@ pub(crate) enum Command {
     Metrics(MetricsArgs),
     Doctor(DoctorArgs),
     Mkswap(MkswapArgs),
-    Bench(BenchArgs),
-    Sim(SimArgs),
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Man(ManArgs),
@@ -123,7 +112,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) history: Option<PathBuf>,
 
-    /// Write which pages the program touches, in order, to FILE, for `overspill bench policy
+    /// Write which pages the program touches, in order, to FILE, for `overspill-lab policy
     /// --trace`. Nothing is read ahead then. Repeated touches of what fits in --memory are not
     /// seen: give it little
     #[arg(long, value_name = "FILE", conflicts_with = "history")]
@@ -367,7 +356,9 @@ pub(crate) fn parse() -> Result<Command, Error> {
             defaults::complete(args).map(Command::Run)
         }
         Ok(line) => Ok(line.command),
-        Err(error) if error.use_stderr() => Err(Error::Usage(usage::line(&error, &words))),
+        Err(error) if error.use_stderr() => {
+            Err(Error::Usage(usage::line(&error, &definition(), &words)))
+        }
         Err(help) => help.exit(),
     }
 }
@@ -391,14 +382,50 @@ mod tests {
 
     #[test]
     fn every_command_has_an_example() {
-        fn check(command: &clap::Command) {
-            for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-                let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
-                assert!(help.contains("Example:\n  overspill "), "{}", sub.get_name());
-                check(sub);
-            }
+        usage::assert_examples(&definition());
+    }
+
+    fn told(words: &str) -> String {
+        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        usage::line(&CommandLine::try_parse_from(&words).unwrap_err(), &definition(), &words)
+    }
+
+    #[test]
+    fn the_help_is_that_of_the_command() {
+        let table = [
+            ("overspill swim", "see `overspill --help`"),
+            ("overspill run --fast x", "see `overspill run --help`"),
+            ("overspill stats x", "see `overspill stats --help`"),
+            ("overspill mkswap", "see `overspill mkswap --help`"),
+        ];
+        for (words, help) in table {
+            assert!(told(words).ends_with(help), "{}", told(words));
         }
-        check(&CommandLine::command());
+    }
+
+    #[test]
+    fn what_may_have_been_meant_is_named() {
+        let table = [
+            ("overspill run --memroy 1G true", "did you mean `--memory`?"),
+            ("overspill docter", "did you mean `doctor`?"),
+        ];
+        for (words, meant) in table {
+            assert!(told(words).contains(meant), "{}", told(words));
+        }
+    }
+
+    #[test]
+    fn a_value_is_named_once() {
+        let table = [
+            ("overspill run --memory -1 true", "--memory: bad size `-1`"),
+            ("overspill run --memory 64Q true", "--memory: bad size `64Q`"),
+            ("overspill run -m 1G -s ram: true", "--swap: bad swap specification `ram:`: the size"),
+            ("overspill stats x", "[PROCESS]: `x` is no whole number"),
+            ("overspill mkswap --uuid xyz f", "--uuid `xyz`: invalid"),
+        ];
+        for (words, begin) in table {
+            assert!(told(words).starts_with(begin), "{}", told(words));
+        }
     }
 
     #[test]

@@ -4,7 +4,6 @@
 
 use crate::run::preload::PreloadError;
 use crate::run::program::ProgramError;
-use overspill_bench::BenchError;
 use std::io;
 use std::path::PathBuf;
 
@@ -14,9 +13,6 @@ pub(crate) const FAILED: u8 = 125;
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// As in shells: the program does not exist.
 pub(crate) const NOT_FOUND: u8 = 127;
-
-/// As in shells: SIGINT has ended it.
-pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,10 +54,6 @@ pub(crate) enum Error {
     NoDirectory(PathBuf),
     #[error("cannot {action}: {source}; {}", remedy(.source))]
     System { action: &'static str, source: io::Error },
-    #[error(transparent)]
-    Bench(#[from] BenchError),
-    #[error(transparent)]
-    Sim(#[from] overspill_sim::SimError),
     #[error("cannot write the report to {}: {source}; name another file", .path.display())]
     Report { path: PathBuf, source: io::Error },
     #[error("cannot print the report: {0}")]
@@ -83,7 +75,6 @@ impl Error {
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Program(error) => error.status(),
-            Self::Bench(BenchError::Interrupted) => INTERRUPTED,
             _ => FAILED,
         }
     }

@@ -2,14 +2,12 @@
 //!
 //! Owns: the command line ([`args`]), running a program under a limit ([`run`]), looking at runs
 //! and changing them ([`runs`]), what works here ([`doctor`]), making swap areas ([`mkswap`]),
-//! measuring ([`bench`]), simulating ([`mod@sim`]), what shells and `man` read ([`manual`]), and
-//! the message and status of each failure ([`error`]).
+//! what shells and `man` read ([`manual`]), and the message and status of each failure ([`error`]).
 //! Invariants: a failure is one line on stderr, which names the cause and the remedy. The statuses
 //! are those of shells (126, 127, 128+n), and 125 for our own failures.
 //! Not here: paging. The preload object does it, in the program itself.
 
 mod args;
-mod bench;
 mod doctor;
 mod error;
 mod manual;
@@ -17,7 +15,6 @@ mod mkswap;
 mod run;
 mod runs;
 mod say;
-mod sim;
 
 use args::Command;
 use std::process::ExitCode;
@@ -31,8 +28,6 @@ fn main() -> ExitCode {
         Ok(Command::Set(args)) => runs::set(&args),
         Ok(Command::Doctor(args)) => doctor::doctor(&args),
         Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
-        Ok(Command::Bench(args)) => bench::bench(args),
-        Ok(Command::Sim(args)) => sim::sim(args),
         Ok(Command::Completions(args)) => manual::completions(&args),
         Ok(Command::Man(args)) => manual::man(&args),
         Err(error) => Err(error),

@@ -46,7 +46,7 @@ pub struct Tuning {
     /// Maximum ratio of the active list's length to the inactive list's: 1 in Linux with little
     /// memory. Linux prunes the active list by accessed bits; here a refault is the only sign of
     /// use. Of a zipf trace 80.6 % hit with 1, 81.1 with 2, 81.4 with 3, 81.6 with 5, of uniform
-    /// ones 0.1 less than with 1 (`overspill bench policy`).
+    /// ones 0.1 less than with 1 (`overspill-lab policy`).
     pub active_ratio: usize,
     /// Longest readahead window, at most [`Tuning::CHUNK_PAGES`]. Linux reads 8 (`page-cluster` 3);
     /// here longer ones pay, because a whole window is mapped with one call.

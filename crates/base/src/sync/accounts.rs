@@ -10,7 +10,7 @@
 //! would be in what is paged.
 //!
 //! Taking and releasing an uncontended lock takes 5.1 ns with counting off, 5.2 ns with a bare
-//! `std::sync::Mutex`, and 65 ns with counting on (`overspill bench locks`, medians of five rounds
+//! `std::sync::Mutex`, and 65 ns with counting on (`overspill-lab locks`, medians of five rounds
 //! in turn; two CPUs of a virtual machine, AMD EPYC, Linux 6.18).
 
 use super::{LockClass, LockStats};

@@ -29,8 +29,7 @@ use output::OutputFile;
 use overspill::session::{RunOptions, Supervisor, verdict};
 use overspill::ways::Way;
 use overspill::{Bytes, OpenOptions, SwapSpec, doctor};
-use overspill_bench::report::html::{ArrivalMap, RunSample, RunTimeline, run_html};
-use overspill_bench::trace_bytes;
+use overspill_report::{ArrivalMap, RunSample, RunTimeline, run_html, touches};
 use preload::Preload;
 use process::{Ended, Launch};
 use program::Program;
@@ -112,7 +111,7 @@ fn run_program(plan: &mut Plan, supervisor: &Supervisor) -> Result<Ended, Error>
         return process::run(&plan.program, &launch);
     };
     let (ended, touched) = recorder::record(touches, || process::run(&plan.program, &launch));
-    let written = file.write_with(|out| out.write_all(&trace_bytes(&touched)));
+    let written = file.write_with(|out| out.write_all(&touches::bytes_of(&touched)));
     written.err().into_iter().for_each(say::line);
     ended
 }

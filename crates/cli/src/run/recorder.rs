@@ -1,4 +1,4 @@
-//! Records which pages a run touches, for `overspill bench policy --trace`.
+//! Records which pages a run touches, for `overspill-lab policy --trace`.
 //!
 //! Owns: reading the history before it overwrites itself.
 //! Invariant: what is missing is said.

@@ -7,7 +7,7 @@
 
 use super::beside::beside;
 use overspill::session::{Arrivals, Arrived, Overview, StallTime, Supervisor};
-use overspill_bench::report::html::{Arrival, ArrivalMap, RunSample};
+use overspill_report::{Arrival, ArrivalMap, RunSample};
 use std::time::{Duration, Instant};
 
 const SAMPLES_MAX: usize = 1200;

@@ -4,12 +4,10 @@
 //! inert shared object replaces the preload object, so programs run without being paged.
 //! Not here: paging under `run`.
 
-mod bench;
 mod doctor;
 mod installation;
 mod mkswap;
 mod refusals;
 mod runs;
-mod sim;
 mod supervision;
 mod usage;

@@ -19,7 +19,7 @@
 //! So zstd at level 1: higher levels hardly make pages smaller. And lz4 in Rust: without `unsafe`
 //! it is within 10 % of C's. We build its other form, which still checks the bounds of what it
 //! decodes: reading in order was 1.08 to 1.3 times as fast, random pages of a pool 1.08 (seven
-//! rounds each of `overspill bench touch`).
+//! rounds each of `overspill-lab touch`).
 
 use crate::error::DeviceError;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};

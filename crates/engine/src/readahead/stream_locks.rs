@@ -5,7 +5,7 @@
 //! over with a window of one page, which costs six faults every 64 MiB.
 //! Not here: what a stream is ([`super::streams`]).
 //! Rejected: streams per worker, without a lock: faults of one thread are served by several. One
-//! lock for all took 40 % of CPU time with 64 CPUs (`overspill sim sweep`).
+//! lock for all took 40 % of CPU time with 64 CPUs (`overspill-lab sim sweep`).
 
 use super::streams::Streams;
 use overspill_base::PageNo;

@@ -22,7 +22,7 @@ use std::time::Duration;
 const PREFIX: &str = "overspill-run-";
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// A question has no more bytes.
+/// A question with more bytes gets no answer.
 const QUESTION_BYTES_MAX: u64 = 8192;
 
 /// A run that goes on, in this network namespace.
@@ -131,7 +131,10 @@ fn reply(mut socket: UnixStream, answer: impl Fn(&str) -> String) -> io::Result<
     if asker.is_root() || asker == rustix::process::geteuid() {
         socket.set_read_timeout(Some(PATIENCE))?;
         let mut question = String::new();
-        (&socket).take(QUESTION_BYTES_MAX).read_to_string(&mut question)?;
+        (&socket).take(QUESTION_BYTES_MAX + 1).read_to_string(&mut question)?;
+        if question.len() as u64 > QUESTION_BYTES_MAX {
+            return Ok(());
+        }
         socket.set_write_timeout(Some(PATIENCE))?;
         socket.write_all(answer(&question).as_bytes())?;
     }

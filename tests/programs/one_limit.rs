@@ -1,0 +1,156 @@
+//! What `one_limit.c` checks: processes that share the memory of a run. Meanwhile it is measured,
+//! each page counted once, however many processes have it.
+
+use crate::memory_calls::LIMIT;
+use overspill_programs::bench::Bench;
+use overspill_programs::job::{Ended, MIB, descendants, name_of};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Memory of a process that is not paged: tables, threads, staging.
+const BESIDE: u64 = 2 * MIB;
+/// Memory for what is known of a slot that was ever written on an encrypted device.
+const SEAL: u64 = 24;
+
+/// A look at all processes of a run.
+struct Look {
+    /// Proportional set sizes without files: how much of a library is mapped around a fault depends
+    /// on what the page cache has of it.
+    bytes: u64,
+    processes: u64,
+    /// If it is too much: what lies where.
+    mappings: String,
+}
+
+impl Look {
+    /// Looks at one process after the other, and again in reverse. Of each the smaller size counts:
+    /// what one gave and another took in between, for which a busy machine has time, would be
+    /// counted twice.
+    fn at(root: i32) -> Self {
+        // A pager's memory is its program's.
+        let programs = descendants(root).into_iter().filter(|&pid| name_of(pid) != "ovs-pager");
+        let size = |pid| Some((pid, proportional_bytes(pid)?));
+        let first: Vec<(i32, u64)> = programs.filter_map(size).collect();
+        let again = first.iter().rev();
+        let smaller = again.filter_map(|&(pid, bytes)| Some(proportional_bytes(pid)?.min(bytes)));
+        let sizes: Vec<u64> = smaller.collect();
+        let (bytes, processes) = (sizes.iter().sum(), sizes.len() as u64);
+        let mut look = Self { bytes, processes, mappings: String::new() };
+        if look.excess() > 0 {
+            look.mappings = first.iter().map(|&(pid, _)| mappings(pid)).collect();
+        }
+        look
+    }
+
+    fn excess(&self) -> u64 {
+        self.bytes.saturating_sub(LIMIT + BESIDE * self.processes)
+    }
+}
+
+fn proportional_bytes(pid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let kib = |name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    Some((kib("Pss_Anon:")? + kib("Pss_Shmem:")?) << 10)
+}
+
+/// Lists the mappings with a page in memory, each with its proportional size.
+fn mappings(pid: i32) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let mut listed = format!("{pid}:\n");
+    let mut mapping = "";
+    for line in text.lines() {
+        match line.strip_prefix("Pss:").map(str::trim) {
+            None if line.split(' ').next().is_some_and(|word| word.contains('-')) => mapping = line,
+            None | Some("0 kB") => {}
+            Some(size) => listed += &format!("{size:>10} {mapping}\n"),
+        }
+    }
+    listed
+}
+
+/// Runs a case in the limit; returns it with what was seen of it.
+fn watched(case: &str) -> Option<(Ended, Vec<Look>)> {
+    let bench = Bench::with(&["cc"])?;
+    let program = bench.cc("one_limit.c");
+    let job = bench.job(&[program.as_os_str(), case.as_ref()]).patience(400);
+    let running = job.paged(&["--memory", &LIMIT.to_string(), "--quiet"]);
+    let (root, over) = (running.pid(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut looks = Vec::new();
+            while !over.load(Relaxed) {
+                looks.push(Look::at(root));
+                std::thread::sleep(Duration::from_millis(30));
+            }
+            looks
+        });
+        let ended = running.end();
+        over.store(true, Relaxed);
+        let looks = watcher.join().unwrap();
+        assert_eq!(ended.text(), "ok\n", "{ended}");
+        let most = looks.iter().max_by_key(|look| look.bytes).unwrap();
+        let (bytes, processes) = (most.bytes / 1024, most.processes);
+        println!("{case}: at most {bytes} KiB in {processes} processes, {ended}");
+        Some((ended, looks))
+    })
+}
+
+fn assert_limit_held(ended: &Ended, looks: &[Look]) {
+    let most = looks.iter().max_by_key(|look| look.excess()).unwrap();
+    let (excess, sealed) = (most.excess(), ended.stat("/summary/pages_out") * SEAL);
+    let where_it_lies = &most.mappings;
+    assert!(
+        excess <= sealed,
+        "{excess} bytes above the limit and {BESIDE} for each process:\n{where_it_lies}"
+    );
+}
+
+#[test]
+fn together() {
+    let Some((ended, looks)) = watched("together") else { return };
+    assert_limit_held(&ended, &looks);
+    assert!(ended.stat("/summary/pages_out") > 0);
+}
+
+#[test]
+fn killed() {
+    let Some((ended, looks)) = watched("killed") else { return };
+    assert_limit_held(&ended, &looks);
+    // Each of ten fits as soon as the one before has gone.
+    let out = ended.stat("/summary/pages_out");
+    assert!(out < 5000, "{out} pages went out");
+}
+
+#[test]
+fn read_by_all() {
+    let Some((ended, looks)) = watched("read_by_all") else { return };
+    assert_limit_held(&ended, &looks);
+    let out = ended.stat("/summary/pages_out");
+    assert!(out < 1000, "{out} pages went out, although each is in memory once");
+}
+
+/// What is written after a fork is noticed a moment later.
+#[test]
+fn written_by_all() {
+    let Some((_, looks)) = watched("written_by_all") else { return };
+    let above = looks.iter().filter(|look| look.excess() > 0).count();
+    assert!(above * 4 < looks.len(), "{above} of {} looks are above the limit", looks.len());
+}
+
+#[test]
+fn many() {
+    let Some((ended, looks)) = watched("many") else { return };
+    assert_limit_held(&ended, &looks);
+}
+
+#[test]
+fn idle() {
+    let Some((ended, looks)) = watched("idle") else { return };
+    assert_limit_held(&ended, &looks);
+    // What works fits, once the idle one has given.
+    let (out, filled) = (ended.stat("/summary/pages_out"), 20 * 6144);
+    assert!(out < filled / 3, "{out} pages went out");
+}
