@@ -52,7 +52,7 @@ class Loop:
 
 def build(directory):
     """Compiles the programs; direct_io.c is one of the test programs."""
-    for source in (HERE / "programs" / "soak.c", ROOT / "crates/tests/programs/direct_io.c"):
+    for source in (HERE / "programs" / "soak.c", ROOT / "tests/programs/direct_io.c"):
         harness.compile_program(source, directory)
 
 
@@ -160,7 +160,7 @@ def change_swap(process, directory, places, seed):
     """Adds swap to a run and takes it away until it ends, or no more can be added. One place that holds everything stays."""
     chance = random.Random(seed)
     large = [number for number, place in enumerate(places) if "2G" in place]
-    kinds = ["ram:2G", "compressed:2G", f"file:{directory}:2G", f"file:{directory}:2G,encrypt=off,pri=7", "ram:2G,serve=apart"]
+    kinds = ["ram:2G", "compressed:2G", f"file:{directory}:2G", f"file:{directory}:2G,pri=7", "ram:2G,serve=apart"]
     number = len(places)
     while process.poll() is None and (number < len(places) + 8 or len(large) > 1):
         time.sleep(chance.uniform(0, 2))
@@ -202,12 +202,14 @@ def rounds(directory, places, minutes, seed):
         number += 1
         limit = chance.choice(["16M", "24M", "32M", "48M"])
         harness.Turn.take()
+        swaps = chance.random() < 1 / 3
+        if swaps:  # only such kinds may come later as were there at the start
+            place = [*place, "--swap", "ram:1M", "--swap", f"file:{directory}:1M"]
         command = [str(OVERSPILL), "run", "--memory", limit, "--swap", *place, "--stats",
                    str(directory / "statistics.json"), "--history", str(directory / "history"), "--",
                    *workload(name, directory, chance)]
         started = time.monotonic()
         areas, changing = [word for word in place if ":" in word], chance.getrandbits(32)
-        swaps = chance.random() < 1 / 3
         code = run(command, directory, lambda process: swaps and change_swap(process, directory, areas, changing))
         reason = complaint(name, code, directory)
         swapped = harness.read_statistics(directory / "statistics.json")["pages_out"]

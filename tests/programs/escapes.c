@@ -5,6 +5,11 @@
 #define LARGE (64 * MIB)
 
 extern char **environ;
+#ifdef LIKE_GO
+/* By a section of this name a Go program is known. */
+__attribute__((used, section(".go.buildinfo"))) static int version = 1;
+#endif
+
 static char zeros[LARGE];
 static char values[LARGE / 2] = {1};
 

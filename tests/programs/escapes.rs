@@ -56,11 +56,14 @@ fn programs_that_never_join() {
         (cleared.as_str(), "cleared environment"),
     ];
     for (command, reason) in table {
-        let summary = summary(&bench, &["sh", "-c", &format!("{command}; true")]);
+        let summary = self::summary(&bench, &["sh", "-c", &format!("{command}; true")]);
         assert!(outside(&summary).is_some_and(|line| line.contains(reason)), "{summary}");
     }
+    let go = compile(&bench, &["-DLIKE_GO"], "go");
+    let summary = summary(&bench, &["sh", "-c", &format!("{go} managed; true")]);
+    assert!(outside(&summary).is_some_and(|line| line.contains("a Go program")), "{summary}");
     for how in ["execl", "execlp", "execle", "execv", "execvp", "spawn", "spawnp"] {
-        let summary = summary(&bench, &[&plain, how, &fixed]);
+        let summary = self::summary(&bench, &[&plain, how, &fixed]);
         let said = outside(&summary).is_some_and(|line| line.contains("statically linked"));
         assert!(said, "{how}: {summary}");
     }

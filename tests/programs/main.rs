@@ -23,6 +23,7 @@ mod escapes;
 mod faults;
 mod guide;
 mod history;
+mod impostor;
 mod kills;
 mod libraries;
 mod limits;

@@ -69,3 +69,27 @@ fn computes_on_arrays_of_four_times_the_limit() {
     let job = bench.job(&[PYTHON, "-c", ARRAYS]).env("OPENBLAS_NUM_THREADS", "2");
     job.compare(64 * MIB, UNMANAGED);
 }
+
+/// Makes a page executable by a function taken from libc's handle, which nobody sees (ctypes, JNA and
+/// P/Invoke do so; so does polars when it is imported), and unmaps it.
+const UNSEEN: &str = r#"
+import ctypes, mmap
+libc = ctypes.CDLL("libc.so.6")
+flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+for rights in (mmap.PROT_READ | mmap.PROT_EXEC, 0):
+    page = mmap.mmap(-1, 4096, flags=flags)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    assert libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(4096), rights) == 0
+    page.close()
+    pages = [mmap.mmap(-1, 4096, flags=flags) for _ in range(4)]
+    for page in pages:
+        page[0] = 1
+print("ok")
+"#;
+
+#[test]
+fn a_page_that_is_handed_out_again_may_be_written_to() {
+    let Some(bench) = Bench::with(&[PYTHON]) else { return };
+    let ended = bench.job(&[PYTHON, "-c", UNSEEN]).paged(&["--memory", "16M", "--quiet"]).success();
+    assert_eq!(ended.text(), "ok\n");
+}

@@ -1,5 +1,5 @@
-//! A device that the supervisor alone has open serves every program, and no process of the run can
-//! open it.
+//! A device that one process apart has open serves every program, and no other process of the run
+//! can open it.
 
 use crate::compressed::TREE;
 use overspill_programs::bench::Bench;
@@ -113,7 +113,7 @@ fn holders(running: &Running, file: &Path) -> Vec<i32> {
 }
 
 #[test]
-fn only_the_supervisor_has_the_device_open() {
+fn only_one_process_has_the_device_open() {
     let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
     let file = bench.path("swap");
     for (options, expected) in [("", 2), (",serve=apart", 1)] {

@@ -104,9 +104,12 @@ fn comes_and_goes_amid_forks(way: Way) {
         return println!("skipped: {}: {lack}", way.name());
     }
     let job = bench.job(&[PYTHON, "-c", PROGRAM]).by(way);
-    let running = job.paged(&["--memory", "24M", "--swap", "ram:120M", "--quiet"]);
-    wait_for(&bench.path("ready"));
     let (own, directory) = (bench.file("own", |_| {}), bench.path(""));
+    // The second is there so that there may be more on disks.
+    let little = format!("file:{}:1M", bench.path("little").display());
+    let swap = ["--swap", "ram:120M", "--swap", &little];
+    let running = job.paged(&[&["--memory", "24M", "--quiet"], &swap[..]].concat());
+    wait_for(&bench.path("ready"));
     let own_place = format!("file:{}:400M", own.display());
     let file = format!("file:{}:900M", directory.display());
     for place in [&*own_place, "compressed:100M", "ram:50M,serve=apart", &*file] {
@@ -121,13 +124,15 @@ fn comes_and_goes_amid_forks(way: Way) {
     refused("--swapon", "file:/nowhere/x:1G", "/nowhere/x");
     refused("--swapon", "file:", "file:");
     refused("--swapon", &own_place, "twice");
+    refused("--swapon", "nbd:127.0.0.1:9/x", "its server, reached in this way, is none");
+    refused("--swapon", &format!("{file},encrypt=off"), "pages would be readable there");
     refused("--swapoff", "nothing", "no swap area is called `nothing`");
     (0..4).for_each(|_| drop(set(&running, "--swapon", "ram:1M").unwrap()));
     refused("--swapon", "ram:1M", "no more swap can be added");
     bench.file("go", |_| {});
     wait_for(&bench.path("filled"));
     assert!(is_open(&running, &own));
-    for name in ["ram", "0", own.to_str().unwrap(), "compressed", "3"] {
+    for name in ["ram", "0", own.to_str().unwrap(), "compressed", "4"] {
         let said = set(&running, "--swapoff", name).unwrap();
         assert!(said.contains("swaps no more to"), "{name}: {said} {}", running.errors());
     }
@@ -152,7 +157,9 @@ fn programs_start_while_swap_comes_and_goes() {
     let script = format!("n=0; while [ $n -lt 40 ]; do {SORT} || exit; n=$((n+1)); done");
     let job = bench.job(&["sh", "-c", &script]);
     for round in 0..3 {
-        let running = job.paged(&["--memory", "16M", "--swap", "compressed:200M", "--quiet"]);
+        let little = format!("file:{}:1M", bench.path("little").display());
+        let swap = ["--swap", "compressed:200M", "--swap", &little];
+        let running = job.paged(&[&["--memory", "16M", "--quiet"], &swap[..]].concat());
         let (mut random, mut on, mut added) = (Random::new(round), vec![0], 0);
         let places = ["ram:200M", "compressed:200M", "ram:200M,serve=apart", "file:.:200M"];
         while added < 8 {
@@ -161,7 +168,7 @@ fn programs_start_while_swap_comes_and_goes() {
                 let place = places[random.below(4) as usize];
                 let place = place.replace('.', bench.path("").to_str().unwrap());
                 added += 1;
-                on.push(added);
+                on.push(added + 1);
                 set(&running, "--swapon", &place)
             } else {
                 let area = on.swap_remove(random.below(on.len() as u64) as usize);

@@ -211,6 +211,10 @@ pub(crate) struct MetricsArgs {
     /// Replace FILE, for node_exporter's textfile collector, and end
     #[arg(long, value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
+
+    /// Of this run alone, for `overspill run --metrics`, which ends it by closing its input
+    #[arg(long, hide = true, value_name = "RUN", requires = "listen")]
+    pub(crate) of: Option<i32>,
 }
 
 /// Change the limit of a run that goes on, add swap to it or take it away, and wait until that is

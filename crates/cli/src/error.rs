@@ -46,6 +46,10 @@ pub(crate) enum Error {
     Runs(io::Error),
     #[error("cannot serve metrics at {address}: {source}; name a free port as in 127.0.0.1:9779")]
     Listen { address: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error(
+        "the process that was to serve --metrics has ended without a word: leave --metrics out"
+    )]
+    NoMetrics,
     #[error("this is no terminal to show runs on: `overspill stats` prints them once")]
     NoTerminal,
     #[error("{0}")]

@@ -9,6 +9,7 @@ use crate::IoOp;
 use crate::header::HeaderError;
 use overspill_base::{Bytes, Slot};
 use rustix::io::Errno;
+use std::path::PathBuf;
 
 /// Why a device cannot be used, or a transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -164,6 +165,22 @@ pub enum DeviceError {
         /// What it is that cannot be, and what to do.
         why: String,
     },
+
+    /// There is no process that could serve a place.
+    #[error(
+        "cannot start {}, which serves places apart: {errno}; install it beside overspill or in \
+         ../lib/overspill", .program.display()
+    )]
+    NoServer {
+        /// The program.
+        program: PathBuf,
+        /// Why not.
+        errno: Errno,
+    },
+
+    /// Why a place cannot be opened, in the words of the process that would serve it.
+    #[error("{0}")]
+    Served(String),
 
     /// A place on another machine, outside of a run.
     #[error(

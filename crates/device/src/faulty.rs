@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(failing_writes(one, 6), [3]);
         let from = Faults { fail_writes_from: Some(4), ..Faults::default() };
         assert_eq!(failing_writes(from, 6), [4, 5]);
-        assert_eq!(failing_writes(Faults::default(), 6), []);
+        assert_eq!(failing_writes(Faults::default(), 6), [0; 0]);
     }
 
     #[test]

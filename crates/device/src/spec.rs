@@ -40,6 +40,7 @@ pub use network::{ClusterOptions, Endpoint, Tls};
 use crate::compressed::Algorithm;
 use crate::error::DeviceError;
 use overspill_base::Bytes;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// One `--swap` option.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapSpec {
     /// Where to swap.
     pub kind: SwapKind,
@@ -95,6 +96,11 @@ impl SwapSpec {
         self.kind.is_remote() || self.mirror.as_ref().is_some_and(SwapKind::is_remote)
     }
 
+    /// True if a process apart has it open, and the processes of a run ask that one for pages.
+    pub fn is_served(&self) -> bool {
+        self.is_remote() || self.apart == Some(true)
+    }
+
     /// The two places of a mirror, each by itself. None if there is no mirror.
     pub fn mirrored(&self) -> Option<(Self, Self)> {
         let mirror = self.mirror.clone()?;
@@ -107,7 +113,7 @@ impl SwapSpec {
 }
 
 /// When unneeded content is discarded, as with swapon's option of that name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Discard {
     /// The whole area once, when it is opened.
     Once,
@@ -137,7 +143,7 @@ impl From<SwapKind> for SwapSpec {
 }
 
 /// A place to swap to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SwapKind {
     /// None was named: an unnamed file in `$TMPDIR` or `/var/tmp`.
     #[default]

@@ -51,6 +51,16 @@ pub enum Error {
     /// A place was given twice.
     #[error("{0} was given twice to swap to; leave one out")]
     GivenTwice(String),
+    /// A place that a run may not be given later.
+    #[error(
+        "{place} cannot be added to a run that goes on: {reason}; start the run with such a place"
+    )]
+    NotAllowed {
+        /// The place.
+        place: String,
+        /// What it would bring.
+        reason: &'static str,
+    },
     /// A swap area could not be added.
     #[error(transparent)]
     Swapon(SwaponError),

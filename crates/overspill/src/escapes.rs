@@ -24,6 +24,8 @@ pub const PRIVILEGED_PROGRAM: u32 = 1 << 17;
 pub const FOREIGN_PROGRAM: u32 = 1 << 18;
 /// A program was started without the environment variables that make it part of the run.
 pub const CLEARED_ENVIRONMENT: u32 = 1 << 19;
+/// A Go program was started.
+pub const GO_PROGRAM: u32 = 1 << 20;
 
 /// Memory of processes of the run.
 const MEMORY: [(u32, &str); 6] = [
@@ -36,11 +38,12 @@ const MEMORY: [(u32, &str); 6] = [
 ];
 
 /// Programs that are not part of the run.
-const PROGRAMS: [(u32, &str); 4] = [
+const PROGRAMS: [(u32, &str); 5] = [
     (STATIC_PROGRAM, "a statically linked program"),
     (PRIVILEGED_PROGRAM, "a setuid program"),
     (FOREIGN_PROGRAM, "a program for another libc"),
     (CLEARED_ENVIRONMENT, "a program with a cleared environment"),
+    (GO_PROGRAM, "a Go program"),
 ];
 
 fn named(verdict: u32, names: &[(u32, &'static str)]) -> Vec<&'static str> {

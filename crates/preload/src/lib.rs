@@ -33,6 +33,7 @@ mod escapes;
 mod exits;
 mod fork;
 mod futex;
+mod go;
 mod heap;
 mod hints;
 mod limits;

@@ -6,8 +6,9 @@
 
 use crate::heap::{PagerScope, in_pager};
 use crate::signals;
-use crate::{apart, calls, environment, fork, limits, linker, sandbox, thread};
+use crate::{apart, calls, environment, fork, go, limits, linker, sandbox, thread};
 use libc::c_char;
+use overspill::escapes;
 use overspill::pager::Pager;
 use overspill::session::{Address, Channel, Opened, Session, verdict};
 use overspill_base::PAGE_SIZE;
@@ -136,11 +137,11 @@ fn join(address: &str) -> Result<(), String> {
         *NOTE.lock().unwrap_or_else(|e| e.into_inner()) = Some(note);
         Ok(())
     };
-    let address: Address = match address.parse() {
+    let mut address: Address = match address.parse() {
         Ok(address) => address,
         Err(error) => return alone(&error),
     };
-    let opened = Channel::join(&address, apart::program()).and_then(|channel| {
+    let opened = Channel::join(&mut address, apart::program()).and_then(|channel| {
         let opened = Session::open(channel.descriptors()?)?;
         apart::keep(channel);
         Ok(opened)
@@ -149,6 +150,11 @@ fn join(address: &str) -> Result<(), String> {
         Ok(opened) => opened,
         Err(error) => return alone(&error),
     };
+    if go::is_program() {
+        // It goes on with what is libc's; the summary says so.
+        session.add_verdict(escapes::GO_PROGRAM);
+        return Ok(());
+    }
     proc.into_iter().for_each(overspill_space::own::look_through);
     userfault.into_iter().for_each(overspill_space::uffd::open_through);
     let (first, session) = (!session.has_joined(), Arc::new(session));

@@ -182,7 +182,7 @@ fn is_glibc_loader(path: &[u8]) -> bool {
 }
 
 /// Returns `len` bytes at `at` as a number.
-fn word(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
+pub(crate) fn word(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     let mut word = [0; 8];
     word[..len].copy_from_slice(bytes.get(at..at.checked_add(len)?)?);
     Some(u64::from_le_bytes(word))

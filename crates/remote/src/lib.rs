@@ -1,8 +1,8 @@
 //! Swap devices on other machines.
 //!
 //! Owns: connections, credentials and the protocols of servers: [`nbd`], and [`redis`] clusters.
-//! Invariants: nothing of this is in the processes of a run; the supervisor has the devices open
-//! and serves them ([`overspill_device::served`]).
+//! Invariants: nothing of this is in the processes of a run, nor in `overspill`: a program of its
+//! own has the devices open and serves them ([`overspill_device::served`]).
 //! Not here: encryption. What comes here was encrypted where the program runs.
 
 mod failure;
@@ -31,7 +31,7 @@ pub fn open(spec: &SwapSpec, options: &OpenOptions, say: fn(&str)) -> Result<Dev
     Ok(mirror::mirror(first, second, spec, say))
 }
 
-/// Starts a thread of the supervisor.
+/// Starts a thread.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Errno> {
     let thread = std::thread::Builder::new().name(name.into()).spawn(run);
     thread.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))

@@ -210,12 +210,11 @@ impl ManagedMemory {
         match part.kind {
             Kind::Foreign => self.space.restore(part.first, part.pages)?,
             Kind::Leaving => {}
-            Kind::Managed(protection, _) => {
+            Kind::Managed(..) => {
                 self.engine.discard(part.first, part.pages);
-                if protection != PLAIN {
-                    let changing = self.space.changing();
-                    self.space.protect(&changing, part.first, part.pages, PLAIN)?;
-                }
+                // Whatever it should be: the program may have changed it by a call that nobody saw.
+                let changing = self.space.changing();
+                self.space.protect(&changing, part.first, part.pages, PLAIN)?;
             }
         }
         Ok(())

@@ -93,7 +93,8 @@ fn release(name: &str) -> PathBuf {
 }
 
 fn obstacle(tools: &[&str]) -> Option<String> {
-    let files = [overspill(), overspill().with_file_name("liboverspill_preload.so")];
+    let parts = ["overspill", "overspill-server", "overspill-lab", "liboverspill_preload.so"];
+    let files = parts.map(release);
     if let Some(missing) = files.iter().find(|file| !file.exists()) {
         return Some(format!("no {}: `cargo build --release --workspace`", missing.display()));
     }

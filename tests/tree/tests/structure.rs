@@ -17,7 +17,8 @@ const USES: &[(&str, &[&str])] = &[
     ("overspill-calls", &[]),
     ("overspill-area", &["overspill-base"]),
     ("overspill-device", &["overspill-base"]),
-    ("overspill-remote", &["overspill-base", "overspill-device"]),
+    ("overspill-terminal", &[]),
+    ("overspill-remote", &["overspill-base", "overspill-device", "overspill-terminal"]),
     ("overspill-engine", &["overspill-area", "overspill-base", "overspill-device"]),
     ("overspill-space", &["overspill-base", "overspill-engine"]),
     (
@@ -44,8 +45,7 @@ const USES: &[(&str, &[&str])] = &[
     ("overspill-c", &["overspill"]),
     ("overspill-python", &["overspill"]),
     ("overspill-report", &["overspill-base"]),
-    ("overspill-terminal", &[]),
-    ("overspill-cli", &["overspill", "overspill-remote", "overspill-report", "overspill-terminal"]),
+    ("overspill-cli", &["overspill", "overspill-report", "overspill-terminal"]),
 ];
 
 /// The same of the laboratory and of tests, which nothing of the product uses.
@@ -106,6 +106,7 @@ const UNSAFE: &[&str] = &[
     "overspill/src/pool/guard.rs",
     "overspill/src/region.rs",
     "overspill/src/session/members.rs",
+    "overspill/src/session/peer.rs",
     "overspill/src/ways.rs",
     "preload/src/advice.rs",
     "preload/src/apart/errands.rs",

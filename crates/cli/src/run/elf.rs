@@ -1,7 +1,6 @@
 //! Whether the dynamic loader will load the preload object into an ELF program.
 //!
-//! Invariants: only the header, the program headers and the loader's name are read, whatever the
-//! size of the file.
+//! Invariants: only the headers and some names are read, whatever the size of the file.
 //! Programs with a sanitizer are refused too: its runtime ends the program if another object is
 //! loaded first.
 //! Rejected: leaving this to the loader. It ignores what it cannot preload, and the program would
@@ -35,6 +34,10 @@ pub(crate) enum Refusal {
     OtherMachine,
     #[error("is statically linked, nothing can be preloaded into it: use a build with shared libc")]
     Static,
+    #[error(
+        "is a Go program, whose runtime makes its system calls itself: overspill would lose its pages"
+    )]
+    Go,
     #[error("has the loader {}, which does not exist: install it", .0.display())]
     NoLoader(PathBuf),
     #[error("has the loader {}: overspill needs glibc, use a build for it", .0.display())]
@@ -66,6 +69,9 @@ impl Refusal {
 pub(super) fn check(file: File) -> Result<(), Refusal> {
     check_privileges(&file)?;
     let data = &ReadCache::new(file);
+    if is_go(data) {
+        return Err(Refusal::Go);
+    }
     let loader = loader(data)?.ok_or(Refusal::Static)?;
     let glibc = loader.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"));
     if !glibc {
@@ -110,6 +116,17 @@ fn loader(data: &ReadCache<File>) -> Result<Option<PathBuf>, Refusal> {
     let names = segments.iter().map(|segment| segment.interpreter(endian, data));
     let name = names.filter_map(Result::transpose).next().transpose().map_err(damaged)?;
     Ok(name.map(|name| Path::new(OsStr::from_bytes(name)).to_owned()))
+}
+
+/// True if the program has the section in which Go writes its version.
+fn is_go(data: &ReadCache<File>) -> bool {
+    let named = || {
+        let header = FileHeader64::<Endianness>::parse(data).ok()?;
+        let endian = header.endian().ok()?;
+        let sections = header.sections(endian, data).ok()?;
+        sections.section_by_name(endian, b".go.buildinfo")
+    };
+    named().is_some()
 }
 
 /// Returns the sanitizer whose runtime the program starts, from its dynamic symbols.

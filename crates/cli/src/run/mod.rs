@@ -23,7 +23,7 @@ mod timeline;
 
 use crate::args::{MemoryLimit, RunArgs};
 use crate::error::{Error, FAILED};
-use crate::runs::Exporter;
+use crate::runs::RunExporter;
 use crate::say;
 use output::OutputFile;
 use overspill::session::{RunOptions, Supervisor, verdict};
@@ -56,7 +56,7 @@ struct Plan {
     history: Option<OutputFile>,
     touches: Option<OutputFile>,
     report: Option<OutputFile>,
-    metrics: Option<Exporter>,
+    metrics: Option<RunExporter>,
     progress: bool,
     quiet: bool,
 }
@@ -85,7 +85,7 @@ impl Plan {
             history: args.history.map(OutputFile::create).transpose()?,
             touches: args.touches.map(OutputFile::create).transpose()?,
             report: args.report.map(OutputFile::create).transpose()?,
-            metrics: args.metrics.as_deref().map(Exporter::bind).transpose()?,
+            metrics: args.metrics.as_deref().map(RunExporter::start).transpose()?,
             progress: args.progress,
             quiet: args.quiet,
         })
@@ -149,7 +149,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         notes::of_memory(plan.memory, doctor::memory_available()).into_iter().for_each(say::line);
         notes::of_swap_size(plan.options.swap_size, &swaps).into_iter().for_each(say::line);
     }
-    let supervisor = Supervisor::new(run, swaps, &plan.options, overspill_remote::open, say)?;
+    let supervisor = Supervisor::new(run, swaps, &plan.options, preload::server()?, say)?;
     let overview = supervisor.overview();
     if !plan.quiet {
         report::limits_of_devices(&overview).for_each(say::line);
@@ -159,8 +159,9 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     if !plan.quiet {
         answers.as_ref().err().into_iter().for_each(say::line);
     }
-    if let Some(exporter) = plan.metrics.take() {
-        serve_metrics(exporter, plan.quiet)?;
+    let metrics = plan.metrics.take();
+    if let Some(metrics) = metrics.as_ref().filter(|_| !plan.quiet) {
+        say::line(format_args!("serving {}", metrics.address()));
     }
     let (ended, watched) = match plan.progress {
         true => progress::shown(&overview, || watched(&mut plan, &supervisor)),
@@ -175,7 +176,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let quiet = plan.quiet;
     write_files(plan, &supervisor, &report, watched);
     serve_the_rest(&supervisor, quiet);
-    drop(answers);
+    drop((answers, metrics));
     Ok(status)
 }
 
@@ -195,16 +196,6 @@ fn write_files(plan: Plan, supervisor: &Supervisor, report: &Report, watched: Wa
     [stats, history, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
 }
 
-/// Serves the metrics of this run as long as it goes on.
-fn serve_metrics(exporter: Exporter, quiet: bool) -> Result<(), Error> {
-    if !quiet {
-        say::line(format_args!("serving {}", exporter.address()));
-    }
-    exporter
-        .serve_run(std::process::id() as i32)
-        .map_err(Error::system("start the thread of --metrics"))
-}
-
 /// Time in which the processes of a run usually end after its program.
 const USUAL_END: Duration = Duration::from_secs(1);
 
@@ -215,8 +206,8 @@ fn serve_the_rest(supervisor: &Supervisor, quiet: bool) {
     }
     if !quiet {
         say::line(
-            "the program has ended; processes that it started go on, and swap to what only this \
-             one has open (serve=apart), which ends with the last of them",
+            "the program has ended; processes that it started go on, and swap to a place that is \
+             served apart, which ends with the last of them",
         );
     }
     signals::pass_on_no_more();

@@ -1,9 +1,10 @@
-//! The object that is loaded into the program.
+//! The other files of an installation: the object that is loaded into the program, and the program
+//! that serves places apart.
 //!
-//! Owns: finding it, and passing it to the dynamic loader.
-//! Invariants: it comes from beside the running executable, never from a search path: the two share
-//! a memory layout and must be of the same build.
-//! Not here: what it does.
+//! Owns: finding them, and passing the object to the dynamic loader.
+//! Invariants: they come from beside the running executable, never from a search path: they speak
+//! to each other in words of one build.
+//! Not here: what they do.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const FILE_NAME: &str = "liboverspill_preload.so";
+const SERVER: &str = "overspill-server";
 const VARIABLE: &str = "LD_PRELOAD";
 
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +30,20 @@ pub(crate) enum PreloadError {
     Separator(PathBuf),
 }
 
+/// The executable's directory, and `../lib/overspill` relative to it.
+fn directories() -> Result<[PathBuf; 2], PreloadError> {
+    let executable = env::current_exe().map_err(PreloadError::NoExecutable)?;
+    let beside = executable.parent().unwrap_or(Path::new("/")).to_owned();
+    let library = beside.parent().unwrap_or(Path::new("/")).join("lib/overspill");
+    Ok([beside, library])
+}
+
+/// Where the program is that serves places apart, or would be: few runs need it.
+pub(super) fn server() -> Result<PathBuf, PreloadError> {
+    let [beside, library] = directories()?.map(|directory| directory.join(SERVER));
+    Ok(if library.is_file() { library } else { beside })
+}
+
 /// The preload object's path, in a form that the loader accepts.
 #[derive(Debug)]
 pub(super) struct Preload(PathBuf);
@@ -35,9 +51,7 @@ pub(super) struct Preload(PathBuf);
 impl Preload {
     /// Finds it beside the executable or in `../lib/overspill` relative to it.
     pub(super) fn find() -> Result<Self, PreloadError> {
-        let executable = env::current_exe().map_err(PreloadError::NoExecutable)?;
-        let beside = executable.parent().unwrap_or(Path::new("/")).to_owned();
-        let library = beside.parent().unwrap_or(Path::new("/")).join("lib/overspill");
+        let [beside, library] = directories()?;
         let found = [&beside, &library].map(|directory| directory.join(FILE_NAME));
         match found.into_iter().find(|path| path.is_file()) {
             Some(path) => Self::at(path),

@@ -163,7 +163,15 @@ impl Report {
     /// Returns the lines of the summary.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         let always = [self.memory_line(), self.paging_line(), self.devices_line()];
-        always.into_iter().chain(self.escaped_line()).chain(self.lost_line())
+        let other = [self.signal_line(), self.escaped_line(), self.lost_line()];
+        always.into_iter().chain(other.into_iter().flatten())
+    }
+
+    /// Returns a line only if a signal ended the program, of which no shell speaks.
+    fn signal_line(&self) -> Option<String> {
+        let signal = self.signal.filter(|_| !self.out_of_memory)?;
+        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+        Some(format!("the program was ended by {name} (signal {signal})"))
     }
 
     /// Returns a line only if pages were lost.

@@ -10,14 +10,15 @@ use super::of_process;
 use super::seen::{Seen, SeenDevice};
 use crate::args::MetricsArgs;
 use crate::error::Error;
-use crate::run::signals;
 use crate::say;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
 use prometheus::{Encoder, TEXT_FORMAT, TextEncoder};
-use std::io::{Write, stdout};
+use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{ChildStdin, Command, Stdio, exit};
 use tiny_http::{Header, Method, Request, Response, Server};
 
 /// Prints metrics, writes them to a file, or serves them until this is ended.
@@ -26,19 +27,61 @@ use tiny_http::{Header, Method, Request, Response, Server};
 /// [`Error::Runs`], [`Error::Output`], [`Error::Listen`], [`Error::Report`].
 pub(crate) fn metrics(args: &MetricsArgs) -> Result<u8, Error> {
     match (&args.listen, &args.textfile) {
-        (Some(address), _) => {
-            let exporter = Exporter::bind(address)?;
-            say::line(format_args!("serving {}", exporter.address()));
-            exporter.serve(Seen::all);
-        }
+        (Some(address), _) => match (Exporter::bind(address), args.of) {
+            (bound, None) => {
+                let exporter = bound?;
+                say::line(format_args!("serving {}", exporter.address()));
+                exporter.serve(Seen::all);
+            }
+            (Ok(exporter), Some(run)) => exporter.serve_run(run)?,
+            // The run says it.
+            (Err(error), Some(_)) => writeln!(stdout(), "{error}")?,
+        },
         (None, Some(path)) => replace(path, &text_of(&Seen::all()?))?,
         (None, None) => stdout().write_all(&text_of(&Seen::all()?))?,
     }
     Ok(0)
 }
 
+/// A process that serves the metrics of one run as long as this exists. Apart from the run, because
+/// whoever can connect to it may use up what a process has, or worse.
+pub(crate) struct RunExporter {
+    address: String,
+    /// Closed with this, by which the process knows.
+    _end: ChildStdin,
+}
+
+impl RunExporter {
+    /// Starts it for the run of this process, and waits until it has taken the address.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] in its words; [`Error::System`], [`Error::NoMetrics`].
+    pub(crate) fn start(address: &str) -> Result<Self, Error> {
+        let failed = || Error::system("start the process of --metrics");
+        let this = std::env::current_exe().map_err(failed())?;
+        let mut command = Command::new(this);
+        command.args(["metrics", "--listen", address, "--of", &std::process::id().to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        // Whoever waits for the program reaps it.
+        let mut child = command.spawn().map_err(failed())?;
+        let (end, said) = child.stdin.take().zip(child.stdout.take()).expect("both are pipes");
+        let mut address = String::new();
+        BufReader::new(said).read_line(&mut address).map_err(failed())?;
+        match address.trim_end() {
+            "" => Err(Error::NoMetrics),
+            url if url.starts_with("http://") => Ok(Self { address: url.to_owned(), _end: end }),
+            reason => Err(Error::Refused(reason.to_owned())),
+        }
+    }
+
+    /// Where the metrics are.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+}
+
 /// Serves metrics at an address of which nobody else makes use.
-pub(crate) struct Exporter {
+struct Exporter {
     server: Server,
 }
 
@@ -47,26 +90,29 @@ impl Exporter {
     ///
     /// # Errors
     /// [`Error::Listen`].
-    pub(crate) fn bind(address: &str) -> Result<Self, Error> {
+    fn bind(address: &str) -> Result<Self, Error> {
         let listen = |source| Error::Listen { address: address.to_owned(), source };
-        // Its threads are to get no signals: they are for the thread that waits for a program.
-        let server = signals::blocked(|| Server::http(address)).map_err(listen)?;
-        Ok(Self { server })
+        Ok(Self { server: Server::http(address).map_err(listen)? })
     }
 
-    /// Answers as long as this process lives.
+    /// Serves one run, the starter of this process, until that closes the standard input.
     ///
     /// # Errors
-    /// That of starting a thread.
-    pub(crate) fn serve_run(self, run: i32) -> std::io::Result<()> {
-        let builder = std::thread::Builder::new().name("ovs-metrics".into());
-        let own = move || Ok(Seen::of(of_process(run)?).into_iter().collect());
-        let body = move || self.serve(own);
-        signals::blocked(|| builder.spawn(body)).map(drop)
+    /// [`Error::Output`], [`Error::System`].
+    fn serve_run(self, run: i32) -> Result<(), Error> {
+        writeln!(stdout(), "{}", self.address())?;
+        let until_the_end = || {
+            let _ = stdin().read_to_end(&mut Vec::new());
+            exit(0);
+        };
+        let builder = std::thread::Builder::new();
+        builder.spawn(until_the_end).map_err(Error::system("start a thread"))?;
+        self.serve(|| Ok(Seen::of(of_process(run)?).into_iter().collect()));
+        Ok(())
     }
 
     /// Where the metrics are.
-    pub(crate) fn address(&self) -> String {
+    fn address(&self) -> String {
         format!("http://{}/metrics", self.server.server_addr())
     }
 

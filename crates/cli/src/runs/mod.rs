@@ -10,7 +10,7 @@ mod set;
 mod stats;
 mod top;
 
-pub(crate) use metrics::{Exporter, metrics};
+pub(crate) use metrics::{RunExporter, metrics};
 pub(crate) use set::set;
 pub(crate) use stats::stats;
 pub(crate) use top::top;

@@ -112,6 +112,19 @@ fn programs_with_more_rights_than_their_user() {
     }
 }
 
+/// A section by which every Go program is known, made by hand: it takes no Go.
+#[test]
+fn go_programs() {
+    let installation = Installation::bare();
+    let section =
+        "__attribute__((section(\".go.buildinfo\"))) int v = 1; int main(void) { return 0; }";
+    std::fs::write(installation.path("main.c"), section).unwrap();
+    for (name, flags) in [("go", &[][..]), ("go-stripped", &["-s"]), ("go-static", &["-static"])] {
+        let program = installation.cc(flags, name);
+        assert_refused(&installation, &program, 125, &["is a Go program", "lose its pages"]);
+    }
+}
+
 #[test]
 fn programs_with_a_sanitizer() {
     let installation = Installation::bare();

@@ -3,7 +3,7 @@
 use crate::installation::{Installation, assert_fails, can_run, stdout};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Long enough for anything that does not hang.
@@ -179,4 +179,27 @@ fn a_page_says_what_a_run_did_when() {
     let page = std::fs::read_to_string(&path).unwrap();
     assert!(page.contains("sleep 0.3 # &lt;slow&gt;") && page.contains("memory 64 MiB"), "{page}");
     assert_eq!(page.matches("<svg").count(), 7);
+}
+
+/// Whoever can connect can use up what a process has: the run goes on.
+#[test]
+fn a_run_outlives_its_metrics() {
+    let Some(installation) = installation() else { return };
+    let inner = installation.run(&["--metrics", "127.0.0.1:0"], &["sleep", "2"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$@\"", "sh"]).arg(inner.get_program());
+    command.args(inner.get_args()).env("OVERSPILL_CONFIG", "");
+    let mut run = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = said.find(|line| line.contains("serving http://")).unwrap();
+    let address = line.split("http://").nth(1).unwrap().strip_suffix("/metrics").unwrap();
+    let half = |_| {
+        let mut socket = std::net::TcpStream::connect(address).ok()?;
+        socket.write_all(b"GET /met").ok()?;
+        Some(socket)
+    };
+    let sockets: Vec<_> = (0..100).map(half).collect();
+    let rest: Vec<_> = said.collect();
+    assert!(run.wait().unwrap().success(), "{rest:?}");
+    assert!(sockets.iter().flatten().count() > 20);
 }

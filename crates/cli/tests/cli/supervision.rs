@@ -55,6 +55,20 @@ fn the_programs_status_is_ours() {
     }
 }
 
+/// No shell says so: to it, we are the program.
+#[test]
+fn a_signal_that_ended_the_program_is_named() {
+    let Some(installation) = installation() else { return };
+    for (script, words) in
+        [("kill -SEGV $$", "ended by SIGSEGV (signal 11)"), ("kill -9 $$", "SIGKILL (signal 9)")]
+    {
+        let said = stderr(&installation.run(&[], &shell(script)).output().unwrap());
+        assert_eq!(said.lines().filter(|line| line.contains(words)).count(), 1, "{said}");
+    }
+    let said = stderr(&installation.run(&[], &shell("exit 139")).output().unwrap());
+    assert!(!said.contains("ended by"), "{said}");
+}
+
 #[test]
 fn signals_reach_the_program_once() {
     let Some(installation) = installation() else { return };

@@ -50,6 +50,9 @@ pub trait Clients: Send + Sync + Debug {
 
     /// What began once has ended.
     fn end(&self, client: u32);
+
+    /// No process has the socket of a client any more.
+    fn leave(&self) {}
 }
 
 /// Serves a device until it is dropped.
@@ -107,12 +110,17 @@ impl Server {
     pub fn client(&self) -> Result<OwnedFd, Errno> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        self.take(ours);
+        Ok(theirs)
+    }
+
+    /// Serves the client at the other end of `socket`.
+    pub fn take(&self, socket: OwnedFd) {
         let mut news = self.shared.news.lock();
-        news.arrived.push(ours);
+        news.arrived.push(socket);
         news.clients += 1;
         drop(news);
         ring(&self.shared.bell);
-        Ok(theirs)
     }
 
     /// Waits until there is no client, at most for `patience`; false if there is one.
@@ -358,6 +366,7 @@ impl Service {
         drop(socket);
         self.shared.news.lock().clients -= 1;
         self.shared.left.notify_all();
+        self.clients.leave();
     }
 
     /// Takes no more requests of a pair, and forgets it when the last has ended.

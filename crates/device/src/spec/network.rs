@@ -5,6 +5,7 @@
 
 use super::{number, size_of};
 use overspill_base::Bytes;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +20,7 @@ const LEASE_SECONDS_MIN: u32 = 10;
 const SECONDS_MAX: u32 = 86_400;
 
 /// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Endpoint {
     /// On a port of a machine.
     Tcp {
@@ -43,7 +44,7 @@ impl fmt::Display for Endpoint {
 }
 
 /// Whom to trust with a connection, and who we are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tls {
     /// The authorities that the system trusts; we are nobody.
     System,
@@ -53,7 +54,7 @@ pub enum Tls {
 }
 
 /// What only a cluster is asked for. None means what suits it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterOptions {
     /// How many bytes of pages it is to hold. None means what its servers' own limits leave.
     pub size: Option<Bytes>,

@@ -3,7 +3,7 @@
 //! Owns: the address in the environment, the greeting, and the descriptors in the answer.
 //!
 //! ```text
-//! process     connects, checks the user at the other end, sends [secret, its pid]
+//! process     connects, checks who is at the other end, sends [secret, its pid]
 //! supervisor  checks the user and the secret, sends [1] with the descriptors
 //! process     keeps the socket; sends [1] with its userfaultfd; everything it sends from now on
 //!             is a line for the user
@@ -14,11 +14,14 @@
 //! a file to which a second socket was bound, and which has been unlinked.
 //! Invariants: descriptors go only to processes of the run's owner, or to those that know the
 //! secret that only processes of the run have in memory: their forked children, whatever rights
-//! they have dropped.
+//! they have dropped. A secret goes to the process that was joined, and to no other: names of the
+//! dead are free for everybody.
 //! Rejected: opening `/proc/PID/fd/N` of the supervisor. A process that changes its root or its
 //! user cannot do that, and would not be able to fork.
 
+use super::peer::Peer;
 use crate::error::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
@@ -70,11 +73,13 @@ pub struct Address {
     pub(super) supervisor: i32,
     /// The supervisor's descriptor of the file the second socket was bound to.
     pub(super) file: i32,
+    /// Who was there when this process, or the one that it was forked from, joined.
+    pub(super) joined: Option<Peer>,
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, secret, supervisor, file } = self;
+        let Self { name, secret, supervisor, file, .. } = self;
         let [name, secret] = [name, secret].map(|s| u128::from_be_bytes(s.0));
         write!(f, "{name:032x}:{secret:032x}:{supervisor}:{file}")
     }
@@ -94,6 +99,7 @@ impl FromStr for Address {
             secret: secret(secret_part).map_err(|_| strange())?,
             supervisor: supervisor.parse().map_err(|_| strange())?,
             file: file.parse().map_err(|_| strange())?,
+            joined: None,
         })
     }
 }
@@ -123,17 +129,19 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Connects for a process started by exec, `program`: the supervisor must be this user's.
+    /// Connects for a process started by exec, `program`: the supervisor must be this user's, and is
+    /// believed by this address from now on.
     ///
     /// # Errors
     /// [`Error::Session`].
-    pub fn join(address: &Address, program: Pid) -> Result<Self, Error> {
+    pub fn join(address: &mut Address, program: Pid) -> Result<Self, Error> {
         let channel = Self::connect(address).map_err(Error::session("reach"))?;
-        let (owner, own) = (channel.owner()?, rustix::process::geteuid().as_raw());
-        if owner != own {
-            let reason = format!("it is of user {owner}, and this process of user {own}");
+        let (owner, own) = (channel.peer()?, rustix::process::geteuid().as_raw());
+        if owner.user != own {
+            let reason = format!("it is of user {}, and this process of user {own}", owner.user);
             return Err(Error::Session { action: "join", reason });
         }
+        address.joined = Some(owner);
         channel.greet(address.secret, program.as_raw_pid())?;
         Ok(channel)
     }
@@ -144,7 +152,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Session`].
     pub(super) fn for_child(address: &Address, secret: Secret) -> Result<Self, Error> {
-        let channel = Self::connect(address).map_err(Error::session("reach"))?;
+        let channel = Self::connect_again(address)?;
         channel.greet(secret, NOT_YET)?;
         let mut answer = [0];
         let flags = RecvFlags::PEEK;
@@ -159,7 +167,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Session`].
     pub(super) fn devices(address: &Address, secret: Secret) -> Result<Vec<OwnedFd>, Error> {
-        let channel = Self::connect(address).map_err(Error::session("reach"))?;
+        let channel = Self::connect_again(address)?;
         channel.greet(secret, DEVICES_ONLY)?;
         channel.descriptors()
     }
@@ -182,10 +190,26 @@ impl Channel {
         Ok(Self { socket })
     }
 
-    fn owner(&self) -> Result<u32, Error> {
-        rustix::net::sockopt::socket_peercred(&self.socket)
-            .map(|peer| peer.uid.as_raw())
-            .map_err(Error::session("ask the owner of"))
+    /// Connects to the supervisor that was joined, and to nobody else.
+    fn connect_again(address: &Address) -> Result<Self, Error> {
+        let channel = Self::connect(address).map_err(Error::session("reach"))?;
+        let peer = channel.peer()?;
+        if address.joined.is_some_and(|joined| peer.is_still(joined)) {
+            return Ok(channel);
+        }
+        let reason = format!("it has ended, and a process of user {} has its name", peer.user);
+        Err(Error::Session { action: "reach", reason })
+    }
+
+    fn peer(&self) -> Result<Peer, Error> {
+        Peer::of(&self.socket).map_err(Error::session("ask the owner of"))
+    }
+
+    /// True unless the supervisor has ended, or has closed this.
+    pub fn is_open(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        let polled = retry_on_intr(|| poll(&mut fds, Some(&Timespec::default())));
+        polled.is_ok() && !fds[0].revents().contains(PollFlags::HUP)
     }
 
     fn greet(&self, secret: Secret, process: i32) -> Result<(), Error> {

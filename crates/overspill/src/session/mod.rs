@@ -7,6 +7,7 @@
 //! Rejected: a supervisor that serves slots over a socket. Every refill would be a round trip, and
 //! if it died, the run would end.
 
+mod allowed;
 mod answers;
 mod areas;
 mod arrivals;
@@ -20,6 +21,7 @@ mod limit;
 mod members;
 mod offer;
 mod overview;
+mod peer;
 mod pressure;
 mod server;
 mod stalls;
@@ -57,7 +59,7 @@ pub use limit::RunLimit;
 pub use members::Place;
 pub use overview::{DeviceState, Overview, ProcessState};
 pub use stalls::StallTime;
-pub use supervisor::{Opener, RunOptions, Supervisor};
+pub use supervisor::{RunOptions, Supervisor};
 pub use swapon::RunSwaps;
 pub use touches::Touches;
 
@@ -145,7 +147,12 @@ pub struct Session {
     run_areas: RunAreas,
     /// The member that this process is, once it has joined; unused in the supervisor.
     own: AtomicU32,
+    /// Which files the session's and that of the keys are.
+    identity: [FileId; 2],
 }
+
+/// Device and inode.
+type FileId = (u64, u64);
 
 /// The keys of encrypted areas, and their file.
 #[derive(Debug)]
@@ -228,7 +235,21 @@ impl Session {
         let mapping = Mapping::shared(&file, layout.len_bytes).map_err(too_large)?;
         let (mapping, own) = (Arc::new(mapping), AtomicU32::new(0));
         let run_areas = RunAreas::new(&mapping, &layout.areas, &settings.devices);
-        Ok(Self { file, mapping, layout, settings, keys, run_areas, own })
+        let identity = [id_of(&file)?, id_of(&keys.file)?];
+        Ok(Self { file, mapping, layout, settings, keys, run_areas, own, identity })
+    }
+
+    /// Checks what came again for a forked child: it must be of this session.
+    ///
+    /// # Errors
+    /// [`Error::Session`].
+    pub fn recognise(&self, descriptors: &[OwnedFd]) -> Result<(), Error> {
+        let files = descriptors.iter().take(self.identity.len()).map(id_of);
+        if files.collect::<Result<Vec<_>, _>>()? == self.identity {
+            return Ok(());
+        }
+        let reason = "they are not this run's".to_owned();
+        Err(Error::Session { action: "take descriptors of", reason })
     }
 
     /// Says which member this process is: after a fork another than its parent.
@@ -339,6 +360,11 @@ impl std::ops::Deref for AtomicCell {
     fn deref(&self) -> &AtomicU32 {
         &self.0[0]
     }
+}
+
+fn id_of(file: &OwnedFd) -> Result<FileId, Error> {
+    let stat = rustix::fs::fstat(file).map_err(Error::session("look at"))?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Writes a value, its length first, into the [`SETTINGS_BYTES`] from `start` on.

@@ -1,8 +1,8 @@
 //! The devices as the supervisor offers them to the processes of a run.
 //!
-//! Owns: whether each of them opens it, or asks the supervisor for pages; the threads that serve;
-//! and for which members requests may be under way.
-//! Invariants: a member counts as under way until the supervisor is done with the last of its
+//! Owns: whether each of them opens it, or asks a process apart for pages; and for which members
+//! requests may be under way.
+//! Invariants: a member counts as under way until that process is done with the last of its
 //! requests. It is not salvaged before: its slots would be another's while they are still written.
 
 use super::Session;
@@ -12,7 +12,9 @@ use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicU32, LockClass, Mutex};
 use overspill_device::compressed::Usage;
-use overspill_device::{Device, DeviceInfo, SwapDevice, served};
+use overspill_device::file::Attachment;
+use overspill_device::served::apart::{Apart, Started};
+use overspill_device::{Device, DeviceInfo, served};
 use overspill_space::with_signals_blocked;
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -23,8 +25,8 @@ use std::time::Duration;
 pub(super) enum Offer {
     /// Every process opens it.
     Shared(Box<Device>),
-    /// Every process asks for pages.
-    Served { device: Arc<dyn SwapDevice>, server: served::Server },
+    /// Every process asks another one for pages.
+    Served(Apart),
 }
 
 /// The devices of a run, by the numbers of their areas. Each is open until it is closed here, or as
@@ -62,29 +64,58 @@ impl Offers {
     }
 }
 
-impl Offer {
-    pub(super) fn new(device: Device, session: &Arc<Session>) -> Result<Self, Error> {
-        if !device.attachment().served {
-            return Ok(Self::Shared(Box::new(device)));
+/// A place that was opened, by this process or by another one.
+#[derive(Debug)]
+pub(super) enum Opened {
+    Here(Box<Device>),
+    Apart(Started),
+}
+
+impl Opened {
+    pub(super) fn attachment(&self) -> &Attachment {
+        match self {
+            Self::Here(device) => device.attachment(),
+            Self::Apart(started) => started.attachment(),
         }
-        let device = device.bare();
-        // Signals are for the thread that waits for the program.
-        let start = || served::Server::start(device.clone(), session.clone());
-        let server = with_signals_blocked(start)?;
-        Ok(Self::Served { device, server })
+    }
+
+    /// Another descriptor of a file that is to be empty again afterwards.
+    pub(super) fn kept_if_empty(&self) -> Result<Option<OwnedFd>, Error> {
+        let Self::Here(device) = self else { return Ok(None) };
+        let file = device.descriptor().filter(|_| device.attachment().was_empty);
+        let kept = file.map(|file| fcntl_dupfd_cloexec(file, 0)).transpose();
+        kept.map_err(Error::session("share"))
+    }
+}
+
+impl Offer {
+    /// `report` takes a line if the process that serves it ends.
+    pub(super) fn new(
+        opened: Opened,
+        session: &Arc<Session>,
+        report: fn(&str),
+    ) -> Result<Self, Error> {
+        match opened {
+            Opened::Here(device) => Ok(Self::Shared(device)),
+            // Signals are for the thread that waits for the program.
+            Opened::Apart(started) => {
+                let apart = with_signals_blocked(|| started.attend(session.clone(), report))?;
+                Ok(Self::Served(apart))
+            }
+        }
     }
 
     pub(super) fn info(&self) -> &DeviceInfo {
         match self {
             Self::Shared(device) => device.info(),
-            Self::Served { device, .. } => device.info(),
+            Self::Served(apart) => apart.info(),
         }
     }
 
     pub(super) fn usage(&self) -> Option<Usage> {
         match self {
             Self::Shared(device) => device.usage(),
-            Self::Served { .. } => None,
+            Self::Served(_) => None,
         }
     }
 
@@ -92,7 +123,7 @@ impl Offer {
     pub(super) fn wait_unused(&self, patience: Duration) -> bool {
         match self {
             Self::Shared(_) => true,
-            Self::Served { server, .. } => server.wait_unused(patience),
+            Self::Served(apart) => apart.wait_unused(patience),
         }
     }
 
@@ -100,7 +131,7 @@ impl Offer {
     pub(super) fn descriptor(&self) -> Result<OwnedFd, Errno> {
         match self {
             Self::Shared(device) => fcntl_dupfd_cloexec(device.descriptor().ok_or(Errno::BADF)?, 0),
-            Self::Served { server, .. } => server.client(),
+            Self::Served(apart) => apart.client(),
         }
     }
 }

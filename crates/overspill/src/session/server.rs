@@ -103,6 +103,7 @@ impl Server {
             secret: terms.secret,
             supervisor: rustix::process::getpid().as_raw_pid(),
             file: -1,
+            joined: None,
         };
         let refused = Error::session("offer");
         let listener = listening(&address.socket_address()).map_err(refused)?;
@@ -326,7 +327,8 @@ mod tests {
     }
 
     fn join(server: &Server) -> Channel {
-        let channel = Channel::join(server.address(), rustix::process::getpid()).unwrap();
+        let mut address = server.address().clone();
+        let channel = Channel::join(&mut address, rustix::process::getpid()).unwrap();
         drop(channel.descriptors().unwrap());
         channel
     }

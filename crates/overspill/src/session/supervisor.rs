@@ -8,11 +8,11 @@ use super::areas::ADDED_MAX;
 use super::arrivals::Arrivals;
 use super::channel::{Address, Secret};
 use super::limit::{RunLimit, usual_most};
-use super::offer::{Offer, Offers};
+use super::offer::{Offer, Offers, Opened};
 use super::overview::Overview;
 use super::server::{Descriptors, Server, Terms, Wanted};
 use super::stalls::Stalls;
-use super::swapon::{Opening, RunSwaps, kept_if_empty};
+use super::swapon::{Opening, RunSwaps};
 use super::touches::Touches;
 use super::{Session, Settings, SharedDevice, audit};
 use crate::builder::{check_limit, priority, random_seed, swaps_or_default};
@@ -23,12 +23,13 @@ use overspill_area::MemberNo;
 use overspill_base::Bytes;
 use overspill_base::history::{Change, History};
 use overspill_base::sync::Arc;
+use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
-use overspill_device::{Device, DeviceError, SwapSpec};
 use overspill_engine::PageTable;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The options of a run.
@@ -50,9 +51,6 @@ pub struct RunOptions {
     /// True if faults bring in the missing page alone, for [`Supervisor::touches`].
     pub page_by_page: bool,
 }
-
-/// Opens a place, of this machine or another one; what happens to it later is told by lines.
-pub type Opener = fn(&SwapSpec, &OpenOptions, fn(&str)) -> Result<Device, DeviceError>;
 
 /// The supervisor's side of a run: the session and the devices it keeps open for all processes.
 #[derive(Debug)]
@@ -82,8 +80,9 @@ impl Drop for Supervisor {
 }
 
 impl Supervisor {
-    /// Opens the devices by `open`, creates the shared file, and serves it from now on. `report`
-    /// takes lines for the user, from the processes of the run and of what happens to connections.
+    /// Opens the devices, creates the shared file, and serves it from now on. `server` is the
+    /// program of processes that open what no process of the run may have open. `report` takes
+    /// lines for the user, from the processes of the run and of what happens to servers.
     ///
     /// # Errors
     /// See [`Error`].
@@ -91,16 +90,16 @@ impl Supervisor {
         run: RunOptions,
         swaps: Vec<SwapSpec>,
         options: &OpenOptions,
-        open: Opener,
+        server: PathBuf,
         report: fn(&str),
     ) -> Result<Self, Error> {
         check_limit(run.memory)?;
         let specs = swaps_or_default(swaps)?;
-        let opening = Opening { open, options: *options, report };
-        let open = |spec| open(spec, options, report).map_err(Error::from);
-        let devices = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let shared = specs.iter().zip(&devices).enumerate().map(|(n, (spec, device))| {
-            SharedDevice { attachment: device.attachment().clone(), priority: priority(spec, n) }
+        let opening = Opening { server, options: *options, report };
+        let open = |spec| opening.open(spec);
+        let opened = specs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let shared = specs.iter().zip(&opened).enumerate().map(|(n, (spec, opened))| {
+            SharedDevice { attachment: opened.attachment().clone(), priority: priority(spec, n) }
         });
         let most = match (run.memory_each, run.memory_max) {
             (true, _) => run.memory,
@@ -126,8 +125,8 @@ impl Supervisor {
         }
         let stalls = Stalls::start(session.clone());
         let stalls = stalls.map_err(Error::system("start the thread that looks at stalls"))?;
-        let were_empty = devices.iter().map(kept_if_empty).collect::<Result<Vec<_>, _>>()?;
-        let offers = devices.into_iter().map(|device| Offer::new(device, &session));
+        let were_empty = opened.iter().map(Opened::kept_if_empty).collect::<Result<Vec<_>, _>>()?;
+        let offers = opened.into_iter().map(|opened| Offer::new(opened, &session, report));
         let offers = Arc::new(Offers::new(offers.collect::<Result<_, _>>()?));
         let server = Server::start(Terms {
             secret: Secret::random()?,
@@ -165,7 +164,7 @@ impl Supervisor {
         self.server.wait_gone(process, Duration::from_secs(10));
     }
 
-    /// Waits until no process needs a device that only this one has open, at most for `patience`;
+    /// Waits until no process needs a device that is served apart, at most for `patience`;
     /// false if one still does.
     pub fn wait_for_served(&self, patience: Duration) -> bool {
         self.offers.open().all(|(_, offer)| offer.wait_unused(patience))

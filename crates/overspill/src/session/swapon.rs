@@ -7,35 +7,48 @@
 //! Not here: how the processes get to an area ([`areas`](super::areas)) and leave it
 //! ([`leaving`](super::leaving)).
 
-use super::offer::{Offer, Offers};
-use super::supervisor::Opener;
+use super::allowed;
+use super::offer::{Offer, Offers, Opened};
 use super::{Session, SharedDevice};
 use crate::builder::{given_twice, priority};
 use crate::error::Error;
 use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_device::file::OpenOptions;
+use overspill_device::served::apart;
 use overspill_device::{Device, SwapKind, SwapSpec};
 use overspill_engine::SwapoffError;
 use overspill_space::with_signals_blocked;
 use rustix::fd::OwnedFd;
 use rustix::fs::ftruncate;
-use rustix::io::fcntl_dupfd_cloexec;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How places are opened for a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Opening {
-    pub(super) open: Opener,
+    /// The program that opens places which no process of the run may have open.
+    pub(super) server: PathBuf,
     pub(super) options: OpenOptions,
     /// Takes lines about what happens to connections.
     pub(super) report: fn(&str),
+}
+
+impl Opening {
+    /// Opens a place. Blocks on the file system or the network.
+    pub(super) fn open(&self, spec: &SwapSpec) -> Result<Opened, Error> {
+        if spec.is_served() {
+            return Ok(Opened::Apart(apart::start(&self.server, spec, &self.options)?));
+        }
+        Ok(Opened::Here(Box::new(Device::open(spec, &self.options)?)))
+    }
 }
 
 /// The swap of a run.
 #[derive(Debug)]
 pub struct RunSwaps {
     opening: Opening,
+    /// What the run was started with.
+    started_with: Vec<SwapSpec>,
     session: Arc<Session>,
     offers: Arc<Offers>,
     /// By the numbers of their areas; none for those that are gone.
@@ -47,13 +60,6 @@ struct Place {
     spec: SwapSpec,
     /// The user's file, if it was empty.
     was_empty: Option<OwnedFd>,
-}
-
-/// Another descriptor of a file that is to be empty again afterwards.
-pub(super) fn kept_if_empty(device: &Device) -> Result<Option<OwnedFd>, Error> {
-    let file = device.descriptor().filter(|_| device.attachment().was_empty);
-    let kept = file.map(|file| fcntl_dupfd_cloexec(file, 0)).transpose();
-    kept.map_err(Error::session("share"))
 }
 
 impl Place {
@@ -84,18 +90,29 @@ impl RunSwaps {
         specs: Vec<SwapSpec>,
         were_empty: Vec<Option<OwnedFd>>,
     ) -> Self {
+        // What was forced at the start were other places.
+        let options = OpenOptions { force: false, ..opening.options };
+        let opening = Opening { options, ..opening };
+        let started_with = specs.clone();
         let places = specs.into_iter().zip(were_empty);
         let places = places.map(|(spec, was_empty)| Some(Place { spec, was_empty })).collect();
-        Self { opening, session, offers, places: Mutex::new(LockClass::Pager, places) }
+        Self {
+            opening,
+            started_with,
+            session,
+            offers,
+            places: Mutex::new(LockClass::Pager, places),
+        }
     }
 
     /// Adds a swap area, which the processes of the run use soon. Without a priority it is used
     /// after all areas added before. Blocks for opening it. Returns its name.
     ///
     /// # Errors
-    /// [`Error::GivenTwice`], [`Error::Device`], [`Error::TooManyAdded`], [`Error::Session`]; then
+    /// [`Error::NotAllowed`], [`Error::GivenTwice`], [`Error::Device`], [`Error::TooManyAdded`], [`Error::Session`]; then
     /// nothing was changed.
     pub fn add(&self, spec: &SwapSpec) -> Result<String, Error> {
+        allowed::check(spec, &self.started_with)?;
         let mut places = self.places.lock();
         let specs = places.iter().flatten().map(|place| &place.spec);
         let specs: Vec<SwapSpec> = specs.chain([spec]).cloned().collect();
@@ -103,14 +120,11 @@ impl RunSwaps {
             return Err(Error::GivenTwice(name));
         }
         self.session.check_room_for_area()?;
-        let Opening { open, options, report } = self.opening;
-        // What was forced at the start was another place.
-        let options = OpenOptions { force: false, ..options };
-        let device = open(spec, &options, report)?;
-        let was_empty = kept_if_empty(&device)?;
-        let (attachment, name) = (device.attachment().clone(), device.info().name.clone());
-        let priority = priority(spec, places.len());
-        let offer = Offer::new(device, &self.session)?;
+        let opened = self.opening.open(spec)?;
+        let was_empty = opened.kept_if_empty()?;
+        let attachment = opened.attachment().clone();
+        let (priority, name) = (priority(spec, places.len()), attachment.name.clone());
+        let offer = Offer::new(opened, &self.session, self.opening.report)?;
         let annex = self.session.add_area(&SharedDevice { attachment, priority })?;
         self.offers.push(offer);
         self.session.announce(annex);

@@ -32,7 +32,7 @@ pub(crate) use threads::libc_clone;
 
 use crate::futex;
 use crate::signals;
-use overspill::session::Channel;
+use overspill::session::{Channel, Session};
 use overspill_base::PAGE_SIZE;
 use overspill_base::shared::Table;
 use overspill_space::ManagedSpace;
@@ -200,6 +200,12 @@ pub(crate) fn tell(line: &str) -> bool {
     channel.is_some()
 }
 
+/// True if the supervisor goes on: its name is free for others otherwise.
+pub(crate) fn has_supervisor() -> bool {
+    let channel = CHANNEL.get().filter(|_| RUNNING.load(Acquire));
+    channel.is_some_and(|channel| overspill_base::errand::run(|| channel.is_open()))
+}
+
 /// Has the supervisor keep the userfaultfd of this pager, which may be killed before its program.
 pub(crate) fn entrust_faults(space: &ManagedSpace) -> Result<(), String> {
     let channel = CHANNEL.get().ok_or("there was no channel")?;
@@ -209,9 +215,10 @@ pub(crate) fn entrust_faults(space: &ManagedSpace) -> Result<(), String> {
 
 /// Receives the descriptors that the supervisor sent to the pager of a forked child. They get the
 /// numbers they had in the parent, so everything that refers to them stays valid.
-pub(crate) fn receive_again() -> Result<(), String> {
+pub(crate) fn receive_again(session: &Session) -> Result<(), String> {
     let channel = CHANNEL.get().ok_or("there was no channel")?;
     let fds = channel.descriptors().map_err(|e| e.to_string())?;
+    session.recognise(&fds).map_err(|e| e.to_string())?;
     let numbers = (CHANNEL_FD + 1..).zip(&fds);
     if numbers.into_iter().any(|(number, fd)| fd.as_raw_fd() != number) {
         return Err("its descriptors have other numbers than its parent's".into());

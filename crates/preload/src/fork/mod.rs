@@ -54,7 +54,7 @@ impl Ticket {
         if self.areas == process.session.areas_taken() {
             return Some(self);
         }
-        let channel = process.session.channel_for_child(&process.address).ok()?;
+        let channel = channel(process)?;
         Some(Self { channel, areas: process.session.areas_taken(), ..self })
     }
 }
@@ -129,10 +129,17 @@ pub unsafe extern "C" fn __register_atfork(
     }
 }
 
+/// Makes a channel for a child, if the supervisor goes on.
+fn channel(process: &Process) -> Option<Channel> {
+    let channel =
+        apart::has_supervisor().then(|| process.session.channel_for_child(&process.address));
+    channel?.ok()
+}
+
 /// Makes a ticket for a child, if it can be served.
 fn ticket(process: &Process) -> Option<Ticket> {
     let areas = process.session.areas_taken();
-    let channel = process.session.channel_for_child(&process.address).ok()?;
+    let channel = channel(process)?;
     let in_engine = process.pager.engine().areas();
     let place = errand::run(|| process.session.reserve_or_salvage(in_engine))?;
     Some(Ticket { place, channel, areas })
@@ -218,7 +225,7 @@ fn adopt(process: &'static Process, ticket: Option<Ticket>) -> Result<(), String
 
 /// Opens the pager of a forked child.
 fn open_in_child(process: &'static Process, place: Place) -> Result<(), String> {
-    apart::receive_again()?;
+    apart::receive_again(&process.session)?;
     process.session.become_member(place.member);
     process.session.areas_left().for_each(apart::close_device);
     process.pager.after_fork_in_child(place.member).map_err(|e| e.to_string())?;

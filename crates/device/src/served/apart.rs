@@ -1,0 +1,491 @@
+//! A device that a process of its own has open and serves.
+//!
+//! Owns: the start of that process, what it and its starter say to each other, and its end.
+//!
+//! ```text
+//! orders    starter: what to open         server: its attachment, or why it cannot be opened
+//!           starter: a client's socket    ... any number of them
+//! accounts  server: a queue of client N begins    starter: an answer, before the client has its own
+//!           server: a queue of client N has ended; a client has left
+//! ```
+//!
+//! Invariants: a client counts as under way at the starter before it can send a request. The
+//! server is in a process group of its own, so no signal from a terminal ends it; it ends when its
+//! starter has closed the orders, or died, and no client is left.
+//! Not here: how pages move ([`super::server`]); what opens a place, which is the program's.
+
+use super::{Clients, Server};
+use crate::error::DeviceError;
+use crate::file::{Attachment, OpenOptions};
+use crate::spec::SwapSpec;
+use crate::{Device, DeviceInfo};
+use overspill_base::sync::{Condvar, LockClass, Mutex};
+use rustix::fs::ftruncate;
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, send,
+    sendmsg, shutdown, socketpair,
+};
+use serde::{Deserialize, Serialize};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The longest message: an attachment with as many bad slots as a header can name.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// The first order; the socket of the accounts comes with it.
+#[derive(Serialize, Deserialize)]
+struct Open {
+    spec: SwapSpec,
+    swap_size_bytes: Option<u64>,
+    force: bool,
+}
+
+/// What came of it.
+type Opened = Result<Attachment, String>;
+
+/// A line of the accounts: what happened, and to which client.
+type Entry = [u32; 2];
+
+const BEGINS: u32 = 1;
+const HAS_ENDED: u32 = 2;
+const HAS_LEFT: u32 = 3;
+
+/// What is said for an order that only has a socket, and for an entry that was made.
+const WORD: [u8; 1] = [1];
+
+/// A process that has opened a device, and has no client yet.
+#[derive(Debug)]
+pub struct Started {
+    orders: OwnedFd,
+    accounts: OwnedFd,
+    attachment: Attachment,
+}
+
+/// Starts `program` and has it open the place that `spec` names. Blocks until that is done.
+///
+/// # Errors
+/// [`DeviceError::NoServer`] if the program cannot be started; [`DeviceError::Served`] in its words
+/// if it cannot open the place.
+pub fn start(
+    program: &Path,
+    spec: &SwapSpec,
+    options: &OpenOptions,
+) -> Result<Started, DeviceError> {
+    let refused = |errno| DeviceError::NoServer { program: program.to_owned(), errno };
+    let (orders, theirs) = pair().map_err(refused)?;
+    let (accounts, entries) = pair().map_err(refused)?;
+    let mut command = Command::new(program);
+    command.stdin(theirs).stdout(Stdio::null()).process_group(0);
+    // Whoever started this process reaps it; its end is the end of its sockets.
+    command.spawn().map(drop).map_err(|error| refused(errno_of(&error)))?;
+    drop(command);
+    let opened = ask(&orders, spec, options, entries.as_fd()).map_err(refused)?;
+    let attachment = opened.map_err(DeviceError::Served)?;
+    Ok(Started { orders, accounts, attachment })
+}
+
+fn ask(
+    orders: &OwnedFd,
+    spec: &SwapSpec,
+    options: &OpenOptions,
+    entries: BorrowedFd<'_>,
+) -> Result<Opened, Errno> {
+    let OpenOptions { swap_size, force } = *options;
+    let open = Open { spec: spec.clone(), swap_size_bytes: swap_size.map(|size| size.0), force };
+    let text = serde_json::to_vec(&open).map_err(|_| Errno::INVAL)?;
+    send_with(orders, &text, entries)?;
+    let (answer, _) = receive(orders)?;
+    serde_json::from_slice(&answer).map_err(|_| Errno::PROTO)
+}
+
+impl Started {
+    /// What the clients need to know.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    /// Tells `clients` from now on who may have requests under way, and `report` a line if the
+    /// process ends.
+    ///
+    /// # Errors
+    /// [`DeviceError::Queue`] if there can be no thread.
+    pub fn attend(self, clients: Arc<dyn Clients>, report: fn(&str)) -> Result<Apart, DeviceError> {
+        let Self { orders, accounts, attachment } = self;
+        let info = attachment.info();
+        let count = Mutex::new(LockClass::ServedDevice, Count::default());
+        let shared = Arc::new(Shared { count, left: Condvar::new() });
+        let book = Book { accounts, clients, shared: shared.clone(), begun: Vec::new() };
+        let name = info.name.clone();
+        let builder = std::thread::Builder::new().name("ovs-accounts".into());
+        let thread = builder.spawn(move || book.keep(&name, report)).map_err(|error| {
+            DeviceError::Queue { name: info.name.clone(), errno: errno_of(&error) }
+        })?;
+        Ok(Apart { orders, info, shared, thread: Some(thread) })
+    }
+}
+
+/// A device that a process of its own serves until this is dropped and the last client has left.
+#[derive(Debug)]
+pub struct Apart {
+    orders: OwnedFd,
+    info: DeviceInfo,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    count: Mutex<Count>,
+    /// A client has left, or the process has ended.
+    left: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    clients: usize,
+    /// This is no longer needed, so the end of the process is no news.
+    is_over: bool,
+}
+
+impl Apart {
+    /// The device's properties.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Makes a socket for a new client, which ends when no process has it open any more.
+    ///
+    /// # Errors
+    /// EMFILE and the like; EPIPE if the process has ended.
+    pub fn client(&self) -> Result<OwnedFd, Errno> {
+        let (ours, theirs) = pair()?;
+        self.shared.count.lock().clients += 1;
+        let sent = send_with(&self.orders, &WORD, theirs.as_fd());
+        if sent.is_err() {
+            self.shared.count.lock().clients -= 1;
+        }
+        sent.map(|()| ours)
+    }
+
+    /// Waits until there is no client, at most for `patience`; false if there is one.
+    pub fn wait_unused(&self, patience: Duration) -> bool {
+        let begun = Instant::now();
+        let mut count = self.shared.count.lock();
+        while count.clients > 0 {
+            let left = patience.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            count = self.shared.left.wait_for(count, left);
+        }
+        true
+    }
+}
+
+impl Drop for Apart {
+    /// Waits for the requests that the device has, unless clients go on.
+    fn drop(&mut self) {
+        self.shared.count.lock().is_over = true;
+        let _ = shutdown(&self.orders, Shutdown::Both);
+        if self.wait_unused(Duration::ZERO) {
+            // A panic was reported when it happened.
+            self.thread.take().map(JoinHandle::join);
+        }
+    }
+}
+
+/// Keeps the accounts.
+struct Book {
+    accounts: OwnedFd,
+    clients: Arc<dyn Clients>,
+    shared: Arc<Shared>,
+    /// For each queue that has begun and not ended its client.
+    begun: Vec<u32>,
+}
+
+impl Book {
+    fn keep(mut self, name: &str, report: fn(&str)) {
+        while let Some(entry) = self.entry() {
+            self.enter(entry);
+        }
+        // What was under way is lost with the process, and nothing is written any more.
+        self.begun.drain(..).for_each(|client| self.clients.end(client));
+        let mut count = self.shared.count.lock();
+        count.clients = 0;
+        self.shared.left.notify_all();
+        if !count.is_over {
+            drop(count);
+            report(&format!("the process that served {name} has ended: pages there are lost"));
+        }
+    }
+
+    /// The next entry; none if the process has ended, or says what makes no sense.
+    fn entry(&self) -> Option<Entry> {
+        let mut bytes = [0; size_of::<Entry>()];
+        let received = retry_on_intr(|| recv(&self.accounts, &mut bytes, RecvFlags::empty()));
+        let (len, _) = received.ok()?;
+        let [a, b, c, d, client @ ..] = bytes;
+        let entry = [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(client)];
+        (len == bytes.len()).then_some(entry)
+    }
+
+    fn enter(&mut self, [what, client]: Entry) {
+        match what {
+            BEGINS => {
+                self.clients.begin(client);
+                self.begun.push(client);
+                let _ = retry_on_intr(|| send(&self.accounts, &WORD, SendFlags::NOSIGNAL));
+            }
+            HAS_ENDED => {
+                if let Some(at) = self.begun.iter().position(|&begun| begun == client) {
+                    self.begun.swap_remove(at);
+                    self.clients.end(client);
+                }
+            }
+            HAS_LEFT => {
+                let mut count = self.shared.count.lock();
+                count.clients = count.clients.saturating_sub(1);
+                self.shared.left.notify_all();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Opens places in the server's process.
+pub type Opener = fn(&SwapSpec, &OpenOptions, fn(&str)) -> Result<Device, DeviceError>;
+
+/// Serves as the process at the other end of `orders` wants, until that has ended and no client is
+/// left. What happens to connections is told by `say`.
+///
+/// # Errors
+/// That nothing was ordered. What cannot be opened is told to the other process.
+pub fn serve(orders: &OwnedFd, open: Opener, say: fn(&str)) -> Result<(), Errno> {
+    let (message, entries) = receive(orders)?;
+    let order: Open = serde_json::from_slice(&message).map_err(|_| Errno::PROTO)?;
+    let accounts =
+        Arc::new(Accounts(Mutex::new(LockClass::ServedDevice, entries.ok_or(Errno::PROTO)?)));
+    let Open { spec, swap_size_bytes, force } = order;
+    let options = OpenOptions { swap_size: swap_size_bytes.map(overspill_base::Bytes), force };
+    let opened = open(&spec, &options, say).and_then(|device| {
+        let (attachment, was_empty) = (device.attachment().clone(), kept_if_empty(&device)?);
+        Ok((Server::start(device.bare(), accounts)?, attachment, was_empty))
+    });
+    let (server, was_empty, answer): (_, _, Opened) = match opened {
+        Ok((server, attachment, was_empty)) => (Some(server), was_empty, Ok(attachment)),
+        Err(error) => (None, None, Err(error.to_string())),
+    };
+    let text = serde_json::to_vec(&answer).map_err(|_| Errno::INVAL)?;
+    retry_on_intr(|| send(orders, &text, SendFlags::NOSIGNAL))?;
+    let Some(server) = server else { return Ok(()) };
+    while let Ok((_, Some(client))) = receive(orders) {
+        server.take(client);
+    }
+    while !server.wait_unused(Duration::MAX) {}
+    was_empty.map_or(Ok(()), |file| ftruncate(file, 0))
+}
+
+/// Another descriptor of a file that is to be empty again afterwards.
+fn kept_if_empty(device: &Device) -> Result<Option<OwnedFd>, DeviceError> {
+    let file = device.descriptor().filter(|_| device.attachment().was_empty);
+    let kept = file.map(|file| fcntl_dupfd_cloexec(file, 0)).transpose();
+    kept.map_err(|errno| DeviceError::Queue { name: device.info().name.clone(), errno })
+}
+
+/// The server's end of the accounts.
+#[derive(Debug)]
+struct Accounts(Mutex<OwnedFd>);
+
+impl Accounts {
+    /// Makes an entry. If the starter has ended, nobody needs it.
+    fn enter(&self, entry: Entry, is_answered: bool) {
+        let socket = self.0.lock();
+        let bytes = entry.map(u32::to_ne_bytes).concat();
+        let sent = retry_on_intr(|| send(&*socket, &bytes, SendFlags::NOSIGNAL));
+        if is_answered && sent.is_ok() {
+            let _ = retry_on_intr(|| recv(&*socket, &mut [0; 1], RecvFlags::empty()));
+        }
+    }
+}
+
+impl Clients for Accounts {
+    fn begin(&self, client: u32) {
+        self.enter([BEGINS, client], true);
+    }
+
+    fn end(&self, client: u32) {
+        self.enter([HAS_ENDED, client], false);
+    }
+
+    fn leave(&self) {
+        self.enter([HAS_LEFT, 0], false);
+    }
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::AGAIN)
+}
+
+fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+fn send_with(socket: &OwnedFd, message: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(Errno::NOBUFS);
+    }
+    let message = [IoSlice::new(message)];
+    retry_on_intr(|| sendmsg(socket, &message, &mut control, SendFlags::NOSIGNAL)).map(drop)
+}
+
+/// Receives a message, and the descriptor that comes with it.
+///
+/// # Errors
+/// ECONNRESET if the other end was closed.
+fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut message = vec![0; MESSAGE_BYTES_MAX];
+    let received = retry_on_intr(|| {
+        let room = &mut [IoSliceMut::new(&mut message)];
+        recvmsg(socket, room, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let descriptor = control.drain().find_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    message.truncate(received.bytes);
+    if message.is_empty() { Err(Errno::CONNRESET) } else { Ok((message, descriptor)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Pages, is_filled, read, write};
+    use crate::{IoQueue, SwapDevice, served::ServedDevice};
+    use overspill_base::Slot;
+    use overspill_base::sync::{AtomicU32, Ordering::Relaxed};
+    use std::thread;
+
+    const CLIENT: u32 = 7;
+
+    #[derive(Debug, Default)]
+    struct UnderWay(AtomicU32);
+
+    impl Clients for UnderWay {
+        fn begin(&self, client: u32) {
+            assert_eq!(client, CLIENT);
+            self.0.fetch_add(1, Relaxed);
+        }
+
+        fn end(&self, client: u32) {
+            assert_eq!(client, CLIENT);
+            self.0.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn wait_until(what: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !what() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A thread in place of the process.
+    fn ordered(spec: &str, report: fn(&str)) -> (Result<Apart, String>, Arc<UnderWay>) {
+        let ((orders, theirs), (accounts, entries)) = (pair().unwrap(), pair().unwrap());
+        let open: Opener = |spec, options, _| Device::open(spec, options);
+        thread::spawn(move || serve(&theirs, open, |_| ()).unwrap());
+        let options = OpenOptions::default();
+        let opened = ask(&orders, &spec.parse().unwrap(), &options, entries.as_fd()).unwrap();
+        // As when the other process alone has it.
+        drop(entries);
+        let under_way = Arc::new(UnderWay::default());
+        let attend = |attachment| {
+            Started { orders, accounts, attachment }.attend(under_way.clone(), report).unwrap()
+        };
+        (opened.map(attend), under_way)
+    }
+
+    fn client(apart: &Apart) -> ServedDevice {
+        let attachment = crate::file::named("ram".into(), apart.info().capacity());
+        ServedDevice::new(apart.client().unwrap(), &attachment, Arc::new(|| CLIENT))
+    }
+
+    fn moves_pages(queue: &mut dyn IoQueue) {
+        let pages = Pages::new(2);
+        assert!(write(queue, Slot(3), pages.filled(0..1, 7)).failures.is_empty());
+        let completion = read(queue, Slot(3), pages.filled(1..2, 0));
+        assert!(is_filled(&completion.request.pages[0], 7));
+    }
+
+    #[test]
+    fn a_client_is_under_way_from_its_queue_to_its_end() {
+        let (apart, under_way) = ordered("ram:4M", |line| panic!("{line}"));
+        let apart = apart.unwrap();
+        assert_eq!(apart.info().name, "ram");
+        assert!(apart.wait_unused(Duration::ZERO));
+        let device = client(&apart);
+        let mut queue = device.open_queue(4).unwrap();
+        assert_eq!(under_way.0.load(Relaxed), 1, "before anything can be sent");
+        moves_pages(&mut *queue);
+        assert!(!apart.wait_unused(Duration::ZERO));
+        drop(queue);
+        wait_until(|| under_way.0.load(Relaxed) == 0);
+        drop(device);
+        assert!(apart.wait_unused(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn clients_go_on_when_their_starter_has_ended() {
+        let (apart, _) = ordered("ram:4M", |line| panic!("{line}"));
+        let device = client(&apart.unwrap());
+        moves_pages(&mut *device.open_queue(4).unwrap());
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_told_in_the_servers_words() {
+        let (refused, _) = ordered("file:/nowhere", |line| panic!("{line}"));
+        let error = refused.err().unwrap();
+        assert!(error.starts_with("/nowhere does not exist"), "{error}");
+        let spec = "nbd:nowhere".parse().unwrap();
+        let missing = start(Path::new("/nowhere/server"), &spec, &OpenOptions::default());
+        let error = missing.unwrap_err().to_string();
+        assert!(error.starts_with("cannot start /nowhere/server"), "{error}");
+        let silent = start(Path::new("/bin/true"), &spec, &OpenOptions::default());
+        let error = silent.unwrap_err().to_string();
+        assert!(error.starts_with("cannot start /bin/true"), "{error}");
+    }
+
+    #[test]
+    fn the_end_of_a_server_is_told() {
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        let ((orders, _theirs), (accounts, entries)) = (pair().unwrap(), pair().unwrap());
+        let attachment = crate::file::named("far".into(), overspill_base::Bytes(1 << 20));
+        let under_way = Arc::new(UnderWay::default());
+        let started = Started { orders, accounts, attachment };
+        let apart = started.attend(under_way.clone(), |line| {
+            assert!(line.contains("served far has ended"), "{line}");
+            TOLD.fetch_add(1, Relaxed);
+        });
+        let apart = apart.unwrap();
+        let _client = apart.client().unwrap();
+        Accounts(Mutex::new(LockClass::ServedDevice, entries)).begin(CLIENT);
+        wait_until(|| TOLD.load(Relaxed) == 1);
+        assert_eq!(under_way.0.load(Relaxed), 0, "nothing is under way any more");
+        assert!(apart.wait_unused(Duration::ZERO));
+    }
+}

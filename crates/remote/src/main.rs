@@ -1,0 +1,47 @@
+//! The `overspill-server` program: has a place open for a run, and serves it.
+//!
+//! `overspill run` starts it, and tells it on its standard input which place.
+//! Invariants: it ends by itself, when the run has and nobody needs the place any more.
+//! Not here: a command line.
+
+use overspill_device::served::apart;
+use rustix::net::sockopt::socket_type;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+/// As of `overspill`: its own failures.
+const FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    raise_limit_of_files();
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(line) => {
+            say(&line);
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn serve() -> Result<(), String> {
+    let input = std::io::stdin();
+    if socket_type(&input).is_err() {
+        return Err("overspill-server is started by `overspill run`, and by nobody else".into());
+    }
+    let orders = input.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+    apart::serve(&orders, overspill_remote::open, say)
+        .map_err(|errno| format!("the process that serves a place cannot go on: {errno}"))
+}
+
+/// Prints a line, in the run's name.
+fn say(line: &str) {
+    overspill_terminal::Program("overspill").say(line);
+}
+
+/// Each process of a run takes some.
+fn raise_limit_of_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // What is less than all it may have is better than nothing.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
