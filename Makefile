@@ -1,14 +1,26 @@
 # What a user of this tree types. Needs a Rust toolchain, make and a C compiler.
 
 CARGO ?= cargo
+# The program and what it loads into others. With what serves places apart, and the library for C, that is the product.
+PROGRAM = -p overspill-cli -p overspill-preload
+PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
-.PHONY: build install package wheel book demo test packages style aarch64 aarch64-program msrv unit programs programs-alone programs-network programs-most python loom faults fuzz mutants explore graph gauntlet gauntlet-quick soak kills
+.PHONY: program build lab install package wheel book demo test test-all packages style format lints aarch64 aarch64-program msrv \
+	unit documents programs programs-first programs-alone programs-network programs-most python loom \
+	campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak kills
+
+program:
+	$(CARGO) build --release $(PROGRAM)
 
 build:
-	$(CARGO) build --release --workspace --exclude overspill-python
+	$(CARGO) build --release $(PRODUCT)
+
+# The laboratory, target/release/overspill-lab: comparisons with kernel swap, mechanisms off and on, the simulator.
+lab:
+	$(CARGO) build --release $(PRODUCT) -p overspill-lab
 
 # The program, its man pages, and the library for C: `make install PREFIX=/usr/local`.
-install:
+install: build
 	scripts/install.sh $(or $(PREFIX),/usr/local)
 
 # A Debian package, an archive, an SBOM and checksums, in target/package. Takes cargo-deb and cargo-cyclonedx.
@@ -23,36 +35,39 @@ wheel: build
 book:
 	scripts/book.sh
 
-# GNU sort of a log and of random lines in less memory than it takes, compared with the plain runs.
-demo: build
+# A program in a quarter of the memory that it takes: without Overspill, with it, and with room enough.
+demo: program
 	scripts/demo.sh
 
-# Everything. The parts can be run one by one.
+# What finds most, before every commit: ten minutes in a fresh clone.
 test:
-	$(MAKE) packages
-	$(MAKE) build
-	$(MAKE) style
-	$(MAKE) unit
-	$(MAKE) programs-alone
-	$(MAKE) -j2 --output-sync programs-most programs-network python loom
-	$(MAKE) gauntlet-quick SUITES="$(TESTED_SUITES)"
-	@echo
-	@echo "make test: everything passed."
+	scripts/test.sh packages format build unit programs-first
+
+# Everything but campaigns: what CI runs.
+test-all:
+	scripts/test.sh packages style lab unit documents programs-alone programs-most programs-network python loom gauntlet-tested
+
+# Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, kills, faults, kernel, explore, fuzz, mutants,
+# gauntlet, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.
+PARTS ?=
+campaign: lab
+	tests/campaign.py $(PARTS)
 
 # Debian packages with the programs that are tested. Goes on without, and says so.
 packages:
 	scripts/install-test-packages.sh
 
 # Formatting and lints, where the toolchain has the components.
-style:
+style: format lints
+format:
 	@if $(CARGO) fmt --version >/dev/null 2>&1; then \
 		$(CARGO) fmt --all --check; \
 	else \
 		echo "skipped: formatting: rustfmt is not installed (rustup component add rustfmt)"; \
 	fi
+lints:
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
-		$(CARGO) clippy --workspace --all-targets -- -D warnings && \
-		$(CARGO) clippy --workspace --test programs -- -D warnings; \
+		$(CARGO) clippy --workspace --all-targets -- -D warnings; \
 	else \
 		echo "skipped: lints: clippy is not installed (rustup component add clippy)"; \
 	fi
@@ -65,7 +80,7 @@ aarch64:
 # A real program on an emulated AArch64 machine. Needs Debian's qemu-system-arm and cpio too.
 aarch64-program:
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-		$(CARGO) build --release -p overspill-cli -p overspill-preload --target aarch64-unknown-linux-gnu
+		$(CARGO) build --release $(PROGRAM) --target aarch64-unknown-linux-gnu
 	scripts/aarch64-program.sh
 
 # Everything compiles with the oldest Rust that is promised: rust-version of Cargo.toml. Takes rustup.
@@ -73,26 +88,33 @@ msrv:
 	rust=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); rustup toolchain install --profile minimal "$$rust" && \
 		CARGO_TARGET_DIR=target/msrv rustup run "$$rust" cargo check --workspace --all-targets
 
-# With debug assertions and overflow checks: unit, property and structure tests, and documentation.
+# With debug assertions and overflow checks: unit, property and structure tests.
 unit:
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --lib --bins --tests
 	@if command -v python3 >/dev/null; then cd tests/gauntlet && python3 -m unittest; \
 	else echo "skipped: tests of the gauntlet: there is no python3"; fi
 
-# Real programs under `overspill run`, against the release build, one at a time: they measure memory.
-programs: build
-	$(MAKE) programs-alone
-	$(MAKE) programs-most
-	$(MAKE) programs-network
+# Examples in the documentation.
+documents:
+	$(CARGO) test --workspace --doc
 
-# Those that look at the whole machine; those over networks, which mostly wait; the others. All with --workspace: without,
-# crates would be built again with other features.
-programs-alone: build
-	$(CARGO) test --workspace --test programs -- --test-threads=1 kills:: compare::
-programs-network: build
-	$(CARGO) test --workspace --test programs -- --test-threads=1 cluster:: network::
-programs-most: build
-	$(CARGO) test --workspace --test programs -- --test-threads=1 --skip kills:: --skip compare:: --skip cluster:: --skip network::
+# Real programs under `overspill run`, against the release build, one at a time: they measure memory. All with --workspace:
+# without, crates would be built again with other features.
+PROGRAMS = $(CARGO) test --workspace --test programs -- --test-threads=1
+programs: lab programs-alone programs-most programs-network
+
+# Those that found most, and take least: every call that touches memory, in each way, what comes and goes, and what is left.
+programs-first: build
+	$(PROGRAMS) memory_calls:: mapping_calls:: process_calls:: allocator_calls:: ways:: escapes:: impostor:: python:: sort:: \
+		served::only history::
+
+# Those that look at the whole machine; those over networks, which mostly wait; the others.
+programs-alone: lab
+	$(PROGRAMS) kills:: compare::
+programs-network: lab
+	$(PROGRAMS) cluster:: network::
+programs-most: lab
+	$(PROGRAMS) --skip kills:: --skip compare:: --skip cluster:: --skip network::
 
 # The Python package as its users have it, and its tutorial.
 python: build
@@ -103,19 +125,19 @@ loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_LTO=off \
 		$(CARGO) test --release -p overspill-base -p overspill-area -p overspill-engine -p overspill-space --lib --test loom
 
+# A release build with debug assertions, for what takes long.
+CHECKED = CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/checked
+
 # Ten thousand episodes each over devices that fail and with a kernel that says what is not so; `make unit` plays
 # a part of them.
 faults:
-	OVERSPILL_SEEDS=10000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
-		$(CARGO) test --release -p overspill-engine --test faults
-	OVERSPILL_SEEDS=10000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
-		$(CARGO) test --release -p overspill --test kernel
+	OVERSPILL_SEEDS=10000 $(CHECKED) $(CARGO) test --release -p overspill-engine --test faults
+	OVERSPILL_SEEDS=10000 $(CHECKED) $(CARGO) test --release -p overspill --test kernel
 
 # Schedules of small machines on virtual CPUs, until one fails or you stop it; the first 2000 are in
 # `unit`.
 explore:
-	CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
-		$(CARGO) run --release -p overspill-lab -- sim explore --runs 0
+	$(CHECKED) $(CARGO) run --release -p overspill-lab -- sim explore --runs 0
 
 # The fuzz targets for so many minutes each, with whatever bytes; guided by coverage if cargo-bolero
 # is installed.
@@ -126,8 +148,7 @@ fuzz:
 		$(CARGO) bolero test -p overspill-engine --test fuzz -T $(FUZZ_MINUTES)m no_operations_break_a_promise; \
 	else \
 		BOLERO_RANDOM_TEST_TIME_MS=$$(($(FUZZ_MINUTES) * 60000)) \
-		CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/faults \
-		$(CARGO) test --release -p overspill-area -p overspill-engine --test fuzz; \
+		$(CHECKED) $(CARGO) test --release -p overspill-area -p overspill-engine --test fuzz; \
 	fi
 
 # Known bugs, put in one by one: each must be found by the test it names.
@@ -136,7 +157,7 @@ mutants:
 
 # Which file uses which inside area, engine and space, and in which circles.
 graph:
-	@$(CARGO) test -q -p overspill-cli --test graph -- --nocapture
+	@$(CARGO) test -q -p overspill-tree --test graph -- --nocapture
 
 # Other people's programs and test suites, plain and under `overspill run`, compared: hours. Writes
 # docs/compatibility.md. A run that was stopped goes on where it was; SUITES="bash perl" runs some.
@@ -144,12 +165,13 @@ SUITES ?=
 gauntlet: build
 	tests/gauntlet/gauntlet.py $(SUITES)
 
-# Those of which a small part is in `make test`: their programs are small, or there anyway.
-TESTED_SUITES = bash cpython git perl redis sqlite stress_ng
-
 # A small part of it, in some minutes.
 gauntlet-quick: build
 	tests/gauntlet/gauntlet.py --quick $(SUITES)
+
+# That of suites whose programs are small, or there anyway.
+gauntlet-tested:
+	$(MAKE) gauntlet-quick SUITES="bash cpython git perl redis sqlite stress_ng"
 
 # Programs that check every byte, on all devices in turn, until one is wrong or SOAK_MINUTES are over (60).
 soak: build

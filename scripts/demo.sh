@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The main job on real input: GNU sort, plain and under `overspill run`, outputs compared byte for byte.
-# Two inputs of one size: a log that is nearly in order, and the same lines in random order.
-# Called by `make demo`, which builds the release first. OVERSPILL names another build's program.
+# A program in a third of the memory that it takes: without Overspill, with it, and with room enough; then the worst case.
+# Called by `make demo`, which builds the program first. OVERSPILL names another build's program.
 set -euo pipefail
 export LC_ALL=C
 
-limit=64M
-lines=590000 # of about 475 bytes
-megabytes=267
+limit=96M
+roomy=1G
+sorted_limit=16M
+sorted_lines=130000 # of about 475 bytes
 overspill=${OVERSPILL:-${CARGO_TARGET_DIR:-target}/release/overspill}
 directory=${TMPDIR:-/var/tmp}
 work=$(mktemp -d "$directory/overspill-demo.XXXXXX")
@@ -40,27 +40,6 @@ clear_progress() { progress ""; }
 mkfifo "$work/never"
 exec 3<>"$work/never"
 tick() { read -r -t 0.05 -u 3 || true; }
-
-# The same lines every time: a number, a host, an id and text. Sorting a log whose lines arrive up to ten
-# thousand late moves text about, but stays near one place; sorting random numbers visits all of memory.
-generate() { # log | random
-    awk -v lines="$lines" -v order="$1" 'BEGIN {
-        srand(7)
-        pad = "the quick brown fox jumps over the lazy dog and runs into the dark wood, or so it hopes; "
-        while (length(pad) < 600) pad = pad pad
-        for (i = 0; i < lines; i++) {
-            number = order == "log" ? i * 1000 + rand() * 10000000 : rand() * lines * 1000
-            printf "%012d host%02d {\"id\":%d,\"text\":\"%s\"}\n", number, rand() * 40, i, \
-                substr(pad, 1 + int(rand() * 60), 430)
-        }
-    }'
-}
-
-sort_to() { # OUTPUT [COMMAND...]: sorts the input, under COMMAND if there is one
-    local output=$1
-    shift
-    exec "$@" sort -S 1G --parallel=2 -T "$work" -o "$output" "$work/input"
-}
 
 memory_of() { # PID FIELD: sets `kib` to a field of /proc/PID/status, nothing if the process has ended
     local status line
@@ -100,32 +79,67 @@ stat_of() { # NAME: the first number of that name in the statistics
     sed -n "s/^ *\"$1\": \([0-9.]*\),*\$/\1/p" "$work/stats.json" | head -n 1
 }
 
-mib() { awk -v bytes="$1" 'BEGIN { printf "%.1f MiB", bytes / 1048576 }'; }
-row() { printf '%-14s %-28s %9s %15s %12s %12s\n' "$@"; }
+mib() { awk -v bytes="$1" 'BEGIN { printf "%.0f MiB", bytes / 1048576 }'; }
+row() { printf '  %-34s %8s %14s %11s %11s %11s\n' "$@"; }
 
-compare() { # NAME: generates that input, sorts it both ways, adds two rows to the table
-    progress "$1: generating"
-    generate "$1" >"$work/input"
-    measure "$1, plain" sort_to "$work/plain"
-    row "$1" plain "$seconds s" "$(mib $((peak_kib * 1024)))" - - >>"$work/table"
-    measure "$1, overspill run" sort_to "$work/paged" \
-        "$overspill" run --quiet --memory "$limit" --stats "$work/stats.json" --
-    row "" "overspill run --memory $limit" "$seconds s" "$(mib "$(stat_of peak_resident_bytes)")" \
-        "$(mib $(($(stat_of pages_in) * 4096)))" "$(mib $(($(stat_of pages_out) * 4096)))" >>"$work/table"
-    cmp "$work/plain" "$work/paged" || fail "$1: the outputs differ."
-    rm "$work/input" "$work/plain" "$work/paged"
+# Runs the rest of the words, whose output goes to a file; adds a row to the table.
+plain() { # OUTPUT COMMAND...
+    measure plain "${@:2}" >"$work/$1"
+    row plain "$seconds s" "$(mib $((peak_kib * 1024)))" - - -
 }
 
-cat <<END
-Sorts $megabytes MiB twice, each plain and in $limit: a log that is nearly in order, then random lines.
-Takes two to three minutes on a disk, most of it the random lines in $limit,
-and up to 1.5 GB in $directory, which is given back.
-END
-compare log
-compare random
+paged() { # MEMORY OUTPUT COMMAND...
+    measure "overspill run --memory $1" "$overspill" run --quiet --memory "$1" --stats "$work/stats.json" -- "${@:3}" >"$work/$2"
+    row "overspill run --memory $1" "$seconds s" "$(mib "$(stat_of peak_resident_bytes)")" \
+        "$(printf '%.2f s' "$(stat_of stall_some_seconds)")" \
+        "$(mib $(($(stat_of pages_out) * 4096)))" "$(mib $(($(stat_of pages_in) * 4096)))"
+}
 
+same() { # OUTPUT OUTPUT
+    cmp "$work/$1" "$work/$2" || fail "the outputs differ."
+}
+
+# What it says when its memory ends, in an address space of that size.
+refused() { # COMMAND...
+    (
+        ulimit -v $((${limit%M} * 1024))
+        "$@" 2>&1 >/dev/null | tail -n 1
+    ) || true
+}
+
+command -v python3 >/dev/null || { echo "make demo runs a program in Python: install python3" >&2; exit 1; }
+# Not a script that looks for it.
+records=("$(python3 -c 'import sys; print(sys.executable)')" scripts/records.py)
+
+echo "A program that keeps 600 000 records in memory, python3 scripts/records.py:"
 echo
-row "sort -S 1G" "" time "peak resident" "from swap" "to swap"
-cat "$work/table"
+row "" time "most memory" waited "to swap" "from swap"
+plain records.plain "${records[@]}"
+row "in $limit (ulimit -v), plain" "$(refused "${records[@]}")" "" "" "" ""
+paged $limit records.paged "${records[@]}"
+paged $roomy records.roomy "${records[@]}"
+same records.plain records.paged
+same records.plain records.roomy
+
+# Random numbers before text: sorting them visits all of memory, again and again.
+awk -v lines=$sorted_lines 'BEGIN {
+    srand(7)
+    pad = "the quick brown fox jumps over the lazy dog and runs into the dark wood, or so it hopes; "
+    while (length(pad) < 600) pad = pad pad
+    for (i = 0; i < lines; i++)
+        printf "%012d %d %s\n", rand() * lines * 1000, i, substr(pad, 1 + int(rand() * 60), 440)
+}' >"$work/lines"
 echo
-echo "Plain and paged outputs are the same, byte for byte."
+echo "The worst case: GNU sort of $sorted_lines lines in random order, whose every touch is of another page:"
+echo
+sort=(sort -S 1G --parallel=2 -T "$work" "$work/lines")
+plain lines.plain "${sort[@]}"
+paged $sorted_limit lines.paged "${sort[@]}"
+same lines.plain lines.paged
+
+cat <<END
+
+The outputs of each program are the same, byte for byte. Its swap was a file in $directory, which is gone.
+"waited" is time in which the program stood still for a page. In order, pages are read from the disk many at a time and
+before they are needed; at random, each is waited for alone: that is the price of too little memory.
+END

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Puts each known bug of mutants/ into a copy of the tree and runs the test that must find it.
-# Fails if one is not found, does not apply or does not build. `mutants.sh NAME...` tries only those.
+# Puts each known bug of this directory into a copy of the tree and runs the test that must find it.
+# Fails if one is not found, does not apply or does not build. `run.sh NAME...` tries only those.
 set -u
 
-root=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$root/target/mutants
 tree=$work/tree
 export CARGO_TARGET_DIR="$work/build"
@@ -25,7 +25,7 @@ dies() { ! timeout 90 sh -c "$1" >"$log" 2>&1; }
 # Test options follow the first word that is not cargo's, a filter: it does not matter for building.
 builds() { run "$1 --no-run"; }
 
-patches=$(for name in "${@:-*}"; do ls "$root"/mutants/$name.patch; done) || exit 1
+patches=$(for name in "${@:-*}"; do ls "$root"/tests/mutants/$name.patch; done) || exit 1
 
 # A test that fails anyway proves nothing.
 for patch in $patches; do field Test "$patch"; done | sort -u >"$work/tests"
