@@ -1,7 +1,8 @@
 # What a user of this tree types. Needs a Rust toolchain, make and a C compiler.
 
 CARGO ?= cargo
-# The program and what it loads into others. With what serves places apart, and the library for C, that is the product.
+# The program and what it loads into others; with what serves places apart, and the library for C, the product. Always
+# built in these two selections: in others crates have other features, and are built again.
 PROGRAM = -p overspill-cli -p overspill-preload
 PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
@@ -9,8 +10,9 @@ PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 	unit documents programs programs-first programs-alone programs-network programs-most python loom \
 	campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak kills
 
+# Without the optimisations that take half of the time: target/quick/overspill.
 program:
-	$(CARGO) build --release $(PROGRAM)
+	$(CARGO) build --profile quick $(PROGRAM)
 
 build:
 	$(CARGO) build --release $(PRODUCT)
@@ -41,7 +43,7 @@ demo: program
 
 # What finds most, before every commit: ten minutes in a fresh clone.
 test:
-	scripts/test.sh packages format build unit programs-first
+	scripts/test.sh packages format program unit programs-first
 
 # Everything but campaigns: what CI runs.
 test-all:
@@ -90,7 +92,7 @@ msrv:
 
 # With debug assertions and overflow checks: unit, property and structure tests.
 unit:
-	$(CARGO) test --workspace --lib --bins --tests
+	$(CARGO) test --workspace --tests
 	@if command -v python3 >/dev/null; then cd tests/gauntlet && python3 -m unittest; \
 	else echo "skipped: tests of the gauntlet: there is no python3"; fi
 
@@ -98,16 +100,14 @@ unit:
 documents:
 	$(CARGO) test --workspace --doc
 
-# Real programs under `overspill run`, against the release build, one at a time: they measure memory. All with --workspace:
-# without, crates would be built again with other features.
+# Real programs under `overspill run`, one at a time: they measure memory. All with --workspace: without, crates would be
+# built again with other features.
 PROGRAMS = $(CARGO) test --workspace --test programs -- --test-threads=1
 programs: lab programs-alone programs-most programs-network
 
-# Those that found most, and take least: every call that touches memory, in each way, what comes and goes, and what is left.
-programs-first: build
-	$(PROGRAMS) memory_calls:: mapping_calls:: process_calls:: allocator_calls:: ways:: escapes:: impostor:: python:: sort:: \
-		served::only history::
-
+# Those that found most in least time, against the quick build: every call that touches memory, every way, forks, kills.
+programs-first: program
+	OVERSPILL_TEST_PROFILE=quick $(PROGRAMS) FIRST
 # Those that look at the whole machine; those over networks, which mostly wait; the others.
 programs-alone: lab
 	$(PROGRAMS) kills:: compare::

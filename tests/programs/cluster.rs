@@ -16,7 +16,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const LIMIT: u64 = 16 * MIB;
-const TOOLS: &[&str] = &["/usr/bin/python3", "redis-server", "redis-cli"];
+const TOOLS: &[&str] = &["overspill-server", "/usr/bin/python3", "redis-server", "redis-cli"];
 /// Servers notice a death within so long, once they know each other: on a busy machine they do not
 /// get to know each other in this time, and `redis-cli` would wait for them for ever.
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -81,7 +81,7 @@ fn overspills_ways_are_compared_everywhere() {
     if let Err(lack) = overspill::ways::Way::Faults.check() {
         return println!("skipped: regions: {lack}");
     }
-    let Some(bench) = Bench::with(&[]) else { return };
+    let Some(bench) = Bench::with(&["overspill-lab"]) else { return };
     let words = ["--devices", "ramdisk,file", "--workloads", "uniform,modify", "--jobs", "2"];
     let (text, json, html) = compare(&bench, &[&words[..], &["--ways", "run,region"]].concat());
     assert_cells(&json, 4, &["run", "region"]);
@@ -94,7 +94,7 @@ fn overspills_ways_are_compared_everywhere() {
 
 #[test]
 fn servers_are_started_measured_and_ended() {
-    let Some(bench) = Bench::with(&["nbdkit", "redis-server"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-lab", "nbdkit", "redis-server"]) else { return };
     let words = ["--devices", "nbd,redis", "--workloads", "modify", "--jobs", "1"];
     let (text, json, _) = compare(&bench, &[&words[..], &["--ways", "run,region"]].concat());
     assert_cells(&json, 2, &["run"]);
@@ -104,7 +104,7 @@ fn servers_are_started_measured_and_ended() {
 
 #[test]
 fn servers_end_with_a_comparison_that_is_killed() {
-    let Some(bench) = Bench::with(&["nbdkit", "redis-server"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-lab", "nbdkit", "redis-server"]) else { return };
     let words = ["--devices", "redis", "--ways", "run", "--seconds", "60"];
     let mut child = command(&bench, &words).stdout(Stdio::null()).spawn().unwrap();
     let begun = Instant::now();
@@ -138,7 +138,7 @@ fn left_in(bench: &Bench) -> Vec<String> {
 
 #[test]
 fn kernel_swap_is_made_measured_and_removed() {
-    let Some(bench) = Bench::with(&["losetup", "swapon"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-lab", "losetup", "swapon"]) else { return };
     if let Some(reason) = obstacle() {
         println!("skipped: {reason}");
         return;
@@ -161,7 +161,10 @@ fn kernel_swap_is_made_measured_and_removed() {
 
 #[test]
 fn real_programs_are_run_by_each_pager_and_nothing_is_left() {
-    let Some(bench) = Bench::with(&["losetup", "swapon", "sort", "awk", "time"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-lab", "losetup", "swapon", "sort", "awk", "time"])
+    else {
+        return;
+    };
     let sides = match obstacle() {
         Some(reason) => {
             println!("skipped: kernel: {reason}");
@@ -194,7 +197,7 @@ fn real_programs_are_run_by_each_pager_and_nothing_is_left() {
 
 #[test]
 fn the_kernel_replays_a_trace_in_as_much_memory_as_the_others() {
-    let Some(bench) = Bench::with(&["losetup", "swapon"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-lab", "losetup", "swapon"]) else { return };
     if let Some(reason) = obstacle() {
         println!("skipped: {reason}");
         return;
@@ -227,7 +230,7 @@ fn the_kernel_replays_a_trace_in_as_much_memory_as_the_others() {
 
 #[test]
 fn an_interrupted_comparison_removes_what_it_made() {
-    let Some(bench) = Bench::with(&["swapon"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-lab", "swapon"]) else { return };
     if let Some(reason) = obstacle() {
         println!("skipped: {reason}");
         return;

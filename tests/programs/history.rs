@@ -41,7 +41,7 @@ fn changes_of_pages_are_kept_in_parent_and_child() {
 #[test]
 fn touches_are_recorded_and_replayed() {
     const PAGES: u64 = 64 << 8;
-    let Some(bench) = Bench::with(&["cc"]) else { return };
+    let Some(bench) = Bench::with(&["cc", "overspill-lab"]) else { return };
     let (program, trace) = (bench.cc("apart.c"), bench.path("locale.trace"));
     let job = bench.job(&[program.as_os_str(), "locale".as_ref()]).patience(400);
     let path = trace.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! The name of a supervisor that has ended is free for everybody: nobody who takes it gets anything.
+//! The name of a supervisor that has ended is free for everybody: who takes it gets nothing.
 
 use overspill_programs::bench::Bench;
 use rustix::fd::OwnedFd;

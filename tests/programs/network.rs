@@ -144,7 +144,7 @@ fn works(bench: &Bench, swap: &str) -> Ended {
 
 #[test]
 fn nbdkit_keeps_pages() {
-    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "python3", "nbdkit"]) else { return };
     let server = Server::start(&bench, NBDKIT);
     let paged = works(&bench, &server.swap(""));
     assert!(paged.notes().contains("2 connections"), "{paged}");
@@ -154,21 +154,21 @@ fn nbdkit_keeps_pages() {
 
 #[test]
 fn qemu_nbd_keeps_pages() {
-    let Some(bench) = Bench::with(&["python3", "qemu-nbd"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "python3", "qemu-nbd"]) else { return };
     let server = Server::start(&bench, QEMU);
     works(&bench, &server.swap("disk"));
 }
 
 #[test]
 fn nbd_server_keeps_pages() {
-    let Some(bench) = Bench::with(&["python3", "nbd-server"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "python3", "nbd-server"]) else { return };
     let server = Server::start(&bench, NBD_SERVER);
     works(&bench, &server.swap("disk"));
 }
 
 #[test]
 fn a_socket_of_this_machine_will_do() {
-    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "python3", "nbdkit"]) else { return };
     let server = Server::start(&bench, &["nbdkit", "-f", "-U", "socket", "file", "FILE"]);
     works(&bench, &format!("nbd+unix:{}", bench.path("socket").display()));
     drop(server);
@@ -177,7 +177,7 @@ fn a_socket_of_this_machine_will_do() {
 /// Kills a server again and again while a program swaps to it.
 #[test]
 fn a_server_that_is_killed_and_comes_back_costs_nothing_but_time() {
-    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "python3", "nbdkit"]) else { return };
     let plain = tree(&bench).plain().success();
     let mut server = Server::start(&bench, NBDKIT);
     let running = start(&tree(&bench), &server.swap(""));
@@ -208,7 +208,7 @@ fn a_server_that_is_killed_and_comes_back_costs_nothing_but_time() {
 /// Of two servers that have the same pages, one dies or falls silent for good.
 #[test]
 fn a_mirror_goes_on_with_the_server_that_is_left() {
-    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "python3", "nbdkit"]) else { return };
     let plain = tree(&bench).plain().success();
     for (strikes_first, signal) in [(true, Signal::KILL), (false, Signal::STOP)] {
         let [first, second] = [(); 2].map(|()| Server::start(&bench, NBDKIT_MEMORY));
@@ -242,7 +242,7 @@ fn runs_into(bench: &Bench, options: &str, strike: impl FnOnce(&mut Server)) -> 
 
 #[test]
 fn a_server_that_comes_back_empty_is_named() {
-    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "python3", "nbdkit"]) else { return };
     let ended = runs_into(&bench, "", |server| {
         server.kill();
         std::fs::File::create(bench.path("export")).unwrap().set_len(EXPORT_BYTES).unwrap();
@@ -256,7 +256,7 @@ fn a_server_that_comes_back_empty_is_named() {
 /// disk.
 #[test]
 fn a_silent_server_has_failed_after_the_time_given() {
-    let Some(bench) = Bench::with(&["python3", "nbdkit"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "python3", "nbdkit"]) else { return };
     let ended = runs_into(&bench, ",timeout=2", |server| {
         let child = server.child.as_ref().unwrap();
         kill_process(Pid::from_child(child), Signal::STOP).unwrap();
@@ -298,7 +298,9 @@ fn tapped(port: u16, file: &Path) -> u16 {
 
 #[test]
 fn neither_the_network_nor_the_server_can_read_the_program() {
-    let Some(bench) = Bench::with(&["/usr/bin/python3", "nbdkit"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "/usr/bin/python3", "nbdkit"]) else {
+        return;
+    };
     let job = bench.job(&["/usr/bin/python3", "-c", SECRETS]);
     let plain = job.plain().success();
     for (options, readable) in [("", false), (",encrypt=off", true)] {
@@ -323,7 +325,7 @@ pub(crate) fn refusal(bench: &Bench, swap: &str) -> String {
 
 #[test]
 fn what_cannot_be_swapped_to_is_refused_in_one_line() {
-    let Some(bench) = Bench::with(&["nbdkit", "qemu-nbd"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "nbdkit", "qemu-nbd"]) else { return };
     let nowhere = format!("nbd:127.0.0.1:{}", free_port());
     let qemu = Server::start(&bench, QEMU);
     let read_only = Server::start(&bench, &[NBDKIT, &["-r"]].concat());
@@ -388,7 +390,9 @@ fn with_tls(bench: &Bench, certificates: &str, more: &[&'static str]) -> Server 
 
 #[test]
 fn connections_are_encrypted_and_servers_authenticated() {
-    let Some(bench) = Bench::with(&["python3", "nbdkit", "openssl"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "python3", "nbdkit", "openssl"]) else {
+        return;
+    };
     certificates(&bench);
     let server = with_tls(&bench, "server", &[]);
     let swap = |server: &Server, directory: &str| {

@@ -70,8 +70,8 @@ fn computes_on_arrays_of_four_times_the_limit() {
     job.compare(64 * MIB, UNMANAGED);
 }
 
-/// Makes a page executable by a function taken from libc's handle, which nobody sees (ctypes, JNA and
-/// P/Invoke do so; so does polars when it is imported), and unmaps it.
+/// Makes a page executable by a function taken from libc's handle, which nobody sees (ctypes, JNA
+/// and P/Invoke do so; so does polars when it is imported), and unmaps it.
 const UNSEEN: &str = r#"
 import ctypes, mmap
 libc = ctypes.CDLL("libc.so.6")

@@ -39,7 +39,7 @@ os.unlink('go')
 
 #[test]
 fn a_tree_of_processes_asks_for_its_pages() {
-    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "/usr/bin/python3"]) else { return };
     let job = bench.job(&["/usr/bin/python3", "-c", TREE]);
     let plain = job.plain().success();
     let file = format!("file:{},serve=apart", bench.path("").display());
@@ -53,7 +53,7 @@ fn a_tree_of_processes_asks_for_its_pages() {
 
 #[test]
 fn a_program_elsewhere_with_all_descriptors_closed_is_served() {
-    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "/usr/bin/python3"]) else { return };
     works_elsewhere(&bench, &format!("file:{},serve=apart", bench.path("").display()));
 }
 
@@ -91,7 +91,7 @@ open("report", "w").write("as it was")
 
 #[test]
 fn processes_that_go_on_after_the_program_are_served() {
-    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "/usr/bin/python3"]) else { return };
     let job = bench.job(&["/usr/bin/python3", "-c", GOES_ON]);
     let swap = format!("file:{},serve=apart", bench.path("").display());
     let limit = LIMIT.to_string();
@@ -114,7 +114,7 @@ fn holders(running: &Running, file: &Path) -> Vec<i32> {
 
 #[test]
 fn only_one_process_has_the_device_open() {
-    let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "/usr/bin/python3"]) else { return };
     let file = bench.path("swap");
     for (options, expected) in [("", 2), (",serve=apart", 1)] {
         std::fs::write(&file, b"").unwrap();

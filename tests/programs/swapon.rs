@@ -99,7 +99,7 @@ fn is_open(running: &Running, path: &Path) -> bool {
 /// Every process of it swaps to all that was added, and leaves what is taken away: those from
 /// before, their children, and what is executed later.
 fn comes_and_goes_amid_forks(way: Way) {
-    let Some(bench) = Bench::with(&[PYTHON, "sha256sum"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", PYTHON, "sha256sum"]) else { return };
     if let Err(lack) = way.check() {
         return println!("skipped: {}: {lack}", way.name());
     }
@@ -147,7 +147,7 @@ fn comes_and_goes_amid_forks(way: Way) {
 /// descriptors for both.
 #[test]
 fn programs_start_while_swap_comes_and_goes() {
-    let Some(bench) = Bench::with(&["sh", "sort", "cksum"]) else { return };
+    let Some(bench) = Bench::with(&["overspill-server", "sh", "sort", "cksum"]) else { return };
     let lines = |out: &mut dyn std::io::Write| {
         (0..30_000).for_each(|n| writeln!(out, "{}", n * 7919 % 100_003).unwrap());
     };

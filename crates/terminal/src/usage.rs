@@ -68,20 +68,16 @@ fn command_of(definition: &Command, words: &[OsString]) -> String {
     name
 }
 
-/// Asserts, for tests, that the help of every command ends with an example that begins with the
-/// name of the program.
+/// Asserts, for tests, that the help of every command ends with an example.
 ///
 /// # Panics
 /// The help of a command has none.
 pub fn assert_examples(definition: &Command) {
-    fn check(command: &Command, begin: &str) {
-        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-            let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains(begin), "{}", sub.get_name());
-            check(sub, begin);
-        }
+    for sub in definition.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(help.contains("Example:\n  overspill"), "{}", sub.get_name());
+        assert_examples(sub);
     }
-    check(definition, &format!("Example:\n  {} ", definition.get_name()));
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes a bench if all `tools` are installed and a run can start; otherwise prints why not.
+    /// Makes a bench if all `tools` are installed, those of ours are built, and a run can start;
+    /// otherwise prints why not.
     pub fn with(tools: &[&str]) -> Option<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reason) = obstacle(tools) {
@@ -76,27 +77,28 @@ pub fn disk() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
 }
 
-/// Returns the program under test, from the release build; the preload object lies beside it.
+/// Returns the program under test; the preload object lies beside it.
 pub fn overspill() -> PathBuf {
-    release("overspill")
+    built("overspill")
 }
 
-/// Returns the laboratory's program, from the release build.
+/// Returns the laboratory's program.
 pub fn lab() -> PathBuf {
-    release("overspill-lab")
+    built("overspill-lab")
 }
 
-/// A program of the release build in the target directory in which this test was built.
-fn release(name: &str) -> PathBuf {
+/// What was built in the target directory in which this test was: the release, or what
+/// `OVERSPILL_TEST_PROFILE` says.
+fn built(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
-    this.ancestors().nth(3).unwrap().join("release").join(name)
+    let profile = std::env::var("OVERSPILL_TEST_PROFILE").unwrap_or_else(|_| "release".into());
+    this.ancestors().nth(3).unwrap().join(profile).join(name)
 }
 
 fn obstacle(tools: &[&str]) -> Option<String> {
-    let parts = ["overspill", "overspill-server", "overspill-lab", "liboverspill_preload.so"];
-    let files = parts.map(release);
+    let files = ["overspill", "liboverspill_preload.so"].map(built);
     if let Some(missing) = files.iter().find(|file| !file.exists()) {
-        return Some(format!("no {}: `cargo build --release --workspace`", missing.display()));
+        return Some(format!("no {}: `make lab`", missing.display()));
     }
     if let Some(finding) = overspill::doctor::obstacle() {
         return Some(format!("{}: {}", finding.what, finding.detail));
@@ -105,6 +107,9 @@ fn obstacle(tools: &[&str]) -> Option<String> {
 }
 
 fn is_installed(tool: &str) -> bool {
+    if tool.starts_with("overspill-") {
+        return built(tool).is_file();
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(tool).is_file())
 }

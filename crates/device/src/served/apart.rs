@@ -5,7 +5,7 @@
 //! ```text
 //! orders    starter: what to open         server: its attachment, or why it cannot be opened
 //!           starter: a client's socket    ... any number of them
-//! accounts  server: a queue of client N begins    starter: an answer, before the client has its own
+//! accounts  server: a queue of client N begins   starter: an answer, before the client has one
 //!           server: a queue of client N has ended; a client has left
 //! ```
 //!

@@ -3,8 +3,8 @@
 //! Owns: the way of a request to that process and back. Requests and completions are words in two
 //! rings ([`words`]), in memory that each worker shares with the server, and so are the pages on
 //! their way ([`memory`]); all else is asked over a socket ([`control`]). [`queue`] is the worker's
-//! end and [`server`] the other one, over any [`SwapDevice`]; [`apart`] has that in a process of its
-//! own.
+//! end and [`server`] the other one, over any [`SwapDevice`]; [`apart`] has that in a process of
+//! its own.
 //! Invariants: the server trusts nothing that it is told. The two share no descriptor of the
 //! device; a client that ends loses none of its requests to another's pages, because the server
 //! says when it is done with them ([`server::Clients`]). A side is woken by a system call only if

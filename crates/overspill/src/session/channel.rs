@@ -129,8 +129,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Connects for a process started by exec, `program`: the supervisor must be this user's, and is
-    /// believed by this address from now on.
+    /// Connects for a process started by exec, `program`: the supervisor must be this user's, and
+    /// is believed by this address from now on.
     ///
     /// # Errors
     /// [`Error::Session`].

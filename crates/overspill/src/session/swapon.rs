@@ -109,8 +109,8 @@ impl RunSwaps {
     /// after all areas added before. Blocks for opening it. Returns its name.
     ///
     /// # Errors
-    /// [`Error::NotAllowed`], [`Error::GivenTwice`], [`Error::Device`], [`Error::TooManyAdded`], [`Error::Session`]; then
-    /// nothing was changed.
+    /// [`Error::NotAllowed`], [`Error::GivenTwice`], [`Error::Device`], [`Error::TooManyAdded`],
+    /// [`Error::Session`]; then nothing was changed.
     pub fn add(&self, spec: &SwapSpec) -> Result<String, Error> {
         allowed::check(spec, &self.started_with)?;
         let mut places = self.places.lock();
