@@ -19,8 +19,8 @@ export RUSTFLAGS CFLAGS CXXFLAGS
 
 rm -rf "$out"
 mkdir -p "$out"
-cargo build --release --workspace --locked
-strip --strip-debug "$release/overspill" "$release"/liboverspill*.so "$release/liboverspill.a"
+cargo build --release --locked -p overspill-cli -p overspill-preload -p overspill-remote -p overspill-c
+strip --strip-debug "$release/overspill" "$release/overspill-server" "$release"/liboverspill*.so "$release/liboverspill.a"
 version=$("$release/overspill" --version | cut -d ' ' -f 2)
 name=overspill-$version-$(uname -m)-linux-gnu
 # Where cargo-deb takes files from, too.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the wheel of crates/python into target/wheels, with the program and its preload object inside. Takes a release build,
+# Builds the wheel of crates/python into target/wheels, with the program and what belongs to it inside. Takes a release build,
 # and maturin: from PATH, or by pip into target/wheel-tools.
 set -eu
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ fi
 rm -rf $bin target/wheels
 mkdir -p $bin
 trap 'rm -rf $bin' EXIT
-install -m 755 target/release/overspill target/release/liboverspill_preload.so $bin
+install -m 755 target/release/overspill target/release/overspill-server target/release/liboverspill_preload.so $bin
 strip --strip-debug $bin/*
 "$maturin" build --release --locked --quiet --manifest-path crates/python/Cargo.toml --out target/wheels
 ls target/wheels/*.whl

@@ -10,6 +10,7 @@ use overspill_tree::{Source, packages, root, sources};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::process::Command;
 
 /// Which crates of the workspace a crate uses: exactly these. A line names only lines above it.
 const USES: &[(&str, &[&str])] = &[
@@ -247,6 +248,28 @@ fn nothing_points_up() {
             used.iter().filter(|name| !below.contains(name)),
         );
     }
+}
+
+/// A run needs no plotters but its own, no simulator, no workloads; and no client of a server.
+#[test]
+fn the_program_links_neither_the_laboratory_nor_the_network() {
+    let linked = |package: &str| {
+        let mut tree = Command::new(env!("CARGO"));
+        tree.args(["tree", "--offline", "-e", "normal", "--prefix", "none", "-f", "{lib}", "-p"]);
+        let output = tree.arg(package).current_dir(root()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let names = String::from_utf8(output.stdout).unwrap();
+        names.lines().map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let absent = ["overspill_bench", "overspill_sim", "overspill_vcpu", "overspill_remote"];
+    let absent: Vec<&str> = absent.into_iter().chain(["redis", "rustls"]).collect();
+    for package in ["overspill-cli", "overspill-preload", "overspill-c"] {
+        let linked = linked(package);
+        assert!(linked.contains("overspill_engine"), "{linked:?}");
+        assert_none(package, absent.iter().filter(|name| linked.contains(**name)));
+    }
+    // The same words find what is there.
+    assert!(absent.iter().any(|name| linked("overspill-remote").contains(*name)));
 }
 
 #[test]
