@@ -8,7 +8,7 @@ limit=96M
 roomy=1G
 sorted_limit=16M
 sorted_lines=130000 # of about 475 bytes
-overspill=${OVERSPILL:-${CARGO_TARGET_DIR:-target}/release/overspill}
+overspill=${OVERSPILL:-${CARGO_TARGET_DIR:-target}/quick/overspill}
 directory=${TMPDIR:-/var/tmp}
 work=$(mktemp -d "$directory/overspill-demo.XXXXXX")
 

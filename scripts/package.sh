@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes what a release consists of, in target/package: a Debian package, an archive for other systems, the list of what both
+# Makes what a release consists of, in target/package: a Debian package, an archive for other systems, the lists of what both
 # are built from (SBOM), and checksums. The same commit gives the same bytes, by the same toolchain. Takes cargo-deb and
 # cargo-cyclonedx from PATH; what is missing is skipped, with the reason.
 set -eu
@@ -41,9 +41,11 @@ tar -C "$out" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --nu
 rm -r "${out:?}/$name"
 
 if command -v cargo-cyclonedx >/dev/null; then
-    cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/cli/Cargo.toml
-    sed "s|path+file://$PWD/|path+file:///overspill/|g" crates/cli/sbom.json >"$out/overspill-$version.cdx.json"
-    find crates -name sbom.json -delete
+    for part in cli preload remote c; do
+        cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/$part/Cargo.toml
+        sed "s|path+file://$PWD/|path+file:///overspill/|g" crates/$part/sbom.json >"$out/overspill-$part-$version.cdx.json"
+    done
+    find crates lab tests -name sbom.json -delete
 else
     echo "skipped: the SBOM: there is no cargo-cyclonedx (cargo install cargo-cyclonedx)"
 fi

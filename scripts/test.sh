@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs parts of the tests one after the other, and says how long each took, and which tests took longest.
-#   test.sh PART...      each a target of the Makefile
+#   test.sh PART...          each a target of the Makefile
+#   test.sh ... A,B+C,D ...  A and then B, and beside them C and then D: for parts that mostly wait
 # Ends at the first part that fails. What a part prints is kept in target/test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,25 +16,44 @@ seconds_since() { awk -v start="$1" -v end="$EPOCHREALTIME" 'BEGIN { printf "%.0
 summary() {
     echo
     echo "Seconds of each part:"
-    cat "$logs/parts"
+    cat "$logs/parts" 2>/dev/null || true
     echo "The ten slowest tests:"
     # Other output may stand between a test's name and its time.
-    sed -n 's/.*test \([a-z0-9_:]*\) .*<\([0-9.]*\)s>$/\2 \1/p' "$logs"/*.log | sort -rn | head -n 10 |
-        awk '{ printf "%8.1f  %s\n", $1, $2 }'
+    sed -n 's/.*test \([a-z0-9_:]*\) .*<\([0-9.]*\)s>$/\2 \1/p' "$logs"/*.log | sort -rn |
+        awk 'NR <= 10 { printf "%8.1f  %s\n", $1, $2 }'
     echo "$(seconds_since "$begun") seconds in all."
+}
+
+# Prints nothing until it has ended, if it is `aside`.
+part() { # NAME [aside]
+    local started=$EPOCHREALTIME status=0
+    if [[ ${2:-} == aside ]]; then
+        make --no-print-directory "$1" >"$logs/$1.log" 2>&1 || status=$?
+        echo "== make $1"
+        cat "$logs/$1.log"
+    else
+        echo "== make $1"
+        make --no-print-directory "$1" 2>&1 | tee "$logs/$1.log" || status=$?
+    fi
+    printf '%8s  %s\n' "$(seconds_since "$started")" "$1" >>"$logs/parts"
+    ((status == 0)) || echo "FAILED: make $1"
+    return "$status"
+}
+
+lane() { # A,B,...
+    local name
+    for name in ${1//,/ }; do part "$name" aside || return; done
 }
 
 begun=$EPOCHREALTIME
 trap summary EXIT
-for part in "$@"; do
-    started=$EPOCHREALTIME
-    echo "== make $part"
-    status=0
-    make --no-print-directory "$part" 2>&1 | tee "$logs/$part.log" || status=$?
-    printf '%8s  %s\n' "$(seconds_since "$started")" "$part" >>"$logs/parts"
-    if ((status != 0)); then
-        echo "FAILED: make $part"
-        exit "$status"
+for group in "$@"; do
+    if [[ $group == *+* ]]; then
+        lane "${group#*+}" &
+        lane "${group%%+*}" || { wait; exit 1; }
+        wait $!
+    else
+        part "$group"
     fi
 done
 echo "everything passed"

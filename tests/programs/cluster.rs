@@ -5,7 +5,7 @@ use crate::encryption::{SECRETS, found_in_content};
 use crate::network::{certificates, refusal};
 use crate::served::works_elsewhere;
 use overspill_programs::bench::{Bench, overspill};
-use overspill_programs::job::{Ended, MIB, Running, assert_same};
+use overspill_programs::job::{Ended, MIB, Running, assert_same, descendants, name_of};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::net::TcpListener;
@@ -359,7 +359,19 @@ fn a_full_cluster_is_followed_by_the_next_area() {
     );
 }
 
-/// Kills a run with its supervisor, and waits for its lease to end.
+/// The process that serves the cluster outlives the run, and tidies up.
+#[test]
+fn a_run_that_is_killed_leaves_nothing() {
+    let Some(bench) = Bench::with(TOOLS) else { return };
+    let cluster = Cluster::of_one(&bench, &[]);
+    let running = start(&bench, CHANGES, &format!("{},size=256M,lease=600", cluster.swap()));
+    until("there are keys", || cluster.keys() > 40);
+    kill_process(Pid::from_raw(running.pid()).unwrap(), Signal::KILL).unwrap();
+    running.end();
+    until("the cluster is empty", || cluster.keys() == 0);
+}
+
+/// Kills a run with the process that serves it, and waits for its lease to end.
 #[test]
 fn a_dead_run_leaves_nothing_after_its_lease() {
     let Some(bench) = Bench::with(TOOLS) else { return };
@@ -373,7 +385,11 @@ fn a_dead_run_leaves_nothing_after_its_lease() {
         let left: u64 = cluster.servers[0].ask(&["PTTL", name]).trim().parse().unwrap();
         assert!((5500..=10_000).contains(&left), "{name}: {left} ms");
     }
-    kill_process(Pid::from_raw(running.pid()).unwrap(), Signal::KILL).unwrap();
+    let processes = descendants(running.pid());
+    let server = processes.into_iter().find(|&pid| name_of(pid) == "overspill-serve").unwrap();
+    for process in [server, running.pid()] {
+        kill_process(Pid::from_raw(process).unwrap(), Signal::KILL).unwrap();
+    }
     running.end();
     let begun = Instant::now();
     until("the cluster is empty", || cluster.keys() == 0);

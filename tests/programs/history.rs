@@ -1,5 +1,5 @@
 //! `--history`: the latest page state changes, in all processes of a run; `--touches`: all of those
-//! that are touches, for `bench policy`.
+//! that are touches, for `overspill-lab policy`.
 
 use crate::memory_calls::LIMIT;
 use overspill_programs::bench::{Bench, lab};

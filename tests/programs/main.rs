@@ -6,7 +6,8 @@
 //! time-out after which it and all its descendants are killed. A skipped test prints the reason.
 //! Not here: messages and statuses (`crates/cli/tests`).
 //!
-//! Needs the release build of the whole workspace; `make test` makes it.
+//! Needs the release build, which `make lab` makes; with `OVERSPILL_TEST_PROFILE=quick` the one of
+//! `make program`.
 
 mod allocator_calls;
 mod apart;

@@ -1,8 +1,7 @@
 //! The examples in C and C++, built as a user would: installed, found by pkg-config, linked with
 //! the shared and with the static library.
 //!
-//! Needs the release build of the whole workspace; `make test` makes it. A skipped test prints the
-//! reason.
+//! Needs the release build, which `make build` makes. A skipped test prints the reason.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +18,10 @@ impl Installed {
                 println!("skipped: there is no {tool}");
                 return None;
             }
+        }
+        if !root().join("target/release/liboverspill.so").is_file() {
+            println!("skipped: there is no release build: `make build`");
+            return None;
         }
         let prefix = tempfile::tempdir().unwrap();
         let script = root().join("scripts/install.sh");

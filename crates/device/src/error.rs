@@ -168,8 +168,8 @@ pub enum DeviceError {
 
     /// There is no process that could serve a place.
     #[error(
-        "cannot start {}, which serves places apart: {errno}; install it beside overspill or in \
-         ../lib/overspill", .program.display()
+        "cannot start {}, which serves places apart: {errno}; {}", .program.display(),
+        start_remedy(*.errno)
     )]
     NoServer {
         /// The program.
@@ -300,6 +300,15 @@ impl DeviceError {
 /// Sizes are of whole pages.
 fn in_pages(size: Bytes) -> String {
     if size == Bytes(0) { "less than a page".into() } else { size.to_string() }
+}
+
+/// What to do about a program that does not start.
+fn start_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOENT => "install it beside overspill or in ../lib/overspill",
+        Errno::MFILE | Errno::NFILE => "raise `ulimit -n`",
+        _ => "look at the limits of this session (`ulimit -a`)",
+    }
 }
 
 fn open_remedy(errno: Errno) -> &'static str {

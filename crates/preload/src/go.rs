@@ -5,6 +5,8 @@
 //! Not here: what comes of it (`pager`); objects with Go in them that another program loads.
 
 use crate::starts::word;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, openat};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -13,12 +15,15 @@ const SECTION: &[u8] = b"\0.go.buildinfo\0";
 /// Names of sections have no more bytes in any program.
 const NAMES_BYTES_MAX: u64 = 64 << 10;
 
-/// True if this process's program is one.
-pub(crate) fn is_program() -> bool {
-    File::open("/proc/self/exe")
-        .ok()
-        .and_then(|program| section_names(&program))
-        .is_some_and(|names| names.windows(SECTION.len()).any(|window| window == SECTION))
+/// True if this process's program is one. `proc` is that of the supervisor: there may be none here.
+pub(crate) fn is_program(proc: Option<&OwnedFd>) -> bool {
+    let names = proc.and_then(open).and_then(|program| section_names(&program));
+    names.is_some_and(|names| names.windows(SECTION.len()).any(|window| window == SECTION))
+}
+
+fn open(proc: &OwnedFd) -> Option<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(proc, "self/exe", flags, Mode::empty()).ok().map(File::from)
 }
 
 /// Returns the names of a program's sections, with a zero before and after each.

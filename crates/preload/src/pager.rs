@@ -150,7 +150,7 @@ fn join(address: &str) -> Result<(), String> {
         Ok(opened) => opened,
         Err(error) => return alone(&error),
     };
-    if go::is_program() {
+    if go::is_program(proc.as_ref()) {
         // It goes on with what is libc's; the summary says so.
         session.add_verdict(escapes::GO_PROGRAM);
         return Ok(());

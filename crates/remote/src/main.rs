@@ -1,7 +1,9 @@
 //! The `overspill-server` program: has a place open for a run, and serves it.
 //!
 //! `overspill run` starts it, and tells it on its standard input which place.
-//! Invariants: it ends by itself, when the run has and nobody needs the place any more.
+//! Invariants: it ends by itself, when the run has and nobody needs the place any more. A signal to
+//! all processes of a service, or of a terminal, is for the program, which may need its pages to
+//! end well.
 //! Not here: a command line.
 
 use overspill_device::served::apart;
@@ -13,7 +15,15 @@ use std::process::ExitCode;
 /// As of `overspill`: its own failures.
 const FAILED: u8 = 125;
 
+/// Signals that would end or stop it.
+const IGNORED: [i32; 6] =
+    [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGTSTP, libc::SIGTTOU];
+
 fn main() -> ExitCode {
+    for signal in IGNORED {
+        // SAFETY: no handler of ours, and no other thread yet.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
     raise_limit_of_files();
     match serve() {
         Ok(()) => ExitCode::SUCCESS,

@@ -212,7 +212,7 @@ impl ManagedMemory {
             Kind::Leaving => {}
             Kind::Managed(..) => {
                 self.engine.discard(part.first, part.pages);
-                // Whatever it should be: the program may have changed it by a call that nobody saw.
+                // Even if it should be plain already: a call that nobody saw may have changed it.
                 let changing = self.space.changing();
                 self.space.protect(&changing, part.first, part.pages, PLAIN)?;
             }

@@ -98,7 +98,7 @@ fn built(name: &str) -> PathBuf {
 fn obstacle(tools: &[&str]) -> Option<String> {
     let files = ["overspill", "liboverspill_preload.so"].map(built);
     if let Some(missing) = files.iter().find(|file| !file.exists()) {
-        return Some(format!("no {}: `make lab`", missing.display()));
+        return Some(format!("no {}: `make lab`, or `make program`", missing.display()));
     }
     if let Some(finding) = overspill::doctor::obstacle() {
         return Some(format!("{}: {}", finding.what, finding.detail));

@@ -148,6 +148,7 @@ const UNSAFE: &[&str] = &[
     "python/src/numpy.rs",
     "python/src/pool.rs",
     "python/src/region.rs",
+    "remote/src/main.rs",
     "remote/src/mirror/tests.rs",
     "remote/src/nbd/area.rs",
     "remote/src/nbd/tests.rs",

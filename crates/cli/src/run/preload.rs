@@ -41,7 +41,7 @@ fn directories() -> Result<[PathBuf; 2], PreloadError> {
 /// Where the program is that serves places apart, or would be: few runs need it.
 pub(super) fn server() -> Result<PathBuf, PreloadError> {
     let [beside, library] = directories()?.map(|directory| directory.join(SERVER));
-    Ok(if library.is_file() { library } else { beside })
+    Ok(if library.is_file() && !beside.is_file() { library } else { beside })
 }
 
 /// The preload object's path, in a form that the loader accepts.

@@ -167,7 +167,7 @@ impl Report {
         always.into_iter().chain(other.into_iter().flatten())
     }
 
-    /// Returns a line only if a signal ended the program, of which no shell speaks.
+    /// Returns a line only if a signal ended the program: to a shell, we are the program.
     fn signal_line(&self) -> Option<String> {
         let signal = self.signal.filter(|_| !self.out_of_memory)?;
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");

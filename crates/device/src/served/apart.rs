@@ -74,7 +74,7 @@ pub struct Started {
 ///
 /// # Errors
 /// [`DeviceError::NoServer`] if the program cannot be started; [`DeviceError::Served`] in its words
-/// if it cannot open the place.
+/// if it cannot open the place, or has ended without a word.
 pub fn start(
     program: &Path,
     spec: &SwapSpec,
@@ -85,11 +85,12 @@ pub fn start(
     let (accounts, entries) = pair().map_err(refused)?;
     let mut command = Command::new(program);
     command.stdin(theirs).stdout(Stdio::null()).process_group(0);
-    // Whoever started this process reaps it; its end is the end of its sockets.
+    // `overspill run` reaps all its children.
     command.spawn().map(drop).map_err(|error| refused(errno_of(&error)))?;
     drop(command);
-    let opened = ask(&orders, spec, options, entries.as_fd()).map_err(refused)?;
-    let attachment = opened.map_err(DeviceError::Served)?;
+    let silent = |errno| format!("{} has ended without a word: {errno}", program.display());
+    let opened = ask(&orders, spec, options, entries.as_fd());
+    let attachment = opened.map_err(silent).flatten().map_err(DeviceError::Served)?;
     Ok(Started { orders, accounts, attachment })
 }
 
@@ -171,9 +172,15 @@ impl Apart {
         self.shared.count.lock().clients += 1;
         let sent = send_with(&self.orders, &WORD, theirs.as_fd());
         if sent.is_err() {
-            self.shared.count.lock().clients -= 1;
+            self.forget_client();
         }
         sent.map(|()| ours)
+    }
+
+    fn forget_client(&self) {
+        let mut count = self.shared.count.lock();
+        // Unless the process has ended meanwhile, and all its clients with it.
+        count.clients = count.clients.saturating_sub(1);
     }
 
     /// Waits until there is no client, at most for `patience`; false if there is one.
@@ -224,7 +231,10 @@ impl Book {
         self.shared.left.notify_all();
         if !count.is_over {
             drop(count);
-            report(&format!("the process that served {name} has ended: pages there are lost"));
+            report(&format!(
+                "the process that served {name} has ended: pages there are lost, and programs that \
+                 are started from now on run without a limit"
+            ));
         }
     }
 
@@ -240,8 +250,7 @@ impl Book {
 
     fn enter(&mut self, [what, client]: Entry) {
         match what {
-            BEGINS => {
-                self.clients.begin(client);
+            BEGINS if self.clients.begin(client) => {
                 self.begun.push(client);
                 let _ = retry_on_intr(|| send(&self.accounts, &WORD, SendFlags::NOSIGNAL));
             }
@@ -278,19 +287,25 @@ pub fn serve(orders: &OwnedFd, open: Opener, say: fn(&str)) -> Result<(), Errno>
     let options = OpenOptions { swap_size: swap_size_bytes.map(overspill_base::Bytes), force };
     let opened = open(&spec, &options, say).and_then(|device| {
         let (attachment, was_empty) = (device.attachment().clone(), kept_if_empty(&device)?);
-        Ok((Server::start(device.bare(), accounts)?, attachment, was_empty))
+        Ok((Server::start(device.bare(), accounts.clone())?, attachment, was_empty))
     });
     let (server, was_empty, answer): (_, _, Opened) = match opened {
         Ok((server, attachment, was_empty)) => (Some(server), was_empty, Ok(attachment)),
         Err(error) => (None, None, Err(error.to_string())),
     };
     let text = serde_json::to_vec(&answer).map_err(|_| Errno::INVAL)?;
-    retry_on_intr(|| send(orders, &text, SendFlags::NOSIGNAL))?;
-    let Some(server) = server else { return Ok(()) };
-    while let Ok((_, Some(client))) = receive(orders) {
-        server.take(client);
+    let told = retry_on_intr(|| send(orders, &text, SendFlags::NOSIGNAL));
+    let Some(server) = server.filter(|_| told.is_ok()) else { return Ok(()) };
+    while let Ok((_, client)) = receive(orders) {
+        match client {
+            Some(client) => server.take(client),
+            // There is no room for its descriptor: it has left, and is told so by that.
+            None => accounts.leave(),
+        }
     }
     while !server.wait_unused(Duration::MAX) {}
+    // Ends the last requests, of clients that were killed.
+    drop(server);
     was_empty.map_or(Ok(()), |file| ftruncate(file, 0))
 }
 
@@ -305,30 +320,27 @@ fn kept_if_empty(device: &Device) -> Result<Option<OwnedFd>, DeviceError> {
 #[derive(Debug)]
 struct Accounts(Mutex<OwnedFd>);
 
-impl Accounts {
-    /// Makes an entry. If the starter has ended, nobody needs it.
-    fn enter(&self, entry: Entry, is_answered: bool) {
-        let socket = self.0.lock();
-        let bytes = entry.map(u32::to_ne_bytes).concat();
-        let sent = retry_on_intr(|| send(&*socket, &bytes, SendFlags::NOSIGNAL));
-        if is_answered && sent.is_ok() {
-            let _ = retry_on_intr(|| recv(&*socket, &mut [0; 1], RecvFlags::empty()));
-        }
-    }
-}
-
 impl Clients for Accounts {
-    fn begin(&self, client: u32) {
-        self.enter([BEGINS, client], true);
+    /// False too if the starter has ended, and nobody would know.
+    fn begin(&self, client: u32) -> bool {
+        let socket = self.0.lock();
+        let heard = || retry_on_intr(|| recv(&*socket, &mut [0; 1], RecvFlags::empty()));
+        enter(&socket, [BEGINS, client]).is_ok() && heard().is_ok_and(|(len, _)| len == 1)
     }
 
     fn end(&self, client: u32) {
-        self.enter([HAS_ENDED, client], false);
+        let _ = enter(&self.0.lock(), [HAS_ENDED, client]);
     }
 
     fn leave(&self) {
-        self.enter([HAS_LEFT, 0], false);
+        let _ = enter(&self.0.lock(), [HAS_LEFT, 0]);
     }
+}
+
+/// Makes an entry. If the starter has ended, nobody reads it.
+fn enter(socket: &OwnedFd, entry: Entry) -> Result<(), Errno> {
+    let bytes = entry.map(u32::to_ne_bytes).concat();
+    retry_on_intr(|| send(socket, &bytes, SendFlags::NOSIGNAL)).map(drop)
 }
 
 fn errno_of(error: &std::io::Error) -> Errno {
@@ -385,9 +397,10 @@ mod tests {
     struct UnderWay(AtomicU32);
 
     impl Clients for UnderWay {
-        fn begin(&self, client: u32) {
+        fn begin(&self, client: u32) -> bool {
             assert_eq!(client, CLIENT);
             self.0.fetch_add(1, Relaxed);
+            true
         }
 
         fn end(&self, client: u32) {
@@ -452,8 +465,18 @@ mod tests {
     #[test]
     fn clients_go_on_when_their_starter_has_ended() {
         let (apart, _) = ordered("ram:4M", |line| panic!("{line}"));
-        let device = client(&apart.unwrap());
-        moves_pages(&mut *device.open_queue(4).unwrap());
+        let apart = apart.unwrap();
+        let device = client(&apart);
+        let mut queue = device.open_queue(4).unwrap();
+        drop(apart);
+        moves_pages(&mut *queue);
+    }
+
+    #[test]
+    fn nobody_begins_who_is_in_no_account() {
+        let (accounts, entries) = pair().unwrap();
+        drop(accounts);
+        assert!(!Accounts(Mutex::new(LockClass::ServedDevice, entries)).begin(CLIENT));
     }
 
     #[test]
@@ -467,7 +490,7 @@ mod tests {
         assert!(error.starts_with("cannot start /nowhere/server"), "{error}");
         let silent = start(Path::new("/bin/true"), &spec, &OpenOptions::default());
         let error = silent.unwrap_err().to_string();
-        assert!(error.starts_with("cannot start /bin/true"), "{error}");
+        assert!(error.starts_with("/bin/true has ended without a word"), "{error}");
     }
 
     #[test]
@@ -483,7 +506,7 @@ mod tests {
         });
         let apart = apart.unwrap();
         let _client = apart.client().unwrap();
-        Accounts(Mutex::new(LockClass::ServedDevice, entries)).begin(CLIENT);
+        assert!(Accounts(Mutex::new(LockClass::ServedDevice, entries)).begin(CLIENT));
         wait_until(|| TOLD.load(Relaxed) == 1);
         assert_eq!(under_way.0.load(Relaxed), 0, "nothing is under way any more");
         assert!(apart.wait_unused(Duration::ZERO));

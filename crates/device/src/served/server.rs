@@ -45,8 +45,8 @@ const EVENTS: usize = 64;
 /// Is told for whom requests may be under way. As long as that is so, the slots that a client held
 /// must not become another's, even if the client has ended: its last writes are yet to come.
 pub trait Clients: Send + Sync + Debug {
-    /// From now on there may be requests of `client`.
-    fn begin(&self, client: u32);
+    /// From now on there may be requests of `client`; false if there must be none.
+    fn begin(&self, client: u32) -> bool;
 
     /// What began once has ended.
     fn end(&self, client: u32);
@@ -337,7 +337,9 @@ impl Service {
             (Receiver::new(memory.requests()), Sender::new(memory.completions()));
         // Both before the answer, because from then on there may be requests: the worker rings
         // from its first one on.
-        self.clients.begin(client);
+        if !self.clients.begin(client) {
+            return Err(Errno::CONNRESET);
+        }
         let _ = requests.may_sleep();
         let descriptors = [&file, &door, &heard].map(AsFd::as_fd);
         let socket = self.callers[&token].socket.as_fd();

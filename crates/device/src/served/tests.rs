@@ -25,9 +25,10 @@ const CLIENT: u32 = 7;
 struct UnderWay(AtomicU32);
 
 impl Clients for UnderWay {
-    fn begin(&self, client: u32) {
+    fn begin(&self, client: u32) -> bool {
         assert_eq!(client, CLIENT);
         self.0.fetch_add(1, Relaxed);
+        true
     }
 
     fn end(&self, client: u32) {

@@ -8,8 +8,8 @@
 //! user in its name.
 //! Not here: what can be asked, and what is answered.
 
+use super::peer::Peer;
 use overspill_space::with_signals_blocked;
-use rustix::net::sockopt::socket_peercred;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
@@ -69,8 +69,11 @@ impl Run {
     /// # Errors
     /// That the run has ended meanwhile, or that its socket is another user's.
     pub fn ask(self, question: &str) -> io::Result<String> {
+        if question.len() as u64 > QUESTION_BYTES_MAX {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
         let mut socket = UnixStream::connect_addr(&self.address()?)?;
-        if socket_peercred(&socket)?.uid.as_raw() != self.user {
+        if Peer::of(&socket)?.user != self.user {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
         socket.set_write_timeout(Some(4 * PATIENCE))?;
@@ -127,8 +130,8 @@ impl Drop for Answers {
 }
 
 fn reply(mut socket: UnixStream, answer: impl Fn(&str) -> String) -> io::Result<()> {
-    let asker = socket_peercred(&socket)?.uid;
-    if asker.is_root() || asker == rustix::process::geteuid() {
+    let asker = Peer::of(&socket)?.user;
+    if asker == 0 || asker == rustix::process::geteuid().as_raw() {
         socket.set_read_timeout(Some(PATIENCE))?;
         let mut question = String::new();
         (&socket).take(QUESTION_BYTES_MAX + 1).read_to_string(&mut question)?;

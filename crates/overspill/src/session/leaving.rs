@@ -1,8 +1,8 @@
 //! Swap areas that are taken away from a run that goes on.
 //!
 //! Owns: which areas are leaving, and which processes have left them.
-//! Invariants: an area that is leaving never comes back. Its device stays open in the supervisor
-//! until no process has a page on it. A process says that it takes an area before it looks whether
+//! Invariants: an area that is leaving never comes back. Its device stays open until no process has
+//! a page on it. A process says that it takes an area before it looks whether
 //! that is leaving, and who has an area taken away marks it before looking who has taken it: so one
 //! of the two sees the other (SeqCst). A forked child has left what its parent has, and is waited
 //! for from the moment in which its place is reserved.

@@ -336,15 +336,14 @@ mod tests {
         let place = session.reserve_member().unwrap();
         session.confirm_member(place, rustix::process::getpid()).unwrap();
         let MemberNo(client) = place.member;
-        session.begin(client);
-        session.begin(client);
+        assert!(session.begin(client) && session.begin(client));
         session.end(client);
         assert!(!session.salvage(&areas), "a request may be under way");
         assert_ne!(session.reserve_member().unwrap().member, place.member);
         session.end(client);
         assert!(session.salvage(&areas));
         assert_eq!(session.reserve_member().unwrap().member, place.member);
-        session.begin(u32::MAX);
+        assert!(!session.begin(u32::MAX));
         session.end(u32::MAX);
     }
 }

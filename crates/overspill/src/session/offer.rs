@@ -2,7 +2,7 @@
 //!
 //! Owns: whether each of them opens it, or asks a process apart for pages; and for which members
 //! requests may be under way.
-//! Invariants: a member counts as under way until that process is done with the last of its
+//! Invariants: a member counts as under way until whoever serves it is done with the last of its
 //! requests. It is not salvaged before: its slots would be another's while they are still written.
 
 use super::Session;
@@ -150,8 +150,8 @@ impl Session {
 }
 
 impl served::Clients for Session {
-    fn begin(&self, client: u32) {
-        self.under_way().get(client as usize).map(|queues| queues.fetch_add(1, Relaxed));
+    fn begin(&self, client: u32) -> bool {
+        self.under_way().get(client as usize).map(|queues| queues.fetch_add(1, Relaxed)).is_some()
     }
 
     fn end(&self, client: u32) {

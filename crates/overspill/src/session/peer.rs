@@ -3,10 +3,10 @@
 //! Invariants: a process of another PID namespace has no number here. rustix's `socket_peercred`
 //! takes it for granted that it has one, so the call is made here.
 
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 
-/// A process as the kernel noted it when it began to listen.
+/// A process as the kernel noted it when it began to listen, or connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
     /// None if this process does not see that one.
@@ -15,8 +15,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Whoever listened at the address to which `socket` was connected.
-    pub(super) fn of(socket: &OwnedFd) -> Result<Self, Errno> {
+    /// Whoever listened at the address to which `socket` was connected, or who connected it.
+    pub(super) fn of(socket: &impl AsRawFd) -> Result<Self, Errno> {
         let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);

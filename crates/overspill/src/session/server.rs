@@ -12,6 +12,7 @@ use super::channel::{
     Address, DEVICES_ONLY, MESSAGE_BYTES_MAX, SECRET_BYTES, Secret, WITH_DESCRIPTORS,
     send_descriptors,
 };
+use super::peer::Peer;
 use crate::error::Error;
 use overspill_base::sync::{Arc, Condvar, LockClass, Mutex};
 use overspill_space::uffd::has_memory;
@@ -275,8 +276,8 @@ impl Service {
     fn welcome(&self, connection: &mut Connection, greeting: &[u8]) -> Option<()> {
         let (secret, process) = greeting.split_at_checked(SECRET_BYTES)?;
         let process = i32::from_ne_bytes(process.try_into().ok()?);
-        let peer = rustix::net::sockopt::socket_peercred(&connection.socket).ok()?;
-        let own = peer.uid == rustix::process::geteuid() && secret == self.terms.secret.0;
+        let peer = Peer::of(&connection.socket).ok()?;
+        let own = peer.user == rustix::process::geteuid().as_raw() && secret == self.terms.secret.0;
         if !own && secret != self.terms.fork_secret.0 {
             return None;
         }

@@ -3,7 +3,7 @@
 //! Owns: starting them for the rows of a device, and their end.
 //! Invariants: a server listens on the loopback interface only. It and its files are gone when it
 //! is dropped, and when this process ends without dropping anything.
-//! Not here: servers on other machines, which `bench touch` under `run` measures.
+//! Not here: servers on other machines, which `overspill-lab touch` under `run` measures.
 
 use super::child::ending_with_us;
 use super::kernel::Skipped;
