@@ -7,7 +7,7 @@ PROGRAM = -p overspill-cli -p overspill-preload
 PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
 .PHONY: program build lab install package wheel book demo test test-all packages style format lints aarch64 aarch64-program msrv \
-	unit documents programs programs-first programs-alone programs-network programs-most python loom \
+	unit unit-product documents programs programs-first programs-alone programs-network programs-most python loom \
 	campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak kills
 
 # Without the optimisations that take half of the time: target/quick/overspill.
@@ -43,11 +43,11 @@ demo: program
 
 # What finds most, before every commit: ten minutes in a fresh clone.
 test:
-	scripts/test.sh packages format program unit programs-first
+	scripts/test.sh packages format program unit-product programs-first
 
 # Everything but campaigns: what CI runs.
 test-all:
-	scripts/test.sh packages style lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
+	scripts/test.sh packages style lab unit unit-product documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
 
 # Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, kills, faults, kernel, explore, fuzz, mutants,
 # gauntlet, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.
@@ -90,7 +90,12 @@ msrv:
 	rust=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); rustup toolchain install --profile minimal "$$rust" && \
 		CARGO_TARGET_DIR=target/msrv rustup run "$$rust" cargo check --workspace --all-targets
 
-# With debug assertions and overflow checks: unit, property and structure tests.
+# With debug assertions and overflow checks: unit, property and structure tests; of all, or without the laboratory.
+LAB = overspill-bench overspill-lab overspill-sim overspill-vcpu overspill-base-sim overspill-area-sim overspill-device-sim \
+	overspill-engine-sim
+PRODUCT_AND_TESTS = --workspace $(LAB:%=--exclude %)
+unit-product:
+	$(CARGO) test $(PRODUCT_AND_TESTS) --tests
 unit:
 	$(CARGO) test --workspace --tests
 	@if command -v python3 >/dev/null; then cd tests/gauntlet && python3 -m unittest; \
@@ -100,9 +105,9 @@ unit:
 documents:
 	$(CARGO) test --workspace --doc
 
-# Real programs under `overspill run`, one at a time: they measure memory. All with --workspace: without, crates would be
-# built again with other features.
-PROGRAMS = $(CARGO) test --workspace --test programs -- --test-threads=1
+# Real programs under `overspill run`, one at a time: they measure memory. In a selection of which the features are
+# those of the workspace: with others crates would be built again.
+PROGRAMS = $(CARGO) test $(PRODUCT_AND_TESTS) --test programs -- --test-threads=1
 programs: lab programs-alone programs-most programs-network
 
 # Those that found most in least time, against the quick build: every call that touches memory, every way, forks, kills.
