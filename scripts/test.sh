@@ -6,6 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 logs=${CARGO_TARGET_DIR:-target}/test
+# Of a part. Longer than any takes on a slow machine: what hangs fails.
+patience=30m
 rm -rf "$logs"
 mkdir -p "$logs"
 triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
@@ -28,14 +30,15 @@ summary() {
 part() { # NAME [aside]
     local started=$EPOCHREALTIME status=0
     if [[ ${2:-} == aside ]]; then
-        make --no-print-directory "$1" >"$logs/$1.log" 2>&1 || status=$?
+        timeout $patience make --no-print-directory "$1" >"$logs/$1.log" 2>&1 || status=$?
         echo "== make $1"
         cat "$logs/$1.log"
     else
         echo "== make $1"
-        make --no-print-directory "$1" 2>&1 | tee "$logs/$1.log" || status=$?
+        timeout --foreground $patience make --no-print-directory "$1" 2>&1 | tee "$logs/$1.log" || status=$?
     fi
     printf '%8s  %s\n' "$(seconds_since "$started")" "$1" >>"$logs/parts"
+    ((status != 124)) || echo "it did not end within $patience"
     ((status == 0)) || echo "FAILED: make $1"
     return "$status"
 }
