@@ -114,7 +114,7 @@ programs: lab programs-alone programs-most programs-network
 FIRST = allocator_calls:: apart:: children:: core_dump:: cpus:: escapes:: faults:: impostor:: limits:: mapping_calls:: \
 	memory_calls:: one_limit:: process_calls:: python:: system_calls:: thread_ends:: ways::
 programs-first: program
-	OVERSPILL_TEST_PROFILE=quick $(PROGRAMS) $(FIRST) --skip flush_amid_forks --skip killed_
+	OVERSPILL_TEST_PROFILE=quick $(PROGRAMS) $(FIRST) --skip flush_amid_forks --skip killed_ --skip sorts_random_lines --skip computes_on_arrays
 # Those that look at the whole machine; those over networks, which mostly wait; the others.
 programs-alone: lab
 	$(PROGRAMS) kills:: compare::
