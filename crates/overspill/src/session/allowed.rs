@@ -56,7 +56,8 @@ pub(super) fn check(spec: &SwapSpec, before: &[SwapSpec]) -> Result<(), Error> {
     let refused = |reason| Error::NotAllowed { place: spec.kind.to_string(), reason };
     let is_in_memory = |spec: &SwapSpec| kinds(spec).all(|kind| where_is(kind) == Where::Memory);
     let is_open = |spec: &SwapSpec| is_in_memory(spec) && !spec.is_encrypted();
-    if !spec.is_encrypted() && !(is_open(spec) && before.iter().any(is_open)) {
+    let is_as_before = is_open(spec) && before.iter().any(is_open);
+    if !(spec.is_encrypted() || is_as_before) {
         return Err(refused("pages would be readable there"));
     }
     for kind in kinds(spec) {
