@@ -140,6 +140,6 @@ same lines.plain lines.paged
 cat <<END
 
 The outputs of each program are the same, byte for byte. Its swap was a file in $directory, which is gone.
-"waited" is time in which the program stood still for a page. In order, pages are read from the disk many at a time and
-before they are needed; at random, each is waited for alone: that is the price of too little memory.
+"waited" is time in which the program stood still for a page. In order, pages are read from the disk many at
+a time and before they are needed; at random, each is waited for alone: that is the price of too little memory.
 END

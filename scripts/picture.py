@@ -12,7 +12,7 @@ import os
 import pty
 import sys
 
-COLUMNS, ROWS = 110, 40
+COLUMNS, ROWS = 112, 40
 CELL, LINE, MARGIN, BAR = 8.4, 20, 20, 36  # pixels; 14 px monospace
 STYLE = """\
   text { font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 14px;

@@ -5,7 +5,7 @@
 //! ```text
 //! orders    starter: what to open         server: its attachment, or why it cannot be opened
 //!           starter: a client's socket    ... any number of them
-//! accounts  server: a queue of client N begins   starter: an answer, before the client has one
+//! accounts  server: a queue of client N begins   starter: whether it may, before the client hears
 //!           server: a queue of client N has ended; a client has left
 //! ```
 //!
@@ -59,7 +59,7 @@ const BEGINS: u32 = 1;
 const HAS_ENDED: u32 = 2;
 const HAS_LEFT: u32 = 3;
 
-/// What is said for an order that only has a socket, and for an entry that was made.
+/// What is said for an order that only has a socket.
 const WORD: [u8; 1] = [1];
 
 /// A process that has opened a device, and has no client yet.
@@ -250,9 +250,11 @@ impl Book {
 
     fn enter(&mut self, [what, client]: Entry) {
         match what {
-            BEGINS if self.clients.begin(client) => {
-                self.begun.push(client);
-                let _ = retry_on_intr(|| send(&self.accounts, &WORD, SendFlags::NOSIGNAL));
+            BEGINS => {
+                let may = self.clients.begin(client);
+                self.begun.extend(may.then_some(client));
+                let answer = [u8::from(may)];
+                let _ = retry_on_intr(|| send(&self.accounts, &answer, SendFlags::NOSIGNAL));
             }
             HAS_ENDED => {
                 if let Some(at) = self.begun.iter().position(|&begun| begun == client) {
@@ -324,8 +326,10 @@ impl Clients for Accounts {
     /// False too if the starter has ended, and nobody would know.
     fn begin(&self, client: u32) -> bool {
         let socket = self.0.lock();
-        let heard = || retry_on_intr(|| recv(&*socket, &mut [0; 1], RecvFlags::empty()));
-        enter(&socket, [BEGINS, client]).is_ok() && heard().is_ok_and(|(len, _)| len == 1)
+        let mut answer = [0];
+        let entered = enter(&socket, [BEGINS, client])
+            .and_then(|()| retry_on_intr(|| recv(&*socket, &mut answer, RecvFlags::empty())));
+        entered.is_ok() && answer == [1]
     }
 
     fn end(&self, client: u32) {
@@ -398,9 +402,8 @@ mod tests {
 
     impl Clients for UnderWay {
         fn begin(&self, client: u32) -> bool {
-            assert_eq!(client, CLIENT);
-            self.0.fetch_add(1, Relaxed);
-            true
+            self.0.fetch_add(u32::from(client == CLIENT), Relaxed);
+            client == CLIENT
         }
 
         fn end(&self, client: u32) {
@@ -470,6 +473,19 @@ mod tests {
         let mut queue = device.open_queue(4).unwrap();
         drop(apart);
         moves_pages(&mut *queue);
+    }
+
+    /// It harms itself only.
+    #[test]
+    fn a_client_that_takes_itself_for_nobody_is_refused() {
+        let (apart, under_way) = ordered("ram:4M", |line| panic!("{line}"));
+        let apart = apart.unwrap();
+        let attachment = crate::file::named("ram".into(), apart.info().capacity());
+        let stranger = Arc::new(|| CLIENT + 1);
+        let stranger = ServedDevice::new(apart.client().unwrap(), &attachment, stranger);
+        assert!(stranger.open_queue(4).is_err());
+        assert_eq!(under_way.0.load(Relaxed), 0);
+        moves_pages(&mut *client(&apart).open_queue(4).unwrap());
     }
 
     #[test]
