@@ -47,7 +47,7 @@ test:
 
 # Everything but campaigns: what CI runs.
 test-all:
-	scripts/test.sh packages style lab unit unit-product documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
+	scripts/test.sh packages style lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
 
 # Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, kills, faults, kernel, explore, fuzz, mutants,
 # gauntlet, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.
