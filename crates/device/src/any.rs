@@ -13,6 +13,7 @@ use crate::seal::{Sealed, Sealer};
 use crate::served::{Identity, ServedDevice};
 use crate::spec::{SwapKind, SwapSpec};
 use crate::{DeviceInfo, SwapDevice};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -75,6 +76,15 @@ impl Device {
         }
     }
 
+    /// Another descriptor of a file of the user's that was empty, and is to be so again afterwards.
+    ///
+    /// # Errors
+    /// EMFILE and the like.
+    pub fn kept_if_empty(&self) -> Result<Option<OwnedFd>, Errno> {
+        let file = self.descriptor().filter(|_| self.attachment().was_empty);
+        file.map(|file| fcntl_dupfd_cloexec(file, 0)).transpose()
+    }
+
     /// Returns the device as it is, for the process that serves it.
     pub fn bare(self) -> Arc<dyn SwapDevice> {
         match self {
@@ -113,10 +123,10 @@ fn sealed(device: Arc<dyn SwapDevice>, sealer: Option<Sealer>) -> Arc<dyn SwapDe
 }
 
 /// Attaches to the device that another process opened, through `fd`; see [`FileDevice::attach`]. If
-/// that process serves it, `fd` is a socket made by [`Server::client`], and `identity` says who
+/// that process serves it, `fd` is a socket made by [`Apart::client`], and `identity` says who
 /// this process is.
 ///
-/// [`Server::client`]: crate::served::Server::client
+/// [`Apart::client`]: crate::served::apart::Apart::client
 ///
 /// # Errors
 /// [`DeviceError::Open`].

@@ -87,13 +87,17 @@ impl SwapSpec {
     /// True if pages are encrypted: unless the user says otherwise, wherever they leave this
     /// machine's memory.
     pub fn is_encrypted(&self) -> bool {
-        let mut places = std::iter::once(&self.kind).chain(&self.mirror);
-        self.encrypt.unwrap_or(!places.all(SwapKind::is_in_memory))
+        self.encrypt.unwrap_or(!self.places().all(SwapKind::is_in_memory))
+    }
+
+    /// The place, and its mirror if there is one.
+    pub fn places(&self) -> impl Iterator<Item = &SwapKind> {
+        std::iter::once(&self.kind).chain(&self.mirror)
     }
 
     /// True if the place, or its mirror, is behind a connection.
     pub fn is_remote(&self) -> bool {
-        self.kind.is_remote() || self.mirror.as_ref().is_some_and(SwapKind::is_remote)
+        self.places().any(SwapKind::is_remote)
     }
 
     /// True if a process apart has it open, and the processes of a run ask that one for pages.
@@ -185,11 +189,13 @@ pub enum SwapKind {
 }
 
 impl SwapKind {
-    fn is_in_memory(&self) -> bool {
+    /// True if pages stay in this machine's memory.
+    pub fn is_in_memory(&self) -> bool {
         matches!(self, Self::Ram { .. } | Self::Compressed { .. })
     }
 
-    fn is_remote(&self) -> bool {
+    /// True if it is behind a connection.
+    pub fn is_remote(&self) -> bool {
         matches!(self, Self::Nbd { .. } | Self::RedisCluster { .. })
     }
 }

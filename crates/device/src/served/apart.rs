@@ -14,29 +14,24 @@
 //! starter has closed the orders, or died, and no client is left.
 //! Not here: how pages move ([`super::server`]); what opens a place, which is the program's.
 
-use super::{Clients, Server};
+use super::messages::{self, pair};
+use super::{Clients, Server, errno_of, wait_unused};
 use crate::error::DeviceError;
 use crate::file::{Attachment, OpenOptions};
 use crate::spec::SwapSpec;
 use crate::{Device, DeviceInfo};
 use overspill_base::sync::{Condvar, LockClass, Mutex};
 use rustix::fs::ftruncate;
-use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, send,
-    sendmsg, shutdown, socketpair,
-};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use serde::{Deserialize, Serialize};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest message: an attachment with as many bad slots as a header can name.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -103,7 +98,7 @@ fn ask(
     let OpenOptions { swap_size, force } = *options;
     let open = Open { spec: spec.clone(), swap_size_bytes: swap_size.map(|size| size.0), force };
     let text = serde_json::to_vec(&open).map_err(|_| Errno::INVAL)?;
-    send_with(orders, &text, entries)?;
+    messages::send(orders, &text, &[entries], SendFlags::empty())?;
     let (answer, _) = receive(orders)?;
     serde_json::from_slice(&answer).map_err(|_| Errno::PROTO)
 }
@@ -157,6 +152,15 @@ struct Count {
     is_over: bool,
 }
 
+impl Shared {
+    fn forget_client(&self) {
+        let mut count = self.count.lock();
+        // Unless the process has ended meanwhile, and all its clients with it.
+        count.clients = count.clients.saturating_sub(1);
+        self.left.notify_all();
+    }
+}
+
 impl Apart {
     /// The device's properties.
     pub fn info(&self) -> &DeviceInfo {
@@ -170,31 +174,18 @@ impl Apart {
     pub fn client(&self) -> Result<OwnedFd, Errno> {
         let (ours, theirs) = pair()?;
         self.shared.count.lock().clients += 1;
-        let sent = send_with(&self.orders, &WORD, theirs.as_fd());
+        let flags = SendFlags::empty();
+        let sent = messages::send(&self.orders, &WORD, &[theirs.as_fd()], flags);
         if sent.is_err() {
-            self.forget_client();
+            self.shared.forget_client();
         }
         sent.map(|()| ours)
     }
 
-    fn forget_client(&self) {
-        let mut count = self.shared.count.lock();
-        // Unless the process has ended meanwhile, and all its clients with it.
-        count.clients = count.clients.saturating_sub(1);
-    }
-
     /// Waits until there is no client, at most for `patience`; false if there is one.
     pub fn wait_unused(&self, patience: Duration) -> bool {
-        let begun = Instant::now();
-        let mut count = self.shared.count.lock();
-        while count.clients > 0 {
-            let left = patience.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return false;
-            }
-            count = self.shared.left.wait_for(count, left);
-        }
-        true
+        let Shared { count, left } = &*self.shared;
+        wait_unused(count, left, |count| count.clients, patience)
     }
 }
 
@@ -262,11 +253,7 @@ impl Book {
                     self.clients.end(client);
                 }
             }
-            HAS_LEFT => {
-                let mut count = self.shared.count.lock();
-                count.clients = count.clients.saturating_sub(1);
-                self.shared.left.notify_all();
-            }
+            HAS_LEFT => self.shared.forget_client(),
             _ => {}
         }
     }
@@ -288,7 +275,9 @@ pub fn serve(orders: &OwnedFd, open: Opener, say: fn(&str)) -> Result<(), Errno>
     let Open { spec, swap_size_bytes, force } = order;
     let options = OpenOptions { swap_size: swap_size_bytes.map(overspill_base::Bytes), force };
     let opened = open(&spec, &options, say).and_then(|device| {
-        let (attachment, was_empty) = (device.attachment().clone(), kept_if_empty(&device)?);
+        let refused = |errno| DeviceError::Queue { name: device.info().name.clone(), errno };
+        let (attachment, was_empty) =
+            (device.attachment().clone(), device.kept_if_empty().map_err(refused)?);
         Ok((Server::start(device.bare(), accounts.clone())?, attachment, was_empty))
     });
     let (server, was_empty, answer): (_, _, Opened) = match opened {
@@ -309,13 +298,6 @@ pub fn serve(orders: &OwnedFd, open: Opener, say: fn(&str)) -> Result<(), Errno>
     // Ends the last requests, of clients that were killed.
     drop(server);
     was_empty.map_or(Ok(()), |file| ftruncate(file, 0))
-}
-
-/// Another descriptor of a file that is to be empty again afterwards.
-fn kept_if_empty(device: &Device) -> Result<Option<OwnedFd>, DeviceError> {
-    let file = device.descriptor().filter(|_| device.attachment().was_empty);
-    let kept = file.map(|file| fcntl_dupfd_cloexec(file, 0)).transpose();
-    kept.map_err(|errno| DeviceError::Queue { name: device.info().name.clone(), errno })
 }
 
 /// The server's end of the accounts.
@@ -347,42 +329,15 @@ fn enter(socket: &OwnedFd, entry: Entry) -> Result<(), Errno> {
     retry_on_intr(|| send(socket, &bytes, SendFlags::NOSIGNAL)).map(drop)
 }
 
-fn errno_of(error: &std::io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::AGAIN)
-}
-
-fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-}
-
-fn send_with(socket: &OwnedFd, message: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(Errno::NOBUFS);
-    }
-    let message = [IoSlice::new(message)];
-    retry_on_intr(|| sendmsg(socket, &message, &mut control, SendFlags::NOSIGNAL)).map(drop)
-}
-
 /// Receives a message, and the descriptor that comes with it.
 ///
 /// # Errors
 /// ECONNRESET if the other end was closed.
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut message = vec![0; MESSAGE_BYTES_MAX];
-    let received = retry_on_intr(|| {
-        let room = &mut [IoSliceMut::new(&mut message)];
-        recvmsg(socket, room, &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let descriptor = control.drain().find_map(|part| match part {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    message.truncate(received.bytes);
+    let (len, descriptors) = messages::receive(socket, &mut message)?;
+    message.truncate(len);
+    let descriptor = descriptors.into_iter().next();
     if message.is_empty() { Err(Errno::CONNRESET) } else { Ok((message, descriptor)) }
 }
 
@@ -394,6 +349,7 @@ mod tests {
     use overspill_base::Slot;
     use overspill_base::sync::{AtomicU32, Ordering::Relaxed};
     use std::thread;
+    use std::time::Instant;
 
     const CLIENT: u32 = 7;
 

@@ -7,24 +7,18 @@
 //! Not here: what the answers are ([`super::server`]).
 
 use super::memory::PairMemory;
+use super::messages;
 use super::words::Outcome;
 use overspill_base::Slot;
 use overspill_base::sync::{LockClass, Mutex};
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
-};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Words in a message.
 const WORDS: usize = 3;
 /// Size of a message in bytes.
 pub(super) const MESSAGE_BYTES: usize = WORDS * 4;
-/// Descriptors in an answer: a pair's memory and two bells.
-const DESCRIPTORS: usize = 3;
 
 /// What a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,21 +109,11 @@ impl Link {
     fn exchange(&self, ask: Ask) -> Result<(Outcome, u32, Vec<OwnedFd>), Errno> {
         let socket = self.0.lock();
         let question = bytes_of(ask.words());
-        retry_on_intr(|| send(&*socket, &question, SendFlags::NOSIGNAL))?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        messages::send(&*socket, &question, &[], SendFlags::empty())?;
         let mut answer = [0; MESSAGE_BYTES];
-        let received = retry_on_intr(|| {
-            let room = &mut [IoSliceMut::new(&mut answer)];
-            recvmsg(&*socket, room, &mut control, RecvFlags::CMSG_CLOEXEC)
-        })?;
-        let descriptors = control.drain().filter_map(|part| match part {
-            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-            _ => None,
-        });
-        let descriptors = descriptors.flatten().collect();
+        let (len, descriptors) = messages::receive(&*socket, &mut answer)?;
         // Nothing came: the server has ended.
-        let [kind, errno, n] = words_of(&answer[..received.bytes]).ok_or(Errno::CONNRESET)?;
+        let [kind, errno, n] = words_of(&answer[..len]).ok_or(Errno::CONNRESET)?;
         Ok((Outcome::of_numbers(kind, errno), n, descriptors))
     }
 }
@@ -146,11 +130,5 @@ pub(super) fn answer(
 ) -> Result<(), Errno> {
     let (kind, errno) = outcome.numbers();
     let message = bytes_of([kind, errno, number]);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(Errno::NOBUFS);
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&message)], &mut control, flags)).map(drop)
+    messages::send(socket, &message, descriptors, SendFlags::DONTWAIT)
 }

@@ -16,6 +16,7 @@
 pub mod apart;
 pub mod control;
 mod memory;
+mod messages;
 mod queue;
 pub mod server;
 #[cfg(test)]
@@ -28,13 +29,40 @@ use crate::error::DeviceError;
 use crate::file::Attachment;
 use crate::{DeviceInfo, IoQueue, SwapDevice};
 use control::{Ask, Link};
-use overspill_base::sync::{AtomicU32, Ordering::Relaxed};
+use overspill_base::sync::{AtomicU32, Condvar, Mutex, Ordering::Relaxed};
 use overspill_base::{Bytes, Slot};
 use queue::ServedQueue;
+use rustix::io::Errno;
 use std::fmt::{self, Debug};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use words::Outcome;
+
+/// Waits until there is no client, at most for `patience`; false if there is one. `left` is told
+/// when one leaves.
+fn wait_unused<T>(
+    state: &Mutex<T>,
+    left: &Condvar,
+    clients: impl Fn(&T) -> usize,
+    patience: Duration,
+) -> bool {
+    let begun = Instant::now();
+    let mut state = state.lock();
+    while clients(&state) > 0 {
+        let rest = patience.saturating_sub(begun.elapsed());
+        if rest.is_zero() {
+            return false;
+        }
+        state = left.wait_for(state, rest);
+    }
+    true
+}
+
+/// Why a thread or a process was not started.
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::AGAIN)
+}
 
 /// Tells who this process is among the server's clients; another after a fork.
 pub type Identity = Arc<dyn Fn() -> u32 + Send + Sync>;
@@ -56,7 +84,7 @@ impl Debug for ServedDevice {
 }
 
 impl ServedDevice {
-    /// Uses the device at the other end of `socket`, made by [`Server::client`].
+    /// Uses the device at the other end of `socket`, made by [`apart::Apart::client`].
     pub fn new(socket: OwnedFd, attachment: &Attachment, identity: Identity) -> Self {
         let info = DeviceInfo { synchronous: false, ..attachment.info() };
         let usable = if attachment.grows { 0 } else { info.slots_max };

@@ -12,6 +12,7 @@ use super::control::{Ask, MESSAGE_BYTES, answer};
 use super::memory::PairMemory;
 use super::queue::{ring, was_rung};
 use super::words::{Ended, FLIGHTS, Outcome, Request};
+use super::{errno_of, wait_unused};
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
 use crate::{Completion, IoQueue, IoRequest, SwapDevice};
@@ -22,7 +23,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use rustix::net::{RecvFlags, recv};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -30,7 +31,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Requests that the device has at a time.
 const DEPTH: u32 = 256;
@@ -98,23 +99,11 @@ impl Server {
         let service = Service::new(device, clients, shared.clone())?;
         let builder = std::thread::Builder::new().name("ovs-device".into());
         let thread = builder.spawn(move || service.run());
-        let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-        let thread = thread.map_err(|error| refused(errno(error)))?;
+        let thread = thread.map_err(|error| refused(errno_of(&error)))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Makes a socket for a new client, which ends when no process has it open any more.
-    ///
-    /// # Errors
-    /// EMFILE and the like.
-    pub fn client(&self) -> Result<OwnedFd, Errno> {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
-        self.take(ours);
-        Ok(theirs)
-    }
-
-    /// Serves the client at the other end of `socket`.
+    /// Serves the client at the other end of `socket`, until no process has that open any more.
     pub fn take(&self, socket: OwnedFd) {
         let mut news = self.shared.news.lock();
         news.arrived.push(socket);
@@ -125,16 +114,8 @@ impl Server {
 
     /// Waits until there is no client, at most for `patience`; false if there is one.
     pub fn wait_unused(&self, patience: Duration) -> bool {
-        let begun = Instant::now();
-        let mut news = self.shared.news.lock();
-        while news.clients > 0 {
-            let left = patience.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return false;
-            }
-            news = self.shared.left.wait_for(news, left);
-        }
-        true
+        let Shared { news, left, .. } = &*self.shared;
+        wait_unused(news, left, |news| news.clients, patience)
     }
 }
 

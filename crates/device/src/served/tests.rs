@@ -64,8 +64,15 @@ impl Rig {
         Self { server, under_way, attachment }
     }
 
+    /// A new client's.
+    fn socket(&self) -> OwnedFd {
+        let (ours, theirs) = messages::pair().unwrap();
+        self.server.take(ours);
+        theirs
+    }
+
     fn device(&self) -> ServedDevice {
-        let socket = self.server.client().unwrap();
+        let socket = self.socket();
         ServedDevice::new(socket, &self.attachment, Arc::new(|| CLIENT))
     }
 }
@@ -249,7 +256,7 @@ fn a_client_that_makes_no_sense_harms_nobody() {
             ring(&pair.door);
         }
         let garbage = vec![round as u8; round % 20];
-        let socket = rig.server.client().unwrap();
+        let socket = rig.socket();
         let _ = rustix::net::send(&socket, &garbage, rustix::net::SendFlags::NOSIGNAL);
         let found = read(&mut *queue, Slot(1000), buffers);
         assert!(found.failures.is_empty() && is_filled(&found.request.pages[0], 4));

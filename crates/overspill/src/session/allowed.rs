@@ -18,15 +18,11 @@ enum Where {
 }
 
 fn where_is(kind: &SwapKind) -> Where {
-    match kind {
-        SwapKind::Ram { .. } | SwapKind::Compressed { .. } => Where::Memory,
-        SwapKind::Default | SwapKind::File { .. } | SwapKind::Block { .. } => Where::Disk,
-        SwapKind::Nbd { .. } | SwapKind::RedisCluster { .. } => Where::Server,
+    match (kind.is_remote(), kind.is_in_memory()) {
+        (true, _) => Where::Server,
+        (_, true) => Where::Memory,
+        _ => Where::Disk,
     }
-}
-
-fn kinds(spec: &SwapSpec) -> impl Iterator<Item = &SwapKind> {
-    std::iter::once(&spec.kind).chain(&spec.mirror)
 }
 
 /// The servers of a kind of place, and of another: all of these are among those.
@@ -54,15 +50,15 @@ fn connects_as(spec: &SwapSpec, known: &SwapSpec) -> bool {
 /// [`Error::NotAllowed`].
 pub(super) fn check(spec: &SwapSpec, before: &[SwapSpec]) -> Result<(), Error> {
     let refused = |reason| Error::NotAllowed { place: spec.kind.to_string(), reason };
-    let is_in_memory = |spec: &SwapSpec| kinds(spec).all(|kind| where_is(kind) == Where::Memory);
+    let is_in_memory = |spec: &SwapSpec| spec.places().all(SwapKind::is_in_memory);
     let is_open = |spec: &SwapSpec| is_in_memory(spec) && !spec.is_encrypted();
     let is_as_before = is_open(spec) && before.iter().any(is_open);
     if !(spec.is_encrypted() || is_as_before) {
         return Err(refused("pages would be readable there"));
     }
-    for kind in kinds(spec) {
+    for kind in spec.places() {
         let place = where_is(kind);
-        let mut known = before.iter().flat_map(|spec| kinds(spec).map(move |kind| (spec, kind)));
+        let mut known = before.iter().flat_map(|spec| spec.places().map(move |kind| (spec, kind)));
         let is_known = known.any(|(known_spec, known)| match place {
             Where::Server => are_among(kind, known) && connects_as(spec, known_spec),
             _ => place == where_is(known),

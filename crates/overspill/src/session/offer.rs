@@ -79,12 +79,10 @@ impl Opened {
         }
     }
 
-    /// Another descriptor of a file that is to be empty again afterwards.
+    /// As [`Device::kept_if_empty`]; who serves a file apart empties it.
     pub(super) fn kept_if_empty(&self) -> Result<Option<OwnedFd>, Error> {
         let Self::Here(device) = self else { return Ok(None) };
-        let file = device.descriptor().filter(|_| device.attachment().was_empty);
-        let kept = file.map(|file| fcntl_dupfd_cloexec(file, 0)).transpose();
-        kept.map_err(Error::session("share"))
+        device.kept_if_empty().map_err(Error::session("share"))
     }
 }
 

@@ -17,8 +17,7 @@ mod ways;
 pub(crate) use counters::cpu_seconds;
 pub(crate) use sample::statistics_of_run;
 pub use sample::{Cell, Costs, Tail};
-pub use ways::Place;
-pub use ways::{Device, Way};
+pub use ways::{Device, Place, Way};
 
 use crate::error::{BenchError, within};
 use crate::touch::{self, Habits, SET_MAX};
@@ -124,13 +123,7 @@ pub fn compare(
 ) -> Result<CompareReport, BenchError> {
     options.check()?;
     let interrupted = child::watch_signals()?;
-    let mut comparison = Comparison {
-        place: options.place.clone(),
-        options,
-        interrupted,
-        progress,
-        skipped: Vec::new(),
-    };
+    let mut comparison = Comparison { options, interrupted, progress, skipped: Vec::new() };
     let kernel = comparison.kernel()?;
     let mut rows = Vec::new();
     for &device in &options.devices {
@@ -165,7 +158,6 @@ struct KernelSide<'a> {
 
 struct Comparison<'a> {
     options: &'a CompareOptions,
-    place: Place,
     interrupted: Interrupted,
     progress: &'a dyn Fn(&str),
     skipped: Vec<String>,
@@ -201,12 +193,13 @@ impl Comparison<'_> {
     /// Makes the kernel's device, if the kernel takes part and the device can be made.
     fn swap_device(&mut self, device: Device, kernel: Option<&Kernel>) -> Option<SwapDevice> {
         let size = self.options.swap_size();
-        let made: Result<_, Skipped> = SwapDevice::new(device, size, &self.place, &kernel?.undo);
+        let made: Result<_, Skipped> =
+            SwapDevice::new(device, size, &self.options.place, &kernel?.undo);
         made.map_err(|reason| self.skip(&format!("kernel on {}", device.name()), &reason)).ok()
     }
 
     fn rows_on(&mut self, device: Device, kernel: Option<&Kernel>) -> Result<Vec<Row>, BenchError> {
-        let (size, directory) = (self.options.swap_size(), &self.place.directory);
+        let (size, directory) = (self.options.swap_size(), &self.options.place.directory);
         let server = match Server::start(device, size) {
             Ok(server) => server,
             Err(reason) => {
@@ -228,10 +221,8 @@ impl Comparison<'_> {
                 let rounds = self.options.rounds;
                 let name = device.name();
                 (self.progress)(&format!("{name}, {workload}, {jobs} threads: {rounds} rounds"));
-                let place = &self.place;
                 let (options, idle_seconds, swap) = (self.options, 0.0, own);
-                let run =
-                    Run { options, place, device, swap, workload, jobs, seed: 0, idle_seconds };
+                let run = Run { options, device, swap, workload, jobs, seed: 0, idle_seconds };
                 rows.push(self.row(&run, &ways, side)?);
             }
         }

@@ -124,7 +124,6 @@ pub struct Place {
 #[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub(super) options: &'a CompareOptions,
-    pub(super) place: &'a Place,
     pub(super) device: Device,
     /// What Overspill swaps to.
     pub(super) swap: &'a str,
@@ -139,15 +138,15 @@ impl Run<'_> {
     pub(super) fn command(&self, way: Way, group: Option<&Path>) -> Command {
         let memory = self.options.memory.0.to_string();
         let limit = ["--memory", &memory, "--swap", self.swap];
-        let mut command = Command::new(&self.place.lab);
+        let mut command = Command::new(&self.options.place.lab);
         match way {
             Way::Kernel => {
                 command.args(self.touch()).arg("--cgroup").args(group);
             }
             Way::Run => {
-                command = Command::new(&self.place.overspill);
+                command = Command::new(&self.options.place.overspill);
                 command.args(["run", "--quiet", "--stats", "/dev/stderr"]).args(limit);
-                command.arg("--").arg(&self.place.lab).args(self.touch());
+                command.arg("--").arg(&self.options.place.lab).args(self.touch());
             }
             Way::Region => {
                 command.args(self.touch()).args(limit);

@@ -116,9 +116,8 @@ pub fn programs(
     progress: &dyn Fn(&str),
 ) -> Result<ProgramReport, BenchError> {
     within("--rounds", options.rounds, 1..=1000)?;
-    let place = options.place.clone();
     let interrupted = child::watch_signals()?;
-    let mut measuring = Measuring { options, place, interrupted, progress, skipped: Vec::new() };
+    let mut measuring = Measuring { options, interrupted, progress, skipped: Vec::new() };
     let undo = measuring.undo()?;
     let mut rows = Vec::new();
     for program in &options.programs {
@@ -148,7 +147,6 @@ enum Swap {
 
 struct Measuring<'a> {
     options: &'a ProgramOptions,
-    place: Place,
     interrupted: Interrupted,
     progress: &'a dyn Fn(&str),
     skipped: Vec<String>,
@@ -180,7 +178,7 @@ impl Measuring<'_> {
         (self.progress)(&format!("{}: {} rounds", program.name, self.options.rounds));
         let directory = tempfile::Builder::new()
             .prefix("overspill-programs.")
-            .tempdir_in(&self.place.directory)
+            .tempdir_in(&self.options.place.directory)
             .map_err(BenchError::system("make a directory for a program"))?;
         let group = undo.and_then(|undo| self.group(program, undo));
         let mut columns = self.columns(undo.filter(|_| group.is_some()));
@@ -219,7 +217,7 @@ impl Measuring<'_> {
         match (&column.swap, group) {
             (Swap::Nothing, _) => runner.work(Pager::None),
             (Swap::Own(swap), _) => {
-                let overspill = &self.place.overspill;
+                let overspill = &self.options.place.overspill;
                 runner.work(Pager::Run { overspill, memory: program.limit(), swap })
             }
             (Swap::Kernel(swap), group) => {
@@ -250,13 +248,13 @@ impl Measuring<'_> {
             match side {
                 Side::Plain => add(None, Swap::Nothing),
                 Side::Run => self.options.devices.iter().for_each(|&device| {
-                    let own = device.counterpart(SWAP, &self.place.directory);
+                    let own = device.counterpart(SWAP, &self.options.place.directory);
                     add(Some(device), Swap::Own(own.expect("servers are no choice here")));
                 }),
                 Side::Kernel => {
                     for &device in self.options.devices.iter().filter(|_| undo.is_some()) {
                         let undo = undo.expect("just looked");
-                        match SwapDevice::new(device, SWAP, &self.place, undo) {
+                        match SwapDevice::new(device, SWAP, &self.options.place, undo) {
                             Ok(swap) => add(Some(device), Swap::Kernel(swap)),
                             Err(why) => self.skip(&format!("kernel on {}", device.name()), &why),
                         }
