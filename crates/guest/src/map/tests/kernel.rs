@@ -1,0 +1,215 @@
+//! A model of what the kernel does to an address space, and of when it says so.
+//!
+//! Owns: places of a page each, threads inside calls, and the queue of messages. A call changes the
+//! places in one step; its messages are counted as outstanding from there on, queued one by one,
+//! each in a step of its own, and each waits until it has been read and the thread has woken.
+//! (`mm/mremap.c`, `mm/vma.c`, `mm/madvise.c`, `fs/userfaultfd.c`.)
+//! Not here: pages that are present: all content is with the pager, or is zeros.
+
+use crate::Vpn;
+use crate::map::Event;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+pub(super) const PLACES: usize = 4;
+pub(super) const THREADS: usize = 2;
+
+/// What is mapped at a place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Mapping {
+    pub(super) is_registered: bool,
+    /// What a read gives, `None` for zeros.
+    pub(super) content: Option<u8>,
+    /// The thread that made it, or moved it there, and may use it.
+    pub(super) owner: usize,
+    /// Whether its content is being dropped: until that is done, a read may give zeros already.
+    pub(super) is_dropping: bool,
+}
+
+/// A call of a thread on its own mappings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Call {
+    /// `mremap` to a place of the kernel's choice.
+    Move(usize, usize),
+    /// `mremap(MREMAP_FIXED)` over another mapping of the thread.
+    MoveOver(usize, usize),
+    /// `munmap`.
+    Unmap(usize),
+    /// `mmap(MAP_FIXED)` that fails.
+    FailToMapOver(usize),
+    /// `mmap` at a place of the kernel's choice.
+    Map(usize),
+    /// `MADV_DONTNEED`.
+    DontNeed(usize),
+    /// `mremap` that lets a mapping grow in place.
+    GrowInto(usize, usize),
+}
+
+/// What a thread still has to do in its call.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Todo {
+    Queue(Event),
+    AwaitReading,
+    Wake,
+    DropContent(usize),
+    /// From now on the thread knows of the mapping, and may use it.
+    Own(usize),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Thread {
+    todo: VecDeque<Todo>,
+    calls: usize,
+    /// Whether a message of its was read that it waits for.
+    was_read: bool,
+}
+
+/// Nobody: a mapping whose maker is still in its call.
+const NOBODY: usize = usize::MAX;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Kernel {
+    pub(super) mapped: [Option<Mapping>; PLACES],
+    queue: VecDeque<(usize, Event)>,
+    threads: [Thread; THREADS],
+}
+
+pub(super) fn vpn(place: usize) -> Vpn {
+    Vpn(place as u64)
+}
+
+fn one(place: usize) -> Range<Vpn> {
+    vpn(place).run(1)
+}
+
+impl Kernel {
+    /// Messages that were promised and not yet acknowledged by their threads: `mmap_changing`.
+    pub(super) fn is_changing(&self) -> bool {
+        let outstanding = |todo: &Todo| matches!(todo, Todo::Queue(_) | Todo::Wake);
+        self.threads.iter().any(|thread| thread.todo.iter().any(outstanding))
+    }
+
+    pub(super) fn is_registered(&self, place: usize) -> bool {
+        self.mapped.get(place).is_some_and(|mapping| mapping.is_some_and(|m| m.is_registered))
+    }
+
+    pub(super) fn is_in_call(&self, thread: usize) -> bool {
+        !self.threads[thread].todo.is_empty()
+    }
+
+    pub(super) fn calls(&self, thread: usize) -> usize {
+        self.threads[thread].calls
+    }
+
+    /// The calls that a thread may make now.
+    pub(super) fn choices(&self, thread: usize) -> Vec<Call> {
+        let owns = |place: &usize| self.mapped[*place].is_some_and(|m| m.owner == thread);
+        let own: Vec<usize> = (0..PLACES).filter(owns).collect();
+        let free = (0..PLACES).filter(|&place| self.mapped[place].is_none());
+        let free: Vec<usize> = free.collect();
+        let mut calls: Vec<Call> = free.iter().map(|&to| Call::Map(to)).collect();
+        for &place in &own {
+            calls.extend([Call::Unmap(place), Call::FailToMapOver(place), Call::DontNeed(place)]);
+            calls.extend(free.iter().map(|&to| Call::Move(place, to)));
+            calls.extend(
+                free.iter().filter(|&&to| to == place + 1).map(|&to| Call::GrowInto(place, to)),
+            );
+            let others = own.iter().filter(|&&to| to != place);
+            calls.extend(others.map(|&to| Call::MoveOver(place, to)));
+        }
+        calls
+    }
+
+    /// Makes the change of a call; its messages are still to come.
+    pub(super) fn enter(&mut self, thread: usize, call: Call) {
+        let mut todo = Vec::new();
+        match call {
+            Call::Move(from, to) => self.relocate(from, to, &mut todo),
+            Call::MoveOver(from, to) => {
+                self.unmap(to, &mut todo);
+                self.relocate(from, to, &mut todo);
+            }
+            Call::Unmap(place) => self.unmap(place, &mut todo),
+            Call::FailToMapOver(place) => self.tell_unmapped(place, &mut todo),
+            Call::Map(place) => self.map(place, false, &mut todo),
+            Call::GrowInto(from, place) => self.map(place, self.is_registered(from), &mut todo),
+            Call::DontNeed(place) => {
+                if self.is_registered(place) {
+                    message(Event::Removed(one(place)), &mut todo);
+                }
+                self.mapped[place].as_mut().expect("the thread's own").is_dropping = true;
+                todo.push(Todo::DropContent(place));
+            }
+        }
+        self.threads[thread].calls += 1;
+        self.threads[thread].todo.extend(todo);
+    }
+
+    fn relocate(&mut self, from: usize, to: usize, todo: &mut Vec<Todo>) {
+        let mapping = self.mapped[from].take().expect("the thread's own");
+        self.mapped[to] = Some(Mapping { owner: NOBODY, ..mapping });
+        if mapping.is_registered {
+            message(Event::Remapped { from: vpn(from), to: vpn(to), pages: 1 }, todo);
+            message(Event::Unmapped(one(from)), todo);
+        }
+        todo.push(Todo::Own(to));
+    }
+
+    fn map(&mut self, place: usize, is_registered: bool, todo: &mut Vec<Todo>) {
+        let owner = NOBODY;
+        let mapping = Mapping { is_registered, content: None, owner, is_dropping: false };
+        self.mapped[place] = Some(mapping);
+        todo.push(Todo::Own(place));
+    }
+
+    fn unmap(&mut self, place: usize, todo: &mut Vec<Todo>) {
+        self.tell_unmapped(place, todo);
+        self.mapped[place] = None;
+    }
+
+    fn tell_unmapped(&self, place: usize, todo: &mut Vec<Todo>) {
+        if self.is_registered(place) {
+            message(Event::Unmapped(one(place)), todo);
+        }
+    }
+
+    /// True if a thread can go on in its call.
+    pub(super) fn can_go_on(&self, thread: usize) -> bool {
+        let thread = &self.threads[thread];
+        match thread.todo.front() {
+            None => false,
+            Some(Todo::AwaitReading) => thread.was_read,
+            Some(_) => true,
+        }
+    }
+
+    /// Lets a thread go on by one step.
+    pub(super) fn go_on(&mut self, thread: usize) {
+        match self.threads[thread].todo.pop_front().expect("a step to make") {
+            Todo::Queue(event) => self.queue.push_back((thread, event)),
+            Todo::AwaitReading => self.threads[thread].was_read = false,
+            Todo::Wake => {}
+            Todo::DropContent(place) => {
+                if let Some(mapping) = &mut self.mapped[place] {
+                    (mapping.content, mapping.is_dropping) = (None, false);
+                }
+            }
+            Todo::Own(place) => {
+                if let Some(mapping) = &mut self.mapped[place] {
+                    mapping.owner = thread;
+                }
+            }
+        }
+    }
+
+    /// Reads one message.
+    pub(super) fn read(&mut self) -> Option<Event> {
+        let (thread, event) = self.queue.pop_front()?;
+        self.threads[thread].was_read = true;
+        Some(event)
+    }
+}
+
+fn message(event: Event, todo: &mut Vec<Todo>) {
+    todo.extend([Todo::Queue(event), Todo::AwaitReading, Todo::Wake]);
+}

@@ -1,0 +1,55 @@
+//! The rules one by one, and all orders of small cases against a model of the kernel.
+
+mod kernel;
+mod orders;
+mod rules;
+
+use super::contents::Contents;
+use super::extents::Extent;
+use super::{PieceNo, PieceSource, SpaceMap};
+use overspill_base::PageNo;
+use std::hash::{Hash, Hasher};
+
+/// Pieces without end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Endless(pub(super) u32);
+
+impl PieceSource for Endless {
+    fn take(&mut self) -> Option<PieceNo> {
+        self.0 += 1;
+        Some(PieceNo(self.0 - 1))
+    }
+
+    fn give_back(&mut self, _: PieceNo) {}
+}
+
+impl SpaceMap {
+    /// Hashes all that decides what it does, with `content` for the numbers of pages.
+    fn hash(&self, content: &dyn Fn(PageNo) -> Option<u8>, state: &mut impl Hasher) {
+        let pages = |extents: &[Extent], state: &mut _| {
+            for extent in extents {
+                for n in 0..extent.pages as usize {
+                    (extent.at, n, content(extent.first.plus(n))).hash(state);
+                }
+            }
+        };
+        let contents = |contents: &Contents, state: &mut _| {
+            pages(&contents.bound, state);
+            (&contents.believed, &contents.doubtful, &contents.doomed).hash(state);
+        };
+        pages(&self.bound.iter().collect::<Vec<_>>(), state);
+        for waiting in &self.limbo {
+            waiting.target.hash(state);
+            contents(&waiting.contents, state);
+            waiting.claims.iter().for_each(|claim| contents(claim, state));
+        }
+        self.aside.len().hash(state);
+        self.aside.iter().for_each(|claim| contents(claim, state));
+        for (place, bound) in &self.unkept {
+            place.hash(state);
+            pages(bound, state);
+        }
+        (&self.believed, &self.doubtful, &self.ghosts, &self.doomed, &self.unsure).hash(state);
+        (&self.moves, &self.recent).hash(state);
+    }
+}

@@ -1,0 +1,278 @@
+//! Each rule alone, in the shortest history that needs it.
+
+use super::Endless;
+use crate::Vpn;
+use crate::map::{AtAddress, Event, KernelRules, Look, SpaceMap, Whereabouts, Witness};
+use overspill_base::PageNo;
+use std::ops::Range;
+
+/// Says the same of all places.
+struct Says(Look, bool);
+
+impl Witness for Says {
+    fn look(&mut self, _: &Range<Vpn>) -> Look {
+        self.0
+    }
+
+    fn has_kept(&mut self, _: &Range<Vpn>) -> bool {
+        self.1
+    }
+}
+
+fn nothing_there() -> Says {
+    Says(Look::NotRegistered, false)
+}
+
+fn kept() -> Says {
+    Says(Look::Registered, true)
+}
+
+/// 16 pages, believed and bound, at 0x100.
+const HERE: Vpn = Vpn(0x100);
+/// 16 more at 0x200.
+const THERE: Vpn = Vpn(0x200);
+const PAGES: u64 = 16;
+
+/// Linux 6.12 to 6.15 has all the rules.
+const ALL: KernelRules =
+    KernelRules { has_marks: true, unmaps_are_claims: true, has_old_lengths: true };
+
+fn map() -> (SpaceMap, Endless) {
+    map_with(SpaceMap::new(ALL))
+}
+
+fn map_with(mut map: SpaceMap) -> (SpaceMap, Endless) {
+    let mut source = Endless::default();
+    for place in [HERE, THERE] {
+        map.believe(place.run(PAGES));
+        map.bind(place, &mut source).unwrap();
+    }
+    (map, source)
+}
+
+fn page(map: &SpaceMap, at: Vpn) -> PageNo {
+    match map.at(at) {
+        AtAddress::Page(page) => page,
+        other => panic!("{at:?} has {other:?}"),
+    }
+}
+
+fn unmapped(at: Vpn) -> Event {
+    Event::Unmapped(at.run(PAGES))
+}
+
+fn remapped(from: Vpn, to: Vpn) -> Event {
+    Event::Remapped { from, to, pages: PAGES }
+}
+
+#[test]
+fn a_page_keeps_its_number_where_it_moves() {
+    let (mut map, _) = map();
+    let (number, far) = (page(&map, HERE.plus(3)), Vpn(0x901));
+    map.apply(&remapped(HERE, far));
+    assert_eq!(page(&map, far.plus(3)), number);
+    assert_eq!(map.find(number), Whereabouts::At(far.plus(3)));
+    map.apply(&unmapped(HERE));
+    assert_eq!(map.at(HERE), AtAddress::Unknown);
+    map.check().unwrap();
+}
+
+#[test]
+fn a_place_that_was_left_is_a_ghost_until_it_is_unmapped() {
+    let (mut map, _) = map();
+    let theirs = page(&map, THERE);
+    map.apply(&remapped(HERE, Vpn(0x900)));
+    // Another thread was given the place already.
+    map.apply(&remapped(THERE, HERE));
+    assert!(map.must_hold_threads());
+    assert_eq!(map.find(theirs), Whereabouts::Later);
+    map.apply(&unmapped(HERE));
+    assert!(!map.must_hold_threads());
+    assert_eq!(page(&map, HERE), theirs);
+}
+
+#[test]
+fn what_waits_is_not_lost_when_its_old_place_is_unmapped_first() {
+    let (mut map, _) = map();
+    let theirs = page(&map, THERE);
+    map.apply(&remapped(THERE, HERE));
+    map.apply(&unmapped(THERE));
+    assert!(map.must_hold_threads());
+    map.apply(&remapped(HERE, Vpn(0x900)));
+    map.apply(&unmapped(HERE));
+    assert_eq!(page(&map, HERE), theirs);
+    assert!(map.take_forgotten().is_empty());
+}
+
+#[test]
+fn a_move_onto_what_its_reporter_has_not_yet_left_swaps_nothing() {
+    // The history of two threads: one moved away from HERE and is late with its message.
+    let (mut map, _) = map();
+    let (mine, theirs) = (page(&map, HERE), page(&map, THERE));
+    map.apply(&remapped(THERE, HERE));
+    map.apply(&unmapped(THERE));
+    map.apply(&remapped(HERE, Vpn(0x900)));
+    map.apply(&unmapped(HERE));
+    assert_eq!(page(&map, Vpn(0x900)), mine);
+    assert_eq!(page(&map, HERE), theirs);
+}
+
+#[test]
+fn a_ghost_that_is_never_unmapped_was_left_mapped_and_empty() {
+    let (mut map, _) = map();
+    map.apply(&remapped(HERE, Vpn(0x900)));
+    map.settle(&mut Says(Look::Changing, false));
+    assert_eq!(map.at(HERE), AtAddress::Unknown);
+    map.settle(&mut kept());
+    assert_eq!(map.at(HERE), AtAddress::Unbound);
+    map.check().unwrap();
+}
+
+#[test]
+fn an_unmapping_is_only_a_claim() {
+    let (mut map, _) = map();
+    let number = page(&map, HERE);
+    map.apply(&unmapped(HERE));
+    assert_eq!(map.at(HERE), AtAddress::Later);
+    assert_eq!(map.find(number), Whereabouts::Later);
+    map.settle(&mut kept());
+    assert_eq!(page(&map, HERE), number);
+    map.apply(&unmapped(HERE));
+    map.settle(&mut nothing_there());
+    assert_eq!(map.find(number), Whereabouts::Nowhere);
+    assert_eq!(map.take_forgotten().iter().map(|r| r.end.0 - r.start.0).sum::<u32>(), 16);
+}
+
+#[test]
+fn a_neighbour_that_grew_into_a_place_brings_nothing_back() {
+    let (mut map, _) = map();
+    map.apply(&unmapped(HERE));
+    map.settle(&mut Says(Look::Registered, false));
+    assert_eq!(map.at(HERE), AtAddress::Unknown);
+    assert_eq!(map.take_forgotten().len(), 1);
+}
+
+#[test]
+fn what_came_by_a_move_makes_the_claim_true() {
+    let (mut map, _) = map();
+    let theirs = page(&map, THERE);
+    map.apply(&unmapped(HERE));
+    map.apply(&remapped(THERE, HERE));
+    assert!(map.must_hold_threads());
+    map.apply(&unmapped(THERE));
+    map.settle(&mut kept());
+    assert_eq!(page(&map, HERE), theirs);
+    map.check().unwrap();
+}
+
+#[test]
+fn a_claim_moves_with_what_it_was_about() {
+    let (mut map, _) = map();
+    let (number, far) = (page(&map, HERE), Vpn(0x900));
+    // A mapping over it failed; then it was moved.
+    map.apply(&unmapped(HERE));
+    map.apply(&remapped(HERE, far));
+    assert_eq!(map.at(far), AtAddress::Later);
+    map.apply(&unmapped(HERE));
+    map.settle(&mut kept());
+    assert_eq!(page(&map, far), number);
+}
+
+#[test]
+fn without_marks_content_that_is_removed_is_removed_wherever_it_waits() {
+    let (mut map, _) = map_with(SpaceMap::new(KernelRules::default()));
+    map.apply(&remapped(THERE, HERE));
+    map.apply(&Event::Removed(HERE.run(4)));
+    // Of what is at HERE, and of what waits for it.
+    assert_eq!(map.take_forgotten().len(), 2);
+    map.apply(&unmapped(HERE));
+    assert_eq!(map.at(HERE), AtAddress::Unbound);
+    assert!(matches!(map.at(HERE.plus(4)), AtAddress::Page(_)));
+    map.check().unwrap();
+}
+
+#[test]
+fn with_marks_content_stays_until_it_is_seen_gone() {
+    let (mut map, _) = map();
+    let number = page(&map, HERE);
+    map.apply(&Event::Removed(HERE.run(2)));
+    assert_eq!(page(&map, HERE), number);
+    assert_eq!(map.take_unsure().iter().collect::<Vec<_>>(), [&HERE.run(2)]);
+    map.drop_gone(&HERE.run(1));
+    assert_eq!(map.at(HERE), AtAddress::Unbound);
+    assert!(matches!(map.at(HERE.plus(1)), AtAddress::Page(_)));
+}
+
+#[test]
+fn a_number_is_another_one_after_a_removal() {
+    let (mut map, mut source) = map();
+    let number = page(&map, HERE);
+    map.drop_gone(&HERE.run(1));
+    map.bind(HERE, &mut source).unwrap();
+    assert_ne!(page(&map, HERE), number);
+    assert_eq!(map.find(number), Whereabouts::Nowhere);
+    for numbers in map.take_forgotten() {
+        map.release(numbers, &mut source);
+    }
+    map.check().unwrap();
+}
+
+#[test]
+fn doomed_pages_are_doomed_where_they_move() {
+    let (mut map, _) = map();
+    let (present, far) = (HERE.plus(2).run(3), Vpn(0x900));
+    map.apply(&Event::Removed(HERE.run(8)));
+    map.doom(present);
+    map.apply(&remapped(HERE, far));
+    assert_eq!(map.doomed(&far.run(PAGES)).collect::<Vec<_>>(), [far.plus(2).run(3)]);
+    map.seen_new(far.plus(2).run(1));
+    assert_eq!(map.doomed(&far.run(PAGES)).collect::<Vec<_>>(), [far.plus(3).run(2)]);
+}
+
+#[test]
+fn a_move_that_shrinks_reports_its_old_length() {
+    // Up to Linux 6.15; four pages moved, onto a place right before others.
+    let (mut map, _) = map();
+    let (to, theirs) = (THERE.plus(0).0 - 4, page(&map, THERE));
+    let kept = page(&map, HERE);
+    map.apply(&remapped(HERE, Vpn(to)));
+    assert!(map.must_hold_threads());
+    map.apply(&Event::Unmapped(HERE.plus(4).run(PAGES - 4)));
+    assert!(!map.must_hold_threads());
+    map.apply(&Event::Unmapped(HERE.run(4)));
+    map.settle(&mut nothing_there());
+    assert_eq!(page(&map, Vpn(to)), kept);
+    assert_eq!(page(&map, THERE), theirs);
+    map.check().unwrap();
+}
+
+#[test]
+fn what_is_left_mapped_may_lose_its_end_without_the_target_losing_it() {
+    let (mut map, _) = map();
+    let (last, far) = (page(&map, HERE.plus(15)), Vpn(0x900));
+    map.apply(&remapped(HERE, far));
+    map.apply(&Event::Unmapped(HERE.plus(4).run(PAGES - 4)));
+    map.settle(&mut kept());
+    assert_eq!(page(&map, far.plus(15)), last);
+}
+
+#[test]
+fn nothing_is_registered_where_something_is_in_doubt() {
+    let (mut map, _) = map();
+    let around = Vpn(0xf0)..Vpn(0x300);
+    map.apply(&remapped(HERE, Vpn(0x280)));
+    map.apply(&unmapped(THERE));
+    let unknown = map.unknown(&around);
+    let expected =
+        [Vpn(0xf0)..HERE, HERE.plus(16)..THERE, THERE.plus(16)..Vpn(0x280), Vpn(0x290)..Vpn(0x300)];
+    assert_eq!(unknown, expected);
+}
+
+#[test]
+fn the_end_of_a_guest_gives_everything_up() {
+    let (mut map, _) = map();
+    map.apply(&remapped(HERE, THERE));
+    map.end();
+    assert_eq!(map.take_forgotten().iter().map(|r| r.end.0 - r.start.0).sum::<u32>(), 32);
+    assert!(!map.must_hold_threads() && map.at(THERE) == AtAddress::Unknown);
+}

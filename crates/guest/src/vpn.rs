@@ -1,0 +1,46 @@
+//! Pages of a guest's addresses.
+//!
+//! Owns: the type, and the conversion from addresses and back.
+
+use overspill_base::{PAGE_SHIFT, PAGE_SIZE};
+use std::fmt;
+use std::ops::Range;
+
+/// A virtual page number: the number of a page of a guest's addresses. It is not the engine's
+/// number of a page, which stays the same when the guest moves the page to other addresses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Vpn(pub u64);
+
+impl Vpn {
+    /// Returns the page that `address` is in.
+    pub fn of(address: u64) -> Self {
+        Self(address >> PAGE_SHIFT)
+    }
+
+    /// Returns the pages that have a byte in a range of addresses.
+    pub fn range(addresses: &Range<u64>) -> Range<Self> {
+        Self::of(addresses.start)..Self(addresses.end.div_ceil(PAGE_SIZE as u64))
+    }
+
+    /// Returns the page's first address.
+    pub fn address(self) -> u64 {
+        self.0 << PAGE_SHIFT
+    }
+
+    /// Returns the page `n` pages on.
+    #[must_use]
+    pub fn plus(self, n: u64) -> Self {
+        Self(self.0 + n)
+    }
+
+    /// Returns the `pages` pages from here on.
+    pub fn run(self, pages: u64) -> Range<Self> {
+        self..self.plus(pages)
+    }
+}
+
+impl fmt::Debug for Vpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}000", self.0)
+    }
+}
