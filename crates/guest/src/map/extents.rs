@@ -34,16 +34,11 @@ impl Extent {
     }
 
     /// Returns the part of it within `place`, which it overlaps.
-    pub(super) fn within(&self, place: &Range<Vpn>) -> Self {
+    fn within(&self, place: &Range<Vpn>) -> Self {
         let start = self.at.max(place.start);
         let end = self.place().end.min(place.end);
         let skipped = (start.0 - self.at.0) as usize;
         Self { at: start, first: self.first.plus(skipped), pages: (end.0 - start.0) as u32 }
-    }
-
-    /// Returns it as moved by the way from `from` to `to`.
-    pub(super) fn moved(self, from: Vpn, to: Vpn) -> Self {
-        Self { at: Vpn(to.0 + (self.at.0 - from.0)), ..self }
     }
 
     fn joins(&self, next: &Self) -> bool {
@@ -133,6 +128,11 @@ impl Extents {
     /// Iterates over all, in the order of addresses.
     pub fn iter(&self) -> impl Iterator<Item = Extent> {
         self.by_address.values().copied()
+    }
+
+    /// Returns all, in the order of addresses.
+    pub fn into_vec(self) -> Vec<Extent> {
+        self.by_address.into_values().collect()
     }
 
     fn enter(&mut self, extent: Extent) {

@@ -25,7 +25,8 @@
 //!    whose content is where.
 //! 6. \[claims\] Since Linux 6.12 `Unmapped` is a claim: a `mmap(MAP_FIXED)` that fails sends it as
 //!    well. What was there is set aside until the guest is quiescent, and put back if it is still
-//!    there; meanwhile the place is occupied.
+//!    there; meanwhile the place is occupied. Only marks (9) can tell: before Linux 6.4, which has
+//!    none, it is a fact.
 //! 7. \[growth\] Growth has no message. An address that is not believed is answered by zeros,
 //!    which the kernel only takes where it is registered, new and empty; content never goes there.
 //! 8. \[doomed\] `Removed` comes before the pages are dropped. Those that were present then are
@@ -50,40 +51,21 @@ mod contents;
 mod event;
 mod extents;
 mod pieces;
+mod settle;
 #[cfg(test)]
 mod tests;
 
 pub use event::Event;
 pub use extents::{Extent, Extents};
 pub use pieces::{Numbers, PIECE_PAGES, PieceNo, PieceSource};
+pub use settle::{Look, Witness};
 
 use crate::Vpn;
 use contents::{Contents, clip};
 use overspill_base::PageNo;
 use rangemap::RangeSet;
-use std::collections::HashSet;
+use settle::Unkept;
 use std::ops::Range;
-
-/// What the kernel says about a range now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Look {
-    /// One registered mapping covers it, and nothing is outstanding.
-    Registered,
-    /// Not, and nothing is outstanding.
-    NotRegistered,
-    /// A message is outstanding.
-    Changing,
-}
-
-/// Looks at the guest while the map decides what was true.
-pub trait Witness {
-    /// Whether a registered mapping covers `place`.
-    fn look(&mut self, place: &Range<Vpn>) -> Look;
-
-    /// Whether what the map has for `place`, which is registered, is still there. A place that was
-    /// unmapped and then taken by a neighbour that grew is registered too, but new.
-    fn has_kept(&mut self, place: &Range<Vpn>) -> bool;
-}
 
 /// What an address has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,52 +100,39 @@ struct Waiting {
     claims: Vec<Contents>,
 }
 
-/// A move of which the source's `Unmapped` was not read.
+/// A move.
 #[derive(Clone, Hash, Debug)]
 struct Move {
     from: Range<Vpn>,
     to: Vpn,
 }
 
-/// In which rules kernels differ.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct KernelRules {
-    /// The page table has marks where content is out (rule 9): Linux 6.4 and later.
-    pub has_marks: bool,
-    /// Rule 6: Linux 6.12 and later.
-    pub unmaps_are_claims: bool,
-    /// Rule 11: before Linux 6.16.
-    pub has_old_lengths: bool,
-}
-
 /// The map of one guest's addresses.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceMap {
-    rules: KernelRules,
-    bound: Extents,
-    believed: RangeSet<Vpn>,
-    /// Registered, and not believed yet: whatever was there then.
-    doubtful: RangeSet<Vpn>,
+    /// Whether the page table has marks where content is out (rule 9).
+    has_marks: bool,
+    live: Contents,
     ghosts: RangeSet<Vpn>,
-    doomed: RangeSet<Vpn>,
     limbo: Vec<Waiting>,
+    /// What `Unmapped` claimed.
     aside: Vec<Contents>,
-    /// Content that was not found at its place.
-    unkept: Vec<(Range<Vpn>, Vec<Extent>)>,
+    unkept: Vec<Unkept>,
+    /// Those of which the source's `Unmapped` was not read.
     moves: Vec<Move>,
-    /// All moves since the guest was last seen quiescent.
+    /// All since the guest was last seen quiescent.
     recent: Vec<Move>,
-    numbers: Numbers,
     /// Where content was removed, and has not been looked for since.
     unsure: RangeSet<Vpn>,
+    numbers: Numbers,
     /// Numbers that no address has any more, and that the engine was not told of.
     forgotten: Vec<Range<PageNo>>,
 }
 
 impl SpaceMap {
     /// Makes the map of a guest of which nothing is known.
-    pub fn new(rules: KernelRules) -> Self {
-        Self { rules, ..Self::default() }
+    pub fn new(has_marks: bool) -> Self {
+        Self { has_marks, ..Self::default() }
     }
 
     /// Applies the message just read.
@@ -176,12 +145,10 @@ impl SpaceMap {
     }
 
     fn unmapped(&mut self, place: &Range<Vpn>) {
-        if self.rules.has_old_lengths {
-            self.shrink_moves(place);
-        }
-        let unmapped = self.take(place);
-        if !self.rules.unmaps_are_claims {
-            self.forget(unmapped.bound);
+        self.shrink_moves(place);
+        let unmapped = self.live.take(place);
+        if !self.has_marks {
+            self.forget(unmapped.bound.iter());
         } else if !unmapped.is_empty() {
             self.aside.push(unmapped);
         }
@@ -191,8 +158,7 @@ impl SpaceMap {
 
     /// Rule 11: the end of a source is unmapped while its start is a ghost.
     fn shrink_moves(&mut self, place: &Range<Vpn>) {
-        let moves = std::mem::take(&mut self.moves);
-        for Move { from, to } in moves {
+        for Move { from, to } in std::mem::take(&mut self.moves) {
             let cut = place.start.max(from.start)..place.end.min(from.end);
             if cut.is_empty() {
                 self.moves.push(Move { from, to });
@@ -212,7 +178,7 @@ impl SpaceMap {
                 waiting.target.end = place.start;
                 waiting.contents.take(place)
             }
-            None => self.take(place),
+            None => self.live.take(place),
         };
         if !contents.is_empty() {
             self.aside.push(contents);
@@ -234,169 +200,25 @@ impl SpaceMap {
 
     /// Takes out what a move took along: of the map or, if nothing is there, of a move that waits.
     fn take_source(&mut self, from: &Range<Vpn>) -> Contents {
-        let is_known = self.is_known(from) || self.is_claimed(from);
+        let is_known = self.live.knows(from) || self.is_claimed(from);
         let mut waiting = self.limbo.iter_mut().rev();
         match waiting.find(|waiting| !is_known && overlap(&waiting.target, from)) {
             Some(waiting) => waiting.contents.take(from),
-            None => self.take(from),
+            None => self.live.take(from),
         }
     }
 
     fn removed(&mut self, place: &Range<Vpn>) {
-        if self.rules.has_marks {
+        if self.has_marks {
             return self.unsure.insert(place.clone());
         }
-        let limbo =
-            self.limbo.iter_mut().flat_map(|w| w.claims.iter_mut().chain([&mut w.contents]));
-        let mut dropped = self.bound.unbind(place);
-        for contents in limbo.chain(&mut self.aside) {
-            dropped.extend(contents.take_bound(place));
-        }
+        let waiting = self.limbo.iter_mut().flat_map(Waiting::parts);
+        let dropped: Vec<Extent> = waiting
+            .chain(&mut self.aside)
+            .chain([&mut self.live])
+            .flat_map(|contents| contents.bound.unbind(place))
+            .collect();
         self.forget(dropped);
-    }
-
-    /// Takes the ranges where content was removed: what is neither present nor marked there is to
-    /// be dropped by [`drop_gone`](Self::drop_gone).
-    pub fn take_unsure(&mut self) -> RangeSet<Vpn> {
-        std::mem::take(&mut self.unsure)
-    }
-
-    /// Drops what the map has for addresses that were seen neither present nor marked.
-    pub fn drop_gone(&mut self, place: &Range<Vpn>) {
-        let gone = self.bound.unbind(place);
-        self.forget(gone);
-        self.doomed.remove(place.clone());
-    }
-
-    /// Marks pages that were present when a [`Event::Removed`] was read (rule 8).
-    pub fn doom(&mut self, present: Range<Vpn>) {
-        self.doomed.insert(present);
-    }
-
-    /// Ends rule 8 for pages that were filled by a call that fails on present ones.
-    pub fn seen_new(&mut self, place: Range<Vpn>) {
-        self.doomed.remove(place);
-    }
-
-    /// Iterates over the parts of `place` that are doomed.
-    pub fn doomed(&self, place: &Range<Vpn>) -> impl Iterator<Item = Range<Vpn>> {
-        clip(&self.doomed, place)
-    }
-
-    /// True while all threads of the guest are to be held (rule 5).
-    pub fn must_hold_threads(&self) -> bool {
-        !self.limbo.is_empty()
-    }
-
-    /// True if something is in doubt that a quiescent guest would settle.
-    pub fn is_in_doubt(&self) -> bool {
-        let is_settled = self.limbo.is_empty() && self.aside.is_empty() && self.ghosts.is_empty();
-        !is_settled || !self.recent.is_empty() || !self.unkept.is_empty()
-    }
-
-    /// Settles what is in doubt, as far as the guest is quiescent now. All messages that could be
-    /// read must be applied.
-    pub fn settle(&mut self, witness: &mut dyn Witness) {
-        if !self.limbo.is_empty() && witness.look(&self.limbo[0].target) == Look::Changing {
-            return;
-        }
-        std::mem::take(&mut self.limbo).into_iter().for_each(|waiting| self.admit(waiting));
-        let _ = self
-            .settle_ghosts(witness)
-            .and_then(|()| self.settle_claims(witness))
-            .and_then(|()| self.settle_doubts(witness))
-            .and_then(|()| self.settle_moves(witness));
-    }
-
-    /// What is no longer registered is no longer in doubt. `None` if the guest is changing.
-    fn settle_doubts(&mut self, witness: &mut dyn Witness) -> Option<()> {
-        for place in self.doubtful.iter().cloned().collect::<Vec<_>>() {
-            match witness.look(&place) {
-                Look::Changing => return None,
-                Look::Registered => {}
-                Look::NotRegistered => self.doubtful.remove(place),
-            }
-        }
-        Some(())
-    }
-
-    /// `None` if the guest is changing.
-    fn settle_ghosts(&mut self, witness: &mut dyn Witness) -> Option<()> {
-        while let Some(ghost) = self.ghosts.first().cloned() {
-            match witness.look(&ghost) {
-                Look::Changing => return None,
-                Look::Registered => self.believed.insert(ghost.clone()),
-                Look::NotRegistered => {}
-            }
-            self.ghosts.remove(ghost);
-        }
-        self.moves.clear();
-        Some(())
-    }
-
-    fn settle_claims(&mut self, witness: &mut dyn Witness) -> Option<()> {
-        while let Some(mut claim) = self.aside.pop() {
-            while let Some(place) = claim.believed.last().cloned() {
-                let look = witness.look(&place);
-                if look == Look::Changing {
-                    self.aside.push(claim);
-                    return None;
-                }
-                let part = claim.take(&place);
-                if look == Look::Registered && witness.has_kept(&place) {
-                    self.put(part);
-                } else {
-                    self.unkept.push((place, part.bound));
-                }
-            }
-            claim.doubtful.drain(..).for_each(|place| self.doubtful.insert(place));
-        }
-        Some(())
-    }
-
-    /// Rule 9: content that a message took along from a place that had grown into another's is
-    /// found by its marks, if it can be nothing else's. `None` if the guest is changing.
-    fn settle_moves(&mut self, witness: &mut dyn Witness) -> Option<()> {
-        if self.rules.has_marks && !self.recent.is_empty() {
-            let (missing, misplaced) = self.look_along_moves(witness)?;
-            for place in misplaced {
-                let bound = self.bound.unbind(&place);
-                self.unkept.push((place, bound));
-            }
-            if let ([there], [(here, _)]) = (&*missing, &*self.unkept)
-                && pages(there) == pages(here)
-            {
-                let (here, lost) = self.unkept.remove(0);
-                self.believed.insert(there.clone());
-                lost.into_iter().for_each(|e| self.bound.bind(e.moved(here.start, there.start)));
-            }
-        }
-        self.recent.clear();
-        for (_, bound) in std::mem::take(&mut self.unkept) {
-            self.forget(bound);
-        }
-        Some(())
-    }
-
-    /// Returns the places of recent moves that have marks but no content in the map, and those that
-    /// have content but no marks.
-    fn look_along_moves(
-        &self,
-        witness: &mut dyn Witness,
-    ) -> Option<(Vec<Range<Vpn>>, Vec<Range<Vpn>>)> {
-        let places = self.recent.iter().flat_map(|m| [m.from.clone(), m.to.run(pages(&m.from))]);
-        let (mut missing, mut misplaced) = (Vec::new(), Vec::new());
-        for place in places.collect::<HashSet<_>>() {
-            let has_content = !self.bound.is_free(&place);
-            match witness.look(&place) {
-                Look::Changing => return None,
-                Look::Registered if has_content != witness.has_kept(&place) => {
-                    (if has_content { &mut misplaced } else { &mut missing }).push(place);
-                }
-                _ => {}
-            }
-        }
-        Some((missing, misplaced))
     }
 
     /// Applies the moves that waited for a place that is free now.
@@ -410,24 +232,11 @@ impl SpaceMap {
     /// True if the target of the `n`th waiting move is free, also of moves that wait longer.
     fn may_enter(&self, n: usize) -> bool {
         let target = &self.limbo[n].target;
-        let is_free = |place: &Range<Vpn>| {
-            !self.is_known(place)
-                && !self.is_claimed(place)
-                && !self.ghosts.overlaps(place)
-                && !self.limbo[..n].iter().any(|before| overlap(&before.target, place))
-        };
-        target.is_empty() || is_free(target)
-    }
-
-    /// True if it is in doubt whether something in `place` was unmapped.
-    fn is_claimed(&self, place: &Range<Vpn>) -> bool {
-        let mut claimed = self.aside.iter().flat_map(|c| c.believed.iter().chain(&c.doubtful));
-        claimed.any(|claimed| overlap(claimed, place))
-    }
-
-    /// True if something in `place` is registered, as far as is known.
-    fn is_known(&self, place: &Range<Vpn>) -> bool {
-        self.believed.overlaps(place) || self.doubtful.overlaps(place)
+        target.is_empty()
+            || !(self.live.knows(target)
+                || self.is_claimed(target)
+                || self.ghosts.overlaps(target)
+                || self.limbo[..n].iter().any(|before| overlap(&before.target, target)))
     }
 
     /// Puts what was moved at its target, whatever was there: that is gone, and a claim about it
@@ -436,116 +245,137 @@ impl SpaceMap {
         if target.is_empty() {
             return;
         }
-        let mut gone = self.take(&target).bound;
-        gone.extend(self.aside.iter_mut().flat_map(|claim| claim.take(&target).bound));
-        self.aside.retain(|claim| !claim.is_empty());
+        let elsewhere = self.aside.iter_mut().chain([&mut self.live]);
+        let gone: Vec<Extent> = elsewhere.flat_map(|c| c.take(&target).bound.into_vec()).collect();
         self.forget(gone);
+        self.aside.retain(|claim| !claim.is_empty());
         self.ghosts.remove(target);
-        self.put(contents);
+        self.live.put(contents);
         self.aside.extend(claims);
     }
 
-    fn take(&mut self, place: &Range<Vpn>) -> Contents {
-        let contents = Contents {
-            bound: self.bound.unbind(place),
-            believed: clip(&self.believed, place).collect(),
-            doubtful: clip(&self.doubtful, place).collect(),
-            doomed: clip(&self.doomed, place).collect(),
-        };
-        for set in [&mut self.believed, &mut self.doubtful, &mut self.doomed] {
-            set.remove(place.clone());
-        }
-        contents
+    fn forget(&mut self, extents: impl IntoIterator<Item = Extent>) {
+        self.forgotten.extend(extents.into_iter().map(|extent| extent.numbers()));
     }
 
-    fn put(&mut self, contents: Contents) {
-        contents.believed.into_iter().for_each(|place| self.believed.insert(place));
-        contents.doubtful.into_iter().for_each(|place| self.doubtful.insert(place));
-        contents.doomed.into_iter().for_each(|place| self.doomed.insert(place));
-        contents.bound.into_iter().for_each(|extent| self.bound.bind(extent));
+    /// Takes the ranges where content was removed: what is neither present nor marked there is to
+    /// be dropped by [`drop_gone`](Self::drop_gone).
+    pub fn take_unsure(&mut self) -> RangeSet<Vpn> {
+        std::mem::take(&mut self.unsure)
     }
 
-    fn forget(&mut self, extents: Vec<Extent>) {
-        self.forgotten.extend(extents.iter().map(Extent::numbers));
+    /// Drops what the map has for addresses that were seen neither present nor marked.
+    pub fn drop_gone(&mut self, place: &Range<Vpn>) {
+        let gone = self.live.bound.unbind(place);
+        self.forget(gone);
+        self.live.doomed.remove(place.clone());
+    }
+
+    /// Notes pages that were present when an [`Event::Removed`] was read (rule 8).
+    pub fn doom(&mut self, present: Range<Vpn>) {
+        self.live.doomed.insert(present);
+    }
+
+    /// Ends rule 8 for pages that were filled by a call that fails on present ones.
+    pub fn seen_new(&mut self, place: Range<Vpn>) {
+        self.live.doomed.remove(place);
+    }
+
+    /// True if a page of `place` is doomed.
+    pub fn is_doomed(&self, place: &Range<Vpn>) -> bool {
+        self.live.doomed.overlaps(place)
+    }
+
+    /// Notes pages that went out while a message was outstanding, so that they could not be marked.
+    pub fn leave_unmarked(&mut self, place: Range<Vpn>) {
+        self.live.unmarked.insert(place);
+    }
+
+    /// Notes that pages are marked, or present again.
+    pub fn marked(&mut self, place: Range<Vpn>) {
+        self.live.unmarked.remove(place);
+    }
+
+    /// Iterates over what is out and not marked within `place`.
+    pub fn unmarked(&self, place: &Range<Vpn>) -> impl Iterator<Item = Range<Vpn>> {
+        clip(&self.live.unmarked, place)
+    }
+
+    /// True while all threads of the guest are to be held (rule 5).
+    pub fn must_hold_threads(&self) -> bool {
+        !self.limbo.is_empty()
     }
 
     /// Notes that `place` was registered, with whatever was mapped there then. Until it is believed
     /// it counts as occupied.
     pub fn doubt(&mut self, place: Range<Vpn>) {
-        self.doubtful.insert(place);
+        self.live.doubtful.insert(place);
     }
 
     /// Notes that one registered mapping covers `place` (rule 10). The caller has seen it in the
     /// list of mappings, registered it, seen it there again, and seen that nothing is outstanding,
     /// without reading a message in between.
     pub fn believe(&mut self, place: Range<Vpn>) {
-        self.doubtful.remove(place.clone());
-        self.believed.insert(place);
+        self.live.doubtful.remove(place.clone());
+        self.live.believed.insert(place);
     }
 
-    /// Iterates over the parts of `place` that may be registered: nothing is known of them.
+    /// Returns the parts of `place` that may be registered: nothing is known of them.
     pub fn unknown(&self, place: &Range<Vpn>) -> Vec<Range<Vpn>> {
-        let mut known = self.believed.clone();
-        known.extend(self.ghosts.iter().cloned());
+        let mut known: RangeSet<Vpn> = clip(&self.live.believed, place).collect();
+        known.extend(clip(&self.ghosts, place));
         known.extend(self.limbo.iter().map(|waiting| waiting.target.clone()));
-        let claimed =
-            self.aside.iter().flat_map(|claim| claim.believed.iter().chain(&claim.doubtful));
-        known.extend(claimed.cloned());
+        let in_doubt =
+            self.aside.iter().flat_map(|claim| claim.believed.iter().chain(claim.doubtful.iter()));
+        known.extend(in_doubt.cloned());
         known.gaps(place).collect()
     }
 
     /// Returns what an address has.
     pub fn at(&self, at: Vpn) -> AtAddress {
-        let claimed = |claim: &Contents| claim.believed.iter().any(|place| place.contains(&at));
-        if self.must_hold_threads() || self.aside.iter().any(claimed) {
+        if self.must_hold_threads() || self.is_claimed(&at.run(1)) {
             return AtAddress::Later;
         }
-        match self.bound.page_at(at) {
+        match self.live.bound.page_at(at) {
             Some(page) => AtAddress::Page(page),
-            None if self.believed.contains(&at) => AtAddress::Unbound,
+            None if self.live.believed.contains(&at) => AtAddress::Unbound,
             None => AtAddress::Unknown,
         }
     }
 
     /// Returns where a page is.
     pub fn find(&self, page: PageNo) -> Whereabouts {
-        let unkept = || self.unkept.iter().flat_map(|(_, bound)| bound);
-        if self.must_hold_threads()
-            || self.aside.iter().any(|claim| claim.has(page))
-            || unkept().any(|extent| extent.numbers().contains(&page))
-        {
+        if self.must_hold_threads() || self.is_in_question(page) {
             return Whereabouts::Later;
         }
-        self.bound.address_of(page).map_or(Whereabouts::Nowhere, Whereabouts::At)
+        self.live.bound.address_of(page).map_or(Whereabouts::Nowhere, Whereabouts::At)
     }
 
     /// Returns the rest of the run of bound addresses that a page is in, from there on.
     pub fn run_of(&self, page: PageNo) -> Option<Extent> {
-        self.bound.run_at(self.bound.address_of(page)?)
+        self.live.bound.run_at(self.live.bound.address_of(page)?)
     }
 
     /// Iterates over the extents within `place`.
     pub fn bound(&self, place: Range<Vpn>) -> impl Iterator<Item = Extent> {
-        self.bound.within(place)
+        self.live.bound.within(place)
     }
 
     /// Iterates over the ranges that are believed.
     pub fn believed(&self) -> impl Iterator<Item = &Range<Vpn>> {
-        self.believed.iter()
+        self.live.believed.iter()
     }
 
     /// Gives an address that is [`AtAddress::Unbound`] a page, and its neighbours theirs, at most
     /// [`PIECE_PAGES`] in all. `None` if there are no more pieces.
     pub fn bind(&mut self, at: Vpn, source: &mut dyn PieceSource) -> Option<Extent> {
-        let block = at.0 / u64::from(PIECE_PAGES) * u64::from(PIECE_PAGES);
-        let block = Vpn(block).run(u64::from(PIECE_PAGES));
-        let believed = clip(&self.believed, &block).find(|place| place.contains(&at))?;
-        let before = self.bound.within(believed.start..at).last().map(|e| e.place().end);
-        let after = self.bound.within(at..believed.end).next().map(|e| e.at);
+        let believed = self.live.believed.get(&at)?;
+        let before = self.live.bound.within(believed.start..at).last().map(|e| e.place().end);
+        let after = self.live.bound.within(at..believed.end).next().map(|e| e.at);
         let gap = before.unwrap_or(believed.start)..after.unwrap_or(believed.end);
         let (place, first) = self.numbers.take(at, &gap, source)?;
         let extent = Extent { at: place.start, first, pages: pages(&place) as u32 };
-        self.bound.bind(extent);
+        self.live.bound.bind(extent);
         Some(extent)
     }
 
@@ -562,16 +392,13 @@ impl SpaceMap {
 
     /// Gives up everything: the guest has ended, or has executed another program.
     pub fn end(&mut self) {
-        let whole = Vpn(0)..Vpn(u64::MAX);
-        let mut gone = self.take(&whole).bound;
-        let limbo = self.limbo.drain(..).flat_map(|w| w.claims.into_iter().chain([w.contents]));
-        gone.extend(limbo.chain(self.aside.drain(..)).flat_map(|contents| contents.bound));
-        gone.extend(self.unkept.drain(..).flat_map(|(_, bound)| bound));
-        self.forget(gone);
-        self.ghosts.clear();
-        self.unsure.clear();
-        self.moves.clear();
-        self.recent.clear();
+        let ended = std::mem::take(self);
+        let limbo = ended.limbo.into_iter().flat_map(|w| w.claims.into_iter().chain([w.contents]));
+        let unkept = ended.unkept.into_iter().map(|unkept| unkept.contents);
+        let all = limbo.chain(ended.aside).chain(unkept).chain([ended.live]);
+        (self.has_marks, self.numbers, self.forgotten) =
+            (ended.has_marks, ended.numbers, ended.forgotten);
+        self.forget(all.flat_map(|contents| contents.bound.into_vec()));
     }
 
     /// Verifies the invariants.
@@ -579,28 +406,31 @@ impl SpaceMap {
     /// # Errors
     /// The first that does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        for extent in self.bound.iter() {
-            let place = extent.place();
-            if self.believed.gaps(&place).next().is_some() {
+        for extent in self.live.bound.iter() {
+            if self.live.believed.gaps(&extent.place()).next().is_some() {
                 return Err(format!("{extent:?} is bound, but not believed"));
             }
         }
-        if let Some(ghost) = self.ghosts.iter().find(|ghost| self.believed.overlaps(ghost)) {
+        if let Some(ghost) = self.ghosts.iter().find(|ghost| self.live.believed.overlaps(ghost)) {
             return Err(format!("{ghost:?} is a ghost, and believed"));
         }
         let limbo = self.limbo.iter().flat_map(|w| w.claims.iter().chain([&w.contents]));
-        let elsewhere = limbo.chain(&self.aside);
-        let elsewhere = elsewhere.flat_map(|contents| contents.bound.iter().copied());
-        let elsewhere =
-            elsewhere.chain(self.unkept.iter().flat_map(|(_, bound)| bound.iter().copied()));
+        let unkept = self.unkept.iter().map(|unkept| &unkept.contents);
+        let all = limbo.chain(&self.aside).chain(unkept).chain([&self.live]);
         let mut taken = RangeSet::new();
-        for numbers in self.bound.iter().chain(elsewhere).map(|extent| extent.numbers()) {
+        for numbers in all.flat_map(|contents| contents.bound.iter()).map(|e| e.numbers()) {
             if taken.overlaps(&numbers) {
                 return Err(format!("{numbers:?} are in two places"));
             }
             taken.insert(numbers);
         }
         Ok(())
+    }
+}
+
+impl Waiting {
+    fn parts(&mut self) -> impl Iterator<Item = &mut Contents> {
+        self.claims.iter_mut().chain([&mut self.contents])
     }
 }
 

@@ -5,7 +5,6 @@ mod orders;
 mod rules;
 
 use super::contents::Contents;
-use super::extents::Extent;
 use super::{PieceNo, PieceSource, SpaceMap};
 use overspill_base::PageNo;
 use std::hash::{Hash, Hasher};
@@ -26,18 +25,16 @@ impl PieceSource for Endless {
 impl SpaceMap {
     /// Hashes all that decides what it does, with `content` for the numbers of pages.
     fn hash(&self, content: &dyn Fn(PageNo) -> Option<u8>, state: &mut impl Hasher) {
-        let pages = |extents: &[Extent], state: &mut _| {
-            for extent in extents {
+        let contents = |contents: &Contents, state: &mut _| {
+            for extent in contents.bound.iter() {
                 for n in 0..extent.pages as usize {
                     (extent.at, n, content(extent.first.plus(n))).hash(state);
                 }
             }
+            (&contents.believed, &contents.doubtful).hash(state);
+            (&contents.doomed, &contents.unmarked).hash(state);
         };
-        let contents = |contents: &Contents, state: &mut _| {
-            pages(&contents.bound, state);
-            (&contents.believed, &contents.doubtful, &contents.doomed).hash(state);
-        };
-        pages(&self.bound.iter().collect::<Vec<_>>(), state);
+        contents(&self.live, state);
         for waiting in &self.limbo {
             waiting.target.hash(state);
             contents(&waiting.contents, state);
@@ -45,11 +42,10 @@ impl SpaceMap {
         }
         self.aside.len().hash(state);
         self.aside.iter().for_each(|claim| contents(claim, state));
-        for (place, bound) in &self.unkept {
-            place.hash(state);
-            pages(bound, state);
+        for unkept in &self.unkept {
+            unkept.place.hash(state);
+            contents(&unkept.contents, state);
         }
-        (&self.believed, &self.doubtful, &self.ghosts, &self.doomed, &self.unsure).hash(state);
-        (&self.moves, &self.recent).hash(state);
+        (&self.ghosts, &self.unsure, &self.moves, &self.recent).hash(state);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Endless;
 use crate::Vpn;
-use crate::map::{AtAddress, Event, KernelRules, Look, SpaceMap, Whereabouts, Witness};
+use crate::map::{AtAddress, Event, Look, SpaceMap, Whereabouts, Witness};
 use overspill_base::PageNo;
 use std::ops::Range;
 
@@ -33,12 +33,8 @@ const HERE: Vpn = Vpn(0x100);
 const THERE: Vpn = Vpn(0x200);
 const PAGES: u64 = 16;
 
-/// Linux 6.12 to 6.15 has all the rules.
-const ALL: KernelRules =
-    KernelRules { has_marks: true, unmaps_are_claims: true, has_old_lengths: true };
-
 fn map() -> (SpaceMap, Endless) {
-    map_with(SpaceMap::new(ALL))
+    map_with(SpaceMap::new(true))
 }
 
 fn map_with(mut map: SpaceMap) -> (SpaceMap, Endless) {
@@ -180,7 +176,7 @@ fn a_claim_moves_with_what_it_was_about() {
 
 #[test]
 fn without_marks_content_that_is_removed_is_removed_wherever_it_waits() {
-    let (mut map, _) = map_with(SpaceMap::new(KernelRules::default()));
+    let (mut map, _) = map_with(SpaceMap::new(false));
     map.apply(&remapped(THERE, HERE));
     map.apply(&Event::Removed(HERE.run(4)));
     // Of what is at HERE, and of what waits for it.
@@ -222,11 +218,22 @@ fn doomed_pages_are_doomed_where_they_move() {
     let (mut map, _) = map();
     let (present, far) = (HERE.plus(2).run(3), Vpn(0x900));
     map.apply(&Event::Removed(HERE.run(8)));
-    map.doom(present);
+    map.doom(present.clone());
     map.apply(&remapped(HERE, far));
-    assert_eq!(map.doomed(&far.run(PAGES)).collect::<Vec<_>>(), [far.plus(2).run(3)]);
+    assert!(map.is_doomed(&far.plus(2).run(1)) && !map.is_doomed(&present));
     map.seen_new(far.plus(2).run(1));
-    assert_eq!(map.doomed(&far.run(PAGES)).collect::<Vec<_>>(), [far.plus(3).run(2)]);
+    assert!(!map.is_doomed(&far.run(3)) && map.is_doomed(&far.plus(3).run(1)));
+}
+
+#[test]
+fn what_is_out_and_not_marked_is_so_where_it_moves() {
+    let (mut map, _) = map();
+    let far = Vpn(0x900);
+    map.leave_unmarked(HERE.run(4));
+    map.apply(&remapped(HERE, far));
+    assert_eq!(map.unmarked(&far.run(PAGES)).collect::<Vec<_>>(), [far.run(4)]);
+    map.marked(far.run(4));
+    assert!(map.unmarked(&far.run(PAGES)).next().is_none());
 }
 
 #[test]

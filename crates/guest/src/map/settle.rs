@@ -1,0 +1,173 @@
+//! What a quiescent guest settles.
+//!
+//! Owns: the decisions that need a look at the guest itself, by a [`Witness`]. Each step stops
+//! when a message is outstanding, and leaves the rest for the next time.
+
+use super::contents::Contents;
+use super::{SpaceMap, overlap, pages};
+use crate::Vpn;
+use overspill_base::PageNo;
+use std::collections::HashSet;
+use std::ops::Range;
+
+/// What the kernel says about a range now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// One registered mapping covers it, and nothing is outstanding.
+    Registered,
+    /// Not, and nothing is outstanding.
+    NotRegistered,
+    /// A message is outstanding.
+    Changing,
+}
+
+/// Looks at the guest while the map decides what was true.
+pub trait Witness {
+    /// Whether a registered mapping covers `place`.
+    fn look(&mut self, place: &Range<Vpn>) -> Look;
+
+    /// Whether a page of `place`, which is registered, is present or marked as out. A place that
+    /// was unmapped and then taken by a neighbour that grew is registered too, but new.
+    fn has_kept(&mut self, place: &Range<Vpn>) -> bool;
+}
+
+/// Content that was not found at its place.
+#[derive(Clone, Debug)]
+pub(super) struct Unkept {
+    pub(super) place: Range<Vpn>,
+    pub(super) contents: Contents,
+}
+
+impl SpaceMap {
+    /// True if something is in doubt that a quiescent guest would settle.
+    pub fn is_in_doubt(&self) -> bool {
+        !(self.limbo.is_empty()
+            && self.aside.is_empty()
+            && self.ghosts.is_empty()
+            && self.recent.is_empty()
+            && self.unkept.is_empty())
+    }
+
+    /// Settles what is in doubt, as far as the guest is quiescent now. All messages that could be
+    /// read must be applied.
+    pub fn settle(&mut self, witness: &mut dyn Witness) {
+        let _ = self
+            .settle_limbo(witness)
+            .and_then(|()| self.settle_ghosts(witness))
+            .and_then(|()| self.settle_claims(witness))
+            .and_then(|()| self.settle_doubts(witness))
+            .and_then(|()| self.settle_moves(witness));
+    }
+
+    /// What waits is put over what is there: all that was to be released has been.
+    fn settle_limbo(&mut self, witness: &mut dyn Witness) -> Option<()> {
+        if let Some(first) = self.limbo.first() {
+            known(witness.look(&first.target))?;
+        }
+        std::mem::take(&mut self.limbo).into_iter().for_each(|waiting| self.admit(waiting));
+        Some(())
+    }
+
+    /// What was never unmapped was left mapped.
+    fn settle_ghosts(&mut self, witness: &mut dyn Witness) -> Option<()> {
+        while let Some(ghost) = self.ghosts.first().cloned() {
+            if known(witness.look(&ghost))? {
+                self.live.believed.insert(ghost.clone());
+            }
+            self.ghosts.remove(ghost);
+        }
+        self.moves.clear();
+        Some(())
+    }
+
+    /// What is still there was never unmapped.
+    fn settle_claims(&mut self, witness: &mut dyn Witness) -> Option<()> {
+        while let Some(claim) = self.aside.last_mut() {
+            let Some(place) = claim.believed.first().cloned() else {
+                let rest = self.aside.pop().expect("just seen");
+                self.live.put(rest);
+                continue;
+            };
+            let is_registered = known(witness.look(&place))?;
+            let contents = claim.take(&place);
+            if is_registered && witness.has_kept(&place) {
+                self.live.put(contents);
+            } else {
+                self.unkept.push(Unkept { place, contents });
+            }
+        }
+        Some(())
+    }
+
+    /// What is no longer registered is no longer in doubt.
+    fn settle_doubts(&mut self, witness: &mut dyn Witness) -> Option<()> {
+        for place in self.live.doubtful.iter().cloned().collect::<Vec<_>>() {
+            if !known(witness.look(&place))? {
+                self.live.doubtful.remove(place);
+            }
+        }
+        Some(())
+    }
+
+    /// Rule 9: content that a message took along from a place that had grown into another's is
+    /// found by its marks, if it can be nothing else's.
+    fn settle_moves(&mut self, witness: &mut dyn Witness) -> Option<()> {
+        if self.has_marks && !self.recent.is_empty() {
+            let (missing, misplaced) = self.look_along_moves(witness)?;
+            for place in misplaced {
+                let contents = self.live.take(&place);
+                self.live.believed.insert(place.clone());
+                self.unkept.push(Unkept { place, contents });
+            }
+            if let ([there], [Unkept { place: here, .. }]) = (&*missing, &*self.unkept)
+                && pages(there) == pages(here)
+            {
+                let Unkept { place, contents } = self.unkept.remove(0);
+                self.live.put(contents.moved(place.start, there.start));
+            }
+        }
+        self.recent.clear();
+        for Unkept { contents, .. } in std::mem::take(&mut self.unkept) {
+            self.forget(contents.bound.iter());
+        }
+        Some(())
+    }
+
+    /// Returns the places of recent moves that have marks but no content in the map, and those that
+    /// have content but no marks.
+    fn look_along_moves(
+        &self,
+        witness: &mut dyn Witness,
+    ) -> Option<(Vec<Range<Vpn>>, Vec<Range<Vpn>>)> {
+        let places = self.recent.iter().flat_map(|m| [m.from.clone(), m.to.run(pages(&m.from))]);
+        let (mut missing, mut misplaced) = (Vec::new(), Vec::new());
+        for place in places.collect::<HashSet<_>>() {
+            let has_content = !self.live.bound.is_free(&place);
+            if known(witness.look(&place))? && has_content != witness.has_kept(&place) {
+                (if has_content { &mut misplaced } else { &mut missing }).push(place);
+            }
+        }
+        Some((missing, misplaced))
+    }
+
+    /// True if it is in doubt whether something in `place` was unmapped.
+    pub(super) fn is_claimed(&self, place: &Range<Vpn>) -> bool {
+        self.aside.iter().any(|claim| claim.knows(place))
+            || self.unkept.iter().any(|unkept| overlap(&unkept.place, place))
+    }
+
+    /// True if a page's content is in doubt.
+    pub(super) fn is_in_question(&self, page: PageNo) -> bool {
+        let unkept = self.unkept.iter().map(|unkept| &unkept.contents);
+        self.aside.iter().chain(unkept).any(|contents| contents.has(page))
+    }
+}
+
+/// Whether it is registered; `None` if the guest is changing.
+fn known(look: Look) -> Option<bool> {
+    match look {
+        Look::Changing => None,
+        Look::Registered => Some(true),
+        Look::NotRegistered => Some(false),
+    }
+}
