@@ -1,0 +1,385 @@
+//! A guest's userfaultfd, used from outside.
+//!
+//! Owns: its calls, each made once, and what their errnos mean; its messages, read one at a time.
+//! The trait has a second implementation in tests, which answers as a kernel might.
+//! Invariant: an errno that is in no row of [`Refusal::of`] is [`Refusal::Unexpected`], and never
+//! taken for another one.
+//! Not here: repeating a call, which takes reading messages first (`keeper`).
+//! Rejected: sharing `space`'s wrapper, which repeats calls inside: a pager of its own memory has
+//! no messages to read before.
+
+use crate::Vpn;
+use crate::map::{Event, Look};
+use linux_raw_sys::general as raw;
+use overspill_base::PAGE_SIZE;
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use std::ops::Range;
+
+const GROUP: u8 = raw::UFFDIO as u8;
+const API: Opcode = opcode::read_write::<raw::uffdio_api>(GROUP, raw::_UFFDIO_API as u8);
+const REGISTER: Opcode =
+    opcode::read_write::<raw::uffdio_register>(GROUP, raw::_UFFDIO_REGISTER as u8);
+const WAKE: Opcode = opcode::read::<raw::uffdio_range>(GROUP, raw::_UFFDIO_WAKE as u8);
+const COPY: Opcode = opcode::read_write::<raw::uffdio_copy>(GROUP, raw::_UFFDIO_COPY as u8);
+const ZEROPAGE: Opcode =
+    opcode::read_write::<raw::uffdio_zeropage>(GROUP, raw::_UFFDIO_ZEROPAGE as u8);
+const CONTINUE: Opcode =
+    opcode::read_write::<raw::uffdio_continue>(GROUP, raw::_UFFDIO_CONTINUE as u8);
+const WRITEPROTECT: Opcode =
+    opcode::read_write::<raw::uffdio_writeprotect>(GROUP, raw::_UFFDIO_WRITEPROTECT as u8);
+const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
+
+/// `UFFDIO_WRITEPROTECT_MODE_WP`, which the bindings leave out.
+const WRITEPROTECT_MODE_WP: u64 = 1;
+
+/// The events that say what becomes of the address space, without forks.
+const EVENTS: u32 =
+    raw::UFFD_FEATURE_EVENT_REMAP | raw::UFFD_FEATURE_EVENT_REMOVE | raw::UFFD_FEATURE_EVENT_UNMAP;
+
+/// A thread that waits for a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Where.
+    pub at: Vpn,
+    /// Its id in its own PID namespace.
+    pub thread: u32,
+}
+
+/// A message.
+#[derive(Debug)]
+pub enum Message {
+    /// A thread waits for a page. It may have been served already.
+    Fault(Fault),
+    /// The address space changes.
+    Event(Event),
+    /// The guest forks; this is the child's userfaultfd.
+    Fork(OwnedFd),
+}
+
+/// Why the kernel did not do a call, or not to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A message is outstanding; after that was read, a repetition may succeed.
+    #[error("a message is outstanding")]
+    Changing,
+    /// A page is there already.
+    #[error("a page is there")]
+    Present,
+    /// No registered mapping is there, or more than one.
+    #[error("no registered mapping is there")]
+    NoMapping,
+    /// The kernel has no memory.
+    #[error("the kernel has no memory for it")]
+    NoMemory,
+    /// The address space has ended.
+    #[error("the address space has ended")]
+    Gone,
+    /// Another errno.
+    #[error("an unexpected answer of the kernel: {0}")]
+    Unexpected(Errno),
+}
+
+impl Refusal {
+    /// The table, from `fs/userfaultfd.c` and `mm/userfaultfd.c` of Linux 6.18; older kernels return
+    /// the same errnos or fewer.
+    fn of(errno: Errno) -> Self {
+        match errno {
+            Errno::AGAIN | Errno::INTR => Self::Changing,
+            Errno::EXIST => Self::Present,
+            Errno::NOENT => Self::NoMapping,
+            Errno::NOMEM => Self::NoMemory,
+            Errno::SRCH => Self::Gone,
+            other => Self::Unexpected(other),
+        }
+    }
+}
+
+/// How far a call that fills pages came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Filled {
+    /// Pages filled, from the front.
+    pub pages: usize,
+    /// Why the next one was not; `None` if all were.
+    pub stopped: Option<Refusal>,
+}
+
+/// The calls of a guest's userfaultfd.
+pub trait Userfault: Send + Sync + std::fmt::Debug {
+    /// Reads the next message; `None` if there is none now.
+    ///
+    /// # Errors
+    /// Of the kernel. EMFILE: a fork's descriptor could not be made, and the message is still there.
+    fn read(&self) -> Result<Option<Message>, Errno>;
+
+    /// Reports touches of missing pages in `place` from now on, of whatever is mapped there.
+    ///
+    /// # Errors
+    /// Of the kernel: EINVAL, EBUSY.
+    fn register(&self, place: &Range<Vpn>) -> Result<(), Errno>;
+
+    /// Fills missing pages with `content`, whole pages, and wakes who waits for them.
+    fn copy(&self, at: Vpn, content: &[u8]) -> Filled;
+
+    /// Fills missing pages with zeros, and wakes who waits for them.
+    fn zero(&self, place: &Range<Vpn>) -> Filled;
+
+    /// Marks missing pages as out.
+    ///
+    /// # Errors
+    /// Why not.
+    fn mark(&self, place: &Range<Vpn>) -> Result<(), Refusal>;
+
+    /// Makes every touch of a missing page raise SIGBUS.
+    ///
+    /// # Errors
+    /// Why not. Before Linux 6.6 always.
+    fn poison(&self, at: Vpn) -> Result<(), Refusal>;
+
+    /// Looks whether one registered mapping covers `place`, and nothing is outstanding. An errno
+    /// that says neither is returned.
+    ///
+    /// # Errors
+    /// [`Refusal::Gone`], [`Refusal::Unexpected`].
+    fn look(&self, place: &Range<Vpn>) -> Result<Look, Refusal>;
+
+    /// Wakes the threads that wait in `place`; they touch it again.
+    fn wake(&self, place: &Range<Vpn>);
+}
+
+/// What a kernel's userfaultfd can do for guests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Abilities {
+    /// Marks of pages that are out (`UFFD_FEATURE_WP_UNPOPULATED`, Linux 6.4).
+    pub marks: bool,
+    /// `UFFD_FEATURE_POISON`, Linux 6.6.
+    pub poison: bool,
+    /// `UFFD_FEATURE_MOVE`, Linux 6.8.
+    pub moves: bool,
+    /// `UFFD_FEATURE_EVENT_FORK`: permitted to who has CAP_SYS_PTRACE in the first user namespace.
+    pub forks: bool,
+}
+
+/// A userfaultfd of another process.
+#[derive(Debug)]
+pub struct GuestUserfault {
+    fd: OwnedFd,
+    abilities: Abilities,
+}
+
+impl AsFd for GuestUserfault {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl GuestUserfault {
+    /// Agrees with the kernel on what `fd`, just made by an agent, is to do. The descriptor must not
+    /// block.
+    ///
+    /// # Errors
+    /// Of UFFDIO_API. The descriptor is of no use then.
+    pub fn agree(fd: OwnedFd) -> Result<Self, Errno> {
+        let supported = supported()?;
+        let has = |bit: u32| supported & u64::from(bit) != 0;
+        let mut abilities = Abilities {
+            marks: has(raw::UFFD_FEATURE_WP_UNPOPULATED),
+            poison: has(raw::UFFD_FEATURE_POISON),
+            moves: has(raw::UFFD_FEATURE_MOVE),
+            forks: true,
+        };
+        let wanted = EVENTS
+            | raw::UFFD_FEATURE_THREAD_ID
+            | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP
+            | raw::UFFD_FEATURE_WP_UNPOPULATED
+            | raw::UFFD_FEATURE_POISON
+            | raw::UFFD_FEATURE_MOVE;
+        let wanted = supported & u64::from(wanted);
+        match handshake(&fd, wanted | u64::from(raw::UFFD_FEATURE_EVENT_FORK)) {
+            Err(Errno::PERM) => {
+                abilities.forks = false;
+                handshake(&fd, wanted)?;
+            }
+            other => drop(other?),
+        }
+        Ok(Self { fd, abilities })
+    }
+
+    /// Takes over the userfaultfd of a fork's child, which has what its parent's has.
+    pub fn of_child(fd: OwnedFd, parent: Abilities) -> Self {
+        Self { fd, abilities: parent }
+    }
+
+    /// What it can do.
+    pub fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
+    fn call<const OPCODE: Opcode, T>(&self, arg: &mut T) -> Result<(), Errno> {
+        // SAFETY: OPCODE was made from T's own layout, so the kernel reads and writes a T. Its
+        // effects are on the memory of the guest, none of which is ours.
+        unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) }
+    }
+}
+
+/// Asks what the kernel supports, by a userfaultfd of this process: a descriptor can be asked once.
+fn supported() -> Result<u64, Errno> {
+    let flags = rustix::mm::UserfaultfdFlags::CLOEXEC
+        | rustix::mm::UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
+    // SAFETY: nothing is registered with it.
+    handshake(&unsafe { rustix::mm::userfaultfd(flags) }?, 0)
+}
+
+fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, Errno> {
+    let mut arg = raw::uffdio_api { api: u64::from(raw::UFFD_API), features, ioctls: 0 };
+    // SAFETY: API was made from uffdio_api.
+    unsafe { ioctl(fd, Updater::<API, _>::new(&mut arg)) }?;
+    Ok(arg.features)
+}
+
+fn range(place: &Range<Vpn>) -> raw::uffdio_range {
+    let (start, end) = (place.start.address(), place.end.address());
+    raw::uffdio_range { start, len: end - start }
+}
+
+/// The result of a call that fills `done` bytes, which is negative if it did nothing.
+fn filled(result: Result<(), Errno>, done: i64) -> Filled {
+    let pages = done.max(0) as usize / PAGE_SIZE;
+    Filled { pages, stopped: result.err().map(Refusal::of) }
+}
+
+impl Userfault for GuestUserfault {
+    fn read(&self) -> Result<Option<Message>, Errno> {
+        let mut bytes = [0; size_of::<raw::uffd_msg>()];
+        match rustix::io::read(&self.fd, &mut bytes) {
+            Ok(len) if len == bytes.len() => decode(&bytes).map(Some),
+            Ok(_) => Err(Errno::IO),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn register(&self, place: &Range<Vpn>) -> Result<(), Errno> {
+        let marks = if self.abilities.marks { raw::UFFDIO_REGISTER_MODE_WP } else { 0 };
+        let mode = u64::from(raw::UFFDIO_REGISTER_MODE_MISSING | marks);
+        self.call::<REGISTER, _>(&mut raw::uffdio_register { range: range(place), mode, ioctls: 0 })
+    }
+
+    fn copy(&self, at: Vpn, content: &[u8]) -> Filled {
+        let src = content.as_ptr().addr() as u64;
+        let len = content.len() as u64;
+        let mut arg = raw::uffdio_copy { dst: at.address(), src, len, mode: 0, copy: 0 };
+        let result = self.call::<COPY, _>(&mut arg);
+        filled(result, arg.copy)
+    }
+
+    fn zero(&self, place: &Range<Vpn>) -> Filled {
+        let mut arg = raw::uffdio_zeropage { range: range(place), mode: 0, zeropage: 0 };
+        let result = self.call::<ZEROPAGE, _>(&mut arg);
+        filled(result, arg.zeropage)
+    }
+
+    fn mark(&self, place: &Range<Vpn>) -> Result<(), Refusal> {
+        let mut arg = raw::uffdio_writeprotect { range: range(place), mode: WRITEPROTECT_MODE_WP };
+        self.call::<WRITEPROTECT, _>(&mut arg).map_err(Refusal::of)
+    }
+
+    fn poison(&self, at: Vpn) -> Result<(), Refusal> {
+        let mut arg = raw::uffdio_poison { range: range(&at.run(1)), mode: 0, updated: 0 };
+        self.call::<POISON, _>(&mut arg).map_err(Refusal::of)
+    }
+
+    /// UFFDIO_CONTINUE does nothing to anonymous memory, but looks for it first: EINVAL is the
+    /// answer for one registered mapping that covers the range (`mm/userfaultfd.c`:
+    /// `mfill_atomic`).
+    fn look(&self, place: &Range<Vpn>) -> Result<Look, Refusal> {
+        let mut arg = raw::uffdio_continue { range: range(place), mode: 0, mapped: 0 };
+        match self.call::<CONTINUE, _>(&mut arg) {
+            Err(Errno::INVAL) => Ok(Look::Registered),
+            Err(Errno::NOENT) => Ok(Look::NotRegistered),
+            Err(Errno::AGAIN) => Ok(Look::Changing),
+            Err(errno) => Err(Refusal::of(errno)),
+            Ok(()) => Err(Refusal::Unexpected(Errno::OPNOTSUPP)),
+        }
+    }
+
+    fn wake(&self, place: &Range<Vpn>) {
+        // Where nothing is registered any more, nobody waits.
+        let _ = self.call::<WAKE, _>(&mut range(place));
+    }
+}
+
+/// Decodes a message: the event, 7 bytes, then three words.
+fn decode(bytes: &[u8; size_of::<raw::uffd_msg>()]) -> Result<Message, Errno> {
+    let word = |n: usize| u64::from_ne_bytes(bytes[8 * n..8 * n + 8].try_into().expect("8 bytes"));
+    let (a, b, c) = (word(1), word(2), word(3));
+    let place = |start, end| Some(Vpn::range(&(start..end))).filter(|place| !place.is_empty());
+    let event = match u32::from(bytes[0]) {
+        raw::UFFD_EVENT_PAGEFAULT => {
+            return Ok(Message::Fault(Fault { at: Vpn::of(b), thread: c as u32 }));
+        }
+        raw::UFFD_EVENT_FORK => {
+            // SAFETY: the kernel has just made this descriptor for the reader of the message.
+            return Ok(Message::Fork(unsafe { OwnedFd::from_raw_fd(a as u32 as i32) }));
+        }
+        raw::UFFD_EVENT_REMAP => {
+            let pages = c / PAGE_SIZE as u64;
+            (pages > 0).then(|| Event::Remapped { from: Vpn::of(a), to: Vpn::of(b), pages })
+        }
+        raw::UFFD_EVENT_REMOVE => place(a, b).map(Event::Removed),
+        raw::UFFD_EVENT_UNMAP => place(a, b).map(Event::Unmapped),
+        _ => None,
+    };
+    event.map(Message::Event).ok_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errnos_mean_what_this_table_says() {
+        let meant = |errno| format!("{:?}", Refusal::of(errno));
+        assert_eq!(meant(Errno::AGAIN), "Changing");
+        assert_eq!(meant(Errno::EXIST), "Present");
+        assert_eq!(meant(Errno::NOENT), "NoMapping");
+        assert_eq!(meant(Errno::NOMEM), "NoMemory");
+        assert_eq!(meant(Errno::SRCH), "Gone");
+        // Of these userfaultfd returns the first two to a caller that is wrong.
+        for errno in [Errno::INVAL, Errno::FAULT, Errno::PERM, Errno::NOSPC] {
+            assert_eq!(Refusal::of(errno), Refusal::Unexpected(errno));
+        }
+    }
+
+    #[test]
+    fn a_call_that_stopped_midway_says_how_far_it_came() {
+        let all = filled(Ok(()), 8192);
+        assert_eq!(all, Filled { pages: 2, stopped: None });
+        let some = filled(Err(Errno::AGAIN), 4096);
+        assert_eq!(some, Filled { pages: 1, stopped: Some(Refusal::Changing) });
+        let none = filled(Err(Errno::EXIST), -17);
+        assert_eq!(none, Filled { pages: 0, stopped: Some(Refusal::Present) });
+    }
+
+    #[test]
+    fn messages_are_decoded_and_nonsense_is_an_error() {
+        let message = |event: u32, words: [u64; 3]| {
+            let mut bytes = [0; size_of::<raw::uffd_msg>()];
+            bytes[0] = event as u8;
+            for (n, word) in words.into_iter().enumerate() {
+                bytes[8 * n + 8..8 * n + 16].copy_from_slice(&word.to_ne_bytes());
+            }
+            decode(&bytes).map(|message| format!("{message:?}"))
+        };
+        let fault = message(raw::UFFD_EVENT_PAGEFAULT, [1, 0x7123, 42]).unwrap();
+        assert_eq!(fault, "Fault(Fault { at: 0x7000, thread: 42 })");
+        let moved = message(raw::UFFD_EVENT_REMAP, [0x1000, 0x9000, 0x2000]).unwrap();
+        assert_eq!(moved, "Event(Remapped { from: 0x1000, to: 0x9000, pages: 2 })");
+        let unmapped = message(raw::UFFD_EVENT_UNMAP, [0x1000, 0x3000, 0]).unwrap();
+        assert_eq!(unmapped, "Event(Unmapped(0x1000..0x3000))");
+        for nonsense in [(0xff, [0; 3]), (raw::UFFD_EVENT_UNMAP, [0x3000, 0x1000, 0])] {
+            assert_eq!(message(nonsense.0, nonsense.1), Err(Errno::IO));
+        }
+    }
+}
