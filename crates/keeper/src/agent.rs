@@ -1,0 +1,151 @@
+//! An agent, as the keeper asks it.
+//!
+//! Owns: its channel, the halves of staging and the memory file that it writes to.
+//! Invariants: one half is filled at a time, and emptied with the next request, so that what moved
+//! there is freed without a trip of its own. An answer is checked against what was asked.
+//! Not here: which pages to move.
+
+use overspill_agent::{Answer, HALF_BYTES, HALF_PAGES, Outcome, RUNS_MAX, Request, Run};
+use overspill_agent::{flag, kind};
+use overspill_guest::{Channel, ChannelError, Kernel, Vpn};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::ops::Range;
+use std::time::Duration;
+
+/// How long an agent may take for a request. It does not wait for anybody but its CPU, and, when it
+/// makes pages a process's own, for pages.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Why an agent was of no use.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AgentError {
+    /// The channel.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// Its answer cannot be.
+    #[error("the agent answers what cannot be: {0} pages moved of {1}")]
+    Impossible(u32, u64),
+    /// What it wrote cannot be read.
+    #[error("the agent's memory file cannot be read: {0}")]
+    File(Errno),
+}
+
+/// The agent of one guest.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    system: Kernel,
+    channel: Channel,
+    memory: OwnedFd,
+    half: u32,
+    /// Whether the other half has pages.
+    other_is_full: bool,
+}
+
+/// What became of a run: how many pages moved, and what stopped the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moved {
+    pub(crate) pages: u64,
+    pub(crate) stopped: Option<Errno>,
+}
+
+impl Agent {
+    /// Takes an agent that was set up, with staging registered.
+    pub(crate) fn new(channel: Channel, memory: OwnedFd) -> Self {
+        Self { system: Kernel::new(), channel, memory, half: 0, other_is_full: false }
+    }
+
+    /// Most pages and runs of a request.
+    pub(crate) const PAGES_MAX: usize = HALF_PAGES;
+    pub(crate) const RUNS_MAX: usize = RUNS_MAX;
+
+    /// Moves runs out of the guest. Their content, one after the other without a gap, is then
+    /// what [`read`](Self::read) reads.
+    ///
+    /// # Errors
+    /// The agent is of no use any more; what became of the pages is not known.
+    pub(crate) fn move_out(&mut self, runs: &[Range<Vpn>]) -> Result<Vec<Moved>, AgentError> {
+        let mut request = request(kind::BATCH, runs);
+        request.half = self.half;
+        if self.other_is_full {
+            request.flags = flag::EMPTY_OTHER;
+        }
+        let answer = self.ask(&request)?;
+        let outcomes = runs.iter().zip(&answer.runs).map(|(run, outcome)| checked(run, outcome));
+        let moved: Vec<Moved> = outcomes.collect::<Result<_, _>>()?;
+        self.other_is_full = moved.iter().any(|moved| moved.pages > 0);
+        self.half ^= 1;
+        Ok(moved)
+    }
+
+    /// Reads what the last batch moved, from its start.
+    ///
+    /// # Errors
+    /// As [`move_out`](Self::move_out).
+    pub(crate) fn read(&self, content: &mut [u8]) -> Result<(), AgentError> {
+        let mut offset = u64::from(self.half ^ 1) * HALF_BYTES as u64;
+        let mut rest = content;
+        while !rest.is_empty() {
+            match rustix::io::pread(&self.memory, &mut *rest, offset) {
+                Ok(0) => return Err(AgentError::File(Errno::IO)),
+                Ok(read) => {
+                    offset += read as u64;
+                    rest = &mut rest[read..];
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(AgentError::File(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes pages the guest's own that it shares with a relative.
+    ///
+    /// # Errors
+    /// As [`move_out`](Self::move_out).
+    pub(crate) fn make_own(&mut self, runs: &[Range<Vpn>]) -> Result<(), AgentError> {
+        self.ask(&request(kind::POPULATE, runs)).map(drop)
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, AgentError> {
+        Ok(self.channel.ask(&self.system, request, &[], PATIENCE)?)
+    }
+}
+
+fn request(kind: u32, runs: &[Range<Vpn>]) -> Request {
+    let mut request = Request { kind, ..bytemuck::Zeroable::zeroed() };
+    request.count = runs.len() as u32;
+    for (run, place) in request.runs.iter_mut().zip(runs) {
+        *run = Run { address: place.start.address(), pages: place.end.0 - place.start.0 };
+    }
+    request
+}
+
+fn checked(run: &Range<Vpn>, outcome: &Outcome) -> Result<Moved, AgentError> {
+    let pages = run.end.0 - run.start.0;
+    if u64::from(outcome.pages) > pages {
+        return Err(AgentError::Impossible(outcome.pages, pages));
+    }
+    let stopped = match outcome.errno {
+        0 => None,
+        errno @ 1..4096 => Some(Errno::from_raw_os_error(errno)),
+        _ => Some(Errno::PROTO),
+    };
+    Ok(Moved { pages: outcome.pages.into(), stopped })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_cannot_be_is_an_error() {
+        let run = Vpn(5).run(4);
+        let outcome = |pages, errno| checked(&run, &Outcome { pages, errno });
+        assert_eq!(outcome(4, 0).unwrap(), Moved { pages: 4, stopped: None });
+        let stopped = Some(Errno::BUSY);
+        assert_eq!(outcome(1, 16).unwrap(), Moved { pages: 1, stopped });
+        assert!(matches!(outcome(5, 0), Err(AgentError::Impossible(5, 4))));
+        assert_eq!(outcome(0, -7).unwrap().stopped, Some(Errno::PROTO));
+    }
+}

@@ -1,0 +1,247 @@
+//! One guest: its map, kept in step with its messages.
+//!
+//! Owns: the map and the agent, under one lock, and what is known of the process.
+//! Invariants: see [`overspill_guest::map`], of which this is the owner. Messages are read with
+//! the lock held, one at a time; the agent moves pages with it held, so that no message is read
+//! meanwhile.
+//! Not here: what a fault needs (`serve`), looking for new mappings (`care`).
+
+use crate::agent::Agent;
+use overspill_base::sync::Ordering::{Acquire, Release};
+use overspill_base::sync::{AtomicBool, LockClass, Mutex, MutexGuard};
+use overspill_guest::map::{Look, SpaceMap, Witness};
+use overspill_guest::pagemap::{Entry, Pagemap};
+use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
+use overspill_guest::{Channel, Vpn};
+use rangemap::RangeSet;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::Signal;
+use std::ops::Range;
+
+/// What whoever attached hands over.
+#[derive(Debug)]
+pub struct GuestParts {
+    /// For messages.
+    pub name: String,
+    /// The program.
+    pub process: OwnedFd,
+    /// Agreed on with the kernel.
+    pub userfault: GuestUserfault,
+    /// `/proc/PID/pagemap`, `maps`, `smaps`.
+    pub pagemap: OwnedFd,
+    /// See `pagemap`.
+    pub maps: OwnedFd,
+    /// See `pagemap`.
+    pub smaps: OwnedFd,
+    /// To the agent, which was set up, and has registered staging.
+    pub channel: Channel,
+    /// The file that the agent writes to.
+    pub memory: OwnedFd,
+    /// The agent's memory and staging: never paged.
+    pub own: Vec<Range<Vpn>>,
+    /// Pages that the kernel needs when a thread ends, and cannot wait for.
+    pub needed: Vec<Vpn>,
+}
+
+/// A process that is paged.
+#[derive(Debug)]
+pub struct Guest {
+    pub(crate) name: String,
+    process: OwnedFd,
+    pub(crate) userfault: GuestUserfault,
+    pub(crate) pagemap: Pagemap,
+    pub(crate) maps: OwnedFd,
+    pub(crate) smaps: OwnedFd,
+    pub(crate) own: RangeSet<Vpn>,
+    owned: Mutex<Owned>,
+    has_ended: AtomicBool,
+}
+
+/// What only the holder of a guest uses.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    pub(crate) map: SpaceMap,
+    pub(crate) agent: Agent,
+    /// Faults that were read and not served.
+    pub(crate) waiting: Vec<Fault>,
+    /// Pages that stay in memory.
+    pub(crate) needed: RangeSet<Vpn>,
+    /// Userfaultfds of forked children that nobody has taken yet.
+    pub(crate) children: Vec<OwnedFd>,
+}
+
+impl Guest {
+    /// Makes a guest of which nothing is believed yet.
+    pub fn new(parts: GuestParts) -> Self {
+        let owned = Owned {
+            map: SpaceMap::new(parts.userfault.abilities().marks),
+            agent: Agent::new(parts.channel, parts.memory),
+            waiting: Vec::new(),
+            needed: parts.needed.iter().map(|page| page.run(1)).collect(),
+            children: Vec::new(),
+        };
+        Self {
+            name: parts.name,
+            process: parts.process,
+            userfault: parts.userfault,
+            pagemap: Pagemap::new(parts.pagemap),
+            maps: parts.maps,
+            smaps: parts.smaps,
+            own: parts.own.into_iter().collect(),
+            owned: Mutex::new(LockClass::Guest, owned),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Becomes the owner.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, Owned> {
+        self.owned.lock()
+    }
+
+    /// True if its address space is no more, or is about to be.
+    pub(crate) fn has_ended(&self) -> bool {
+        // Acquire: with `ended`.
+        self.has_ended.load(Acquire)
+    }
+
+    /// Notes that its address space is no more.
+    pub(crate) fn ended(&self) {
+        // Release: what was learnt before is seen by who sees this.
+        self.has_ended.store(true, Release);
+    }
+
+    /// Kills it: what it would read next may be wrong.
+    pub(crate) fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+        self.ended();
+    }
+
+    /// The process, for whoever waits for its end.
+    pub(crate) fn process(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+
+    /// Reads and applies messages until there is none, then settles what is in doubt. Faults wait.
+    pub(crate) fn catch_up(&self, owned: &mut Owned) {
+        while let Some(message) = self.next(owned) {
+            match message {
+                Message::Fault(fault) => owned.waiting.push(fault),
+                Message::Event(_) | Message::Fork(_) => {}
+            }
+        }
+        self.settle(owned);
+    }
+
+    /// Reads one message and applies it.
+    pub(crate) fn next(&self, owned: &mut Owned) -> Option<Message> {
+        let message = match self.userfault.read() {
+            Ok(message) => message?,
+            Err(_) => {
+                self.ended();
+                return None;
+            }
+        };
+        match message {
+            Message::Event(event) => {
+                owned.map.apply(&event);
+                if let overspill_guest::map::Event::Removed(place) = &event {
+                    self.doom_present(owned, place);
+                }
+                Some(Message::Event(event))
+            }
+            Message::Fork(child) => {
+                owned.children.push(child);
+                self.next(owned)
+            }
+            fault @ Message::Fault(_) => Some(fault),
+        }
+    }
+
+    /// Notes which pages are present while their content is being removed.
+    fn doom_present(&self, owned: &mut Owned, place: &Range<Vpn>) {
+        let map = &mut owned.map;
+        let looked = self.pagemap.runs(place, |run, entry| {
+            if entry == Entry::Present {
+                map.doom(run);
+            }
+        });
+        if looked.is_err() {
+            self.ended();
+        }
+    }
+
+    /// Settles what is in doubt, and marks what could not be marked before.
+    pub(crate) fn settle(&self, owned: &mut Owned) {
+        if owned.map.is_in_doubt() {
+            owned.map.settle(&mut Eyes(self));
+        }
+        self.mark_rest(owned);
+    }
+
+    fn mark_rest(&self, owned: &mut Owned) {
+        let all = Vpn(0)..Vpn(u64::MAX);
+        for place in owned.map.unmarked(&all).collect::<Vec<_>>() {
+            if self.userfault.mark(&place).is_ok() {
+                owned.map.marked(place);
+            }
+        }
+    }
+
+    /// Marks pages that have just been moved out, or notes that they are to be marked.
+    pub(crate) fn mark(&self, owned: &mut Owned, place: Range<Vpn>) {
+        if self.userfault.abilities().marks && self.userfault.mark(&place).is_err() {
+            owned.map.leave_unmarked(place);
+        }
+    }
+
+    /// Returns what is at an address, and whether its content is out though nothing says so.
+    pub(crate) fn entry(&self, owned: &Owned, at: Vpn) -> Result<Entry, Ended> {
+        match self.pagemap.at(at) {
+            Ok(Entry::Nothing) if owned.map.unmarked(&at.run(1)).next().is_some() => {
+                Ok(Entry::Marked)
+            }
+            Ok(entry) => Ok(entry),
+            Err(_) => {
+                self.ended();
+                Err(Ended)
+            }
+        }
+    }
+
+    /// Notes an answer of the kernel that ends the guest.
+    pub(crate) fn note(&self, refusal: Refusal) {
+        if refusal == Refusal::Gone {
+            self.ended();
+        }
+    }
+}
+
+impl AsFd for Guest {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.userfault.as_fd()
+    }
+}
+
+/// The address space has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ended;
+
+/// A guest as its map looks at it.
+struct Eyes<'g>(&'g Guest);
+
+impl Witness for Eyes<'_> {
+    fn look(&mut self, place: &Range<Vpn>) -> Look {
+        let look = self.0.userfault.look(place);
+        // Of what has ended nothing is settled.
+        look.unwrap_or_else(|refusal| {
+            self.0.note(refusal);
+            Look::Changing
+        })
+    }
+
+    fn has_kept(&mut self, place: &Range<Vpn>) -> bool {
+        let mut has_kept = false;
+        let see = |_, entry| has_kept |= matches!(entry, Entry::Present | Entry::Marked);
+        self.0.pagemap.runs(place, see).is_ok() && has_kept
+    }
+}

@@ -1,0 +1,217 @@
+//! A keeper: the engine, the guests and the threads.
+//!
+//! Owns: the order of construction, and the end.
+//! Not here: what the threads do (`serve`, `care`).
+
+use crate::guest::Guest;
+use crate::space::GuestSpace;
+use overspill_base::clock::{self, Cpus};
+use overspill_base::shared::{PageArena, Table};
+use overspill_base::stats::Stats;
+use overspill_base::sync::Ordering::{Acquire, Release};
+use overspill_base::sync::{Arc, AtomicBool, Condvar, LockClass, Mutex};
+use overspill_base::{Bytes, PAGE_SIZE};
+use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::collections::BTreeMap;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Words of the page table: 4 TiB of pages that were touched. Only what is used takes memory.
+const TABLE_PAGES: usize = 1 << 30;
+
+/// What a keeper is made of.
+pub struct KeeperParts {
+    /// Memory that the pages of all guests may take.
+    pub memory: Bytes,
+    /// Swap areas, in the order of their numbers.
+    pub swaps: Vec<Swap>,
+    /// Where events are counted.
+    pub stats: Stats,
+    /// The engine's switches and sizes.
+    pub tuning: Tuning,
+    /// Takes one line about an error.
+    pub report: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+/// What its threads share.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) space: Arc<GuestSpace>,
+    pub(crate) guests: Mutex<BTreeMap<u64, Arc<Guest>>>,
+    /// Readable when readers must look up.
+    pub(crate) bell: OwnedFd,
+    /// One for each reader, with all guests.
+    ready: Vec<OwnedFd>,
+    stopping: AtomicBool,
+    /// Whether somebody is to be cared for now.
+    care: Mutex<bool>,
+    called: Condvar,
+}
+
+/// A running keeper. Dropping it ends its threads; guests that wait for pages then wait for ever, so
+/// they must have ended before.
+pub struct Keeper {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// No memory for the tables, no thread, no descriptor.
+    pub fn start(parts: KeeperParts) -> std::io::Result<Self> {
+        let frames = parts.memory.pages_floor() as usize;
+        let space = Arc::new(GuestSpace::new(TABLE_PAGES));
+        let engine = Arc::new(Engine::new(EngineParts {
+            frames,
+            budget: None,
+            table: PageTable::new(Table::private(TABLE_PAGES)?),
+            space: Space::Moving(space.clone()),
+            page_bytes: PAGE_SIZE,
+            swaps: parts.swaps,
+            arena: PageArena::new(Engine::staging_pages(frames))?,
+            stats: parts.stats,
+            salvage: Box::new(|_| false),
+            report: parts.report,
+            tuning: parts.tuning,
+            cpus: Cpus::native(),
+        }));
+        let readers = clock::cpu_count();
+        let made = (0..readers).map(|_| epoll::create(epoll::CreateFlags::CLOEXEC));
+        let shared = Arc::new(Shared {
+            engine,
+            space,
+            guests: Mutex::new(LockClass::Control, BTreeMap::new()),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            ready: made.collect::<Result<_, _>>()?,
+            stopping: AtomicBool::new(false),
+            care: Mutex::new(LockClass::Control, false),
+            called: Condvar::new(),
+        });
+        let mut keeper = Self { shared, threads: Vec::new() };
+        for cpu in 0..readers {
+            keeper.spawn("ovs-read", move |shared, worker| {
+                let mut only = CpuSet::new();
+                only.set(cpu);
+                // A CPU that this process may not use: the reader runs elsewhere.
+                let _ = sched_setaffinity(None, &only);
+                shared.read(worker, &shared.ready[cpu]);
+            })?;
+        }
+        keeper.spawn("ovs-care", Shared::care)?;
+        keeper.spawn("ovs-reclaim", |shared, worker| {
+            while !shared.must_stop() {
+                shared.engine.balance(worker, || shared.must_stop());
+            }
+        })?;
+        keeper.spawn("ovs-ahead", |shared, worker| {
+            while !shared.must_stop() {
+                shared.engine.read_ahead(worker, || shared.must_stop());
+            }
+        })?;
+        Ok(keeper)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        body: impl FnOnce(&Shared, &mut Worker) + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut worker = Worker::new(&self.shared.engine)?;
+        let shared = self.shared.clone();
+        let builder = std::thread::Builder::new().name(name.into());
+        self.threads.push(builder.spawn(move || body(&shared, &mut worker))?);
+        Ok(())
+    }
+
+    /// Begins to page a guest, with a number of the caller's choice. Its memory is registered and
+    /// adopted by and by.
+    ///
+    /// # Errors
+    /// Of epoll.
+    pub fn add(&self, number: u64, guest: Guest) -> Result<(), Errno> {
+        let guest = Arc::new(guest);
+        for ready in &self.shared.ready {
+            let data = epoll::EventData::new_u64(number);
+            epoll::add(ready, &*guest, data, epoll::EventFlags::IN)?;
+        }
+        self.shared.guests.lock().insert(number, guest.clone());
+        self.shared.care_for(&guest);
+        Ok(())
+    }
+
+    /// Notes that a guest has ended, or executes another program.
+    pub fn ended(&self, number: u64) {
+        let guest = self.shared.guests.lock().get(&number).cloned();
+        if let Some(guest) = guest {
+            guest.ended();
+            self.shared.care_for(&guest);
+        }
+    }
+
+    /// True if the guest is paged, or was and its pages are not all dropped yet.
+    pub fn has(&self, number: u64) -> bool {
+        self.shared.guests.lock().contains_key(&number)
+    }
+
+    /// Returns the engine, for its counters.
+    pub fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Release: with `must_stop`.
+        self.shared.stopping.store(true, Release);
+        let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
+        self.shared.engine.wake_background();
+        self.shared.call();
+        for thread in self.threads.drain(..) {
+            // A panic was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn must_stop(&self) -> bool {
+        // Acquire: with `Keeper::drop`.
+        self.stopping.load(Acquire)
+    }
+
+    /// Has a guest looked after soon.
+    pub(crate) fn care_for(&self, _: &Guest) {
+        self.call();
+    }
+
+    fn call(&self) {
+        *self.care.lock() = true;
+        self.called.notify_one();
+    }
+
+    /// Sleeps until somebody is to be cared for, or for `interval`.
+    pub(crate) fn wait_for_care(&self, interval: Option<Duration>) {
+        let mut care = self.care.lock();
+        if !*care && !self.must_stop() {
+            care = match interval {
+                Some(interval) => self.called.wait_timeout(care, interval),
+                None => self.called.wait(care),
+            };
+        }
+        *care = false;
+    }
+
+    /// Forgets a guest of which all pages are discarded.
+    pub(crate) fn remove(&self, guest: &Arc<Guest>) {
+        for ready in &self.ready {
+            let _ = epoll::delete(ready, &**guest);
+        }
+        self.guests.lock().retain(|_, other| !Arc::ptr_eq(other, guest));
+    }
+}

@@ -1,0 +1,20 @@
+//! The keeper: pages the memory of processes from outside, with one engine for all of them.
+//!
+//! Owns: the guests ([`Guest`]), their pages as one space of the engine's (`space`), the threads
+//! that serve them (`serve`) and those that look after them (`care`).
+//! Invariants: whoever holds a guest reads one message of it and applies it before anything else is
+//! done there. A thread that serves faults never touches a guest's memory, and waits for no thread
+//! of a guest. What a guest says is checked where it is read. No keeper, no page: what is out is
+//! never replaced by zeros.
+//! Not here: attaching, tracing, watching (`run`); which pages are in memory (`engine`).
+
+mod agent;
+mod care;
+mod guest;
+mod keeper;
+mod pieces;
+mod serve;
+mod space;
+
+pub use guest::{Guest, GuestParts};
+pub use keeper::{Keeper, KeeperParts};
