@@ -14,8 +14,9 @@ use crate::transfer::{CompletedRead, Destination, PageRead, Purpose, untag};
 use crate::types::{Pte, flag};
 use crate::worker::{Worker, WorkerKind};
 use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::shared::PageBuf;
 use overspill_base::stats::Event;
-use overspill_base::{clock, work};
+use overspill_base::{FrameNo, clock, work};
 use overspill_device::{Completion, DeviceError, IoOp, IoRequest, PageFailure};
 
 impl Worker {
@@ -107,13 +108,15 @@ impl Engine {
         // Last first: a stream waits for the first page, and then finds all of them.
         for (n, buffer) in request.pages.iter().enumerate().rev() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
-            let locked = self.page_just_read(entry);
-            match (failures.iter().find(|f| f.index == n), worker.bounce.index_of(buffer)) {
+            let bounced = worker.bounce.index_of(buffer);
+            let frame = bounced.map_or_else(
+                || self.frame_read_at(entry, buffer),
+                |page| worker.bounce.frame(page),
+            );
+            let locked = self.page_just_read(frame, entry);
+            match (failures.iter().find(|f| f.index == n), bounced) {
                 (Some(failure), _) => self.read_failed(locked, entry, &failure.error),
-                (None, None) => {
-                    debug_assert!(self.memory.place_of(buffer).is_some(), "not in our memory");
-                    self.leave_in_cache(locked, entry);
-                }
+                (None, None) => self.leave_in_cache(locked, entry),
                 (None, Some(page)) => {
                     let destination = Destination::Bounce(page);
                     let accepted = self.accept(locked, entry);
@@ -139,8 +142,8 @@ impl Engine {
     ) {
         for (n, buffer) in request.pages.iter().enumerate() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
-            let locked = self.page_just_read(entry);
-            debug_assert_eq!(self.memory.place_of(buffer), Some(locked.frame().index()));
+            let place = self.memory.place_of(buffer).expect("pages of a pool are read in place");
+            let locked = self.page_just_read(FrameNo(place as u32), entry);
             if let Some(failure) = failures.iter().find(|failure| failure.index == n) {
                 self.read_failed(locked, entry, &failure.error);
             } else if let Some(locked) = self.accept(locked, entry) {
@@ -150,8 +153,16 @@ impl Engine {
         }
     }
 
-    fn page_just_read(&self, entry: SwapEntry) -> LockedPage {
-        let frame = self.cache.lookup(entry).expect("a page being read stays cached");
+    /// Returns the frame whose page was read to a place in staging memory.
+    fn frame_read_at(&self, entry: SwapEntry, buffer: &PageBuf) -> FrameNo {
+        let place = self.memory.place_of(buffer).expect("a read into our memory");
+        let frame =
+            self.cache.lookup_where(entry, |frame| self.frames.staged(frame) == Some(place));
+        frame.expect("a page being read stays cached")
+    }
+
+    fn page_just_read(&self, frame: FrameNo, entry: SwapEntry) -> LockedPage {
+        debug_assert_eq!(self.frames.entry(frame), Some(entry), "a page being read stays cached");
         self.frames.take_from_io(frame)
     }
 
