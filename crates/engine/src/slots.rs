@@ -113,8 +113,10 @@ impl Engine {
     }
 
     fn discard_slots(&self, area: &SwapArea, first: Slot, slots: u32) {
-        let Some(device) = self.swaps.device(area.number()) else { return };
-        if let Err(error) = device.discard(first, slots) {
+        // Of an area that was swapped off nothing is left to discard.
+        if let Some(device) = self.swaps.device(area.number())
+            && let Err(error) = device.discard(first, slots)
+        {
             self.report_error("discard", area.number(), error.to_string());
         }
         area.discarded(first);

@@ -92,7 +92,27 @@ impl SimSpace {
         *self.pattern.lock().unwrap() = pattern;
     }
 
-    fn fill(&self, page: PageNo, content: &[u8]) {
+    /// True if the program has the page in memory.
+    pub(crate) fn is_present(&self, page: PageNo) -> bool {
+        matches!(*self.pages[page.index()].lock().unwrap(), Seen::Present(_))
+    }
+
+    /// Which pages of a range the program has in memory, a bit for each.
+    pub(crate) fn present(&self, pages: Range<PageNo>) -> u64 {
+        let bits = (pages.start.0..pages.end.0).enumerate();
+        bits.map(|(n, page)| u64::from(self.is_present(PageNo(page))) << n).sum()
+    }
+
+    /// Gives a child, at `to`, what its parent, at `from`, has in memory.
+    pub(crate) fn fork(&self, from: PageNo, to: PageNo) {
+        let seen = self.pages[from.index()].lock().unwrap().clone();
+        if let Seen::Present(content) = seen {
+            self.fill(to, &content);
+        }
+    }
+
+    /// Puts `content` where nothing is.
+    pub(crate) fn fill(&self, page: PageNo, content: &[u8]) {
         let mut seen = self.pages[page.index()].lock().unwrap();
         if *seen == Seen::Missing {
             *seen = Seen::Present(content.into());
