@@ -15,6 +15,7 @@ use crate::lru::LruList;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_base::PageNo;
+use overspill_base::stats::Event;
 use std::ops::Range;
 
 /// Pages asked about at a time: bits of the answer.
@@ -95,6 +96,7 @@ impl Engine {
 
     fn end_adoption(&self, locked: LockedPage, is_present: bool) {
         if is_present {
+            self.stats.count(Event::pgadopt);
             self.frames.set(locked.frame(), flag::MAPPED);
             self.put_back(locked, LruList::Inactive);
         } else {

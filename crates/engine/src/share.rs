@@ -8,9 +8,8 @@
 //! up its hold by itself; none writes to the slot as long as others are on it.
 //! Not here: pages that are in memory, which the kernel copies on write
 //! ([`adopt`](Engine::adopt)).
-//! Rejected: giving a child that is touched first the slot's content by its parent's frame: it would
-//! wait for whatever is done with that. Looking for equal pages when they are evicted: an address
-//! space would have to say which pages are related.
+//! Rejected: using what a mapped page of the parent has on its slot, where the child's page is
+//! missing: it may be older than what was evicted before the fork.
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
@@ -20,6 +19,7 @@ use crate::store::Store;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::{SwapEntry, TooManyHolders};
+use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{FrameNo, PageNo};
 
@@ -152,6 +152,7 @@ impl Engine {
     /// Adds a page to a slot whose content stays meanwhile.
     fn put_on(&self, page: PageNo, word: Pte, entry: SwapEntry) -> Result<(), TooManyHolders> {
         self.areas.get(entry.area()).share(entry.slot())?;
+        self.stats.count(Event::pgshare);
         let was_untouched = self.table.replace(page, Pte::Empty, word);
         assert!(was_untouched, "{page} was touched while it was given a slot");
         Ok(())

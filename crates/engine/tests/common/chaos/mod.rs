@@ -308,7 +308,7 @@ fn rig(setup: &Setup, log: Arc<Mutex<Vec<String>>>) -> Rig {
         tuning: setup.tuning,
         cpus: Cpus { count: CPUS, current: || CPU.get() },
     });
-    Rig { engine: Arc::new(engine), space, plans }
+    Rig { engine: Arc::new(engine), space, plans, members: 1 }
 }
 
 fn swap(number: usize, setup: &DeviceSetup, plan: &Arc<FaultPlan>, tuning: AreaTuning) -> Swap {
