@@ -14,7 +14,6 @@ use crate::transfer::{CompletedRead, Destination, PageRead, Purpose, untag};
 use crate::types::{Pte, flag};
 use crate::worker::{Worker, WorkerKind};
 use overspill_area::{AreaNo, SwapEntry};
-use overspill_base::shared::PageBuf;
 use overspill_base::stats::Event;
 use overspill_base::{FrameNo, clock, work};
 use overspill_device::{Completion, DeviceError, IoOp, IoRequest, PageFailure};
@@ -109,11 +108,10 @@ impl Engine {
         for (n, buffer) in request.pages.iter().enumerate().rev() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
             let bounced = worker.bounce.index_of(buffer);
-            let frame = bounced.map_or_else(
-                || self.frame_read_at(entry, buffer),
-                |page| worker.bounce.frame(page),
-            );
-            let locked = self.page_just_read(frame, entry);
+            let locked = self.page_just_read(entry, |frame| match bounced {
+                Some(page) => worker.bounce.frame(page) == frame,
+                None => self.frames.staged(frame) == self.memory.place_of(buffer),
+            });
             match (failures.iter().find(|f| f.index == n), bounced) {
                 (Some(failure), _) => self.read_failed(locked, entry, &failure.error),
                 (None, None) => self.leave_in_cache(locked, entry),
@@ -142,8 +140,8 @@ impl Engine {
     ) {
         for (n, buffer) in request.pages.iter().enumerate() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
-            let place = self.memory.place_of(buffer).expect("pages of a pool are read in place");
-            let locked = self.page_just_read(FrameNo(place as u32), entry);
+            let place = self.memory.place_of(buffer);
+            let locked = self.page_just_read(entry, |frame| place == Some(frame.index()));
             if let Some(failure) = failures.iter().find(|failure| failure.index == n) {
                 self.read_failed(locked, entry, &failure.error);
             } else if let Some(locked) = self.accept(locked, entry) {
@@ -153,16 +151,10 @@ impl Engine {
         }
     }
 
-    /// Returns the frame whose page was read to a place in staging memory.
-    fn frame_read_at(&self, entry: SwapEntry, buffer: &PageBuf) -> FrameNo {
-        let place = self.memory.place_of(buffer).expect("a read into our memory");
-        let frame =
-            self.cache.lookup_where(entry, |frame| self.frames.staged(frame) == Some(place));
-        frame.expect("a page being read stays cached")
-    }
-
-    fn page_just_read(&self, frame: FrameNo, entry: SwapEntry) -> LockedPage {
-        debug_assert_eq!(self.frames.entry(frame), Some(entry), "a page being read stays cached");
+    /// Takes back the lock of a page that was read; `is_it` tells its frame from those of other
+    /// pages on the slot.
+    fn page_just_read(&self, entry: SwapEntry, is_it: impl Fn(FrameNo) -> bool) -> LockedPage {
+        let frame = self.cache.lookup_where(entry, is_it).expect("a page being read stays cached");
         self.frames.take_from_io(frame)
     }
 
