@@ -7,7 +7,7 @@
 use crate::clusters::{Effort, ListAllocator};
 use crate::past::ScanAllocator;
 use crate::shared::Shared;
-use crate::slot_map::{SlotMap, WordLocks};
+use crate::slot_map::{SlotMap, TooManyHolders, WordLocks};
 use crate::tuning::{Allocator, AreaTuning};
 use crate::types::{
     AreaConfig, AreaNo, AreaTables, MemberNo, SlotFreeNotify, SlotReclaim, SwapEntry,
@@ -146,7 +146,24 @@ impl SwapArea {
         }
     }
 
-    /// Drops this process's hold of `slots`, which are sorted.
+    /// Adds a page to a slot that pages of this process are on; each drops its hold by itself.
+    ///
+    /// # Errors
+    /// [`TooManyHolders`].
+    ///
+    /// # Panics
+    /// If the area is shared by processes, each of which is one holder.
+    pub fn share(&self, slot: Slot) -> Result<(), TooManyHolders> {
+        assert!(!self.is_shared(), "pages do not count where processes do");
+        self.shared.slots.hold(slot)
+    }
+
+    /// True if other processes may hold its slots too.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_shared()
+    }
+
+    /// Drops one hold of each of `slots`, which are sorted.
     ///
     /// # Panics
     /// If one was not in use.

@@ -1,5 +1,5 @@
-//! One word per slot: the number of processes that hold it, whether only the swap cache does, and a
-//! user's tag.
+//! One word per slot: the number of its holders, whether only the swap cache has it, and a user's
+//! tag. Holders are the processes that share the area, or the pages of the one that has it alone.
 //!
 //! Owns: the packing, and which lock an access takes. The tag is 51 opaque bits; the engine keeps
 //! the page's checksum there. It is cleared when the slot becomes free, so that no page is checked
@@ -31,7 +31,7 @@ const CACHE_ONLY: u64 = 1 << 12;
 const TAG_SHIFT: u32 = 13;
 /// Bits of a tag.
 pub const TAG_BITS: u32 = 64 - TAG_SHIFT;
-/// Maximum number of processes that hold one slot.
+/// Maximum number of holders of one slot.
 pub(crate) const HOLDERS_MAX: u64 = RESERVED - 1;
 
 /// Which lock protects a slot's word.
@@ -60,7 +60,7 @@ impl WordLocks {
 
 /// A slot has more holders than its word can count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a swap slot is shared by more than {} processes", HOLDERS_MAX)]
+#[error("a swap slot is shared by more than {} processes or pages", HOLDERS_MAX)]
 pub struct TooManyHolders;
 
 /// The words of one area's slots. Clones share them.
@@ -106,7 +106,7 @@ impl SlotMap {
         }
     }
 
-    /// Returns the number of processes that hold `slot`: 0 if it is free, `None` if it is reserved.
+    /// Returns the number of holders of `slot`: 0 if it is free, `None` if it is reserved.
     pub fn holders(&self, slot: Slot) -> Option<u64> {
         match self.words[slot.index()].load(Acquire) & COUNT_MASK {
             RESERVED => None,
@@ -127,10 +127,11 @@ impl SlotMap {
         self.within_area(slot, || word.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
     }
 
-    /// Adds a holder to a slot the caller holds.
+    /// Adds a holder to a slot the caller holds. A mark as a copy stays: it counts again when there
+    /// is one holder.
     pub(crate) fn hold(&self, slot: Slot) -> Result<(), TooManyHolders> {
         let word = &self.words[slot.index()];
-        let full = |w: u64| (w & COUNT_MASK < HOLDERS_MAX).then_some((w + 1) & !CACHE_ONLY);
+        let full = |w: u64| (w & COUNT_MASK < HOLDERS_MAX).then_some(w + 1);
         word.fetch_update(AcqRel, Relaxed, full).map(drop).map_err(|_| TooManyHolders)
     }
 

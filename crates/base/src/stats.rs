@@ -47,6 +47,10 @@ counters! {
     swap_cache_hit,
     /// Pages moved to an area of lower priority.
     pgdemote,
+    /// Pages found in a program's memory and taken into the lists.
+    pgadopt,
+    /// Pages of forked children put on their parents' slots.
+    pgshare,
     /// Pages read ahead.
     swap_ra,
     /// Pages read ahead and then touched.

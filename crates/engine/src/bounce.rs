@@ -3,8 +3,8 @@
 //! Not here: staging memory, which all workers share (`staging`).
 
 use crate::tuning::Tuning;
-use overspill_base::PAGE_SIZE;
 use overspill_base::shared::{PageArena, PageBuf};
+use overspill_base::{FrameNo, PAGE_SIZE};
 
 /// The bounce memory of one worker.
 ///
@@ -21,6 +21,8 @@ pub(crate) struct Bounce {
     filled: usize,
     free: Vec<usize>,
     in_use: Vec<usize>,
+    /// By page: whose content is read into it.
+    frames: Vec<FrameNo>,
 }
 
 impl Bounce {
@@ -29,7 +31,8 @@ impl Bounce {
         let chunk = Tuning::chunk_pages(page_bytes);
         let arena = PageArena::new(chunks * chunk * (page_bytes / PAGE_SIZE))?;
         let (free, in_use) = ((1..chunks).collect(), vec![0; chunks]);
-        Ok(Self { arena, page_bytes, chunk, open: 0, filled: 0, free, in_use })
+        let frames = vec![FrameNo(0); chunks * chunk];
+        Ok(Self { arena, page_bytes, chunk, open: 0, filled: 0, free, in_use, frames })
     }
 
     /// Takes a run of `pages` pages, at most a chunk; returns its first page.
@@ -60,8 +63,18 @@ impl Bounce {
         }
     }
 
-    /// Returns a handle for the device to write into.
-    pub(crate) fn buffer(&self, page: usize) -> PageBuf {
+    /// Returns the frame whose page is read into `page`.
+    pub(crate) fn frame(&self, page: usize) -> FrameNo {
+        self.frames[page]
+    }
+
+    /// Returns a handle for the device to write the page of `frame` into.
+    pub(crate) fn buffer_for(&mut self, page: usize, frame: FrameNo) -> PageBuf {
+        self.frames[page] = frame;
+        self.buffer(page)
+    }
+
+    fn buffer(&self, page: usize) -> PageBuf {
         // SAFETY: the page is in a run taken by the read that owns this handle, and this worker
         // hands out a run once.
         unsafe { self.arena.page(page * (self.page_bytes / PAGE_SIZE)) }

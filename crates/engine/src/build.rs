@@ -27,7 +27,7 @@ use overspill_base::clock::Cpus;
 use overspill_base::report::Reports;
 use overspill_base::shared::PageArena;
 use overspill_base::stats::Stats;
-use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, LockClass, Mutex};
+use overspill_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, LockClass, Mutex};
 
 /// The parts of an engine.
 pub struct EngineParts {
@@ -125,6 +125,7 @@ impl Engine {
             writes_in_flight: AtomicUsize::new(0),
             grow_failed: Mutex::new(LockClass::Control, vec![None; AreaNo::MAX]),
             reports: Arc::new(Reports::new(parts.report)),
+            has_shared: AtomicBool::new(false),
             salvage: parts.salvage,
         };
         engine.lease_more();

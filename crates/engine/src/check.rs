@@ -5,8 +5,11 @@ use crate::lru::LruList;
 use crate::store::{Moving, Store};
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
-use overspill_base::FrameNo;
+use overspill_base::{FrameNo, PageNo};
 use std::collections::{HashMap, HashSet};
+
+/// The pages on each slot in use, by their words or by their frames in the swap cache.
+type SlotPages = HashMap<SwapEntry, HashSet<PageNo>>;
 
 impl Engine {
     /// Verifies all counters. Call without a fault, reclaim or I/O under way: it drains all
@@ -43,10 +46,9 @@ impl Engine {
         Ok(seen)
     }
 
-    /// Checks that words and frames agree. Returns each slot in use, with the number of words that
-    /// refer to it.
-    fn check_words(&self, lists: &HashSet<FrameNo>) -> Result<HashMap<SwapEntry, usize>, String> {
-        let mut slots: HashMap<SwapEntry, usize> = HashMap::new();
+    /// Checks that words and frames agree. Returns the slots in use.
+    fn check_words(&self, lists: &HashSet<FrameNo>) -> Result<SlotPages, String> {
+        let mut slots = SlotPages::new();
         let mut mapped = 0;
         for page in self.table.populated().flatten() {
             match self.table.load(page) {
@@ -57,29 +59,36 @@ impl Engine {
                         && self.frames.has(frame, flag::MAPPED);
                     ensure(right, || format!("{page}: {frame} does not know it"))?;
                 }
-                Pte::Swapped { entry, .. } => *slots.entry(entry).or_default() += 1,
+                Pte::Swapped { entry, .. } => {
+                    slots.entry(entry).or_default().insert(page);
+                }
                 Pte::Empty | Pte::Poisoned => {}
             }
         }
-        ensure(slots.values().all(|&n| n == 1), || "two pages are on one slot".into())?;
         let has = |bit| lists.iter().filter(|&&f| self.frames.has(f, bit)).count();
         ensure(has(flag::MAPPED) == mapped, || format!("{mapped} Resident words, frames differ"))?;
         ensure(has(flag::CACHED) == self.cache.len(), || "cache and CACHED frames differ".into())?;
         for &frame in lists {
-            if let Some(entry) = self.frames.entry(frame) {
-                let cached = self.cache.lookup(entry) == Some(frame);
+            if let (Some(entry), Some(page)) = (self.frames.entry(frame), self.frames.page(frame)) {
+                let cached = self.frame_on(page, entry) == Some(frame);
                 ensure(cached, || format!("{frame} is not cached under {entry:?}"))?;
-                slots.entry(entry).or_default();
+                slots.entry(entry).or_default().insert(page);
             }
         }
         Ok(slots)
     }
 
-    /// Checks that exactly the slots in use are cached or referred to by a word.
-    fn check_slots(&self, slots: &HashMap<SwapEntry, usize>) -> Result<(), String> {
-        for entry in slots.keys() {
-            let holders = self.areas.get(entry.area()).slot_map().holders(entry.slot());
-            ensure(holders.is_some_and(|n| n > 0), || format!("{entry:?} in use but {holders:?}"))?;
+    /// Checks that every slot has as many holders as pages, and that no others are held.
+    fn check_slots(&self, slots: &SlotPages) -> Result<(), String> {
+        for (entry, pages) in slots {
+            let area = self.areas.get(entry.area());
+            let holders = area.slot_map().holders(entry.slot()).unwrap_or(0);
+            let right = match area.is_shared() {
+                // All pages of a process are one holder.
+                true => pages.len() == 1 && holders > 0,
+                false => pages.len() as u64 == holders,
+            };
+            ensure(right, || format!("{entry:?}: {holders} holders, on it are {pages:?}"))?;
         }
         for area in self.areas.iter() {
             let map = area.slot_map();

@@ -15,7 +15,7 @@ use crate::types::{Pte, flag};
 use crate::worker::{Worker, WorkerKind};
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::stats::Event;
-use overspill_base::{clock, work};
+use overspill_base::{FrameNo, clock, work};
 use overspill_device::{Completion, DeviceError, IoOp, IoRequest, PageFailure};
 
 impl Worker {
@@ -107,13 +107,14 @@ impl Engine {
         // Last first: a stream waits for the first page, and then finds all of them.
         for (n, buffer) in request.pages.iter().enumerate().rev() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
-            let locked = self.page_just_read(entry);
-            match (failures.iter().find(|f| f.index == n), worker.bounce.index_of(buffer)) {
+            let bounced = worker.bounce.index_of(buffer);
+            let locked = self.page_just_read(entry, |frame| match bounced {
+                Some(page) => worker.bounce.frame(page) == frame,
+                None => self.frames.staged(frame) == self.memory.place_of(buffer),
+            });
+            match (failures.iter().find(|f| f.index == n), bounced) {
                 (Some(failure), _) => self.read_failed(locked, entry, &failure.error),
-                (None, None) => {
-                    debug_assert!(self.memory.place_of(buffer).is_some(), "not in our memory");
-                    self.leave_in_cache(locked, entry);
-                }
+                (None, None) => self.leave_in_cache(locked, entry),
                 (None, Some(page)) => {
                     let destination = Destination::Bounce(page);
                     let accepted = self.accept(locked, entry);
@@ -139,8 +140,8 @@ impl Engine {
     ) {
         for (n, buffer) in request.pages.iter().enumerate() {
             let entry = SwapEntry::new(area, request.slot.plus(n));
-            let locked = self.page_just_read(entry);
-            debug_assert_eq!(self.memory.place_of(buffer), Some(locked.frame().index()));
+            let place = self.memory.place_of(buffer);
+            let locked = self.page_just_read(entry, |frame| place == Some(frame.index()));
             if let Some(failure) = failures.iter().find(|failure| failure.index == n) {
                 self.read_failed(locked, entry, &failure.error);
             } else if let Some(locked) = self.accept(locked, entry) {
@@ -150,8 +151,10 @@ impl Engine {
         }
     }
 
-    fn page_just_read(&self, entry: SwapEntry) -> LockedPage {
-        let frame = self.cache.lookup(entry).expect("a page being read stays cached");
+    /// Takes back the lock of a page that was read; `is_it` tells its frame from those of other
+    /// pages on the slot.
+    fn page_just_read(&self, entry: SwapEntry, is_it: impl Fn(FrameNo) -> bool) -> LockedPage {
+        let frame = self.cache.lookup_where(entry, is_it).expect("a page being read stays cached");
         self.frames.take_from_io(frame)
     }
 

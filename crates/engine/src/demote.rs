@@ -6,7 +6,7 @@
 //! Invariants: it is the reclaim thread's work when nothing else is to be done, in frames and
 //! staging memory to spare. A page leaves its slot as at an eviction: it is in staging memory, with
 //! its lock held, until its next slot is in its word; and it keeps its frame until it is written.
-//! A slot that another process holds too is left alone: the page would be on both. Ages are those
+//! A slot that another page or process holds too is left alone: its page would be on both. Ages are those
 //! of refaults, so what was evicted so long ago that the clock has come round looks young.
 //! Not here: pools, whose pages have a frame as long as they are in memory; when it is due
 //! (`demotion`, `slots`).
@@ -16,10 +16,10 @@
 use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::store::{Moving, Store};
-use crate::transfer::{PageWrite, Purpose};
+use crate::transfer::{PageWrite, Purpose, ToRead};
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
-use overspill_area::{SwapArea, SwapEntry};
+use overspill_area::SwapArea;
 use overspill_base::PageNo;
 use overspill_base::stats::Event;
 use std::cmp::Reverse;
@@ -123,10 +123,10 @@ impl Engine {
         if slots.is_empty() {
             return pages.len();
         }
-        let (entries, seen) = self.read_to_demote(worker, moving, area, &pages[..slots.len()]);
+        let (read, seen) = self.read_to_demote(worker, moving, area, &pages[..slots.len()]);
         let mut slots = slots.into_iter();
         let mut writes = std::mem::take(&mut worker.scratch.writes);
-        for (locked, shadow) in entries.into_iter().filter_map(|entry| self.claim_read(entry)) {
+        for (locked, shadow) in read.into_iter().filter_map(|page| self.claim_read(page)) {
             let entry = slots.next().expect("a slot for each page that was read");
             self.start_writeback(&locked, entry, shadow);
             writes.push(PageWrite { locked, entry });
@@ -139,39 +139,36 @@ impl Engine {
         seen
     }
 
-    /// Reads pages into a chunk of staging memory, as far as there are frames; returns their
-    /// entries, and how many pages it has dealt with. Waits until they have been read.
+    /// Reads pages into a chunk of staging memory, as far as there are frames; returns those that
+    /// were read, and how many pages it has dealt with. Waits until they have been read.
     fn read_to_demote(
         &self,
         worker: &mut Worker,
         moving: &Moving,
         area: &SwapArea,
         pages: &[PageNo],
-    ) -> (Vec<SwapEntry>, usize) {
+    ) -> (Vec<ToRead>, usize) {
         let Some(chunk) = moving.staging.take_to_wait() else { return (Vec::new(), 0) };
-        let (mut entries, map, mut seen) = (Vec::with_capacity(pages.len()), area.slot_map(), 0);
+        let (mut wanted, map, mut seen) = (Vec::with_capacity(pages.len()), area.slot_map(), 0);
         for &page in pages {
             if let Pte::Swapped { entry, .. } = self.table.load(page)
                 && entry.area() == area.number()
                 && map.holders(entry.slot()) == Some(1)
             {
                 let Some(locked) = self.frames.alloc_to_spare(page) else { break };
-                if self.cache_ahead(locked, entry) {
-                    entries.push(entry);
-                }
+                wanted.extend(self.cache_ahead(locked, entry));
             }
             seen += 1;
         }
-        let reads = self.reads_to_wait(moving, chunk, &entries);
+        let reads = self.reads_to_wait(moving, chunk, &wanted);
         self.submit_reads(worker, reads, |_| Purpose::Readahead);
         worker.finish(self);
-        (entries, seen)
+        (wanted, seen)
     }
 
     /// Locks a page that was read to be demoted, with its shadow, and takes it from its list,
     /// unless somebody was faster. Its word is Resident then, as that of a page on its way out.
-    fn claim_read(&self, entry: SwapEntry) -> Option<(LockedPage, u32)> {
-        let frame = self.cache.lookup(entry)?;
+    fn claim_read(&self, ToRead { entry, frame }: ToRead) -> Option<(LockedPage, u32)> {
         let locked = self.frames.try_lock(frame).ok()?;
         let word = self.table.load(locked.page());
         let is_its = self.frames.entry(frame) == Some(entry);

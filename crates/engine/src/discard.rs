@@ -44,7 +44,13 @@ impl Engine {
                     }
                 }
                 Pte::Swapped { .. } => {
-                    match self.cache.drop_reference(&self.table, page, word, Pte::Empty) {
+                    match self.cache.drop_reference(
+                        &self.frames,
+                        &self.table,
+                        page,
+                        word,
+                        Pte::Empty,
+                    ) {
                         Ok(freed) => {
                             self.stats.count(Event::pgdiscard);
                             freed.into_iter().for_each(|entry| self.free_entry(entry));
@@ -101,7 +107,7 @@ impl Engine {
             let moved = match word {
                 Pte::Empty => true,
                 Pte::Resident(frame) => self.transfer_resident(from, to, word, frame),
-                Pte::Swapped { entry, .. } => match self.cache.lookup(entry) {
+                Pte::Swapped { entry, .. } => match self.frame_on(from, entry) {
                     Some(frame) => self.transfer_cached(from, to, word, frame),
                     None => self.transfer_uncached(from, to, word, entry),
                 },
@@ -144,7 +150,10 @@ impl Engine {
     }
 
     fn transfer_uncached(&self, from: PageNo, to: PageNo, word: Pte, entry: SwapEntry) -> bool {
-        let moved = self.cache.move_reference(&self.table, from, to, word);
+        self.drop_left_behind(entry, to);
+        let moved = self.cache.while_uncached(&self.frames, &self.table, (from, word), || {
+            self.table.replace(to, Pte::Empty, word) && self.table.replace(from, word, Pte::Empty)
+        });
         if moved {
             self.note_page(entry, to);
         }

@@ -26,7 +26,8 @@ use overspill_base::clock::Cpus;
 use overspill_base::history::History;
 use overspill_base::report::{Cause, Reports};
 use overspill_base::stats::Stats;
-use overspill_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex};
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex};
 use overspill_base::{FrameNo, PageNo};
 use overspill_device::DeviceError;
 
@@ -87,6 +88,8 @@ pub struct Engine {
     /// Per area: the last failure to grow its device.
     pub(crate) grow_failed: Mutex<Vec<Option<GrowFailure>>>,
     pub(crate) reports: Arc<Reports>,
+    /// Whether a slot ever had several pages of this engine.
+    pub(crate) has_shared: AtomicBool,
     pub(crate) salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
 }
 
@@ -178,13 +181,26 @@ impl Engine {
         self.reports.tell(Cause { what, whom: u32::from(whom.0) }, line);
     }
 
-    /// Frees `entry` with the CPU's next batch.
+    /// Gives up a hold of `entry` with the CPU's next batch.
     pub(crate) fn free_entry(&self, entry: SwapEntry) {
         self.areas.free(self.cpus.current(), entry);
     }
 
-    /// Marks a slot as only a copy of a mapped page, or not.
-    pub(crate) fn set_cache_only(&self, entry: SwapEntry, cache_only: bool) {
-        self.areas.get(entry.area()).slot_map().set_cache_only(entry.slot(), cache_only);
+    /// True if a slot that a page of the caller's is on has several.
+    pub(crate) fn has_other_pages(&self, entry: SwapEntry) -> bool {
+        self.has_shared.load(Relaxed)
+            && self.areas.get(entry.area()).slot_map().holders(entry.slot()) != Some(1)
+    }
+
+    /// Marks a slot as only a copy of a mapped page.
+    pub(crate) fn mark_copy(&self, entry: SwapEntry) {
+        self.areas.get(entry.area()).slot_map().set_cache_only(entry.slot(), true);
+    }
+
+    /// Ends the mark as a copy, unless other pages are on the slot: theirs may be mapped.
+    pub(crate) fn unmark_copy(&self, entry: SwapEntry) {
+        if !self.has_other_pages(entry) {
+            self.areas.get(entry.area()).slot_map().set_cache_only(entry.slot(), false);
+        }
     }
 }

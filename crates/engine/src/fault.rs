@@ -92,7 +92,7 @@ impl Engine {
     pub fn wait_unlocked(&self, page: PageNo) {
         let frame = match self.table.load(page) {
             Pte::Resident(frame) => Some(frame),
-            Pte::Swapped { entry, .. } => self.cache.lookup(entry),
+            Pte::Swapped { entry, .. } => self.frame_on(page, entry),
             Pte::Empty | Pte::Poisoned => None,
         };
         if let Some(frame) = frame.filter(|&frame| self.frames.page(frame) == Some(page)) {
@@ -214,7 +214,7 @@ impl Engine {
         entry: SwapEntry,
         start_ns: u64,
     ) -> Step {
-        match self.cache.lookup(entry) {
+        match self.frame_on(page, entry) {
             Some(frame) => self.fault_cached(worker, page, word, entry, frame),
             None => self.fault_uncached(worker, page, entry, start_ns),
         }

@@ -12,6 +12,7 @@
 //!
 //! `ARCHITECTURE.md` has the life of a fault, that of an eviction, and which file uses which.
 
+mod adopt;
 mod advice;
 mod background;
 mod bounce;
@@ -41,6 +42,7 @@ mod prefetch;
 mod queues;
 mod readahead;
 mod reclaim;
+mod share;
 mod shortage;
 mod slots;
 mod space;
@@ -65,6 +67,7 @@ pub use engine::{Engine, EngineStatus};
 pub use fault::FaultOutcome;
 pub use holds::{Held, Holder, RANGES_MAX};
 pub use page_table::PageTable;
+pub use share::ShareError;
 pub use space::{AddressSpace, BufferPool, Mapped, MovingSpace, Pattern, Space, SpaceError};
 pub use space::{Unmapped, Unpublished};
 pub use swapoff::{SwapStatus, SwapoffError, SwaponError};

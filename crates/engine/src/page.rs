@@ -2,14 +2,15 @@
 //!
 //! Owns: every change of a page's word together with its frame. Each function takes the page lock
 //! as a [`LockedPage`], and returns or ends it.
-//! Invariants: a slot is freed only when neither the word nor the cache refers to it; threads that
-//! wait for a page lock are woken by the thread that releases it.
+//! Invariants: a page gives up its slot only when neither its word nor the cache refers to it;
+//! threads that wait for a page lock are woken by the thread that releases it.
 //! Not here: which pages (`reclaim`, `readahead`), I/O (`complete`), pages that are lost (`lost`).
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::lru::LruList;
 use crate::swap_cache::Inserted;
+use crate::transfer::ToRead;
 use crate::types::{Pte, flag};
 use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
@@ -39,9 +40,14 @@ impl Engine {
     /// Returns the frame of a swapped page that is in the swap cache.
     pub(crate) fn cached_frame(&self, page: PageNo) -> Option<FrameNo> {
         match self.table.load(page) {
-            Pte::Swapped { entry, .. } => self.cache.lookup(entry),
+            Pte::Swapped { entry, .. } => self.frame_on(page, entry),
             _ => None,
         }
+    }
+
+    /// Returns the frame in which `page` is cached under `entry`.
+    pub(crate) fn frame_on(&self, page: PageNo, entry: SwapEntry) -> Option<FrameNo> {
+        self.cache.lookup(entry, page, &self.frames)
     }
 
     /// Releases a page lock, and wakes threads of the program that found the page locked.
@@ -75,13 +81,14 @@ impl Engine {
         self.unlock(locked);
     }
 
-    /// Removes a page from the swap cache, and frees its slot if its word does not refer to it.
+    /// Removes a page from the swap cache, and gives up its slot if its word does not refer to it.
     pub(crate) fn uncache(&self, locked: &LockedPage) {
         let freed = self.cache.remove(locked, &self.frames, &self.table);
         freed.into_iter().for_each(|entry| self.free_entry(entry));
     }
 
-    /// Frees the frame of a page that is not mapped, and its slot if no word refers to it.
+    /// Frees the frame of a page that is not mapped, and gives up its slot if its word does not
+    /// refer to it.
     pub(crate) fn drop_cached(&self, locked: LockedPage) {
         self.uncache(&locked);
         self.release_staged(locked.frame());
@@ -107,7 +114,7 @@ impl Engine {
         if let (Some(staged), Pte::Swapped { entry, .. }) = (self.frames.staged(frame), word)
             && self.table.replace(page, word, Pte::Resident(frame))
         {
-            self.set_cache_only(entry, true);
+            self.mark_copy(entry);
             return Some((locked, entry, staged));
         }
         self.unlock(locked);
@@ -122,7 +129,7 @@ impl Engine {
         if self.store.show(&locked, &self.memory, staged).stopped.is_some() {
             // Its content stays in staging memory.
             let (frame, page) = (locked.frame(), locked.page());
-            self.set_cache_only(entry, false);
+            self.unmark_copy(entry);
             self.table.replace(page, Pte::Resident(frame), word);
             self.unlock(locked);
             self.space.wake(page);
@@ -147,11 +154,13 @@ impl Engine {
     }
 
     /// Frees the copy that a page just mapped has on its slot, if the area is being swapped off, or
-    /// if slots are scarce and the tuning reclaims copies early. Keeps one being written.
+    /// if slots are scarce and the tuning reclaims copies early, or other pages are on the slot.
+    /// Keeps one being written.
     pub(crate) fn keep_or_free_copy(&self, locked: &LockedPage) {
         let Some(entry) = self.frames.entry(locked.frame()) else { return };
         let area = entry.area();
-        let scarce = self.tuning.reclaims_copies_early() && self.areas.get(area).is_half_full();
+        let early = self.tuning.reclaims_copies_early() || self.has_other_pages(entry);
+        let scarce = early && self.areas.get(area).is_half_full();
         let unwanted = scarce || self.swaps.get(area).is_leaving();
         if unwanted && !self.frames.has(locked.frame(), flag::WRITEBACK) {
             self.uncache(locked);
@@ -170,7 +179,7 @@ impl Engine {
             self.drop_cached(locked);
             return None;
         };
-        self.set_cache_only(entry, true);
+        self.mark_copy(entry);
         if self.frames.clear(frame, flag::READAHEAD) & flag::READAHEAD != 0 {
             self.frames.set(frame, flag::STREAMED);
         }
@@ -197,17 +206,18 @@ impl Engine {
     }
 
     /// Caches the entry of a page to be read ahead, and passes the page lock to the read; on
-    /// failure frees the frame and returns false.
-    pub(crate) fn cache_ahead(&self, locked: LockedPage, entry: SwapEntry) -> bool {
+    /// failure frees the frame.
+    pub(crate) fn cache_ahead(&self, locked: LockedPage, entry: SwapEntry) -> Option<ToRead> {
+        let frame = locked.frame();
         match self.cache.insert(entry, &locked, &self.frames, &self.table) {
             Inserted::Yes => {
-                self.frames.set(locked.frame(), flag::READAHEAD);
+                self.frames.set(frame, flag::READAHEAD);
                 self.frames.lend_to_io(locked);
-                true
+                Some(ToRead { entry, frame })
             }
             Inserted::Exists | Inserted::Changed => {
                 self.free(locked);
-                false
+                None
             }
         }
     }
@@ -250,7 +260,7 @@ impl Engine {
     /// Leaves an unmapped page on `entry` only, and frees its frame.
     pub(crate) fn stay_on(&self, locked: LockedPage, entry: SwapEntry) {
         let resident = Pte::Resident(locked.frame());
-        self.set_cache_only(entry, false);
+        self.unmark_copy(entry);
         let shadow = self.workingset.evicted();
         self.table.replace(locked.page(), resident, Pte::Swapped { entry, shadow });
         self.drop_cached(locked);
@@ -262,12 +272,12 @@ impl Engine {
         self.drop_cached(locked);
     }
 
-    /// Moves a page's word to the slot it is written to, and frees any other slot it had. `shadow`
-    /// says when it was evicted.
+    /// Moves a page's word to the slot it is written to, and gives up any other slot it had.
+    /// `shadow` says when it was evicted.
     pub(crate) fn start_writeback(&self, locked: &LockedPage, entry: SwapEntry, shadow: u32) {
         let (frame, page) = (locked.frame(), locked.page());
         if self.frames.entry(frame) == Some(entry) {
-            self.set_cache_only(entry, false);
+            self.unmark_copy(entry);
         } else {
             self.uncache(locked);
             self.cache.insert_new(entry, locked, &self.frames);
@@ -280,7 +290,9 @@ impl Engine {
 
     /// Ends the writeback of the page cached under `entry`; any thread may hold its lock.
     pub(crate) fn end_writeback(&self, entry: SwapEntry, failed: bool) {
-        let frame = self.cache.lookup(entry).expect("a page under writeback stays cached");
+        let is_written = |frame| self.frames.has(frame, flag::WRITEBACK);
+        let frame = self.cache.lookup_where(entry, is_written);
+        let frame = frame.expect("a page under writeback stays cached");
         if failed {
             self.frames.set(frame, flag::DIRTY);
         }
@@ -301,13 +313,41 @@ impl Engine {
 
     /// Moves a page's frame and word to the untouched page at `to`.
     pub(crate) fn rename(&self, locked: LockedPage, to: PageNo, word: Pte) {
-        let from = locked.page();
-        self.table.replace(to, Pte::Empty, word);
-        let locked = self.frames.rename(locked, to);
-        self.frames.entry(locked.frame()).into_iter().for_each(|entry| self.note_page(entry, to));
-        self.table.replace(from, word, Pte::Empty);
+        let (frame, from) = (locked.frame(), locked.page());
+        let rename = || {
+            self.table.replace(to, Pte::Empty, word);
+            let locked = self.frames.rename(locked, to);
+            self.table.replace(from, word, Pte::Empty);
+            locked
+        };
+        let locked = match self.frames.entry(frame) {
+            Some(entry) => {
+                self.drop_left_behind(entry, to);
+                self.note_page(entry, to);
+                self.cache.exclusively(entry, rename)
+            }
+            None => rename(),
+        };
         self.wake_faulted(from);
         self.unlock(locked);
+    }
+
+    /// Drops what is left in the swap cache of an untouched page, which was on `entry`: before it
+    /// gets there again, by another page's frame or hold. Sleeps for the frame's I/O.
+    pub(crate) fn drop_left_behind(&self, entry: SwapEntry, page: PageNo) {
+        // Of a slot with one page there is nothing: that page is another.
+        while self.has_shared.load(Relaxed)
+            && let Some(frame) = self.frame_on(page, entry)
+        {
+            let Some(locked) = self.frames.lock(frame) else { continue };
+            if locked.page() == page && self.frames.entry(frame) == Some(entry) {
+                self.frames.wait_writeback(frame);
+                self.frames.clear(frame, flag::DIRTY);
+                self.drop_cached(locked);
+            } else {
+                self.unlock(locked);
+            }
+        }
     }
 
     /// Records for readahead by slot that `entry` belongs to `page` now.

@@ -17,11 +17,11 @@ impl Engine {
         let mut seen = 0;
         for page in pages {
             if let Pte::Swapped { entry, .. } = self.table.load(page)
-                && self.cache.lookup(entry).is_none()
+                && self.frame_on(page, entry).is_none()
             {
                 let Some(locked) = self.frames.alloc_to_spare(page) else { break };
                 let into = self.memory.buffer(locked.frame().index());
-                if self.cache_ahead(locked, entry) {
+                if self.cache_ahead(locked, entry).is_some() {
                     reads.push(PageRead { entry, into });
                 }
             }

@@ -12,10 +12,11 @@ use crate::page::Staged;
 use crate::space::{BufferPool, Unpublished};
 use crate::store::{Moving, Store};
 use crate::types::flag;
-use crate::worker::{Worker, WorkerKind};
+use crate::worker::{Scratch, Worker, WorkerKind};
 use overspill_base::FrameNo;
 use overspill_base::stats::Event;
 use overspill_base::sync::Ordering::Relaxed;
+use std::ops::Range;
 
 /// Reclaim waits when more than this part of all frames is being written.
 const WRITTEN_PART: usize = 16;
@@ -169,9 +170,8 @@ impl Engine {
         let mut destination = chunk.start;
         let mut moved = std::mem::take(&mut worker.scratch.moved);
         while !victims.is_empty() {
-            let run = victims.chunk_by(|a, b| b.page() == a.page().plus(1)).next();
-            let run = run.map_or(0, <[_]>::len);
-            self.unmap_run(moving, victims, run, &mut destination, &mut moved);
+            let room = destination..destination + victims.len();
+            destination = self.unmap_victims(worker, moving, victims, room, &mut moved);
         }
         moving.trim(destination..chunk.end);
         self.write_out(worker, moved)
@@ -219,28 +219,44 @@ impl Engine {
         }
     }
 
-    /// Moves the first `run` victims, adjacent pages, to staging memory from `destination` on with
-    /// one call; deals with the page that stops it.
-    fn unmap_run(
+    /// Moves victims to staging memory with one call, and deals with the pages that stop it; those
+    /// behind them stay victims. Returns the end of what was moved.
+    fn unmap_victims(
         &self,
+        worker: &mut Worker,
         moving: &Moving,
         victims: &mut Vec<LockedPage>,
-        run: usize,
-        destination: &mut usize,
+        room: Range<usize>,
         moved: &mut Vec<LockedPage>,
-    ) {
-        let room = *destination..*destination + run;
-        let result = moving.space.unmap(victims[0].page(), self.memory.arena(), room);
-        let mut victims = victims.drain(..result.moved + usize::from(result.stopped.is_some()));
-        for victim in victims.by_ref().take(result.moved) {
-            self.frames.set_staged(victim.frame(), Some(*destination));
-            self.frames.clear(victim.frame(), flag::MAPPED);
-            moved.push(victim);
-            *destination += 1;
+    ) -> usize {
+        let Scratch { runs, ends, left, .. } = &mut worker.scratch;
+        let adjacent = victims.chunk_by(|a, b| b.page() == a.page().plus(1));
+        runs.extend(adjacent.map(|run| run[0].page()..run[0].page().plus(run.len())));
+        let mut destination = room.start;
+        moving.space.unmap_runs(runs, self.memory.arena(), room, ends);
+        assert_eq!(runs.len(), ends.len(), "an end for each run");
+        let mut victims_in_order = victims.drain(..);
+        for (run, end) in runs.drain(..).zip(ends.drain(..)) {
+            let pages = run.end.index() - run.start.index();
+            let mut run = victims_in_order.by_ref().take(pages);
+            for victim in run.by_ref().take(end.moved) {
+                self.note_moved(&victim, destination);
+                moved.push(victim);
+                destination += 1;
+            }
+            if let (Some(why), Some(victim)) = (end.stopped, run.next()) {
+                self.unmap_refused(victim, why);
+            }
+            left.extend(run);
         }
-        if let (Some(why), Some(victim)) = (result.stopped, victims.next()) {
-            self.unmap_refused(victim, why);
-        }
+        drop(victims_in_order);
+        victims.append(left);
+        destination
+    }
+
+    fn note_moved(&self, victim: &LockedPage, to: usize) {
+        self.frames.set_staged(victim.frame(), Some(to));
+        self.frames.clear(victim.frame(), flag::MAPPED);
     }
 
     /// As `evict`, for a pool, whose pages stay in place.

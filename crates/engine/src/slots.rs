@@ -9,6 +9,7 @@ use crate::store::Store;
 use crate::types::flag;
 use overspill_area::{AreaNo, SlotReclaim, SwapArea, SwapEntry};
 use overspill_base::stats::Event;
+use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{Bytes, FrameNo, PAGE_SIZE, Slot};
 use overspill_device::{DeviceError, SwapDevice};
 
@@ -33,7 +34,11 @@ impl Engine {
     /// Appends up to `want` fresh entries to `out` and returns their number. Grows areas as needed;
     /// as a last resort reclaims slots that are copies of mapped pages.
     pub(crate) fn alloc_entries(&self, want: usize, out: &mut Vec<SwapEntry>) -> usize {
-        let got = self.areas.alloc(self.cpus.current(), want, self, out);
+        let cpu = self.cpus.current();
+        let mut got = self.areas.alloc(cpu, want, self, out);
+        if got < want && self.give_up_shared_copies() {
+            got += self.areas.alloc(cpu, want - got, self, out);
+        }
         // Otherwise another thread has the cluster with free slots for a moment.
         if got < want && self.areas.iter().all(SwapArea::may_be_full) {
             self.stats.count(Event::swap_full);
@@ -74,6 +79,27 @@ impl Engine {
         (part_of(area, ROOMY).saturating_sub(area.free_slots())) as usize
     }
 
+    /// Gives up the copies of mapped pages on slots with several pages; true if there were any.
+    /// Areas look only for slots with one: to give up one of several frees nothing.
+    fn give_up_shared_copies(&self) -> bool {
+        let frames = if self.has_shared.load(Relaxed) { self.frames.count() } else { 0 };
+        self.frames.all().take(frames).filter(|&frame| self.give_up_shared_copy(frame)).count() > 0
+    }
+
+    fn give_up_shared_copy(&self, frame: FrameNo) -> bool {
+        let is_one = |entry| self.has_spare_copy(frame, entry) && self.has_other_pages(entry);
+        let may_be = self.frames.entry(frame).is_some_and(is_one);
+        let Some(locked) = may_be.then(|| self.frames.try_lock(frame).ok()).flatten() else {
+            return false;
+        };
+        let is_still = self.frames.entry(frame).is_some_and(is_one);
+        if is_still {
+            self.uncache(&locked);
+        }
+        self.unlock(locked);
+        is_still
+    }
+
     fn has_spare_copy(&self, frame: FrameNo, entry: SwapEntry) -> bool {
         let has = |bit| self.frames.has(frame, bit);
         self.frames.entry(frame) == Some(entry) && has(flag::MAPPED) && !has(flag::WRITEBACK)
@@ -87,8 +113,10 @@ impl Engine {
     }
 
     fn discard_slots(&self, area: &SwapArea, first: Slot, slots: u32) {
-        let Some(device) = self.swaps.device(area.number()) else { return };
-        if let Err(error) = device.discard(first, slots) {
+        // Of an area that was swapped off nothing is left to discard.
+        if let Some(device) = self.swaps.device(area.number())
+            && let Err(error) = device.discard(first, slots)
+        {
             self.report_error("discard", area.number(), error.to_string());
         }
         area.discarded(first);
@@ -138,10 +166,8 @@ impl SlotReclaim for Engine {
 
     /// Frees the copy; the page has to be written again when it is evicted.
     fn reclaim_slot(&self, entry: SwapEntry) -> bool {
-        let Some(frame) = self.cache.lookup(entry) else { return false };
-        if !self.has_spare_copy(frame, entry) {
-            return false;
-        }
+        let is_spare = |frame| self.has_spare_copy(frame, entry);
+        let Some(frame) = self.cache.lookup_where(entry, is_spare) else { return false };
         let Ok(locked) = self.frames.try_lock(frame) else { return false };
         let freed = match self.has_spare_copy(frame, entry) {
             true => self.cache.remove(&locked, &self.frames, &self.table),

@@ -135,6 +135,25 @@ pub trait MovingSpace: AddressSpace {
     /// stops it, pages that have left count as moved.
     fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped;
 
+    /// As [`unmap`](Self::unmap), for several runs of pages with one call: one after the other to
+    /// `destination`, which has a place for each page, without a gap. Appends to `ends` how far it
+    /// came with each. For owners to whom a call costs more than the pages it moves.
+    fn unmap_runs(
+        &self,
+        runs: &[Range<PageNo>],
+        arena: &PageArena,
+        destination: Range<usize>,
+        ends: &mut Vec<Unmapped>,
+    ) {
+        let mut at = destination.start;
+        for run in runs {
+            let pages = run.end.index() - run.start.index();
+            let end = self.unmap(run.start, arena, at..at + pages);
+            at += end.moved;
+            ends.push(end);
+        }
+    }
+
     /// Empties `pages` of `arena`, as they must be before the next [`unmap`](Self::unmap) into
     /// them.
     fn recycle(&self, arena: &PageArena, pages: Range<usize>);

@@ -1,10 +1,13 @@
-//! The swap cache: maps entries to the frames that hold their pages.
+//! The swap cache: maps entries and their pages to the frames that hold them.
 //!
-//! Owns: entry → frame, cut into trunks of 64 MiB with a lock each (Linux 4.11), and the rule that
-//! a slot is freed when neither the page table nor the cache refers to it.
-//! Invariants: at most one frame per entry; `frame.entry` and the cache agree whenever the page
-//! lock is free. The trunk lock makes "is the word still Swapped(entry)" and "is the entry cached"
-//! one question, so of two references dropped at once exactly one sees itself as the last. A chain
+//! Owns: entry and page → frame, cut into trunks of 64 MiB with a lock each (Linux 4.11), and the
+//! rule that a page gives up its hold of a slot when neither its word nor its cached frame refers
+//! to it.
+//! Invariants: at most one frame per entry and page. Pages that share a slot have a frame each, so
+//! none ever waits for another's. `frame.entry` and the cache agree whenever the page lock is free;
+//! a cached frame changes pages only under its trunk's lock. The trunk lock makes "is the word
+//! still Swapped(entry)" and "is the page cached" one question, so of a page's two references
+//! dropped at once exactly one sees itself as the last. A chain
 //! holds frames of one trunk only, and its links change under that trunk's lock. A trunk is a hash
 //! table whose chains run through the frames. Its heads are allocated when its first page is
 //! written out, by a thread of the pager; a fault on the faulting thread, which may have been in
@@ -12,7 +15,9 @@
 //! Not here: reading the page (`swapin`).
 //! Rejected: a lock-free array of words per cluster (Linux 6.18). It wins when many CPUs share a
 //! trunk, and costs memory per slot; a chain costs it per frame, and a head per [`CHAIN_SLOTS`].
-//! The standard library's trees and hash maps, which allocate.
+//! The standard library's trees and hash maps, which allocate. One frame for all pages of a slot:
+//! a fault would have to wait for a frame that another page's fault, readahead or reclaim works on,
+//! and be woken by it.
 
 use crate::frames::{Frames, LockedPage};
 use crate::page_table::PageTable;
@@ -29,7 +34,7 @@ use std::sync::OnceLock;
 pub enum Inserted {
     /// The page is cached in the frame.
     Yes,
-    /// The entry is cached in another frame (EEXIST).
+    /// The page is cached in another frame (EEXIST).
     Exists,
     /// The page is no longer on that entry.
     Changed,
@@ -82,13 +87,14 @@ impl Trunk {
         &mut self.heads[slot.index() & (self.chains - 1)]
     }
 
-    fn find(&self, nodes: &[Node], slot: Slot) -> Option<FrameNo> {
+    /// Finds a frame of `slot` that `is_it`.
+    fn find(&self, nodes: &[Node], slot: Slot, is_it: impl Fn(FrameNo) -> bool) -> Option<FrameNo> {
         work::charge(Work::CacheFind);
         let head = self.heads.get(slot.index() & (self.chains - 1));
         let mut link = head.copied().unwrap_or_default();
         while let Some(frame) = link.frame() {
             let node = &nodes[frame.index()];
-            if node.slot.load(Relaxed) == slot.0 {
+            if node.slot.load(Relaxed) == slot.0 && is_it(frame) {
                 return Some(frame);
             }
             link = Link(node.next.load(Relaxed));
@@ -169,10 +175,19 @@ impl SwapCache {
             .lock()
     }
 
-    /// Returns the frame that holds the entry's page. A hint until the frame is locked and checked
-    /// again.
-    pub fn lookup(&self, entry: SwapEntry) -> Option<FrameNo> {
-        self.trunk(entry).find(&self.nodes, entry.slot())
+    /// Returns the frame in which `page` is cached under `entry`. A hint until the frame is locked
+    /// and checked again.
+    pub fn lookup(&self, entry: SwapEntry, page: PageNo, frames: &Frames) -> Option<FrameNo> {
+        self.lookup_where(entry, |frame| frames.page(frame) == Some(page))
+    }
+
+    /// Returns a frame cached under `entry` that `is_it`.
+    pub(crate) fn lookup_where(
+        &self,
+        entry: SwapEntry,
+        is_it: impl Fn(FrameNo) -> bool,
+    ) -> Option<FrameNo> {
+        self.trunk(entry).find(&self.nodes, entry.slot(), is_it)
     }
 
     /// Caches `entry` in a page's frame, if the page is still swapped to it.
@@ -188,7 +203,8 @@ impl SwapCache {
         if !table.is_on(locked.page(), entry) {
             return Inserted::Changed;
         }
-        if trunk.find(&self.nodes, entry.slot()).is_some() {
+        let page = Some(locked.page());
+        if trunk.find(&self.nodes, entry.slot(), |frame| frames.page(frame) == page).is_some() {
             return Inserted::Exists;
         }
         trunk.push(&self.nodes, entry.slot(), locked.frame());
@@ -200,7 +216,7 @@ impl SwapCache {
     pub fn insert_new(&self, entry: SwapEntry, locked: &LockedPage, frames: &Frames) {
         let _path = work::on(Path::AddToSwapCache);
         let mut trunk = self.trunk(entry);
-        let before = trunk.find(&self.nodes, entry.slot());
+        let before = trunk.find(&self.nodes, entry.slot(), |_| true);
         debug_assert_eq!(before, None, "new entry {entry:?} was cached");
         trunk.push(&self.nodes, entry.slot(), locked.frame());
         drop(trunk);
@@ -226,12 +242,13 @@ impl SwapCache {
     }
 
     /// Drops the word's reference to a slot, replacing `old` by `new`; returns the entry if the
-    /// caller has to free it, because it is not cached either.
+    /// caller has to free it, because the page is not cached either.
     ///
     /// # Errors
     /// The current word, if it is not `old`.
     pub fn drop_reference(
         &self,
+        frames: &Frames,
         table: &PageTable,
         page: PageNo,
         old: Pte,
@@ -242,17 +259,31 @@ impl SwapCache {
         if !table.replace(page, old, new) {
             return Err(table.load(page));
         }
-        Ok(trunk.find(&self.nodes, entry.slot()).is_none().then_some(entry))
+        let of_page = |frame| frames.page(frame) == Some(page);
+        Ok(trunk.find(&self.nodes, entry.slot(), of_page).is_none().then_some(entry))
     }
 
-    /// Moves the reference to an uncached entry from one page's word to another's, which is empty.
-    /// False if the entry has become cached or a word has changed.
-    pub fn move_reference(&self, table: &PageTable, from: PageNo, to: PageNo, word: Pte) -> bool {
+    /// Calls `act` if `page` is on `entry` and not cached: it stays so until `act` returns. False
+    /// if it is not so, or if `act` returns false.
+    pub(crate) fn while_uncached(
+        &self,
+        frames: &Frames,
+        table: &PageTable,
+        (page, word): (PageNo, Pte),
+        act: impl FnOnce() -> bool,
+    ) -> bool {
         let Pte::Swapped { entry, .. } = word else { return false };
         let trunk = self.trunk(entry);
-        trunk.find(&self.nodes, entry.slot()).is_none()
-            && table.replace(to, Pte::Empty, word)
-            && table.replace(from, word, Pte::Empty)
+        let of_page = |frame| frames.page(frame) == Some(page);
+        table.load(page) == word
+            && trunk.find(&self.nodes, entry.slot(), of_page).is_none()
+            && act()
+    }
+
+    /// Calls `act` while no page is found in, inserted into or removed from the trunk of `entry`.
+    pub(crate) fn exclusively<R>(&self, entry: SwapEntry, act: impl FnOnce() -> R) -> R {
+        let _trunk = self.trunk(entry);
+        act()
     }
 
     /// Returns the number of entries cached.

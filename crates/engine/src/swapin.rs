@@ -6,9 +6,8 @@
 //! Not here: which pages are in the window (`readahead`), what a completion does (`complete`).
 
 use crate::engine::Engine;
-use crate::transfer::{PageRead, Purpose};
+use crate::transfer::{PageRead, Purpose, ToRead};
 use crate::worker::Worker;
-use overspill_area::SwapEntry;
 
 /// Most pages in one request.
 const RUN_MAX: usize = 64;
@@ -33,11 +32,12 @@ impl Engine {
     }
 
     /// Makes reads into bounce memory, from which the pages are mapped by a copy.
-    pub(crate) fn read_and_map(&self, worker: &mut Worker, entries: &[SwapEntry]) -> Vec<PageRead> {
-        let first = self.take_bounce(worker, entries.len());
+    pub(crate) fn read_and_map(&self, worker: &mut Worker, pages: &[ToRead]) -> Vec<PageRead> {
+        let first = self.take_bounce(worker, pages.len());
         let mut reads = std::mem::take(&mut worker.scratch.reads);
-        let into = (first..).map(|page| worker.bounce.buffer(page));
-        reads.extend(entries.iter().zip(into).map(|(&entry, into)| PageRead { entry, into }));
+        for (&ToRead { entry, frame }, at) in pages.iter().zip(first..) {
+            reads.push(PageRead { entry, into: worker.bounce.buffer_for(at, frame) });
+        }
         reads
     }
 

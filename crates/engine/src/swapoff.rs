@@ -271,7 +271,7 @@ impl Engine {
     /// Starts reading a page, with its window; its completion frees the slot. Leaves a cached page
     /// to [`unuse_frame`](Self::unuse_frame). False if there is no frame.
     fn swap_in(&self, worker: &mut Worker, page: PageNo, entry: SwapEntry) -> bool {
-        if self.cache.lookup(entry).is_some() {
+        if self.frame_on(page, entry).is_some() {
             return true;
         }
         let Some(locked) = self.frame_to_come_back_to(worker, page) else { return false };

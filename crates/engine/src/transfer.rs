@@ -5,9 +5,17 @@
 
 use crate::frames::LockedPage;
 use overspill_area::{AreaNo, SwapEntry};
+use overspill_base::FrameNo;
 use overspill_base::shared::PageBuf;
 
-/// A page to be read. Its frame is cached under the entry; the request holds the page lock.
+/// A page to be read: its frame is cached under the entry, and locked for the read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ToRead {
+    pub(crate) entry: SwapEntry,
+    pub(crate) frame: FrameNo,
+}
+
+/// A read of a page, and where to; the request holds the page lock.
 #[derive(Debug)]
 pub(crate) struct PageRead {
     pub(crate) entry: SwapEntry,

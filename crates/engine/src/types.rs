@@ -20,12 +20,25 @@
 //! A mapped frame may be CACHED too: slot e holds the page as it was last written or read. If the
 //! page is unchanged at its eviction, nothing is written.
 //!
+//! A page that is in the table at one of these states with e, by its word or by its frame, *is on*
+//! slot e and holds it once. After a fork several pages are on one slot ([`crate::Engine::share`]):
+//!
+//! - Each goes through these states by itself. The swap cache is keyed by entry and page, so each
+//!   is read into a frame of its own, and a fault never meets another page's frame.
+//! - A slot is written to only while one page is on it. So a page under WRITEBACK, or DIRTY, is
+//!   alone on its slot, and a copy kept of a mapped page stays what it was for all the others.
+//! - A page joins a slot only by `share`, from a page whose word is Swapped: never one that is
+//!   mapped, and about to be written to its own slot.
+//! - Of pages mapped from one slot that each keep it as a copy, none can free it alone: when slots
+//!   are scarce they do not keep it, and when there are none left they give it up.
+//!
 //! Counter equations, at quiescence:
 //! ```text
 //! leased frames = free + frames with a page
 //! frames with a page = on active + on inactive + in an add batch
 //! Resident words     = MAPPED frames
-//! slots held         = Swapped words + CACHED frames that are MAPPED + cached and batched slots
+//! holders of a slot  = pages on it, where one process has the area; else processes
+//! slots held         = slots that pages are on + cached and batched slots
 //! swap-cache entries = CACHED frames
 //! ```
 
@@ -101,7 +114,7 @@ pub mod flag {
     pub const WAITERS: u32 = 1 << 1;
     /// In the program's mapping.
     pub const MAPPED: u32 = 1 << 2;
-    /// In the swap cache, which holds its slot.
+    /// In the swap cache, by which its page is on a slot.
     pub const CACHED: u32 = 1 << 3;
     /// A write of the staged content is in flight.
     pub const WRITEBACK: u32 = 1 << 4;

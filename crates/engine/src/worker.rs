@@ -12,13 +12,15 @@ use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::known_pace::KnownPace;
 use crate::queues::{DeviceQueue, Inbox};
-use crate::transfer::{CompletedRead, PageRead, PageWrite, Purpose, tag};
+use crate::space::Unmapped;
+use crate::transfer::{CompletedRead, PageRead, PageWrite, Purpose, ToRead, tag};
 use crate::tuning::Tuning;
 use overspill_area::{AreaNo, SwapEntry};
 use overspill_base::shared::PageBuf;
 use overspill_base::sync::{Arc, LockClass, Mutex, assert_no_lock_held};
-use overspill_base::{PAGE_SIZE, clock};
+use overspill_base::{PAGE_SIZE, PageNo, clock};
 use overspill_device::{Completion, IoOp, IoRequest};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 /// Requests a worker keeps in flight per device.
@@ -59,11 +61,15 @@ impl WorkerKind {
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(crate) run: Vec<LockedPage>,
-    pub(crate) entries: Vec<SwapEntry>,
+    pub(crate) wanted: Vec<ToRead>,
     pub(crate) reads: Vec<PageRead>,
     pub(crate) completed: Vec<CompletedRead>,
     pub(crate) isolated: Vec<LockedPage>,
     pub(crate) victims: Vec<LockedPage>,
+    /// What is unmapped with one call, how far it came, and the victims that it left.
+    pub(crate) runs: Vec<Range<PageNo>>,
+    pub(crate) ends: Vec<Unmapped>,
+    pub(crate) left: Vec<LockedPage>,
     pub(crate) moved: Vec<LockedPage>,
     pub(crate) changed: Vec<LockedPage>,
     pub(crate) fresh: Vec<LockedPage>,
@@ -79,11 +85,14 @@ impl Scratch {
         pages.push(Vec::with_capacity(Tuning::CHUNK_PAGES));
         Self {
             run: Vec::with_capacity(Tuning::CHUNK_PAGES),
-            entries: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            wanted: Vec::with_capacity(Tuning::CHUNK_PAGES),
             reads: Vec::with_capacity(Tuning::CHUNK_PAGES),
             completed: Vec::with_capacity(Tuning::CHUNK_PAGES),
             isolated: Vec::with_capacity(Tuning::CHUNK_PAGES),
             victims: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            runs: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            ends: Vec::with_capacity(Tuning::CHUNK_PAGES),
+            left: Vec::with_capacity(Tuning::CHUNK_PAGES),
             moved: Vec::with_capacity(Tuning::CHUNK_PAGES),
             changed: Vec::with_capacity(Tuning::CHUNK_PAGES),
             fresh: Vec::with_capacity(Tuning::CHUNK_PAGES),

@@ -55,6 +55,8 @@ fn no_fault_of_a_device_costs_more_than_the_pages_it_hits() {
         "pages_poisoned",
         "pgdiscard",
         "pgdemote",
+        "pgadopt",
+        "pgshare",
     ];
     let absent = wanted.iter().filter(|name| happened[*name] == 0);
     assert!(seeds.end - seeds.start < 100 || absent.count() == 0, "{happened:?}");

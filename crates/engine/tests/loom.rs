@@ -100,8 +100,8 @@ fn the_last_reference_to_a_slot_frees_it_once() {
         let discarder = {
             let state = state.clone();
             loom::thread::spawn(move || {
-                let (_, table, cache) = &*state;
-                let freed = cache.drop_reference(table, PAGE, swapped, Pte::Empty).unwrap();
+                let (frames, table, cache) = &*state;
+                let freed = cache.drop_reference(frames, table, PAGE, swapped, Pte::Empty).unwrap();
                 usize::from(freed.is_some())
             })
         };
@@ -139,12 +139,12 @@ fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
             loom::thread::spawn(move || insert(&state))
         };
         let mine = insert(&state);
-        if let Some(frame) = state.2.lookup(entry) {
+        if let Some(frame) = state.2.lookup(entry, PAGE, &state.0) {
             assert_eq!(state.0.page(frame), Some(PAGE));
         }
         let theirs = other.join().unwrap();
         assert!(mine ^ theirs);
-        assert!(state.2.lookup(entry).is_some());
+        assert!(state.2.lookup(entry, PAGE, &state.0).is_some());
     });
 }
 
@@ -201,9 +201,11 @@ impl Paged {
 
     /// Runs a round of swapoff: frees the copy of a cached, idle page, and reads a swapped one.
     fn round(&self) {
-        let Some(frame) = self.cache.lookup(self.entry) else { return self.bring_in() };
+        let Some(frame) = self.cache.lookup(self.entry, PAGE, &self.frames) else {
+            return self.bring_in();
+        };
         let Ok(locked) = self.frames.try_lock(frame) else { return };
-        if self.cache.lookup(self.entry) == Some(frame) {
+        if self.cache.lookup(self.entry, PAGE, &self.frames) == Some(frame) {
             self.reclaim_copy(&locked);
         }
         self.frames.unlock(locked);
@@ -225,7 +227,7 @@ fn a_fault_during_swapoff_reads_once_and_frees_once() {
         faulter.join().unwrap();
         paged.round();
         assert!(matches!(paged.table.load(PAGE), Pte::Resident(_)));
-        assert_eq!(paged.cache.lookup(paged.entry), None);
+        assert_eq!(paged.cache.lookup(paged.entry, PAGE, &paged.frames), None);
         assert_eq!((paged.reads.load(Relaxed), paged.freed.load(Relaxed)), (1, 1));
     });
 }

@@ -9,7 +9,7 @@ use crate::frames::LockedPage;
 use crate::readahead::streams::Window;
 use crate::space::Pattern;
 use crate::store::{Moving, Store};
-use crate::transfer::{CompletedRead, Destination, PageRead, Purpose};
+use crate::transfer::{CompletedRead, Destination, PageRead, Purpose, ToRead};
 use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -31,7 +31,9 @@ impl Engine {
         let (page, frame) = (locked.page(), locked.frame());
         self.frames.lend_to_io(locked);
         let reads = match &self.store {
-            Store::Moving(moving) => self.reads_around(worker, moving, page, entry),
+            Store::Moving(moving) => {
+                self.reads_around(worker, moving, page, ToRead { entry, frame })
+            }
             Store::Pool(_) => {
                 let mut reads = std::mem::take(&mut worker.scratch.reads);
                 reads.push(PageRead { entry, into: self.memory.buffer(frame.index()) });
@@ -51,14 +53,14 @@ impl Engine {
         worker: &mut Worker,
         moving: &Moving,
         page: PageNo,
-        entry: SwapEntry,
+        asked: ToRead,
     ) -> Vec<PageRead> {
         let pattern = self.space.pattern(page);
-        let alone = pattern == Pattern::Random || !self.swaps.get(entry.area()).reads_ahead;
+        let alone = pattern == Pattern::Random || !self.swaps.get(asked.entry.area()).reads_ahead;
         let reads = match self.tuning.readahead() {
-            _ if alone => self.read_and_map(worker, &[entry]),
-            Readahead::Cluster => self.reads_in_block(worker, moving, page, entry),
-            Readahead::AddressSpace => self.reads_in_stream(worker, page, entry, pattern),
+            _ if alone => self.read_and_map(worker, &[asked]),
+            Readahead::Cluster => self.reads_in_block(worker, moving, page, asked),
+            Readahead::AddressSpace => self.reads_in_stream(worker, page, asked, pattern),
         };
         self.stats.add(Event::swap_ra, reads.len() as u64 - 1);
         reads
@@ -69,7 +71,7 @@ impl Engine {
         &self,
         worker: &mut Worker,
         page: PageNo,
-        entry: SwapEntry,
+        asked: ToRead,
         pattern: Pattern,
     ) -> Vec<PageRead> {
         let max = self.tuning.readahead_max_pages;
@@ -78,25 +80,25 @@ impl Engine {
         self.stats.add(Event::swap_ra_hit, u64::from(window.hits));
         self.drop_behind(window.behind.clone());
         let (pages, step) = (window.pages.clone(), window.step);
-        let mut entries = std::mem::take(&mut worker.scratch.entries);
+        let mut wanted = std::mem::take(&mut worker.scratch.wanted);
         let before = (pages.start..page.0).step_by(step as usize).rev();
-        let before = self.take_swapped(before, &mut entries);
-        entries.reverse();
-        let read_before = entries.len() as u32;
-        entries.push(entry);
+        let before = self.take_swapped(before, &mut wanted);
+        wanted.reverse();
+        let read_before = wanted.len() as u32;
+        wanted.push(asked);
         let after = (page.0..pages.end).step_by(step as usize).skip(1);
-        let after = self.take_swapped(after, &mut entries);
-        let read_after = entries.len() as u32 - read_before - 1;
+        let after = self.take_swapped(after, &mut wanted);
+        let read_after = wanted.len() as u32 - read_before - 1;
         let reached = page.0 - before * step..page.0 + after * step + 1;
         let whole = reached == pages && reached.len() > 1;
         let reached = if whole { self.past_resident(reached, step) } else { reached };
         self.streams.around(page).note_read(&window, reached, [read_before, read_after]);
         if whole && pages.len() >= max {
-            self.ask_ahead(&window, entry.area());
+            self.ask_ahead(&window, asked.entry.area());
         }
-        let reads = self.read_and_map(worker, &entries);
-        entries.clear();
-        worker.scratch.entries = entries;
+        let reads = self.read_and_map(worker, &wanted);
+        wanted.clear();
+        worker.scratch.wanted = wanted;
         reads
     }
 
@@ -136,15 +138,13 @@ impl Engine {
     pub(crate) fn take_swapped(
         &self,
         pages: impl Iterator<Item = u32>,
-        entries: &mut Vec<SwapEntry>,
+        wanted: &mut Vec<ToRead>,
     ) -> u32 {
         let mut seen = 0;
         for page in pages.map(PageNo) {
             if let Pte::Swapped { entry, .. } = self.table.load(page) {
                 let Some(locked) = self.frames.alloc_to_spare(page) else { break };
-                if self.cache_ahead(locked, entry) {
-                    entries.push(entry);
-                }
+                wanted.extend(self.cache_ahead(locked, entry));
             }
             seen += 1;
         }
@@ -218,7 +218,7 @@ impl Engine {
     fn take_waiting(&self, page: PageNo) -> Option<CompletedRead> {
         let word = self.table.load(page);
         let Pte::Swapped { entry, .. } = word else { return None };
-        let frame = self.cache.lookup(entry)?;
+        let frame = self.frame_on(page, entry)?;
         if !self.frames.has(frame, flag::READAHEAD) {
             return None;
         }

@@ -13,9 +13,8 @@
 use crate::engine::Engine;
 use crate::readahead::queue::Wish;
 use crate::store::{Moving, Store};
-use crate::transfer::{PageRead, Purpose};
+use crate::transfer::{PageRead, Purpose, ToRead};
 use crate::worker::Worker;
-use overspill_area::SwapEntry;
 use overspill_base::PageNo;
 use overspill_base::stats::Event;
 use std::ops::Range;
@@ -50,10 +49,10 @@ impl Engine {
                 self.ahead.forget_needed();
                 return;
             }
-            let mut entries = Vec::with_capacity(pages.len());
-            start += self.take_swapped(start..pages.end, &mut entries);
-            if !entries.is_empty() {
-                let reads = self.read_and_map(worker, &entries);
+            let mut wanted = Vec::with_capacity(pages.len());
+            start += self.take_swapped(start..pages.end, &mut wanted);
+            if !wanted.is_empty() {
+                let reads = self.read_and_map(worker, &wanted);
                 self.submit_reads(worker, reads, |_| Purpose::Readahead);
             }
         }
@@ -75,26 +74,22 @@ impl Engine {
         while self.reclaim_to_spare(worker)
             && let Some(chunk) = moving.staging.take_to_wait()
         {
-            let entries = self.take_to_read(&mut pages, chunk.len());
-            self.read_to_wait(worker, moving, chunk, &entries);
-            if entries.is_empty() {
+            let wanted = self.take_to_read(&mut pages, chunk.len());
+            self.read_to_wait(worker, moving, chunk, &wanted);
+            if wanted.is_empty() {
                 return;
             }
         }
     }
 
     /// Allocates frames for up to `most` swapped ones of `pages`.
-    fn take_to_read(
-        &self,
-        pages: &mut impl Iterator<Item = PageNo>,
-        most: usize,
-    ) -> Vec<SwapEntry> {
-        let mut entries = Vec::with_capacity(most);
-        while entries.len() < most
+    fn take_to_read(&self, pages: &mut impl Iterator<Item = PageNo>, most: usize) -> Vec<ToRead> {
+        let mut wanted = Vec::with_capacity(most);
+        while wanted.len() < most
             && let Some(page) = pages.next()
-            && self.take_swapped(std::iter::once(page.0), &mut entries) > 0
+            && self.take_swapped(std::iter::once(page.0), &mut wanted) > 0
         {}
-        entries
+        wanted
     }
 
     /// Reads pages into a chunk, to wait there.
@@ -103,10 +98,10 @@ impl Engine {
         worker: &mut Worker,
         moving: &Moving,
         chunk: Range<usize>,
-        entries: &[SwapEntry],
+        wanted: &[ToRead],
     ) {
-        self.stats.add(Event::swap_ra, entries.len() as u64);
-        let reads = self.reads_to_wait(moving, chunk, entries);
+        self.stats.add(Event::swap_ra, wanted.len() as u64);
+        let reads = self.reads_to_wait(moving, chunk, wanted);
         self.submit_reads(worker, reads, |_| Purpose::Readahead);
         worker.poll(self);
     }
@@ -116,17 +111,16 @@ impl Engine {
         &self,
         moving: &Moving,
         chunk: Range<usize>,
-        entries: &[SwapEntry],
+        wanted: &[ToRead],
     ) -> Vec<PageRead> {
-        let used = chunk.start..chunk.start + entries.len();
-        let reads = entries.iter().zip(used.clone()).map(|(&entry, at)| self.read_at(entry, at));
+        let used = chunk.start..chunk.start + wanted.len();
+        let reads = wanted.iter().zip(used.clone()).map(|(&page, at)| self.read_at(page, at));
         let reads = reads.collect();
         moving.trim(used.end..chunk.end);
         reads
     }
 
-    fn read_at(&self, entry: SwapEntry, at: usize) -> PageRead {
-        let frame = self.cache.lookup(entry).expect("cached just now, and locked");
+    fn read_at(&self, ToRead { entry, frame }: ToRead, at: usize) -> PageRead {
         self.frames.set_staged(frame, Some(at));
         PageRead { entry, into: self.memory.buffer(at) }
     }

@@ -23,7 +23,8 @@ use overspill_engine::{
 };
 use overspill_engine::{FaultOutcome, Mapped, Pattern, SwaponError, Unmapped, Worker};
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, RwLock};
 
 /// Small, so that batches, chunks and windows are often full.
 pub(crate) const TUNING: Tuning = Tuning {
@@ -62,6 +63,10 @@ pub(crate) struct SimSpace {
     /// How often it is busy, and the generator that decides.
     busy: Mutex<(u32, fastrand::Rng)>,
     pattern: Mutex<Pattern>,
+    /// Ranges whose memory is being copied for a child: nothing goes in or out.
+    frozen: RwLock<Vec<Range<PageNo>>>,
+    /// Calls that moved pages out.
+    pub(crate) unmaps: AtomicUsize,
 }
 
 impl SimSpace {
@@ -69,7 +74,8 @@ impl SimSpace {
         let pages = (0..pages).map(|_| Mutex::new(Seen::Missing)).collect();
         let pattern = Mutex::new(Pattern::Normal);
         let busy = Mutex::new((0, fastrand::Rng::with_seed(0)));
-        Arc::new(Self { pages, pinned: Mutex::new(None), busy, pattern })
+        let (pinned, frozen) = (Mutex::new(None), RwLock::default());
+        Arc::new(Self { pages, pinned, busy, pattern, frozen, unmaps: AtomicUsize::new(0) })
     }
 
     /// Makes it busy from now on, `per_mille` of the time, by `seed`.
@@ -92,7 +98,59 @@ impl SimSpace {
         *self.pattern.lock().unwrap() = pattern;
     }
 
-    fn fill(&self, page: PageNo, content: &[u8]) {
+    /// True if the program has the page in memory.
+    pub(crate) fn is_present(&self, page: PageNo) -> bool {
+        matches!(*self.pages[page.index()].lock().unwrap(), Seen::Present(_))
+    }
+
+    /// Which pages of a range the program has in memory, a bit for each.
+    pub(crate) fn present(&self, pages: Range<PageNo>) -> u64 {
+        let bits = (pages.start.0..pages.end.0).enumerate();
+        bits.map(|(n, page)| u64::from(self.is_present(PageNo(page))) << n).sum()
+    }
+
+    /// Calls `act` while nothing of a range goes in or out.
+    pub(crate) fn while_frozen<R>(&self, range: &Range<PageNo>, act: impl FnOnce() -> R) -> R {
+        self.frozen.write().unwrap().push(range.clone());
+        let result = act();
+        self.frozen.write().unwrap().retain(|frozen| frozen != range);
+        result
+    }
+
+    /// Calls `act` on a page, unless its range is frozen: then the caller has to come again.
+    fn unless_frozen<R>(
+        &self,
+        page: PageNo,
+        act: impl FnOnce() -> Result<R, SpaceError>,
+    ) -> Result<R, SpaceError> {
+        let frozen = self.frozen.read().unwrap();
+        if frozen.iter().any(|range| range.contains(&page)) {
+            return Err(SpaceError::Busy);
+        }
+        act()
+    }
+
+    /// Puts `content` where nothing is, unless it is busy.
+    fn bring(&self, page: PageNo, content: &[u8]) -> Result<(), SpaceError> {
+        if self.is_busy() {
+            return Err(SpaceError::Busy);
+        }
+        self.unless_frozen(page, || {
+            self.fill(page, content);
+            Ok(())
+        })
+    }
+
+    /// Gives a child, at `to`, what its parent, at `from`, has in memory.
+    pub(crate) fn fork(&self, from: PageNo, to: PageNo) {
+        let seen = self.pages[from.index()].lock().unwrap().clone();
+        if let Seen::Present(content) = seen {
+            self.fill(to, &content);
+        }
+    }
+
+    /// Puts `content` where nothing is.
+    pub(crate) fn fill(&self, page: PageNo, content: &[u8]) {
         let mut seen = self.pages[page.index()].lock().unwrap();
         if *seen == Seen::Missing {
             *seen = Seen::Present(content.into());
@@ -147,10 +205,9 @@ impl MovingSpace for SimSpace {
         assert_no_lock_held("a call of the address space");
         let pages = content.chunks_exact(PAGE_SIZE);
         for (n, page) in pages.enumerate() {
-            if self.is_busy() {
-                return Mapped { pages: n, stopped: Some(SpaceError::Busy) };
+            if let Err(why) = self.bring(first.plus(n), page) {
+                return Mapped { pages: n, stopped: Some(why) };
             }
-            self.fill(first.plus(n), page);
         }
         Mapped::all(content.len() / PAGE_SIZE)
     }
@@ -158,10 +215,9 @@ impl MovingSpace for SimSpace {
     fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
         assert_no_lock_held("a call of the address space");
         for n in 0..pages {
-            if self.is_busy() {
-                return Mapped { pages: n, stopped: Some(SpaceError::Busy) };
+            if let Err(why) = self.bring(first.plus(n), &[0; PAGE_SIZE]) {
+                return Mapped { pages: n, stopped: Some(why) };
             }
-            self.fill(first.plus(n), &[0; PAGE_SIZE]);
         }
         Mapped::all(pages)
     }
@@ -175,13 +231,29 @@ impl MovingSpace for SimSpace {
         assert_no_lock_held("a call of the address space");
         let pages = destination.len();
         for (n, index) in destination.enumerate() {
-            match self.take(first.plus(n)) {
+            match self.unless_frozen(first.plus(n), || self.take(first.plus(n))) {
                 // SAFETY: the engine reserved this destination page for this call.
                 Ok(content) => unsafe { arena.page(index).copy_from_slice(&content) },
                 Err(error) => return Unmapped { moved: n, stopped: Some(error) },
             }
         }
         Unmapped { moved: pages, stopped: None }
+    }
+
+    fn unmap_runs(
+        &self,
+        runs: &[Range<PageNo>],
+        arena: &PageArena,
+        destination: Range<usize>,
+        ends: &mut Vec<Unmapped>,
+    ) {
+        self.unmaps.fetch_add(1, Relaxed);
+        let mut at = destination.start;
+        for run in runs {
+            let end = self.unmap(run.start, arena, at..at + run.end.index() - run.start.index());
+            at += end.moved;
+            ends.push(end);
+        }
     }
 
     fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
@@ -205,6 +277,8 @@ pub(crate) struct Rig {
     pub(crate) engine: Arc<Engine>,
     pub(crate) space: Arc<SimSpace>,
     pub(crate) plans: Vec<Arc<FaultPlan>>,
+    /// Processes that may share its areas.
+    pub(crate) members: usize,
 }
 
 /// The outcome of a touch.
@@ -233,7 +307,25 @@ impl Rig {
         Self::with(Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning, None)
     }
 
+    /// As [`on_one_cpu`](Self::on_one_cpu), with areas that this process has alone, so that its
+    /// pages can share slots.
+    pub(crate) fn of_guests(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
+        Self::of(1, Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning, None)
+    }
+
     pub(crate) fn with(
+        cpus: Cpus,
+        frames: usize,
+        pages: usize,
+        slots: &[u32],
+        tuning: Tuning,
+        budget: Option<Arc<dyn FrameBudget>>,
+    ) -> Self {
+        Self::of(2, cpus, frames, pages, slots, tuning, budget)
+    }
+
+    fn of(
+        members: usize,
         cpus: Cpus,
         frames: usize,
         pages: usize,
@@ -248,7 +340,7 @@ impl Rig {
             .iter()
             .zip(&plans)
             .enumerate()
-            .map(|(n, (&slots, plan))| swap(n as u8, slots, plan.clone()))
+            .map(|(n, (&slots, plan))| swap(n as u8, slots, plan.clone(), members))
             .collect();
         let engine = Engine::new(EngineParts {
             frames,
@@ -264,7 +356,7 @@ impl Rig {
             tuning,
             cpus,
         });
-        Self { engine: Arc::new(engine), space, plans }
+        Self { engine: Arc::new(engine), space, plans, members }
     }
 
     /// Adds a sound device of `slots` slots.
@@ -275,13 +367,13 @@ impl Rig {
     /// Adds a device of `slots` slots that fails as planned.
     pub(crate) fn swapon_with(&self, slots: u32, faults: Faults) -> Result<AreaNo, SwaponError> {
         let plan = Arc::new(FaultPlan::new(faults));
-        self.engine.swapon(|number| swap(number.0, slots, plan))
+        self.engine.swapon(|number| swap(number.0, slots, plan, self.members))
     }
 
     /// Adds a sound device of `slots` slots, which are used when the others are full.
     pub(crate) fn swapon_below(&self, slots: u32, priority: i16) -> AreaNo {
         let plan = Arc::new(FaultPlan::new(Faults::default()));
-        let make = |number: AreaNo| Swap { priority, ..swap(number.0, slots, plan) };
+        let make = |number: AreaNo| Swap { priority, ..swap(number.0, slots, plan, self.members) };
         self.engine.swapon(make).unwrap()
     }
 
@@ -337,11 +429,11 @@ impl Rig {
     }
 }
 
-fn swap(number: u8, slots: u32, plan: Arc<FaultPlan>) -> Swap {
+fn swap(number: u8, slots: u32, plan: Arc<FaultPlan>, members: usize) -> Swap {
     let kind = SwapKind::Ram { size: Bytes::of_pages(u64::from(slots)) };
     let ram = FileDevice::open(&kind.into(), &OpenOptions::default()).unwrap();
     let slots = ram.info().slots_max;
-    let tables = AreaTables::on_heap(slots, AREA, 2);
+    let tables = AreaTables::on_heap(slots, AREA, members);
     tables.format(&ram.info().reserved);
     let faulty = Arc::new(Faulty::new(Arc::new(ram), plan));
     Swap {

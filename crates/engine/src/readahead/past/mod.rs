@@ -10,7 +10,7 @@ mod window;
 
 use crate::engine::Engine;
 use crate::store::Moving;
-use crate::transfer::PageRead;
+use crate::transfer::{PageRead, ToRead};
 use crate::types::flag;
 use crate::worker::Worker;
 use by_slot::BySlot;
@@ -25,11 +25,12 @@ impl Engine {
         worker: &mut Worker,
         moving: &Moving,
         page: PageNo,
-        entry: SwapEntry,
+        asked: ToRead,
     ) -> Vec<PageRead> {
+        let entry = asked.entry;
         let area = self.areas.get(entry.area());
         let Some(by_slot) = &self.swaps.get(entry.area()).by_slot else {
-            return self.read_and_map(worker, &[entry]);
+            return self.read_and_map(worker, &[asked]);
         };
         let (end, max) = (area.capacity_slots(), self.tuning.readahead_max_pages);
         let block = by_slot.block(entry.slot(), end, max);
@@ -37,7 +38,7 @@ impl Engine {
         let mut reads = Vec::with_capacity(block.len());
         for slot in block.map(Slot) {
             if slot == entry.slot() {
-                reads.extend(self.read_and_map(worker, &[entry]));
+                reads.extend(self.read_and_map(worker, &[asked]));
             } else if slots.holders(slot) == Some(0) {
                 self.waste_frame(page);
             } else {
@@ -71,7 +72,7 @@ impl Engine {
         entry: SwapEntry,
     ) -> Option<PageRead> {
         let page = by_slot.page(entry.slot())?;
-        if !self.table.is_on(page, entry) || self.cache.lookup(entry).is_some() {
+        if !self.table.is_on(page, entry) || self.frame_on(page, entry).is_some() {
             return None;
         }
         let locked = self.frames.alloc_to_spare(page)?;
@@ -79,11 +80,10 @@ impl Engine {
             self.free(locked);
             return None;
         };
-        let frame = locked.frame();
-        if !self.cache_ahead(locked, entry) {
+        let Some(ToRead { frame, .. }) = self.cache_ahead(locked, entry) else {
             moving.release(staged..staged + 1);
             return None;
-        }
+        };
         self.frames.set_staged(frame, Some(staged));
         Some(PageRead { entry, into: self.memory.buffer(staged) })
     }

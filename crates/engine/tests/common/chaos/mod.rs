@@ -7,21 +7,24 @@
 //! hopeless; only the first one loses its content. So only its faults may lose pages, and memory
 //! must not run out.
 
+mod forks;
+mod script;
+
+pub(crate) use script::Script;
+
 use super::guards::{checksummed, notifying, sealed};
 use super::{Rig, Seen, SimSpace};
-use arbitrary::{Arbitrary, Result, Unstructured};
-use overspill_area::{
-    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, ScanBase, SwapArea,
-};
+use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, SwapArea};
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::{Arc, AtomicU64};
-use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot};
+use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
-use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
+use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Worker};
+use script::{DeviceSetup, Op, Setup};
 use std::cell::Cell;
 use std::sync::Mutex;
 
@@ -31,186 +34,6 @@ const CPUS: usize = 2;
 thread_local! {
     /// The CPU that the episode's next operation runs on.
     static CPU: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The setup of an episode.
-#[derive(Clone, Debug)]
-struct Setup {
-    frames: usize,
-    tuning: Tuning,
-    devices: Vec<DeviceSetup>,
-    /// The last device fails too.
-    hopeless: bool,
-    /// How often the address space is busy.
-    busy_per_mille: u32,
-    busy_seed: u64,
-}
-
-#[derive(Clone, Debug)]
-struct DeviceSetup {
-    slots: u32,
-    priority: i16,
-    rotational: bool,
-    discard: bool,
-    faults: Faults,
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    Write {
-        page: usize,
-        value: u8,
-    },
-    Read {
-        page: usize,
-    },
-    /// A fault whose read is not waited for.
-    Begin {
-        page: usize,
-    },
-    Scan {
-        first: usize,
-        pages: usize,
-    },
-    Discard {
-        first: usize,
-        pages: usize,
-    },
-    Move {
-        from: usize,
-        to: usize,
-        pages: usize,
-    },
-    Pin {
-        page: usize,
-    },
-    Lock {
-        page: usize,
-        lock: bool,
-    },
-    Switch {
-        cpu: usize,
-    },
-    Poll {
-        cpu: usize,
-    },
-    Balance,
-    Drain,
-}
-
-/// A setup and the operations on it.
-#[derive(Clone, Debug)]
-pub(crate) struct Script {
-    setup: Setup,
-    ops: Vec<Op>,
-}
-
-impl<'a> Arbitrary<'a> for Script {
-    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
-        let setup = setup(u)?;
-        let mut ops = Vec::new();
-        while !u.is_empty() {
-            ops.push(op(u)?);
-        }
-        Ok(Self { setup, ops })
-    }
-}
-
-fn setup(u: &mut Unstructured<'_>) -> Result<Setup> {
-    let preset = u.choose(&Preset::ALL)?.0;
-    let area = AreaTuning {
-        slot_batch: u.int_in_range(1..=3)?,
-        free_batch: u.int_in_range(1..=3)?,
-        cluster_slots: *u.choose(&[2, 4, 8])?,
-        trunk_slots: *u.choose(&[8, 16, 1 << 14])?,
-        scan_limit_slots: *u.choose(&[4, 256])?,
-        scan_base: *u.choose(&[ScanBase::Shared, ScanBase::PerCpu])?,
-        ..AreaTuning::of(preset)
-    };
-    let tuning = Tuning {
-        area,
-        reclaim_batch_pages: u.int_in_range(1..=8)?,
-        lru_batch_pages: u.int_in_range(1..=3)?,
-        rotate_batch_pages: u.int_in_range(1..=3)?,
-        readahead_max_pages: u.int_in_range(1..=8)?,
-        fault_around_pages: u.int_in_range(1..=4)?,
-        swap_cache_trunk_shift: *u.choose(&[3, 5, Tuning::WHOLE_DEVICE])?,
-        ..Tuning::of(preset)
-    };
-    let hopeless = u.ratio(1, 400)?;
-    let mut devices: Vec<DeviceSetup> =
-        (0..u.int_in_range(0..=2)?).map(|_| device(u)).collect::<Result<_>>()?;
-    devices.iter_mut().skip(1).for_each(|device| keep_reads(&mut device.faults));
-    let slots = u.int_in_range(PAGES as u32 + 8..=PAGES as u32 + 40)?;
-    let faults = Faults { fail_writes_from: hopeless.then_some(3), ..Faults::default() };
-    devices.push(DeviceSetup { slots, faults, ..device(u)? });
-    let busy_per_mille = *u.choose(&[0, 0, 20, 200])?;
-    let (frames, busy_seed) = (u.int_in_range(8..=24)?, u.arbitrary()?);
-    Ok(Setup { frames, tuning, devices, hopeless, busy_per_mille, busy_seed })
-}
-
-fn device(u: &mut Unstructured<'_>) -> Result<DeviceSetup> {
-    Ok(DeviceSetup {
-        slots: u.int_in_range(10..=80)?,
-        priority: u.int_in_range(0..=1)?,
-        rotational: u.ratio(1, 8)?,
-        discard: u.ratio(1, 4)?,
-        faults: faults(u)?,
-    })
-}
-
-/// Picks at most one way to fail reads and one to fail writes.
-fn faults(u: &mut Unstructured<'_>) -> Result<Faults> {
-    let mut faults = Faults { seed: u.arbitrary()?, ..Faults::default() };
-    let number = |u: &mut Unstructured<'_>| u.int_in_range(0..=30u64).map(Some);
-    match u.int_in_range(0..=8)? {
-        0 => faults.fail_read = number(u)?,
-        1 => faults.short_read = number(u)?,
-        2 => faults.garble_read = number(u)?,
-        3 => faults.unreadable = Some(Slot(u.int_in_range(1..=40)?)),
-        4 => faults.read_failures_per_mille = 50,
-        5 => faults.vanish_from = number(u)?,
-        _ => {}
-    }
-    match u.int_in_range(0..=7)? {
-        0 => faults.fail_write = number(u)?,
-        1 => faults.short_write = number(u)?,
-        2 => faults.fail_writes_from = number(u)?,
-        3 => faults.write_failures_per_mille = 100,
-        _ => {}
-    }
-    if u.ratio(1, 8)? {
-        (faults.stall, faults.stall_ns) = (number(u)?, 20_000);
-    }
-    Ok(faults)
-}
-
-fn keep_reads(faults: &mut Faults) {
-    (faults.fail_read, faults.short_read, faults.garble_read) = (None, None, None);
-    (faults.unreadable, faults.vanish_from, faults.read_failures_per_mille) = (None, None, 0);
-}
-
-fn op(u: &mut Unstructured<'_>) -> Result<Op> {
-    let kind = u.int_in_range(0..=31)?;
-    let page = u.int_in_range(0..=PAGES - 1)?;
-    Ok(match kind {
-        0..=9 => Op::Write { page, value: u.arbitrary()? },
-        10..=16 => Op::Read { page },
-        17..=19 => Op::Begin { page },
-        20..=21 => Op::Scan { first: page, pages: u.int_in_range(8..=32)? },
-        22 => Op::Discard { first: page, pages: u.int_in_range(1..=16)? },
-        23 => Op::Move {
-            from: page,
-            to: u.int_in_range(0..=PAGES - 1)?,
-            pages: u.int_in_range(1..=6)?,
-        },
-        24 => Op::Pin { page },
-        25 => Op::Lock { page, lock: u.arbitrary()? },
-        26..=28 => Op::Switch { cpu: u.int_in_range(0..=CPUS - 1)? },
-        29 => Op::Poll { cpu: u.int_in_range(0..=CPUS - 1)? },
-        30 => Op::Balance,
-        _ => Op::Drain,
-    })
 }
 
 impl Script {
@@ -237,6 +60,8 @@ struct Episode<'a> {
     /// The page's bytes; `None` if it was lost.
     model: Vec<Option<u8>>,
     locked: Vec<usize>,
+    /// Pages in memory of which the engine does not know.
+    strange: Vec<usize>,
     lost: u64,
     log: Arc<Mutex<Vec<String>>>,
 }
@@ -250,7 +75,8 @@ impl<'a> Episode<'a> {
         let plans = rig.plans.iter().zip(&setup.devices);
         plans.for_each(|(plan, device)| plan.set(device.faults));
         rig.space.set_busy(setup.busy_per_mille, setup.busy_seed);
-        Self { setup, rig, workers, model: vec![Some(0); PAGES], locked: vec![], lost: 0, log }
+        let (model, locked, strange) = (vec![Some(0); PAGES], vec![], vec![]);
+        Self { setup, rig, workers, model, locked, strange, lost: 0, log }
     }
 
     /// False if memory ran out.
@@ -270,6 +96,10 @@ impl<'a> Episode<'a> {
             Op::Poll { cpu } => self.poll(cpu),
             Op::Balance => self.balance(),
             Op::Drain => self.rig.engine.drain(),
+            Op::Fill { first, pages, value } => self.fill(first, pages.min(PAGES - first), value),
+            Op::Adopt { first, pages } => return self.adopt(first, pages.min(PAGES - first)),
+            Op::Fork { from, to, pages } => return self.fork(from, to, pages),
+            Op::Swapoff { nth } => self.swapoff(nth),
         }
         true
     }
@@ -341,6 +171,7 @@ impl<'a> Episode<'a> {
 
     fn discard(&mut self, first: usize, pages: usize) {
         self.finish();
+        self.forget_strangers(first, pages);
         self.rig.engine.discard(PageNo(first as u32), pages);
         self.model[first..first + pages].fill(Some(0));
         self.locked.retain(|page| !(first..first + pages).contains(page));
@@ -351,6 +182,9 @@ impl<'a> Episode<'a> {
             return;
         }
         self.rig.space.pin(None);
+        if !self.adopt(from, pages) {
+            return;
+        }
         self.discard(to, pages);
         self.rig.engine.transfer(PageNo(from as u32), PageNo(to as u32), pages);
         for n in 0..pages {
@@ -474,7 +308,7 @@ fn rig(setup: &Setup, log: Arc<Mutex<Vec<String>>>) -> Rig {
         tuning: setup.tuning,
         cpus: Cpus { count: CPUS, current: || CPU.get() },
     });
-    Rig { engine: Arc::new(engine), space, plans }
+    Rig { engine: Arc::new(engine), space, plans, members: 1 }
 }
 
 fn swap(number: usize, setup: &DeviceSetup, plan: &Arc<FaultPlan>, tuning: AreaTuning) -> Swap {
