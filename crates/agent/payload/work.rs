@@ -24,6 +24,7 @@ pub struct Agent<'m> {
     base: usize,
     request: &'m mut Request,
     answer: &'m mut Answer,
+    huge_pages_off: &'m mut u32,
     channel: i32,
     program: i32,
     userfaultfd: i32,
@@ -35,10 +36,19 @@ pub struct Agent<'m> {
 
 impl<'m> Agent<'m> {
     pub fn new(base: usize, mailbox: &'m mut Mailbox, channel: i32, program: i32) -> Self {
-        let Mailbox { request, answer, .. } = mailbox;
-        let (userfaultfd, memory) = (NONE, NONE);
-        let (staging, had_none) = (0, false);
-        Self { base, request, answer, channel, program, userfaultfd, memory, staging, had_none }
+        let Mailbox { request, answer, huge_pages_off, .. } = mailbox;
+        Self {
+            base,
+            request,
+            answer,
+            huge_pages_off,
+            channel,
+            program,
+            userfaultfd: NONE,
+            memory: NONE,
+            staging: 0,
+            had_none: false,
+        }
     }
 
     /// Answers requests until told to leave, or until the channel ends.
@@ -135,12 +145,12 @@ impl<'m> Agent<'m> {
         made
     }
 
-    fn huge_pages(&self) -> Result<(), Failed> {
-        if self.had_none {
-            return Ok(());
+    fn huge_pages(&mut self) -> Result<(), Failed> {
+        let off = u32::from(self.is_set(flag::NO_HUGE_PAGES));
+        if !self.had_none && off != *self.huge_pages_off {
+            calls::control(calls::PR_SET_THP_DISABLE, off as usize).at(step::HUGE_PAGES)?;
+            *self.huge_pages_off = off;
         }
-        let off = usize::from(self.is_set(flag::NO_HUGE_PAGES));
-        calls::control(calls::PR_SET_THP_DISABLE, off).at(step::HUGE_PAGES)?;
         Ok(())
     }
 

@@ -103,6 +103,10 @@ pub struct Mailbox {
     pub step: u32,
     /// The channel: the first end is for the keeper.
     pub sockets: [i32; 2],
+    /// 1 while the program has no huge pages because of the agent.
+    pub huge_pages_off: u32,
+    /// Nothing.
+    pub unused: u32,
     /// What was asked last.
     pub request: Request,
     /// What is being answered.

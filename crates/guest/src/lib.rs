@@ -1,0 +1,30 @@
+//! A guest: a process whose memory is paged from outside, and how it becomes one.
+//!
+//! Owns: the holding of a process ([`Tracer`], [`Held`]), the calls that are made inside it, the
+//! [`attach`] that leaves an agent there, and the [`detach`] that takes it away.
+//! Invariants: a guest cannot tell that it was held, but by the time; a call that was interrupted
+//! goes on. An attach that fails leaves nothing behind. All that asks the kernel goes through
+//! [`System`], so that a test can have any of it fail.
+//! Not here: which process, and when (`run`); what is moved, and where to (`keeper`).
+
+mod arch;
+mod attach;
+mod channel;
+mod detach;
+mod error;
+mod hold;
+mod inject;
+mod kernel;
+mod places;
+mod process;
+mod system;
+mod tracer;
+
+pub use attach::{Attached, Files, Manner, ThreadWords, Userfaultfd, attach};
+pub use channel::{Channel, ChannelError};
+pub use detach::detach;
+pub use error::AttachError;
+pub use hold::Held;
+pub use kernel::Kernel;
+pub use system::{Change, Registers, Stop, System, Until, options};
+pub use tracer::Tracer;
