@@ -198,7 +198,7 @@ impl<'t, S: System> Inside<'t, S> {
     }
 
     /// Brings the thread to a stop as the first was, wherever a call has left it.
-    fn stop_again(&self) -> Option<()> {
+    pub(crate) fn stop_again(&self) -> Option<()> {
         let (tracer, system, task) = (self.tracer, &self.tracer.system, self.usable.task);
         let at_rest = self.registers.at_rest(self.gate);
         tracer.persist(|| system.interrupt(task))?;

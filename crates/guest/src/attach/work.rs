@@ -377,8 +377,12 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         self.inside.call("munmap", libc::SYS_munmap, arguments).map(drop)
     }
 
+    /// Makes a call inside, from wherever the last one has left the thread.
     fn surely(&self, call: impl Fn() -> Result<()>) {
-        self.held.tracer.persist(|| call().map_err(|_| Errno::IO));
+        self.held.tracer.persist(|| {
+            self.inside.stop_again().ok_or(Errno::SRCH)?;
+            call().map_err(|_| Errno::IO)
+        });
     }
 }
 
