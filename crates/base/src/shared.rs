@@ -297,6 +297,20 @@ impl PageArena {
         unsafe { self.mapping.start().add(self.offset_bytes + index * PAGE_SIZE) }
     }
 
+    /// Gives the memory of `pages` back; they are zeros afterwards. They must not be in use.
+    ///
+    /// # Panics
+    /// If the arena is smaller.
+    pub fn drop_pages(&self, pages: std::ops::Range<usize>) {
+        let Some(last) = pages.clone().last() else { return };
+        let (start, len) = (self.address(pages.start), pages.len() * PAGE_SIZE);
+        assert!(last < self.pages(), "page {last} of an arena of {}", self.pages());
+        // SAFETY: inside the mapping, as just checked. A failure leaves old content, which the next
+        // user of the pages overwrites.
+        let _ =
+            unsafe { rustix::mm::madvise(start.cast(), len, rustix::mm::Advice::LinuxDontNeed) };
+    }
+
     /// The index of the page of `buffer`; none if it is not in this arena.
     pub fn index_of(&self, buffer: &PageBuf) -> Option<usize> {
         let offset = buffer.as_ptr().addr().checked_sub(self.address(0).addr())?;

@@ -20,6 +20,8 @@
 //! fork gate (preload; shared by every memory call, exclusive in fork)
 //!   the pager (overspill; held while its threads are parked, or an area is added)
 //!   ranges (space: which address ranges are mapped)
+//!   guest (keeper: what is known of a guest's addresses; also under a page lock)
+//!     pieces (keeper: whose page numbers these are; leaf)
 //!     page lock (a bit in the frame; sleeps; the only one held across an ioctl or I/O)
 //!       adding an area (held while its device is opened)
 //!         devices in use (held while queues to them are opened)
@@ -74,6 +76,10 @@ pub enum LockClass {
     Guards,
     /// The table of mapped ranges.
     Ranges,
+    /// The map of a guest's addresses, and its agent.
+    Guest,
+    /// Pieces of the page table that guests have.
+    Pieces,
     /// Frames that are being leased or given back.
     Lease,
     /// Serialises the adding of areas.
@@ -120,11 +126,13 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 25] = [
+    pub const ALL: [LockClass; 27] = [
         LockClass::ForkGate,
         LockClass::Pager,
         LockClass::Guards,
         LockClass::Ranges,
+        LockClass::Guest,
+        LockClass::Pieces,
         LockClass::Lease,
         LockClass::Swapon,
         LockClass::Devices,

@@ -137,6 +137,11 @@ impl Engine {
         matches!(self.table.load(page), Pte::Resident(_))
     }
 
+    /// True if `page` was never touched, or discarded since. A hint, if it is touched now.
+    pub fn is_untouched(&self, page: PageNo) -> bool {
+        self.table.load(page) == Pte::Empty
+    }
+
     /// Returns the number of frames.
     pub fn frames(&self) -> usize {
         self.frames.count()

@@ -1,14 +1,39 @@
-//! An address space as seen from outside: a process that a keeper pages, without a line of its own
-//! code changed.
+//! A guest: a process whose memory is paged from outside, without a line of its own code changed.
 //!
-//! Owns: what a keeper knows of a guest's addresses ([`map`]), and how it is asked and told: its
-//! userfaultfd ([`userfault`]), page table ([`pagemap`]) and list of mappings ([`mappings`]).
-//! Not here: slots, frames and lists (`engine`), the code that lives in the guest (`agent`).
+//! Owns: what is known of a guest's addresses ([`map`]), and how it is asked and told: its
+//! userfaultfd ([`userfault`]), page table ([`pagemap`]) and list of mappings ([`mappings`]); the
+//! holding of a process ([`Tracer`], [`Held`]), the calls that are made inside it, the [`attach`]
+//! that leaves an agent there, and the [`detach`] that takes it away.
+//! Invariants: a guest cannot tell that it was held, but by the time; a call that was interrupted
+//! goes on. An attach that fails leaves nothing behind. All that asks the kernel goes through
+//! [`System`] or [`userfault::Userfault`], so that a test can have any of it fail.
+//! Not here: slots, frames and lists (`engine`), the code that lives in the guest (`agent`); which
+//! process, and when (`run`); what is moved, and where to (`keeper`).
 
+mod arch;
+mod attach;
+mod channel;
+mod detach;
+mod error;
+mod hold;
+mod inject;
+mod kernel;
 pub mod map;
 pub mod mappings;
 pub mod pagemap;
+mod places;
+mod process;
+mod system;
+mod tracer;
 pub mod userfault;
 mod vpn;
 
+pub use attach::{Attached, Files, Manner, ThreadWords, Userfaultfd, attach};
+pub use channel::{Channel, ChannelError};
+pub use detach::detach;
+pub use error::AttachError;
+pub use hold::Held;
+pub use kernel::Kernel;
+pub use system::{Change, Registers, Stop, System, Until, options};
+pub use tracer::Tracer;
 pub use vpn::Vpn;

@@ -4,8 +4,11 @@
 //! stays that address space's.
 
 use crate::Vpn;
+use linux_raw_sys::general as raw;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+use std::ffi::c_void;
 use std::ops::Range;
 
 /// Bits of an entry: in memory; swapped out by the kernel; marked as out by a keeper; a guard region
@@ -16,6 +19,30 @@ const GUARD: u64 = 1 << 58;
 const MARKED: u64 = 1 << 57;
 /// Entries read at a time.
 const BATCH: usize = 512;
+
+/// Regions that one scan returns.
+const REGIONS: usize = 64;
+
+/// PAGEMAP_SCAN, which returns the number of regions.
+struct Scan<'a>(&'a mut raw::pm_scan_arg);
+
+// SAFETY: the opcode is made from the argument's own layout, and the result is a count.
+unsafe impl Ioctl for Scan<'_> {
+    type Output = usize;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::read_write::<raw::pm_scan_arg>(b'f', 16)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> Result<usize, Errno> {
+        Ok(out as usize)
+    }
+}
 
 /// What is at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +118,60 @@ impl Pagemap {
             each(run, had);
         }
         Ok(())
+    }
+
+    /// Calls `each` for each run of pages in `place` that are in memory or with the kernel. Skips
+    /// what was never touched, since Linux 6.7 without looking at it.
+    ///
+    /// # Errors
+    /// As [`at`](Self::at).
+    pub fn present(
+        &self,
+        place: &Range<Vpn>,
+        mut each: impl FnMut(Range<Vpn>),
+    ) -> Result<(), Errno> {
+        let mut start = place.start;
+        while start < place.end {
+            match self.scan(&(start..place.end), &mut each) {
+                Ok(end) => start = end,
+                Err(Errno::NOTTY) => {
+                    return self.runs(&(start..place.end), |run, entry| {
+                        if entry == Entry::Present {
+                            each(run);
+                        }
+                    });
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// PAGEMAP_SCAN; returns how far it came.
+    fn scan(&self, place: &Range<Vpn>, each: &mut impl FnMut(Range<Vpn>)) -> Result<Vpn, Errno> {
+        let mut regions = [raw::page_region { start: 0, end: 0, categories: 0 }; REGIONS];
+        let there = u64::from(raw::PAGE_IS_PRESENT);
+        let mut arg = raw::pm_scan_arg {
+            size: size_of::<raw::pm_scan_arg>() as u64,
+            flags: 0,
+            start: place.start.address(),
+            end: place.end.address(),
+            walk_end: 0,
+            vec: regions.as_mut_ptr().addr() as u64,
+            vec_len: REGIONS as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: there,
+            category_anyof_mask: 0,
+            return_mask: there,
+        };
+        // SAFETY: SCAN was made from pm_scan_arg, and `regions` has room for as many as it says.
+        let found = unsafe { ioctl(&self.0, Scan(&mut arg)) }?;
+        for region in regions.iter().take(found) {
+            each(Vpn::range(&(region.start..region.end)));
+        }
+        let end = Vpn::of(arg.walk_end);
+        if end > place.start { Ok(end.min(place.end)) } else { Err(Errno::IO) }
     }
 
     fn read(&self, at: Vpn, bytes: &mut [u8]) -> Result<(), Errno> {

@@ -34,7 +34,6 @@ pub(crate) enum AgentError {
 /// The agent of one guest.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    system: Kernel,
     channel: Channel,
     memory: OwnedFd,
     half: u32,
@@ -52,7 +51,7 @@ pub(crate) struct Moved {
 impl Agent {
     /// Takes an agent that was set up, with staging registered.
     pub(crate) fn new(channel: Channel, memory: OwnedFd) -> Self {
-        Self { system: Kernel::new(), channel, memory, half: 0, other_is_full: false }
+        Self { channel, memory, half: 0, other_is_full: false }
     }
 
     /// Most pages and runs of a request.
@@ -108,7 +107,7 @@ impl Agent {
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, AgentError> {
-        Ok(self.channel.ask(&self.system, request, &[], PATIENCE)?)
+        Ok(self.channel.ask(&Kernel::new(), request, &[], PATIENCE)?)
     }
 }
 

@@ -7,13 +7,14 @@
 //! Not here: what a fault needs (`serve`), looking for new mappings (`care`).
 
 use crate::agent::Agent;
-use overspill_base::sync::Ordering::{Acquire, Release};
+use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{AtomicBool, LockClass, Mutex, MutexGuard};
 use overspill_guest::map::{Look, SpaceMap, Witness};
 use overspill_guest::pagemap::{Entry, Pagemap};
 use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
 use overspill_guest::{Channel, Vpn};
 use rangemap::RangeSet;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::Signal;
 use std::ops::Range;
@@ -55,6 +56,7 @@ pub struct Guest {
     pub(crate) own: RangeSet<Vpn>,
     owned: Mutex<Owned>,
     has_ended: AtomicBool,
+    has_waiting: AtomicBool,
 }
 
 /// What only the holder of a guest uses.
@@ -63,7 +65,7 @@ pub(crate) struct Owned {
     pub(crate) map: SpaceMap,
     pub(crate) agent: Agent,
     /// Faults that were read and not served.
-    pub(crate) waiting: Vec<Fault>,
+    waiting: Vec<Fault>,
     /// Pages that stay in memory.
     pub(crate) needed: RangeSet<Vpn>,
     /// Userfaultfds of forked children that nobody has taken yet.
@@ -90,6 +92,7 @@ impl Guest {
             own: parts.own.into_iter().collect(),
             owned: Mutex::new(LockClass::Guest, owned),
             has_ended: AtomicBool::new(false),
+            has_waiting: AtomicBool::new(false),
         }
     }
 
@@ -116,16 +119,35 @@ impl Guest {
         self.ended();
     }
 
-    /// The process, for whoever waits for its end.
-    pub(crate) fn process(&self) -> BorrowedFd<'_> {
-        self.process.as_fd()
+    /// True if the process has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)) == Ok(1)
+    }
+
+    /// True if faults wait. A hint.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.has_waiting.load(Relaxed)
+    }
+
+    /// Puts a fault off.
+    pub(crate) fn put_off(&self, owned: &mut Owned, fault: Fault) {
+        owned.waiting.push(fault);
+        self.has_waiting.store(true, Relaxed);
+    }
+
+    /// Takes the faults that were put off.
+    pub(crate) fn take_waiting(&self, owned: &mut Owned) -> Vec<Fault> {
+        self.has_waiting.store(false, Relaxed);
+        std::mem::take(&mut owned.waiting)
     }
 
     /// Reads and applies messages until there is none, then settles what is in doubt. Faults wait.
     pub(crate) fn catch_up(&self, owned: &mut Owned) {
         while let Some(message) = self.next(owned) {
             match message {
-                Message::Fault(fault) => owned.waiting.push(fault),
+                Message::Fault(fault) => self.put_off(owned, fault),
                 Message::Event(_) | Message::Fork(_) => {}
             }
         }

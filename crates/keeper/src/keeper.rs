@@ -200,7 +200,7 @@ impl Shared {
         let mut care = self.care.lock();
         if !*care && !self.must_stop() {
             care = match interval {
-                Some(interval) => self.called.wait_timeout(care, interval),
+                Some(interval) => self.called.wait_for(care, interval),
                 None => self.called.wait(care),
             };
         }

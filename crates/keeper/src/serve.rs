@@ -13,7 +13,7 @@ use crate::guest::{Ended, Guest, Owned};
 use crate::keeper::Shared;
 use overspill_base::sync::Arc;
 use overspill_base::{PageNo, clock};
-use overspill_engine::{AddressSpace, FaultOutcome, Worker};
+use overspill_engine::{FaultOutcome, Worker};
 use overspill_guest::Vpn;
 use overspill_guest::map::AtAddress;
 use overspill_guest::pagemap::Entry;
@@ -90,7 +90,7 @@ impl Shared {
             let message = guest.next(&mut owned);
             let Some(message) = message else {
                 guest.settle(&mut owned);
-                let waiting = owned.take_waiting();
+                let waiting = guest.take_waiting(&mut owned);
                 drop(owned);
                 self.serve_waiting(worker, guest, waiting);
                 break;
@@ -126,14 +126,12 @@ impl Shared {
                         // The guest gave the page up meanwhile.
                         FaultOutcome::Stray => continue,
                         FaultOutcome::OutOfMemory => self.out_of_memory(guest),
-                        FaultOutcome::Mapped
-                        | FaultOutcome::Pending
-                        | FaultOutcome::Poisoned => {}
+                        FaultOutcome::Mapped | FaultOutcome::Pending | FaultOutcome::Poisoned => {}
                     }
                 }
                 Need::Zeros => self.put_zeros(guest, &mut owned, fault),
                 Need::Nothing => guest.userfault.wake(&fault.at.run(1)),
-                Need::Later => owned.wait(guest, fault),
+                Need::Later => guest.put_off(&mut owned, fault),
                 Need::Lost => {
                     drop(owned);
                     self.lost(guest, fault.at);
@@ -191,7 +189,7 @@ impl Shared {
         let page = fault.at.run(1);
         match guest.userfault.zero(&page).stopped {
             None => self.care_for(guest),
-            Some(Refusal::Changing | Refusal::NoMemory) => owned.wait(guest, fault),
+            Some(Refusal::Changing | Refusal::NoMemory) => guest.put_off(owned, fault),
             Some(Refusal::Gone) => guest.ended(),
             // Where nothing is registered the touch finds out for itself.
             Some(Refusal::Present | Refusal::NoMapping) => guest.userfault.wake(&page),
@@ -215,11 +213,6 @@ impl Shared {
         let line = format!("memory has run out, {} is ended: {why}", guest.name);
         self.space.report("memory has run out", line);
         guest.kill();
-    }
-
-    /// Wakes the threads that wait at a page of no guest.
-    pub(crate) fn wake(&self, page: PageNo) {
-        self.space.wake(page);
     }
 }
 

@@ -241,13 +241,7 @@ impl GuestSpace {
     }
 
     /// The meaning of UFFDIO_MOVE's errnos, for a page of a guest.
-    fn why_not_moved(
-        &self,
-        guest: &Guest,
-        owned: &mut Owned,
-        at: Vpn,
-        errno: Errno,
-    ) -> SpaceError {
+    fn why_not_moved(&self, guest: &Guest, owned: &mut Owned, at: Vpn, errno: Errno) -> SpaceError {
         match errno {
             // Pinned, or shared with a relative.
             Errno::BUSY => SpaceError::Pinned,

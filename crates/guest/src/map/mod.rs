@@ -264,6 +264,11 @@ impl SpaceMap {
         std::mem::take(&mut self.unsure)
     }
 
+    /// Notes that removed content is still there somewhere in `place`.
+    pub fn look_again(&mut self, place: Range<Vpn>) {
+        self.unsure.insert(place);
+    }
+
     /// Drops what the map has for addresses that were seen neither present nor marked.
     pub fn drop_gone(&mut self, place: &Range<Vpn>) {
         let gone = self.live.bound.unbind(place);

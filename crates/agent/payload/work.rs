@@ -1,0 +1,293 @@
+//! What the agent does when it is asked.
+//!
+//! Owns: the descriptors that it got, staging, and what it changed in the program: huge pages.
+//! Invariants: each request gets one answer. Counts and halves are checked; addresses are not: the
+//! kernel checks them, and whoever sends them has the program's memory in its hands anyway. An
+//! EAGAIN with nothing done means that an event waits to be read, and nothing is moved after it.
+//! The half that is emptied is not registered meanwhile, so it makes no event.
+//! Not here: which runs are asked for; what is made of the pages in the memory file.
+
+use crate::calls::{self, EAGAIN, EBADF, EINVAL, EIO, Errno};
+use crate::end::{end_program, leave_quietly};
+use crate::messages::{self, Descriptors};
+use crate::words::{
+    Answer, HALF_BYTES, HALF_PAGES, Mailbox, Outcome, PAGE_BYTES, RUNS_MAX, Request, Run,
+    STAGING_BYTES, flag, kind, step,
+};
+use crate::{At, Failed, filter};
+
+/// No descriptor, or no address.
+const NONE: i32 = -1;
+
+/// The agent at work.
+pub struct Agent<'m> {
+    base: usize,
+    request: &'m mut Request,
+    answer: &'m mut Answer,
+    huge_pages_off: &'m mut u32,
+    channel: i32,
+    program: i32,
+    userfaultfd: i32,
+    memory: i32,
+    staging: usize,
+    /// The program had switched huge pages off itself.
+    had_none: bool,
+}
+
+impl<'m> Agent<'m> {
+    pub fn new(base: usize, mailbox: &'m mut Mailbox, channel: i32, program: i32) -> Self {
+        let Mailbox { request, answer, huge_pages_off, .. } = mailbox;
+        Self {
+            base,
+            request,
+            answer,
+            huge_pages_off,
+            channel,
+            program,
+            userfaultfd: NONE,
+            memory: NONE,
+            staging: 0,
+            had_none: false,
+        }
+    }
+
+    /// Answers requests until told to leave, or until the channel ends.
+    pub fn serve(mut self) -> ! {
+        loop {
+            let (bytes, descriptors) = messages::receive(self.channel, self.request);
+            if bytes == 0 {
+                self.end()
+            }
+            self.clear_answer();
+            let done = if bytes == size_of::<Request>() {
+                self.obey(descriptors)
+            } else {
+                Err(EINVAL).at(step::WORDS)
+            };
+            if let Err(Failed { step, errno }) = done {
+                (self.answer.step, self.answer.errno) = (step, errno);
+            }
+            if calls::send(self.channel, &*self.answer).is_err() {
+                self.end()
+            }
+            if bytes == size_of::<Request>() && self.request.kind == kind::LEAVE {
+                leave_quietly(self.base)
+            }
+        }
+    }
+
+    /// The channel is gone. Before the agent was set up nothing depended on it.
+    fn end(&self) -> ! {
+        if self.userfaultfd == NONE {
+            leave_quietly(self.base)
+        }
+        end_program(self.base, self.program)
+    }
+
+    fn clear_answer(&mut self) {
+        let Answer { errno, step, pages, userfaultfd, staging, runs } = &mut *self.answer;
+        (*errno, *step, *pages, *userfaultfd, *staging) = (0, 0, 0, NONE, 0);
+        for run in runs {
+            (run.pages, run.errno) = (0, 0);
+        }
+    }
+
+    fn obey(&mut self, [first, second]: Descriptors) -> Result<(), Failed> {
+        if self.request.kind == kind::SET_UP && self.userfaultfd == NONE {
+            return self.set_up(first, second);
+        }
+        for descriptor in [first, second] {
+            if descriptor != NONE {
+                let _ = calls::close(descriptor);
+            }
+        }
+        match self.request.kind {
+            kind::LEAVE => self.let_go(),
+            kind::HUGE_PAGES => self.huge_pages(),
+            _ if self.userfaultfd == NONE => Err(EBADF).at(step::WORDS),
+            kind::REGISTER => self.register(),
+            kind::BATCH => self.batch(),
+            kind::POPULATE => self.populate(),
+            _ => Err(EINVAL).at(step::WORDS),
+        }
+    }
+
+    fn is_set(&self, flag: u32) -> bool {
+        self.request.flags & flag != 0
+    }
+
+    // Setting up.
+
+    fn set_up(&mut self, memory: i32, other: i32) -> Result<(), Failed> {
+        if memory == NONE {
+            return Err(EBADF).at(step::WORDS);
+        }
+        let userfaultfd = self.make_userfaultfd(other).at(step::USERFAULTFD)?;
+        calls::drop_capabilities().at(step::CAPABILITIES)?;
+        self.staging = map_staging().at(step::STAGING)?;
+        let had = calls::control(calls::PR_GET_THP_DISABLE, 0).at(step::HUGE_PAGES)?;
+        self.had_none = had != 0;
+        filter::install().at(step::FILTER)?;
+        (self.memory, self.userfaultfd) = (memory, userfaultfd);
+        (self.answer.userfaultfd, self.answer.staging) = (userfaultfd, self.staging as u64);
+        self.huge_pages()
+    }
+
+    fn make_userfaultfd(&self, other: i32) -> Result<i32, Errno> {
+        if self.is_set(flag::USERFAULTFD) {
+            return if other == NONE { Err(EBADF) } else { Ok(other) };
+        }
+        if !self.is_set(flag::DEVICE) {
+            return calls::userfaultfd();
+        }
+        let made = calls::userfaultfd_of(other);
+        let _ = calls::close(other);
+        made
+    }
+
+    fn huge_pages(&mut self) -> Result<(), Failed> {
+        let off = u32::from(self.is_set(flag::NO_HUGE_PAGES));
+        if !self.had_none && off != *self.huge_pages_off {
+            calls::control(calls::PR_SET_THP_DISABLE, off as usize).at(step::HUGE_PAGES)?;
+            *self.huge_pages_off = off;
+        }
+        Ok(())
+    }
+
+    fn register(&self) -> Result<(), Failed> {
+        calls::register(self.userfaultfd, self.staging, STAGING_BYTES).at(step::REGISTER)?;
+        Ok(())
+    }
+
+    // At work.
+
+    fn batch(&mut self) -> Result<(), Failed> {
+        let half = self.request.half as usize;
+        if half > 1 || !self.runs_fit() {
+            return Err(EINVAL).at(step::WORDS);
+        }
+        if self.is_set(flag::EMPTY_OTHER) {
+            self.empty(1 - half).at(step::EMPTY)?;
+        }
+        let start = self.staging + half * HALF_BYTES;
+        let pages = self.move_runs(start);
+        self.write(start, half * HALF_BYTES, pages * PAGE_BYTES).at(step::WRITE)?;
+        self.answer.pages = pages as u32;
+        Ok(())
+    }
+
+    /// Returns true if the runs are there, and fit into a half.
+    fn runs_fit(&self) -> bool {
+        let count = self.request.count as usize;
+        let given = self.request.runs.iter().take(count);
+        let pages = given.fold(0u64, |sum, run| sum.saturating_add(run.pages));
+        count <= RUNS_MAX && pages <= HALF_PAGES as u64
+    }
+
+    fn empty(&self, half: usize) -> Result<(), Errno> {
+        let start = self.staging + half * HALF_BYTES;
+        calls::unregister(self.userfaultfd, start, HALF_BYTES)?;
+        calls::advise(start, HALF_BYTES, calls::MADV_DONTNEED)?;
+        calls::register(self.userfaultfd, start, HALF_BYTES)?;
+        Ok(())
+    }
+
+    /// Moves the runs one after the other to `start`, and returns how many pages came.
+    fn move_runs(&mut self, start: usize) -> usize {
+        let (mut pages, mut waits) = (0, false);
+        let runs = self.request.runs.iter().take(self.request.count as usize);
+        for (run, outcome) in runs.zip(&mut self.answer.runs) {
+            let (moved, errno) = match waits {
+                true => (0, EAGAIN),
+                false => move_run(self.userfaultfd, (start + pages * PAGE_BYTES) as u64, run),
+            };
+            (outcome.pages, outcome.errno) = (moved as u32, errno);
+            pages += moved as usize;
+            waits = errno == EAGAIN;
+        }
+        pages
+    }
+
+    fn write(&self, start: usize, offset: usize, bytes: usize) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < bytes {
+            match calls::write_at(self.memory, start + done, bytes - done, offset + done)? {
+                0 => return Err(EIO),
+                written => done += written,
+            }
+        }
+        Ok(())
+    }
+
+    fn populate(&mut self) -> Result<(), Failed> {
+        let count = self.request.count as usize;
+        if count > RUNS_MAX {
+            return Err(EINVAL).at(step::WORDS);
+        }
+        for (run, outcome) in self.request.runs.iter().take(count).zip(&mut self.answer.runs) {
+            populate_run(run, outcome);
+        }
+        Ok(())
+    }
+
+    // Leaving.
+
+    /// Undoes what the agent has done to the address space.
+    fn let_go(&mut self) -> Result<(), Failed> {
+        if self.userfaultfd == NONE {
+            return Ok(());
+        }
+        // A mapping that is registered makes an event when it goes, and waits for its reader.
+        let _ = calls::unregister(self.userfaultfd, self.staging, STAGING_BYTES);
+        let unmapped = calls::unmap(self.staging, STAGING_BYTES).at(step::STAGING);
+        self.request.flags = 0;
+        let restored = self.huge_pages();
+        let _ = (calls::close(self.userfaultfd), calls::close(self.memory));
+        unmapped.and(restored)
+    }
+}
+
+fn map_staging() -> Result<usize, Errno> {
+    let staging = calls::map(STAGING_BYTES)?;
+    for advice in [calls::MADV_NOHUGEPAGE, calls::MADV_DONTFORK, calls::MADV_DONTDUMP] {
+        // A kernel without huge pages has no such advice to take.
+        match calls::advise(staging, STAGING_BYTES, advice) {
+            Err(EINVAL) if advice == calls::MADV_NOHUGEPAGE => {}
+            advised => _ = advised?,
+        }
+    }
+    calls::unlock(staging, STAGING_BYTES)?;
+    Ok(staging)
+}
+
+/// Moves a run as far as it goes. Returns the pages that were moved, and what stopped it.
+fn move_run(userfaultfd: i32, to: u64, run: &Run) -> (u64, Errno) {
+    let page = PAGE_BYTES as u64;
+    let (mut done, mut most) = (0, run.pages);
+    while done < run.pages {
+        let pages = u64::min(most, run.pages - done);
+        let from = run.address.wrapping_add(done * page);
+        let (bytes, errno) = calls::move_pages(userfaultfd, to + done * page, from, pages * page);
+        done += bytes / page;
+        most = match errno {
+            // What is left may be another mapping; why it stopped, the next call says.
+            _ if bytes > 0 => run.pages,
+            // The run may cross the border of two mappings.
+            EINVAL if pages > 1 => pages / 2,
+            0 => return (done, EIO),
+            errno => return (done, errno),
+        };
+    }
+    (done, 0)
+}
+
+fn populate_run(run: &Run, outcome: &mut Outcome) {
+    let bytes = usize::try_from(run.pages).ok().and_then(|pages| pages.checked_mul(PAGE_BYTES));
+    let populated = bytes
+        .ok_or(EINVAL)
+        .and_then(|bytes| calls::advise(run.address as usize, bytes, calls::MADV_POPULATE_WRITE));
+    match populated {
+        Ok(_) => outcome.pages = run.pages as u32,
+        Err(errno) => outcome.errno = errno,
+    }
+}

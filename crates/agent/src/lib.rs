@@ -1,0 +1,71 @@
+//! The agent: code that lives in guests.
+//!
+//! Owns: its image, which [`CODE`] has as bytes, and the words that it exchanges with the keeper.
+//! The image is position independent and complete: no libc, no thread-local storage, no allocator,
+//! no data that is written. `build.rs` compiles it from `payload/` and refuses what is not so.
+//! Invariants: it executes from any page on; [`ENTRY`] is a system call (made by the program's
+//! thread: the clone that makes the agent), after which the new task finds all it needs in its
+//! mailbox.
+//! Not here: how code and mailbox get into a guest, and what it is asked (`guest`, `keeper`).
+//! Rejected: C, which would need a second compiler for each architecture; a thread of the program,
+//! which the program can see, and which shares its descriptors and its signals.
+
+mod words;
+
+pub use words::*;
+
+/// The image. It is written to the start of the agent's memory, and executed there.
+pub const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.bin"));
+
+/// Where the image's first instruction is: a system call, to be made with the registers of a clone
+/// whose stack is [`AGENT_BYTES`] from the start. Its caller does not come back from there by
+/// itself.
+pub const ENTRY: usize = 0;
+
+/// Says in words what the agent was about to do, for [`step`].
+pub fn step_name(step: u32) -> &'static str {
+    match step {
+        step::WORDS => "reading what it was asked",
+        step::DESCRIPTORS => "closing the program's descriptors",
+        step::NO_NEW_RIGHTS => "giving up new rights",
+        step::CAPABILITIES => "dropping its capabilities",
+        step::PROGRAM => "opening a pidfd of its program",
+        step::CHANNEL => "making its channel",
+        step::USERFAULTFD => "making the userfaultfd",
+        step::STAGING => "mapping staging",
+        step::HUGE_PAGES => "setting whether there are huge pages",
+        step::FILTER => "limiting its system calls",
+        step::REGISTER => "registering staging",
+        step::EMPTY => "emptying staging",
+        step::WRITE => "writing to the memory file",
+        _ => "something that it does not name",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One request is one packet on a socket, mailbox and stack are where the image has them.
+    #[test]
+    fn words_fit_into_their_page() {
+        assert_eq!(size_of::<Request>(), 16 + 64 * 16);
+        assert_eq!(size_of::<Answer>(), 24 + 64 * 8);
+        assert!(size_of::<Mailbox>() <= PAGE_BYTES);
+    }
+
+    #[test]
+    fn the_image_starts_with_a_system_call() {
+        let call: &[u8] =
+            if cfg!(target_arch = "x86_64") { &[0x0f, 0x05] } else { &[0x01, 0, 0, 0xd4] };
+        assert!(CODE[ENTRY..].starts_with(call), "{:x?}", &CODE[..4]);
+        assert!(CODE.len() <= CODE_BYTES);
+    }
+
+    #[test]
+    fn every_step_has_a_name() {
+        let names: std::collections::BTreeSet<_> = (1..=13).map(step_name).collect();
+        assert_eq!(names.len(), 13);
+        assert!(!names.contains(step_name(14)));
+    }
+}

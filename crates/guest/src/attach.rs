@@ -1,0 +1,121 @@
+//! How a process becomes a guest.
+//!
+//! Owns: the order of an attach, and what it gives: the agent, its channel, the userfaultfd, open
+//! files of the process, and the addresses that the kernel needs at a thread's end.
+//! Invariants: what may fail for good is looked at before anything is changed ([`site`]); what is
+//! changed is undone when anything fails later ([`work`]).
+//! Not here: UFFDIO_API and which memory is registered, which the owner of the tables does.
+
+mod site;
+mod work;
+
+use crate::channel::Channel;
+use crate::error::Result;
+use crate::hold::Held;
+use crate::inject::Inside;
+use crate::system::{System, options};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::Pid;
+pub(crate) use site::{Site, wait_for_end};
+use work::Work;
+
+/// Where the userfaultfd of a guest comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Userfaultfd<'f> {
+    /// The system call, with the program's rights.
+    Call,
+    /// `/dev/userfaultfd`, with ours.
+    Device(BorrowedFd<'f>),
+    /// It is there: the event of a fork has brought it.
+    Given(BorrowedFd<'f>),
+}
+
+/// How to attach.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner<'f> {
+    /// The file that the agent writes moved pages to.
+    pub memory: BorrowedFd<'f>,
+    /// Where the userfaultfd comes from.
+    pub userfaultfd: Userfaultfd<'f>,
+    /// Whether the program goes on to get huge pages.
+    pub huge_pages: bool,
+}
+
+/// Files of a guest in `/proc`, which stay with its address space, whatever it becomes; or why
+/// they cannot be opened.
+#[derive(Debug)]
+pub struct Files {
+    /// Its memory, to be read and written.
+    pub memory: std::result::Result<OwnedFd, Errno>,
+    /// Its mappings.
+    pub maps: std::result::Result<OwnedFd, Errno>,
+    /// The same with sizes and flags.
+    pub smaps: std::result::Result<OwnedFd, Errno>,
+    /// Where its pages are.
+    pub pagemap: std::result::Result<OwnedFd, Errno>,
+}
+
+/// Addresses that the kernel reads or writes at a thread's end, when it can wait for no page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ThreadWords {
+    /// The thread.
+    pub task: Pid,
+    /// The head of its list of robust futexes, if it has one.
+    pub robust_list: Option<u64>,
+    /// Its area for restartable sequences, if it has one and the thread was held.
+    pub rseq: Option<u64>,
+    /// What is set to zero, if anything is and the thread could be asked.
+    pub clear_child_tid: Option<u64>,
+}
+
+/// A guest.
+#[derive(Debug)]
+pub struct Attached {
+    /// The program.
+    pub pid: Pid,
+    /// Its pidfd.
+    pub process: OwnedFd,
+    /// The agent.
+    pub agent: Pid,
+    /// Its pidfd. It has to be ended with the program, and when the program becomes another.
+    pub agent_process: OwnedFd,
+    /// The agent stays traced by this thread: the filter that it inherited is suspended only so
+    /// long. [`crate::Tracer::settle`] has to be called now and then.
+    pub is_traced: bool,
+    /// The agent is a child of the program, because that is in another PID namespace.
+    pub is_child: bool,
+    /// The channel.
+    pub channel: Channel,
+    /// The userfaultfd. UFFDIO_API has not been made, unless it was given.
+    pub userfaultfd: OwnedFd,
+    /// Where the agent's memory starts, of [`overspill_agent::AGENT_BYTES`].
+    pub base: u64,
+    /// Where staging starts, of [`overspill_agent::STAGING_BYTES`].
+    pub staging: u64,
+    /// What must never be paged out for its threads.
+    pub threads: Vec<ThreadWords>,
+    /// Its open files.
+    pub files: Files,
+}
+
+/// Puts an agent into a process that is held. Its threads may go on afterwards.
+///
+/// # Errors
+/// It cannot be done. Then nothing is left of the attempt.
+pub fn attach<S: System>(held: &Held<'_, S>, manner: &Manner<'_>) -> Result<Attached> {
+    let site = Site::survey(held)?;
+    let options = site.options | options::CLONES;
+    let inside = Inside::begin(held, site.thread, site.gate, options)?;
+    let mut work = Work::new(held, &site, &inside);
+    match work.run(manner) {
+        Ok(made) => {
+            drop(inside);
+            Ok(made.attached(held, site))
+        }
+        Err(error) => {
+            work.undo();
+            Err(error)
+        }
+    }
+}

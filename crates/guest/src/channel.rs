@@ -1,0 +1,136 @@
+//! The channel to an agent.
+//!
+//! Owns: asking, and reading what is answered.
+//! Invariants: one request, one answer. An answer is the agent's word, which shares its memory with
+//! the program: who asked checks it against what was asked.
+//! Not here: what is asked when.
+
+use crate::system::System;
+use overspill_agent::{Answer, Request, kind, step, step_name};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// Why a request has no good answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The agent gave the request up.
+    #[error("the agent failed at {}: {errno}", step_name(*step))]
+    Refused {
+        /// Of [`overspill_agent::step`].
+        step: u32,
+        /// What the kernel said to it.
+        errno: Errno,
+    },
+    /// The agent has ended.
+    #[error("the agent has ended: what it would have moved stays in memory")]
+    Ended,
+    /// It does not answer.
+    #[error("the agent does not answer: is its process stopped?")]
+    Silent,
+    /// The answer is none.
+    #[error("the agent answers with {bytes} bytes: its memory was overwritten")]
+    Garbled {
+        /// Of the answer.
+        bytes: usize,
+    },
+    /// The socket failed.
+    #[error("the channel to the agent failed: {0}")]
+    Socket(Errno),
+}
+
+/// Our end of an agent's channel.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+impl From<OwnedFd> for Channel {
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Channel {
+    /// Asks for something and waits for the answer.
+    ///
+    /// # Errors
+    /// The agent gave it up, has ended, or does not answer in this time.
+    pub fn ask<S: System>(
+        &self,
+        system: &S,
+        request: &Request,
+        with: &[BorrowedFd<'_>],
+        at_most: Duration,
+    ) -> Result<Answer, ChannelError> {
+        self.send(system, request, with)?;
+        match system.readable(self.as_fd(), at_most) {
+            Ok(true) => self.answer(system),
+            Ok(false) => Err(ChannelError::Silent),
+            Err(errno) => Err(ChannelError::Socket(errno)),
+        }
+    }
+
+    /// Asks for something. Its answer is to be taken before the next request.
+    ///
+    /// # Errors
+    /// The agent has ended.
+    pub fn send<S: System>(
+        &self,
+        system: &S,
+        request: &Request,
+        with: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        let sent = system.send(self.as_fd(), bytemuck::bytes_of(request), with);
+        sent.map_err(
+            |errno| if is_end(errno) { ChannelError::Ended } else { ChannelError::Socket(errno) },
+        )
+    }
+
+    /// Takes an answer that is there.
+    ///
+    /// # Errors
+    /// It is not there yet; or as [`Channel::ask`].
+    pub fn answer<S: System>(&self, system: &S) -> Result<Answer, ChannelError> {
+        let mut answer: Answer = bytemuck::Zeroable::zeroed();
+        match system.receive(self.as_fd(), bytemuck::bytes_of_mut(&mut answer)) {
+            Ok(0) => Err(ChannelError::Ended),
+            Ok(bytes) if bytes != size_of::<Answer>() => Err(ChannelError::Garbled { bytes }),
+            Ok(_) => succeeded(answer),
+            Err(Errno::AGAIN) => Err(ChannelError::Silent),
+            Err(errno) if is_end(errno) => Err(ChannelError::Ended),
+            Err(errno) => Err(ChannelError::Socket(errno)),
+        }
+    }
+}
+
+fn is_end(errno: Errno) -> bool {
+    matches!(errno, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
+}
+
+fn succeeded(answer: Answer) -> Result<Answer, ChannelError> {
+    match answer.errno {
+        0 => Ok(answer),
+        1..=4095 => {
+            let errno = Errno::from_raw_os_error(answer.errno);
+            Err(ChannelError::Refused { step: answer.step, errno })
+        }
+        _ => Err(ChannelError::Refused { step: step::WORDS, errno: Errno::PROTO }),
+    }
+}
+
+/// A request without runs.
+pub(crate) fn request(kind: u32, flags: u32) -> Request {
+    Request { kind, flags, ..bytemuck::Zeroable::zeroed() }
+}
+
+/// The request to leave.
+pub(crate) fn leave() -> Request {
+    request(kind::LEAVE, 0)
+}

@@ -1,0 +1,77 @@
+//! How a guest becomes a process like others again.
+//!
+//! Owns: the agent's farewell, and what it cannot take away itself: the code that it runs on.
+//! Invariants: nothing of it is left afterwards: no task, no mapping. The process is held
+//! meanwhile, so that no new mapping of the program comes where the agent's was.
+//! Not here: bringing pages back, and ending the registrations: both come before.
+
+use crate::attach::{Attached, Site, wait_for_end};
+use crate::channel::{self, ChannelError};
+use crate::error::{About, AttachError, Found, Result};
+use crate::hold::Held;
+use crate::inject::Inside;
+use crate::process;
+use crate::system::System;
+use overspill_agent::{AGENT_BYTES, CODE_BYTES, STAGING_BYTES};
+use rustix::fd::AsFd;
+use rustix::process::Pid;
+use std::time::Duration;
+
+/// How long the agent may take.
+const LEAVE_WAIT: Duration = Duration::from_secs(5);
+
+/// Takes the agent out of a guest that is held.
+///
+/// # Errors
+/// The guest has ended, or no thread of it can make calls now. It can be tried again.
+pub fn detach<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<()> {
+    let site = Site::survey(held)?;
+    let inside = Inside::begin(held, site.thread, site.gate, site.options)?;
+    // Of the agent's number in its namespace nothing is known once it has ended.
+    let number = if attached.is_child { own_number(held, attached.agent) } else { None };
+    let has_left = leave(held, attached)?;
+    if let Some(number) = number {
+        let arguments = [number as u64, 0, libc::__WALL as u64, 0, 0, 0];
+        inside.call("wait4", libc::SYS_wait4, arguments)?;
+    }
+    let unmap = |start: u64, bytes: usize| {
+        inside.call("munmap", libc::SYS_munmap, [start, bytes as u64, 0, 0, 0, 0])
+    };
+    if has_left {
+        unmap(attached.base, CODE_BYTES)?;
+    } else {
+        unmap(attached.base, AGENT_BYTES)?;
+        unmap(attached.staging, STAGING_BYTES)?;
+    }
+    Ok(())
+}
+
+fn own_number<S: System>(held: &Held<'_, S>, agent: Pid) -> Option<i32> {
+    let status = process::status(&held.tracer.system, agent, agent);
+    status.ok().map(|status| status.own_number)
+}
+
+/// Asks the agent to leave, and waits for its end. Returns false if it had ended before, and so
+/// left its mappings.
+fn leave<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<bool> {
+    let (system, pid) = (&held.tracer.system, held.pid);
+    let has_left = match attached.channel.ask(system, &channel::leave(), &[], LEAVE_WAIT) {
+        Ok(_) => true,
+        Err(ChannelError::Ended) => false,
+        Err(ChannelError::Silent) => return Err(AttachError::Slow { pid, what: "its agent" }),
+        Err(error) => {
+            let found = Found(error.to_string());
+            return Err(AttachError::Unexpected { pid, doing: "asking its agent to leave", found });
+        }
+    };
+    if attached.is_traced {
+        wait_for_end(held.tracer, attached.agent, LEAVE_WAIT);
+    }
+    let ended = system.readable(attached.agent_process.as_fd(), LEAVE_WAIT);
+    if !ended.about(pid, "waiting for the agent of")? {
+        return Err(AttachError::Slow { pid, what: "its agent's end" });
+    }
+    // If it was our child, as the orphans of a subreaper are, it is gone now.
+    let _ = system.wait(attached.agent);
+    Ok(has_left)
+}

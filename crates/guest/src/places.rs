@@ -1,0 +1,106 @@
+//! Places in an address space: where a call can be made, and where an agent can lie.
+//!
+//! Owns: the search for both in a process's list of mappings.
+//! Invariants: a place for the agent is free when it is chosen, never at the stack's end, where it
+//! would be in the way, and at the end of its gap, which the kernel fills last.
+//! Not here: the map of what is paged, which changes.
+
+use crate::arch::{GATE, GATE_ALIGNMENT};
+use std::ops::Range;
+
+/// A mapping.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Mapping<'t> {
+    range: Range<u64>,
+    is_code: bool,
+    name: &'t str,
+}
+
+/// Below this nothing is mapped, so that null pointers stay such.
+const LOWEST: u64 = 1 << 20;
+/// Where the addresses of programs end on every machine.
+const HIGHEST: u64 = 1 << 47;
+/// Bytes of a piece of code that are searched at a time.
+const SEARCH_BYTES: u64 = 1 << 16;
+
+fn mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
+    maps.lines().filter_map(|line| {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let number = |word| u64::from_str_radix(word, 16).ok();
+        let is_code = words.next()?.contains('x');
+        let name = words.nth(3).unwrap_or_default().trim_start();
+        Some(Mapping { range: number(start)?..number(end)?, is_code, name })
+    })
+}
+
+/// Returns where the program's code makes system calls, or could: in the kernel's own code first,
+/// which every program has. `read` reads memory.
+pub(crate) fn gate(maps: &str, read: impl Fn(u64, &mut [u8]) -> bool) -> Option<u64> {
+    let mut code: Vec<_> = mappings(maps).filter(is_searched).collect();
+    code.sort_by_key(|mapping| mapping.name != "[vdso]");
+    code.into_iter().find_map(|mapping| gate_in(mapping.range, &read))
+}
+
+fn is_searched(mapping: &Mapping<'_>) -> bool {
+    mapping.is_code && mapping.name != "[vsyscall]"
+}
+
+fn gate_in(range: Range<u64>, read: impl Fn(u64, &mut [u8]) -> bool) -> Option<u64> {
+    let starts = range.clone().step_by(SEARCH_BYTES as usize);
+    starts.into_iter().find_map(|start| {
+        let mut bytes = vec![0; u64::min(SEARCH_BYTES, range.end - start) as usize];
+        if !read(start, &mut bytes) {
+            return None;
+        }
+        let is_gate = |at: &usize| bytes[*at..].starts_with(GATE);
+        let at = (0..bytes.len()).step_by(GATE_ALIGNMENT).find(is_gate)?;
+        Some(start + at as u64)
+    })
+}
+
+/// Returns where `bytes` are free, right below another mapping and as high as they can be.
+pub(crate) fn free(maps: &str, bytes: u64) -> Option<u64> {
+    let all: Vec<_> = mappings(maps).filter(|mapping| mapping.range.start < HIGHEST).collect();
+    let starts = std::iter::once(LOWEST).chain(all.iter().map(|mapping| mapping.range.end));
+    let gaps = starts.zip(&all).filter(|(_, above)| above.name != "[stack]");
+    let fitting = gaps.filter(|(start, above)| above.range.start >= start.saturating_add(bytes));
+    fitting.map(|(_, above)| above.range.start - bytes).last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+        00400000-00500000 r-xp 00000000 08:01 12    /usr/bin/a program\n\
+        00600000-00700000 rw-p 00000000 00:00 0     [heap]\n\
+        7f0000000000-7f0000010000 r-xp 00000000 00:00 0 \n\
+        7f0000012000-7f0000014000 r-xp 00000000 00:00 0 [vdso]\n\
+        7ffff0000000-7ffff0010000 rw-p 00000000 00:00 0 [stack]\n\
+        ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n";
+
+    #[test]
+    fn a_place_is_free_and_high_but_not_below_the_stack() {
+        assert_eq!(free(MAPS, 0x1000), Some(0x7f00_0001_1000));
+        assert_eq!(free(MAPS, 0x5000), Some(0x7eff_ffff_b000));
+        assert_eq!(free("00100000-7ffff0000000 rw-p 0 0 0\n", 0x5000), None);
+    }
+
+    #[test]
+    fn the_gate_is_in_the_kernels_own_code_or_in_any() {
+        let at = |place: u64| {
+            move |start: u64, bytes: &mut [u8]| {
+                let inside = place.checked_sub(start).map(|at| at as usize);
+                if let Some(at) = inside.filter(|at| at + GATE.len() <= bytes.len()) {
+                    bytes[at..at + GATE.len()].copy_from_slice(GATE);
+                }
+                true
+            }
+        };
+        assert_eq!(gate(MAPS, at(0x7f00_0001_2440)), Some(0x7f00_0001_2440));
+        assert_eq!(gate(MAPS, at(0x4f_0000)), Some(0x4f_0000));
+        assert_eq!(gate(MAPS, at(0x60_0000)), None);
+        assert_eq!(gate(MAPS, |_, _| false), None);
+    }
+}
