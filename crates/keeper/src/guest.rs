@@ -8,7 +8,7 @@
 
 use crate::agent::Agent;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
-use overspill_base::sync::{AtomicBool, LockClass, Mutex, MutexGuard};
+use overspill_base::sync::{Arc, AtomicBool, LockClass, Mutex, MutexGuard};
 use overspill_guest::map::{Look, SpaceMap, Witness};
 use overspill_guest::pagemap::{Entry, Pagemap};
 use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
@@ -57,6 +57,8 @@ pub struct Guest {
     owned: Mutex<Owned>,
     has_ended: AtomicBool,
     has_waiting: AtomicBool,
+    /// Wakes the threads that serve faults.
+    bell: Arc<OwnedFd>,
 }
 
 /// What only the holder of a guest uses.
@@ -73,8 +75,8 @@ pub(crate) struct Owned {
 }
 
 impl Guest {
-    /// Makes a guest of which nothing is believed yet.
-    pub fn new(parts: GuestParts) -> Self {
+    /// Makes a guest of which nothing is believed yet; `bell` wakes the threads that serve faults.
+    pub(crate) fn new(parts: GuestParts, bell: Arc<OwnedFd>) -> Self {
         let owned = Owned {
             map: SpaceMap::new(parts.userfault.abilities().marks),
             agent: Agent::new(parts.channel, parts.memory),
@@ -93,6 +95,7 @@ impl Guest {
             owned: Mutex::new(LockClass::Guest, owned),
             has_ended: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
+            bell,
         }
     }
 
@@ -135,6 +138,7 @@ impl Guest {
     pub(crate) fn put_off(&self, owned: &mut Owned, fault: Fault) {
         owned.waiting.push(fault);
         self.has_waiting.store(true, Relaxed);
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
 
     /// Takes the faults that were put off.

@@ -3,7 +3,7 @@
 //! Owns: the order of construction, and the end.
 //! Not here: what the threads do (`serve`, `care`).
 
-use crate::guest::Guest;
+use crate::guest::{Guest, GuestParts};
 use crate::space::GuestSpace;
 use overspill_base::clock::{self, Cpus};
 use overspill_base::shared::{PageArena, Table};
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) space: Arc<GuestSpace>,
     pub(crate) guests: Mutex<BTreeMap<u64, Arc<Guest>>>,
     /// Readable when readers must look up.
-    pub(crate) bell: OwnedFd,
+    pub(crate) bell: Arc<OwnedFd>,
     /// One for each reader, with all guests.
     ready: Vec<OwnedFd>,
     stopping: AtomicBool,
@@ -87,7 +87,7 @@ impl Keeper {
             engine,
             space,
             guests: Mutex::new(LockClass::Control, BTreeMap::new()),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             ready: made.collect::<Result<_, _>>()?,
             stopping: AtomicBool::new(false),
             care: Mutex::new(LockClass::Control, false),
@@ -134,8 +134,8 @@ impl Keeper {
     ///
     /// # Errors
     /// Of epoll.
-    pub fn add(&self, number: u64, guest: Guest) -> Result<(), Errno> {
-        let guest = Arc::new(guest);
+    pub fn add(&self, number: u64, parts: GuestParts) -> Result<(), Errno> {
+        let guest = Arc::new(Guest::new(parts, self.shared.bell.clone()));
         for ready in &self.shared.ready {
             let data = epoll::EventData::new_u64(number);
             epoll::add(ready, &*guest, data, epoll::EventFlags::IN)?;
@@ -169,7 +169,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         // Release: with `must_stop`.
         self.shared.stopping.store(true, Release);
-        let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.shared.bell, &1u64.to_ne_bytes());
         self.shared.engine.wake_background();
         self.shared.call();
         for thread in self.threads.drain(..) {

@@ -1,6 +1,6 @@
 //! The keeper: pages the memory of processes from outside, with one engine for all of them.
 //!
-//! Owns: the guests ([`Guest`]), their pages as one space of the engine's (`space`), the threads
+//! Owns: the guests (`guest`), their pages as one space of the engine's (`space`), the threads
 //! that serve them (`serve`) and those that look after them (`care`).
 //! Invariants: whoever holds a guest reads one message of it and applies it before anything else is
 //! done there. A thread that serves faults never touches a guest's memory, and waits for no thread
@@ -16,5 +16,5 @@ mod pieces;
 mod serve;
 mod space;
 
-pub use guest::{Guest, GuestParts};
+pub use guest::GuestParts;
 pub use keeper::{Keeper, KeeperParts};

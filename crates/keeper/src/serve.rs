@@ -80,6 +80,7 @@ impl Shared {
         let doubt = Timespec { tv_sec: 0, tv_nsec: DOUBT_NS };
         // After EINTR or any other error: look again.
         let _ = poll(&mut fds, is_waiting.then_some(&doubt));
+        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
     }
 
     /// Serves a guest until it has no message; true if it had any.

@@ -31,6 +31,9 @@ pub(crate) struct GuestSpace {
     reports: OnceLock<Arc<Reports>>,
 }
 
+/// A page of them.
+static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+
 /// What to do about a page that could not be filled.
 enum Next {
     Retry,
@@ -134,10 +137,7 @@ impl GuestSpace {
                 guest.catch_up(owned);
                 Next::Retry
             }
-            Refusal::Present => {
-                guest.userfault.wake(&at.run(1));
-                Next::Skip
-            }
+            Refusal::Present => self.over_mark(guest, owned, at),
             Refusal::NoMapping if of_several => Next::Retry,
             Refusal::NoMapping => self.without_mapping(guest, owned, at),
             Refusal::NoMemory => Next::Stop(SpaceError::Busy),
@@ -149,6 +149,23 @@ impl GuestSpace {
                 self.report("filling a page", format!("{}: a page at {at:?}: {why}", guest.name));
                 Next::Stop(SpaceError::Refused)
             }
+        }
+    }
+
+    /// UFFDIO_ZEROPAGE takes a mark for a page; zeros are to be copied there. The mark is of content
+    /// that was zeros when it went out, so that nobody has it.
+    fn over_mark(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> Next {
+        if guest.entry(owned, at) != Ok(Entry::Marked) {
+            guest.userfault.wake(&at.run(1));
+            return Next::Skip;
+        }
+        match guest.userfault.copy(at, &ZEROS).stopped {
+            None => {
+                owned.map.marked(at.run(1));
+                Next::Skip
+            }
+            Some(Refusal::Present) => Next::Retry,
+            Some(why) => self.refused(guest, owned, at, (why, false)),
         }
     }
 

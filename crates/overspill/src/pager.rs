@@ -6,17 +6,16 @@
 //! Not here: where the settings come from.
 
 use crate::error::Error;
-use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SlotFreeNotify, SlotMap, SwapArea};
-use overspill_area::{SwapAreas, TAG_BITS, TooManyHolders};
+use overspill_area::{AreaNo, AreaTables, MemberNo, SwapArea, SwapAreas, TooManyHolders};
 use overspill_base::clock::Cpus;
 use overspill_base::history::History;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
-use overspill_base::sync::{Arc, AtomicU64, LockClass, Mutex};
-use overspill_base::{Bytes, PAGE_SIZE, PageNo, Slot};
-use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed, TableStore};
+use overspill_base::sync::{Arc, LockClass, Mutex};
+use overspill_base::{Bytes, PAGE_SIZE, PageNo};
+use overspill_device::checksum::{Checksummed, TableStore};
 use overspill_device::large_pages::LargePages;
-use overspill_device::{FreeNotify, SwapDevice};
+use overspill_device::SwapDevice;
 use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::with_signals_blocked;
 use overspill_space::words::Reach;
@@ -324,44 +323,7 @@ pub(crate) fn memory(errno: rustix::io::Errno) -> Error {
 }
 
 pub(crate) fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
-    let area = area_of(number, &swap.device, swap.tables, member);
-    let device: Arc<dyn SwapDevice> = if swap.device.info().verifies {
-        swap.device
-    } else {
-        Arc::new(Checksummed::new(swap.device, Arc::new(SlotTags(area.slot_map())), seed))
-    };
-    Swap { device, area, priority: swap.priority }
-}
-
-/// Makes the area of a device's slots.
-fn area_of(
-    number: AreaNo,
-    device: &Arc<dyn SwapDevice>,
-    tables: AreaTables,
-    member: MemberNo,
-) -> SwapArea {
-    let info = device.info();
-    let config = AreaConfig {
-        rotational: info.rotational,
-        discard: info.page_discard,
-        ..AreaConfig::native()
-    };
-    let mut area = SwapArea::new(number, tables, config, member);
-    if let Some(notify) = device.free_notify() {
-        area = area.notifying(Box::new(DeviceNotify(notify)));
-    }
-    area
-}
-
-/// Notifies a device of every slot that has lost its last holder. The slot's checksum vanishes with
-/// the hold.
-#[derive(Debug)]
-struct DeviceNotify(Arc<dyn FreeNotify>);
-
-impl SlotFreeNotify for DeviceNotify {
-    fn slot_free(&self, slot: Slot) {
-        self.0.slot_free(slot);
-    }
+    Swap::join(number, swap.device, swap.tables, (swap.priority, member, seed))
 }
 
 /// Allocates tables for one process.
@@ -369,33 +331,6 @@ impl SlotFreeNotify for DeviceNotify {
 /// # Errors
 /// ENOMEM.
 pub fn private_tables(device: &dyn SwapDevice) -> Result<AreaTables, Error> {
-    let info = device.info();
-    let cluster_slots = AreaConfig::native().tuning.cluster_slots;
-    let clusters = info.slots_max.div_ceil(cluster_slots) as usize;
-    let tables = AreaTables {
-        slots_max: info.slots_max,
-        slots: Table::<AtomicU64>::private(clusters * cluster_slots as usize).map_err(memory)?,
-        owners: Table::private(clusters).map_err(memory)?,
-        returned: Table::private(clusters).map_err(memory)?,
-        counters: Table::private(AreaTables::COUNTERS).map_err(memory)?,
-        holds: Vec::new(),
-    };
-    tables.format(&info.reserved);
-    Ok(tables)
-}
-
-/// Checksums kept in the slots' words, where they vanish with the slot's last holder.
-#[derive(Debug)]
-struct SlotTags(SlotMap);
-
-const _: () = assert!(TAG_BITS == Checksum::BITS);
-
-impl ChecksumStore for SlotTags {
-    fn get(&self, slot: Slot) -> Checksum {
-        Checksum(self.0.tag(slot))
-    }
-
-    fn set(&self, slot: Slot, checksum: Checksum) {
-        self.0.set_tag(slot, checksum.0);
-    }
+    let tables = overspill_engine::private_tables(device);
+    tables.map_err(Error::system("reserve memory for the pager's tables"))
 }

@@ -1,0 +1,122 @@
+//! How a process of the run becomes a guest of the keeper.
+//!
+//! Owns: the steps from a held process to what the keeper takes over.
+//! Invariant: what fails leaves the process as it was.
+//! Not here: when, and whom (`front`).
+
+use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
+use overspill_guest::userfault::GuestUserfault;
+use overspill_guest::{AttachError, Attached, ChannelError, Kernel, Manner, ThreadWords};
+use overspill_guest::{Tracer, Userfaultfd, Vpn, attach, detach};
+use overspill_keeper::GuestParts;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use std::time::Duration;
+
+/// How long the threads of a process may take to stop.
+const HOLD_WAIT: Duration = Duration::from_millis(500);
+/// How long an agent may take to register its staging.
+const AGENT_WAIT: Duration = Duration::from_secs(5);
+
+/// Why a process cannot be paged.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachingError {
+    /// No agent could be put there.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// Its threads do not stop.
+    #[error("its threads do not stop: they wait in the kernel")]
+    Running,
+    /// The kernel refuses.
+    #[error("{0}: {1}")]
+    Kernel(&'static str, Errno),
+    /// The agent.
+    #[error(transparent)]
+    Agent(#[from] ChannelError),
+}
+
+/// A process that became a guest, as far as the front knows it.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub(crate) process: OwnedFd,
+    pub(crate) agent: Pid,
+    pub(crate) agent_process: OwnedFd,
+}
+
+/// Attaches to `pid`.
+///
+/// # Errors
+/// [`AttachingError`]; the process is as before.
+pub(crate) fn take(
+    tracer: &Tracer<Kernel>,
+    pid: Pid,
+    device: &OwnedFd,
+) -> Result<(Guest, GuestParts), AttachingError> {
+    let mut held = tracer.hold(pid)?;
+    if !held.wait(HOLD_WAIT)? {
+        return Err(AttachingError::Running);
+    }
+    let memory = kernel("make a memory file", memfd_create("overspill", MemfdFlags::CLOEXEC))?;
+    let userfaultfd = Userfaultfd::Device(device.as_fd());
+    let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
+    let attached = attach(&held, &manner)?;
+    match prepare(&attached) {
+        Ok(userfault) => Ok(hand_over(attached, userfault, memory)?),
+        Err(error) => {
+            // If that fails too, the agent ends with its channel, and the process with it.
+            let _ = detach(&held, &attached);
+            Err(error)
+        }
+    }
+}
+
+/// Agrees with the kernel on the userfaultfd, and has the agent register its staging.
+fn prepare(attached: &Attached) -> Result<GuestUserfault, AttachingError> {
+    let fd = kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
+    let userfault = kernel("set up the userfaultfd", GuestUserfault::agree(fd))?;
+    let request = Request { kind: kind::REGISTER, ..bytemuck::Zeroable::zeroed() };
+    attached.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
+    Ok(userfault)
+}
+
+fn hand_over(
+    attached: Attached,
+    userfault: GuestUserfault,
+    memory: OwnedFd,
+) -> Result<(Guest, GuestParts), AttachingError> {
+    let files = attached.files;
+    let process = kernel("copy a pidfd", rustix::io::fcntl_dupfd_cloexec(&attached.process, 3))?;
+    let range = |start: u64, bytes: usize| Vpn::range(&(start..start + bytes as u64));
+    let parts = GuestParts {
+        name: format!("process {}", attached.pid),
+        process: attached.process,
+        userfault,
+        pagemap: kernel("open its page table", files.pagemap)?,
+        maps: kernel("open its list of mappings", files.maps)?,
+        smaps: kernel("open its list of mappings", files.smaps)?,
+        channel: attached.channel,
+        memory,
+        own: vec![
+            range(attached.base, AGENT_BYTES),
+            range(attached.staging, STAGING_BYTES),
+        ],
+        needed: attached.threads.iter().flat_map(needed).collect(),
+    };
+    let guest =
+        Guest { process, agent: attached.agent, agent_process: attached.agent_process };
+    Ok((guest, parts))
+}
+
+/// The pages that the kernel needs at a thread's end.
+fn needed(thread: &ThreadWords) -> impl Iterator<Item = Vpn> {
+    // The head of a robust list lies in what libc keeps of a thread, and so do the words around it.
+    let around = thread.robust_list.map(|head| [head.saturating_sub(256), head + 256]);
+    let exact = [thread.rseq, thread.clear_child_tid, thread.robust_list];
+    exact.into_iter().flatten().chain(around.into_iter().flatten()).map(Vpn::of)
+}
+
+fn kernel<T>(what: &'static str, result: Result<T, Errno>) -> Result<T, AttachingError> {
+    result.map_err(|errno| AttachingError::Kernel(what, errno))
+}

@@ -1,0 +1,49 @@
+//! What the processes of a run hold.
+//!
+//! Owns: reading `/proc`, of which every text is the kernel's, but may be gone at any moment.
+//! Not here: what follows from it (`front`).
+
+use rustix::process::Pid;
+use std::collections::HashMap;
+
+/// A process of the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Watched {
+    /// Private anonymous memory that it has, in pages.
+    pub(crate) pages: u64,
+    pub(crate) parent: Option<Pid>,
+}
+
+/// Returns all processes that descend from `first`, with what they hold, without `others`.
+pub(crate) fn family(first: Pid, others: &dyn Fn(Pid) -> bool) -> HashMap<Pid, Watched> {
+    let mut found = HashMap::new();
+    let mut open = vec![(first, None)];
+    while let Some((pid, parent)) = open.pop() {
+        if others(pid) || found.contains_key(&pid) {
+            continue;
+        }
+        let Some(pages) = pages_of(pid) else { continue };
+        found.insert(pid, Watched { pages, parent });
+        open.extend(children_of(pid).into_iter().map(|child| (child, Some(pid))));
+    }
+    found
+}
+
+/// Private anonymous pages in memory: what is resident and not of a file.
+pub(crate) fn pages_of(pid: Pid) -> Option<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut fields = statm.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
+    let (_, resident, shared) = (fields.next()??, fields.next()??, fields.next()??);
+    Some(resident.saturating_sub(shared))
+}
+
+/// The children of all threads of a process.
+pub(crate) fn children_of(pid: Pid) -> Vec<Pid> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let of_task = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let pids = text.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+        pids.collect::<Vec<_>>()
+    };
+    tasks.flatten().flat_map(of_task).collect()
+}
