@@ -47,6 +47,13 @@ impl Contents {
         }
     }
 
+    /// Unbinds what is out and not marked within `place`.
+    pub(super) fn drop_unmarked(&mut self, place: &Range<Vpn>) -> Vec<Extent> {
+        let unmarked: Vec<_> = clip(&self.unmarked, place).collect();
+        self.unmarked.remove(place.clone());
+        unmarked.iter().flat_map(|place| self.bound.unbind(place)).collect()
+    }
+
     /// Returns the same at the addresses that the way from `from` to `to` leads to.
     pub(super) fn moved(mut self, from: Vpn, to: Vpn) -> Self {
         let shift = |vpn: Vpn| Vpn(to.0 + (vpn.0 - from.0));

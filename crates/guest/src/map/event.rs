@@ -26,3 +26,16 @@ pub enum Event {
     /// or, some time, by `MADV_FREE`.
     Removed(Range<Vpn>),
 }
+
+impl Event {
+    /// True if it is about a page of `place`.
+    pub fn concerns(&self, place: &Range<Vpn>) -> bool {
+        let overlaps = |other: &Range<Vpn>| other.start < place.end && place.start < other.end;
+        match self {
+            Self::Unmapped(at) | Self::Removed(at) => overlaps(at),
+            Self::Remapped { from, to, pages } => {
+                overlaps(&from.run(*pages)) || overlaps(&to.run(*pages))
+            }
+        }
+    }
+}

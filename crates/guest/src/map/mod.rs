@@ -209,16 +209,20 @@ impl SpaceMap {
     }
 
     fn removed(&mut self, place: &Range<Vpn>) {
-        if self.has_marks {
-            return self.unsure.insert(place.clone());
-        }
+        let has_marks = self.has_marks;
         let waiting = self.limbo.iter_mut().flat_map(Waiting::parts);
-        let dropped: Vec<Extent> = waiting
-            .chain(&mut self.aside)
-            .chain([&mut self.live])
-            .flat_map(|contents| contents.bound.unbind(place))
+        let everywhere = waiting.chain(&mut self.aside).chain([&mut self.live]);
+        let dropped: Vec<Extent> = everywhere
+            .flat_map(|contents| match has_marks {
+                // Where the mark is missing, nothing will tell whether it was dropped.
+                true => contents.drop_unmarked(place),
+                false => contents.bound.unbind(place),
+            })
             .collect();
         self.forget(dropped);
+        if has_marks {
+            self.unsure.insert(place.clone());
+        }
     }
 
     /// Applies the moves that waited for a place that is free now.
@@ -274,6 +278,7 @@ impl SpaceMap {
         let gone = self.live.bound.unbind(place);
         self.forget(gone);
         self.live.doomed.remove(place.clone());
+        self.live.unmarked.remove(place.clone());
     }
 
     /// Notes pages that were present when an [`Event::Removed`] was read (rule 8).
@@ -319,7 +324,7 @@ impl SpaceMap {
 
     /// Notes that one registered mapping covers `place` (rule 10). The caller has seen it in the
     /// list of mappings, registered it, seen it there again, and seen that nothing is outstanding,
-    /// without reading a message in between.
+    /// without reading a message about it in between.
     pub fn believe(&mut self, place: Range<Vpn>) {
         self.live.doubtful.remove(place.clone());
         self.live.believed.insert(place);

@@ -107,7 +107,7 @@ impl World {
 
     fn may_register(&self, place: usize) -> bool {
         let known = self.map.unknown(&vpn(place).run(1)).is_empty();
-        !known && self.kernel.mapped[place].is_some() && !self.kernel.is_changing()
+        !known && self.kernel.mapped[place].is_some()
     }
 
     fn take(&mut self, step: Step) {
@@ -122,7 +122,7 @@ impl World {
             Step::Read => {
                 if let Some(event) = self.kernel.read() {
                     self.map.apply(&event);
-                    self.candidate = None;
+                    self.candidate = self.candidate.filter(|&at| !event.concerns(&vpn(at).run(1)));
                 }
             }
             Step::Settle => self.map.settle(&mut Asked(&self.kernel)),

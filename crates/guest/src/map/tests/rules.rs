@@ -200,6 +200,17 @@ fn with_marks_content_stays_until_it_is_seen_gone() {
 }
 
 #[test]
+fn what_is_not_marked_is_removed_at_once() {
+    let (mut map, _) = map();
+    map.leave_unmarked(HERE.run(2));
+    map.apply(&Event::Removed(HERE.plus(1).run(4)));
+    assert!(matches!(map.at(HERE), AtAddress::Page(_)));
+    assert_eq!(map.at(HERE.plus(1)), AtAddress::Unbound);
+    assert!(matches!(map.at(HERE.plus(2)), AtAddress::Page(_)));
+    assert_eq!(map.unmarked(&HERE.run(PAGES)).collect::<Vec<_>>(), [HERE.run(1)]);
+}
+
+#[test]
 fn a_number_is_another_one_after_a_removal() {
     let (mut map, mut source) = map();
     let number = page(&map, HERE);
