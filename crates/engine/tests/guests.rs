@@ -272,6 +272,24 @@ fn copies_of_several_pages_are_given_up_when_slots_run_out() {
     expect(&rig, &mut worker, 0, CHILD, PAGES);
 }
 
+/// A mapped page's copy is found when slots run out, also if another page was on the slot that has
+/// left memory and gone.
+#[test]
+fn a_copy_is_found_when_the_other_page_of_its_slot_has_gone() {
+    let slots = 3 * PAGES;
+    let (rig, mut worker) = parent(slots);
+    fork(&rig, &mut worker, 0, CHILD, PAGES);
+    expect(&rig, &mut worker, 0, 0, PAGES);
+    expect(&rig, &mut worker, 0, CHILD, PAGES);
+    (0..PAGES).for_each(|page| assert!(rig.engine.set_unevictable(PageNo(page), true)));
+    push_out(&rig, &mut worker, SCRATCH.start..SCRATCH.start + 256);
+    assert!((CHILD..2 * CHILD).all(|page| !rig.engine.is_resident(PageNo(page))));
+    rig.engine.discard(PageNo(CHILD), PAGES as usize);
+    let others = SCRATCH.start..SCRATCH.start + 256 - PAGES + slots - 64;
+    rig.write(&mut worker, others);
+    assert_eq!(rig.engine.check(), Ok(()));
+}
+
 /// 16 pages that are not adjacent leave with one call, not 16.
 #[test]
 fn a_batch_leaves_with_one_call() {
