@@ -2,11 +2,11 @@
 //!
 //! Owns: what stood in memory when a program was attached, what it filled before that memory was
 //! managed, and what a forked child has of its parent, on the way into the lists.
-//! Invariants: the address space is not called, and what a page holds is not touched. Of an adoption
-//! and a fault that find the same untouched page one gives it a frame and the other leaves it alone;
-//! a fault's zeros do not replace what is there. Whether a page is in memory is asked with its lock
-//! held, so that nobody evicts it meanwhile: one that was full of zeros would be untouched again,
-//! and missing.
+//! Invariants: the address space is not called, and what a page holds is not touched. Of an
+//! adoption and a fault that find the same untouched page one gives it a frame and the other leaves
+//! it alone; a fault's zeros do not replace what is there. Whether a page is in memory is asked
+//! with its lock held, so that nobody evicts it meanwhile: one that was full of zeros would be
+//! untouched again, and missing.
 //! Not here: which pages are in memory, which only the caller knows.
 
 use crate::engine::Engine;
@@ -27,9 +27,10 @@ impl Engine {
     /// fault does where no frame is free; returns how many pages it has dealt with, fewer than
     /// `pages` if memory has run out.
     ///
-    /// `in_memory` says which pages of a range, at most 64, the program has in memory now, the first
-    /// with the lowest bit. It may block as calls of the address space do. If the program drops one
-    /// afterwards, the page has to be [discarded](Self::discard) before its next touch is served.
+    /// `in_memory` says which pages of a range, at most 64, the program has in memory now, the
+    /// first with the lowest bit. It may block as calls of the address space do. If the program
+    /// drops one afterwards, the page has to be [discarded](Self::discard) before its next touch is
+    /// served.
     pub fn adopt(
         &self,
         worker: &mut Worker,

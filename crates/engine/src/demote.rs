@@ -5,9 +5,9 @@
 //! nodes of memory (`pgdemote`), and zswap writes its oldest back to disk.
 //! Invariants: it is the reclaim thread's work when nothing else is to be done, in frames and
 //! staging memory to spare. A page leaves its slot as at an eviction: it is in staging memory, with
-//! its lock held, until its next slot is in its word; and it keeps its frame until it is written.
-//! A slot that another page or process holds too is left alone: its page would be on both. Ages are those
-//! of refaults, so what was evicted so long ago that the clock has come round looks young.
+//! its lock held, until its next slot is in its word; and it keeps its frame until it is written. A
+//! slot that another page or process holds too is left alone: its page would be on both. Ages are
+//! those of refaults, so what was evicted so long ago that the clock has come round looks young.
 //! Not here: pools, whose pages have a frame as long as they are in memory; when it is due
 //! (`demotion`, `slots`).
 //! Rejected: writing to lower areas at once when the upper one is nearly full. Then it is full of

@@ -2,10 +2,10 @@
 //!
 //! Owns: what the child gets of a page that the kernel could not give it, because it was not in the
 //! parent's memory.
-//! Invariants: the child never reads zeros for a page that its parent had. A hold is added to a slot
-//! only while its content stays: a page of its is there and its write has ended. Pages that share a
-//! slot are as independent as any two: each has a frame of its own when it is in memory, and gives
-//! up its hold by itself; none writes to the slot as long as others are on it.
+//! Invariants: the child never reads zeros for a page that its parent had. A hold is added to a
+//! slot only while its content stays: a page of its is there and its write has ended. Pages that
+//! share a slot are as independent as any two: each has a frame of its own when it is in memory,
+//! and gives up its hold by itself; none writes to the slot as long as others are on it.
 //! Not here: pages that are in memory, which the kernel copies on write
 //! ([`adopt`](Engine::adopt)).
 //! Rejected: using what a mapped page of the parent has on its slot, where the child's page is

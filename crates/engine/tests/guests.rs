@@ -83,7 +83,7 @@ const SCRATCH: Range<u32> = 128..128 + 320;
 
 /// Makes a parent of [`PAGES`] pages that are out, each on its slot.
 fn parent(slots: u32) -> (Rig, Worker) {
-    let rig = Rig::of_guests(256, SCRATCH.end as usize, &[slots], PLAIN);
+    let rig = Rig::of_guests(256, SCRATCH.end as usize + 64, &[slots], PLAIN);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.write(&mut worker, 0..PAGES);
     push_out(&rig, &mut worker, SCRATCH);
@@ -110,6 +110,22 @@ fn adopted_pages_are_evicted_in_the_order_given() {
     assert!(states[..out].iter().all(|&resident| !resident), "{states:?}");
     expect(&rig, &mut worker, 0, 0, 100);
     assert_eq!(rig.engine.check(), Ok(()));
+}
+
+/// They are zeros, so that each frame is free at once, without a write; and not adjacent, so that
+/// they do not leave together.
+#[test]
+fn of_pages_adopted_together_the_first_goes_first() {
+    let rig = Rig::of_guests(32, 128, &[256], PLAIN);
+    let mut worker = Worker::new(&rig.engine).unwrap();
+    let adopted: Vec<PageNo> = (0..24).map(|n| PageNo(2 * n)).collect();
+    adopted.iter().for_each(|&page| rig.space.fill(page, &[0; PAGE_SIZE]));
+    assert_eq!(adopt(&rig, &mut worker, 0..48), 48);
+    rig.write(&mut worker, 100..116);
+    let states: Vec<bool> = adopted.iter().map(|&page| rig.engine.is_resident(page)).collect();
+    let out = states.iter().filter(|&&resident| !resident).count();
+    assert!((1..24).contains(&out), "{out} are out");
+    assert!(states[..out].iter().all(|&resident| !resident), "{states:?}");
 }
 
 #[test]
@@ -272,12 +288,32 @@ fn copies_of_several_pages_are_given_up_when_slots_run_out() {
     expect(&rig, &mut worker, 0, CHILD, PAGES);
 }
 
-/// 16 pages that are not adjacent leave with one call, not 16.
+/// A mapped page's copy is found when slots run out, also if another page was on the slot that has
+/// left memory and gone.
+#[test]
+fn a_copy_is_found_when_the_other_page_of_its_slot_has_gone() {
+    let slots = 3 * PAGES;
+    let (rig, mut worker) = parent(slots);
+    fork(&rig, &mut worker, 0, CHILD, PAGES);
+    expect(&rig, &mut worker, 0, 0, PAGES);
+    expect(&rig, &mut worker, 0, CHILD, PAGES);
+    (0..PAGES).for_each(|page| assert!(rig.engine.set_unevictable(PageNo(page), true)));
+    push_out(&rig, &mut worker, SCRATCH.start..SCRATCH.start + 256);
+    assert!((CHILD..2 * CHILD).all(|page| !rig.engine.is_resident(PageNo(page))));
+    rig.engine.discard(PageNo(CHILD), PAGES as usize);
+    let others = SCRATCH.start..SCRATCH.start + 256 - PAGES + slots - 16;
+    rig.write(&mut worker, others);
+    assert_eq!(rig.engine.check(), Ok(()));
+}
+
+/// 16 pages that are not adjacent leave with one call, not 16, and one that is refused among them
+/// does not disturb the others.
 #[test]
 fn a_batch_leaves_with_one_call() {
     let tuning = Tuning { reclaim_batch_pages: 16, ..PLAIN };
     let rig = Rig::of_guests(64, 256, &[256], tuning);
     let mut worker = Worker::new(&rig.engine).unwrap();
+    rig.space.pin(Some(PageNo(20)));
     let even = || (0..128).filter(|page| page % 2 == 0);
     for page in even() {
         rig.touch(&mut worker, PageNo(page), |content| content.fill(value(page)));
@@ -285,6 +321,8 @@ fn a_batch_leaves_with_one_call() {
     rig.write(&mut worker, 200..216);
     let (calls, out) = (rig.space.unmaps.load(Relaxed) as u64, count(&rig, Event::pswpout));
     assert!(out >= 16 && calls * 8 <= out, "{calls} calls for {out} pages");
+    assert!(rig.engine.is_resident(PageNo(20)) && !rig.engine.is_resident(PageNo(22)));
+    even().for_each(|page| expect(&rig, &mut worker, page, page, 1));
 }
 
 /// A page in the middle of a run that is refused stays, those around it leave.

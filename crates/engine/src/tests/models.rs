@@ -3,6 +3,8 @@
 //! Here and not under `tests/`, because models run single steps: one round of reclaim, one
 //! completion. Run with `RUSTFLAGS="--cfg loom"`.
 
+mod relatives;
+
 use crate::types::Pte;
 use crate::{
     AddressSpace, Engine, EngineParts, FaultOutcome, Mapped, MovingSpace, PageTable, Space,
@@ -25,7 +27,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const PAGE: PageNo = PageNo(0);
 /// Takes the frame that the first has left, or is its child's.
 const OTHER: PageNo = PageNo(1);
-const THIRD: PageNo = PageNo(2);
 const PAGES: usize = 3;
 const SLOTS: u32 = 2;
 
@@ -306,37 +307,6 @@ impl Rig {
         worker.finish(&self.engine);
     }
 
-    /// Gives `child` what `parent` has on a slot, or in memory.
-    fn fork(&self, parent: PageNo, child: PageNo) {
-        let is_present = {
-            let mut pages = self.space.pages.lock().unwrap();
-            pages[child.index()] = pages[parent.index()];
-            pages[child.index()].is_some()
-        };
-        let mut worker = self.worker();
-        let shared = self.engine.share(&mut worker, (parent, child), 1, |_| is_present);
-        assert_eq!(shared, Ok(()));
-        self.adopt(child);
-    }
-
-    fn adopt(&self, page: PageNo) {
-        let pages = &self.space.pages;
-        let in_memory =
-            |asked: Range<PageNo>| u64::from(pages.lock().unwrap()[asked.start.index()].is_some());
-        assert_eq!(self.engine.adopt(&mut self.worker(), page, 1, in_memory), 1);
-    }
-
-    /// Touches and changes a page, and evicts what can be evicted. False if it was evicted before
-    /// it could be changed.
-    fn change(&self, page: PageNo, byte: u8) -> bool {
-        let mut worker = self.worker();
-        self.fault_at(&mut worker, page);
-        let changed = self.set_byte(page, byte);
-        self.engine.shrink(&mut worker, false);
-        worker.finish(&self.engine);
-        changed
-    }
-
     /// Checks that the page reads as `byte`, and that nothing has leaked.
     fn expect(&self, byte: u8) {
         self.expect_at(PAGE, byte);
@@ -522,85 +492,6 @@ fn a_held_page_stays() {
         reclaimer.join().unwrap();
         assert!(!is_there || rig.byte() == Some(7));
         rig.engine.let_go(holder);
-        rig.expect(7);
-    });
-}
-
-/// Pages that share a slot are changed and evicted at once: neither writes over what the other has
-/// there.
-#[test]
-fn two_pages_of_a_slot_are_changed() {
-    model(|| {
-        let rig = rig_of_fast_writes();
-        rig.evicted(&mut rig.worker(), 7);
-        rig.fork(PAGE, OTHER);
-        let other = spawn(&rig, |rig| rig.change(OTHER, 5));
-        let changed = rig.change(PAGE, 9);
-        let other_changed = other.join().unwrap();
-        rig.expect_at(OTHER, if other_changed { 5 } else { 7 });
-        rig.expect(if changed { 9 } else { 7 });
-    });
-}
-
-/// A child comes to a slot of which one page leaves while another stays.
-#[test]
-fn a_child_against_a_change_on_its_slot() {
-    model(|| {
-        let rig = rig_of_fast_writes();
-        rig.evicted(&mut rig.worker(), 7);
-        rig.fork(PAGE, OTHER);
-        let other = spawn(&rig, |rig| rig.change(OTHER, 5));
-        rig.fork(PAGE, THIRD);
-        let changed = other.join().unwrap();
-        rig.expect_at(THIRD, 7);
-        rig.expect_at(OTHER, if changed { 5 } else { 7 });
-        rig.expect(7);
-    });
-}
-
-/// A child gets its parent's page while that leaves memory: from the kernel, or from the slot.
-#[test]
-fn a_child_against_an_eviction() {
-    for make in [rig, rig_of_fast_writes] {
-        model(move || {
-            let rig = make();
-            rig.fault(&mut rig.worker());
-            assert!(rig.set_byte(PAGE, 7));
-            let reclaimer = spawn(&rig, Rig::reclaim);
-            rig.fork(PAGE, OTHER);
-            reclaimer.join().unwrap();
-            rig.expect_at(OTHER, 7);
-            rig.expect(7);
-        });
-    }
-}
-
-/// A page under writeback is shared when that has ended.
-#[test]
-fn a_child_against_the_end_of_a_write() {
-    model(|| {
-        let rig = rig();
-        let mut writer = rig.worker();
-        rig.written(&mut writer, 7);
-        let forker = spawn(&rig, |rig| rig.fork(PAGE, OTHER));
-        writer.finish(&rig.engine);
-        forker.join().unwrap();
-        rig.expect_at(OTHER, 7);
-        rig.expect(7);
-    });
-}
-
-/// Of an adoption and a fault one gives the page its frame, and what it holds stays.
-#[test]
-fn an_adoption_against_a_fault_and_a_round_of_reclaim() {
-    model(|| {
-        let rig = rig_of_fast_writes();
-        rig.space.pages.lock().unwrap()[PAGE.index()] = Some(7);
-        let adopter = spawn(&rig, |rig| rig.adopt(PAGE));
-        let reclaimer = spawn(&rig, Rig::reclaim);
-        rig.fault(&mut rig.worker());
-        adopter.join().unwrap();
-        reclaimer.join().unwrap();
         rig.expect(7);
     });
 }

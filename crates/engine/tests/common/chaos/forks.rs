@@ -1,4 +1,5 @@
-//! Memory that the engine did not bring, children that have their parents' pages, and areas that go.
+//! Memory that the engine did not bring, children that have their parents' pages, and areas that
+//! go.
 
 use super::{Episode, PAGES};
 use overspill_base::{PAGE_SIZE, PageNo};
