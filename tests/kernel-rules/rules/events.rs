@@ -171,6 +171,27 @@ fn growth_in_place_is_registered_and_has_no_message() {
     });
 }
 
+/// expand_stack: a fault below a stack makes the mapping longer downwards; the fault is then a
+/// registered one, at a place of which nobody has spoken.
+#[test]
+fn a_stack_grows_down_without_a_message() {
+    alone(|| {
+        let uffd = Uffd::new(flag::EVENTS);
+        let room = Range::reserved(600);
+        let (below, stack) = (room.page(595), room.part(596, 600));
+        stack.map_as_stack().unwrap();
+        uffd.watch(stack);
+        let toucher = call(move || {
+            room.part(0, 596).unmap().unwrap();
+            below.byte()
+        });
+        assert!(uffd.next().is_fault_in(below));
+        assert_eq!(uffd.zero(below), Ok(()));
+        assert_eq!(toucher.finish(&uffd).0, 0);
+        assert_eq!(uffd.probe(room.part(595, 600)), Errno::INVAL, "one registered mapping");
+    });
+}
+
 /// The REMAP of a move that grows has the old length; the new part is registered all the same.
 #[test]
 fn a_growing_move_says_its_old_length() {

@@ -3,11 +3,11 @@
 //! Owns: UFFDIO_CONTINUE as a question without effect, and what `mmap_changing` guards.
 
 use overspill_kernel_rules::alone::alone;
-use overspill_kernel_rules::kernel::since;
+use overspill_kernel_rules::kernel::version;
 use overspill_kernel_rules::memory::Range;
 use overspill_kernel_rules::threads::call;
 use overspill_kernel_rules::uffd::{Uffd, flag};
-use overspill_kernel_rules::until;
+use overspill_kernel_rules::{pages, until};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 
@@ -106,21 +106,24 @@ fn an_unread_event_stops_every_move() {
     });
 }
 
-/// What each feature's first version is, asserted on both sides.
+/// Each newer feature has a first version, before which there is none.
 #[test]
 fn features_come_with_their_versions() {
     alone(|| {
-        since((6, 1), "this list");
-        let features = Uffd::features();
-        let version = overspill_kernel_rules::kernel::version();
-        for (name, bit, first) in [
-            ("WP_UNPOPULATED", flag::WP_UNPOPULATED, (6, 4)),
-            ("POISON", flag::POISON, (6, 6)),
-            ("WP_ASYNC", flag::WP_ASYNC, (6, 7)),
-            ("MOVE", flag::MOVE, (6, 8)),
-            ("RWP", flag::RWP, (7, 3)),
-        ] {
+        let (features, version) = (Uffd::features(), version());
+        for (name, bit, first) in flag::NEWER {
             assert_eq!(features & bit != 0, version >= first, "{name} in {version:?}");
         }
+    });
+}
+
+/// PROCMAP_QUERY (6.11): one mapping under its lock, where maps is read in pieces.
+#[test]
+fn procmap_query_shows_one_mapping_from_6_11() {
+    alone(|| {
+        let range = Range::anonymous(4);
+        let expected =
+            if version() < (6, 11) { Err(Errno::NOTTY) } else { Ok((range.start(), range.end())) };
+        assert_eq!(pages::mapping_at(range.page(2)), expected);
     });
 }

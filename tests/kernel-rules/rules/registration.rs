@@ -2,7 +2,7 @@
 //!
 //! Owns: whose memory, which neighbours, what comes later.
 
-use overspill_kernel_rules::alone::{alone, found, skip};
+use overspill_kernel_rules::alone::{alone, skip};
 use overspill_kernel_rules::kernel::version;
 use overspill_kernel_rules::memory::{PAGE, Range};
 use overspill_kernel_rules::pages;
@@ -56,19 +56,49 @@ fn another_userfaultfd_can_unregister_up_to_6_16() {
     });
 }
 
-/// The same mode again is no change. Another mode replaces the first up to 7.2.
+/// The same mode again is no change, and modes can be added.
 #[test]
-fn registering_again_changes_the_mode_up_to_7_2() {
+fn registering_again_adds_modes() {
     alone(|| {
         let uffd = Uffd::new(flag::EVENTS);
         let range = Range::filled(4, 7);
         uffd.watch(range);
         assert_eq!(uffd.register(range, flag::MISSING), Ok(()), "the same again");
-        let result = uffd.register(range, flag::MISSING | flag::WP);
-        let expected = if version() < (7, 3) { Ok(()) } else { Err(Errno::BUSY) };
-        assert_eq!(result, expected);
-        let protects = uffd.protect(range);
-        assert_eq!(protects.is_ok(), result.is_ok(), "WRITEPROTECT: {protects:?}");
+        assert_eq!(uffd.protect(range), Err(Errno::NOENT));
+        assert_eq!(uffd.register(range, flag::MISSING | flag::WP), Ok(()));
+        assert_eq!(uffd.protect(range), Ok(()));
+    });
+}
+
+/// Up to 7.2 another mode replaces the first, whose protections in page tables stay behind. From
+/// 7.3 on what protects must be unregistered first.
+#[test]
+fn registering_again_without_protection_is_busy_from_7_3() {
+    alone(|| {
+        let uffd = Uffd::new(flag::EVENTS);
+        let range = Range::filled(4, 7);
+        uffd.register(range, flag::MISSING | flag::WP).unwrap();
+        let result = uffd.register(range, flag::MISSING);
+        let is_replaced = version() < (7, 3);
+        assert_eq!(result, if is_replaced { Ok(()) } else { Err(Errno::BUSY) });
+        assert_eq!(uffd.protect(range), if is_replaced { Err(Errno::NOENT) } else { Ok(()) });
+    });
+}
+
+/// Neither of the two protections gives way to the other, or to none.
+#[test]
+fn registering_again_does_not_exchange_protections() {
+    alone(|| {
+        for (from, to) in [
+            (flag::REGISTER_RWP, flag::WP),
+            (flag::WP, flag::REGISTER_RWP),
+            (flag::MISSING | flag::REGISTER_RWP, flag::MISSING),
+        ] {
+            let uffd = Uffd::new(flag::EVENTS | flag::RWP);
+            let range = Range::filled(4, 7);
+            uffd.register(range, from).unwrap();
+            assert_eq!(uffd.register(range, to), Err(Errno::BUSY), "{from:#x} to {to:#x}");
+        }
     });
 }
 
@@ -149,7 +179,6 @@ fn droppable_memory_can_be_registered_up_to_6_16() {
         let Ok(start) = mapped else { skip("MAP_DROPPABLE is there from 6.11 on") };
         let range = Range::at_known_place(start as usize, 4);
         let result = Uffd::new(flag::EVENTS).register(range, flag::MISSING);
-        found(&format!("registering droppable memory: {result:?}"));
         let expected = if version() < (6, 17) { Ok(()) } else { Err(Errno::INVAL) };
         assert_eq!(result, expected);
         assert!(pages::has_flag(range, "dp"), "smaps tells it");

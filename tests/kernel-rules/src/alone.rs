@@ -38,15 +38,15 @@ pub fn alone<F: FnOnce()>(rule: F) {
     }
 }
 
-/// Ends the rule: it cannot be tried here.
+/// Ends the rule: it cannot be tried here. (The line before it is the test's name.)
 pub fn skip(reason: &str) -> ! {
-    println!("skipped: {reason}");
+    println!("\nskipped: {reason}");
     std::process::exit(0)
 }
 
 /// Says what was seen, where a rule leaves it open.
 pub fn found(what: &str) {
-    println!("found: {what}");
+    println!("\nfound: {what}");
 }
 
 /// The test's name without that of its crate: `rules::events::name::{{closure}}`.

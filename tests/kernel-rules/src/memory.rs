@@ -22,7 +22,7 @@ pub struct Range {
 
 /// Advice that rustix does not have (<linux/mman.h>).
 pub mod advice {
-    pub use libc::{MADV_DONTFORK, MADV_DONTNEED, MADV_FREE, MADV_WIPEONFORK};
+    pub use libc::{MADV_DONTNEED, MADV_FREE, MADV_WIPEONFORK};
     /// Marks pages as guards: touching them is a fault of protection.
     pub const MADV_GUARD_INSTALL: i32 = linux_raw_sys::general::MADV_GUARD_INSTALL as i32;
     /// Takes guards away.
@@ -100,11 +100,6 @@ impl Range {
         self.part(index, index + 1)
     }
 
-    /// The same start with another length: what a call made of it.
-    pub fn with_pages(self, pages: usize) -> Self {
-        Self { pages, ..self }
-    }
-
     /// Its start as a pointer, for calls.
     pub fn pointer(self) -> *mut c_void {
         self.start as *mut c_void
@@ -143,6 +138,11 @@ impl Range {
     /// mmap of new memory here if nothing is (`MAP_FIXED_NOREPLACE`).
     pub fn map_where_nothing_is(self) -> Result<(), Errno> {
         self.map(MapFlags::FIXED_NOREPLACE)
+    }
+
+    /// mmap of memory that grows down, over whatever is here.
+    pub fn map_as_stack(self) -> Result<(), Errno> {
+        self.map(MapFlags::FIXED | MapFlags::GROWSDOWN)
     }
 
     fn map(self, flags: MapFlags) -> Result<(), Errno> {

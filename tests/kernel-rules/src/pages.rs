@@ -4,7 +4,7 @@
 //! Not here: frame numbers without CAP_SYS_ADMIN, which are zero.
 
 use crate::memory::{PAGE, Range, last_error};
-use linux_raw_sys::general::{page_region, pm_scan_arg};
+use linux_raw_sys::general::{page_region, pm_scan_arg, procmap_query};
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl, opcode};
 use std::fs::File;
@@ -85,6 +85,19 @@ pub fn scan(range: Range, category: u64) -> Result<Vec<(usize, usize)>, Errno> {
     let page = |address: u64| (address as usize - range.start()) / PAGE;
     let found = regions.iter().filter(|region| region.end != 0);
     Ok(found.map(|region| (page(region.start), page(region.end))).collect())
+}
+
+/// PROCMAP_QUERY: the bounds of the mapping at a range's start.
+pub fn mapping_at(range: Range) -> Result<(usize, usize), Errno> {
+    // SAFETY: all zeros is a request without wishes.
+    let mut request: procmap_query = unsafe { std::mem::zeroed() };
+    request.size = size_of::<procmap_query>() as u64;
+    request.query_addr = range.start() as u64;
+    let maps = File::open("/proc/self/maps").expect("maps");
+    const QUERY: rustix::ioctl::Opcode = opcode::read_write::<procmap_query>(b'f', 17);
+    // SAFETY: the argument is of the type that the opcode names, and asks for no names.
+    unsafe { ioctl(&maps, Updater::<QUERY, _>::new(&mut request)) }?;
+    Ok((request.vma_start as usize, request.vma_end as usize))
 }
 
 /// How many mappings lie in a range, wholly or in part.

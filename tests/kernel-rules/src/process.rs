@@ -41,10 +41,7 @@ pub fn fork(body: impl FnOnce()) -> Child {
 /// # Panics
 /// There is none.
 pub fn agent() -> Child {
-    clone_sleeper(libc::CLONE_VM | libc::SIGCHLD)
-}
-
-fn clone_sleeper(flags: c_int) -> Child {
+    let flags = libc::CLONE_VM | libc::SIGCHLD;
     let stack = Range::anonymous(16);
     // SAFETY: the new process has a stack of its own, calls the kernel only, and never returns.
     let pid = unsafe {
@@ -75,9 +72,9 @@ impl Child {
         threads::is_asleep(&self.name(), self.pid.as_raw_pid())
     }
 
-    /// It runs, or could: it is no zombie.
-    pub fn is_alive(&self) -> bool {
-        threads::state(&self.name(), self.pid.as_raw_pid()) != 'Z'
+    /// Has it killed and waited for by whoever runs this program instead.
+    pub fn let_go(self) {
+        std::mem::forget(self);
     }
 
     /// Waits for its end.

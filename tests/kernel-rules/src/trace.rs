@@ -8,7 +8,7 @@ use crate::memory::{Range, last_error};
 use crate::until;
 use rustix::io::Errno;
 use rustix::process::Pid;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::mem::MaybeUninit;
 
 /// `PTRACE_O_SUSPEND_SECCOMP` (<linux/ptrace.h>).
@@ -93,9 +93,4 @@ pub fn result_in(registers: &libc::user_regs_struct) -> i64 {
 pub fn repeat_call(registers: &mut libc::user_regs_struct) {
     registers.rip -= 2;
     registers.rax = registers.orig_rax;
-}
-
-/// As in waitpid's status: killed by this signal.
-pub fn killed_by(status: rustix::process::WaitStatus, signal: c_int) -> bool {
-    status.terminating_signal() == Some(signal)
 }

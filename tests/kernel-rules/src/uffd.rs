@@ -9,10 +9,11 @@ use crate::memory::Range;
 use crate::until;
 use linux_raw_sys::general as raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::UserfaultfdFlags;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::fs::File;
 
 const GROUP: u8 = raw::UFFDIO as u8;
@@ -37,6 +38,7 @@ const RWPROTECT: Opcode = opcode::read_write::<raw::uffdio_writeprotect>(GROUP, 
 
 /// Features and modes of registration (<linux/userfaultfd.h>), also those that bindings lack.
 pub mod flag {
+    use crate::kernel::Version;
     use linux_raw_sys::general as raw;
 
     /// EVENT_REMAP, EVENT_REMOVE and EVENT_UNMAP.
@@ -55,6 +57,15 @@ pub mod flag {
     pub const MOVE: u64 = raw::UFFD_FEATURE_MOVE as u64;
     /// Read-write protection.
     pub const RWP: u64 = 1 << 17;
+
+    /// Features that not every kernel has: name, bit, first version.
+    pub const NEWER: [(&str, u64, Version); 5] = [
+        ("WP_UNPOPULATED", WP_UNPOPULATED, (6, 4)),
+        ("POISON", POISON, (6, 6)),
+        ("WP_ASYNC", WP_ASYNC, (6, 7)),
+        ("MOVE", MOVE, (6, 8)),
+        ("RWP", RWP, (7, 3)),
+    ];
 
     /// Messages for absent pages.
     pub const MISSING: u64 = raw::UFFDIO_REGISTER_MODE_MISSING as u64;
@@ -110,7 +121,7 @@ impl Uffd {
     pub fn new(features: u64) -> Self {
         Self::try_new(features).unwrap_or_else(|error| match error {
             Errno::PERM => skip("a userfaultfd, or EVENT_FORK of it, is not permitted"),
-            Errno::INVAL => skip(&format!("this kernel has not all features of {features:#x}")),
+            Errno::INVAL => skip(&format!("this kernel has no {}", lacking(features))),
             other => panic!("userfaultfd with features {features:#x}: {other}"),
         })
     }
@@ -128,6 +139,16 @@ impl Uffd {
     pub fn features() -> u64 {
         let fd = open().unwrap_or_else(|_| skip("a userfaultfd is not permitted"));
         Self(fd).api(0).expect("UFFDIO_API without features")
+    }
+
+    /// A copy of another process's descriptor (pidfd_getfd).
+    ///
+    /// # Panics
+    /// It cannot be had.
+    pub fn of_process(pid: Pid, number: RawFd) -> Self {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("a process");
+        let copy = pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty());
+        Self(copy.unwrap_or_else(|error| skip(&format!("pidfd_getfd is not permitted: {error}"))))
     }
 
     /// UFFDIO_API, once a descriptor: the features that there are.
@@ -256,6 +277,19 @@ impl Uffd {
         });
         message.expect("it was waited for")
     }
+}
+
+impl AsRawFd for Uffd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Which of the features that rules need this kernel does not have.
+fn lacking(wanted: u64) -> String {
+    let missing = wanted & !Uffd::features();
+    let named = flag::NEWER.iter().filter(|(_, bit, _)| missing & bit != 0);
+    named.map(|(name, _, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
 fn raw_range(range: Range) -> raw::uffdio_range {
