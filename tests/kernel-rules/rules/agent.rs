@@ -88,6 +88,7 @@ fn an_agent_sees_what_the_program_maps() {
 #[test]
 fn an_agent_keeps_the_address_space_of_a_program_that_has_become_another() {
     alone(|| {
+        Uffd::needed(flag::EVENTS);
         let (board, range) = (Board::new(), Range::filled(2, 7));
         let program = fork(|| become_another(board, range.page(0)));
         let agent = Pid::from_raw(board.wait(1) as i32).unwrap();

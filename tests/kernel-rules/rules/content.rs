@@ -14,6 +14,7 @@ use std::path::PathBuf;
 #[test]
 fn a_core_dump_has_holes_where_pages_are_absent() {
     alone(|| {
+        Uffd::needed(flag::EVENTS);
         let folder = folder_for_core();
         let range = Range::anonymous(16);
         let child = fork(|| {

@@ -20,7 +20,7 @@ use rustix::thread::CapabilitySet;
 fn event_fork_takes_cap_sys_ptrace_of_the_caller_of_uffdio_api() {
     alone(|| {
         needs_capability(CAP_SYS_PTRACE, "CAP_SYS_PTRACE, to lose it");
-        drop(Uffd::new(flag::EVENT_FORK));
+        Uffd::needed(flag::EVENT_FORK);
         fork(|| {
             let mut sets = rustix::thread::capabilities(None).unwrap();
             sets.effective.remove(CapabilitySet::SYS_PTRACE);

@@ -169,6 +169,7 @@ fn a_tracer_can_repair_eintr() {
 
 /// A child that touches an absent page, in user mode or by a call; nobody answers.
 fn faulting_child(in_a_call: bool) -> Child {
+    Uffd::needed(flag::EVENTS);
     let (board, page) = (Board::new(), Range::anonymous(1));
     let child = fork(|| {
         let uffd = Uffd::new(flag::EVENTS);

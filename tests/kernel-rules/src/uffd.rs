@@ -126,6 +126,11 @@ impl Uffd {
         })
     }
 
+    /// Ends the rule where there is none with these features: for rules whose children open one.
+    pub fn needed(features: u64) {
+        drop(Self::new(features));
+    }
+
     /// A new one with these features.
     pub fn try_new(features: u64) -> Result<Self, Errno> {
         let uffd = Self(open()?);
