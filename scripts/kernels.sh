@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Boots Debian's kernels in emulated x86-64 machines and runs something there.
 #   kernels.sh                        the rules of tests/kernel-rules, and a table of them
-#   kernels.sh FILE... -- COMMAND...  COMMAND, with FILEs in /programs, which is in PATH; fails if it fails on one
+#   kernels.sh FILE... -- COMMAND...  COMMAND (for a shell), with FILEs in /programs; fails if it fails on one
 # KERNELS are the first two numbers of versions; each stands for the newest that Debian has. Of a FILE the libraries
-# that ldd names come along; busybox is there, /proc, /sys, /dev and an empty /tmp, and 2 GiB of memory. What a
-# kernel's run prints is in target/kernels/output-VERSION. Emulated, since nested KVM is not to be had everywhere:
-# all is 20 times slower, and as right or wrong as elsewhere.
+# that ldd names come along; busybox is there, /proc, /sys, /dev and an empty /tmp, and 2 GiB of memory. /programs is in
+# PATH, but what busybox has too is busybox's, unless it is called by its path. COMMAND runs as root, in /tmp. What it
+# prints is in target/kernels/output-VERSION. Emulated, since nested KVM is not to be had everywhere: all is 20 times
+# slower, and as right or wrong as elsewhere.
 # Needs Debian's qemu-system-x86, cpio and busybox-static, and apt with a Debian mirror. Kernels are kept in
 # target/kernels/vmlinuz until that is removed.
 set -euo pipefail
@@ -13,6 +14,9 @@ cd "$(dirname "$0")/.."
 : "${KERNELS:=6.1 6.12 6.18 7.3}"
 mkdir -p "${CARGO_TARGET_DIR:=target}/kernels"
 work=$(cd "$CARGO_TARGET_DIR/kernels" && pwd)
+for tool in qemu-system-x86_64 cpio busybox; do
+    command -v "$tool" >/dev/null || { echo "there is no $tool: apt-get install qemu-system-x86 cpio busybox-static" >&2; exit 1; }
+done
 # Of one kernel's run. The rules take a minute or two.
 patience=${PATIENCE_SECONDS:-1800}
 
@@ -106,7 +110,7 @@ boot() { # VERSION
     timeout "$patience" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2G -display none -no-reboot -nic none \
         -monitor none -serial "file:$work/console-$1" -serial "file:$output" -kernel "$work/vmlinuz/$1" -initrd "$work/initrd" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off rdinit=/init" </dev/null || true
-    grep -q '^status 0$' "$output"
+    grep -qs '^status 0$' "$output"
 }
 
 # Returns in `failed` the kernels on which the command failed. (No status: a function whose status is asked for goes

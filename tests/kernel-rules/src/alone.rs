@@ -38,7 +38,8 @@ pub fn alone<F: FnOnce()>(rule: F) {
     }
 }
 
-/// Ends the rule: it cannot be tried here. Not for children of a rule, which nobody asks why. (The line before it is the test's name.)
+/// Ends the rule: it cannot be tried here. Not for children of a rule, which nobody asks why. (The
+/// test's name stands on the line before.)
 pub fn skip(reason: &str) -> ! {
     println!("\nskipped: {reason}");
     std::process::exit(0)
