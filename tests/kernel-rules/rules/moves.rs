@@ -2,11 +2,12 @@
 //!
 //! Owns: what each error means, whose pages are taken, pins; mremap over several mappings.
 
-use overspill_kernel_rules::alone::{alone, skip};
+use overspill_kernel_rules::alone::alone;
 use overspill_kernel_rules::kernel::version;
-use overspill_kernel_rules::memory::{Range, last_error};
+use overspill_kernel_rules::memory::Range;
 use overspill_kernel_rules::pages::{Entry, PAGE_IS_PRESENT, mappings, present_pages, scan};
 use overspill_kernel_rules::process::fork;
+use overspill_kernel_rules::ring::Ring;
 use overspill_kernel_rules::threads::call;
 use overspill_kernel_rules::uffd::{Message, Uffd, flag};
 use overspill_kernel_rules::until;
@@ -182,32 +183,13 @@ fn a_pinned_page_is_busy() {
         let uffd = moving();
         let (buffer, to) = (Range::filled(1, 7), Range::anonymous(1));
         uffd.watch(to);
-        let ring = pin_for_io(buffer);
+        let ring = Ring::new();
+        ring.register(buffer).unwrap();
         assert_eq!(uffd.move_pages(to, buffer), Err(Errno::BUSY));
         drop(ring);
         until("the end of the pin", || uffd.move_pages(to, buffer) == Ok(()));
         assert_eq!(to.byte(), 7);
     });
-}
-
-/// Registers a buffer with an io_uring, which pins it as long as that is open.
-fn pin_for_io(buffer: Range) -> rustix::fd::OwnedFd {
-    use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
-    let mut parameters = [0_u32; 30];
-    // SAFETY: the parameters of a ring are 120 bytes, which the kernel fills.
-    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
-    if fd < 0 {
-        skip(&format!("no io_uring: {}", last_error()));
-    }
-    // SAFETY: it is a new descriptor.
-    let ring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    let vector = libc::iovec { iov_base: buffer.pointer(), iov_len: buffer.bytes() };
-    // SAFETY: one buffer, of memory for experiments; 0 is IORING_REGISTER_BUFFERS.
-    let result = unsafe {
-        libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), 0, &raw const vector, 1)
-    };
-    assert_eq!(result, 0, "registration of a buffer: {}", last_error());
-    ring
 }
 
 /// The way out for kernels without MOVE: mremap with DONTUNMAP from the middle of a mapping takes

@@ -8,10 +8,11 @@ use overspill_kernel_rules::kernel::version;
 use overspill_kernel_rules::memory::{PAGE, Range, last_error};
 use overspill_kernel_rules::pages::{read_by_mem, read_by_pin};
 use overspill_kernel_rules::process::{Board, fork};
+use overspill_kernel_rules::ring::Ring;
 use overspill_kernel_rules::threads::call;
 use overspill_kernel_rules::uffd::{Uffd, flag};
 use overspill_kernel_rules::until;
-use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -170,35 +171,18 @@ fn a_direct_read_into_an_absent_page_waits() {
 #[test]
 fn registering_an_io_uring_buffer_waits_except_in_6_1() {
     alone(|| {
-        let ring = ring();
+        let ring = Ring::new();
         if version() == (6, 1) {
             let uffd = Uffd::new(flag::EVENTS);
             let page = Range::anonymous(1);
             uffd.watch(page);
-            assert_eq!(register_buffer(&ring, page), Err(Errno::FAULT));
+            assert_eq!(ring.register(page), Err(Errno::FAULT));
             assert!(uffd.message().is_none());
         } else {
-            let registered = waits_for_its_page(move |page| register_buffer(&ring, page));
-            assert_eq!(registered, Ok(0));
+            let registered = waits_for_its_page(move |page| ring.register(page));
+            assert_eq!(registered, Ok(()));
         }
     });
-}
-
-fn ring() -> OwnedFd {
-    let mut parameters = [0_u32; 30];
-    // SAFETY: the parameters of a ring are 120 bytes, which the kernel fills.
-    match unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) } {
-        // SAFETY: it is a new descriptor.
-        fd if fd >= 0 => unsafe { OwnedFd::from_raw_fd(fd as i32) },
-        _ => skip(&format!("no io_uring: {}", last_error())),
-    }
-}
-
-fn register_buffer(ring: &OwnedFd, page: Range) -> Result<usize, Errno> {
-    let vector = libc::iovec { iov_base: page.pointer(), iov_len: page.bytes() };
-    let (fd, buffers) = (ring.as_fd().as_raw_fd(), &raw const vector);
-    // SAFETY: one buffer, of memory for experiments; 0 is IORING_REGISTER_BUFFERS.
-    result(unsafe { libc::syscall(libc::SYS_io_uring_register, fd, 0, buffers, 1) })
 }
 
 /// arch/x86/mm/fault.c, fault_signal_pending: a signal that has a handler does not end a fault of

@@ -13,6 +13,7 @@ pub mod kernel;
 pub mod memory;
 pub mod pages;
 pub mod process;
+pub mod ring;
 pub mod threads;
 #[cfg(target_arch = "x86_64")]
 pub mod trace;
