@@ -8,7 +8,7 @@ PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
 .PHONY: program build lab install package wheel book demo test test-all packages style format lints aarch64 aarch64-program msrv \
 	unit unit-product documents programs programs-first programs-alone programs-network programs-most python loom \
-	campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak kills
+	kernel-rules kernels campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak kills
 
 # Without the optimisations that take half of the time: target/quick/overspill.
 program:
@@ -50,7 +50,7 @@ test-all:
 	scripts/test.sh packages style lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
 
 # Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, kills, faults, kernel, explore, fuzz, mutants,
-# gauntlet, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.
+# gauntlet, kernels, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.
 PARTS ?=
 campaign: lab
 	tests/campaign.py $(PARTS)
@@ -128,6 +128,16 @@ programs-most: lab
 # The Python package as its users have it, and its tutorial.
 python: build
 	scripts/test-wheel.sh
+
+# What a pager outside a program needs this machine's kernel to do, rule by rule; in `unit` too. Most as root.
+kernel-rules:
+	$(CARGO) test -p overspill-kernel-rules -- --show-output
+
+# The same on Debian's kernels, emulated, as a table: `make kernels KERNELS="6.1 7.3"`. Needs Debian's qemu-system-x86,
+# cpio and busybox-static, and a mirror once. `scripts/kernels.sh FILE... -- COMMAND` runs something else there.
+KERNELS ?=
+kernels:
+	CARGO="$(CARGO)" KERNELS="$(KERNELS)" scripts/kernels.sh
 
 # Model-checked concurrency.
 loom:

@@ -64,10 +64,13 @@ def stems(directory, pattern):
     return sorted(path.stem for path in (ROOT / directory).glob(pattern))
 
 
+# Versions of which each is booted; see scripts/kernels.sh.
+KERNELS = ["6.1", "6.12", "6.18", "7.3"]
 # Each with its names, and the command for one.
 NAMED = {
     "mutants": (stems("tests/mutants", "*.patch"), lambda name: [ROOT / "tests/mutants/run.sh", name]),
     "gauntlet": (stems("tests/gauntlet/suites", "*.py"), lambda name: [ROOT / "tests/gauntlet/gauntlet.py", name]),
+    "kernels": (KERNELS, lambda name: ["make", "-C", str(ROOT), "kernels", f"KERNELS={name}"]),
 }
 PARTS = [*SEEDED, *NAMED]
 

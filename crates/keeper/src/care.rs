@@ -15,7 +15,7 @@ use overspill_guest::Vpn;
 use overspill_guest::map::{Extent, Look, Whereabouts};
 use overspill_guest::mappings::{self, Mapping};
 use overspill_guest::pagemap::Entry;
-use overspill_guest::userfault::Userfault;
+use overspill_guest::userfault::{Message, Userfault};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// How often the mappings of guests are looked at.
 const INTERVAL: Duration = Duration::from_millis(2);
+/// How often a guest that changes is asked whether new mappings stand still.
+const PATIENCE: u32 = 50;
 
 impl Shared {
     /// Looks after all guests until told to stop.
@@ -109,7 +111,7 @@ impl Shared {
     fn survey(&self, guest: &Guest) -> Vec<Range<Vpn>> {
         let mut owned = guest.hold();
         guest.catch_up(&mut owned);
-        if owned.map.is_in_doubt() || guest.has_ended() {
+        if guest.has_ended() {
             return Vec::new();
         }
         let surveyed = self.survey_held(guest, &mut owned);
@@ -123,28 +125,55 @@ impl Shared {
         if self.new_mappings(guest, owned, &guest.maps, mappings::parse_list)?.is_empty() {
             return Ok(Vec::new());
         }
-        let new = self.new_mappings(guest, owned, &guest.smaps, mappings::parse)?;
-        let registered: Vec<_> = new
-            .into_iter()
-            .filter(|(mapping, _)| guest.userfault.register(&mapping.place).is_ok())
-            .collect();
-        for place in registered.iter().flat_map(|(_, unknown)| unknown) {
-            owned.map.doubt(place.clone());
-        }
+        let mut new = self.new_mappings(guest, owned, &guest.smaps, mappings::parse)?;
+        new.retain(|(mapping, unknown)| {
+            let is_registered = guest.may_register(&mapping.place)
+                && guest.userfault.register(&mapping.place).is_ok();
+            if is_registered {
+                unknown.iter().for_each(|place| owned.map.doubt(place.clone()));
+            }
+            is_registered
+        });
         let again = mappings::parse_list(&text(&guest.maps)?);
-        let is_one = |mapping: &Mapping| {
+        new.retain(|(mapping, _)| {
             let covers = |other: &Mapping| {
                 other.place.start <= mapping.place.start && mapping.place.end <= other.place.end
             };
             again.iter().any(|other| other.is_pageable && covers(other))
-                && guest.userfault.look(&mapping.place) == Ok(Look::Registered)
-        };
+        });
+        Ok(self.believe(guest, owned, new))
+    }
+
+    /// Believes the mappings of which no message is outstanding, nor read meanwhile.
+    fn believe(
+        &self,
+        guest: &Guest,
+        owned: &mut Owned,
+        mut new: Vec<(Mapping, Vec<Range<Vpn>>)>,
+    ) -> Vec<Range<Vpn>> {
         let mut believed = Vec::new();
-        for (_, unknown) in registered.iter().filter(|(mapping, _)| is_one(mapping)) {
-            unknown.iter().for_each(|place| owned.map.believe(place.clone()));
-            believed.extend(unknown.iter().cloned());
+        for _ in 0..PATIENCE {
+            new.retain(|(mapping, unknown)| match guest.userfault.look(&mapping.place) {
+                Ok(Look::Changing) => true,
+                Ok(Look::Registered) => {
+                    unknown.iter().for_each(|place| owned.map.believe(place.clone()));
+                    believed.extend(unknown.iter().cloned());
+                    false
+                }
+                Ok(Look::NotRegistered) | Err(_) => false,
+            });
+            if new.is_empty() {
+                break;
+            }
+            while let Some(message) = guest.next(owned) {
+                match message {
+                    Message::Event(event) => new.retain(|(m, _)| !event.concerns(&m.place)),
+                    Message::Fault(fault) => guest.put_off(owned, fault),
+                    Message::Fork(_) => {}
+                }
+            }
         }
-        Ok(believed)
+        believed
     }
 
     /// Returns the mappings that can be paged and have parts that nothing is known of, with these.

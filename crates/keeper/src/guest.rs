@@ -234,6 +234,12 @@ impl Guest {
         }
     }
 
+    /// True if `place` may be registered now. Without marks a message that is outstanding could be
+    /// about another mapping there.
+    pub(crate) fn may_register(&self, place: &Range<Vpn>) -> bool {
+        self.userfault.abilities().marks || self.userfault.look(place) != Ok(Look::Changing)
+    }
+
     /// Notes an answer of the kernel that ends the guest.
     pub(crate) fn note(&self, refusal: Refusal) {
         if refusal == Refusal::Gone {

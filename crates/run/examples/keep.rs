@@ -34,7 +34,18 @@ fn main() {
     let status = front.watch().unwrap();
     if let Some(keeper) = front.keeper_of() {
         let stats = keeper.engine().stats();
-        for event in [Event::pgfault, Event::pgmajfault, Event::pgadopt, Event::pswpin, Event::pswpout, Event::pgzero, Event::pages_lost, Event::evict_pinned, Event::evict_refused, Event::pgdiscard] {
+        for event in [
+            Event::pgfault,
+            Event::pgmajfault,
+            Event::pgadopt,
+            Event::pswpin,
+            Event::pswpout,
+            Event::pgzero,
+            Event::pages_lost,
+            Event::evict_pinned,
+            Event::evict_refused,
+            Event::pgdiscard,
+        ] {
             eprint!("{event:?} {} ", stats.get(event));
         }
         eprintln!("{:?}", keeper.engine().status());

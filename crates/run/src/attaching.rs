@@ -74,7 +74,8 @@ pub(crate) fn take(
 
 /// Agrees with the kernel on the userfaultfd, and has the agent register its staging.
 fn prepare(attached: &Attached) -> Result<GuestUserfault, AttachingError> {
-    let fd = kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
+    let fd =
+        kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
     let userfault = kernel("set up the userfaultfd", GuestUserfault::agree(fd))?;
     let request = Request { kind: kind::REGISTER, ..bytemuck::Zeroable::zeroed() };
     attached.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
@@ -98,14 +99,10 @@ fn hand_over(
         smaps: kernel("open its list of mappings", files.smaps)?,
         channel: attached.channel,
         memory,
-        own: vec![
-            range(attached.base, AGENT_BYTES),
-            range(attached.staging, STAGING_BYTES),
-        ],
+        own: vec![range(attached.base, AGENT_BYTES), range(attached.staging, STAGING_BYTES)],
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
-    let guest =
-        Guest { process, agent: attached.agent, agent_process: attached.agent_process };
+    let guest = Guest { process, agent: attached.agent, agent_process: attached.agent_process };
     Ok((guest, parts))
 }
 

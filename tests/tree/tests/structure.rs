@@ -80,6 +80,7 @@ const USES_BESIDE: &[(&str, &[&str])] = &[
     ),
     ("overspill-lab", &["overspill", "overspill-bench", "overspill-sim", "overspill-terminal"]),
     ("overspill-programs", &["overspill", "overspill-calls"]),
+    ("overspill-kernel-rules", &[]),
     ("overspill-tree", &[]),
 ];
 

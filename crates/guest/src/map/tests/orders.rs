@@ -107,7 +107,9 @@ impl World {
 
     fn may_register(&self, place: usize) -> bool {
         let known = self.map.unknown(&vpn(place).run(1)).is_empty();
-        !known && self.kernel.mapped[place].is_some()
+        // Without marks a late message about another mapping there would drop this one's content.
+        let is_time = self.has_marks || !self.kernel.is_changing();
+        !known && is_time && self.kernel.mapped[place].is_some()
     }
 
     fn take(&mut self, step: Step) {
