@@ -179,6 +179,8 @@ fn a_program_in_another_pid_namespace_is_attached_to() {
     let children = format!("/proc/{0}/task/{0}/children", waiter.child.id());
     let inner = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
     let inner = Pid::from_raw(inner).unwrap();
+    // A thread that is being started has its signals blocked.
+    std::thread::sleep(Duration::from_millis(100));
     let before = Traits::of(inner);
     let tracer = Tracer::new(Kernel::new());
 

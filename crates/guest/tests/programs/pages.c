@@ -1,4 +1,4 @@
-// Fills 16 pages, says where they are, and checks them each time it is told a line. A line "drop"
+// Fills 16 pages, behind which is one that nobody may touch, says where they are, and checks them each time it is told a line. A line "drop"
 // has it change its user for one without rights first.
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -11,7 +11,8 @@ static unsigned char expected(int at) { return at / PAGE * 7 + at % 251 + 1; }
 
 int main(void) {
 	char line[100];
-	unsigned char *bytes = mmap(0, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *bytes = mmap(0, (PAGES + 1) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (mprotect(bytes + PAGES * PAGE, PAGE, PROT_NONE)) return 1;
 	for (int at = 0; at < PAGES * PAGE; at++) bytes[at] = expected(at);
 	printf("%p\n", (void *)bytes), fflush(stdout);
 	while (fgets(line, sizeof line, stdin)) {
