@@ -6,10 +6,13 @@
 mod common;
 
 use common::{
-    Program, Traits, alone, assert_no_agents, attach_to, compiled, detach_from, is_permitted,
+    Program, Traits, alone, assert_no_agents, attach_to, compiled, detach_from, hold, is_permitted,
+    memory_file, own,
 };
-use overspill_guest::{AttachError, Kernel, Tracer};
-use rustix::process::Pid;
+use overspill_guest::{AttachError, Kernel, Manner, Tracer, Userfaultfd, attach};
+use rustix::fd::AsFd;
+use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -134,12 +137,12 @@ fn a_program_with_a_filter_is_attached_to_with_the_filter_suspended() {
 #[test]
 fn a_static_program_is_attached_to() {
     let _alone = alone();
-    let busybox = Command::new("busybox").arg("true").status();
-    if !is_permitted() || busybox.is_err() {
-        println!("skipped: busybox is not installed");
+    const BUSYBOX: &str = "/bin/busybox";
+    if !is_permitted() || !Path::new(BUSYBOX).exists() {
+        println!("skipped: {BUSYBOX}, a static program, is not installed");
         return;
     }
-    let mut cat = Program::start(Command::new("busybox").arg("cat"));
+    let mut cat = Program::start(Command::new(own(BUSYBOX)).arg("cat"));
     cat.answers();
     let before = Traits::of(cat.pid());
     attach_and_detach(cat.pid(), || cat.answers());
@@ -238,4 +241,64 @@ fn a_thread_that_does_not_stop_is_let_go_later() {
     assert!(settled);
     assert_eq!(vforks.line(), "back");
     assert!(vforks.end().is_empty());
+}
+
+/// Neither the hold nor the agent's calls let a program go on that is stopped by a signal, and
+/// neither keeps a signal back.
+#[test]
+fn a_stopped_program_stays_stopped() {
+    let _alone = alone();
+    if !is_permitted() {
+        return;
+    }
+    let mut cat = Program::cat();
+    kill_process(cat.pid(), Signal::STOP).unwrap();
+    wait_for_state(cat.pid(), 'T');
+    attach_and_detach(cat.pid(), || wait_for_state(cat.pid(), 'T'));
+    wait_for_state(cat.pid(), 'T');
+    kill_process(cat.pid(), Signal::CONT).unwrap();
+    cat.answers();
+    let tracer = Tracer::new(Kernel::new());
+    let mut held = tracer.hold(cat.pid()).unwrap();
+    assert!(held.wait(Duration::from_secs(5)).unwrap());
+    kill_process(cat.pid(), Signal::TERM).unwrap();
+    held.release();
+    assert_eq!(cat.child.wait().unwrap().signal(), Some(libc::SIGTERM));
+}
+
+fn wait_for_state(pid: Pid, wanted: char) {
+    let stat = || std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
+    let is_there = || stat().contains(&format!(") {wanted} "));
+    let came = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        is_there()
+    });
+    assert!(came, "{}", stat());
+}
+
+/// By the system call, and one that is there already, as after a fork or an agent's crash.
+#[test]
+fn the_userfaultfd_can_come_from_elsewhere() {
+    let _alone = alone();
+    if !is_permitted() {
+        return;
+    }
+    let mut cat = Program::cat();
+    let before = Traits::of(cat.pid());
+    let (tracer, memory) = (Tracer::new(Kernel::new()), memory_file());
+    let attached_by = |userfaultfd| {
+        let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: true };
+        attach(&hold(&tracer, cat.pid()), &manner).unwrap()
+    };
+    let called = attached_by(Userfaultfd::Call);
+    kill_process(called.agent, Signal::KILL).unwrap();
+    let again = attached_by(Userfaultfd::Given(called.userfaultfd.as_fd()));
+    assert_ne!((again.base, again.staging), (called.base, called.staging));
+    detach_from(&tracer, &again);
+    // What has crashed is cleared away, too.
+    detach_from(&tracer, &called);
+    cat.answers();
+    assert_eq!(Traits::of(cat.pid()), before);
+    assert_no_agents();
+    cat.end();
 }

@@ -337,7 +337,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
             self.undo_agents_work(&mailbox);
         }
         if self.is_mapped {
-            self.surely(|| self.unmap(self.site.base, AGENT_BYTES));
+            self.unmap(self.site.base, AGENT_BYTES);
         }
     }
 
@@ -358,31 +358,27 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         }
         if let Some((_, number)) = self.first {
             let arguments = [number as u64, 0, libc::__WALL as u64, 0, 0, 0];
-            self.surely(|| self.inside.call("wait4", libc::SYS_wait4, arguments).map(drop));
+            self.surely("wait4", libc::SYS_wait4, arguments);
         }
     }
 
     fn undo_agents_work(&self, mailbox: &Mailbox) {
         if mailbox.answer.staging != 0 {
-            self.surely(|| self.unmap(mailbox.answer.staging, STAGING_BYTES));
+            self.unmap(mailbox.answer.staging, STAGING_BYTES);
         }
         if mailbox.huge_pages_off != 0 {
             let arguments = [PR_SET_THP_DISABLE, 0, 0, 0, 0, 0];
-            self.surely(|| self.inside.call("prctl", libc::SYS_prctl, arguments).map(drop));
+            self.surely("prctl", libc::SYS_prctl, arguments);
         }
     }
 
-    fn unmap(&self, start: u64, bytes: usize) -> Result<()> {
-        let arguments = [start, bytes as u64, 0, 0, 0, 0];
-        self.inside.call("munmap", libc::SYS_munmap, arguments).map(drop)
+    fn unmap(&self, start: u64, bytes: usize) {
+        self.surely("munmap", libc::SYS_munmap, [start, bytes as u64, 0, 0, 0, 0]);
     }
 
-    /// Makes a call inside, from wherever the last one has left the thread.
-    fn surely(&self, call: impl Fn() -> Result<()>) {
-        self.held.tracer.persist(|| {
-            self.inside.stop_again().ok_or(Errno::SRCH)?;
-            call().map_err(|_| Errno::IO)
-        });
+    /// Nothing is left to be done if it fails: then the program is gone.
+    fn surely(&self, name: &'static str, number: libc::c_long, arguments: [u64; 6]) {
+        let _ = self.inside.surely(name, number, arguments);
     }
 }
 
