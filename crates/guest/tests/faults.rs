@@ -55,7 +55,7 @@ fn fails_everywhere(errno: Errno) {
         assert_no_agents();
         assert_eq!(Traits::of(cat.pid()), before, "call {at}");
         if !has_failed {
-            // Of some 100 calls half must succeed at once; others are tried again, or only asked for.
+            // Of some 100 calls half must succeed at once; others are tried again.
             assert!(failed > 40, "{failed} of {at} failed");
             return;
         }

@@ -7,7 +7,7 @@
 //! Rejected: an agent that stays traced: a debugger in the program could not look at it, and
 //! nothing needs it, but a filter that has to stay suspended.
 
-use crate::attach::site::{Site, wait_for_end};
+use crate::attach::site::{self, Site, wait_for_end};
 use crate::attach::{Attached, Manner, ThreadWords, Userfaultfd};
 use crate::channel::{self, Channel, ChannelError};
 use crate::error::{About, AttachError, Found, Result};
@@ -306,13 +306,15 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         let asked = if usable.task == self.site.thread.task {
             ask(self.inside)
         } else {
-            let inside = Inside::begin(self.held, usable, self.site.gate, self.site.options)?;
-            ask(&inside)
+            let options = site::filter_options(self.system(), self.pid(), usable.task)?;
+            Inside::begin(self.held, usable, self.site.gate, options).and_then(|other| ask(&other))
         };
         match asked {
             Ok(_) => {}
-            // A kernel without CONFIG_CHECKPOINT_RESTORE.
-            Err(AttachError::Inside { errno: Errno::INVAL, .. }) => return Ok(None),
+            // It has a filter that the others have not; or CONFIG_CHECKPOINT_RESTORE is not set.
+            Err(AttachError::Filtered { .. } | AttachError::Inside { errno: Errno::INVAL, .. }) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         }
         let mut address = [0; 8];
