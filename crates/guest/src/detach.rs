@@ -2,7 +2,8 @@
 //!
 //! Owns: the agent's farewell, and what it cannot take away itself: the code that it runs on.
 //! Invariants: nothing of it is left afterwards: no task, no mapping. The process is held
-//! meanwhile, so that no new mapping of the program comes where the agent's was.
+//! meanwhile, so that no new mapping of the program comes where the agent's was; and nothing is
+//! unmapped that is not seen to be the agent's, so that a detach can be tried again.
 //! Not here: bringing pages back, and ending the registrations: both come before.
 
 use crate::attach::{Attached, Site, wait_for_end};
@@ -12,8 +13,8 @@ use crate::hold::Held;
 use crate::inject::Inside;
 use crate::process;
 use crate::system::System;
-use overspill_agent::{AGENT_BYTES, CODE_BYTES, STAGING_BYTES};
-use rustix::fd::AsFd;
+use overspill_agent::{AGENT_BYTES, CODE, CODE_BYTES, MAILBOX_AT, Mailbox, STAGING_BYTES, state};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::process::Pid;
 use std::time::Duration;
 
@@ -27,21 +28,23 @@ const LEAVE_WAIT: Duration = Duration::from_secs(5);
 pub fn detach<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<()> {
     let site = Site::survey(held)?;
     let inside = Inside::begin(held, site.thread, site.gate, site.options)?;
-    // Of the agent's number in its namespace nothing is known once it has ended.
+    // Of the agent's number in its namespace nothing is known once it has been reaped.
     let number = if attached.is_child { own_number(held, attached.agent) } else { None };
-    let has_left = leave(held, attached)?;
+    leave(held, attached)?;
     if let Some(number) = number {
         let arguments = [number as u64, 0, libc::__WALL as u64, 0, 0, 0];
-        inside.call("wait4", libc::SYS_wait4, arguments)?;
+        inside.surely("wait4", libc::SYS_wait4, arguments)?;
     }
     let unmap = |start: u64, bytes: usize| {
-        inside.call("munmap", libc::SYS_munmap, [start, bytes as u64, 0, 0, 0, 0])
+        inside.surely("munmap", libc::SYS_munmap, [start, bytes as u64, 0, 0, 0, 0])
     };
-    if has_left {
-        unmap(attached.base, CODE_BYTES)?;
-    } else {
-        unmap(attached.base, AGENT_BYTES)?;
+    let memory = site.memory(held.pid)?;
+    if has_mailbox(held, memory, attached, site.own_number) {
         unmap(attached.staging, STAGING_BYTES)?;
+        unmap(attached.base + CODE_BYTES as u64, AGENT_BYTES - CODE_BYTES)?;
+    }
+    if has_code(held, memory, attached) {
+        unmap(attached.base, CODE_BYTES)?;
     }
     Ok(())
 }
@@ -51,19 +54,17 @@ fn own_number<S: System>(held: &Held<'_, S>, agent: Pid) -> Option<i32> {
     status.ok().map(|status| status.own_number)
 }
 
-/// Asks the agent to leave, and waits for its end. Returns false if it had ended before, and so
-/// left its mappings.
-fn leave<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<bool> {
+/// Asks the agent to leave, and waits for its end. One that has ended has been left by somebody.
+fn leave<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<()> {
     let (system, pid) = (&held.tracer.system, held.pid);
-    let has_left = match attached.channel.ask(system, &channel::leave(), &[], LEAVE_WAIT) {
-        Ok(_) => true,
-        Err(ChannelError::Ended) => false,
+    match attached.channel.ask(system, &channel::leave(), &[], LEAVE_WAIT) {
+        Ok(_) | Err(ChannelError::Ended) => {}
         Err(ChannelError::Silent) => return Err(AttachError::Slow { pid, what: "its agent" }),
         Err(error) => {
             let found = Found(error.to_string());
             return Err(AttachError::Unexpected { pid, doing: "asking its agent to leave", found });
         }
-    };
+    }
     if attached.is_traced {
         wait_for_end(held.tracer, attached.agent, LEAVE_WAIT);
     }
@@ -73,5 +74,25 @@ fn leave<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<bool> {
     }
     // If it was our child, as the orphans of a subreaper are, it is gone now.
     let _ = system.wait(attached.agent);
-    Ok(has_left)
+    Ok(())
+}
+
+/// Returns true if what an agent that leaves unmaps is still there: it has crashed.
+fn has_mailbox<S: System>(
+    held: &Held<'_, S>,
+    memory: BorrowedFd<'_>,
+    attached: &Attached,
+    program: i32,
+) -> bool {
+    let mut mailbox: Mailbox = bytemuck::Zeroable::zeroed();
+    let (at, bytes) = (attached.base + MAILBOX_AT as u64, bytemuck::bytes_of_mut(&mut mailbox));
+    let read = held.tracer.persist(|| held.tracer.system.read_memory(memory, at, bytes));
+    read.is_some() && (mailbox.program, mailbox.state) == (program, state::READY)
+}
+
+/// Returns true if the agent's code is there: it is not after another try, or after an exec.
+fn has_code<S: System>(held: &Held<'_, S>, memory: BorrowedFd<'_>, attached: &Attached) -> bool {
+    let mut code = vec![0; CODE.len()];
+    let read = |to: &mut [u8]| held.tracer.system.read_memory(memory, attached.base, to);
+    held.tracer.persist(|| read(&mut code)).is_some() && code == CODE
 }

@@ -126,6 +126,23 @@ impl<'t, S: System> Inside<'t, S> {
         self.leave(name)
     }
 
+    /// Makes a call that undoes something: from wherever the last one has left the thread, and
+    /// again if it is not seen to succeed.
+    pub(crate) fn surely(
+        &self,
+        name: &'static str,
+        number: libc::c_long,
+        arguments: [u64; 6],
+    ) -> Result<()> {
+        let mut result = Err(AttachError::Gone { pid: self.pid });
+        self.tracer.persist(|| {
+            self.stop_again().ok_or(Errno::SRCH)?;
+            result = self.call(name, number, arguments).map(drop);
+            result.as_ref().map(|_| ()).map_err(|_| Errno::IO)
+        });
+        result
+    }
+
     /// Makes the call of the agent's first instruction: a clone. Returns the new task, which stands
     /// at its start.
     pub(crate) fn clone_at(&self, entry: u64, arguments: [u64; 6]) -> Result<Pid> {
@@ -198,7 +215,7 @@ impl<'t, S: System> Inside<'t, S> {
     }
 
     /// Brings the thread to a stop as the first was, wherever a call has left it.
-    pub(crate) fn stop_again(&self) -> Option<()> {
+    fn stop_again(&self) -> Option<()> {
         let (tracer, system, task) = (self.tracer, &self.tracer.system, self.usable.task);
         let at_rest = self.registers.at_rest(self.gate);
         tracer.persist(|| system.interrupt(task))?;

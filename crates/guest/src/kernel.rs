@@ -173,10 +173,10 @@ impl System for Kernel {
 
     fn tasks(&self, pid: Pid) -> Result<Vec<Pid>> {
         let path = format!("/proc/{}/task", pid.as_raw_nonzero());
-        let entries = std::fs::read_dir(path).map_err(errno)?;
+        let entries = std::fs::read_dir(path).map_err(|error| errno(&error))?;
         let mut tasks = Vec::new();
         for entry in entries {
-            let name = entry.map_err(errno)?.file_name();
+            let name = entry.map_err(|error| errno(&error))?.file_name();
             let number = name.to_str().and_then(|name| name.parse().ok());
             tasks.extend(number.and_then(Pid::from_raw));
         }
@@ -185,12 +185,12 @@ impl System for Kernel {
 
     fn read_file(&self, path: &str) -> Result<String> {
         // A program's name, which it chooses itself, need not be text.
-        let bytes = std::fs::read(path).map_err(errno)?;
+        let bytes = std::fs::read(path).map_err(|error| errno(&error))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn read_link(&self, path: &str) -> Result<String> {
-        let target = std::fs::read_link(path).map_err(errno)?;
+        let target = std::fs::read_link(path).map_err(|error| errno(&error))?;
         Ok(target.to_string_lossy().into_owned())
     }
 
@@ -255,8 +255,8 @@ impl System for Kernel {
     }
 }
 
-fn errno(error: std::io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

@@ -150,7 +150,10 @@ impl<S: System> Tracer<S> {
     }
 
     /// Tries a call that must succeed a few times, unless the task is gone.
-    pub(crate) fn persist<T>(&self, call: impl Fn() -> std::result::Result<T, Errno>) -> Option<T> {
+    pub(crate) fn persist<T>(
+        &self,
+        mut call: impl FnMut() -> std::result::Result<T, Errno>,
+    ) -> Option<T> {
         (0..TRIES).find_map(|_| call().ok())
     }
 }

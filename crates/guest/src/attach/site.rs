@@ -95,7 +95,7 @@ fn choose<S: System>(held: &Held<'_, S>, memory: BorrowedFd<'_>) -> Result<Usabl
 
 /// Returns how a filter of system calls is dealt with: not at all if there is none, or if we live
 /// under it ourselves.
-fn filter_options<S: System>(system: &S, pid: Pid, task: Pid) -> Result<u32> {
+pub(super) fn filter_options<S: System>(system: &S, pid: Pid, task: Pid) -> Result<u32> {
     let status = process::status(system, pid, task)?;
     let own = rustix::process::getpid();
     if status.seccomp == 0 {

@@ -7,7 +7,7 @@
 //! Rejected: an agent that stays traced: a debugger in the program could not look at it, and
 //! nothing needs it, but a filter that has to stay suspended.
 
-use crate::attach::site::{Site, wait_for_end};
+use crate::attach::site::{self, Site, wait_for_end};
 use crate::attach::{Attached, Manner, ThreadWords, Userfaultfd};
 use crate::channel::{self, Channel, ChannelError};
 use crate::error::{About, AttachError, Found, Result};
@@ -306,13 +306,15 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         let asked = if usable.task == self.site.thread.task {
             ask(self.inside)
         } else {
-            let inside = Inside::begin(self.held, usable, self.site.gate, self.site.options)?;
-            ask(&inside)
+            let options = site::filter_options(self.system(), self.pid(), usable.task)?;
+            Inside::begin(self.held, usable, self.site.gate, options).and_then(|other| ask(&other))
         };
         match asked {
             Ok(_) => {}
-            // A kernel without CONFIG_CHECKPOINT_RESTORE.
-            Err(AttachError::Inside { errno: Errno::INVAL, .. }) => return Ok(None),
+            // It has a filter that the others have not; or CONFIG_CHECKPOINT_RESTORE is not set.
+            Err(AttachError::Filtered { .. } | AttachError::Inside { errno: Errno::INVAL, .. }) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         }
         let mut address = [0; 8];
@@ -337,7 +339,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
             self.undo_agents_work(&mailbox);
         }
         if self.is_mapped {
-            self.surely(|| self.unmap(self.site.base, AGENT_BYTES));
+            self.unmap(self.site.base, AGENT_BYTES);
         }
     }
 
@@ -358,31 +360,27 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         }
         if let Some((_, number)) = self.first {
             let arguments = [number as u64, 0, libc::__WALL as u64, 0, 0, 0];
-            self.surely(|| self.inside.call("wait4", libc::SYS_wait4, arguments).map(drop));
+            self.surely("wait4", libc::SYS_wait4, arguments);
         }
     }
 
     fn undo_agents_work(&self, mailbox: &Mailbox) {
         if mailbox.answer.staging != 0 {
-            self.surely(|| self.unmap(mailbox.answer.staging, STAGING_BYTES));
+            self.unmap(mailbox.answer.staging, STAGING_BYTES);
         }
         if mailbox.huge_pages_off != 0 {
             let arguments = [PR_SET_THP_DISABLE, 0, 0, 0, 0, 0];
-            self.surely(|| self.inside.call("prctl", libc::SYS_prctl, arguments).map(drop));
+            self.surely("prctl", libc::SYS_prctl, arguments);
         }
     }
 
-    fn unmap(&self, start: u64, bytes: usize) -> Result<()> {
-        let arguments = [start, bytes as u64, 0, 0, 0, 0];
-        self.inside.call("munmap", libc::SYS_munmap, arguments).map(drop)
+    fn unmap(&self, start: u64, bytes: usize) {
+        self.surely("munmap", libc::SYS_munmap, [start, bytes as u64, 0, 0, 0, 0]);
     }
 
-    /// Makes a call inside, from wherever the last one has left the thread.
-    fn surely(&self, call: impl Fn() -> Result<()>) {
-        self.held.tracer.persist(|| {
-            self.inside.stop_again().ok_or(Errno::SRCH)?;
-            call().map_err(|_| Errno::IO)
-        });
+    /// Nothing is left to be done if it fails: then the program is gone.
+    fn surely(&self, name: &'static str, number: libc::c_long, arguments: [u64; 6]) {
+        let _ = self.inside.surely(name, number, arguments);
     }
 }
 

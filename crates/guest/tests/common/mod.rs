@@ -45,7 +45,7 @@ impl Program {
 
     /// A program that repeats what it is told.
     pub fn cat() -> Self {
-        let mut cat = Self::start(&mut Command::new("cat"));
+        let mut cat = Self::start(&mut Command::new(own("/bin/cat")));
         cat.answers();
         cat
     }
@@ -83,6 +83,19 @@ impl Program {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
+
+/// A copy of a program, that it can be told by from others' (`agents`).
+pub fn own(program: &str) -> PathBuf {
+    let name = PathBuf::from(program);
+    let copy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name.file_name().unwrap());
+    if !copy.exists() {
+        // By another name first: another test may want it, too.
+        let other = copy.with_extension(std::process::id().to_string());
+        std::fs::copy(program, &other).unwrap();
+        std::fs::rename(&other, &copy).unwrap();
+    }
+    copy
 }
 
 /// Compiles a program of `tests/programs`; `None`, with the reason, where there is no compiler.
@@ -185,16 +198,17 @@ impl Traits {
     }
 }
 
-/// Agents that there are on this machine.
+/// Agents of the programs of these tests. There may be others on this machine.
 pub fn agents() -> Vec<i32> {
     let numbers = std::fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok()));
     let is_agent = |number: &i32| {
         let name = std::fs::read_to_string(format!("/proc/{number}/comm"));
-        let state = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-        // A zombie waits for the init of this machine.
-        name.is_ok_and(|name| name == "overspill-agent\n") && !state.contains(") Z ")
+        // A zombie, which waits for the init of this machine, has none.
+        let program = std::fs::read_link(format!("/proc/{number}/exe"));
+        name.is_ok_and(|name| name == "overspill-agent\n")
+            && program.is_ok_and(|program| program.starts_with(env!("CARGO_TARGET_TMPDIR")))
     };
     numbers.filter(is_agent).collect()
 }
