@@ -50,7 +50,7 @@ impl Shared {
         for place in believed {
             self.adopt(worker, guest, &place);
         }
-        self.drop_what_is_gone(guest);
+        self.look_at_doomed(guest);
         self.discard_forgotten(worker, guest);
     }
 
@@ -68,41 +68,18 @@ impl Shared {
         }
     }
 
-    /// Drops pages of which the content was removed, as far as that is done.
-    fn drop_what_is_gone(&self, guest: &Guest) {
+    /// Notes which pages are gone of those whose content was being removed.
+    fn look_at_doomed(&self, guest: &Guest) {
         let mut owned = guest.hold();
-        let unsure = owned.map.take_unsure();
-        let mut still = Vec::new();
-        for place in unsure.iter() {
-            let bound: Vec<Extent> = owned.map.bound(place.clone()).collect();
-            for extent in bound {
-                self.drop_gone(guest, &mut owned, &extent.place(), &mut still);
-            }
-        }
-        still.into_iter().for_each(|place| owned.map.look_again(place));
-    }
-
-    fn drop_gone(
-        &self,
-        guest: &Guest,
-        owned: &mut Owned,
-        place: &Range<Vpn>,
-        still: &mut Vec<Range<Vpn>>,
-    ) {
-        let mut gone = Vec::new();
-        let looked = guest.pagemap.runs(place, |run, entry| match entry {
-            Entry::Nothing => gone.push(run),
-            Entry::Present if owned.map.is_doomed(&run) => still.push(run),
-            Entry::Present | Entry::Marked | Entry::Guarded => {}
-        });
-        if looked.is_err() {
-            return guest.ended();
-        }
-        let unmarked: Vec<_> = owned.map.unmarked(place).collect();
-        for run in gone {
-            let is_out = unmarked.iter().any(|out| out.start < run.end && run.start < out.end);
-            if !is_out {
-                owned.map.drop_gone(&run);
+        let doomed: Vec<_> = owned.map.doomed().cloned().collect();
+        for place in doomed {
+            let looked = guest.pagemap.runs(&place, |run, entry| {
+                if entry == Entry::Nothing {
+                    owned.map.seen_new(run);
+                }
+            });
+            if looked.is_err() {
+                guest.ended();
             }
         }
     }

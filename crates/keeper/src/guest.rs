@@ -171,7 +171,7 @@ impl Guest {
             Message::Event(event) => {
                 owned.map.apply(&event);
                 if let overspill_guest::map::Event::Removed(place) = &event {
-                    self.doom_present(owned, place);
+                    self.doom(owned, place);
                 }
                 Some(Message::Event(event))
             }
@@ -183,11 +183,11 @@ impl Guest {
         }
     }
 
-    /// Notes which pages are present while their content is being removed.
-    fn doom_present(&self, owned: &mut Owned, place: &Range<Vpn>) {
+    /// Notes which pages there are while their content is being removed.
+    fn doom(&self, owned: &mut Owned, place: &Range<Vpn>) {
         let map = &mut owned.map;
         let looked = self.pagemap.runs(place, |run, entry| {
-            if entry == Entry::Present {
+            if matches!(entry, Entry::Present | Entry::Marked) {
                 map.doom(run);
             }
         });
@@ -238,6 +238,26 @@ impl Guest {
     /// about another mapping there.
     pub(crate) fn may_register(&self, place: &Range<Vpn>) -> bool {
         self.userfault.abilities().marks || self.userfault.look(place) != Ok(Look::Changing)
+    }
+
+    /// Returns how many pages from the start of `place` on have their content out, as far as the page
+    /// table tells: a page that is there counts too.
+    pub(crate) fn out_pages(&self, owned: &Owned, place: &Range<Vpn>) -> usize {
+        let mut end = place.start;
+        let mut unmarked = owned.map.unmarked(place).collect::<RangeSet<Vpn>>();
+        if !self.userfault.abilities().marks {
+            unmarked.insert(place.clone());
+        }
+        let looked = self.pagemap.runs(place, |run, entry| {
+            let is_out = entry != Entry::Nothing || unmarked.gaps(&run).next().is_none();
+            if run.start == end && is_out {
+                end = run.end;
+            }
+        });
+        if looked.is_err() {
+            self.ended();
+        }
+        (end.0 - place.start.0) as usize
     }
 
     /// Notes an answer of the kernel that ends the guest.

@@ -119,7 +119,11 @@ impl Shared {
         let start_ns = clock::now_ns();
         loop {
             let mut owned = guest.hold();
-            let need = self.need(guest, &mut owned, fault.at).unwrap_or(Need::Nothing);
+            let mut need = self.need(guest, &mut owned, fault.at).unwrap_or(Need::Nothing);
+            if need == Need::Later {
+                guest.settle(&mut owned);
+                need = self.need(guest, &mut owned, fault.at).unwrap_or(Need::Nothing);
+            }
             match need {
                 Need::Page(page) => {
                     drop(owned);
@@ -162,6 +166,10 @@ impl Shared {
             }
             (AtAddress::Unbound, Entry::Nothing) => self.bind(guest, owned, at),
             (AtAddress::Unknown, Entry::Nothing) => Need::Zeros,
+            // Its content was removed, and the mark is about to be.
+            (AtAddress::Unbound, Entry::Marked) if owned.map.is_doomed(&at.run(1)) => {
+                self.bind(guest, owned, at)
+            }
             (AtAddress::Unbound | AtAddress::Unknown, Entry::Marked) if owned.map.is_in_doubt() => {
                 Need::Later
             }

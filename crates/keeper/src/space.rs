@@ -78,20 +78,24 @@ impl GuestSpace {
         }
     }
 
-    /// Fills pages by `fill`, which gets addresses that lie in order and how many pages came before.
-    fn fill(
-        &self,
-        first: PageNo,
-        pages: usize,
-        fill: &dyn Fn(&dyn Userfault, &Range<Vpn>, usize) -> Filled,
-    ) -> Mapped {
+    /// Fills pages with `content`, or with zeros.
+    fn fill(&self, first: PageNo, pages: usize, content: Option<&[u8]>) -> Mapped {
         let (mut done, mut most) = (0, usize::MAX);
         while done < pages {
             let page = first.plus(done);
             let step = self.at_page(page, |guest, mut owned, at| {
                 let run = owned.map.run_of(page).map_or(1, |run| run.pages as usize);
-                let run = run.min(pages - done).min(most);
-                let filled = fill(&guest.userfault, &at.run(run as u64), done);
+                let place = at.run(run.min(pages - done).min(most) as u64);
+                let filled = match content {
+                    Some(content) => {
+                        self.copy(guest, &mut owned, &place, &content[done * PAGE_SIZE..])
+                    }
+                    None => Ok(guest.userfault.zero(&place)),
+                };
+                let filled = match filled {
+                    Ok(filled) => filled,
+                    Err(stopped) => return (0, Some(Next::Stop(stopped))),
+                };
                 if filled.pages > 0 {
                     let place = at.run(filled.pages as u64);
                     owned.map.seen_new(place.clone());
@@ -99,7 +103,7 @@ impl GuestSpace {
                 }
                 let next = filled.stopped.map(|why| {
                     let at = at.plus(filled.pages as u64);
-                    self.refused(guest, &mut owned, at, (why, run > 1))
+                    self.refused(guest, &mut owned, at, (why, pages_of(&place) > 1))
                 });
                 (filled.pages, next)
             });
@@ -121,6 +125,25 @@ impl GuestSpace {
             }
         }
         Mapped::all(pages)
+    }
+
+    /// Copies content to addresses that have a mark: what was dropped meanwhile is not brought back.
+    ///
+    /// # Errors
+    /// The first page was dropped.
+    fn copy(
+        &self,
+        guest: &Guest,
+        owned: &mut Owned,
+        place: &Range<Vpn>,
+        content: &[u8],
+    ) -> Result<Filled, SpaceError> {
+        let out = guest.out_pages(owned, place);
+        if out == 0 {
+            owned.map.drop_gone(&place.start.run(1));
+            return Err(SpaceError::Gone);
+        }
+        Ok(guest.userfault.copy(place.start, &content[..out * PAGE_SIZE]))
     }
 
     /// Decides what follows from a refusal at `at`; a run of several pages may have been refused
@@ -301,6 +324,10 @@ impl GuestSpace {
     }
 }
 
+fn pages_of(place: &Range<Vpn>) -> usize {
+    (place.end.0 - place.start.0) as usize
+}
+
 fn stopped(why: SpaceError) -> Unmapped {
     Unmapped { moved: 0, stopped: Some(why) }
 }
@@ -359,14 +386,11 @@ impl AddressSpace for GuestSpace {
 
 impl MovingSpace for GuestSpace {
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
-        self.fill(first, content.len() / PAGE_SIZE, &|userfault, place, done| {
-            let bytes = (place.end.0 - place.start.0) as usize * PAGE_SIZE;
-            userfault.copy(place.start, &content[done * PAGE_SIZE..][..bytes])
-        })
+        self.fill(first, content.len() / PAGE_SIZE, Some(content))
     }
 
     fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
-        self.fill(first, pages, &|userfault, place, _| userfault.zero(place))
+        self.fill(first, pages, None)
     }
 
     fn find(&self, page: PageNo) -> bool {

@@ -29,8 +29,10 @@
 //!    none, it is a fact.
 //! 7. \[growth\] Growth has no message. An address that is not believed is answered by zeros,
 //!    which the kernel only takes where it is registered, new and empty; content never goes there.
-//! 8. \[doomed\] `Removed` comes before the pages are dropped. Those that were present then are
-//!    not evicted before they were seen absent, or filled anew.
+//! 8. \[doomed\] `Removed` comes before the pages are dropped, and nothing says when that is done.
+//!    Until the guest is quiescent nothing is filled there; then the pages are dropped here, too.
+//!    Those that were present or marked are not evicted, nor taken for content that is out, before
+//!    they were seen absent, or filled anew.
 //! 9. \[marks\] Since Linux 6.4 the page table has a mark wherever content is out. It is the truth:
 //!    a page that is neither present nor marked is new, whatever the map has for it
 //!    ([`SpaceMap::drop_gone`]). The map then errs on one side: it keeps what may be gone, because
@@ -122,8 +124,8 @@ pub struct SpaceMap {
     moves: Vec<Move>,
     /// All since the guest was last seen quiescent.
     recent: Vec<Move>,
-    /// Where content was removed, and has not been looked for since.
-    unsure: RangeSet<Vpn>,
+    /// Where content is being removed.
+    removing: RangeSet<Vpn>,
     numbers: Numbers,
     /// Numbers that no address has any more, and that the engine was not told of.
     forgotten: Vec<Range<PageNo>>,
@@ -153,6 +155,7 @@ impl SpaceMap {
             self.aside.push(unmapped);
         }
         self.ghosts.remove(place.clone());
+        self.removing.remove(place.clone());
         self.admit_waiting();
     }
 
@@ -192,6 +195,7 @@ impl SpaceMap {
         let claims = claims.filter(|claim| !claim.is_empty()).collect();
         self.aside.retain(|claim| !claim.is_empty());
         self.ghosts.insert(from.clone());
+        self.removing.remove(from.clone());
         self.moves.push(Move { from: from.clone(), to });
         self.recent.push(Move { from, to });
         self.limbo.push(Waiting { target, contents, claims });
@@ -221,7 +225,7 @@ impl SpaceMap {
             .collect();
         self.forget(dropped);
         if has_marks {
-            self.unsure.insert(place.clone());
+            self.removing.insert(place.clone());
         }
     }
 
@@ -262,17 +266,6 @@ impl SpaceMap {
         self.forgotten.extend(extents.into_iter().map(|extent| extent.numbers()));
     }
 
-    /// Takes the ranges where content was removed: what is neither present nor marked there is to
-    /// be dropped by [`drop_gone`](Self::drop_gone).
-    pub fn take_unsure(&mut self) -> RangeSet<Vpn> {
-        std::mem::take(&mut self.unsure)
-    }
-
-    /// Notes that removed content is still there somewhere in `place`.
-    pub fn look_again(&mut self, place: Range<Vpn>) {
-        self.unsure.insert(place);
-    }
-
     /// Drops what the map has for addresses that were seen neither present nor marked.
     pub fn drop_gone(&mut self, place: &Range<Vpn>) {
         let gone = self.live.bound.unbind(place);
@@ -281,12 +274,17 @@ impl SpaceMap {
         self.live.unmarked.remove(place.clone());
     }
 
-    /// Notes pages that were present when an [`Event::Removed`] was read (rule 8).
-    pub fn doom(&mut self, present: Range<Vpn>) {
-        self.live.doomed.insert(present);
+    /// Notes pages that were present or marked when an [`Event::Removed`] was read (rule 8).
+    pub fn doom(&mut self, there: Range<Vpn>) {
+        self.live.doomed.insert(there);
     }
 
-    /// Ends rule 8 for pages that were filled by a call that fails on present ones.
+    /// Iterates over what is doomed.
+    pub fn doomed(&self) -> impl Iterator<Item = &Range<Vpn>> {
+        self.live.doomed.iter()
+    }
+
+    /// Ends rule 8 for pages that were seen absent, or filled by a call that fails on present ones.
     pub fn seen_new(&mut self, place: Range<Vpn>) {
         self.live.doomed.remove(place);
     }
@@ -343,7 +341,7 @@ impl SpaceMap {
 
     /// Returns what an address has.
     pub fn at(&self, at: Vpn) -> AtAddress {
-        if self.must_hold_threads() || self.is_claimed(&at.run(1)) {
+        if self.must_hold_threads() || self.is_claimed(&at.run(1)) || self.removing.contains(&at) {
             return AtAddress::Later;
         }
         match self.live.bound.page_at(at) {
@@ -358,7 +356,11 @@ impl SpaceMap {
         if self.must_hold_threads() || self.is_in_question(page) {
             return Whereabouts::Later;
         }
-        self.live.bound.address_of(page).map_or(Whereabouts::Nowhere, Whereabouts::At)
+        match self.live.bound.address_of(page) {
+            Some(at) if self.removing.contains(&at) => Whereabouts::Later,
+            Some(at) => Whereabouts::At(at),
+            None => Whereabouts::Nowhere,
+        }
     }
 
     /// Returns the rest of the run of bound addresses that a page is in, from there on.

@@ -45,7 +45,8 @@ impl SpaceMap {
             && self.aside.is_empty()
             && self.ghosts.is_empty()
             && self.recent.is_empty()
-            && self.unkept.is_empty())
+            && self.unkept.is_empty()
+            && self.removing.is_empty())
     }
 
     /// Settles what is in doubt, as far as the guest is quiescent now. All messages that could be
@@ -56,7 +57,20 @@ impl SpaceMap {
             .and_then(|()| self.settle_ghosts(witness))
             .and_then(|()| self.settle_claims(witness))
             .and_then(|()| self.settle_doubts(witness))
-            .and_then(|()| self.settle_moves(witness));
+            .and_then(|()| self.settle_moves(witness))
+            .and_then(|()| self.settle_removals(witness));
+    }
+
+    /// What was being removed is what is there now: no move from there is outstanding.
+    fn settle_removals(&mut self, witness: &mut dyn Witness) -> Option<()> {
+        if let Some(first) = self.removing.first() {
+            known(witness.look(first))?;
+        }
+        for place in std::mem::take(&mut self.removing) {
+            let dropped = self.live.bound.unbind(&place);
+            self.forget(dropped);
+        }
+        Some(())
     }
 
     /// What waits is put over what is there: all that was to be released has been.

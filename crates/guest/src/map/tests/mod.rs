@@ -46,6 +46,6 @@ impl SpaceMap {
             unkept.place.hash(state);
             contents(&unkept.contents, state);
         }
-        (&self.ghosts, &self.unsure, &self.moves, &self.recent).hash(state);
+        (&self.ghosts, &self.removing, &self.moves, &self.recent).hash(state);
     }
 }

@@ -188,15 +188,36 @@ fn without_marks_content_that_is_removed_is_removed_wherever_it_waits() {
 }
 
 #[test]
-fn with_marks_content_stays_until_it_is_seen_gone() {
+fn with_marks_content_stays_until_nothing_is_outstanding() {
     let (mut map, _) = map();
     let number = page(&map, HERE);
     map.apply(&Event::Removed(HERE.run(2)));
-    assert_eq!(page(&map, HERE), number);
-    assert_eq!(map.take_unsure().iter().collect::<Vec<_>>(), [&HERE.run(2)]);
+    assert_eq!((map.at(HERE), map.find(number)), (AtAddress::Later, Whereabouts::Later));
+    map.settle(&mut Says(Look::Changing, true));
+    assert!(map.is_in_doubt() && map.take_forgotten().is_empty());
+    map.settle(&mut kept());
+    assert_eq!((map.at(HERE), map.find(number)), (AtAddress::Unbound, Whereabouts::Nowhere));
+    assert!(matches!(map.at(HERE.plus(2)), AtAddress::Page(_)));
+}
+
+#[test]
+fn a_removal_is_not_of_what_left_before_it() {
+    // Another mapping grew into the place that was left, and had its content removed.
+    let (mut map, _) = map();
+    let (number, far) = (page(&map, HERE), Vpn(0x900));
+    map.apply(&Event::Removed(HERE.run(PAGES)));
+    map.apply(&remapped(HERE, far));
+    map.settle(&mut kept());
+    assert_eq!(page(&map, far), number);
+}
+
+#[test]
+fn what_is_neither_present_nor_marked_is_new() {
+    let (mut map, _) = map();
+    map.doom(HERE.run(1));
     map.drop_gone(&HERE.run(1));
     assert_eq!(map.at(HERE), AtAddress::Unbound);
-    assert!(matches!(map.at(HERE.plus(1)), AtAddress::Page(_)));
+    assert!(!map.is_doomed(&HERE.run(1)));
 }
 
 #[test]
@@ -205,8 +226,7 @@ fn what_is_not_marked_is_removed_at_once() {
     map.leave_unmarked(HERE.run(2));
     map.apply(&Event::Removed(HERE.plus(1).run(4)));
     assert!(matches!(map.at(HERE), AtAddress::Page(_)));
-    assert_eq!(map.at(HERE.plus(1)), AtAddress::Unbound);
-    assert!(matches!(map.at(HERE.plus(2)), AtAddress::Page(_)));
+    assert_eq!(map.take_forgotten().len(), 1);
     assert_eq!(map.unmarked(&HERE.run(PAGES)).collect::<Vec<_>>(), [HERE.run(1)]);
 }
 
