@@ -9,7 +9,7 @@
 use crate::agent::Agent;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, LockClass, Mutex, MutexGuard};
-use overspill_guest::map::{Look, SpaceMap, Witness};
+use overspill_guest::map::{Event, Look, SpaceMap, Witness};
 use overspill_guest::pagemap::{Entry, Pagemap};
 use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
 use overspill_guest::{Channel, Vpn};
@@ -68,6 +68,8 @@ pub(crate) struct Owned {
     pub(crate) agent: Agent,
     /// Faults that were read and not served.
     waiting: Vec<Fault>,
+    /// Where threads may wait for a page that is no longer there.
+    stirred: Vec<Range<Vpn>>,
     /// Pages that stay in memory.
     pub(crate) needed: RangeSet<Vpn>,
     /// Userfaultfds of forked children that nobody has taken yet.
@@ -81,6 +83,7 @@ impl Guest {
             map: SpaceMap::new(parts.userfault.abilities().marks),
             agent: Agent::new(parts.channel, parts.memory),
             waiting: Vec::new(),
+            stirred: Vec::new(),
             needed: parts.needed.iter().map(|page| page.run(1)).collect(),
             children: Vec::new(),
         };
@@ -170,7 +173,8 @@ impl Guest {
         match message {
             Message::Event(event) => {
                 owned.map.apply(&event);
-                if let overspill_guest::map::Event::Removed(place) = &event {
+                owned.stirred.push(event.left());
+                if let Event::Removed(place) = &event {
                     self.doom(owned, place);
                 }
                 Some(Message::Event(event))
@@ -202,6 +206,16 @@ impl Guest {
             owned.map.settle(&mut Eyes(self));
         }
         self.mark_rest(owned);
+        if !owned.map.is_in_doubt() {
+            owned.stirred.drain(..).for_each(|place| self.userfault.wake(&place));
+        }
+    }
+
+    /// Drops what the map has for pages that are neither present nor marked. Who waits for one asks
+    /// again.
+    pub(crate) fn drop_gone(&self, owned: &mut Owned, place: &Range<Vpn>) {
+        owned.map.drop_gone(place);
+        self.userfault.wake(place);
     }
 
     fn mark_rest(&self, owned: &mut Owned) {

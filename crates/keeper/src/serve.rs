@@ -160,7 +160,7 @@ impl Shared {
                 Need::Page(page)
             }
             (AtAddress::Page(_), Entry::Nothing) => {
-                owned.map.drop_gone(&at.run(1));
+                guest.drop_gone(owned, &at.run(1));
                 self.care_for(guest);
                 self.bind(guest, owned, at)
             }

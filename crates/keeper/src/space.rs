@@ -94,7 +94,7 @@ impl GuestSpace {
                 };
                 let filled = match filled {
                     Ok(filled) => filled,
-                    Err(stopped) => return (0, Some(Next::Stop(stopped))),
+                    Err(_) => return (1, None),
                 };
                 if filled.pages > 0 {
                     let place = at.run(filled.pages as u64);
@@ -109,6 +109,8 @@ impl GuestSpace {
             });
             let (filled, next) = match step {
                 Ok(step) => step,
+                // The engine is about to be told that the guest gave it up; those behind it did not.
+                Err(SpaceError::Gone) if content.is_some() => (1, None),
                 Err(stopped) => return Mapped { pages: done, stopped: Some(stopped) },
             };
             done += filled;
@@ -130,7 +132,7 @@ impl GuestSpace {
     /// Copies content to addresses that have a mark: what was dropped meanwhile is not brought back.
     ///
     /// # Errors
-    /// The first page was dropped.
+    /// The first page was dropped, and its number is the engine's to discard.
     fn copy(
         &self,
         guest: &Guest,
@@ -140,7 +142,7 @@ impl GuestSpace {
     ) -> Result<Filled, SpaceError> {
         let out = guest.out_pages(owned, place);
         if out == 0 {
-            owned.map.drop_gone(&place.start.run(1));
+            guest.drop_gone(owned, &place.start.run(1));
             return Err(SpaceError::Gone);
         }
         Ok(guest.userfault.copy(place.start, &content[..out * PAGE_SIZE]))
@@ -197,7 +199,7 @@ impl GuestSpace {
     fn without_mapping(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> Next {
         match guest.userfault.look(&at.run(1)) {
             Ok(Look::NotRegistered) => {
-                owned.map.drop_gone(&at.run(1));
+                guest.drop_gone(owned, &at.run(1));
                 Next::Stop(SpaceError::Gone)
             }
             Ok(Look::Changing | Look::Registered) => {
@@ -306,7 +308,7 @@ impl GuestSpace {
     fn why_absent(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> SpaceError {
         match guest.entry(owned, at) {
             Ok(Entry::Nothing | Entry::Guarded) => {
-                owned.map.drop_gone(&at.run(1));
+                guest.drop_gone(owned, &at.run(1));
                 SpaceError::Gone
             }
             Ok(Entry::Present) => SpaceError::Busy,

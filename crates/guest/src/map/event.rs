@@ -28,6 +28,14 @@ pub enum Event {
 }
 
 impl Event {
+    /// Returns the addresses whose pages it takes away.
+    pub fn left(&self) -> Range<Vpn> {
+        match self {
+            Self::Unmapped(place) | Self::Removed(place) => place.clone(),
+            Self::Remapped { from, pages, .. } => from.run(*pages),
+        }
+    }
+
     /// True if it is about a page of `place`.
     pub fn concerns(&self, place: &Range<Vpn>) -> bool {
         let overlaps = |other: &Range<Vpn>| other.start < place.end && place.start < other.end;
