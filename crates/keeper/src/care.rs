@@ -162,7 +162,10 @@ impl Shared {
         parse: fn(&str) -> Vec<Mapping>,
     ) -> Result<Vec<(Mapping, Vec<Range<Vpn>>)>, Errno> {
         let mappings = parse(&text(file)?).into_iter();
-        let pageable = mappings.filter(|m| m.is_pageable && !guest.own.overlaps(&m.place));
+        let pageable = mappings.filter(|mapping| {
+            let place = &mapping.place;
+            mapping.is_pageable && !guest.own.overlaps(place) && owned.map.is_settled(place)
+        });
         let with_unknown = pageable.map(|mapping| {
             let unknown = owned.map.unknown(&mapping.place);
             (mapping, unknown)

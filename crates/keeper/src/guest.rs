@@ -9,7 +9,7 @@
 use crate::agent::Agent;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, LockClass, Mutex, MutexGuard};
-use overspill_guest::map::{Event, Look, SpaceMap, Witness};
+use overspill_guest::map::{Event, Look, Pages, SpaceMap, Witness};
 use overspill_guest::pagemap::{Entry, Pagemap};
 use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
 use overspill_guest::{Channel, Vpn};
@@ -305,9 +305,15 @@ impl Witness for Eyes<'_> {
         })
     }
 
-    fn has_kept(&mut self, place: &Range<Vpn>) -> bool {
-        let mut has_kept = false;
-        let see = |_, entry| has_kept |= matches!(entry, Entry::Present | Entry::Marked);
-        self.0.pagemap.runs(place, see).is_ok() && has_kept
+    fn pages(&mut self, place: &Range<Vpn>) -> Pages {
+        let mut pages = Pages::default();
+        let looked = self.0.pagemap.runs(place, |_, entry| {
+            pages.present |= entry == Entry::Present;
+            pages.marked |= entry == Entry::Marked;
+        });
+        if looked.is_err() {
+            self.0.ended();
+        }
+        pages
     }
 }

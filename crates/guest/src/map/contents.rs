@@ -3,6 +3,7 @@
 //! Invariant: what is bound is believed.
 
 use super::extents::{Extent, Extents};
+use super::settle::Pages;
 use crate::Vpn;
 use overspill_base::PageNo;
 use rangemap::RangeSet;
@@ -71,6 +72,11 @@ impl Contents {
     /// True if something in `place` is registered, as far as is known.
     pub(super) fn knows(&self, place: &Range<Vpn>) -> bool {
         self.believed.overlaps(place) || self.doubtful.overlaps(place)
+    }
+
+    /// True if some of it is still where it was, given what is there.
+    pub(super) fn is_kept(&self, pages: Pages) -> bool {
+        pages.present || pages.marked || !self.unmarked.is_empty()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -60,7 +60,7 @@ mod tests;
 pub use event::Event;
 pub use extents::{Extent, Extents};
 pub use pieces::{Numbers, PIECE_PAGES, PieceNo, PieceSource};
-pub use settle::{Look, Witness};
+pub use settle::{Look, Pages, Witness};
 
 use crate::Vpn;
 use contents::{Contents, clip};
@@ -328,15 +328,16 @@ impl SpaceMap {
         self.live.believed.insert(place);
     }
 
-    /// Returns the parts of `place` that may be registered: nothing is known of them.
+    /// True if nothing about `place` is in doubt, so that it may be registered as a whole.
+    pub fn is_settled(&self, place: &Range<Vpn>) -> bool {
+        !(self.is_claimed(place)
+            || self.ghosts.overlaps(place)
+            || self.limbo.iter().any(|waiting| overlap(&waiting.target, place)))
+    }
+
+    /// Returns the parts of `place`, which [`is_settled`](Self::is_settled), that are not believed.
     pub fn unknown(&self, place: &Range<Vpn>) -> Vec<Range<Vpn>> {
-        let mut known: RangeSet<Vpn> = clip(&self.live.believed, place).collect();
-        known.extend(clip(&self.ghosts, place));
-        known.extend(self.limbo.iter().map(|waiting| waiting.target.clone()));
-        let in_doubt =
-            self.aside.iter().flat_map(|claim| claim.believed.iter().chain(claim.doubtful.iter()));
-        known.extend(in_doubt.cloned());
-        known.gaps(place).collect()
+        self.live.believed.gaps(place).collect()
     }
 
     /// Returns what an address has.

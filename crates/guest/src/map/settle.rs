@@ -26,9 +26,18 @@ pub trait Witness {
     /// Whether a registered mapping covers `place`.
     fn look(&mut self, place: &Range<Vpn>) -> Look;
 
-    /// Whether a page of `place`, which is registered, is present or marked as out. A place that
-    /// was unmapped and then taken by a neighbour that grew is registered too, but new.
-    fn has_kept(&mut self, place: &Range<Vpn>) -> bool;
+    /// What the pages of `place`, which is registered, are. A place that was unmapped and then taken
+    /// by a neighbour that grew is registered too, but new.
+    fn pages(&mut self, place: &Range<Vpn>) -> Pages;
+}
+
+/// What a range has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pages {
+    /// Pages in memory.
+    pub present: bool,
+    /// Marks of pages that are out.
+    pub marked: bool,
 }
 
 /// Content that was not found at its place.
@@ -104,7 +113,7 @@ impl SpaceMap {
             };
             let is_registered = known(witness.look(&place))?;
             let contents = claim.take(&place);
-            if is_registered && witness.has_kept(&place) {
+            if is_registered && contents.is_kept(witness.pages(&place)) {
                 self.live.put(contents);
             } else {
                 self.unkept.push(Unkept { place, contents });
@@ -157,8 +166,15 @@ impl SpaceMap {
         let (mut missing, mut misplaced) = (Vec::new(), Vec::new());
         for place in places.collect::<HashSet<_>>() {
             let has_content = !self.live.bound.is_free(&place);
-            if known(witness.look(&place))? && has_content != witness.has_kept(&place) {
-                (if has_content { &mut misplaced } else { &mut missing }).push(place);
+            if !known(witness.look(&place))? {
+                continue;
+            }
+            let pages = witness.pages(&place);
+            let out = self.live.unmarked.overlaps(&place);
+            if has_content && !(pages.present || pages.marked || out) {
+                misplaced.push(place);
+            } else if !has_content && pages.marked {
+                missing.push(place);
             }
         }
         Some((missing, misplaced))

@@ -6,7 +6,7 @@
 use super::Endless;
 use super::kernel::{Call, Kernel, Mapping, PLACES, THREADS, vpn};
 use crate::Vpn;
-use crate::map::{AtAddress, Look, SpaceMap, Witness};
+use crate::map::{AtAddress, Look, Pages, SpaceMap, Witness};
 use overspill_base::PageNo;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,8 +25,9 @@ impl Witness for Asked<'_> {
     }
 
     /// Content that is out has a mark in the page table.
-    fn has_kept(&mut self, place: &Range<Vpn>) -> bool {
-        self.0.mapped[place.start.0 as usize].is_some_and(|mapping| mapping.content.is_some())
+    fn pages(&mut self, place: &Range<Vpn>) -> Pages {
+        let mapping = self.0.mapped[place.start.0 as usize];
+        Pages { present: false, marked: mapping.is_some_and(|mapping| mapping.content.is_some()) }
     }
 }
 
@@ -106,7 +107,8 @@ impl World {
     }
 
     fn may_register(&self, place: usize) -> bool {
-        let known = self.map.unknown(&vpn(place).run(1)).is_empty();
+        let here = vpn(place).run(1);
+        let known = !self.map.is_settled(&here) || self.map.unknown(&here).is_empty();
         // Without marks a late message about another mapping there would drop this one's content.
         let is_time = self.has_marks || !self.kernel.is_changing();
         !known && is_time && self.kernel.mapped[place].is_some()
