@@ -14,7 +14,7 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions};
 use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -32,12 +32,32 @@ const DESCRIPTORS_MAX: usize = 2;
 
 /// The kernel of this machine. It stays with the thread that traces.
 #[derive(Debug, Default)]
-pub struct Kernel(PhantomData<*const ()>);
+pub struct Kernel {
+    /// A child of this process, whose end its parent waits for, and not its tracer.
+    child: Option<Pid>,
+    of_thread: PhantomData<*const ()>,
+}
 
 impl Kernel {
     /// The kernel, for this thread.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same for a process that is the parent of what it traces: the status with which `child`
+    /// ends is left for whoever waits for it.
+    pub fn of_parent(child: Pid) -> Self {
+        Self { child: Some(child), ..Self::default() }
+    }
+
+    /// True if the child has ended.
+    fn has_ended(child: Pid) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let looked = rustix::process::waitid(WaitId::Pid(child), options);
+        looked
+            .ok()
+            .flatten()
+            .is_some_and(|status| status.exited() || status.killed() || status.dumped())
     }
 }
 
@@ -106,6 +126,9 @@ impl System for Kernel {
     }
 
     fn wait(&self, task: Pid) -> Result<Option<Change>> {
+        if self.child == Some(task) && Self::has_ended(task) {
+            return Ok(Some(Change::Ended));
+        }
         let (task, mut status) = (task.as_raw_nonzero().get(), 0);
         // SAFETY: the status is borrowed for the call.
         match unsafe { libc::waitpid(task, &raw mut status, libc::__WALL | libc::WNOHANG) } {

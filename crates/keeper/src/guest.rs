@@ -19,6 +19,16 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::Signal;
 use std::ops::Range;
 
+/// Holds the threads of guests, which takes rights that a keeper does not have.
+pub trait Holder: Send + Sync + std::fmt::Debug {
+    /// Tells all threads of a guest to stop, and returns when they are told. Those in the kernel
+    /// stop when they come out.
+    fn hold(&self, guest: u64);
+
+    /// Lets them go.
+    fn release(&self, guest: u64);
+}
+
 /// What whoever attached hands over.
 #[derive(Debug)]
 pub struct GuestParts {
@@ -59,6 +69,8 @@ pub struct Guest {
     has_waiting: AtomicBool,
     /// Wakes the threads that serve faults.
     bell: Arc<OwnedFd>,
+    number: u64,
+    holder: Arc<dyn Holder>,
 }
 
 /// What only the holder of a guest uses.
@@ -68,6 +80,8 @@ pub(crate) struct Owned {
     pub(crate) agent: Agent,
     /// Faults that were read and not served.
     waiting: Vec<Fault>,
+    /// Whether its threads are held.
+    is_held: bool,
     /// Where threads may wait for a page that is no longer there.
     stirred: Vec<Range<Vpn>>,
     /// Pages that stay in memory.
@@ -78,11 +92,17 @@ pub(crate) struct Owned {
 
 impl Guest {
     /// Makes a guest of which nothing is believed yet; `bell` wakes the threads that serve faults.
-    pub(crate) fn new(parts: GuestParts, bell: Arc<OwnedFd>) -> Self {
+    pub(crate) fn new(
+        number: u64,
+        parts: GuestParts,
+        bell: Arc<OwnedFd>,
+        holder: Arc<dyn Holder>,
+    ) -> Self {
         let owned = Owned {
             map: SpaceMap::new(parts.userfault.abilities().marks),
             agent: Agent::new(parts.channel, parts.memory),
             waiting: Vec::new(),
+            is_held: false,
             stirred: Vec::new(),
             needed: parts.needed.iter().map(|page| page.run(1)).collect(),
             children: Vec::new(),
@@ -99,6 +119,8 @@ impl Guest {
             has_ended: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
             bell,
+            number,
+            holder,
         }
     }
 
@@ -177,6 +199,7 @@ impl Guest {
                 if let Event::Removed(place) = &event {
                     self.doom(owned, place);
                 }
+                self.hold_threads(owned);
                 Some(Message::Event(event))
             }
             Message::Fork(child) => {
@@ -205,10 +228,22 @@ impl Guest {
         if owned.map.is_in_doubt() {
             owned.map.settle(&mut Eyes(self));
         }
+        self.hold_threads(owned);
         self.mark_rest(owned);
         if !owned.map.is_in_doubt() {
             owned.stirred.drain(..).for_each(|place| self.userfault.wake(&place));
         }
+    }
+
+    /// Has its threads held as long as the map wants it, before the next message is read.
+    fn hold_threads(&self, owned: &mut Owned) {
+        let must = owned.map.must_hold_threads();
+        match (must, owned.is_held) {
+            (true, false) => self.holder.hold(self.number),
+            (false, true) => self.holder.release(self.number),
+            _ => {}
+        }
+        owned.is_held = must;
     }
 
     /// Drops what the map has for pages that are neither present nor marked. Who waits for one asks
@@ -257,21 +292,19 @@ impl Guest {
     /// Returns how many pages from the start of `place` on have their content out, as far as the page
     /// table tells: a page that is there counts too.
     pub(crate) fn out_pages(&self, owned: &Owned, place: &Range<Vpn>) -> usize {
-        let mut end = place.start;
-        let mut unmarked = owned.map.unmarked(place).collect::<RangeSet<Vpn>>();
         if !self.userfault.abilities().marks {
-            unmarked.insert(place.clone());
+            return (place.end.0 - place.start.0) as usize;
         }
+        let mut out: RangeSet<Vpn> = owned.map.unmarked(place).collect();
         let looked = self.pagemap.runs(place, |run, entry| {
-            let is_out = entry != Entry::Nothing || unmarked.gaps(&run).next().is_none();
-            if run.start == end && is_out {
-                end = run.end;
+            if entry != Entry::Nothing {
+                out.insert(run);
             }
         });
         if looked.is_err() {
             self.ended();
         }
-        (end.0 - place.start.0) as usize
+        out.get(&place.start).map_or(0, |run| (run.end.min(place.end).0 - place.start.0) as usize)
     }
 
     /// Notes an answer of the kernel that ends the guest.

@@ -3,7 +3,7 @@
 //! Owns: the order of construction, and the end.
 //! Not here: what the threads do (`serve`, `care`).
 
-use crate::guest::{Guest, GuestParts};
+use crate::guest::{Guest, GuestParts, Holder};
 use crate::space::GuestSpace;
 use overspill_base::clock::{self, Cpus};
 use overspill_base::shared::{PageArena, Table};
@@ -33,6 +33,8 @@ pub struct KeeperParts {
     pub stats: Stats,
     /// The engine's switches and sizes.
     pub tuning: Tuning,
+    /// Holds threads of guests.
+    pub holder: Arc<dyn Holder>,
     /// Takes one line about an error.
     pub report: Box<dyn Fn(&str) + Send + Sync>,
 }
@@ -44,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) guests: Mutex<BTreeMap<u64, Arc<Guest>>>,
     /// Readable when readers must look up.
     pub(crate) bell: Arc<OwnedFd>,
+    holder: Arc<dyn Holder>,
     /// One for each reader, with all guests.
     ready: Vec<OwnedFd>,
     stopping: AtomicBool,
@@ -88,6 +91,7 @@ impl Keeper {
             space,
             guests: Mutex::new(LockClass::Control, BTreeMap::new()),
             bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            holder: parts.holder,
             ready: made.collect::<Result<_, _>>()?,
             stopping: AtomicBool::new(false),
             care: Mutex::new(LockClass::Control, false),
@@ -135,7 +139,12 @@ impl Keeper {
     /// # Errors
     /// Of epoll.
     pub fn add(&self, number: u64, parts: GuestParts) -> Result<(), Errno> {
-        let guest = Arc::new(Guest::new(parts, self.shared.bell.clone()));
+        let guest = Arc::new(Guest::new(
+            number,
+            parts,
+            self.shared.bell.clone(),
+            self.shared.holder.clone(),
+        ));
         for ready in &self.shared.ready {
             let data = epoll::EventData::new_u64(number);
             epoll::add(ready, &*guest, data, epoll::EventFlags::IN)?;

@@ -16,5 +16,5 @@ mod pieces;
 mod serve;
 mod space;
 
-pub use guest::GuestParts;
+pub use guest::{GuestParts, Holder};
 pub use keeper::{Keeper, KeeperParts};

@@ -31,6 +31,9 @@ pub(crate) struct GuestSpace {
     reports: OnceLock<Arc<Reports>>,
 }
 
+/// How often a batch is tried of which nothing moves because the guest changes.
+const TRIES: u32 = 100;
+
 /// A page of them.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
@@ -210,6 +213,29 @@ impl GuestSpace {
                 guest.note(why);
                 Next::Stop(SpaceError::Gone)
             }
+        }
+    }
+
+    /// As [`move_out`](Self::move_out); while nothing moves because a message is outstanding, that is
+    /// read first.
+    fn move_some(
+        &self,
+        guest: &Guest,
+        runs: &[Range<PageNo>],
+        arena: (&PageArena, usize),
+    ) -> Vec<Unmapped> {
+        let mut tries = 0;
+        loop {
+            let mut owned = guest.hold();
+            let ends = self.move_out(guest, &mut owned, runs, arena);
+            let is_busy = |end: &Unmapped| end.moved == 0 && end.stopped == Some(SpaceError::Busy);
+            if tries == TRIES || !ends.iter().all(is_busy) {
+                return ends;
+            }
+            tries += 1;
+            guest.catch_up(&mut owned);
+            drop(owned);
+            std::thread::yield_now();
         }
     }
 
@@ -429,7 +455,7 @@ impl MovingSpace for GuestSpace {
                 continue;
             };
             let (batch, later) = rest.split_at(self.batch_of(&guest, rest));
-            let moved = self.move_out(&guest, &mut guest.hold(), batch, (arena, at));
+            let moved = self.move_some(&guest, batch, (arena, at));
             at += moved.iter().map(|end| end.moved).sum::<usize>();
             ends.extend(moved);
             rest = later;

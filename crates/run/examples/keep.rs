@@ -15,7 +15,7 @@ fn main() {
     let memory = Bytes(mib << 20);
     let parts = RunParts {
         memory,
-        keeper: Box::new(move || {
+        keeper: Box::new(move |holder| {
             let spec = "ram:8G".parse().unwrap();
             let options = overspill_device::file::OpenOptions { swap_size: None, force: false };
             let device: Arc<dyn overspill_device::SwapDevice> =
@@ -24,6 +24,7 @@ fn main() {
                 memory,
                 swaps: vec![Swap::private(AreaNo(0), device, 0, 7)?],
                 stats: Stats::on_heap(),
+                holder,
                 tuning: Tuning::default(),
                 report: Box::new(|line| eprintln!("keep: {line}")),
             })

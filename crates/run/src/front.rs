@@ -4,15 +4,17 @@
 //! Not here: reading `/proc` (`watch`), the steps of an attach (`attaching`).
 
 use crate::attaching::{self, Guest};
+use crate::holding::Holding;
 use crate::watch;
 use overspill_base::Bytes;
 use overspill_guest::{Kernel, Tracer};
-use overspill_keeper::{Keeper, KeeperParts};
+use overspill_keeper::{Holder, Keeper, KeeperParts};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::collections::HashMap;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Part of the limit at which processes are attached to, in percent.
@@ -30,7 +32,7 @@ pub struct RunParts {
     /// The limit.
     pub memory: Bytes,
     /// The keeper's parts, once it is needed.
-    pub keeper: Box<dyn FnOnce() -> std::io::Result<KeeperParts>>,
+    pub keeper: Box<dyn FnOnce(Arc<dyn Holder>) -> std::io::Result<KeeperParts>>,
     /// Takes a line for the user.
     pub say: Box<dyn Fn(&str)>,
 }
@@ -55,11 +57,14 @@ pub enum RunError {
 /// A run that goes on.
 pub struct Front {
     parts: RunParts,
-    tracer: Tracer<Kernel>,
+    tracer: &'static Tracer<Kernel>,
+    holding: Holding,
     device: OwnedFd,
     program: Child,
+    /// A wait would take the stops of a traced child for its end.
+    pidfd: OwnedFd,
     keeper: Option<Keeper>,
-    starts_keeper: Option<Box<dyn FnOnce() -> std::io::Result<KeeperParts>>>,
+    starts_keeper: Option<Box<dyn FnOnce(Arc<dyn Holder>) -> std::io::Result<KeeperParts>>>,
     guests: HashMap<Pid, Guest>,
     /// Those that could not be attached to, and how often that was tried.
     refused: HashMap<Pid, u32>,
@@ -76,11 +81,21 @@ impl Front {
         // Agents, and daemons of the program, become children of this process.
         let _ = rustix::process::set_child_subreaper(Pid::from_raw(1));
         let program = command.spawn().map_err(RunError::Start)?;
-        let keeper = std::mem::replace(&mut parts.keeper, Box::new(|| unreachable!()));
+        let kernel = Kernel::of_parent(Pid::from_child(&program));
+        // For the life of the process: what is held refers to it.
+        let tracer: &'static _ = Box::leak(Box::new(Tracer::new(kernel)));
+        let holding = Holding::new(tracer).map_err(RunError::Start)?;
+        let keeper = std::mem::replace(&mut parts.keeper, Box::new(|_| unreachable!()));
         Ok(Self {
             parts,
-            tracer: Tracer::new(Kernel::new()),
+            tracer,
+            holding,
             device,
+            pidfd: rustix::process::pidfd_open(
+                Pid::from_child(&program),
+                rustix::process::PidfdFlags::empty(),
+            )
+            .map_err(|errno| RunError::Wait(errno.into()))?,
             program,
             keeper: None,
             starts_keeper: Some(keeper),
@@ -96,15 +111,15 @@ impl Front {
     pub fn watch(&mut self) -> Result<ExitStatus, RunError> {
         loop {
             let start = Instant::now();
-            if let Some(status) = self.program.try_wait().map_err(RunError::Wait)? {
+            if is_readable(&self.pidfd) {
                 self.end_guests(|_| true);
-                return Ok(status);
+                return self.program.wait().map_err(RunError::Wait);
             }
             self.tracer.settle();
             self.end_guests(|guest| guest.has_ended());
             let is_near = self.look()?;
             let interval = if is_near { NEAR_INTERVAL } else { FAR_INTERVAL };
-            std::thread::sleep(interval.saturating_sub(start.elapsed()));
+            self.holding.wait(interval.saturating_sub(start.elapsed()));
         }
     }
 
@@ -129,7 +144,7 @@ impl Front {
     }
 
     fn attach(&mut self, pid: Pid) -> Result<(), RunError> {
-        match attaching::take(&self.tracer, pid, &self.device) {
+        match attaching::take(self.tracer, pid, &self.device) {
             Ok((guest, parts)) => {
                 let keeper = self.keeper()?;
                 let number = pid.as_raw_nonzero().get() as u64;
@@ -149,7 +164,8 @@ impl Front {
 
     fn keeper(&mut self) -> Result<&Keeper, RunError> {
         if let Some(parts) = self.starts_keeper.take() {
-            let keeper = parts().and_then(Keeper::start).map_err(RunError::Keeper)?;
+            let started = parts(self.holding.holder()).and_then(Keeper::start);
+            let keeper = started.map_err(RunError::Keeper)?;
             self.keeper = Some(keeper);
         }
         Ok(self.keeper.as_ref().expect("just started"))
@@ -176,13 +192,7 @@ impl Front {
 impl Guest {
     /// True if the process has ended, or executes another program: the agent's memory is not its.
     fn has_ended(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if poll(&mut fds, Some(&now)) == Ok(1) {
-            return true;
-        }
-        self.has_other_memory()
+        is_readable(&self.process) || self.has_other_memory()
     }
 
     /// KCMP_VM of program and agent.
@@ -190,4 +200,12 @@ impl Guest {
         let _ = (self.process.as_fd(), self.agent_process.as_raw_fd());
         false
     }
+}
+
+/// True if a pidfd says that its process has ended.
+fn is_readable(pidfd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)) == Ok(1)
 }

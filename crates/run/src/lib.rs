@@ -8,6 +8,7 @@
 
 mod attaching;
 mod front;
+mod holding;
 mod watch;
 
 pub use attaching::AttachingError;
