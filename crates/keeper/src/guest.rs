@@ -154,7 +154,7 @@ impl Guest {
         poll(&mut fds, Some(&now)) == Ok(1)
     }
 
-    /// True if faults wait. A hint.
+    /// True if it is to be looked at again soon: faults wait, or something is in doubt. A hint.
     pub(crate) fn has_waiting(&self) -> bool {
         self.has_waiting.load(Relaxed)
     }
@@ -168,7 +168,7 @@ impl Guest {
 
     /// Takes the faults that were put off.
     pub(crate) fn take_waiting(&self, owned: &mut Owned) -> Vec<Fault> {
-        self.has_waiting.store(false, Relaxed);
+        self.has_waiting.store(owned.map.is_in_doubt(), Relaxed);
         std::mem::take(&mut owned.waiting)
     }
 
@@ -230,7 +230,10 @@ impl Guest {
         }
         self.hold_threads(owned);
         self.mark_rest(owned);
-        if !owned.map.is_in_doubt() {
+        if owned.map.is_in_doubt() {
+            // Nothing may come that makes anybody look again.
+            self.has_waiting.store(true, Relaxed);
+        } else {
             owned.stirred.drain(..).for_each(|place| self.userfault.wake(&place));
         }
     }
