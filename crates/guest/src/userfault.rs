@@ -166,6 +166,8 @@ pub struct Abilities {
 pub struct GuestUserfault {
     fd: OwnedFd,
     abilities: Abilities,
+    /// A page that stays registered, of the agent's staging.
+    anchor: Vpn,
 }
 
 impl AsFd for GuestUserfault {
@@ -176,11 +178,11 @@ impl AsFd for GuestUserfault {
 
 impl GuestUserfault {
     /// Agrees with the kernel on what `fd`, just made by an agent, is to do. The descriptor must not
-    /// block.
+    /// block. `anchor` is a page of the agent's staging, which will be registered with it.
     ///
     /// # Errors
     /// Of UFFDIO_API. The descriptor is of no use then.
-    pub fn agree(fd: OwnedFd) -> Result<Self, Errno> {
+    pub fn agree(fd: OwnedFd, anchor: Vpn) -> Result<Self, Errno> {
         let supported = supported()?;
         let has = |bit: u32| supported & u64::from(bit) != 0;
         let mut abilities = Abilities {
@@ -203,17 +205,31 @@ impl GuestUserfault {
             }
             other => drop(other?),
         }
-        Ok(Self { fd, abilities })
+        Ok(Self { fd, abilities, anchor })
     }
 
     /// Takes over the userfaultfd of a fork's child, which has what its parent's has.
-    pub fn of_child(fd: OwnedFd, parent: Abilities) -> Self {
-        Self { fd, abilities: parent }
+    pub fn of_child(fd: OwnedFd, parent: Abilities, anchor: Vpn) -> Self {
+        Self { fd, abilities: parent, anchor }
     }
 
     /// What it can do.
     pub fn abilities(&self) -> Abilities {
         self.abilities
+    }
+
+    /// UFFDIO_CONTINUE does nothing to anonymous memory, but looks for it first: EINVAL is the
+    /// answer for one registered mapping that covers the range (`mm/userfaultfd.c`:
+    /// `mfill_atomic`).
+    fn probe(&self, place: &Range<Vpn>) -> Result<Look, Refusal> {
+        let mut arg = raw::uffdio_continue { range: range(place), mode: 0, mapped: 0 };
+        match self.call::<CONTINUE, _>(&mut arg) {
+            Err(Errno::INVAL) => Ok(Look::Registered),
+            Err(Errno::NOENT) => Ok(Look::NotRegistered),
+            Err(Errno::AGAIN) => Ok(Look::Changing),
+            Err(errno) => Err(Refusal::of(errno)),
+            Ok(()) => Err(Refusal::Unexpected(Errno::OPNOTSUPP)),
+        }
     }
 
     fn call<const OPCODE: Opcode, T>(&self, arg: &mut T) -> Result<(), Errno> {
@@ -290,17 +306,15 @@ impl Userfault for GuestUserfault {
         self.call::<POISON, _>(&mut arg).map_err(Refusal::of)
     }
 
-    /// UFFDIO_CONTINUE does nothing to anonymous memory, but looks for it first: EINVAL is the
-    /// answer for one registered mapping that covers the range (`mm/userfaultfd.c`:
-    /// `mfill_atomic`).
+    /// The kernel looks for the mapping first, and whether a message is outstanding afterwards: that
+    /// none is there says nothing of messages. So the anchor is asked too, before any is read.
     fn look(&self, place: &Range<Vpn>) -> Result<Look, Refusal> {
-        let mut arg = raw::uffdio_continue { range: range(place), mode: 0, mapped: 0 };
-        match self.call::<CONTINUE, _>(&mut arg) {
-            Err(Errno::INVAL) => Ok(Look::Registered),
-            Err(Errno::NOENT) => Ok(Look::NotRegistered),
-            Err(Errno::AGAIN) => Ok(Look::Changing),
-            Err(errno) => Err(Refusal::of(errno)),
-            Ok(()) => Err(Refusal::Unexpected(Errno::OPNOTSUPP)),
+        match self.probe(place)? {
+            Look::NotRegistered => match self.probe(&self.anchor.run(1))? {
+                Look::Registered => Ok(Look::NotRegistered),
+                _ => Ok(Look::Changing),
+            },
+            look => Ok(look),
         }
     }
 

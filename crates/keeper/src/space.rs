@@ -421,15 +421,22 @@ impl MovingSpace for GuestSpace {
         self.fill(first, pages, None)
     }
 
+    /// A page that the guest has dropped, or whose number it gave up, is not missing: who waits for
+    /// it asks again, and the engine is about to be told.
     fn find(&self, page: PageNo) -> bool {
-        let found = self.at_page(page, |guest, owned, at| {
-            let is_there = guest.entry(&owned, at) == Ok(Entry::Present);
-            if is_there {
+        let found = self.at_page(page, |guest, mut owned, at| match guest.entry(&owned, at) {
+            Ok(Entry::Present | Entry::Guarded) => {
                 guest.userfault.wake(&at.run(1));
+                true
             }
-            is_there
+            Ok(Entry::Nothing) if guest.userfault.abilities().marks => {
+                guest.drop_gone(&mut owned, &at.run(1));
+                true
+            }
+            Ok(Entry::Nothing | Entry::Marked) => false,
+            Err(_) => true,
         });
-        found.unwrap_or(false)
+        found.unwrap_or(true)
     }
 
     fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped {

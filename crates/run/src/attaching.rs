@@ -76,7 +76,8 @@ pub(crate) fn take(
 fn prepare(attached: &Attached) -> Result<GuestUserfault, AttachingError> {
     let fd =
         kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
-    let userfault = kernel("set up the userfaultfd", GuestUserfault::agree(fd))?;
+    let userfault =
+        kernel("set up the userfaultfd", GuestUserfault::agree(fd, Vpn::of(attached.staging)))?;
     let request = Request { kind: kind::REGISTER, ..bytemuck::Zeroable::zeroed() };
     attached.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
     Ok(userfault)
