@@ -244,7 +244,9 @@ impl Engine {
                 moved.push(victim);
                 destination += 1;
             }
-            if let (Some(why), Some(victim)) = (end.stopped, run.next()) {
+            if let Some(why) = end.stopped
+                && let Some(victim) = run.next()
+            {
                 self.unmap_refused(victim, why);
             }
             left.extend(run);

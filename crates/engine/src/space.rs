@@ -66,7 +66,8 @@ pub enum Pattern {
 pub struct Unmapped {
     /// Pages moved, from the front of the run.
     pub moved: usize,
-    /// Why the next one was not; `None` if the whole run was moved.
+    /// Why the next one was not; `None` if the whole run was moved, or if nothing speaks against
+    /// trying the rest, of which then at least one page has moved.
     pub stopped: Option<SpaceError>,
 }
 

@@ -1,30 +1,22 @@
 //! Looking after guests: what changes without a fault.
 //!
-//! Owns: the thread that registers new mappings, adopts what is in memory already, has the engine
-//! discard what guests gave up, and ends guests that have ended.
-//! Invariant: a mapping is believed as [`SpaceMap::believe`](overspill_guest::map::SpaceMap) asks,
-//! under one hold of its guest.
-//! Not here: faults (`serve`).
+//! Owns: the thread that adopts what was in memory before it was registered, has the engine discard
+//! what guests gave up, and ends guests that have ended.
+//! Not here: faults (`serve`), new mappings (`survey`).
 
-use crate::guest::{Guest, Owned};
+use crate::guest::Guest;
 use crate::keeper::Shared;
 use overspill_base::PageNo;
 use overspill_base::sync::Arc;
 use overspill_engine::Worker;
 use overspill_guest::Vpn;
-use overspill_guest::map::{Extent, Look, Whereabouts};
-use overspill_guest::mappings::{self, Mapping};
+use overspill_guest::map::{Extent, Whereabouts};
 use overspill_guest::pagemap::Entry;
-use overspill_guest::userfault::{Message, Userfault};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
 use std::ops::Range;
 use std::time::Duration;
 
 /// How often the mappings of guests are looked at.
 const INTERVAL: Duration = Duration::from_millis(2);
-/// How often a guest that changes is asked whether new mappings stand still.
-const PATIENCE: u32 = 50;
 
 impl Shared {
     /// Looks after all guests until told to stop.
@@ -46,10 +38,7 @@ impl Shared {
             self.remove(guest);
             return;
         }
-        let believed = self.survey(guest);
-        for place in believed {
-            self.adopt(worker, guest, &place);
-        }
+        self.adopt_new(worker, guest);
         self.look_at_doomed(guest);
         self.discard_forgotten(worker, guest);
     }
@@ -84,102 +73,20 @@ impl Shared {
         }
     }
 
-    /// Registers mappings that are new; returns what is believed now, and was not.
-    fn survey(&self, guest: &Guest) -> Vec<Range<Vpn>> {
-        let mut owned = guest.hold();
-        guest.catch_up(&mut owned);
-        if guest.has_ended() {
-            return Vec::new();
-        }
-        let surveyed = self.survey_held(guest, &mut owned);
-        surveyed.unwrap_or_else(|_| {
-            guest.ended();
-            Vec::new()
-        })
-    }
-
-    fn survey_held(&self, guest: &Guest, owned: &mut Owned) -> Result<Vec<Range<Vpn>>, Errno> {
-        if self.new_mappings(guest, owned, &guest.maps, mappings::parse_list)?.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut new = self.new_mappings(guest, owned, &guest.smaps, mappings::parse)?;
-        new.retain(|(mapping, unknown)| {
-            let is_registered = guest.may_register(&mapping.place)
-                && guest.userfault.register(&mapping.place).is_ok();
-            if is_registered {
-                unknown.iter().for_each(|place| owned.map.doubt(place.clone()));
-            }
-            is_registered
-        });
-        let again = mappings::parse_list(&text(&guest.maps)?);
-        new.retain(|(mapping, _)| {
-            let covers = |other: &Mapping| {
-                other.place.start <= mapping.place.start && mapping.place.end <= other.place.end
-            };
-            again.iter().any(|other| other.is_pageable && covers(other))
-        });
-        Ok(self.believe(guest, owned, new))
-    }
-
-    /// Believes the mappings of which no message is outstanding, nor read meanwhile.
-    fn believe(
-        &self,
-        guest: &Guest,
-        owned: &mut Owned,
-        mut new: Vec<(Mapping, Vec<Range<Vpn>>)>,
-    ) -> Vec<Range<Vpn>> {
-        let mut believed = Vec::new();
-        for _ in 0..PATIENCE {
-            new.retain(|(mapping, unknown)| match guest.userfault.look(&mapping.place) {
-                Ok(Look::Changing) => true,
-                Ok(Look::Registered) => {
-                    unknown.iter().for_each(|place| owned.map.believe(place.clone()));
-                    believed.extend(unknown.iter().cloned());
-                    false
-                }
-                Ok(Look::NotRegistered) | Err(_) => false,
-            });
+    /// Has the engine take what is in memory of mappings that are believed since it did so last.
+    fn adopt_new(&self, worker: &mut Worker, guest: &Arc<Guest>) {
+        loop {
+            let mut owned = guest.hold();
+            let new = owned.take_new();
             if new.is_empty() {
-                break;
+                return guest.brake(&mut owned, false);
             }
-            while let Some(message) = guest.next(owned) {
-                match message {
-                    Message::Event(event) => new.retain(|(m, _)| !event.concerns(&m.place)),
-                    Message::Fault(fault) => guest.put_off(owned, fault),
-                    Message::Fork(_) => {}
-                }
-            }
+            drop(owned);
+            self.adopt(worker, guest, new);
         }
-        believed
     }
 
-    /// Returns the mappings that can be paged and have parts that nothing is known of, with these.
-    fn new_mappings(
-        &self,
-        guest: &Guest,
-        owned: &Owned,
-        file: &OwnedFd,
-        parse: fn(&str) -> Vec<Mapping>,
-    ) -> Result<Vec<(Mapping, Vec<Range<Vpn>>)>, Errno> {
-        let mappings = parse(&text(file)?).into_iter();
-        let pageable = mappings.filter(|mapping| {
-            let place = &mapping.place;
-            mapping.is_pageable && !guest.own.overlaps(place) && owned.map.is_settled(place)
-        });
-        let with_unknown = pageable.map(|mapping| {
-            let unknown = owned.map.unknown(&mapping.place);
-            (mapping, unknown)
-        });
-        Ok(with_unknown.filter(|(_, unknown)| !unknown.is_empty()).collect())
-    }
-
-    /// Has the engine take the pages of `place` that are in memory.
-    fn adopt(&self, worker: &mut Worker, guest: &Arc<Guest>, place: &Range<Vpn>) {
-        let mut present = Vec::new();
-        let looked = guest.pagemap.present(place, |run| present.push(run));
-        if looked.is_err() {
-            return guest.ended();
-        }
+    fn adopt(&self, worker: &mut Worker, guest: &Arc<Guest>, present: Vec<Range<Vpn>>) {
         for run in present {
             let mut at = run.start;
             while at < run.end {
@@ -219,23 +126,4 @@ impl Shared {
         }
         present
     }
-}
-
-/// Reads a file of `/proc` from its start.
-fn text(file: &OwnedFd) -> Result<String, Errno> {
-    let (mut bytes, mut read) = (vec![0; 1 << 16], 0);
-    loop {
-        match rustix::io::pread(file.as_fd(), &mut bytes[read..], read as u64) {
-            Ok(0) => break,
-            Ok(n) => read += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-        if bytes.len() - read < 1 << 15 {
-            bytes.resize(2 * bytes.len(), 0);
-        }
-    }
-    bytes.truncate(read);
-    // Names of mappings are the guest's, and may be anything.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

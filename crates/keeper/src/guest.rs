@@ -56,7 +56,7 @@ pub struct GuestParts {
 
 /// A process that is paged.
 #[derive(Debug)]
-pub struct Guest {
+pub(crate) struct Guest {
     pub(crate) name: String,
     process: OwnedFd,
     pub(crate) userfault: GuestUserfault,
@@ -80,8 +80,15 @@ pub(crate) struct Owned {
     pub(crate) agent: Agent,
     /// Faults that were read and not served.
     waiting: Vec<Fault>,
-    /// Whether its threads are held.
-    is_held: bool,
+    /// Whether the map wants its threads held.
+    is_frozen: bool,
+    /// How many want them held.
+    holds: u32,
+    is_braked: bool,
+    /// What was in memory in mappings when they were believed, and the engine was not told of.
+    new: Vec<Range<Vpn>>,
+    /// Pages of those.
+    pub(crate) new_pages: u64,
     /// Where threads may wait for a page that is no longer there.
     stirred: Vec<Range<Vpn>>,
     /// Pages that stay in memory.
@@ -102,7 +109,11 @@ impl Guest {
             map: SpaceMap::new(parts.userfault.abilities().marks),
             agent: Agent::new(parts.channel, parts.memory),
             waiting: Vec::new(),
-            is_held: false,
+            is_frozen: false,
+            holds: 0,
+            is_braked: false,
+            new: Vec::new(),
+            new_pages: 0,
             stirred: Vec::new(),
             needed: parts.needed.iter().map(|page| page.run(1)).collect(),
             children: Vec::new(),
@@ -241,12 +252,25 @@ impl Guest {
     /// Has its threads held as long as the map wants it, before the next message is read.
     fn hold_threads(&self, owned: &mut Owned) {
         let must = owned.map.must_hold_threads();
-        match (must, owned.is_held) {
-            (true, false) => self.holder.hold(self.number),
-            (false, true) => self.holder.release(self.number),
+        if std::mem::replace(&mut owned.is_frozen, must) != must {
+            self.count_hold(owned, must);
+        }
+    }
+
+    /// Has its threads held, or no more, while others catch up with what they did.
+    pub(crate) fn brake(&self, owned: &mut Owned, on: bool) {
+        if std::mem::replace(&mut owned.is_braked, on) != on {
+            self.count_hold(owned, on);
+        }
+    }
+
+    fn count_hold(&self, owned: &mut Owned, more: bool) {
+        match (owned.holds, more) {
+            (0, true) => self.holder.hold(self.number),
+            (1, false) => self.holder.release(self.number),
             _ => {}
         }
-        owned.is_held = must;
+        owned.holds = if more { owned.holds + 1 } else { owned.holds - 1 };
     }
 
     /// Drops what the map has for pages that are neither present nor marked. Who waits for one asks
@@ -315,6 +339,28 @@ impl Guest {
         if refusal == Refusal::Gone {
             self.ended();
         }
+    }
+}
+
+impl Owned {
+    /// Notes what is in memory in mappings that are believed now.
+    pub(crate) fn add_new(&mut self, guest: &Guest, places: Vec<Range<Vpn>>) {
+        let Self { new, new_pages, .. } = self;
+        let looked = places.iter().try_for_each(|place| {
+            guest.pagemap.present(place, |run| {
+                *new_pages += run.end.0 - run.start.0;
+                new.push(run);
+            })
+        });
+        if looked.is_err() {
+            guest.ended();
+        }
+    }
+
+    /// Takes the runs in memory of which the engine knows nothing yet.
+    pub(crate) fn take_new(&mut self) -> Vec<Range<Vpn>> {
+        self.new_pages = 0;
+        std::mem::take(&mut self.new)
     }
 }
 

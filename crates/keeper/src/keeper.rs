@@ -107,6 +107,7 @@ impl Keeper {
                 shared.read(worker, &shared.ready[cpu]);
             })?;
         }
+        keeper.spawn("ovs-survey", |shared, _| shared.survey_all())?;
         keeper.spawn("ovs-care", Shared::care)?;
         keeper.spawn("ovs-reclaim", |shared, worker| {
             while !shared.must_stop() {

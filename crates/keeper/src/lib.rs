@@ -1,7 +1,7 @@
 //! The keeper: pages the memory of processes from outside, with one engine for all of them.
 //!
 //! Owns: the guests (`guest`), their pages as one space of the engine's (`space`), the threads
-//! that serve them (`serve`) and those that look after them (`care`).
+//! that serve them (`serve`), look for new mappings (`survey`) and look after the rest (`care`).
 //! Invariants: whoever holds a guest reads one message of it and applies it before anything else is
 //! done there. A thread that serves faults never touches a guest's memory, and waits for no thread
 //! of a guest. What a guest says is checked where it is read. No keeper, no page: what is out is
@@ -15,6 +15,7 @@ mod keeper;
 mod pieces;
 mod serve;
 mod space;
+mod survey;
 
 pub use guest::{GuestParts, Holder};
 pub use keeper::{Keeper, KeeperParts};

@@ -1,0 +1,160 @@
+//! New mappings of guests.
+//!
+//! Owns: the thread that looks for them, registers them, and believes them.
+//! Invariant: a mapping is believed as [`SpaceMap::believe`](overspill_guest::map::SpaceMap) asks,
+//! under one hold of its guest. Threads of a guest that has filled more memory than there are
+//! frames free are held until that is in the lists, and others have left: what is not registered is
+//! not limited.
+//! Not here: what is in them already (`care`).
+//! Rejected: doing both in one thread. Adopting takes frames, which takes time, in which a program
+//! fills what nobody has registered.
+
+use crate::guest::{Guest, Owned};
+use crate::keeper::Shared;
+use overspill_base::sync::Arc;
+use overspill_guest::Vpn;
+use overspill_guest::map::Look;
+use overspill_guest::mappings::{self, Mapping};
+use overspill_guest::userfault::{Message, Userfault};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::ops::Range;
+use std::time::Duration;
+
+/// How soon guests are looked at again after something new was found, and at most how late.
+const SOON: Duration = Duration::from_micros(300);
+const LATE: Duration = Duration::from_millis(5);
+/// How often a guest that changes is asked whether new mappings stand still.
+const PATIENCE: u32 = 50;
+
+impl Shared {
+    /// Looks for new mappings until told to stop.
+    pub(crate) fn survey_all(&self) {
+        let mut pause = SOON;
+        while !self.must_stop() {
+            let guests: Vec<Arc<Guest>> = self.guests.lock().values().cloned().collect();
+            let found = guests.iter().filter(|guest| self.survey(guest)).count();
+            pause = if found > 0 { SOON } else { (pause * 2).min(LATE) };
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// Registers mappings that are new; true if there are any.
+    fn survey(&self, guest: &Guest) -> bool {
+        if guest.has_ended() {
+            return false;
+        }
+        let mut owned = guest.hold();
+        guest.catch_up(&mut owned);
+        match self.survey_held(guest, &mut owned) {
+            Ok(believed) if believed.is_empty() => false,
+            Ok(believed) => {
+                owned.add_new(guest, believed);
+                if owned.new_pages > self.engine.status().free_frames as u64 {
+                    guest.brake(&mut owned, true);
+                }
+                drop(owned);
+                self.care_for(guest);
+                true
+            }
+            Err(_) => {
+                guest.ended();
+                false
+            }
+        }
+    }
+
+    fn survey_held(&self, guest: &Guest, owned: &mut Owned) -> Result<Vec<Range<Vpn>>, Errno> {
+        if self.new_mappings(guest, owned, &guest.maps, mappings::parse_list)?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut new = self.new_mappings(guest, owned, &guest.smaps, mappings::parse)?;
+        new.retain(|(mapping, unknown)| {
+            let is_registered = guest.may_register(&mapping.place)
+                && guest.userfault.register(&mapping.place).is_ok();
+            if is_registered {
+                unknown.iter().for_each(|place| owned.map.doubt(place.clone()));
+            }
+            is_registered
+        });
+        let again = mappings::parse_list(&text(&guest.maps)?);
+        new.retain(|(mapping, _)| {
+            let covers = |other: &Mapping| {
+                other.place.start <= mapping.place.start && mapping.place.end <= other.place.end
+            };
+            again.iter().any(|other| other.is_pageable && covers(other))
+        });
+        Ok(self.believe(guest, owned, new))
+    }
+
+    /// Believes the mappings of which no message is outstanding, nor read meanwhile.
+    fn believe(
+        &self,
+        guest: &Guest,
+        owned: &mut Owned,
+        mut new: Vec<(Mapping, Vec<Range<Vpn>>)>,
+    ) -> Vec<Range<Vpn>> {
+        let mut believed = Vec::new();
+        for _ in 0..PATIENCE {
+            new.retain(|(mapping, unknown)| match guest.userfault.look(&mapping.place) {
+                Ok(Look::Changing) => true,
+                Ok(Look::Registered) => {
+                    unknown.iter().for_each(|place| owned.map.believe(place.clone()));
+                    believed.extend(unknown.iter().cloned());
+                    false
+                }
+                Ok(Look::NotRegistered) | Err(_) => false,
+            });
+            if new.is_empty() {
+                break;
+            }
+            while let Some(message) = guest.next(owned) {
+                match message {
+                    Message::Event(event) => new.retain(|(m, _)| !event.concerns(&m.place)),
+                    Message::Fault(fault) => guest.put_off(owned, fault),
+                    Message::Fork(_) => {}
+                }
+            }
+        }
+        believed
+    }
+
+    /// Returns the mappings that can be paged and have parts that nothing is known of, with these.
+    fn new_mappings(
+        &self,
+        guest: &Guest,
+        owned: &Owned,
+        file: &OwnedFd,
+        parse: fn(&str) -> Vec<Mapping>,
+    ) -> Result<Vec<(Mapping, Vec<Range<Vpn>>)>, Errno> {
+        let mappings = parse(&text(file)?).into_iter();
+        let pageable = mappings.filter(|mapping| {
+            let place = &mapping.place;
+            mapping.is_pageable && !guest.own.overlaps(place) && owned.map.is_settled(place)
+        });
+        let with_unknown = pageable.map(|mapping| {
+            let unknown = owned.map.unknown(&mapping.place);
+            (mapping, unknown)
+        });
+        Ok(with_unknown.filter(|(_, unknown)| !unknown.is_empty()).collect())
+    }
+}
+
+/// Reads a file of `/proc` from its start.
+fn text(file: &OwnedFd) -> Result<String, Errno> {
+    let (mut bytes, mut read) = (vec![0; 1 << 16], 0);
+    loop {
+        match rustix::io::pread(file.as_fd(), &mut bytes[read..], read as u64) {
+            Ok(0) => break,
+            Ok(n) => read += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        if bytes.len() - read < 1 << 15 {
+            bytes.resize(2 * bytes.len(), 0);
+        }
+    }
+    bytes.truncate(read);
+    // Names of mappings are the guest's, and may be anything.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
