@@ -32,7 +32,7 @@ use overspill_base::{FrameNo, PageNo};
 use overspill_device::DeviceError;
 
 /// How full memory, the lists and the swap cache are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatus {
     /// The limit, in pages.
     pub frames: usize,

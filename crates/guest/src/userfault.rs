@@ -208,9 +208,10 @@ impl GuestUserfault {
         Ok(Self { fd, abilities, anchor })
     }
 
-    /// Takes over the userfaultfd of a fork's child, which has what its parent's has.
-    pub fn of_child(fd: OwnedFd, parent: Abilities, anchor: Vpn) -> Self {
-        Self { fd, abilities: parent, anchor }
+    /// Takes over a userfaultfd that was agreed on before: by another process, or for the parent of
+    /// a forked child. See [`agree`](Self::agree) for `anchor`.
+    pub fn agreed(fd: OwnedFd, abilities: Abilities, anchor: Vpn) -> Self {
+        Self { fd, abilities, anchor }
     }
 
     /// What it can do.
@@ -301,7 +302,13 @@ impl Userfault for GuestUserfault {
         self.call::<WRITEPROTECT, _>(&mut arg).map_err(Refusal::of)
     }
 
+    /// The kernel refuses to poison what has a mark, so that is taken away first; who waits for the
+    /// page touches it again, and finds it missing or poisoned.
     fn poison(&self, at: Vpn) -> Result<(), Refusal> {
+        if self.abilities.marks {
+            let mut arg = raw::uffdio_writeprotect { range: range(&at.run(1)), mode: 0 };
+            self.call::<WRITEPROTECT, _>(&mut arg).map_err(Refusal::of)?;
+        }
         let mut arg = raw::uffdio_poison { range: range(&at.run(1)), mode: 0, updated: 0 };
         self.call::<POISON, _>(&mut arg).map_err(Refusal::of)
     }

@@ -25,9 +25,12 @@ impl Shared {
             let guests: Vec<Arc<Guest>> = self.guests.lock().values().cloned().collect();
             for guest in &guests {
                 self.care_for_one(worker, guest);
+                self.take_children(guest);
             }
+            self.care_for_children();
             worker.finish(&self.engine);
-            self.wait_for_care(if guests.is_empty() { None } else { Some(INTERVAL) });
+            let is_idle = guests.is_empty() && self.children.is_empty();
+            self.wait_for_care(if is_idle { None } else { Some(INTERVAL) });
         }
     }
 

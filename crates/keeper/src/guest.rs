@@ -49,7 +49,7 @@ pub struct GuestParts {
     /// The file that the agent writes to.
     pub memory: OwnedFd,
     /// The agent's memory and staging: never paged.
-    pub own: Vec<Range<Vpn>>,
+    pub own: [Range<Vpn>; 2],
     /// Pages that the kernel needs when a thread ends, and cannot wait for.
     pub needed: Vec<Vpn>,
 }

@@ -3,12 +3,13 @@
 //! Owns: the order of construction, and the end.
 //! Not here: what the threads do (`serve`, `care`).
 
+use crate::children::Children;
 use crate::guest::{Guest, GuestParts, Holder};
 use crate::space::GuestSpace;
 use overspill_base::clock::{self, Cpus};
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
-use overspill_base::sync::Ordering::{Acquire, Release};
+use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, Condvar, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
@@ -44,11 +45,14 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) space: Arc<GuestSpace>,
     pub(crate) guests: Mutex<BTreeMap<u64, Arc<Guest>>>,
+    pub(crate) children: Children,
     /// Readable when readers must look up.
     pub(crate) bell: Arc<OwnedFd>,
     holder: Arc<dyn Holder>,
     /// One for each reader, with all guests.
     ready: Vec<OwnedFd>,
+    /// Whether a guest was killed for lack of memory.
+    pub(crate) out_of_memory: AtomicBool,
     stopping: AtomicBool,
     /// Whether somebody is to be cared for now.
     care: Mutex<bool>,
@@ -90,6 +94,8 @@ impl Keeper {
             engine,
             space,
             guests: Mutex::new(LockClass::Control, BTreeMap::new()),
+            children: Children::default(),
+            out_of_memory: AtomicBool::new(false),
             bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             holder: parts.holder,
             ready: made.collect::<Result<_, _>>()?,
@@ -167,6 +173,11 @@ impl Keeper {
     /// True if the guest is paged, or was and its pages are not all dropped yet.
     pub fn has(&self, number: u64) -> bool {
         self.shared.guests.lock().contains_key(&number)
+    }
+
+    /// True if a guest was killed for lack of memory.
+    pub fn has_run_out(&self) -> bool {
+        self.shared.out_of_memory.load(Relaxed)
     }
 
     /// Returns the engine, for its counters.

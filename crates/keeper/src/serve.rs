@@ -12,6 +12,7 @@
 use crate::guest::{Ended, Guest, Owned};
 use crate::keeper::Shared;
 use overspill_base::sync::Arc;
+use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{PageNo, clock};
 use overspill_engine::{FaultOutcome, Worker};
 use overspill_guest::Vpn;
@@ -221,6 +222,7 @@ impl Shared {
         let why = self.engine.last_error().unwrap_or_else(|| "no page can be evicted".into());
         let line = format!("memory has run out, {} is ended: {why}", guest.name);
         self.space.report("memory has run out", line);
+        self.out_of_memory.store(true, Relaxed);
         guest.kill();
     }
 }

@@ -4,15 +4,17 @@
 //! Invariant: what fails leaves the process as it was.
 //! Not here: when, and whom (`front`).
 
+use crate::family::wait_for;
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{AttachError, Attached, ChannelError, Kernel, Manner, ThreadWords};
 use overspill_guest::{Tracer, Userfaultfd, Vpn, attach, detach};
 use overspill_keeper::GuestParts;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::time::Duration;
 
 /// How long the threads of a process may take to stop.
@@ -40,12 +42,37 @@ pub enum AttachingError {
 /// A process that became a guest, as far as the front knows it.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    pub(crate) process: OwnedFd,
+    /// By which the keeper knows it.
+    pub(crate) number: u64,
+    process: OwnedFd,
     pub(crate) agent: Pid,
-    pub(crate) agent_process: OwnedFd,
+    agent_process: OwnedFd,
 }
 
-/// Attaches to `pid`.
+impl Guest {
+    /// True if the process has ended.
+    pub(crate) fn process_has_ended(&self) -> bool {
+        has_ended(&self.process)
+    }
+
+    /// True if the agent has ended, which without our help it only does with its program.
+    pub(crate) fn agent_has_ended(&self) -> bool {
+        has_ended(&self.agent_process)
+    }
+
+    /// Ends the agent, and reaps it if it is a child of ours.
+    pub(crate) fn end_agent(&self) {
+        let _ = pidfd_send_signal(&self.agent_process, Signal::KILL);
+        wait_for(self.agent);
+    }
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)) == Ok(1)
+}
+
+/// Attaches to `pid`, which becomes the guest of this `number`.
 ///
 /// # Errors
 /// [`AttachingError`]; the process is as before.
@@ -53,6 +80,7 @@ pub(crate) fn take(
     tracer: &Tracer<Kernel>,
     pid: Pid,
     device: &OwnedFd,
+    number: u64,
 ) -> Result<(Guest, GuestParts), AttachingError> {
     let mut held = tracer.hold(pid)?;
     if !held.wait(HOLD_WAIT)? {
@@ -63,7 +91,7 @@ pub(crate) fn take(
     let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
     let attached = attach(&held, &manner)?;
     match prepare(&attached) {
-        Ok(userfault) => Ok(hand_over(attached, userfault, memory)?),
+        Ok(userfault) => Ok(hand_over(attached, userfault, memory, number)?),
         Err(error) => {
             // If that fails too, the agent ends with its channel, and the process with it.
             let _ = detach(&held, &attached);
@@ -87,6 +115,7 @@ fn hand_over(
     attached: Attached,
     userfault: GuestUserfault,
     memory: OwnedFd,
+    number: u64,
 ) -> Result<(Guest, GuestParts), AttachingError> {
     let files = attached.files;
     let process = kernel("copy a pidfd", rustix::io::fcntl_dupfd_cloexec(&attached.process, 3))?;
@@ -100,10 +129,10 @@ fn hand_over(
         smaps: kernel("open its list of mappings", files.smaps)?,
         channel: attached.channel,
         memory,
-        own: vec![range(attached.base, AGENT_BYTES), range(attached.staging, STAGING_BYTES)],
+        own: [range(attached.base, AGENT_BYTES), range(attached.staging, STAGING_BYTES)],
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
-    let guest = Guest { process, agent: attached.agent, agent_process: attached.agent_process };
+    let guest = Guest { number, process, agent: attached.agent, agent_process: attached.agent_process };
     Ok((guest, parts))
 }
 

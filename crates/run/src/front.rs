@@ -1,21 +1,26 @@
-//! The front: starts the program, watches it, attaches.
+//! The front: watches the processes of the run, and attaches.
 //!
-//! Owns: the program's process, and the loop that watches.
-//! Not here: reading `/proc` (`watch`), the steps of an attach (`attaching`).
+//! Owns: which processes are guests, and what becomes of them when they end.
+//! Invariants: no guest without a keeper: if that ends, all processes of the run are killed. What a
+//! guest's end leaves, an agent and whoever else has the guest's memory, ends with it. The program
+//! is reaped by who started it, all others here.
+//! Not here: starting the program; reading `/proc` (`watch`), the steps of an attach (`attaching`).
 
 use crate::attaching::{self, Guest};
+use crate::family::{kill, reap};
 use crate::holding::Holding;
-use crate::watch;
+use crate::keeper::{KeeperProcess, Wanted};
+use crate::same::{has_executed, have_same_memory};
+use crate::watch::{self, Watched};
 use overspill_base::Bytes;
 use overspill_guest::{Kernel, Tracer};
-use overspill_keeper::{Holder, Keeper, KeeperParts};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use overspill_keeper::{AreaState, KeeperState};
+use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid, set_child_subreaper};
 use std::collections::HashMap;
-use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Part of the limit at which processes are attached to, in percent.
 const NEAR_PERCENT: u64 = 75;
@@ -27,185 +32,238 @@ const SMALL_PAGES: u64 = 256;
 /// Tries to attach to a process.
 const TRIES: u32 = 5;
 
-/// What a run is made of.
-pub struct RunParts {
-    /// The limit.
-    pub memory: Bytes,
-    /// The keeper's parts, once it is needed.
-    pub keeper: Box<dyn FnOnce(Arc<dyn Holder>) -> std::io::Result<KeeperParts>>,
-    /// Takes a line for the user.
-    pub say: Box<dyn Fn(&str)>,
-}
-
 /// Why a run cannot be.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The program does not start.
-    #[error("the program does not start: {0}")]
-    Start(std::io::Error),
     /// Nothing can be paged.
-    #[error("/dev/userfaultfd cannot be opened: {0}")]
-    Device(rustix::io::Errno),
-    /// The keeper does not start.
-    #[error("the keeper does not start: {0}")]
-    Keeper(std::io::Error),
-    /// The program's status cannot be had.
-    #[error("the program cannot be waited for: {0}")]
-    Wait(std::io::Error),
+    #[error(
+        "/dev/userfaultfd cannot be opened: {0}; it needs Linux 6.1 and the right to use it \
+         (`overspill doctor` says more)"
+    )]
+    Device(Errno),
+    /// What the program leaves behind would be nobody's.
+    #[error("cannot adopt orphans: {0}")]
+    Orphans(Errno),
+}
+
+/// A run whose program has not started.
+pub struct Prepared {
+    memory: Bytes,
+    device: OwnedFd,
+    keeper: KeeperProcess,
 }
 
 /// A run that goes on.
 pub struct Front {
-    parts: RunParts,
+    limit_pages: u64,
     tracer: &'static Tracer<Kernel>,
     holding: Holding,
     device: OwnedFd,
-    program: Child,
-    /// A wait would take the stops of a traced child for its end.
-    pidfd: OwnedFd,
-    keeper: Option<Keeper>,
-    starts_keeper: Option<Box<dyn FnOnce(Arc<dyn Holder>) -> std::io::Result<KeeperParts>>>,
+    keeper: KeeperProcess,
+    program: Pid,
     guests: HashMap<Pid, Guest>,
+    /// Of the next guest.
+    number: u64,
     /// Those that could not be attached to, and how often that was tried.
     refused: HashMap<Pid, u32>,
+    held_most_pages: u64,
+    has_failed: bool,
 }
 
-impl Front {
-    /// Starts the program.
+/// What is known of a run at its end.
+#[derive(Debug, Default)]
+pub struct RunEnd {
+    /// Its swap areas.
+    pub areas: Vec<AreaState>,
+    /// How things were in its keeper.
+    pub keeper: KeeperState,
+    /// The most memory that its processes had together, as far as the limit counts it.
+    pub held_most: Bytes,
+    /// True if it was ended because the keeper had.
+    pub has_failed: bool,
+}
+
+impl Prepared {
+    /// Looks whether all is there that a run needs.
     ///
     /// # Errors
     /// [`RunError`].
-    pub fn start(mut parts: RunParts, mut command: Command) -> Result<Self, RunError> {
+    pub fn new(memory: Bytes, keeper: KeeperProcess) -> Result<Self, RunError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let device = open("/dev/userfaultfd", flags, Mode::empty()).map_err(RunError::Device)?;
         // Agents, and daemons of the program, become children of this process.
-        let _ = rustix::process::set_child_subreaper(Pid::from_raw(1));
-        let program = command.spawn().map_err(RunError::Start)?;
-        let kernel = Kernel::of_parent(Pid::from_child(&program));
-        // For the life of the process: what is held refers to it.
-        let tracer: &'static _ = Box::leak(Box::new(Tracer::new(kernel)));
-        let holding = Holding::new(tracer).map_err(RunError::Start)?;
-        let keeper = std::mem::replace(&mut parts.keeper, Box::new(|_| unreachable!()));
-        Ok(Self {
-            parts,
-            tracer,
-            holding,
-            device,
-            pidfd: rustix::process::pidfd_open(
-                Pid::from_child(&program),
-                rustix::process::PidfdFlags::empty(),
-            )
-            .map_err(|errno| RunError::Wait(errno.into()))?,
-            program,
-            keeper: None,
-            starts_keeper: Some(keeper),
-            guests: HashMap::new(),
-            refused: HashMap::new(),
-        })
+        set_child_subreaper(Some(getpid())).map_err(RunError::Orphans)?;
+        Ok(Self { memory, device, keeper })
     }
 
-    /// Watches the program to its end.
-    ///
-    /// # Errors
-    /// [`RunError`].
-    pub fn watch(&mut self) -> Result<ExitStatus, RunError> {
-        loop {
-            let start = Instant::now();
-            if is_readable(&self.pidfd) {
-                self.end_guests(|_| true);
-                return self.program.wait().map_err(RunError::Wait);
-            }
-            self.tracer.settle();
-            self.end_guests(|guest| guest.has_ended());
-            let is_near = self.look()?;
-            let interval = if is_near { NEAR_INTERVAL } else { FAR_INTERVAL };
-            self.holding.wait(interval.saturating_sub(start.elapsed()));
+    /// Begins to watch: `program` has started, as a child of this process.
+    pub fn follow(self, program: Pid) -> Front {
+        // For the life of the process: what is held refers to it.
+        let tracer: &'static _ = Box::leak(Box::new(Tracer::new(Kernel::of_parent(program))));
+        Front {
+            limit_pages: self.memory.pages_floor(),
+            tracer,
+            holding: Holding::new(tracer),
+            device: self.device,
+            keeper: self.keeper,
+            program,
+            guests: HashMap::new(),
+            number: 0,
+            refused: HashMap::new(),
+            held_most_pages: 0,
+            has_failed: false,
         }
+    }
+}
+
+impl Front {
+    /// The keeper, for its counters.
+    pub fn keeper(&self) -> &KeeperProcess {
+        &self.keeper
+    }
+
+    /// Does what is to be done now; returns how long to wait before the next turn, if no signal
+    /// comes. The program, once it has ended, is to be reaped before the next.
+    pub fn turn(&mut self) -> Duration {
+        self.do_wanted();
+        if !self.has_failed && self.keeper.has_ended() {
+            self.fail("the keeper has ended, so the run is ended: no page that is out can come back");
+        }
+        self.holding.poll();
+        self.tracer.settle();
+        let family = self.family();
+        self.end_guests(&family);
+        if self.has_failed {
+            family.into_keys().for_each(kill);
+            return NEAR_INTERVAL;
+        }
+        if self.look(&family) { NEAR_INTERVAL } else { FAR_INTERVAL }
+    }
+
+    /// True if no process of the run is left.
+    pub fn is_deserted(&self) -> bool {
+        self.guests.is_empty() && self.family().is_empty()
+    }
+
+    /// Reaps children that have ended, but the program: orphans of the run.
+    pub fn reap_orphans(&self) {
+        let is_ours = |pid: &Pid| {
+            *pid != self.program && !self.keeper.is(*pid) && !self.is_agent(*pid)
+        };
+        watch::children_of(getpid()).into_iter().filter(is_ours).for_each(reap);
+    }
+
+    /// Ends the keeper. No process of the run is left.
+    pub fn end(mut self) -> RunEnd {
+        self.end_guests(&HashMap::new());
+        let (areas, keeper) = match self.has_failed {
+            true => {
+                self.keeper.kill();
+                Default::default()
+            }
+            false => self.keeper.end().unwrap_or_default(),
+        };
+        let held_most = Bytes::of_pages(self.held_most_pages);
+        RunEnd { areas, keeper, held_most, has_failed: self.has_failed }
+    }
+
+    /// Does what the keeper wants of guests' threads.
+    fn do_wanted(&mut self) {
+        for wanted in self.keeper.take_wanted() {
+            match wanted {
+                Wanted::Hold(number) => {
+                    let guest = self.guests.iter().find(|(_, guest)| guest.number == number);
+                    if let Some((&pid, _)) = guest {
+                        self.holding.hold(number, pid);
+                    }
+                    self.keeper.told(number);
+                }
+                Wanted::Release(number) => self.holding.release(number),
+            }
+        }
+    }
+
+    /// All processes of the run: what descends from this one, without what is ours.
+    fn family(&self) -> HashMap<Pid, Watched> {
+        let is_other = |pid| self.keeper.is(pid) || self.is_agent(pid);
+        let mut family = watch::family(getpid(), &is_other);
+        family.remove(&getpid());
+        family
+    }
+
+    fn is_agent(&self, pid: Pid) -> bool {
+        self.guests.values().any(|guest| guest.agent == pid)
     }
 
     /// Looks at all processes, and attaches to the largest if the limit is in sight; true if it is.
-    fn look(&mut self) -> Result<bool, RunError> {
-        let agents: Vec<Pid> = self.guests.values().map(|guest| guest.agent).collect();
-        let family = watch::family(Pid::from_child(&self.program), &|pid| agents.contains(&pid));
+    fn look(&mut self, family: &HashMap<Pid, Watched>) -> bool {
         let held: u64 = family.values().map(|process| process.pages).sum();
-        let limit = self.parts.memory.pages_floor();
-        if held * 100 < limit * NEAR_PERCENT {
-            return Ok(false);
+        self.held_most_pages = self.held_most_pages.max(held);
+        if held * 100 < self.limit_pages * NEAR_PERCENT {
+            return false;
         }
-        let open = family.iter().filter(|(pid, process)| {
-            process.pages >= SMALL_PAGES
-                && !self.guests.contains_key(pid)
-                && self.refused.get(pid).is_none_or(|&tries| tries < TRIES)
-        });
+        let open = family.iter().filter(|(pid, process)| self.may_attach(**pid, process));
         if let Some((&pid, _)) = open.max_by_key(|(_, process)| process.pages) {
-            self.attach(pid)?;
+            self.attach(pid);
         }
-        Ok(true)
+        true
     }
 
-    fn attach(&mut self, pid: Pid) -> Result<(), RunError> {
-        match attaching::take(self.tracer, pid, &self.device) {
+    /// A child that has its parent's memory (vfork) is about to execute something else.
+    fn may_attach(&self, pid: Pid, process: &Watched) -> bool {
+        process.pages >= SMALL_PAGES
+            && !self.guests.contains_key(&pid)
+            && self.refused.get(&pid).is_none_or(|&tries| tries < TRIES)
+            && process.parent.is_some_and(|parent| have_same_memory(pid, parent) == Some(false))
+    }
+
+    fn attach(&mut self, pid: Pid) {
+        match attaching::take(self.tracer, pid, &self.device, self.number + 1) {
             Ok((guest, parts)) => {
-                let keeper = self.keeper()?;
-                let number = pid.as_raw_nonzero().get() as u64;
-                keeper.add(number, parts).map_err(|errno| RunError::Keeper(errno.into()))?;
+                self.number += 1;
                 self.guests.insert(pid, guest);
+                if let Err(error) = self.keeper.add(self.number, parts) {
+                    self.fail(&format!("process {pid} cannot be paged, so the run is ended: {error}"));
+                }
             }
             Err(error) => {
                 let tries = self.refused.entry(pid).or_default();
                 *tries += 1;
                 if *tries == TRIES {
-                    (self.parts.say)(&format!("process {pid} is outside the limit: {error}"));
+                    self.keeper.say(&format!("process {pid} is outside the limit: {error}"));
                 }
             }
         }
-        Ok(())
     }
 
-    fn keeper(&mut self) -> Result<&Keeper, RunError> {
-        if let Some(parts) = self.starts_keeper.take() {
-            let started = parts(self.holding.holder()).and_then(Keeper::start);
-            let keeper = started.map_err(RunError::Keeper)?;
-            self.keeper = Some(keeper);
-        }
-        Ok(self.keeper.as_ref().expect("just started"))
+    fn fail(&mut self, line: &str) {
+        self.has_failed = true;
+        self.keeper.say(line);
     }
 
-    /// Lets go the guests that have ended.
-    fn end_guests(&mut self, has_ended: impl Fn(&Guest) -> bool) {
-        let ended = self.guests.extract_if(|_, guest| has_ended(guest));
-        for (pid, guest) in ended {
-            if let Some(keeper) = &self.keeper {
-                keeper.ended(pid.as_raw_nonzero().get() as u64);
+    /// Lets go the guests that have ended, or execute another program.
+    fn end_guests(&mut self, family: &HashMap<Pid, Watched>) {
+        let ended: Vec<Pid> = self.guests.keys().copied().collect();
+        for pid in ended {
+            let guest = &self.guests[&pid];
+            if guest.process_has_ended() || has_executed(pid, guest.agent) {
+                let guest = self.guests.remove(&pid).expect("it is there");
+                self.let_go(pid, &guest, family);
+            } else if guest.agent_has_ended() {
+                let line = format!("process {pid} is ended: its agent was killed");
+                self.keeper.say(&line);
+                kill(pid);
             }
-            let _ = rustix::process::pidfd_send_signal(&guest.agent_process, Signal::KILL);
-            let _ = rustix::process::waitpid(Some(guest.agent), WaitOptions::empty());
         }
     }
 
-    /// The keeper, if it was needed.
-    pub fn keeper_of(&self) -> Option<&Keeper> {
-        self.keeper.as_ref()
+    /// Without its agent and the keeper missing pages would read as zeros: so who else has the
+    /// guest's memory ends first.
+    fn let_go(&mut self, pid: Pid, guest: &Guest, family: &HashMap<Pid, Watched>) {
+        let shares = |other: &Pid| have_same_memory(*other, guest.agent) == Some(true);
+        family.keys().copied().filter(|&other| other != pid).filter(shares).for_each(kill);
+        self.holding.release(guest.number);
+        self.keeper.ended(guest.number);
+        guest.end_agent();
     }
-}
-
-impl Guest {
-    /// True if the process has ended, or executes another program: the agent's memory is not its.
-    fn has_ended(&self) -> bool {
-        is_readable(&self.process) || self.has_other_memory()
-    }
-
-    /// KCMP_VM of program and agent.
-    fn has_other_memory(&self) -> bool {
-        let _ = (self.process.as_fd(), self.agent_process.as_raw_fd());
-        false
-    }
-}
-
-/// True if a pidfd says that its process has ended.
-fn is_readable(pidfd: &OwnedFd) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)) == Ok(1)
 }

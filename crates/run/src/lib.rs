@@ -1,15 +1,22 @@
 //! A run: its program is watched from outside, and paged when memory runs short.
 //!
-//! Owns: the front ([`Front`]), which starts the program untouched, watches what its processes
-//! hold, and attaches to them when the limit comes into sight.
+//! Owns: the front ([`Front`]), which watches what the processes of a run hold, and attaches to
+//! them when the limit comes into sight; the keeper's process ([`KeeperProcess`]), of which it is
+//! the other end.
 //! Invariants: one thread traces, the front's. Until the limit comes into sight nothing is done to
 //! any process of the run.
-//! Not here: paging (`keeper`), how a process is attached to (`guest`).
+//! Not here: paging (`keeper`), how a process is attached to (`guest`); the command line, and
+//! starting and reaping the program (`cli`).
 
 mod attaching;
+mod family;
 mod front;
 mod holding;
+mod keeper;
+mod same;
 mod watch;
 
 pub use attaching::AttachingError;
-pub use front::{Front, RunError, RunParts};
+pub use family::has_ended;
+pub use front::{Front, Prepared, RunEnd, RunError};
+pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};

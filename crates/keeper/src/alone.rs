@@ -1,0 +1,102 @@
+//! What sets the keeper's process apart from all others, and the task that outlives it.
+//!
+//! Owns: the keeper's session, signals and descriptors, and the *holder*: a process that shares its
+//! table of descriptors and sleeps. If the keeper dies, the table lives on, so that a userfaultfd is
+//! never closed while a guest could read zeros where pages are out; the holder then kills the
+//! guests, and ends when they have.
+//! Invariants: every pidfd in the table is a guest's, or the keeper's own. All of this is done while
+//! the process has one thread.
+//! Not here: the agents, which each hold their guest's userfaultfd as well.
+//! Rejected: a thread, which ends with the keeper; a child that is sent each descriptor, which has
+//! not got the last one yet when it is needed.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, PidfdFlags, Signal, getpid, pidfd_open};
+use rustix::process::{pidfd_send_signal, set_dumpable_behavior, setsid};
+use std::io;
+
+/// Signals of terminals, and of who takes the keeper for the program.
+const IGNORED: [i32; 9] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
+
+/// Leaves the terminal, the group and the descriptors of who started this process, and starts the
+/// holder.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(crate) fn become_alone() -> io::Result<()> {
+    // The first process of a session is one already.
+    let _ = setsid();
+    ignore_signals();
+    close_others();
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let _ = rustix::thread::set_name(c"ovs-keeper");
+    start_holder()
+}
+
+fn ignore_signals() {
+    for signal in IGNORED {
+        // SAFETY: no handler of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// Closes what others left open when they started us.
+fn close_others() {
+    // SAFETY: this process has just begun, and has opened nothing itself. Where the call is
+    // refused, what is left open does no harm but to stay open.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+}
+
+fn start_holder() -> io::Result<()> {
+    let keeper = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let flags = libc::CLONE_FILES | libc::SIGCHLD;
+    // SAFETY: this process has one thread, so that its copy finds no lock held. The copy has
+    // memory of its own, and never returns from `hold`.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => hold(&keeper),
+        _ => {
+            // The copy waits for it.
+            std::mem::forget(keeper);
+            Ok(())
+        }
+    }
+}
+
+/// Waits for the end of the keeper, then for the ends of its guests, and ends.
+fn hold(keeper: &OwnedFd) -> ! {
+    let _ = rustix::thread::set_name(c"ovs-holder");
+    wait_for(keeper);
+    for number in descriptors() {
+        // SAFETY: a descriptor of this table, which nobody changes any more.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        // What is no pidfd says so.
+        if pidfd_send_signal(descriptor, Signal::KILL).is_ok() {
+            wait_for(&descriptor);
+        }
+    }
+    // SAFETY: nothing of this copy is to be cleaned up: it is the keeper's.
+    unsafe { libc::_exit(0) }
+}
+
+fn wait_for(process: &impl rustix::fd::AsFd) {
+    while poll(&mut [PollFd::new(process, PollFlags::IN)], None) == Err(Errno::INTR) {}
+}
+
+/// The numbers of all open descriptors.
+fn descriptors() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}

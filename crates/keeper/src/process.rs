@@ -1,0 +1,249 @@
+//! The keeper's process.
+//!
+//! Owns: the loop that reads what the front asks for, and what follows.
+//! Invariants: it opens the places to swap to and nothing else, and traces nobody: what it needs of
+//! a guest it is given. It ends when the front has closed its end and no guest is left; the guests
+//! of a front that has died are killed. A message that cannot be counts as that death.
+//! Not here: who starts it (`run`), what guests need (`serve`).
+
+use crate::alone::become_alone;
+use crate::guest::GuestParts;
+use crate::holds::Holds;
+use crate::keeper::{Keeper, KeeperParts};
+use crate::link::{Link, LinkError};
+use crate::swaps::Swaps;
+use crate::words::{KeeperState, Report, Request};
+use overspill_base::Bytes;
+use overspill_base::shared::{Mapping, Table};
+use overspill_base::stats::{Stats, stats_len};
+use overspill_base::sync::Arc;
+use overspill_device::SwapSpec;
+use overspill_device::file::OpenOptions;
+use overspill_engine::{Swap, Tuning};
+use overspill_guest::Vpn;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{Signal, pidfd_send_signal};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How long the front may take to read an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is looked whether the last guests have been let go.
+const END_INTERVAL: Duration = Duration::from_millis(2);
+/// Pages that a guest's threads need, at most: those of more threads than a machine has.
+const NEEDED_MAX: usize = 1 << 25;
+
+/// What the process has, from the start on.
+struct Process {
+    link: Arc<Link>,
+    holds: Arc<Holds>,
+    specs: Vec<SwapSpec>,
+    swaps: Option<Swaps>,
+    /// Until the first guest comes.
+    parts: Option<KeeperParts>,
+    keeper: Option<Keeper>,
+    /// Of the next guest.
+    needed: Vec<Vpn>,
+    guests: HashMap<u64, OwnedFd>,
+}
+
+/// Is the keeper of a run: this process was started for it, with its end of a [`Link`] as standard
+/// input. Returns when the run has ended.
+///
+/// # Errors
+/// The process cannot be set apart from others.
+pub fn run() -> std::io::Result<()> {
+    become_alone()?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let link = Arc::new(Link::from(socket));
+    end_with_any_thread(&link);
+    let mut process = Process {
+        holds: Arc::new(Holds::new(link.clone())),
+        link,
+        specs: Vec::new(),
+        swaps: None,
+        parts: None,
+        keeper: None,
+        needed: Vec::new(),
+        guests: HashMap::new(),
+    };
+    process.serve();
+    process.end();
+    Ok(())
+}
+
+/// A thread that panics ends the process: guests would wait for it for ever.
+fn end_with_any_thread(link: &Arc<Link>) {
+    let link = link.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        let at = panic.location().map(ToString::to_string).unwrap_or_default();
+        let why = panic.payload_as_str().unwrap_or("it does not say why");
+        link.tell(&Report::Line(format!("a mistake of the keeper, please report it: {at}: {why}")));
+        std::process::abort();
+    }));
+}
+
+/// The file of a keeper's counters, and the counters: both processes have them.
+///
+/// # Errors
+/// No memory.
+pub fn new_stats() -> Result<(OwnedFd, Stats), Errno> {
+    let file = rustix::fs::memfd_create("overspill-stats", rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, stats_bytes() as u64)?;
+    let stats = open_stats(&file)?;
+    Ok((file, stats))
+}
+
+fn stats_bytes() -> usize {
+    stats_len() * size_of::<u64>()
+}
+
+fn open_stats(file: &OwnedFd) -> Result<Stats, Errno> {
+    let mapping = Arc::new(Mapping::shared(file, stats_bytes())?);
+    Ok(Stats::new(Table::within(&mapping, 0, stats_len())))
+}
+
+impl Process {
+    fn serve(&mut self) {
+        loop {
+            let followed = match self.link.request() {
+                Ok(request) => self.follow(request),
+                Err(error) => Err(error),
+            };
+            match followed {
+                Ok(()) => {}
+                Err(LinkError::Ended) => return,
+                Err(error) => {
+                    let line = format!("the keeper ends, and its guests: {error}");
+                    return self.link.tell(&Report::Line(line));
+                }
+            }
+        }
+    }
+
+    fn follow(&mut self, request: Request) -> Result<(), LinkError> {
+        match request {
+            Request::Swap(spec) => self.specs.push(*spec),
+            Request::Begin { memory, options, stats } => {
+                let begun = self.begin(memory, &options, &stats);
+                return self.answer_with_areas(begun.map(|()| Report::Done));
+            }
+            Request::Needed(pages) => {
+                self.needed.extend(pages);
+                self.needed.truncate(NEEDED_MAX);
+            }
+            Request::Add { number, guest } => {
+                let added = self.add(number, *guest);
+                return self.answer(&added.map_or_else(Report::Refused, |()| Report::Done));
+            }
+            Request::Ended { number } => self.ended(number),
+            Request::Status => {
+                let state = Report::State(self.state());
+                return self.answer_with_areas(Ok(state));
+            }
+            Request::Told { number } => self.holds.told(number),
+        }
+        Ok(())
+    }
+
+    fn answer(&self, report: &Report) -> Result<(), LinkError> {
+        self.link.answer(report, PATIENCE)
+    }
+
+    fn answer_with_areas(&self, report: Result<Report, String>) -> Result<(), LinkError> {
+        let report = match report {
+            Ok(report) => report,
+            Err(why) => return self.answer(&Report::Refused(why)),
+        };
+        for area in self.swaps.iter().flat_map(Swaps::states) {
+            self.answer(&Report::Area(area))?;
+        }
+        self.answer(&report)
+    }
+
+    /// Opens all that a guest will need.
+    fn begin(
+        &mut self,
+        memory: Bytes,
+        options: &OpenOptions,
+        stats: &OwnedFd,
+    ) -> Result<(), String> {
+        let stats = open_stats(stats).map_err(|errno| format!("no room for counters: {errno}"))?;
+        let (swaps, engines) = Swaps::open(&self.specs, options).map_err(|e| e.to_string())?;
+        self.swaps = Some(swaps);
+        self.parts = Some(self.parts_of(memory, engines, stats));
+        // Relative paths have been followed.
+        let _ = rustix::process::chdir("/");
+        Ok(())
+    }
+
+    fn parts_of(&self, memory: Bytes, swaps: Vec<Swap>, stats: Stats) -> KeeperParts {
+        let link = self.link.clone();
+        let report = move |line: &str| link.tell(&Report::Line(line.to_owned()));
+        KeeperParts {
+            memory,
+            swaps,
+            stats,
+            tuning: Tuning::default(),
+            holder: self.holds.clone(),
+            report: Box::new(report),
+        }
+    }
+
+    fn add(&mut self, number: u64, mut guest: GuestParts) -> Result<(), String> {
+        guest.needed = std::mem::take(&mut self.needed);
+        let process = guest.process.try_clone().map_err(|error| error.to_string())?;
+        let keeper = self.keeper()?;
+        keeper.add(number, guest).map_err(|errno| errno.to_string())?;
+        self.guests.insert(number, process);
+        Ok(())
+    }
+
+    /// The keeper, which starts with the first guest: a run that stays below its limit needs none of
+    /// its tables.
+    fn keeper(&mut self) -> Result<&Keeper, String> {
+        if let Some(parts) = self.parts.take() {
+            self.keeper = Some(Keeper::start(parts).map_err(|error| error.to_string())?);
+        }
+        self.keeper.as_ref().ok_or_else(|| "the keeper has not begun".to_owned())
+    }
+
+    fn ended(&mut self, number: u64) {
+        self.guests.remove(&number);
+        if let Some(keeper) = &self.keeper {
+            keeper.ended(number);
+        }
+    }
+
+    fn state(&self) -> KeeperState {
+        let keeper = self.keeper.as_ref();
+        KeeperState {
+            engine: keeper.map(|keeper| keeper.engine().status()).unwrap_or_default(),
+            guests: self.guests.len(),
+            out_of_memory: keeper.is_some_and(Keeper::has_run_out),
+        }
+    }
+
+    /// Ends the guests that are left, serving them until they have ended.
+    fn end(&mut self) {
+        self.holds.close();
+        let guests = std::mem::take(&mut self.guests);
+        for process in guests.values() {
+            // One that has ended already says so.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+        for (number, process) in guests {
+            let mut fds = [PollFd::new(&process, PollFlags::IN)];
+            while poll(&mut fds, None) == Err(Errno::INTR) {}
+            let Some(keeper) = &self.keeper else { continue };
+            keeper.ended(number);
+            while keeper.has(number) {
+                std::thread::sleep(END_INTERVAL);
+            }
+        }
+        self.keeper = None;
+        self.swaps.iter().for_each(Swaps::empty_files);
+    }
+}

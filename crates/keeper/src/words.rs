@@ -1,0 +1,418 @@
+//! What front and keeper say to each other.
+//!
+//! Owns: the form of a message, and its check where it is read.
+//! Invariants: every message is one [`Packet`], of one size; its descriptors come in the order that
+//! its kind has. Front and keeper are one program, started together, so a message that cannot be is
+//! a mistake or an attack: there is no other version to be kind to.
+//! Not here: sockets and waiting (`link`); what follows from a message (`process`).
+
+use crate::guest::GuestParts;
+use bytemuck::{Pod, Zeroable};
+use overspill_base::Bytes;
+use overspill_device::SwapSpec;
+use overspill_device::compressed::Usage;
+use overspill_device::file::OpenOptions;
+use overspill_engine::EngineStatus;
+use overspill_guest::userfault::{Abilities, GuestUserfault};
+use overspill_guest::{Channel, Vpn};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ops::Range;
+
+/// Bytes of text that a message has room for.
+pub(crate) const BODY_BYTES: usize = 4096;
+const WORDS: usize = 12;
+/// Most descriptors of a message: those of a guest.
+pub(crate) const DESCRIPTORS_MAX: usize = 7;
+
+/// A message as it is sent.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Packet {
+    kind: u32,
+    body_bytes: u32,
+    words: [u64; WORDS],
+    body: [u8; BODY_BYTES],
+}
+
+mod kind {
+    pub(super) const SWAP: u32 = 1;
+    pub(super) const BEGIN: u32 = 2;
+    pub(super) const NEEDED: u32 = 3;
+    pub(super) const ADD: u32 = 4;
+    pub(super) const ENDED: u32 = 5;
+    pub(super) const STATUS: u32 = 6;
+    pub(super) const TOLD: u32 = 7;
+    pub(super) const DONE: u32 = 33;
+    pub(super) const REFUSED: u32 = 34;
+    pub(super) const LINE: u32 = 35;
+    pub(super) const AREA: u32 = 36;
+    pub(super) const STATE: u32 = 37;
+    pub(super) const HOLD: u32 = 38;
+    pub(super) const RELEASE: u32 = 39;
+}
+
+/// Why a message is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum WordError {
+    /// Nobody knows it.
+    #[error("a message of kind {0} is unknown: was the program replaced while it ran?")]
+    Kind(u32),
+    /// A part is not what it must be.
+    #[error("a message of kind {kind} has no valid {part}: was its sender tampered with?")]
+    Part {
+        /// Of the message.
+        kind: u32,
+        /// What is wrong.
+        part: &'static str,
+    },
+    /// It does not fit.
+    #[error("{bytes} bytes do not fit into a message: give shorter paths to --swap")]
+    Long {
+        /// Of the text.
+        bytes: usize,
+    },
+}
+
+/// A message that was read, with its descriptors.
+pub(crate) type Received = (Packet, Vec<OwnedFd>);
+/// A message to be sent, with its descriptors.
+pub(crate) type Sent<'f> = (Packet, Vec<BorrowedFd<'f>>);
+
+/// What the front asks for.
+#[derive(Debug)]
+pub enum Request {
+    /// A place to swap to; before `Begin`, which opens it. No answer.
+    Swap(Box<SwapSpec>),
+    /// Open the places and be ready. The answer: the areas, then `Done`.
+    Begin {
+        /// The limit of all guests.
+        memory: Bytes,
+        /// How places are opened.
+        options: OpenOptions,
+        /// The file of the counters.
+        stats: OwnedFd,
+    },
+    /// Pages that must stay, of the guest of the next `Add`. No answer.
+    Needed(Vec<Vpn>),
+    /// Page a guest; its pages that are needed were told before. The answer is `Done`.
+    Add {
+        /// Not used before.
+        number: u64,
+        /// The guest.
+        guest: Box<GuestParts>,
+    },
+    /// A guest has ended. No answer.
+    Ended {
+        /// Its number.
+        number: u64,
+    },
+    /// How things are. The answer: the areas, then `State`.
+    Status,
+    /// All threads of a guest are told to stop, as `Hold` asked. No answer.
+    Told {
+        /// Its number.
+        number: u64,
+    },
+}
+
+/// What the keeper says.
+#[derive(Debug)]
+pub enum Report {
+    /// It is done.
+    Done,
+    /// It cannot be done, and why.
+    Refused(String),
+    /// A line for the user; at any time.
+    Line(String),
+    /// A swap area.
+    Area(AreaState),
+    /// How things are.
+    State(KeeperState),
+    /// Tell all threads of this guest to stop, then say `Told`; at any time.
+    Hold(u64),
+    /// Let them go; at any time.
+    Release(u64),
+}
+
+/// A swap area.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AreaState {
+    /// Its name.
+    pub name: String,
+    /// What the user should know about it, one line each.
+    pub notes: Vec<String>,
+    /// Its size when fully grown.
+    pub capacity: Bytes,
+    /// What is in use.
+    pub used: Bytes,
+    /// The most that ever was.
+    pub used_most: Bytes,
+    /// What compressed memory holds.
+    pub compressed: Option<Usage>,
+}
+
+/// How things are in a keeper.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct KeeperState {
+    /// Of the engine; zeros if it was not needed.
+    pub engine: EngineStatus,
+    /// Guests that have not ended.
+    pub guests: usize,
+    /// True if a guest was killed for lack of memory.
+    pub out_of_memory: bool,
+}
+
+impl Packet {
+    fn new(kind: u32, words: &[u64]) -> Self {
+        let mut packet = Self { kind, ..Self::zeroed() };
+        packet.words[..words.len()].copy_from_slice(words);
+        packet
+    }
+
+    fn with_body(mut self, body: &[u8]) -> Result<Self, WordError> {
+        let room = self.body.get_mut(..body.len());
+        room.ok_or(WordError::Long { bytes: body.len() })?.copy_from_slice(body);
+        self.body_bytes = body.len() as u32;
+        Ok(self)
+    }
+
+    /// As [`with_body`](Self::with_body), for a line that may be cut.
+    fn with_line(self, line: &str) -> Self {
+        let line = &line.as_bytes()[..line.len().min(BODY_BYTES)];
+        self.with_body(line).expect("it was cut")
+    }
+
+    fn body(&self) -> Result<&[u8], WordError> {
+        self.body.get(..self.body_bytes as usize).ok_or(self.bad("length"))
+    }
+
+    fn text(&self) -> Result<String, WordError> {
+        Ok(String::from_utf8_lossy(self.body()?).into_owned())
+    }
+
+    fn flag(&self, word: usize, part: &'static str) -> Result<bool, WordError> {
+        match self.words[word] {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.bad(part)),
+        }
+    }
+
+    fn bad(&self, part: &'static str) -> WordError {
+        WordError::Part { kind: self.kind, part }
+    }
+
+    /// The descriptors, which must be so many.
+    fn exactly<const N: usize>(&self, fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], WordError> {
+        fds.try_into().map_err(|_| self.bad("number of descriptors"))
+    }
+}
+
+impl Request {
+    /// Most pages of a `Needed`.
+    pub const NEEDED_MAX: usize = BODY_BYTES / size_of::<u64>();
+
+    pub(crate) fn write(&self) -> Result<Sent<'_>, WordError> {
+        let bare = |packet| Ok((packet, Vec::new()));
+        match self {
+            Self::Swap(spec) => {
+                let json = serde_json::to_vec(spec).expect("it has only strings and numbers");
+                bare(Packet::new(kind::SWAP, &[]).with_body(&json)?)
+            }
+            Self::Begin { memory, options: OpenOptions { swap_size, force }, stats } => {
+                let size = swap_size.map_or(0, |size| size.0);
+                let words = [memory.0, swap_size.is_some().into(), size, (*force).into()];
+                Ok((Packet::new(kind::BEGIN, &words), vec![stats.as_fd()]))
+            }
+            Self::Needed(pages) => {
+                let numbers: Vec<u64> = pages.iter().map(|page| page.0).collect();
+                bare(Packet::new(kind::NEEDED, &[]).with_body(bytemuck::cast_slice(&numbers))?)
+            }
+            Self::Add { number, guest } => write_guest(*number, guest),
+            Self::Ended { number } => bare(Packet::new(kind::ENDED, &[*number])),
+            Self::Status => bare(Packet::new(kind::STATUS, &[])),
+            Self::Told { number } => bare(Packet::new(kind::TOLD, &[*number])),
+        }
+    }
+
+    pub(crate) fn read((packet, fds): Received) -> Result<Self, WordError> {
+        match packet.kind {
+            kind::BEGIN => return read_begin(&packet, fds),
+            kind::ADD => return read_guest(&packet, fds),
+            _ => packet.exactly::<0>(fds)?,
+        };
+        Ok(match packet.kind {
+            kind::SWAP => {
+                let spec = serde_json::from_slice(packet.body()?);
+                Self::Swap(spec.map_err(|_| packet.bad("place"))?)
+            }
+            kind::NEEDED => Self::Needed(read_pages(&packet)?),
+            kind::ENDED => Self::Ended { number: packet.words[0] },
+            kind::STATUS => Self::Status,
+            kind::TOLD => Self::Told { number: packet.words[0] },
+            other => return Err(WordError::Kind(other)),
+        })
+    }
+}
+
+fn read_begin(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
+    let [stats] = packet.exactly(fds)?;
+    let has_size = packet.flag(1, "swap size")?;
+    let swap_size = has_size.then_some(Bytes(packet.words[2]));
+    let options = OpenOptions { swap_size, force: packet.flag(3, "force")? };
+    let memory = Bytes(packet.words[0]);
+    if memory.pages_floor() == 0 {
+        return Err(packet.bad("limit"));
+    }
+    Ok(Request::Begin { memory, options, stats })
+}
+
+fn read_pages(packet: &Packet) -> Result<Vec<Vpn>, WordError> {
+    let (numbers, rest) = packet.body()?.as_chunks();
+    if !rest.is_empty() {
+        return Err(packet.bad("length"));
+    }
+    let vpn = |bytes: &[u8; 8]| read_vpn(u64::from_ne_bytes(*bytes)).ok_or(packet.bad("page"));
+    numbers.iter().map(vpn).collect()
+}
+
+/// A page of an address space that there can be.
+fn read_vpn(number: u64) -> Option<Vpn> {
+    (number < 1 << 52).then_some(Vpn(number))
+}
+
+/// The order of its descriptors is that of the fields.
+fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
+    let [own, staging] = &guest.own;
+    let Abilities { marks, poison, moves, forks } = guest.userfault.abilities();
+    let abilities = [marks, poison, moves, forks].map(u64::from);
+    let [a, b, c, d] = abilities;
+    let places = [own.start.0, own.end.0, staging.start.0, staging.end.0];
+    let words = [number, places[0], places[1], places[2], places[3], a, b, c, d];
+    let descriptors = vec![
+        guest.process.as_fd(),
+        guest.userfault.as_fd(),
+        guest.pagemap.as_fd(),
+        guest.maps.as_fd(),
+        guest.smaps.as_fd(),
+        guest.channel.as_fd(),
+        guest.memory.as_fd(),
+    ];
+    Ok((Packet::new(kind::ADD, &words).with_line(&guest.name), descriptors))
+}
+
+fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
+    let [process, userfault, pagemap, maps, smaps, channel, memory] = packet.exactly(fds)?;
+    let ability = |word| packet.flag(word, "ability");
+    let abilities =
+        Abilities { marks: ability(5)?, poison: ability(6)?, moves: ability(7)?, forks: ability(8)? };
+    let guest = GuestParts {
+        name: packet.text()?,
+        process,
+        userfault: GuestUserfault::agreed(userfault, abilities),
+        pagemap,
+        maps,
+        smaps,
+        channel: Channel::from(channel),
+        memory,
+        own: [read_place(packet, 1)?, read_place(packet, 3)?],
+        needed: Vec::new(),
+    };
+    Ok(Request::Add { number: packet.words[0], guest: Box::new(guest) })
+}
+
+fn read_place(packet: &Packet, word: usize) -> Result<Range<Vpn>, WordError> {
+    let bound = |word: usize| read_vpn(packet.words[word]);
+    match (bound(word), bound(word + 1)) {
+        (Some(start), Some(end)) if start < end => Ok(start..end),
+        _ => Err(packet.bad("place")),
+    }
+}
+
+impl Report {
+    pub(crate) fn write(&self) -> Packet {
+        match self {
+            Self::Done => Packet::new(kind::DONE, &[]),
+            Self::Refused(why) => Packet::new(kind::REFUSED, &[]).with_line(why),
+            Self::Line(line) => Packet::new(kind::LINE, &[]).with_line(line),
+            Self::Area(area) => write_area(area),
+            Self::State(KeeperState { engine, guests, out_of_memory }) => {
+                let EngineStatus { frames, free_frames, active, inactive, cached } = *engine;
+                let counts = [frames, free_frames, active, inactive, cached, *guests];
+                let [a, b, c, d, e, f] = counts.map(|count| count as u64);
+                Packet::new(kind::STATE, &[a, b, c, d, e, f, (*out_of_memory).into()])
+            }
+            Self::Hold(number) => Packet::new(kind::HOLD, &[*number]),
+            Self::Release(number) => Packet::new(kind::RELEASE, &[*number]),
+        }
+    }
+
+    pub(crate) fn read((packet, fds): Received) -> Result<Self, WordError> {
+        packet.exactly::<0>(fds)?;
+        Ok(match packet.kind {
+            kind::DONE => Self::Done,
+            kind::REFUSED => Self::Refused(packet.text()?),
+            kind::LINE => Self::Line(packet.text()?),
+            kind::AREA => Self::Area(read_area(&packet)?),
+            kind::STATE => {
+                let count = |word: usize| packet.words[word] as usize;
+                let engine = EngineStatus {
+                    frames: count(0),
+                    free_frames: count(1),
+                    active: count(2),
+                    inactive: count(3),
+                    cached: count(4),
+                };
+                let out_of_memory = packet.flag(6, "verdict")?;
+                Self::State(KeeperState { engine, guests: count(5), out_of_memory })
+            }
+            kind::HOLD => Self::Hold(packet.words[0]),
+            kind::RELEASE => Self::Release(packet.words[0]),
+            other => return Err(WordError::Kind(other)),
+        })
+    }
+}
+
+/// The first line is the name. Notes that do not fit are cut.
+fn write_area(area: &AreaState) -> Packet {
+    let AreaState { name, notes, capacity, used, used_most, compressed } = area;
+    let usage = compressed.unwrap_or_default();
+    let words = [
+        capacity.0,
+        used.0,
+        used_most.0,
+        compressed.is_some().into(),
+        usage.held_pages,
+        usage.filled_pages,
+        usage.incompressible_pages,
+        usage.compressed_bytes,
+        usage.memory_bytes,
+        usage.held_pages_max,
+        usage.memory_bytes_max,
+    ];
+    let lines: Vec<&str> = [name].into_iter().chain(notes).map(String::as_str).collect();
+    Packet::new(kind::AREA, &words).with_line(&lines.join("\n"))
+}
+
+fn read_area(packet: &Packet) -> Result<AreaState, WordError> {
+    let words = &packet.words;
+    let usage = Usage {
+        held_pages: words[4],
+        filled_pages: words[5],
+        incompressible_pages: words[6],
+        compressed_bytes: words[7],
+        memory_bytes: words[8],
+        held_pages_max: words[9],
+        memory_bytes_max: words[10],
+    };
+    let text = packet.text()?;
+    let mut lines = text.split('\n').map(str::to_owned);
+    Ok(AreaState {
+        name: lines.next().unwrap_or_default(),
+        notes: lines.collect(),
+        capacity: Bytes(words[0]),
+        used: Bytes(words[1]),
+        used_most: Bytes(words[2]),
+        compressed: packet.flag(3, "usage")?.then_some(usage),
+    })
+}

@@ -1,0 +1,249 @@
+//! The keeper's process, as the front has it.
+//!
+//! Owns: its start and its end, and asking it.
+//! Invariants: an answer is waited for no longer than a keeper needs that works. Lines that come
+//! meanwhile are said. Its holder, which outlives it for a moment, is known by its number too.
+//! Not here: what it does.
+
+use crate::family::wait_for;
+use crate::watch;
+use overspill_base::Bytes;
+use overspill_base::stats::Stats;
+use overspill_device::SwapSpec;
+use overspill_device::file::OpenOptions;
+use overspill_guest::Vpn;
+use overspill_keeper::{AreaState, GuestParts, KeeperState, Link, LinkError, Report, Request};
+use overspill_keeper::process::new_stats;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::cell::RefCell;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long it may take to open all places: a disk may have to be searched for what it holds.
+const BEGIN_WAIT: Duration = Duration::from_secs(120);
+/// How long another answer may take: that to the first guest makes all tables.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+
+/// Why there is no keeper.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    /// It refuses.
+    #[error("{0}")]
+    Refused(String),
+    /// It was not understood, or has ended.
+    #[error("the keeper: {0}")]
+    Link(#[from] LinkError),
+    /// Its answer is to something else.
+    #[error("the keeper answers what it was not asked: was the program replaced while it ran?")]
+    Answer,
+    /// It does not start.
+    #[error("the keeper does not start: {0}; look at the limits of this session (`ulimit -a`)")]
+    Start(std::io::Error),
+}
+
+impl AsFd for KeeperProcess {
+    /// Is readable when the keeper says something.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+impl From<Errno> for KeeperError {
+    fn from(errno: Errno) -> Self {
+        Self::Start(errno.into())
+    }
+}
+
+/// What a keeper is for.
+#[derive(Debug)]
+pub struct KeeperOptions {
+    /// Memory that all guests may take.
+    pub memory: Bytes,
+    /// Where to swap; the default place if there is none.
+    pub swaps: Vec<SwapSpec>,
+    /// How places are opened.
+    pub options: OpenOptions,
+}
+
+/// A keeper.
+pub struct KeeperProcess {
+    link: Link,
+    pid: Pid,
+    process: OwnedFd,
+    holder: Option<Pid>,
+    stats: Stats,
+    /// What came while an answer was waited for.
+    wanted: RefCell<Vec<Wanted>>,
+    say: Box<dyn Fn(&str)>,
+}
+
+/// What a keeper wants of a guest's threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    /// That they are told to stop; to be answered.
+    Hold(u64),
+    /// That they go on.
+    Release(u64),
+}
+
+impl KeeperProcess {
+    /// Starts `command`, which must call [`overspill_keeper::process::run`], and waits until it has
+    /// opened all places; returns them, too. `say` takes lines for the user.
+    ///
+    /// # Errors
+    /// [`KeeperError`].
+    pub fn start(
+        mut command: Command,
+        options: KeeperOptions,
+        say: Box<dyn Fn(&str)>,
+    ) -> Result<(Self, Vec<AreaState>), KeeperError> {
+        let (link, socket) = Link::pair()?;
+        let (file, stats) = new_stats()?;
+        let child = command.stdin(socket).stdout(Stdio::null()).spawn();
+        let pid = Pid::from_child(&child.map_err(KeeperError::Start)?);
+        drop(command);
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        let wanted = RefCell::default();
+        let mut keeper = Self { link, pid, process, holder: None, stats, wanted, say };
+        match keeper.begin(options, file) {
+            Ok(areas) => Ok((keeper, areas)),
+            Err(error) => {
+                keeper.kill();
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(&mut self, options: KeeperOptions, stats: OwnedFd) -> Result<Vec<AreaState>, KeeperError> {
+        let KeeperOptions { memory, swaps, options } = options;
+        for spec in swaps {
+            self.link.ask(&Request::Swap(Box::new(spec)), ANSWER_WAIT)?;
+        }
+        self.link.ask(&Request::Begin { memory, options, stats }, ANSWER_WAIT)?;
+        let (areas, report) = self.answer(BEGIN_WAIT)?;
+        self.holder = watch::children_of(self.pid).first().copied();
+        done(&report).map(|()| areas)
+    }
+
+    /// Has a guest paged.
+    ///
+    /// # Errors
+    /// [`KeeperError`]. The guest is lost: without a keeper its agent ends it.
+    pub(crate) fn add(&self, number: u64, mut guest: GuestParts) -> Result<(), KeeperError> {
+        let needed: Vec<Vpn> = std::mem::take(&mut guest.needed);
+        for pages in needed.chunks(Request::NEEDED_MAX) {
+            self.link.ask(&Request::Needed(pages.to_vec()), ANSWER_WAIT)?;
+        }
+        self.link.ask(&Request::Add { number, guest: Box::new(guest) }, ANSWER_WAIT)?;
+        done(&self.answer(ANSWER_WAIT)?.1)
+    }
+
+    /// Tells it that a guest has ended, or executes another program.
+    pub(crate) fn ended(&self, number: u64) {
+        // If it has ended itself, that is noticed soon.
+        let _ = self.link.ask(&Request::Ended { number }, ANSWER_WAIT);
+    }
+
+    /// Asks how things are.
+    fn state(&self) -> Result<(Vec<AreaState>, KeeperState), KeeperError> {
+        self.link.ask(&Request::Status, ANSWER_WAIT)?;
+        match self.answer(ANSWER_WAIT)? {
+            (areas, Report::State(state)) => Ok((areas, state)),
+            _ => Err(KeeperError::Answer),
+        }
+    }
+
+    /// Takes all areas that are told of, and the answer after them.
+    fn answer(&self, at_most: Duration) -> Result<(Vec<AreaState>, Report), KeeperError> {
+        let deadline = Some(Instant::now() + at_most);
+        let mut areas = Vec::new();
+        loop {
+            match self.link.report(self.process.as_fd(), deadline)? {
+                Report::Area(area) => areas.push(area),
+                Report::Line(line) => (self.say)(&line),
+                Report::Hold(guest) => self.wanted.borrow_mut().push(Wanted::Hold(guest)),
+                Report::Release(guest) => self.wanted.borrow_mut().push(Wanted::Release(guest)),
+                answer => return Ok((areas, answer)),
+            }
+        }
+    }
+
+    /// Says the lines that have come; returns what is wanted by now, in its order.
+    pub(crate) fn take_wanted(&self) -> Vec<Wanted> {
+        let now = Some(Instant::now());
+        loop {
+            let wanted = match self.link.report(self.process.as_fd(), now) {
+                Ok(Report::Hold(guest)) => Wanted::Hold(guest),
+                Ok(Report::Release(guest)) => Wanted::Release(guest),
+                Ok(Report::Line(line)) => {
+                    (self.say)(&line);
+                    continue;
+                }
+                // Nothing has come, or what nobody asked for: an end is seen elsewhere.
+                Ok(_) | Err(_) => return self.wanted.take(),
+            };
+            self.wanted.borrow_mut().push(wanted);
+        }
+    }
+
+    /// Says that all threads of a guest are told to stop.
+    pub(crate) fn told(&self, guest: u64) {
+        let _ = self.link.ask(&Request::Told { number: guest }, ANSWER_WAIT);
+    }
+
+    /// Says a line itself.
+    pub(crate) fn say(&self, line: &str) {
+        (self.say)(line);
+    }
+
+    /// True if it has ended, which it must not while there is a front.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ends_within(Duration::ZERO)
+    }
+
+    fn ends_within(&self, at_most: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        let at_most = Timespec::try_from(at_most).ok();
+        poll(&mut fds, at_most.as_ref()) == Ok(1)
+    }
+
+    /// The counters, which both have.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// True if `pid` is it, or its holder.
+    pub(crate) fn is(&self, pid: Pid) -> bool {
+        pid == self.pid || Some(pid) == self.holder
+    }
+
+    /// Asks how things are, and has it end, when no guest is left. Waits for its end.
+    pub(crate) fn end(&self) -> Option<(Vec<AreaState>, KeeperState)> {
+        let state = self.state().ok();
+        self.link.close();
+        if !self.ends_within(ANSWER_WAIT) {
+            self.say("the keeper does not end, and is killed");
+        }
+        self.kill();
+        state
+    }
+
+    /// Ends it, and waits for it and for its holder.
+    pub(crate) fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+        for pid in [Some(self.pid), self.holder].into_iter().flatten() {
+            wait_for(pid);
+        }
+    }
+}
+
+fn done(report: &Report) -> Result<(), KeeperError> {
+    match report {
+        Report::Done => Ok(()),
+        Report::Refused(why) => Err(KeeperError::Refused(why.clone())),
+        _ => Err(KeeperError::Answer),
+    }
+}

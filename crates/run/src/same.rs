@@ -1,0 +1,58 @@
+//! Whether two processes have the same memory.
+//!
+//! Owns: kcmp(2), and what follows from its answers.
+//! Invariant: that an answer could not be had is never taken for one.
+
+use rustix::process::Pid;
+
+/// `KCMP_VM`, of `linux/kcmp.h`.
+const KCMP_VM: libc::c_int = 1;
+
+/// True if two processes have one address space; `None` if that cannot be found out: one of them
+/// has ended, or may not be looked at. A first thread that has ended while others go on has none.
+pub(crate) fn have_same_memory(a: Pid, b: Pid) -> Option<bool> {
+    let (a, b) = (a.as_raw_pid(), b.as_raw_pid());
+    // SAFETY: only numbers are passed.
+    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) } {
+        0 => Some(true),
+        1..=3 => Some(false),
+        _ => None,
+    }
+}
+
+/// True if `pid` has memory, and other memory than `agent`: it executes another program. Only a
+/// first thread is compared, which has no memory when it has ended before its process.
+pub(crate) fn has_executed(pid: Pid, agent: Pid) -> bool {
+    have_same_memory(pid, agent) == Some(false) && has_memory(pid)
+}
+
+fn has_memory(pid: Pid) -> bool {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    statm.split(' ').next().is_some_and(|size| size.parse().is_ok_and(|size: u64| size > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::getpid;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_has_its_own_memory_and_another_one_another() {
+        let own = getpid();
+        assert_eq!(have_same_memory(own, own), Some(true));
+        assert!(!has_executed(own, own));
+        let mut child = Command::new("sleep").arg("10").spawn().unwrap();
+        let other = Pid::from_child(&child);
+        assert_eq!(have_same_memory(own, other), Some(false));
+        assert!(has_executed(other, own));
+        child.kill().unwrap();
+        while has_memory(other) {
+            std::thread::yield_now();
+        }
+        // A zombie, as a first thread is that has ended before its process.
+        assert!(!has_executed(other, own));
+        child.wait().unwrap();
+        assert_eq!(have_same_memory(own, other), None);
+    }
+}
