@@ -39,6 +39,9 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Man(ManArgs),
+    /// Be the keeper of a run, which starts it
+    #[command(hide = true)]
+    Keeper,
 }
 
 /// Run a program, unmodified, in a given amount of memory.
@@ -89,10 +92,16 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// How touches of pages that are out are noticed: faults, calls, touches [default: the first
-    /// that may be used here]
+    /// How touches of pages that are out are noticed: faults, calls, touches [default: the first of
+    /// these that may be used here]; or keeper: from outside, by a process of its own
+    ///
+    /// With keeper, which is new, programs start untouched, static ones, those of Go and those of musl
+    /// too, and are paged when memory runs short. It needs root, or CAP_SYS_PTRACE and
+    /// /dev/userfaultfd. Of a program that is paged, a forked child that misses a page is ended, with
+    /// a line, and the options --memory-each, --memory-max, --no-children, --report, --history,
+    /// --touches, --progress and --metrics cannot be had.
     #[arg(long, value_name = "WAY", value_parser = parse_way)]
-    pub(crate) way: Option<Way>,
+    pub(crate) way: Option<RunWay>,
 
     /// Leave programs alone that the program starts
     #[arg(long)]
@@ -137,9 +146,21 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-fn parse_way(word: &str) -> Result<Way, String> {
-    let found = Way::ALL.into_iter().find(|way| way.name() == word);
-    found.ok_or_else(|| format!("give {}", Way::ALL.map(Way::name).join(" or ")))
+/// The value of `--way`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunWay {
+    /// By a pager in the program.
+    Inside(Way),
+    /// By a process outside.
+    Keeper,
+}
+
+fn parse_way(word: &str) -> Result<RunWay, String> {
+    if word == "keeper" {
+        return Ok(RunWay::Keeper);
+    }
+    let found = Way::ALL.into_iter().find(|way| way.name() == word).map(RunWay::Inside);
+    found.ok_or_else(|| format!("give {} or keeper", Way::ALL.map(Way::name).join(" or ")))
 }
 
 /// What the memory of a run is.

@@ -190,10 +190,14 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         // Release: with `must_stop`.
         self.shared.stopping.store(true, Release);
-        let _ = rustix::io::write(&*self.shared.bell, &1u64.to_ne_bytes());
         self.shared.engine.wake_background();
         self.shared.call();
         for thread in self.threads.drain(..) {
+            // One reader may take the bell from another.
+            while !thread.is_finished() {
+                let _ = rustix::io::write(&*self.shared.bell, &1u64.to_ne_bytes());
+                std::thread::sleep(Duration::from_millis(1));
+            }
             // A panic was reported when it happened.
             let _ = thread.join();
         }

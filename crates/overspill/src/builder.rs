@@ -201,7 +201,7 @@ impl Overspill {
 ///
 /// # Errors
 /// [`Error::LimitTooSmall`], [`Error::LimitTooLarge`].
-pub(crate) fn check_limit(memory: Bytes) -> Result<(), Error> {
+pub fn check_limit(memory: Bytes) -> Result<(), Error> {
     check_pages(memory, Bytes(PAGE_SIZE as u64), PAGES_MAX)
 }
 

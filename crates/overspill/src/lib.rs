@@ -44,7 +44,7 @@ mod summary;
 mod swaps;
 pub mod ways;
 
-pub use builder::{Builder, MEMORY_MIN, Overspill};
+pub use builder::{Builder, MEMORY_MIN, Overspill, check_limit};
 pub use bytemuck;
 pub use error::Error;
 pub use overspill_base::{Bytes, PageNo};

@@ -18,7 +18,7 @@ use overspill_keeper::{AreaState, KeeperState};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid, set_child_subreaper};
+use rustix::process::{Pid, getpid};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -41,9 +41,6 @@ pub enum RunError {
          (`overspill doctor` says more)"
     )]
     Device(Errno),
-    /// What the program leaves behind would be nobody's.
-    #[error("cannot adopt orphans: {0}")]
-    Orphans(Errno),
 }
 
 /// A run whose program has not started.
@@ -91,8 +88,6 @@ impl Prepared {
     pub fn new(memory: Bytes, keeper: KeeperProcess) -> Result<Self, RunError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let device = open("/dev/userfaultfd", flags, Mode::empty()).map_err(RunError::Device)?;
-        // Agents, and daemons of the program, become children of this process.
-        set_child_subreaper(Some(getpid())).map_err(RunError::Orphans)?;
         Ok(Self { memory, device, keeper })
     }
 

@@ -17,7 +17,7 @@ use overspill_keeper::process::new_stats;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, set_child_subreaper};
 use std::cell::RefCell;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -100,6 +100,8 @@ impl KeeperProcess {
         options: KeeperOptions,
         say: Box<dyn Fn(&str)>,
     ) -> Result<(Self, Vec<AreaState>), KeeperError> {
+        // Its holder, agents, and daemons of the program become children of this process.
+        set_child_subreaper(Some(getpid()))?;
         let (link, socket) = Link::pair()?;
         let (file, stats) = new_stats()?;
         let child = command.stdin(socket).stdout(Stdio::null()).spawn();

@@ -8,9 +8,8 @@
 //! Not here: options of other commands, and those that name files to write, which every run would
 //! overwrite.
 
-use super::{MemoryLimit, RunArgs, parse_way};
+use super::{MemoryLimit, RunArgs, RunWay, parse_way};
 use crate::error::Error;
-use overspill::ways::Way;
 use overspill::{Bytes, SwapSpec, parse_bytes};
 use serde::Deserialize;
 use std::fmt::Display;
@@ -46,7 +45,7 @@ struct Defaults {
     limit: Option<(MemoryLimit, bool)>,
     swap: Vec<SwapSpec>,
     swap_size: Option<Bytes>,
-    way: Option<Way>,
+    way: Option<RunWay>,
     quiet: Option<bool>,
 }
 
@@ -167,6 +166,7 @@ fn one<T, E: Display>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill::ways::Way;
 
     fn environment(set: &[(&str, &str)]) -> Result<Defaults, Error> {
         of_environment(|name| {
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(found.limit, Some((MemoryLimit::Percent(25.0), true)));
         assert_eq!(found.swap, ["ram:1M,pri=3", "file:/var/tmp"].map(|s| s.parse().unwrap()));
         assert_eq!(found.swap_size, Some(Bytes(1 << 30)));
-        assert_eq!(found.way, Some(Way::Calls));
+        assert_eq!(found.way, Some(RunWay::Inside(Way::Calls)));
         assert_eq!(found.quiet, Some(true));
     }
 

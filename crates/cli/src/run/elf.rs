@@ -86,6 +86,18 @@ pub(super) fn check(file: File) -> Result<(), Refusal> {
     }
 }
 
+/// Refuses an ELF file that no agent can live in: it has the code of one kind of processor. Neither
+/// a loader nor a libc matters.
+///
+/// # Errors
+/// [`Refusal::Damaged`], [`Refusal::Bits32`], [`Refusal::OtherMachine`], [`Refusal::NoLoader`].
+pub(super) fn check_machine(file: File) -> Result<(), Refusal> {
+    match loader(&ReadCache::new(file))? {
+        Some(loader) if !loader.exists() => Err(Refusal::NoLoader(loader)),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses setuid and setgid programs, into which the loader preloads nothing by path; also if the
 /// user gains no rights by it, so that the same command works for all or for none.
 fn check_privileges(file: &File) -> Result<(), Refusal> {

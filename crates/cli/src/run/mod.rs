@@ -9,6 +9,7 @@
 mod beside;
 mod elf;
 mod format;
+mod kept;
 mod live;
 mod notes;
 mod output;
@@ -21,10 +22,11 @@ mod report;
 pub(crate) mod signals;
 mod timeline;
 
-use crate::args::{MemoryLimit, RunArgs};
+use crate::args::{MemoryLimit, RunArgs, RunWay};
 use crate::error::{Error, FAILED};
 use crate::runs::RunExporter;
 use crate::say;
+pub(crate) use kept::keeper;
 use output::OutputFile;
 use overspill::session::{RunOptions, Supervisor, verdict};
 use overspill::ways::Way;
@@ -33,7 +35,7 @@ use overspill_report::{ArrivalMap, RunSample, RunTimeline, run_html, touches};
 use preload::Preload;
 use process::{Ended, Launch};
 use program::Program;
-use report::Report;
+use report::{Report, Seen};
 use std::time::Duration;
 
 /// Page state changes that `--history` keeps.
@@ -63,10 +65,10 @@ struct Plan {
 
 impl Plan {
     /// Resolves the arguments, and refuses what cannot work.
-    fn resolve(args: RunArgs) -> Result<Self, Error> {
+    fn resolve(args: RunArgs, way: Option<Way>) -> Result<Self, Error> {
         let (memory, memory_each) = args.limit.get().expect("a run without one is refused");
         let memory = memory_bytes(memory)?;
-        let program = Program::find(args.command)?;
+        let program = Program::find(args.command, elf::check)?;
         let preload = Preload::find()?;
         if let Some(doctor::Finding { what, detail, .. }) = doctor::obstacle() {
             return Err(Error::Obstacle { what, detail });
@@ -75,7 +77,7 @@ impl Plan {
             memory,
             memory_max: args.memory_max.map(memory_bytes).transpose()?,
             memory_each,
-            way: way(args.way)?,
+            way: usable(way)?,
             swaps: args.swap,
             options: OpenOptions { swap_size: args.swap_size, force: args.force },
             children: !args.no_children,
@@ -133,7 +135,12 @@ fn watched(plan: &mut Plan, supervisor: &Supervisor) -> Result<(Ended, Watched),
 /// # Errors
 /// Anything that keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
-    let mut plan = Plan::resolve(args)?;
+    let way = match args.way {
+        Some(RunWay::Keeper) => return kept::run(args),
+        Some(RunWay::Inside(way)) => Some(way),
+        None => None,
+    };
+    let mut plan = Plan::resolve(args, way)?;
     let run = RunOptions {
         memory: plan.memory,
         memory_max: plan.memory_max,
@@ -169,7 +176,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     }?;
     supervisor.wait_for_pager_of(ended.process);
     let status = status(&ended, overview.verdict());
-    let report = Report::new(&plan.program, &ended, status, &overview);
+    let report = Report::new(&plan.program, &ended, status, Seen::from(&overview));
     if !plan.quiet {
         report.lines().for_each(say::line);
     }
@@ -231,7 +238,7 @@ fn status(ended: &Ended, verdict: u32) -> u8 {
 }
 
 /// The way that was asked for, or the best.
-fn way(wanted: Option<Way>) -> Result<Way, Error> {
+fn usable(wanted: Option<Way>) -> Result<Way, Error> {
     let way = wanted.map_or_else(Way::best, |way| way.check().map(|()| way));
     way.map_err(Error::Way)
 }

@@ -14,8 +14,11 @@ use super::signals::{Arrival, Inbox, keep_ignoring_sigpipe};
 use crate::error::Error;
 use overspill::Bytes;
 use overspill::session::SESSION_VARIABLE;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, setrlimit};
 use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
+use std::ffi::OsString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -42,7 +45,7 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    fn new(process: Pid, how: ExitStatus, wall: Duration, usage: &libc::rusage) -> Self {
+    pub(super) fn new(process: Pid, how: ExitStatus, wall: Duration, usage: &libc::rusage) -> Self {
         Self {
             process: process.as_raw_pid(),
             how,
@@ -82,7 +85,9 @@ pub(super) fn run(program: &Program, launch: &Launch) -> Result<Ended, Error> {
         .map_err(Error::system("adopt orphans"))?;
     let files = raise_limit_of_files();
     let started = Instant::now();
-    let child = start(program, launch, inbox, files)?;
+    let (preload, value) = launch.preload.variable();
+    let variables = [(preload, value), (SESSION_VARIABLE, launch.session.into())];
+    let child = start(program, &variables, inbox, files)?;
     let (how, usage) =
         watch(child, &inbox).map_err(Error::system("wait for the program to end"))?;
     Ok(Ended::new(child, how, started.elapsed(), &usage))
@@ -90,19 +95,28 @@ pub(super) fn run(program: &Program, launch: &Launch) -> Result<Ended, Error> {
 
 /// Raises this process's limit of descriptors as far as it may; returns the program's. The session
 /// takes two for each process of the run.
-fn raise_limit_of_files() -> Rlimit {
+pub(super) fn raise_limit_of_files() -> Rlimit {
     let limit = getrlimit(Resource::Nofile);
     // What is less than all it may have is better than to refuse the run.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     limit
 }
 
-fn start(program: &Program, launch: &Launch, inbox: Inbox, files: Rlimit) -> Result<Pid, Error> {
-    let (preload, preload_value) = launch.preload.variable();
+/// Starts the program with these variables besides ours, and with the limit of files that it would
+/// have without us.
+///
+/// # Errors
+/// [`ProgramError::NotStarted`], [`Error::System`].
+pub(super) fn start(
+    program: &Program,
+    variables: &[(&str, OsString)],
+    inbox: Inbox,
+    files: Rlimit,
+) -> Result<Pid, Error> {
     let supervisor = getpid();
     let mut command = Command::new(&program.path);
     command.arg0(&program.name).args(&program.args);
-    command.env(preload, preload_value).env(SESSION_VARIABLE, launch.session);
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
     // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(move || prepare(supervisor, &inbox, files)) };
     let child = command.spawn().map_err(|source| not_started(program, source))?;
@@ -145,7 +159,8 @@ fn watch(child: Pid, inbox: &Inbox) -> io::Result<(ExitStatus, libc::rusage)> {
     }
 }
 
-fn send(child: Pid, signal: i32) {
+/// Sends a signal to the program, which has not been reaped.
+pub(super) fn send(child: Pid, signal: i32) {
     // SAFETY: kill touches no memory. The child has not been reaped, so the number is still its
     // own. A program that has changed its credentials may not be signalled; that is ignored.
     unsafe { libc::kill(child.as_raw_nonzero().get(), signal) };
@@ -154,18 +169,40 @@ fn send(child: Pid, signal: i32) {
 /// Reaps all children that have ended; returns how the program ended, if it is among them.
 fn reap(program: Pid) -> io::Result<Option<(ExitStatus, libc::rusage)>> {
     loop {
-        let mut status = 0;
-        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: both pointers are to variables of the right type that outlive the call.
-        let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, usage.as_mut_ptr()) };
-        match pid {
-            -1 => return Err(io::Error::last_os_error()),
-            0 => return Ok(None),
-            pid if pid == program.as_raw_nonzero().get() => {
-                // SAFETY: it was zeroed, which is a valid value, and wait4 has filled it in.
-                return Ok(Some((ExitStatus::from_raw(status), unsafe { usage.assume_init() })));
+        match wait4(-1)? {
+            None => return Ok(None),
+            Some((pid, status, usage)) if pid == program.as_raw_pid() => {
+                return Ok(Some((status, usage)));
             }
-            _orphan => {}
+            Some(_orphan) => {}
         }
     }
+}
+
+/// Reaps the program if it has ended.
+///
+/// # Errors
+/// It is no child.
+pub(super) fn reap_one(program: Pid) -> io::Result<Option<(ExitStatus, libc::rusage)>> {
+    let reaped = wait4(program.as_raw_pid())?;
+    Ok(reaped.map(|(_, status, usage)| (status, usage)))
+}
+
+fn wait4(which: i32) -> io::Result<Option<(i32, ExitStatus, libc::rusage)>> {
+    let mut status = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: both pointers are to variables of the right type that outlive the call.
+    match unsafe { libc::wait4(which, &raw mut status, libc::WNOHANG, usage.as_mut_ptr()) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        // SAFETY: it was zeroed, which is a valid value, and wait4 has filled it in.
+        pid => Ok(Some((pid, ExitStatus::from_raw(status), unsafe { usage.assume_init() }))),
+    }
+}
+
+/// Waits until one of these can be read, or so long.
+pub(super) fn wait_for_any(these: &[BorrowedFd<'_>], most: Duration) {
+    let mut fds: Vec<_> = these.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    // What failed is found out by who reads.
+    let _ = poll(&mut fds, Timespec::try_from(most).ok().as_ref());
 }

@@ -7,7 +7,7 @@
 //! no process has joined the run.
 //! Not here: file formats ([`super::format`], [`super::elf`]), starting ([`super::process`]).
 
-use super::elf::{self, Refusal};
+use super::elf::Refusal;
 use super::format::{Format, HEAD_BYTES};
 use crate::error::{FAILED, NOT_EXECUTABLE, NOT_FOUND};
 use rustix::fs::{Access, AtFlags, CWD, FileType, accessat};
@@ -57,6 +57,9 @@ impl ProgramError {
     }
 }
 
+/// Whether an ELF file can be paged.
+pub(super) type ElfCheck = fn(File) -> Result<(), Refusal>;
+
 /// A program that can be started and paged.
 #[derive(Debug)]
 pub(super) struct Program {
@@ -74,15 +77,15 @@ impl Program {
         words.map(|word| word.display().to_string()).collect()
     }
 
-    /// Finds the program that `command` starts with.
+    /// Finds the program that `command` starts with; `check` says whether an ELF file can be paged.
     ///
     /// # Errors
     /// See [`ProgramError`].
-    pub(super) fn find(command: Vec<OsString>) -> Result<Self, ProgramError> {
+    pub(super) fn find(command: Vec<OsString>, check: ElfCheck) -> Result<Self, ProgramError> {
         let mut words = command.into_iter();
         let name = words.next().unwrap_or_default();
         let path = search(&name, env::var_os("PATH"))?;
-        inspect(&path)?;
+        inspect(&path, check)?;
         Ok(Self { path, name, args: words.collect() })
     }
 }
@@ -130,11 +133,11 @@ fn executable(path: &Path) -> Result<(), Errno> {
 }
 
 /// Follows scripts to the program that is loaded, and checks that it can be paged.
-fn inspect(path: &Path) -> Result<(), ProgramError> {
+fn inspect(path: &Path, check: ElfCheck) -> Result<(), ProgramError> {
     let mut path = path.to_owned();
     let mut name = path.display().to_string();
     for _ in 0..=SCRIPTS_MAX {
-        let Some(interpreter) = inspect_file(&path, &name)? else { return Ok(()) };
+        let Some(interpreter) = inspect_file(&path, &name, check)? else { return Ok(()) };
         name = format!("{} (interpreter of {name})", interpreter.display());
         executable(&interpreter)
             .map_err(|errno| ProgramError::NotExecutable { path: name.clone(), errno })?;
@@ -144,11 +147,15 @@ fn inspect(path: &Path) -> Result<(), ProgramError> {
 }
 
 /// Checks one file; if it is a script, returns its interpreter.
-fn inspect_file(path: &Path, name: &str) -> Result<Option<PathBuf>, ProgramError> {
+fn inspect_file(
+    path: &Path,
+    name: &str,
+    check: ElfCheck,
+) -> Result<Option<PathBuf>, ProgramError> {
     let (file, head) =
         open(path).map_err(|source| ProgramError::Unreadable { path: name.to_owned(), source })?;
     match Format::of(&head) {
-        Format::Elf => elf::check(file)
+        Format::Elf => check(file)
             .map(|()| None)
             .map_err(|refusal| ProgramError::Refused { path: name.to_owned(), refusal }),
         Format::Script(interpreter) => Ok(Some(interpreter)),

@@ -14,6 +14,7 @@ use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
 use serde::Serialize;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 /// Memory above its limit that a process may have without being reported, if it did not report it
 /// itself: the code of large programs, and what the pager takes.
@@ -34,17 +35,52 @@ pub(super) struct Report {
     signal: Option<i32>,
     wall_seconds: f64,
     #[serde(flatten)]
-    stalls: Stalls,
+    stalls: Option<Stalls>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited_seconds: Option<f64>,
     user_seconds: f64,
     system_seconds: f64,
     memory_bytes: u64,
     peak_resident_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_bytes_max: Option<u64>,
     /// True if memory and swap were full.
     out_of_memory: bool,
     processes: u64,
     summary: Summary,
     devices: Vec<Device>,
     escaped: Escaped,
+}
+
+/// What was seen of a run that has ended.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) summary: Summary,
+    pub(super) devices: Vec<Device>,
+    /// Only of the ways in which the pager is in the program.
+    pub(super) stalls: Option<Stalls>,
+    pub(super) out_of_memory: bool,
+    /// Of the [`verdict`]: what was outside the limit.
+    pub(super) verdict: u32,
+    /// The most that all processes had of the limit; only of a keeper, which counts it.
+    pub(super) held_most: Option<Bytes>,
+    /// How long all threads waited for pages; only of a keeper.
+    pub(super) waited: Option<Duration>,
+}
+
+impl From<&Overview> for Seen {
+    fn from(overview: &Overview) -> Self {
+        let verdict = overview.verdict();
+        Self {
+            summary: overview.summary(),
+            devices: overview.devices().map(Device::new).collect(),
+            stalls: Some(Stalls::new(overview.stall_time())),
+            out_of_memory: verdict & verdict::OUT_OF_MEMORY != 0,
+            verdict,
+            held_most: None,
+            waited: None,
+        }
+    }
 }
 
 /// How long the program waited for pages.
@@ -85,17 +121,17 @@ impl fmt::Display for Escaped {
 #[derive(Debug, Serialize)]
 pub(super) struct Device {
     /// The number of its area.
-    area: usize,
-    name: String,
-    capacity_bytes: u64,
-    used_bytes: u64,
-    used_bytes_max: u64,
+    pub(super) area: usize,
+    pub(super) name: String,
+    pub(super) capacity_bytes: u64,
+    pub(super) used_bytes: u64,
+    pub(super) used_bytes_max: u64,
     /// True while it is being swapped off.
-    leaving: bool,
-    notes: Vec<String>,
+    pub(super) leaving: bool,
+    pub(super) notes: Vec<String>,
     /// What compressed memory holds at the end of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
-    compressed: Option<CompressedUsage>,
+    pub(super) compressed: Option<CompressedUsage>,
 }
 
 impl Device {
@@ -134,27 +170,29 @@ impl Report {
         program: &Program,
         ended: &Ended,
         exit_status: u8,
-        overview: &Overview,
+        seen: Seen,
     ) -> Self {
-        let summary = overview.summary();
+        let Seen { summary, devices, stalls, out_of_memory, verdict, held_most, waited } = seen;
         Self {
             schema: SCHEMA,
-            out_of_memory: overview.verdict() & verdict::OUT_OF_MEMORY != 0,
+            out_of_memory,
             processes: count(&summary, "processes"),
             command: program.words(),
             exit_status,
             signal: ended.signal(),
             wall_seconds: ended.wall.as_secs_f64(),
-            stalls: Stalls::new(overview.stall_time()),
+            stalls,
+            waited_seconds: waited.map(|waited| waited.as_secs_f64()),
             user_seconds: ended.user.as_secs_f64(),
             system_seconds: ended.system.as_secs_f64(),
             memory_bytes: summary.memory_bytes,
             peak_resident_bytes: ended.peak_resident.0,
-            devices: overview.devices().map(Device::new).collect(),
+            held_bytes_max: held_most.map(|held| held.0),
+            devices,
             escaped: Escaped {
                 bytes: count(&summary, "outside_kib") << 10,
-                memory: escapes::memory(overview.verdict()),
-                programs: escapes::programs(overview.verdict()),
+                memory: escapes::memory(verdict),
+                programs: escapes::programs(verdict),
             },
             summary,
         }
@@ -185,12 +223,12 @@ impl Report {
             0 | 1 => String::new(),
             many => format!(", {many} processes"),
         };
-        format!(
-            "memory {}, peak resident {}, {:.2} s{processes}",
-            Bytes(self.memory_bytes),
-            Bytes(self.peak_resident_bytes),
-            self.wall_seconds
-        )
+        let most = match self.held_bytes_max {
+            Some(held) => format!("most in use {}", Bytes(held)),
+            None => format!("peak resident {}", Bytes(self.peak_resident_bytes)),
+        };
+        let (memory, wall) = (Bytes(self.memory_bytes), self.wall_seconds);
+        format!("memory {memory}, {most}, {wall:.2} s{processes}")
     }
 
     /// Returns a line about memory outside the limit.
@@ -208,7 +246,9 @@ impl Report {
 
     fn paging_line(&self) -> String {
         let Summary { pages_in, pages_out, faults, fault_latency, .. } = &self.summary;
-        let line = format!("{pages_in} pages in, {pages_out} out; {faults} faults");
+        let waited = self.waited_seconds.map(|waited| format!(", waited for {waited:.2} s in all"));
+        let waited = waited.unwrap_or_default();
+        let line = format!("{pages_in} pages in, {pages_out} out; {faults} faults{waited}");
         if *faults == 0 {
             return line;
         }

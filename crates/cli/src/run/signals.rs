@@ -11,6 +11,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -98,18 +99,49 @@ impl Inbox {
     /// # Errors
     /// The error of sigwaitinfo.
     pub(super) fn next(&self) -> io::Result<Arrival> {
-        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
         loop {
-            // SAFETY: `set` is initialised and `info` has room for a siginfo_t.
-            let signal = unsafe { libc::sigwaitinfo(&raw const self.set, info.as_mut_ptr()) };
-            if signal > 0 {
-                // SAFETY: sigwaitinfo fills it in when it returns a signal.
-                return Ok(arrival(signal, unsafe { info.assume_init() }.si_code));
+            if let Some(arrival) = self.wait(ptr::null())? {
+                return Ok(arrival);
             }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
+        }
+    }
+
+    /// Takes a signal that has arrived.
+    ///
+    /// # Errors
+    /// The error of sigtimedwait.
+    pub(super) fn take(&self) -> io::Result<Option<Arrival>> {
+        self.wait(&libc::timespec { tv_sec: 0, tv_nsec: 0 })
+    }
+
+    /// Makes a descriptor that can be read when a signal has arrived.
+    ///
+    /// # Errors
+    /// The error of signalfd.
+    pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: `set` is initialised.
+        match unsafe { libc::signalfd(-1, &raw const self.set, flags) } {
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: the kernel has just made it for us.
+            number => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
+        }
+    }
+
+    /// Waits for a signal, so long or for ever; `None` if none came.
+    fn wait(&self, at_most: *const libc::timespec) -> io::Result<Option<Arrival>> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+        // SAFETY: `set` is initialised, `info` has room for a siginfo_t, and a time is borrowed
+        // from the caller.
+        let signal = unsafe { libc::sigtimedwait(&raw const self.set, info.as_mut_ptr(), at_most) };
+        if signal > 0 {
+            // SAFETY: sigtimedwait fills it in when it returns a signal.
+            return Ok(Some(arrival(signal, unsafe { info.assume_init() }.si_code)));
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(None),
+            _ => Err(error),
         }
     }
 }
@@ -130,6 +162,11 @@ pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
 pub(super) fn pass_on_no_more() {
     // SAFETY: no handler of ours.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    end_at_signals();
+}
+
+/// Has signals end this process, as they do others.
+pub(super) fn end_at_signals() {
     // A refusal would leave signals without effect, as they were.
     let _ = set_mask(libc::SIG_UNBLOCK, &set_of(PASSED_ON.into_iter()));
 }
