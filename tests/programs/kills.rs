@@ -20,7 +20,7 @@ while True:
 
 /// Files of Overspill in the swap directories, where other programs make files too. Unnamed files
 /// end with the processes that have them open.
-fn leftovers() -> BTreeSet<String> {
+pub(crate) fn leftovers() -> BTreeSet<String> {
     let directories = [disk(), "/var/tmp".into(), "/dev/shm".into()];
     let entries = directories.iter().filter_map(|path| path.read_dir().ok()).flatten().flatten();
     let names = entries.map(|entry| entry.path().display().to_string());
@@ -29,7 +29,7 @@ fn leftovers() -> BTreeSet<String> {
 }
 
 /// Processes that a run of this test started, whatever their parent is now: by their environment.
-fn started_by(test: &Path) -> Vec<i32> {
+pub(crate) fn started_by(test: &Path) -> Vec<i32> {
     let mark = format!("OVERSPILL_TEST={}", test.display()).into_bytes();
     let is_ours = |pid: &i32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -43,7 +43,7 @@ fn is_alive(pid: i32) -> bool {
     status.is_ok_and(|text| !text.contains("State:\tZ"))
 }
 
-fn assert_ends(pid: i32) {
+pub(crate) fn assert_ends(pid: i32) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while is_alive(pid) {
         let stack = std::fs::read_to_string(format!("/proc/{pid}/stack")).unwrap_or_default();

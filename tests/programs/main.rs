@@ -25,6 +25,7 @@ mod faults;
 mod guide;
 mod history;
 mod impostor;
+mod keeper;
 mod kills;
 mod libraries;
 mod limits;

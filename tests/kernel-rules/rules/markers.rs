@@ -45,6 +45,25 @@ fn a_marker_refuses_zeropage_and_takes_copy() {
     });
 }
 
+/// mm/userfaultfd.c, mfill_atomic_pte_poison: any entry is EEXIST, also a mark. Lifting the
+/// protection takes the mark away, and wakes who waits.
+#[test]
+fn poison_refuses_a_marker_until_that_is_taken_away() {
+    alone(|| {
+        let (uffd, range) = marked(2, flag::POISON);
+        assert_eq!(uffd.poison(range.page(0)), Err(Errno::EXIST));
+        let touched = range.page(1);
+        let toucher = call(move || touched.byte());
+        assert!(uffd.next().is_fault_in(touched));
+        uffd.unprotect(range).unwrap();
+        assert!(Entry::of(range.page(0)).is_empty());
+        assert!(uffd.next().is_fault_in(touched), "it touches the page again");
+        assert_eq!(uffd.copy(touched, Range::filled(1, 9)), Ok(()));
+        assert_eq!(toucher.join(), 9);
+        assert_eq!(uffd.poison(range.page(0)), Ok(()));
+    });
+}
+
 /// For MOVE a marker is EEXIST at the destination and EFAULT at the source. A protected page moves,
 /// and arrives without its protection.
 #[test]

@@ -221,6 +221,13 @@ impl Uffd {
         unsafe { ioctl(&self.0, Updater::<WRITEPROTECT, _>::new(&mut request)) }
     }
 
+    /// UFFDIO_WRITEPROTECT without its mode: lifts the protection, and takes marks away.
+    pub fn unprotect(&self, range: Range) -> Result<(), Errno> {
+        let mut request = raw::uffdio_writeprotect { range: raw_range(range), mode: 0 };
+        // SAFETY: the argument is of the type that the opcode names.
+        unsafe { ioctl(&self.0, Updater::<WRITEPROTECT, _>::new(&mut request)) }
+    }
+
     /// UFFDIO_RWPROTECT with its mode: protects present pages from every touch.
     pub fn protect_from_touches(&self, range: Range) -> Result<(), Errno> {
         let mut request = raw::uffdio_writeprotect { range: raw_range(range), mode: 1 };

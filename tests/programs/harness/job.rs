@@ -33,7 +33,7 @@ pub struct Job {
     environment: Vec<(&'static str, OsString)>,
     input: Option<PathBuf>,
     patience: Duration,
-    way: Option<Way>,
+    way: Option<&'static str>,
     user: Option<u32>,
 }
 
@@ -53,7 +53,13 @@ impl Job {
 
     /// Notices touches in this way, whatever the environment says.
     pub fn by(mut self, way: Way) -> Self {
-        self.way = Some(way);
+        self.way = Some(way.name());
+        self
+    }
+
+    /// Is paged from outside, whatever the environment says.
+    pub fn by_keeper(mut self) -> Self {
+        self.way = Some("keeper");
         self
     }
 
@@ -96,7 +102,7 @@ impl Job {
     pub fn paged(&self, options: &[impl AsRef<OsStr>]) -> Running {
         let stats = self.fresh("stats");
         let mut words: Vec<OsString> = vec![overspill().into(), "run".into()];
-        let way = self.way.map(|way| way.name().into()).or_else(way);
+        let way = self.way.map(OsString::from).or_else(way);
         words.extend(way.map(|way| ["--way".into(), way]).into_iter().flatten());
         words.extend(options.iter().map(|option| option.as_ref().to_owned()));
         words.extend(["--stats".into(), stats.clone().into(), "--".into()]);

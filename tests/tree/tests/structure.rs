@@ -16,13 +16,34 @@ use std::process::Command;
 const USES: &[(&str, &[&str])] = &[
     ("overspill-base", &[]),
     ("overspill-agent", &[]),
-    ("overspill-guest", &["overspill-agent"]),
+    ("overspill-guest", &["overspill-agent", "overspill-base"]),
     ("overspill-calls", &[]),
     ("overspill-area", &["overspill-base"]),
     ("overspill-device", &["overspill-base"]),
     ("overspill-terminal", &[]),
     ("overspill-remote", &["overspill-base", "overspill-device", "overspill-terminal"]),
     ("overspill-engine", &["overspill-area", "overspill-base", "overspill-device"]),
+    (
+        "overspill-keeper",
+        &[
+            "overspill-agent",
+            "overspill-area",
+            "overspill-base",
+            "overspill-device",
+            "overspill-engine",
+            "overspill-guest",
+        ],
+    ),
+    (
+        "overspill-run",
+        &[
+            "overspill-agent",
+            "overspill-base",
+            "overspill-device",
+            "overspill-guest",
+            "overspill-keeper",
+        ],
+    ),
     ("overspill-space", &["overspill-base", "overspill-engine"]),
     (
         "overspill",
@@ -48,7 +69,16 @@ const USES: &[(&str, &[&str])] = &[
     ("overspill-c", &["overspill"]),
     ("overspill-python", &["overspill"]),
     ("overspill-report", &["overspill-base"]),
-    ("overspill-cli", &["overspill", "overspill-report", "overspill-terminal"]),
+    (
+        "overspill-cli",
+        &[
+            "overspill",
+            "overspill-keeper",
+            "overspill-report",
+            "overspill-run",
+            "overspill-terminal",
+        ],
+    ),
 ];
 
 /// The same of the laboratory and of tests, which nothing of the product uses.
@@ -110,6 +140,9 @@ const UNSAFE: &[&str] = &[
     "engine/src/bounce.rs",
     "engine/src/memory.rs",
     "guest/src/kernel.rs",
+    "guest/src/userfault.rs",
+    "keeper/src/alone.rs",
+    "keeper/src/space.rs",
     "overspill/src/pager.rs",
     "overspill/src/pool/guard.rs",
     "overspill/src/region.rs",
@@ -160,6 +193,7 @@ const UNSAFE: &[&str] = &[
     "remote/src/nbd/area.rs",
     "remote/src/nbd/tests.rs",
     "remote/src/redis/tests.rs",
+    "run/src/same.rs",
     "space/src/guards.rs",
     "space/src/mapping.rs",
     "space/src/memory.rs",

@@ -40,6 +40,11 @@ fn mistakes_are_told_in_one_line() {
             &["only compressed:SIZE takes algo="],
         ),
         (&["run", "--memory", "1G", "--swap", "compressed:x", "true"], &["bad size `x`"]),
+        (&["run", "--memory", "1G", "--way", "x", "true"], &["give faults or calls", "or keeper"]),
+        (
+            &["run", "--memory-each", "1G", "--way", "keeper", "--progress", "true"],
+            &["--way keeper", "no --memory-each, --progress yet", "leave it out"],
+        ),
         (&["mkswap"], &["<PATH>"]),
         (&["mkswap", "--uuid", "7", "/x"], &["--uuid `7`: invalid", "overspill mkswap --help"]),
         (&["mkswap", "/nowhere"], &["/nowhere is not there", "fallocate"]),

@@ -1,0 +1,142 @@
+/* Programs that a keeper pages from outside. */
+#include "common.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#define THREADS 4
+#define ROUNDS 60000
+
+/* Memory of one thread: pages that say how often they were written. */
+struct own {
+    uint64_t *words;
+    uint64_t seed;
+    size_t pages;
+    uint64_t sum;
+};
+
+static uint64_t next(uint64_t *state) {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    return *state ^= *state << 17;
+}
+
+static void *writes_and_checks(void *argument) {
+    struct own *own = argument;
+    uint64_t state = own->seed;
+    uint32_t *written = calloc(own->pages, sizeof *written);
+    CHECK(written != NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t page = next(&state) % own->pages;
+        uint64_t *words = own->words + page * (PAGE / 8);
+        uint64_t expected = written[page] ? mark(own->seed, page) + written[page] : 0;
+        CHECK(words[0] == expected && words[PAGE / 8 - 1] == expected);
+        written[page]++;
+        words[0] = words[PAGE / 8 - 1] = mark(own->seed, page) + written[page];
+        own->sum += words[0];
+    }
+    free(written);
+    return NULL;
+}
+
+static void threads(void) {
+    pthread_t thread[THREADS];
+    struct own own[THREADS];
+    for (int n = 0; n < THREADS; n++) {
+        own[n] = (struct own){.seed = n + 1, .pages = BIG / PAGE / THREADS};
+        own[n].words = map(BIG / THREADS);
+        CHECK(pthread_create(&thread[n], NULL, writes_and_checks, &own[n]) == 0);
+    }
+    for (int n = 0; n < THREADS; n++) {
+        CHECK(pthread_join(thread[n], NULL) == 0);
+        printf("%lx\n", (unsigned long)own[n].sum);
+    }
+}
+
+static void *filled(uint64_t seed) {
+    void *memory = map(BIG);
+    fill(memory, BIG, seed);
+    return memory;
+}
+
+/* Goes on as another program, which is small. */
+static void executes(void) {
+    check(filled(3), BIG, 3);
+    execl("/proc/self/exe", "keeper", "waits", NULL);
+    CHECK(0);
+}
+
+static void waits(void) {
+    puts("ready");
+    fflush(stdout);
+    struct timespec long_enough = {.tv_sec = 30};
+    nanosleep(&long_enough, NULL);
+}
+
+/* The first thread ends before the others, which go on to use memory that is out. */
+static void *goes_on(void *memory) {
+    struct timespec moment = {.tv_nsec = 300 * 1000 * 1000};
+    nanosleep(&moment, NULL);
+    check(memory, BIG, 4);
+    puts("all there");
+    exit(0);
+}
+
+static void ends_its_first_thread(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, goes_on, filled(4)) == 0);
+    pthread_exit(NULL);
+}
+
+/* A forked child reads its parent's pages right, or is ended: it never reads others. */
+static void forks(void) {
+    void *memory = filled(5);
+    for (int n = 0; n < 5; n++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            check(memory, BIG, 5);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGBUS);
+    }
+    check(memory, BIG, 5);
+}
+
+/* Children that execute something else need nothing of their parent. */
+static void starts_others(void) {
+    void *memory = filled(6);
+    for (int n = 0; n < 5; n++) {
+        CHECK(system("exit 3") == 3 << 8);
+    }
+    check(memory, BIG, 6);
+}
+
+/* Leaves a process behind, which is paged on. */
+static void leaves_a_process(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        check(filled(7), BIG, 7);
+        puts("all there");
+        fflush(stdout);
+        _exit(0);
+    }
+    _exit(4);
+}
+
+static const struct test TESTS[] = {
+    {"threads", threads},
+    {"executes", executes},
+    {"waits", waits},
+    {"ends_its_first_thread", ends_its_first_thread},
+    {"forks", forks},
+    {"starts_others", starts_others},
+    {"leaves_a_process", leaves_a_process},
+};
+
+int main(int argc, char **argv) {
+    return run_test(TESTS, sizeof TESTS / sizeof *TESTS, argc, argv);
+}

@@ -1,0 +1,265 @@
+//! Programs that a keeper pages from outside: all kinds, how they end, and what is left of a run.
+
+use crate::kills::{assert_ends, leftovers, started_by};
+use crate::random::Random;
+use overspill_programs::bench::Bench;
+use overspill_programs::job::{Ended, Job, MIB, assert_same, descendants, name_of};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const PYTHON: &str = "/usr/bin/python3";
+const KILLS: usize = 10;
+
+/// Makes a bench if programs can be attached to here.
+fn bench(tools: &[&str]) -> Option<Bench> {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/userfaultfd").exists() {
+        println!("skipped: a keeper needs root and /dev/userfaultfd");
+        return None;
+    }
+    Bench::with(tools)
+}
+
+fn kept(job: &Job, limit: u64) -> Ended {
+    let ended = job.clone().by_keeper().paged(&["--memory", &limit.to_string(), "--quiet"]).end();
+    println!("most in use: {} KiB of {}", ended.stat("/held_bytes_max") >> 10, limit >> 10);
+    ended
+}
+
+/// Runs it plain and kept: the same status and output, and pages went out.
+fn compare(job: &Job, limit: u64) {
+    let (plain, kept) = (job.plain().end(), kept(job, limit));
+    assert_eq!(plain.status.code(), kept.status.code(), "{kept}");
+    assert_same(&plain.output, &kept.output);
+    assert!(kept.stat("/summary/pages_out") > 0, "no page went out: {kept}");
+}
+
+fn random_lines(bench: &Bench, lines: usize) {
+    let mut random = Random::new(7);
+    bench.file("input", |out| {
+        for _ in 0..lines {
+            writeln!(out, "{:016x}{:016x}", random.next(), random.next()).unwrap();
+        }
+    });
+}
+
+#[test]
+fn sorts_random_lines() {
+    let Some(bench) = bench(&["sort"]) else { return };
+    random_lines(&bench, 1_000_000);
+    compare(&bench.job(&["sort", "-S", "1G", "--parallel=2", "input"]), 32 * MIB);
+}
+
+/// Statically linked, where it is Debian's.
+#[test]
+fn sorts_by_busybox() {
+    let Some(bench) = bench(&["busybox"]) else { return };
+    random_lines(&bench, 300_000);
+    compare(&bench.job(&["busybox", "sort", "input"]), 16 * MIB);
+}
+
+const DICTIONARY: &str = "
+words = {i: str(i) * 20 for i in range(400000)}
+for i in range(0, 400000, 3): words[i] = words[399999 - i] + 'x'
+print(sum(map(len, words.values())), hash(tuple(words[i] for i in range(0, 400000, 7))))
+";
+
+#[test]
+fn keeps_a_dictionary() {
+    let Some(bench) = bench(&[PYTHON]) else { return };
+    let job = bench.job(&[PYTHON, "-c", DICTIONARY]).env("PYTHONHASHSEED", "1");
+    compare(&job, 32 * MIB);
+}
+
+const GO: &str = r#"package main
+
+import ("fmt"; "hash/fnv"; "sort")
+
+type node struct { left, right *node; text string }
+
+func insert(n *node, text string) *node {
+	if n == nil { return &node{text: text} }
+	if text < n.text { n.left = insert(n.left, text) } else { n.right = insert(n.right, text) }
+	return n
+}
+
+func walk(n *node, visit func(string)) {
+	if n != nil { walk(n.left, visit); visit(n.text); walk(n.right, visit) }
+}
+
+func main() {
+	blocks := make([][]byte, 0)
+	for i := 0; i < 24; i++ {
+		block := make([]byte, 4<<20)
+		for j := range block { block[j] = byte(i * j >> 3) }
+		blocks = append(blocks, block)
+	}
+	var root *node
+	x := uint64(88172645463325252)
+	for i := 0; i < 200000; i++ {
+		x ^= x << 13; x ^= x >> 7; x ^= x << 17
+		root = insert(root, fmt.Sprintf("%016x", x))
+	}
+	hash := fnv.New64a()
+	walk(root, func(text string) { hash.Write([]byte(text)) })
+	sort.Slice(blocks, func(i, j int) bool { return blocks[i][77777] < blocks[j][77777] })
+	for _, block := range blocks { hash.Write(block) }
+	fmt.Println(hash.Sum64())
+}
+"#;
+
+/// Without libc: its own system calls, stacks and garbage collector.
+#[test]
+fn pages_a_static_go_program() {
+    let Some(bench) = bench(&["go"]) else { return };
+    let source = bench.file("main.go", |out| out.write_all(GO.as_bytes()).unwrap());
+    let program = bench.path("go-program");
+    let mut go = Command::new("go");
+    go.args(["build", "-o"]).arg(&program).arg(&source);
+    go.env("CGO_ENABLED", "0").env("GOCACHE", bench.path("cache")).env("GOFLAGS", "-mod=mod");
+    assert!(go.status().unwrap().success(), "{go:?}");
+    compare(&bench.job(&[program]), 32 * MIB);
+}
+
+/// Runs a case of `keeper.c`.
+fn case(bench: &Bench, name: &str) -> Job {
+    let program = bench.cc("keeper.c").display().to_string();
+    bench.job(&[&program, name])
+}
+
+#[test]
+fn threads_find_what_they_wrote() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    compare(&case(&bench, "threads"), 32 * MIB);
+}
+
+#[test]
+fn goes_on_when_the_first_thread_has_ended() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    compare(&case(&bench, "ends_its_first_thread"), 32 * MIB);
+}
+
+#[test]
+fn a_forked_child_reads_right_or_is_ended() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    compare(&case(&bench, "forks"), 32 * MIB);
+}
+
+#[test]
+fn starts_other_programs() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    compare(&case(&bench, "starts_others"), 32 * MIB);
+}
+
+#[test]
+fn pages_what_outlives_the_program() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    let ended = kept(&case(&bench, "leaves_a_process"), 32 * MIB);
+    assert_eq!(ended.status.code(), Some(4), "{ended}");
+    assert_eq!(ended.text(), "all there\n");
+    assert!(ended.stat("/summary/pages_out") > 0, "{ended}");
+}
+
+/// Waits until something is so.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn agents_of(test: &Path) -> usize {
+    let named = |pid: &i32| name_of(*pid) == "overspill-agent";
+    started_by(test).into_iter().filter(named).count()
+}
+
+#[test]
+fn another_program_has_no_agent_of_the_one_before() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    let own = bench.path("own");
+    let job = case(&bench, "executes").by_keeper().env("OVERSPILL_TEST", &own);
+    let running = job.paged(&["--memory", "32M", "--quiet"]);
+    wait_until("it was not paged", || agents_of(&own) == 1);
+    let executes = |pid: &i32| {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        command == b"keeper\0waits\0"
+    };
+    wait_until("it executes nothing", || descendants(running.pid()).iter().any(executes));
+    wait_until("its agent is there", || agents_of(&own) == 0);
+    // SAFETY: kill touches no memory; the number is our child's, which is not reaped.
+    unsafe { libc::kill(running.pid(), libc::SIGTERM) };
+    assert_eq!(running.end().status.code(), Some(128 + libc::SIGTERM));
+    started_by(&own).into_iter().for_each(assert_ends);
+}
+
+#[test]
+fn statuses_and_signals_are_the_programs() {
+    let Some(bench) = bench(&["sh"]) else { return };
+    let status = |script: &str| kept(&bench.job(&["sh", "-c", script]), 32 * MIB);
+    assert_eq!(status("exit 7").status.code(), Some(7));
+    let killed = bench.job(&["sh", "-c", "kill -SEGV $$"]).by_keeper();
+    let killed = killed.paged(&["--memory", "32M"]).end();
+    assert_eq!(killed.status.code(), Some(128 + libc::SIGSEGV), "{killed}");
+    assert!(killed.errors.contains("ended by SIGSEGV (signal 11)"), "{killed}");
+    let script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.02; done";
+    let running = bench.job(&["sh", "-c", script]).by_keeper();
+    let running = running.paged(&["--memory", "32M", "--quiet"]);
+    wait_until("the shell does not start", || {
+        !descendants(running.pid()).iter().all(|&pid| name_of(pid) != "sleep")
+    });
+    // SAFETY: kill touches no memory; the number is our child's, which is not reaped.
+    unsafe { libc::kill(running.pid(), libc::SIGTERM) };
+    assert_eq!(running.end().status.code(), Some(9));
+}
+
+const TOUCHES: &str = "
+b = bytearray(96 << 20)
+n = 0
+while True:
+    n += 1
+    for i in range(0, len(b), 4096):
+        if b[i] != (n - 1) & 255: raise SystemExit('wrong: %d at %d' % (b[i], i))
+        b[i] = n & 255
+";
+
+/// Kills one of the run's own processes at random moments: nothing is left, and no byte was wrong.
+fn kill_at_random(seed: u64, victim: impl Fn(i32) -> i32, told: &str) {
+    let Some(bench) = bench(&[PYTHON]) else { return };
+    let own = bench.path("own");
+    std::fs::create_dir(&own).unwrap();
+    let files = leftovers();
+    let mut random = Random::new(seed);
+    for _ in 0..KILLS {
+        let job = bench.job(&[PYTHON, "-c", TOUCHES]).patience(60).by_keeper();
+        let job = job.env("OVERSPILL_TEST", &own).env("TMPDIR", &own);
+        let running = job.paged(&["--memory", "16M", "--quiet"]);
+        wait_until("it does not start", || descendants(running.pid()).len() >= 3);
+        std::thread::sleep(Duration::from_micros(random.below(1_500_000)));
+        let victim = victim(running.pid());
+        // SAFETY: kill touches no memory; the victim is our child, or its child that runs until it
+        // is killed.
+        unsafe { libc::kill(victim, libc::SIGKILL) };
+        assert_ends(victim);
+        let ended = running.end();
+        assert!(ended.errors.contains(told), "{ended}");
+        assert!(!ended.errors.contains("wrong"), "{ended}");
+        started_by(&own).into_iter().for_each(assert_ends);
+    }
+    assert_eq!(leftovers(), files);
+    assert_eq!(own.read_dir().unwrap().count(), 0);
+}
+
+#[test]
+fn nothing_is_left_after_a_kill_of_the_front() {
+    kill_at_random(1, |front| front, "");
+}
+
+#[test]
+fn nothing_is_left_after_a_kill_of_the_keeper() {
+    let keeper = |front| {
+        let children = descendants(front);
+        children.into_iter().find(|&pid| name_of(pid) == "ovs-keeper").expect("there is a keeper")
+    };
+    kill_at_random(2, keeper, "the keeper has ended, so the run is ended");
+}
