@@ -67,7 +67,7 @@ impl Link {
     /// # Errors
     /// [`LinkError`].
     pub fn ask(&self, request: &Request, at_most: Duration) -> Result<(), LinkError> {
-        self.send(request.write()?, Some(Instant::now() + at_most))
+        self.send(&request.write()?, Some(Instant::now() + at_most))
     }
 
     /// Takes what the keeper says next; `keeper` is its pidfd.
@@ -89,7 +89,7 @@ impl Link {
 
     /// Answers the front.
     pub(crate) fn answer(&self, report: &Report, at_most: Duration) -> Result<(), LinkError> {
-        self.send((report.write(), Vec::new()), Some(Instant::now() + at_most))
+        self.send(&(report.write(), Vec::new()), Some(Instant::now() + at_most))
     }
 
     /// Says something that the front did not ask for. Who does so may have no time to wait: it is
@@ -104,9 +104,9 @@ impl Link {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    fn send(&self, message: Sent<'_>, deadline: Option<Instant>) -> Result<(), LinkError> {
+    fn send(&self, message: &Sent<'_>, deadline: Option<Instant>) -> Result<(), LinkError> {
         loop {
-            match self.send_now(&message) {
+            match self.send_now(message) {
                 Err(Errno::AGAIN) => self.wait(PollFlags::OUT, None, deadline)?,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(LinkError::Ended),
                 sent => return sent.map_err(LinkError::Socket),
@@ -159,7 +159,9 @@ impl Link {
         let descriptors = descriptors.flatten().collect();
         match received.bytes {
             0 => Err(LinkError::Ended),
-            bytes if bytes == size_of::<Packet>() && !received.flags.contains(ReturnFlags::TRUNC) => {
+            bytes
+                if bytes == size_of::<Packet>() && !received.flags.contains(ReturnFlags::TRUNC) =>
+            {
                 Ok((packet, descriptors))
             }
             bytes => Err(LinkError::Size(bytes)),
@@ -254,12 +256,8 @@ mod tests {
             }),
         };
         let state = KeeperState { guests: 3, out_of_memory: true, ..Default::default() };
-        let reports = [
-            Report::Done,
-            Report::Refused("no".into()),
-            Report::Area(area),
-            Report::State(state),
-        ];
+        let reports =
+            [Report::Done, Report::Refused("no".into()), Report::Area(area), Report::State(state)];
         let own = own_process();
         for report in reports {
             keeper.answer(&report, SOON).unwrap();

@@ -212,6 +212,10 @@ impl Shared {
     }
 
     fn lost(&self, guest: &Guest, at: Vpn) {
+        // Of a guest that has ended nothing is known any more, and nobody reads it.
+        if guest.has_ended() {
+            return;
+        }
         let line = format!("{} is ended: its page at {at:?} is out, and lost", guest.name);
         self.space.report("a lost page", line);
         self.engine.stats().count(overspill_base::stats::Event::pages_lost);

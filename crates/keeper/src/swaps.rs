@@ -6,9 +6,9 @@
 
 use crate::words::AreaState;
 use overspill_area::{AreaNo, AreaTables, MemberNo};
+use overspill_base::Bytes;
 use overspill_base::shared::Table;
 use overspill_base::sync::Arc;
-use overspill_base::Bytes;
 use overspill_device::any::{self, Device};
 use overspill_device::file::OpenOptions;
 use overspill_device::seal::{Algorithm, Keys, Sealer, Seals};

@@ -304,8 +304,12 @@ fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
 fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
     let [process, userfault, pagemap, maps, smaps, channel, memory] = packet.exactly(fds)?;
     let ability = |word| packet.flag(word, "ability");
-    let abilities =
-        Abilities { marks: ability(5)?, poison: ability(6)?, moves: ability(7)?, forks: ability(8)? };
+    let abilities = Abilities {
+        marks: ability(5)?,
+        poison: ability(6)?,
+        moves: ability(7)?,
+        forks: ability(8)?,
+    };
     let guest = GuestParts {
         name: packet.text()?,
         process,

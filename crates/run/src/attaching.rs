@@ -132,7 +132,8 @@ fn hand_over(
         own: [range(attached.base, AGENT_BYTES), range(attached.staging, STAGING_BYTES)],
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
-    let guest = Guest { number, process, agent: attached.agent, agent_process: attached.agent_process };
+    let guest =
+        Guest { number, process, agent: attached.agent, agent_process: attached.agent_process };
     Ok((guest, parts))
 }
 

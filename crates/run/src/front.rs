@@ -122,7 +122,9 @@ impl Front {
     pub fn turn(&mut self) -> Duration {
         self.do_wanted();
         if !self.has_failed && self.keeper.has_ended() {
-            self.fail("the keeper has ended, so the run is ended: no page that is out can come back");
+            self.fail(
+                "the keeper has ended, so the run is ended: no page that is out can come back",
+            );
         }
         self.holding.poll();
         self.tracer.settle();
@@ -142,9 +144,8 @@ impl Front {
 
     /// Reaps children that have ended, but the program: orphans of the run.
     pub fn reap_orphans(&self) {
-        let is_ours = |pid: &Pid| {
-            *pid != self.program && !self.keeper.is(*pid) && !self.is_agent(*pid)
-        };
+        let is_ours =
+            |pid: &Pid| *pid != self.program && !self.keeper.is(*pid) && !self.is_agent(*pid);
         watch::children_of(getpid()).into_iter().filter(is_ours).for_each(reap);
     }
 
@@ -218,7 +219,9 @@ impl Front {
                 self.number += 1;
                 self.guests.insert(pid, guest);
                 if let Err(error) = self.keeper.add(self.number, parts) {
-                    self.fail(&format!("process {pid} cannot be paged, so the run is ended: {error}"));
+                    self.fail(&format!(
+                        "process {pid} cannot be paged, so the run is ended: {error}"
+                    ));
                 }
             }
             Err(error) => {

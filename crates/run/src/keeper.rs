@@ -12,8 +12,8 @@ use overspill_base::stats::Stats;
 use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
 use overspill_guest::Vpn;
-use overspill_keeper::{AreaState, GuestParts, KeeperState, Link, LinkError, Report, Request};
 use overspill_keeper::process::new_stats;
+use overspill_keeper::{AreaState, GuestParts, KeeperState, Link, LinkError, Report, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -119,7 +119,11 @@ impl KeeperProcess {
         }
     }
 
-    fn begin(&mut self, options: KeeperOptions, stats: OwnedFd) -> Result<Vec<AreaState>, KeeperError> {
+    fn begin(
+        &mut self,
+        options: KeeperOptions,
+        stats: OwnedFd,
+    ) -> Result<Vec<AreaState>, KeeperError> {
         let KeeperOptions { memory, swaps, options } = options;
         for spec in swaps {
             self.link.ask(&Request::Swap(Box::new(spec)), ANSWER_WAIT)?;

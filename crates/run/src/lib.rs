@@ -17,7 +17,7 @@ mod same;
 mod watch;
 
 pub use attaching::AttachingError;
-pub use overspill_keeper::AreaState;
 pub use family::has_ended;
 pub use front::{Front, Prepared, RunEnd, RunError};
 pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
+pub use overspill_keeper::AreaState;

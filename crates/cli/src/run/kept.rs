@@ -89,7 +89,8 @@ fn refuse_options(args: &RunArgs) -> Result<(), Error> {
         (args.progress, "--progress"),
         (args.metrics.is_some(), "--metrics"),
     ];
-    let named: Vec<&str> = refused.iter().filter(|(given, _)| *given).map(|&(_, name)| name).collect();
+    let named: Vec<&str> =
+        refused.iter().filter(|(given, _)| *given).map(|&(_, name)| name).collect();
     if named.is_empty() { Ok(()) } else { Err(Error::NotKept(named.join(", "))) }
 }
 
@@ -106,12 +107,7 @@ fn limits_of(area: &AreaState) -> impl Iterator<Item = String> {
 }
 
 /// Passes signals on, and gives the front its turns, until the program has ended.
-fn watch(
-    child: Pid,
-    inbox: &Inbox,
-    front: &mut Front,
-    started: Instant,
-) -> std::io::Result<Ended> {
+fn watch(child: Pid, inbox: &Inbox, front: &mut Front, started: Instant) -> std::io::Result<Ended> {
     let signals = inbox.descriptor()?;
     loop {
         if has_ended(child)

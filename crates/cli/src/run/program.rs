@@ -147,11 +147,7 @@ fn inspect(path: &Path, check: ElfCheck) -> Result<(), ProgramError> {
 }
 
 /// Checks one file; if it is a script, returns its interpreter.
-fn inspect_file(
-    path: &Path,
-    name: &str,
-    check: ElfCheck,
-) -> Result<Option<PathBuf>, ProgramError> {
+fn inspect_file(path: &Path, name: &str, check: ElfCheck) -> Result<Option<PathBuf>, ProgramError> {
     let (file, head) =
         open(path).map_err(|source| ProgramError::Unreadable { path: name.to_owned(), source })?;
     match Format::of(&head) {

@@ -166,12 +166,7 @@ fn count(summary: &Summary, name: &str) -> u64 {
 }
 
 impl Report {
-    pub(super) fn new(
-        program: &Program,
-        ended: &Ended,
-        exit_status: u8,
-        seen: Seen,
-    ) -> Self {
+    pub(super) fn new(program: &Program, ended: &Ended, exit_status: u8, seen: Seen) -> Self {
         let Seen { summary, devices, stalls, out_of_memory, verdict, held_most, waited } = seen;
         Self {
             schema: SCHEMA,
