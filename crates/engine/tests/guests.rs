@@ -338,6 +338,18 @@ fn a_refused_page_keeps_only_itself() {
     rig.verify(&mut worker, 100);
 }
 
+/// What a call leaves of a run without a reason leaves with another one.
+#[test]
+fn a_run_that_moves_in_parts_leaves_all_the_same() {
+    let tuning = Tuning { reclaim_batch_pages: 16, ..PLAIN };
+    let rig = Rig::of_guests(64, 256, &[256], tuning);
+    let mut worker = Worker::new(&rig.engine).unwrap();
+    rig.space.most_at_once.store(3, Relaxed);
+    rig.write(&mut worker, 0..100);
+    assert!(count(&rig, Event::pswpout) >= 36);
+    rig.verify(&mut worker, 100);
+}
+
 /// Resident bytes of the mapping that begins at `start`.
 fn resident_bytes(start: *const AtomicU64) -> usize {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();

@@ -17,6 +17,9 @@ use overspill_guest::userfault::{GuestUserfault, Message, Refusal, Userfault};
 /// Most messages of a child that are read at a time, so that one alone is not all that is done.
 const MESSAGES_MAX: usize = 64;
 
+/// Of a child it is only asked whether its memory is there.
+const NO_ANCHOR: Vpn = Vpn(0);
+
 /// Forked children.
 #[derive(Debug)]
 pub(crate) struct Children(Mutex<Vec<Child>>);
@@ -48,7 +51,7 @@ impl Shared {
         let abilities = guest.userfault.abilities();
         let child = |fd| Child {
             parent: guest.name.clone(),
-            userfault: GuestUserfault::agreed(fd, abilities),
+            userfault: GuestUserfault::agreed(fd, abilities, NO_ANCHOR),
         };
         self.children.0.lock().extend(new.into_iter().map(child));
     }
@@ -63,12 +66,12 @@ impl Shared {
     }
 
     fn read_child(&self, child: &Child) -> Vec<Child> {
-        let mut forked = Vec::new();
+        let (mut forked, abilities) = (Vec::new(), child.userfault.abilities());
         for _ in 0..MESSAGES_MAX {
             match child.userfault.read() {
                 Ok(Some(Message::Fault(fault))) => self.end_child(child, fault.at),
                 Ok(Some(Message::Fork(fd))) => {
-                    let userfault = GuestUserfault::agreed(fd, child.userfault.abilities());
+                    let userfault = GuestUserfault::agreed(fd, abilities, NO_ANCHOR);
                     forked.push(Child { parent: child.parent.clone(), userfault });
                 }
                 Ok(Some(Message::Event(_))) => {}

@@ -201,10 +201,12 @@ impl AsFd for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guest::GuestParts;
     use crate::words::{AreaState, BODY_BYTES, KeeperState};
     use overspill_base::Bytes;
     use overspill_device::file::OpenOptions;
-    use overspill_guest::Vpn;
+    use overspill_guest::userfault::{Abilities, GuestUserfault};
+    use overspill_guest::{Channel, Vpn};
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     const SOON: Duration = Duration::from_secs(5);
@@ -239,6 +241,40 @@ mod tests {
             };
             assert_eq!(without_number(&read), without_number(&request));
         }
+    }
+
+    /// A file that is known by its size.
+    fn file(bytes: u64) -> OwnedFd {
+        let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_guest_arrives_with_each_descriptor_in_its_place() {
+        let (front, keeper) = pair();
+        let abilities = Abilities { marks: true, poison: false, moves: true, forks: false };
+        let own = [Vpn(1)..Vpn(3), Vpn(7)..Vpn(9)];
+        let guest = GuestParts {
+            name: "process 5".into(),
+            process: file(1),
+            userfault: GuestUserfault::agreed(file(2), abilities, own[1].start),
+            pagemap: file(3),
+            maps: file(4),
+            smaps: file(5),
+            channel: Channel::from(file(6)),
+            memory: file(7),
+            own: own.clone(),
+            needed: Vec::new(),
+        };
+        front.ask(&Request::Add { number: 5, guest: Box::new(guest) }, SOON).unwrap();
+        let Request::Add { number: 5, guest } = keeper.request().unwrap() else { panic!() };
+        let size = |fd: &dyn AsFd| rustix::fs::fstat(fd.as_fd()).unwrap().st_size;
+        let GuestParts { process, userfault, pagemap, maps, smaps, channel, memory, .. } = &*guest;
+        let all: [&dyn AsFd; 7] = [process, userfault, pagemap, maps, smaps, channel, memory];
+        assert_eq!(all.map(size), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!((guest.name.as_str(), &guest.own), ("process 5", &own));
+        assert_eq!(userfault.abilities(), abilities);
     }
 
     #[test]

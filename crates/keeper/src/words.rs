@@ -310,16 +310,17 @@ fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> 
         moves: ability(7)?,
         forks: ability(8)?,
     };
+    let own = [read_place(packet, 1)?, read_place(packet, 3)?];
     let guest = GuestParts {
         name: packet.text()?,
         process,
-        userfault: GuestUserfault::agreed(userfault, abilities),
+        userfault: GuestUserfault::agreed(userfault, abilities, own[1].start),
         pagemap,
         maps,
         smaps,
         channel: Channel::from(channel),
         memory,
-        own: [read_place(packet, 1)?, read_place(packet, 3)?],
+        own,
         needed: Vec::new(),
     };
     Ok(Request::Add { number: packet.words[0], guest: Box::new(guest) })

@@ -67,6 +67,8 @@ pub(crate) struct SimSpace {
     frozen: RwLock<Vec<Range<PageNo>>>,
     /// Calls that moved pages out.
     pub(crate) unmaps: AtomicUsize,
+    /// Most pages of a run that one call moves.
+    pub(crate) most_at_once: AtomicUsize,
 }
 
 impl SimSpace {
@@ -75,7 +77,8 @@ impl SimSpace {
         let pattern = Mutex::new(Pattern::Normal);
         let busy = Mutex::new((0, fastrand::Rng::with_seed(0)));
         let (pinned, frozen) = (Mutex::new(None), RwLock::default());
-        Arc::new(Self { pages, pinned, busy, pattern, frozen, unmaps: AtomicUsize::new(0) })
+        let (unmaps, most_at_once) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
+        Arc::new(Self { pages, pinned, busy, pattern, frozen, unmaps, most_at_once })
     }
 
     /// Makes it busy from now on, `per_mille` of the time, by `seed`.
@@ -250,7 +253,9 @@ impl MovingSpace for SimSpace {
         self.unmaps.fetch_add(1, Relaxed);
         let mut at = destination.start;
         for run in runs {
-            let end = self.unmap(run.start, arena, at..at + run.end.index() - run.start.index());
+            let pages = run.end.index() - run.start.index();
+            let pages = pages.min(self.most_at_once.load(Relaxed));
+            let end = self.unmap(run.start, arena, at..at + pages);
             at += end.moved;
             ends.push(end);
         }
