@@ -95,11 +95,11 @@ pub(crate) struct RunArgs {
     /// How touches of pages that are out are noticed: faults, calls, touches [default: the first of
     /// these that may be used here]; or keeper: from outside, by a process of its own
     ///
-    /// With keeper, which is new, programs start untouched, static ones, those of Go and those of musl
-    /// too, and are paged when memory runs short. It needs root, or CAP_SYS_PTRACE and
-    /// /dev/userfaultfd. Of a program that is paged, a forked child that misses a page is ended, with
-    /// a line, and the options --memory-each, --memory-max, --no-children, --report, --history,
-    /// --touches, --progress and --metrics cannot be had.
+    /// With keeper, which is new, programs start untouched, static ones, those of Go and those of
+    /// musl too, and are paged when memory runs short. It needs root, or CAP_SYS_PTRACE and
+    /// /dev/userfaultfd. Of a program that is paged, a forked child that misses a page is ended,
+    /// with a line, and the options --memory-each, --memory-max, --no-children, --report,
+    /// --history, --touches, --progress and --metrics cannot be had.
     #[arg(long, value_name = "WAY", value_parser = parse_way)]
     pub(crate) way: Option<RunWay>,
 

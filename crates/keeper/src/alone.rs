@@ -1,11 +1,11 @@
 //! What sets the keeper's process apart from all others, and the task that outlives it.
 //!
 //! Owns: the keeper's session, signals and descriptors, and the *holder*: a process that shares its
-//! table of descriptors and sleeps. If the keeper dies, the table lives on, so that a userfaultfd is
-//! never closed while a guest could read zeros where pages are out; the holder then kills the
+//! table of descriptors and sleeps. If the keeper dies, the table lives on, so that a userfaultfd
+//! is never closed while a guest could read zeros where pages are out; the holder then kills the
 //! guests, and ends when they have.
-//! Invariants: every pidfd in the table is a guest's, or the keeper's own. All of this is done while
-//! the process has one thread.
+//! Invariants: every pidfd in the table is a guest's, or the keeper's own. All of this is done
+//! while the process has one thread.
 //! Not here: the agents, which each hold their guest's userfaultfd as well.
 //! Rejected: a thread, which ends with the keeper; a child that is sent each descriptor, which has
 //! not got the last one yet when it is needed.

@@ -1,11 +1,11 @@
 //! Children that guests fork.
 //!
 //! Owns: their userfaultfds, which the kernel gives to the keeper before they run.
-//! Invariants: a forked child's missing pages never read as zeros: its userfaultfd is held until its
-//! memory is no more. Its messages are read, because a child that changes its memory waits for that
-//! as one that misses a page does. A child that touches a page that is out is ended by SIGBUS.
-//! Not here: bringing pages to children: they are not paged yet. Most execute another program before
-//! they miss one.
+//! Invariants: a forked child's missing pages never read as zeros: its userfaultfd is held until
+//! its memory is no more. Its messages are read, because a child that changes its memory waits for
+//! that as one that misses a page does. A child that touches a page that is out is ended by SIGBUS.
+//! Not here: bringing pages to children: they are not paged yet. Most execute another program
+//! before they miss one.
 //! Rejected: killing it: a message has no number of a process but in that process's own namespace.
 
 use crate::guest::Guest;

@@ -201,8 +201,8 @@ impl Process {
         Ok(())
     }
 
-    /// The keeper, which starts with the first guest: a run that stays below its limit needs none of
-    /// its tables.
+    /// The keeper, which starts with the first guest: a run that stays below its limit needs none
+    /// of its tables.
     fn keeper(&mut self) -> Result<&Keeper, String> {
         if let Some(parts) = self.parts.take() {
             self.keeper = Some(Keeper::start(parts).map_err(|error| error.to_string())?);

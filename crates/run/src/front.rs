@@ -41,6 +41,11 @@ pub enum RunError {
          (`overspill doctor` says more)"
     )]
     Device(Errno),
+    /// Whether processes share their memory cannot be found out.
+    #[error(
+        "kcmp cannot be used: the kernel needs CONFIG_KCMP, and a seccomp profile must allow it"
+    )]
+    Compare,
 }
 
 /// A run whose program has not started.
@@ -88,6 +93,9 @@ impl Prepared {
     pub fn new(memory: Bytes, keeper: KeeperProcess) -> Result<Self, RunError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let device = open("/dev/userfaultfd", flags, Mode::empty()).map_err(RunError::Device)?;
+        if have_same_memory(getpid(), getpid()) != Some(true) {
+            return Err(RunError::Compare);
+        }
         Ok(Self { memory, device, keeper })
     }
 

@@ -140,6 +140,7 @@ const UNSAFE: &[&str] = &[
     "engine/src/bounce.rs",
     "engine/src/memory.rs",
     "guest/src/kernel.rs",
+    "guest/src/pagemap.rs",
     "guest/src/userfault.rs",
     "keeper/src/alone.rs",
     "keeper/src/space.rs",
