@@ -1,6 +1,7 @@
 //! The rules one by one, and all orders of small cases against a model of the kernel.
 
 mod kernel;
+mod mix;
 mod orders;
 mod rules;
 
