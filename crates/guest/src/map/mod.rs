@@ -25,7 +25,8 @@
 //!    whose content is where.
 //! 6. \[claims\] Since Linux 6.12 `Unmapped` is a claim: a `mmap(MAP_FIXED)` that fails sends it as
 //!    well. What was there is set aside until the guest is quiescent, and put back if it is still
-//!    there; meanwhile the place is occupied. Only marks (9) can tell: before Linux 6.4, which has
+//!    there; meanwhile the place is occupied. A second claim about a part of it divides it: each
+//!    part was unmapped as a whole or not at all. Only marks (9) can tell: before Linux 6.4, which has
 //!    none, it is a fact.
 //! 7. \[growth\] Growth has no message. An address that is not believed is answered by zeros,
 //!    which the kernel only takes where it is registered, new and empty; content never goes there.
@@ -37,11 +38,13 @@
 //!    a page that is neither present nor marked is new, whatever the map has for it
 //!    ([`SpaceMap::drop_gone`]). The map then errs on one side: it keeps what may be gone, because
 //!    a silent growth (7) can bring a message about a place whose former content moved and whose
-//!    message is late. Without marks `Removed` drops at once, and that history loses a page.
+//!    message is late. Without marks `Removed` drops at once, and that history loses a page. What
+//!    could not be marked yet counts as marked: if it was unmapped and then grown into before it
+//!    could be, it comes back.
 //! 10. \[belief\] A range is believed when one registered mapping covers it and nothing was
 //!     outstanding ([`SpaceMap::believe`]). Only what is believed has pages of the engine.
 //! 11. \[old lengths\] Before Linux 6.16 a move that shrinks reports the length before. Its end is
-//!     set aside when its source's end is unmapped alone.
+//!     set aside when its source's end is unmapped alone; others' content may be there by then.
 //!
 //! Invariants ([`SpaceMap::check`]): what is bound is believed; no ghost is; no page number is in
 //! two places.
@@ -148,6 +151,7 @@ impl SpaceMap {
 
     fn unmapped(&mut self, place: &Range<Vpn>) {
         self.shrink_moves(place);
+        self.divide_claims(place);
         let unmapped = self.live.take(place);
         if !self.has_marks {
             self.forget(unmapped.bound.iter());
@@ -159,33 +163,40 @@ impl SpaceMap {
         self.admit_waiting();
     }
 
+    /// Rule 6: of what is set aside only a part may be unmapped now.
+    fn divide_claims(&mut self, place: &Range<Vpn>) {
+        let parts: Vec<Contents> = self.aside.iter_mut().map(|claim| claim.take(place)).collect();
+        self.aside.extend(parts);
+        self.aside.retain(|claim| !claim.is_empty());
+    }
+
     /// Rule 11: the end of a source is unmapped while its start is a ghost.
     fn shrink_moves(&mut self, place: &Range<Vpn>) {
         for Move { from, to } in std::mem::take(&mut self.moves) {
-            let cut = place.start.max(from.start)..place.end.min(from.end);
-            if cut.is_empty() {
+            if place.start > from.start && place.start < from.end && place.end >= from.end {
+                self.set_aside(&to.run(pages(&from)), to.plus(place.start.0 - from.start.0));
+                self.moves.push(Move { from: from.start..place.start, to });
+            } else if place.start > from.start || place.end < from.end {
+                // Another thread's hole in what was left, at most.
                 self.moves.push(Move { from, to });
-            } else if cut.start > from.start && cut.end == from.end {
-                let end = Vpn(to.0 + (cut.start.0 - from.start.0))..to.plus(pages(&from));
-                self.set_aside(&end);
-                self.moves.push(Move { from: from.start..cut.start, to });
             }
         }
     }
 
-    /// Sets aside what a move brought to `place`.
-    fn set_aside(&mut self, place: &Range<Vpn>) {
-        let waiting = self.limbo.iter_mut().find(|waiting| waiting.target.end == place.end);
-        let contents = match waiting {
+    /// Sets aside what a move onto `target` brought to `start` and behind. That of a move that waits
+    /// may be where something else is.
+    fn set_aside(&mut self, target: &Range<Vpn>, start: Vpn) {
+        let place = start..target.end;
+        let waiting = self.limbo.iter_mut().find(|waiting| waiting.target == *target);
+        let ends: Vec<Contents> = match waiting {
             Some(waiting) => {
-                waiting.target.end = place.start;
-                waiting.contents.take(place)
+                waiting.target.end = start;
+                waiting.parts().map(|part| part.take(&place)).collect()
             }
-            None => self.live.take(place),
+            None => vec![self.live.take(&place)],
         };
-        if !contents.is_empty() {
-            self.aside.push(contents);
-        }
+        self.divide_claims(&place);
+        self.aside.extend(ends.into_iter().filter(|end| !end.is_empty()));
     }
 
     fn remapped(&mut self, from: Range<Vpn>, to: Vpn) {
@@ -331,6 +342,8 @@ impl SpaceMap {
     /// True if nothing about `place` is in doubt, so that it may be registered as a whole.
     pub fn is_settled(&self, place: &Range<Vpn>) -> bool {
         !(self.is_claimed(place)
+            // If the place has another mapping already, registered it would look like the same.
+            || self.live.unmarked.overlaps(place)
             || self.ghosts.overlaps(place)
             || self.limbo.iter().any(|waiting| overlap(&waiting.target, place)))
     }

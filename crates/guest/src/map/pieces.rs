@@ -183,5 +183,16 @@ mod tests {
         assert_eq!(numbers.pieces(), 1);
         numbers.release(PageNo(516)..PageNo(520), &mut source);
         assert_eq!((numbers.pieces(), source.back.len()), (0, 2));
+        assert_eq!(numbers.take(Vpn(4), &place, &mut source).unwrap().1, PageNo(2 * 512 + 4));
+    }
+
+    #[test]
+    fn numbers_that_are_taken_end_a_run_on_both_sides() {
+        let (mut numbers, mut source) = (Numbers::default(), Counting::default());
+        numbers.take(Vpn(8), &(Vpn(8)..Vpn(12)), &mut source).unwrap();
+        let around = Vpn(4)..Vpn(16);
+        let mut take = |at| numbers.take(Vpn(at), &around, &mut source).unwrap().0;
+        assert_eq!(take(4), Vpn(4)..Vpn(8));
+        assert_eq!(take(15), Vpn(12)..Vpn(16));
     }
 }

@@ -15,7 +15,7 @@ use std::ops::Range;
 pub enum Look {
     /// One registered mapping covers it, and nothing is outstanding.
     Registered,
-    /// Not, and nothing is outstanding.
+    /// None, or several, and nothing is outstanding.
     NotRegistered,
     /// A message is outstanding.
     Changing,
@@ -23,7 +23,7 @@ pub enum Look {
 
 /// Looks at the guest while the map decides what was true.
 pub trait Witness {
-    /// Whether a registered mapping covers `place`.
+    /// Whether one registered mapping covers `place`.
     fn look(&mut self, place: &Range<Vpn>) -> Look;
 
     /// What the pages of `place`, which is registered, are. A place that was unmapped and then taken
@@ -39,6 +39,8 @@ pub struct Pages {
     /// Marks of pages that are out.
     pub marked: bool,
 }
+
+type Places = Vec<Range<Vpn>>;
 
 /// Content that was not found at its place.
 #[derive(Clone, Debug)]
@@ -73,7 +75,7 @@ impl SpaceMap {
     /// What was being removed is what is there now: no move from there is outstanding.
     fn settle_removals(&mut self, witness: &mut dyn Witness) -> Option<()> {
         if let Some(first) = self.removing.first() {
-            known(witness.look(first))?;
+            is_quiescent(witness, first)?;
         }
         for place in std::mem::take(&mut self.removing) {
             let dropped = self.live.bound.unbind(&place);
@@ -85,7 +87,7 @@ impl SpaceMap {
     /// What waits is put over what is there: all that was to be released has been.
     fn settle_limbo(&mut self, witness: &mut dyn Witness) -> Option<()> {
         if let Some(first) = self.limbo.first() {
-            known(witness.look(&first.target))?;
+            is_quiescent(witness, &first.target)?;
         }
         std::mem::take(&mut self.limbo).into_iter().for_each(|waiting| self.admit(waiting));
         Some(())
@@ -94,7 +96,7 @@ impl SpaceMap {
     /// What was never unmapped was left mapped.
     fn settle_ghosts(&mut self, witness: &mut dyn Witness) -> Option<()> {
         while let Some(ghost) = self.ghosts.first().cloned() {
-            if known(witness.look(&ghost))? {
+            if is_registered(witness, &ghost)? {
                 self.live.believed.insert(ghost.clone());
             }
             self.ghosts.remove(ghost);
@@ -111,9 +113,11 @@ impl SpaceMap {
                 self.live.put(rest);
                 continue;
             };
-            let is_registered = known(witness.look(&place))?;
+            let is_registered = is_registered(witness, &place)?;
             let contents = claim.take(&place);
-            if is_registered && contents.is_kept(witness.pages(&place)) {
+            // What has something else by now was unmapped.
+            let is_free = !self.live.believed.overlaps(&place);
+            if is_registered && is_free && contents.is_kept(witness.pages(&place)) {
                 self.live.put(contents);
             } else {
                 self.unkept.push(Unkept { place, contents });
@@ -125,7 +129,7 @@ impl SpaceMap {
     /// What is no longer registered is no longer in doubt.
     fn settle_doubts(&mut self, witness: &mut dyn Witness) -> Option<()> {
         for place in self.live.doubtful.iter().cloned().collect::<Vec<_>>() {
-            if !known(witness.look(&place))? {
+            if !is_registered(witness, &place)? {
                 self.live.doubtful.remove(place);
             }
         }
@@ -158,15 +162,12 @@ impl SpaceMap {
 
     /// Returns the places of recent moves that have marks but no content in the map, and those that
     /// have content but no marks.
-    fn look_along_moves(
-        &self,
-        witness: &mut dyn Witness,
-    ) -> Option<(Vec<Range<Vpn>>, Vec<Range<Vpn>>)> {
+    fn look_along_moves(&self, witness: &mut dyn Witness) -> Option<(Places, Places)> {
         let places = self.recent.iter().flat_map(|m| [m.from.clone(), m.to.run(pages(&m.from))]);
         let (mut missing, mut misplaced) = (Vec::new(), Vec::new());
         for place in places.collect::<HashSet<_>>() {
             let has_content = !self.live.bound.is_free(&place);
-            if !known(witness.look(&place))? {
+            if !is_registered(witness, &place)? {
                 continue;
             }
             let pages = witness.pages(&place);
@@ -193,11 +194,22 @@ impl SpaceMap {
     }
 }
 
-/// Whether it is registered; `None` if the guest is changing.
-fn known(look: Look) -> Option<bool> {
-    match look {
+/// `None` if a message is outstanding; any place will do.
+fn is_quiescent(witness: &mut dyn Witness, place: &Range<Vpn>) -> Option<()> {
+    (witness.look(place) != Look::Changing).then_some(())
+}
+
+/// Whether all of `place` is registered, by several mappings perhaps: a part may have got another
+/// protection, which makes no message. `None` if the guest is changing.
+fn is_registered(witness: &mut dyn Witness, place: &Range<Vpn>) -> Option<bool> {
+    match witness.look(place) {
         Look::Changing => None,
         Look::Registered => Some(true),
-        Look::NotRegistered => Some(false),
+        Look::NotRegistered if pages(place) <= 1 => Some(false),
+        Look::NotRegistered => {
+            let middle = place.start.plus(pages(place) / 2);
+            let is_start = is_registered(witness, &(place.start..middle))?;
+            Some(is_start && is_registered(witness, &(middle..place.end))?)
+        }
     }
 }

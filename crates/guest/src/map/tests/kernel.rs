@@ -9,7 +9,9 @@
 use crate::Vpn;
 use crate::map::Event;
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
+use std::rc::Rc;
 
 pub(super) const PLACES: usize = 4;
 pub(super) const THREADS: usize = 2;
@@ -56,18 +58,32 @@ enum Todo {
     Own(usize),
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Thread {
-    todo: VecDeque<Todo>,
+    /// Of its call, of which `done` were made. Shared by all states that the call goes through.
+    steps: Rc<[Todo]>,
+    done: usize,
     calls: usize,
     /// Whether a message of its was read that it waits for.
     was_read: bool,
 }
 
+impl Thread {
+    fn todo(&self) -> &[Todo] {
+        &self.steps[self.done..]
+    }
+}
+
+impl Hash for Thread {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.todo(), self.calls, self.was_read).hash(state);
+    }
+}
+
 /// Nobody: a mapping whose maker is still in its call.
 const NOBODY: usize = usize::MAX;
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Kernel {
     pub(super) mapped: [Option<Mapping>; PLACES],
     queue: VecDeque<(usize, Event)>,
@@ -86,7 +102,7 @@ impl Kernel {
     /// Messages that were promised and not yet acknowledged by their threads: `mmap_changing`.
     pub(super) fn is_changing(&self) -> bool {
         let outstanding = |todo: &Todo| matches!(todo, Todo::Queue(_) | Todo::Wake);
-        self.threads.iter().any(|thread| thread.todo.iter().any(outstanding))
+        self.threads.iter().any(|thread| thread.todo().iter().any(outstanding))
     }
 
     pub(super) fn is_registered(&self, place: usize) -> bool {
@@ -94,7 +110,7 @@ impl Kernel {
     }
 
     pub(super) fn is_in_call(&self, thread: usize) -> bool {
-        !self.threads[thread].todo.is_empty()
+        !self.threads[thread].todo().is_empty()
     }
 
     pub(super) fn calls(&self, thread: usize) -> usize {
@@ -141,8 +157,9 @@ impl Kernel {
                 todo.push(Todo::DropContent(place));
             }
         }
-        self.threads[thread].calls += 1;
-        self.threads[thread].todo.extend(todo);
+        let thread = &mut self.threads[thread];
+        thread.calls += 1;
+        (thread.steps, thread.done) = (todo.into(), 0);
     }
 
     fn relocate(&mut self, from: usize, to: usize, todo: &mut Vec<Todo>) {
@@ -176,7 +193,7 @@ impl Kernel {
     /// True if a thread can go on in its call.
     pub(super) fn can_go_on(&self, thread: usize) -> bool {
         let thread = &self.threads[thread];
-        match thread.todo.front() {
+        match thread.todo().first() {
             None => false,
             Some(Todo::AwaitReading) => thread.was_read,
             Some(_) => true,
@@ -185,7 +202,9 @@ impl Kernel {
 
     /// Lets a thread go on by one step.
     pub(super) fn go_on(&mut self, thread: usize) {
-        match self.threads[thread].todo.pop_front().expect("a step to make") {
+        let step = self.threads[thread].todo().first().expect("a step to make").clone();
+        self.threads[thread].done += 1;
+        match step {
             Todo::Queue(event) => self.queue.push_back((thread, event)),
             Todo::AwaitReading => self.threads[thread].was_read = false,
             Todo::Wake => {}
@@ -200,6 +219,10 @@ impl Kernel {
                 }
             }
         }
+    }
+
+    pub(super) fn has_message(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Reads one message.

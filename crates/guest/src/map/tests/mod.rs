@@ -1,8 +1,13 @@
 //! The rules one by one, and all orders of small cases against a model of the kernel.
 
+mod histories;
 mod kernel;
+mod mix;
 mod orders;
+mod pager;
+mod pages;
 mod rules;
+mod settling;
 
 use super::contents::Contents;
 use super::{PieceNo, PieceSource, SpaceMap};

@@ -5,12 +5,14 @@
 
 use super::Endless;
 use super::kernel::{Call, Kernel, Mapping, PLACES, THREADS, vpn};
+use super::mix::{Mix, Seen};
 use crate::Vpn;
-use crate::map::{AtAddress, Look, Pages, SpaceMap, Witness};
+use crate::map::{AtAddress, Event, Look, Numbers, Pages, SpaceMap, Witness};
 use overspill_base::PageNo;
-use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::ops::Range;
+use std::rc::Rc;
 
 /// The kernel as the map asks it.
 struct Asked<'a>(&'a Kernel);
@@ -42,14 +44,97 @@ enum Step {
     Confirm,
 }
 
+/// What the pager knows. Most states differ in the kernel only, so it is shared.
+#[derive(Clone)]
+struct Known {
+    map: SpaceMap,
+    /// The content behind the engine's pages.
+    store: [Option<u8>; THREADS],
+    /// Of all that decides what the map does, without the names of pages.
+    key: u64,
+    /// Where nothing is known.
+    unknown: [bool; PLACES],
+}
+
+/// What happens to the map.
+#[derive(Hash)]
+enum Change {
+    Apply(Event),
+    Settle,
+    Doubt(usize),
+    Believe(usize),
+}
+
+impl Known {
+    fn new(map: SpaceMap, store: [Option<u8>; THREADS]) -> Self {
+        let mut new = Self { map, store, key: 0, unknown: [false; PLACES] };
+        new.derive();
+        new
+    }
+
+    /// Returns the same after a change. Only settling depends on the kernel.
+    fn after(&self, change: Change, kernel: &Kernel) -> Self {
+        let mut next = self.clone();
+        match change {
+            Change::Apply(event) => next.map.apply(&event),
+            Change::Settle => next.map.settle(&mut Asked(kernel)),
+            Change::Doubt(place) => next.map.doubt(vpn(place).run(1)),
+            Change::Believe(place) => next.map.believe(vpn(place).run(1)),
+        }
+        next.discard_forgotten();
+        next.derive();
+        next
+    }
+
+    /// The engine discards at once.
+    fn discard_forgotten(&mut self) {
+        for numbers in self.map.take_forgotten() {
+            self.store[numbers.start.0 as usize..numbers.end.0 as usize].fill(None);
+        }
+    }
+
+    fn derive(&mut self) {
+        let mut hash = Mix::default();
+        self.map.hash(&|page| self.content(page), &mut hash);
+        self.key = hash.finish();
+        self.unknown = std::array::from_fn(|at| {
+            let here = vpn(at).run(1);
+            self.map.is_settled(&here) && !self.map.unknown(&here).is_empty()
+        });
+    }
+
+    fn content(&self, page: PageNo) -> Option<u8> {
+        self.store[page.0 as usize]
+    }
+
+    /// Otherwise settling changes nothing.
+    fn can_settle(&self) -> bool {
+        let map = &self.map;
+        map.is_in_doubt() || !(map.live.doubtful.is_empty() && map.moves.is_empty())
+    }
+}
+
+/// Changes that were made before.
+#[derive(Default)]
+struct Memory(HashMap<u64, Rc<Known>, BuildHasherDefault<Mix>>);
+
+impl Memory {
+    fn after(&mut self, known: &Known, change: Change, kernel: &Kernel) -> Rc<Known> {
+        let mut hash = Mix::default();
+        (known.key, &change).hash(&mut hash);
+        if matches!(change, Change::Settle) {
+            (kernel.is_changing(), &kernel.mapped).hash(&mut hash);
+        }
+        let made = self.0.entry(hash.finish());
+        made.or_insert_with(|| Rc::new(known.after(change, kernel))).clone()
+    }
+}
+
 #[derive(Clone)]
 struct World {
     kernel: Kernel,
     has_marks: bool,
-    map: SpaceMap,
-    source: Endless,
-    /// The content behind the engine's pages.
-    store: BTreeMap<PageNo, u8>,
+    known: Rc<Known>,
     /// The place registered, and not yet believed.
     candidate: Option<usize>,
     /// While threads are held: whether each may still make one call, because it was not in the
@@ -62,20 +147,29 @@ impl World {
     fn new(has_marks: bool) -> Self {
         let mut kernel = Kernel::default();
         let (mut map, mut source) = (SpaceMap::new(has_marks), Endless::default());
-        let mut store = BTreeMap::new();
+        let mut store = [None; THREADS];
         for owner in 0..THREADS {
             let content = Some(owner as u8 + 1);
             let mapping = Mapping { is_registered: true, content, owner, is_dropping: false };
             kernel.mapped[owner] = Some(mapping);
             map.believe(vpn(owner).run(1));
             let bound = map.bind(vpn(owner), &mut source).expect("a piece");
-            store.insert(bound.first, owner as u8 + 1);
+            store[bound.first.0 as usize] = content;
         }
-        Self { kernel, has_marks, map, source, store, candidate: None, grace: None }
+        // Nothing else is bound, and a number is not given again.
+        map.numbers = Numbers::default();
+        let known = Rc::new(Known::new(map, store));
+        Self { kernel, has_marks, known, candidate: None, grace: None }
     }
 
     fn steps(&self, calls_max: usize) -> Vec<Step> {
-        let mut steps = vec![Step::Read, Step::Settle];
+        let mut steps = Vec::new();
+        if self.known.can_settle() {
+            steps.push(Step::Settle);
+        }
+        if self.kernel.has_message() {
+            steps.push(Step::Read);
+        }
         for thread in 0..THREADS {
             if self.kernel.can_go_on(thread) {
                 steps.push(Step::GoOn(thread));
@@ -107,14 +201,12 @@ impl World {
     }
 
     fn may_register(&self, place: usize) -> bool {
-        let here = vpn(place).run(1);
-        let known = !self.map.is_settled(&here) || self.map.unknown(&here).is_empty();
         // Without marks a late message about another mapping there would drop this one's content.
         let is_time = self.has_marks || !self.kernel.is_changing();
-        !known && is_time && self.kernel.mapped[place].is_some()
+        self.known.unknown[place] && is_time && self.kernel.mapped[place].is_some()
     }
 
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: Step, memory: &mut Memory) {
         match step {
             Step::Enter(thread, call) => {
                 if let Some(grace) = &mut self.grace {
@@ -124,36 +216,36 @@ impl World {
             }
             Step::GoOn(thread) => self.kernel.go_on(thread),
             Step::Read => {
-                if let Some(event) = self.kernel.read() {
-                    self.map.apply(&event);
-                    self.candidate = self.candidate.filter(|&at| !event.concerns(&vpn(at).run(1)));
-                }
+                let event = self.kernel.read().expect("a message");
+                self.candidate = self.candidate.filter(|&at| !event.concerns(&vpn(at).run(1)));
+                self.change(Change::Apply(event), memory);
             }
-            Step::Settle => self.map.settle(&mut Asked(&self.kernel)),
+            Step::Settle => self.change(Change::Settle, memory),
             // Between the look and the registration something else may have come there: any
             // mapping is hit.
             Step::Register(place) => {
-                if let Some(mapping) = &mut self.kernel.mapped[place] {
-                    mapping.is_registered = true;
-                    self.candidate = Some(place);
-                    self.map.doubt(vpn(place).run(1));
-                }
+                self.kernel.mapped[place].as_mut().expect("seen there").is_registered = true;
+                self.candidate = Some(place);
+                self.change(Change::Doubt(place), memory);
             }
-            Step::Confirm => self.confirm(),
+            Step::Confirm => self.confirm(memory),
         }
-        self.hold_threads();
-        self.settle_numbers();
     }
 
-    fn confirm(&mut self) {
+    fn confirm(&mut self, memory: &mut Memory) {
         let place = self.candidate.take().expect("a candidate");
         if Asked(&self.kernel).look(&vpn(place).run(1)) == Look::Registered {
-            self.map.believe(vpn(place).run(1));
+            self.change(Change::Believe(place), memory);
         }
+    }
+
+    fn change(&mut self, change: Change, memory: &mut Memory) {
+        self.known = memory.after(&self.known, change, &self.kernel);
+        self.hold_threads();
     }
 
     fn hold_threads(&mut self) {
-        match (self.map.must_hold_threads(), self.grace) {
+        match (self.known.map.must_hold_threads(), self.grace) {
             (true, None) => {
                 self.grace = Some(std::array::from_fn(|thread| !self.kernel.is_in_call(thread)));
             }
@@ -162,30 +254,18 @@ impl World {
         }
     }
 
-    /// The engine discards at once.
-    fn settle_numbers(&mut self) {
-        for numbers in self.map.take_forgotten() {
-            (numbers.start.0..numbers.end.0).for_each(|n| {
-                self.store.remove(&PageNo(n));
-            });
-            self.map.release(numbers, &mut self.source);
-        }
-    }
-
     /// What must be true now.
     fn check(&self) -> Result<(), String> {
-        self.map.check()?;
+        self.known.map.check()?;
         if self.kernel.is_changing() {
             return Ok(());
         }
-        let mut settled = self.clone();
-        settled.map.settle(&mut Asked(&self.kernel));
+        let settled = self.known.after(Change::Settle, &self.kernel);
         settled.map.check()?;
-        settled.settle_numbers();
         for (place, mapping) in self.kernel.mapped.iter().enumerate() {
             let registered = mapping.filter(|mapping| mapping.is_registered);
             let held = match settled.map.at(vpn(place)) {
-                AtAddress::Page(page) => settled.store.get(&page).copied(),
+                AtAddress::Page(page) => settled.content(page),
                 AtAddress::Later => return Err(format!("place {place} is in doubt for ever")),
                 AtAddress::Unbound if registered.is_none() => {
                     return Err(format!("place {place} is believed, but not registered"));
@@ -203,13 +283,41 @@ impl World {
         Ok(())
     }
 
-    /// All that decides what can happen from here, without the names of pages.
+    /// Hashes all that decides what can happen from here.
     fn key(&self) -> u64 {
-        let mut hash = DefaultHasher::new();
-        let content = |page: PageNo| self.store.get(&page).copied();
-        (&self.kernel, self.candidate, self.grace).hash(&mut hash);
-        self.map.hash(&content, &mut hash);
+        let mut hash = Mix::default();
+        (&self.kernel, self.candidate, self.grace, self.known.key).hash(&mut hash);
         hash.finish()
+    }
+
+    /// Hashes all that [`check`](Self::check) looks at.
+    fn checked_key(&self) -> u64 {
+        let mut hash = Mix::default();
+        let mapped = (!self.kernel.is_changing()).then_some(&self.kernel.mapped);
+        (self.known.key, mapped).hash(&mut hash);
+        hash.finish()
+    }
+}
+
+/// The steps that led to each state.
+#[derive(Default)]
+struct Histories(Vec<(usize, Step)>);
+
+impl Histories {
+    /// Notes a step after the history `before`; returns its number. They count from 1.
+    fn add(&mut self, before: usize, step: Step) -> usize {
+        self.0.push((before, step));
+        self.0.len()
+    }
+
+    fn of(&self, mut number: usize) -> Vec<Step> {
+        let mut steps = Vec::new();
+        while number > 0 {
+            let (before, step) = self.0[number - 1];
+            steps.insert(0, step);
+            number = before;
+        }
+        steps
     }
 }
 
@@ -219,20 +327,23 @@ impl World {
 /// # Panics
 /// With the history, if something is wrong.
 fn play(calls_max: usize, has_marks: bool) -> usize {
-    let mut seen = HashSet::new();
+    let (start, mut histories) = (World::new(has_marks), Histories::default());
+    let (mut memory, mut checked) = (Memory::default(), Seen::default());
+    let mut seen = Seen::from_iter([start.key()]);
     // The shortest histories first.
-    let mut open = VecDeque::from([(World::new(has_marks), Vec::new())]);
-    while let Some((world, history)) = open.pop_front() {
+    let mut open = VecDeque::from([(start, 0)]);
+    while let Some((world, before)) = open.pop_front() {
         for step in world.steps(calls_max) {
             let mut next = world.clone();
-            next.take(step);
+            next.take(step, &mut memory);
             if !seen.insert(next.key()) {
                 continue;
             }
-            let mut history = history.clone();
-            history.push(step);
-            if let Err(what) = next.check() {
-                panic!("{what} after {history:?}");
+            let history = histories.add(before, step);
+            if checked.insert(next.checked_key())
+                && let Err(what) = next.check()
+            {
+                panic!("{what} after {:?}", histories.of(history));
             }
             open.push_back((next, history));
         }

@@ -7,7 +7,7 @@ use overspill_base::PageNo;
 use std::ops::Range;
 
 /// Says the same of all places.
-struct Says(Look, bool);
+pub(super) struct Says(pub(super) Look, pub(super) bool);
 
 impl Witness for Says {
     fn look(&mut self, _: &Range<Vpn>) -> Look {
@@ -19,21 +19,21 @@ impl Witness for Says {
     }
 }
 
-fn nothing_there() -> Says {
+pub(super) fn nothing_there() -> Says {
     Says(Look::NotRegistered, false)
 }
 
-fn kept() -> Says {
+pub(super) fn kept() -> Says {
     Says(Look::Registered, true)
 }
 
 /// 16 pages, believed and bound, at 0x100.
-const HERE: Vpn = Vpn(0x100);
+pub(super) const HERE: Vpn = Vpn(0x100);
 /// 16 more at 0x200.
-const THERE: Vpn = Vpn(0x200);
-const PAGES: u64 = 16;
+pub(super) const THERE: Vpn = Vpn(0x200);
+pub(super) const PAGES: u64 = 16;
 
-fn map() -> (SpaceMap, Endless) {
+pub(super) fn map() -> (SpaceMap, Endless) {
     map_with(SpaceMap::new(true))
 }
 
@@ -46,18 +46,18 @@ fn map_with(mut map: SpaceMap) -> (SpaceMap, Endless) {
     (map, source)
 }
 
-fn page(map: &SpaceMap, at: Vpn) -> PageNo {
+pub(super) fn page(map: &SpaceMap, at: Vpn) -> PageNo {
     match map.at(at) {
         AtAddress::Page(page) => page,
         other => panic!("{at:?} has {other:?}"),
     }
 }
 
-fn unmapped(at: Vpn) -> Event {
+pub(super) fn unmapped(at: Vpn) -> Event {
     Event::Unmapped(at.run(PAGES))
 }
 
-fn remapped(from: Vpn, to: Vpn) -> Event {
+pub(super) fn remapped(from: Vpn, to: Vpn) -> Event {
     Event::Remapped { from, to, pages: PAGES }
 }
 
