@@ -28,8 +28,8 @@ pub struct Mapping {
     pub is_not_forked: bool,
 }
 
-/// Returns the mappings of a text of `/proc/PID/smaps`. A mapping whose lines are not understood, or
-/// are cut off, is left out.
+/// Returns the mappings of a text of `/proc/PID/smaps`. A mapping whose lines are not understood,
+/// or are cut off, is left out.
 pub fn parse(smaps: &str) -> Vec<Mapping> {
     let (mut mappings, mut head) = (Vec::new(), None);
     for line in smaps.lines() {

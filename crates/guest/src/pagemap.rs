@@ -11,8 +11,8 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use std::ffi::c_void;
 use std::ops::Range;
 
-/// Bits of an entry: in memory; swapped out by the kernel; marked as out by a keeper; a guard region
-/// of the guest's (6.15), which looks like something swapped out.
+/// Bits of an entry: in memory; swapped out by the kernel; marked as out by a keeper; a guard
+/// region of the guest's (6.15), which looks like something swapped out.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const GUARD: u64 = 1 << 58;

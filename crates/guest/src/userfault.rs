@@ -82,8 +82,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The table, from `fs/userfaultfd.c` and `mm/userfaultfd.c` of Linux 6.18; older kernels return
-    /// the same errnos or fewer.
+    /// The table, from `fs/userfaultfd.c` and `mm/userfaultfd.c` of Linux 6.18; older kernels
+    /// return the same errnos or fewer.
     fn of(errno: Errno) -> Self {
         match errno {
             Errno::AGAIN | Errno::INTR => Self::Changing,
@@ -110,7 +110,8 @@ pub trait Userfault: Send + Sync + std::fmt::Debug {
     /// Reads the next message; `None` if there is none now.
     ///
     /// # Errors
-    /// Of the kernel. EMFILE: a fork's descriptor could not be made, and the message is still there.
+    /// Of the kernel. EMFILE: a fork's descriptor could not be made, and the message is still
+    /// there.
     fn read(&self) -> Result<Option<Message>, Errno>;
 
     /// Reports touches of missing pages in `place` from now on, of whatever is mapped there.
@@ -177,8 +178,8 @@ impl AsFd for GuestUserfault {
 }
 
 impl GuestUserfault {
-    /// Agrees with the kernel on what `fd`, just made by an agent, is to do. The descriptor must not
-    /// block. `anchor` is a page of the agent's staging, which will be registered with it.
+    /// Agrees with the kernel on what `fd`, just made by an agent, is to do. The descriptor must
+    /// not block. `anchor` is a page of the agent's staging, which will be registered with it.
     ///
     /// # Errors
     /// Of UFFDIO_API. The descriptor is of no use then.
@@ -313,8 +314,8 @@ impl Userfault for GuestUserfault {
         self.call::<POISON, _>(&mut arg).map_err(Refusal::of)
     }
 
-    /// The kernel looks for the mapping first, and whether a message is outstanding afterwards: that
-    /// none is there says nothing of messages. So the anchor is asked too, before any is read.
+    /// The kernel looks for the mapping first, and whether a message is outstanding afterwards:
+    /// that none is there says nothing of messages. So the anchor is asked too, before any is read.
     fn look(&self, place: &Range<Vpn>) -> Result<Look, Refusal> {
         match self.probe(place)? {
             Look::NotRegistered => match self.probe(&self.anchor.run(1))? {

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use std::ops::Range;
 use std::time::Duration;
 
-/// How long an agent may take for a request. It does not wait for anybody but its CPU, and, when it
-/// makes pages a process's own, for pages.
+/// How long an agent may take for a request: it waits for nothing but its
+/// CPU.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why an agent was of no use.
@@ -96,14 +96,6 @@ impl Agent {
             }
         }
         Ok(())
-    }
-
-    /// Makes pages the guest's own that it shares with a relative.
-    ///
-    /// # Errors
-    /// As [`move_out`](Self::move_out).
-    pub(crate) fn make_own(&mut self, runs: &[Range<Vpn>]) -> Result<(), AgentError> {
-        self.ask(&request(kind::POPULATE, runs)).map(drop)
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, AgentError> {

@@ -112,8 +112,7 @@ impl Shared {
         if owned.map.bound(at.run(1)).next().is_none() {
             owned.map.bind(at, &mut self.space.pieces.of(guest))?;
         }
-        let bound = owned.map.bound(at..end).next();
-        bound
+        owned.map.bound(at..end).next()
     }
 
     /// Which of up to 64 pages are in memory, the first with the lowest bit.

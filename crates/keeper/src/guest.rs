@@ -316,8 +316,8 @@ impl Guest {
         self.userfault.abilities().marks || self.userfault.look(place) != Ok(Look::Changing)
     }
 
-    /// Returns how many pages from the start of `place` on have their content out, as far as the page
-    /// table tells: a page that is there counts too.
+    /// Returns how many pages from the start of `place` on have their content out, as far as the
+    /// page table tells: a page that is there counts too.
     pub(crate) fn out_pages(&self, owned: &Owned, place: &Range<Vpn>) -> usize {
         if !self.userfault.abilities().marks {
             return (place.end.0 - place.start.0) as usize;
@@ -344,7 +344,7 @@ impl Guest {
 
 impl Owned {
     /// Notes what is in memory in mappings that are believed now.
-    pub(crate) fn add_new(&mut self, guest: &Guest, places: Vec<Range<Vpn>>) {
+    pub(crate) fn add_new(&mut self, guest: &Guest, places: &[Range<Vpn>]) {
         let Self { new, new_pages, .. } = self;
         let looked = places.iter().try_for_each(|place| {
             guest.pagemap.present(place, |run| {

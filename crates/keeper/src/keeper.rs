@@ -59,8 +59,8 @@ pub(crate) struct Shared {
     called: Condvar,
 }
 
-/// A running keeper. Dropping it ends its threads; guests that wait for pages then wait for ever, so
-/// they must have ended before.
+/// A running keeper. Dropping it ends its threads; guests that wait for pages then wait for ever,
+/// so they must have ended before.
 pub struct Keeper {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,

@@ -1,13 +1,12 @@
 //! The threads that serve faults.
 //!
-//! Owns: reading of messages, and what an address that was touched needs.
-//! Invariants: a reader is pinned to each CPU: all that sleep on a userfaultfd are woken by a fault,
-//! and the one on the toucher's CPU gets there first, without an interrupt to another CPU. What the
-//! page table says of a page is the truth: one that is neither present nor marked is new, whatever
-//! it was before.
-//! Not here: what happens to a page (`engine`).
-//! Rejected: one reader (23 000 faults a second of one thread, 45 000 of two, where a reader on each
-//! CPU serves 80 000 and 190 000); following the toucher by its CPU, which both then chase.
+//! Owns: reading of messages, and what an address that was touched needs. Invariants: a reader is
+//! pinned to each CPU: all that sleep on a userfaultfd are woken by a fault, and the one on the
+//! toucher's CPU gets there first, without an interrupt to another CPU. What the page table says of
+//! a page is the truth: one that is neither present nor marked is new, whatever it was before. Not
+//! here: what happens to a page (`engine`). Rejected: one reader (23 000 faults a second of one
+//! thread, 45 000 of two, where a reader on each CPU serves 80 000 and 190 000); following the
+//! toucher by its CPU, which both then chase.
 
 use crate::guest::{Ended, Guest, Owned};
 use crate::keeper::Shared;

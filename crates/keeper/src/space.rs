@@ -112,7 +112,8 @@ impl GuestSpace {
             });
             let (filled, next) = match step {
                 Ok(step) => step,
-                // The engine is about to be told that the guest gave it up; those behind it did not.
+                // The engine is about to be told that the guest gave it up; those behind it did
+                // not.
                 Err(SpaceError::Gone) if content.is_some() => (1, None),
                 Err(stopped) => return Mapped { pages: done, stopped: Some(stopped) },
             };
@@ -132,7 +133,8 @@ impl GuestSpace {
         Mapped::all(pages)
     }
 
-    /// Copies content to addresses that have a mark: what was dropped meanwhile is not brought back.
+    /// Copies content to addresses that have a mark: what was dropped meanwhile is not brought
+    /// back.
     ///
     /// # Errors
     /// The first page was dropped, and its number is the engine's to discard.
@@ -180,8 +182,8 @@ impl GuestSpace {
         }
     }
 
-    /// UFFDIO_ZEROPAGE takes a mark for a page; zeros are to be copied there. The mark is of content
-    /// that was zeros when it went out, so that nobody has it.
+    /// UFFDIO_ZEROPAGE takes a mark for a page; zeros are to be copied there. The mark is of
+    /// content that was zeros when it went out, so that nobody has it.
     fn over_mark(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> Next {
         if guest.entry(owned, at) != Ok(Entry::Marked) {
             guest.userfault.wake(&at.run(1));
@@ -216,8 +218,8 @@ impl GuestSpace {
         }
     }
 
-    /// As [`move_out`](Self::move_out); while nothing moves because a message is outstanding, that is
-    /// read first.
+    /// As [`move_out`](Self::move_out); while nothing moves because a message is outstanding, that
+    /// is read first.
     fn move_some(
         &self,
         guest: &Guest,

@@ -27,6 +27,9 @@ const LATE: Duration = Duration::from_millis(5);
 /// How often a guest that changes is asked whether new mappings stand still.
 const PATIENCE: u32 = 50;
 
+/// A mapping, and the parts of it that nothing is known of.
+type New = (Mapping, Vec<Range<Vpn>>);
+
 impl Shared {
     /// Looks for new mappings until told to stop.
     pub(crate) fn survey_all(&self) {
@@ -49,7 +52,7 @@ impl Shared {
         match self.survey_held(guest, &mut owned) {
             Ok(believed) if believed.is_empty() => false,
             Ok(believed) => {
-                owned.add_new(guest, believed);
+                owned.add_new(guest, &believed);
                 if owned.new_pages > self.engine.status().free_frames as u64 {
                     guest.brake(&mut owned, true);
                 }
@@ -88,12 +91,7 @@ impl Shared {
     }
 
     /// Believes the mappings of which no message is outstanding, nor read meanwhile.
-    fn believe(
-        &self,
-        guest: &Guest,
-        owned: &mut Owned,
-        mut new: Vec<(Mapping, Vec<Range<Vpn>>)>,
-    ) -> Vec<Range<Vpn>> {
+    fn believe(&self, guest: &Guest, owned: &mut Owned, mut new: Vec<New>) -> Vec<Range<Vpn>> {
         let mut believed = Vec::new();
         for _ in 0..PATIENCE {
             new.retain(|(mapping, unknown)| match guest.userfault.look(&mapping.place) {
@@ -126,7 +124,7 @@ impl Shared {
         owned: &Owned,
         file: &OwnedFd,
         parse: fn(&str) -> Vec<Mapping>,
-    ) -> Result<Vec<(Mapping, Vec<Range<Vpn>>)>, Errno> {
+    ) -> Result<Vec<New>, Errno> {
         let mappings = parse(&text(file)?).into_iter();
         let pageable = mappings.filter(|mapping| {
             let place = &mapping.place;

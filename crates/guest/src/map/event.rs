@@ -12,8 +12,8 @@ pub enum Event {
     /// `UFFD_EVENT_UNMAP`: these pages are unmapped. It covers the whole range of the call, holes
     /// and others' mappings too. A claim: a `mmap(MAP_FIXED)` that fails sends it as well.
     Unmapped(Range<Vpn>),
-    /// `UFFD_EVENT_REMAP`: pages moved. The place they left follows as [`Unmapped`](Self::Unmapped),
-    /// unless it was left mapped (`MREMAP_DONTUNMAP`).
+    /// `UFFD_EVENT_REMAP`: pages moved. The place they left follows as
+    /// [`Unmapped`](Self::Unmapped), unless it was left mapped (`MREMAP_DONTUNMAP`).
     Remapped {
         /// Where they were.
         from: Vpn,

@@ -26,8 +26,8 @@
 //! 6. \[claims\] Since Linux 6.12 `Unmapped` is a claim: a `mmap(MAP_FIXED)` that fails sends it as
 //!    well. What was there is set aside until the guest is quiescent, and put back if it is still
 //!    there; meanwhile the place is occupied. A second claim about a part of it divides it: each
-//!    part was unmapped as a whole or not at all. Only marks (9) can tell: before Linux 6.4, which has
-//!    none, it is a fact.
+//!    part was unmapped as a whole or not at all. Only marks (9) can tell: before Linux 6.4, which
+//!    has none, it is a fact.
 //! 7. \[growth\] Growth has no message. An address that is not believed is answered by zeros,
 //!    which the kernel only takes where it is registered, new and empty; content never goes there.
 //! 8. \[doomed\] `Removed` comes before the pages are dropped, and nothing says when that is done.
@@ -183,8 +183,8 @@ impl SpaceMap {
         }
     }
 
-    /// Sets aside what a move onto `target` brought to `start` and behind. That of a move that waits
-    /// may be where something else is.
+    /// Sets aside what a move onto `target` brought to `start` and behind. That of a move that
+    /// waits may be where something else is.
     fn set_aside(&mut self, target: &Range<Vpn>, start: Vpn) {
         let place = start..target.end;
         let waiting = self.limbo.iter_mut().find(|waiting| waiting.target == *target);

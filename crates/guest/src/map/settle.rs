@@ -26,8 +26,8 @@ pub trait Witness {
     /// Whether one registered mapping covers `place`.
     fn look(&mut self, place: &Range<Vpn>) -> Look;
 
-    /// What the pages of `place`, which is registered, are. A place that was unmapped and then taken
-    /// by a neighbour that grew is registered too, but new.
+    /// What the pages of `place`, which is registered, are. A place that was unmapped and then
+    /// taken by a neighbour that grew is registered too, but new.
     fn pages(&mut self, place: &Range<Vpn>) -> Pages;
 }
 
