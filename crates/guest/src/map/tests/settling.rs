@@ -5,8 +5,11 @@ use crate::Vpn;
 use crate::map::{AtAddress, Event, Look, Pages, SpaceMap, Whereabouts, Witness};
 use std::ops::Range;
 
-/// Says of one place that a mapping covers it, and whether it is kept; of others what is given.
-struct SaysOf(Range<Vpn>, bool, Look);
+/// Says of one place that a mapping covers it, and what it has; of others what is given.
+struct SaysOf(Range<Vpn>, Pages, Look);
+
+const MARKS: Pages = Pages { present: false, marked: true };
+const NOTHING: Pages = Pages { present: false, marked: false };
 
 impl Witness for SaysOf {
     fn look(&mut self, place: &Range<Vpn>) -> Look {
@@ -16,7 +19,7 @@ impl Witness for SaysOf {
 
     fn pages(&mut self, place: &Range<Vpn>) -> Pages {
         let is_about = self.0.start < place.end && place.start < self.0.end;
-        Pages { present: false, marked: self.1 && is_about }
+        if is_about { self.1 } else { NOTHING }
     }
 }
 
@@ -27,7 +30,7 @@ fn a_claim_that_is_false_in_part_is_settled_in_parts() {
     let last = page(&map, HERE.plus(15));
     map.apply(&unmapped(HERE));
     map.apply(&Event::Unmapped(HERE.run(4)));
-    map.settle(&mut SaysOf(HERE.plus(4).run(PAGES - 4), true, Look::NotRegistered));
+    map.settle(&mut SaysOf(HERE.plus(4).run(PAGES - 4), MARKS, Look::NotRegistered));
     assert_eq!(page(&map, HERE.plus(15)), last);
     assert_eq!(map.at(HERE), AtAddress::Unknown);
 }
@@ -43,7 +46,7 @@ impl Witness for TwoMappings {
     }
 
     fn pages(&mut self, _: &Range<Vpn>) -> Pages {
-        Pages { present: false, marked: true }
+        MARKS
     }
 }
 
@@ -71,7 +74,7 @@ fn content_that_could_not_be_marked_has_no_mark_where_it_moves() {
     map.leave_unmarked(HERE.run(PAGES));
     map.apply(&remapped(HERE, far));
     map.apply(&unmapped(HERE));
-    map.settle(&mut SaysOf(far.run(PAGES), false, Look::NotRegistered));
+    map.settle(&mut SaysOf(far.run(PAGES), NOTHING, Look::NotRegistered));
     assert_eq!(page(&map, far), number);
 }
 
@@ -96,7 +99,7 @@ fn an_end_that_was_claimed_before_its_move_shrank_is_settled_by_itself() {
     map.apply(&remapped(HERE, far));
     map.apply(&Event::Unmapped(HERE.plus(4).run(PAGES - 4)));
     map.apply(&Event::Unmapped(HERE.run(4)));
-    map.settle(&mut SaysOf(far.run(4), true, Look::NotRegistered));
+    map.settle(&mut SaysOf(far.run(4), MARKS, Look::NotRegistered));
     assert_eq!(page(&map, far), number);
 }
 
@@ -147,7 +150,7 @@ impl Witness for ChangesAfter {
     }
 
     fn pages(&mut self, _: &Range<Vpn>) -> Pages {
-        Pages { present: false, marked: true }
+        MARKS
     }
 }
 
@@ -235,13 +238,13 @@ fn what_was_not_found_is_in_question_until_moves_are_settled() {
     map.apply(&unmapped(HERE));
     map.apply(&unmapped(THERE));
     // It has lost its content; then the guest changes.
-    map.settle(&mut SaysOf(THERE.run(PAGES), false, Look::Changing));
+    map.settle(&mut SaysOf(THERE.run(PAGES), NOTHING, Look::Changing));
     assert_eq!(map.at(THERE), AtAddress::Later);
 }
 
 /// Returns a map from which content was unmapped, as it is said, at HERE and perhaps at THERE, and
-/// in which a move of `pages` pages of which nothing was known has marks at 0x900.
-fn after_a_move_with_marks(pages: u64, is_one: bool) -> SpaceMap {
+/// in which a move of `pages` pages of which nothing was known was to 0x900, where there is `what`.
+fn after_a_move(pages: u64, what: Pages, is_one: bool) -> SpaceMap {
     let (mut map, _) = map();
     map.apply(&unmapped(HERE));
     if !is_one {
@@ -249,16 +252,18 @@ fn after_a_move_with_marks(pages: u64, is_one: bool) -> SpaceMap {
     }
     map.apply(&Event::Remapped { from: Vpn(0x500), to: Vpn(0x900), pages });
     map.apply(&Event::Unmapped(Vpn(0x500).run(pages)));
-    map.settle(&mut SaysOf(Vpn(0x900).run(pages), true, Look::NotRegistered));
+    map.settle(&mut SaysOf(Vpn(0x900).run(pages), what, Look::NotRegistered));
     map
 }
 
 #[test]
 fn content_is_where_its_marks_are_if_it_can_be_nothing_elses() {
-    assert!(matches!(after_a_move_with_marks(PAGES, true).at(Vpn(0x900)), AtAddress::Page(_)));
+    assert!(matches!(after_a_move(PAGES, MARKS, true).at(Vpn(0x900)), AtAddress::Page(_)));
     let has_no_page = |map: SpaceMap| !matches!(map.at(Vpn(0x900)), AtAddress::Page(_));
-    assert!(has_no_page(after_a_move_with_marks(PAGES, false)));
-    assert!(has_no_page(after_a_move_with_marks(PAGES / 2, true)));
+    assert!(has_no_page(after_a_move(PAGES, MARKS, false)));
+    let in_memory = Pages { present: true, marked: false };
+    assert!(has_no_page(after_a_move(PAGES, in_memory, true)));
+    assert!(has_no_page(after_a_move(PAGES / 2, MARKS, true)));
 }
 
 #[test]
@@ -267,7 +272,7 @@ fn a_place_that_grew_has_none_of_the_content_that_a_message_brought() {
     let (number, far) = (page(&map, HERE), Vpn(0x900));
     map.apply(&remapped(HERE, far));
     map.apply(&unmapped(HERE));
-    map.settle(&mut SaysOf(far.run(PAGES), false, Look::NotRegistered));
+    map.settle(&mut SaysOf(far.run(PAGES), NOTHING, Look::NotRegistered));
     assert_eq!((map.at(far), map.find(number)), (AtAddress::Unbound, Whereabouts::Nowhere));
 }
 
@@ -279,4 +284,14 @@ fn nothing_is_registered_where_content_could_not_be_marked() {
     assert!(!map.is_settled(&HERE.run(PAGES)));
     map.marked(HERE.run(1));
     assert!(map.is_settled(&HERE.run(PAGES)));
+}
+
+#[test]
+fn content_that_could_not_be_marked_is_kept_where_a_claim_is_false() {
+    let (mut map, _) = map();
+    let number = page(&map, HERE);
+    map.leave_unmarked(HERE.run(PAGES));
+    map.apply(&unmapped(HERE));
+    map.settle(&mut SaysOf(HERE.run(PAGES), NOTHING, Look::NotRegistered));
+    assert_eq!(page(&map, HERE), number);
 }
