@@ -65,13 +65,16 @@ impl Shared {
         let mut owned = guest.hold();
         let doomed: Vec<_> = owned.map.doomed().cloned().collect();
         for place in doomed {
+            let mut gone = Vec::new();
             let looked = guest.pagemap.runs(&place, |run, entry| {
                 if entry == Entry::Nothing {
-                    owned.map.seen_new(run);
+                    gone.push(run);
                 }
             });
             if looked.is_err() {
                 guest.ended();
+            } else if !guest.is_changing(&place) {
+                gone.into_iter().for_each(|run| owned.map.seen_new(run));
             }
         }
     }

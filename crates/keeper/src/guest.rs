@@ -273,11 +273,22 @@ impl Guest {
         owned.holds = if more { owned.holds + 1 } else { owned.holds - 1 };
     }
 
-    /// Drops what the map has for pages that are neither present nor marked. Who waits for one asks
+    /// Drops what the map has for pages that were seen neither present nor marked, unless they may
+    /// have moved away: then a message is outstanding, and false is returned. Who waits for one asks
     /// again.
-    pub(crate) fn drop_gone(&self, owned: &mut Owned, place: &Range<Vpn>) {
+    pub(crate) fn drop_gone(&self, owned: &mut Owned, place: &Range<Vpn>) -> bool {
+        if self.is_changing(place) {
+            return false;
+        }
         owned.map.drop_gone(place);
         self.userfault.wake(place);
+        true
+    }
+
+    /// True if a message is outstanding: what the page table said before is then not to be believed
+    /// of what is not there.
+    pub(crate) fn is_changing(&self, place: &Range<Vpn>) -> bool {
+        self.userfault.look(place) == Ok(Look::Changing)
     }
 
     fn mark_rest(&self, owned: &mut Owned) {

@@ -160,7 +160,9 @@ impl Shared {
                 Need::Page(page)
             }
             (AtAddress::Page(_), Entry::Nothing) => {
-                guest.drop_gone(owned, &at.run(1));
+                if !guest.drop_gone(owned, &at.run(1)) {
+                    return Ok(Need::Later);
+                }
                 self.care_for(guest);
                 self.bind(guest, owned, at)
             }

@@ -97,7 +97,7 @@ impl GuestSpace {
                 };
                 let filled = match filled {
                     Ok(filled) => filled,
-                    Err(_) => return (1, None),
+                    Err(next) => return (0, Some(next)),
                 };
                 if filled.pages > 0 {
                     let place = at.run(filled.pages as u64);
@@ -133,24 +133,26 @@ impl GuestSpace {
         Mapped::all(pages)
     }
 
-    /// Copies content to addresses that have a mark: what was dropped meanwhile is not brought
-    /// back.
+    /// Copies content to addresses that have a mark: what was dropped meanwhile is not brought back.
     ///
     /// # Errors
-    /// The first page was dropped, and its number is the engine's to discard.
+    /// The first page was dropped, and its number is the engine's to discard, or it may have moved.
     fn copy(
         &self,
         guest: &Guest,
         owned: &mut Owned,
         place: &Range<Vpn>,
         content: &[u8],
-    ) -> Result<Filled, SpaceError> {
+    ) -> Result<Filled, Next> {
         let out = guest.out_pages(owned, place);
-        if out == 0 {
-            guest.drop_gone(owned, &place.start.run(1));
-            return Err(SpaceError::Gone);
+        if out > 0 {
+            return Ok(guest.userfault.copy(place.start, &content[..out * PAGE_SIZE]));
         }
-        Ok(guest.userfault.copy(place.start, &content[..out * PAGE_SIZE]))
+        if guest.drop_gone(owned, &place.start.run(1)) {
+            return Err(Next::Skip);
+        }
+        guest.catch_up(owned);
+        Err(Next::Retry)
     }
 
     /// Decides what follows from a refusal at `at`; a run of several pages may have been refused
@@ -204,7 +206,7 @@ impl GuestSpace {
     fn without_mapping(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> Next {
         match guest.userfault.look(&at.run(1)) {
             Ok(Look::NotRegistered) => {
-                guest.drop_gone(owned, &at.run(1));
+                owned.map.drop_gone(&at.run(1));
                 Next::Stop(SpaceError::Gone)
             }
             Ok(Look::Changing | Look::Registered) => {
@@ -335,10 +337,10 @@ impl GuestSpace {
     /// it did.
     fn why_absent(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> SpaceError {
         match guest.entry(owned, at) {
-            Ok(Entry::Nothing | Entry::Guarded) => {
-                guest.drop_gone(owned, &at.run(1));
+            Ok(Entry::Nothing | Entry::Guarded) if guest.drop_gone(owned, &at.run(1)) => {
                 SpaceError::Gone
             }
+            Ok(Entry::Nothing | Entry::Guarded) => SpaceError::Busy,
             Ok(Entry::Present) => SpaceError::Busy,
             Ok(Entry::Marked) => SpaceError::Missing,
             Err(_) => SpaceError::Gone,
@@ -432,7 +434,9 @@ impl MovingSpace for GuestSpace {
                 true
             }
             Ok(Entry::Nothing) if guest.userfault.abilities().marks => {
-                guest.drop_gone(&mut owned, &at.run(1));
+                if !guest.drop_gone(&mut owned, &at.run(1)) {
+                    guest.userfault.wake(&at.run(1));
+                }
                 true
             }
             Ok(Entry::Nothing | Entry::Marked) => false,

@@ -113,11 +113,13 @@ impl SpaceMap {
                 self.live.put(rest);
                 continue;
             };
+            // Asked before: what is seen while nothing is outstanding later has not moved away.
+            let pages = witness.pages(&place);
             let is_registered = is_registered(witness, &place)?;
             let contents = claim.take(&place);
             // What has something else by now was unmapped.
             let is_free = !self.live.believed.overlaps(&place);
-            if is_registered && is_free && contents.is_kept(witness.pages(&place)) {
+            if is_registered && is_free && contents.is_kept(pages) {
                 self.live.put(contents);
             } else {
                 self.unkept.push(Unkept { place, contents });
@@ -167,10 +169,10 @@ impl SpaceMap {
         let (mut missing, mut misplaced) = (Vec::new(), Vec::new());
         for place in places.collect::<HashSet<_>>() {
             let has_content = !self.live.bound.is_free(&place);
+            let pages = witness.pages(&place);
             if !is_registered(witness, &place)? {
                 continue;
             }
-            let pages = witness.pages(&place);
             let out = self.live.unmarked.overlaps(&place);
             if has_content && !(pages.present || pages.marked || out) {
                 misplaced.push(place);
