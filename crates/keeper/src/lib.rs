@@ -1,7 +1,7 @@
 //! The keeper: pages the memory of processes from outside, with one engine for all of them.
 //!
-//! Owns: the guests (`guest`), their pages as one space of the engine's (`space`), the threads
-//! that serve them (`serve`), look for new mappings (`survey`) and look after the rest (`care`);
+//! Owns: the guests (`guest`), their pages as one space of the engine's (`space`, `moving`), the
+//! threads that serve them (`serve`), look for new mappings (`survey`) and look after the rest (`care`);
 //! all of that as a process of its own ([`process`]), and what it and its front say to each other
 //! (`words`, over a [`Link`]).
 //! Invariants: whoever holds a guest reads one message of it and applies it before anything else is
@@ -18,6 +18,7 @@ mod guest;
 mod holds;
 mod keeper;
 mod link;
+mod moving;
 mod pieces;
 pub mod process;
 mod serve;

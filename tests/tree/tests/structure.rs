@@ -143,7 +143,7 @@ const UNSAFE: &[&str] = &[
     "guest/src/pagemap.rs",
     "guest/src/userfault.rs",
     "keeper/src/alone.rs",
-    "keeper/src/space.rs",
+    "keeper/src/moving.rs",
     "overspill/src/pager.rs",
     "overspill/src/pool/guard.rs",
     "overspill/src/region.rs",

@@ -1,0 +1,211 @@
+//! Moving pages out of guests.
+//!
+//! Owns: the batches that agents are asked for, and what the kernel's answers mean.
+//! Invariants: the pages of a batch are looked up, moved and marked under one hold of their guest.
+//! What a page that moved out held is read before the hold ends. An agent that is of no use any
+//! more ends its guest: where its pages are is not known.
+//! Not here: which pages are to leave (`engine`), the way back (`space`).
+
+use crate::agent::{Agent, AgentError, Moved};
+use crate::guest::{Guest, Owned};
+use crate::space::GuestSpace;
+use overspill_base::shared::PageArena;
+use overspill_base::sync::Arc;
+use overspill_base::{PAGE_SIZE, PageNo};
+use overspill_engine::{SpaceError, Unmapped};
+use overspill_guest::Vpn;
+use overspill_guest::map::Whereabouts;
+use overspill_guest::pagemap::Entry;
+use rustix::io::Errno;
+use std::ops::Range;
+
+/// How often a batch is tried of which nothing moves because the guest changes.
+const TRIES: u32 = 100;
+
+impl GuestSpace {
+    /// Moves out what it can of `runs`, and appends an end for each.
+    pub(crate) fn move_all(
+        &self,
+        runs: &[Range<PageNo>],
+        (arena, mut at): (&PageArena, usize),
+        ends: &mut Vec<Unmapped>,
+    ) {
+        let mut rest = runs;
+        while let Some(first) = rest.first() {
+            let Some(guest) = self.pieces.owner(first.start) else {
+                ends.push(stopped(SpaceError::Gone));
+                rest = &rest[1..];
+                continue;
+            };
+            let (batch, later) = rest.split_at(self.batch_of(&guest, rest));
+            let moved = self.move_some(&guest, batch, (arena, at));
+            at += moved.iter().map(|end| end.moved).sum::<usize>();
+            ends.extend(moved);
+            rest = later;
+        }
+    }
+
+    /// Returns how many of the first runs are of one guest and fit into a request; at least one.
+    fn batch_of(&self, guest: &Arc<Guest>, runs: &[Range<PageNo>]) -> usize {
+        let mut pages = 0;
+        let fitting = runs.iter().take(Agent::RUNS_MAX).take_while(|run| {
+            pages += run.end.index() - run.start.index();
+            let owner = self.pieces.owner(run.start);
+            pages <= Agent::PAGES_MAX && owner.is_some_and(|owner| Arc::ptr_eq(&owner, guest))
+        });
+        fitting.count().max(1)
+    }
+
+    /// As [`move_out`](Self::move_out); while nothing moves because a message is outstanding, that
+    /// is read first.
+    fn move_some(
+        &self,
+        guest: &Guest,
+        runs: &[Range<PageNo>],
+        arena: (&PageArena, usize),
+    ) -> Vec<Unmapped> {
+        let mut tries = 0;
+        loop {
+            let mut owned = guest.hold();
+            let ends = self.move_out(guest, &mut owned, runs, arena);
+            let is_busy = |end: &Unmapped| end.moved == 0 && end.stopped == Some(SpaceError::Busy);
+            if tries == TRIES || !ends.iter().all(is_busy) {
+                return ends;
+            }
+            tries += 1;
+            guest.catch_up(&mut owned);
+            drop(owned);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Moves out what it can of `runs`, pages of one guest, and reads it to `content`. Returns an
+    /// end for each run.
+    fn move_out(
+        &self,
+        guest: &Guest,
+        owned: &mut Owned,
+        runs: &[Range<PageNo>],
+        arena: (&PageArena, usize),
+    ) -> Vec<Unmapped> {
+        let places: Vec<Result<Range<Vpn>, SpaceError>> =
+            runs.iter().map(|run| movable(owned, run)).collect();
+        let batch: Vec<Range<Vpn>> = places.iter().flatten().cloned().collect();
+        let moved = match self.move_batch(owned, &batch, arena) {
+            Ok(moved) => moved,
+            Err(why) => {
+                self.end_of_agent(guest, &why);
+                return vec![stopped(SpaceError::Gone); runs.len()];
+            }
+        };
+        let mut moved = batch.into_iter().zip(moved);
+        let ends = places.into_iter().map(|place| match place {
+            Err(why) => stopped(why),
+            Ok(_) => {
+                let (place, moved) = moved.next().expect("one for each place");
+                self.end_of(guest, owned, &place, moved)
+            }
+        });
+        ends.collect()
+    }
+
+    fn move_batch(
+        &self,
+        owned: &mut Owned,
+        batch: &[Range<Vpn>],
+        (arena, at): (&PageArena, usize),
+    ) -> Result<Vec<Moved>, AgentError> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let moved = owned.agent.move_out(batch)?;
+        let pages: u64 = moved.iter().map(|moved| moved.pages).sum();
+        if pages > 0 {
+            // SAFETY: the places of the destination are the caller's alone until it knows what
+            // moved, and lie in the arena.
+            let content = unsafe {
+                std::slice::from_raw_parts_mut(arena.address(at), pages as usize * PAGE_SIZE)
+            };
+            owned.agent.read(content)?;
+        }
+        Ok(moved)
+    }
+
+    /// Marks what moved, and says why the rest did not.
+    fn end_of(
+        &self,
+        guest: &Guest,
+        owned: &mut Owned,
+        place: &Range<Vpn>,
+        moved: Moved,
+    ) -> Unmapped {
+        if moved.pages > 0 {
+            guest.mark(owned, place.start.run(moved.pages));
+        }
+        let at = place.start.plus(moved.pages);
+        let stopped = moved.stopped.filter(|_| at < place.end);
+        let stopped = stopped.map(|errno| self.why_not_moved(guest, owned, at, errno));
+        Unmapped { moved: moved.pages as usize, stopped }
+    }
+
+    /// The meaning of UFFDIO_MOVE's errnos, for a page of a guest.
+    fn why_not_moved(&self, guest: &Guest, owned: &mut Owned, at: Vpn, errno: Errno) -> SpaceError {
+        match errno {
+            // Pinned, or shared with a relative.
+            Errno::BUSY => SpaceError::Pinned,
+            // Of another protection than staging: read-only, executable, locked.
+            Errno::INVAL => SpaceError::Pinned,
+            Errno::AGAIN | Errno::INTR | Errno::NOMEM => SpaceError::Busy,
+            Errno::SRCH => {
+                guest.ended();
+                SpaceError::Gone
+            }
+            Errno::NOENT => self.why_absent(guest, owned, at),
+            errno => {
+                let line = format!("{}: a page at {at:?} cannot be moved: {errno}", guest.name);
+                self.report("moving a page", line);
+                SpaceError::Refused
+            }
+        }
+    }
+
+    /// A page that should be there is not: the guest has dropped it, and the message came before
+    /// it did.
+    fn why_absent(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> SpaceError {
+        match guest.entry(owned, at) {
+            Ok(Entry::Nothing | Entry::Guarded) if guest.drop_gone(owned, &at.run(1)) => {
+                SpaceError::Gone
+            }
+            Ok(Entry::Nothing | Entry::Guarded) => SpaceError::Busy,
+            Ok(Entry::Present) => SpaceError::Busy,
+            Ok(Entry::Marked) => SpaceError::Missing,
+            Err(_) => SpaceError::Gone,
+        }
+    }
+
+    /// Without its agent a guest cannot be limited, and where its pages are is not known.
+    fn end_of_agent(&self, guest: &Guest, why: &AgentError) {
+        if !guest.has_ended() && !guest.is_over() {
+            self.report("an agent", format!("{} is ended: {why}", guest.name));
+        }
+        guest.kill();
+    }
+}
+
+fn stopped(why: SpaceError) -> Unmapped {
+    Unmapped { moved: 0, stopped: Some(why) }
+}
+
+/// Returns the addresses of the start of a run, as far as they lie in order and may move.
+fn movable(owned: &Owned, run: &Range<PageNo>) -> Result<Range<Vpn>, SpaceError> {
+    let at = match owned.map.find(run.start) {
+        Whereabouts::At(at) => at,
+        Whereabouts::Later => return Err(SpaceError::Busy),
+        Whereabouts::Nowhere => return Err(SpaceError::Gone),
+    };
+    let stays = |at: Vpn| owned.needed.contains(&at) || owned.map.is_doomed(&at.run(1));
+    let in_order = owned.map.run_of(run.start).map_or(1, |run| u64::from(run.pages));
+    let most = in_order.min((run.end.0 - run.start.0).into()).min(Agent::PAGES_MAX as u64);
+    let pages = (0..most).take_while(|&n| !stays(at.plus(n))).count() as u64;
+    if pages > 0 { Ok(at.run(pages)) } else { Err(SpaceError::Pinned) }
+}
