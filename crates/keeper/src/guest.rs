@@ -274,8 +274,8 @@ impl Guest {
     }
 
     /// Drops what the map has for pages that were seen neither present nor marked, unless they may
-    /// have moved away: then a message is outstanding, and false is returned. Who waits for one asks
-    /// again.
+    /// have moved away: then a message is outstanding, and false is returned. Who waits for one
+    /// asks again.
     pub(crate) fn drop_gone(&self, owned: &mut Owned, place: &Range<Vpn>) -> bool {
         if self.is_changing(place) {
             return false;

@@ -127,7 +127,8 @@ impl GuestSpace {
         Mapped::all(pages)
     }
 
-    /// Copies content to addresses that have a mark: what was dropped meanwhile is not brought back.
+    /// Copies content to addresses that have a mark: what was dropped meanwhile is not brought
+    /// back.
     ///
     /// # Errors
     /// The first page was dropped, and its number is the engine's to discard, or it may have moved.
@@ -181,9 +182,18 @@ impl GuestSpace {
     /// UFFDIO_ZEROPAGE takes a mark for a page; zeros are to be copied there. The mark is of
     /// content that was zeros when it went out, so that nobody has it.
     fn over_mark(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> Next {
-        if guest.entry(owned, at) != Ok(Entry::Marked) {
-            guest.userfault.wake(&at.run(1));
-            return Next::Skip;
+        match guest.entry(owned, at) {
+            Ok(Entry::Marked) => {}
+            Ok(Entry::Present | Entry::Guarded) => {
+                guest.userfault.wake(&at.run(1));
+                return Next::Skip;
+            }
+            // It may have moved since.
+            Ok(Entry::Nothing) => {
+                guest.catch_up(owned);
+                return Next::Retry;
+            }
+            Err(_) => return Next::Stop(SpaceError::Gone),
         }
         match guest.userfault.copy(at, &ZEROS).stopped {
             None => {
