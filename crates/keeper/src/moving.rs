@@ -178,6 +178,7 @@ impl GuestSpace {
             }
             Ok(Entry::Nothing | Entry::Guarded) => SpaceError::Busy,
             Ok(Entry::Present) => SpaceError::Busy,
+            Ok(Entry::Marked) if guest.is_changing(&at.run(1)) => SpaceError::Busy,
             Ok(Entry::Marked) => SpaceError::Missing,
             Err(_) => SpaceError::Gone,
         }

@@ -172,7 +172,10 @@ impl Shared {
             (AtAddress::Unbound, Entry::Marked) if owned.map.is_doomed(&at.run(1)) => {
                 self.bind(guest, owned, at)
             }
-            (AtAddress::Unbound | AtAddress::Unknown, Entry::Marked) if owned.map.is_in_doubt() => {
+            // It may have come by a move of which the message is outstanding.
+            (AtAddress::Unbound | AtAddress::Unknown, Entry::Marked)
+                if owned.map.is_in_doubt() || guest.is_changing(&at.run(1)) =>
+            {
                 Need::Later
             }
             (AtAddress::Unbound | AtAddress::Unknown, Entry::Marked) => Need::Lost,

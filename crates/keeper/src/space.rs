@@ -6,7 +6,7 @@
 //! call that finds a message outstanding reads and applies it, and starts over with a new look.
 //! Not here: the way out (`moving`), which page an address has (`serve`), new mappings (`survey`).
 
-use crate::guest::{Guest, Owned};
+use crate::guest::{Ended, Guest, Owned};
 use crate::pieces::Pieces;
 use overspill_base::report::{Cause, Reports};
 use overspill_base::shared::PageArena;
@@ -279,19 +279,19 @@ impl MovingSpace for GuestSpace {
     /// A page that the guest has dropped, or whose number it gave up, is not missing: who waits for
     /// it asks again, and the engine is about to be told.
     fn find(&self, page: PageNo) -> bool {
-        let found = self.at_page(page, |guest, mut owned, at| match guest.entry(&owned, at) {
-            Ok(Entry::Present | Entry::Guarded) => {
+        let found = self.at_page(page, |guest, mut owned, at| {
+            let has_marks = guest.userfault.abilities().marks;
+            let is_there = match guest.entry(&owned, at) {
+                Ok(Entry::Present | Entry::Guarded) | Err(Ended) => true,
+                // It, and what is there now, may have moved.
+                Ok(Entry::Nothing | Entry::Marked) if guest.is_changing(&at.run(1)) => true,
+                Ok(Entry::Nothing) if has_marks => guest.drop_gone(&mut owned, &at.run(1)),
+                Ok(Entry::Nothing | Entry::Marked) => false,
+            };
+            if is_there {
                 guest.userfault.wake(&at.run(1));
-                true
             }
-            Ok(Entry::Nothing) if guest.userfault.abilities().marks => {
-                if !guest.drop_gone(&mut owned, &at.run(1)) {
-                    guest.userfault.wake(&at.run(1));
-                }
-                true
-            }
-            Ok(Entry::Nothing | Entry::Marked) => false,
-            Err(_) => true,
+            is_there
         });
         found.unwrap_or(true)
     }
