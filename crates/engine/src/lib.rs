@@ -29,6 +29,8 @@ mod fault;
 pub mod frames;
 mod free_frames;
 mod holds;
+// Models have no processes, and their atomics cannot lie in mappings.
+#[cfg(not(loom))]
 mod joining;
 mod known_pace;
 mod lease;
@@ -67,6 +69,7 @@ pub use build::EngineParts;
 pub use engine::{Engine, EngineStatus};
 pub use fault::FaultOutcome;
 pub use holds::{Held, Holder, RANGES_MAX};
+#[cfg(not(loom))]
 pub use joining::private_tables;
 pub use page_table::PageTable;
 pub use share::ShareError;
