@@ -21,6 +21,7 @@ mod kernel;
 pub mod map;
 pub mod mappings;
 pub mod pagemap;
+pub mod pidfd;
 mod places;
 mod process;
 mod system;

@@ -22,6 +22,11 @@ impl Vpn {
         Self::of(addresses.start)..Self(addresses.end.div_ceil(PAGE_SIZE as u64))
     }
 
+    /// Returns how many pages a range has.
+    pub fn pages(range: &Range<Self>) -> u64 {
+        range.end.0 - range.start.0
+    }
+
     /// Returns the page's first address.
     pub fn address(self) -> u64 {
         self.0 << PAGE_SHIFT

@@ -13,8 +13,7 @@ use rustix::io::Errno;
 use std::ops::Range;
 use std::time::Duration;
 
-/// How long an agent may take for a request: it waits for nothing but its
-/// CPU.
+/// How long an agent may take for a request: it waits for nothing but its CPU.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why an agent was of no use.
@@ -107,13 +106,13 @@ fn request(kind: u32, runs: &[Range<Vpn>]) -> Request {
     let mut request = Request { kind, ..bytemuck::Zeroable::zeroed() };
     request.count = runs.len() as u32;
     for (run, place) in request.runs.iter_mut().zip(runs) {
-        *run = Run { address: place.start.address(), pages: place.end.0 - place.start.0 };
+        *run = Run { address: place.start.address(), pages: Vpn::pages(place) };
     }
     request
 }
 
 fn checked(run: &Range<Vpn>, outcome: &Outcome) -> Result<Moved, AgentError> {
-    let pages = run.end.0 - run.start.0;
+    let pages = Vpn::pages(run);
     if u64::from(outcome.pages) > pages {
         return Err(AgentError::Impossible(outcome.pages, pages));
     }

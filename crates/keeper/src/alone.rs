@@ -10,9 +10,8 @@
 //! Rejected: a thread, which ends with the keeper; a child that is sent each descriptor, which has
 //! not got the last one yet when it is needed.
 
-use rustix::event::{PollFd, PollFlags, poll};
+use overspill_guest::pidfd;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, PidfdFlags, Signal, getpid, pidfd_open};
 use rustix::process::{pidfd_send_signal, set_dumpable_behavior, setsid};
 use std::io;
@@ -78,21 +77,17 @@ fn start_holder() -> io::Result<()> {
 /// Waits for the end of the keeper, then for the ends of its guests, and ends.
 fn hold(keeper: &OwnedFd) -> ! {
     let _ = rustix::thread::set_name(c"ovs-holder");
-    wait_for(keeper);
+    pidfd::wait_for_end(keeper);
     for number in descriptors() {
         // SAFETY: a descriptor of this table, which nobody changes any more.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         // What is no pidfd says so.
         if pidfd_send_signal(descriptor, Signal::KILL).is_ok() {
-            wait_for(&descriptor);
+            pidfd::wait_for_end(&descriptor);
         }
     }
     // SAFETY: nothing of this copy is to be cleaned up: it is the keeper's.
     unsafe { libc::_exit(0) }
-}
-
-fn wait_for(process: &impl rustix::fd::AsFd) {
-    while poll(&mut [PollFd::new(process, PollFlags::IN)], None) == Err(Errno::INTR) {}
 }
 
 /// The numbers of all open descriptors.

@@ -4,7 +4,7 @@
 //! Invariants: see [`overspill_guest::map`], of which this is the owner. Messages are read with
 //! the lock held, one at a time; the agent moves pages with it held, so that no message is read
 //! meanwhile.
-//! Not here: what a fault needs (`serve`), looking for new mappings (`care`).
+//! Not here: what a fault needs (`serve`), looking for new mappings (`survey`).
 
 use crate::agent::Agent;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
@@ -12,9 +12,8 @@ use overspill_base::sync::{Arc, AtomicBool, LockClass, Mutex, MutexGuard};
 use overspill_guest::map::{Event, Look, Pages, SpaceMap, Witness};
 use overspill_guest::pagemap::{Entry, Pagemap};
 use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
-use overspill_guest::{Channel, Vpn};
+use overspill_guest::{Channel, Vpn, pidfd};
 use rangemap::RangeSet;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::Signal;
 use std::ops::Range;
@@ -160,9 +159,7 @@ impl Guest {
 
     /// True if the process has ended.
     pub(crate) fn is_over(&self) -> bool {
-        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut fds, Some(&now)) == Ok(1)
+        pidfd::has_ended(&self.process)
     }
 
     /// True if it is to be looked at again soon: faults wait, or something is in doubt. A hint.
@@ -324,14 +321,14 @@ impl Guest {
     /// True if `place` may be registered now. Without marks a message that is outstanding could be
     /// about another mapping there.
     pub(crate) fn may_register(&self, place: &Range<Vpn>) -> bool {
-        self.userfault.abilities().marks || self.userfault.look(place) != Ok(Look::Changing)
+        self.userfault.abilities().marks || !self.is_changing(place)
     }
 
     /// Returns how many pages from the start of `place` on have their content out, as far as the
     /// page table tells: a page that is there counts too.
     pub(crate) fn out_pages(&self, owned: &Owned, place: &Range<Vpn>) -> usize {
         if !self.userfault.abilities().marks {
-            return (place.end.0 - place.start.0) as usize;
+            return Vpn::pages(place) as usize;
         }
         let mut out: RangeSet<Vpn> = owned.map.unmarked(place).collect();
         let looked = self.pagemap.runs(place, |run, entry| {
@@ -359,7 +356,7 @@ impl Owned {
         let Self { new, new_pages, .. } = self;
         let looked = places.iter().try_for_each(|place| {
             guest.pagemap.present(place, |run| {
-                *new_pages += run.end.0 - run.start.0;
+                *new_pages += Vpn::pages(&run);
                 new.push(run);
             })
         });

@@ -156,8 +156,8 @@ impl Keeper {
             let data = epoll::EventData::new_u64(number);
             epoll::add(ready, &*guest, data, epoll::EventFlags::IN)?;
         }
-        self.shared.guests.lock().insert(number, guest.clone());
-        self.shared.care_for(&guest);
+        self.shared.guests.lock().insert(number, guest);
+        self.shared.call_care();
         Ok(())
     }
 
@@ -166,7 +166,7 @@ impl Keeper {
         let guest = self.shared.guests.lock().get(&number).cloned();
         if let Some(guest) = guest {
             guest.ended();
-            self.shared.care_for(&guest);
+            self.shared.call_care();
         }
     }
 
@@ -191,7 +191,7 @@ impl Drop for Keeper {
         // Release: with `must_stop`.
         self.shared.stopping.store(true, Release);
         self.shared.engine.wake_background();
-        self.shared.call();
+        self.shared.call_care();
         for thread in self.threads.drain(..) {
             // One reader may take the bell from another.
             while !thread.is_finished() {
@@ -210,12 +210,8 @@ impl Shared {
         self.stopping.load(Acquire)
     }
 
-    /// Has a guest looked after soon.
-    pub(crate) fn care_for(&self, _: &Guest) {
-        self.call();
-    }
-
-    fn call(&self) {
+    /// Has all guests looked after soon.
+    pub(crate) fn call_care(&self) {
         *self.care.lock() = true;
         self.called.notify_one();
     }

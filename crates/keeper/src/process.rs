@@ -20,8 +20,7 @@ use overspill_base::sync::Arc;
 use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
 use overspill_engine::{Swap, Tuning};
-use overspill_guest::Vpn;
-use rustix::event::{PollFd, PollFlags, poll};
+use overspill_guest::{Vpn, pidfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
@@ -235,8 +234,7 @@ impl Process {
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
         for (number, process) in guests {
-            let mut fds = [PollFd::new(&process, PollFlags::IN)];
-            while poll(&mut fds, None) == Err(Errno::INTR) {}
+            pidfd::wait_for_end(&process);
             let Some(keeper) = &self.keeper else { continue };
             keeper.ended(number);
             while keeper.has(number) {

@@ -100,11 +100,11 @@ impl Shared {
             busy = true;
             match message {
                 Message::Fault(fault) => self.serve_fault(worker, guest, fault),
-                Message::Event(_) | Message::Fork(_) => self.care_for(guest),
+                Message::Event(_) | Message::Fork(_) => self.call_care(),
             }
         }
         if guest.has_ended() {
-            self.care_for(guest);
+            self.call_care();
         }
         busy
     }
@@ -163,7 +163,7 @@ impl Shared {
                 if !guest.drop_gone(owned, &at.run(1)) {
                     return Ok(Need::Later);
                 }
-                self.care_for(guest);
+                self.call_care();
                 self.bind(guest, owned, at)
             }
             (AtAddress::Unbound, Entry::Nothing) => self.bind(guest, owned, at),
@@ -202,7 +202,7 @@ impl Shared {
     fn put_zeros(&self, guest: &Arc<Guest>, owned: &mut Owned, fault: Fault) {
         let page = fault.at.run(1);
         match guest.userfault.zero(&page).stopped {
-            None => self.care_for(guest),
+            None => self.call_care(),
             Some(Refusal::Changing | Refusal::NoMemory) => guest.put_off(owned, fault),
             Some(Refusal::Gone) => guest.ended(),
             // Where nothing is registered the touch finds out for itself.

@@ -100,7 +100,7 @@ impl GuestSpace {
                 }
                 let next = filled.stopped.map(|why| {
                     let at = at.plus(filled.pages as u64);
-                    self.refused(guest, &mut owned, at, (why, pages_of(&place) > 1))
+                    self.refused(guest, &mut owned, at, (why, Vpn::pages(&place) > 1))
                 });
                 (filled.pages, next)
             });
@@ -223,10 +223,6 @@ impl GuestSpace {
             }
         }
     }
-}
-
-fn pages_of(place: &Range<Vpn>) -> usize {
-    (place.end.0 - place.start.0) as usize
 }
 
 impl AddressSpace for GuestSpace {

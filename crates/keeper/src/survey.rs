@@ -57,7 +57,7 @@ impl Shared {
                     guest.brake(&mut owned, true);
                 }
                 drop(owned);
-                self.care_for(guest);
+                self.call_care();
                 true
             }
             Err(_) => {

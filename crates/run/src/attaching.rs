@@ -8,9 +8,8 @@ use crate::family::wait_for;
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{AttachError, Attached, ChannelError, Kernel, Manner, ThreadWords};
-use overspill_guest::{Tracer, Userfaultfd, Vpn, attach, detach};
+use overspill_guest::{Tracer, Userfaultfd, Vpn, attach, detach, pidfd};
 use overspill_keeper::GuestParts;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
@@ -52,12 +51,12 @@ pub(crate) struct Guest {
 impl Guest {
     /// True if the process has ended.
     pub(crate) fn process_has_ended(&self) -> bool {
-        has_ended(&self.process)
+        pidfd::has_ended(&self.process)
     }
 
     /// True if the agent has ended, which without our help it only does with its program.
     pub(crate) fn agent_has_ended(&self) -> bool {
-        has_ended(&self.agent_process)
+        pidfd::has_ended(&self.agent_process)
     }
 
     /// Ends the agent, and reaps it if it is a child of ours.
@@ -65,11 +64,6 @@ impl Guest {
         let _ = pidfd_send_signal(&self.agent_process, Signal::KILL);
         wait_for(self.agent);
     }
-}
-
-fn has_ended(process: &OwnedFd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)) == Ok(1)
 }
 
 /// Attaches to `pid`, which becomes the guest of this `number`.

@@ -11,10 +11,9 @@ use overspill_base::Bytes;
 use overspill_base::stats::Stats;
 use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
-use overspill_guest::Vpn;
+use overspill_guest::{Vpn, pidfd};
 use overspill_keeper::process::new_stats;
 use overspill_keeper::{AreaState, GuestParts, KeeperState, Link, LinkError, Report, Request};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, set_child_subreaper};
@@ -207,13 +206,7 @@ impl KeeperProcess {
 
     /// True if it has ended, which it must not while there is a front.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ends_within(Duration::ZERO)
-    }
-
-    fn ends_within(&self, at_most: Duration) -> bool {
-        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-        let at_most = Timespec::try_from(at_most).ok();
-        poll(&mut fds, at_most.as_ref()) == Ok(1)
+        pidfd::has_ended(&self.process)
     }
 
     /// The counters, which both have.
@@ -230,7 +223,7 @@ impl KeeperProcess {
     pub(crate) fn end(&self) -> Option<(Vec<AreaState>, KeeperState)> {
         let state = self.state().ok();
         self.link.close();
-        if !self.ends_within(ANSWER_WAIT) {
+        if !pidfd::ends_within(&self.process, ANSWER_WAIT) {
             self.say("the keeper does not end, and is killed");
         }
         self.kill();

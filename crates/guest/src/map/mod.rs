@@ -174,7 +174,7 @@ impl SpaceMap {
     fn shrink_moves(&mut self, place: &Range<Vpn>) {
         for Move { from, to } in std::mem::take(&mut self.moves) {
             if place.start > from.start && place.start < from.end && place.end >= from.end {
-                self.set_aside(&to.run(pages(&from)), to.plus(place.start.0 - from.start.0));
+                self.set_aside(&to.run(Vpn::pages(&from)), to.plus(place.start.0 - from.start.0));
                 self.moves.push(Move { from: from.start..place.start, to });
             } else if place.start > from.start || place.end < from.end {
                 // Another thread's hole in what was left, at most.
@@ -200,7 +200,7 @@ impl SpaceMap {
     }
 
     fn remapped(&mut self, from: Range<Vpn>, to: Vpn) {
-        let target = to.run(pages(&from));
+        let target = to.run(Vpn::pages(&from));
         let contents = self.take_source(&from).moved(from.start, to);
         let claims = self.aside.iter_mut().map(|claim| claim.take(&from).moved(from.start, to));
         let claims = claims.filter(|claim| !claim.is_empty()).collect();
@@ -400,7 +400,7 @@ impl SpaceMap {
         let after = self.live.bound.within(at..believed.end).next().map(|e| e.at);
         let gap = before.unwrap_or(believed.start)..after.unwrap_or(believed.end);
         let (place, first) = self.numbers.take(at, &gap, source)?;
-        let extent = Extent { at: place.start, first, pages: pages(&place) as u32 };
+        let extent = Extent { at: place.start, first, pages: Vpn::pages(&place) as u32 };
         self.live.bound.bind(extent);
         Some(extent)
     }
@@ -458,10 +458,6 @@ impl Waiting {
     fn parts(&mut self) -> impl Iterator<Item = &mut Contents> {
         self.claims.iter_mut().chain([&mut self.contents])
     }
-}
-
-fn pages(place: &Range<Vpn>) -> u64 {
-    place.end.0 - place.start.0
 }
 
 fn overlap(a: &Range<Vpn>, b: &Range<Vpn>) -> bool {

@@ -4,7 +4,7 @@
 //! when a message is outstanding, and leaves the rest for the next time.
 
 use super::contents::Contents;
-use super::{SpaceMap, overlap, pages};
+use super::{SpaceMap, overlap};
 use crate::Vpn;
 use overspill_base::PageNo;
 use std::collections::HashSet;
@@ -149,7 +149,7 @@ impl SpaceMap {
                 self.unkept.push(Unkept { place, contents });
             }
             if let ([there], [Unkept { place: here, .. }]) = (&*missing, &*self.unkept)
-                && pages(there) == pages(here)
+                && Vpn::pages(there) == Vpn::pages(here)
             {
                 let Unkept { place, contents } = self.unkept.remove(0);
                 self.live.put(contents.moved(place.start, there.start));
@@ -165,7 +165,8 @@ impl SpaceMap {
     /// Returns the places of recent moves that have marks but no content in the map, and those that
     /// have content but no marks.
     fn look_along_moves(&self, witness: &mut dyn Witness) -> Option<(Places, Places)> {
-        let places = self.recent.iter().flat_map(|m| [m.from.clone(), m.to.run(pages(&m.from))]);
+        let places =
+            self.recent.iter().flat_map(|m| [m.from.clone(), m.to.run(Vpn::pages(&m.from))]);
         let (mut missing, mut misplaced) = (Vec::new(), Vec::new());
         for place in places.collect::<HashSet<_>>() {
             let has_content = !self.live.bound.is_free(&place);
@@ -207,9 +208,9 @@ fn is_registered(witness: &mut dyn Witness, place: &Range<Vpn>) -> Option<bool> 
     match witness.look(place) {
         Look::Changing => None,
         Look::Registered => Some(true),
-        Look::NotRegistered if pages(place) <= 1 => Some(false),
+        Look::NotRegistered if Vpn::pages(place) <= 1 => Some(false),
         Look::NotRegistered => {
-            let middle = place.start.plus(pages(place) / 2);
+            let middle = place.start.plus(Vpn::pages(place) / 2);
             let is_start = is_registered(witness, &(place.start..middle))?;
             Some(is_start && is_registered(witness, &(middle..place.end))?)
         }

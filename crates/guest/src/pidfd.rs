@@ -1,0 +1,46 @@
+//! Whether a process has ended, by its pidfd.
+//!
+//! Owns: waiting for that. See pidfd_open(2): it is readable when the process has ended.
+//! Not here: reaping, which only a parent can do.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// True if the process has ended, whether it was reaped or not.
+pub fn has_ended(process: &impl AsFd) -> bool {
+    ends_within(process, Duration::ZERO)
+}
+
+/// Waits for the end of the process, `at_most` so long; false if it has not ended, or if a signal
+/// came before.
+pub fn ends_within(process: &impl AsFd, at_most: Duration) -> bool {
+    let at_most = Timespec::try_from(at_most).ok();
+    poll(&mut [PollFd::new(process, PollFlags::IN)], at_most.as_ref()) == Ok(1)
+}
+
+/// Waits for the end of the process.
+pub fn wait_for_end(process: &impl AsFd) {
+    while poll(&mut [PollFd::new(process, PollFlags::IN)], None) == Err(Errno::INTR) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use std::process::Command;
+
+    #[test]
+    fn a_process_has_ended_also_before_it_is_reaped() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        assert!(!has_ended(&process));
+        assert!(!ends_within(&process, Duration::from_millis(1)));
+        child.kill().unwrap();
+        wait_for_end(&process);
+        assert!(has_ended(&process));
+        child.wait().unwrap();
+        assert!(has_ended(&process));
+    }
+}
