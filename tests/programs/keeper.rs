@@ -257,9 +257,33 @@ fn nothing_is_left_after_a_kill_of_the_front() {
 
 #[test]
 fn nothing_is_left_after_a_kill_of_the_keeper() {
-    let keeper = |front| {
-        let children = descendants(front);
-        children.into_iter().find(|&pid| name_of(pid) == "ovs-keeper").expect("there is a keeper")
-    };
-    kill_at_random(2, keeper, "the keeper has ended, so the run is ended");
+    kill_at_random(2, keeper_of, NO_KEEPER);
+}
+
+const NO_KEEPER: &str = "the keeper has ended, so the run is ended";
+
+fn keeper_of(front: i32) -> i32 {
+    let children = descendants(front);
+    children.into_iter().find(|&pid| name_of(pid) == "ovs-keeper").expect("there is a keeper")
+}
+
+/// The holder ends the guests, so that a front that has had no turn finds the program ended first.
+#[test]
+fn the_end_of_the_keeper_is_said_by_a_front_that_comes_late() {
+    let Some(bench) = bench(&[PYTHON]) else { return };
+    let own = bench.path("own");
+    let job = bench.job(&[PYTHON, "-c", TOUCHES]).patience(60).by_keeper();
+    let running = job.env("OVERSPILL_TEST", &own).paged(&["--memory", "16M", "--quiet"]);
+    wait_until("it is not paged", || agents_of(&own) == 1);
+    let (front, keeper) = (running.pid(), keeper_of(running.pid()));
+    let program = descendants(front).into_iter().find(|&pid| name_of(pid) == "python3").unwrap();
+    // SAFETY: kill touches no memory; the front is our child, the keeper its.
+    let kill = |pid, signal| unsafe { libc::kill(pid, signal) };
+    kill(front, libc::SIGSTOP);
+    kill(keeper, libc::SIGKILL);
+    assert_ends(program);
+    kill(front, libc::SIGCONT);
+    let ended = running.end();
+    assert_eq!(ended.status.code(), Some(125), "{ended}");
+    assert!(ended.errors.contains(NO_KEEPER), "{ended}");
 }

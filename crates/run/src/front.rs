@@ -129,11 +129,7 @@ impl Front {
     /// comes. The program, once it has ended, is to be reaped before the next.
     pub fn turn(&mut self) -> Duration {
         self.do_wanted();
-        if !self.has_failed && self.keeper.has_ended() {
-            self.fail(
-                "the keeper has ended, so the run is ended: no page that is out can come back",
-            );
-        }
+        self.look_at_keeper();
         self.holding.poll();
         self.tracer.settle();
         let family = self.family();
@@ -159,6 +155,8 @@ impl Front {
 
     /// Ends the keeper. No process of the run is left.
     pub fn end(mut self) -> RunEnd {
+        // Its holder may have ended all guests before that was seen here.
+        self.look_at_keeper();
         self.end_guests(&HashMap::new());
         let (areas, keeper) = match self.has_failed {
             true => {
@@ -169,6 +167,15 @@ impl Front {
         };
         let held_most = Bytes::of_pages(self.held_most_pages);
         RunEnd { areas, keeper, held_most, has_failed: self.has_failed }
+    }
+
+    /// Without a keeper the run ends.
+    fn look_at_keeper(&mut self) {
+        if !self.has_failed && self.keeper.has_ended() {
+            self.fail(
+                "the keeper has ended, so the run is ended: no page that is out can come back",
+            );
+        }
     }
 
     /// Does what the keeper wants of guests' threads.
