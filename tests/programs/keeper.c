@@ -88,21 +88,54 @@ static void ends_its_first_thread(void) {
     pthread_exit(NULL);
 }
 
-/* A forked child reads its parent's pages right, or is ended: it never reads others. */
+static void waits_for(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* A forked child has what its parent had, whatever becomes of that; so has a child of its own. */
 static void forks(void) {
     void *memory = filled(5);
     for (int n = 0; n < 5; n++) {
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
-            check(memory, BIG, 5);
+            check(memory, BIG / 2, 5 + n);
+            pid_t grandchild = fork();
+            CHECK(grandchild >= 0);
+            check(memory, BIG, 5 + n);
+            if (grandchild != 0) {
+                fill(memory, BIG, 100 + n);
+                check(memory, BIG, 100 + n);
+                waits_for(grandchild);
+            }
             _exit(0);
         }
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
-        CHECK(WIFEXITED(status) ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGBUS);
+        fill(memory, BIG, 6 + n);
+        check(memory, BIG, 6 + n);
+        waits_for(child);
     }
-    check(memory, BIG, 5);
+    check(memory, BIG, 10);
+}
+
+/* A child that is small, and ends soon, in the middle of its parent's work. */
+static void forks_often(void) {
+    uint64_t *memory = filled(11);
+    uint64_t state = 11;
+    for (int n = 0; n < 300; n++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        for (int touch = 0; touch < 30; touch++) {
+            size_t page = next(&state) % (BIG / PAGE);
+            CHECK(memory[page * (PAGE / 8)] == mark(11, page));
+        }
+        if (child == 0) {
+            _exit(0);
+        }
+        waits_for(child);
+    }
+    check(memory, BIG, 11);
 }
 
 /* Children that execute something else need nothing of their parent. */
@@ -133,6 +166,7 @@ static const struct test TESTS[] = {
     {"waits", waits},
     {"ends_its_first_thread", ends_its_first_thread},
     {"forks", forks},
+    {"forks_often", forks_often},
     {"starts_others", starts_others},
     {"leaves_a_process", leaves_a_process},
 };

@@ -140,9 +140,15 @@ fn goes_on_when_the_first_thread_has_ended() {
 }
 
 #[test]
-fn a_forked_child_reads_right_or_is_ended() {
+fn forked_children_have_what_their_parents_had() {
     let Some(bench) = bench(&["cc"]) else { return };
     compare(&case(&bench, "forks"), 32 * MIB);
+}
+
+#[test]
+fn children_come_and_go_amid_the_work() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    compare(&case(&bench, "forks_often"), 32 * MIB);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! The half that is emptied is not registered meanwhile, so it makes no event.
 //! Not here: which runs are asked for; what is made of the pages in the memory file.
 
-use crate::calls::{self, EAGAIN, EBADF, EINVAL, EIO, Errno};
+use crate::calls::{self, EAGAIN, EBADF, EINVAL, EIO, ENOENT, Errno};
 use crate::end::{end_program, leave_quietly};
 use crate::messages::{self, Descriptors};
 use crate::words::{
@@ -16,7 +16,7 @@ use crate::words::{
 };
 use crate::{At, Failed, filter};
 
-/// No descriptor, or no address.
+/// No descriptor.
 const NONE: i32 = -1;
 
 /// The agent at work.
@@ -122,20 +122,23 @@ impl<'m> Agent<'m> {
         if memory == NONE {
             return Err(EBADF).at(step::WORDS);
         }
+        if self.staging == 0 {
+            self.staging = map_staging().at(step::STAGING)?;
+        }
+        self.answer.staging = self.staging as u64;
         let userfaultfd = self.make_userfaultfd(other).at(step::USERFAULTFD)?;
         calls::drop_capabilities().at(step::CAPABILITIES)?;
-        self.staging = map_staging().at(step::STAGING)?;
         let had = calls::control(calls::PR_GET_THP_DISABLE, 0).at(step::HUGE_PAGES)?;
         self.had_none = had != 0;
         filter::install().at(step::FILTER)?;
         (self.memory, self.userfaultfd) = (memory, userfaultfd);
-        (self.answer.userfaultfd, self.answer.staging) = (userfaultfd, self.staging as u64);
+        self.answer.userfaultfd = userfaultfd;
         self.huge_pages()
     }
 
     fn make_userfaultfd(&self, other: i32) -> Result<i32, Errno> {
         if self.is_set(flag::USERFAULTFD) {
-            return if other == NONE { Err(EBADF) } else { Ok(other) };
+            return self.owned_userfaultfd(other);
         }
         if !self.is_set(flag::DEVICE) {
             return calls::userfaultfd();
@@ -143,6 +146,21 @@ impl<'m> Agent<'m> {
         let made = calls::userfaultfd_of(other);
         let _ = calls::close(other);
         made
+    }
+
+    /// The one that was given, if it is this address space's: to move what is not mapped is ENOENT
+    /// here, and EINVAL for another's.
+    fn owned_userfaultfd(&self, given: i32) -> Result<i32, Errno> {
+        let hole = calls::map(PAGE_BYTES)?;
+        calls::unmap(hole, PAGE_BYTES)?;
+        let (to, from, bytes) = (self.staging as u64, hole as u64, PAGE_BYTES as u64);
+        match calls::move_pages(given, to, from, bytes) {
+            (_, ENOENT) => Ok(given),
+            (_, errno) => {
+                let _ = calls::close(given);
+                Err(if errno == 0 { EIO } else { errno })
+            }
+        }
     }
 
     fn huge_pages(&mut self) -> Result<(), Failed> {
@@ -234,7 +252,7 @@ impl<'m> Agent<'m> {
 
     /// Undoes what the agent has done to the address space.
     fn let_go(&mut self) -> Result<(), Failed> {
-        if self.userfaultfd == NONE {
+        if self.staging == 0 {
             return Ok(());
         }
         // A mapping that is registered makes an event when it goes, and waits for its reader.

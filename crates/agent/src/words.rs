@@ -135,7 +135,9 @@ pub mod kind {
 pub mod flag {
     /// [`super::kind::SET_UP`] brings `/dev/userfaultfd`, too.
     pub const DEVICE: u32 = 1;
-    /// [`super::kind::SET_UP`] brings the userfaultfd itself, too.
+    /// [`super::kind::SET_UP`] brings the userfaultfd itself, too. If it is not of the program's
+    /// address space it is given up at [`super::step::USERFAULTFD`], and may be repeated with
+    /// another one.
     pub const USERFAULTFD: u32 = 2;
     /// The program gets no new huge pages.
     pub const NO_HUGE_PAGES: u32 = 4;

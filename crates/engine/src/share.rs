@@ -35,9 +35,10 @@ pub enum ShareError {
 }
 
 impl Engine {
-    /// Gives the untouched pages from `to` on what the `pages` pages from `from` on hold, except
-    /// for those `in_memory`: these the child has, and [`adopt`](Self::adopt) takes them. A lost
-    /// page is lost in the child too. Sleeps for pages that are on their way.
+    /// Gives the untouched pages from `to` on what those of the `pages` pages from `from` on hold
+    /// that are out. Of the others `in_memory` says whether the child has them, so that
+    /// [`adopt`](Self::adopt) takes them. A lost page is lost in the child too. Sleeps for pages
+    /// that are on their way.
     ///
     /// Neither range may be touched or dropped meanwhile. No page of the parent may have been
     /// mapped since the child's memory was copied; one that was is lost in the child, because its
@@ -59,17 +60,21 @@ impl Engine {
         // A page may be locked by a read that this worker has to end.
         worker.finish(self);
         self.has_shared.store(true, Relaxed);
-        let pairs = (0..pages).map(|n| (from.plus(n), to.plus(n)));
-        let mut missing = pairs.filter(|&(_, to)| !in_memory(to));
-        missing.try_for_each(|(from, to)| self.share_page(worker, from, to))
+        let mut pairs = (0..pages).map(|n| (from.plus(n), to.plus(n)));
+        pairs.try_for_each(|(from, to)| self.share_page(worker, (from, to), &in_memory))
     }
 
-    fn share_page(&self, worker: &mut Worker, from: PageNo, to: PageNo) -> Result<(), ShareError> {
+    fn share_page(
+        &self,
+        worker: &mut Worker,
+        (from, to): (PageNo, PageNo),
+        in_memory: &impl Fn(PageNo) -> bool,
+    ) -> Result<(), ShareError> {
         loop {
             let word = self.table.load(from);
             let done = match word {
                 Pte::Empty => true,
-                Pte::Resident(frame) => self.share_resident(from, to, frame),
+                Pte::Resident(frame) => self.share_resident((from, to), frame, in_memory),
                 Pte::Swapped { entry, .. } => {
                     self.drop_left_behind(entry, to);
                     match self.frame_on(from, entry) {
@@ -89,13 +94,18 @@ impl Engine {
         }
     }
 
-    /// Poisons the child's page. What the parent has on a slot is not used instead: it may be older
-    /// than what was evicted before the fork.
-    fn share_resident(&self, from: PageNo, to: PageNo, frame: FrameNo) -> bool {
+    /// Poisons the child's page, unless it has it. What the parent has on a slot is not used
+    /// instead: it may be older than what was evicted before the fork.
+    fn share_resident(
+        &self,
+        (from, to): (PageNo, PageNo),
+        frame: FrameNo,
+        in_memory: &impl Fn(PageNo) -> bool,
+    ) -> bool {
         // One that is on its way out is swapped, or mapped again, when its lock is free.
         let Some(locked) = self.lock_resident(from, frame) else { return false };
         self.unlock(locked);
-        if self.table.replace(to, Pte::Empty, Pte::Poisoned) {
+        if !in_memory(to) && self.table.replace(to, Pte::Empty, Pte::Poisoned) {
             self.count_lost(to, SpaceError::Missing);
         }
         true

@@ -27,8 +27,8 @@ pub enum Userfaultfd<'f> {
     Call,
     /// `/dev/userfaultfd`, with ours.
     Device(BorrowedFd<'f>),
-    /// It is there: the event of a fork has brought it.
-    Given(BorrowedFd<'f>),
+    /// It is one of these: events of forks have brought them.
+    Forked(&'f [BorrowedFd<'f>]),
 }
 
 /// How to attach.
@@ -87,8 +87,10 @@ pub struct Attached {
     pub is_child: bool,
     /// The channel.
     pub channel: Channel,
-    /// The userfaultfd. UFFDIO_API has not been made, unless it was given.
+    /// The userfaultfd. UFFDIO_API has not been made, unless an event has brought it.
     pub userfaultfd: OwnedFd,
+    /// Which of those that events have brought it is.
+    pub forked: usize,
     /// Where the agent's memory starts, of [`overspill_agent::AGENT_BYTES`].
     pub base: u64,
     /// Where staging starts, of [`overspill_agent::STAGING_BYTES`].

@@ -70,11 +70,22 @@ impl Channel {
         at_most: Duration,
     ) -> Result<Answer, ChannelError> {
         self.send(system, request, with)?;
-        match system.readable(self.as_fd(), at_most) {
-            Ok(true) => self.answer(system),
-            Ok(false) => Err(ChannelError::Silent),
-            Err(errno) => Err(ChannelError::Socket(errno)),
+        match self.is_readable(system, at_most)? {
+            true => self.answer(system),
+            false => Err(ChannelError::Silent),
         }
+    }
+
+    /// Waits until an answer is there, or the agent has ended; false if not in this time.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn is_readable<S: System>(
+        &self,
+        system: &S,
+        at_most: Duration,
+    ) -> Result<bool, ChannelError> {
+        system.readable(self.as_fd(), at_most).map_err(ChannelError::Socket)
     }
 
     /// Asks for something. Its answer is to be taken before the next request.

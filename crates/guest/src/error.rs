@@ -109,6 +109,15 @@ pub enum AttachError {
         /// What the kernel said to it.
         errno: Errno,
     },
+    /// None of the userfaultfds is its own.
+    #[error(
+        "process {pid} has memory that is registered with a userfaultfd which is not ours: it \
+         pages itself"
+    )]
+    NoFork {
+        /// The process.
+        pid: Pid,
+    },
     /// Something did not happen in time.
     #[error("process {pid}: {what} takes too long: try again")]
     Slow {

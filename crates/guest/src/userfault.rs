@@ -12,6 +12,8 @@ use crate::Vpn;
 use crate::map::{Event, Look};
 use linux_raw_sys::general as raw;
 use overspill_base::PAGE_SIZE;
+use overspill_base::sync::AtomicU64;
+use overspill_base::sync::Ordering::Relaxed;
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
@@ -33,6 +35,9 @@ const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFF
 
 /// `UFFDIO_WRITEPROTECT_MODE_WP`, which the bindings leave out.
 const WRITEPROTECT_MODE_WP: u64 = 1;
+
+/// To ask whether an address space is there at all. Of the first pages the kernel says nothing.
+const ANY_PAGE: Range<Vpn> = Vpn(1 << 20)..Vpn((1 << 20) + 1);
 
 /// The events that say what becomes of the address space, without forks.
 const EVENTS: u32 =
@@ -167,8 +172,8 @@ pub struct Abilities {
 pub struct GuestUserfault {
     fd: OwnedFd,
     abilities: Abilities,
-    /// A page that stays registered, of the agent's staging.
-    anchor: Vpn,
+    /// A page that stays registered, of the agent's staging; 0 if there is none.
+    anchor: AtomicU64,
 }
 
 impl AsFd for GuestUserfault {
@@ -206,13 +211,36 @@ impl GuestUserfault {
             }
             other => drop(other?),
         }
-        Ok(Self { fd, abilities, anchor })
+        Ok(Self::agreed(fd, abilities, Some(anchor)))
     }
 
     /// Takes over a userfaultfd that was agreed on before: by another process, or for the parent of
     /// a forked child. See [`agree`](Self::agree) for `anchor`.
-    pub fn agreed(fd: OwnedFd, abilities: Abilities, anchor: Vpn) -> Self {
+    pub fn agreed(fd: OwnedFd, abilities: Abilities, anchor: Option<Vpn>) -> Self {
+        let anchor = AtomicU64::new(anchor.map_or(0, |page| page.0));
         Self { fd, abilities, anchor }
+    }
+
+    /// Makes `page` the one that stays registered. Without one nobody can tell whether a message
+    /// is outstanding where no mapping is.
+    pub fn set_anchor(&self, page: Vpn) {
+        // Relaxed, as its reading: any page that is registered will do.
+        self.anchor.store(page.0, Relaxed);
+    }
+
+    /// Returns that page.
+    pub fn anchor(&self) -> Vpn {
+        Vpn(self.anchor.load(Relaxed))
+    }
+
+    /// False if the address space has ended.
+    pub fn has_address_space(&self) -> bool {
+        self.probe(&ANY_PAGE) != Err(Refusal::Gone)
+    }
+
+    /// False if no registered mapping covers `place`, whatever is outstanding.
+    pub fn may_cover(&self, place: &Range<Vpn>) -> bool {
+        self.probe(place) != Ok(Look::NotRegistered)
     }
 
     /// What it can do.
@@ -232,6 +260,13 @@ impl GuestUserfault {
             Err(errno) => Err(Refusal::of(errno)),
             Ok(()) => Err(Refusal::Unexpected(Errno::OPNOTSUPP)),
         }
+    }
+
+    fn look_at_anchor(&self, anchor: Vpn) -> Result<Look, Refusal> {
+        Ok(match self.probe(&anchor.run(1))? {
+            Look::Registered => Look::NotRegistered,
+            Look::NotRegistered | Look::Changing => Look::Changing,
+        })
     }
 
     fn call<const OPCODE: Opcode, T>(&self, arg: &mut T) -> Result<(), Errno> {
@@ -318,9 +353,9 @@ impl Userfault for GuestUserfault {
     /// that none is there says nothing of messages. So the anchor is asked too, before any is read.
     fn look(&self, place: &Range<Vpn>) -> Result<Look, Refusal> {
         match self.probe(place)? {
-            Look::NotRegistered => match self.probe(&self.anchor.run(1))? {
-                Look::Registered => Ok(Look::NotRegistered),
-                _ => Ok(Look::Changing),
+            Look::NotRegistered => match self.anchor() {
+                Vpn(0) => Ok(Look::Changing),
+                anchor => self.look_at_anchor(anchor),
             },
             look => Ok(look),
         }

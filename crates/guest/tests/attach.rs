@@ -9,8 +9,10 @@ use common::{
     Program, Traits, alone, assert_no_agents, attach_to, compiled, detach_from, hold, is_permitted,
     memory_file, own,
 };
-use overspill_guest::{AttachError, Kernel, Manner, Tracer, Userfaultfd, attach};
-use rustix::fd::AsFd;
+use overspill_guest::userfault::GuestUserfault;
+use overspill_guest::{AttachError, Kernel, Manner, Tracer, Userfaultfd, Vpn, attach};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::mm::UserfaultfdFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -277,7 +279,13 @@ fn wait_for_state(pid: Pid, wanted: char) {
     assert!(came, "{}", stat());
 }
 
-/// By the system call, and one that is there already, as after a fork or an agent's crash.
+/// Agrees with the kernel on what a userfaultfd is to do.
+fn agreed(fd: &OwnedFd) -> GuestUserfault {
+    GuestUserfault::agree(fd.try_clone().unwrap(), Vpn(1)).unwrap()
+}
+
+/// By the system call, and one of those that are there already, as after a fork or an agent's
+/// crash: the one of this address space.
 #[test]
 fn the_userfaultfd_can_come_from_elsewhere() {
     let _alone = alone();
@@ -293,7 +301,11 @@ fn the_userfaultfd_can_come_from_elsewhere() {
     };
     let called = attached_by(Userfaultfd::Call);
     kill_process(called.agent, Signal::KILL).unwrap();
-    let again = attached_by(Userfaultfd::Given(called.userfaultfd.as_fd()));
+    // SAFETY: nothing is registered with it.
+    let ours = unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC) }.unwrap();
+    let all = [agreed(&ours), agreed(&called.userfaultfd)];
+    let again = attached_by(Userfaultfd::Forked(&[all[0].as_fd(), all[1].as_fd()]));
+    assert_eq!(again.forked, 1);
     assert_ne!((again.base, again.staging), (called.base, called.staging));
     detach_from(&tracer, &again);
     // What has crashed is cleared away, too.

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// How long an agent may take for a request: it waits for nothing but its CPU.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long it may take before it is looked whether it waits for a page.
+const HELP_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Why an agent was of no use.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentError {
@@ -74,6 +77,27 @@ impl Agent {
         self.other_is_full = moved.iter().any(|moved| moved.pages > 0);
         self.half ^= 1;
         Ok(moved)
+    }
+
+    /// Makes the pages of runs the guest's own, as far as the kernel does. While the agent does not
+    /// answer, `help` is called again and again: it may wait for a page itself.
+    ///
+    /// # Errors
+    /// As [`move_out`](Self::move_out).
+    pub(crate) fn make_own(
+        &mut self,
+        runs: &[Range<Vpn>],
+        mut help: impl FnMut(),
+    ) -> Result<(), AgentError> {
+        let system = Kernel::new();
+        self.channel.send(&system, &request(kind::POPULATE, runs), &[])?;
+        let mut rounds = (PATIENCE.as_nanos() / HELP_INTERVAL.as_nanos()) as u32;
+        while !self.channel.is_readable(&system, HELP_INTERVAL)? && rounds > 0 {
+            rounds -= 1;
+            help();
+        }
+        self.channel.answer(&system)?;
+        Ok(())
     }
 
     /// Reads what the last batch moved, from its start.

@@ -3,18 +3,26 @@
 //! Owns: the keeper's session, signals and descriptors, and the *holder*: a process that shares its
 //! table of descriptors and sleeps. If the keeper dies, the table lives on, so that a userfaultfd
 //! is never closed while a guest could read zeros where pages are out; the holder then kills the
-//! guests, and ends when they have.
-//! Invariants: every pidfd in the table is a guest's, or the keeper's own. All of this is done
-//! while the process has one thread.
+//! guests, has forked children that nobody knows yet get SIGBUS where they miss a page, and ends
+//! when all have.
+//! Invariants: every pidfd in the table is a guest's, or the keeper's own; every userfaultfd is of
+//! a guest, or of a forked child. All of this is done while the process has one thread.
 //! Not here: the agents, which each hold their guest's userfaultfd as well.
 //! Rejected: a thread, which ends with the keeper; a child that is sent each descriptor, which has
 //! not got the last one yet when it is needed.
 
 use overspill_guest::pidfd;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use overspill_guest::userfault::{Abilities, GuestUserfault, Message, Userfault};
+use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::{DumpableBehavior, PidfdFlags, Signal, getpid, pidfd_open};
 use rustix::process::{pidfd_send_signal, set_dumpable_behavior, setsid};
 use std::io;
+use std::time::Duration;
+
+/// How often it is looked whether a forked child misses a page, or has ended.
+const POISON_INTERVAL: Duration = Duration::from_millis(2);
+/// What a userfaultfd may be able to do: what it cannot the kernel refuses.
+const ALL: Abilities = Abilities { marks: true, poison: true, moves: true, forks: true };
 
 /// Signals of terminals, and of who takes the keeper for the program.
 const IGNORED: [i32; 9] = [
@@ -86,8 +94,45 @@ fn hold(keeper: &OwnedFd) -> ! {
             pidfd::wait_for_end(&descriptor);
         }
     }
+    poison_until_all_end(descriptors().into_iter().filter_map(userfault).collect());
     // SAFETY: nothing of this copy is to be cleaned up: it is the keeper's.
     unsafe { libc::_exit(0) }
+}
+
+/// Answers every touch of a missing page by SIGBUS, as long as there are guests.
+fn poison_until_all_end(mut guests: Vec<GuestUserfault>) {
+    while !guests.is_empty() {
+        let forked: Vec<GuestUserfault> = guests.iter().flat_map(poison_what_waits).collect();
+        guests.extend(forked);
+        guests.retain(GuestUserfault::has_address_space);
+        std::thread::sleep(POISON_INTERVAL);
+    }
+}
+
+/// Returns the children that were forked meanwhile.
+fn poison_what_waits(guest: &GuestUserfault) -> Vec<GuestUserfault> {
+    let mut forked = Vec::new();
+    while let Ok(Some(message)) = guest.read() {
+        match message {
+            Message::Fault(fault) => {
+                // If it cannot be yet, it is touched again, and so asked for again.
+                let _ = guest.poison(fault.at);
+                guest.wake(&fault.at.run(1));
+            }
+            Message::Fork(fd) => forked.push(GuestUserfault::agreed(fd, guest.abilities(), None)),
+            Message::Event(_) => {}
+        }
+    }
+    forked
+}
+
+/// The userfaultfd of this number, if it is one.
+fn userfault(number: i32) -> Option<GuestUserfault> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+    // SAFETY: a descriptor of this table, which is owned by nobody who still runs.
+    let fd = || unsafe { OwnedFd::from_raw_fd(number) };
+    (name.as_os_str() == "anon_inode:[userfaultfd]")
+        .then(|| GuestUserfault::agreed(fd(), ALL, None))
 }
 
 /// The numbers of all open descriptors.

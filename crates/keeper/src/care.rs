@@ -2,10 +2,11 @@
 //!
 //! Owns: the thread that adopts what was in memory before it was registered, has the engine discard
 //! what guests gave up, and ends guests that have ended.
-//! Not here: faults (`serve`), new mappings (`survey`).
+//! Not here: faults (`serve`), new mappings (`survey`), what a child gets (`forks`).
 
 use crate::guest::Guest;
 use crate::keeper::Shared;
+use crate::known::Known;
 use overspill_base::PageNo;
 use overspill_base::sync::Arc;
 use overspill_engine::Worker;
@@ -25,30 +26,52 @@ impl Shared {
             let guests: Vec<Arc<Guest>> = self.guests.lock().values().cloned().collect();
             for guest in &guests {
                 self.care_for_one(worker, guest);
-                self.take_children(guest);
             }
-            self.care_for_children();
             worker.finish(&self.engine);
-            let is_idle = guests.is_empty() && self.children.is_empty();
-            self.wait_for_care(if is_idle { None } else { Some(INTERVAL) });
+            self.wait_for_care(if guests.is_empty() { None } else { Some(INTERVAL) });
         }
     }
 
     fn care_for_one(&self, worker: &mut Worker, guest: &Arc<Guest>) {
+        self.take_children(worker, guest);
+        let known = guest.known();
+        if known.is_none() && guest.is_over() {
+            guest.ended();
+        }
         if guest.has_ended() {
-            guest.hold().map.end();
-            self.discard_forgotten(worker, guest);
-            self.remove(guest);
+            return self.end(worker, guest);
+        }
+        if let Some(known) = known {
+            self.adopt_new(worker, guest, known);
+            self.look_at_doomed(guest, known);
+        }
+        self.discard_forgotten(worker, guest);
+    }
+
+    /// Forgets a guest, when the children that it has forked have their pages.
+    fn end(&self, worker: &mut Worker, guest: &Arc<Guest>) {
+        let mut owned = guest.hold();
+        if owned.is_forking() {
             return;
         }
-        self.adopt_new(worker, guest);
-        self.look_at_doomed(guest);
+        owned.map.end();
+        drop(owned);
         self.discard_forgotten(worker, guest);
+        self.remove(guest);
+        if guest.known().is_none() {
+            self.front.gone(guest.number);
+        }
     }
 
     /// Has the engine discard pages that the guest gave up, and takes their numbers back.
     pub(crate) fn discard_forgotten(&self, worker: &mut Worker, guest: &Arc<Guest>) {
-        let forgotten = guest.hold().map.take_forgotten();
+        let mut owned = guest.hold();
+        // A child that was forked before may be about to get them.
+        if owned.is_forking() {
+            return;
+        }
+        let forgotten = owned.map.take_forgotten();
+        drop(owned);
         if !forgotten.is_empty() {
             // A page may be locked by a read that this worker has to end.
             worker.finish(&self.engine);
@@ -61,12 +84,12 @@ impl Shared {
     }
 
     /// Notes which pages are gone of those whose content was being removed.
-    fn look_at_doomed(&self, guest: &Guest) {
+    fn look_at_doomed(&self, guest: &Guest, known: &Known) {
         let mut owned = guest.hold();
         let doomed: Vec<_> = owned.map.doomed().cloned().collect();
         for place in doomed {
             let mut gone = Vec::new();
-            let looked = guest.pagemap.runs(&place, |run, entry| {
+            let looked = known.pagemap.runs(&place, |run, entry| {
                 if entry == Entry::Nothing {
                     gone.push(run);
                 }
@@ -80,7 +103,7 @@ impl Shared {
     }
 
     /// Has the engine take what is in memory of mappings that are believed since it did so last.
-    fn adopt_new(&self, worker: &mut Worker, guest: &Arc<Guest>) {
+    fn adopt_new(&self, worker: &mut Worker, guest: &Arc<Guest>, known: &Known) {
         loop {
             let mut owned = guest.hold();
             let new = owned.take_new();
@@ -88,17 +111,22 @@ impl Shared {
                 return guest.brake(&mut owned, false);
             }
             drop(owned);
-            self.adopt(worker, guest, new);
+            self.adopt(worker, (guest, known), new);
         }
     }
 
-    fn adopt(&self, worker: &mut Worker, guest: &Arc<Guest>, present: Vec<Range<Vpn>>) {
+    fn adopt(
+        &self,
+        worker: &mut Worker,
+        (guest, known): (&Arc<Guest>, &Known),
+        present: Vec<Range<Vpn>>,
+    ) {
         for run in present {
             let mut at = run.start;
             while at < run.end {
                 let extent = self.bound_at(guest, at, run.end);
                 let Some(extent) = extent else { break };
-                let is_present = |numbers: Range<PageNo>| self.are_present(guest, &numbers);
+                let is_present = |numbers: Range<PageNo>| are_present(guest, known, &numbers);
                 let pages = extent.pages as usize;
                 self.engine.adopt(worker, extent.first, pages, is_present);
                 at = extent.place().end;
@@ -117,18 +145,18 @@ impl Shared {
         }
         owned.map.bound(at..end).next()
     }
+}
 
-    /// Which of up to 64 pages are in memory, the first with the lowest bit.
-    fn are_present(&self, guest: &Guest, numbers: &Range<PageNo>) -> u64 {
-        let owned = guest.hold();
-        let mut present = 0;
-        for n in 0..numbers.end.0 - numbers.start.0 {
-            if let Whereabouts::At(at) = owned.map.find(numbers.start.plus(n as usize))
-                && guest.pagemap.at(at) == Ok(Entry::Present)
-            {
-                present |= 1 << n;
-            }
+/// Which of up to 64 pages are in memory, the first with the lowest bit.
+fn are_present(guest: &Guest, known: &Known, numbers: &Range<PageNo>) -> u64 {
+    let owned = guest.hold();
+    let mut present = 0;
+    for n in 0..numbers.end.0 - numbers.start.0 {
+        if let Whereabouts::At(at) = owned.map.find(numbers.start.plus(n as usize))
+            && known.pagemap.at(at) == Ok(Entry::Present)
+        {
+            present |= 1 << n;
         }
-        present
     }
+    present
 }

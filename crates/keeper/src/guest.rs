@@ -1,82 +1,67 @@
 //! One guest: its map, kept in step with its messages.
 //!
-//! Owns: the map and the agent, under one lock, and what is known of the process.
+//! Owns: the map and the agent, under one lock, and what is known of the process. Of a forked child
+//! that is not attached to that is nothing but its map and its userfaultfd, which are enough to
+//! serve it.
 //! Invariants: see [`overspill_guest::map`], of which this is the owner. Messages are read with
 //! the lock held, one at a time; the agent moves pages with it held, so that no message is read
-//! meanwhile.
+//! meanwhile. From the reading of a fork on, until the child has its pages (`forks`), nothing is
+//! filled and nothing moves out.
 //! Not here: what a fault needs (`serve`), looking for new mappings (`survey`).
 
 use crate::agent::Agent;
+use crate::front::Front;
+use crate::known::{GuestParts, Known};
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, LockClass, Mutex, MutexGuard};
 use overspill_guest::map::{Event, Look, Pages, SpaceMap, Witness};
-use overspill_guest::pagemap::{Entry, Pagemap};
+use overspill_guest::pagemap::Entry;
 use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
-use overspill_guest::{Channel, Vpn, pidfd};
+use overspill_guest::{Vpn, pidfd};
 use rangemap::RangeSet;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::Signal;
 use std::ops::Range;
-
-/// Holds the threads of guests, which takes rights that a keeper does not have.
-pub trait Holder: Send + Sync + std::fmt::Debug {
-    /// Tells all threads of a guest to stop, and returns when they are told. Those in the kernel
-    /// stop when they come out.
-    fn hold(&self, guest: u64);
-
-    /// Lets them go.
-    fn release(&self, guest: u64);
-}
-
-/// What whoever attached hands over.
-#[derive(Debug)]
-pub struct GuestParts {
-    /// For messages.
-    pub name: String,
-    /// The program.
-    pub process: OwnedFd,
-    /// Agreed on with the kernel.
-    pub userfault: GuestUserfault,
-    /// `/proc/PID/pagemap`, `maps`, `smaps`.
-    pub pagemap: OwnedFd,
-    /// See `pagemap`.
-    pub maps: OwnedFd,
-    /// See `pagemap`.
-    pub smaps: OwnedFd,
-    /// To the agent, which was set up, and has registered staging.
-    pub channel: Channel,
-    /// The file that the agent writes to.
-    pub memory: OwnedFd,
-    /// The agent's memory and staging: never paged.
-    pub own: [Range<Vpn>; 2],
-    /// Pages that the kernel needs when a thread ends, and cannot wait for.
-    pub needed: Vec<Vpn>,
-}
+use std::sync::OnceLock;
 
 /// A process that is paged.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    pub(crate) name: String,
-    process: OwnedFd,
+    pub(crate) number: u64,
+    /// What it is called until it is attached to.
+    origin: String,
+    known: OnceLock<Known>,
     pub(crate) userfault: GuestUserfault,
-    pub(crate) pagemap: Pagemap,
-    pub(crate) maps: OwnedFd,
-    pub(crate) smaps: OwnedFd,
-    pub(crate) own: RangeSet<Vpn>,
     owned: Mutex<Owned>,
     has_ended: AtomicBool,
     has_waiting: AtomicBool,
+    /// Its pages are lost, so that all that are missing raise SIGBUS.
+    is_lost: AtomicBool,
     /// Wakes the threads that serve faults.
     bell: Arc<OwnedFd>,
-    number: u64,
-    holder: Arc<dyn Holder>,
+    front: Arc<dyn Front>,
+}
+
+/// A child of which the fork was read, and the map that its parent had then.
+#[derive(Debug)]
+pub(crate) struct Forked {
+    pub(crate) userfault: OwnedFd,
+    pub(crate) map: SpaceMap,
 }
 
 /// What only the holder of a guest uses.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Owned {
     pub(crate) map: SpaceMap,
-    pub(crate) agent: Agent,
+    /// None while it is not attached to.
+    pub(crate) agent: Option<Agent>,
+    /// Whether the map was compared with the mappings of a forked child.
+    pub(crate) is_confirmed: bool,
+    /// Whether relatives may have the same frames.
+    pub(crate) has_relatives: bool,
+    /// Children whose fork was read, and those of them that have not got their pages yet.
+    forked: Vec<Forked>,
+    forking: usize,
     /// Faults that were read and not served.
     waiting: Vec<Fault>,
     /// Whether the map wants its threads held.
@@ -92,8 +77,6 @@ pub(crate) struct Owned {
     stirred: Vec<Range<Vpn>>,
     /// Pages that stay in memory.
     pub(crate) needed: RangeSet<Vpn>,
-    /// Userfaultfds of forked children that nobody has taken yet.
-    pub(crate) children: Vec<OwnedFd>,
 }
 
 impl Guest {
@@ -102,36 +85,66 @@ impl Guest {
         number: u64,
         parts: GuestParts,
         bell: Arc<OwnedFd>,
-        holder: Arc<dyn Holder>,
+        front: Arc<dyn Front>,
     ) -> Self {
-        let owned = Owned {
-            map: SpaceMap::new(parts.userfault.abilities().marks),
-            agent: Agent::new(parts.channel, parts.memory),
-            waiting: Vec::new(),
-            is_frozen: false,
-            holds: 0,
-            is_braked: false,
-            new: Vec::new(),
-            new_pages: 0,
-            stirred: Vec::new(),
-            needed: parts.needed.iter().map(|page| page.run(1)).collect(),
-            children: Vec::new(),
-        };
+        let (userfault, known, agent) = parts.apart();
+        let guest = Self::unknown(number, userfault, bell, front);
+        guest.hold().is_confirmed = true;
+        guest.attached(known, agent);
+        guest
+    }
+
+    /// Makes a guest of a child that this one has forked, and that is not attached to.
+    pub(crate) fn child(&self, number: u64, fd: OwnedFd) -> Self {
+        let userfault = GuestUserfault::agreed(fd, self.userfault.abilities(), None);
+        let mut child = Self::unknown(number, userfault, self.bell.clone(), self.front.clone());
+        child.origin = format!("a child of {}", self.name());
+        child
+    }
+
+    fn unknown(
+        number: u64,
+        userfault: GuestUserfault,
+        bell: Arc<OwnedFd>,
+        front: Arc<dyn Front>,
+    ) -> Self {
+        let owned = Owned { map: SpaceMap::new(userfault.abilities().marks), ..Owned::default() };
         Self {
-            name: parts.name,
-            process: parts.process,
-            userfault: parts.userfault,
-            pagemap: Pagemap::new(parts.pagemap),
-            maps: parts.maps,
-            smaps: parts.smaps,
-            own: parts.own.into_iter().collect(),
+            number,
+            origin: String::new(),
+            known: OnceLock::new(),
+            userfault,
             owned: Mutex::new(LockClass::Guest, owned),
             has_ended: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
             bell,
-            number,
-            holder,
+            front,
         }
+    }
+
+    /// Takes what an attach has made of it. A second time is a mistake of the front's, and ignored.
+    pub(crate) fn attached(&self, known: Known, agent: (Agent, Vec<Vpn>)) {
+        let (agent, needed) = agent;
+        let mut owned = self.hold();
+        if self.known.set(known).is_ok() {
+            owned.agent = Some(agent);
+            owned.needed = needed.iter().map(|page| page.run(1)).collect();
+        }
+        drop(owned);
+        if self.is_lost() {
+            self.kill();
+        }
+    }
+
+    /// What it is called in lines for the user.
+    pub(crate) fn name(&self) -> &str {
+        self.known().map_or(&self.origin, |known| &known.name)
+    }
+
+    /// What is known of it; nothing of a forked child that is not attached to.
+    pub(crate) fn known(&self) -> Option<&Known> {
+        self.known.get()
     }
 
     /// Becomes the owner.
@@ -151,15 +164,28 @@ impl Guest {
         self.has_ended.store(true, Release);
     }
 
-    /// Kills it: what it would read next may be wrong.
+    /// Ends it: what it would read next may be wrong. While its process is not known, by its next
+    /// touch of a page that is missing.
     pub(crate) fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
-        self.ended();
+        // Relaxed: its faults are served again until this is seen.
+        self.is_lost.store(true, Relaxed);
+        if let Some(known) = self.known() {
+            let _ = rustix::process::pidfd_send_signal(&known.process, Signal::KILL);
+            self.ended();
+        }
+    }
+
+    /// True if all its pages that are missing are lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Relaxed)
     }
 
     /// True if the process has ended.
     pub(crate) fn is_over(&self) -> bool {
-        pidfd::has_ended(&self.process)
+        match self.known() {
+            Some(known) => pidfd::has_ended(&known.process),
+            None => !self.userfault.has_address_space(),
+        }
     }
 
     /// True if it is to be looked at again soon: faults wait, or something is in doubt. A hint.
@@ -170,6 +196,10 @@ impl Guest {
     /// Puts a fault off.
     pub(crate) fn put_off(&self, owned: &mut Owned, fault: Fault) {
         owned.waiting.push(fault);
+        self.call_reader();
+    }
+
+    fn call_reader(&self) {
         self.has_waiting.store(true, Relaxed);
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
@@ -195,8 +225,9 @@ impl Guest {
     pub(crate) fn next(&self, owned: &mut Owned) -> Option<Message> {
         let message = match self.userfault.read() {
             Ok(message) => message?,
+            // Without a descriptor for its child, say: without its messages nothing is known of it.
             Err(_) => {
-                self.ended();
+                self.kill();
                 return None;
             }
         };
@@ -210,8 +241,9 @@ impl Guest {
                 self.hold_threads(owned);
                 Some(Message::Event(event))
             }
-            Message::Fork(child) => {
-                owned.children.push(child);
+            Message::Fork(userfault) => {
+                owned.note_fork(userfault);
+                self.call_reader();
                 self.next(owned)
             }
             fault @ Message::Fault(_) => Some(fault),
@@ -221,7 +253,8 @@ impl Guest {
     /// Notes which pages there are while their content is being removed.
     fn doom(&self, owned: &mut Owned, place: &Range<Vpn>) {
         let map = &mut owned.map;
-        let looked = self.pagemap.runs(place, |run, entry| {
+        let Some(known) = self.known() else { return map.doom(place.clone()) };
+        let looked = known.pagemap.runs(place, |run, entry| {
             if matches!(entry, Entry::Present | Entry::Marked) {
                 map.doom(run);
             }
@@ -263,8 +296,8 @@ impl Guest {
 
     fn count_hold(&self, owned: &mut Owned, more: bool) {
         match (owned.holds, more) {
-            (0, true) => self.holder.hold(self.number),
-            (1, false) => self.holder.release(self.number),
+            (0, true) => self.front.hold(self.number),
+            (1, false) => self.front.release(self.number),
             _ => {}
         }
         owned.holds = if more { owned.holds + 1 } else { owned.holds - 1 };
@@ -305,8 +338,8 @@ impl Guest {
     }
 
     /// Returns what is at an address, and whether its content is out though nothing says so.
-    pub(crate) fn entry(&self, owned: &Owned, at: Vpn) -> Result<Entry, Ended> {
-        match self.pagemap.at(at) {
+    pub(crate) fn entry(&self, known: &Known, owned: &Owned, at: Vpn) -> Result<Entry, Ended> {
+        match known.pagemap.at(at) {
             Ok(Entry::Nothing) if owned.map.unmarked(&at.run(1)).next().is_some() => {
                 Ok(Entry::Marked)
             }
@@ -326,12 +359,12 @@ impl Guest {
 
     /// Returns how many pages from the start of `place` on have their content out, as far as the
     /// page table tells: a page that is there counts too.
-    pub(crate) fn out_pages(&self, owned: &Owned, place: &Range<Vpn>) -> usize {
+    pub(crate) fn out_pages(&self, known: &Known, owned: &Owned, place: &Range<Vpn>) -> usize {
         if !self.userfault.abilities().marks {
             return Vpn::pages(place) as usize;
         }
         let mut out: RangeSet<Vpn> = owned.map.unmarked(place).collect();
-        let looked = self.pagemap.runs(place, |run, entry| {
+        let looked = known.pagemap.runs(place, |run, entry| {
             if entry != Entry::Nothing {
                 out.insert(run);
             }
@@ -351,11 +384,33 @@ impl Guest {
 }
 
 impl Owned {
+    /// Notes that the guest has forked, as its map is now.
+    fn note_fork(&mut self, userfault: OwnedFd) {
+        self.forked.push(Forked { userfault, map: self.map.clone() });
+        self.forking += 1;
+        self.has_relatives = true;
+    }
+
+    /// Takes a child that is to get its pages; [`Owned::has_forked`] says that it has.
+    pub(crate) fn take_forked(&mut self) -> Option<Forked> {
+        self.forked.pop()
+    }
+
+    /// Notes that a child has its pages.
+    pub(crate) fn has_forked(&mut self) {
+        self.forking -= 1;
+    }
+
+    /// True while a child is about to get its pages: what is out stays as it is.
+    pub(crate) fn is_forking(&self) -> bool {
+        self.forking > 0
+    }
+
     /// Notes what is in memory in mappings that are believed now.
-    pub(crate) fn add_new(&mut self, guest: &Guest, places: &[Range<Vpn>]) {
+    pub(crate) fn add_new(&mut self, guest: &Guest, known: &Known, places: &[Range<Vpn>]) {
         let Self { new, new_pages, .. } = self;
         let looked = places.iter().try_for_each(|place| {
-            guest.pagemap.present(place, |run| {
+            known.pagemap.present(place, |run| {
                 *new_pages += Vpn::pages(&run);
                 new.push(run);
             })
@@ -396,8 +451,10 @@ impl Witness for Eyes<'_> {
     }
 
     fn pages(&mut self, place: &Range<Vpn>) -> Pages {
+        // What is there is asked again when it is filled.
+        let Some(known) = self.0.known() else { return Pages { present: true, marked: false } };
         let mut pages = Pages::default();
-        let looked = self.0.pagemap.runs(place, |_, entry| {
+        let looked = known.pagemap.runs(place, |_, entry| {
             pages.present |= entry == Entry::Present;
             pages.marked |= entry == Entry::Marked;
         });

@@ -3,14 +3,15 @@
 //! Owns: the order of construction, and the end.
 //! Not here: what the threads do (`serve`, `care`).
 
-use crate::children::Children;
-use crate::guest::{Guest, GuestParts, Holder};
+use crate::front::Front;
+use crate::guest::Guest;
+use crate::known::GuestParts;
 use crate::space::GuestSpace;
 use overspill_base::clock::{self, Cpus};
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
-use overspill_base::sync::{Arc, AtomicBool, Condvar, LockClass, Mutex};
+use overspill_base::sync::{Arc, AtomicBool, AtomicU64, Condvar, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -34,8 +35,8 @@ pub struct KeeperParts {
     pub stats: Stats,
     /// The engine's switches and sizes.
     pub tuning: Tuning,
-    /// Holds threads of guests.
-    pub holder: Arc<dyn Holder>,
+    /// What takes rights over guests.
+    pub front: Arc<dyn Front>,
     /// Takes one line about an error.
     pub report: Box<dyn Fn(&str) + Send + Sync>,
 }
@@ -45,12 +46,13 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) space: Arc<GuestSpace>,
     pub(crate) guests: Mutex<BTreeMap<u64, Arc<Guest>>>,
-    pub(crate) children: Children,
+    /// Children that were forked so far.
+    pub(crate) forks: AtomicU64,
     /// Readable when readers must look up.
     pub(crate) bell: Arc<OwnedFd>,
-    holder: Arc<dyn Holder>,
+    pub(crate) front: Arc<dyn Front>,
     /// One for each reader, with all guests.
-    ready: Vec<OwnedFd>,
+    pub(crate) ready: Vec<OwnedFd>,
     /// Whether a guest was killed for lack of memory.
     pub(crate) out_of_memory: AtomicBool,
     stopping: AtomicBool,
@@ -94,10 +96,10 @@ impl Keeper {
             engine,
             space,
             guests: Mutex::new(LockClass::Control, BTreeMap::new()),
-            children: Children::default(),
+            forks: AtomicU64::new(0),
             out_of_memory: AtomicBool::new(false),
             bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
-            holder: parts.holder,
+            front: parts.front,
             ready: made.collect::<Result<_, _>>()?,
             stopping: AtomicBool::new(false),
             care: Mutex::new(LockClass::Control, false),
@@ -140,24 +142,25 @@ impl Keeper {
         Ok(())
     }
 
-    /// Begins to page a guest, with a number of the caller's choice. Its memory is registered and
-    /// adopted by and by.
+    /// Begins to page a guest, with a number of the caller's choice, or moves pages out of a forked
+    /// child from now on, which has a number. Its memory is registered and adopted by and by.
     ///
     /// # Errors
     /// Of epoll.
     pub fn add(&self, number: u64, parts: GuestParts) -> Result<(), Errno> {
-        let guest = Arc::new(Guest::new(
-            number,
-            parts,
-            self.shared.bell.clone(),
-            self.shared.holder.clone(),
-        ));
-        for ready in &self.shared.ready {
-            let data = epoll::EventData::new_u64(number);
-            epoll::add(ready, &*guest, data, epoll::EventFlags::IN)?;
+        let shared = &self.shared;
+        let child = shared.guests.lock().get(&number).cloned();
+        if let Some(child) = child {
+            let (userfault, known, agent) = parts.apart();
+            child.userfault.set_anchor(userfault.anchor());
+            child.attached(known, agent);
+        } else {
+            let (bell, front) = (shared.bell.clone(), shared.front.clone());
+            let guest = Arc::new(Guest::new(number, parts, bell, front));
+            shared.listen(&guest)?;
+            shared.guests.lock().insert(number, guest);
         }
-        self.shared.guests.lock().insert(number, guest);
-        self.shared.call_care();
+        shared.call_care();
         Ok(())
     }
 
@@ -170,9 +173,15 @@ impl Keeper {
         }
     }
 
-    /// True if the guest is paged, or was and its pages are not all dropped yet.
-    pub fn has(&self, number: u64) -> bool {
-        self.shared.guests.lock().contains_key(&number)
+    /// True if there are no guests, and all pages of those that were are dropped.
+    pub fn is_deserted(&self) -> bool {
+        self.shared.guests.lock().is_empty()
+    }
+
+    /// Ends the forked children that are not attached to, each when it misses a page.
+    pub fn end_children(&self) {
+        let guests = self.shared.guests.lock();
+        guests.values().filter(|guest| guest.known().is_none()).for_each(|guest| guest.kill());
     }
 
     /// True if a guest was killed for lack of memory.

@@ -12,10 +12,11 @@
 mod agent;
 mod alone;
 mod care;
-mod children;
+mod forks;
+mod front;
 mod guest;
-mod holds;
 mod keeper;
+mod known;
 mod link;
 mod moving;
 mod pieces;
@@ -26,7 +27,8 @@ mod survey;
 mod swaps;
 mod words;
 
-pub use guest::{GuestParts, Holder};
+pub use front::Front;
 pub use keeper::{Keeper, KeeperParts};
+pub use known::GuestParts;
 pub use link::{Link, LinkError};
-pub use words::{AreaState, KeeperState, Report, Request, WordError};
+pub use words::{AreaState, KeeperState, Report, Request, Wanted, WordError};

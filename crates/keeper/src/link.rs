@@ -89,13 +89,13 @@ impl Link {
 
     /// Answers the front.
     pub(crate) fn answer(&self, report: &Report, at_most: Duration) -> Result<(), LinkError> {
-        self.send(&(report.write(), Vec::new()), Some(Instant::now() + at_most))
+        self.send(&report.write(), Some(Instant::now() + at_most))
     }
 
     /// Says something that the front did not ask for. Who does so may have no time to wait: it is
     /// lost if the front takes nothing.
     pub(crate) fn tell(&self, report: &Report) {
-        let _ = self.send_now(&(report.write(), Vec::new()));
+        let _ = self.send_now(&report.write());
     }
 
     /// Has the other end see the end of this one.
@@ -201,8 +201,8 @@ impl AsFd for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::GuestParts;
-    use crate::words::{AreaState, BODY_BYTES, KeeperState};
+    use crate::known::GuestParts;
+    use crate::words::{AreaState, BODY_BYTES, KeeperState, Wanted};
     use overspill_base::Bytes;
     use overspill_device::file::OpenOptions;
     use overspill_guest::userfault::{Abilities, GuestUserfault};
@@ -258,7 +258,7 @@ mod tests {
         let guest = GuestParts {
             name: "process 5".into(),
             process: file(1),
-            userfault: GuestUserfault::agreed(file(2), abilities, own[1].start),
+            userfault: GuestUserfault::agreed(file(2), abilities, Some(own[1].start)),
             pagemap: file(3),
             maps: file(4),
             smaps: file(5),
@@ -274,6 +274,19 @@ mod tests {
         let all: [&dyn AsFd; 7] = [process, userfault, pagemap, maps, smaps, channel, memory];
         assert_eq!(all.map(size), [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!((guest.name.as_str(), &guest.own), ("process 5", &own));
+        assert_eq!(userfault.abilities(), abilities);
+    }
+
+    #[test]
+    fn a_fork_arrives_with_its_userfaultfd() {
+        let (front, keeper) = pair();
+        let abilities = Abilities { marks: true, poison: true, moves: false, forks: true };
+        let userfault = GuestUserfault::agreed(file(9), abilities, None);
+        keeper.answer(&Report::Wanted(Wanted::Attach(1 << 63, userfault)), SOON).unwrap();
+        let report = front.report(own_process().as_fd(), None).unwrap();
+        let Report::Wanted(Wanted::Attach(number, userfault)) = report else { panic!() };
+        assert_eq!(number, 1 << 63);
+        assert_eq!(rustix::fs::fstat(&userfault).unwrap().st_size, 9);
         assert_eq!(userfault.abilities(), abilities);
     }
 

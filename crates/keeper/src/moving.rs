@@ -16,6 +16,7 @@ use overspill_engine::{SpaceError, Unmapped};
 use overspill_guest::Vpn;
 use overspill_guest::map::Whereabouts;
 use overspill_guest::pagemap::Entry;
+use overspill_guest::userfault::Userfault;
 use rustix::io::Errno;
 use std::ops::Range;
 
@@ -67,6 +68,9 @@ impl GuestSpace {
         let mut tries = 0;
         loop {
             let mut owned = guest.hold();
+            if owned.has_relatives {
+                self.make_own(guest, &mut owned, runs);
+            }
             let ends = self.move_out(guest, &mut owned, runs, arena);
             let is_busy = |end: &Unmapped| end.moved == 0 && end.stopped == Some(SpaceError::Busy);
             if tries == TRIES || !ends.iter().all(is_busy) {
@@ -76,6 +80,23 @@ impl GuestSpace {
             guest.catch_up(&mut owned);
             drop(owned);
             std::thread::yield_now();
+        }
+    }
+
+    /// Has the agent make pages the guest's own: the kernel does not move what a relative has too.
+    /// Its write to a page that is missing by now is a fault like any other, served meanwhile.
+    fn make_own(&self, guest: &Guest, owned: &mut Owned, runs: &[Range<PageNo>]) {
+        let places: Vec<Range<Vpn>> =
+            runs.iter().filter_map(|run| movable(owned, run).ok()).collect();
+        let Some(mut agent) = owned.agent.take() else { return };
+        let made = agent.make_own(&places, || {
+            guest.catch_up(owned);
+            let pages = places.iter().flat_map(|place| (place.start.0..place.end.0).map(Vpn));
+            pages.for_each(|page| _ = guest.userfault.zero(&page.run(1)));
+        });
+        owned.agent = Some(agent);
+        if let Err(why) = made {
+            self.end_of_agent(guest, &why);
         }
     }
 
@@ -115,10 +136,10 @@ impl GuestSpace {
         batch: &[Range<Vpn>],
         (arena, at): (&PageArena, usize),
     ) -> Result<Vec<Moved>, AgentError> {
-        if batch.is_empty() {
+        let Some(agent) = owned.agent.as_mut().filter(|_| !batch.is_empty()) else {
             return Ok(Vec::new());
-        }
-        let moved = owned.agent.move_out(batch)?;
+        };
+        let moved = agent.move_out(batch)?;
         let pages: u64 = moved.iter().map(|moved| moved.pages).sum();
         if pages > 0 {
             // SAFETY: the places of the destination are the caller's alone until it knows what
@@ -126,7 +147,7 @@ impl GuestSpace {
             let content = unsafe {
                 std::slice::from_raw_parts_mut(arena.address(at), pages as usize * PAGE_SIZE)
             };
-            owned.agent.read(content)?;
+            agent.read(content)?;
         }
         Ok(moved)
     }
@@ -162,7 +183,7 @@ impl GuestSpace {
             }
             Errno::NOENT => self.why_absent(guest, owned, at),
             errno => {
-                let line = format!("{}: a page at {at:?} cannot be moved: {errno}", guest.name);
+                let line = format!("{}: a page at {at:?} cannot be moved: {errno}", guest.name());
                 self.report("moving a page", line);
                 SpaceError::Refused
             }
@@ -172,7 +193,8 @@ impl GuestSpace {
     /// A page that should be there is not: the guest has dropped it, and the message came before
     /// it did.
     fn why_absent(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> SpaceError {
-        match guest.entry(owned, at) {
+        let Some(known) = guest.known() else { return SpaceError::Busy };
+        match guest.entry(known, owned, at) {
             Ok(Entry::Nothing | Entry::Guarded) if guest.drop_gone(owned, &at.run(1)) => {
                 SpaceError::Gone
             }
@@ -187,7 +209,7 @@ impl GuestSpace {
     /// Without its agent a guest cannot be limited, and where its pages are is not known.
     fn end_of_agent(&self, guest: &Guest, why: &AgentError) {
         if !guest.has_ended() && !guest.is_over() {
-            self.report("an agent", format!("{} is ended: {why}", guest.name));
+            self.report("an agent", format!("{} is ended: {why}", guest.name()));
         }
         guest.kill();
     }
@@ -199,6 +221,12 @@ fn stopped(why: SpaceError) -> Unmapped {
 
 /// Returns the addresses of the start of a run, as far as they lie in order and may move.
 fn movable(owned: &Owned, run: &Range<PageNo>) -> Result<Range<Vpn>, SpaceError> {
+    if owned.is_forking() {
+        return Err(SpaceError::Busy);
+    }
+    if owned.agent.is_none() || !owned.is_confirmed {
+        return Err(SpaceError::Pinned);
+    }
     let at = match owned.map.find(run.start) {
         Whereabouts::At(at) => at,
         Whereabouts::Later => return Err(SpaceError::Busy),

@@ -7,9 +7,9 @@
 //! Not here: who starts it (`run`), what guests need (`serve`).
 
 use crate::alone::become_alone;
-use crate::guest::GuestParts;
-use crate::holds::Holds;
+use crate::front::LinkedFront;
 use crate::keeper::{Keeper, KeeperParts};
+use crate::known::GuestParts;
 use crate::link::{Link, LinkError};
 use crate::swaps::Swaps;
 use crate::words::{KeeperState, Report, Request};
@@ -37,7 +37,7 @@ const NEEDED_MAX: usize = 1 << 25;
 /// What the process has, from the start on.
 struct Process {
     link: Arc<Link>,
-    holds: Arc<Holds>,
+    front: Arc<LinkedFront>,
     specs: Vec<SwapSpec>,
     swaps: Option<Swaps>,
     /// Until the first guest comes.
@@ -59,7 +59,7 @@ pub fn run() -> std::io::Result<()> {
     let link = Arc::new(Link::from(socket));
     end_with_any_thread(&link);
     let mut process = Process {
-        holds: Arc::new(Holds::new(link.clone())),
+        front: Arc::new(LinkedFront::new(link.clone())),
         link,
         specs: Vec::new(),
         swaps: None,
@@ -142,7 +142,7 @@ impl Process {
                 let state = Report::State(self.state());
                 return self.answer_with_areas(Ok(state));
             }
-            Request::Told { number } => self.holds.told(number),
+            Request::Told { number } => self.front.told(number),
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Process {
             swaps,
             stats,
             tuning: Tuning::default(),
-            holder: self.holds.clone(),
+            front: self.front.clone(),
             report: Box::new(report),
         }
     }
@@ -227,7 +227,7 @@ impl Process {
 
     /// Ends the guests that are left, serving them until they have ended.
     fn end(&mut self) {
-        self.holds.close();
+        self.front.close();
         let guests = std::mem::take(&mut self.guests);
         for process in guests.values() {
             // One that has ended already says so.
@@ -235,11 +235,11 @@ impl Process {
         }
         for (number, process) in guests {
             pidfd::wait_for_end(&process);
-            let Some(keeper) = &self.keeper else { continue };
-            keeper.ended(number);
-            while keeper.has(number) {
-                std::thread::sleep(END_INTERVAL);
-            }
+            self.ended(number);
+        }
+        while let Some(keeper) = self.keeper.as_ref().filter(|keeper| !keeper.is_deserted()) {
+            keeper.end_children();
+            std::thread::sleep(END_INTERVAL);
         }
         self.keeper = None;
         self.swaps.iter().for_each(Swaps::empty_files);

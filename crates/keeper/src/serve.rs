@@ -91,8 +91,9 @@ impl Shared {
             let message = guest.next(&mut owned);
             let Some(message) = message else {
                 guest.settle(&mut owned);
-                let waiting = guest.take_waiting(&mut owned);
                 drop(owned);
+                self.take_children(worker, guest);
+                let waiting = guest.take_waiting(&mut guest.hold());
                 self.serve_waiting(worker, guest, waiting);
                 break;
             };
@@ -151,7 +152,11 @@ impl Shared {
     }
 
     fn need(&self, guest: &Arc<Guest>, owned: &mut Owned, at: Vpn) -> Result<Need, Ended> {
-        let entry = guest.entry(owned, at)?;
+        if owned.is_forking() {
+            return Ok(Need::Later);
+        }
+        let Some(known) = guest.known() else { return Ok(need_of_child(guest, owned, at)) };
+        let entry = guest.entry(known, owned, at)?;
         Ok(match (owned.map.at(at), entry) {
             (AtAddress::Later, _) => Need::Later,
             (_, Entry::Present | Entry::Guarded) => Need::Nothing,
@@ -208,7 +213,7 @@ impl Shared {
             // Where nothing is registered the touch finds out for itself.
             Some(Refusal::Present | Refusal::NoMapping) => guest.userfault.wake(&page),
             Some(why @ Refusal::Unexpected(_)) => {
-                let line = format!("{}: zeros at {:?}: {why}", guest.name, fault.at);
+                let line = format!("{}: zeros at {:?}: {why}", guest.name(), fault.at);
                 self.space.report("filling a page", line);
                 guest.userfault.wake(&page);
             }
@@ -220,7 +225,12 @@ impl Shared {
         if guest.has_ended() {
             return;
         }
-        let line = format!("{} is ended: its page at {at:?} is out, and lost", guest.name);
+        if guest.is_lost() {
+            // If it cannot be yet, the child touches it again, and so asks again.
+            let _ = guest.userfault.poison(at);
+            return guest.userfault.wake(&at.run(1));
+        }
+        let line = format!("{} is ended: its page at {at:?} is out, and lost", guest.name());
         self.space.report("a lost page", line);
         self.engine.stats().count(overspill_base::stats::Event::pages_lost);
         guest.kill();
@@ -228,10 +238,21 @@ impl Shared {
 
     fn out_of_memory(&self, guest: &Guest) {
         let why = self.engine.last_error().unwrap_or_else(|| "no page can be evicted".into());
-        let line = format!("memory has run out, {} is ended: {why}", guest.name);
+        let line = format!("memory has run out, {} is ended: {why}", guest.name());
         self.space.report("memory has run out", line);
         self.out_of_memory.store(true, Relaxed);
         guest.kill();
+    }
+}
+
+/// Of a child that is not attached to it is not known what is there. The kernel refuses to fill
+/// what is not empty, so zeros are right where they can be put.
+fn need_of_child(guest: &Guest, owned: &Owned, at: Vpn) -> Need {
+    match owned.map.at(at) {
+        _ if guest.is_lost() => Need::Lost,
+        AtAddress::Later => Need::Later,
+        AtAddress::Page(page) => Need::Page(page),
+        AtAddress::Unbound | AtAddress::Unknown => Need::Zeros,
     }
 }
 

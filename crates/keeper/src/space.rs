@@ -81,6 +81,9 @@ impl GuestSpace {
         while done < pages {
             let page = first.plus(done);
             let step = self.at_page(page, |guest, mut owned, at| {
+                if owned.is_forking() {
+                    return (0, Some(Next::Stop(SpaceError::Busy)));
+                }
                 let run = owned.map.run_of(page).map_or(1, |run| run.pages as usize);
                 let place = at.run(run.min(pages - done).min(most) as u64);
                 let filled = match content {
@@ -139,7 +142,10 @@ impl GuestSpace {
         place: &Range<Vpn>,
         content: &[u8],
     ) -> Result<Filled, Next> {
-        let out = guest.out_pages(owned, place);
+        let Some(known) = guest.known() else {
+            return copy_to_child(guest, owned, place.start, &content[..PAGE_SIZE]);
+        };
+        let out = guest.out_pages(known, owned, place);
         if out > 0 {
             return Ok(guest.userfault.copy(place.start, &content[..out * PAGE_SIZE]));
         }
@@ -173,7 +179,7 @@ impl GuestSpace {
                 Next::Stop(SpaceError::Gone)
             }
             Refusal::Unexpected(_) => {
-                self.report("filling a page", format!("{}: a page at {at:?}: {why}", guest.name));
+                self.report("filling a page", format!("{}: a page at {at:?}: {why}", guest.name()));
                 Next::Stop(SpaceError::Refused)
             }
         }
@@ -182,7 +188,8 @@ impl GuestSpace {
     /// UFFDIO_ZEROPAGE takes a mark for a page; zeros are to be copied there. The mark is of
     /// content that was zeros when it went out, so that nobody has it.
     fn over_mark(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> Next {
-        match guest.entry(owned, at) {
+        let entry = guest.known().map(|known| guest.entry(known, owned, at));
+        match entry.unwrap_or(Ok(Entry::Marked)) {
             Ok(Entry::Marked) => {}
             Ok(Entry::Present | Entry::Guarded) => {
                 guest.userfault.wake(&at.run(1));
@@ -200,6 +207,7 @@ impl GuestSpace {
                 owned.map.marked(at.run(1));
                 Next::Skip
             }
+            Some(Refusal::Present) if guest.known().is_none() => Next::Skip,
             Some(Refusal::Present) => Next::Retry,
             Some(why) => self.refused(guest, owned, at, (why, false)),
         }
@@ -222,6 +230,26 @@ impl GuestSpace {
                 Next::Stop(SpaceError::Gone)
             }
         }
+    }
+}
+
+/// Copies content to a page of a child that is not attached to: zeros first, which the kernel
+/// refuses where a mark is.
+fn copy_to_child(
+    guest: &Guest,
+    owned: &mut Owned,
+    at: Vpn,
+    content: &[u8],
+) -> Result<Filled, Next> {
+    let is_unmarked = owned.map.unmarked(&at.run(1)).next().is_some();
+    let zeros = if is_unmarked { None } else { Some(guest.userfault.zero(&at.run(1))) };
+    match zeros.map(|zeros| zeros.stopped) {
+        None | Some(Some(Refusal::Present)) => Ok(guest.userfault.copy(at, content)),
+        Some(None) => {
+            owned.map.drop_gone(&at.run(1));
+            Err(Next::Skip)
+        }
+        Some(stopped) => Ok(Filled { pages: 0, stopped }),
     }
 }
 
@@ -255,7 +283,7 @@ impl AddressSpace for GuestSpace {
                     Err(Refusal::NoMemory | Refusal::Unexpected(_)) => break,
                 }
             }
-            self.report("a lost page", format!("{} is ended: it has lost a page", guest.name));
+            self.report("a lost page", format!("{} is ended: it has lost a page", guest.name()));
             guest.kill();
             false
         });
@@ -277,7 +305,8 @@ impl MovingSpace for GuestSpace {
     fn find(&self, page: PageNo) -> bool {
         let found = self.at_page(page, |guest, mut owned, at| {
             let has_marks = guest.userfault.abilities().marks;
-            let is_there = match guest.entry(&owned, at) {
+            let entry = guest.known().map(|known| guest.entry(known, &owned, at));
+            let is_there = match entry.unwrap_or(Ok(Entry::Present)) {
                 Ok(Entry::Present | Entry::Guarded) | Err(Ended) => true,
                 // It, and what is there now, may have moved.
                 Ok(Entry::Nothing | Entry::Marked) if guest.is_changing(&at.run(1)) => true,

@@ -11,6 +11,7 @@
 
 use crate::guest::{Guest, Owned};
 use crate::keeper::Shared;
+use crate::known::Known;
 use overspill_base::sync::Arc;
 use overspill_guest::Vpn;
 use overspill_guest::map::Look;
@@ -44,15 +45,13 @@ impl Shared {
 
     /// Registers mappings that are new; true if there are any.
     fn survey(&self, guest: &Guest) -> bool {
-        if guest.has_ended() {
-            return false;
-        }
+        let Some(known) = guest.known().filter(|_| !guest.has_ended()) else { return false };
         let mut owned = guest.hold();
         guest.catch_up(&mut owned);
-        match self.survey_held(guest, &mut owned) {
+        match self.survey_held((guest, known), &mut owned) {
             Ok(believed) if believed.is_empty() => false,
             Ok(believed) => {
-                owned.add_new(guest, &believed);
+                owned.add_new(guest, known, &believed);
                 if owned.new_pages > self.engine.status().free_frames as u64 {
                     guest.brake(&mut owned, true);
                 }
@@ -67,11 +66,18 @@ impl Shared {
         }
     }
 
-    fn survey_held(&self, guest: &Guest, owned: &mut Owned) -> Result<Vec<Range<Vpn>>, Errno> {
-        if self.new_mappings(guest, owned, &guest.maps, mappings::parse_list)?.is_empty() {
+    fn survey_held(
+        &self,
+        (guest, known): (&Guest, &Known),
+        owned: &mut Owned,
+    ) -> Result<Vec<Range<Vpn>>, Errno> {
+        if !owned.is_confirmed {
+            return confirm((guest, known), owned);
+        }
+        if new_mappings(known, owned, &known.maps, mappings::parse_list)?.is_empty() {
             return Ok(Vec::new());
         }
-        let mut new = self.new_mappings(guest, owned, &guest.smaps, mappings::parse)?;
+        let mut new = new_mappings(known, owned, &known.smaps, mappings::parse)?;
         new.retain(|(mapping, unknown)| {
             let is_registered = guest.may_register(&mapping.place)
                 && guest.userfault.register(&mapping.place).is_ok();
@@ -80,7 +86,7 @@ impl Shared {
             }
             is_registered
         });
-        let again = mappings::parse_list(&text(&guest.maps)?);
+        let again = mappings::parse_list(&text(&known.maps)?);
         new.retain(|(mapping, _)| {
             let covers = |other: &Mapping| {
                 other.place.start <= mapping.place.start && mapping.place.end <= other.place.end
@@ -116,26 +122,39 @@ impl Shared {
         }
         believed
     }
+}
 
-    /// Returns the mappings that can be paged and have parts that nothing is known of, with these.
-    fn new_mappings(
-        &self,
-        guest: &Guest,
-        owned: &Owned,
-        file: &OwnedFd,
-        parse: fn(&str) -> Vec<Mapping>,
-    ) -> Result<Vec<New>, Errno> {
-        let mappings = parse(&text(file)?).into_iter();
-        let pageable = mappings.filter(|mapping| {
-            let place = &mapping.place;
-            mapping.is_pageable && !guest.own.overlaps(place) && owned.map.is_settled(place)
-        });
-        let with_unknown = pageable.map(|mapping| {
-            let unknown = owned.map.unknown(&mapping.place);
-            (mapping, unknown)
-        });
-        Ok(with_unknown.filter(|(_, unknown)| !unknown.is_empty()).collect())
+/// Compares what is believed of a forked child with its mappings. Returns all that is believed,
+/// unless a message is outstanding: then it is to be done again.
+fn confirm((guest, known): (&Guest, &Known), owned: &mut Owned) -> Result<Vec<Range<Vpn>>, Errno> {
+    let mappings = mappings::parse(&text(&known.smaps)?);
+    let anchor = guest.userfault.anchor().run(1);
+    if owned.map.is_in_doubt() || owned.is_forking() || guest.is_changing(&anchor) {
+        return Ok(Vec::new());
     }
+    let registered = mappings.into_iter().filter(|mapping| mapping.is_registered);
+    owned.map.confirm(&registered.map(|mapping| mapping.place).collect());
+    owned.is_confirmed = true;
+    Ok(owned.map.believed().cloned().collect())
+}
+
+/// Returns the mappings that can be paged and have parts that nothing is known of, with these.
+fn new_mappings(
+    known: &Known,
+    owned: &Owned,
+    file: &OwnedFd,
+    parse: fn(&str) -> Vec<Mapping>,
+) -> Result<Vec<New>, Errno> {
+    let mappings = parse(&text(file)?).into_iter();
+    let pageable = mappings.filter(|mapping| {
+        let place = &mapping.place;
+        mapping.is_pageable && !known.own.overlaps(place) && owned.map.is_settled(place)
+    });
+    let with_unknown = pageable.map(|mapping| {
+        let unknown = owned.map.unknown(&mapping.place);
+        (mapping, unknown)
+    });
+    Ok(with_unknown.filter(|(_, unknown)| !unknown.is_empty()).collect())
 }
 
 /// Reads a file of `/proc` from its start.

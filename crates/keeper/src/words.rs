@@ -6,7 +6,7 @@
 //! a mistake or an attack: there is no other version to be kind to.
 //! Not here: sockets and waiting (`link`); what follows from a message (`process`).
 
-use crate::guest::GuestParts;
+use crate::known::GuestParts;
 use bytemuck::{Pod, Zeroable};
 use overspill_base::Bytes;
 use overspill_device::SwapSpec;
@@ -49,6 +49,8 @@ mod kind {
     pub(super) const STATE: u32 = 37;
     pub(super) const HOLD: u32 = 38;
     pub(super) const RELEASE: u32 = 39;
+    pub(super) const ATTACH: u32 = 40;
+    pub(super) const FORGET: u32 = 41;
 }
 
 /// Why a message is none.
@@ -96,7 +98,7 @@ pub enum Request {
     Needed(Vec<Vpn>),
     /// Page a guest; its pages that are needed were told before. The answer is `Done`.
     Add {
-        /// Not used before.
+        /// Not used before, or that of a forked child.
         number: u64,
         /// The guest.
         guest: Box<GuestParts>,
@@ -128,10 +130,21 @@ pub enum Report {
     Area(AreaState),
     /// How things are.
     State(KeeperState),
-    /// Tell all threads of this guest to stop, then say `Told`; at any time.
+    /// Something is to be done; at any time.
+    Wanted(Wanted),
+}
+
+/// What a keeper wants of its front. Guests are named by their numbers.
+#[derive(Debug)]
+pub enum Wanted {
+    /// That all threads of a guest are told to stop, and `Told` is said.
     Hold(u64),
-    /// Let them go; at any time.
+    /// That they go on.
     Release(u64),
+    /// A guest has forked: its child is to be attached to with this userfaultfd, as this guest.
+    Attach(u64, GuestUserfault),
+    /// There is no such child any more.
+    Forget(u64),
 }
 
 /// A swap area.
@@ -284,11 +297,8 @@ fn read_vpn(number: u64) -> Option<Vpn> {
 /// The order of its descriptors is that of the fields.
 fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
     let [own, staging] = &guest.own;
-    let Abilities { marks, poison, moves, forks } = guest.userfault.abilities();
-    let abilities = [marks, poison, moves, forks].map(u64::from);
-    let [a, b, c, d] = abilities;
-    let places = [own.start.0, own.end.0, staging.start.0, staging.end.0];
-    let words = [number, places[0], places[1], places[2], places[3], a, b, c, d];
+    let [a, b, c, d] = write_abilities(&guest.userfault);
+    let words = [number, a, b, c, d, own.start.0, own.end.0, staging.start.0, staging.end.0];
     let descriptors = vec![
         guest.process.as_fd(),
         guest.userfault.as_fd(),
@@ -303,18 +313,12 @@ fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
 
 fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
     let [process, userfault, pagemap, maps, smaps, channel, memory] = packet.exactly(fds)?;
-    let ability = |word| packet.flag(word, "ability");
-    let abilities = Abilities {
-        marks: ability(5)?,
-        poison: ability(6)?,
-        moves: ability(7)?,
-        forks: ability(8)?,
-    };
-    let own = [read_place(packet, 1)?, read_place(packet, 3)?];
+    let own = [read_place(packet, 5)?, read_place(packet, 7)?];
+    let abilities = read_abilities(packet)?;
     let guest = GuestParts {
         name: packet.text()?,
         process,
-        userfault: GuestUserfault::agreed(userfault, abilities, own[1].start),
+        userfault: GuestUserfault::agreed(userfault, abilities, Some(own[1].start)),
         pagemap,
         maps,
         smaps,
@@ -326,6 +330,22 @@ fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> 
     Ok(Request::Add { number: packet.words[0], guest: Box::new(guest) })
 }
 
+/// After a number.
+fn write_abilities(userfault: &GuestUserfault) -> [u64; 4] {
+    let Abilities { marks, poison, moves, forks } = userfault.abilities();
+    [marks, poison, moves, forks].map(u64::from)
+}
+
+fn read_abilities(packet: &Packet) -> Result<Abilities, WordError> {
+    let ability = |word| packet.flag(word, "ability");
+    Ok(Abilities {
+        marks: ability(1)?,
+        poison: ability(2)?,
+        moves: ability(3)?,
+        forks: ability(4)?,
+    })
+}
+
 fn read_place(packet: &Packet, word: usize) -> Result<Range<Vpn>, WordError> {
     let bound = |word: usize| read_vpn(packet.words[word]);
     match (bound(word), bound(word + 1)) {
@@ -335,7 +355,15 @@ fn read_place(packet: &Packet, word: usize) -> Result<Range<Vpn>, WordError> {
 }
 
 impl Report {
-    pub(crate) fn write(&self) -> Packet {
+    pub(crate) fn write(&self) -> Sent<'_> {
+        let descriptors = match self {
+            Self::Wanted(Wanted::Attach(_, userfault)) => vec![userfault.as_fd()],
+            _ => Vec::new(),
+        };
+        (self.packet(), descriptors)
+    }
+
+    fn packet(&self) -> Packet {
         match self {
             Self::Done => Packet::new(kind::DONE, &[]),
             Self::Refused(why) => Packet::new(kind::REFUSED, &[]).with_line(why),
@@ -347,12 +375,14 @@ impl Report {
                 let [a, b, c, d, e, f] = counts.map(|count| count as u64);
                 Packet::new(kind::STATE, &[a, b, c, d, e, f, (*out_of_memory).into()])
             }
-            Self::Hold(number) => Packet::new(kind::HOLD, &[*number]),
-            Self::Release(number) => Packet::new(kind::RELEASE, &[*number]),
+            Self::Wanted(wanted) => wanted.packet(),
         }
     }
 
     pub(crate) fn read((packet, fds): Received) -> Result<Self, WordError> {
+        if packet.kind == kind::ATTACH {
+            return read_child(&packet, fds).map(Self::Wanted);
+        }
         packet.exactly::<0>(fds)?;
         Ok(match packet.kind {
             kind::DONE => Self::Done,
@@ -371,11 +401,32 @@ impl Report {
                 let out_of_memory = packet.flag(6, "verdict")?;
                 Self::State(KeeperState { engine, guests: count(5), out_of_memory })
             }
-            kind::HOLD => Self::Hold(packet.words[0]),
-            kind::RELEASE => Self::Release(packet.words[0]),
+            kind::HOLD => Self::Wanted(Wanted::Hold(packet.words[0])),
+            kind::RELEASE => Self::Wanted(Wanted::Release(packet.words[0])),
+            kind::FORGET => Self::Wanted(Wanted::Forget(packet.words[0])),
             other => return Err(WordError::Kind(other)),
         })
     }
+}
+
+impl Wanted {
+    fn packet(&self) -> Packet {
+        match self {
+            Self::Hold(number) => Packet::new(kind::HOLD, &[*number]),
+            Self::Release(number) => Packet::new(kind::RELEASE, &[*number]),
+            Self::Attach(number, userfault) => {
+                let [a, b, c, d] = write_abilities(userfault);
+                Packet::new(kind::ATTACH, &[*number, a, b, c, d])
+            }
+            Self::Forget(number) => Packet::new(kind::FORGET, &[*number]),
+        }
+    }
+}
+
+fn read_child(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Wanted, WordError> {
+    let [fd] = packet.exactly(fds)?;
+    let userfault = GuestUserfault::agreed(fd, read_abilities(packet)?, None);
+    Ok(Wanted::Attach(packet.words[0], userfault))
 }
 
 /// The first line is the name. Notes that do not fit are cut.

@@ -10,10 +10,11 @@ use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{AttachError, Attached, ChannelError, Kernel, Manner, ThreadWords};
 use overspill_guest::{Tracer, Userfaultfd, Vpn, attach, detach, pidfd};
 use overspill_keeper::GuestParts;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long the threads of a process may take to stop.
@@ -66,26 +67,44 @@ impl Guest {
     }
 }
 
-/// Attaches to `pid`, which becomes the guest of this `number`.
+/// How a process comes to its userfaultfd and its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'s> {
+    /// It gets both.
+    New(&'s OwnedFd, u64),
+    /// A guest has forked it: it is one of these.
+    Forked(&'s BTreeMap<u64, GuestUserfault>),
+}
+
+/// Attaches to `pid`, which becomes a guest.
 ///
 /// # Errors
 /// [`AttachingError`]; the process is as before.
 pub(crate) fn take(
     tracer: &Tracer<Kernel>,
     pid: Pid,
-    device: &OwnedFd,
-    number: u64,
+    source: Source<'_>,
 ) -> Result<(Guest, GuestParts), AttachingError> {
+    if matches!(source, Source::Forked(children) if children.is_empty()) {
+        return Err(AttachError::NoFork { pid }.into());
+    }
     let mut held = tracer.hold(pid)?;
     if !held.wait(HOLD_WAIT)? {
         return Err(AttachingError::Running);
     }
     let memory = kernel("make a memory file", memfd_create("overspill", MemfdFlags::CLOEXEC))?;
-    let userfaultfd = Userfaultfd::Device(device.as_fd());
+    let brought: Vec<BorrowedFd<'_>> = match source {
+        Source::New(..) => Vec::new(),
+        Source::Forked(children) => children.values().map(AsFd::as_fd).collect(),
+    };
+    let userfaultfd = match source {
+        Source::New(device, _) => Userfaultfd::Device(device.as_fd()),
+        Source::Forked(_) => Userfaultfd::Forked(&brought),
+    };
     let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
     let attached = attach(&held, &manner)?;
-    match prepare(&attached) {
-        Ok(userfault) => Ok(hand_over(attached, userfault, memory, number)?),
+    match prepare(&attached, source) {
+        Ok((userfault, number)) => Ok(hand_over(attached, userfault, memory, number)?),
         Err(error) => {
             // If that fails too, the agent ends with its channel, and the process with it.
             let _ = detach(&held, &attached);
@@ -95,14 +114,25 @@ pub(crate) fn take(
 }
 
 /// Agrees with the kernel on the userfaultfd, and has the agent register its staging.
-fn prepare(attached: &Attached) -> Result<GuestUserfault, AttachingError> {
+fn prepare(
+    attached: &Attached,
+    source: Source<'_>,
+) -> Result<(GuestUserfault, u64), AttachingError> {
     let fd =
         kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
-    let userfault =
-        kernel("set up the userfaultfd", GuestUserfault::agree(fd, Vpn::of(attached.staging)))?;
+    let anchor = Vpn::of(attached.staging);
+    let (userfault, number) = match source {
+        Source::New(_, number) => {
+            (kernel("set up the userfaultfd", GuestUserfault::agree(fd, anchor))?, number)
+        }
+        Source::Forked(children) => {
+            let (number, child) = children.iter().nth(attached.forked).expect("one of them");
+            (GuestUserfault::agreed(fd, child.abilities(), Some(anchor)), *number)
+        }
+    };
     let request = Request { kind: kind::REGISTER, ..bytemuck::Zeroable::zeroed() };
     attached.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
-    Ok(userfault)
+    Ok((userfault, number))
 }
 
 fn hand_over(

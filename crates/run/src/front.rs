@@ -6,20 +6,21 @@
 //! is reaped by who started it, all others here.
 //! Not here: starting the program; reading `/proc` (`watch`), the steps of an attach (`attaching`).
 
-use crate::attaching::{self, Guest};
+use crate::attaching::{self, AttachingError, Guest, Source};
 use crate::family::{kill, reap};
 use crate::holding::Holding;
-use crate::keeper::{KeeperProcess, Wanted};
+use crate::keeper::KeeperProcess;
 use crate::same::{has_executed, have_same_memory};
-use crate::watch::{self, Watched};
+use crate::watch::{self, Watched, is_registered};
 use overspill_base::Bytes;
-use overspill_guest::{Kernel, Tracer};
-use overspill_keeper::{AreaState, KeeperState};
+use overspill_guest::userfault::GuestUserfault;
+use overspill_guest::{AttachError, Kernel, Tracer};
+use overspill_keeper::{AreaState, GuestParts, KeeperState, Wanted};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 /// Part of the limit at which processes are attached to, in percent.
@@ -64,6 +65,10 @@ pub struct Front {
     keeper: KeeperProcess,
     program: Pid,
     guests: HashMap<Pid, Guest>,
+    /// Children that guests have forked, and that are not attached to.
+    forked: BTreeMap<u64, GuestUserfault>,
+    /// Processes that there were a turn ago.
+    seen: HashSet<Pid>,
     /// Of the next guest.
     number: u64,
     /// Those that could not be attached to, and how often that was tried.
@@ -111,6 +116,8 @@ impl Prepared {
             keeper: self.keeper,
             program,
             guests: HashMap::new(),
+            forked: BTreeMap::new(),
+            seen: HashSet::new(),
             number: 0,
             refused: HashMap::new(),
             held_most_pages: 0,
@@ -138,7 +145,22 @@ impl Front {
             family.into_keys().for_each(kill);
             return NEAR_INTERVAL;
         }
+        self.attach_children(&family);
         if self.look(&family) { NEAR_INTERVAL } else { FAR_INTERVAL }
+    }
+
+    /// Attaches to forked children that have lived for a turn: most execute another program before.
+    fn attach_children(&mut self, family: &HashMap<Pid, Watched>) {
+        let seen = std::mem::replace(&mut self.seen, family.keys().copied().collect());
+        if self.forked.is_empty() {
+            return;
+        }
+        let open = family.iter().filter(|(pid, process)| self.may_attach(**pid, process));
+        for (&pid, process) in open.filter(|(pid, _)| seen.contains(pid)).collect::<Vec<_>>() {
+            if is_registered(pid) {
+                self.attach(pid, process.parent);
+            }
+        }
     }
 
     /// True if no process of the run is left.
@@ -190,6 +212,8 @@ impl Front {
                     self.keeper.told(number);
                 }
                 Wanted::Release(number) => self.holding.release(number),
+                Wanted::Attach(child, userfault) => drop(self.forked.insert(child, userfault)),
+                Wanted::Forget(child) => drop(self.forked.remove(&child)),
             }
         }
     }
@@ -213,32 +237,31 @@ impl Front {
         if held * 100 < self.limit_pages * NEAR_PERCENT {
             return false;
         }
-        let open = family.iter().filter(|(pid, process)| self.may_attach(**pid, process));
-        if let Some((&pid, _)) = open.max_by_key(|(_, process)| process.pages) {
-            self.attach(pid);
+        let open = family.iter().filter(|(pid, process)| {
+            process.pages >= SMALL_PAGES && self.may_attach(**pid, process)
+        });
+        if let Some((&pid, process)) = open.max_by_key(|(_, process)| process.pages) {
+            self.attach(pid, process.parent);
         }
         true
     }
 
     /// A child that has its parent's memory (vfork) is about to execute something else.
     fn may_attach(&self, pid: Pid, process: &Watched) -> bool {
-        process.pages >= SMALL_PAGES
-            && !self.guests.contains_key(&pid)
+        !self.guests.contains_key(&pid)
             && self.refused.get(&pid).is_none_or(|&tries| tries < TRIES)
             && process.parent.is_some_and(|parent| have_same_memory(pid, parent) == Some(false))
     }
 
-    fn attach(&mut self, pid: Pid) {
-        match attaching::take(self.tracer, pid, &self.device, self.number + 1) {
-            Ok((guest, parts)) => {
-                self.number += 1;
-                self.guests.insert(pid, guest);
-                if let Err(error) = self.keeper.add(self.number, parts) {
-                    self.fail(&format!(
-                        "process {pid} cannot be paged, so the run is ended: {error}"
-                    ));
-                }
-            }
+    fn attach(&mut self, pid: Pid, parent: Option<Pid>) {
+        let source = match is_registered(pid) {
+            true => Source::Forked(&self.forked),
+            false => Source::New(&self.device, self.number + 1),
+        };
+        match attaching::take(self.tracer, pid, source) {
+            Ok((guest, parts)) => self.add(pid, guest, parts),
+            // The message of its fork is on its way.
+            Err(AttachingError::Attach(AttachError::NoFork { .. })) if self.is_guest(parent) => {}
             Err(error) => {
                 let tries = self.refused.entry(pid).or_default();
                 *tries += 1;
@@ -246,6 +269,21 @@ impl Front {
                     self.keeper.say(&format!("process {pid} is outside the limit: {error}"));
                 }
             }
+        }
+    }
+
+    fn is_guest(&self, pid: Option<Pid>) -> bool {
+        pid.is_some_and(|pid| self.guests.contains_key(&pid))
+    }
+
+    fn add(&mut self, pid: Pid, guest: Guest, parts: GuestParts) {
+        let number = guest.number;
+        if self.forked.remove(&number).is_none() {
+            self.number = number;
+        }
+        self.guests.insert(pid, guest);
+        if let Err(error) = self.keeper.add(number, parts) {
+            self.fail(&format!("process {pid} cannot be paged, so the run is ended: {error}"));
         }
     }
 

@@ -13,7 +13,9 @@ use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
 use overspill_guest::{Vpn, pidfd};
 use overspill_keeper::process::new_stats;
-use overspill_keeper::{AreaState, GuestParts, KeeperState, Link, LinkError, Report, Request};
+use overspill_keeper::{
+    AreaState, GuestParts, KeeperState, Link, LinkError, Report, Request, Wanted,
+};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, set_child_subreaper};
@@ -77,15 +79,6 @@ pub struct KeeperProcess {
     /// What came while an answer was waited for.
     wanted: RefCell<Vec<Wanted>>,
     say: Box<dyn Fn(&str)>,
-}
-
-/// What a keeper wants of a guest's threads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wanted {
-    /// That they are told to stop; to be answered.
-    Hold(u64),
-    /// That they go on.
-    Release(u64),
 }
 
 impl KeeperProcess {
@@ -169,8 +162,7 @@ impl KeeperProcess {
             match self.link.report(self.process.as_fd(), deadline)? {
                 Report::Area(area) => areas.push(area),
                 Report::Line(line) => (self.say)(&line),
-                Report::Hold(guest) => self.wanted.borrow_mut().push(Wanted::Hold(guest)),
-                Report::Release(guest) => self.wanted.borrow_mut().push(Wanted::Release(guest)),
+                Report::Wanted(wanted) => self.wanted.borrow_mut().push(wanted),
                 answer => return Ok((areas, answer)),
             }
         }
@@ -180,17 +172,12 @@ impl KeeperProcess {
     pub(crate) fn take_wanted(&self) -> Vec<Wanted> {
         let now = Some(Instant::now());
         loop {
-            let wanted = match self.link.report(self.process.as_fd(), now) {
-                Ok(Report::Hold(guest)) => Wanted::Hold(guest),
-                Ok(Report::Release(guest)) => Wanted::Release(guest),
-                Ok(Report::Line(line)) => {
-                    (self.say)(&line);
-                    continue;
-                }
+            match self.link.report(self.process.as_fd(), now) {
+                Ok(Report::Wanted(wanted)) => self.wanted.borrow_mut().push(wanted),
+                Ok(Report::Line(line)) => (self.say)(&line),
                 // Nothing has come, or what nobody asked for: an end is seen elsewhere.
                 Ok(_) | Err(_) => return self.wanted.take(),
-            };
-            self.wanted.borrow_mut().push(wanted);
+            }
         }
     }
 

@@ -37,6 +37,13 @@ pub(crate) fn pages_of(pid: Pid) -> Option<u64> {
     Some(resident.saturating_sub(shared))
 }
 
+/// True if some memory of a process is registered with a userfaultfd.
+pub(crate) fn is_registered(pid: Pid) -> bool {
+    let smaps = std::fs::read(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let mappings = overspill_guest::mappings::parse(&String::from_utf8_lossy(&smaps));
+    mappings.iter().any(|mapping| mapping.is_registered)
+}
+
 /// The children of all threads of a process.
 pub(crate) fn children_of(pid: Pid) -> Vec<Pid> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };

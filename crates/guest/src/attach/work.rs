@@ -18,7 +18,7 @@ use crate::system::{Change, Stop, System, Until, options};
 use crate::tracer::Patience;
 use overspill_agent::{
     AGENT_BYTES, Answer, CODE, CODE_BYTES, ENTRY, MAILBOX_AT, Mailbox, STAGING_BYTES, flag, kind,
-    state,
+    state, step,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -53,13 +53,14 @@ pub(super) struct Made {
     agent_process: OwnedFd,
     channel: Channel,
     userfaultfd: OwnedFd,
+    forked: usize,
     staging: u64,
     threads: Vec<ThreadWords>,
 }
 
 impl Made {
     pub(super) fn attached<S: System>(self, held: &Held<'_, S>, site: Site) -> Attached {
-        let Self { agent, agent_process, channel, userfaultfd, staging, threads } = self;
+        let Self { agent, agent_process, channel, userfaultfd, forked, staging, threads } = self;
         let is_traced = site.options & options::NO_FILTER != 0;
         if is_traced {
             held.tracer.keep(agent);
@@ -73,6 +74,7 @@ impl Made {
             is_child: site.namespace == Namespace::Another,
             channel,
             userfaultfd,
+            forked,
             base: site.base,
             staging,
             threads,
@@ -104,12 +106,13 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         let ready = self.wait_until_ready(agent)?;
         let socket = self.take(agent_process.as_fd(), ready.sockets[0])?;
         let channel = self.channel.insert(Channel::from(socket));
-        let answer = set_up(self.held, channel, manner)?;
+        let (answer, forked) = set_up(self.held, channel, manner)?;
         let userfaultfd = self.take(agent_process.as_fd(), answer.userfaultfd)?;
         let threads = self.thread_words()?;
         self.let_agent_go(agent)?;
         let channel = self.channel.take().expect("it was put there above");
-        Ok(Made { agent, agent_process, channel, userfaultfd, staging: answer.staging, threads })
+        let staging = answer.staging;
+        Ok(Made { agent, agent_process, channel, userfaultfd, forked, staging, threads })
     }
 
     // The agent's memory.
@@ -384,18 +387,40 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
     }
 }
 
-fn set_up<S: System>(held: &Held<'_, S>, channel: &Channel, manner: &Manner<'_>) -> Result<Answer> {
-    let (source, other) = match manner.userfaultfd {
-        Userfaultfd::Call => (0, None),
-        Userfaultfd::Device(device) => (flag::DEVICE, Some(device)),
-        Userfaultfd::Given(given) => (flag::USERFAULTFD, Some(given)),
+/// Sets the agent up; returns which of several userfaultfds it took, too.
+fn set_up<S: System>(
+    held: &Held<'_, S>,
+    channel: &Channel,
+    manner: &Manner<'_>,
+) -> Result<(Answer, usize)> {
+    let ask = |source, other: Option<BorrowedFd<'_>>| {
+        let huge_pages = if manner.huge_pages { 0 } else { flag::NO_HUGE_PAGES };
+        let request = channel::request(kind::SET_UP, source | huge_pages);
+        let descriptors: Vec<_> = std::iter::once(manner.memory).chain(other).collect();
+        channel.ask(&held.tracer.system, &request, &descriptors, AGENT_WAIT)
     };
-    let huge_pages = if manner.huge_pages { 0 } else { flag::NO_HUGE_PAGES };
-    let request = channel::request(kind::SET_UP, source | huge_pages);
-    let descriptors: Vec<_> = std::iter::once(manner.memory).chain(other).collect();
-    let pid = held.pid;
-    let answer = channel.ask(&held.tracer.system, &request, &descriptors, AGENT_WAIT);
-    answer.map_err(|error| match error {
+    let refused = |error| refused(held.pid, error);
+    match manner.userfaultfd {
+        Userfaultfd::Call => ask(0, None).map(|answer| (answer, 0)).map_err(refused),
+        Userfaultfd::Device(device) => {
+            ask(flag::DEVICE, Some(device)).map(|answer| (answer, 0)).map_err(refused)
+        }
+        Userfaultfd::Forked(brought) => {
+            let asked = brought.iter().map(|fd| ask(flag::USERFAULTFD, Some(*fd)));
+            let own = asked.enumerate().find(|(_, answer)| !is_anothers(answer));
+            let (n, answer) = own.ok_or(AttachError::NoFork { pid: held.pid })?;
+            answer.map(|answer| (answer, n)).map_err(refused)
+        }
+    }
+}
+
+/// True if the userfaultfd that was given is another address space's.
+fn is_anothers(answer: &std::result::Result<Answer, ChannelError>) -> bool {
+    matches!(answer, Err(ChannelError::Refused { step: step::USERFAULTFD, errno: Errno::INVAL }))
+}
+
+fn refused(pid: Pid, error: ChannelError) -> AttachError {
+    match error {
         ChannelError::Refused { step, errno } => AttachError::Agent { pid, step, errno },
         ChannelError::Silent => AttachError::Slow { pid, what: "the agent's set-up" },
         ChannelError::Socket(errno) => {
@@ -406,5 +431,5 @@ fn set_up<S: System>(held: &Held<'_, S>, channel: &Channel, manner: &Manner<'_>)
             doing: "asking its agent",
             found: Found(error.to_string()),
         },
-    })
+    }
 }

@@ -45,6 +45,12 @@
 //!     outstanding ([`SpaceMap::believe`]). Only what is believed has pages of the engine.
 //! 11. \[old lengths\] Before Linux 6.16 a move that shrinks reports the length before. Its end is
 //!     set aside when its source's end is unmapped alone; others' content may be there by then.
+//! 12. \[children\] A forked child begins with its parent's map as it is when the message of the
+//!     fork is read ([`SpaceMap::fork`]). Messages are late for a fork as for all else: what a move
+//!     brought that the child's memory does not show, and what was set aside, the child does not
+//!     get: a page that is out there is lost, not another one's. Nothing moves out of a child
+//!     before its mappings were compared ([`SpaceMap::confirm`]): it has not all of its parent's
+//!     (MADV_DONTFORK). Where it has zeros instead (MADV_WIPEONFORK) there are no marks (9).
 //!
 //! Invariants ([`SpaceMap::check`]): what is bound is believed; no ghost is; no page number is in
 //! two places.
@@ -52,6 +58,7 @@
 //! Rejected: catching the calls instead, 9 to 27 µs for every call of the program; tables by
 //! address, which an `mremap` would rewrite.
 
+mod children;
 mod contents;
 mod event;
 mod extents;
@@ -60,6 +67,7 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
+pub use children::Inherited;
 pub use event::Event;
 pub use extents::{Extent, Extents};
 pub use pieces::{Numbers, PIECE_PAGES, PieceNo, PieceSource};

@@ -1,5 +1,6 @@
 //! The rules one by one, and all orders of small cases against a model of the kernel.
 
+mod children;
 mod histories;
 mod kernel;
 mod mix;

@@ -1,0 +1,73 @@
+//! The map of a forked child.
+//!
+//! Owns: what a child has of its parent's map (rule 12), and which page numbers of the two belong
+//! together.
+
+use super::{Extent, PieceSource, SpaceMap};
+use crate::Vpn;
+use overspill_base::PageNo;
+use rangemap::RangeSet;
+use std::ops::Range;
+
+/// Pages of a child, and those of its parent that were at the same addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inherited {
+    /// The parent's first page.
+    pub from: PageNo,
+    /// The child's.
+    pub to: PageNo,
+    /// How many.
+    pub pages: u32,
+}
+
+impl SpaceMap {
+    /// Makes the map of a child whose fork is the message just read. `has` says whether a mapping
+    /// of the child's covers a place. Where pieces run out the child's pages are lost.
+    pub fn fork(
+        &self,
+        has: &mut dyn FnMut(&Range<Vpn>) -> bool,
+        source: &mut dyn PieceSource,
+    ) -> (Self, Vec<Inherited>) {
+        let mut child = Self::new(self.has_marks);
+        child.live.believed = self.live.believed.clone();
+        child.live.doubtful = self.live.doubtful.clone();
+        child.live.unmarked = self.live.unmarked.clone();
+        let mut inherited = Vec::new();
+        for extent in self.live.bound.iter() {
+            child.inherit(extent, source, &mut inherited);
+        }
+        for late in self.recent.iter().filter(|late| has(&late.from)) {
+            child.drop_gone(&late.to.run(Vpn::pages(&late.from)));
+        }
+        (child, inherited)
+    }
+
+    fn inherit(
+        &mut self,
+        extent: Extent,
+        source: &mut dyn PieceSource,
+        inherited: &mut Vec<Inherited>,
+    ) {
+        let mut rest = extent.place();
+        while !rest.is_empty() {
+            let taken = self.numbers.take(rest.start, &rest, source);
+            let Some((place, to)) = taken else { return self.live.unmarked.remove(rest) };
+            let pages = Vpn::pages(&place) as u32;
+            let skipped = (place.start.0 - extent.at.0) as usize;
+            inherited.push(Inherited { from: extent.first.plus(skipped), to, pages });
+            self.live.bound.bind(Extent { at: place.start, first: to, pages });
+            rest.start = place.end;
+        }
+    }
+
+    /// Gives up what is believed of a child and not among the mappings that it has `registered`.
+    /// The list was read while nothing was outstanding.
+    pub fn confirm(&mut self, registered: &RangeSet<Vpn>) {
+        let believed = self.live.believed.iter();
+        let others: Vec<_> = believed.flat_map(|place| registered.gaps(place)).collect();
+        for place in others {
+            let gone = self.live.take(&place);
+            self.forget(gone.bound.iter());
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Children that guests fork.
+//!
+//! Owns: the way from the message of a fork to a guest that has its parent's pages.
+//! Invariants: a forked child reads what its parent had, never zeros for what was out, nor another
+//! page. It is served from the start, with what its userfaultfd alone can tell: a page that may be
+//! out is filled with zeros first, which the kernel refuses where a mark is. Nothing moves out of
+//! it before it is attached to, which the front does if it lives long enough: most children
+//! execute another program before. A child that cannot get its pages is ended by SIGBUS when it
+//! misses one.
+//! Not here: which of the front's processes it is, which its agent finds out (`guest::attach`).
+//! Rejected: attaching at once, 1 to 5 ms of two CPUs for what ends in 1; giving pages on demand,
+//! for which the parent's would have to stay as they were at the fork.
+
+use crate::guest::{Forked, Guest};
+use crate::keeper::Shared;
+use overspill_base::sync::Arc;
+use overspill_base::sync::Ordering::Relaxed;
+use overspill_engine::Worker;
+use rustix::event::epoll;
+
+/// Where the numbers of children start: those of other guests come from the front.
+const FIRST_CHILD: u64 = 1 << 63;
+
+impl Shared {
+    /// Makes guests of what `guest` has forked.
+    pub(crate) fn take_children(&self, worker: &mut Worker, guest: &Arc<Guest>) {
+        loop {
+            let Some(forked) = guest.hold().take_forked() else { return };
+            self.bear(worker, guest, forked);
+            guest.hold().has_forked();
+        }
+    }
+
+    /// Gives a child its parent's pages: nothing fills or moves them meanwhile.
+    fn bear(&self, worker: &mut Worker, parent: &Arc<Guest>, forked: Forked) {
+        // Relaxed: only a number.
+        let number = FIRST_CHILD | self.forks.fetch_add(1, Relaxed);
+        let child = Arc::new(parent.child(number, forked.userfault));
+        let mut has = |place: &_| child.userfault.may_cover(place);
+        let (map, inherited) = forked.map.fork(&mut has, &mut self.space.pieces.of(&child));
+        let is_registered = |place: &&_| child.userfault.may_cover(place);
+        if let Some(place) = map.believed().filter(is_registered).last() {
+            child.userfault.set_anchor(place.start);
+        }
+        child.hold().map = map;
+        let mut runs = inherited.iter().map(|run| ((run.from, run.to), run.pages as usize));
+        // What is not out the child has: it was there when it was forked, and has not moved since.
+        let shared =
+            runs.try_for_each(|(ends, pages)| self.engine.share(worker, ends, pages, |_| true));
+        if let Err(why) = shared {
+            let line = format!("{} will be ended: {why}", child.name());
+            self.space.report("a forked child", line);
+            child.kill();
+        }
+        self.admit(&child);
+    }
+
+    fn admit(&self, child: &Arc<Guest>) {
+        self.guests.lock().insert(child.number, child.clone());
+        match self.listen(child) {
+            Ok(()) => self.front.forked(child.number, &child.userfault),
+            Err(errno) => {
+                let line = format!("{} is not served: {errno}", child.name());
+                self.space.report("a forked child", line);
+                child.kill();
+            }
+        }
+        self.call_care();
+    }
+
+    /// Has all readers wait for messages of a guest.
+    pub(crate) fn listen(&self, guest: &Guest) -> Result<(), rustix::io::Errno> {
+        for ready in &self.ready {
+            let data = epoll::EventData::new_u64(guest.number);
+            epoll::add(ready, guest, data, epoll::EventFlags::IN)?;
+        }
+        Ok(())
+    }
+}

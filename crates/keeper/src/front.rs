@@ -1,0 +1,95 @@
+//! The front, as its keeper has it.
+//!
+//! Owns: what a keeper needs of it; and, where it is another process, who waits until it has told a
+//! guest's threads to stop.
+//! Invariant: nobody waits for a front that is no more: the run ends with it.
+//! Not here: what it does (`run`).
+
+use crate::link::Link;
+use crate::words::{Report, Wanted};
+use overspill_base::sync::{Arc, LockClass, Mutex};
+use overspill_guest::userfault::GuestUserfault;
+use std::collections::HashMap;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+/// How long the front may take to read a message.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a keeper needs of its front: what takes rights over guests, that it does not have.
+pub trait Front: Send + Sync + std::fmt::Debug {
+    /// Tells all threads of a guest to stop, and returns when they are told. Those in the kernel
+    /// stop when they come out.
+    fn hold(&self, guest: u64);
+
+    /// Lets them go.
+    fn release(&self, guest: u64);
+
+    /// A guest has forked: its child has this userfaultfd and, when it is attached to, this number.
+    fn forked(&self, child: u64, userfault: &GuestUserfault);
+
+    /// A forked child has ended, or executes another program, before it was attached to.
+    fn gone(&self, child: u64);
+}
+
+/// The front at the other end of a link.
+#[derive(Debug)]
+pub(crate) struct LinkedFront {
+    link: Arc<Link>,
+    /// By the guests' numbers; `None` when there is no front any more.
+    waiting: Mutex<Option<HashMap<u64, Sender<()>>>>,
+}
+
+impl LinkedFront {
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self { link, waiting: Mutex::new(LockClass::Control, Some(HashMap::new())) }
+    }
+
+    fn want(&self, wanted: Wanted) {
+        // If it is not heard, the run is at its end.
+        let _ = self.link.answer(&Report::Wanted(wanted), PATIENCE);
+    }
+
+    /// The front has told the threads of a guest.
+    pub(crate) fn told(&self, guest: u64) {
+        let waiting = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&guest));
+        if let Some(waiting) = waiting {
+            // Who waited may have ended.
+            let _ = waiting.send(());
+        }
+    }
+
+    /// The front is no more.
+    pub(crate) fn close(&self) {
+        *self.waiting.lock() = None;
+    }
+}
+
+impl Front for LinkedFront {
+    fn hold(&self, guest: u64) {
+        let (told, is_told) = channel();
+        match &mut *self.waiting.lock() {
+            Some(waiting) => waiting.insert(guest, told),
+            None => return,
+        };
+        if self.link.answer(&Report::Wanted(Wanted::Hold(guest)), PATIENCE).is_ok() {
+            let _ = is_told.recv();
+        }
+    }
+
+    fn release(&self, guest: u64) {
+        self.want(Wanted::Release(guest));
+    }
+
+    fn forked(&self, child: u64, userfault: &GuestUserfault) {
+        let abilities = userfault.abilities();
+        // Without descriptors nothing else works either.
+        if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(userfault, 0) {
+            self.want(Wanted::Attach(child, GuestUserfault::agreed(fd, abilities, None)));
+        }
+    }
+
+    fn gone(&self, child: u64) {
+        self.want(Wanted::Forget(child));
+    }
+}

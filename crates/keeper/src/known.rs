@@ -1,0 +1,64 @@
+//! What whoever attached to a process hands over.
+//!
+//! Owns: the form of it, and what of it stays the same as long as the guest lives.
+//! Invariant: files of `/proc` are that address space's, whatever the process becomes.
+//! Not here: what changes (`guest`).
+
+use crate::agent::Agent;
+use overspill_guest::pagemap::Pagemap;
+use overspill_guest::userfault::GuestUserfault;
+use overspill_guest::{Channel, Vpn};
+use rangemap::RangeSet;
+use rustix::fd::OwnedFd;
+use std::ops::Range;
+
+/// What whoever attached hands over.
+#[derive(Debug)]
+pub struct GuestParts {
+    /// For messages.
+    pub name: String,
+    /// The program.
+    pub process: OwnedFd,
+    /// Agreed on with the kernel.
+    pub userfault: GuestUserfault,
+    /// `/proc/PID/pagemap`, `maps`, `smaps`.
+    pub pagemap: OwnedFd,
+    /// See `pagemap`.
+    pub maps: OwnedFd,
+    /// See `pagemap`.
+    pub smaps: OwnedFd,
+    /// To the agent, which was set up, and has registered staging.
+    pub channel: Channel,
+    /// The file that the agent writes to.
+    pub memory: OwnedFd,
+    /// The agent's memory and staging: never paged.
+    pub own: [Range<Vpn>; 2],
+    /// Pages that the kernel needs when a thread ends, and cannot wait for.
+    pub needed: Vec<Vpn>,
+}
+
+/// What is known of a process that is attached to.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) name: String,
+    pub(crate) process: OwnedFd,
+    pub(crate) pagemap: Pagemap,
+    pub(crate) maps: OwnedFd,
+    pub(crate) smaps: OwnedFd,
+    pub(crate) own: RangeSet<Vpn>,
+}
+
+impl GuestParts {
+    /// Takes them apart: the agent comes with the pages that its program's threads need.
+    pub(crate) fn apart(self) -> (GuestUserfault, Known, (Agent, Vec<Vpn>)) {
+        let known = Known {
+            name: self.name,
+            process: self.process,
+            pagemap: Pagemap::new(self.pagemap),
+            maps: self.maps,
+            smaps: self.smaps,
+            own: self.own.into_iter().collect(),
+        };
+        (self.userfault, known, (Agent::new(self.channel, self.memory), self.needed))
+    }
+}
