@@ -169,6 +169,11 @@ pub fn wait_readable(descriptor: i32, seconds: u64) -> Result<bool, Errno> {
     call(number::PPOLL, arguments).map(|ready| ready > 0)
 }
 
+/// Has the agent run on CPUs of a mask.
+pub fn run_on<const N: usize>(cpus: &[u64; N]) -> Result<usize, Errno> {
+    call(number::SCHED_SETAFFINITY, [0, size_of_val(cpus), address(cpus), 0, 0, 0])
+}
+
 /// Receives a message with what it brings, as `header` says.
 pub fn receive<T>(channel: i32, header: &mut T) -> Result<usize, Errno> {
     let arguments = [channel as usize, address_mut(header), MSG_CMSG_CLOEXEC, 0, 0, 0];

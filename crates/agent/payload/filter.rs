@@ -13,7 +13,7 @@ struct Allowed {
     argument: Option<(usize, usize)>,
 }
 
-const ALLOWED: [Allowed; 15] = [
+const ALLOWED: [Allowed; 16] = [
     only(number::IOCTL, 1, calls::UFFDIO_MOVE),
     only(number::IOCTL, 1, calls::UFFDIO_REGISTER),
     only(number::IOCTL, 1, calls::UFFDIO_UNREGISTER),
@@ -24,6 +24,7 @@ const ALLOWED: [Allowed; 15] = [
     all(number::RECVMSG),
     all(number::SENDTO),
     all(number::CLOSE),
+    only(number::SCHED_SETAFFINITY, 0, 0),
     // To leave, and to end the program.
     all(number::MUNMAP),
     only(number::PIDFD_SEND_SIGNAL, 1, 9),

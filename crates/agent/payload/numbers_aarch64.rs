@@ -11,6 +11,7 @@ pub const PPOLL: usize = 73;
 pub const CAPSET: usize = 91;
 pub const EXIT: usize = 93;
 pub const EXIT_GROUP: usize = 94;
+pub const SCHED_SETAFFINITY: usize = 122;
 pub const RT_SIGPROCMASK: usize = 135;
 pub const SETSID: usize = 157;
 pub const PRCTL: usize = 167;

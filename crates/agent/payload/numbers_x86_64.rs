@@ -20,6 +20,7 @@ pub const SETSID: usize = 112;
 pub const CAPSET: usize = 126;
 pub const MUNLOCK: usize = 150;
 pub const PRCTL: usize = 157;
+pub const SCHED_SETAFFINITY: usize = 203;
 pub const EXIT_GROUP: usize = 231;
 pub const PPOLL: usize = 271;
 pub const PRLIMIT64: usize = 302;

@@ -1,18 +1,19 @@
 //! What the agent does when it is asked.
 //!
 //! Owns: the descriptors that it got, staging, and what it changed in the program: huge pages.
-//! Invariants: each request gets one answer. Counts and halves are checked; addresses are not: the
+//! Invariants: each request gets one answer, a batch two. Counts are checked; addresses are not: the
 //! kernel checks them, and whoever sends them has the program's memory in its hands anyway. An
 //! EAGAIN with nothing done means that an event waits to be read, and nothing is moved after it.
-//! The half that is emptied is not registered meanwhile, so it makes no event.
+//! Staging is empty before a request and after it; it is not registered while it is emptied, so
+//! that makes no event.
 //! Not here: which runs are asked for; what is made of the pages in the memory file.
 
 use crate::calls::{self, EAGAIN, EBADF, EINVAL, EIO, ENOENT, Errno};
 use crate::end::{end_program, leave_quietly};
 use crate::messages::{self, Descriptors};
 use crate::words::{
-    Answer, HALF_BYTES, HALF_PAGES, Mailbox, Outcome, PAGE_BYTES, RUNS_MAX, Request, Run,
-    STAGING_BYTES, flag, kind, step,
+    ANCHOR_AT, Answer, Mailbox, Outcome, PAGE_BYTES, RUNS_MAX, Request, Run, STAGING_BYTES,
+    STAGING_PAGES, flag, kind, step,
 };
 use crate::{At, Failed, filter};
 
@@ -30,6 +31,8 @@ pub struct Agent<'m> {
     userfaultfd: i32,
     memory: i32,
     staging: usize,
+    /// Where it runs, once it was told.
+    cpu: u32,
     /// The program had switched huge pages off itself.
     had_none: bool,
 }
@@ -47,6 +50,7 @@ impl<'m> Agent<'m> {
             userfaultfd: NONE,
             memory: NONE,
             staging: 0,
+            cpu: u32::MAX,
             had_none: false,
         }
     }
@@ -180,44 +184,54 @@ impl<'m> Agent<'m> {
     // At work.
 
     fn batch(&mut self) -> Result<(), Failed> {
-        let half = self.request.half as usize;
-        if half > 1 || !self.runs_fit() {
+        if !self.runs_fit() {
             return Err(EINVAL).at(step::WORDS);
         }
-        if self.is_set(flag::EMPTY_OTHER) {
-            self.empty(1 - half).at(step::EMPTY)?;
-        }
-        let start = self.staging + half * HALF_BYTES;
-        let pages = self.move_runs(start);
-        self.write(start, half * HALF_BYTES, pages * PAGE_BYTES).at(step::WRITE)?;
+        self.follow();
+        let pages = self.move_runs();
         self.answer.pages = pages as u32;
+        calls::send(self.channel, &*self.answer).at(step::ANSWER)?;
+        self.write(pages * PAGE_BYTES).at(step::WRITE)?;
+        if pages > 0 {
+            self.empty().at(step::EMPTY)?;
+        }
         Ok(())
     }
 
-    /// Returns true if the runs are there, and fit into a half.
+    /// Goes on on the CPU of who waits for the answer: to wake another one takes longer than all
+    /// else here. Where that is not allowed it goes on where it is.
+    fn follow(&mut self) {
+        if self.cpu != self.request.cpu {
+            self.cpu = self.request.cpu;
+            let _ = calls::run_on(&self.request.cpus);
+        }
+    }
+
+    /// Returns true if the runs are there, and fit into staging.
     fn runs_fit(&self) -> bool {
         let count = self.request.count as usize;
         let given = self.request.runs.iter().take(count);
         let pages = given.fold(0u64, |sum, run| sum.saturating_add(run.pages));
-        count <= RUNS_MAX && pages <= HALF_PAGES as u64
+        count <= RUNS_MAX && pages <= STAGING_PAGES as u64
     }
 
-    fn empty(&self, half: usize) -> Result<(), Errno> {
-        let start = self.staging + half * HALF_BYTES;
-        calls::unregister(self.userfaultfd, start, HALF_BYTES)?;
-        calls::advise(start, HALF_BYTES, calls::MADV_DONTNEED)?;
-        calls::register(self.userfaultfd, start, HALF_BYTES)?;
+    fn empty(&self) -> Result<(), Errno> {
+        calls::unregister(self.userfaultfd, self.staging, ANCHOR_AT)?;
+        calls::advise(self.staging, ANCHOR_AT, calls::MADV_DONTNEED)?;
+        calls::register(self.userfaultfd, self.staging, ANCHOR_AT)?;
         Ok(())
     }
 
-    /// Moves the runs one after the other to `start`, and returns how many pages came.
-    fn move_runs(&mut self, start: usize) -> usize {
+    /// Moves the runs one after the other to staging, and returns how many pages came.
+    fn move_runs(&mut self) -> usize {
         let (mut pages, mut waits) = (0, false);
         let runs = self.request.runs.iter().take(self.request.count as usize);
         for (run, outcome) in runs.zip(&mut self.answer.runs) {
             let (moved, errno) = match waits {
                 true => (0, EAGAIN),
-                false => move_run(self.userfaultfd, (start + pages * PAGE_BYTES) as u64, run),
+                false => {
+                    move_run(self.userfaultfd, (self.staging + pages * PAGE_BYTES) as u64, run)
+                }
             };
             (outcome.pages, outcome.errno) = (moved as u32, errno);
             pages += moved as usize;
@@ -226,10 +240,10 @@ impl<'m> Agent<'m> {
         pages
     }
 
-    fn write(&self, start: usize, offset: usize, bytes: usize) -> Result<(), Errno> {
+    fn write(&self, bytes: usize) -> Result<(), Errno> {
         let mut done = 0;
         while done < bytes {
-            match calls::write_at(self.memory, start + done, bytes - done, offset + done)? {
+            match calls::write_at(self.memory, self.staging + done, bytes - done, done)? {
                 0 => return Err(EIO),
                 written => done += written,
             }

@@ -17,14 +17,17 @@ pub const CODE_BYTES: usize = 2 * PAGE_BYTES;
 pub const MAILBOX_AT: usize = CODE_BYTES;
 /// Bytes of the agent's memory: code, mailbox, stack.
 pub const AGENT_BYTES: usize = CODE_BYTES + 3 * PAGE_BYTES;
-/// Pages of a half of staging.
-pub const HALF_PAGES: usize = 64;
-/// Bytes of a half of staging, and of what it has in the memory file.
-pub const HALF_BYTES: usize = HALF_PAGES * PAGE_BYTES;
-/// Bytes of staging: one half is filled while the other is emptied.
-pub const STAGING_BYTES: usize = 2 * HALF_BYTES;
+/// Pages that can be moved to staging at a time.
+pub const STAGING_PAGES: usize = 64;
+/// Where the page of staging is that nothing is moved to, and that stays registered.
+pub const ANCHOR_AT: usize = STAGING_PAGES * PAGE_BYTES;
+/// Bytes of staging.
+pub const STAGING_BYTES: usize = ANCHOR_AT + PAGE_BYTES;
 /// Runs of a request.
 pub const RUNS_MAX: usize = 64;
+
+/// CPUs that an agent can be told to run on: one on another stays where it is.
+pub const CPUS_MAX: usize = 1024;
 
 /// A run of the guest's pages.
 #[repr(C)]
@@ -57,10 +60,12 @@ pub struct Request {
     pub kind: u32,
     /// Of [`flag`].
     pub flags: u32,
-    /// The half of staging that is filled, 0 or 1.
-    pub half: u32,
+    /// The CPU on which whoever asks waits for the answer.
+    pub cpu: u32,
     /// Runs that are given.
     pub count: u32,
+    /// The same as a mask.
+    pub cpus: [u64; CPUS_MAX / 64],
     /// The runs.
     pub runs: [Run; RUNS_MAX],
 }
@@ -122,8 +127,8 @@ pub mod kind {
     pub const REGISTER: u32 = 2;
     /// New huge pages of the program: none with [`super::flag::NO_HUGE_PAGES`], else as before.
     pub const HUGE_PAGES: u32 = 3;
-    /// Empties the other half if told so, moves runs into this one and writes it to the memory
-    /// file. The pages lie one after the other.
+    /// Moves runs into staging, and answers. Then writes staging to the start of the memory file,
+    /// where the pages lie one after the other, empties it, and answers again.
     pub const BATCH: u32 = 4;
     /// Makes the pages of runs this address space's own, by a write fault that changes nothing.
     pub const POPULATE: u32 = 5;
@@ -141,8 +146,6 @@ pub mod flag {
     pub const USERFAULTFD: u32 = 2;
     /// The program gets no new huge pages.
     pub const NO_HUGE_PAGES: u32 = 4;
-    /// [`super::kind::BATCH`] empties the other half first.
-    pub const EMPTY_OTHER: u32 = 8;
 }
 
 /// How far the agent has come.
@@ -157,7 +160,7 @@ pub mod state {
 
 /// What the agent was about to do when it failed.
 pub mod step {
-    /// Reading the request: a count or a half that there is not.
+    /// Reading the request: a count that there is not.
     pub const WORDS: u32 = 1;
     /// Closing the program's descriptors.
     pub const DESCRIPTORS: u32 = 2;
@@ -179,8 +182,10 @@ pub mod step {
     pub const FILTER: u32 = 10;
     /// Registering staging.
     pub const REGISTER: u32 = 11;
-    /// Emptying a half of staging.
+    /// Emptying staging.
     pub const EMPTY: u32 = 12;
     /// Writing to the memory file.
     pub const WRITE: u32 = 13;
+    /// Saying that pages have moved.
+    pub const ANSWER: u32 = 14;
 }

@@ -76,7 +76,9 @@ pub enum LockClass {
     Guards,
     /// The table of mapped ranges.
     Ranges,
-    /// The map of a guest's addresses, and its agent.
+    /// An agent, while it is asked for something.
+    Agent,
+    /// The map of a guest's addresses.
     Guest,
     /// Pieces of the page table that guests have.
     Pieces,
@@ -126,11 +128,12 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 27] = [
+    pub const ALL: [LockClass; 28] = [
         LockClass::ForkGate,
         LockClass::Pager,
         LockClass::Guards,
         LockClass::Ranges,
+        LockClass::Agent,
         LockClass::Guest,
         LockClass::Pieces,
         LockClass::Lease,

@@ -142,6 +142,11 @@ impl Engine {
         self.table.load(page) == Pte::Empty
     }
 
+    /// True if `page` is on a slot. A hint, if it is touched now.
+    pub fn is_out(&self, page: PageNo) -> bool {
+        matches!(self.table.load(page), Pte::Swapped { .. })
+    }
+
     /// Returns the number of frames.
     pub fn frames(&self) -> usize {
         self.frames.count()

@@ -155,6 +155,12 @@ pub trait MovingSpace: AddressSpace {
         }
     }
 
+    /// True if [`unmap`](Self::unmap) copies: the program has then never seen memory of the arena,
+    /// which need not be empty for the next one.
+    fn copies_out(&self) -> bool {
+        false
+    }
+
     /// Empties `pages` of `arena`, as they must be before the next [`unmap`](Self::unmap) into
     /// them.
     fn recycle(&self, arena: &PageArena, pages: Range<usize>);

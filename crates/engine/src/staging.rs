@@ -5,12 +5,13 @@
 //! here for their touch: one by one in shared chunks, which leave eviction half of all, or by the
 //! window in chunks of their own, which leave it a quarter. They are copied to the program, which
 //! never sees their memory, so that can be read into again.
-//! Invariants: a chunk for evicted pages is handed out empty; when all its pages are released it is
-//! emptied and free. Memory the program has seen is never written to: a pipe (`vmsplice`) or a
-//! socket (`MSG_ZEROCOPY`) may still send from evicted memory, and that cannot be detected. Each
-//! staged page belongs to a frame, so staging adds nothing to the limit, except for pages released
-//! before the rest of their chunk, its *slack*: when a quarter of all chunks have some, what is
-//! released is emptied at once. A chunk is 256 KiB, or one page if that is larger.
+//! Invariants: a chunk for evicted pages is handed out empty, unless they are copied there; when
+//! all its pages are released it is emptied and free. Memory the program has seen is never written
+//! to: a pipe (`vmsplice`) or a socket (`MSG_ZEROCOPY`) may still send from evicted memory, and
+//! that cannot be detected. Each staged page belongs to a frame, so staging adds nothing to the
+//! limit, except for pages released before the rest of their chunk, its *slack*: when a quarter of
+//! all chunks have some, what is released is emptied at once. A chunk is 256 KiB, or one page if
+//! that is larger.
 //! Not here: moving pages in and out ([`MovingSpace`]), their bytes (`memory`).
 //! Rejected: reading into chunks that evicted pages have filled, which saves the kernel from
 //! freeing and allocating memory. Other pages' bytes left the process that way (docs/delivery.md
@@ -23,7 +24,8 @@ use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, LockClass, Mutex};
 use std::ops::Range;
 
-/// Bytes of unused chunks kept for reads without being emptied: they come on top of the limit.
+/// Bytes of unused chunks kept for reads and copies without being emptied: they come on top of the
+/// limit.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 /// Of so many chunks one is kept, and at least one of four: a small limit does not bear more.
 const CHUNKS_PER_KEPT: usize = 16;
@@ -55,17 +57,24 @@ struct Chunk {
     held: AtomicU64,
     /// A bit for each page that was emptied when it was released.
     emptied: AtomicU64,
-    /// Whether only devices have written to it. Changes only while the chunk is unused.
-    is_reads: AtomicBool,
+    /// Whether the program has never seen its memory. Changes only while the chunk is unused.
+    is_unseen: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Free {
     chunks: Vec<usize>,
-    /// Unused chunks that only devices have written to; at most [`KEPT_BYTES_MAX`].
+    /// Unused chunks that the program has never seen; at most [`KEPT_BYTES_MAX`].
     kept: Vec<usize>,
     /// What is left of the chunk that single pages are taken from.
     singles: Range<usize>,
+}
+
+impl Free {
+    /// Takes a chunk that need not be empty.
+    fn pop_kept(&mut self) -> Option<usize> {
+        self.kept.pop().or_else(|| self.chunks.pop())
+    }
 }
 
 impl Staging {
@@ -91,8 +100,13 @@ impl Staging {
         self.chunks.len()
     }
 
-    /// Takes an empty chunk; release each of its pages once.
+    /// Takes a chunk to move pages to, an empty one unless they are copied; release each of its
+    /// pages once.
     pub(crate) fn take_chunk(&self, space: &dyn MovingSpace) -> Option<Range<usize>> {
+        if space.copies_out() {
+            let chunk = self.free.lock().pop_kept()?;
+            return Some(self.start_unseen(chunk));
+        }
         let (chunk, kept) = {
             let mut free = self.free.lock();
             let empty = free.chunks.pop();
@@ -105,7 +119,7 @@ impl Staging {
     }
 
     fn empty(&self, chunk: usize, space: &dyn MovingSpace) {
-        self.chunks[chunk].is_reads.store(false, Relaxed);
+        self.chunks[chunk].is_unseen.store(false, Relaxed);
         space.recycle(self.memory.arena(), chunk * self.chunk..(chunk + 1) * self.chunk);
     }
 
@@ -132,10 +146,14 @@ impl Staging {
         let chunk = {
             let mut free = self.free.lock();
             let room = free.chunks.len() + free.kept.len() > self.chunks.len() / 4;
-            if room { free.kept.pop().or_else(|| free.chunks.pop()) } else { None }
+            if room { free.pop_kept() } else { None }
         }?;
-        self.chunks[chunk].is_reads.store(true, Relaxed);
-        Some(self.start(chunk))
+        Some(self.start_unseen(chunk))
+    }
+
+    fn start_unseen(&self, chunk: usize) -> Range<usize> {
+        self.chunks[chunk].is_unseen.store(true, Relaxed);
+        self.start(chunk)
     }
 
     /// Releases what [`take_single`](Self::take_single) has not handed out of its chunk.
@@ -203,10 +221,10 @@ impl Staging {
         }
     }
 
-    /// Empties a chunk that is no longer used, or keeps it if only devices have written to it and
-    /// few are kept.
+    /// Empties a chunk that is no longer used, or keeps it if the program has never seen it and few
+    /// are kept.
     fn empty_unused(&self, chunk: usize, space: &dyn MovingSpace) {
-        if self.chunks[chunk].is_reads.load(Relaxed) {
+        if self.chunks[chunk].is_unseen.load(Relaxed) {
             let mut free = self.free.lock();
             if free.kept.len() < self.kept_max() {
                 return free.kept.push(chunk);

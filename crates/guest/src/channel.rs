@@ -70,6 +70,18 @@ impl Channel {
         at_most: Duration,
     ) -> Result<Answer, ChannelError> {
         self.send(system, request, with)?;
+        self.await_answer(system, at_most)
+    }
+
+    /// Waits for an answer, the first or another one, to what was asked.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn await_answer<S: System>(
+        &self,
+        system: &S,
+        at_most: Duration,
+    ) -> Result<Answer, ChannelError> {
         match self.is_readable(system, at_most)? {
             true => self.answer(system),
             false => Err(ChannelError::Silent),

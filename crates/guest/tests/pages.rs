@@ -10,7 +10,7 @@ use common::{
     Program, alone, assert_no_agents, attach_to, attach_with, compiled, detach_from, is_permitted,
     memory_file,
 };
-use overspill_agent::{Answer, HALF_BYTES, PAGE_BYTES, Request, Run, flag, kind, step};
+use overspill_agent::{Answer, PAGE_BYTES, Request, Run, kind, step};
 use overspill_guest::{Attached, ChannelError, Kernel, System, Tracer};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -48,9 +48,8 @@ fn control<const N: usize>(userfaultfd: &OwnedFd, request: u64, mut words: [u64;
     assert_eq!(done, 0, "{request:#x}: {}", std::io::Error::last_os_error());
 }
 
-fn runs(kind: u32, half: u32, flags: u32, runs: &[(u64, u64)]) -> Request {
-    let mut request: Request = bytemuck::Zeroable::zeroed();
-    (request.kind, request.half, request.flags) = (kind, half, flags);
+fn runs(kind: u32, runs: &[(u64, u64)]) -> Request {
+    let mut request = Request { kind, ..bytemuck::Zeroable::zeroed() };
     request.count = runs.len() as u32;
     for (place, (address, pages)) in request.runs.iter_mut().zip(runs) {
         *place = Run { address: *address, pages: *pages };
@@ -60,6 +59,14 @@ fn runs(kind: u32, half: u32, flags: u32, runs: &[(u64, u64)]) -> Request {
 
 fn ask(attached: &Attached, request: &Request) -> Result<Answer, ChannelError> {
     attached.channel.ask(&Kernel::new(), request, &[], WAIT)
+}
+
+/// Moves runs, and waits until they are in the file.
+fn batch(attached: &Attached, request: &[(u64, u64)]) -> Answer {
+    let moved = ask(attached, &runs(kind::BATCH, request)).unwrap();
+    let written = attached.channel.await_answer(&Kernel::new(), WAIT).unwrap();
+    assert_eq!(moved, written);
+    moved
 }
 
 fn page(number: usize) -> u64 {
@@ -95,14 +102,17 @@ fn pages_move_out_and_come_back() {
     let userfaultfd = &attached.userfaultfd;
     control(userfaultfd, UFFDIO_API, [0xaa, FEATURES, 0]);
     control(userfaultfd, UFFDIO_REGISTER, [start, page(PAGES), MISSING, 0]);
-    ask(&attached, &runs(kind::REGISTER, 0, 0, &[])).unwrap();
+    ask(&attached, &runs(kind::REGISTER, &[])).unwrap();
 
-    // Into the first half: two runs, and one that ends behind the mapping.
-    let moves = [(start, 5), (start + page(8), 4), (start + page(14), 3)];
-    let first = ask(&attached, &runs(kind::BATCH, 0, 0, &moves)).unwrap();
-    // Into the other, while the first is emptied: one that is out already, one that is not.
-    let moves = [(start, 1), (start + page(6), 1)];
-    let second = ask(&attached, &runs(kind::BATCH, 1, flag::EMPTY_OTHER, &moves)).unwrap();
+    // Two runs, and one that ends behind the mapping.
+    let first = batch(&attached, &[(start, 5), (start + page(8), 4), (start + page(14), 3)]);
+    let mut contents = vec![0; 11 * PAGE_BYTES];
+    rustix::io::pread(&memory, &mut contents[..], 0).unwrap();
+    // One that is out already, one that is not.
+    let second = batch(&attached, &[(start, 1), (start + page(6), 1)]);
+    let mut last = vec![0; PAGE_BYTES];
+    rustix::io::pread(&memory, &mut last[..], 0).unwrap();
+    contents.extend(last);
 
     assert_eq!(first.pages, 11);
     assert_eq!(
@@ -114,14 +124,10 @@ fn pages_move_out_and_come_back() {
     assert_eq!(second.pages, 1);
     assert_eq!((second.runs[0].pages, second.runs[0].errno), (0, libc::ENOENT));
     assert_eq!((second.runs[1].pages, second.runs[1].errno), (1, 0));
-    let moved: Vec<usize> = [0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15].to_vec();
-    let offset = |number: usize| match moved.iter().position(|page| *page == number) {
-        Some(place) => place * PAGE_BYTES,
-        None => HALF_BYTES,
-    };
+    let moved: Vec<usize> = [0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15, 6].to_vec();
     let content = |number: usize| {
-        let mut bytes = vec![0; PAGE_BYTES];
-        rustix::io::pread(&memory, &mut bytes[..], offset(number) as u64).unwrap();
+        let place = moved.iter().position(|page| *page == number).unwrap();
+        let bytes = contents[place * PAGE_BYTES..][..PAGE_BYTES].to_vec();
         let right = (0..PAGE_BYTES).map(|at| expected(number * PAGE_BYTES + at));
         assert_eq!(bytes, right.collect::<Vec<u8>>(), "page {number} in the file");
         bytes
@@ -130,7 +136,7 @@ fn pages_move_out_and_come_back() {
     serve(userfaultfd, start, content, 12);
     assert_eq!(program.line(), "0 wrong");
 
-    let populated = ask(&attached, &runs(kind::POPULATE, 0, 0, &[(start, 16), (start + 1, 1)]));
+    let populated = ask(&attached, &runs(kind::POPULATE, &[(start, 16), (start + 1, 1)]));
     let populated = populated.unwrap();
     assert_eq!((populated.runs[0].pages, populated.runs[0].errno), (16, 0));
     assert_eq!(populated.runs[1].errno, libc::EINVAL);
@@ -150,15 +156,14 @@ fn words_that_are_wrong_are_refused() {
     let Some((program, start)) = start() else { return };
     let tracer = Tracer::new(Kernel::new());
     let attached = attach_to(&tracer, program.pid());
-    let mut too_many = runs(kind::BATCH, 0, 0, &[]);
+    let mut too_many = runs(kind::BATCH, &[]);
     too_many.count = 65;
     let wrong = [
-        runs(kind::BATCH, 2, 0, &[(start, 1)]),
-        runs(kind::BATCH, 0, 0, &[(start, 65)]),
-        runs(kind::BATCH, 0, 0, &[(start, 1), (start, u64::MAX)]),
-        runs(99, 0, 0, &[]),
+        runs(kind::BATCH, &[(start, 65)]),
+        runs(kind::BATCH, &[(start, 1), (start, u64::MAX)]),
+        runs(99, &[]),
         // It is set up already.
-        runs(kind::SET_UP, 0, 0, &[]),
+        runs(kind::SET_UP, &[]),
         too_many,
     ];
     for request in wrong {

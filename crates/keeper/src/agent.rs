@@ -1,12 +1,11 @@
 //! An agent, as the keeper asks it.
 //!
-//! Owns: its channel, the halves of staging and the memory file that it writes to.
-//! Invariants: one half is filled at a time, and emptied with the next request, so that what moved
-//! there is freed without a trip of its own. An answer is checked against what was asked.
+//! Owns: its channel and the memory file that it writes to.
+//! Invariants: what was moved is read before anything else is asked. An answer is checked against
+//! what was asked. The agent follows whoever asks to its CPU: 8 us for a request instead of 45.
 //! Not here: which pages to move.
 
-use overspill_agent::{Answer, HALF_BYTES, HALF_PAGES, Outcome, RUNS_MAX, Request, Run};
-use overspill_agent::{flag, kind};
+use overspill_agent::{Answer, Outcome, RUNS_MAX, Request, Run, STAGING_PAGES, kind};
 use overspill_guest::{Channel, ChannelError, Kernel, Vpn};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -38,9 +37,8 @@ pub(crate) enum AgentError {
 pub(crate) struct Agent {
     channel: Channel,
     memory: OwnedFd,
-    half: u32,
-    /// Whether the other half has pages.
-    other_is_full: bool,
+    /// Whether it will say that what was moved can be read.
+    is_writing: bool,
 }
 
 /// What became of a run: how many pages moved, and what stopped the next one.
@@ -53,30 +51,49 @@ pub(crate) struct Moved {
 impl Agent {
     /// Takes an agent that was set up, with staging registered.
     pub(crate) fn new(channel: Channel, memory: OwnedFd) -> Self {
-        Self { channel, memory, half: 0, other_is_full: false }
+        Self { channel, memory, is_writing: false }
     }
 
     /// Most pages and runs of a request.
-    pub(crate) const PAGES_MAX: usize = HALF_PAGES;
+    pub(crate) const PAGES_MAX: usize = STAGING_PAGES;
     pub(crate) const RUNS_MAX: usize = RUNS_MAX;
 
-    /// Moves runs out of the guest. Their content, one after the other without a gap, is then
-    /// what [`read`](Self::read) reads.
+    /// Moves runs out of the guest. Their content, one after the other without a gap, is what
+    /// [`read`](Self::read) reads, which must follow.
     ///
     /// # Errors
     /// The agent is of no use any more; what became of the pages is not known.
     pub(crate) fn move_out(&mut self, runs: &[Range<Vpn>]) -> Result<Vec<Moved>, AgentError> {
-        let mut request = request(kind::BATCH, runs);
-        request.half = self.half;
-        if self.other_is_full {
-            request.flags = flag::EMPTY_OTHER;
+        if runs.is_empty() {
+            return Ok(Vec::new());
         }
-        let answer = self.ask(&request)?;
+        let answer = self.ask(&request(kind::BATCH, runs))?;
+        self.is_writing = true;
         let outcomes = runs.iter().zip(&answer.runs).map(|(run, outcome)| checked(run, outcome));
-        let moved: Vec<Moved> = outcomes.collect::<Result<_, _>>()?;
-        self.other_is_full = moved.iter().any(|moved| moved.pages > 0);
-        self.half ^= 1;
-        Ok(moved)
+        outcomes.collect()
+    }
+
+    /// Waits until what was moved can be read, and reads it from its start.
+    ///
+    /// # Errors
+    /// As [`move_out`](Self::move_out).
+    pub(crate) fn read(&mut self, content: &mut [u8]) -> Result<(), AgentError> {
+        if std::mem::take(&mut self.is_writing) {
+            self.channel.await_answer(&Kernel::new(), PATIENCE)?;
+        }
+        let (mut offset, mut rest) = (0, content);
+        while !rest.is_empty() {
+            match rustix::io::pread(&self.memory, &mut *rest, offset) {
+                Ok(0) => return Err(AgentError::File(Errno::IO)),
+                Ok(read) => {
+                    offset += read as u64;
+                    rest = &mut rest[read..];
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(AgentError::File(errno)),
+            }
+        }
+        Ok(())
     }
 
     /// Makes the pages of runs the guest's own, as far as the kernel does. While the agent does not
@@ -100,27 +117,6 @@ impl Agent {
         Ok(())
     }
 
-    /// Reads what the last batch moved, from its start.
-    ///
-    /// # Errors
-    /// As [`move_out`](Self::move_out).
-    pub(crate) fn read(&self, content: &mut [u8]) -> Result<(), AgentError> {
-        let mut offset = u64::from(self.half ^ 1) * HALF_BYTES as u64;
-        let mut rest = content;
-        while !rest.is_empty() {
-            match rustix::io::pread(&self.memory, &mut *rest, offset) {
-                Ok(0) => return Err(AgentError::File(Errno::IO)),
-                Ok(read) => {
-                    offset += read as u64;
-                    rest = &mut rest[read..];
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(AgentError::File(errno)),
-            }
-        }
-        Ok(())
-    }
-
     fn ask(&self, request: &Request) -> Result<Answer, AgentError> {
         Ok(self.channel.ask(&Kernel::new(), request, &[], PATIENCE)?)
     }
@@ -128,7 +124,11 @@ impl Agent {
 
 fn request(kind: u32, runs: &[Range<Vpn>]) -> Request {
     let mut request = Request { kind, ..bytemuck::Zeroable::zeroed() };
-    request.count = runs.len() as u32;
+    let cpu = rustix::thread::sched_getcpu();
+    (request.count, request.cpu) = (runs.len() as u32, cpu as u32);
+    if let Some(word) = request.cpus.get_mut(cpu / 64) {
+        *word = 1 << (cpu % 64);
+    }
     for (run, place) in request.runs.iter_mut().zip(runs) {
         *run = Run { address: place.start.address(), pages: Vpn::pages(place) };
     }

@@ -16,7 +16,6 @@ use crate::keeper::Shared;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_engine::Worker;
-use rustix::event::epoll;
 
 /// Where the numbers of children start: those of other guests come from the front.
 const FIRST_CHILD: u64 = 1 << 63;
@@ -26,6 +25,7 @@ impl Shared {
     pub(crate) fn take_children(&self, worker: &mut Worker, guest: &Arc<Guest>) {
         loop {
             let Some(forked) = guest.hold().take_forked() else { return };
+            self.readers.call_all();
             self.bear(worker, guest, forked);
             guest.hold().has_forked();
         }
@@ -57,7 +57,7 @@ impl Shared {
 
     fn admit(&self, child: &Arc<Guest>) {
         self.guests.lock().insert(child.number, child.clone());
-        match self.listen(child) {
+        match self.readers.listen(child) {
             Ok(()) => self.front.forked(child.number, &child.userfault),
             Err(errno) => {
                 let line = format!("{} is not served: {errno}", child.name());
@@ -66,14 +66,5 @@ impl Shared {
             }
         }
         self.call_care();
-    }
-
-    /// Has all readers wait for messages of a guest.
-    pub(crate) fn listen(&self, guest: &Guest) -> Result<(), rustix::io::Errno> {
-        for ready in &self.ready {
-            let data = epoll::EventData::new_u64(guest.number);
-            epoll::add(ready, guest, data, epoll::EventFlags::IN)?;
-        }
-        Ok(())
     }
 }

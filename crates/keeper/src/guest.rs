@@ -1,8 +1,8 @@
 //! One guest: its map, kept in step with its messages.
 //!
-//! Owns: the map and the agent, under one lock, and what is known of the process. Of a forked child
-//! that is not attached to that is nothing but its map and its userfaultfd, which are enough to
-//! serve it.
+//! Owns: the map, under one lock, the agent, under another that is taken first, and what is known
+//! of the process. Of a forked child that is not attached to that is nothing but its map and its
+//! userfaultfd, which are enough to serve it.
 //! Invariants: see [`overspill_guest::map`], of which this is the owner. Messages are read with
 //! the lock held, one at a time; the agent moves pages with it held, so that no message is read
 //! meanwhile. From the reading of a fork on, until the child has its pages (`forks`), nothing is
@@ -12,6 +12,7 @@
 use crate::agent::Agent;
 use crate::front::Front;
 use crate::known::{GuestParts, Known};
+use crate::wakeup::Wakeup;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, LockClass, Mutex, MutexGuard};
 use overspill_guest::map::{Event, Look, Pages, SpaceMap, Witness};
@@ -33,12 +34,13 @@ pub(crate) struct Guest {
     known: OnceLock<Known>,
     pub(crate) userfault: GuestUserfault,
     owned: Mutex<Owned>,
+    agent: Mutex<Option<Agent>>,
     has_ended: AtomicBool,
     has_waiting: AtomicBool,
     /// Its pages are lost, so that all that are missing raise SIGBUS.
     is_lost: AtomicBool,
-    /// Wakes the threads that serve faults.
-    bell: Arc<OwnedFd>,
+    /// Of the threads that serve faults.
+    wakeup: Arc<Wakeup>,
     front: Arc<dyn Front>,
 }
 
@@ -53,8 +55,8 @@ pub(crate) struct Forked {
 #[derive(Debug, Default)]
 pub(crate) struct Owned {
     pub(crate) map: SpaceMap,
-    /// None while it is not attached to.
-    pub(crate) agent: Option<Agent>,
+    /// Whether it has an agent.
+    pub(crate) is_attached: bool,
     /// Whether the map was compared with the mappings of a forked child.
     pub(crate) is_confirmed: bool,
     /// Whether relatives may have the same frames.
@@ -80,15 +82,15 @@ pub(crate) struct Owned {
 }
 
 impl Guest {
-    /// Makes a guest of which nothing is believed yet; `bell` wakes the threads that serve faults.
+    /// Makes a guest of which nothing is believed yet; `wakeup` is of the threads that serve faults.
     pub(crate) fn new(
         number: u64,
         parts: GuestParts,
-        bell: Arc<OwnedFd>,
+        wakeup: Arc<Wakeup>,
         front: Arc<dyn Front>,
     ) -> Self {
         let (userfault, known, agent) = parts.apart();
-        let guest = Self::unknown(number, userfault, bell, front);
+        let guest = Self::unknown(number, userfault, wakeup, front);
         guest.hold().is_confirmed = true;
         guest.attached(known, agent);
         guest
@@ -97,7 +99,7 @@ impl Guest {
     /// Makes a guest of a child that this one has forked, and that is not attached to.
     pub(crate) fn child(&self, number: u64, fd: OwnedFd) -> Self {
         let userfault = GuestUserfault::agreed(fd, self.userfault.abilities(), None);
-        let mut child = Self::unknown(number, userfault, self.bell.clone(), self.front.clone());
+        let mut child = Self::unknown(number, userfault, self.wakeup.clone(), self.front.clone());
         child.origin = format!("a child of {}", self.name());
         child
     }
@@ -105,7 +107,7 @@ impl Guest {
     fn unknown(
         number: u64,
         userfault: GuestUserfault,
-        bell: Arc<OwnedFd>,
+        wakeup: Arc<Wakeup>,
         front: Arc<dyn Front>,
     ) -> Self {
         let owned = Owned { map: SpaceMap::new(userfault.abilities().marks), ..Owned::default() };
@@ -115,10 +117,11 @@ impl Guest {
             known: OnceLock::new(),
             userfault,
             owned: Mutex::new(LockClass::Guest, owned),
+            agent: Mutex::new(LockClass::Agent, None),
             has_ended: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
-            bell,
+            wakeup,
             front,
         }
     }
@@ -126,9 +129,11 @@ impl Guest {
     /// Takes what an attach has made of it. A second time is a mistake of the front's, and ignored.
     pub(crate) fn attached(&self, known: Known, agent: (Agent, Vec<Vpn>)) {
         let (agent, needed) = agent;
+        let mut mine = self.agent();
         let mut owned = self.hold();
         if self.known.set(known).is_ok() {
-            owned.agent = Some(agent);
+            *mine = Some(agent);
+            owned.is_attached = true;
             owned.needed = needed.iter().map(|page| page.run(1)).collect();
         }
         drop(owned);
@@ -145,6 +150,11 @@ impl Guest {
     /// What is known of it; nothing of a forked child that is not attached to.
     pub(crate) fn known(&self) -> Option<&Known> {
         self.known.get()
+    }
+
+    /// Takes the agent, if there is one, to ask it. While it moves pages the guest is to be held.
+    pub(crate) fn agent(&self) -> MutexGuard<'_, Option<Agent>> {
+        self.agent.lock()
     }
 
     /// Becomes the owner.
@@ -200,13 +210,21 @@ impl Guest {
     }
 
     fn call_reader(&self) {
+        self.look_again();
+        self.wakeup.wake();
+    }
+
+    fn look_again(&self) {
         self.has_waiting.store(true, Relaxed);
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        self.wakeup.doubt();
     }
 
     /// Takes the faults that were put off.
     pub(crate) fn take_waiting(&self, owned: &mut Owned) -> Vec<Fault> {
-        self.has_waiting.store(owned.map.is_in_doubt(), Relaxed);
+        self.has_waiting.store(false, Relaxed);
+        if owned.map.is_in_doubt() {
+            self.look_again();
+        }
         std::mem::take(&mut owned.waiting)
     }
 
@@ -273,7 +291,7 @@ impl Guest {
         self.mark_rest(owned);
         if owned.map.is_in_doubt() {
             // Nothing may come that makes anybody look again.
-            self.has_waiting.store(true, Relaxed);
+            self.look_again();
         } else {
             owned.stirred.drain(..).for_each(|place| self.userfault.wake(&place));
         }

@@ -6,7 +6,9 @@
 use crate::front::Front;
 use crate::guest::Guest;
 use crate::known::GuestParts;
+use crate::readers::Readers;
 use crate::space::GuestSpace;
+use crate::wakeup::Wakeup;
 use overspill_base::clock::{self, Cpus};
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
@@ -14,8 +16,6 @@ use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, Condvar, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
-use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
@@ -48,11 +48,9 @@ pub(crate) struct Shared {
     pub(crate) guests: Mutex<BTreeMap<u64, Arc<Guest>>>,
     /// Children that were forked so far.
     pub(crate) forks: AtomicU64,
-    /// Readable when readers must look up.
-    pub(crate) bell: Arc<OwnedFd>,
+    pub(crate) wakeup: Arc<Wakeup>,
+    pub(crate) readers: Readers,
     pub(crate) front: Arc<dyn Front>,
-    /// One for each reader, with all guests.
-    pub(crate) ready: Vec<OwnedFd>,
     /// Whether a guest was killed for lack of memory.
     pub(crate) out_of_memory: AtomicBool,
     stopping: AtomicBool,
@@ -90,29 +88,28 @@ impl Keeper {
             tuning: parts.tuning,
             cpus: Cpus::native(),
         }));
-        let readers = clock::cpu_count();
-        let made = (0..readers).map(|_| epoll::create(epoll::CreateFlags::CLOEXEC));
+        let (cpus, wakeup) = (clock::cpu_count(), Wakeup::new()?);
         let shared = Arc::new(Shared {
             engine,
             space,
             guests: Mutex::new(LockClass::Control, BTreeMap::new()),
             forks: AtomicU64::new(0),
             out_of_memory: AtomicBool::new(false),
-            bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            readers: Readers::new(cpus, &wakeup)?,
+            wakeup: Arc::new(wakeup),
             front: parts.front,
-            ready: made.collect::<Result<_, _>>()?,
             stopping: AtomicBool::new(false),
             care: Mutex::new(LockClass::Control, false),
             called: Condvar::new(),
         });
         let mut keeper = Self { shared, threads: Vec::new() };
-        for cpu in 0..readers {
+        for cpu in 0..cpus {
             keeper.spawn("ovs-read", move |shared, worker| {
                 let mut only = CpuSet::new();
                 only.set(cpu);
                 // A CPU that this process may not use: the reader runs elsewhere.
                 let _ = sched_setaffinity(None, &only);
-                shared.read(worker, &shared.ready[cpu]);
+                shared.read(worker, cpu);
             })?;
         }
         keeper.spawn("ovs-survey", |shared, _| shared.survey_all())?;
@@ -155,9 +152,9 @@ impl Keeper {
             child.userfault.set_anchor(userfault.anchor());
             child.attached(known, agent);
         } else {
-            let (bell, front) = (shared.bell.clone(), shared.front.clone());
-            let guest = Arc::new(Guest::new(number, parts, bell, front));
-            shared.listen(&guest)?;
+            let (wakeup, front) = (shared.wakeup.clone(), shared.front.clone());
+            let guest = Arc::new(Guest::new(number, parts, wakeup, front));
+            shared.readers.listen(&guest)?;
             shared.guests.lock().insert(number, guest);
         }
         shared.call_care();
@@ -202,9 +199,10 @@ impl Drop for Keeper {
         self.shared.engine.wake_background();
         self.shared.call_care();
         for thread in self.threads.drain(..) {
-            // One reader may take the bell from another.
+            // One reader may take the wake-up from another.
             while !thread.is_finished() {
-                let _ = rustix::io::write(&*self.shared.bell, &1u64.to_ne_bytes());
+                self.shared.readers.call_all();
+                self.shared.wakeup.wake();
                 std::thread::sleep(Duration::from_millis(1));
             }
             // A panic was reported when it happened.
@@ -239,9 +237,7 @@ impl Shared {
 
     /// Forgets a guest of which all pages are discarded.
     pub(crate) fn remove(&self, guest: &Arc<Guest>) {
-        for ready in &self.ready {
-            let _ = epoll::delete(ready, &**guest);
-        }
+        self.readers.ignore(guest);
         self.guests.lock().retain(|_, other| !Arc::ptr_eq(other, guest));
     }
 }

@@ -21,10 +21,12 @@ mod link;
 mod moving;
 mod pieces;
 pub mod process;
+mod readers;
 mod serve;
 mod space;
 mod survey;
 mod swaps;
+mod wakeup;
 mod words;
 
 pub use front::Front;

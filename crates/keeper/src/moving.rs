@@ -1,9 +1,9 @@
 //! Moving pages out of guests.
 //!
 //! Owns: the batches that agents are asked for, and what the kernel's answers mean.
-//! Invariants: the pages of a batch are looked up, moved and marked under one hold of their guest.
-//! What a page that moved out held is read before the hold ends. An agent that is of no use any
-//! more ends its guest: where its pages are is not known.
+//! Invariants: the pages of a batch are looked up, moved and marked under one hold of their guest,
+//! which is as short as that: its faults wait for it. An agent that is of no use any more ends its
+//! guest: where its pages are is not known.
 //! Not here: which pages are to leave (`engine`), the way back (`space`).
 
 use crate::agent::{Agent, AgentError, Moved};
@@ -67,89 +67,81 @@ impl GuestSpace {
     ) -> Vec<Unmapped> {
         let mut tries = 0;
         loop {
-            let mut owned = guest.hold();
-            if owned.has_relatives {
-                self.make_own(guest, &mut owned, runs);
-            }
-            let ends = self.move_out(guest, &mut owned, runs, arena);
+            let ends = self.move_out(guest, runs, arena);
             let is_busy = |end: &Unmapped| end.moved == 0 && end.stopped == Some(SpaceError::Busy);
             if tries == TRIES || !ends.iter().all(is_busy) {
                 return ends;
             }
             tries += 1;
-            guest.catch_up(&mut owned);
-            drop(owned);
+            guest.catch_up(&mut guest.hold());
             std::thread::yield_now();
         }
     }
 
-    /// Has the agent make pages the guest's own: the kernel does not move what a relative has too.
-    /// Its write to a page that is missing by now is a fault like any other, served meanwhile.
-    fn make_own(&self, guest: &Guest, owned: &mut Owned, runs: &[Range<PageNo>]) {
-        let places: Vec<Range<Vpn>> =
-            runs.iter().filter_map(|run| movable(owned, run).ok()).collect();
-        let Some(mut agent) = owned.agent.take() else { return };
-        let made = agent.make_own(&places, || {
-            guest.catch_up(owned);
-            let pages = places.iter().flat_map(|place| (place.start.0..place.end.0).map(Vpn));
-            pages.for_each(|page| _ = guest.userfault.zero(&page.run(1)));
-        });
-        owned.agent = Some(agent);
-        if let Err(why) = made {
-            self.end_of_agent(guest, &why);
-        }
-    }
-
-    /// Moves out what it can of `runs`, pages of one guest, and reads it to `content`. Returns an
-    /// end for each run.
+    /// Moves out what it can of `runs`, pages of one guest, and reads it. Returns an end for each
+    /// run.
     fn move_out(
         &self,
         guest: &Guest,
-        owned: &mut Owned,
         runs: &[Range<PageNo>],
         arena: (&PageArena, usize),
     ) -> Vec<Unmapped> {
-        let places: Vec<Result<Range<Vpn>, SpaceError>> =
-            runs.iter().map(|run| movable(owned, run)).collect();
-        let batch: Vec<Range<Vpn>> = places.iter().flatten().cloned().collect();
-        let moved = match self.move_batch(owned, &batch, arena) {
-            Ok(moved) => moved,
-            Err(why) => {
-                self.end_of_agent(guest, &why);
-                return vec![stopped(SpaceError::Gone); runs.len()];
-            }
-        };
-        let mut moved = batch.into_iter().zip(moved);
-        let ends = places.into_iter().map(|place| match place {
-            Err(why) => stopped(why),
-            Ok(_) => {
-                let (place, moved) = moved.next().expect("one for each place");
-                self.end_of(guest, owned, &place, moved)
-            }
+        let mut agent = guest.agent();
+        let Some(agent) = &mut *agent else { return vec![stopped(SpaceError::Pinned); runs.len()] };
+        let moved = self.make_own(guest, agent, runs).and_then(|()| {
+            let ends = self.move_held(guest, agent, runs)?;
+            read_moved(agent, &ends, arena)?;
+            Ok(ends)
         });
-        ends.collect()
+        moved.unwrap_or_else(|why| {
+            self.end_of_agent(guest, &why);
+            vec![stopped(SpaceError::Gone); runs.len()]
+        })
     }
 
-    fn move_batch(
+    /// Has the agent make pages the guest's own, if relatives may have them: those the kernel does
+    /// not move. Its write to a page that is missing by now is a fault like any other, and served
+    /// meanwhile.
+    fn make_own(
         &self,
-        owned: &mut Owned,
-        batch: &[Range<Vpn>],
-        (arena, at): (&PageArena, usize),
-    ) -> Result<Vec<Moved>, AgentError> {
-        let Some(agent) = owned.agent.as_mut().filter(|_| !batch.is_empty()) else {
-            return Ok(Vec::new());
-        };
-        let moved = agent.move_out(batch)?;
-        let pages: u64 = moved.iter().map(|moved| moved.pages).sum();
-        if pages > 0 {
-            // SAFETY: the places of the destination are the caller's alone until it knows what
-            // moved, and lie in the arena.
-            let content = unsafe {
-                std::slice::from_raw_parts_mut(arena.address(at), pages as usize * PAGE_SIZE)
-            };
-            agent.read(content)?;
+        guest: &Guest,
+        agent: &mut Agent,
+        runs: &[Range<PageNo>],
+    ) -> Result<(), AgentError> {
+        let owned = guest.hold();
+        if !owned.has_relatives {
+            return Ok(());
         }
-        Ok(moved)
+        let places: Vec<Range<Vpn>> =
+            runs.iter().filter_map(|run| movable(&owned, run).ok()).collect();
+        drop(owned);
+        agent.make_own(&places, || {
+            guest.catch_up(&mut guest.hold());
+            let pages = places.iter().flat_map(|place| (place.start.0..place.end.0).map(Vpn));
+            pages.for_each(|page| _ = guest.userfault.zero(&page.run(1)));
+        })
+    }
+
+    /// Looks up where runs are, and has them moved and marked.
+    fn move_held(
+        &self,
+        guest: &Guest,
+        agent: &mut Agent,
+        runs: &[Range<PageNo>],
+    ) -> Result<Vec<Unmapped>, AgentError> {
+        let mut owned = guest.hold();
+        let places: Vec<Result<Range<Vpn>, SpaceError>> =
+            runs.iter().map(|run| movable(&owned, run)).collect();
+        let batch: Vec<Range<Vpn>> = places.iter().flatten().cloned().collect();
+        let mut moved = agent.move_out(&batch)?.into_iter();
+        let ends = places.into_iter().map(|place| match place {
+            Err(why) => stopped(why),
+            Ok(place) => {
+                let moved = moved.next().expect("one for each place");
+                self.end_of(guest, &mut owned, &place, moved)
+            }
+        });
+        Ok(ends.collect())
     }
 
     /// Marks what moved, and says why the rest did not.
@@ -215,6 +207,19 @@ impl GuestSpace {
     }
 }
 
+/// Reads what has moved to the place of the first.
+fn read_moved(
+    agent: &mut Agent,
+    ends: &[Unmapped],
+    (arena, at): (&PageArena, usize),
+) -> Result<(), AgentError> {
+    let pages: usize = ends.iter().map(|end| end.moved).sum();
+    // SAFETY: the places of the destination are the caller's alone until it knows what moved, and
+    // lie in the arena.
+    let content = unsafe { std::slice::from_raw_parts_mut(arena.address(at), pages * PAGE_SIZE) };
+    agent.read(content)
+}
+
 fn stopped(why: SpaceError) -> Unmapped {
     Unmapped { moved: 0, stopped: Some(why) }
 }
@@ -224,7 +229,7 @@ fn movable(owned: &Owned, run: &Range<PageNo>) -> Result<Range<Vpn>, SpaceError>
     if owned.is_forking() {
         return Err(SpaceError::Busy);
     }
-    if owned.agent.is_none() || !owned.is_confirmed {
+    if !(owned.is_attached && owned.is_confirmed) {
         return Err(SpaceError::Pinned);
     }
     let at = match owned.map.find(run.start) {

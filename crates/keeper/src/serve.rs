@@ -1,12 +1,9 @@
-//! The threads that serve faults.
+//! Serving of faults.
 //!
-//! Owns: reading of messages, and what an address that was touched needs. Invariants: a reader is
-//! pinned to each CPU: all that sleep on a userfaultfd are woken by a fault, and the one on the
-//! toucher's CPU gets there first, without an interrupt to another CPU. What the page table says of
-//! a page is the truth: one that is neither present nor marked is new, whatever it was before. Not
-//! here: what happens to a page (`engine`). Rejected: one reader (23 000 faults a second of one
-//! thread, 45 000 of two, where a reader on each CPU serves 80 000 and 190 000); following the
-//! toucher by its CPU, which both then chase.
+//! Owns: the order of messages, and what an address that was touched needs.
+//! Invariant: what the page table says of a page is the truth: one that is neither present nor
+//! marked is new, whatever it was before.
+//! Not here: waiting for messages (`readers`), what happens to a page (`engine`).
 
 use crate::guest::{Ended, Guest, Owned};
 use crate::keeper::Shared;
@@ -18,11 +15,6 @@ use overspill_guest::Vpn;
 use overspill_guest::map::AtAddress;
 use overspill_guest::pagemap::Entry;
 use overspill_guest::userfault::{Fault, Message, Refusal, Userfault};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::fd::{AsFd, OwnedFd};
-
-/// How long a reader sleeps at most while something is in doubt, or waits for its turn.
-const DOUBT_NS: i64 = 200_000;
 
 /// What a touched address needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,72 +34,39 @@ enum Need {
 }
 
 impl Shared {
-    /// Serves all guests until told to stop. `ready` says which have messages.
-    pub(crate) fn read(&self, worker: &mut Worker, ready: &OwnedFd) {
-        worker.reclaims = true;
-        while !self.must_stop() {
-            let mut busy = false;
-            for guest in self.ready(ready) {
-                busy |= self.serve(worker, &guest);
-            }
-            busy |= worker.poll(&self.engine) > 0;
-            if !busy {
-                self.sleep(worker, ready);
-            }
-        }
-        worker.finish(&self.engine);
-    }
-
-    /// Returns the guests that have messages, or faults that wait.
-    fn ready(&self, ready: &OwnedFd) -> Vec<Arc<Guest>> {
-        let mut events = Vec::with_capacity(16);
-        let _ = epoll::wait(ready, rustix::buffer::spare_capacity(&mut events), Some(&ZERO));
-        let guests = self.guests.lock();
-        let has_message = |n: u64| events.iter().any(|event| event.data.u64() == n);
-        let is_ready = |(n, guest): (&u64, &Arc<Guest>)| {
-            (has_message(*n) || guest.has_waiting()).then(|| guest.clone())
-        };
-        guests.iter().filter_map(is_ready).collect()
-    }
-
-    fn sleep(&self, worker: &Worker, ready: &OwnedFd) {
-        let mut fds = vec![
-            PollFd::new(ready, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
-        ];
-        fds.extend(worker.poll_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let is_waiting = self.guests.lock().values().any(|guest| guest.has_waiting());
-        let doubt = Timespec { tv_sec: 0, tv_nsec: DOUBT_NS };
-        // After EINTR or any other error: look again.
-        let _ = poll(&mut fds, is_waiting.then_some(&doubt));
-        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
-    }
-
-    /// Serves a guest until it has no message; true if it had any.
-    fn serve(&self, worker: &mut Worker, guest: &Arc<Guest>) -> bool {
-        let mut busy = false;
+    /// Serves the fault of a guest that has messages, and applies those before it; returns how many
+    /// there were. If there is another one, the readers hear of it.
+    pub(crate) fn serve(&self, worker: &mut Worker, guest: &Arc<Guest>) -> u32 {
+        let mut messages = 0;
         while !guest.has_ended() {
             let mut owned = guest.hold();
             let message = guest.next(&mut owned);
-            let Some(message) = message else {
-                guest.settle(&mut owned);
-                drop(owned);
-                self.take_children(worker, guest);
-                let waiting = guest.take_waiting(&mut guest.hold());
-                self.serve_waiting(worker, guest, waiting);
-                break;
-            };
             drop(owned);
-            busy = true;
-            match message {
-                Message::Fault(fault) => self.serve_fault(worker, guest, fault),
-                Message::Event(_) | Message::Fork(_) => self.call_care(),
+            let Some(message) = message else {
+                if messages > 0 {
+                    self.settle(worker, guest);
+                }
+                return messages;
+            };
+            messages += 1;
+            if let Message::Fault(fault) = message {
+                self.serve_fault(worker, guest, fault);
+                return messages;
             }
         }
-        if guest.has_ended() {
-            self.call_care();
-        }
-        busy
+        self.call_care();
+        messages
+    }
+
+    /// Settles what is in doubt of a guest, and serves the faults that wait for that.
+    pub(crate) fn settle(&self, worker: &mut Worker, guest: &Arc<Guest>) {
+        self.take_children(worker, guest);
+        let mut owned = guest.hold();
+        guest.catch_up(&mut owned);
+        let waiting = guest.take_waiting(&mut owned);
+        drop(owned);
+        self.serve_waiting(worker, guest, waiting);
+        self.call_care();
     }
 
     fn serve_waiting(&self, worker: &mut Worker, guest: &Arc<Guest>, waiting: Vec<Fault>) {
@@ -156,8 +115,15 @@ impl Shared {
             return Ok(Need::Later);
         }
         let Some(known) = guest.known() else { return Ok(need_of_child(guest, owned, at)) };
+        let here = owned.map.at(at);
+        if let AtAddress::Page(page) = here
+            && self.engine.is_out(page)
+        {
+            // The page table is looked at before it is filled.
+            return Ok(Need::Page(page));
+        }
         let entry = guest.entry(known, owned, at)?;
-        Ok(match (owned.map.at(at), entry) {
+        Ok(match (here, entry) {
             (AtAddress::Later, _) => Need::Later,
             (_, Entry::Present | Entry::Guarded) => Need::Nothing,
             (AtAddress::Page(page), Entry::Marked) => Need::Page(page),
@@ -255,5 +221,3 @@ fn need_of_child(guest: &Guest, owned: &Owned, at: Vpn) -> Need {
         AtAddress::Unbound | AtAddress::Unknown => Need::Zeros,
     }
 }
-
-const ZERO: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };

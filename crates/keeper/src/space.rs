@@ -338,6 +338,10 @@ impl MovingSpace for GuestSpace {
         self.move_all(runs, (arena, destination.start), ends);
     }
 
+    fn copies_out(&self) -> bool {
+        true
+    }
+
     fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
         arena.drop_pages(pages);
     }

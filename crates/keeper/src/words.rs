@@ -314,11 +314,11 @@ fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
 fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
     let [process, userfault, pagemap, maps, smaps, channel, memory] = packet.exactly(fds)?;
     let own = [read_place(packet, 5)?, read_place(packet, 7)?];
-    let abilities = read_abilities(packet)?;
+    let (abilities, anchor) = (read_abilities(packet)?, Vpn(own[1].end.0 - 1));
     let guest = GuestParts {
         name: packet.text()?,
         process,
-        userfault: GuestUserfault::agreed(userfault, abilities, Some(own[1].start)),
+        userfault: GuestUserfault::agreed(userfault, abilities, Some(anchor)),
         pagemap,
         maps,
         smaps,

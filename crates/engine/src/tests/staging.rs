@@ -12,11 +12,14 @@ use std::sync::Mutex;
 
 /// Notes what is emptied; nothing else is asked of it.
 #[derive(Default)]
-struct Emptied(Mutex<Vec<Range<usize>>>);
+struct Emptied {
+    emptied: Mutex<Vec<Range<usize>>>,
+    copies_out: bool,
+}
 
 impl Emptied {
     fn take(&self) -> Vec<Range<usize>> {
-        std::mem::take(&mut self.0.lock().unwrap())
+        std::mem::take(&mut self.emptied.lock().unwrap())
     }
 }
 
@@ -49,7 +52,10 @@ impl MovingSpace for Emptied {
         unreachable!()
     }
     fn recycle(&self, _: &PageArena, pages: Range<usize>) {
-        self.0.lock().unwrap().push(pages);
+        self.emptied.lock().unwrap().push(pages);
+    }
+    fn copies_out(&self) -> bool {
+        self.copies_out
     }
     fn transfer(&self, _: PageNo, _: PageNo) -> Result<(), SpaceError> {
         unreachable!()
@@ -109,6 +115,19 @@ fn a_page_is_emptied_at_once_while_many_chunks_are_partly_held() {
     space.take();
     staging.release(first + 20..first + 30, &space);
     assert!(space.take().is_empty(), "one chunk is partly held");
+}
+
+/// A small part of all: those beyond it are emptied.
+#[cfg(not(loom))]
+#[test]
+fn chunks_that_are_copied_to_are_used_again_as_they_are() {
+    let (staging, space) = (staging(32), Emptied { copies_out: true, ..Emptied::default() });
+    let mut take = || staging.take_chunk(&space).unwrap();
+    let chunks = [take(), take(), take()];
+    chunks.iter().for_each(|chunk| staging.release(chunk.clone(), &space));
+    assert_eq!(space.take(), [chunks[2].clone()]);
+    assert_eq!([take(), take()], [chunks[1].clone(), chunks[0].clone()]);
+    assert!(space.take().is_empty());
 }
 
 /// Two threads release a chunk's last pages, and one of them takes it again: nobody empties it
