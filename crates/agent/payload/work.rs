@@ -1,8 +1,8 @@
 //! What the agent does when it is asked.
 //!
 //! Owns: the descriptors that it got, staging, and what it changed in the program: huge pages.
-//! Invariants: each request gets one answer, a batch two. Counts are checked; addresses are not: the
-//! kernel checks them, and whoever sends them has the program's memory in its hands anyway. An
+//! Invariants: each request gets one answer, a batch two. Counts are checked; addresses are not:
+//! the kernel checks them, and whoever sends them has the program's memory in its hands anyway. An
 //! EAGAIN with nothing done means that an event waits to be read, and nothing is moved after it.
 //! Staging is empty before a request and after it; it is not registered while it is emptied, so
 //! that makes no event.

@@ -82,7 +82,7 @@ pub(crate) struct Owned {
 }
 
 impl Guest {
-    /// Makes a guest of which nothing is believed yet; `wakeup` is of the threads that serve faults.
+    /// Makes a guest of which nothing is believed yet; `wakeup` is of those who serve faults.
     pub(crate) fn new(
         number: u64,
         parts: GuestParts,

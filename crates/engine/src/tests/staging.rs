@@ -122,7 +122,7 @@ fn a_page_is_emptied_at_once_while_many_chunks_are_partly_held() {
 #[test]
 fn chunks_that_are_copied_to_are_used_again_as_they_are() {
     let (staging, space) = (staging(32), Emptied { copies_out: true, ..Emptied::default() });
-    let mut take = || staging.take_chunk(&space).unwrap();
+    let take = || staging.take_chunk(&space).unwrap();
     let chunks = [take(), take(), take()];
     chunks.iter().for_each(|chunk| staging.release(chunk.clone(), &space));
     assert_eq!(space.take(), [chunks[2].clone()]);
