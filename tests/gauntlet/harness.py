@@ -31,6 +31,7 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 WORK = TARGET / "gauntlet"
 OVERSPILL = Path(os.environ.get("OVERSPILL", TARGET / "release" / "overspill")).resolve()
 SWAP = os.environ.get("GAUNTLET_SWAP", "compressed:4G")
+WAY = os.environ.get("GAUNTLET_WAY", "")
 DEVICE = Path("/dev/userfaultfd")
 PR_SET_CHILD_SUBREAPER = 36
 MIB = 1 << 20
@@ -299,7 +300,7 @@ def run_step(suite, step, limit, setting, scratch, plain):
         # A hang is not to cost much; what takes minutes plain may take ten times as long.
         timeout = min(max(timeout, 20 * plain["seconds"]), 40 + 40 * plain["seconds"])
         command = [str(OVERSPILL), "run", "--quiet", "--memory", f"{limit_mib}M", "--swap", SWAP,
-                   "--stats", str(report), "--", *command]
+                   "--stats", str(report), *(["--way", WAY] if WAY else []), "--", *command]
     account = ordinary_user() if setting.user == "user" and os.geteuid() == 0 else None
     identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
     log = log_of(suite, step, limit, setting)

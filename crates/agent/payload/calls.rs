@@ -12,6 +12,7 @@ use core::arch::asm;
 /// The number of an error, as the kernel counts them.
 pub type Errno = i32;
 
+pub const EPERM: Errno = 1;
 pub const ENOENT: Errno = 2;
 pub const EINTR: Errno = 4;
 pub const EIO: Errno = 5;

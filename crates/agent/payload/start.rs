@@ -8,7 +8,7 @@
 //! in common. All signals are blocked, by what the thread had when it made the clone.
 //! Not here: the reaping of the first task, which the injector has the thread do.
 
-use crate::calls::{self, number};
+use crate::calls::{self, EPERM, number};
 use crate::end::leave_quietly;
 use crate::words::{AGENT_BYTES, MAILBOX_AT, Mailbox, state, step};
 use crate::work::Agent;
@@ -120,7 +120,11 @@ fn begin(mailbox: &mut Mailbox) -> Result<i32, Failed> {
     // These three cannot fail, and nothing but manners depends on them.
     let _ = (calls::block_signals(), calls::set_sid(), calls::set_name(NAME));
     calls::close_all().at(step::DESCRIPTORS)?;
-    calls::no_core().at(step::NO_NEW_RIGHTS)?;
+    match calls::no_core() {
+        // 0 cannot be raised to 1, and is none but by a pipe.
+        Err(EPERM) => {}
+        done => _ = done.at(step::NO_NEW_RIGHTS)?,
+    }
     calls::control(calls::PR_SET_NO_NEW_PRIVS, 1).at(step::NO_NEW_RIGHTS)?;
     if mailbox.keeps_rights == 0 {
         calls::drop_capabilities().at(step::CAPABILITIES)?;

@@ -23,11 +23,14 @@ const TRIES: usize = 3;
 /// How long a task may take to its next stop. The calls that are made inside do not wait.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
-/// A task that has not stopped yet: its process, and what it waited in.
+/// A task that was not let go yet: its process, and what it waited in.
 #[derive(Clone, Copy, Debug)]
 struct Late {
     pid: Pid,
     before: Option<Blocked>,
+    /// The signal that it is to get, if it has stopped: it could not be let go, or was killed then.
+    /// Nobody else can reap it before its end was seen here.
+    signal: Option<i32>,
 }
 
 /// Traces, as one thread.
@@ -77,10 +80,11 @@ impl<S: System> Tracer<S> {
     fn settle_one(&self, task: Pid, late: Late) -> bool {
         match self.system.wait(task) {
             Ok(Some(Change::Stopped(stop))) => self.let_go(late.pid, task, stop, late.before),
-            Ok(Some(Change::Ended)) | Err(Errno::CHILD) => {}
-            Ok(None) | Err(_) => return false,
+            Ok(Some(Change::Ended)) | Err(Errno::CHILD) => true,
+            Ok(None) | Err(_) => {
+                late.signal.is_some_and(|signal| self.system.detach(task, signal).is_ok())
+            }
         }
-        true
     }
 
     /// Agents that stay traced go on, whatever stopped them.
@@ -98,24 +102,36 @@ impl<S: System> Tracer<S> {
 
     /// Takes a task back that was told to stop for an earlier hold.
     pub(crate) fn take_late(&self, task: Pid) -> bool {
-        self.late.borrow_mut().remove(&task).is_some()
+        let mut late = self.late.borrow_mut();
+        late.get(&task).is_some_and(|late| late.signal.is_none()) && late.remove(&task).is_some()
     }
 
     pub(crate) fn add_late(&self, pid: Pid, task: Pid, before: Option<Blocked>) {
-        self.late.borrow_mut().insert(task, Late { pid, before });
+        self.late.borrow_mut().insert(task, Late { pid, before, signal: None });
     }
 
     pub(crate) fn keep(&self, agent: Pid) {
         self.kept.borrow_mut().push(agent);
     }
 
-    /// Lets go a task that is stopped; its call goes on.
-    pub(crate) fn let_go(&self, pid: Pid, task: Pid, stop: Stop, before: Option<Blocked>) {
+    /// Lets go a task that is stopped; its call goes on. False if it is to be tried again, or was
+    /// killed meanwhile, and its end is to be waited for.
+    pub(crate) fn let_go(
+        &self,
+        pid: Pid,
+        task: Pid,
+        stop: Stop,
+        before: Option<Blocked>,
+    ) -> bool {
         if let Stop::Told | Stop::Group = stop {
             self.repair(pid, task, before);
         }
         let signal = stop.signal();
-        self.persist(|| self.system.detach(task, signal));
+        let is_gone = self.persist(|| self.system.detach(task, signal)).is_some();
+        if !is_gone {
+            self.late.borrow_mut().insert(task, Late { pid, before, signal: Some(signal) });
+        }
+        is_gone
     }
 
     /// Has a task repeat the call that it would otherwise see fail because of us. If a signal waits

@@ -39,6 +39,23 @@ fn a_program_that_waits_is_as_before() {
     cat.end();
 }
 
+/// Where nobody may raise limits, this is one that cannot be lowered to what agents have.
+#[test]
+fn a_program_that_may_have_no_core_is_as_before() {
+    let _alone = alone();
+    if !is_permitted() {
+        return;
+    }
+    let mut shell = Command::new(own("/bin/sh"));
+    let mut cat = Program::start(shell.args(["-c", "ulimit -c 0; exec cat"]));
+    cat.answers();
+    let tracer = Tracer::new(Kernel::new());
+    let attached = attach_to(&tracer, cat.pid());
+    detach_from(&tracer, &attached);
+    cat.answers();
+    cat.end();
+}
+
 /// Starts a program of `tests/programs`, if it can be compiled and attached to.
 fn start(name: &str) -> Option<Program> {
     let program = if is_permitted() { compiled(name)? } else { return None };
@@ -244,6 +261,30 @@ fn a_thread_that_does_not_stop_is_let_go_later() {
     assert!(settled);
     assert_eq!(vforks.line(), "back");
     assert!(vforks.end().is_empty());
+}
+
+/// Whoever waits for a process that is killed while it is held learns of its end.
+#[test]
+fn a_parent_sees_the_end_of_what_was_killed_while_held() {
+    let _alone = alone();
+    if !is_permitted() {
+        return;
+    }
+    let mut shell = Command::new("/bin/sh");
+    let mut shell = Program::start(shell.args(["-c", "sleep 100 & echo $!; wait; echo over"]));
+    let child = Pid::from_raw(shell.line().parse().unwrap()).unwrap();
+    let tracer = Tracer::new(Kernel::new());
+    let held = hold(&tracer, child);
+    kill_process(child, Signal::KILL).unwrap();
+    wait_for_state(child, 'Z');
+    held.release();
+    let settled = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        tracer.settle() == 0
+    });
+    assert!(settled);
+    assert_eq!(shell.line(), "over");
+    shell.end();
 }
 
 /// Neither the hold nor the agent's calls let a program go on that is stopped by a signal, and

@@ -6,6 +6,7 @@
 use crate::front::Front;
 use crate::guest::Guest;
 use crate::known::GuestParts;
+use crate::limit::Limit;
 use crate::readers::Readers;
 use crate::space::GuestSpace;
 use crate::wakeup::Wakeup;
@@ -27,8 +28,10 @@ const TABLE_PAGES: usize = 1 << 30;
 
 /// What a keeper is made of.
 pub struct KeeperParts {
-    /// Memory that the pages of all guests may take.
+    /// Memory that the pages of all guests may take, and the most that they ever may.
     pub memory: Bytes,
+    /// See `memory`.
+    pub memory_max: Bytes,
     /// Swap areas, in the order of their numbers.
     pub swaps: Vec<Swap>,
     /// Where events are counted.
@@ -45,6 +48,7 @@ pub struct KeeperParts {
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     pub(crate) space: Arc<GuestSpace>,
+    limit: Arc<Limit>,
     pub(crate) guests: Mutex<BTreeMap<u64, Arc<Guest>>>,
     /// Children that were forked so far.
     pub(crate) forks: AtomicU64,
@@ -72,11 +76,12 @@ impl Keeper {
     /// # Errors
     /// No memory for the tables, no thread, no descriptor.
     pub fn start(parts: KeeperParts) -> std::io::Result<Self> {
-        let frames = parts.memory.pages_floor() as usize;
+        let pages = |bytes: Bytes| bytes.pages_floor() as usize;
+        let (frames, limit) = (pages(parts.memory_max), Arc::new(Limit::new(pages(parts.memory))));
         let space = Arc::new(GuestSpace::new(TABLE_PAGES));
         let engine = Arc::new(Engine::new(EngineParts {
             frames,
-            budget: None,
+            budget: Some(limit.clone()),
             table: PageTable::new(Table::private(TABLE_PAGES)?),
             space: Space::Moving(space.clone()),
             page_bytes: PAGE_SIZE,
@@ -92,6 +97,7 @@ impl Keeper {
         let shared = Arc::new(Shared {
             engine,
             space,
+            limit,
             guests: Mutex::new(LockClass::Control, BTreeMap::new()),
             forks: AtomicU64::new(0),
             out_of_memory: AtomicBool::new(false),
@@ -161,6 +167,13 @@ impl Keeper {
         Ok(())
     }
 
+    /// Changes the limit, at most to what was given as the most. Does not wait until it is kept to.
+    pub fn set_memory(&self, memory: Bytes) {
+        let shared = &self.shared;
+        shared.limit.set(shared.engine.frames().min(memory.pages_floor() as usize));
+        shared.engine.wake_background();
+    }
+
     /// Notes that a guest has ended, or executes another program.
     pub fn ended(&self, number: u64) {
         let guest = self.shared.guests.lock().get(&number).cloned();
@@ -215,6 +228,11 @@ impl Shared {
     pub(crate) fn must_stop(&self) -> bool {
         // Acquire: with `Keeper::drop`.
         self.stopping.load(Acquire)
+    }
+
+    /// Pages for which there is room without an eviction.
+    pub(crate) fn room_pages(&self) -> u64 {
+        (self.engine.status().free_frames + self.limit.unleased()) as u64
     }
 
     /// Has all guests looked after soon.

@@ -17,6 +17,7 @@ mod front;
 mod guest;
 mod keeper;
 mod known;
+mod limit;
 mod link;
 mod moving;
 mod pieces;

@@ -227,7 +227,8 @@ mod tests {
         let options = OpenOptions { swap_size: Some(Bytes(7)), force: true };
         let requests = [
             Request::Swap(Box::new("file:/var/tmp:1G,pri=3".parse().unwrap())),
-            Request::Begin { memory: Bytes(1 << 20), options, stats },
+            Request::Begin { memory: Bytes(1 << 20), memory_max: Bytes(1 << 22), options, stats },
+            Request::SetMemory(Bytes(1 << 21)),
             Request::Needed(vec![Vpn(1), Vpn((1 << 52) - 1)]),
             Request::Ended { number: u64::MAX },
             Request::Status,

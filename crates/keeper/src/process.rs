@@ -125,8 +125,8 @@ impl Process {
     fn follow(&mut self, request: Request) -> Result<(), LinkError> {
         match request {
             Request::Swap(spec) => self.specs.push(*spec),
-            Request::Begin { memory, options, stats } => {
-                let begun = self.begin(memory, &options, &stats);
+            Request::Begin { memory, memory_max, options, stats } => {
+                let begun = self.begin((memory, memory_max), &options, &stats);
                 return self.answer_with_areas(begun.map(|()| Report::Done));
             }
             Request::Needed(pages) => {
@@ -142,6 +142,7 @@ impl Process {
                 let state = Report::State(self.state());
                 return self.answer_with_areas(Ok(state));
             }
+            Request::SetMemory(memory) => self.set_memory(memory),
             Request::Told { number } => self.front.told(number),
         }
         Ok(())
@@ -165,7 +166,7 @@ impl Process {
     /// Opens all that a guest will need.
     fn begin(
         &mut self,
-        memory: Bytes,
+        memory: (Bytes, Bytes),
         options: &OpenOptions,
         stats: &OwnedFd,
     ) -> Result<(), String> {
@@ -178,11 +179,17 @@ impl Process {
         Ok(())
     }
 
-    fn parts_of(&self, memory: Bytes, swaps: Vec<Swap>, stats: Stats) -> KeeperParts {
+    fn parts_of(
+        &self,
+        (memory, memory_max): (Bytes, Bytes),
+        swaps: Vec<Swap>,
+        stats: Stats,
+    ) -> KeeperParts {
         let link = self.link.clone();
         let report = move |line: &str| link.tell(&Report::Line(line.to_owned()));
         KeeperParts {
             memory,
+            memory_max,
             swaps,
             stats,
             tuning: Tuning::default(),
@@ -207,6 +214,15 @@ impl Process {
             self.keeper = Some(Keeper::start(parts).map_err(|error| error.to_string())?);
         }
         self.keeper.as_ref().ok_or_else(|| "the keeper has not begun".to_owned())
+    }
+
+    fn set_memory(&mut self, memory: Bytes) {
+        if let Some(parts) = &mut self.parts {
+            parts.memory = memory.min(parts.memory_max);
+        }
+        if let Some(keeper) = &self.keeper {
+            keeper.set_memory(memory);
+        }
     }
 
     fn ended(&mut self, number: u64) {

@@ -52,7 +52,7 @@ impl Shared {
             Ok(believed) if believed.is_empty() => false,
             Ok(believed) => {
                 owned.add_new(guest, known, &believed);
-                if owned.new_pages > self.engine.status().free_frames as u64 {
+                if owned.new_pages > self.room_pages() {
                     guest.brake(&mut owned, true);
                 }
                 drop(owned);

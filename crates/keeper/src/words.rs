@@ -42,6 +42,7 @@ mod kind {
     pub(super) const ENDED: u32 = 5;
     pub(super) const STATUS: u32 = 6;
     pub(super) const TOLD: u32 = 7;
+    pub(super) const SET_MEMORY: u32 = 8;
     pub(super) const DONE: u32 = 33;
     pub(super) const REFUSED: u32 = 34;
     pub(super) const LINE: u32 = 35;
@@ -89,6 +90,8 @@ pub enum Request {
     Begin {
         /// The limit of all guests.
         memory: Bytes,
+        /// The most that it can be set to.
+        memory_max: Bytes,
         /// How places are opened.
         options: OpenOptions,
         /// The file of the counters.
@@ -110,6 +113,8 @@ pub enum Request {
     },
     /// How things are. The answer: the areas, then `State`.
     Status,
+    /// Another limit. No answer.
+    SetMemory(Bytes),
     /// All threads of a guest are told to stop, as `Hold` asked. No answer.
     Told {
         /// Its number.
@@ -232,9 +237,11 @@ impl Request {
                 let json = serde_json::to_vec(spec).expect("it has only strings and numbers");
                 bare(Packet::new(kind::SWAP, &[]).with_body(&json)?)
             }
-            Self::Begin { memory, options: OpenOptions { swap_size, force }, stats } => {
+            Self::Begin { memory, memory_max, options, stats } => {
+                let OpenOptions { swap_size, force } = options;
                 let size = swap_size.map_or(0, |size| size.0);
-                let words = [memory.0, swap_size.is_some().into(), size, (*force).into()];
+                let has_size = swap_size.is_some().into();
+                let words = [memory.0, has_size, size, (*force).into(), memory_max.0];
                 Ok((Packet::new(kind::BEGIN, &words), vec![stats.as_fd()]))
             }
             Self::Needed(pages) => {
@@ -244,6 +251,7 @@ impl Request {
             Self::Add { number, guest } => write_guest(*number, guest),
             Self::Ended { number } => bare(Packet::new(kind::ENDED, &[*number])),
             Self::Status => bare(Packet::new(kind::STATUS, &[])),
+            Self::SetMemory(memory) => bare(Packet::new(kind::SET_MEMORY, &[memory.0])),
             Self::Told { number } => bare(Packet::new(kind::TOLD, &[*number])),
         }
     }
@@ -263,6 +271,7 @@ impl Request {
             kind::ENDED => Self::Ended { number: packet.words[0] },
             kind::STATUS => Self::Status,
             kind::TOLD => Self::Told { number: packet.words[0] },
+            kind::SET_MEMORY => Self::SetMemory(read_memory(&packet, 0)?),
             other => return Err(WordError::Kind(other)),
         })
     }
@@ -273,11 +282,16 @@ fn read_begin(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> 
     let has_size = packet.flag(1, "swap size")?;
     let swap_size = has_size.then_some(Bytes(packet.words[2]));
     let options = OpenOptions { swap_size, force: packet.flag(3, "force")? };
-    let memory = Bytes(packet.words[0]);
-    if memory.pages_floor() == 0 {
+    let (memory, memory_max) = (read_memory(packet, 0)?, read_memory(packet, 4)?);
+    if memory > memory_max {
         return Err(packet.bad("limit"));
     }
-    Ok(Request::Begin { memory, options, stats })
+    Ok(Request::Begin { memory, memory_max, options, stats })
+}
+
+fn read_memory(packet: &Packet, word: usize) -> Result<Bytes, WordError> {
+    let memory = Bytes(packet.words[word]);
+    if memory.pages_floor() > 0 { Ok(memory) } else { Err(packet.bad("limit")) }
 }
 
 fn read_pages(packet: &Packet) -> Result<Vec<Vpn>, WordError> {

@@ -63,6 +63,8 @@ impl From<Errno> for KeeperError {
 pub struct KeeperOptions {
     /// Memory that all guests may take.
     pub memory: Bytes,
+    /// The most that this can be set to.
+    pub memory_max: Bytes,
     /// Where to swap; the default place if there is none.
     pub swaps: Vec<SwapSpec>,
     /// How places are opened.
@@ -116,11 +118,12 @@ impl KeeperProcess {
         options: KeeperOptions,
         stats: OwnedFd,
     ) -> Result<Vec<AreaState>, KeeperError> {
-        let KeeperOptions { memory, swaps, options } = options;
+        let KeeperOptions { memory, memory_max, swaps, options } = options;
         for spec in swaps {
             self.link.ask(&Request::Swap(Box::new(spec)), ANSWER_WAIT)?;
         }
-        self.link.ask(&Request::Begin { memory, options, stats }, ANSWER_WAIT)?;
+        let begin = Request::Begin { memory, memory_max, options, stats };
+        self.link.ask(&begin, ANSWER_WAIT)?;
         let (areas, report) = self.answer(BEGIN_WAIT)?;
         self.holder = watch::children_of(self.pid).first().copied();
         done(&report).map(|()| areas)
@@ -145,8 +148,14 @@ impl KeeperProcess {
         let _ = self.link.ask(&Request::Ended { number }, ANSWER_WAIT);
     }
 
+    /// Gives it another limit.
+    pub(crate) fn set_memory(&self, memory: Bytes) {
+        // If it has ended, that is noticed soon.
+        let _ = self.link.ask(&Request::SetMemory(memory), ANSWER_WAIT);
+    }
+
     /// Asks how things are.
-    fn state(&self) -> Result<(Vec<AreaState>, KeeperState), KeeperError> {
+    pub(crate) fn state(&self) -> Result<(Vec<AreaState>, KeeperState), KeeperError> {
         self.link.ask(&Request::Status, ANSWER_WAIT)?;
         match self.answer(ANSWER_WAIT)? {
             (areas, Report::State(state)) => Ok((areas, state)),
