@@ -138,6 +138,26 @@ static void forks_often(void) {
     check(memory, BIG, 11);
 }
 
+/* Children that are paged by the time they execute something else. */
+static void children_execute(void) {
+    void *memory = filled(12);
+    struct timespec moment = {.tv_nsec = 10 * 1000 * 1000};
+    for (int n = 0; n < 30; n++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            check(memory, BIG / 16, 12);
+            nanosleep(&moment, NULL);
+            execl("/bin/sh", "sh", "-c", "sleep 0.02; exit 3", NULL);
+            _exit(1);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    }
+    check(memory, BIG, 12);
+}
+
 /* Children that execute something else need nothing of their parent. */
 static void starts_others(void) {
     void *memory = filled(6);
@@ -167,6 +187,7 @@ static const struct test TESTS[] = {
     {"ends_its_first_thread", ends_its_first_thread},
     {"forks", forks},
     {"forks_often", forks_often},
+    {"children_execute", children_execute},
     {"starts_others", starts_others},
     {"leaves_a_process", leaves_a_process},
 };

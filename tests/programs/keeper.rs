@@ -152,6 +152,12 @@ fn children_come_and_go_amid_the_work() {
 }
 
 #[test]
+fn children_that_are_paged_execute_others() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    compare(&case(&bench, "children_execute"), 32 * MIB);
+}
+
+#[test]
 fn starts_other_programs() {
     let Some(bench) = bench(&["cc"]) else { return };
     compare(&case(&bench, "starts_others"), 32 * MIB);

@@ -116,13 +116,7 @@ impl<S: System> Tracer<S> {
 
     /// Lets go a task that is stopped; its call goes on. False if it is to be tried again, or was
     /// killed meanwhile, and its end is to be waited for.
-    pub(crate) fn let_go(
-        &self,
-        pid: Pid,
-        task: Pid,
-        stop: Stop,
-        before: Option<Blocked>,
-    ) -> bool {
+    pub(crate) fn let_go(&self, pid: Pid, task: Pid, stop: Stop, before: Option<Blocked>) -> bool {
         if let Stop::Told | Stop::Group = stop {
             self.repair(pid, task, before);
         }

@@ -11,8 +11,9 @@
 //! Rejected: attaching at once, 1 to 5 ms of two CPUs for what ends in 1; giving pages on demand,
 //! for which the parent's would have to stay as they were at the fork.
 
-use crate::guest::{Forked, Guest};
+use crate::guest::Guest;
 use crate::keeper::Shared;
+use crate::owned::Forked;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_engine::Worker;
@@ -42,7 +43,7 @@ impl Shared {
         if let Some(place) = map.believed().filter(is_registered).last() {
             child.userfault.set_anchor(place.start);
         }
-        child.hold().map = map;
+        child.hold().begin_as_child(map);
         let mut runs = inherited.iter().map(|run| ((run.from, run.to), run.pages as usize));
         // What is not out the child has: it was there when it was forked, and has not moved since.
         let shared =

@@ -12,6 +12,7 @@
 use crate::agent::Agent;
 use crate::front::Front;
 use crate::known::{GuestParts, Known};
+use crate::owned::Owned;
 use crate::wakeup::Wakeup;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, LockClass, Mutex, MutexGuard};
@@ -44,43 +45,6 @@ pub(crate) struct Guest {
     front: Arc<dyn Front>,
 }
 
-/// A child of which the fork was read, and the map that its parent had then.
-#[derive(Debug)]
-pub(crate) struct Forked {
-    pub(crate) userfault: OwnedFd,
-    pub(crate) map: SpaceMap,
-}
-
-/// What only the holder of a guest uses.
-#[derive(Debug, Default)]
-pub(crate) struct Owned {
-    pub(crate) map: SpaceMap,
-    /// Whether it has an agent.
-    pub(crate) is_attached: bool,
-    /// Whether the map was compared with the mappings of a forked child.
-    pub(crate) is_confirmed: bool,
-    /// Whether relatives may have the same frames.
-    pub(crate) has_relatives: bool,
-    /// Children whose fork was read, and those of them that have not got their pages yet.
-    forked: Vec<Forked>,
-    forking: usize,
-    /// Faults that were read and not served.
-    waiting: Vec<Fault>,
-    /// Whether the map wants its threads held.
-    is_frozen: bool,
-    /// How many want them held.
-    holds: u32,
-    is_braked: bool,
-    /// What was in memory in mappings when they were believed, and the engine was not told of.
-    new: Vec<Range<Vpn>>,
-    /// Pages of those.
-    pub(crate) new_pages: u64,
-    /// Where threads may wait for a page that is no longer there.
-    stirred: Vec<Range<Vpn>>,
-    /// Pages that stay in memory.
-    pub(crate) needed: RangeSet<Vpn>,
-}
-
 impl Guest {
     /// Makes a guest of which nothing is believed yet; `wakeup` is of those who serve faults.
     pub(crate) fn new(
@@ -110,7 +74,7 @@ impl Guest {
         wakeup: Arc<Wakeup>,
         front: Arc<dyn Front>,
     ) -> Self {
-        let owned = Owned { map: SpaceMap::new(userfault.abilities().marks), ..Owned::default() };
+        let owned = Owned::new(SpaceMap::new(userfault.abilities().marks));
         Self {
             number,
             origin: String::new(),
@@ -175,8 +139,11 @@ impl Guest {
     }
 
     /// Ends it: what it would read next may be wrong. While its process is not known, by its next
-    /// touch of a page that is missing.
+    /// touch of a page that is missing. One that has ended may be another program by now.
     pub(crate) fn kill(&self) {
+        if self.has_ended() {
+            return;
+        }
         // Relaxed: its faults are served again until this is seen.
         self.is_lost.store(true, Relaxed);
         if let Some(known) = self.known() {
@@ -243,9 +210,8 @@ impl Guest {
     pub(crate) fn next(&self, owned: &mut Owned) -> Option<Message> {
         let message = match self.userfault.read() {
             Ok(message) => message?,
-            // Without a descriptor for its child, say: without its messages nothing is known of it.
             Err(_) => {
-                self.kill();
+                self.has_no_messages();
                 return None;
             }
         };
@@ -266,6 +232,15 @@ impl Guest {
             }
             fault @ Message::Fault(_) => Some(fault),
         }
+    }
+
+    /// What becomes of it without its messages, of which one may bring no descriptor for a child,
+    /// is not known.
+    fn has_no_messages(&self) {
+        if self.userfault.has_address_space() {
+            self.kill();
+        }
+        self.ended();
     }
 
     /// Notes which pages there are while their content is being removed.
@@ -398,50 +373,6 @@ impl Guest {
         if refusal == Refusal::Gone {
             self.ended();
         }
-    }
-}
-
-impl Owned {
-    /// Notes that the guest has forked, as its map is now.
-    fn note_fork(&mut self, userfault: OwnedFd) {
-        self.forked.push(Forked { userfault, map: self.map.clone() });
-        self.forking += 1;
-        self.has_relatives = true;
-    }
-
-    /// Takes a child that is to get its pages; [`Owned::has_forked`] says that it has.
-    pub(crate) fn take_forked(&mut self) -> Option<Forked> {
-        self.forked.pop()
-    }
-
-    /// Notes that a child has its pages.
-    pub(crate) fn has_forked(&mut self) {
-        self.forking -= 1;
-    }
-
-    /// True while a child is about to get its pages: what is out stays as it is.
-    pub(crate) fn is_forking(&self) -> bool {
-        self.forking > 0
-    }
-
-    /// Notes what is in memory in mappings that are believed now.
-    pub(crate) fn add_new(&mut self, guest: &Guest, known: &Known, places: &[Range<Vpn>]) {
-        let Self { new, new_pages, .. } = self;
-        let looked = places.iter().try_for_each(|place| {
-            known.pagemap.present(place, |run| {
-                *new_pages += Vpn::pages(&run);
-                new.push(run);
-            })
-        });
-        if looked.is_err() {
-            guest.ended();
-        }
-    }
-
-    /// Takes the runs in memory of which the engine knows nothing yet.
-    pub(crate) fn take_new(&mut self) -> Vec<Range<Vpn>> {
-        self.new_pages = 0;
-        std::mem::take(&mut self.new)
     }
 }
 

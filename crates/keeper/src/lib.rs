@@ -20,6 +20,7 @@ mod known;
 mod limit;
 mod link;
 mod moving;
+mod owned;
 mod pieces;
 pub mod process;
 mod readers;

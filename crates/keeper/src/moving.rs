@@ -7,7 +7,8 @@
 //! Not here: which pages are to leave (`engine`), the way back (`space`).
 
 use crate::agent::{Agent, AgentError, Moved};
-use crate::guest::{Guest, Owned};
+use crate::guest::Guest;
+use crate::owned::Owned;
 use crate::space::GuestSpace;
 use overspill_base::shared::PageArena;
 use overspill_base::sync::Arc;
@@ -198,11 +199,13 @@ impl GuestSpace {
         }
     }
 
-    /// Without its agent a guest cannot be limited, and where its pages are is not known.
+    /// Without its agent a guest cannot be limited, and where its pages are is not known. One that
+    /// executes another program has none any more, and is left alone.
     fn end_of_agent(&self, guest: &Guest, why: &AgentError) {
-        if !guest.has_ended() && !guest.is_over() {
-            self.report("an agent", format!("{} is ended: {why}", guest.name()));
+        if guest.has_ended() || guest.is_over() {
+            return guest.ended();
         }
+        self.report("an agent", format!("{} is ended: {why}", guest.name()));
         guest.kill();
     }
 }

@@ -137,7 +137,10 @@ impl Process {
                 let added = self.add(number, *guest);
                 return self.answer(&added.map_or_else(Report::Refused, |()| Report::Done));
             }
-            Request::Ended { number } => self.ended(number),
+            Request::Ended { number } => {
+                self.ended(number);
+                return self.answer(&Report::Done);
+            }
             Request::Status => {
                 let state = Report::State(self.state());
                 return self.answer_with_areas(Ok(state));

@@ -5,8 +5,9 @@
 //! marked is new, whatever it was before.
 //! Not here: waiting for messages (`readers`), what happens to a page (`engine`).
 
-use crate::guest::{Ended, Guest, Owned};
+use crate::guest::{Ended, Guest};
 use crate::keeper::Shared;
+use crate::owned::Owned;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{PageNo, clock};

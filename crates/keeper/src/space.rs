@@ -6,7 +6,8 @@
 //! call that finds a message outstanding reads and applies it, and starts over with a new look.
 //! Not here: the way out (`moving`), which page an address has (`serve`), new mappings (`survey`).
 
-use crate::guest::{Ended, Guest, Owned};
+use crate::guest::{Ended, Guest};
+use crate::owned::Owned;
 use crate::pieces::Pieces;
 use overspill_base::report::{Cause, Reports};
 use overspill_base::shared::PageArena;

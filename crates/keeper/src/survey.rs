@@ -9,9 +9,10 @@
 //! Rejected: doing both in one thread. Adopting takes frames, which takes time, in which a program
 //! fills what nobody has registered.
 
-use crate::guest::{Guest, Owned};
+use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::known::Known;
+use crate::owned::Owned;
 use overspill_base::sync::Arc;
 use overspill_guest::Vpn;
 use overspill_guest::map::Look;
@@ -51,7 +52,9 @@ impl Shared {
         match self.survey_held((guest, known), &mut owned) {
             Ok(believed) if believed.is_empty() => false,
             Ok(believed) => {
-                owned.add_new(guest, known, &believed);
+                if owned.add_new(&known.pagemap, &believed).is_err() {
+                    guest.ended();
+                }
                 if owned.new_pages > self.room_pages() {
                     guest.brake(&mut owned, true);
                 }

@@ -106,7 +106,8 @@ pub enum Request {
         /// The guest.
         guest: Box<GuestParts>,
     },
-    /// A guest has ended. No answer.
+    /// A guest has ended, or executes another program. The answer is `Done`: nothing that is done
+    /// for it reaches the process any more.
     Ended {
         /// Its number.
         number: u64,

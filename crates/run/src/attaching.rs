@@ -47,6 +47,9 @@ pub(crate) struct Guest {
     process: OwnedFd,
     pub(crate) agent: Pid,
     agent_process: OwnedFd,
+    /// The keeper's end of the agent's channel: an agent whose channel has ended ends its program,
+    /// which may be another one when the keeper has let it go.
+    _channel: OwnedFd,
 }
 
 impl Guest {
@@ -143,6 +146,7 @@ fn hand_over(
 ) -> Result<(Guest, GuestParts), AttachingError> {
     let files = attached.files;
     let process = kernel("copy a pidfd", rustix::io::fcntl_dupfd_cloexec(&attached.process, 3))?;
+    let channel = kernel("copy a channel", rustix::io::fcntl_dupfd_cloexec(&attached.channel, 3))?;
     let range = |start: u64, bytes: usize| Vpn::range(&(start..start + bytes as u64));
     let parts = GuestParts {
         name: format!("process {}", attached.pid),
@@ -156,8 +160,8 @@ fn hand_over(
         own: [range(attached.base, AGENT_BYTES), range(attached.staging, STAGING_BYTES)],
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
-    let guest =
-        Guest { number, process, agent: attached.agent, agent_process: attached.agent_process };
+    let Attached { agent, agent_process, .. } = attached;
+    let guest = Guest { number, process, agent, agent_process, _channel: channel };
     Ok((guest, parts))
 }
 

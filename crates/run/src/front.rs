@@ -20,7 +20,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// Part of the limit at which processes are attached to, in percent.
@@ -58,7 +58,7 @@ pub struct Prepared {
 
 /// A run that goes on.
 pub struct Front {
-    limit_pages: u64,
+    memory: Bytes,
     tracer: &'static Tracer<Kernel>,
     holding: Holding,
     device: OwnedFd,
@@ -68,13 +68,24 @@ pub struct Front {
     /// Children that guests have forked, and that are not attached to.
     forked: BTreeMap<u64, GuestUserfault>,
     /// Processes that there were a turn ago.
-    seen: HashSet<Pid>,
+    seen: HashMap<Pid, Watched>,
     /// Of the next guest.
     number: u64,
     /// Those that could not be attached to, and how often that was tried.
     refused: HashMap<Pid, u32>,
     held_most_pages: u64,
     has_failed: bool,
+}
+
+/// A process of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunProcess {
+    /// Its number.
+    pub pid: Pid,
+    /// What it has of what the limit counts.
+    pub memory: Bytes,
+    /// Whether it is paged by now.
+    pub is_paged: bool,
 }
 
 /// What is known of a run at its end.
@@ -109,7 +120,7 @@ impl Prepared {
         // For the life of the process: what is held refers to it.
         let tracer: &'static _ = Box::leak(Box::new(Tracer::new(Kernel::of_parent(program))));
         Front {
-            limit_pages: self.memory.pages_floor(),
+            memory: self.memory,
             tracer,
             holding: Holding::new(tracer),
             device: self.device,
@@ -117,7 +128,7 @@ impl Prepared {
             program,
             guests: HashMap::new(),
             forked: BTreeMap::new(),
-            seen: HashSet::new(),
+            seen: HashMap::new(),
             number: 0,
             refused: HashMap::new(),
             held_most_pages: 0,
@@ -130,6 +141,31 @@ impl Front {
     /// The keeper, for its counters.
     pub fn keeper(&self) -> &KeeperProcess {
         &self.keeper
+    }
+
+    /// The limit.
+    pub fn memory(&self) -> Bytes {
+        self.memory
+    }
+
+    /// Changes the limit. Does not wait until it is kept to.
+    pub fn set_memory(&mut self, memory: Bytes) {
+        self.memory = memory;
+        self.keeper.set_memory(memory);
+    }
+
+    /// Asks how things are; waits for a keeper that is busy.
+    pub fn state(&self) -> Option<(Vec<AreaState>, KeeperState)> {
+        self.keeper.state().ok()
+    }
+
+    /// The processes of the run that were there a turn ago.
+    pub fn processes(&self) -> impl Iterator<Item = RunProcess> {
+        self.seen.iter().map(|(pid, process)| RunProcess {
+            pid: *pid,
+            memory: Bytes::of_pages(process.pages),
+            is_paged: self.guests.contains_key(pid),
+        })
     }
 
     /// Does what is to be done now; returns how long to wait before the next turn, if no signal
@@ -151,12 +187,12 @@ impl Front {
 
     /// Attaches to forked children that have lived for a turn: most execute another program before.
     fn attach_children(&mut self, family: &HashMap<Pid, Watched>) {
-        let seen = std::mem::replace(&mut self.seen, family.keys().copied().collect());
+        let seen = std::mem::replace(&mut self.seen, family.clone());
         if self.forked.is_empty() {
             return;
         }
         let open = family.iter().filter(|(pid, process)| self.may_attach(**pid, process));
-        for (&pid, process) in open.filter(|(pid, _)| seen.contains(pid)).collect::<Vec<_>>() {
+        for (&pid, process) in open.filter(|(pid, _)| seen.contains_key(pid)).collect::<Vec<_>>() {
             if is_registered(pid) {
                 self.attach(pid, process.parent);
             }
@@ -234,7 +270,7 @@ impl Front {
     fn look(&mut self, family: &HashMap<Pid, Watched>) -> bool {
         let held: u64 = family.values().map(|process| process.pages).sum();
         self.held_most_pages = self.held_most_pages.max(held);
-        if held * 100 < self.limit_pages * NEAR_PERCENT {
+        if held * 100 < self.memory.pages_floor() * NEAR_PERCENT {
             return false;
         }
         let open = family.iter().filter(|(pid, process)| {

@@ -142,10 +142,13 @@ impl KeeperProcess {
         done(&self.answer(ANSWER_WAIT)?.1)
     }
 
-    /// Tells it that a guest has ended, or executes another program.
+    /// Tells it that a guest has ended, or executes another program, and waits until it knows: it
+    /// ends a process whose agent is gone.
     pub(crate) fn ended(&self, number: u64) {
         // If it has ended itself, that is noticed soon.
-        let _ = self.link.ask(&Request::Ended { number }, ANSWER_WAIT);
+        if self.link.ask(&Request::Ended { number }, ANSWER_WAIT).is_ok() {
+            let _ = self.answer(ANSWER_WAIT);
+        }
     }
 
     /// Gives it another limit.

@@ -18,6 +18,6 @@ mod watch;
 
 pub use attaching::AttachingError;
 pub use family::has_ended;
-pub use front::{Front, Prepared, RunEnd, RunError};
+pub use front::{Front, Prepared, RunEnd, RunError, RunProcess};
 pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
 pub use overspill_keeper::AreaState;

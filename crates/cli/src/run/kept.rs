@@ -8,6 +8,7 @@
 //! Rejected: leaving processes alone that outlive the program, as they are in the other ways, where
 //! each has its own pager.
 
+use super::kept_answers::Questions;
 use super::output::OutputFile;
 use super::process::{self, Ended};
 use super::program::Program;
@@ -17,6 +18,7 @@ use super::{USUAL_END, elf, memory_bytes, notes};
 use crate::args::RunArgs;
 use crate::error::{Error, FAILED};
 use crate::say;
+use overspill::session::usual_most;
 use overspill::{Bytes, OpenOptions, Summary, check_limit, doctor};
 use overspill_run::{AreaState, Front, KeeperOptions, KeeperProcess, Prepared, RunEnd, has_ended};
 use rustix::fd::AsFd;
@@ -33,6 +35,14 @@ pub(crate) fn keeper() -> Result<u8, Error> {
     Ok(0)
 }
 
+/// What stays the same of a run that goes on.
+pub(super) struct Kept {
+    pub(super) command: Vec<String>,
+    pub(super) memory_max: Bytes,
+    pub(super) started: Instant,
+    questions: Option<Questions>,
+}
+
 /// Runs a program to its end; returns the exit status.
 ///
 /// # Errors
@@ -42,6 +52,11 @@ pub(super) fn run(args: RunArgs) -> Result<u8, Error> {
     let (limit, _) = args.limit.get().expect("a run without one is refused");
     let memory = memory_bytes(limit)?;
     check_limit(memory)?;
+    let memory_max = args.memory_max.map(memory_bytes).transpose()?;
+    let memory_max = memory_max.unwrap_or_else(|| usual_most(memory, doctor::memory_available()));
+    if memory > memory_max {
+        return Err(overspill::Error::LimitAboveMost(memory, memory_max).into());
+    }
     let program = Program::find(args.command, elf::check_machine)?;
     let stats = args.stats.map(OutputFile::create).transpose()?;
     if !args.quiet {
@@ -51,7 +66,7 @@ pub(super) fn run(args: RunArgs) -> Result<u8, Error> {
     let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
     let files = process::raise_limit_of_files();
     let options = OpenOptions { swap_size: args.swap_size, force: args.force };
-    let options = KeeperOptions { memory, swaps: args.swap, options };
+    let options = KeeperOptions { memory, memory_max, swaps: args.swap, options };
     let say = Box::new(|line: &str| say::line(line));
     let (keeper, areas) = KeeperProcess::start(command(), options, say)?;
     if !args.quiet {
@@ -59,12 +74,18 @@ pub(super) fn run(args: RunArgs) -> Result<u8, Error> {
     }
     let counters = keeper.stats().clone();
     let prepared = Prepared::new(memory, keeper)?;
-    let started = Instant::now();
+    let questions = Questions::hear();
+    if !args.quiet {
+        questions.as_ref().err().into_iter().for_each(say::line);
+    }
+    let (command, started, questions) = (program.words(), Instant::now(), questions.ok());
+    let kept = Kept { command, memory_max, started, questions };
     let child = process::start(&program, &[], inbox, files)?;
     let mut front = prepared.follow(child);
-    let ended = watch(child, &inbox, &mut front, started)
+    let ended = watch(child, &inbox, &mut front, &kept)
         .map_err(Error::system("wait for the program to end"))?;
-    let end = wait_for_the_rest(front, args.quiet);
+    let memory = front.memory();
+    let end = wait_for_the_rest(front, &kept, args.quiet);
     let status = status(&ended, &end);
     let seen = seen(Summary::of(memory, &[counters]), end);
     let report = Report::new(&program, &ended, status, seen);
@@ -76,12 +97,19 @@ pub(super) fn run(args: RunArgs) -> Result<u8, Error> {
     Ok(status)
 }
 
+impl Kept {
+    fn answer(&self, front: &mut Front) {
+        if let Some(questions) = &self.questions {
+            questions.answer(self, front);
+        }
+    }
+}
+
 /// Refuses what this way cannot do yet.
 fn refuse_options(args: &RunArgs) -> Result<(), Error> {
     let (_, memory_each) = args.limit.get().expect("a run without one is refused");
     let refused = [
         (memory_each, "--memory-each"),
-        (args.memory_max.is_some(), "--memory-max"),
         (args.no_children, "--no-children"),
         (args.report.is_some(), "--report"),
         (args.history.is_some(), "--history"),
@@ -107,15 +135,16 @@ fn limits_of(area: &AreaState) -> impl Iterator<Item = String> {
 }
 
 /// Passes signals on, and gives the front its turns, until the program has ended.
-fn watch(child: Pid, inbox: &Inbox, front: &mut Front, started: Instant) -> std::io::Result<Ended> {
+fn watch(child: Pid, inbox: &Inbox, front: &mut Front, kept: &Kept) -> std::io::Result<Ended> {
     let signals = inbox.descriptor()?;
     loop {
         if has_ended(child)
             && let Some((how, usage)) = process::reap_one(child)?
         {
-            return Ok(Ended::new(child, how, started.elapsed(), &usage));
+            return Ok(Ended::new(child, how, kept.started.elapsed(), &usage));
         }
         let most = front.turn();
+        kept.answer(front);
         process::wait_for_any(&[signals.as_fd(), front.keeper().as_fd()], most);
         while let Some(arrival) = inbox.take()? {
             match arrival {
@@ -128,7 +157,7 @@ fn watch(child: Pid, inbox: &Inbox, front: &mut Front, started: Instant) -> std:
 }
 
 /// Gives the front its turns until no process of the run is left.
-fn wait_for_the_rest(mut front: Front, quiet: bool) -> RunEnd {
+fn wait_for_the_rest(mut front: Front, kept: &Kept, quiet: bool) -> RunEnd {
     let (ended, mut is_told) = (Instant::now(), false);
     while !front.is_deserted() {
         if !is_told && ended.elapsed() > USUAL_END {
@@ -142,6 +171,7 @@ fn wait_for_the_rest(mut front: Front, quiet: bool) -> RunEnd {
             signals::end_at_signals();
         }
         let most = front.turn();
+        kept.answer(&mut front);
         front.reap_orphans();
         process::wait_for_any(&[front.keeper().as_fd()], most.max(Duration::from_millis(1)));
     }
@@ -167,7 +197,7 @@ fn seen(summary: Summary, end: RunEnd) -> Seen {
     }
 }
 
-fn device(number: usize, area: AreaState) -> Device {
+pub(super) fn device(number: usize, area: AreaState) -> Device {
     let AreaState { name, notes, capacity, used, used_most, compressed } = area;
     let [capacity_bytes, used_bytes, used_bytes_max] =
         [capacity, used, used_most].map(|Bytes(bytes)| bytes);

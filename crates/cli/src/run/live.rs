@@ -15,35 +15,36 @@ use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(Serialize)]
-struct Live<'a> {
-    schema: u32,
+pub(super) struct Live<'a> {
+    pub(super) schema: u32,
     /// The number of this `overspill run`.
-    run: u32,
-    command: &'a [String],
-    wall_seconds: f64,
+    pub(super) run: u32,
+    pub(super) command: &'a [String],
+    pub(super) wall_seconds: f64,
+    /// None where it is not known.
     #[serde(flatten)]
-    stalls: Stalls,
-    memory_bytes: u64,
+    pub(super) stalls: Option<Stalls>,
+    pub(super) memory_bytes: u64,
     /// The most that the limit can be raised to.
-    memory_bytes_max: u64,
+    pub(super) memory_bytes_max: u64,
     /// What all processes have of the limit.
-    memory_used_bytes: u64,
-    processes: Vec<Process>,
-    summary: Summary,
-    devices: Vec<Device>,
+    pub(super) memory_used_bytes: u64,
+    pub(super) processes: Vec<Process>,
+    pub(super) summary: Summary,
+    pub(super) devices: Vec<Device>,
 }
 
 #[derive(Serialize)]
-struct Process {
-    process: i32,
-    memory_bytes: u64,
+pub(super) struct Process {
+    pub(super) process: i32,
+    pub(super) memory_bytes: u64,
     /// Number of devices that it swaps to.
-    devices: usize,
+    pub(super) devices: usize,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Changed {
+pub(super) enum Changed {
     Set { memory_bytes: u64, memory_bytes_before: u64 },
     Added { device: String },
     Leaving { area: usize },
@@ -80,11 +81,11 @@ pub(super) fn answer(program: &Program, supervisor: &Supervisor) -> Result<Answe
     started.map_err(|error| format!("`overspill stats` will not find this run: {error}"))
 }
 
-fn json(answer: &impl Serialize) -> String {
+pub(super) fn json(answer: &impl Serialize) -> String {
     serde_json::to_string_pretty(answer).expect("names and numbers") + "\n"
 }
 
-fn refused(error: &dyn Display) -> Changed {
+pub(super) fn refused(error: &dyn Display) -> Changed {
     Changed::Refused { refused: error.to_string() }
 }
 
@@ -126,7 +127,7 @@ impl Asked {
             run: std::process::id(),
             command: &self.command,
             wall_seconds: self.begun.elapsed().as_secs_f64(),
-            stalls: Stalls::new(self.overview.stall_time()),
+            stalls: Some(Stalls::new(self.overview.stall_time())),
             memory_bytes: summary.memory_bytes,
             memory_bytes_max: self.limit.most().0,
             memory_used_bytes: processes.iter().map(|process| process.memory_bytes).sum(),

@@ -10,6 +10,7 @@ mod beside;
 mod elf;
 mod format;
 mod kept;
+mod kept_answers;
 mod live;
 mod notes;
 mod output;

@@ -15,7 +15,9 @@ pub(super) struct Seen {
     pub(super) run: u32,
     pub(super) command: Vec<String>,
     pub(super) wall_seconds: f64,
+    #[serde(default)]
     pub(super) stall_some_seconds: f64,
+    #[serde(default)]
     pub(super) stall_full_seconds: f64,
     pub(super) memory_bytes: u64,
     pub(super) memory_bytes_max: u64,

@@ -17,7 +17,7 @@ const TIMES: u64 = 4;
 
 /// The highest limit that a run is prepared for, on a machine with so much memory, if none was
 /// named. What it is prepared for costs address space, and four bytes for at least 16 pages.
-pub(super) fn usual_most(memory: Bytes, machine: Option<Bytes>) -> Bytes {
+pub fn usual_most(memory: Bytes, machine: Option<Bytes>) -> Bytes {
     let machine = machine.unwrap_or(memory).max(memory);
     Bytes(memory.0.saturating_mul(TIMES).min(machine.0))
 }

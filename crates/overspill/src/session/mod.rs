@@ -55,7 +55,7 @@ use serde::{Deserialize, Serialize};
 pub use answers::{Answers, Run};
 pub use arrivals::{Arrivals, Arrived};
 pub use channel::{Address, Channel};
-pub use limit::RunLimit;
+pub use limit::{RunLimit, usual_most};
 pub use members::Place;
 pub use overview::{DeviceState, Overview, ProcessState};
 pub use stalls::StallTime;

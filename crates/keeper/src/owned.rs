@@ -1,0 +1,109 @@
+//! What only the holder of a guest uses.
+//!
+//! Owns: the map, and what waits for something: faults for their turn, children for their pages,
+//! what was found in memory for the engine.
+//! Not here: what the guest itself is asked (`guest`).
+
+use overspill_guest::Vpn;
+use overspill_guest::map::SpaceMap;
+use overspill_guest::pagemap::Pagemap;
+use overspill_guest::userfault::Fault;
+use rangemap::RangeSet;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::ops::Range;
+
+/// A child of which the fork was read, and the map that its parent had then.
+#[derive(Debug)]
+pub(crate) struct Forked {
+    pub(crate) userfault: OwnedFd,
+    pub(crate) map: SpaceMap,
+}
+
+/// What only the holder of a guest uses.
+#[derive(Debug, Default)]
+pub(crate) struct Owned {
+    pub(crate) map: SpaceMap,
+    /// Whether it has an agent.
+    pub(crate) is_attached: bool,
+    /// Whether the map was compared with the mappings of a forked child.
+    pub(crate) is_confirmed: bool,
+    /// Whether relatives may have the same frames.
+    pub(crate) has_relatives: bool,
+    /// Children whose fork was read, and those of them that have not got their pages yet.
+    forked: Vec<Forked>,
+    forking: usize,
+    /// Faults that were read and not served.
+    pub(crate) waiting: Vec<Fault>,
+    /// Whether the map wants its threads held.
+    pub(crate) is_frozen: bool,
+    /// How many want them held.
+    pub(crate) holds: u32,
+    pub(crate) is_braked: bool,
+    /// What was in memory in mappings when they were believed, and the engine was not told of.
+    new: Vec<Range<Vpn>>,
+    /// Pages of those.
+    pub(crate) new_pages: u64,
+    /// Where threads may wait for a page that is no longer there.
+    pub(crate) stirred: Vec<Range<Vpn>>,
+    /// Pages that stay in memory.
+    pub(crate) needed: RangeSet<Vpn>,
+}
+
+impl Owned {
+    pub(crate) fn new(map: SpaceMap) -> Self {
+        Self { map, ..Self::default() }
+    }
+
+    /// Notes that the guest has forked, as its map is now.
+    pub(crate) fn note_fork(&mut self, userfault: OwnedFd) {
+        self.forked.push(Forked { userfault, map: self.map.clone() });
+        self.forking += 1;
+        self.has_relatives = true;
+    }
+
+    /// Begins with what a forked child has of its parent's map.
+    pub(crate) fn begin_as_child(&mut self, map: SpaceMap) {
+        self.map = map;
+        self.has_relatives = true;
+    }
+
+    /// Takes a child that is to get its pages; [`Owned::has_forked`] says that it has.
+    pub(crate) fn take_forked(&mut self) -> Option<Forked> {
+        self.forked.pop()
+    }
+
+    /// Notes that a child has its pages.
+    pub(crate) fn has_forked(&mut self) {
+        self.forking -= 1;
+    }
+
+    /// True while a child is about to get its pages: what is out stays as it is.
+    pub(crate) fn is_forking(&self) -> bool {
+        self.forking > 0
+    }
+
+    /// Notes what is in memory in mappings that are believed now.
+    ///
+    /// # Errors
+    /// The address space has ended.
+    pub(crate) fn add_new(
+        &mut self,
+        pagemap: &Pagemap,
+        places: &[Range<Vpn>],
+    ) -> Result<(), Errno> {
+        let Self { new, new_pages, .. } = self;
+        places.iter().try_for_each(|place| {
+            pagemap.present(place, |run| {
+                *new_pages += Vpn::pages(&run);
+                new.push(run);
+            })
+        })
+    }
+
+    /// Takes the runs in memory of which the engine knows nothing yet.
+    pub(crate) fn take_new(&mut self) -> Vec<Range<Vpn>> {
+        self.new_pages = 0;
+        std::mem::take(&mut self.new)
+    }
+}
