@@ -54,6 +54,8 @@ pub struct Files {
     pub smaps: std::result::Result<OwnedFd, Errno>,
     /// Where its pages are.
     pub pagemap: std::result::Result<OwnedFd, Errno>,
+    /// How many it has.
+    pub statm: std::result::Result<OwnedFd, Errno>,
 }
 
 /// Addresses that the kernel reads or writes at a thread's end, when it can wait for no page.

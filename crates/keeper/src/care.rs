@@ -28,7 +28,7 @@ impl Shared {
                 self.care_for_one(worker, guest);
             }
             worker.finish(&self.engine);
-            self.wait_for_care(if guests.is_empty() { None } else { Some(INTERVAL) });
+            self.care.wait(if guests.is_empty() { None } else { Some(INTERVAL) });
         }
     }
 
@@ -108,7 +108,8 @@ impl Shared {
             let mut owned = guest.hold();
             let new = owned.take_new();
             if new.is_empty() {
-                return guest.brake(&mut owned, false);
+                let on = !owned.is_surveyed;
+                return guest.brake(&mut owned, on);
             }
             drop(owned);
             self.adopt(worker, (guest, known), new);

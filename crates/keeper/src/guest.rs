@@ -15,7 +15,7 @@ use crate::known::{GuestParts, Known};
 use crate::owned::Owned;
 use crate::wakeup::Wakeup;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
-use overspill_base::sync::{Arc, AtomicBool, LockClass, Mutex, MutexGuard};
+use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex, MutexGuard};
 use overspill_guest::map::{Event, Look, Pages, SpaceMap, Witness};
 use overspill_guest::pagemap::Entry;
 use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
@@ -36,6 +36,8 @@ pub(crate) struct Guest {
     pub(crate) userfault: GuestUserfault,
     owned: Mutex<Owned>,
     agent: Mutex<Option<Agent>>,
+    /// Pages that were filled, less those that were moved out, as a signed number.
+    paged: AtomicU64,
     has_ended: AtomicBool,
     has_waiting: AtomicBool,
     /// Its pages are lost, so that all that are missing raise SIGBUS.
@@ -82,6 +84,7 @@ impl Guest {
             userfault,
             owned: Mutex::new(LockClass::Guest, owned),
             agent: Mutex::new(LockClass::Agent, None),
+            paged: AtomicU64::new(0),
             has_ended: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
@@ -90,7 +93,8 @@ impl Guest {
         }
     }
 
-    /// Takes what an attach has made of it. A second time is a mistake of the front's, and ignored.
+    /// Takes what an attach has made of it: its threads are held by the front. A second time is a
+    /// mistake of that, and ignored.
     pub(crate) fn attached(&self, known: Known, agent: (Agent, Vec<Vpn>)) {
         let (agent, needed) = agent;
         let mut mine = self.agent();
@@ -98,6 +102,7 @@ impl Guest {
         if self.known.set(known).is_ok() {
             *mine = Some(agent);
             owned.is_attached = true;
+            (owned.is_braked, owned.holds) = (true, owned.holds + 1);
             owned.needed = needed.iter().map(|page| page.run(1)).collect();
         }
         drop(owned);
@@ -155,6 +160,18 @@ impl Guest {
     /// True if all its pages that are missing are lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Relaxed)
+    }
+
+    /// Notes pages that were filled, or moved out if there are fewer than none.
+    pub(crate) fn count_paged(&self, pages: i64) {
+        // Relaxed, as its reading: about as many will do.
+        self.paged.fetch_add(pages as u64, Relaxed);
+    }
+
+    /// Returns how many pages it has without our doing.
+    pub(crate) fn own_pages(&self, known: &Known) -> i64 {
+        let pages = known.pages().unwrap_or_default();
+        pages - self.paged.load(Relaxed) as i64
     }
 
     /// True if the process has ended.

@@ -3,6 +3,7 @@
 //! Owns: the order of construction, and the end.
 //! Not here: what the threads do (`serve`, `care`).
 
+use crate::call::Call;
 use crate::front::Front;
 use crate::guest::Guest;
 use crate::known::GuestParts;
@@ -14,7 +15,7 @@ use overspill_base::clock::{self, Cpus};
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
-use overspill_base::sync::{Arc, AtomicBool, AtomicU64, Condvar, LockClass, Mutex};
+use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
 use rustix::io::Errno;
@@ -58,9 +59,9 @@ pub(crate) struct Shared {
     /// Whether a guest was killed for lack of memory.
     pub(crate) out_of_memory: AtomicBool,
     stopping: AtomicBool,
-    /// Whether somebody is to be cared for now.
-    care: Mutex<bool>,
-    called: Condvar,
+    /// Of the threads that look after guests.
+    pub(crate) care: Call,
+    pub(crate) survey: Call,
 }
 
 /// A running keeper. Dropping it ends its threads; guests that wait for pages then wait for ever,
@@ -105,8 +106,8 @@ impl Keeper {
             wakeup: Arc::new(wakeup),
             front: parts.front,
             stopping: AtomicBool::new(false),
-            care: Mutex::new(LockClass::Control, false),
-            called: Condvar::new(),
+            care: Call::new(),
+            survey: Call::new(),
         });
         let mut keeper = Self { shared, threads: Vec::new() };
         for cpu in 0..cpus {
@@ -163,6 +164,7 @@ impl Keeper {
             shared.readers.listen(&guest)?;
             shared.guests.lock().insert(number, guest);
         }
+        shared.survey.call();
         shared.call_care();
         Ok(())
     }
@@ -210,6 +212,7 @@ impl Drop for Keeper {
         // Release: with `must_stop`.
         self.shared.stopping.store(true, Release);
         self.shared.engine.wake_background();
+        self.shared.survey.call();
         self.shared.call_care();
         for thread in self.threads.drain(..) {
             // One reader may take the wake-up from another.
@@ -237,20 +240,7 @@ impl Shared {
 
     /// Has all guests looked after soon.
     pub(crate) fn call_care(&self) {
-        *self.care.lock() = true;
-        self.called.notify_one();
-    }
-
-    /// Sleeps until somebody is to be cared for, or for `interval`.
-    pub(crate) fn wait_for_care(&self, interval: Option<Duration>) {
-        let mut care = self.care.lock();
-        if !*care && !self.must_stop() {
-            care = match interval {
-                Some(interval) => self.called.wait_for(care, interval),
-                None => self.called.wait(care),
-            };
-        }
-        *care = false;
+        self.care.call();
     }
 
     /// Forgets a guest of which all pages are discarded.

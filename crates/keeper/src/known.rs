@@ -10,6 +10,7 @@ use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{Channel, Vpn};
 use rangemap::RangeSet;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::ops::Range;
 
 /// What whoever attached hands over.
@@ -21,12 +22,14 @@ pub struct GuestParts {
     pub process: OwnedFd,
     /// Agreed on with the kernel.
     pub userfault: GuestUserfault,
-    /// `/proc/PID/pagemap`, `maps`, `smaps`.
+    /// `/proc/PID/pagemap`, `maps`, `smaps`, `statm`.
     pub pagemap: OwnedFd,
     /// See `pagemap`.
     pub maps: OwnedFd,
     /// See `pagemap`.
     pub smaps: OwnedFd,
+    /// See `pagemap`.
+    pub statm: OwnedFd,
     /// To the agent, which was set up, and has registered staging.
     pub channel: Channel,
     /// The file that the agent writes to.
@@ -45,6 +48,7 @@ pub(crate) struct Known {
     pub(crate) pagemap: Pagemap,
     pub(crate) maps: OwnedFd,
     pub(crate) smaps: OwnedFd,
+    statm: OwnedFd,
     pub(crate) own: RangeSet<Vpn>,
 }
 
@@ -57,8 +61,28 @@ impl GuestParts {
             pagemap: Pagemap::new(self.pagemap),
             maps: self.maps,
             smaps: self.smaps,
+            statm: self.statm,
             own: self.own.into_iter().collect(),
         };
         (self.userfault, known, (Agent::new(self.channel, self.memory), self.needed))
+    }
+}
+
+impl Known {
+    /// Returns how many pages of private anonymous memory it has now: what is resident and not of a
+    /// file. Before Linux 6.16 that is wrong by some pages for each CPU.
+    ///
+    /// # Errors
+    /// Of the kernel. An address space that has ended has none.
+    pub(crate) fn pages(&self) -> Result<i64, Errno> {
+        let mut text = [0; 128];
+        let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.statm, &mut text, 0))?;
+        let fields = text[..read].split(u8::is_ascii_whitespace).map(|field| {
+            std::str::from_utf8(field).ok().and_then(|field| field.parse::<i64>().ok())
+        });
+        match fields.take(3).collect::<Option<Vec<_>>>().as_deref() {
+            Some([_, resident, shared]) => Ok(resident - shared),
+            _ => Err(Errno::PROTO),
+        }
     }
 }

@@ -11,6 +11,7 @@
 
 mod agent;
 mod alone;
+mod call;
 mod care;
 mod forks;
 mod front;

@@ -263,17 +263,20 @@ mod tests {
             pagemap: file(3),
             maps: file(4),
             smaps: file(5),
-            channel: Channel::from(file(6)),
-            memory: file(7),
+            statm: file(6),
+            channel: Channel::from(file(7)),
+            memory: file(8),
             own: own.clone(),
             needed: Vec::new(),
         };
         front.ask(&Request::Add { number: 5, guest: Box::new(guest) }, SOON).unwrap();
         let Request::Add { number: 5, guest } = keeper.request().unwrap() else { panic!() };
         let size = |fd: &dyn AsFd| rustix::fs::fstat(fd.as_fd()).unwrap().st_size;
-        let GuestParts { process, userfault, pagemap, maps, smaps, channel, memory, .. } = &*guest;
-        let all: [&dyn AsFd; 7] = [process, userfault, pagemap, maps, smaps, channel, memory];
-        assert_eq!(all.map(size), [1, 2, 3, 4, 5, 6, 7]);
+        let GuestParts { process, userfault, pagemap, maps, smaps, statm, channel, memory, .. } =
+            &*guest;
+        let all: [&dyn AsFd; 8] =
+            [process, userfault, pagemap, maps, smaps, statm, channel, memory];
+        assert_eq!(all.map(size), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!((guest.name.as_str(), &guest.own), ("process 5", &own));
         assert_eq!(userfault.abilities(), abilities);
     }

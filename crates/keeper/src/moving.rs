@@ -154,6 +154,7 @@ impl GuestSpace {
         moved: Moved,
     ) -> Unmapped {
         if moved.pages > 0 {
+            guest.count_paged(-(moved.pages as i64));
             guest.mark(owned, place.start.run(moved.pages));
         }
         let at = place.start.plus(moved.pages);

@@ -98,6 +98,7 @@ impl GuestSpace {
                     Err(next) => return (0, Some(next)),
                 };
                 if filled.pages > 0 {
+                    guest.count_paged(filled.pages as i64);
                     let place = at.run(filled.pages as u64);
                     owned.map.seen_new(place.clone());
                     owned.map.marked(place);

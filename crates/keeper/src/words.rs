@@ -22,7 +22,7 @@ use std::ops::Range;
 pub(crate) const BODY_BYTES: usize = 4096;
 const WORDS: usize = 12;
 /// Most descriptors of a message: those of a guest.
-pub(crate) const DESCRIPTORS_MAX: usize = 7;
+pub(crate) const DESCRIPTORS_MAX: usize = 8;
 
 /// A message as it is sent.
 #[repr(C)]
@@ -320,6 +320,7 @@ fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
         guest.pagemap.as_fd(),
         guest.maps.as_fd(),
         guest.smaps.as_fd(),
+        guest.statm.as_fd(),
         guest.channel.as_fd(),
         guest.memory.as_fd(),
     ];
@@ -327,7 +328,7 @@ fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
 }
 
 fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
-    let [process, userfault, pagemap, maps, smaps, channel, memory] = packet.exactly(fds)?;
+    let [process, userfault, pagemap, maps, smaps, statm, channel, memory] = packet.exactly(fds)?;
     let own = [read_place(packet, 5)?, read_place(packet, 7)?];
     let (abilities, anchor) = (read_abilities(packet)?, Vpn(own[1].end.0 - 1));
     let guest = GuestParts {
@@ -337,6 +338,7 @@ fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> 
         pagemap,
         maps,
         smaps,
+        statm,
         channel: Channel::from(channel),
         memory,
         own,

@@ -7,8 +7,8 @@
 use crate::family::wait_for;
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::GuestUserfault;
-use overspill_guest::{AttachError, Attached, ChannelError, Kernel, Manner, ThreadWords};
-use overspill_guest::{Tracer, Userfaultfd, Vpn, attach, detach, pidfd};
+use overspill_guest::{AttachError, Attached, ChannelError, Held, Kernel, Manner, ThreadWords};
+use overspill_guest::{Userfaultfd, Vpn, attach, detach, pidfd};
 use overspill_keeper::GuestParts;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -79,19 +79,17 @@ pub(crate) enum Source<'s> {
     Forked(&'s BTreeMap<u64, GuestUserfault>),
 }
 
-/// Attaches to `pid`, which becomes a guest.
+/// Attaches to a process that was told to stop, which becomes a guest. It stands still afterwards.
 ///
 /// # Errors
 /// [`AttachingError`]; the process is as before.
 pub(crate) fn take(
-    tracer: &Tracer<Kernel>,
-    pid: Pid,
+    held: &mut Held<'_, Kernel>,
     source: Source<'_>,
 ) -> Result<(Guest, GuestParts), AttachingError> {
     if matches!(source, Source::Forked(children) if children.is_empty()) {
-        return Err(AttachError::NoFork { pid }.into());
+        return Err(AttachError::NoFork { pid: held.pid() }.into());
     }
-    let mut held = tracer.hold(pid)?;
     if !held.wait(HOLD_WAIT)? {
         return Err(AttachingError::Running);
     }
@@ -105,12 +103,12 @@ pub(crate) fn take(
         Source::Forked(_) => Userfaultfd::Forked(&brought),
     };
     let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
-    let attached = attach(&held, &manner)?;
+    let attached = attach(held, &manner)?;
     match prepare(&attached, source) {
         Ok((userfault, number)) => Ok(hand_over(attached, userfault, memory, number)?),
         Err(error) => {
             // If that fails too, the agent ends with its channel, and the process with it.
-            let _ = detach(&held, &attached);
+            let _ = detach(held, &attached);
             Err(error)
         }
     }
@@ -155,6 +153,7 @@ fn hand_over(
         pagemap: kernel("open its page table", files.pagemap)?,
         maps: kernel("open its list of mappings", files.maps)?,
         smaps: kernel("open its list of mappings", files.smaps)?,
+        statm: kernel("open its sizes", files.statm)?,
         channel: attached.channel,
         memory,
         own: [range(attached.base, AGENT_BYTES), range(attached.staging, STAGING_BYTES)],

@@ -25,7 +25,9 @@ use std::time::Duration;
 
 /// Part of the limit at which processes are attached to, in percent.
 const NEAR_PERCENT: u64 = 75;
-/// How often processes are looked at before and after the limit came into sight.
+/// Of the limit so large a part is much.
+const MUCH_PART: u64 = 8;
+/// How often processes are looked at, and how often if much of what they hold may soon be too much.
 const FAR_INTERVAL: Duration = Duration::from_millis(5);
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);
 /// Smaller processes are left alone.
@@ -55,6 +57,9 @@ pub struct Prepared {
     device: OwnedFd,
     keeper: KeeperProcess,
 }
+
+/// A process that was told to stop.
+type Held = overspill_guest::Held<'static, Kernel>;
 
 /// A run that goes on.
 pub struct Front {
@@ -191,12 +196,11 @@ impl Front {
         if self.forked.is_empty() {
             return;
         }
-        let open = family.iter().filter(|(pid, process)| self.may_attach(**pid, process));
-        for (&pid, process) in open.filter(|(pid, _)| seen.contains_key(pid)).collect::<Vec<_>>() {
-            if is_registered(pid) {
-                self.attach(pid, process.parent);
-            }
-        }
+        let is_open = |pid: Pid, process: &Watched| {
+            seen.contains_key(&pid) && self.may_attach(pid, process) && is_registered(pid)
+        };
+        let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
+        self.attach_all(open.map(|(pid, process)| (*pid, *process)).collect());
     }
 
     /// True if no process of the run is left.
@@ -266,20 +270,32 @@ impl Front {
         self.guests.values().any(|guest| guest.agent == pid)
     }
 
-    /// Looks at all processes, and attaches to the largest if the limit is in sight; true if it is.
+    /// Looks at all processes, and attaches to them if the limit is in sight. True if it is, and much
+    /// of what they hold is not paged yet.
     fn look(&mut self, family: &HashMap<Pid, Watched>) -> bool {
         let held: u64 = family.values().map(|process| process.pages).sum();
         self.held_most_pages = self.held_most_pages.max(held);
         if held * 100 < self.memory.pages_floor() * NEAR_PERCENT {
             return false;
         }
-        let open = family.iter().filter(|(pid, process)| {
-            process.pages >= SMALL_PAGES && self.may_attach(**pid, process)
-        });
-        if let Some((&pid, process)) = open.max_by_key(|(_, process)| process.pages) {
-            self.attach(pid, process.parent);
+        let is_open = |pid: Pid, process: &Watched| {
+            process.pages >= SMALL_PAGES && self.may_attach(pid, process)
+        };
+        let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
+        self.attach_all(open.map(|(pid, process)| (*pid, *process)).collect());
+        let loose = family.iter().filter(|(pid, _)| !self.guests.contains_key(pid));
+        let loose_pages: u64 = loose.map(|(_, process)| process.pages).sum();
+        loose_pages * MUCH_PART >= self.memory.pages_floor()
+    }
+
+    /// Attaches to processes, the largest first. All are told to stop before: the others would go
+    /// on to fill memory.
+    fn attach_all(&mut self, mut open: Vec<(Pid, Watched)>) {
+        open.sort_unstable_by_key(|(_, process)| std::cmp::Reverse(process.pages));
+        let told = open.into_iter().map(|(pid, process)| (process.parent, pid, self.tracer.hold(pid)));
+        for (parent, pid, held) in told.collect::<Vec<_>>() {
+            self.attach(pid, parent, held);
         }
-        true
     }
 
     /// A child that has its parent's memory (vfork) is about to execute something else.
@@ -289,13 +305,17 @@ impl Front {
             && process.parent.is_some_and(|parent| have_same_memory(pid, parent) == Some(false))
     }
 
-    fn attach(&mut self, pid: Pid, parent: Option<Pid>) {
+    fn attach(&mut self, pid: Pid, parent: Option<Pid>, held: Result<Held, AttachError>) {
         let source = match is_registered(pid) {
             true => Source::Forked(&self.forked),
             false => Source::New(&self.device, self.number + 1),
         };
-        match attaching::take(self.tracer, pid, source) {
-            Ok((guest, parts)) => self.add(pid, guest, parts),
+        let taken = held.map_err(AttachingError::from).and_then(|mut held| {
+            let (guest, parts) = attaching::take(&mut held, source)?;
+            Ok((held, guest, parts))
+        });
+        match taken {
+            Ok((held, guest, parts)) => self.add(held, guest, parts),
             // The message of its fork is on its way.
             Err(AttachingError::Attach(AttachError::NoFork { .. })) if self.is_guest(parent) => {}
             Err(error) => {
@@ -312,12 +332,14 @@ impl Front {
         pid.is_some_and(|pid| self.guests.contains_key(&pid))
     }
 
-    fn add(&mut self, pid: Pid, guest: Guest, parts: GuestParts) {
-        let number = guest.number;
+    /// The keeper lets it go when all that it has is in the lists.
+    fn add(&mut self, held: Held, guest: Guest, parts: GuestParts) {
+        let (pid, number) = (held.pid(), guest.number);
         if self.forked.remove(&number).is_none() {
             self.number = number;
         }
         self.guests.insert(pid, guest);
+        self.holding.keep(number, held);
         if let Err(error) = self.keeper.add(number, parts) {
             self.fail(&format!("process {pid} cannot be paged, so the run is ended: {error}"));
         }

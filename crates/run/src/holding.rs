@@ -25,6 +25,11 @@ impl Holding {
         self.held.extend(self.tracer.hold(pid).ok().map(|held| (number, held)));
     }
 
+    /// Keeps a new guest standing still, until it is released.
+    pub(crate) fn keep(&mut self, number: u64, held: Held<'static, Kernel>) {
+        self.held.insert(number, held);
+    }
+
     /// Lets a guest go.
     pub(crate) fn release(&mut self, number: u64) {
         self.held.remove(&number);

@@ -84,6 +84,7 @@ fn open_files<S: System>(system: &S, pid: Pid) -> Files {
         maps: open("maps", false),
         smaps: open("smaps", false),
         pagemap: open("pagemap", false),
+        statm: open("statm", false),
     }
 }
 
