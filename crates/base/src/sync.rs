@@ -80,6 +80,8 @@ pub enum LockClass {
     Agent,
     /// The map of a guest's addresses.
     Guest,
+    /// Whether the threads of a guest are held.
+    GuestThreads,
     /// Pieces of the page table that guests have.
     Pieces,
     /// Frames that are being leased or given back.
@@ -128,13 +130,14 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 28] = [
+    pub const ALL: [LockClass; 29] = [
         LockClass::ForkGate,
         LockClass::Pager,
         LockClass::Guards,
         LockClass::Ranges,
         LockClass::Agent,
         LockClass::Guest,
+        LockClass::GuestThreads,
         LockClass::Pieces,
         LockClass::Lease,
         LockClass::Swapon,

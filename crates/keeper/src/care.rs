@@ -108,8 +108,7 @@ impl Shared {
             let mut owned = guest.hold();
             let new = owned.take_new();
             if new.is_empty() {
-                let on = !owned.is_surveyed;
-                return guest.brake(&mut owned, on);
+                return guest.threads.go_on();
             }
             drop(owned);
             self.adopt(worker, (guest, known), new);

@@ -13,6 +13,7 @@ use crate::agent::Agent;
 use crate::front::Front;
 use crate::known::{GuestParts, Known};
 use crate::owned::Owned;
+use crate::threads::Threads;
 use crate::wakeup::Wakeup;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex, MutexGuard};
@@ -45,6 +46,9 @@ pub(crate) struct Guest {
     /// Of the threads that serve faults.
     wakeup: Arc<Wakeup>,
     front: Arc<dyn Front>,
+    pub(crate) threads: Threads,
+    /// What it had without our doing when its mappings were looked at last, as a signed number.
+    surveyed_pages: AtomicU64,
 }
 
 impl Guest {
@@ -89,7 +93,9 @@ impl Guest {
             has_waiting: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             wakeup,
+            threads: Threads::new(number, front.clone()),
             front,
+            surveyed_pages: AtomicU64::new(0),
         }
     }
 
@@ -102,7 +108,7 @@ impl Guest {
         if self.known.set(known).is_ok() {
             *mine = Some(agent);
             owned.is_attached = true;
-            (owned.is_braked, owned.holds) = (true, owned.holds + 1);
+            self.threads.are_held();
             owned.needed = needed.iter().map(|page| page.run(1)).collect();
         }
         drop(owned);
@@ -168,10 +174,21 @@ impl Guest {
         self.paged.fetch_add(pages as u64, Relaxed);
     }
 
-    /// Returns how many pages it has without our doing.
-    pub(crate) fn own_pages(&self, known: &Known) -> i64 {
-        let pages = known.pages().unwrap_or_default();
-        pages - self.paged.load(Relaxed) as i64
+    /// How many pages it has without our doing; `None` if it is not known, or has ended.
+    fn own_pages(&self) -> Option<i64> {
+        let pages = self.known()?.pages().ok()?;
+        Some(pages - self.paged.load(Relaxed) as i64)
+    }
+
+    /// Returns how many it has more of those than when its mappings were looked at last.
+    pub(crate) fn growth_pages(&self) -> i64 {
+        // Relaxed: only a number.
+        self.own_pages().map_or(0, |pages| pages - self.surveyed_pages.load(Relaxed) as i64)
+    }
+
+    /// Notes that its mappings are about to be looked at.
+    pub(crate) fn note_survey(&self) {
+        self.surveyed_pages.store(self.own_pages().unwrap_or_default() as u64, Relaxed);
     }
 
     /// True if the process has ended.
@@ -239,7 +256,7 @@ impl Guest {
                 if let Event::Removed(place) = &event {
                     self.doom(owned, place);
                 }
-                self.hold_threads(owned);
+                self.threads.freeze(owned.map.must_hold_threads());
                 Some(Message::Event(event))
             }
             Message::Fork(userfault) => {
@@ -279,7 +296,7 @@ impl Guest {
         if owned.map.is_in_doubt() {
             owned.map.settle(&mut Eyes(self));
         }
-        self.hold_threads(owned);
+        self.threads.freeze(owned.map.must_hold_threads());
         self.mark_rest(owned);
         if owned.map.is_in_doubt() {
             // Nothing may come that makes anybody look again.
@@ -287,30 +304,6 @@ impl Guest {
         } else {
             owned.stirred.drain(..).for_each(|place| self.userfault.wake(&place));
         }
-    }
-
-    /// Has its threads held as long as the map wants it, before the next message is read.
-    fn hold_threads(&self, owned: &mut Owned) {
-        let must = owned.map.must_hold_threads();
-        if std::mem::replace(&mut owned.is_frozen, must) != must {
-            self.count_hold(owned, must);
-        }
-    }
-
-    /// Has its threads held, or no more, while others catch up with what they did.
-    pub(crate) fn brake(&self, owned: &mut Owned, on: bool) {
-        if std::mem::replace(&mut owned.is_braked, on) != on {
-            self.count_hold(owned, on);
-        }
-    }
-
-    fn count_hold(&self, owned: &mut Owned, more: bool) {
-        match (owned.holds, more) {
-            (0, true) => self.front.hold(self.number),
-            (1, false) => self.front.release(self.number),
-            _ => {}
-        }
-        owned.holds = if more { owned.holds + 1 } else { owned.holds - 1 };
     }
 
     /// Drops what the map has for pages that were seen neither present nor marked, unless they may

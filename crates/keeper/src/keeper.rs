@@ -62,6 +62,7 @@ pub(crate) struct Shared {
     /// Of the threads that look after guests.
     pub(crate) care: Call,
     pub(crate) survey: Call,
+    pub(crate) growth: Call,
 }
 
 /// A running keeper. Dropping it ends its threads; guests that wait for pages then wait for ever,
@@ -108,6 +109,7 @@ impl Keeper {
             stopping: AtomicBool::new(false),
             care: Call::new(),
             survey: Call::new(),
+            growth: Call::new(),
         });
         let mut keeper = Self { shared, threads: Vec::new() };
         for cpu in 0..cpus {
@@ -120,6 +122,7 @@ impl Keeper {
             })?;
         }
         keeper.spawn("ovs-survey", |shared, _| shared.survey_all())?;
+        keeper.spawn("ovs-brake", |shared, _| shared.brake())?;
         keeper.spawn("ovs-care", Shared::care)?;
         keeper.spawn("ovs-reclaim", |shared, worker| {
             while !shared.must_stop() {
@@ -165,6 +168,7 @@ impl Keeper {
             shared.guests.lock().insert(number, guest);
         }
         shared.survey.call();
+        shared.growth.call();
         shared.call_care();
         Ok(())
     }
@@ -213,6 +217,7 @@ impl Drop for Keeper {
         self.shared.stopping.store(true, Release);
         self.shared.engine.wake_background();
         self.shared.survey.call();
+        self.shared.growth.call();
         self.shared.call_care();
         for thread in self.threads.drain(..) {
             // One reader may take the wake-up from another.

@@ -1,8 +1,8 @@
 //! The keeper: pages the memory of processes from outside, with one engine for all of them.
 //!
 //! Owns: the guests (`guest`), their pages as one space of the engine's (`space`, `moving`), the
-//! threads that serve them (`serve`), look for new mappings (`survey`) and look after the rest
-//! (`care`); all of that as a process of its own ([`process`]), and what it and its front say to
+//! threads that serve them (`serve`), look for new mappings (`survey`), hold them back (`brake`) and
+//! look after the rest (`care`); all of that as a process of its own ([`process`]), and what it and its front say to
 //! each other (`words`, over a [`Link`]). Invariants: whoever holds a guest reads one message of it
 //! and applies it before anything else is done there. A thread that serves faults never touches a
 //! guest's memory, and waits for no thread of a guest. What a guest says is checked where it is
@@ -11,6 +11,7 @@
 
 mod agent;
 mod alone;
+mod brake;
 mod call;
 mod care;
 mod forks;
@@ -29,9 +30,11 @@ mod serve;
 mod space;
 mod survey;
 mod swaps;
+mod threads;
 mod wakeup;
 mod words;
 
+pub use alone::URGENT;
 pub use front::Front;
 pub use keeper::{Keeper, KeeperParts};
 pub use known::GuestParts;

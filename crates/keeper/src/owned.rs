@@ -35,15 +35,6 @@ pub(crate) struct Owned {
     forking: usize,
     /// Faults that were read and not served.
     pub(crate) waiting: Vec<Fault>,
-    /// Whether the map wants its threads held.
-    pub(crate) is_frozen: bool,
-    /// How many want them held.
-    pub(crate) holds: u32,
-    pub(crate) is_braked: bool,
-    /// Whether all mappings that it had when it was held were looked at.
-    pub(crate) is_surveyed: bool,
-    /// What it had without our doing when its mappings were looked at last.
-    pub(crate) surveyed_pages: i64,
     /// What was in memory in mappings when they were believed, and the engine was not told of.
     new: Vec<Range<Vpn>>,
     /// Pages of those.

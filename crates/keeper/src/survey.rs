@@ -2,9 +2,8 @@
 //!
 //! Owns: the thread that looks for them, registers them, and believes them.
 //! Invariant: a mapping is believed as [`SpaceMap::believe`](overspill_guest::map::SpaceMap) asks,
-//! under one hold of its guest. Threads of guests that have filled more memory than there are
-//! frames free are held until that is in the lists, and others have left: what is not registered is
-//! not limited. How much they have filled one number says, long before their mappings are read.
+//! under one hold of its guest. One in which there is more than there is room for has its threads
+//! held (`threads`).
 //! Not here: what is in them already (`care`).
 //! Rejected: doing both in one thread. Adopting takes frames, which takes time, in which a program
 //! fills what nobody has registered.
@@ -13,7 +12,7 @@ use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::known::Known;
 use crate::owned::Owned;
-use overspill_base::sync::{Arc, MutexGuard};
+use overspill_base::sync::Arc;
 use overspill_guest::Vpn;
 use overspill_guest::map::Look;
 use overspill_guest::mappings::{self, Mapping};
@@ -25,9 +24,7 @@ use std::time::Duration;
 
 /// How soon guests are looked at again after something new was found, and at most how late.
 const SOON: Duration = Duration::from_micros(300);
-const LATE: Duration = Duration::from_millis(2);
-/// Growth of a guest by fewer pages is none: counters of the kernel are that wrong.
-const NOTABLE_PAGES: i64 = 64;
+const LATE: Duration = Duration::from_millis(5);
 /// How often a guest that changes is asked whether new mappings stand still.
 const PATIENCE: u32 = 50;
 
@@ -40,31 +37,10 @@ impl Shared {
         let mut pause = SOON;
         while !self.must_stop() {
             let guests: Vec<Arc<Guest>> = self.guests.lock().values().cloned().collect();
-            let grown = self.brake_grown(&guests);
             let found = guests.iter().filter(|guest| self.survey(guest)).count();
-            pause = if grown || found > 0 { SOON } else { (pause * 2).min(LATE) };
+            pause = if found > 0 { SOON } else { (pause * 2).min(LATE) };
             self.survey.wait(if guests.is_empty() { None } else { Some(pause) });
         }
-    }
-
-    /// Holds guests that have grown, if they have more than there is room for; true if any has.
-    fn brake_grown(&self, guests: &[Arc<Guest>]) -> bool {
-        let attached = guests.iter().filter(|guest| !guest.has_ended());
-        let known = attached.filter_map(|guest| Some((guest, guest.known()?)));
-        let growth = known.map(|(guest, known)| {
-            let owned = guest.hold();
-            (guest, (guest.own_pages(known) - owned.surveyed_pages).max(0))
-        });
-        let grown: Vec<_> = growth.filter(|(_, pages)| *pages >= NOTABLE_PAGES).collect();
-        let sum: i64 = grown.iter().map(|(_, pages)| pages).sum();
-        if sum as u64 > self.room_pages() {
-            grown.iter().for_each(|(guest, _)| {
-                let mut owned = guest.hold();
-                owned.is_surveyed = false;
-                guest.brake(&mut owned, true);
-            });
-        }
-        !grown.is_empty()
     }
 
     /// Registers mappings that are new; true if there are any.
@@ -72,10 +48,12 @@ impl Shared {
         let Some(known) = guest.known().filter(|_| !guest.has_ended()) else { return false };
         let mut owned = guest.hold();
         guest.catch_up(&mut owned);
-        owned.surveyed_pages = guest.own_pages(known);
+        guest.note_survey();
         match self.survey_held((guest, known), &mut owned) {
             Ok(believed) if believed.is_empty() => {
-                self.surveyed(owned);
+                if owned.is_confirmed && guest.threads.surveyed() {
+                    self.call_care();
+                }
                 false
             }
             Ok(believed) => {
@@ -83,7 +61,7 @@ impl Shared {
                     guest.ended();
                 }
                 if owned.new_pages > self.room_pages() {
-                    guest.brake(&mut owned, true);
+                    guest.threads.brake();
                 }
                 drop(owned);
                 self.call_care();
@@ -93,14 +71,6 @@ impl Shared {
                 guest.ended();
                 false
             }
-        }
-    }
-
-    /// Notes that nothing new was found.
-    fn surveyed(&self, mut owned: MutexGuard<'_, Owned>) {
-        if owned.is_confirmed && !std::mem::replace(&mut owned.is_surveyed, true) {
-            drop(owned);
-            self.call_care();
         }
     }
 

@@ -9,11 +9,11 @@ use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{AttachError, Attached, ChannelError, Held, Kernel, Manner, ThreadWords};
 use overspill_guest::{Userfaultfd, Vpn, attach, detach, pidfd};
-use overspill_keeper::GuestParts;
+use overspill_keeper::{GuestParts, URGENT};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::{Pid, Signal, pidfd_send_signal, setpriority_process};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -160,6 +160,7 @@ fn hand_over(
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
     let Attached { agent, agent_process, .. } = attached;
+    let _ = setpriority_process(Some(agent), URGENT);
     let guest = Guest { number, process, agent, agent_process, _channel: channel };
     Ok((guest, parts))
 }

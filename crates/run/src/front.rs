@@ -15,11 +15,11 @@ use crate::watch::{self, Watched, is_registered};
 use overspill_base::Bytes;
 use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{AttachError, Kernel, Tracer};
-use overspill_keeper::{AreaState, GuestParts, KeeperState, Wanted};
+use overspill_keeper::{AreaState, GuestParts, KeeperState, URGENT, Wanted};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid};
+use rustix::process::{Pid, getpid, setpriority_process};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -122,6 +122,8 @@ impl Prepared {
 
     /// Begins to watch: `program` has started, as a child of this process.
     pub fn follow(self, program: Pid) -> Front {
+        // This thread alone: it starts nothing any more.
+        let _ = setpriority_process(None, URGENT);
         // For the life of the process: what is held refers to it.
         let tracer: &'static _ = Box::leak(Box::new(Tracer::new(Kernel::of_parent(program))));
         Front {
@@ -292,7 +294,8 @@ impl Front {
     /// on to fill memory.
     fn attach_all(&mut self, mut open: Vec<(Pid, Watched)>) {
         open.sort_unstable_by_key(|(_, process)| std::cmp::Reverse(process.pages));
-        let told = open.into_iter().map(|(pid, process)| (process.parent, pid, self.tracer.hold(pid)));
+        let told =
+            open.into_iter().map(|(pid, process)| (process.parent, pid, self.tracer.hold(pid)));
         for (parent, pid, held) in told.collect::<Vec<_>>() {
             self.attach(pid, parent, held);
         }

@@ -1,0 +1,136 @@
+//! Whether the threads of a guest are held.
+//!
+//! Owns: the two reasons: the map must not change ([`overspill_guest::map`], rule 5), or more was
+//! filled than there is room for.
+//! Invariants: the front is asked when there is a first reason, and told when there is none any
+//! more. A brake is let go by who has adopted all that was found, and only if the mappings were
+//! looked at since it was put on. The guest need not be held for any of this: who holds it may be
+//! busy for long.
+//! Not here: when ([`survey`](super::survey), [`brake`](super::brake)).
+
+use crate::front::Front;
+use overspill_base::sync::{Arc, LockClass, Mutex};
+
+#[derive(Debug)]
+pub(crate) struct Threads {
+    guest: u64,
+    front: Arc<dyn Front>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_frozen: bool,
+    is_braked: bool,
+    /// Whether its mappings were looked at since it was braked.
+    is_surveyed: bool,
+}
+
+impl State {
+    fn is_held(&self) -> bool {
+        self.is_frozen || self.is_braked
+    }
+}
+
+impl Threads {
+    /// Those of a guest that go on.
+    pub(crate) fn new(guest: u64, front: Arc<dyn Front>) -> Self {
+        let state = Mutex::new(LockClass::GuestThreads, State::default());
+        Self { guest, front, state }
+    }
+
+    /// Notes that the front holds them, as after an attach.
+    pub(crate) fn are_held(&self) {
+        self.state.lock().is_braked = true;
+    }
+
+    /// Has them held or not for the map's sake.
+    pub(crate) fn freeze(&self, on: bool) {
+        self.change(|state| state.is_frozen = on);
+    }
+
+    /// Has them held until all that they have filled is in the lists.
+    pub(crate) fn brake(&self) {
+        self.change(|state| (state.is_braked, state.is_surveyed) = (true, false));
+    }
+
+    /// Notes that nothing new was found; true if that was not known.
+    pub(crate) fn surveyed(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().is_surveyed, true)
+    }
+
+    /// Ends the brake, if all was found that they have filled.
+    pub(crate) fn go_on(&self) {
+        self.change(|state| state.is_braked &= !state.is_surveyed);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        let before = state.is_held();
+        change(&mut state);
+        match (before, state.is_held()) {
+            (false, true) => self.front.hold(self.guest),
+            (true, false) => self.front.release(self.guest),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_guest::userfault::GuestUserfault;
+
+    /// Notes what it is asked for.
+    #[derive(Debug)]
+    struct Asked(Mutex<Vec<&'static str>>);
+
+    impl Front for Asked {
+        fn hold(&self, _: u64) {
+            self.0.lock().push("hold");
+        }
+
+        fn release(&self, _: u64) {
+            self.0.lock().push("release");
+        }
+
+        fn forked(&self, _: u64, _: &GuestUserfault) {}
+
+        fn gone(&self, _: u64) {}
+    }
+
+    fn threads() -> (Threads, impl Fn() -> Vec<&'static str>) {
+        let front = Arc::new(Asked(Mutex::new(LockClass::Control, Vec::new())));
+        let asked = front.clone();
+        (Threads::new(1, front), move || std::mem::take(&mut asked.0.lock()))
+    }
+
+    #[test]
+    fn two_reasons_are_one_hold() {
+        let (threads, asked) = threads();
+        threads.freeze(true);
+        threads.brake();
+        assert_eq!(asked(), ["hold"]);
+        threads.freeze(false);
+        assert!(asked().is_empty());
+        threads.surveyed();
+        threads.go_on();
+        assert_eq!(asked(), ["release"]);
+    }
+
+    #[test]
+    fn a_brake_lasts_until_mappings_were_looked_at() {
+        let (threads, asked) = threads();
+        assert!(threads.surveyed());
+        threads.brake();
+        threads.go_on();
+        assert_eq!(asked(), ["hold"]);
+        assert!(threads.surveyed() && !threads.surveyed());
+        threads.go_on();
+        assert_eq!(asked(), ["release"]);
+        // The front holds a new guest already.
+        threads.are_held();
+        threads.go_on();
+        assert_eq!(asked(), ["release"]);
+    }
+}
