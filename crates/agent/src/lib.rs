@@ -38,6 +38,7 @@ pub fn step_name(step: u32) -> &'static str {
         step::REGISTER => "registering staging",
         step::EMPTY => "emptying staging",
         step::WRITE => "writing to the memory file",
+        step::ANSWER => "saying that pages have moved",
         _ => "something that it does not name",
     }
 }
@@ -49,7 +50,7 @@ mod tests {
     /// One request is one packet on a socket, mailbox and stack are where the image has them.
     #[test]
     fn words_fit_into_their_page() {
-        assert_eq!(size_of::<Request>(), 16 + 64 * 16);
+        assert_eq!(size_of::<Request>(), 16 + CPUS_MAX / 8 + 64 * 16);
         assert_eq!(size_of::<Answer>(), 24 + 64 * 8);
         assert!(size_of::<Mailbox>() <= PAGE_BYTES);
     }
@@ -64,8 +65,8 @@ mod tests {
 
     #[test]
     fn every_step_has_a_name() {
-        let names: std::collections::BTreeSet<_> = (1..=13).map(step_name).collect();
-        assert_eq!(names.len(), 13);
-        assert!(!names.contains(step_name(14)));
+        let names: std::collections::BTreeSet<_> = (1..=14).map(step_name).collect();
+        assert_eq!(names.len(), 14);
+        assert!(!names.contains(step_name(15)));
     }
 }

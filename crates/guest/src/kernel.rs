@@ -7,7 +7,7 @@
 //! sets of several processors.
 
 use crate::arch;
-use crate::system::{Change, Registers, Result, Stop, System, Until};
+use crate::system::{Change, Registers, Result, Stop, System, URGENT, Until};
 use linux_raw_sys::ptrace as raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -254,6 +254,10 @@ impl System for Kernel {
 
     fn kill(&self, pid: Pid) -> Result<()> {
         rustix::process::kill_process(pid, Signal::KILL)
+    }
+
+    fn urge(&self, task: Pid) -> Result<()> {
+        rustix::process::setpriority_process(Some(task), URGENT)
     }
 
     fn readable(&self, descriptor: BorrowedFd<'_>, wait: Duration) -> Result<bool> {

@@ -52,6 +52,10 @@ impl Stop {
     }
 }
 
+/// The priority of who limits others: it runs seldom, and a crowd that fills memory must not make
+/// it wait for its turn.
+pub const URGENT: i32 = -15;
+
 /// How far a stopped task goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
@@ -122,6 +126,8 @@ pub trait System {
     fn take_descriptor(&self, process: BorrowedFd<'_>, number: i32) -> Result<OwnedFd>;
     /// SIGKILL for a process that is traced, so that its number is still its own.
     fn kill(&self, pid: Pid) -> Result<()>;
+    /// Has a task run before others ([`URGENT`]).
+    fn urge(&self, task: Pid) -> Result<()>;
     /// Waits until a descriptor can be read, and returns whether it can.
     fn readable(&self, descriptor: BorrowedFd<'_>, wait: Duration) -> Result<bool>;
     /// Sends a packet, with descriptors.

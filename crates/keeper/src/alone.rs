@@ -11,17 +11,13 @@
 //! Rejected: a thread, which ends with the keeper; a child that is sent each descriptor, which has
 //! not got the last one yet when it is needed.
 
-use overspill_guest::pidfd;
 use overspill_guest::userfault::{Abilities, GuestUserfault, Message, Userfault};
+use overspill_guest::{URGENT, pidfd};
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::{DumpableBehavior, PidfdFlags, Signal, getpid, pidfd_open};
 use rustix::process::{pidfd_send_signal, set_dumpable_behavior, setpriority_process, setsid};
 use std::io;
 use std::time::Duration;
-
-/// The priority of who limits others: it runs seldom, and a crowd that fills memory must not make it
-/// wait for its turn.
-pub const URGENT: i32 = -15;
 
 /// How often it is looked whether a forked child misses a page, or has ended.
 const POISON_INTERVAL: Duration = Duration::from_millis(2);

@@ -232,6 +232,7 @@ mod tests {
             Request::Needed(vec![Vpn(1), Vpn((1 << 52) - 1)]),
             Request::Ended { number: u64::MAX },
             Request::Status,
+            Request::Prepare,
         ];
         for request in requests {
             front.ask(&request, SOON).unwrap();

@@ -145,6 +145,8 @@ impl Process {
                 let state = Report::State(self.state());
                 return self.answer_with_areas(Ok(state));
             }
+            // If it cannot be, the first guest is refused.
+            Request::Prepare => drop(self.keeper().map(drop)),
             Request::SetMemory(memory) => self.set_memory(memory),
             Request::Told { number } => self.front.told(number),
         }
@@ -210,8 +212,8 @@ impl Process {
         Ok(())
     }
 
-    /// The keeper, which starts with the first guest: a run that stays below its limit needs none
-    /// of its tables.
+    /// The keeper, which starts when the first guest is near: a run that stays below its limit
+    /// needs none of its tables.
     fn keeper(&mut self) -> Result<&Keeper, String> {
         if let Some(parts) = self.parts.take() {
             self.keeper = Some(Keeper::start(parts).map_err(|error| error.to_string())?);

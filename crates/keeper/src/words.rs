@@ -43,6 +43,7 @@ mod kind {
     pub(super) const STATUS: u32 = 6;
     pub(super) const TOLD: u32 = 7;
     pub(super) const SET_MEMORY: u32 = 8;
+    pub(super) const PREPARE: u32 = 9;
     pub(super) const DONE: u32 = 33;
     pub(super) const REFUSED: u32 = 34;
     pub(super) const LINE: u32 = 35;
@@ -114,6 +115,8 @@ pub enum Request {
     },
     /// How things are. The answer: the areas, then `State`.
     Status,
+    /// Get ready: the first guest will soon come. No answer.
+    Prepare,
     /// Another limit. No answer.
     SetMemory(Bytes),
     /// All threads of a guest are told to stop, as `Hold` asked. No answer.
@@ -252,6 +255,7 @@ impl Request {
             Self::Add { number, guest } => write_guest(*number, guest),
             Self::Ended { number } => bare(Packet::new(kind::ENDED, &[*number])),
             Self::Status => bare(Packet::new(kind::STATUS, &[])),
+            Self::Prepare => bare(Packet::new(kind::PREPARE, &[])),
             Self::SetMemory(memory) => bare(Packet::new(kind::SET_MEMORY, &[memory.0])),
             Self::Told { number } => bare(Packet::new(kind::TOLD, &[*number])),
         }
@@ -272,6 +276,7 @@ impl Request {
             kind::ENDED => Self::Ended { number: packet.words[0] },
             kind::STATUS => Self::Status,
             kind::TOLD => Self::Told { number: packet.words[0] },
+            kind::PREPARE => Self::Prepare,
             kind::SET_MEMORY => Self::SetMemory(read_memory(&packet, 0)?),
             other => return Err(WordError::Kind(other)),
         })

@@ -9,16 +9,14 @@ use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{AttachError, Attached, ChannelError, Held, Kernel, Manner, ThreadWords};
 use overspill_guest::{Userfaultfd, Vpn, attach, detach, pidfd};
-use overspill_keeper::{GuestParts, URGENT};
+use overspill_keeper::GuestParts;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, pidfd_send_signal, setpriority_process};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long the threads of a process may take to stop.
-const HOLD_WAIT: Duration = Duration::from_millis(500);
 /// How long an agent may take to register its staging.
 const AGENT_WAIT: Duration = Duration::from_secs(5);
 
@@ -28,9 +26,6 @@ pub enum AttachingError {
     /// No agent could be put there.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// Its threads do not stop.
-    #[error("its threads do not stop: they wait in the kernel")]
-    Running,
     /// The kernel refuses.
     #[error("{0}: {1}")]
     Kernel(&'static str, Errno),
@@ -79,7 +74,7 @@ pub(crate) enum Source<'s> {
     Forked(&'s BTreeMap<u64, GuestUserfault>),
 }
 
-/// Attaches to a process that was told to stop, which becomes a guest. It stands still afterwards.
+/// Attaches to a process that stands still, and goes on to, which becomes a guest.
 ///
 /// # Errors
 /// [`AttachingError`]; the process is as before.
@@ -89,9 +84,6 @@ pub(crate) fn take(
 ) -> Result<(Guest, GuestParts), AttachingError> {
     if matches!(source, Source::Forked(children) if children.is_empty()) {
         return Err(AttachError::NoFork { pid: held.pid() }.into());
-    }
-    if !held.wait(HOLD_WAIT)? {
-        return Err(AttachingError::Running);
     }
     let memory = kernel("make a memory file", memfd_create("overspill", MemfdFlags::CLOEXEC))?;
     let brought: Vec<BorrowedFd<'_>> = match source {
@@ -160,7 +152,6 @@ fn hand_over(
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
     let Attached { agent, agent_process, .. } = attached;
-    let _ = setpriority_process(Some(agent), URGENT);
     let guest = Guest { number, process, agent, agent_process, _channel: channel };
     Ok((guest, parts))
 }

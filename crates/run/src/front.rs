@@ -11,11 +11,12 @@ use crate::family::{kill, reap};
 use crate::holding::Holding;
 use crate::keeper::KeeperProcess;
 use crate::same::{has_executed, have_same_memory};
+use crate::stopping::{Stopped, Stopping};
 use crate::watch::{self, Watched, is_registered};
 use overspill_base::Bytes;
 use overspill_guest::userfault::GuestUserfault;
-use overspill_guest::{AttachError, Kernel, Tracer};
-use overspill_keeper::{AreaState, GuestParts, KeeperState, URGENT, Wanted};
+use overspill_guest::{AttachError, Kernel, Tracer, URGENT};
+use overspill_keeper::{AreaState, GuestParts, KeeperState, Wanted};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -25,11 +26,19 @@ use std::time::Duration;
 
 /// Part of the limit at which processes are attached to, in percent.
 const NEAR_PERCENT: u64 = 75;
+/// And at which the keeper gets ready: its tables take some time.
+const PREPARE_PERCENT: u64 = 40;
+/// The limit of guests changes by such a part at least.
+const ROOM_STEPS: u64 = 64;
 /// Of the limit so large a part is much.
 const MUCH_PART: u64 = 8;
 /// How often processes are looked at, and how often if much of what they hold may soon be too much.
 const FAR_INTERVAL: Duration = Duration::from_millis(5);
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);
+/// How often while some are about to stop.
+const STOPPING_INTERVAL: Duration = Duration::from_micros(300);
+/// Processes attached to between two looks: each takes 1 to 5 ms.
+const ATTACHED_AT_A_TIME: usize = 4;
 /// Smaller processes are left alone.
 const SMALL_PAGES: u64 = 256;
 /// Tries to attach to a process.
@@ -58,14 +67,17 @@ pub struct Prepared {
     keeper: KeeperProcess,
 }
 
-/// A process that was told to stop.
+/// A process that stands still.
 type Held = overspill_guest::Held<'static, Kernel>;
 
 /// A run that goes on.
 pub struct Front {
     memory: Bytes,
+    /// What guests may have of that, in pages.
+    paged_most: u64,
     tracer: &'static Tracer<Kernel>,
     holding: Holding,
+    stopping: Stopping,
     device: OwnedFd,
     keeper: KeeperProcess,
     program: Pid,
@@ -79,6 +91,7 @@ pub struct Front {
     /// Those that could not be attached to, and how often that was tried.
     refused: HashMap<Pid, u32>,
     held_most_pages: u64,
+    is_prepared: bool,
     has_failed: bool,
 }
 
@@ -128,8 +141,10 @@ impl Prepared {
         let tracer: &'static _ = Box::leak(Box::new(Tracer::new(Kernel::of_parent(program))));
         Front {
             memory: self.memory,
+            paged_most: self.memory.pages_floor(),
             tracer,
             holding: Holding::new(tracer),
+            stopping: Stopping::new(tracer),
             device: self.device,
             keeper: self.keeper,
             program,
@@ -139,6 +154,7 @@ impl Prepared {
             number: 0,
             refused: HashMap::new(),
             held_most_pages: 0,
+            is_prepared: false,
             has_failed: false,
         }
     }
@@ -158,7 +174,7 @@ impl Front {
     /// Changes the limit. Does not wait until it is kept to.
     pub fn set_memory(&mut self, memory: Bytes) {
         self.memory = memory;
-        self.keeper.set_memory(memory);
+        self.limit_guests(memory.pages_floor());
     }
 
     /// Asks how things are; waits for a keeper that is busy.
@@ -189,7 +205,12 @@ impl Front {
             return NEAR_INTERVAL;
         }
         self.attach_children(&family);
-        if self.look(&family) { NEAR_INTERVAL } else { FAR_INTERVAL }
+        let is_near = self.look(&family);
+        match (self.stopping.is_empty(), is_near) {
+            (false, _) => STOPPING_INTERVAL,
+            (true, true) => NEAR_INTERVAL,
+            (true, false) => FAR_INTERVAL,
+        }
     }
 
     /// Attaches to forked children that have lived for a turn: most execute another program before.
@@ -202,7 +223,8 @@ impl Front {
             seen.contains_key(&pid) && self.may_attach(pid, process) && is_registered(pid)
         };
         let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
-        self.attach_all(open.map(|(pid, process)| (*pid, *process)).collect());
+        let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
+        self.attach_all(open.into_iter());
     }
 
     /// True if no process of the run is left.
@@ -272,62 +294,101 @@ impl Front {
         self.guests.values().any(|guest| guest.agent == pid)
     }
 
-    /// Looks at all processes, and attaches to them if the limit is in sight. True if it is, and much
-    /// of what they hold is not paged yet.
+    /// Looks at all processes, and attaches to them if the limit is in sight. True if it is, and
+    /// much of what they hold is not paged yet.
     fn look(&mut self, family: &HashMap<Pid, Watched>) -> bool {
         let held: u64 = family.values().map(|process| process.pages).sum();
         self.held_most_pages = self.held_most_pages.max(held);
-        if held * 100 < self.memory.pages_floor() * NEAR_PERCENT {
+        let percent = held * 100 / self.memory.pages_floor().max(1);
+        if percent >= PREPARE_PERCENT && !std::mem::replace(&mut self.is_prepared, true) {
+            self.keeper.prepare();
+        }
+        if percent < NEAR_PERCENT {
             return false;
         }
         let is_open = |pid: Pid, process: &Watched| {
             process.pages >= SMALL_PAGES && self.may_attach(pid, process)
         };
         let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
-        self.attach_all(open.map(|(pid, process)| (*pid, *process)).collect());
-        let loose = family.iter().filter(|(pid, _)| !self.guests.contains_key(pid));
-        let loose_pages: u64 = loose.map(|(_, process)| process.pages).sum();
+        let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
+        self.attach_all(open.into_iter());
+        let loose_pages = self.loose_pages(family);
+        self.leave_room(loose_pages);
         loose_pages * MUCH_PART >= self.memory.pages_floor()
     }
 
-    /// Attaches to processes, the largest first. All are told to stop before: the others would go
-    /// on to fill memory.
-    fn attach_all(&mut self, mut open: Vec<(Pid, Watched)>) {
-        open.sort_unstable_by_key(|(_, process)| std::cmp::Reverse(process.pages));
-        let told =
-            open.into_iter().map(|(pid, process)| (process.parent, pid, self.tracer.hold(pid)));
-        for (parent, pid, held) in told.collect::<Vec<_>>() {
-            self.attach(pid, parent, held);
+    /// What processes have that are not paged. Children that guests have just forked have little of
+    /// their own.
+    fn loose_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
+        let has_own = |pid: Pid| self.forked.is_empty() || !is_registered(pid);
+        let loose = family.iter().filter(|(pid, process)| {
+            process.pages >= SMALL_PAGES && !self.guests.contains_key(pid) && has_own(**pid)
+        });
+        loose.map(|(_, process)| process.pages).sum()
+    }
+
+    /// Has guests leave room for what is not paged, but for a quarter of the limit.
+    fn leave_room(&mut self, loose_pages: u64) {
+        let limit = self.memory.pages_floor();
+        let pages = limit.saturating_sub(loose_pages).max(limit / 4);
+        // By steps, so that not every page of growth is a message.
+        if pages.abs_diff(self.paged_most) * ROOM_STEPS >= limit || pages == limit {
+            self.limit_guests(pages);
+        }
+    }
+
+    fn limit_guests(&mut self, pages: u64) {
+        if std::mem::replace(&mut self.paged_most, pages) != pages {
+            self.keeper.set_memory(Bytes::of_pages(pages));
+        }
+    }
+
+    /// Tells processes to stop, and attaches to some that have.
+    fn attach_all(&mut self, open: impl Iterator<Item = Pid>) {
+        for pid in open.collect::<Vec<_>>() {
+            if let Err(error) = self.stopping.tell(pid) {
+                self.refuse(pid, &error.into());
+            }
+        }
+        for (pid, stopped) in self.stopping.take(ATTACHED_AT_A_TIME) {
+            self.attach(pid, stopped);
         }
     }
 
     /// A child that has its parent's memory (vfork) is about to execute something else.
     fn may_attach(&self, pid: Pid, process: &Watched) -> bool {
         !self.guests.contains_key(&pid)
+            && !self.stopping.has(pid)
             && self.refused.get(&pid).is_none_or(|&tries| tries < TRIES)
             && process.parent.is_some_and(|parent| have_same_memory(pid, parent) == Some(false))
     }
 
-    fn attach(&mut self, pid: Pid, parent: Option<Pid>, held: Result<Held, AttachError>) {
+    fn attach(&mut self, pid: Pid, stopped: Stopped) {
         let source = match is_registered(pid) {
             true => Source::Forked(&self.forked),
             false => Source::New(&self.device, self.number + 1),
         };
-        let taken = held.map_err(AttachingError::from).and_then(|mut held| {
+        let taken = stopped.map_err(AttachingError::from).and_then(|mut held| {
             let (guest, parts) = attaching::take(&mut held, source)?;
             Ok((held, guest, parts))
         });
         match taken {
             Ok((held, guest, parts)) => self.add(held, guest, parts),
-            // The message of its fork is on its way.
-            Err(AttachingError::Attach(AttachError::NoFork { .. })) if self.is_guest(parent) => {}
-            Err(error) => {
-                let tries = self.refused.entry(pid).or_default();
-                *tries += 1;
-                if *tries == TRIES {
-                    self.keeper.say(&format!("process {pid} is outside the limit: {error}"));
-                }
-            }
+            Err(error) => self.refuse(pid, &error),
+        }
+    }
+
+    /// Notes that a process could not be attached to; says so when it is not tried again.
+    fn refuse(&mut self, pid: Pid, error: &AttachingError) {
+        let is_child = self.seen.get(&pid).is_some_and(|process| self.is_guest(process.parent));
+        // The message of its fork is on its way.
+        if is_child && matches!(error, AttachingError::Attach(AttachError::NoFork { .. })) {
+            return;
+        }
+        let tries = self.refused.entry(pid).or_default();
+        *tries += 1;
+        if *tries == TRIES {
+            self.keeper.say(&format!("process {pid} is outside the limit: {error}"));
         }
     }
 

@@ -151,6 +151,12 @@ impl KeeperProcess {
         }
     }
 
+    /// Has it get ready for the first guest.
+    pub(crate) fn prepare(&self) {
+        // What it lacks it says when there is one.
+        let _ = self.link.ask(&Request::Prepare, ANSWER_WAIT);
+    }
+
     /// Gives it another limit.
     pub(crate) fn set_memory(&self, memory: Bytes) {
         // If it has ended, that is noticed soon.

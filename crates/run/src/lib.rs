@@ -14,6 +14,7 @@ mod front;
 mod holding;
 mod keeper;
 mod same;
+mod stopping;
 mod watch;
 
 pub use attaching::AttachingError;

@@ -163,6 +163,8 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         let arguments = [libc::CLONE_VM as u64, stack, 0, 0, 0, 0];
         let first = self.inside.clone_at(base + ENTRY as u64, arguments)?;
         self.first = Some((first, first.as_raw_nonzero().get()));
+        // The agent is made with the same. Where that is not permitted it has its turn later.
+        let _ = self.system().urge(first);
         let agent = match self.site.namespace {
             Namespace::Another => {
                 let own_number = process::status(self.system(), first, first)?.own_number;

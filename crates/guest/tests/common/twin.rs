@@ -127,6 +127,9 @@ impl System for Twin {
     fn kill(&self, pid: Pid) -> Result<()> {
         self.call(|kernel| kernel.kill(pid))
     }
+    fn urge(&self, task: Pid) -> Result<()> {
+        self.call(|kernel| kernel.urge(task))
+    }
     fn readable(&self, descriptor: BorrowedFd<'_>, wait: Duration) -> Result<bool> {
         self.call(|kernel| kernel.readable(descriptor, wait))
     }
