@@ -27,10 +27,17 @@ pub struct TooManyAreas;
 #[derive(Debug)]
 pub struct SwapAreas {
     areas: Box<[OnceLock<SwapArea>]>,
-    /// Areas to allocate from, best first.
-    order: Mutex<Vec<Place>>,
+    order: Mutex<Order>,
     caches: SlotCaches,
     tuning: AreaTuning,
+}
+
+#[derive(Debug, Default)]
+struct Order {
+    /// Areas to allocate from, best first.
+    places: Vec<Place>,
+    /// How often one was added or taken out.
+    changes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,13 +46,26 @@ struct Place {
     area: AreaNo,
 }
 
+/// The areas in the order in which one visit asks them, and the changes until then.
+struct Turn {
+    numbers: [AreaNo; AreaNo::MAX],
+    areas: usize,
+    changes: u64,
+}
+
+impl Turn {
+    fn areas(&self) -> &[AreaNo] {
+        &self.numbers[..self.areas]
+    }
+}
+
 impl SwapAreas {
     /// Makes an empty set. Takes the CPUs and the switches that concern several areas from
     /// `config`.
     pub fn new(config: AreaConfig) -> Self {
         Self {
             areas: (0..AreaNo::MAX).map(|_| OnceLock::new()).collect(),
-            order: Mutex::new(LockClass::AreaOrder, Vec::new()),
+            order: Mutex::new(LockClass::AreaOrder, Order::default()),
             caches: SlotCaches::new(config.cpus, config.tuning.slot_batch),
             tuning: config.tuning,
         }
@@ -74,8 +94,9 @@ impl SwapAreas {
     /// Allows allocation from an area, behind the others of its priority.
     pub fn enqueue(&self, area: AreaNo, priority: i16) {
         let mut order = self.order.lock();
-        let behind = order.partition_point(|place| place.priority >= priority);
-        order.insert(behind, Place { priority, area });
+        let behind = order.places.partition_point(|place| place.priority >= priority);
+        order.places.insert(behind, Place { priority, area });
+        order.changes += 1;
     }
 
     /// Stops allocation from an area and returns its priority, or `None` if it was stopped already.
@@ -86,8 +107,9 @@ impl SwapAreas {
     pub fn dequeue(&self, number: AreaNo) -> Option<i16> {
         let priority = {
             let mut order = self.order.lock();
-            let at = order.iter().position(|place| place.area == number)?;
-            order.remove(at).priority
+            let at = order.places.iter().position(|place| place.area == number)?;
+            order.changes += 1;
+            order.places.remove(at).priority
         };
         self.get(number).close();
         self.drain();
@@ -158,7 +180,7 @@ impl SwapAreas {
         want: usize,
         reclaim: &dyn SlotReclaim,
     ) -> Vec<SwapEntry> {
-        let places = self.order.lock().clone();
+        let places = self.order.lock().places.clone();
         let below = places.iter().filter(|place| place.priority < priority);
         let mut slots = Vec::with_capacity(want);
         let found = below.map(|place| place.area).find(|&area| {
@@ -184,9 +206,28 @@ impl SwapAreas {
         while area.alloc(cpu, want, reclaim, slots) == 0 && reclaim.grow(number) {}
     }
 
-    /// Asks the areas in turn until one has slots. True if one had.
+    /// Asks the areas in turn until one has slots. True if one had. Starts over if areas have come
+    /// or gone meanwhile: all that were asked may have been taken out, and others added.
     fn visit(
         &self,
+        cpu: usize,
+        missing: usize,
+        reclaim: &dyn SlotReclaim,
+        out: &mut Vec<SwapEntry>,
+    ) -> bool {
+        loop {
+            let turn = self.in_turn();
+            let found = self.ask(turn.areas(), cpu, missing, reclaim, out);
+            if found || self.order.lock().changes == turn.changes {
+                return found;
+            }
+        }
+    }
+
+    /// Asks `areas` one by one until one has slots. True if one had.
+    fn ask(
+        &self,
+        areas: &[AreaNo],
         cpu: usize,
         missing: usize,
         reclaim: &dyn SlotReclaim,
@@ -196,8 +237,7 @@ impl SwapAreas {
         let goal = if self.caches.is_active() { batch } else { missing.min(batch) };
         let _path = work::on(Path::GetSwapPages);
         let mut slots = Vec::with_capacity(goal);
-        let (order, areas) = self.in_turn();
-        for &number in &order[..areas] {
+        for &number in areas {
             self.alloc_from(number, cpu, goal, reclaim, &mut slots);
             if !slots.is_empty() {
                 self.hand_out(cpu, number, &slots, missing, out);
@@ -229,24 +269,23 @@ impl SwapAreas {
     /// cluster, naturally aligned. `None` if no area finds one at once; allocate single slots then.
     /// Never blocks.
     pub fn alloc_folio(&self, cpu: usize, order: u8) -> Option<SwapEntry> {
-        let (numbers, areas) = self.in_turn();
-        numbers[..areas].iter().find_map(|&number| {
+        self.in_turn().areas().iter().find_map(|&number| {
             let slot = self.get(number).alloc_folio(cpu, order)?;
             Some(SwapEntry::new(number, slot))
         })
     }
 
-    /// Returns the areas in the order this allocation should ask them; moves the first behind its
+    /// Returns the areas in the order this visit should ask them; moves the first behind its
     /// equals.
-    fn in_turn(&self) -> ([AreaNo; AreaNo::MAX], usize) {
+    fn in_turn(&self) -> Turn {
         let mut numbers = [AreaNo(0); AreaNo::MAX];
-        let mut order = self.order.lock();
-        for (number, place) in numbers.iter_mut().zip(order.iter()) {
+        let Order { places, changes } = &mut *self.order.lock();
+        for (number, place) in numbers.iter_mut().zip(places.iter()) {
             *number = place.area;
         }
-        let equals = order.iter().take_while(|place| place.priority == order[0].priority).count();
-        order[..equals].rotate_left(equals.min(1));
-        (numbers, order.len())
+        let equals = places.iter().take_while(|place| place.priority == places[0].priority).count();
+        places[..equals].rotate_left(equals.min(1));
+        Turn { numbers, areas: places.len(), changes: *changes }
     }
 
     /// Frees `entry` with the CPU's next batch.

@@ -6,8 +6,8 @@ mod common;
 
 use common::{Discarder, config, lone, single};
 use overspill_area::{
-    Allocator, AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea, SwapEntry,
-    TooManyHolders,
+    Allocator, AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SlotReclaim, SwapArea,
+    SwapAreas, SwapEntry, TooManyHolders,
 };
 use overspill_base::Slot;
 
@@ -37,6 +37,54 @@ fn sharing_that_fails_half_way_is_undone() {
     let map = area.slot_map();
     assert_eq!(map.holders(first), Some(1), "undone");
     assert_eq!(map.holders(shared), Some(u64::from(HOLDERS_MAX)));
+}
+
+/// Answers for a full area that it was taken out, and another added, before it could grow.
+struct Turnover<'a> {
+    areas: &'a SwapAreas,
+    config: AreaConfig,
+    last: u8,
+}
+
+impl SlotReclaim for Turnover<'_> {
+    fn grow(&self, area: AreaNo) -> bool {
+        let next = AreaNo(area.0 + 1);
+        if next.0 <= self.last {
+            self.areas.add(full_unless(next.0 == self.last, next, self.config), 0);
+            self.areas.dequeue(area);
+        }
+        false
+    }
+
+    fn reclaim_slot(&self, _: SwapEntry) -> bool {
+        false
+    }
+
+    fn discard(&self, _: AreaNo) -> bool {
+        false
+    }
+}
+
+/// Makes an area of 4 slots, of which none is available unless it `has_room`.
+fn full_unless(has_room: bool, number: AreaNo, config: AreaConfig) -> SwapArea {
+    let tables = AreaTables::on_heap(4, config, 1);
+    tables.format(&[]);
+    let area = SwapArea::new(number, tables, config, MemberNo(0));
+    area.set_capacity_slots(if has_room { 4 } else { 0 });
+    area
+}
+
+/// E11: there is room all the time, but never where the allocation looks: on an area that was added
+/// after it had begun. It looks twice in any case.
+#[test]
+fn an_allocation_keeps_up_with_areas_that_come_and_go() {
+    for (preset, _) in Preset::ALL {
+        let config = config(preset);
+        let areas = lone(config, full_unless(false, AreaNo(0), config));
+        let (turnover, mut out) = (Turnover { areas: &areas, config, last: 3 }, Vec::new());
+        assert_eq!(areas.alloc(0, 2, &turnover, &mut out), 2, "{preset:?}");
+        assert!(out.iter().all(|entry| entry.area() == AreaNo(3)), "{preset:?}: {out:?}");
+    }
 }
 
 /// E33: one hold of the area's lock examines no more slots than the limit.

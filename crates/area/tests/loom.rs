@@ -159,6 +159,24 @@ fn a_dequeue_against_an_allocation() {
     }
 }
 
+/// E11: there is always an area with room, but twice another one.
+#[test]
+fn areas_that_come_and_go_against_an_allocation() {
+    model(|| {
+        let config = small(Preset::Modern);
+        let areas = alone(config, 2);
+        let other = spawn_alloc(&areas, 1, 1);
+        for number in 1..=2 {
+            let tables = AreaTables::on_heap(2, config, 1);
+            let area = SwapArea::new(AreaNo(number), tables, config, MemberNo(0));
+            area.set_capacity_slots(2);
+            areas.add(area, 0);
+            areas.dequeue(AreaNo(number - 1));
+        }
+        assert_eq!(other.join().unwrap().len(), 1);
+    });
+}
+
 #[test]
 fn the_last_of_two_holders_frees() {
     model(|| {

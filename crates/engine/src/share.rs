@@ -40,9 +40,11 @@ impl Engine {
     /// [`adopt`](Self::adopt) takes them. A lost page is lost in the child too. Sleeps for pages
     /// that are on their way.
     ///
-    /// Neither range may be touched or dropped meanwhile. No page of the parent may have been
-    /// mapped since the child's memory was copied; one that was is lost in the child, because its
-    /// content then is not known.
+    /// Neither range may be touched or dropped meanwhile, nor lie in the span of a page that is:
+    /// zeros would be mapped there. No page of the parent may have been mapped since the child's
+    /// memory was copied; one that was is lost in the child, because its content then is not known.
+    /// A page that found no slot on its way out is waited for until it is mapped again; an address
+    /// space that refuses that for as long as the call takes loses it in the end.
     ///
     /// # Errors
     /// [`ShareError`].

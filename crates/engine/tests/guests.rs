@@ -392,68 +392,92 @@ fn pages_that_were_never_touched_cost_nothing() {
     assert_eq!(resident_bytes(words.as_ptr()), 4096 * size_of::<AtomicU64>());
 }
 
+/// A guest that reads on to its end gets zeros in advance, and the next one none of them: those
+/// would be there before what a child gets of its parent.
+#[test]
+fn zeros_end_with_their_guest() {
+    let rig = Rig::of_guests(64, 64, &[64], TUNING);
+    rig.space.guest_pages.store(16, Relaxed);
+    let mut worker = Worker::new(&rig.engine).unwrap();
+    rig.write(&mut worker, 32..48);
+    let before = count(&rig, Event::pgzero);
+    rig.write(&mut worker, 0..14);
+    assert_eq!(count(&rig, Event::pgzero) - before, 16);
+    fork(&rig, &mut worker, 32, 16, 16);
+    expect(&rig, &mut worker, 32, 16, 16);
+    assert_eq!(rig.engine.check(), Ok(()));
+}
+
 /// Each thread has a parent and a child, and knows what is on their pages.
-struct Family {
+struct Family<'a> {
+    rig: &'a Rig,
     first: u32,
     model: [u8; 2 * GUEST as usize],
     random: fastrand::Rng,
     worker: Worker,
 }
 
-/// Pages of a guest.
-const GUEST: u32 = 16;
+/// Pages of a guest. Two have more than there are frames, so that pages leave memory even if the
+/// families run one after the other.
+const GUEST: u32 = 24;
 
-impl Family {
-    fn touch(&mut self, rig: &Rig) {
+impl Family<'_> {
+    fn touch(&mut self) {
         let n = self.random.u32(0..2 * GUEST);
-        let (seen, write) = (self.model[n as usize], self.random.bool());
-        let next = if write { self.random.u8(..) } else { seen };
-        let touched = rig.touch(&mut self.worker, PageNo(self.first + n), |content| {
-            assert!(
-                content.iter().all(|&byte| byte == seen),
-                "page {n}: {} is not {seen}",
-                content[0]
-            );
+        let (right, write) = (self.model[n as usize], self.random.bool());
+        let next = if write { self.random.u8(..) } else { right };
+        let mut seen = None;
+        let touched = self.rig.touch(&mut self.worker, PageNo(self.first + n), |content| {
+            let is_torn = content.iter().any(|&byte| byte != content[0]);
+            seen = (!is_torn).then_some(content[0]);
             content.fill(next);
         });
-        assert_eq!(touched, Touch::Done);
+        assert_eq!((touched, seen), (Touch::Done, Some(right)), "page {n}");
         self.model[n as usize] = next;
     }
 
     /// Ends the child and makes another, or makes the child the parent.
-    fn fork(&mut self, rig: &Rig) {
+    fn fork(&mut self) {
         let (old, new) = if self.random.bool() { (0, GUEST) } else { (GUEST, 0) };
-        self.worker.finish(&rig.engine);
-        rig.engine.discard(PageNo(self.first + new), GUEST as usize);
-        fork(rig, &mut self.worker, self.first + old, self.first + new, GUEST);
+        self.worker.finish(&self.rig.engine);
+        self.rig.engine.discard(PageNo(self.first + new), GUEST as usize);
+        fork(self.rig, &mut self.worker, self.first + old, self.first + new, GUEST);
         self.model.copy_within(old as usize..(old + GUEST) as usize, new as usize);
     }
 }
 
+/// Also of a thread that has failed: the others would wait for ever for what it was reading, and
+/// nobody would learn why.
+impl Drop for Family<'_> {
+    fn drop(&mut self) {
+        self.worker.finish(&self.rig.engine);
+    }
+}
+
 #[test]
-#[ignore = "beside busy CPUs one run in ten does not end: a page stays locked; not explained yet"]
 fn families_of_several_threads_do_not_disturb_each_other() {
     const THREADS: u32 = 3;
     const TUNINGS: [Tuning; 2] =
         [TUNING, Tuning { preset: overspill_area::Preset::Linux4_8, ..TUNING }];
     for tuning in TUNINGS {
         let rig = Rig::of_guests(40, (THREADS * 2 * GUEST) as usize, &[200], tuning);
+        rig.space.guest_pages.store(GUEST as usize, Relaxed);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (rig, stop) = (&rig, &stop);
             let families = [0, 1, 2].map(|thread| {
                 scope.spawn(move || {
                     let mut family = Family {
+                        rig,
                         first: thread * 2 * GUEST,
                         model: [0; 2 * GUEST as usize],
                         random: fastrand::Rng::with_seed(u64::from(thread)),
                         worker: Worker::new(&rig.engine).unwrap(),
                     };
-                    for _ in 0..300 {
-                        (0..20).for_each(|_| family.touch(rig));
-                        family.fork(rig);
+                    for _ in 0..100 {
+                        (0..20).for_each(|_| family.touch());
+                        family.fork();
                     }
-                    family.worker.finish(&rig.engine);
                 })
             });
             let changer = scope.spawn(move || {

@@ -69,16 +69,19 @@ pub(crate) struct SimSpace {
     pub(crate) unmaps: AtomicUsize,
     /// Most pages of a run that one call moves.
     pub(crate) most_at_once: AtomicUsize,
+    /// Pages of each program: what is mapped for one ends with it.
+    pub(crate) guest_pages: AtomicUsize,
 }
 
 impl SimSpace {
     pub(crate) fn new(pages: usize) -> Arc<Self> {
-        let pages = (0..pages).map(|_| Mutex::new(Seen::Missing)).collect();
+        let pages: Vec<_> = (0..pages).map(|_| Mutex::new(Seen::Missing)).collect();
         let pattern = Mutex::new(Pattern::Normal);
         let busy = Mutex::new((0, fastrand::Rng::with_seed(0)));
         let (pinned, frozen) = (Mutex::new(None), RwLock::default());
         let (unmaps, most_at_once) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        Arc::new(Self { pages, pinned, busy, pattern, frozen, unmaps, most_at_once })
+        let guest_pages = AtomicUsize::new(pages.len());
+        Arc::new(Self { pages, pinned, busy, pattern, frozen, unmaps, most_at_once, guest_pages })
     }
 
     /// Makes it busy from now on, `per_mille` of the time, by `seed`.
@@ -180,7 +183,8 @@ impl SimSpace {
 
 impl AddressSpace for SimSpace {
     fn span(&self, page: PageNo) -> usize {
-        self.pages.len() - page.index()
+        let guest = self.guest_pages.load(Relaxed);
+        guest - page.index() % guest
     }
 
     fn pattern(&self, _: PageNo) -> Pattern {
