@@ -12,7 +12,7 @@ const PYTHON: &str = "/usr/bin/python3";
 const KILLS: usize = 10;
 
 /// Makes a bench if programs can be attached to here.
-fn bench(tools: &[&str]) -> Option<Bench> {
+pub(crate) fn bench(tools: &[&str]) -> Option<Bench> {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/userfaultfd").exists() {
         println!("skipped: a keeper needs root and /dev/userfaultfd");
         return None;

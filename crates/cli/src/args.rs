@@ -97,9 +97,8 @@ pub(crate) struct RunArgs {
     ///
     /// With keeper, which is new, programs start untouched, static ones, those of Go and those of
     /// musl too, and are paged when memory runs short. It needs root, or CAP_SYS_PTRACE and
-    /// /dev/userfaultfd. Of a program that is paged, a forked child that misses a page is ended,
-    /// with a line, and the options --memory-each, --memory-max, --no-children, --report,
-    /// --history, --touches, --progress and --metrics cannot be had.
+    /// /dev/userfaultfd. The options --memory-each, --no-children, --report, --history, --touches,
+    /// --progress and --metrics cannot be had with it yet.
     #[arg(long, value_name = "WAY", value_parser = parse_way)]
     pub(crate) way: Option<RunWay>,
 

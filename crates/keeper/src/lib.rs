@@ -4,11 +4,11 @@
 //! threads that serve them (`serve`), look for new mappings (`survey`), hold them back (`brake`)
 //! and look after the rest (`care`); all of that as a process of its own ([`process`]), and what it
 //! and its front say to each other (`words`, over a [`Link`]).
-//! Invariants: whoever holds a guest reads one message of it
-//! and applies it before anything else is done there. A thread that serves faults never touches a
-//! guest's memory, and waits for no thread of a guest. What a guest says is checked where it is
-//! read. No keeper, no page: what is out is never replaced by zeros. Not here: attaching, tracing,
-//! watching (`run`); which pages are in memory (`engine`).
+//! Invariants: whoever holds a guest reads one message of it and applies it before anything else is
+//! done there. A thread that serves faults never touches a guest's memory, and waits for no thread
+//! of a guest. What a guest says is checked where it is read. No keeper, no page: what is out is
+//! never replaced by zeros.
+//! Not here: attaching, tracing, watching (`run`); which pages are in memory (`engine`).
 
 mod agent;
 mod alone;

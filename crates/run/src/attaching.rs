@@ -6,7 +6,7 @@
 
 use crate::family::wait_for;
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
-use overspill_guest::userfault::GuestUserfault;
+use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::{AttachError, Attached, ChannelError, Held, Kernel, Manner, ThreadWords};
 use overspill_guest::{Userfaultfd, Vpn, attach, detach, pidfd};
 use overspill_keeper::GuestParts;
@@ -26,6 +26,9 @@ pub enum AttachingError {
     /// No agent could be put there.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// The kernel or our rights are not enough.
+    #[error("its userfaultfd has no {0}: {1} is needed")]
+    Lacks(&'static str, &'static str),
     /// The kernel refuses.
     #[error("{0}: {1}")]
     Kernel(&'static str, Errno),
@@ -116,7 +119,9 @@ fn prepare(
     let anchor = Vpn::of(attached.staging);
     let (userfault, number) = match source {
         Source::New(_, number) => {
-            (kernel("set up the userfaultfd", GuestUserfault::agree(fd, anchor))?, number)
+            let userfault = kernel("set up the userfaultfd", GuestUserfault::agree(fd, anchor))?;
+            check(userfault.abilities())?;
+            (userfault, number)
         }
         Source::Forked(children) => {
             let (number, child) = children.iter().nth(attached.forked).expect("one of them");
@@ -126,6 +131,17 @@ fn prepare(
     let request = Request { kind: kind::REGISTER, ..bytemuck::Zeroable::zeroed() };
     attached.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
     Ok((userfault, number))
+}
+
+/// Without the messages of forks a child would read zeros for what is out.
+fn check(abilities: Abilities) -> Result<(), AttachingError> {
+    match abilities {
+        Abilities { moves: false, .. } => Err(AttachingError::Lacks("moves", "Linux 6.8")),
+        Abilities { forks: false, .. } => {
+            Err(AttachingError::Lacks("messages of forks", "CAP_SYS_PTRACE"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn hand_over(
