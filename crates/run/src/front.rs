@@ -206,6 +206,7 @@ impl Front {
         }
         self.attach_children(&family);
         let is_near = self.look(&family);
+        self.attach_stopped();
         match (self.stopping.is_empty(), is_near) {
             (false, _) => STOPPING_INTERVAL,
             (true, true) => NEAR_INTERVAL,
@@ -213,7 +214,7 @@ impl Front {
         }
     }
 
-    /// Attaches to forked children that have lived for a turn: most execute another program before.
+    /// Has forked children stop that have lived for a turn: most execute another program before.
     fn attach_children(&mut self, family: &HashMap<Pid, Watched>) {
         let seen = std::mem::replace(&mut self.seen, family.clone());
         if self.forked.is_empty() {
@@ -224,7 +225,7 @@ impl Front {
         };
         let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
         let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
-        self.attach_all(open.into_iter());
+        self.stop_all(open);
     }
 
     /// True if no process of the run is left.
@@ -294,8 +295,8 @@ impl Front {
         self.guests.values().any(|guest| guest.agent == pid)
     }
 
-    /// Looks at all processes, and attaches to them if the limit is in sight. True if it is, and
-    /// much of what they hold is not paged yet.
+    /// Looks at all processes, and has them stop if the limit is in sight. True if it is, and much
+    /// of what they hold is not paged yet.
     fn look(&mut self, family: &HashMap<Pid, Watched>) -> bool {
         let held: u64 = family.values().map(|process| process.pages).sum();
         self.held_most_pages = self.held_most_pages.max(held);
@@ -303,6 +304,8 @@ impl Front {
         if percent >= PREPARE_PERCENT && !std::mem::replace(&mut self.is_prepared, true) {
             self.keeper.prepare();
         }
+        let loose_pages = self.loose_pages(family);
+        self.leave_room(loose_pages);
         if percent < NEAR_PERCENT {
             return false;
         }
@@ -311,9 +314,7 @@ impl Front {
         };
         let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
         let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
-        self.attach_all(open.into_iter());
-        let loose_pages = self.loose_pages(family);
-        self.leave_room(loose_pages);
+        self.stop_all(open);
         loose_pages * MUCH_PART >= self.memory.pages_floor()
     }
 
@@ -329,6 +330,9 @@ impl Front {
 
     /// Has guests leave room for what is not paged, but for a quarter of the limit.
     fn leave_room(&mut self, loose_pages: u64) {
+        if self.guests.is_empty() {
+            return;
+        }
         let limit = self.memory.pages_floor();
         let pages = limit.saturating_sub(loose_pages).max(limit / 4);
         // By steps, so that not every page of growth is a message.
@@ -343,13 +347,17 @@ impl Front {
         }
     }
 
-    /// Tells processes to stop, and attaches to some that have.
-    fn attach_all(&mut self, open: impl Iterator<Item = Pid>) {
-        for pid in open.collect::<Vec<_>>() {
+    /// Tells processes to stop.
+    fn stop_all(&mut self, open: Vec<Pid>) {
+        for pid in open {
             if let Err(error) = self.stopping.tell(pid) {
                 self.refuse(pid, &error.into());
             }
         }
+    }
+
+    /// Attaches to some of those that have stopped.
+    fn attach_stopped(&mut self) {
         for (pid, stopped) in self.stopping.take(ATTACHED_AT_A_TIME) {
             self.attach(pid, stopped);
         }
