@@ -258,7 +258,7 @@ impl Front {
 
     /// Without a keeper the run ends.
     fn look_at_keeper(&mut self) {
-        if !self.has_failed && self.keeper.has_ended() {
+        if self.keeper.has_ended() {
             self.fail(
                 "the keeper has ended, so the run is ended: no page that is out can come back",
             );
@@ -413,13 +413,17 @@ impl Front {
         self.guests.insert(pid, guest);
         self.holding.keep(number, held);
         if let Err(error) = self.keeper.add(number, parts) {
+            // If it has ended, that is why.
+            self.look_at_keeper();
             self.fail(&format!("process {pid} cannot be paged, so the run is ended: {error}"));
         }
     }
 
+    /// Ends the run, and says why: the first reason.
     fn fail(&mut self, line: &str) {
-        self.has_failed = true;
-        self.keeper.say(line);
+        if !std::mem::replace(&mut self.has_failed, true) {
+            self.keeper.say(line);
+        }
     }
 
     /// Lets go the guests that have ended, or execute another program.
