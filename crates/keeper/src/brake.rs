@@ -22,7 +22,7 @@ impl Shared {
     pub(crate) fn brake(&self) {
         let mut pause = SOON;
         while !self.must_stop() {
-            let guests: Vec<Arc<Guest>> = self.guests.lock().values().cloned().collect();
+            let guests = self.all_guests();
             let grow = self.brake_grown(&guests);
             pause = if grow { SOON } else { (pause * 2).min(LATE) };
             self.growth.wait(if guests.is_empty() { None } else { Some(pause) });

@@ -23,7 +23,7 @@ impl Shared {
     /// Looks after all guests until told to stop.
     pub(crate) fn care(&self, worker: &mut Worker) {
         while !self.must_stop() {
-            let guests: Vec<Arc<Guest>> = self.guests.lock().values().cloned().collect();
+            let guests = self.all_guests();
             for guest in &guests {
                 self.care_for_one(worker, guest);
             }

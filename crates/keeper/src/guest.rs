@@ -107,7 +107,6 @@ impl Guest {
         let mut owned = self.hold();
         if self.known.set(known).is_ok() {
             *mine = Some(agent);
-            owned.is_attached = true;
             self.threads.are_held();
             owned.needed = needed.iter().map(|page| page.run(1)).collect();
         }

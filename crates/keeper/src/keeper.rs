@@ -233,6 +233,11 @@ impl Drop for Keeper {
 }
 
 impl Shared {
+    /// The guests there are now: what is done with each is done without the lock.
+    pub(crate) fn all_guests(&self) -> Vec<Arc<Guest>> {
+        self.guests.lock().values().cloned().collect()
+    }
+
     pub(crate) fn must_stop(&self) -> bool {
         // Acquire: with `Keeper::drop`.
         self.stopping.load(Acquire)

@@ -233,7 +233,7 @@ fn movable(owned: &Owned, run: &Range<PageNo>) -> Result<Range<Vpn>, SpaceError>
     if owned.is_forking() {
         return Err(SpaceError::Busy);
     }
-    if !(owned.is_attached && owned.is_confirmed) {
+    if !owned.is_confirmed {
         return Err(SpaceError::Pinned);
     }
     let at = match owned.map.find(run.start) {

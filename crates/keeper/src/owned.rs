@@ -24,8 +24,6 @@ pub(crate) struct Forked {
 #[derive(Debug, Default)]
 pub(crate) struct Owned {
     pub(crate) map: SpaceMap,
-    /// Whether it has an agent.
-    pub(crate) is_attached: bool,
     /// Whether the map was compared with the mappings of a forked child.
     pub(crate) is_confirmed: bool,
     /// Whether relatives may have the same frames.

@@ -38,7 +38,7 @@ const WAKEUP: u64 = 0;
 #[derive(Debug)]
 pub(crate) struct Readers {
     /// How they hear of messages, one for each CPU.
-    pub(crate) ready: Vec<OwnedFd>,
+    ready: Vec<OwnedFd>,
     resting: Mutex<Resting>,
     called: Condvar,
 }

@@ -12,7 +12,6 @@ use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::known::Known;
 use crate::owned::Owned;
-use overspill_base::sync::Arc;
 use overspill_guest::Vpn;
 use overspill_guest::map::Look;
 use overspill_guest::mappings::{self, Mapping};
@@ -36,7 +35,7 @@ impl Shared {
     pub(crate) fn survey_all(&self) {
         let mut pause = SOON;
         while !self.must_stop() {
-            let guests: Vec<Arc<Guest>> = self.guests.lock().values().cloned().collect();
+            let guests = self.all_guests();
             let found = guests.iter().filter(|guest| self.survey(guest)).count();
             pause = if found > 0 { SOON } else { (pause * 2).min(LATE) };
             self.survey.wait(if guests.is_empty() { None } else { Some(pause) });

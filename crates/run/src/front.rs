@@ -204,7 +204,7 @@ impl Front {
             family.into_keys().for_each(kill);
             return NEAR_INTERVAL;
         }
-        self.attach_children(&family);
+        self.stop_children(&family);
         let is_near = self.look(&family);
         self.attach_stopped();
         match (self.stopping.is_empty(), is_near) {
@@ -215,7 +215,7 @@ impl Front {
     }
 
     /// Has forked children stop that have lived for a turn: most execute another program before.
-    fn attach_children(&mut self, family: &HashMap<Pid, Watched>) {
+    fn stop_children(&mut self, family: &HashMap<Pid, Watched>) {
         let seen = std::mem::replace(&mut self.seen, family.clone());
         if self.forked.is_empty() {
             return;
