@@ -207,10 +207,12 @@ impl Front {
         self.stop_children(&family);
         let is_near = self.look(&family);
         self.attach_stopped();
-        match (self.stopping.is_empty(), is_near) {
-            (false, _) => STOPPING_INTERVAL,
-            (true, true) => NEAR_INTERVAL,
-            (true, false) => FAR_INTERVAL,
+        let stopping = self.stopping.since();
+        self.holding.let_go(stopping);
+        match (stopping, is_near) {
+            (Some(_), _) => STOPPING_INTERVAL,
+            (None, true) => NEAR_INTERVAL,
+            (None, false) => FAR_INTERVAL,
         }
     }
 
@@ -447,7 +449,7 @@ impl Front {
     fn let_go(&mut self, pid: Pid, guest: &Guest, family: &HashMap<Pid, Watched>) {
         let shares = |other: &Pid| have_same_memory(*other, guest.agent) == Some(true);
         family.keys().copied().filter(|&other| other != pid).filter(shares).for_each(kill);
-        self.holding.release(guest.number);
+        self.holding.forget(guest.number);
         self.keeper.ended(guest.number);
         guest.end_agent();
     }

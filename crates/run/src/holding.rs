@@ -1,17 +1,34 @@
 //! Holding the threads of guests for the keeper.
 //!
 //! Owns: which guests are held. The thread that traces serves it.
-//! Invariant: nobody waits until threads have stopped: those in the kernel stop when they come out.
+//! Invariants: nobody waits until threads have stopped: those in the kernel stop when they come out.
+//! While processes are about to be attached to, none goes on that was held after they were told to
+//! stop: of a crowd that starts at once the first would fill memory while the others are attached
+//! to, and take the CPU from that.
 //! Not here: what a hold is for (`guest::map`, rule 5).
 
 use overspill_guest::{Held, Kernel, Tracer};
 use rustix::process::Pid;
 use std::collections::HashMap;
+use std::time::Instant;
 
 /// Guests by their numbers, and what holds them.
 pub(crate) struct Holding {
     tracer: &'static Tracer<Kernel>,
-    held: HashMap<u64, Held<'static, Kernel>>,
+    held: HashMap<u64, Entry>,
+}
+
+struct Entry {
+    held: Held<'static, Kernel>,
+    since: Instant,
+    /// Whether it is to go on as soon as it may.
+    is_due: bool,
+}
+
+impl From<Held<'static, Kernel>> for Entry {
+    fn from(held: Held<'static, Kernel>) -> Self {
+        Self { held, since: Instant::now(), is_due: false }
+    }
 }
 
 impl Holding {
@@ -21,25 +38,43 @@ impl Holding {
 
     /// Tells all threads of a guest to stop.
     pub(crate) fn hold(&mut self, number: u64, pid: Pid) {
+        if let Some(entry) = self.held.get_mut(&number) {
+            entry.is_due = false;
+        } else if let Ok(held) = self.tracer.hold(pid) {
+            self.keep(number, held);
+        }
         // One that has ended does nothing more.
-        self.held.extend(self.tracer.hold(pid).ok().map(|held| (number, held)));
     }
 
     /// Keeps a new guest standing still, until it is released.
     pub(crate) fn keep(&mut self, number: u64, held: Held<'static, Kernel>) {
-        self.held.insert(number, held);
+        self.held.insert(number, held.into());
     }
 
-    /// Lets a guest go.
+    /// Lets a guest go as soon as it may: see [`let_go`](Self::let_go).
     pub(crate) fn release(&mut self, number: u64) {
+        if let Some(entry) = self.held.get_mut(&number) {
+            entry.is_due = true;
+        }
+    }
+
+    /// Lets those go that may; since `stopping` there are processes that are about to be attached
+    /// to.
+    pub(crate) fn let_go(&mut self, stopping: Option<Instant>) {
+        let must_wait = |since| stopping.is_some_and(|first| first <= since);
+        self.held.retain(|_, entry| !entry.is_due || must_wait(entry.since));
+    }
+
+    /// Forgets a guest that has ended.
+    pub(crate) fn forget(&mut self, number: u64) {
         self.held.remove(&number);
     }
 
     /// Takes note of threads that have stopped, or are new.
     pub(crate) fn poll(&mut self) {
-        for held in self.held.values_mut() {
+        for entry in self.held.values_mut() {
             // One that has ended is let go when its end is seen.
-            let _ = held.poll();
+            let _ = entry.held.poll();
         }
     }
 }

@@ -31,9 +31,9 @@ impl Stopping {
         Self { tracer, stopping: HashMap::new() }
     }
 
-    /// True if there are none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.stopping.is_empty()
+    /// Since when there are some.
+    pub(crate) fn since(&self) -> Option<Instant> {
+        self.stopping.values().map(|entry| entry.since).min()
     }
 
     /// True if it was told, and has not stopped.
