@@ -110,11 +110,16 @@ impl Engine {
         let (active, inactive) = self.lru.lens();
         EngineStatus {
             frames: self.limit_frames(),
-            free_frames: self.frames.all_free_count(),
+            free_frames: self.free_frames(),
             active,
             inactive,
             cached: self.cache.len(),
         }
+    }
+
+    /// Returns the number of all free frames. Waits for nobody.
+    pub fn free_frames(&self) -> usize {
+        self.frames.all_free_count()
     }
 
     /// Returns the last error that was reported.

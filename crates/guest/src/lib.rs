@@ -35,6 +35,6 @@ pub use detach::detach;
 pub use error::AttachError;
 pub use hold::Held;
 pub use kernel::Kernel;
-pub use system::{Change, Registers, Stop, System, URGENT, Until, options};
+pub use system::{Change, MOST_URGENT, Registers, Stop, System, URGENT, Until, options};
 pub use tracer::Tracer;
 pub use vpn::Vpn;

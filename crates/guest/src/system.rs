@@ -55,6 +55,8 @@ impl Stop {
 /// The priority of who limits others: it runs seldom, and a crowd that fills memory must not make
 /// it wait for its turn.
 pub const URGENT: i32 = -15;
+/// And of who decides that it is to be limited.
+pub const MOST_URGENT: i32 = -20;
 
 /// How far a stopped task goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! The front, as its keeper has it.
 //!
-//! Owns: what a keeper needs of it; and, where it is another process, who waits until it has told a
-//! guest's threads to stop.
+//! Owns: what a keeper needs of it; and, where it is another process, who waits until it has frozen
+//! a guest.
 //! Invariant: nobody waits for a front that is no more: the run ends with it.
 //! Not here: what it does (`run`).
 
@@ -18,9 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a keeper needs of its front: what takes rights over guests, that it does not have.
 pub trait Front: Send + Sync + std::fmt::Debug {
-    /// Tells all threads of a guest to stop, and returns when they are told. Those in the kernel
-    /// stop when they come out.
+    /// Has all threads of a guest told to stop soon. Those in the kernel stop when they come out.
     fn hold(&self, guest: u64);
+
+    /// As [`hold`](Self::hold), and returns when they are told.
+    fn freeze(&self, guest: u64);
 
     /// Lets them go.
     fn release(&self, guest: u64);
@@ -50,8 +52,8 @@ impl LinkedFront {
         let _ = self.link.answer(&Report::Wanted(wanted), PATIENCE);
     }
 
-    /// The front has told the threads of a guest.
-    pub(crate) fn told(&self, guest: u64) {
+    /// The front has told the threads of a guest that was to be frozen.
+    pub(crate) fn is_frozen(&self, guest: u64) {
         let waiting = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&guest));
         if let Some(waiting) = waiting {
             // Who waited may have ended.
@@ -67,13 +69,17 @@ impl LinkedFront {
 
 impl Front for LinkedFront {
     fn hold(&self, guest: u64) {
-        let (told, is_told) = channel();
+        self.want(Wanted::Hold(guest));
+    }
+
+    fn freeze(&self, guest: u64) {
+        let (frozen, is_frozen) = channel();
         match &mut *self.waiting.lock() {
-            Some(waiting) => waiting.insert(guest, told),
+            Some(waiting) => waiting.insert(guest, frozen),
             None => return,
         };
-        if self.link.answer(&Report::Wanted(Wanted::Hold(guest)), PATIENCE).is_ok() {
-            let _ = is_told.recv();
+        if self.link.answer(&Report::Wanted(Wanted::Freeze(guest)), PATIENCE).is_ok() {
+            let _ = is_frozen.recv();
         }
     }
 

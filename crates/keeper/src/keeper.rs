@@ -18,7 +18,9 @@ use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
+use overspill_guest::MOST_URGENT;
 use rustix::io::Errno;
+use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -122,7 +124,11 @@ impl Keeper {
             })?;
         }
         keeper.spawn("ovs-survey", |shared, _| shared.survey_all())?;
-        keeper.spawn("ovs-brake", |shared, _| shared.brake())?;
+        keeper.spawn("ovs-brake", |shared, _| {
+            // Where that is not permitted, it waits for its turn as the others.
+            let _ = setpriority_process(None, MOST_URGENT);
+            shared.brake();
+        })?;
         keeper.spawn("ovs-care", Shared::care)?;
         keeper.spawn("ovs-reclaim", |shared, worker| {
             while !shared.must_stop() {
@@ -243,9 +249,9 @@ impl Shared {
         self.stopping.load(Acquire)
     }
 
-    /// Pages for which there is room without an eviction.
+    /// Pages for which there is room without an eviction. Waits for nobody.
     pub(crate) fn room_pages(&self) -> u64 {
-        (self.engine.status().free_frames + self.limit.unleased()) as u64
+        (self.engine.free_frames() + self.limit.unleased()) as u64
     }
 
     /// Has all guests looked after soon.

@@ -148,7 +148,7 @@ impl Process {
             // If it cannot be, the first guest is refused.
             Request::Prepare => drop(self.keeper().map(drop)),
             Request::SetMemory(memory) => self.set_memory(memory),
-            Request::Told { number } => self.front.told(number),
+            Request::Frozen { number } => self.front.is_frozen(number),
         }
         Ok(())
     }

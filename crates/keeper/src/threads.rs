@@ -3,7 +3,7 @@
 //! Owns: the two reasons: the map must not change ([`overspill_guest::map`], rule 5), or more was
 //! filled than there is room for.
 //! Invariants: the front is asked when there is a first reason, and told when there is none any
-//! more. A brake is let go by who has adopted all that was found, and only if the mappings were
+//! more; only for the map's sake it is waited for. A brake is let go by who has adopted all that was found, and only if the mappings were
 //! looked at since it was put on. The guest need not be held for any of this: who holds it may be
 //! busy for long.
 //! Not here: when ([`survey`](super::survey), [`brake`](super::brake)).
@@ -66,10 +66,13 @@ impl Threads {
 
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
-        let before = state.is_held();
+        let (was_frozen, was_held) = (state.is_frozen, state.is_held());
         change(&mut state);
-        match (before, state.is_held()) {
-            (false, true) => self.front.hold(self.guest),
+        if state.is_frozen && !was_frozen {
+            self.front.freeze(self.guest);
+        }
+        match (was_held, state.is_held()) {
+            (false, true) if !state.is_frozen => self.front.hold(self.guest),
             (true, false) => self.front.release(self.guest),
             _ => {}
         }
@@ -90,6 +93,10 @@ mod tests {
             self.0.lock().push("hold");
         }
 
+        fn freeze(&self, _: u64) {
+            self.0.lock().push("freeze");
+        }
+
         fn release(&self, _: u64) {
             self.0.lock().push("release");
         }
@@ -106,16 +113,19 @@ mod tests {
     }
 
     #[test]
-    fn two_reasons_are_one_hold() {
+    fn the_last_reason_releases() {
         let (threads, asked) = threads();
         threads.freeze(true);
         threads.brake();
-        assert_eq!(asked(), ["hold"]);
+        assert_eq!(asked(), ["freeze"]);
         threads.freeze(false);
         assert!(asked().is_empty());
         threads.surveyed();
         threads.go_on();
         assert_eq!(asked(), ["release"]);
+        threads.brake();
+        threads.freeze(true);
+        assert_eq!(asked(), ["hold", "freeze"]);
     }
 
     #[test]

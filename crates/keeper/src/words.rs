@@ -41,7 +41,7 @@ mod kind {
     pub(super) const ADD: u32 = 4;
     pub(super) const ENDED: u32 = 5;
     pub(super) const STATUS: u32 = 6;
-    pub(super) const TOLD: u32 = 7;
+    pub(super) const FROZEN: u32 = 7;
     pub(super) const SET_MEMORY: u32 = 8;
     pub(super) const PREPARE: u32 = 9;
     pub(super) const DONE: u32 = 33;
@@ -53,6 +53,7 @@ mod kind {
     pub(super) const RELEASE: u32 = 39;
     pub(super) const ATTACH: u32 = 40;
     pub(super) const FORGET: u32 = 41;
+    pub(super) const FREEZE: u32 = 42;
 }
 
 /// Why a message is none.
@@ -119,8 +120,8 @@ pub enum Request {
     Prepare,
     /// Another limit. No answer.
     SetMemory(Bytes),
-    /// All threads of a guest are told to stop, as `Hold` asked. No answer.
-    Told {
+    /// All threads of a guest are told to stop, as `Freeze` asked. No answer.
+    Frozen {
         /// Its number.
         number: u64,
     },
@@ -146,8 +147,10 @@ pub enum Report {
 /// What a keeper wants of its front. Guests are named by their numbers.
 #[derive(Debug)]
 pub enum Wanted {
-    /// That all threads of a guest are told to stop, and `Told` is said.
+    /// That all threads of a guest are told to stop.
     Hold(u64),
+    /// As `Hold`, and that `Frozen` is said then.
+    Freeze(u64),
     /// That they go on.
     Release(u64),
     /// A guest has forked: its child is to be attached to with this userfaultfd, as this guest.
@@ -257,7 +260,7 @@ impl Request {
             Self::Status => bare(Packet::new(kind::STATUS, &[])),
             Self::Prepare => bare(Packet::new(kind::PREPARE, &[])),
             Self::SetMemory(memory) => bare(Packet::new(kind::SET_MEMORY, &[memory.0])),
-            Self::Told { number } => bare(Packet::new(kind::TOLD, &[*number])),
+            Self::Frozen { number } => bare(Packet::new(kind::FROZEN, &[*number])),
         }
     }
 
@@ -275,7 +278,7 @@ impl Request {
             kind::NEEDED => Self::Needed(read_pages(&packet)?),
             kind::ENDED => Self::Ended { number: packet.words[0] },
             kind::STATUS => Self::Status,
-            kind::TOLD => Self::Told { number: packet.words[0] },
+            kind::FROZEN => Self::Frozen { number: packet.words[0] },
             kind::PREPARE => Self::Prepare,
             kind::SET_MEMORY => Self::SetMemory(read_memory(&packet, 0)?),
             other => return Err(WordError::Kind(other)),
@@ -424,6 +427,7 @@ impl Report {
                 Self::State(KeeperState { engine, guests: count(5), out_of_memory })
             }
             kind::HOLD => Self::Wanted(Wanted::Hold(packet.words[0])),
+            kind::FREEZE => Self::Wanted(Wanted::Freeze(packet.words[0])),
             kind::RELEASE => Self::Wanted(Wanted::Release(packet.words[0])),
             kind::FORGET => Self::Wanted(Wanted::Forget(packet.words[0])),
             other => return Err(WordError::Kind(other)),
@@ -435,6 +439,7 @@ impl Wanted {
     fn packet(&self) -> Packet {
         match self {
             Self::Hold(number) => Packet::new(kind::HOLD, &[*number]),
+            Self::Freeze(number) => Packet::new(kind::FREEZE, &[*number]),
             Self::Release(number) => Packet::new(kind::RELEASE, &[*number]),
             Self::Attach(number, userfault) => {
                 let [a, b, c, d] = write_abilities(userfault);

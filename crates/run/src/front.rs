@@ -15,7 +15,7 @@ use crate::stopping::{Stopped, Stopping};
 use crate::watch::{self, Watched, is_registered};
 use overspill_base::Bytes;
 use overspill_guest::userfault::GuestUserfault;
-use overspill_guest::{AttachError, Kernel, Tracer, URGENT};
+use overspill_guest::{AttachError, Kernel, MOST_URGENT, Tracer};
 use overspill_keeper::{AreaState, GuestParts, KeeperState, Wanted};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
@@ -136,7 +136,7 @@ impl Prepared {
     /// Begins to watch: `program` has started, as a child of this process.
     pub fn follow(self, program: Pid) -> Front {
         // This thread alone: it starts nothing any more.
-        let _ = setpriority_process(None, URGENT);
+        let _ = setpriority_process(None, MOST_URGENT);
         // For the life of the process: what is held refers to it.
         let tracer: &'static _ = Box::leak(Box::new(Tracer::new(Kernel::of_parent(program))));
         Front {
@@ -271,17 +271,22 @@ impl Front {
     fn do_wanted(&mut self) {
         for wanted in self.keeper.take_wanted() {
             match wanted {
-                Wanted::Hold(number) => {
-                    let guest = self.guests.iter().find(|(_, guest)| guest.number == number);
-                    if let Some((&pid, _)) = guest {
-                        self.holding.hold(number, pid);
-                    }
-                    self.keeper.told(number);
+                Wanted::Hold(number) => self.hold(number),
+                Wanted::Freeze(number) => {
+                    self.hold(number);
+                    self.keeper.frozen(number);
                 }
                 Wanted::Release(number) => self.holding.release(number),
                 Wanted::Attach(child, userfault) => drop(self.forked.insert(child, userfault)),
                 Wanted::Forget(child) => drop(self.forked.remove(&child)),
             }
+        }
+    }
+
+    fn hold(&mut self, number: u64) {
+        let guest = self.guests.iter().find(|(_, guest)| guest.number == number);
+        if let Some((&pid, _)) = guest {
+            self.holding.hold(number, pid);
         }
     }
 

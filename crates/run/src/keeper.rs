@@ -200,8 +200,8 @@ impl KeeperProcess {
     }
 
     /// Says that all threads of a guest are told to stop.
-    pub(crate) fn told(&self, guest: u64) {
-        let _ = self.link.ask(&Request::Told { number: guest }, ANSWER_WAIT);
+    pub(crate) fn frozen(&self, guest: u64) {
+        let _ = self.link.ask(&Request::Frozen { number: guest }, ANSWER_WAIT);
     }
 
     /// Says a line itself.
