@@ -54,6 +54,14 @@ pub(crate) fn become_alone() -> io::Result<()> {
     start_holder()
 }
 
+/// Has this thread run before all others, as soon as it wants to: for one that wants to seldom.
+pub(crate) fn run_first() {
+    let first = libc::sched_param { sched_priority: 1 };
+    // Where that is not permitted it waits for its turn, behind a crowd if there is one.
+    // SAFETY: the call reads the parameter.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) };
+}
+
 fn ignore_signals() {
     for signal in IGNORED {
         // SAFETY: no handler of ours.

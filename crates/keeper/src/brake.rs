@@ -9,11 +9,13 @@
 use crate::guest::Guest;
 use crate::keeper::Shared;
 use overspill_base::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How soon guests are looked at again that grow, and others.
 const SOON: Duration = Duration::from_micros(300);
 const LATE: Duration = Duration::from_millis(2);
+/// How many times longer it rests than it looks: nothing else has a CPU before it.
+const REST_PART: u32 = 3;
 /// Growth by fewer pages is none: counters of the kernel are that wrong.
 const NOTABLE_PAGES: i64 = 64;
 
@@ -22,9 +24,11 @@ impl Shared {
     pub(crate) fn brake(&self) {
         let mut pause = SOON;
         while !self.must_stop() {
+            let start = Instant::now();
             let guests = self.all_guests();
             let grow = self.brake_grown(&guests);
             pause = if grow { SOON } else { (pause * 2).min(LATE) };
+            pause = pause.max(start.elapsed() * REST_PART);
             self.growth.wait(if guests.is_empty() { None } else { Some(pause) });
         }
     }

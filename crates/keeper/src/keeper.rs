@@ -3,6 +3,7 @@
 //! Owns: the order of construction, and the end.
 //! Not here: what the threads do (`serve`, `care`).
 
+use crate::alone;
 use crate::call::Call;
 use crate::front::Front;
 use crate::guest::Guest;
@@ -18,9 +19,7 @@ use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
-use overspill_guest::MOST_URGENT;
 use rustix::io::Errno;
-use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -125,8 +124,7 @@ impl Keeper {
         }
         keeper.spawn("ovs-survey", |shared, _| shared.survey_all())?;
         keeper.spawn("ovs-brake", |shared, _| {
-            // Where that is not permitted, it waits for its turn as the others.
-            let _ = setpriority_process(None, MOST_URGENT);
+            alone::run_first();
             shared.brake();
         })?;
         keeper.spawn("ovs-care", Shared::care)?;
