@@ -7,7 +7,7 @@
 //! Not here: which pages are to leave (`engine`), the way back (`space`).
 
 use crate::agent::{Agent, AgentError, Moved};
-use crate::guest::Guest;
+use crate::guest::{Guest, pause};
 use crate::owned::Owned;
 use crate::space::GuestSpace;
 use overspill_base::shared::PageArena;
@@ -75,7 +75,7 @@ impl GuestSpace {
             }
             tries += 1;
             guest.catch_up(&mut guest.hold());
-            std::thread::yield_now();
+            pause();
         }
     }
 

@@ -6,7 +6,7 @@
 //! call that finds a message outstanding reads and applies it, and starts over with a new look.
 //! Not here: the way out (`moving`), which page an address has (`serve`), new mappings (`survey`).
 
-use crate::guest::{Ended, Guest};
+use crate::guest::{Ended, Guest, pause};
 use crate::owned::Owned;
 use crate::pieces::Pieces;
 use overspill_base::report::{Cause, Reports};
@@ -72,7 +72,7 @@ impl GuestSpace {
                 Whereabouts::Later => guest.catch_up(&mut owned),
             }
             drop(owned);
-            std::thread::yield_now();
+            pause();
         }
     }
 
@@ -125,7 +125,7 @@ impl GuestSpace {
                 // Perhaps the run lies in two mappings.
                 Some(Next::Retry) => {
                     most = 1;
-                    std::thread::yield_now();
+                    pause();
                 }
             }
         }

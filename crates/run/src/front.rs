@@ -21,7 +21,9 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, setpriority_process};
+use rustix::thread::set_current_timer_slack;
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Part of the limit at which processes are attached to, in percent.
@@ -38,7 +40,7 @@ const NEAR_INTERVAL: Duration = Duration::from_millis(2);
 /// How often while some are about to stop.
 const STOPPING_INTERVAL: Duration = Duration::from_micros(300);
 /// Processes attached to between two looks: each takes 1 to 5 ms.
-const ATTACHED_AT_A_TIME: usize = 4;
+const ATTACHED_AT_A_TIME: usize = 2;
 /// Smaller processes are left alone.
 const SMALL_PAGES: u64 = 256;
 /// Tries to attach to a process.
@@ -137,6 +139,7 @@ impl Prepared {
     pub fn follow(self, program: Pid) -> Front {
         // This thread alone: it starts nothing any more.
         let _ = setpriority_process(None, MOST_URGENT);
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
         // For the life of the process: what is held refers to it.
         let tracer: &'static _ = Box::leak(Box::new(Tracer::new(Kernel::of_parent(program))));
         Front {
