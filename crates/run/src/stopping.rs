@@ -1,8 +1,10 @@
 //! Processes that are to stand still before they are attached to.
 //!
 //! Owns: which were told to stop, since when.
-//! Invariants: all are told at once, and nobody waits for one: where many run each stops only when
-//! it has its turn, and the others would fill memory meanwhile. Who does not stop in time goes on.
+//! Invariants: all are told at once, and where many run each stops only when it has its turn. For
+//! that all are waited for before the first is taken, as a rule: what is done with it takes 3 ms
+//! where nobody else runs, and 50 where it waits for its turn at each step, while the others fill
+//! memory. Who does not stop in time goes on.
 //! Not here: which (`front`).
 
 use overspill_guest::{AttachError, Held, Kernel, Tracer};
@@ -12,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long the threads of a process may take to stop.
 const STOP_WAIT: Duration = Duration::from_millis(500);
+/// How long the others are waited for.
+const CROWD_WAIT: Duration = Duration::from_millis(100);
 
 pub(crate) struct Stopping {
     tracer: &'static Tracer<Kernel>,
@@ -53,12 +57,17 @@ impl Stopping {
 
     /// Takes up to `most` of those that stand still, or will not.
     pub(crate) fn take(&mut self, most: usize) -> Vec<(Pid, Stopped)> {
-        let polled = self.stopping.iter_mut().filter_map(|(pid, entry)| {
-            let stopped = entry.poll(*pid)?;
-            Some((*pid, stopped))
-        });
-        let polled: Vec<_> = polled.take(most).collect();
-        let with_held = polled.into_iter().map(|(pid, stopped)| {
+        let (mut polled, mut runs) = (Vec::new(), false);
+        for (pid, entry) in &mut self.stopping {
+            match entry.poll(*pid) {
+                Some(stopped) => polled.push((*pid, stopped)),
+                None => runs |= entry.since.elapsed() < CROWD_WAIT,
+            }
+        }
+        if runs {
+            return Vec::new();
+        }
+        let with_held = polled.into_iter().take(most).map(|(pid, stopped)| {
             let entry = self.stopping.remove(&pid).expect("it was just seen");
             (pid, stopped.map(|()| entry.held))
         });
