@@ -10,6 +10,7 @@ use crate::guest::Guest;
 use crate::known::GuestParts;
 use crate::limit::Limit;
 use crate::readers::Readers;
+use crate::shortage::Shortage;
 use crate::space::GuestSpace;
 use crate::wakeup::Wakeup;
 use overspill_base::clock::{self, Cpus};
@@ -59,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) front: Arc<dyn Front>,
     /// Whether a guest was killed for lack of memory.
     pub(crate) out_of_memory: AtomicBool,
+    pub(crate) shortage: Shortage,
     stopping: AtomicBool,
     /// Of the threads that look after guests.
     pub(crate) care: Call,
@@ -104,6 +106,7 @@ impl Keeper {
             guests: Mutex::new(LockClass::Control, BTreeMap::new()),
             forks: AtomicU64::new(0),
             out_of_memory: AtomicBool::new(false),
+            shortage: Shortage::default(),
             readers: Readers::new(cpus, &wakeup)?,
             wakeup: Arc::new(wakeup),
             front: parts.front,

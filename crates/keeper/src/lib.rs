@@ -28,6 +28,7 @@ mod pieces;
 pub mod process;
 mod readers;
 mod serve;
+mod shortage;
 mod space;
 mod survey;
 mod swaps;

@@ -91,8 +91,10 @@ impl Shared {
                     match self.engine.fault(worker, page, start_ns) {
                         // The guest gave the page up meanwhile.
                         FaultOutcome::Stray => continue,
-                        FaultOutcome::OutOfMemory => self.out_of_memory(guest),
-                        FaultOutcome::Mapped | FaultOutcome::Pending | FaultOutcome::Poisoned => {}
+                        FaultOutcome::OutOfMemory => self.no_page(guest, fault),
+                        FaultOutcome::Mapped | FaultOutcome::Pending | FaultOutcome::Poisoned => {
+                            self.shortage.is_over();
+                        }
                     }
                 }
                 Need::Zeros => self.put_zeros(guest, &mut owned, fault),
@@ -201,6 +203,15 @@ impl Shared {
         self.space.report("a lost page", line);
         self.engine.stats().count(overspill_base::stats::Event::pages_lost);
         guest.kill();
+    }
+
+    /// There is no page for a fault now.
+    fn no_page(&self, guest: &Guest, fault: Fault) {
+        let has_children = self.guests.lock().values().any(|guest| guest.known().is_none());
+        match self.shortage.lasts(has_children) {
+            true => self.out_of_memory(guest),
+            false => guest.put_off(&mut guest.hold(), fault),
+        }
     }
 
     fn out_of_memory(&self, guest: &Guest) {
