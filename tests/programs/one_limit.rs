@@ -27,8 +27,12 @@ impl Look {
     /// what one gave and another took in between, for which a busy machine has time, would be
     /// counted twice.
     fn at(root: i32) -> Self {
-        // A pager's memory is its program's.
-        let programs = descendants(root).into_iter().filter(|&pid| name_of(pid) != "ovs-pager");
+        // A pager's memory is its program's, and so is an agent's. The keeper is not counted.
+        let is_program = |pid: &i32| {
+            let name = name_of(*pid);
+            !name.starts_with("ovs-") && !name.starts_with("overspill-agent")
+        };
+        let programs = descendants(root).into_iter().filter(is_program);
         let size = |pid| Some((pid, proportional_bytes(pid)?));
         let first: Vec<(i32, u64)> = programs.filter_map(size).collect();
         let again = first.iter().rev();

@@ -166,8 +166,11 @@ impl GuestSpace {
     /// The meaning of UFFDIO_MOVE's errnos, for a page of a guest.
     fn why_not_moved(&self, guest: &Guest, owned: &mut Owned, at: Vpn, errno: Errno) -> SpaceError {
         match errno {
-            // Pinned, or shared with a relative.
-            Errno::BUSY => SpaceError::Pinned,
+            // Pinned, or shared with a relative: one that was forked before the attach, perhaps.
+            Errno::BUSY => {
+                owned.has_relatives = true;
+                SpaceError::Pinned
+            }
             // Of another protection than staging: read-only, executable, locked.
             Errno::INVAL => SpaceError::Pinned,
             Errno::AGAIN | Errno::INTR | Errno::NOMEM => SpaceError::Busy,

@@ -26,7 +26,7 @@ pub(crate) struct Owned {
     pub(crate) map: SpaceMap,
     /// Whether the map was compared with the mappings of a forked child.
     pub(crate) is_confirmed: bool,
-    /// Whether relatives may have the same frames.
+    /// Whether relatives may have the same frames, as far as is known.
     pub(crate) has_relatives: bool,
     /// Children whose fork was read, and those of them that have not got their pages yet.
     forked: Vec<Forked>,
