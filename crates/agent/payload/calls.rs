@@ -37,7 +37,11 @@ const MSG_NOSIGNAL: usize = 0x4000;
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
 const SIGKILL: usize = 9;
 const SIG_SETMASK: usize = 2;
+const RLIMIT_CPU: usize = 0;
+const RLIMIT_FSIZE: usize = 1;
+const RLIMIT_DATA: usize = 2;
 const RLIMIT_CORE: usize = 4;
+const RLIMIT_AS: usize = 9;
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 const POLLIN: i16 = 1;
@@ -125,8 +129,24 @@ pub fn close_all() -> Result<usize, Errno> {
 
 /// No core, neither as a file (less than a page is none) nor by a pipe (1 is none).
 pub fn no_core() -> Result<usize, Errno> {
-    let limit = [1u64, 1];
-    call(number::PRLIMIT64, [0, RLIMIT_CORE, address(&limit), 0, 0, 0])
+    set_limit(RLIMIT_CORE, [1; 2])
+}
+
+/// Takes the program's limits off this task, as far as it may: what it writes and maps, and its
+/// time, are not the program's.
+pub fn raise_limits() {
+    for resource in [RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_AS] {
+        if set_limit(resource, [u64::MAX; 2]).is_err() {
+            let mut limit = [0; 2];
+            let _ = call(number::PRLIMIT64, [0, resource, 0, address_mut(&mut limit), 0, 0]);
+            let [_, most] = limit;
+            let _ = set_limit(resource, [most; 2]);
+        }
+    }
+}
+
+fn set_limit(resource: usize, limit: [u64; 2]) -> Result<usize, Errno> {
+    call(number::PRLIMIT64, [0, resource, address(&limit), 0, 0, 0])
 }
 
 pub fn drop_capabilities() -> Result<usize, Errno> {

@@ -119,6 +119,7 @@ extern "C" fn agent(base: usize) -> ! {
 fn begin(mailbox: &mut Mailbox) -> Result<i32, Failed> {
     // These three cannot fail, and nothing but manners depends on them.
     let _ = (calls::block_signals(), calls::set_sid(), calls::set_name(NAME));
+    calls::raise_limits();
     calls::close_all().at(step::DESCRIPTORS)?;
     match calls::no_core() {
         // 0 cannot be raised to 1, and is none but by a pipe.

@@ -131,6 +131,9 @@ impl<'m> Agent<'m> {
         }
         self.answer.staging = self.staging as u64;
         let userfaultfd = self.make_userfaultfd(other).at(step::USERFAULTFD)?;
+        // A limit of file sizes that could not be raised is to be known now, not when pages move.
+        let end = STAGING_BYTES - PAGE_BYTES;
+        calls::write_at(memory, self.base, PAGE_BYTES, end).at(step::WRITE)?;
         calls::drop_capabilities().at(step::CAPABILITIES)?;
         let had = calls::control(calls::PR_GET_THP_DISABLE, 0).at(step::HUGE_PAGES)?;
         self.had_none = had != 0;
