@@ -18,6 +18,9 @@ const LATE: Duration = Duration::from_millis(2);
 const REST_PART: u32 = 3;
 /// Growth by fewer pages is none: counters of the kernel are that wrong.
 const NOTABLE_PAGES: i64 = 64;
+/// So many more than there is room for lead to no hold: the counters' error, full staging, and what
+/// is found and registered a moment later anyway.
+const SLACK_PAGES: u64 = 512;
 
 impl Shared {
     /// Holds back guests until told to stop.
@@ -38,7 +41,7 @@ impl Shared {
         let growth = guests.iter().map(|guest| (guest, guest.growth_pages()));
         let grown: Vec<_> = growth.filter(|(_, pages)| *pages >= NOTABLE_PAGES).collect();
         let sum: i64 = grown.iter().map(|(_, pages)| pages).sum();
-        if sum as u64 > self.room_pages() {
+        if sum as u64 > self.room_pages() + SLACK_PAGES {
             grown.iter().for_each(|(guest, _)| guest.threads.brake());
         }
         if !grown.is_empty() {
