@@ -30,7 +30,9 @@ pub mod number;
 
 const SOCKETPAIR_SEQPACKET: (usize, usize) = (1, 5 | 0o2_000_000);
 const O_CLOEXEC_NONBLOCK: usize = 0o2_004_000;
-const PROT_READ_WRITE: usize = 3;
+pub const PROT_NONE: usize = 0;
+pub const PROT_READ: usize = 1;
+pub const PROT_READ_WRITE: usize = 3;
 const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
 const NO_FILE: usize = usize::MAX;
 const MSG_NOSIGNAL: usize = 0x4000;
@@ -236,6 +238,11 @@ pub fn unlock(start: usize, bytes: usize) -> Result<usize, Errno> {
 
 pub fn unmap(start: usize, bytes: usize) -> Result<usize, Errno> {
     call(number::MUNMAP, [start, bytes, 0, 0, 0, 0])
+}
+
+/// Changes what may be done with memory of the program.
+pub fn protect(start: usize, bytes: usize, protection: usize) -> Result<usize, Errno> {
+    call(number::MPROTECT, [start, bytes, protection, 0, 0, 0])
 }
 
 pub fn advise(start: usize, bytes: usize, advice: usize) -> Result<usize, Errno> {

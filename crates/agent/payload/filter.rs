@@ -13,12 +13,15 @@ struct Allowed {
     argument: Option<(usize, usize)>,
 }
 
-const ALLOWED: [Allowed; 16] = [
+const ALLOWED: [Allowed; 19] = [
     only(number::IOCTL, 1, calls::UFFDIO_MOVE),
     only(number::IOCTL, 1, calls::UFFDIO_REGISTER),
     only(number::IOCTL, 1, calls::UFFDIO_UNREGISTER),
     only(number::MADVISE, 2, calls::MADV_DONTNEED),
     only(number::MADVISE, 2, calls::MADV_POPULATE_WRITE),
+    only(number::MPROTECT, 2, calls::PROT_NONE),
+    only(number::MPROTECT, 2, calls::PROT_READ),
+    only(number::MPROTECT, 2, calls::PROT_READ_WRITE),
     only(number::PRCTL, 0, calls::PR_SET_THP_DISABLE),
     all(number::PWRITE64),
     all(number::RECVMSG),

@@ -11,6 +11,7 @@ pub const RT_SIGPROCMASK: usize = 14;
 pub const IOCTL: usize = 16;
 pub const PWRITE64: usize = 18;
 pub const MADVISE: usize = 28;
+pub const MPROTECT: usize = 10;
 pub const SENDTO: usize = 44;
 pub const RECVMSG: usize = 47;
 pub const SOCKETPAIR: usize = 53;

@@ -12,7 +12,7 @@ use crate::calls::{self, EAGAIN, EBADF, EINVAL, EIO, ENOENT, Errno};
 use crate::end::{end_program, leave_quietly};
 use crate::messages::{self, Descriptors};
 use crate::words::{
-    ANCHOR_AT, Answer, Mailbox, Outcome, PAGE_BYTES, RUNS_MAX, Request, Run, STAGING_BYTES,
+    ANCHOR_AT, Answer, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX, Request, Run, STAGING_BYTES,
     STAGING_PAGES, flag, kind, step,
 };
 use crate::{At, Failed, filter};
@@ -191,7 +191,7 @@ impl<'m> Agent<'m> {
             return Err(EINVAL).at(step::WORDS);
         }
         self.follow();
-        let pages = self.move_runs();
+        let pages = self.move_runs().at(step::PROTECT)?;
         self.answer.pages = pages as u32;
         calls::send(self.channel, &*self.answer).at(step::ANSWER)?;
         self.write(pages * PAGE_BYTES).at(step::WRITE)?;
@@ -214,7 +214,7 @@ impl<'m> Agent<'m> {
     fn runs_fit(&self) -> bool {
         let count = self.request.count as usize;
         let given = self.request.runs.iter().take(count);
-        let pages = given.fold(0u64, |sum, run| sum.saturating_add(run.pages));
+        let pages = given.fold(0u64, |sum, run| sum.saturating_add(run.pages.into()));
         count <= RUNS_MAX && pages <= STAGING_PAGES as u64
     }
 
@@ -226,21 +226,21 @@ impl<'m> Agent<'m> {
     }
 
     /// Moves the runs one after the other to staging, and returns how many pages came.
-    fn move_runs(&mut self) -> usize {
+    fn move_runs(&mut self) -> Result<usize, Errno> {
         let (mut pages, mut waits) = (0, false);
         let runs = self.request.runs.iter().take(self.request.count as usize);
         for (run, outcome) in runs.zip(&mut self.answer.runs) {
-            let (moved, errno) = match waits {
-                true => (0, EAGAIN),
-                false => {
-                    move_run(self.userfaultfd, (self.staging + pages * PAGE_BYTES) as u64, run)
-                }
+            let to = (self.staging + pages * PAGE_BYTES) as u64;
+            let (moved, errno) = match (waits, run.protection) {
+                (true, _) => (0, EAGAIN),
+                (false, 0) => move_run(self.userfaultfd, to, run),
+                (false, _) => move_protected(self.userfaultfd, to, run)?,
             };
             (outcome.pages, outcome.errno) = (moved as u32, errno);
             pages += moved as usize;
             waits = errno == EAGAIN;
         }
-        pages
+        Ok(pages)
     }
 
     fn write(&self, bytes: usize) -> Result<(), Errno> {
@@ -295,18 +295,31 @@ fn map_staging() -> Result<usize, Errno> {
     Ok(staging)
 }
 
+/// As [`move_run`], of memory that cannot be written. An error of this: what may be done with it is
+/// another thing now.
+fn move_protected(userfaultfd: i32, to: u64, run: &Run) -> Result<(u64, Errno), Errno> {
+    let (start, bytes) = (run.address as usize, run.pages as usize * PAGE_BYTES);
+    if let Err(errno) = calls::protect(start, bytes, calls::PROT_READ_WRITE) {
+        return Ok((0, errno));
+    }
+    let moved = move_run(userfaultfd, to, run);
+    calls::protect(start, bytes, (run.protection & !PROTECTED) as usize)?;
+    Ok(moved)
+}
+
 /// Moves a run as far as it goes. Returns the pages that were moved, and what stopped it.
 fn move_run(userfaultfd: i32, to: u64, run: &Run) -> (u64, Errno) {
     let page = PAGE_BYTES as u64;
-    let (mut done, mut most) = (0, run.pages);
-    while done < run.pages {
-        let pages = u64::min(most, run.pages - done);
+    let all = u64::from(run.pages);
+    let (mut done, mut most) = (0, all);
+    while done < all {
+        let pages = u64::min(most, all - done);
         let from = run.address.wrapping_add(done * page);
         let (bytes, errno) = calls::move_pages(userfaultfd, to + done * page, from, pages * page);
         done += bytes / page;
         most = match errno {
             // What is left may be another mapping; why it stopped, the next call says.
-            _ if bytes > 0 => run.pages,
+            _ if bytes > 0 => all,
             // The run may cross the border of two mappings.
             EINVAL if pages > 1 => pages / 2,
             0 => return (done, EIO),
@@ -317,12 +330,9 @@ fn move_run(userfaultfd: i32, to: u64, run: &Run) -> (u64, Errno) {
 }
 
 fn populate_run(run: &Run, outcome: &mut Outcome) {
-    let bytes = usize::try_from(run.pages).ok().and_then(|pages| pages.checked_mul(PAGE_BYTES));
-    let populated = bytes
-        .ok_or(EINVAL)
-        .and_then(|bytes| calls::advise(run.address as usize, bytes, calls::MADV_POPULATE_WRITE));
-    match populated {
-        Ok(_) => outcome.pages = run.pages as u32,
+    let (start, bytes) = (run.address as usize, run.pages as usize * PAGE_BYTES);
+    match calls::advise(start, bytes, calls::MADV_POPULATE_WRITE) {
+        Ok(_) => outcome.pages = run.pages,
         Err(errno) => outcome.errno = errno,
     }
 }

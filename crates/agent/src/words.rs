@@ -37,8 +37,14 @@ pub struct Run {
     /// Of its first byte.
     pub address: u64,
     /// How many.
-    pub pages: u64,
+    pub pages: u32,
+    /// 0, or [`PROTECTED`] and what may be done with it (as for `mprotect`): it cannot be written,
+    /// and is made writable while it moves. The program's threads stand still.
+    pub protection: u32,
 }
+
+/// Of a run that cannot be written.
+pub const PROTECTED: u32 = 1 << 31;
 
 /// What became of a run.
 #[repr(C)]
@@ -188,4 +194,6 @@ pub mod step {
     pub const WRITE: u32 = 13;
     /// Saying that pages have moved.
     pub const ANSWER: u32 = 14;
+    /// Protecting again what was made writable.
+    pub const PROTECT: u32 = 15;
 }

@@ -16,7 +16,9 @@ pub struct Mapping {
     pub place: Range<Vpn>,
     /// May be paged.
     pub is_pageable: bool,
-    /// Can be written to now: only such memory is moved out.
+    /// Can be read now.
+    pub is_readable: bool,
+    /// Can be written to now: only such memory is moved out while its program runs.
     pub is_writable: bool,
     /// Is executable too.
     pub is_executable: bool,
@@ -52,6 +54,8 @@ pub fn parse_list(maps: &str) -> Vec<Mapping> {
 struct Head {
     place: Range<Vpn>,
     is_anonymous: bool,
+    /// Whether it can be read, written, executed.
+    can: [bool; 3],
 }
 
 impl Head {
@@ -61,23 +65,27 @@ impl Head {
         let (start, end) = fields.next()?.split_once('-')?;
         let address = |text| u64::from_str_radix(text, 16).ok();
         let place = Vpn::range(&(address(start)?..address(end)?));
-        let is_private = fields.next()?.ends_with('p');
+        let access = fields.next()?;
+        let can = ['r', 'w', 'x'].map(|right| access.contains(right));
+        let is_private = access.ends_with('p');
         let inode = fields.nth(2)?;
         let name = fields.next().unwrap_or_default();
         let is_plain = matches!(name, "" | "[heap]" | "[stack]") || name.starts_with("[anon:");
         let is_anonymous = is_private && inode == "0" && is_plain;
-        (!place.is_empty()).then_some(Self { place, is_anonymous })
+        (!place.is_empty()).then_some(Self { place, is_anonymous, can })
     }
 
     fn with_flags(self, flags: &str) -> Mapping {
         let has = |flag| flags.split_ascii_whitespace().any(|other| other == flag);
         // Locked, droppable, huge pages of a file system, device memory, pages without a frame.
         let is_odd = ["lo", "dp", "ht", "io", "pf", "mm", "ss"].into_iter().any(has);
+        let [is_readable, is_writable, is_executable] = self.can;
         Mapping {
             place: self.place,
             is_pageable: self.is_anonymous && !is_odd,
-            is_writable: has("wr"),
-            is_executable: has("ex"),
+            is_readable,
+            is_writable,
+            is_executable,
             is_registered: has("um"),
             is_wiped_on_fork: has("wf"),
             is_not_forked: has("dc"),

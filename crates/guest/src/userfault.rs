@@ -137,6 +137,12 @@ pub trait Userfault: Send + Sync + std::fmt::Debug {
     /// Why not.
     fn mark(&self, place: &Range<Vpn>) -> Result<(), Refusal>;
 
+    /// Takes marks off: what is missing is new.
+    ///
+    /// # Errors
+    /// Why not.
+    fn unmark(&self, place: &Range<Vpn>) -> Result<(), Refusal>;
+
     /// Makes every touch of a missing page raise SIGBUS.
     ///
     /// # Errors
@@ -338,13 +344,18 @@ impl Userfault for GuestUserfault {
         self.call::<WRITEPROTECT, _>(&mut arg).map_err(Refusal::of)
     }
 
+    fn unmark(&self, place: &Range<Vpn>) -> Result<(), Refusal> {
+        if !self.abilities.marks {
+            return Ok(());
+        }
+        let mut arg = raw::uffdio_writeprotect { range: range(place), mode: 0 };
+        self.call::<WRITEPROTECT, _>(&mut arg).map_err(Refusal::of)
+    }
+
     /// The kernel refuses to poison what has a mark, so that is taken away first; who waits for the
     /// page touches it again, and finds it missing or poisoned.
     fn poison(&self, at: Vpn) -> Result<(), Refusal> {
-        if self.abilities.marks {
-            let mut arg = raw::uffdio_writeprotect { range: range(&at.run(1)), mode: 0 };
-            self.call::<WRITEPROTECT, _>(&mut arg).map_err(Refusal::of)?;
-        }
+        self.unmark(&at.run(1))?;
         let mut arg = raw::uffdio_poison { range: range(&at.run(1)), mode: 0, updated: 0 };
         self.call::<POISON, _>(&mut arg).map_err(Refusal::of)
     }

@@ -52,7 +52,7 @@ fn runs(kind: u32, runs: &[(u64, u64)]) -> Request {
     let mut request = Request { kind, ..bytemuck::Zeroable::zeroed() };
     request.count = runs.len() as u32;
     for (place, (address, pages)) in request.runs.iter_mut().zip(runs) {
-        *place = Run { address: *address, pages: *pages };
+        *place = Run { address: *address, pages: *pages as u32, protection: 0 };
     }
     request
 }

@@ -5,7 +5,7 @@
 //! what was asked. The agent follows whoever asks to its CPU: 8 us for a request instead of 45.
 //! Not here: which pages to move.
 
-use overspill_agent::{Answer, Outcome, RUNS_MAX, Request, Run, STAGING_PAGES, kind};
+use overspill_agent::{Answer, Outcome, PROTECTED, RUNS_MAX, Request, Run, STAGING_PAGES, kind};
 use overspill_guest::{Channel, ChannelError, Kernel, Vpn};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -41,6 +41,26 @@ pub(crate) struct Agent {
     is_writing: bool,
 }
 
+/// What the guest may do with memory that it may not write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Protection {
+    Nothing = 0,
+    Read = 1,
+}
+
+/// A run that is to leave; where it cannot be written the guest stands still.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Leaving {
+    pub(crate) place: Range<Vpn>,
+    pub(crate) protection: Option<Protection>,
+}
+
+impl From<Range<Vpn>> for Leaving {
+    fn from(place: Range<Vpn>) -> Self {
+        Self { place, protection: None }
+    }
+}
+
 /// What became of a run: how many pages moved, and what stopped the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moved {
@@ -63,13 +83,14 @@ impl Agent {
     ///
     /// # Errors
     /// The agent is of no use any more; what became of the pages is not known.
-    pub(crate) fn move_out(&mut self, runs: &[Range<Vpn>]) -> Result<Vec<Moved>, AgentError> {
+    pub(crate) fn move_out(&mut self, runs: &[Leaving]) -> Result<Vec<Moved>, AgentError> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
         let answer = self.ask(&request(kind::BATCH, runs))?;
         self.is_writing = true;
-        let outcomes = runs.iter().zip(&answer.runs).map(|(run, outcome)| checked(run, outcome));
+        let outcomes =
+            runs.iter().zip(&answer.runs).map(|(run, outcome)| checked(&run.place, outcome));
         outcomes.collect()
     }
 
@@ -107,7 +128,8 @@ impl Agent {
         mut help: impl FnMut(),
     ) -> Result<(), AgentError> {
         let system = Kernel::new();
-        self.channel.send(&system, &request(kind::POPULATE, runs), &[])?;
+        let runs: Vec<Leaving> = runs.iter().cloned().map(Leaving::from).collect();
+        self.channel.send(&system, &request(kind::POPULATE, &runs), &[])?;
         let mut rounds = (PATIENCE.as_nanos() / HELP_INTERVAL.as_nanos()) as u32;
         while !self.channel.is_readable(&system, HELP_INTERVAL)? && rounds > 0 {
             rounds -= 1;
@@ -122,15 +144,17 @@ impl Agent {
     }
 }
 
-fn request(kind: u32, runs: &[Range<Vpn>]) -> Request {
+fn request(kind: u32, runs: &[Leaving]) -> Request {
     let mut request = Request { kind, ..bytemuck::Zeroable::zeroed() };
     let cpu = rustix::thread::sched_getcpu();
     (request.count, request.cpu) = (runs.len() as u32, cpu as u32);
     if let Some(word) = request.cpus.get_mut(cpu / 64) {
         *word = 1 << (cpu % 64);
     }
-    for (run, place) in request.runs.iter_mut().zip(runs) {
-        *run = Run { address: place.start.address(), pages: Vpn::pages(place) };
+    for (run, Leaving { place, protection }) in request.runs.iter_mut().zip(runs) {
+        let protection = protection.map_or(0, |protection| PROTECTED | protection as u32);
+        let pages = Vpn::pages(place) as u32;
+        *run = Run { address: place.start.address(), pages, protection };
     }
     request
 }

@@ -44,6 +44,7 @@ impl Shared {
         if let Some(known) = known {
             self.adopt_new(worker, guest, known);
             self.look_at_doomed(guest, known);
+            self.stand_still_if_needed(guest, known);
         }
         self.discard_forgotten(worker, guest);
     }

@@ -24,6 +24,9 @@ pub trait Front: Send + Sync + std::fmt::Debug {
     /// As [`hold`](Self::hold), and returns when they are told.
     fn freeze(&self, guest: u64);
 
+    /// As [`hold`](Self::hold), and returns when they have stopped; false if they do not soon.
+    fn stand_still(&self, guest: u64) -> bool;
+
     /// Lets them go.
     fn release(&self, guest: u64);
 
@@ -38,8 +41,15 @@ pub trait Front: Send + Sync + std::fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct LinkedFront {
     link: Arc<Link>,
-    /// By the guests' numbers; `None` when there is no front any more.
-    waiting: Mutex<Option<HashMap<u64, Sender<()>>>>,
+    /// `None` when there is no front any more.
+    waiting: Mutex<Option<HashMap<Awaited, Sender<bool>>>>,
+}
+
+/// What is waited for, of guests by their numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Awaited {
+    Frozen(u64),
+    Stands(u64),
 }
 
 impl LinkedFront {
@@ -54,11 +64,31 @@ impl LinkedFront {
 
     /// The front has told the threads of a guest that was to be frozen.
     pub(crate) fn is_frozen(&self, guest: u64) {
-        let waiting = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&guest));
+        self.came(Awaited::Frozen(guest), true);
+    }
+
+    /// The threads of a guest that was to stand still do, or will not.
+    pub(crate) fn stands(&self, guest: u64, still: bool) {
+        self.came(Awaited::Stands(guest), still);
+    }
+
+    fn came(&self, awaited: Awaited, answer: bool) {
+        let waiting = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&awaited));
         if let Some(waiting) = waiting {
             // Who waited may have ended.
-            let _ = waiting.send(());
+            let _ = waiting.send(answer);
         }
+    }
+
+    /// Asks for something, and waits for the answer; false if there is no front any more.
+    fn ask(&self, wanted: Wanted, awaited: Awaited) -> bool {
+        let (answer, answered) = channel();
+        match &mut *self.waiting.lock() {
+            Some(waiting) => waiting.insert(awaited, answer),
+            None => return false,
+        };
+        self.link.answer(&Report::Wanted(wanted), PATIENCE).is_ok()
+            && answered.recv().unwrap_or(false)
     }
 
     /// The front is no more.
@@ -73,14 +103,11 @@ impl Front for LinkedFront {
     }
 
     fn freeze(&self, guest: u64) {
-        let (frozen, is_frozen) = channel();
-        match &mut *self.waiting.lock() {
-            Some(waiting) => waiting.insert(guest, frozen),
-            None => return,
-        };
-        if self.link.answer(&Report::Wanted(Wanted::Freeze(guest)), PATIENCE).is_ok() {
-            let _ = is_frozen.recv();
-        }
+        self.ask(Wanted::Freeze(guest), Awaited::Frozen(guest));
+    }
+
+    fn stand_still(&self, guest: u64) -> bool {
+        self.ask(Wanted::Still(guest), Awaited::Stands(guest))
     }
 
     fn release(&self, guest: u64) {

@@ -279,6 +279,7 @@ impl Guest {
 
     /// Notes which pages there are while their content is being removed.
     fn doom(&self, owned: &mut Owned, place: &Range<Vpn>) {
+        owned.still.dooms();
         let map = &mut owned.map;
         let Some(known) = self.known() else { return map.doom(place.clone()) };
         let looked = known.pagemap.runs(place, |run, entry| {
@@ -288,6 +289,14 @@ impl Guest {
         });
         if looked.is_err() {
             self.ended();
+        }
+    }
+
+    /// Ends the removal of content that is not under way any more: what is there stays, and what was
+    /// out is new.
+    pub(crate) fn spare(&self, owned: &mut Owned, doomed: Range<Vpn>) {
+        if self.userfault.unmark(&doomed).is_ok() {
+            owned.map.seen_new(doomed);
         }
     }
 

@@ -30,6 +30,7 @@ mod readers;
 mod serve;
 mod shortage;
 mod space;
+mod still;
 mod survey;
 mod swaps;
 mod threads;

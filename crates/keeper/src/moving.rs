@@ -6,7 +6,7 @@
 //! guest: where its pages are is not known.
 //! Not here: which pages are to leave (`engine`), the way back (`space`).
 
-use crate::agent::{Agent, AgentError, Moved};
+use crate::agent::{Agent, AgentError, Leaving, Moved};
 use crate::guest::{Guest, pause};
 use crate::owned::Owned;
 use crate::space::GuestSpace;
@@ -113,8 +113,8 @@ impl GuestSpace {
         if !owned.has_relatives {
             return Ok(());
         }
-        let places: Vec<Range<Vpn>> =
-            runs.iter().filter_map(|run| movable(&owned, run).ok()).collect();
+        let leaving = runs.iter().filter_map(|run| movable(&owned, run).ok());
+        let places: Vec<Range<Vpn>> = leaving.map(|leaving| leaving.place).collect();
         drop(owned);
         agent.make_own(&places, || {
             guest.catch_up(&mut guest.hold());
@@ -131,13 +131,13 @@ impl GuestSpace {
         runs: &[Range<PageNo>],
     ) -> Result<Vec<Unmapped>, AgentError> {
         let mut owned = guest.hold();
-        let places: Vec<Result<Range<Vpn>, SpaceError>> =
+        let leaving: Vec<Result<Leaving, SpaceError>> =
             runs.iter().map(|run| movable(&owned, run)).collect();
-        let batch: Vec<Range<Vpn>> = places.iter().flatten().cloned().collect();
+        let batch: Vec<Leaving> = leaving.iter().flatten().cloned().collect();
         let mut moved = agent.move_out(&batch)?.into_iter();
-        let ends = places.into_iter().map(|place| match place {
+        let ends = leaving.into_iter().map(|leaving| match leaving {
             Err(why) => stopped(why),
-            Ok(place) => {
+            Ok(Leaving { place, .. }) => {
                 let moved = moved.next().expect("one for each place");
                 self.end_of(guest, &mut owned, &place, moved)
             }
@@ -172,7 +172,10 @@ impl GuestSpace {
                 SpaceError::Pinned
             }
             // Of another protection than staging: read-only, executable, locked.
-            Errno::INVAL => SpaceError::Pinned,
+            Errno::INVAL => {
+                owned.still.has_protected = true;
+                SpaceError::Pinned
+            }
             Errno::AGAIN | Errno::INTR | Errno::NOMEM => SpaceError::Busy,
             Errno::SRCH => {
                 guest.ended();
@@ -232,7 +235,7 @@ fn stopped(why: SpaceError) -> Unmapped {
 }
 
 /// Returns the addresses of the start of a run, as far as they lie in order and may move.
-fn movable(owned: &Owned, run: &Range<PageNo>) -> Result<Range<Vpn>, SpaceError> {
+fn movable(owned: &Owned, run: &Range<PageNo>) -> Result<Leaving, SpaceError> {
     if owned.is_forking() {
         return Err(SpaceError::Busy);
     }
@@ -246,7 +249,12 @@ fn movable(owned: &Owned, run: &Range<PageNo>) -> Result<Range<Vpn>, SpaceError>
     };
     let stays = |at: Vpn| owned.needed.contains(&at) || owned.map.is_doomed(&at.run(1));
     let in_order = owned.map.run_of(run.start).map_or(1, |run| u64::from(run.pages));
+    let (protected_pages, protection) = owned.still.protection(at);
     let most = in_order.min((run.end.0 - run.start.0).into()).min(Agent::PAGES_MAX as u64);
+    let most = most.min(protected_pages);
     let pages = (0..most).take_while(|&n| !stays(at.plus(n))).count() as u64;
-    if pages > 0 { Ok(at.run(pages)) } else { Err(SpaceError::Pinned) }
+    match pages {
+        0 => Err(SpaceError::Pinned),
+        pages => Ok(Leaving { place: at.run(pages), protection }),
+    }
 }

@@ -4,6 +4,7 @@
 //! what was found in memory for the engine.
 //! Not here: what the guest itself is asked (`guest`).
 
+use crate::still::Still;
 use overspill_guest::Vpn;
 use overspill_guest::map::SpaceMap;
 use overspill_guest::pagemap::Pagemap;
@@ -41,6 +42,8 @@ pub(crate) struct Owned {
     pub(crate) stirred: Vec<Range<Vpn>>,
     /// Pages that stay in memory.
     pub(crate) needed: RangeSet<Vpn>,
+    /// What waits for the guest to stand still.
+    pub(crate) still: Still,
 }
 
 impl Owned {

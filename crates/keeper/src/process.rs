@@ -149,6 +149,7 @@ impl Process {
             Request::Prepare => drop(self.keeper().map(drop)),
             Request::SetMemory(memory) => self.set_memory(memory),
             Request::Frozen { number } => self.front.is_frozen(number),
+            Request::Stands { number, still } => self.front.stands(number, still),
         }
         Ok(())
     }

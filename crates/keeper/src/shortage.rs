@@ -19,6 +19,11 @@ const PATIENCE_WITH_CHILDREN: Duration = Duration::from_secs(20);
 pub(crate) struct Shortage(AtomicU64);
 
 impl Shortage {
+    /// True if none can be had now.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+
     /// A page was had.
     pub(crate) fn is_over(&self) {
         if self.0.load(Relaxed) != 0 {

@@ -165,7 +165,7 @@ fn new_mappings(
 }
 
 /// Reads a file of `/proc` from its start.
-fn text(file: &OwnedFd) -> Result<String, Errno> {
+pub(crate) fn text(file: &OwnedFd) -> Result<String, Errno> {
     let (mut bytes, mut read) = (vec![0; 1 << 16], 0);
     loop {
         match rustix::io::pread(file.as_fd(), &mut bytes[read..], read as u64) {

@@ -1,7 +1,7 @@
 //! Whether the threads of a guest are held.
 //!
-//! Owns: the two reasons: the map must not change ([`overspill_guest::map`], rule 5), or more was
-//! filled than there is room for.
+//! Owns: the three reasons: the map must not change ([`overspill_guest::map`], rule 5), more was
+//! filled than there is room for, or something is done that wants all to stand still.
 //! Invariants: the front is asked when there is a first reason, and told when there is none any
 //! more; only for the map's sake it is waited for. A brake is let go by who has adopted all that was found, and only if the mappings were
 //! looked at since it was put on. The guest need not be held for any of this: who holds it may be
@@ -22,13 +22,14 @@ pub(crate) struct Threads {
 struct State {
     is_frozen: bool,
     is_braked: bool,
+    is_to_stand: bool,
     /// Whether its mappings were looked at since it was braked.
     is_surveyed: bool,
 }
 
 impl State {
     fn is_held(&self) -> bool {
-        self.is_frozen || self.is_braked
+        self.is_frozen || self.is_braked || self.is_to_stand
     }
 }
 
@@ -47,6 +48,22 @@ impl Threads {
     /// Has them held or not for the map's sake.
     pub(crate) fn freeze(&self, on: bool) {
         self.change(|state| state.is_frozen = on);
+    }
+
+    /// Has them stand still; false if they do not soon, and go on. Nothing may be held meanwhile that
+    /// they wait for.
+    pub(crate) fn stand_still(&self) -> bool {
+        self.change(|state| state.is_to_stand = true);
+        let stands = self.front.stand_still(self.guest);
+        if !stands {
+            self.walk_on();
+        }
+        stands
+    }
+
+    /// Ends that.
+    pub(crate) fn walk_on(&self) {
+        self.change(|state| state.is_to_stand = false);
     }
 
     /// Has them held until all that they have filled is in the lists.
@@ -97,6 +114,11 @@ mod tests {
             self.0.lock().push("freeze");
         }
 
+        fn stand_still(&self, _: u64) -> bool {
+            self.0.lock().push("still");
+            true
+        }
+
         fn release(&self, _: u64) {
             self.0.lock().push("release");
         }
@@ -126,6 +148,18 @@ mod tests {
         threads.brake();
         threads.freeze(true);
         assert_eq!(asked(), ["hold", "freeze"]);
+    }
+
+    #[test]
+    fn who_stands_still_is_held() {
+        let (threads, asked) = threads();
+        assert!(threads.stand_still());
+        threads.brake();
+        assert_eq!(asked(), ["hold", "still"]);
+        threads.surveyed();
+        threads.go_on();
+        threads.walk_on();
+        assert_eq!(asked(), ["release"]);
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod kind {
     pub(super) const FROZEN: u32 = 7;
     pub(super) const SET_MEMORY: u32 = 8;
     pub(super) const PREPARE: u32 = 9;
+    pub(super) const STANDS: u32 = 10;
     pub(super) const DONE: u32 = 33;
     pub(super) const REFUSED: u32 = 34;
     pub(super) const LINE: u32 = 35;
@@ -54,6 +55,7 @@ mod kind {
     pub(super) const ATTACH: u32 = 40;
     pub(super) const FORGET: u32 = 41;
     pub(super) const FREEZE: u32 = 42;
+    pub(super) const STILL: u32 = 43;
 }
 
 /// Why a message is none.
@@ -125,6 +127,13 @@ pub enum Request {
         /// Its number.
         number: u64,
     },
+    /// All threads of a guest stand still, or will not soon, as `Still` asked. No answer.
+    Stands {
+        /// Its number.
+        number: u64,
+        /// Which of both.
+        still: bool,
+    },
 }
 
 /// What the keeper says.
@@ -151,6 +160,8 @@ pub enum Wanted {
     Hold(u64),
     /// As `Hold`, and that `Frozen` is said then.
     Freeze(u64),
+    /// As `Hold`, and that `Stands` is said when they have stopped.
+    Still(u64),
     /// That they go on.
     Release(u64),
     /// A guest has forked: its child is to be attached to with this userfaultfd, as this guest.
@@ -260,6 +271,9 @@ impl Request {
             Self::Status => bare(Packet::new(kind::STATUS, &[])),
             Self::Prepare => bare(Packet::new(kind::PREPARE, &[])),
             Self::SetMemory(memory) => bare(Packet::new(kind::SET_MEMORY, &[memory.0])),
+            Self::Stands { number, still } => {
+                bare(Packet::new(kind::STANDS, &[*number, (*still).into()]))
+            }
             Self::Frozen { number } => bare(Packet::new(kind::FROZEN, &[*number])),
         }
     }
@@ -279,6 +293,9 @@ impl Request {
             kind::ENDED => Self::Ended { number: packet.words[0] },
             kind::STATUS => Self::Status,
             kind::FROZEN => Self::Frozen { number: packet.words[0] },
+            kind::STANDS => {
+                Self::Stands { number: packet.words[0], still: packet.flag(1, "stillness")? }
+            }
             kind::PREPARE => Self::Prepare,
             kind::SET_MEMORY => Self::SetMemory(read_memory(&packet, 0)?),
             other => return Err(WordError::Kind(other)),
@@ -428,6 +445,7 @@ impl Report {
             }
             kind::HOLD => Self::Wanted(Wanted::Hold(packet.words[0])),
             kind::FREEZE => Self::Wanted(Wanted::Freeze(packet.words[0])),
+            kind::STILL => Self::Wanted(Wanted::Still(packet.words[0])),
             kind::RELEASE => Self::Wanted(Wanted::Release(packet.words[0])),
             kind::FORGET => Self::Wanted(Wanted::Forget(packet.words[0])),
             other => return Err(WordError::Kind(other)),
@@ -440,6 +458,7 @@ impl Wanted {
         match self {
             Self::Hold(number) => Packet::new(kind::HOLD, &[*number]),
             Self::Freeze(number) => Packet::new(kind::FREEZE, &[*number]),
+            Self::Still(number) => Packet::new(kind::STILL, &[*number]),
             Self::Release(number) => Packet::new(kind::RELEASE, &[*number]),
             Self::Attach(number, userfault) => {
                 let [a, b, c, d] = write_abilities(userfault);

@@ -199,7 +199,7 @@ impl Front {
     pub fn turn(&mut self) -> Duration {
         self.do_wanted();
         self.look_at_keeper();
-        self.holding.poll();
+        self.poll_held();
         self.tracer.settle();
         let family = self.family();
         self.end_guests(&family);
@@ -212,10 +212,10 @@ impl Front {
         self.attach_stopped();
         let stopping = self.stopping.since();
         self.holding.let_go(stopping);
-        match (stopping, is_near) {
-            (Some(_), _) => STOPPING_INTERVAL,
-            (None, true) => NEAR_INTERVAL,
-            (None, false) => FAR_INTERVAL,
+        match stopping.is_some() || self.holding.is_asked() {
+            true => STOPPING_INTERVAL,
+            false if is_near => NEAR_INTERVAL,
+            false => FAR_INTERVAL,
         }
     }
 
@@ -279,10 +279,21 @@ impl Front {
                     self.hold(number);
                     self.keeper.frozen(number);
                 }
+                Wanted::Still(number) => {
+                    self.hold(number);
+                    self.holding.ask(number);
+                }
                 Wanted::Release(number) => self.holding.release(number),
                 Wanted::Attach(child, userfault) => drop(self.forked.insert(child, userfault)),
                 Wanted::Forget(child) => drop(self.forked.remove(&child)),
             }
+        }
+    }
+
+    fn poll_held(&mut self) {
+        self.holding.poll();
+        for (number, still) in self.holding.answers() {
+            self.keeper.stands(number, still);
         }
     }
 

@@ -5,17 +5,23 @@
 //! While processes are about to be attached to, none goes on that was held after they were told to
 //! stop: of a crowd that starts at once the first would fill memory while the others are attached
 //! to, and take the CPU from that.
+//! Who asks whether a guest stands still gets an answer: that it does, or that it takes too long.
 //! Not here: what a hold is for (`guest::map`, rule 5).
 
 use overspill_guest::{Held, Kernel, Tracer};
 use rustix::process::Pid;
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a guest may take to stand still: threads that wait for pages do not stop.
+const STILL_WAIT: Duration = Duration::from_millis(50);
 
 /// Guests by their numbers, and what holds them.
 pub(crate) struct Holding {
     tracer: &'static Tracer<Kernel>,
     held: HashMap<u64, Entry>,
+    /// Of which it was asked whether they stand still, and when.
+    asked: HashMap<u64, Instant>,
 }
 
 struct Entry {
@@ -23,17 +29,18 @@ struct Entry {
     since: Instant,
     /// Whether it is to go on as soon as it may.
     is_due: bool,
+    is_still: bool,
 }
 
 impl From<Held<'static, Kernel>> for Entry {
     fn from(held: Held<'static, Kernel>) -> Self {
-        Self { held, since: Instant::now(), is_due: false }
+        Self { held, since: Instant::now(), is_due: false, is_still: false }
     }
 }
 
 impl Holding {
     pub(crate) fn new(tracer: &'static Tracer<Kernel>) -> Self {
-        Self { tracer, held: HashMap::new() }
+        Self { tracer, held: HashMap::new(), asked: HashMap::new() }
     }
 
     /// Tells all threads of a guest to stop.
@@ -44,6 +51,29 @@ impl Holding {
             self.keep(number, held);
         }
         // One that has ended does nothing more.
+    }
+
+    /// Asks whether a guest that is held stands still: [`answers`](Self::answers) will say.
+    pub(crate) fn ask(&mut self, number: u64) {
+        self.asked.insert(number, Instant::now());
+    }
+
+    /// True if there are answers to come.
+    pub(crate) fn is_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// Takes the answers that there are: which guests stand still, and which do not in time.
+    pub(crate) fn answers(&mut self) -> Vec<(u64, bool)> {
+        let is_still = |number: &u64| self.held.get(number).is_some_and(|entry| entry.is_still);
+        let answer = |(number, since): (&u64, &Instant)| match is_still(number) {
+            true => Some((*number, true)),
+            false if since.elapsed() < STILL_WAIT && self.held.contains_key(number) => None,
+            false => Some((*number, false)),
+        };
+        let answers: Vec<_> = self.asked.iter().filter_map(answer).collect();
+        self.asked.retain(|number, _| answers.iter().all(|(answered, _)| answered != number));
+        answers
     }
 
     /// Keeps a new guest standing still, until it is released.
@@ -74,7 +104,7 @@ impl Holding {
     pub(crate) fn poll(&mut self) {
         for entry in self.held.values_mut() {
             // One that has ended is let go when its end is seen.
-            let _ = entry.held.poll();
+            entry.is_still = entry.held.poll().is_ok_and(|running| running == 0);
         }
     }
 }

@@ -204,6 +204,11 @@ impl KeeperProcess {
         let _ = self.link.ask(&Request::Frozen { number: guest }, ANSWER_WAIT);
     }
 
+    /// Says whether all threads of a guest stand still.
+    pub(crate) fn stands(&self, guest: u64, still: bool) {
+        let _ = self.link.ask(&Request::Stands { number: guest, still }, ANSWER_WAIT);
+    }
+
     /// Says a line itself.
     pub(crate) fn say(&self, line: &str) {
         (self.say)(line);
