@@ -180,6 +180,26 @@ static void leaves_a_process(void) {
     _exit(4);
 }
 
+/* Many start at once, each fills fresh mappings, and keeps them for a while. */
+static void crowd(void) {
+    enum { CROWD = 50, EACH = 4 };
+    pid_t children[CROWD];
+    for (int n = 0; n < CROWD; n++) {
+        CHECK((children[n] = fork()) >= 0);
+        if (children[n] > 0)
+            continue;
+        char *memory[EACH];
+        for (int i = 0; i < EACH; i++)
+            fill(memory[i] = map(MIB), MIB, n * EACH + i);
+        usleep(500000);
+        for (int i = 0; i < EACH; i++)
+            check(memory[i], MIB, n * EACH + i);
+        _exit(0);
+    }
+    for (int n = 0; n < CROWD; n++)
+        reap(children[n]);
+}
+
 static const struct test TESTS[] = {
     {"threads", threads},
     {"executes", executes},
@@ -190,6 +210,7 @@ static const struct test TESTS[] = {
     {"children_execute", children_execute},
     {"starts_others", starts_others},
     {"leaves_a_process", leaves_a_process},
+    {"crowd", crowd},
 };
 
 int main(int argc, char **argv) {

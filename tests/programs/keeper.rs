@@ -11,16 +11,21 @@ use std::time::{Duration, Instant};
 const PYTHON: &str = "/usr/bin/python3";
 const KILLS: usize = 10;
 
-/// Makes a bench if programs can be attached to here.
-pub(crate) fn bench(tools: &[&str]) -> Option<Bench> {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/userfaultfd").exists() {
+/// True if programs can be attached to here; otherwise says so.
+pub(crate) fn is_possible() -> bool {
+    let possible = rustix::process::geteuid().is_root() && Path::new("/dev/userfaultfd").exists();
+    if !possible {
         println!("skipped: a keeper needs root and /dev/userfaultfd");
-        return None;
     }
-    Bench::with(tools)
+    possible
 }
 
-fn kept(job: &Job, limit: u64) -> Ended {
+/// Makes a bench if programs can be attached to here.
+pub(crate) fn bench(tools: &[&str]) -> Option<Bench> {
+    if is_possible() { Bench::with(tools) } else { None }
+}
+
+pub(crate) fn kept(job: &Job, limit: u64) -> Ended {
     let ended = job.clone().by_keeper().paged(&["--memory", &limit.to_string(), "--quiet"]).end();
     println!("most in use: {} KiB of {}", ended.stat("/held_bytes_max") >> 10, limit >> 10);
     ended
@@ -119,6 +124,18 @@ fn pages_a_static_go_program() {
     go.env("CGO_ENABLED", "0").env("GOCACHE", bench.path("cache")).env("GOFLAGS", "-mod=mod");
     assert!(go.status().unwrap().success(), "{go:?}");
     compare(&bench.job(&[program]), 32 * MIB);
+}
+
+/// What all hold together stays near the limit: how near depends on how soon a crowd that runs
+/// stops. Without holding it is all of the 200 MiB.
+#[test]
+fn a_crowd_is_stopped() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    let limit = 64 * MIB;
+    let kept = kept(&case(&bench, "crowd").patience(300), limit);
+    assert_eq!(kept.text(), "ok\n", "{kept}");
+    let most = kept.stat("/held_bytes_max");
+    assert!(most < limit * 7 / 4, "{most} bytes in {limit}");
 }
 
 /// Runs a case of `keeper.c`.

@@ -1,9 +1,10 @@
 //! What `one_limit.c` checks: processes that share the memory of a run. Meanwhile it is measured,
 //! each page counted once, however many processes have it.
 
+use crate::keeper;
 use crate::memory_calls::LIMIT;
 use overspill_programs::bench::Bench;
-use overspill_programs::job::{Ended, MIB, descendants, name_of};
+use overspill_programs::job::{Ended, Job, MIB, descendants, name_of};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -75,11 +76,20 @@ fn mappings(pid: i32) -> String {
     listed
 }
 
-/// Runs a case in the limit; returns it with what was seen of it.
+/// Runs a case in the limit, paged from inside; returns it with what was seen of it.
 fn watched(case: &str) -> Option<(Ended, Vec<Look>)> {
+    watch(case, |job| job)
+}
+
+/// As [`watched`], paged by a keeper.
+fn watched_kept(case: &str) -> Option<(Ended, Vec<Look>)> {
+    if keeper::is_possible() { watch(case, Job::by_keeper) } else { None }
+}
+
+fn watch(case: &str, by: impl FnOnce(Job) -> Job) -> Option<(Ended, Vec<Look>)> {
     let bench = Bench::with(&["cc"])?;
     let program = bench.cc("one_limit.c");
-    let job = bench.job(&[program.as_os_str(), case.as_ref()]).patience(400);
+    let job = by(bench.job(&[program.as_os_str(), case.as_ref()]).patience(400));
     let running = job.paged(&["--memory", &LIMIT.to_string(), "--quiet"]);
     let (root, over) = (running.pid(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -117,6 +127,23 @@ fn together() {
     let Some((ended, looks)) = watched("together") else { return };
     assert_limit_held(&ended, &looks);
     assert!(ended.stat("/summary/pages_out") > 0);
+}
+
+#[test]
+fn a_keeper_holds_the_limit_of_several() {
+    for case in ["together", "killed", "many", "idle"] {
+        let Some((ended, looks)) = watched_kept(case) else { return };
+        assert_limit_held(&ended, &looks);
+    }
+}
+
+/// Children that were forked before anything was attached to, and share their parent's memory.
+#[test]
+fn a_keeper_pages_what_relatives_share() {
+    for case in ["read_by_all", "written_by_all"] {
+        let Some((ended, _)) = watched_kept(case) else { return };
+        assert_eq!(ended.stat("/summary/pages_lost"), 0, "{ended}");
+    }
 }
 
 #[test]

@@ -292,8 +292,8 @@ impl Guest {
         }
     }
 
-    /// Ends the removal of content that is not under way any more: what is there stays, and what was
-    /// out is new.
+    /// Ends the removal of content that is not under way any more: what is there stays, and what
+    /// was out is new.
     pub(crate) fn spare(&self, owned: &mut Owned, doomed: Range<Vpn>) {
         if self.userfault.unmark(&doomed).is_ok() {
             owned.map.seen_new(doomed);

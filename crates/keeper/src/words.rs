@@ -6,6 +6,10 @@
 //! a mistake or an attack: there is no other version to be kind to.
 //! Not here: sockets and waiting (`link`); what follows from a message (`process`).
 
+mod wanted;
+
+pub use wanted::Wanted;
+
 use crate::known::GuestParts;
 use bytemuck::{Pod, Zeroable};
 use overspill_base::Bytes;
@@ -151,23 +155,6 @@ pub enum Report {
     State(KeeperState),
     /// Something is to be done; at any time.
     Wanted(Wanted),
-}
-
-/// What a keeper wants of its front. Guests are named by their numbers.
-#[derive(Debug)]
-pub enum Wanted {
-    /// That all threads of a guest are told to stop.
-    Hold(u64),
-    /// As `Hold`, and that `Frozen` is said then.
-    Freeze(u64),
-    /// As `Hold`, and that `Stands` is said when they have stopped.
-    Still(u64),
-    /// That they go on.
-    Release(u64),
-    /// A guest has forked: its child is to be attached to with this userfaultfd, as this guest.
-    Attach(u64, GuestUserfault),
-    /// There is no such child any more.
-    Forget(u64),
 }
 
 /// A swap area.
@@ -423,7 +410,7 @@ impl Report {
 
     pub(crate) fn read((packet, fds): Received) -> Result<Self, WordError> {
         if packet.kind == kind::ATTACH {
-            return read_child(&packet, fds).map(Self::Wanted);
+            return Wanted::read_child(&packet, fds).map(Self::Wanted);
         }
         packet.exactly::<0>(fds)?;
         Ok(match packet.kind {
@@ -443,36 +430,9 @@ impl Report {
                 let out_of_memory = packet.flag(6, "verdict")?;
                 Self::State(KeeperState { engine, guests: count(5), out_of_memory })
             }
-            kind::HOLD => Self::Wanted(Wanted::Hold(packet.words[0])),
-            kind::FREEZE => Self::Wanted(Wanted::Freeze(packet.words[0])),
-            kind::STILL => Self::Wanted(Wanted::Still(packet.words[0])),
-            kind::RELEASE => Self::Wanted(Wanted::Release(packet.words[0])),
-            kind::FORGET => Self::Wanted(Wanted::Forget(packet.words[0])),
-            other => return Err(WordError::Kind(other)),
+            _ => Self::Wanted(Wanted::read(&packet)?),
         })
     }
-}
-
-impl Wanted {
-    fn packet(&self) -> Packet {
-        match self {
-            Self::Hold(number) => Packet::new(kind::HOLD, &[*number]),
-            Self::Freeze(number) => Packet::new(kind::FREEZE, &[*number]),
-            Self::Still(number) => Packet::new(kind::STILL, &[*number]),
-            Self::Release(number) => Packet::new(kind::RELEASE, &[*number]),
-            Self::Attach(number, userfault) => {
-                let [a, b, c, d] = write_abilities(userfault);
-                Packet::new(kind::ATTACH, &[*number, a, b, c, d])
-            }
-            Self::Forget(number) => Packet::new(kind::FORGET, &[*number]),
-        }
-    }
-}
-
-fn read_child(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Wanted, WordError> {
-    let [fd] = packet.exactly(fds)?;
-    let userfault = GuestUserfault::agreed(fd, read_abilities(packet)?, None);
-    Ok(Wanted::Attach(packet.words[0], userfault))
 }
 
 /// The first line is the name. Notes that do not fit are cut.

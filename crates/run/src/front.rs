@@ -41,8 +41,11 @@ const NEAR_INTERVAL: Duration = Duration::from_millis(2);
 const STOPPING_INTERVAL: Duration = Duration::from_micros(300);
 /// Processes attached to between two looks: each takes 1 to 5 ms.
 const ATTACHED_AT_A_TIME: usize = 2;
-/// Smaller processes are left alone.
+/// Smaller processes are left alone, or yet smaller ones where all of them would have more than
+/// such a part of the limit together; an agent has some memory of its own.
 const SMALL_PAGES: u64 = 256;
+const SMALL_LEAST_PAGES: u64 = 64;
+const SMALL_PART: u64 = 4;
 /// Tries to attach to a process.
 const TRIES: u32 = 5;
 
@@ -330,8 +333,9 @@ impl Front {
         if percent < NEAR_PERCENT {
             return false;
         }
+        let small_pages = self.small_pages(family);
         let is_open = |pid: Pid, process: &Watched| {
-            process.pages >= SMALL_PAGES && self.may_attach(pid, process)
+            process.pages >= small_pages && self.may_attach(pid, process)
         };
         let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
         let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
@@ -339,12 +343,19 @@ impl Front {
         loose_pages * MUCH_PART >= self.memory.pages_floor()
     }
 
+    /// The size from which on a process is not left alone.
+    fn small_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
+        let share = self.memory.pages_floor() / SMALL_PART / family.len().max(1) as u64;
+        share.clamp(SMALL_LEAST_PAGES, SMALL_PAGES)
+    }
+
     /// What processes have that are not paged. Children that guests have just forked have little of
     /// their own.
     fn loose_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
         let has_own = |pid: Pid| self.forked.is_empty() || !is_registered(pid);
+        let small_pages = self.small_pages(family);
         let loose = family.iter().filter(|(pid, process)| {
-            process.pages >= SMALL_PAGES && !self.guests.contains_key(pid) && has_own(**pid)
+            process.pages >= small_pages && !self.guests.contains_key(pid) && has_own(**pid)
         });
         loose.map(|(_, process)| process.pages).sum()
     }

@@ -1,0 +1,61 @@
+//! What a keeper wants of its front.
+//!
+//! Owns: the form of that.
+//! Not here: what is done about it (`run`).
+
+use super::{Packet, WordError, kind, read_abilities, write_abilities};
+use overspill_guest::userfault::GuestUserfault;
+use rustix::fd::OwnedFd;
+
+/// What a keeper wants of its front. Guests are named by their numbers.
+#[derive(Debug)]
+pub enum Wanted {
+    /// That all threads of a guest are told to stop.
+    Hold(u64),
+    /// As `Hold`, and that `Frozen` is said then.
+    Freeze(u64),
+    /// As `Hold`, and that `Stands` is said when they have stopped.
+    Still(u64),
+    /// That they go on.
+    Release(u64),
+    /// A guest has forked: its child is to be attached to with this userfaultfd, as this guest.
+    Attach(u64, GuestUserfault),
+    /// There is no such child any more.
+    Forget(u64),
+}
+
+impl Wanted {
+    pub(super) fn packet(&self) -> Packet {
+        let bare = |kind, number: &u64| Packet::new(kind, &[*number]);
+        match self {
+            Self::Hold(guest) => bare(kind::HOLD, guest),
+            Self::Freeze(guest) => bare(kind::FREEZE, guest),
+            Self::Still(guest) => bare(kind::STILL, guest),
+            Self::Release(guest) => bare(kind::RELEASE, guest),
+            Self::Attach(child, userfault) => {
+                let [a, b, c, d] = write_abilities(userfault);
+                Packet::new(kind::ATTACH, &[*child, a, b, c, d])
+            }
+            Self::Forget(child) => bare(kind::FORGET, child),
+        }
+    }
+
+    pub(super) fn read(packet: &Packet) -> Result<Self, WordError> {
+        let number = packet.words[0];
+        Ok(match packet.kind {
+            kind::HOLD => Self::Hold(number),
+            kind::FREEZE => Self::Freeze(number),
+            kind::STILL => Self::Still(number),
+            kind::RELEASE => Self::Release(number),
+            kind::FORGET => Self::Forget(number),
+            other => return Err(WordError::Kind(other)),
+        })
+    }
+
+    /// Reads the one that brings something.
+    pub(super) fn read_child(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Self, WordError> {
+        let [fd] = packet.exactly(fds)?;
+        let userfault = GuestUserfault::agreed(fd, read_abilities(packet)?, None);
+        Ok(Self::Attach(packet.words[0], userfault))
+    }
+}
