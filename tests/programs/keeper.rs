@@ -127,7 +127,7 @@ fn pages_a_static_go_program() {
 }
 
 /// What all hold together stays near the limit: how near depends on how soon a crowd that runs
-/// stops. Without holding it is all of the 200 MiB.
+/// stops. Without that it is all of the 200 MiB.
 #[test]
 fn a_crowd_is_stopped() {
     let Some(bench) = bench(&["cc"]) else { return };
@@ -135,7 +135,7 @@ fn a_crowd_is_stopped() {
     let kept = kept(&case(&bench, "crowd").patience(300), limit);
     assert_eq!(kept.text(), "ok\n", "{kept}");
     let most = kept.stat("/held_bytes_max");
-    assert!(most < limit * 7 / 4, "{most} bytes in {limit}");
+    assert!(most < limit * 5 / 2, "{most} bytes in {limit}");
 }
 
 /// Runs a case of `keeper.c`.

@@ -109,13 +109,20 @@ impl GuestSpace {
         agent: &mut Agent,
         runs: &[Range<PageNo>],
     ) -> Result<(), AgentError> {
-        let owned = guest.hold();
-        if !owned.has_relatives {
+        let mut owned = guest.hold();
+        if !owned.has_relatives && owned.shared.is_empty() {
             return Ok(());
         }
         let leaving = runs.iter().filter_map(|run| movable(&owned, run).ok());
-        let places: Vec<Range<Vpn>> = leaving.map(|leaving| leaving.place).collect();
+        let mut places: Vec<Range<Vpn>> = leaving.map(|leaving| leaving.place).collect();
+        if !owned.has_relatives {
+            places.retain(|place| owned.shared.overlaps(place));
+        }
+        places.iter().for_each(|place| owned.shared.remove(place.clone()));
         drop(owned);
+        if places.is_empty() {
+            return Ok(());
+        }
         agent.make_own(&places, || {
             guest.catch_up(&mut guest.hold());
             let pages = places.iter().flat_map(|place| (place.start.0..place.end.0).map(Vpn));
@@ -166,9 +173,9 @@ impl GuestSpace {
     /// The meaning of UFFDIO_MOVE's errnos, for a page of a guest.
     fn why_not_moved(&self, guest: &Guest, owned: &mut Owned, at: Vpn, errno: Errno) -> SpaceError {
         match errno {
-            // Pinned, or shared with a relative: one that was forked before the attach, perhaps.
+            // Pinned, or shared with a relative that was forked before the attach.
             Errno::BUSY => {
-                owned.has_relatives = true;
+                owned.shared.insert(at.run(1));
                 SpaceError::Pinned
             }
             // Of another protection than staging: read-only, executable, locked.

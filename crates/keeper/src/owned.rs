@@ -27,8 +27,10 @@ pub(crate) struct Owned {
     pub(crate) map: SpaceMap,
     /// Whether the map was compared with the mappings of a forked child.
     pub(crate) is_confirmed: bool,
-    /// Whether relatives may have the same frames, as far as is known.
+    /// Whether relatives that were forked since the attach may have the same frames.
     pub(crate) has_relatives: bool,
+    /// Pages that did not move, perhaps because relatives have them, too.
+    pub(crate) shared: RangeSet<Vpn>,
     /// Children whose fork was read, and those of them that have not got their pages yet.
     forked: Vec<Forked>,
     forking: usize,

@@ -10,6 +10,8 @@ use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::Relaxed;
 use std::time::Duration;
 
+/// How long that may last without anything being done about it.
+const MOMENT: Duration = Duration::from_millis(50);
 /// How long that may last; longer while there are forked children that are not attached to.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_WITH_CHILDREN: Duration = Duration::from_secs(20);
@@ -19,9 +21,12 @@ const PATIENCE_WITH_CHILDREN: Duration = Duration::from_secs(20);
 pub(crate) struct Shortage(AtomicU64);
 
 impl Shortage {
-    /// True if none can be had now.
+    /// True if none could be had for a moment.
     pub(crate) fn is_on(&self) -> bool {
-        self.0.load(Relaxed) != 0
+        match self.0.load(Relaxed) {
+            0 => false,
+            since_ns => clock::now_ns().saturating_sub(since_ns) > MOMENT.as_nanos() as u64,
+        }
     }
 
     /// A page was had.

@@ -34,6 +34,8 @@ const PREPARE_PERCENT: u64 = 40;
 const ROOM_STEPS: u64 = 64;
 /// Of the limit so large a part is much.
 const MUCH_PART: u64 = 8;
+/// And if it is not paged, though more than the limit is held, nobody may go on.
+const CROWD_PART: u64 = 16;
 /// How often processes are looked at, and how often if much of what they hold may soon be too much.
 const FAR_INTERVAL: Duration = Duration::from_millis(5);
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);
@@ -339,8 +341,22 @@ impl Front {
         };
         let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
         let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
+        let limit_pages = self.memory.pages_floor();
+        let is_crowd = held > limit_pages && loose_pages * CROWD_PART > limit_pages;
+        if is_crowd {
+            self.stop_beside(family, &open);
+        }
         self.stop_all(open);
-        loose_pages * MUCH_PART >= self.memory.pages_floor()
+        loose_pages * MUCH_PART >= limit_pages
+    }
+
+    /// Has all others stand beside: some may grow, or start more.
+    fn stop_beside(&mut self, family: &HashMap<Pid, Watched>, open: &[Pid]) {
+        for (pid, process) in family {
+            if !open.contains(pid) && self.may_attach(*pid, process) {
+                self.stopping.tell_beside(*pid);
+            }
+        }
     }
 
     /// The size from which on a process is not left alone.

@@ -4,7 +4,8 @@
 //! Invariants: all are told at once, and where many run each stops only when it has its turn. For
 //! that all are waited for before the first is taken, as a rule: what is done with it takes 3 ms
 //! where nobody else runs, and 50 where it waits for its turn at each step, while the others fill
-//! memory. Who does not stop in time goes on.
+//! memory. Who does not stop in time goes on. Others may have to stand beside until none of these is
+//! left, to leave them the CPU and memory.
 //! Not here: which (`front`).
 
 use overspill_guest::{AttachError, Held, Kernel, Tracer};
@@ -20,6 +21,7 @@ const CROWD_WAIT: Duration = Duration::from_millis(100);
 pub(crate) struct Stopping {
     tracer: &'static Tracer<Kernel>,
     stopping: HashMap<Pid, Entry>,
+    beside: HashMap<Pid, Held<'static, Kernel>>,
 }
 
 struct Entry {
@@ -32,7 +34,7 @@ pub(crate) type Stopped = Result<Held<'static, Kernel>, AttachError>;
 
 impl Stopping {
     pub(crate) fn new(tracer: &'static Tracer<Kernel>) -> Self {
-        Self { tracer, stopping: HashMap::new() }
+        Self { tracer, stopping: HashMap::new(), beside: HashMap::new() }
     }
 
     /// Since when there are some.
@@ -40,9 +42,9 @@ impl Stopping {
         self.stopping.values().map(|entry| entry.since).min()
     }
 
-    /// True if it was told, and has not stopped.
+    /// True if it was told, and has not been taken.
     pub(crate) fn has(&self, pid: Pid) -> bool {
-        self.stopping.contains_key(&pid)
+        self.stopping.contains_key(&pid) || self.beside.contains_key(&pid)
     }
 
     /// Tells a process to stop.
@@ -55,8 +57,15 @@ impl Stopping {
         Ok(())
     }
 
+    /// Tells a process to stand beside.
+    pub(crate) fn tell_beside(&mut self, pid: Pid) {
+        // One that has ended, or may not be traced, does no harm here.
+        self.beside.extend(self.tracer.hold(pid).ok().map(|held| (pid, held)));
+    }
+
     /// Takes up to `most` of those that stand still, or will not.
     pub(crate) fn take(&mut self, most: usize) -> Vec<(Pid, Stopped)> {
+        self.poll_beside();
         let (mut polled, mut runs) = (Vec::new(), false);
         for (pid, entry) in &mut self.stopping {
             match entry.poll(*pid) {
@@ -72,6 +81,16 @@ impl Stopping {
             (pid, stopped.map(|()| entry.held))
         });
         with_held.collect()
+    }
+
+    fn poll_beside(&mut self) {
+        if self.stopping.is_empty() {
+            return self.beside.clear();
+        }
+        for held in self.beside.values_mut() {
+            // One that has ended is let go with the others.
+            let _ = held.poll();
+        }
     }
 }
 
