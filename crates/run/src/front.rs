@@ -4,7 +4,10 @@
 //! Invariants: no guest without a keeper: if that ends, all processes of the run are killed. What a
 //! guest's end leaves, an agent and whoever else has the guest's memory, ends with it. The program
 //! is reaped by who started it, all others here.
-//! Not here: starting the program; reading `/proc` (`watch`), the steps of an attach (`attaching`).
+//! Not here: starting the program; reading `/proc` (`watch`), whom to stop (`looking`), the steps
+//! of an attach (`attaching`).
+
+mod looking;
 
 use crate::attaching::{self, AttachingError, Guest, Source};
 use crate::family::{kill, reap};
@@ -26,16 +29,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// Part of the limit at which processes are attached to, in percent.
-const NEAR_PERCENT: u64 = 75;
-/// And at which the keeper gets ready: its tables take some time.
-const PREPARE_PERCENT: u64 = 40;
-/// The limit of guests changes by such a part at least.
-const ROOM_STEPS: u64 = 64;
-/// Of the limit so large a part is much.
-const MUCH_PART: u64 = 8;
-/// And if it is not paged, though more than the limit is held, nobody may go on.
-const CROWD_PART: u64 = 16;
 /// How often processes are looked at, and how often if much of what they hold may soon be too much.
 const FAR_INTERVAL: Duration = Duration::from_millis(5);
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);
@@ -43,11 +36,6 @@ const NEAR_INTERVAL: Duration = Duration::from_millis(2);
 const STOPPING_INTERVAL: Duration = Duration::from_micros(300);
 /// Processes attached to between two looks: each takes 1 to 5 ms.
 const ATTACHED_AT_A_TIME: usize = 2;
-/// Smaller processes are left alone, or yet smaller ones where all of them would have more than
-/// such a part of the limit together; an agent has some memory of its own.
-const SMALL_PAGES: u64 = 256;
-const SMALL_LEAST_PAGES: u64 = 64;
-const SMALL_PART: u64 = 4;
 /// Tries to attach to a process.
 const TRIES: u32 = 5;
 
@@ -224,20 +212,6 @@ impl Front {
         }
     }
 
-    /// Has forked children stop that have lived for a turn: most execute another program before.
-    fn stop_children(&mut self, family: &HashMap<Pid, Watched>) {
-        let seen = std::mem::replace(&mut self.seen, family.clone());
-        if self.forked.is_empty() {
-            return;
-        }
-        let is_open = |pid: Pid, process: &Watched| {
-            seen.contains_key(&pid) && self.may_attach(pid, process) && is_registered(pid)
-        };
-        let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
-        let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
-        self.stop_all(open);
-    }
-
     /// True if no process of the run is left.
     pub fn is_deserted(&self) -> bool {
         self.guests.is_empty() && self.family().is_empty()
@@ -319,89 +293,6 @@ impl Front {
 
     fn is_agent(&self, pid: Pid) -> bool {
         self.guests.values().any(|guest| guest.agent == pid)
-    }
-
-    /// Looks at all processes, and has them stop if the limit is in sight. True if it is, and much
-    /// of what they hold is not paged yet.
-    fn look(&mut self, family: &HashMap<Pid, Watched>) -> bool {
-        let held: u64 = family.values().map(|process| process.pages).sum();
-        self.held_most_pages = self.held_most_pages.max(held);
-        let percent = held * 100 / self.memory.pages_floor().max(1);
-        if percent >= PREPARE_PERCENT && !std::mem::replace(&mut self.is_prepared, true) {
-            self.keeper.prepare();
-        }
-        let loose_pages = self.loose_pages(family);
-        self.leave_room(loose_pages);
-        if percent < NEAR_PERCENT {
-            return false;
-        }
-        let small_pages = self.small_pages(family);
-        let is_open = |pid: Pid, process: &Watched| {
-            process.pages >= small_pages && self.may_attach(pid, process)
-        };
-        let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
-        let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
-        let limit_pages = self.memory.pages_floor();
-        let is_crowd = held > limit_pages && loose_pages * CROWD_PART > limit_pages;
-        if is_crowd {
-            self.stop_beside(family, &open);
-        }
-        self.stop_all(open);
-        loose_pages * MUCH_PART >= limit_pages
-    }
-
-    /// Has all others stand beside: some may grow, or start more.
-    fn stop_beside(&mut self, family: &HashMap<Pid, Watched>, open: &[Pid]) {
-        for (pid, process) in family {
-            if !open.contains(pid) && self.may_attach(*pid, process) {
-                self.stopping.tell_beside(*pid);
-            }
-        }
-    }
-
-    /// The size from which on a process is not left alone.
-    fn small_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
-        let share = self.memory.pages_floor() / SMALL_PART / family.len().max(1) as u64;
-        share.clamp(SMALL_LEAST_PAGES, SMALL_PAGES)
-    }
-
-    /// What processes have that are not paged. Children that guests have just forked have little of
-    /// their own.
-    fn loose_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
-        let has_own = |pid: Pid| self.forked.is_empty() || !is_registered(pid);
-        let small_pages = self.small_pages(family);
-        let loose = family.iter().filter(|(pid, process)| {
-            process.pages >= small_pages && !self.guests.contains_key(pid) && has_own(**pid)
-        });
-        loose.map(|(_, process)| process.pages).sum()
-    }
-
-    /// Has guests leave room for what is not paged, but for a quarter of the limit.
-    fn leave_room(&mut self, loose_pages: u64) {
-        if self.guests.is_empty() {
-            return;
-        }
-        let limit = self.memory.pages_floor();
-        let pages = limit.saturating_sub(loose_pages).max(limit / 4);
-        // By steps, so that not every page of growth is a message.
-        if pages.abs_diff(self.paged_most) * ROOM_STEPS >= limit || pages == limit {
-            self.limit_guests(pages);
-        }
-    }
-
-    fn limit_guests(&mut self, pages: u64) {
-        if std::mem::replace(&mut self.paged_most, pages) != pages {
-            self.keeper.set_memory(Bytes::of_pages(pages));
-        }
-    }
-
-    /// Tells processes to stop.
-    fn stop_all(&mut self, open: Vec<Pid>) {
-        for pid in open {
-            if let Err(error) = self.stopping.tell(pid) {
-                self.refuse(pid, &error.into());
-            }
-        }
     }
 
     /// Attaches to some of those that have stopped.
