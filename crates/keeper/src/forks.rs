@@ -21,11 +21,27 @@ use overspill_engine::Worker;
 /// Where the numbers of children start: those of other guests come from the front.
 const FIRST_CHILD: u64 = 1 << 63;
 
+/// Takes a child, at a moment at which nothing of its parent is outstanding: what was, may be from
+/// before the fork. If it is to be waited for, the parent is looked at again soon. A parent that is
+/// not attached to has been forked itself a moment ago, so one thread, which has nothing
+/// outstanding but the fork.
+fn next_child(guest: &Guest) -> Option<Forked> {
+    let mut owned = guest.hold();
+    if !owned.has_children() {
+        return None;
+    }
+    guest.catch_up(&mut owned);
+    if guest.known().is_some() && guest.is_changing(&guest.userfault.anchor().run(1)) {
+        guest.look_again();
+        return None;
+    }
+    owned.take_forked()
+}
+
 impl Shared {
     /// Makes guests of what `guest` has forked.
     pub(crate) fn take_children(&self, worker: &mut Worker, guest: &Arc<Guest>) {
-        loop {
-            let Some(forked) = guest.hold().take_forked() else { return };
+        while let Some(forked) = next_child(guest) {
             self.readers.call_all();
             self.bear(worker, guest, forked);
             guest.hold().has_forked();
@@ -38,7 +54,8 @@ impl Shared {
         let number = FIRST_CHILD | self.forks.fetch_add(1, Relaxed);
         let child = Arc::new(parent.child(number, forked.userfault));
         let mut has = |place: &_| child.userfault.may_cover(place);
-        let (map, inherited) = forked.map.fork(&mut has, &mut self.space.pieces.of(&child));
+        let mut source = self.space.pieces.of(&child);
+        let (map, inherited) = forked.map.fork(&forked.later, &mut has, &mut source);
         let is_registered = |place: &&_| child.userfault.may_cover(place);
         if let Some(place) = map.believed().filter(is_registered).last() {
             child.userfault.set_anchor(place.start);

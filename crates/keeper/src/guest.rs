@@ -215,7 +215,8 @@ impl Guest {
         self.wakeup.wake();
     }
 
-    fn look_again(&self) {
+    /// Has it looked at again soon.
+    pub(crate) fn look_again(&self) {
         self.has_waiting.store(true, Relaxed);
         self.wakeup.doubt();
     }
@@ -252,6 +253,7 @@ impl Guest {
         match message {
             Message::Event(event) => {
                 owned.map.apply(&event);
+                owned.note_event(&event);
                 owned.stirred.push(event.left());
                 if let Event::Removed(place) = &event {
                     self.doom(owned, place);

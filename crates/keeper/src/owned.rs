@@ -6,7 +6,7 @@
 
 use crate::still::Still;
 use overspill_guest::Vpn;
-use overspill_guest::map::SpaceMap;
+use overspill_guest::map::{Event, SpaceMap};
 use overspill_guest::pagemap::Pagemap;
 use overspill_guest::userfault::Fault;
 use rangemap::RangeSet;
@@ -14,11 +14,12 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::ops::Range;
 
-/// A child of which the fork was read, and the map that its parent had then.
+/// A child of which the fork was read, the map that its parent had then, and what was read since.
 #[derive(Debug)]
 pub(crate) struct Forked {
     pub(crate) userfault: OwnedFd,
     pub(crate) map: SpaceMap,
+    pub(crate) later: Vec<Event>,
 }
 
 /// What only the holder of a guest uses.
@@ -55,7 +56,7 @@ impl Owned {
 
     /// Notes that the guest has forked, as its map is now.
     pub(crate) fn note_fork(&mut self, userfault: OwnedFd) {
-        self.forked.push(Forked { userfault, map: self.map.clone() });
+        self.forked.push(Forked { userfault, map: self.map.clone(), later: Vec::new() });
         self.forking += 1;
         self.has_relatives = true;
     }
@@ -64,6 +65,17 @@ impl Owned {
     pub(crate) fn begin_as_child(&mut self, map: SpaceMap) {
         self.map = map;
         self.has_relatives = true;
+    }
+
+    /// Notes an event of the guest, for children that have no pages yet: it may be from before
+    /// their fork.
+    pub(crate) fn note_event(&mut self, event: &Event) {
+        self.forked.iter_mut().for_each(|forked| forked.later.push(event.clone()));
+    }
+
+    /// True if children wait to be taken.
+    pub(crate) fn has_children(&self) -> bool {
+        !self.forked.is_empty()
     }
 
     /// Takes a child that is to get its pages; [`Owned::has_forked`] says that it has.

@@ -3,7 +3,7 @@
 //! Owns: what a child has of its parent's map (rule 12), and which page numbers of the two belong
 //! together.
 
-use super::{Extent, PieceSource, SpaceMap};
+use super::{Event, Extent, PieceSource, SpaceMap};
 use crate::Vpn;
 use overspill_base::PageNo;
 use rangemap::RangeSet;
@@ -21,10 +21,13 @@ pub struct Inherited {
 }
 
 impl SpaceMap {
-    /// Makes the map of a child whose fork is the message just read. `has` says whether a mapping
-    /// of the child's covers a place. Where pieces run out the child's pages are lost.
+    /// Makes the map of a child; this one is as it was when the message of the fork was read.
+    /// `later` is what was read since, up to a moment at which nothing was outstanding, and `has`
+    /// says whether a mapping of the child's may cover a place. Where pieces run out the child's
+    /// pages are lost.
     pub fn fork(
         &self,
+        later: &[Event],
         has: &mut dyn FnMut(&Range<Vpn>) -> bool,
         source: &mut dyn PieceSource,
     ) -> (Self, Vec<Inherited>) {
@@ -39,7 +42,30 @@ impl SpaceMap {
         for late in self.recent.iter().filter(|late| has(&late.from)) {
             child.drop_gone(&late.to.run(Vpn::pages(&late.from)));
         }
+        for event in later {
+            if let Event::Remapped { from, to, pages } = event {
+                child.moved_meanwhile(from.run(*pages), *to, has);
+            }
+        }
         (child, inherited)
+    }
+
+    /// A move that was made before the fork, unless the child still has what was moved: then
+    /// nobody knows.
+    fn moved_meanwhile(
+        &mut self,
+        from: Range<Vpn>,
+        to: Vpn,
+        has: &mut dyn FnMut(&Range<Vpn>) -> bool,
+    ) {
+        let target = to.run(Vpn::pages(&from));
+        if has(&from) {
+            return self.drop_gone(&target);
+        }
+        let moved = self.live.take(&from).moved(from.start, to);
+        let gone = self.live.take(&target);
+        self.forget(gone.bound.iter());
+        self.live.put(moved);
     }
 
     fn inherit(

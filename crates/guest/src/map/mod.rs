@@ -51,6 +51,7 @@
 //!     get: a page that is out there is lost, not another one's. Nothing moves out of a child
 //!     before its mappings were compared ([`SpaceMap::confirm`]): it has not all of its parent's
 //!     (MADV_DONTFORK). Where it has zeros instead (MADV_WIPEONFORK) there are no marks (9).
+//!     So without marks a child may get what its memory never had.
 //!
 //! Invariants ([`SpaceMap::check`]): what is bound is believed; no ghost is; no page number is in
 //! two places.

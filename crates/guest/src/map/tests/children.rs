@@ -6,7 +6,7 @@ use crate::map::{AtAddress, Event, Inherited, Look, PieceNo, PieceSource, SpaceM
 use std::ops::Range;
 
 fn child_of(parent: &SpaceMap, source: &mut dyn PieceSource) -> (SpaceMap, Vec<Inherited>) {
-    parent.fork(&mut |_| false, source)
+    parent.fork(&[], &mut |_| false, source)
 }
 
 #[test]
@@ -35,10 +35,26 @@ fn what_a_move_brought_is_the_childs_if_its_memory_moved_too() {
     assert!(matches!(child.at(Vpn(0x900)), AtAddress::Page(_)));
     // The source is still there in the child: it was forked before the move.
     let mut has = |place: &Range<Vpn>| place.start == HERE;
-    let (earlier, _) = parent.fork(&mut has, &mut source);
+    let (earlier, _) = parent.fork(&[], &mut has, &mut source);
     assert_eq!(earlier.at(Vpn(0x900)), AtAddress::Unbound);
     assert!(matches!(earlier.at(THERE), AtAddress::Page(_)));
     earlier.check().unwrap();
+}
+
+#[test]
+fn what_moved_before_the_fork_is_the_childs_where_it_is() {
+    let (parent, mut source) = map();
+    let later = [unmapped(THERE), remapped(HERE, THERE), unmapped(HERE)];
+    let (child, inherited) = parent.fork(&later, &mut |_| false, &mut source);
+    let to = page(&child, THERE.plus(5));
+    let run = inherited.iter().find(|run| run.to <= to && to < run.to.plus(512)).unwrap();
+    assert_eq!(run.from.plus((to.0 - run.to.0) as usize), page(&parent, HERE.plus(5)));
+    assert_eq!(child.at(HERE), AtAddress::Unknown);
+    // The child has the source still: it was forked before the move, or the move left it mapped.
+    let (child, _) = parent.fork(&later, &mut |place| place.start == HERE, &mut source);
+    assert!(matches!(child.at(HERE), AtAddress::Page(_)));
+    assert_eq!(child.at(THERE), AtAddress::Unbound);
+    child.check().unwrap();
 }
 
 #[test]

@@ -45,12 +45,22 @@ pub(super) enum Call {
     DontNeed(usize),
     /// `mremap` that lets a mapping grow in place.
     GrowInto(usize, usize),
+    /// `fork`: the child does nothing. One in a history is enough.
+    Fork,
+}
+
+/// What is read.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Message {
+    Event(Event),
+    /// With what the child has.
+    Fork([Option<Mapping>; PLACES]),
 }
 
 /// What a thread still has to do in its call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Todo {
-    Queue(Event),
+    Queue(Message),
     AwaitReading,
     Wake,
     DropContent(usize),
@@ -86,8 +96,9 @@ const NOBODY: usize = usize::MAX;
 #[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Kernel {
     pub(super) mapped: [Option<Mapping>; PLACES],
-    queue: VecDeque<(usize, Event)>,
+    queue: VecDeque<(usize, Message)>,
     threads: [Thread; THREADS],
+    has_forked: bool,
 }
 
 pub(super) fn vpn(place: usize) -> Vpn {
@@ -103,6 +114,13 @@ impl Kernel {
     pub(super) fn is_changing(&self) -> bool {
         let outstanding = |todo: &Todo| matches!(todo, Todo::Queue(_) | Todo::Wake);
         self.threads.iter().any(|thread| thread.todo().iter().any(outstanding))
+    }
+
+    /// True if nobody is in the middle of a call but who has forked, and waits for the reading of
+    /// that.
+    pub(super) fn is_quiet_but_for_a_fork(&self) -> bool {
+        let in_call = (0..THREADS).filter(|&thread| self.is_in_call(thread)).count();
+        in_call == 1 && matches!(self.queue.front(), Some((_, Message::Fork(_))))
     }
 
     pub(super) fn is_registered(&self, place: usize) -> bool {
@@ -124,6 +142,9 @@ impl Kernel {
         let free = (0..PLACES).filter(|&place| self.mapped[place].is_none());
         let free: Vec<usize> = free.collect();
         let mut calls: Vec<Call> = free.iter().map(|&to| Call::Map(to)).collect();
+        if !self.has_forked {
+            calls.push(Call::Fork);
+        }
         for &place in &own {
             calls.extend([Call::Unmap(place), Call::FailToMapOver(place), Call::DontNeed(place)]);
             calls.extend(free.iter().map(|&to| Call::Move(place, to)));
@@ -148,6 +169,10 @@ impl Kernel {
             Call::Unmap(place) => self.unmap(place, &mut todo),
             Call::FailToMapOver(place) => self.tell_unmapped(place, &mut todo),
             Call::Map(place) => self.map(place, false, &mut todo),
+            Call::Fork => {
+                self.has_forked = true;
+                say(Message::Fork(self.mapped), &mut todo);
+            }
             Call::GrowInto(from, place) => self.map(place, self.is_registered(from), &mut todo),
             Call::DontNeed(place) => {
                 if self.is_registered(place) {
@@ -226,13 +251,17 @@ impl Kernel {
     }
 
     /// Reads one message.
-    pub(super) fn read(&mut self) -> Option<Event> {
-        let (thread, event) = self.queue.pop_front()?;
+    pub(super) fn read(&mut self) -> Option<Message> {
+        let (thread, message) = self.queue.pop_front()?;
         self.threads[thread].was_read = true;
-        Some(event)
+        Some(message)
     }
 }
 
 fn message(event: Event, todo: &mut Vec<Todo>) {
-    todo.extend([Todo::Queue(event), Todo::AwaitReading, Todo::Wake]);
+    say(Message::Event(event), todo);
+}
+
+fn say(message: Message, todo: &mut Vec<Todo>) {
+    todo.extend([Todo::Queue(message), Todo::AwaitReading, Todo::Wake]);
 }

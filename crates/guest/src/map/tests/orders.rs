@@ -1,13 +1,15 @@
-//! All orders of the calls of two threads, their messages, and the pager's steps.
+//! All orders of the calls of two threads, their messages, and the pager's steps; and of a thread's
+//! calls while another one forks.
 //!
 //! At every moment at which the kernel would let a page be put somewhere, the map must say of each
-//! place what it holds.
+//! place what it holds. Of a child that must be so when the fork is read: what it does not get is
+//! lost, which only what is under way meanwhile can do, but never another page.
 
 use super::Endless;
-use super::kernel::{Call, Kernel, Mapping, PLACES, THREADS, vpn};
+use super::kernel::{Call, Kernel, Mapping, Message, PLACES, THREADS, vpn};
 use super::mix::{Mix, Seen};
 use crate::Vpn;
-use crate::map::{AtAddress, Event, Look, Numbers, Pages, SpaceMap, Witness};
+use crate::map::{AtAddress, Event, Inherited, Look, Numbers, Pages, SpaceMap, Witness};
 use overspill_base::PageNo;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -49,7 +51,7 @@ enum Step {
 struct Known {
     map: SpaceMap,
     /// The content behind the engine's pages.
-    store: [Option<u8>; THREADS],
+    store: [Option<u8>; PLACES],
     /// Of all that decides what the map does, without the names of pages.
     key: u64,
     /// Where nothing is known.
@@ -66,7 +68,7 @@ enum Change {
 }
 
 impl Known {
-    fn new(map: SpaceMap, store: [Option<u8>; THREADS]) -> Self {
+    fn new(map: SpaceMap, store: [Option<u8>; PLACES]) -> Self {
         let mut new = Self { map, store, key: 0, unknown: [false; PLACES] };
         new.derive();
         new
@@ -107,11 +109,60 @@ impl Known {
         self.store[page.0 as usize]
     }
 
+    /// What must be true of a child that has `mapped`.
+    fn check_child(&self, Child { mapped, later, is_quiet, .. }: &Child) -> Result<(), String> {
+        let registered =
+            |at: usize| mapped.get(at).copied().flatten().filter(|mapping| mapping.is_registered);
+        let mut has = |place: &Range<Vpn>| registered(place.start.0 as usize).is_some();
+        let (child, inherited) = self.map.fork(later, &mut has, &mut Endless::default());
+        child.check()?;
+        for at in 0..PLACES {
+            let held = match child.at(vpn(at)) {
+                AtAddress::Page(page) => self.content(parents(&inherited, page)),
+                _ => None,
+            };
+            let mapping = registered(at);
+            let expected = mapping.and_then(|mapping| mapping.content);
+            let is_lost = held.is_none() && !(*is_quiet && later.is_empty());
+            let is_dropped = held.is_none() && mapping.is_some_and(|mapping| mapping.is_dropping);
+            // Where the page table has no mark, or nothing is registered, stale content is not put.
+            let is_unmarked = expected.is_none() && (self.map.has_marks || mapping.is_none());
+            if held != expected && !is_lost && !is_dropped && !is_unmarked {
+                return Err(format!("a child has {held:?} at {at}, should have {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Otherwise settling changes nothing.
     fn can_settle(&self) -> bool {
         let map = &self.map;
         map.is_in_doubt() || !(map.live.doubtful.is_empty() && map.moves.is_empty())
     }
+}
+
+/// A child that is to get its map when nothing is outstanding.
+#[derive(Clone)]
+struct Child {
+    /// Of its parent, when the message was read.
+    known: Rc<Known>,
+    mapped: [Option<Mapping>; PLACES],
+    later: Vec<Event>,
+    /// Whether nothing else was under way.
+    is_quiet: bool,
+}
+
+impl Hash for Child {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.known.key, &self.mapped, &self.later, self.is_quiet).hash(state);
+    }
+}
+
+/// The page of the parent's that a child's page is a copy of.
+fn parents(inherited: &[Inherited], page: PageNo) -> PageNo {
+    let skipped = |run: &Inherited| page.0.checked_sub(run.to.0).filter(|&n| n < run.pages);
+    let found = inherited.iter().find_map(|run| Some(run.from.plus(skipped(run)? as usize)));
+    found.expect("its own")
 }
 
 /// Changes that were made before.
@@ -134,32 +185,47 @@ impl Memory {
 struct World {
     kernel: Kernel,
     has_marks: bool,
+    /// Whether the last thread forks, and does nothing else.
+    forks: bool,
     known: Rc<Known>,
     /// The place registered, and not yet believed.
     candidate: Option<usize>,
     /// While threads are held: whether each may still make one call, because it was not in the
     /// kernel when it was told to stop.
     grace: Option<[bool; THREADS]>,
+    child: Option<Child>,
+    /// What is wrong with a child's map.
+    wrong: Option<String>,
 }
 
 impl World {
-    /// Each thread has one page, which is out.
-    fn new(has_marks: bool) -> Self {
+    /// Each thread has one page, which is out, or the first one has two.
+    fn new(has_marks: bool, forks: bool) -> Self {
         let mut kernel = Kernel::default();
         let (mut map, mut source) = (SpaceMap::new(has_marks), Endless::default());
-        let mut store = [None; THREADS];
-        for owner in 0..THREADS {
-            let content = Some(owner as u8 + 1);
+        let mut store = [None; PLACES];
+        for place in 0..THREADS {
+            let content = Some(place as u8 + 1);
+            let owner = if forks { 0 } else { place };
             let mapping = Mapping { is_registered: true, content, owner, is_dropping: false };
-            kernel.mapped[owner] = Some(mapping);
-            map.believe(vpn(owner).run(1));
-            let bound = map.bind(vpn(owner), &mut source).expect("a piece");
+            kernel.mapped[place] = Some(mapping);
+            map.believe(vpn(place).run(1));
+            let bound = map.bind(vpn(place), &mut source).expect("a piece");
             store[bound.first.0 as usize] = content;
         }
         // Nothing else is bound, and a number is not given again.
         map.numbers = Numbers::default();
         let known = Rc::new(Known::new(map, store));
-        Self { kernel, has_marks, known, candidate: None, grace: None }
+        Self {
+            kernel,
+            has_marks,
+            forks,
+            known,
+            candidate: None,
+            grace: None,
+            child: None,
+            wrong: None,
+        }
     }
 
     fn steps(&self, calls_max: usize) -> Vec<Step> {
@@ -179,8 +245,8 @@ impl World {
                 && !is_stopped
                 && self.kernel.calls(thread) < calls_max
             {
-                let calls =
-                    self.kernel.choices(thread).into_iter().filter(|call| self.may_make(call));
+                let calls = self.kernel.choices(thread).into_iter();
+                let calls = calls.filter(|call| self.may_make(thread, call));
                 steps.extend(calls.map(|call| Step::Enter(thread, call)));
             }
         }
@@ -192,11 +258,11 @@ impl World {
     }
 
     /// A silent growth cannot be told from what was there before without marks.
-    fn may_make(&self, call: &Call) -> bool {
+    fn may_make(&self, thread: usize, call: &Call) -> bool {
         match call {
             // A kernel without marks does not report a call that fails.
             Call::GrowInto(..) | Call::FailToMapOver(_) => self.has_marks,
-            _ => true,
+            _ => self.forks == (*call == Call::Fork) || thread == 0 && *call != Call::Fork,
         }
     }
 
@@ -207,6 +273,15 @@ impl World {
     }
 
     fn take(&mut self, step: Step, memory: &mut Memory) {
+        self.make(step, memory);
+        if !self.kernel.is_changing()
+            && let Some(child) = self.child.take()
+        {
+            self.wrong = child.known.check_child(&child).err();
+        }
+    }
+
+    fn make(&mut self, step: Step, memory: &mut Memory) {
         match step {
             Step::Enter(thread, call) => {
                 if let Some(grace) = &mut self.grace {
@@ -215,11 +290,7 @@ impl World {
                 self.kernel.enter(thread, call);
             }
             Step::GoOn(thread) => self.kernel.go_on(thread),
-            Step::Read => {
-                let event = self.kernel.read().expect("a message");
-                self.candidate = self.candidate.filter(|&at| !event.concerns(&vpn(at).run(1)));
-                self.change(Change::Apply(event), memory);
-            }
+            Step::Read => self.read(memory),
             Step::Settle => self.change(Change::Settle, memory),
             // Between the look and the registration something else may have come there: any
             // mapping is hit.
@@ -229,6 +300,21 @@ impl World {
                 self.change(Change::Doubt(place), memory);
             }
             Step::Confirm => self.confirm(memory),
+        }
+    }
+
+    fn read(&mut self, memory: &mut Memory) {
+        let is_quiet = self.kernel.is_quiet_but_for_a_fork() && !self.known.can_settle();
+        match self.kernel.read().expect("a message") {
+            Message::Event(event) => {
+                self.candidate = self.candidate.filter(|&at| !event.concerns(&vpn(at).run(1)));
+                self.child.iter_mut().for_each(|child| child.later.push(event.clone()));
+                self.change(Change::Apply(event), memory);
+            }
+            Message::Fork(mapped) => {
+                let (known, later) = (self.known.clone(), Vec::new());
+                self.child = Some(Child { known, mapped, later, is_quiet });
+            }
         }
     }
 
@@ -256,6 +342,7 @@ impl World {
 
     /// What must be true now.
     fn check(&self) -> Result<(), String> {
+        self.wrong.clone().map_or(Ok(()), Err)?;
         self.known.map.check()?;
         if self.kernel.is_changing() {
             return Ok(());
@@ -287,6 +374,7 @@ impl World {
     fn key(&self) -> u64 {
         let mut hash = Mix::default();
         (&self.kernel, self.candidate, self.grace, self.known.key).hash(&mut hash);
+        (&self.child, &self.wrong).hash(&mut hash);
         hash.finish()
     }
 
@@ -294,7 +382,7 @@ impl World {
     fn checked_key(&self) -> u64 {
         let mut hash = Mix::default();
         let mapped = (!self.kernel.is_changing()).then_some(&self.kernel.mapped);
-        (self.known.key, mapped).hash(&mut hash);
+        (self.known.key, mapped, &self.wrong).hash(&mut hash);
         hash.finish()
     }
 }
@@ -326,8 +414,8 @@ impl Histories {
 ///
 /// # Panics
 /// With the history, if something is wrong.
-fn play(calls_max: usize, has_marks: bool) -> usize {
-    let (start, mut histories) = (World::new(has_marks), Histories::default());
+fn play(start: World, calls_max: usize) -> usize {
+    let mut histories = Histories::default();
     let (mut memory, mut checked) = (Memory::default(), Seen::default());
     let mut seen = Seen::from_iter([start.key()]);
     // The shortest histories first.
@@ -351,18 +439,24 @@ fn play(calls_max: usize, has_marks: bool) -> usize {
     seen.len()
 }
 
-fn play_all(has_marks: bool) {
-    let states = play(2, has_marks);
+fn play_all(start: World) {
+    let states = play(start, 2);
     println!("{states} states");
     assert!(states > 100_000, "{states} states: the model does not move");
 }
 
 #[test]
 fn every_order_of_two_calls_each_with_marks() {
-    play_all(true);
+    play_all(World::new(true, false));
+}
+
+/// Without marks a child may get what its memory never had.
+#[test]
+fn every_order_of_two_calls_and_a_fork() {
+    play_all(World::new(true, true));
 }
 
 #[test]
 fn every_order_of_two_calls_each_without_marks() {
-    play_all(false);
+    play_all(World::new(false, false));
 }
