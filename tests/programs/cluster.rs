@@ -193,6 +193,10 @@ impl Cluster {
     }
 }
 
+/// A server that writes all to a file, and never anew: that would leave out what was deleted since.
+const APPENDING: [&str; 6] =
+    ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
+
 fn start(bench: &Bench, program: &str, swap: &str) -> Running {
     let job = bench.job(&["/usr/bin/python3", "-c", program]);
     job.paged(&["--memory", &LIMIT.to_string(), "--swap", swap])
@@ -216,7 +220,7 @@ fn neither_servers_nor_their_files_have_the_program() {
     let Some(bench) = Bench::with(TOOLS) else { return };
     let plain = bench.job(&["/usr/bin/python3", "-c", SECRETS]).plain().success();
     for (options, readable) in [("", false), (",encrypt=off", true)] {
-        let cluster = Cluster::of_one(&bench, &["--appendonly", "yes", "--appendfsync", "no"]);
+        let cluster = Cluster::of_one(&bench, &APPENDING);
         let swap = format!("{},size=256M{options}", cluster.swap());
         let paged = start(&bench, SECRETS, &swap).success();
         assert_same(&plain.output, &paged.output);

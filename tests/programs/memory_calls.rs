@@ -8,7 +8,7 @@ use overspill_programs::job::MIB;
 pub(crate) const LIMIT: u64 = 32 * MIB;
 
 /// Cases that differ where a keeper pages: docs/limits.md says why.
-const NOT_KEPT: [&str; 2] = ["robust_mutexes", "child_outlives_parent"];
+const NOT_KEPT: [&str; 1] = ["robust_mutexes"];
 
 /// Runs one case of a C program, plain and paged, from inside and by a keeper. A fault takes 0.1 ms
 /// on most disks and 2 ms on some: the patience is only for hangs.

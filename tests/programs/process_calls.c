@@ -128,8 +128,11 @@ static void child_outlives_parent(void) {
     reap(parent);
     close(ends[1]);
     fill(memory, BIG, 3);
-    int status;
-    CHECK(wait(&status) > 0 && status == 0);
+    /* All that ends here: a keeper's agents, too. */
+    int status, ended = 0;
+    for (; wait(&status) > 0; ended++)
+        CHECK(status == 0);
+    CHECK(ended > 0);
     check(memory, BIG, 3);
 }
 

@@ -10,7 +10,7 @@ mod site;
 mod work;
 
 use crate::channel::Channel;
-use crate::error::Result;
+use crate::error::{AttachError, Result};
 use crate::hold::Held;
 use crate::inject::Inside;
 use crate::system::{System, options};
@@ -85,7 +85,8 @@ pub struct Attached {
     /// The agent stays traced by this thread: the filter that it inherited is suspended only so
     /// long. [`crate::Tracer::settle`] has to be called now and then.
     pub is_traced: bool,
-    /// The agent is a child of the program, because that is in another PID namespace.
+    /// The agent is a child of the program: that is in another PID namespace, or it or another
+    /// process of the run takes orphans.
     pub is_child: bool,
     /// The channel.
     pub channel: Channel,
@@ -108,10 +109,21 @@ pub struct Attached {
 /// # Errors
 /// It cannot be done. Then nothing is left of the attempt.
 pub fn attach<S: System>(held: &Held<'_, S>, manner: &Manner<'_>) -> Result<Attached> {
+    match attach_once(held, manner, false) {
+        Err(AttachError::Adopted { .. }) => attach_once(held, manner, true),
+        done => done,
+    }
+}
+
+fn attach_once<S: System>(
+    held: &Held<'_, S>,
+    manner: &Manner<'_>,
+    as_child: bool,
+) -> Result<Attached> {
     let site = Site::survey(held)?;
     let options = site.options | options::CLONES;
     let inside = Inside::begin(held, site.thread, site.gate, options)?;
-    let mut work = Work::new(held, &site, &inside);
+    let mut work = Work::new(held, &site, &inside, as_child);
     match work.run(manner) {
         Ok(made) => {
             drop(inside);

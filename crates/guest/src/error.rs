@@ -109,6 +109,14 @@ pub enum AttachError {
         /// What the kernel said to it.
         errno: Errno,
     },
+    /// Another process of the run took the agent, which it would wait for.
+    #[error("the agent of process {pid} was taken by process {by}, which takes orphans")]
+    Adopted {
+        /// The process.
+        pid: Pid,
+        /// Who took it.
+        by: Pid,
+    },
     /// None of the userfaultfds is its own.
     #[error(
         "process {pid} has memory that is registered with a userfaultfd which is not ours: it \

@@ -59,7 +59,8 @@ impl GuestSpace {
     }
 
     /// As [`move_out`](Self::move_out); while nothing moves because a message is outstanding, that
-    /// is read first.
+    /// is read first. Not while a child is about to get its pages: those are locked here, and whoever
+    /// gives them waits for that.
     fn move_some(
         &self,
         guest: &Guest,
@@ -74,7 +75,12 @@ impl GuestSpace {
                 return ends;
             }
             tries += 1;
-            guest.catch_up(&mut guest.hold());
+            let mut owned = guest.hold();
+            guest.catch_up(&mut owned);
+            if owned.is_forking() {
+                return ends;
+            }
+            drop(owned);
             pause();
         }
     }

@@ -7,7 +7,9 @@
 use crate::family::wait_for;
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::{Abilities, GuestUserfault};
-use overspill_guest::{AttachError, Attached, ChannelError, Held, Kernel, Manner, ThreadWords};
+use overspill_guest::{
+    AttachError, Attached, Channel, ChannelError, Held, Kernel, Manner, ThreadWords,
+};
 use overspill_guest::{Userfaultfd, Vpn, attach, detach, pidfd};
 use overspill_keeper::GuestParts;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +19,8 @@ use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// How long an agent may take to leave what its program has left.
+const LEAVE_WAIT: Duration = Duration::from_millis(100);
 /// How long an agent may take to register its staging.
 const AGENT_WAIT: Duration = Duration::from_secs(5);
 
@@ -47,7 +51,7 @@ pub(crate) struct Guest {
     agent_process: OwnedFd,
     /// The keeper's end of the agent's channel: an agent whose channel has ended ends its program,
     /// which may be another one when the keeper has let it go.
-    _channel: OwnedFd,
+    channel: Channel,
 }
 
 impl Guest {
@@ -61,9 +65,14 @@ impl Guest {
         pidfd::has_ended(&self.agent_process)
     }
 
-    /// Ends the agent, and reaps it if it is a child of ours.
+    /// Ends the agent, and reaps it if it is a child of ours. If it is one of a program's that takes
+    /// its descendants' orphans, that sees the status of one that has done what it had to.
     pub(crate) fn end_agent(&self) {
-        let _ = pidfd_send_signal(&self.agent_process, Signal::KILL);
+        let leave = Request { kind: kind::LEAVE, ..bytemuck::Zeroable::zeroed() };
+        let asked = self.channel.send(&Kernel::new(), &leave, &[]);
+        if asked.is_err() || !pidfd::ends_within(&self.agent_process, LEAVE_WAIT) {
+            let _ = pidfd_send_signal(&self.agent_process, Signal::KILL);
+        }
         wait_for(self.agent);
     }
 }
@@ -168,7 +177,7 @@ fn hand_over(
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
     let Attached { agent, agent_process, .. } = attached;
-    let guest = Guest { number, process, agent, agent_process, _channel: channel };
+    let guest = Guest { number, process, agent, agent_process, channel: channel.into() };
     Ok((guest, parts))
 }
 

@@ -14,6 +14,7 @@ use crate::family::{kill, reap};
 use crate::holding::Holding;
 use crate::keeper::KeeperProcess;
 use crate::same::{has_executed, have_same_memory};
+use crate::sharing::Sharing;
 use crate::stopping::{Stopped, Stopping};
 use crate::watch::{self, Watched, is_registered};
 use overspill_base::Bytes;
@@ -86,6 +87,9 @@ pub struct Front {
     /// Those that could not be attached to, and how often that was tried.
     refused: HashMap<Pid, u32>,
     held_most_pages: u64,
+    /// What is not paged.
+    loose_pages: u64,
+    sharing: Sharing,
     is_prepared: bool,
     has_failed: bool,
 }
@@ -150,6 +154,8 @@ impl Prepared {
             number: 0,
             refused: HashMap::new(),
             held_most_pages: 0,
+            loose_pages: 0,
+            sharing: Sharing::default(),
             is_prepared: false,
             has_failed: false,
         }
@@ -351,6 +357,7 @@ impl Front {
         }
         self.guests.insert(pid, guest);
         self.holding.keep(number, held);
+        self.leave_room();
         if let Err(error) = self.keeper.add(number, parts) {
             // If it has ended, that is why.
             self.look_at_keeper();

@@ -14,6 +14,7 @@ mod front;
 mod holding;
 mod keeper;
 mod same;
+mod sharing;
 mod stopping;
 mod watch;
 

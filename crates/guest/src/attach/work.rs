@@ -4,6 +4,9 @@
 //! Invariants: what may have been changed is noted before it is, so a step whose end was not seen
 //! is undone, too. The agent is ended before its memory goes. Whatever is undone is done by the
 //! thread that did it, before it is let go.
+//! The agent is an orphan, and comes to us. Where it would come to the program, or to another process
+//! of the run that takes orphans, which would wait for it, it is a child of the program without a
+//! signal at its end: `wait` does not see it, only `__WALL` does.
 //! Rejected: an agent that stays traced: a debugger in the program could not look at it, and
 //! nothing needs it, but a filter that has to stay suspended.
 
@@ -30,6 +33,7 @@ const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
 const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 const MAP: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
 const NO_FILE: u64 = u64::MAX;
+const PR_GET_CHILD_SUBREAPER: u64 = 37;
 const PR_GET_TID_ADDRESS: u64 = 40;
 const PR_SET_THP_DISABLE: u64 = 41;
 /// How long the agent may take to start, and to answer.
@@ -40,6 +44,8 @@ pub(super) struct Work<'w, 't, S: System> {
     held: &'w Held<'t, S>,
     site: &'w Site,
     inside: &'w Inside<'t, S>,
+    /// Whether the agent is the program's child.
+    is_child: bool,
     is_mapped: bool,
     /// The task that the program's thread has made, with its number there, until it is reaped.
     first: Option<(Pid, i32)>,
@@ -50,6 +56,7 @@ pub(super) struct Work<'w, 't, S: System> {
 /// What an attach has made.
 pub(super) struct Made {
     agent: Pid,
+    is_child: bool,
     agent_process: OwnedFd,
     channel: Channel,
     userfaultfd: OwnedFd,
@@ -60,7 +67,8 @@ pub(super) struct Made {
 
 impl Made {
     pub(super) fn attached<S: System>(self, held: &Held<'_, S>, site: Site) -> Attached {
-        let Self { agent, agent_process, channel, userfaultfd, forked, staging, threads } = self;
+        let Self { agent, is_child, agent_process, channel, userfaultfd, forked, staging, threads } =
+            self;
         let is_traced = site.options & options::NO_FILTER != 0;
         if is_traced {
             held.tracer.keep(agent);
@@ -71,7 +79,7 @@ impl Made {
             agent,
             agent_process,
             is_traced,
-            is_child: site.namespace == Namespace::Another,
+            is_child,
             channel,
             userfaultfd,
             forked,
@@ -84,9 +92,16 @@ impl Made {
 }
 
 impl<'w, 't, S: System> Work<'w, 't, S> {
-    pub(super) fn new(held: &'w Held<'t, S>, site: &'w Site, inside: &'w Inside<'t, S>) -> Self {
+    /// `as_child` as another attempt has found out.
+    pub(super) fn new(
+        held: &'w Held<'t, S>,
+        site: &'w Site,
+        inside: &'w Inside<'t, S>,
+        as_child: bool,
+    ) -> Self {
+        let is_child = as_child || site.namespace == Namespace::Another;
         let (is_mapped, first, agent, channel) = (false, None, None, None);
-        Self { held, site, inside, is_mapped, first, agent, channel }
+        Self { held, site, inside, is_child, is_mapped, first, agent, channel }
     }
 
     fn system(&self) -> &'w S {
@@ -99,6 +114,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
 
     pub(super) fn run(&mut self, manner: &Manner<'_>) -> Result<Made> {
         self.map()?;
+        self.is_child |= self.takes_orphans()?;
         self.write(manner)?;
         let agent = self.make_agent()?;
         let agent_process =
@@ -112,7 +128,8 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         self.let_agent_go(agent)?;
         let channel = self.channel.take().expect("it was put there above");
         let staging = answer.staging;
-        Ok(Made { agent, agent_process, channel, userfaultfd, forked, staging, threads })
+        let is_child = self.is_child;
+        Ok(Made { agent, is_child, agent_process, channel, userfaultfd, forked, staging, threads })
     }
 
     // The agent's memory.
@@ -138,9 +155,31 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         Ok(())
     }
 
+    /// True if the program takes orphans, as an init does.
+    fn takes_orphans(&self) -> Result<bool> {
+        let at = self.scratch();
+        let arguments = [PR_GET_CHILD_SUBREAPER, at, 0, 0, 0, 0];
+        match self.inside.call("prctl", libc::SYS_prctl, arguments) {
+            Ok(_) => {}
+            // It has a filter that knows no such question: whoever takes the agent is seen then.
+            Err(AttachError::Filtered { .. } | AttachError::Inside { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        let mut takes = [0; 4];
+        let read = self.system().read_memory(self.site.memory(self.pid())?, at, &mut takes);
+        read.about(self.pid(), "reading the mailbox in")?;
+        Ok(takes != [0; 4])
+    }
+
+    /// Where a call inside may write: the request's place. The agent is not there yet, or has read
+    /// it, and reads the next one there later.
+    fn scratch(&self) -> u64 {
+        self.site.base + (MAILBOX_AT + offset_of!(Mailbox, request)) as u64
+    }
+
     fn write(&self, manner: &Manner<'_>) -> Result<()> {
         let mailbox = Mailbox {
-            single: u32::from(self.site.namespace == Namespace::Another),
+            single: u32::from(self.is_child),
             keeps_rights: u32::from(matches!(manner.userfaultfd, Userfaultfd::Call)),
             program: self.site.own_number,
             ..bytemuck::Zeroable::zeroed()
@@ -165,14 +204,13 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         self.first = Some((first, first.as_raw_nonzero().get()));
         // The agent is made with the same. Where that is not permitted it has its turn later.
         let _ = self.system().urge(first);
-        let agent = match self.site.namespace {
-            Namespace::Another => {
-                let own_number = process::status(self.system(), first, first)?.own_number;
-                self.first = Some((first, own_number));
-                self.agent = Some(first);
-                first
-            }
-            Namespace::Ours => self.second(first)?,
+        let agent = if self.is_child {
+            let own_number = process::status(self.system(), first, first)?.own_number;
+            self.first = Some((first, own_number));
+            self.agent = Some(first);
+            first
+        } else {
+            self.second(first)?
         };
         self.inside.end_clone()?;
         if self.agent != Some(first) {
@@ -201,9 +239,24 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         let agent = agent.ok_or_else(|| self.unexpected("starting its agent", &"no number"))?;
         self.agent = Some(agent);
         tracer.persist(|| system.resume(first, Until::Stop, 0));
-        match wait_for_end(tracer, first, AGENT_WAIT) {
-            true => Ok(agent),
-            false => Err(AttachError::Slow { pid: self.pid(), what: "the agent's start" }),
+        if !wait_for_end(tracer, first, AGENT_WAIT) {
+            return Err(AttachError::Slow { pid: self.pid(), what: "the agent's start" });
+        }
+        self.check_parent(agent)?;
+        Ok(agent)
+    }
+
+    /// Looks who has the agent, now that the task which has made it has ended.
+    fn check_parent(&self, agent: Pid) -> Result<()> {
+        let (pid, parent) = (self.pid(), process::status(self.system(), agent, agent)?.parent);
+        match Pid::from_raw(parent) {
+            Some(by)
+                if by != rustix::process::getpid()
+                    && process::descends_from_us(self.system(), by)? =>
+            {
+                Err(AttachError::Adopted { pid, by })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -304,8 +357,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
 
     /// Asks a thread for the address that is cleared at its end.
     fn clear_child_tid(&self, usable: inject::Usable) -> Result<Option<u64>> {
-        // The request's place: the agent has read it, and reads the next one there later.
-        let at = self.site.base + (MAILBOX_AT + offset_of!(Mailbox, request)) as u64;
+        let at = self.scratch();
         let arguments = [PR_GET_TID_ADDRESS, at, 0, 0, 0, 0];
         let ask = |inside: &Inside<'_, S>| inside.call("prctl", libc::SYS_prctl, arguments);
         let asked = if usable.task == self.site.thread.task {

@@ -52,8 +52,9 @@ impl Front {
         if percent >= PREPARE_PERCENT && !std::mem::replace(&mut self.is_prepared, true) {
             self.keeper.prepare();
         }
-        let loose_pages = self.loose_pages(family);
-        self.leave_room(loose_pages);
+        self.loose_pages = self.loose_pages(family);
+        let loose_pages = self.loose_pages;
+        self.leave_room();
         if percent < NEAR_PERCENT {
             return false;
         }
@@ -98,17 +99,28 @@ impl Front {
         loose.map(|(_, process)| process.pages).sum()
     }
 
-    /// Has guests leave room for what is not paged, but for a quarter of the limit.
-    fn leave_room(&mut self, loose_pages: u64) {
+    /// Has guests leave room for what is not paged, but for a quarter of the limit. What several
+    /// have together counts once.
+    pub(super) fn leave_room(&mut self) {
         if self.guests.is_empty() {
             return;
         }
         let limit = self.memory.pages_floor();
-        let pages = limit.saturating_sub(loose_pages).max(limit / 4);
+        let pages = limit.saturating_sub(self.loose_pages).max(limit / 4) + self.shared_pages();
         // By steps, so that not every page of growth is a message.
         if pages.abs_diff(self.paged_most) * ROOM_STEPS >= limit || pages == limit {
             self.limit_guests(pages);
         }
+    }
+
+    fn shared_pages(&mut self) -> u64 {
+        let guests: Vec<Pid> = self.guests.keys().copied().collect();
+        let agents: Vec<Pid> = self.guests.values().map(|guest| guest.agent).collect();
+        let is_relative = |(pid, process): &(&Pid, &Watched)| {
+            !self.guests.contains_key(pid) && self.is_guest(process.parent)
+        };
+        let others: Vec<Pid> = self.seen.iter().filter(is_relative).map(|(pid, _)| *pid).collect();
+        self.sharing.pages(&guests, &others, &agents)
     }
 
     pub(super) fn limit_guests(&mut self, pages: u64) {
