@@ -247,17 +247,32 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
     }
 
     /// Looks who has the agent, now that the task which has made it has ended.
-    fn check_parent(&self, agent: Pid) -> Result<()> {
+    fn check_parent(&mut self, agent: Pid) -> Result<()> {
         let (pid, parent) = (self.pid(), process::status(self.system(), agent, agent)?.parent);
         match Pid::from_raw(parent) {
             Some(by)
                 if by != rustix::process::getpid()
                     && process::descends_from_us(self.system(), by)? =>
             {
+                self.dismiss(agent)?;
                 Err(AttachError::Adopted { pid, by })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Has an agent that has not begun exit: its parent sees no signal.
+    fn dismiss(&mut self, agent: Pid) -> Result<()> {
+        self.stands(agent)?;
+        let system = self.system();
+        let registers = system.registers(agent).about(self.pid(), "asking the agent of")?;
+        let exiting = registers.calling(self.site.gate, libc::SYS_exit_group as u64, [0; 6]);
+        system.set_registers(agent, &exiting).about(self.pid(), "asking the agent of")?;
+        system.resume(agent, Until::Stop, 0).about(self.pid(), "asking the agent of")?;
+        if wait_for_end(self.held.tracer, agent, AGENT_WAIT) {
+            self.agent = None;
+        }
+        Ok(())
     }
 
     /// Waits until a new task stands at its start.
