@@ -7,8 +7,8 @@ use overspill_programs::job::MIB;
 /// A quarter of what each case fills.
 pub(crate) const LIMIT: u64 = 32 * MIB;
 
-/// Cases that differ where a keeper pages: docs/limits.md says why.
-const NOT_KEPT: [&str; 1] = ["robust_mutexes"];
+/// Cases that differ where a keeper pages: docs/limits.md says why, or that kill what is not there.
+const NOT_KEPT: [&str; 3] = ["robust_mutexes", "killed_pagers", "killed_starting"];
 
 /// Runs one case of a C program, plain and paged, from inside and by a keeper. A fault takes 0.1 ms
 /// on most disks and 2 ms on some: the patience is only for hangs.
