@@ -129,8 +129,8 @@ fn together() {
     assert!(ended.stat("/summary/pages_out") > 0);
 }
 
-/// What is filled before anything is attached to is above the limit for a moment: a longer one where
-/// other programs have the processors.
+/// What is filled before anything is attached to is above the limit for a moment: a longer one
+/// where other programs have the processors.
 #[test]
 fn a_keeper_holds_the_limit_of_several() {
     for case in ["together", "killed", "many", "idle"] {

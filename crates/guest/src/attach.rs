@@ -6,6 +6,7 @@
 //! changed is undone when anything fails later ([`work`]).
 //! Not here: UFFDIO_API and which memory is registered, which the owner of the tables does.
 
+mod set_up;
 mod site;
 mod work;
 

@@ -59,8 +59,8 @@ impl GuestSpace {
     }
 
     /// As [`move_out`](Self::move_out); while nothing moves because a message is outstanding, that
-    /// is read first. Not while a child is about to get its pages: those are locked here, and whoever
-    /// gives them waits for that.
+    /// is read first. Not while a child is about to get its pages: those are locked here, and
+    /// whoever gives them waits for that.
     fn move_some(
         &self,
         guest: &Guest,

@@ -65,8 +65,8 @@ impl Guest {
         pidfd::has_ended(&self.agent_process)
     }
 
-    /// Ends the agent, and reaps it if it is a child of ours. If it is one of a program's that takes
-    /// its descendants' orphans, that sees the status of one that has done what it had to.
+    /// Ends the agent, and reaps it if it is a child of ours. If it is one of a program's that
+    /// takes its descendants' orphans, that sees the status of one that has done what it had to.
     pub(crate) fn end_agent(&self) {
         let leave = Request { kind: kind::LEAVE, ..bytemuck::Zeroable::zeroed() };
         let asked = self.channel.send(&Kernel::new(), &leave, &[]);

@@ -1,18 +1,17 @@
 //! The steps of an attach, and their undoing.
 //!
-//! Owns: what has been changed so far.
-//! Invariants: what may have been changed is noted before it is, so a step whose end was not seen
-//! is undone, too. The agent is ended before its memory goes. Whatever is undone is done by the
-//! thread that did it, before it is let go.
-//! The agent is an orphan, and comes to us. Where it would come to the program, or to another process
-//! of the run that takes orphans, which would wait for it, it is a child of the program without a
-//! signal at its end: `wait` does not see it, only `__WALL` does.
-//! Rejected: an agent that stays traced: a debugger in the program could not look at it, and
-//! nothing needs it, but a filter that has to stay suspended.
+//! Owns: what has been changed so far. Invariants: what may have been changed is noted before it
+//! is, so a step whose end was not seen is undone, too. The agent is ended before its memory goes.
+//! Whatever is undone is done by the thread that did it, before it is let go. The agent is an
+//! orphan, and comes to us. Where it would come to the program, or to another process of the run
+//! that takes orphans, which would wait for it, it is a child of the program without a signal at
+//! its end: `wait` does not see it, only `__WALL` does. Rejected: an agent that stays traced: a
+//! debugger in the program could not look at it, and nothing needs it, but a filter that has to
+//! stay suspended.
 
 use crate::attach::site::{self, Site, wait_for_end};
-use crate::attach::{Attached, Manner, ThreadWords, Userfaultfd};
-use crate::channel::{self, Channel, ChannelError};
+use crate::attach::{Attached, Manner, ThreadWords, Userfaultfd, set_up};
+use crate::channel::{self, Channel};
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
 use crate::inject::{self, Inside};
@@ -20,8 +19,7 @@ use crate::process::{self, Namespace};
 use crate::system::{Change, Stop, System, Until, options};
 use crate::tracer::Patience;
 use overspill_agent::{
-    AGENT_BYTES, Answer, CODE, CODE_BYTES, ENTRY, MAILBOX_AT, Mailbox, STAGING_BYTES, flag, kind,
-    state, step,
+    AGENT_BYTES, CODE, CODE_BYTES, ENTRY, MAILBOX_AT, Mailbox, STAGING_BYTES, state,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -122,7 +120,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         let ready = self.wait_until_ready(agent)?;
         let socket = self.take(agent_process.as_fd(), ready.sockets[0])?;
         let channel = self.channel.insert(Channel::from(socket));
-        let (answer, forked) = set_up(self.held, channel, manner)?;
+        let (answer, forked) = set_up::set_up(self.held, channel, manner)?;
         let userfaultfd = self.take(agent_process.as_fd(), answer.userfaultfd)?;
         let threads = self.thread_words()?;
         self.let_agent_go(agent)?;
@@ -453,52 +451,5 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
     /// Nothing is left to be done if it fails: then the program is gone.
     fn surely(&self, name: &'static str, number: libc::c_long, arguments: [u64; 6]) {
         let _ = self.inside.surely(name, number, arguments);
-    }
-}
-
-/// Sets the agent up; returns which of several userfaultfds it took, too.
-fn set_up<S: System>(
-    held: &Held<'_, S>,
-    channel: &Channel,
-    manner: &Manner<'_>,
-) -> Result<(Answer, usize)> {
-    let ask = |source, other: Option<BorrowedFd<'_>>| {
-        let huge_pages = if manner.huge_pages { 0 } else { flag::NO_HUGE_PAGES };
-        let request = channel::request(kind::SET_UP, source | huge_pages);
-        let descriptors: Vec<_> = std::iter::once(manner.memory).chain(other).collect();
-        channel.ask(&held.tracer.system, &request, &descriptors, AGENT_WAIT)
-    };
-    let refused = |error| refused(held.pid, error);
-    match manner.userfaultfd {
-        Userfaultfd::Call => ask(0, None).map(|answer| (answer, 0)).map_err(refused),
-        Userfaultfd::Device(device) => {
-            ask(flag::DEVICE, Some(device)).map(|answer| (answer, 0)).map_err(refused)
-        }
-        Userfaultfd::Forked(brought) => {
-            let asked = brought.iter().map(|fd| ask(flag::USERFAULTFD, Some(*fd)));
-            let own = asked.enumerate().find(|(_, answer)| !is_anothers(answer));
-            let (n, answer) = own.ok_or(AttachError::NoFork { pid: held.pid })?;
-            answer.map(|answer| (answer, n)).map_err(refused)
-        }
-    }
-}
-
-/// True if the userfaultfd that was given is another address space's.
-fn is_anothers(answer: &std::result::Result<Answer, ChannelError>) -> bool {
-    matches!(answer, Err(ChannelError::Refused { step: step::USERFAULTFD, errno: Errno::INVAL }))
-}
-
-fn refused(pid: Pid, error: ChannelError) -> AttachError {
-    match error {
-        ChannelError::Refused { step, errno } => AttachError::Agent { pid, step, errno },
-        ChannelError::Silent => AttachError::Slow { pid, what: "the agent's set-up" },
-        ChannelError::Socket(errno) => {
-            AttachError::Kernel { pid, doing: "asking the agent of", errno }
-        }
-        error => AttachError::Unexpected {
-            pid,
-            doing: "asking its agent",
-            found: Found(error.to_string()),
-        },
     }
 }
