@@ -1,12 +1,12 @@
 //! Whether the threads of a guest are held.
 //!
 //! Owns: the three reasons: the map must not change ([`overspill_guest::map`], rule 5), more was
-//! filled than there is room for, or something is done that wants all to stand still. Invariants:
-//! the front is asked when there is a first reason, and told when there is none any more; only for
-//! the map's sake it is waited for. A brake is let go by who has adopted all that was found, and
-//! only if the mappings were looked at since it was put on. The guest need not be held for any of
-//! this: who holds it may be busy for long. Not here: when ([`survey`](super::survey),
-//! [`brake`](super::brake)).
+//! filled than there is room for, or something is done that wants all to stand still.
+//! Invariants: the front is asked when there is a first reason, and told when there is none any
+//! more; only for the map's sake it is waited for. A brake is let go by who has adopted all that
+//! was found, and only if the mappings were looked at since it was put on. The guest need not be
+//! held for any of this: who holds it may be busy for long.
+//! Not here: when ([`survey`](super::survey), [`brake`](super::brake)).
 
 use crate::front::Front;
 use overspill_base::sync::{Arc, LockClass, Mutex};

@@ -1,11 +1,12 @@
 //! Holding the threads of guests for the keeper.
 //!
-//! Owns: which guests are held. The thread that traces serves it. Invariants: nobody waits until
-//! threads have stopped: those in the kernel stop when they come out. While processes are about to
-//! be attached to, none goes on that was held after they were told to stop: of a crowd that starts
-//! at once the first would fill memory while the others are attached to, and take the CPU from
-//! that. Who asks whether a guest stands still gets an answer: that it does, or that it takes too
-//! long. Not here: what a hold is for (`guest::map`, rule 5).
+//! Owns: which guests are held. The thread that traces serves it.
+//! Invariants: nobody waits until threads have stopped: those in the kernel stop when they come
+//! out. While processes are about to be attached to, none goes on that was held after they were
+//! told to stop: of a crowd that starts at once the first would fill memory while the others are
+//! attached to, and take the CPU from that. Who asks whether a guest stands still gets an answer:
+//! that it does, or that it takes too long.
+//! Not here: what a hold is for (`guest::map`, rule 5).
 
 use overspill_guest::{Held, Kernel, Tracer};
 use rustix::process::Pid;

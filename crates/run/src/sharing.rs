@@ -1,12 +1,14 @@
 //! Memory that several guests have together.
 //!
-//! Owns: how much of it the engine counts more than once. Invariants: what is believed is not more
-//! than there is. What was shared and is written is a copy from then on, which the kernel counts as
-//! a minor fault of who writes, so each of those may have been such a one; and nothing is believed
-//! after a process has ended, until it is found out anew. That takes the kernel some 20 ns for each
-//! page, and is done as seldom as it has to be for that to be little. Not here: what the limit is
-//! then (`front/looking`). Rejected: counting such pages for each guest: a fork of a program that
-//! fills its limit pushes half of it out.
+//! Owns: how much of it the engine counts more than once.
+//! Invariants: what is believed is not more than there is. What was shared and is written is a copy
+//! from then on, which the kernel counts as a minor fault of who writes, so each of those may have
+//! been such a one; and nothing is believed after a process has ended, until it is found out anew.
+//! That takes the kernel some 20 ns for each page, and is done as seldom as it has to be for that
+//! to be little.
+//! Not here: what the limit is then (`front/looking`).
+//! Rejected: counting such pages for each guest: a fork of a program that fills its limit pushes
+//! half of it out.
 
 use rustix::process::Pid;
 use std::collections::{HashMap, HashSet};

@@ -1,11 +1,12 @@
 //! Processes that are to stand still before they are attached to.
 //!
-//! Owns: which were told to stop, since when. Invariants: all are told at once, and where many run
-//! each stops only when it has its turn. For that all are waited for before the first is taken, as
-//! a rule: what is done with it takes 3 ms where nobody else runs, and 50 where it waits for its
-//! turn at each step, while the others fill memory. Who does not stop in time goes on. Others may
-//! have to stand beside until none of these is left, to leave them the CPU and memory. Not here:
-//! which (`front`).
+//! Owns: which were told to stop, since when.
+//! Invariants: all are told at once, and where many run each stops only when it has its turn. For
+//! that all are waited for before the first is taken, as a rule: what is done with it takes 3 ms
+//! where nobody else runs, and 50 where it waits for its turn at each step, while the others fill
+//! memory. Who does not stop in time goes on. Others may have to stand beside until none of these
+//! is left, to leave them the CPU and memory.
+//! Not here: which (`front`).
 
 use overspill_guest::{AttachError, Held, Kernel, Tracer};
 use rustix::process::Pid;

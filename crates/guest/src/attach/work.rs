@@ -1,13 +1,14 @@
 //! The steps of an attach, and their undoing.
 //!
-//! Owns: what has been changed so far. Invariants: what may have been changed is noted before it
-//! is, so a step whose end was not seen is undone, too. The agent is ended before its memory goes.
-//! Whatever is undone is done by the thread that did it, before it is let go. The agent is an
-//! orphan, and comes to us. Where it would come to the program, or to another process of the run
-//! that takes orphans, which would wait for it, it is a child of the program without a signal at
-//! its end: `wait` does not see it, only `__WALL` does. Rejected: an agent that stays traced: a
-//! debugger in the program could not look at it, and nothing needs it, but a filter that has to
-//! stay suspended.
+//! Owns: what has been changed so far.
+//! Invariants: what may have been changed is noted before it is, so a step whose end was not seen
+//! is undone, too. The agent is ended before its memory goes. Whatever is undone is done by the
+//! thread that did it, before it is let go. The agent is an orphan, and comes to us. Where it would
+//! come to the program, or to another process of the run that takes orphans, which would wait for
+//! it, it is a child of the program without a signal at its end: `wait` does not see it, only
+//! `__WALL` does.
+//! Rejected: an agent that stays traced: a debugger in the program could not look at it, and
+//! nothing needs it, but a filter that has to stay suspended.
 
 use crate::attach::site::{self, Site, wait_for_end};
 use crate::attach::{Attached, Manner, ThreadWords, Userfaultfd, set_up};
