@@ -200,6 +200,28 @@ static void crowd(void) {
         reap(children[n]);
 }
 
+/* Code that is written to memory where it can be executed, as valgrind and Java do. */
+static void writes_code(void) {
+    size_t bytes = BIG / 2, step = bytes / 64;
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+#ifdef __x86_64__
+    static const unsigned char RETURN_42[] = {0xb8, 42, 0, 0, 0, 0xc3};
+#else
+    static const uint32_t RETURN_42[] = {0x52800540, 0xd65f03c0};
+#endif
+    for (int round = 0; round < 3; round++) {
+        fill(memory, bytes, round);
+        check(memory, bytes, round);
+        for (size_t at = 64; at < bytes; at += step) {
+            memcpy(memory + at, RETURN_42, sizeof RETURN_42);
+            __builtin___clear_cache(memory + at, memory + at + sizeof RETURN_42);
+        }
+        for (size_t at = 64; at < bytes; at += step)
+            CHECK(((int (*)(void))(memory + at))() == 42);
+    }
+}
+
 static const struct test TESTS[] = {
     {"threads", threads},
     {"executes", executes},
@@ -211,6 +233,7 @@ static const struct test TESTS[] = {
     {"starts_others", starts_others},
     {"leaves_a_process", leaves_a_process},
     {"crowd", crowd},
+    {"writes_code", writes_code},
 };
 
 int main(int argc, char **argv) {

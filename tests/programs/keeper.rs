@@ -126,6 +126,12 @@ fn pages_a_static_go_program() {
     compare(&bench.job(&[program]), 32 * MIB);
 }
 
+#[test]
+fn executable_memory_leaves() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    compare(&case(&bench, "writes_code"), 16 * MIB);
+}
+
 /// What all hold together stays near the limit: how near depends on how soon a crowd that runs
 /// stops. Without that it is all of the 200 MiB.
 #[test]
@@ -135,7 +141,7 @@ fn a_crowd_is_stopped() {
     let kept = kept(&case(&bench, "crowd").patience(300), limit);
     assert_eq!(kept.text(), "ok\n", "{kept}");
     let most = kept.stat("/held_bytes_max");
-    assert!(most < limit * 5 / 2, "{most} bytes in {limit}");
+    assert!(most < limit * 11 / 4, "{most} bytes in {limit}");
 }
 
 /// Runs a case of `keeper.c`.

@@ -33,6 +33,7 @@ const O_CLOEXEC_NONBLOCK: usize = 0o2_004_000;
 pub const PROT_NONE: usize = 0;
 pub const PROT_READ: usize = 1;
 pub const PROT_READ_WRITE: usize = 3;
+pub const PROT_ALL: usize = 7;
 const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
 const NO_FILE: usize = usize::MAX;
 const MSG_NOSIGNAL: usize = 0x4000;

@@ -13,7 +13,7 @@ struct Allowed {
     argument: Option<(usize, usize)>,
 }
 
-const ALLOWED: [Allowed; 19] = [
+const ALLOWED: [Allowed; 20] = [
     only(number::IOCTL, 1, calls::UFFDIO_MOVE),
     only(number::IOCTL, 1, calls::UFFDIO_REGISTER),
     only(number::IOCTL, 1, calls::UFFDIO_UNREGISTER),
@@ -22,6 +22,7 @@ const ALLOWED: [Allowed; 19] = [
     only(number::MPROTECT, 2, calls::PROT_NONE),
     only(number::MPROTECT, 2, calls::PROT_READ),
     only(number::MPROTECT, 2, calls::PROT_READ_WRITE),
+    only(number::MPROTECT, 2, calls::PROT_ALL),
     only(number::PRCTL, 0, calls::PR_SET_THP_DISABLE),
     all(number::PWRITE64),
     all(number::RECVMSG),

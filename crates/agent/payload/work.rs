@@ -12,7 +12,7 @@ use crate::calls::{self, EAGAIN, EBADF, EINVAL, EIO, ENOENT, Errno};
 use crate::end::{end_program, leave_quietly};
 use crate::messages::{self, Descriptors};
 use crate::words::{
-    ANCHOR_AT, Answer, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX, Request, Run, STAGING_BYTES,
+    ANCHOR_AT, Answer, EXECUTABLE, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX, Request, Run, STAGING_BYTES,
     STAGING_PAGES, flag, kind, step,
 };
 use crate::{At, Failed, filter};
@@ -198,7 +198,7 @@ impl<'m> Agent<'m> {
         if pages > 0 {
             self.empty().at(step::EMPTY)?;
         }
-        Ok(())
+        self.protect_staging().at(step::PROTECT)
     }
 
     /// Goes on on the CPU of who waits for the answer: to wake another one takes longer than all
@@ -225,6 +225,15 @@ impl<'m> Agent<'m> {
         Ok(())
     }
 
+    /// Staging is as at first, whatever was there.
+    fn protect_staging(&self) -> Result<(), Errno> {
+        let runs = self.request.runs.iter().take(self.request.count as usize);
+        if runs.clone().any(|run| run.protection == EXECUTABLE) {
+            calls::protect(self.staging, ANCHOR_AT, calls::PROT_READ_WRITE)?;
+        }
+        Ok(())
+    }
+
     /// Moves the runs one after the other to staging, and returns how many pages came.
     fn move_runs(&mut self) -> Result<usize, Errno> {
         let (mut pages, mut waits) = (0, false);
@@ -234,6 +243,7 @@ impl<'m> Agent<'m> {
             let (moved, errno) = match (waits, run.protection) {
                 (true, _) => (0, EAGAIN),
                 (false, 0) => move_run(self.userfaultfd, to, run),
+                (false, EXECUTABLE) => move_executable(self.userfaultfd, to, run),
                 (false, _) => move_protected(self.userfaultfd, to, run)?,
             };
             (outcome.pages, outcome.errno) = (moved as u32, errno);
@@ -293,6 +303,15 @@ fn map_staging() -> Result<usize, Errno> {
     }
     calls::unlock(staging, STAGING_BYTES)?;
     Ok(staging)
+}
+
+/// As [`move_run`], of memory that can be executed: both sides must be alike.
+fn move_executable(userfaultfd: i32, to: u64, run: &Run) -> (u64, Errno) {
+    let bytes = run.pages as usize * PAGE_BYTES;
+    match calls::protect(to as usize, bytes, calls::PROT_ALL) {
+        Ok(_) => move_run(userfaultfd, to, run),
+        Err(errno) => (0, errno),
+    }
 }
 
 /// As [`move_run`], of memory that cannot be written. An error of this: what may be done with it is

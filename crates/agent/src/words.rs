@@ -38,13 +38,16 @@ pub struct Run {
     pub address: u64,
     /// How many.
     pub pages: u32,
-    /// 0, or [`PROTECTED`] and what may be done with it (as for `mprotect`): it cannot be written,
-    /// and is made writable while it moves. The program's threads stand still.
+    /// 0, or [`PROTECTED`] and what may be done with it (as for `mprotect`). What cannot be written
+    /// is made writable while it moves: the program's threads stand still. For what can be executed
+    /// staging can, too, while it is there.
     pub protection: u32,
 }
 
-/// Of a run that cannot be written.
+/// Of a run that cannot be written, or can be executed.
 pub const PROTECTED: u32 = 1 << 31;
+/// Of a run that can be read, written and executed.
+pub const EXECUTABLE: u32 = PROTECTED | 7;
 
 /// What became of a run.
 #[repr(C)]

@@ -41,11 +41,13 @@ pub(crate) struct Agent {
     is_writing: bool,
 }
 
-/// What the guest may do with memory that it may not write.
+/// What the guest may do with memory, if not read and write it and nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Protection {
     Nothing = 0,
     Read = 1,
+    /// Execute it, too.
+    All = 7,
 }
 
 /// A run that is to leave; where it cannot be written the guest stands still.

@@ -186,7 +186,7 @@ impl GuestSpace {
             }
             // Of another protection than staging: read-only, executable, locked.
             Errno::INVAL => {
-                owned.still.has_protected = true;
+                owned.still.note_protected(at);
                 SpaceError::Pinned
             }
             Errno::AGAIN | Errno::INTR | Errno::NOMEM => SpaceError::Busy,

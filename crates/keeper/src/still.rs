@@ -1,12 +1,12 @@
-//! What can only be done while a guest stands still.
+//! Memory that moves only in another way than usual, or while its guest stands still.
 //!
-//! Owns: which guests are asked to, and what is done then. Pages that are there though their
-//! content was being removed stay for good (MADV_FREE): nothing says when a removal is over, but
-//! none is under way in a program that stands still, so they are content from then on. And where
-//! memory has run out, memory that cannot be written moves out, too: it is made writable while it
-//! moves, which the program would otherwise see.
-//! Invariants: a guest stands still only for this, and only for a moment. Executable memory stays
-//! in memory: giving that right back may be refused.
+//! Owns: which memory that is, which guests are asked to stand still, and what is done then. Pages
+//! that are there though their content was being removed stay for good (MADV_FREE): nothing says
+//! when a removal is over, but none is under way in a program that stands still, so they are
+//! content from then on. And where memory has run out, memory that cannot be written moves out,
+//! too: it is made writable while it moves, which the program would otherwise see.
+//! Invariants: a guest stands still only for this, and only for a moment. Memory that can be
+//! executed and not written stays in memory: giving the first right back may be refused.
 //! Not here: how its threads are held (`threads`), moving pages (`moving`).
 //! Rejected: moving protected memory by mremap, which the kernel does even if an unread message is
 //! about another mapping there; taking MADV_FREE as done after some time.
@@ -15,7 +15,6 @@ use crate::agent::Protection;
 use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::known::Known;
-use crate::owned::Owned;
 use crate::survey::text;
 use overspill_base::sync::Arc;
 use overspill_guest::Vpn;
@@ -28,6 +27,8 @@ use std::time::{Duration, Instant};
 const USUAL_WAIT: Duration = Duration::from_secs(1);
 /// And if there is none.
 const SHORT_WAIT: Duration = Duration::from_millis(5);
+/// How often it is looked how mappings are protected.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// The part of the limit that is made free where memory has run out.
 const ENOUGH_PART: usize = 4;
 
@@ -35,11 +36,13 @@ const ENOUGH_PART: usize = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Still {
     /// Whether pages did not move because of their protection.
-    pub(crate) has_protected: bool,
+    has_protected: bool,
     /// Since when removals are under way, or were when it was asked last.
     since: Option<Instant>,
-    /// While it stands still: what cannot be written.
+    /// What can be executed, too; and while it stands still, what cannot be written.
     protections: RangeMap<Vpn, Protection>,
+    /// When the mappings were looked at for that.
+    looked: Option<Instant>,
 }
 
 impl Still {
@@ -56,6 +59,27 @@ impl Still {
         }
     }
 
+    /// Notes a page that did not move because of its protection.
+    pub(crate) fn note_protected(&mut self, at: Vpn) {
+        self.has_protected = true;
+        self.protections.remove(at.run(1));
+    }
+
+    /// Notes how mappings are protected: what can be executed, and if the guest stands still what
+    /// cannot be written.
+    fn look(&mut self, maps: &str, stands: bool) {
+        let protected = |mapping: Mapping| {
+            let protection = protection_of(&mapping)?;
+            (stands || protection == Protection::All).then_some((mapping.place, protection))
+        };
+        self.protections = mappings::parse_list(maps).into_iter().filter_map(protected).collect();
+        self.looked = Some(Instant::now());
+    }
+
+    fn is_to_look(&self) -> bool {
+        self.has_protected && self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_PAUSE)
+    }
+
     fn is_due(&self, wait: Duration) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= wait)
     }
@@ -68,6 +92,11 @@ impl Shared {
         let mut owned = guest.hold();
         let has_doomed = owned.map.doomed().next().is_some();
         let still = &mut owned.still;
+        if still.is_to_look()
+            && let Ok(maps) = text(&known.maps)
+        {
+            still.look(&maps, false);
+        }
         let wait = if is_short { SHORT_WAIT } else { USUAL_WAIT };
         let is_needed = has_doomed && still.is_due(wait) || is_short && still.has_protected;
         if is_needed || !has_doomed {
@@ -93,13 +122,17 @@ impl Shared {
             guest.ended();
         }
         owned.still.since = None;
-        if self.shortage.is_on() && note_protections(known, &mut owned) {
+        if self.shortage.is_on()
+            && let Ok(maps) = text(&known.maps)
+        {
+            owned.still.has_protected = false;
+            owned.still.look(&maps, true);
             let protected = owned.still.protections.iter().map(|(place, _)| place.clone());
             let extents: Vec<Extent> =
                 protected.flat_map(|place| owned.map.bound(place).collect::<Vec<_>>()).collect();
             drop(owned);
             self.move_protected(extents);
-            guest.hold().still.protections.clear();
+            guest.hold().still.look(&maps, false);
         }
     }
 
@@ -115,24 +148,12 @@ impl Shared {
     }
 }
 
-/// Notes what cannot be written; false if there is nothing, or it is not known.
-fn note_protections(known: &Known, owned: &mut Owned) -> bool {
-    let still = &mut owned.still;
-    still.has_protected = false;
-    let Ok(maps) = text(&known.maps) else { return false };
-    let protected = |mapping: Mapping| {
-        let protection = protection_of(&mapping)?;
-        Some((mapping.place, protection))
-    };
-    still.protections.extend(mappings::parse_list(&maps).into_iter().filter_map(protected));
-    !still.protections.is_empty()
-}
-
-/// How memory is protected that can move only while its program stands still.
+/// How memory is protected that does not move as usual.
 fn protection_of(mapping: &Mapping) -> Option<Protection> {
     match (mapping.is_readable, mapping.is_writable, mapping.is_executable) {
         (true, false, false) => Some(Protection::Read),
         (false, false, false) => Some(Protection::Nothing),
+        (true, true, true) => Some(Protection::All),
         (_, true, _) | (_, _, true) => None,
     }
 }
