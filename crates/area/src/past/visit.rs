@@ -106,7 +106,7 @@ impl<'a> Visit<'a> {
         let (lowest, highest) = (self.scan().lowest, self.scan().highest);
         let base = if (lowest..=highest).contains(&base) { base } else { lowest };
         work::charge(Work::SlotSeen);
-        if self.is_free(base) { Some(base) } else { self.walk(base) }
+        if self.is_free(base) && self.may_take(base) { Some(base) } else { self.walk(base) }
     }
 
     /// Finds a slot after `last`, without dropping the lock.
@@ -136,7 +136,7 @@ impl<'a> Visit<'a> {
             }
             self.left -= 1;
             work::charge(Work::SlotsScanned(1));
-            if self.is_free(slot) {
+            if self.is_free(slot) && self.may_take(slot) {
                 return Some(slot);
             }
         }
@@ -229,7 +229,8 @@ impl<'a> Visit<'a> {
         (None, range.len() as u32)
     }
 
-    /// False in a cluster that became empty meanwhile: those are taken whole from the free list.
+    /// False in an empty cluster: those are taken whole from the free list. One may have become
+    /// empty meanwhile, or lie behind what this hold's budget was enough for.
     fn may_take(&mut self, slot: u32) -> bool {
         let cluster = self.area.cluster_of(Slot(slot));
         self.scan().clusters[cluster as usize].list != ListKind::Free
