@@ -6,12 +6,12 @@
 pub const AUDIT: u32 = 0xc000_003e;
 pub const CLOSE: usize = 3;
 pub const MMAP: usize = 9;
+pub const MPROTECT: usize = 10;
 pub const MUNMAP: usize = 11;
 pub const RT_SIGPROCMASK: usize = 14;
 pub const IOCTL: usize = 16;
 pub const PWRITE64: usize = 18;
 pub const MADVISE: usize = 28;
-pub const MPROTECT: usize = 10;
 pub const SENDTO: usize = 44;
 pub const RECVMSG: usize = 47;
 pub const SOCKETPAIR: usize = 53;

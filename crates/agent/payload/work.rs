@@ -12,8 +12,8 @@ use crate::calls::{self, EAGAIN, EBADF, EINVAL, EIO, ENOENT, Errno};
 use crate::end::{end_program, leave_quietly};
 use crate::messages::{self, Descriptors};
 use crate::words::{
-    ANCHOR_AT, Answer, EXECUTABLE, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX, Request, Run, STAGING_BYTES,
-    STAGING_PAGES, flag, kind, step,
+    ANCHOR_AT, Answer, EXECUTABLE, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX, Request, Run,
+    STAGING_BYTES, STAGING_PAGES, flag, kind, step,
 };
 use crate::{At, Failed, filter};
 

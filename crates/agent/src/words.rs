@@ -79,6 +79,14 @@ pub struct Request {
     pub runs: [Run; RUNS_MAX],
 }
 
+#[cfg(not(payload))]
+impl Request {
+    /// One without runs, and without what is asked in detail.
+    pub fn of(kind: u32) -> Self {
+        Self { kind, ..bytemuck::Zeroable::zeroed() }
+    }
+}
+
 /// An answer.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

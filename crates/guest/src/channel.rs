@@ -6,7 +6,7 @@
 //! Not here: what is asked when.
 
 use crate::system::System;
-use overspill_agent::{Answer, Request, kind, step, step_name};
+use overspill_agent::{Answer, Request, step, step_name};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -146,14 +146,4 @@ fn succeeded(answer: Answer) -> Result<Answer, ChannelError> {
         }
         _ => Err(ChannelError::Refused { step: step::WORDS, errno: Errno::PROTO }),
     }
-}
-
-/// A request without runs.
-pub(crate) fn request(kind: u32, flags: u32) -> Request {
-    Request { kind, flags, ..bytemuck::Zeroable::zeroed() }
-}
-
-/// The request to leave.
-pub(crate) fn leave() -> Request {
-    request(kind::LEAVE, 0)
 }

@@ -7,13 +7,15 @@
 //! Not here: bringing pages back, and ending the registrations: both come before.
 
 use crate::attach::{Attached, Site, wait_for_end};
-use crate::channel::{self, ChannelError};
+use crate::channel::ChannelError;
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
 use crate::inject::Inside;
 use crate::process;
 use crate::system::System;
-use overspill_agent::{AGENT_BYTES, CODE, CODE_BYTES, MAILBOX_AT, Mailbox, STAGING_BYTES, state};
+use overspill_agent::{
+    AGENT_BYTES, CODE, CODE_BYTES, MAILBOX_AT, Mailbox, Request, STAGING_BYTES, kind, state,
+};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::process::Pid;
 use std::time::Duration;
@@ -57,7 +59,7 @@ fn own_number<S: System>(held: &Held<'_, S>, agent: Pid) -> Option<i32> {
 /// Asks the agent to leave, and waits for its end. One that has ended has been left by somebody.
 fn leave<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<()> {
     let (system, pid) = (&held.tracer.system, held.pid);
-    match attached.channel.ask(system, &channel::leave(), &[], LEAVE_WAIT) {
+    match attached.channel.ask(system, &Request::of(kind::LEAVE), &[], LEAVE_WAIT) {
         Ok(_) | Err(ChannelError::Ended) => {}
         Err(ChannelError::Silent) => return Err(AttachError::Slow { pid, what: "its agent" }),
         Err(error) => {

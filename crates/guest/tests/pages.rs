@@ -49,7 +49,7 @@ fn control<const N: usize>(userfaultfd: &OwnedFd, request: u64, mut words: [u64;
 }
 
 fn runs(kind: u32, runs: &[(u64, u64)]) -> Request {
-    let mut request = Request { kind, ..bytemuck::Zeroable::zeroed() };
+    let mut request = Request::of(kind);
     request.count = runs.len() as u32;
     for (place, (address, pages)) in request.runs.iter_mut().zip(runs) {
         *place = Run { address: *address, pages: *pages as u32, protection: 0 };

@@ -147,7 +147,7 @@ impl Agent {
 }
 
 fn request(kind: u32, runs: &[Leaving]) -> Request {
-    let mut request = Request { kind, ..bytemuck::Zeroable::zeroed() };
+    let mut request = Request::of(kind);
     let cpu = rustix::thread::sched_getcpu();
     (request.count, request.cpu) = (runs.len() as u32, cpu as u32);
     if let Some(word) = request.cpus.get_mut(cpu / 64) {

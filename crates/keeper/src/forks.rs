@@ -31,7 +31,7 @@ fn next_child(guest: &Guest) -> Option<Forked> {
         return None;
     }
     guest.catch_up(&mut owned);
-    if guest.known().is_some() && guest.is_changing(&guest.userfault.anchor().run(1)) {
+    if guest.known().is_some() && guest.has_outstanding() {
         guest.look_again();
         return None;
     }

@@ -335,6 +335,17 @@ impl Guest {
         self.userfault.look(place) == Ok(Look::Changing)
     }
 
+    /// True if a message is outstanding anywhere.
+    pub(crate) fn has_outstanding(&self) -> bool {
+        self.is_changing(&self.userfault.anchor().run(1))
+    }
+
+    /// True if what the kernel says now of all of it is the truth: nothing is in doubt,
+    /// outstanding, or about to be a child's.
+    pub(crate) fn is_quiescent(&self, owned: &Owned) -> bool {
+        !(owned.map.is_in_doubt() || owned.is_forking() || self.has_outstanding())
+    }
+
     fn mark_rest(&self, owned: &mut Owned) {
         let all = Vpn(0)..Vpn(u64::MAX);
         for place in owned.map.unmarked(&all).collect::<Vec<_>>() {

@@ -41,7 +41,8 @@ pub(crate) struct Still {
     since: Option<Instant>,
     /// What can be executed, too; and while it stands still, what cannot be written.
     protections: RangeMap<Vpn, Protection>,
-    /// When the mappings were looked at for that.
+    /// Whether that is not so any more, and when the mappings were looked at last.
+    is_stale: bool,
     looked: Option<Instant>,
 }
 
@@ -61,7 +62,7 @@ impl Still {
 
     /// Notes a page that did not move because of its protection.
     pub(crate) fn note_protected(&mut self, at: Vpn) {
-        self.has_protected = true;
+        (self.has_protected, self.is_stale) = (true, true);
         self.protections.remove(at.run(1));
     }
 
@@ -73,11 +74,11 @@ impl Still {
             (stands || protection == Protection::All).then_some((mapping.place, protection))
         };
         self.protections = mappings::parse_list(maps).into_iter().filter_map(protected).collect();
-        self.looked = Some(Instant::now());
+        (self.is_stale, self.looked) = (false, Some(Instant::now()));
     }
 
     fn is_to_look(&self) -> bool {
-        self.has_protected && self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_PAUSE)
+        self.is_stale && self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_PAUSE)
     }
 
     fn is_due(&self, wait: Duration) -> bool {
@@ -112,8 +113,7 @@ impl Shared {
     fn while_still(&self, guest: &Guest, known: &Known) {
         let mut owned = guest.hold();
         guest.catch_up(&mut owned);
-        let anchor = guest.userfault.anchor().run(1);
-        if owned.map.is_in_doubt() || owned.is_forking() || guest.is_changing(&anchor) {
+        if !guest.is_quiescent(&owned) {
             return;
         }
         let doomed: Vec<_> = owned.map.doomed().cloned().collect();

@@ -135,8 +135,7 @@ impl Shared {
 /// unless a message is outstanding: then it is to be done again.
 fn confirm((guest, known): (&Guest, &Known), owned: &mut Owned) -> Result<Vec<Range<Vpn>>, Errno> {
     let mappings = mappings::parse(&text(&known.smaps)?);
-    let anchor = guest.userfault.anchor().run(1);
-    if owned.map.is_in_doubt() || owned.is_forking() || guest.is_changing(&anchor) {
+    if !guest.is_quiescent(owned) {
         return Ok(Vec::new());
     }
     let registered = mappings.into_iter().filter(|mapping| mapping.is_registered);

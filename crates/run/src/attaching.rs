@@ -68,7 +68,7 @@ impl Guest {
     /// Ends the agent, and reaps it if it is a child of ours. If it is one of a program's that
     /// takes its descendants' orphans, that sees the status of one that has done what it had to.
     pub(crate) fn end_agent(&self) {
-        let leave = Request { kind: kind::LEAVE, ..bytemuck::Zeroable::zeroed() };
+        let leave = Request::of(kind::LEAVE);
         let asked = self.channel.send(&Kernel::new(), &leave, &[]);
         if asked.is_err() || !pidfd::ends_within(&self.agent_process, LEAVE_WAIT) {
             let _ = pidfd_send_signal(&self.agent_process, Signal::KILL);
@@ -137,7 +137,7 @@ fn prepare(
             (GuestUserfault::agreed(fd, child.abilities(), Some(anchor)), *number)
         }
     };
-    let request = Request { kind: kind::REGISTER, ..bytemuck::Zeroable::zeroed() };
+    let request = Request::of(kind::REGISTER);
     attached.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
     Ok((userfault, number))
 }

@@ -70,8 +70,11 @@ impl Sharing {
 
     /// Pages that may have become copies.
     fn copied_since(&self) -> u64 {
-        let since = |(pid, then): (&Pid, &u64)| minor_faults(*pid).map(|now| now - then);
-        self.faults.iter().filter_map(since).sum()
+        // Of one that has ended, or is another by now, nothing is known.
+        let since = |(pid, then): (&Pid, &u64)| {
+            minor_faults(*pid).and_then(|now| now.checked_sub(*then)).unwrap_or(u64::MAX)
+        };
+        self.faults.iter().map(since).fold(0, u64::saturating_add)
     }
 
     fn find_out(&mut self, guests: &[Pid], others: &[Pid], all: HashSet<Pid>) {

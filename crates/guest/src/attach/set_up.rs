@@ -3,19 +3,16 @@
 //! Owns: which userfaultfd it takes, and what its refusals mean.
 //! Not here: its start ([`super::work`]).
 
+use crate::attach::work::AGENT_WAIT;
 use crate::attach::{Manner, Userfaultfd};
-use crate::channel::{self, Channel, ChannelError};
+use crate::channel::{Channel, ChannelError};
 use crate::error::{AttachError, Found, Result};
 use crate::hold::Held;
 use crate::system::System;
-use overspill_agent::{Answer, flag, kind, step};
+use overspill_agent::{Answer, Request, flag, kind, step};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
-use std::time::Duration;
-
-/// How long the agent may take to answer.
-const AGENT_WAIT: Duration = Duration::from_secs(5);
 
 /// Sets the agent up; returns which of several userfaultfds it took, too.
 pub(super) fn set_up<S: System>(
@@ -25,7 +22,7 @@ pub(super) fn set_up<S: System>(
 ) -> Result<(Answer, usize)> {
     let ask = |source, other: Option<BorrowedFd<'_>>| {
         let huge_pages = if manner.huge_pages { 0 } else { flag::NO_HUGE_PAGES };
-        let request = channel::request(kind::SET_UP, source | huge_pages);
+        let request = Request { flags: source | huge_pages, ..Request::of(kind::SET_UP) };
         let descriptors: Vec<_> = std::iter::once(manner.memory).chain(other).collect();
         channel.ask(&held.tracer.system, &request, &descriptors, AGENT_WAIT)
     };

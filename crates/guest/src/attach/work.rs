@@ -12,7 +12,7 @@
 
 use crate::attach::site::{self, Site, wait_for_end};
 use crate::attach::{Attached, Manner, ThreadWords, Userfaultfd, set_up};
-use crate::channel::{self, Channel};
+use crate::channel::Channel;
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
 use crate::inject::{self, Inside};
@@ -20,7 +20,7 @@ use crate::process::{self, Namespace};
 use crate::system::{Change, Stop, System, Until, options};
 use crate::tracer::Patience;
 use overspill_agent::{
-    AGENT_BYTES, CODE, CODE_BYTES, ENTRY, MAILBOX_AT, Mailbox, STAGING_BYTES, state,
+    AGENT_BYTES, CODE, CODE_BYTES, ENTRY, MAILBOX_AT, Mailbox, Request, STAGING_BYTES, kind, state,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ const PR_GET_CHILD_SUBREAPER: u64 = 37;
 const PR_GET_TID_ADDRESS: u64 = 40;
 const PR_SET_THP_DISABLE: u64 = 41;
 /// How long the agent may take to start, and to answer.
-const AGENT_WAIT: Duration = Duration::from_secs(5);
+pub(super) const AGENT_WAIT: Duration = Duration::from_secs(5);
 
 /// An attach that is under way.
 pub(super) struct Work<'w, 't, S: System> {
@@ -417,7 +417,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
     fn ask_to_leave(&self) {
         if let Some(channel) = &self.channel {
             // An agent that does not is ended.
-            let _ = channel.ask(self.system(), &channel::leave(), &[], AGENT_WAIT);
+            let _ = channel.ask(self.system(), &Request::of(kind::LEAVE), &[], AGENT_WAIT);
         }
     }
 
