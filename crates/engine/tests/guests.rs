@@ -14,6 +14,7 @@ use overspill_base::{PAGE_SIZE, PageNo, Slot};
 use overspill_device::faulty::Faults;
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Tuning, Worker};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Without batches, windows or fault-around, so that pages leave in order, one by one.
@@ -350,13 +351,17 @@ fn a_run_that_moves_in_parts_leaves_all_the_same() {
     rig.verify(&mut worker, 100);
 }
 
-/// Resident bytes of the mapping that begins at `start`.
-fn resident_bytes(start: *const AtomicU64) -> usize {
-    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let head = format!("{:x}-", start.addr());
-    let mapping = maps.lines().skip_while(|line| !line.starts_with(&head));
-    let line = mapping.skip(1).find(|line| line.starts_with("Rss:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+/// Bytes of `table` in pages of its own, page by page: the kernel may merge its mapping with a
+/// neighbour's. The zero page, which reading maps, is nobody's own.
+fn resident_bytes(table: &[AtomicU64]) -> usize {
+    const ONLY_MAPPED_HERE: u64 = 1 << 56;
+    let first = table.as_ptr().addr() / PAGE_SIZE;
+    let mut entries = vec![0; size_of_val(table) / PAGE_SIZE * size_of::<u64>()];
+    let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+    pagemap.read_exact_at(&mut entries, (first * size_of::<u64>()) as u64).unwrap();
+    let entries = entries.chunks_exact(size_of::<u64>());
+    let own = |entry: &[u8]| u64::from_le_bytes(entry.try_into().unwrap()) & ONLY_MAPPED_HERE != 0;
+    entries.filter(|&entry| own(entry)).count() * PAGE_SIZE
 }
 
 /// 4 TiB of page numbers, of which 4096 are used: neither pages nor walks touch the rest.
@@ -382,14 +387,14 @@ fn pages_that_were_never_touched_cost_nothing() {
     }));
     let rig = Rig { engine, space, plans: vec![], members: rig.members };
     let mut worker = Worker::new(&rig.engine).unwrap();
-    assert_eq!(resident_bytes(words.as_ptr()), 0);
+    assert_eq!(resident_bytes(&words), 0);
     rig.swapon(8192).unwrap();
     rig.write(&mut worker, 0..4096);
     rig.swapon(8192).unwrap();
     assert_eq!(rig.engine.swapoff(&mut worker, AreaNo(0)), Ok(()));
     assert_eq!(rig.engine.check(), Ok(()));
     rig.engine.discard(PageNo(1 << 29), 4096);
-    assert_eq!(resident_bytes(words.as_ptr()), 4096 * size_of::<AtomicU64>());
+    assert_eq!(resident_bytes(&words), 4096 * size_of::<AtomicU64>());
 }
 
 /// A guest that reads on to its end gets zeros in advance, and the next one none of them: those
