@@ -190,7 +190,7 @@ gauntlet-quick: build
 
 # That of suites whose programs are small, or there anyway.
 gauntlet-tested:
-	$(MAKE) gauntlet-quick SUITES="bash cpython git perl redis sqlite stress_ng"
+	$(MAKE) gauntlet-quick SUITES="bash cpython git linked perl redis sqlite stress_ng"
 
 # Programs that check every byte, on all devices in turn, until one is wrong or SOAK_MINUTES are over (60).
 soak: build

@@ -259,8 +259,13 @@ def read_statistics(path):
     except (OSError, ValueError):
         statistics = {}
     return {key: find_key(statistics, key) for key in ("pages_in", "pages_out", "pages_lost")} | {
-        "peak_kib": (find_key(statistics, "peak_resident_bytes") or 0) // 1024,
+        "peak_kib": peak_bytes(statistics) // 1024,
     }
+
+
+def peak_bytes(statistics):
+    """The most that all processes had of the limit, or, with a pager in each, what one of them had resident."""
+    return find_key(statistics, "held_bytes_max") or find_key(statistics, "peak_resident_bytes") or 0
 
 
 def how_it_ended(code):

@@ -93,14 +93,20 @@ impl History {
 
     /// Records that the `page`th page of 4 KiB changed its state.
     pub fn note(&self, page: usize, before: u64, after: u64) {
+        let member = self.member.load(Relaxed);
+        self.note_of(member, self.base_page + page as u64, (before, after));
+    }
+
+    /// Records a change of the page with a number of `member`'s address space: its state before and
+    /// after.
+    pub fn note_of(&self, member: u32, page: u64, (before, after): (u64, u64)) {
         let number = self.words[0].fetch_add(1, Relaxed);
         let entry = self.entry(number);
-        let member = u64::from(self.member.load(Relaxed)) << PAGE_BITS;
         entry[0].store(0, Relaxed);
         // A reader that sees a word of the new entry sees that the old number is gone.
         fence(Release);
         entry[1].store(clock::now_ns(), Relaxed);
-        entry[2].store(member | (self.base_page + page as u64), Relaxed);
+        entry[2].store(u64::from(member) << PAGE_BITS | page, Relaxed);
         entry[3].store(before, Relaxed);
         entry[4].store(after, Relaxed);
         entry[0].store(number + 1, Release);

@@ -92,13 +92,15 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// How touches of pages that are out are noticed: faults, calls, touches [default: the first of
-    /// these that may be used here]; or keeper: from outside, by a process of its own
+    /// Who pages the program: keeper, a process outside, or preload, a pager in the program itself
+    /// [default: keeper where it can be]
     ///
-    /// With keeper, which is new, programs start untouched, static ones, those of Go and those of
-    /// musl too, and are paged when memory runs short. It needs root, or CAP_SYS_PTRACE and
-    /// /dev/userfaultfd. The options --memory-each, --no-children, --report, --history, --touches,
-    /// --progress and --metrics cannot be had with it yet.
+    /// With keeper programs start untouched, static ones, those of Go and those of musl too, and
+    /// are paged when memory runs short. It needs Linux 6.8 or newer and root, or CAP_SYS_PTRACE
+    /// and /dev/userfaultfd; --memory-each, --no-children, --history, --touches and swap on another
+    /// machine, with serve=apart or mirror=, cannot be had with it yet. Where it cannot be, a line
+    /// says why, and preload is used. That notices touches in one of three ways, which can be given
+    /// instead: faults, calls or touches; else it is the first of these that may be used here.
     #[arg(long, value_name = "WAY", value_parser = parse_way)]
     pub(crate) way: Option<RunWay>,
 
@@ -148,18 +150,21 @@ pub(crate) struct RunArgs {
 /// The value of `--way`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunWay {
-    /// By a pager in the program.
-    Inside(Way),
+    /// By a pager in the program, in this way, or in the best there is.
+    Inside(Option<Way>),
     /// By a process outside.
     Keeper,
 }
 
 fn parse_way(word: &str) -> Result<RunWay, String> {
-    if word == "keeper" {
-        return Ok(RunWay::Keeper);
+    match word {
+        "keeper" => return Ok(RunWay::Keeper),
+        "preload" => return Ok(RunWay::Inside(None)),
+        _ => {}
     }
-    let found = Way::ALL.into_iter().find(|way| way.name() == word).map(RunWay::Inside);
-    found.ok_or_else(|| format!("give {} or keeper", Way::ALL.map(Way::name).join(" or ")))
+    let found = Way::ALL.into_iter().find(|way| way.name() == word);
+    let found = found.map(|way| RunWay::Inside(Some(way)));
+    found.ok_or_else(|| format!("give keeper, preload, {}", Way::ALL.map(Way::name).join(" or ")))
 }
 
 /// What the memory of a run is.

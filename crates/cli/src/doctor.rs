@@ -7,6 +7,7 @@
 use crate::args::DoctorArgs;
 use crate::error::Error;
 use overspill::doctor::{Finding, Health, examine};
+use overspill_run::Ground;
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -23,9 +24,21 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, Error> {
         return Err(Error::NoDirectory(missing.to_owned()));
     }
     let mut findings = examine(directory);
+    findings.insert(1, keeper());
     findings.push(run(directory));
     io::stdout().write_all(table(&findings).as_bytes())?;
     Ok(findings.iter().any(|finding| finding.health == Health::Broken).into())
+}
+
+/// Whether programs can be paged from outside.
+fn keeper() -> Finding {
+    let (health, detail) = match Ground::find() {
+        Ok(_) => {
+            (Health::Good, "used: programs start untouched, and are paged from outside".into())
+        }
+        Err(lack) => (Health::Limited, format!("better, but {lack}")),
+    };
+    Finding { what: "way: keeper", health, detail }
 }
 
 /// Runs this program, which needs little, under a limit.

@@ -38,12 +38,12 @@ pub(crate) enum Error {
     Obstacle { what: &'static str, detail: String },
     #[error("this way to notice touches cannot be used here: {0}")]
     Way(overspill::ways::Lack),
-    #[error("with --way keeper there is no {0} yet: leave it out")]
+    #[error("a keeper cannot do {0} yet")]
     NotKept(String),
     #[error(transparent)]
     Keeper(#[from] overspill_run::KeeperError),
-    #[error(transparent)]
-    Run(#[from] overspill_run::RunError),
+    #[error("there can be no keeper: {0}")]
+    Ground(#[from] overspill_run::GroundError),
     #[error("cannot write to {}: {source}; name another file for --stats, --history or --touches", .path.display())]
     OutputFile { path: PathBuf, source: io::Error },
     #[error("process {0} is in no run that goes on: `overspill stats` lists them")]

@@ -12,6 +12,7 @@ use crate::page::Staged;
 use crate::space::{Pattern, SpaceError};
 use crate::store::Store;
 use crate::swap_cache::Inserted;
+use crate::transfer::Purpose;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
 use overspill_area::SwapEntry;
@@ -284,7 +285,7 @@ impl Engine {
         match self.cache.insert(entry, &locked, &self.frames, &self.table) {
             Inserted::Yes => {
                 self.stats.count(Event::pgmajfault);
-                self.start_read(worker, locked, entry, start_ns);
+                self.start_read(worker, locked, entry, Purpose::Fault { start_ns });
                 Some(FaultOutcome::Pending)
             }
             Inserted::Exists | Inserted::Changed => {

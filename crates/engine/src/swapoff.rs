@@ -17,6 +17,7 @@ use crate::page::Staged;
 use crate::readahead::past::by_slot::BySlot;
 use crate::swap_cache::Inserted;
 use crate::swaps::{Swap, SwapState};
+use crate::transfer::Purpose;
 use crate::tuning::Readahead;
 use crate::types::{Pte, flag};
 use crate::worker::Worker;
@@ -276,7 +277,7 @@ impl Engine {
         }
         let Some(locked) = self.frame_to_come_back_to(worker, page) else { return false };
         match self.cache.insert(entry, &locked, &self.frames, &self.table) {
-            Inserted::Yes => self.start_read(worker, locked, entry, 0),
+            Inserted::Yes => self.start_read(worker, locked, entry, Purpose::Swapoff),
             Inserted::Exists | Inserted::Changed => self.free(locked),
         }
         true

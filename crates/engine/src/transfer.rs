@@ -68,15 +68,18 @@ impl CompletedRead {
 pub(crate) enum Purpose {
     /// A fault, with its window; its message arrived at `start_ns`.
     Fault { start_ns: u64 },
+    /// A swapoff, with its window: nobody waits for it.
+    Swapoff,
     /// Asynchronous readahead, prefetch, or a run of a fault's window without the missing page.
     Readahead,
 }
 
 /// Packs the tag of a read: 5 bits of area, one of purpose, and the time of a fault in 58 bits,
-/// enough for nine years of uptime.
+/// enough for nine years of uptime; no fault was at 0.
 pub(crate) fn tag(area: AreaNo, purpose: Purpose) -> u64 {
     let (ahead, start_ns) = match purpose {
         Purpose::Fault { start_ns } => (0, start_ns),
+        Purpose::Swapoff => (0, 0),
         Purpose::Readahead => (1, 0),
     };
     start_ns << 6 | ahead << 5 | u64::from(area.0)
@@ -84,8 +87,9 @@ pub(crate) fn tag(area: AreaNo, purpose: Purpose) -> u64 {
 
 /// Unpacks the area and the purpose of a read.
 pub(crate) fn untag(tag: u64) -> (AreaNo, Purpose) {
-    let purpose = match tag >> 5 & 1 {
-        0 => Purpose::Fault { start_ns: tag >> 6 },
+    let purpose = match (tag >> 5 & 1, tag >> 6) {
+        (0, 0) => Purpose::Swapoff,
+        (0, start_ns) => Purpose::Fault { start_ns },
         _ => Purpose::Readahead,
     };
     (AreaNo((tag & 31) as u8), purpose)

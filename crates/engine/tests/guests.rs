@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "every test program uses its part of it")]
 mod common;
 
+use common::resident::resident_bytes;
 use common::{Rig, TUNING, Touch};
 use overspill_area::AreaNo;
 use overspill_base::clock::Cpus;
@@ -14,7 +15,6 @@ use overspill_base::{PAGE_SIZE, PageNo, Slot};
 use overspill_device::faulty::Faults;
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Tuning, Worker};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Without batches, windows or fault-around, so that pages leave in order, one by one.
@@ -349,19 +349,6 @@ fn a_run_that_moves_in_parts_leaves_all_the_same() {
     rig.write(&mut worker, 0..100);
     assert!(count(&rig, Event::pswpout) >= 36);
     rig.verify(&mut worker, 100);
-}
-
-/// Bytes of `table` in pages of its own, page by page: the kernel may merge its mapping with a
-/// neighbour's. The zero page, which reading maps, is nobody's own.
-fn resident_bytes(table: &[AtomicU64]) -> usize {
-    const ONLY_MAPPED_HERE: u64 = 1 << 56;
-    let first = table.as_ptr().addr() / PAGE_SIZE;
-    let mut entries = vec![0; size_of_val(table) / PAGE_SIZE * size_of::<u64>()];
-    let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
-    pagemap.read_exact_at(&mut entries, (first * size_of::<u64>()) as u64).unwrap();
-    let entries = entries.chunks_exact(size_of::<u64>());
-    let own = |entry: &[u8]| u64::from_le_bytes(entry.try_into().unwrap()) & ONLY_MAPPED_HERE != 0;
-    entries.filter(|&entry| own(entry)).count() * PAGE_SIZE
 }
 
 /// 4 TiB of page numbers, of which 4096 are used: neither pages nor walks touch the rest.

@@ -14,7 +14,8 @@ use linux_raw_sys::general as raw;
 use overspill_base::PAGE_SIZE;
 use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::Relaxed;
-use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::ops::Range;
@@ -32,6 +33,9 @@ const CONTINUE: Opcode =
 const WRITEPROTECT: Opcode =
     opcode::read_write::<raw::uffdio_writeprotect>(GROUP, raw::_UFFDIO_WRITEPROTECT as u8);
 const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
+
+/// `USERFAULTFD_IOC_NEW`: makes a userfaultfd through `/dev/userfaultfd`.
+const NEW: libc::c_ulong = 0xaa00;
 
 /// `UFFDIO_WRITEPROTECT_MODE_WP`, which the bindings leave out.
 const WRITEPROTECT_MODE_WP: u64 = 1;
@@ -220,6 +224,14 @@ impl GuestUserfault {
         Ok(Self::agreed(fd, abilities, Some(anchor)))
     }
 
+    /// What a userfaultfd that is made through `device` can do, for a caller with our rights.
+    ///
+    /// # Errors
+    /// Of making one, and of UFFDIO_API.
+    pub fn abilities_by(device: BorrowedFd<'_>) -> Result<Abilities, Errno> {
+        Ok(Self::agree(new_by(device)?, Vpn(0))?.abilities)
+    }
+
     /// Takes over a userfaultfd that was agreed on before: by another process, or for the parent of
     /// a forked child. See [`agree`](Self::agree) for `anchor`.
     pub fn agreed(fd: OwnedFd, abilities: Abilities, anchor: Option<Vpn>) -> Self {
@@ -288,6 +300,17 @@ fn supported() -> Result<u64, Errno> {
         | rustix::mm::UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
     // SAFETY: nothing is registered with it.
     handshake(&unsafe { rustix::mm::userfaultfd(flags) }?, 0)
+}
+
+fn new_by(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits();
+    // SAFETY: the call takes the flags by value, and returns a new descriptor.
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), NEW, flags) };
+    if fd < 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    // SAFETY: it was just made, and is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, Errno> {

@@ -4,6 +4,7 @@
 //! Not here: what the threads do (`serve`, `care`).
 
 use crate::alone;
+use crate::arrivals::Arrivals;
 use crate::call::Call;
 use crate::front::Front;
 use crate::guest::Guest;
@@ -19,7 +20,7 @@ use overspill_base::stats::Stats;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
+use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap, Tuning, Worker};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
@@ -39,6 +40,8 @@ pub struct KeeperParts {
     pub swaps: Vec<Swap>,
     /// Where events are counted.
     pub stats: Stats,
+    /// Where it is recorded which pages come, if it is.
+    pub(crate) arrivals: Option<Arrivals>,
     /// The engine's switches and sizes.
     pub tuning: Tuning,
     /// What takes rights over guests.
@@ -83,7 +86,7 @@ impl Keeper {
     pub fn start(parts: KeeperParts) -> std::io::Result<Self> {
         let pages = |bytes: Bytes| bytes.pages_floor() as usize;
         let (frames, limit) = (pages(parts.memory_max), Arc::new(Limit::new(pages(parts.memory))));
-        let space = Arc::new(GuestSpace::new(TABLE_PAGES));
+        let space = Arc::new(GuestSpace::new(TABLE_PAGES, parts.arrivals));
         let engine = Arc::new(Engine::new(EngineParts {
             frames,
             budget: Some(limit.clone()),
@@ -125,8 +128,8 @@ impl Keeper {
                 shared.read(worker, cpu);
             })?;
         }
-        keeper.spawn("ovs-survey", |shared, _| shared.survey_all())?;
-        keeper.spawn("ovs-brake", |shared, _| {
+        keeper.spawn_without("ovs-survey", Shared::survey_all)?;
+        keeper.spawn_without("ovs-brake", |shared| {
             alone::run_first();
             shared.brake();
         })?;
@@ -150,9 +153,18 @@ impl Keeper {
         body: impl FnOnce(&Shared, &mut Worker) + Send + 'static,
     ) -> std::io::Result<()> {
         let mut worker = Worker::new(&self.shared.engine)?;
+        self.spawn_without(name, move |shared| body(shared, &mut worker))
+    }
+
+    /// As [`spawn`](Self::spawn), for a thread that has nothing to do with swap.
+    fn spawn_without(
+        &mut self,
+        name: &str,
+        body: impl FnOnce(&Shared) + Send + 'static,
+    ) -> std::io::Result<()> {
         let shared = self.shared.clone();
         let builder = std::thread::Builder::new().name(name.into());
-        self.threads.push(builder.spawn(move || body(&shared, &mut worker))?);
+        self.threads.push(builder.spawn(move || body(&shared))?);
         Ok(())
     }
 
@@ -187,6 +199,20 @@ impl Keeper {
         shared.engine.wake_background();
     }
 
+    /// The limit.
+    pub fn limit_pages(&self) -> usize {
+        self.shared.limit.limit()
+    }
+
+    /// Has the threads close the devices of areas that have left: one each time at least.
+    pub(crate) fn release_gone(&self) {
+        let shared = &self.shared;
+        shared.engine.wake_background();
+        shared.call_care();
+        shared.readers.call_all();
+        shared.wakeup.wake();
+    }
+
     /// Notes that a guest has ended, or executes another program.
     pub fn ended(&self, number: u64) {
         let guest = self.shared.guests.lock().get(&number).cloned();
@@ -213,7 +239,7 @@ impl Keeper {
     }
 
     /// Returns the engine, for its counters.
-    pub fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &Arc<Engine> {
         &self.shared.engine
     }
 }

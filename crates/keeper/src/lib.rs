@@ -12,6 +12,7 @@
 
 mod agent;
 mod alone;
+mod arrivals;
 mod brake;
 mod call;
 mod care;
@@ -37,6 +38,7 @@ mod threads;
 mod wakeup;
 mod words;
 
+pub use arrivals::{ArrivalReader, Arrived, GuestMark};
 pub use front::Front;
 pub use keeper::{Keeper, KeeperParts};
 pub use known::GuestParts;

@@ -82,9 +82,9 @@ impl Link {
         Ok(Report::read(self.receive(Some(keeper), deadline)?)?)
     }
 
-    /// Takes what the front asks for next, when it does.
-    pub(crate) fn request(&self) -> Result<Request, LinkError> {
-        Ok(Request::read(self.receive(None, None)?)?)
+    /// Takes what the front asks for next; waits for that, at most until a deadline if there is one.
+    pub(crate) fn request(&self, deadline: Option<Instant>) -> Result<Request, LinkError> {
+        Ok(Request::read(self.receive(None, deadline)?)?)
     }
 
     /// Answers the front.
@@ -227,8 +227,16 @@ mod tests {
         let options = OpenOptions { swap_size: Some(Bytes(7)), force: true };
         let requests = [
             Request::Swap(Box::new("file:/var/tmp:1G,pri=3".parse().unwrap())),
-            Request::Begin { memory: Bytes(1 << 20), memory_max: Bytes(1 << 22), options, stats },
+            Request::Begin {
+                memory: Bytes(1 << 20),
+                memory_max: Bytes(1 << 22),
+                options,
+                stats,
+                arrivals: None,
+            },
             Request::SetMemory(Bytes(1 << 21)),
+            Request::AddSwap(Box::new("ram:1G".parse().unwrap())),
+            Request::RemoveSwap("/var/tmp".into()),
             Request::Needed(vec![Vpn(1), Vpn((1 << 52) - 1)]),
             Request::Ended { number: u64::MAX },
             Request::Status,
@@ -236,7 +244,7 @@ mod tests {
         ];
         for request in requests {
             front.ask(&request, SOON).unwrap();
-            let read = keeper.request().unwrap();
+            let read = keeper.request(None).unwrap();
             let without_number = |request: &Request| {
                 let text = format!("{request:?}");
                 text.split("fd:").next().unwrap().to_owned()
@@ -271,7 +279,7 @@ mod tests {
             needed: Vec::new(),
         };
         front.ask(&Request::Add { number: 5, guest: Box::new(guest) }, SOON).unwrap();
-        let Request::Add { number: 5, guest } = keeper.request().unwrap() else { panic!() };
+        let Request::Add { number: 5, guest } = keeper.request(None).unwrap() else { panic!() };
         let size = |fd: &dyn AsFd| rustix::fs::fstat(fd.as_fd()).unwrap().st_size;
         let GuestParts { process, userfault, pagemap, maps, smaps, statm, channel, memory, .. } =
             &*guest;
@@ -299,6 +307,8 @@ mod tests {
     fn reports_arrive_as_they_were_sent() {
         let (front, keeper) = pair();
         let area = AreaState {
+            number: 3,
+            leaving: true,
             name: "/var/tmp".into(),
             notes: vec!["written directly".into(), "encrypted".into()],
             capacity: Bytes(1 << 30),
@@ -332,7 +342,7 @@ mod tests {
             good.fill(0);
             good[at..at + bytes.len()].copy_from_slice(bytes);
             rustix::net::send(&front, &good, SendFlags::empty()).unwrap();
-            keeper.request().unwrap_err()
+            keeper.request(None).unwrap_err()
         };
         assert_eq!(refused(0, &[99]), LinkError::Word(WordError::Kind(99)));
         let part = |error| match error {
@@ -345,7 +355,7 @@ mod tests {
         assert_eq!(part(refused(0, &[3, 0, 0, 0, 7])), "length");
         assert_eq!(part(refused(0, &[4])), "number of descriptors");
         rustix::net::send(&front, b"short", SendFlags::empty()).unwrap();
-        assert_eq!(keeper.request().unwrap_err(), LinkError::Size(5));
+        assert_eq!(keeper.request(None).unwrap_err(), LinkError::Size(5));
     }
 
     #[test]
@@ -360,6 +370,6 @@ mod tests {
         assert_eq!(front.report(process.unwrap().as_fd(), None).unwrap_err(), LinkError::Ended);
         child.wait().unwrap();
         drop(front);
-        assert_eq!(keeper.request().unwrap_err(), LinkError::Ended);
+        assert_eq!(keeper.request(None).unwrap_err(), LinkError::Ended);
     }
 }

@@ -7,12 +7,13 @@
 //! Not here: who starts it (`run`), what guests need (`serve`).
 
 use crate::alone::become_alone;
+use crate::arrivals::Arrivals;
 use crate::front::LinkedFront;
 use crate::keeper::{Keeper, KeeperParts};
 use crate::known::GuestParts;
 use crate::link::{Link, LinkError};
 use crate::swaps::Swaps;
-use crate::words::{KeeperState, Report, Request};
+use crate::words::{AreaState, KeeperState, Report, Request};
 use overspill_base::Bytes;
 use overspill_base::shared::{Mapping, Table};
 use overspill_base::stats::{Stats, stats_len};
@@ -25,12 +26,14 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the front may take to read an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often it is looked whether the last guests have been let go.
 const END_INTERVAL: Duration = Duration::from_millis(2);
+/// How often it is looked whether an area has left.
+const LEAVING_INTERVAL: Duration = Duration::from_millis(20);
 /// Pages that a guest's threads need, at most: those of more threads than a machine has.
 const NEEDED_MAX: usize = 1 << 25;
 
@@ -39,6 +42,7 @@ struct Process {
     link: Arc<Link>,
     front: Arc<LinkedFront>,
     specs: Vec<SwapSpec>,
+    options: OpenOptions,
     swaps: Option<Swaps>,
     /// Until the first guest comes.
     parts: Option<KeeperParts>,
@@ -62,6 +66,7 @@ pub fn run() -> std::io::Result<()> {
         front: Arc::new(LinkedFront::new(link.clone())),
         link,
         specs: Vec::new(),
+        options: OpenOptions::default(),
         swaps: None,
         parts: None,
         keeper: None,
@@ -107,8 +112,11 @@ fn open_stats(file: &OwnedFd) -> Result<Stats, Errno> {
 impl Process {
     fn serve(&mut self) {
         loop {
-            let followed = match self.link.request() {
+            let is_leaving = self.close_gone();
+            let deadline = is_leaving.then(|| Instant::now() + LEAVING_INTERVAL);
+            let followed = match self.link.request(deadline) {
                 Ok(request) => self.follow(request),
+                Err(LinkError::Silent) if is_leaving => Ok(()),
                 Err(error) => Err(error),
             };
             match followed {
@@ -125,9 +133,18 @@ impl Process {
     fn follow(&mut self, request: Request) -> Result<(), LinkError> {
         match request {
             Request::Swap(spec) => self.specs.push(*spec),
-            Request::Begin { memory, memory_max, options, stats } => {
-                let begun = self.begin((memory, memory_max), &options, &stats);
+            Request::Begin { memory, memory_max, options, stats, arrivals } => {
+                let files = (&stats, arrivals.as_ref());
+                let begun = self.begin((memory, memory_max), &options, files);
                 return self.answer_with_areas(begun.map(|()| Report::Done));
+            }
+            Request::AddSwap(spec) => {
+                let added = self.add_swap(&spec);
+                return self.answer_with_area(added);
+            }
+            Request::RemoveSwap(name) => {
+                let removed = self.remove_swap(&name);
+                return self.answer_with_area(removed);
             }
             Request::Needed(pages) => {
                 self.needed.extend(pages);
@@ -169,17 +186,30 @@ impl Process {
         self.answer(&report)
     }
 
+    fn answer_with_area(&self, area: Result<AreaState, String>) -> Result<(), LinkError> {
+        match area {
+            Ok(area) => {
+                self.answer(&Report::Area(area))?;
+                self.answer(&Report::Done)
+            }
+            Err(why) => self.answer(&Report::Refused(why)),
+        }
+    }
+
     /// Opens all that a guest will need.
     fn begin(
         &mut self,
         memory: (Bytes, Bytes),
         options: &OpenOptions,
-        stats: &OwnedFd,
+        (stats, arrivals): (&OwnedFd, Option<&OwnedFd>),
     ) -> Result<(), String> {
-        let stats = open_stats(stats).map_err(|errno| format!("no room for counters: {errno}"))?;
+        let no_room = |errno| format!("no room for counters: {errno}");
+        let stats = open_stats(stats).map_err(no_room)?;
+        let arrivals = arrivals.map(Arrivals::open).transpose().map_err(no_room)?;
         let (swaps, engines) = Swaps::open(&self.specs, options).map_err(|e| e.to_string())?;
         self.swaps = Some(swaps);
-        self.parts = Some(self.parts_of(memory, engines, stats));
+        self.options = *options;
+        self.parts = Some(self.parts_of(memory, engines, (stats, arrivals)));
         // Relative paths have been followed.
         let _ = rustix::process::chdir("/");
         Ok(())
@@ -189,7 +219,7 @@ impl Process {
         &self,
         (memory, memory_max): (Bytes, Bytes),
         swaps: Vec<Swap>,
-        stats: Stats,
+        (stats, arrivals): (Stats, Option<Arrivals>),
     ) -> KeeperParts {
         let link = self.link.clone();
         let report = move |line: &str| link.tell(&Report::Line(line.to_owned()));
@@ -198,6 +228,7 @@ impl Process {
             memory_max,
             swaps,
             stats,
+            arrivals,
             tuning: Tuning::default(),
             front: self.front.clone(),
             report: Box::new(report),
@@ -220,6 +251,31 @@ impl Process {
             self.keeper = Some(Keeper::start(parts).map_err(|error| error.to_string())?);
         }
         self.keeper.as_ref().ok_or_else(|| "the keeper has not begun".to_owned())
+    }
+
+    /// What was forced at the start were other places.
+    fn add_swap(&mut self, spec: &SwapSpec) -> Result<AreaState, String> {
+        let engine = self.keeper()?.engine().clone();
+        let swaps = self.swaps.as_mut().ok_or("the keeper has not begun")?;
+        let options = OpenOptions { force: false, ..self.options };
+        swaps.add(spec, &options, &engine).map_err(|error| error.to_string())
+    }
+
+    fn remove_swap(&mut self, name: &str) -> Result<AreaState, String> {
+        let keeper = self.keeper()?;
+        let room = (&*keeper.engine().clone(), keeper.limit_pages());
+        let swaps = self.swaps.as_mut().ok_or("the keeper has not begun")?;
+        swaps.remove(name, room).map_err(|error| error.to_string())
+    }
+
+    /// Closes areas that have left; true if some are leaving.
+    fn close_gone(&mut self) -> bool {
+        let Some(swaps) = self.swaps.as_mut().filter(|swaps| swaps.are_leaving()) else {
+            return false;
+        };
+        self.keeper.iter().for_each(Keeper::release_gone);
+        swaps.close_gone();
+        swaps.are_leaving()
     }
 
     fn set_memory(&mut self, memory: Bytes) {

@@ -15,6 +15,7 @@
 use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::wakeup::Wakeup;
+use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, Condvar, LockClass, Mutex};
 use overspill_engine::Worker;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -59,6 +60,8 @@ struct Record {
     /// Messages since it has called another one, and after how many it will.
     messages: u32,
     call_after: u32,
+    /// Whether it serves, or waits for I/O: guests wait.
+    stalls: bool,
 }
 
 impl Readers {
@@ -124,7 +127,7 @@ impl Readers {
 
 impl Record {
     fn new() -> Self {
-        Self { late: 0, messages: 0, call_after: CALL_MIN }
+        Self { late: 0, messages: 0, call_after: CALL_MIN, stalls: false }
     }
 
     /// Notes how many messages it got of a guest that had some, and whether it may rest.
@@ -141,11 +144,19 @@ impl Record {
         }
     }
 
+    fn note_stall(&mut self, stalls: bool, stats: &Stats) {
+        match (std::mem::replace(&mut self.stalls, stalls), stalls) {
+            (false, true) => stats.stall_begins(),
+            (true, false) => stats.stall_ends(),
+            _ => {}
+        }
+    }
+
     fn note_late(&mut self, may_rest: bool, readers: &Readers) {
         self.late += 1;
         if self.late > LATE_MAX && may_rest {
             readers.rest();
-            *self = Self::new();
+            *self = Self { stalls: self.stalls, ..Self::new() };
         }
     }
 }
@@ -157,9 +168,13 @@ impl Shared {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         while !self.must_stop() {
             self.wait(worker, ready, &mut events);
+            record.note_stall(!events.is_empty() || record.stalls, self.engine.stats());
             for event in events.drain(..) {
                 match event.data.u64() {
-                    WAKEUP => self.wakeup.take(),
+                    WAKEUP => {
+                        self.wakeup.take();
+                        worker.poll(&self.engine);
+                    }
                     number => {
                         let messages = self.serve_number(worker, number);
                         record.note(messages, worker.in_flight() == 0, &self.readers);
@@ -172,6 +187,7 @@ impl Shared {
             if worker.in_flight() > 0 {
                 worker.poll(&self.engine);
             }
+            record.note_stall(worker.in_flight() > 0, self.engine.stats());
         }
         worker.finish(&self.engine);
     }

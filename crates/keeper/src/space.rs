@@ -6,6 +6,7 @@
 //! call that finds a message outstanding reads and applies it, and starts over with a new look.
 //! Not here: the way out (`moving`), which page an address has (`serve`), new mappings (`survey`).
 
+use crate::arrivals::Arrivals;
 use crate::guest::{Ended, Guest, pause};
 use crate::owned::Owned;
 use crate::pieces::Pieces;
@@ -27,6 +28,7 @@ use std::sync::OnceLock;
 pub(crate) struct GuestSpace {
     pub(crate) pieces: Pieces,
     reports: OnceLock<Arc<Reports>>,
+    arrivals: Option<Arrivals>,
 }
 
 /// A page of them.
@@ -42,8 +44,8 @@ enum Next {
 
 impl GuestSpace {
     /// Makes the space of a table with `pages` words.
-    pub(crate) fn new(pages: usize) -> Self {
-        Self { pieces: Pieces::new(pages), reports: OnceLock::new() }
+    pub(crate) fn new(pages: usize, arrivals: Option<Arrivals>) -> Self {
+        Self { pieces: Pieces::new(pages), reports: OnceLock::new(), arrivals }
     }
 
     /// Says once, and at powers of ten, what is not as it should be.
@@ -100,6 +102,9 @@ impl GuestSpace {
                 if filled.pages > 0 {
                     guest.count_paged(filled.pages as i64);
                     let place = at.run(filled.pages as u64);
+                    if let Some(arrivals) = &self.arrivals {
+                        arrivals.note(guest.number, place.clone(), content.is_some());
+                    }
                     owned.map.seen_new(place.clone());
                     owned.map.marked(place);
                 }

@@ -1,23 +1,26 @@
 //! The swap areas of a keeper.
 //!
 //! Owns: opening what the user named, its keys, and what is known of each area.
-//! Invariant: keys are nowhere but in this process, and in no core dump of it.
+//! Invariants: keys are nowhere but in this process, and in no core dump of it. An area that is
+//! swapped off is known until nobody has its device open any more.
 //! Not here: slots (`area`), devices (`device`).
 
 use crate::words::AreaState;
-use overspill_area::{AreaNo, AreaTables, MemberNo};
+use overspill_area::{AreaNo, AreaTables, MemberNo, TooManyAreas};
 use overspill_base::Bytes;
 use overspill_base::shared::Table;
 use overspill_base::sync::Arc;
 use overspill_device::any::{self, Device};
 use overspill_device::file::OpenOptions;
 use overspill_device::seal::{Algorithm, Keys, Sealer, Seals};
-use overspill_device::{DeviceError, SwapKind, SwapSpec};
-use overspill_engine::{Swap, private_tables};
+use overspill_device::{DeviceError, SwapDevice, SwapKind, SwapSpec};
+use overspill_engine::{Engine, Swap, SwapoffError, SwaponError, private_tables};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::rand::{GetRandomFlags, getrandom};
+use std::path::Path;
+use std::sync::Weak;
 
 /// Why there is no swap.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +37,15 @@ pub(crate) enum SwapError {
     /// More than there can be.
     #[error("--swap is given {0} times; {max} are the most", max = AreaNo::MAX)]
     TooMany(usize),
+    /// The engine has no more.
+    #[error(transparent)]
+    Swapon(#[from] SwaponError),
+    /// There is no room for what is out.
+    #[error(transparent)]
+    Swapoff(#[from] SwapoffError),
+    /// Nothing has the name.
+    #[error("no swap area is called `{0}`: there are {1}")]
+    NoSuch(String, String),
     /// The kernel.
     #[error("cannot {0}: {1}; look at the limits of this session (`ulimit -a`)")]
     Kernel(&'static str, Errno),
@@ -45,18 +57,26 @@ pub(crate) enum SwapError {
 /// An open area.
 #[derive(Debug)]
 struct OpenSwap {
+    spec: SwapSpec,
     device: Device,
     tables: AreaTables,
     /// A file of the user's that was empty, and is to be so again.
     was_empty: Option<OwnedFd>,
+    /// What the engine's threads have open.
+    in_use: Weak<dyn SwapDevice>,
+    is_leaving: bool,
 }
 
 /// All areas.
 #[derive(Debug)]
-pub(crate) struct Swaps(Vec<OpenSwap>);
+pub(crate) struct Swaps {
+    /// By their numbers; none for those that are gone.
+    open: Vec<Option<OpenSwap>>,
+    keys: Keys,
+}
 
 impl Swaps {
-    /// Opens the places; without any the default one. Returns them as the engine takes them, too.
+    /// Opens the places. Returns them as the engine takes them, too.
     ///
     /// # Errors
     /// [`SwapError`].
@@ -64,41 +84,136 @@ impl Swaps {
         specs: &[SwapSpec],
         options: &OpenOptions,
     ) -> Result<(Self, Vec<Swap>), SwapError> {
-        let default = [SwapSpec::from(SwapKind::Default)];
-        let specs = if specs.is_empty() { &default } else { specs };
         if specs.len() > AreaNo::MAX {
             return Err(SwapError::TooMany(specs.len()));
         }
         let keys = new_keys().map_err(|errno| SwapError::Kernel("make encryption keys", errno))?;
-        let (mut opened, mut swaps) = (Vec::new(), Vec::new());
+        let (mut open, mut swaps) = (Vec::new(), Vec::new());
         for (number, spec) in specs.iter().enumerate() {
-            let (open, swap) = open(number, spec, options, &keys)?;
-            opened.push(open);
+            let (opened, swap) = open_one(number, spec, options, &keys)?;
+            open.push(Some(opened));
             swaps.push(swap);
         }
-        Ok((Self(opened), swaps))
+        Ok((Self { open, keys }, swaps))
+    }
+
+    /// Adds a place; returns its area. What is refused changes nothing.
+    ///
+    /// # Errors
+    /// [`SwapError`].
+    pub(crate) fn add(
+        &mut self,
+        spec: &SwapSpec,
+        options: &OpenOptions,
+        engine: &Engine,
+    ) -> Result<AreaState, SwapError> {
+        let number = self.open.len();
+        if number == AreaNo::MAX {
+            return Err(SwaponError::TooMany(TooManyAreas).into());
+        }
+        let (opened, swap) = open_one(number, spec, options, &self.keys)?;
+        engine.swapon(|_| swap)?;
+        let state = opened.state(number);
+        self.open.push(Some(opened));
+        Ok(state)
+    }
+
+    /// Has the pages of an area go elsewhere, of which `frames` may be in memory; returns it.
+    ///
+    /// # Errors
+    /// [`SwapError::NoSuch`], [`SwapError::Swapoff`].
+    pub(crate) fn remove(
+        &mut self,
+        name: &str,
+        (engine, frames): (&Engine, usize),
+    ) -> Result<AreaState, SwapError> {
+        let number = self.number_of(name)?;
+        self.check_room_without(number, frames)?;
+        engine.start_swapoff(AreaNo(number as u8));
+        let open = self.open[number].as_mut().expect("it was just found");
+        open.is_leaving = true;
+        Ok(open.state(number))
+    }
+
+    fn number_of(&self, name: &str) -> Result<usize, SwapError> {
+        let on = || self.on().filter(|(_, open)| !open.is_leaving);
+        let named = on().filter(|&(number, open)| open.is_called(name, number)).last();
+        let names = || on().map(|(_, open)| &*open.device.info().name).collect::<Vec<_>>();
+        let found = named.map(|(number, _)| number);
+        found.ok_or_else(|| SwapError::NoSuch(name.to_owned(), names().join(", ")))
+    }
+
+    /// Refuses a swapoff for which there is no room even if every page in memory has a copy in
+    /// swap.
+    fn check_room_without(&self, area: usize, frames: usize) -> Result<(), SwapoffError> {
+        let (mut pages, mut room, mut name) = (0, frames, String::new());
+        for (number, open) in self.on() {
+            let used = open.tables.used() as usize;
+            if number == area {
+                (pages, name) = (used, open.device.info().name.clone());
+            } else if !open.is_leaving {
+                let all = open.device.info().capacity().pages_floor() as usize;
+                room += all.saturating_sub(used);
+            }
+        }
+        if pages <= room { Ok(()) } else { Err(SwapoffError::NoRoom { name, pages, room }) }
+    }
+
+    /// True if areas are leaving.
+    pub(crate) fn are_leaving(&self) -> bool {
+        self.on().any(|(_, open)| open.is_leaving)
+    }
+
+    /// Closes the areas that have left, and of which no thread has the device any more.
+    pub(crate) fn close_gone(&mut self) {
+        for place in &mut self.open {
+            place.take_if(|open| open.is_gone()).iter().for_each(OpenSwap::empty_file);
+        }
+    }
+
+    fn on(&self) -> impl Iterator<Item = (usize, &OpenSwap)> {
+        self.open.iter().enumerate().filter_map(|(number, open)| Some((number, open.as_ref()?)))
     }
 
     /// What is known of each.
     pub(crate) fn states(&self) -> impl Iterator<Item = AreaState> {
-        self.0.iter().map(OpenSwap::state)
+        self.on().map(|(number, open)| open.state(number))
     }
 
     /// Empties the files that were empty. Nobody may swap to them any more.
     pub(crate) fn empty_files(&self) {
-        for file in self.0.iter().filter_map(|open| open.was_empty.as_ref()) {
-            // It is the user's file: what cannot be taken away is left there.
-            let _ = ftruncate(file, 0);
-        }
+        self.on().for_each(|(_, open)| open.empty_file());
     }
 }
 
 impl OpenSwap {
-    fn state(&self) -> AreaState {
+    /// True if it is the area of a name, path or number.
+    fn is_called(&self, name: &str, number: usize) -> bool {
+        let is_there = match &self.spec.kind {
+            SwapKind::File { path, .. } | SwapKind::Block { path } => path == Path::new(name),
+            _ => false,
+        };
+        is_there || self.device.info().name == name || name.parse() == Ok(number)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_leaving && self.in_use.strong_count() == 0
+    }
+
+    fn empty_file(&self) {
+        if let Some(file) = &self.was_empty {
+            // It is the user's file: what cannot be taken away is left there.
+            let _ = ftruncate(file, 0);
+        }
+    }
+
+    fn state(&self, number: usize) -> AreaState {
         let info = self.device.info();
         // Slots are counted before they are claimed: more than there are, for a moment.
         let bytes = |slots: u32| Bytes::of_pages(slots.into()).min(info.capacity());
         AreaState {
+            number,
+            leaving: self.is_leaving,
             name: info.name.clone(),
             notes: info.notes.clone(),
             capacity: info.capacity(),
@@ -110,7 +225,7 @@ impl OpenSwap {
 }
 
 /// The device is opened twice: once for what is known of it, once for the engine.
-fn open(
+fn open_one(
     number: usize,
     spec: &SwapSpec,
     options: &OpenOptions,
@@ -136,8 +251,11 @@ fn open(
     // Those without a priority are used in their order, after all that have one.
     let priority = spec.priority.unwrap_or(-1 - number as i16);
     let area = AreaNo(number as u8);
+    let in_use = Arc::downgrade(&shared);
     let swap = Swap::join(area, shared, tables.clone(), (priority, MemberNo(0), seed));
-    Ok((OpenSwap { device, tables, was_empty }, swap))
+    let spec = spec.clone();
+    let open = OpenSwap { spec, device, tables, was_empty, in_use, is_leaving: false };
+    Ok((open, swap))
 }
 
 fn sealer(number: usize, device: &Device, keys: &Keys) -> std::io::Result<Sealer> {

@@ -6,15 +6,17 @@
 //! a mistake or an attack: there is no other version to be kind to.
 //! Not here: sockets and waiting (`link`); what follows from a message (`process`).
 
+mod area;
 mod wanted;
 
+pub use area::AreaState;
 pub use wanted::Wanted;
 
 use crate::known::GuestParts;
+use area::{read_area, write_area};
 use bytemuck::{Pod, Zeroable};
 use overspill_base::Bytes;
 use overspill_device::SwapSpec;
-use overspill_device::compressed::Usage;
 use overspill_device::file::OpenOptions;
 use overspill_engine::EngineStatus;
 use overspill_guest::userfault::{Abilities, GuestUserfault};
@@ -24,7 +26,7 @@ use std::ops::Range;
 
 /// Bytes of text that a message has room for.
 pub(crate) const BODY_BYTES: usize = 4096;
-const WORDS: usize = 12;
+const WORDS: usize = 13;
 /// Most descriptors of a message: those of a guest.
 pub(crate) const DESCRIPTORS_MAX: usize = 8;
 
@@ -49,6 +51,8 @@ mod kind {
     pub(super) const SET_MEMORY: u32 = 8;
     pub(super) const PREPARE: u32 = 9;
     pub(super) const STANDS: u32 = 10;
+    pub(super) const ADD_SWAP: u32 = 11;
+    pub(super) const REMOVE_SWAP: u32 = 12;
     pub(super) const DONE: u32 = 33;
     pub(super) const REFUSED: u32 = 34;
     pub(super) const LINE: u32 = 35;
@@ -104,7 +108,14 @@ pub enum Request {
         options: OpenOptions,
         /// The file of the counters.
         stats: OwnedFd,
+        /// The file of the record of pages that come, if there is to be one.
+        arrivals: Option<OwnedFd>,
     },
+    /// Another place to swap to, from now on. The answer: its area, then `Done`.
+    AddSwap(Box<SwapSpec>),
+    /// Swap no more to the place with this name, path or number; if several have it, to the one
+    /// added last. The answer: its area, then `Done`. It leaves as there is room.
+    RemoveSwap(String),
     /// Pages that must stay, of the guest of the next `Add`. No answer.
     Needed(Vec<Vpn>),
     /// Page a guest; its pages that are needed were told before. The answer is `Done`.
@@ -155,23 +166,6 @@ pub enum Report {
     State(KeeperState),
     /// Something is to be done; at any time.
     Wanted(Wanted),
-}
-
-/// A swap area.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AreaState {
-    /// Its name.
-    pub name: String,
-    /// What the user should know about it, one line each.
-    pub notes: Vec<String>,
-    /// Its size when fully grown.
-    pub capacity: Bytes,
-    /// What is in use.
-    pub used: Bytes,
-    /// The most that ever was.
-    pub used_most: Bytes,
-    /// What compressed memory holds.
-    pub compressed: Option<Usage>,
 }
 
 /// How things are in a keeper.
@@ -238,16 +232,19 @@ impl Request {
     pub(crate) fn write(&self) -> Result<Sent<'_>, WordError> {
         let bare = |packet| Ok((packet, Vec::new()));
         match self {
-            Self::Swap(spec) => {
-                let json = serde_json::to_vec(spec).expect("it has only strings and numbers");
-                bare(Packet::new(kind::SWAP, &[]).with_body(&json)?)
+            Self::Swap(spec) => bare(write_spec(kind::SWAP, spec)?),
+            Self::AddSwap(spec) => bare(write_spec(kind::ADD_SWAP, spec)?),
+            Self::RemoveSwap(name) => {
+                bare(Packet::new(kind::REMOVE_SWAP, &[]).with_body(name.as_bytes())?)
             }
-            Self::Begin { memory, memory_max, options, stats } => {
+            Self::Begin { memory, memory_max, options, stats, arrivals } => {
                 let OpenOptions { swap_size, force } = options;
                 let size = swap_size.map_or(0, |size| size.0);
                 let has_size = swap_size.is_some().into();
                 let words = [memory.0, has_size, size, (*force).into(), memory_max.0];
-                Ok((Packet::new(kind::BEGIN, &words), vec![stats.as_fd()]))
+                let descriptors = [Some(stats), arrivals.as_ref()];
+                let descriptors = descriptors.into_iter().flatten().map(AsFd::as_fd).collect();
+                Ok((Packet::new(kind::BEGIN, &words), descriptors))
             }
             Self::Needed(pages) => {
                 let numbers: Vec<u64> = pages.iter().map(|page| page.0).collect();
@@ -272,10 +269,9 @@ impl Request {
             _ => packet.exactly::<0>(fds)?,
         };
         Ok(match packet.kind {
-            kind::SWAP => {
-                let spec = serde_json::from_slice(packet.body()?);
-                Self::Swap(spec.map_err(|_| packet.bad("place"))?)
-            }
+            kind::SWAP => Self::Swap(read_spec(&packet)?),
+            kind::ADD_SWAP => Self::AddSwap(read_spec(&packet)?),
+            kind::REMOVE_SWAP => Self::RemoveSwap(packet.text()?),
             kind::NEEDED => Self::Needed(read_pages(&packet)?),
             kind::ENDED => Self::Ended { number: packet.words[0] },
             kind::STATUS => Self::Status,
@@ -290,8 +286,19 @@ impl Request {
     }
 }
 
+fn write_spec(kind: u32, spec: &SwapSpec) -> Result<Packet, WordError> {
+    let json = serde_json::to_vec(spec).expect("it has only strings and numbers");
+    Packet::new(kind, &[]).with_body(&json)
+}
+
+fn read_spec(packet: &Packet) -> Result<Box<SwapSpec>, WordError> {
+    serde_json::from_slice(packet.body()?).map_err(|_| packet.bad("place"))
+}
+
 fn read_begin(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
-    let [stats] = packet.exactly(fds)?;
+    let mut fds = fds.into_iter();
+    let (stats, arrivals) = (fds.next(), fds.next());
+    let stats = stats.filter(|_| fds.len() == 0).ok_or(packet.bad("number of descriptors"))?;
     let has_size = packet.flag(1, "swap size")?;
     let swap_size = has_size.then_some(Bytes(packet.words[2]));
     let options = OpenOptions { swap_size, force: packet.flag(3, "force")? };
@@ -299,7 +306,7 @@ fn read_begin(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> 
     if memory > memory_max {
         return Err(packet.bad("limit"));
     }
-    Ok(Request::Begin { memory, memory_max, options, stats })
+    Ok(Request::Begin { memory, memory_max, options, stats, arrivals })
 }
 
 fn read_memory(packet: &Packet, word: usize) -> Result<Bytes, WordError> {
@@ -433,48 +440,4 @@ impl Report {
             _ => Self::Wanted(Wanted::read(&packet)?),
         })
     }
-}
-
-/// The first line is the name. Notes that do not fit are cut.
-fn write_area(area: &AreaState) -> Packet {
-    let AreaState { name, notes, capacity, used, used_most, compressed } = area;
-    let usage = compressed.unwrap_or_default();
-    let words = [
-        capacity.0,
-        used.0,
-        used_most.0,
-        compressed.is_some().into(),
-        usage.held_pages,
-        usage.filled_pages,
-        usage.incompressible_pages,
-        usage.compressed_bytes,
-        usage.memory_bytes,
-        usage.held_pages_max,
-        usage.memory_bytes_max,
-    ];
-    let lines: Vec<&str> = [name].into_iter().chain(notes).map(String::as_str).collect();
-    Packet::new(kind::AREA, &words).with_line(&lines.join("\n"))
-}
-
-fn read_area(packet: &Packet) -> Result<AreaState, WordError> {
-    let words = &packet.words;
-    let usage = Usage {
-        held_pages: words[4],
-        filled_pages: words[5],
-        incompressible_pages: words[6],
-        compressed_bytes: words[7],
-        memory_bytes: words[8],
-        held_pages_max: words[9],
-        memory_bytes_max: words[10],
-    };
-    let text = packet.text()?;
-    let mut lines = text.split('\n').map(str::to_owned);
-    Ok(AreaState {
-        name: lines.next().unwrap_or_default(),
-        notes: lines.collect(),
-        capacity: Bytes(words[0]),
-        used: Bytes(words[1]),
-        used_most: Bytes(words[2]),
-        compressed: packet.flag(3, "usage")?.then_some(usage),
-    })
 }

@@ -224,22 +224,27 @@ pub(crate) fn check_pages(memory: Bytes, page: Bytes, most: u64) -> Result<(), E
     Ok(())
 }
 
-pub(crate) fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>, Error> {
+/// What a run or a process swaps to: the default place, if none is given.
+///
+/// # Errors
+/// [`Error::TooManyAreas`], [`Error::GivenTwice`].
+pub fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>, Error> {
     if specs.len() > AreaNo::MAX {
         return Err(Error::TooManyAreas(specs.len(), AreaNo::MAX));
     }
-    if let Some(name) = given_twice(&specs) {
-        return Err(Error::GivenTwice(name));
-    }
+    check_given_once(&specs)?;
     if specs.is_empty() {
         specs.push(SwapSpec::default());
     }
     Ok(specs)
 }
 
-/// A file or device that two specifications name. Each that names a directory gets a file of its
-/// own.
-pub(crate) fn given_twice(specs: &[SwapSpec]) -> Option<String> {
+/// Refuses places of which two are one file or device. Each that names a directory gets a file of
+/// its own.
+///
+/// # Errors
+/// [`Error::GivenTwice`].
+pub(crate) fn check_given_once(specs: &[SwapSpec]) -> Result<(), Error> {
     let mut places = specs.iter().filter_map(|spec| match &spec.kind {
         SwapKind::File { path, .. } | SwapKind::Block { path } if !path.is_dir() => {
             Some(path.canonicalize().unwrap_or_else(|_| path.clone()))
@@ -247,7 +252,8 @@ pub(crate) fn given_twice(specs: &[SwapSpec]) -> Option<String> {
         _ => None,
     });
     let mut seen = HashSet::new();
-    places.find(|path| !seen.insert(path.clone())).map(|path| path.display().to_string())
+    let twice = places.find(|path| !seen.insert(path.clone()));
+    twice.map_or(Ok(()), |path| Err(Error::GivenTwice(path.display().to_string())))
 }
 
 /// Opens a device for this process alone.

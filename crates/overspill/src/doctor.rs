@@ -60,6 +60,11 @@ pub fn obstacle() -> Option<Finding> {
     needed.into_iter().find(|finding| finding.health == Health::Broken)
 }
 
+/// The first finding that makes paging from outside impossible, whatever rights there are.
+pub fn obstacle_outside() -> Option<Finding> {
+    [page_size(), overcommit()].into_iter().find(|finding| finding.health == Health::Broken)
+}
+
 fn page_size() -> Finding {
     match rustix::param::page_size() {
         PAGE_SIZE => finding("page size", Health::Good, "4096 bytes"),
@@ -84,7 +89,9 @@ fn ways() -> Vec<Finding> {
             Way::Touches => ("way: touches", "touches raise signals; system calls are caught"),
         };
         match check {
-            Ok(()) if best == Some(n) => finding(what, Health::Good, format!("used: {used}")),
+            Ok(()) if best == Some(n) => {
+                finding(what, Health::Good, format!("the best from inside: {used}"))
+            }
             Ok(()) => finding(what, Health::Good, "there, and slower"),
             Err(lack) if best.is_none() => finding(what, Health::Broken, lack.to_string()),
             Err(lack) if best < Some(n) => {

@@ -31,7 +31,7 @@ pub enum AttachingError {
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// The kernel or our rights are not enough.
-    #[error("its userfaultfd has no {0}: {1} is needed")]
+    #[error("userfaultfd has no {0} here: {1} is needed")]
     Lacks(&'static str, &'static str),
     /// The kernel refuses.
     #[error("{0}: {1}")]
@@ -143,7 +143,7 @@ fn prepare(
 }
 
 /// Without the messages of forks a child would read zeros for what is out.
-fn check(abilities: Abilities) -> Result<(), AttachingError> {
+pub(crate) fn check(abilities: Abilities) -> Result<(), AttachingError> {
     match abilities {
         Abilities { moves: false, .. } => Err(AttachingError::Lacks("moves", "Linux 6.8")),
         Abilities { forks: false, .. } => {

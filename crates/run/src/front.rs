@@ -11,19 +11,19 @@ mod looking;
 
 use crate::attaching::{self, AttachingError, Guest, Source};
 use crate::family::{kill, reap};
+use crate::ground::Ground;
 use crate::holding::Holding;
-use crate::keeper::KeeperProcess;
+use crate::keeper::{KeeperError, KeeperProcess};
 use crate::same::{has_executed, have_same_memory};
 use crate::sharing::Sharing;
 use crate::stopping::{Stopped, Stopping};
 use crate::watch::{self, Watched, is_registered};
 use overspill_base::Bytes;
+use overspill_device::SwapSpec;
 use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{AttachError, Kernel, MOST_URGENT, Tracer};
-use overspill_keeper::{AreaState, GuestParts, KeeperState, Wanted};
+use overspill_keeper::{AreaState, Arrived, GuestMark, GuestParts, KeeperState, Wanted};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, open};
-use rustix::io::Errno;
 use rustix::process::{Pid, getpid, setpriority_process};
 use rustix::thread::set_current_timer_slack;
 use std::collections::{BTreeMap, HashMap};
@@ -40,31 +40,17 @@ const ATTACHED_AT_A_TIME: usize = 2;
 /// Tries to attach to a process.
 const TRIES: u32 = 5;
 
-/// Why a run cannot be.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// Nothing can be paged.
-    #[error(
-        "/dev/userfaultfd cannot be opened: {0}; it needs Linux 6.1 and the right to use it \
-         (`overspill doctor` says more)"
-    )]
-    Device(Errno),
-    /// Whether processes share their memory cannot be found out.
-    #[error(
-        "kcmp cannot be used: the kernel needs CONFIG_KCMP, and a seccomp profile must allow it"
-    )]
-    Compare,
-}
-
-/// A run whose program has not started.
-pub struct Prepared {
-    memory: Bytes,
-    device: OwnedFd,
-    keeper: KeeperProcess,
-}
-
 /// A process that stands still.
 type Held = overspill_guest::Held<'static, Kernel>;
+
+/// Children of this process when the program has started.
+#[derive(Clone, Copy, Debug)]
+pub struct Children {
+    /// The program.
+    pub program: Pid,
+    /// One that has nothing to do with it.
+    pub other: Option<Pid>,
+}
 
 /// A run that goes on.
 pub struct Front {
@@ -77,6 +63,7 @@ pub struct Front {
     device: OwnedFd,
     keeper: KeeperProcess,
     program: Pid,
+    other: Option<Pid>,
     guests: HashMap<Pid, Guest>,
     /// Children that guests have forked, and that are not attached to.
     forked: BTreeMap<u64, GuestUserfault>,
@@ -118,36 +105,25 @@ pub struct RunEnd {
     pub has_failed: bool,
 }
 
-impl Prepared {
-    /// Looks whether all is there that a run needs.
-    ///
-    /// # Errors
-    /// [`RunError`].
-    pub fn new(memory: Bytes, keeper: KeeperProcess) -> Result<Self, RunError> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let device = open("/dev/userfaultfd", flags, Mode::empty()).map_err(RunError::Device)?;
-        if have_same_memory(getpid(), getpid()) != Some(true) {
-            return Err(RunError::Compare);
-        }
-        Ok(Self { memory, device, keeper })
-    }
-
+impl Front {
     /// Begins to watch: `program` has started, as a child of this process.
-    pub fn follow(self, program: Pid) -> Front {
+    pub fn new(memory: Bytes, ground: Ground, keeper: KeeperProcess, children: Children) -> Self {
+        let Children { program, other } = children;
         // This thread alone: it starts nothing any more.
         let _ = setpriority_process(None, MOST_URGENT);
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         // For the life of the process: what is held refers to it.
         let tracer: &'static _ = Box::leak(Box::new(Tracer::new(Kernel::of_parent(program))));
-        Front {
-            memory: self.memory,
-            paged_most: self.memory.pages_floor(),
+        Self {
+            memory,
+            paged_most: memory.pages_floor(),
             tracer,
             holding: Holding::new(tracer),
             stopping: Stopping::new(tracer),
-            device: self.device,
-            keeper: self.keeper,
+            device: ground.device,
+            keeper,
             program,
+            other,
             guests: HashMap::new(),
             forked: BTreeMap::new(),
             seen: HashMap::new(),
@@ -160,12 +136,23 @@ impl Prepared {
             has_failed: false,
         }
     }
-}
 
-impl Front {
     /// The keeper, for its counters.
     pub fn keeper(&self) -> &KeeperProcess {
         &self.keeper
+    }
+
+    /// Tells of the pages that came since the last call, and of which process they are, if a record
+    /// is kept; returns how many came too fast to be recorded. A process that has ended is 0.
+    pub fn take_arrivals(&mut self, mut tell: impl FnMut(i32, Arrived)) -> u64 {
+        let marks: HashMap<GuestMark, i32> = self
+            .guests
+            .iter()
+            .map(|(pid, guest)| (guest.number.into(), pid.as_raw_pid()))
+            .collect();
+        let Some(reader) = self.keeper.arrivals() else { return 0 };
+        reader.take(|arrived| tell(marks.get(&arrived.guest).copied().unwrap_or(0), arrived));
+        reader.missed()
     }
 
     /// The limit.
@@ -177,6 +164,23 @@ impl Front {
     pub fn set_memory(&mut self, memory: Bytes) {
         self.memory = memory;
         self.limit_guests(memory.pages_floor());
+    }
+
+    /// Adds a place to swap to; returns its area. Waits until it is open.
+    ///
+    /// # Errors
+    /// [`KeeperError`]; nothing was changed.
+    pub fn add_swap(&self, spec: SwapSpec) -> Result<AreaState, KeeperError> {
+        self.keeper.add_swap(spec)
+    }
+
+    /// Has all pages that are on an area go elsewhere, as there is room, after which it is closed;
+    /// returns it. `name` is the device's, or its path, or the number. Does not wait.
+    ///
+    /// # Errors
+    /// [`KeeperError`]; nothing was changed.
+    pub fn remove_swap(&self, name: &str) -> Result<AreaState, KeeperError> {
+        self.keeper.remove_swap(name.to_owned())
     }
 
     /// Asks how things are; waits for a keeper that is busy.
@@ -225,9 +229,8 @@ impl Front {
 
     /// Reaps children that have ended, but the program: orphans of the run.
     pub fn reap_orphans(&self) {
-        let is_ours =
-            |pid: &Pid| *pid != self.program && !self.keeper.is(*pid) && !self.is_agent(*pid);
-        watch::children_of(getpid()).into_iter().filter(is_ours).for_each(reap);
+        let is_orphan = |pid: &Pid| *pid != self.program && !self.is_no_part(*pid);
+        watch::children_of(getpid()).into_iter().filter(is_orphan).for_each(reap);
     }
 
     /// Ends the keeper. No process of the run is left.
@@ -291,10 +294,13 @@ impl Front {
 
     /// All processes of the run: what descends from this one, without what is ours.
     fn family(&self) -> HashMap<Pid, Watched> {
-        let is_other = |pid| self.keeper.is(pid) || self.is_agent(pid);
-        let mut family = watch::family(getpid(), &is_other);
+        let mut family = watch::family(getpid(), &|pid| self.is_no_part(pid));
         family.remove(&getpid());
         family
+    }
+
+    fn is_no_part(&self, pid: Pid) -> bool {
+        self.keeper.is(pid) || Some(pid) == self.other || self.is_agent(pid)
     }
 
     fn is_agent(&self, pid: Pid) -> bool {

@@ -14,7 +14,7 @@ use overspill_device::file::OpenOptions;
 use overspill_guest::{Vpn, pidfd};
 use overspill_keeper::process::new_stats;
 use overspill_keeper::{
-    AreaState, GuestParts, KeeperState, Link, LinkError, Report, Request, Wanted,
+    AreaState, ArrivalReader, GuestParts, KeeperState, Link, LinkError, Report, Request, Wanted,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -65,10 +65,12 @@ pub struct KeeperOptions {
     pub memory: Bytes,
     /// The most that this can be set to.
     pub memory_max: Bytes,
-    /// Where to swap; the default place if there is none.
+    /// Where to swap.
     pub swaps: Vec<SwapSpec>,
     /// How places are opened.
     pub options: OpenOptions,
+    /// Whether it is recorded which pages come.
+    pub records_arrivals: bool,
 }
 
 /// A keeper.
@@ -78,6 +80,7 @@ pub struct KeeperProcess {
     process: OwnedFd,
     holder: Option<Pid>,
     stats: Stats,
+    arrivals: Option<ArrivalReader>,
     /// What came while an answer was waited for.
     wanted: RefCell<Vec<Wanted>>,
     say: Box<dyn Fn(&str)>,
@@ -98,13 +101,15 @@ impl KeeperProcess {
         set_child_subreaper(Some(getpid()))?;
         let (link, socket) = Link::pair()?;
         let (file, stats) = new_stats()?;
+        let arrivals = options.records_arrivals.then(ArrivalReader::new).transpose()?;
+        let (arrivals, record) = arrivals.unzip();
         let child = command.stdin(socket).stdout(Stdio::null()).spawn();
         let pid = Pid::from_child(&child.map_err(KeeperError::Start)?);
         drop(command);
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         let wanted = RefCell::default();
-        let mut keeper = Self { link, pid, process, holder: None, stats, wanted, say };
-        match keeper.begin(options, file) {
+        let mut keeper = Self { link, pid, process, holder: None, stats, arrivals, wanted, say };
+        match keeper.begin(options, (file, record)) {
             Ok(areas) => Ok((keeper, areas)),
             Err(error) => {
                 keeper.kill();
@@ -116,13 +121,13 @@ impl KeeperProcess {
     fn begin(
         &mut self,
         options: KeeperOptions,
-        stats: OwnedFd,
+        (stats, arrivals): (OwnedFd, Option<OwnedFd>),
     ) -> Result<Vec<AreaState>, KeeperError> {
-        let KeeperOptions { memory, memory_max, swaps, options } = options;
+        let KeeperOptions { memory, memory_max, swaps, options, .. } = options;
         for spec in swaps {
             self.link.ask(&Request::Swap(Box::new(spec)), ANSWER_WAIT)?;
         }
-        let begin = Request::Begin { memory, memory_max, options, stats };
+        let begin = Request::Begin { memory, memory_max, options, stats, arrivals };
         self.link.ask(&begin, ANSWER_WAIT)?;
         let (areas, report) = self.answer(BEGIN_WAIT)?;
         self.holder = watch::children_of(self.pid).first().copied();
@@ -161,6 +166,23 @@ impl KeeperProcess {
     pub(crate) fn set_memory(&self, memory: Bytes) {
         // If it has ended, that is noticed soon.
         let _ = self.link.ask(&Request::SetMemory(memory), ANSWER_WAIT);
+    }
+
+    /// Adds a place to swap to; returns its area.
+    pub(crate) fn add_swap(&self, spec: SwapSpec) -> Result<AreaState, KeeperError> {
+        self.change(&Request::AddSwap(Box::new(spec)))
+    }
+
+    /// Has an area swapped off; returns it.
+    pub(crate) fn remove_swap(&self, name: String) -> Result<AreaState, KeeperError> {
+        self.change(&Request::RemoveSwap(name))
+    }
+
+    fn change(&self, request: &Request) -> Result<AreaState, KeeperError> {
+        self.link.ask(request, ANSWER_WAIT)?;
+        let (mut areas, report) = self.answer(BEGIN_WAIT)?;
+        done(&report)?;
+        areas.pop().ok_or(KeeperError::Answer)
     }
 
     /// Asks how things are.
@@ -222,6 +244,11 @@ impl KeeperProcess {
     /// The counters, which both have.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// The record of pages that come, if there is one.
+    pub fn arrivals(&mut self) -> Option<&mut ArrivalReader> {
+        self.arrivals.as_mut()
     }
 
     /// True if `pid` is it, or its holder.

@@ -2,7 +2,7 @@
 //!
 //! Owns: the front ([`Front`]), which watches what the processes of a run hold, and attaches to
 //! them when the limit comes into sight; the keeper's process ([`KeeperProcess`]), of which it is
-//! the other end.
+//! the other end; what both need of the machine ([`Ground`]).
 //! Invariants: one thread traces, the front's. Until the limit comes into sight nothing is done to
 //! any process of the run.
 //! Not here: paging (`keeper`), how a process is attached to (`guest`); the command line, and
@@ -11,6 +11,7 @@
 mod attaching;
 mod family;
 mod front;
+mod ground;
 mod holding;
 mod keeper;
 mod same;
@@ -20,6 +21,7 @@ mod watch;
 
 pub use attaching::AttachingError;
 pub use family::has_ended;
-pub use front::{Front, Prepared, RunEnd, RunError, RunProcess};
+pub use front::{Children, Front, RunEnd, RunProcess};
+pub use ground::{Ground, GroundError};
 pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
-pub use overspill_keeper::AreaState;
+pub use overspill_keeper::{AreaState, Arrived};

@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(found.limit, Some((MemoryLimit::Percent(25.0), true)));
         assert_eq!(found.swap, ["ram:1M,pri=3", "file:/var/tmp"].map(|s| s.parse().unwrap()));
         assert_eq!(found.swap_size, Some(Bytes(1 << 30)));
-        assert_eq!(found.way, Some(RunWay::Inside(Way::Calls)));
+        assert_eq!(found.way, Some(RunWay::Inside(Some(Way::Calls))));
         assert_eq!(found.quiet, Some(true));
     }
 

@@ -1,6 +1,6 @@
 //! `overspill run`: runs a program in a given amount of memory.
 //!
-//! Owns: the order of the steps. Everything that can be refused is refused before a device is
+//! Owns: the order of the steps, of a run that is paged from inside the program. Everything that can be refused is refused before a device is
 //! opened, and the program starts only when nothing of ours but the start itself can fail.
 //! Invariants: the files for statistics and history are opened before the program starts, and
 //! written however it ends.
@@ -10,9 +10,9 @@ mod beside;
 mod elf;
 mod format;
 mod kept;
-mod kept_answers;
 mod live;
 mod notes;
+mod now;
 mod output;
 pub(crate) mod preload;
 mod process;
@@ -22,8 +22,9 @@ mod recorder;
 mod report;
 pub(crate) mod signals;
 mod timeline;
+mod way;
 
-use crate::args::{MemoryLimit, RunArgs, RunWay};
+use crate::args::{MemoryLimit, RunArgs};
 use crate::error::{Error, FAILED};
 use crate::runs::RunExporter;
 use crate::say;
@@ -32,12 +33,14 @@ use output::OutputFile;
 use overspill::session::{RunOptions, Supervisor, verdict};
 use overspill::ways::Way;
 use overspill::{Bytes, OpenOptions, SwapSpec, doctor};
-use overspill_report::{ArrivalMap, RunSample, RunTimeline, run_html, touches};
+use overspill_report::{RunTimeline, run_html, touches};
 use preload::Preload;
 use process::{Ended, Launch};
 use program::Program;
 use report::{Report, Seen};
 use std::time::Duration;
+use timeline::Watched;
+use way::Chosen;
 
 /// Page state changes that `--history` keeps.
 const HISTORY_ENTRIES: usize = 1 << 20;
@@ -119,16 +122,13 @@ fn run_program(plan: &mut Plan, supervisor: &Supervisor) -> Result<Ended, Error>
     ended
 }
 
-/// What a run did when.
-type Watched = (Vec<RunSample>, ArrivalMap);
-
 /// As above; what the run does is watched, if a report is wanted.
 fn watched(plan: &mut Plan, supervisor: &Supervisor) -> Result<(Ended, Watched), Error> {
     if plan.report.is_none() {
         return Ok((run_program(plan, supervisor)?, Watched::default()));
     }
-    let (ended, samples, map) = timeline::watch(supervisor, || run_program(plan, supervisor));
-    Ok((ended?, (samples, map)))
+    let (ended, watched) = timeline::watch(supervisor, || run_program(plan, supervisor));
+    Ok((ended?, watched))
 }
 
 /// Runs a program to its end; returns the exit status.
@@ -136,12 +136,18 @@ fn watched(plan: &mut Plan, supervisor: &Supervisor) -> Result<(Ended, Watched),
 /// # Errors
 /// Anything that keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
-    let way = match args.way {
-        Some(RunWay::Keeper) => return kept::run(args),
-        Some(RunWay::Inside(way)) => Some(way),
-        None => None,
-    };
+    match way::choose(&args)? {
+        Chosen::Kept(ground) => kept::run(args, ground),
+        Chosen::Inside(way, why) => run_inside(args, way, why),
+    }
+}
+
+/// Runs a program with a pager in it.
+fn run_inside(args: RunArgs, way: Option<Way>, why: Option<String>) -> Result<u8, Error> {
     let mut plan = Plan::resolve(args, way)?;
+    if let Some(why) = why.filter(|_| !plan.quiet) {
+        say::line(format_args!("paged from inside the program: {why}"));
+    }
     let run = RunOptions {
         memory: plan.memory,
         memory_max: plan.memory_max,
@@ -195,13 +201,20 @@ fn write_files(plan: Plan, supervisor: &Supervisor, report: &Report, watched: Wa
         let lines = supervisor.history();
         file.write_with(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
     });
-    let page = plan.report.map(|file| {
-        let (command, summary) = (plan.program.words().join(" "), report.lines().collect());
-        let (samples, arrivals) = watched;
-        let page = run_html(&RunTimeline { command, summary, samples, arrivals });
-        file.write_with(|out| out.write_all(page.as_bytes()))
-    });
+    let page = plan.report.map(|file| page_of(&plan.program, report, watched, file));
     [stats, history, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
+}
+
+/// Writes the page of a report.
+fn page_of(
+    program: &Program,
+    report: &Report,
+    (samples, arrivals): Watched,
+    file: OutputFile,
+) -> Result<(), Error> {
+    let (command, summary) = (program.words().join(" "), report.lines().collect());
+    let page = run_html(&RunTimeline { command, summary, samples, arrivals });
+    file.write_with(|out| out.write_all(page.as_bytes()))
 }
 
 /// Time in which the processes of a run usually end after its program.

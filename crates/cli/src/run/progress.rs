@@ -5,16 +5,18 @@
 //! overwrite each other, which is why one has to ask for it.
 
 use super::beside::beside;
+use super::now::Now;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use overspill::Bytes;
 use overspill::session::Overview;
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-const PERIOD: Duration = Duration::from_secs(1);
+/// How often it is written anew.
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
 /// What has been counted until a moment.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default, Debug)]
 struct Counted {
     at: Duration,
     pages_in: u64,
@@ -22,42 +24,56 @@ struct Counted {
     waited: Duration,
 }
 
+/// The line. Dropping it takes it off the terminal.
+#[derive(Debug)]
+pub(super) struct ProgressLine {
+    bar: ProgressBar,
+    begun: Instant,
+    last: Counted,
+}
+
+impl ProgressLine {
+    /// None if standard error is no terminal.
+    pub(super) fn new() -> Option<Self> {
+        if !stderr().is_terminal() {
+            return None;
+        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{wide_msg}").expect("a template that is known");
+        bar.set_style(style);
+        Some(Self { bar, begun: Instant::now(), last: Counted::default() })
+    }
+
+    /// Writes it anew.
+    pub(super) fn show(&mut self, now: &Now) {
+        let counted = Counted {
+            at: self.begun.elapsed(),
+            pages_in: now.summary.pages_in,
+            pages_out: now.summary.pages_out,
+            waited: now.stalls.some,
+        };
+        let rates = rates(std::mem::replace(&mut self.last, counted), counted);
+        let time = indicatif::FormattedDuration(counted.at);
+        let Now { memory, swap, .. } = now;
+        self.bar.set_message(format!("overspill {time}: {memory}, swap {swap}; {rates}"));
+        self.bar.tick();
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
 /// Runs `work`; the line is there meanwhile.
 pub(super) fn shown<R>(overview: &Overview, work: impl FnOnce() -> R) -> R {
-    if !stderr().is_terminal() {
-        return work();
-    }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    bar.set_style(ProgressStyle::with_template("{wide_msg}").expect("a template that is known"));
-    let begun = Instant::now();
-    let mut last = counted(overview, begun);
+    let Some(mut line) = ProgressLine::new() else { return work() };
     let look = || {
-        let now = counted(overview, begun);
-        bar.set_message(line(overview, std::mem::replace(&mut last, now), now));
-        bar.tick();
+        line.show(&overview.into());
         PERIOD
     };
-    let result = beside(PERIOD, look, work);
-    bar.finish_and_clear();
-    result
-}
-
-fn counted(overview: &Overview, begun: Instant) -> Counted {
-    let (summary, waited) = (overview.summary(), overview.stall_time().some);
-    let (pages_in, pages_out) = (summary.pages_in, summary.pages_out);
-    Counted { at: begun.elapsed(), pages_in, pages_out, waited }
-}
-
-fn line(overview: &Overview, before: Counted, now: Counted) -> String {
-    let memory: u64 = overview.processes().map(|process| process.memory.0).sum();
-    let swap: u64 = overview.devices().map(|device| device.used.0).sum();
-    format!(
-        "overspill {}: {}, swap {}; {}",
-        indicatif::FormattedDuration(now.at),
-        Bytes(memory),
-        Bytes(swap),
-        rates(before, now)
-    )
+    beside(PERIOD, look, work)
 }
 
 fn rates(before: Counted, now: Counted) -> String {

@@ -6,20 +6,49 @@
 //! the same, before the history overwrites itself.
 
 use super::beside::beside;
-use overspill::session::{Arrivals, Arrived, Overview, StallTime, Supervisor};
+use super::now::Now;
+use overspill::session::{Arrivals, Arrived, Supervisor};
 use overspill_report::{Arrival, ArrivalMap, RunSample};
 use std::time::{Duration, Instant};
 
 const SAMPLES_MAX: usize = 1200;
 /// Between two samples, at first.
-const PERIOD: Duration = Duration::from_millis(50);
+pub(super) const PERIOD: Duration = Duration::from_millis(50);
 
-struct Timeline {
+/// What a run did when.
+pub(super) type Watched = (Vec<RunSample>, ArrivalMap);
+
+/// The same while it goes on.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    begun: Instant,
     samples: Vec<RunSample>,
     period: Duration,
+    next: Instant,
+    pub(super) arrivals: ArrivalMap,
 }
 
 impl Timeline {
+    /// Begins now.
+    pub(super) fn new() -> Self {
+        let begun = Instant::now();
+        let (samples, arrivals) = (Vec::new(), ArrivalMap::default());
+        Self { begun, samples, period: PERIOD, next: begun, arrivals }
+    }
+
+    /// Takes a sample, if it is time for one.
+    pub(super) fn look(&mut self, now: impl FnOnce() -> Now) {
+        if Instant::now() >= self.next {
+            self.take(sample(&now(), self.begun));
+            self.next += self.period;
+        }
+    }
+
+    /// What the run did.
+    pub(super) fn end(self) -> Watched {
+        (self.samples, self.arrivals)
+    }
+
     fn take(&mut self, sample: RunSample) {
         if self.samples.len() == SAMPLES_MAX {
             let mut n = 0;
@@ -33,60 +62,55 @@ impl Timeline {
     }
 }
 
+/// Notes a page of a process that came.
+pub(super) fn note(
+    map: &mut ArrivalMap,
+    process: i32,
+    (after, address, was_out): (Duration, u64, bool),
+) {
+    let arrival = if was_out { Arrival::Read } else { Arrival::New };
+    map.note(after.as_secs_f64(), process as u32, address, arrival);
+    map.call(process as u32, &|| {
+        let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+        format!("{} {process}", name.unwrap_or_default().trim())
+    });
+}
+
 /// Runs `work`; returns its result, and what the run did meanwhile.
-pub(super) fn watch<R>(
-    supervisor: &Supervisor,
-    work: impl FnOnce() -> R,
-) -> (R, Vec<RunSample>, ArrivalMap) {
-    let (overview, begun) = (supervisor.overview(), Instant::now());
-    let mut timeline = Timeline { samples: Vec::new(), period: PERIOD };
-    let (mut arrivals, mut map) = (supervisor.arrivals(), ArrivalMap::default());
-    let mut next = begun;
+pub(super) fn watch<R>(supervisor: &Supervisor, work: impl FnOnce() -> R) -> (R, Watched) {
+    let (overview, mut timeline) = (supervisor.overview(), Timeline::new());
+    let mut arrivals = supervisor.arrivals();
     let look = || {
-        arrivals.iter_mut().for_each(|arrivals| note(arrivals, &mut map));
-        if Instant::now() >= next {
-            timeline.take(sample(&overview, begun));
-            next += timeline.period;
-        }
+        arrivals.iter_mut().for_each(|arrivals| note_all(arrivals, &mut timeline.arrivals));
+        timeline.look(|| (&overview).into());
         PERIOD
     };
     let result = beside(PERIOD, look, work);
-    (result, timeline.samples, map)
+    (result, timeline.end())
 }
 
 /// Adds the pages that came since the last call.
-fn note(arrivals: &mut Arrivals, map: &mut ArrivalMap) {
+fn note_all(arrivals: &mut Arrivals, map: &mut ArrivalMap) {
     arrivals.take(|Arrived { after, process, address, was_out }| {
-        let arrival = if was_out { Arrival::Read } else { Arrival::New };
-        map.note(after.as_secs_f64(), process as u32, address, arrival);
-        map.call(process as u32, &|| {
-            let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
-            format!("{} {process}", name.unwrap_or_default().trim())
-        });
+        note(map, process, (after, address, was_out));
     });
     map.missed = arrivals.missed();
 }
 
-fn sample(overview: &Overview, begun: Instant) -> RunSample {
-    let summary = overview.summary();
-    let StallTime { some, full } = overview.stall_time();
-    let (mut used, mut processes) = (0, 0);
-    for process in overview.processes() {
-        used += process.memory.0;
-        processes += 1;
-    }
+fn sample(now: &Now, begun: Instant) -> RunSample {
+    let Now { summary, memory, swap, processes, stalls } = now;
     RunSample {
         seconds: begun.elapsed().as_secs_f64(),
         memory_limit_bytes: summary.memory_bytes,
-        memory_used_bytes: used,
-        swap_used_bytes: overview.devices().map(|device| device.used.0).sum(),
+        memory_used_bytes: memory.0,
+        swap_used_bytes: swap.0,
         pages_in: summary.pages_in,
         pages_out: summary.pages_out,
         faults: summary.faults,
         fault_ns: summary.fault_latency.sum_ns,
-        stall_some_ns: some.as_nanos() as u64,
-        stall_full_ns: full.as_nanos() as u64,
-        processes,
+        stall_some_ns: stalls.some.as_nanos() as u64,
+        stall_full_ns: stalls.full.as_nanos() as u64,
+        processes: *processes,
     }
 }
 
@@ -96,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_long_run_has_fewer_samples_a_second_and_all_of_its_time() {
-        let mut timeline = Timeline { samples: Vec::new(), period: PERIOD };
+        let mut timeline = Timeline::new();
         for n in 0..5 * SAMPLES_MAX {
             timeline.take(RunSample { seconds: n as f64, ..RunSample::default() });
         }

@@ -47,6 +47,7 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<u8, Error> {
 /// whoever can connect to it may use up what a process has, or worse.
 pub(crate) struct RunExporter {
     address: String,
+    process: u32,
     /// Closed with this, by which the process knows.
     _end: ChildStdin,
 }
@@ -69,9 +70,16 @@ impl RunExporter {
         BufReader::new(said).read_line(&mut address).map_err(failed())?;
         match address.trim_end() {
             "" => Err(Error::NoMetrics),
-            url if url.starts_with("http://") => Ok(Self { address: url.to_owned(), _end: end }),
+            url if url.starts_with("http://") => {
+                Ok(Self { address: url.to_owned(), process: child.id(), _end: end })
+            }
             reason => Err(Error::Refused(reason.to_owned())),
         }
+    }
+
+    /// The number of the process.
+    pub(crate) fn process(&self) -> u32 {
+        self.process
     }
 
     /// Where the metrics are.

@@ -1,7 +1,7 @@
 //! `overspill doctor`.
 
 use crate::installation::{Installation, stdout};
-use std::process::Output;
+use std::process::{Command, Output};
 
 const MARKS: [&str; 3] = ["ok", "limited", "no"];
 
@@ -13,8 +13,15 @@ fn doctor(args: &[&str]) -> Output {
 fn every_finding_is_a_line_in_columns() {
     let output = doctor(&[]);
     let text = stdout(&output);
-    for subject in ["page size", "way: faults", "io_uring", "swap file", "memory", "memory cgroup"]
-    {
+    for subject in [
+        "page size",
+        "way: keeper",
+        "way: faults",
+        "io_uring",
+        "swap file",
+        "memory",
+        "memory cgroup",
+    ] {
         assert!(text.contains(&format!("  {subject}  ")), "`{subject}` in {text}");
     }
     for line in text.lines() {
@@ -45,7 +52,10 @@ fn the_directory_is_the_one_tried() {
 /// What the probes do not foresee, the run at the end says in its own words.
 #[test]
 fn the_last_line_is_a_run() {
-    let bare = doctor(&[]);
+    let inside = |mut doctor: Command| doctor.env("OVERSPILL_WAY", "preload").output().unwrap();
+    let mut doctor = Installation::bare().overspill();
+    doctor.arg("doctor");
+    let bare = inside(doctor);
     let text = stdout(&bare);
     let line = text.lines().last().unwrap();
     assert!(line.starts_with("no       a run ") && line.contains("install it there"), "{line}");
@@ -59,8 +69,9 @@ fn the_last_line_is_a_run() {
         ("ulimit -v 200000; ", "raise `ulimit -v`"),
     ];
     for (limit, words) in table {
-        let mut limited = std::process::Command::new("sh");
-        let output = limited.args(["-c", &format!("{limit}{program} doctor")]).output().unwrap();
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &format!("{limit}{program} doctor")]);
+        let output = inside(limited);
         let text = stdout(&output);
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(text.lines().last().unwrap().contains(words), "{text}");

@@ -79,6 +79,13 @@ impl Installation {
     }
 }
 
+impl Installation {
+    /// As [`run`](Self::run), with a pager in the program.
+    pub(crate) fn run_inside(&self, options: &[&str], program: &[impl AsRef<OsStr>]) -> Command {
+        self.run(&[&["--way", "preload"], options].concat(), program)
+    }
+}
+
 pub(crate) fn chmod(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -101,6 +108,15 @@ pub(crate) fn stderr(output: &Output) -> String {
 
 pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Returns false, and prints the reason, if no program can be paged from outside here.
+pub(crate) fn can_be_kept() -> bool {
+    let output = Installation::bare().run(&["--way", "keeper"], &["true"]).output().unwrap();
+    if !output.status.success() {
+        println!("skipped: {}", stderr(&output));
+    }
+    output.status.success()
 }
 
 /// Returns false, and prints the reason, if no run can start here.

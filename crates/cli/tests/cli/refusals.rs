@@ -1,6 +1,6 @@
-//! Programs that are not started.
+//! Programs that are not started, with a pager in them and, most of them, without.
 
-use crate::installation::{Installation, assert_fails, chmod};
+use crate::installation::{Installation, assert_fails, can_be_kept, chmod, stderr};
 use std::path::Path;
 
 #[cfg(target_arch = "x86_64")]
@@ -11,7 +11,7 @@ const LOADER: &str = "ld-linux-aarch64.so.1";
 fn assert_refused(installation: &Installation, program: &Path, status: i32, words: &[&str]) {
     let name = program.file_name().unwrap().to_str().unwrap();
     let words = [&[name], words].concat();
-    assert_fails(&mut installation.run(&[], &[program]), status, &words);
+    assert_fails(&mut installation.run_inside(&[], &[program]), status, &words);
 }
 
 #[test]
@@ -123,6 +123,23 @@ fn go_programs() {
         let program = installation.cc(flags, name);
         assert_refused(&installation, &program, 125, &["is a Go program", "lose its pages"]);
     }
+}
+
+/// A keeper takes what nothing can be preloaded into.
+#[test]
+fn a_keeper_needs_nothing_of_a_program() {
+    if !can_be_kept() {
+        return;
+    }
+    let installation = Installation::bare();
+    for flags in [&["-static"], &["-static-pie"]] {
+        let program = installation.cc(flags, "static");
+        let output = installation.run(&[], &[&program]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("from inside"), "{}", stderr(&output));
+    }
+    let text = installation.executable("text", [0, 1, 2]);
+    assert_fails(&mut installation.run(&[], &[&text]), 126, &["neither an ELF program"]);
 }
 
 #[test]

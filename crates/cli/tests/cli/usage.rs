@@ -40,10 +40,13 @@ fn mistakes_are_told_in_one_line() {
             &["only compressed:SIZE takes algo="],
         ),
         (&["run", "--memory", "1G", "--swap", "compressed:x", "true"], &["bad size `x`"]),
-        (&["run", "--memory", "1G", "--way", "x", "true"], &["give faults or calls", "or keeper"]),
         (
-            &["run", "--memory-each", "1G", "--way", "keeper", "--progress", "true"],
-            &["--way keeper", "no --memory-each, --progress yet", "leave it out"],
+            &["run", "--memory", "1G", "--way", "x", "true"],
+            &["give keeper, preload, faults or calls"],
+        ),
+        (
+            &["run", "--memory-each", "1G", "--way", "keeper", "--history", "/x", "true"],
+            &["a keeper cannot do --memory-each, --history yet"],
         ),
         (&["mkswap"], &["<PATH>"]),
         (&["mkswap", "--uuid", "7", "/x"], &["--uuid `7`: invalid", "overspill mkswap --help"]),
@@ -79,11 +82,11 @@ fn help_and_version_are_no_failures() {
 fn an_installation_without_its_parts_is_refused() {
     let bare = Installation::bare();
     let words = ["liboverspill_preload.so is neither in", "lib/overspill", "install it"];
-    assert_fails(&mut bare.run(&[], &["true"]), 125, &words);
+    assert_fails(&mut bare.run_inside(&[], &["true"]), 125, &words);
 
     let spaced = Installation::in_directory("over spill-");
     std::fs::write(spaced.path("liboverspill_preload.so"), "").unwrap();
-    assert_fails(&mut spaced.run(&[], &["true"]), 125, &["space or a colon", "elsewhere"]);
+    assert_fails(&mut spaced.run_inside(&[], &["true"]), 125, &["space or a colon", "elsewhere"]);
 }
 
 #[test]

@@ -19,14 +19,13 @@ use overspill_base::stats::Event;
 use std::ops::Range;
 
 impl Engine {
-    /// Reads a page that is cached under `entry`, with its window. The fault's message arrived at
-    /// `start_ns`.
+    /// Reads a page that is cached under `entry`, with its window.
     pub(crate) fn start_read(
         &self,
         worker: &mut Worker,
         locked: LockedPage,
         entry: SwapEntry,
-        start_ns: u64,
+        purpose: Purpose,
     ) {
         let (page, frame) = (locked.page(), locked.frame());
         self.frames.lend_to_io(locked);
@@ -40,10 +39,9 @@ impl Engine {
                 reads
             }
         };
-        let fault = Purpose::Fault { start_ns };
         self.submit_reads(worker, reads, |run| {
             let asked_for = run.iter().any(|read| read.entry == entry);
-            if asked_for { fault } else { Purpose::Readahead }
+            if asked_for { purpose } else { Purpose::Readahead }
         });
     }
 

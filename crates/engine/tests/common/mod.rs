@@ -6,6 +6,8 @@ pub(crate) mod chaos;
 pub(crate) mod episodes;
 pub(crate) mod guards;
 #[cfg(not(loom))]
+pub(crate) mod resident;
+#[cfg(not(loom))]
 pub(crate) mod swapped_out;
 
 use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};

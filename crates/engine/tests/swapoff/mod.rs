@@ -26,7 +26,9 @@ fn pages_move_on_to_the_other_area_and_the_device_closes() {
         let (rig, mut worker) = written(24, 200, &[512], tuning);
         let second = rig.swapon(512).unwrap();
         assert!(rig.used_slots(FIRST) > 150 && rig.used_slots(second) == 0);
+        let waited_ns = rig.engine.stats().fault_latency_sum_ns();
         assert_eq!(rig.engine.swapoff(&mut worker, FIRST), Ok(()));
+        assert_eq!(rig.engine.stats().fault_latency_sum_ns(), waited_ns, "nobody waited");
         assert_eq!(rig.used_slots(FIRST), 0);
         let names: Vec<AreaNo> = rig.engine.swaps().iter().map(|swap| swap.area).collect();
         assert_eq!(names, [second]);

@@ -6,6 +6,7 @@
 //! machine, or to a kind of place, to which the user did not let them go at the start.
 //! Not here: who may ask ([`answers`](super::answers)).
 
+use crate::builder::check_given_once;
 use crate::error::Error;
 use overspill_device::{SwapKind, SwapSpec};
 
@@ -44,11 +45,26 @@ fn connects_as(spec: &SwapSpec, known: &SwapSpec) -> bool {
     who(spec) == who(known)
 }
 
+/// Refuses a place that brings what none of the places that a run was started with had, or that it
+/// swaps to already.
+///
+/// # Errors
+/// [`Error::NotAllowed`], [`Error::GivenTwice`].
+pub fn check_added<'s>(
+    spec: &'s SwapSpec,
+    started_with: &[SwapSpec],
+    on: impl Iterator<Item = &'s SwapSpec>,
+) -> Result<(), Error> {
+    check(spec, started_with)?;
+    let specs: Vec<SwapSpec> = on.chain([spec]).cloned().collect();
+    check_given_once(&specs)
+}
+
 /// Refuses a place that brings what none of the places `before` had.
 ///
 /// # Errors
 /// [`Error::NotAllowed`].
-pub(super) fn check(spec: &SwapSpec, before: &[SwapSpec]) -> Result<(), Error> {
+fn check(spec: &SwapSpec, before: &[SwapSpec]) -> Result<(), Error> {
     let refused = |reason| Error::NotAllowed { place: spec.kind.to_string(), reason };
     let is_in_memory = |spec: &SwapSpec| spec.places().all(SwapKind::is_in_memory);
     let is_open = |spec: &SwapSpec| is_in_memory(spec) && !spec.is_encrypted();

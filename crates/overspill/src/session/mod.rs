@@ -52,13 +52,15 @@ use rustix::fs::MemfdFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use crate::builder::swaps_or_default;
+pub use allowed::check_added;
 pub use answers::{Answers, Run};
 pub use arrivals::{Arrivals, Arrived};
 pub use channel::{Address, Channel};
 pub use limit::{RunLimit, usual_most};
 pub use members::Place;
 pub use overview::{DeviceState, Overview, ProcessState};
-pub use stalls::StallTime;
+pub use stalls::{StallTime, Stalling, Stalls};
 pub use supervisor::{RunOptions, Supervisor};
 pub use swapon::RunSwaps;
 pub use touches::Touches;

@@ -1,6 +1,6 @@
 //! How long a run has waited for pages: its pressure, as in the kernel's PSI.
 //!
-//! Owns: a thread of the supervisor that looks every so often what the program's threads do, and
+//! Owns: a thread that looks every so often what the program's threads do, and
 //! counts the time since the look before as *some* if one of them waits for a page, and as *full*
 //! if none of the others runs.
 //! Invariants: a look takes a fiftieth of a CPU at most; a run without faults is looked at ever
@@ -16,8 +16,7 @@
 
 use super::Session;
 use super::audit::cpu_time;
-use crate::ways::Way;
-use overspill_base::stats::Event;
+use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Arc;
 use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::Relaxed;
@@ -43,9 +42,19 @@ pub struct StallTime {
 
 /// The time so far.
 #[derive(Debug, Default)]
-pub(super) struct Stalls {
+pub struct Stalls {
     some_ns: AtomicU64,
     full_ns: AtomicU64,
+}
+
+/// A process of a run as far as its stalls go: its number, and where its faults are counted, alone
+/// or with those of others.
+pub type Stalling = (i32, Stats);
+
+/// The programs of a run whose processes have a pager each.
+pub(super) fn programs_of(session: &Session) -> Vec<Stalling> {
+    let programs = session.programs();
+    programs.map(|(member, process)| (process, session.stats(member))).collect()
 }
 
 /// What a look saw.
@@ -57,34 +66,41 @@ enum Seen {
 }
 
 impl Stalls {
-    /// Starts the thread; it ends with the process.
+    /// Starts the thread for the programs that `programs` returns; it ends with the process. A
+    /// thread that touches a page may seem to run, because it serves itself (`serve_themselves`).
     ///
     /// # Errors
     /// The error of starting a thread.
-    pub(super) fn start(session: Arc<Session>) -> std::io::Result<Arc<Self>> {
+    pub fn start(
+        serve_themselves: bool,
+        programs: impl Fn() -> Vec<Stalling> + Send + 'static,
+    ) -> std::io::Result<Arc<Self>> {
         let stalls = Arc::new(Self::default());
         let noted = stalls.clone();
-        let body = move || noted.watch(&session);
+        let body = move || noted.watch(serve_themselves, programs);
         let builder = std::thread::Builder::new().name("ovs-stalls".into());
         // Signals are for the thread that waits for the program.
         with_signals_blocked(|| builder.spawn(body))?;
         Ok(stalls)
     }
 
-    pub(super) fn get(&self) -> StallTime {
+    /// The time until now.
+    pub fn get(&self) -> StallTime {
         let time = |ns: &AtomicU64| Duration::from_nanos(ns.load(Relaxed));
         // In this order, so that full is never more.
         let full = time(&self.full_ns);
         StallTime { some: time(&self.some_ns), full }
     }
 
-    fn watch(&self, session: &Session) {
+    fn watch(&self, serve_themselves: bool, programs: impl Fn() -> Vec<Stalling>) {
         let (mut faults_before, mut pause, mut last) = (0, PAUSE_MIN, Instant::now());
         loop {
             let begun = cpu_time();
-            let faults = faults_of(session);
-            let is_quiet = faults == faults_before && !has_stalls(session);
-            let seen = if is_quiet { Seen::None } else { look(session) };
+            let programs = programs();
+            let faults = programs.iter().map(|(_, stats)| stats.get(Event::pgfault)).sum();
+            let has_stalls = programs.iter().any(|(_, stats)| stats.stalls() > 0);
+            let is_quiet = faults == faults_before && !has_stalls;
+            let seen = if is_quiet { Seen::None } else { look(&programs, serve_themselves) };
             let since = std::mem::replace(&mut last, Instant::now()).elapsed();
             self.note(seen, if pause > PAUSE_MIN { PAUSE_MIN } else { since });
             pause = if is_quiet { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
@@ -104,23 +120,14 @@ impl Stalls {
     }
 }
 
-fn faults_of(session: &Session) -> u64 {
-    session.pagers().map(|(member, _)| session.stats(member).get(Event::pgfault)).sum()
-}
-
-fn has_stalls(session: &Session) -> bool {
-    session.pagers().any(|(member, _)| session.stats(member).stalls() > 0)
-}
-
 /// Looks who waits and who runs, at this moment.
-fn look(session: &Session) -> Seen {
+fn look(programs: &[Stalling], serve_themselves: bool) -> Seen {
     let (mut waits, mut runs) = (false, false);
-    for (member, process) in session.programs() {
-        let stats = session.stats(member);
+    for (process, stats) in programs {
         let moment = || (stats.stalls(), stats.get(Event::pgfault));
         let before = moment();
-        let mut threads = Threads::of(process);
-        if session.settings.way == Way::Touches {
+        let mut threads = Threads::of(*process);
+        if serve_themselves {
             threads.serve_themselves(before.0 as usize);
         }
         let is_faulting = before.0 > 0 || before != moment();
@@ -183,6 +190,7 @@ fn state_of(stat: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
     use crate::session::Settings;
+    use crate::ways::Way;
 
     #[test]
     fn a_thread_waits_if_it_sleeps_while_its_process_faults() {
@@ -222,13 +230,13 @@ mod tests {
     fn one_that_waits_is_seen() {
         let settings = Settings { way: Way::Touches, ..Settings::of_a_test() };
         let session = Session::create(settings).unwrap();
-        assert_eq!(look(&session), Seen::None);
+        assert_eq!(look(&programs_of(&session), true), Seen::None);
         let place = session.reserve_member().unwrap();
         session.confirm_member(place, rustix::process::getpid()).unwrap();
-        assert_eq!(look(&session), Seen::None);
+        assert_eq!(look(&programs_of(&session), true), Seen::None);
         session.stats(place.member).stall_begins();
-        assert_ne!(look(&session), Seen::None);
+        assert_ne!(look(&programs_of(&session), true), Seen::None);
         session.stats(place.member).stall_ends();
-        assert_eq!(look(&session), Seen::None);
+        assert_eq!(look(&programs_of(&session), true), Seen::None);
     }
 }

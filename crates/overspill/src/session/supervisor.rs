@@ -11,7 +11,7 @@ use super::limit::{RunLimit, usual_most};
 use super::offer::{Offer, Offers, Opened};
 use super::overview::Overview;
 use super::server::{Descriptors, Server, Terms, Wanted};
-use super::stalls::Stalls;
+use super::stalls::{Stalls, programs_of};
 use super::swapon::{Opening, RunSwaps};
 use super::touches::Touches;
 use super::{Session, Settings, SharedDevice, audit};
@@ -123,7 +123,8 @@ impl Supervisor {
         if !run.memory_each {
             audit::start(session.clone()).map_err(Error::system("start the auditor"))?;
         }
-        let stalls = Stalls::start(session.clone());
+        let watched = session.clone();
+        let stalls = Stalls::start(run.way == Way::Touches, move || programs_of(&watched));
         let stalls = stalls.map_err(Error::system("start the thread that looks at stalls"))?;
         let were_empty = opened.iter().map(Opened::kept_if_empty).collect::<Result<Vec<_>, _>>()?;
         let offers = opened.into_iter().map(|opened| Offer::new(opened, &session, report));

@@ -7,10 +7,10 @@
 //! Not here: how the processes get to an area ([`areas`](super::areas)) and leave it
 //! ([`leaving`](super::leaving)).
 
-use super::allowed;
+use super::allowed::check_added;
 use super::offer::{Offer, Offers, Opened};
 use super::{Session, SharedDevice};
-use crate::builder::{given_twice, priority};
+use crate::builder::priority;
 use crate::error::Error;
 use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_device::file::OpenOptions;
@@ -112,13 +112,9 @@ impl RunSwaps {
     /// [`Error::NotAllowed`], [`Error::GivenTwice`], [`Error::Device`], [`Error::TooManyAdded`],
     /// [`Error::Session`]; then nothing was changed.
     pub fn add(&self, spec: &SwapSpec) -> Result<String, Error> {
-        allowed::check(spec, &self.started_with)?;
         let mut places = self.places.lock();
-        let specs = places.iter().flatten().map(|place| &place.spec);
-        let specs: Vec<SwapSpec> = specs.chain([spec]).cloned().collect();
-        if let Some(name) = given_twice(&specs) {
-            return Err(Error::GivenTwice(name));
-        }
+        let on = places.iter().flatten().map(|place| &place.spec);
+        check_added(spec, &self.started_with, on)?;
         self.session.check_room_for_area()?;
         let opened = self.opening.open(spec)?;
         let was_empty = opened.kept_if_empty()?;

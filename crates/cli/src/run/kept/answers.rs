@@ -4,13 +4,15 @@
 //! Invariant: that one never waits: who asks does, for its next turn.
 //! Not here: the form of an answer (`live`), what can be asked (`crate::runs`).
 
-use super::kept::{self, Kept};
-use super::live::{Changed, Live, Process, json, refused};
-use super::report::SCHEMA;
+use super::super::live::{Changed, Live, Process, json, refused};
+use super::super::report::{SCHEMA, Stalls};
+use super::{Kept, device};
+use crate::run::way::is_served;
 use crate::runs::Question;
-use overspill::session::Answers;
-use overspill::{Bytes, Summary, check_limit};
-use overspill_run::{Front, RunProcess};
+use overspill::session::{Answers, check_added};
+use overspill::{Bytes, Summary, SwapKind, SwapSpec, check_limit};
+use overspill_run::{AreaState, Front, RunProcess};
+use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -50,14 +52,65 @@ impl Questions {
             let answer = match Question::of(&question) {
                 Question::Look => json(&look(run, front)),
                 Question::SetMemory(memory) => json(&set(run, front, memory)),
-                Question::AddSwap(_) | Question::RemoveSwap(_) => {
-                    json(&refused(&"swap is neither added nor removed with --way keeper yet"))
-                }
+                Question::AddSwap(place) => json(&run.swaps.add(front, &place)),
+                Question::RemoveSwap(name) => json(&run.swaps.remove(front, &name)),
             };
             // Who asked may have gone away.
             let _ = reply.send(answer);
         }
     }
+}
+
+/// Where the run swaps to, as its user named it.
+pub(super) struct Places {
+    started_with: Vec<SwapSpec>,
+    /// By the numbers of their areas; those that are gone too.
+    all: RefCell<Vec<SwapSpec>>,
+}
+
+impl Places {
+    pub(super) fn new(started_with: Vec<SwapSpec>) -> Self {
+        let all = RefCell::new(started_with.clone());
+        Self { started_with, all }
+    }
+
+    fn add(&self, front: &Front, place: &str) -> Changed {
+        match place.parse().map(|spec: SwapSpec| self.add_spec(front, spec)) {
+            Ok(Ok(area)) => Changed::Added { device: area.name },
+            Ok(Err(why)) => refused(&why),
+            Err(error) => refused(&error),
+        }
+    }
+
+    fn add_spec(&self, front: &Front, spec: SwapSpec) -> Result<AreaState, String> {
+        if is_served(&spec) {
+            return Err(format!("{}: a run that a keeper pages cannot swap there yet", spec.kind));
+        }
+        let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
+        let mut all = self.all.borrow_mut();
+        let on = areas.iter().filter_map(|area| all.get(area.number));
+        check_added(&spec, &self.started_with, on).map_err(|error| error.to_string())?;
+        let area = front.add_swap(absolute(&spec)).map_err(|error| error.to_string())?;
+        all.push(spec);
+        Ok(area)
+    }
+
+    fn remove(&self, front: &Front, name: &str) -> Changed {
+        match front.remove_swap(name) {
+            Ok(area) => Changed::Leaving { area: area.number },
+            Err(error) => refused(&error),
+        }
+    }
+}
+
+/// The keeper has another working directory.
+fn absolute(spec: &SwapSpec) -> SwapSpec {
+    let mut spec = spec.clone();
+    if let SwapKind::File { path, .. } | SwapKind::Block { path } = &mut spec.kind {
+        // One that cannot be made absolute is refused where it is opened.
+        *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+    }
+    spec
 }
 
 fn set(run: &Kept, front: &mut Front, memory: Bytes) -> Changed {
@@ -74,14 +127,15 @@ fn set(run: &Kept, front: &mut Front, memory: Bytes) -> Changed {
 
 fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
     let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
-    let devices: Vec<_> =
-        areas.into_iter().enumerate().map(|(n, area)| kept::device(n, area)).collect();
+    let devices: Vec<_> = areas.into_iter().map(device).collect();
+    // All guests swap to all areas.
+    let areas = devices.last().map_or(0, |device| device.area + 1);
     let processes: Vec<Process> = front
         .processes()
         .map(|RunProcess { pid, memory, is_paged }| Process {
             process: pid.as_raw_pid(),
             memory_bytes: memory.0,
-            devices: if is_paged { devices.len() } else { 0 },
+            devices: if is_paged { areas } else { 0 },
         })
         .collect();
     Live {
@@ -89,7 +143,7 @@ fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
         run: std::process::id(),
         command: &run.command,
         wall_seconds: run.started.elapsed().as_secs_f64(),
-        stalls: None,
+        stalls: Some(Stalls::new(run.pressure.time())),
         memory_bytes: front.memory().0,
         memory_bytes_max: run.memory_max.0,
         memory_used_bytes: processes.iter().map(|process| process.memory_bytes).sum(),

@@ -1,0 +1,272 @@
+//! A run whose program is paged from outside, by a keeper.
+//!
+//! Owns: the order of its steps. Places to swap to are open, and all that paging needs is there,
+//! before the program starts.
+//! Invariants: the program starts as it would without us; what is refused is refused in one line.
+//! The run ends with the last of its processes: nobody else would page them.
+//! Not here: watching and attaching (`overspill_run`), paging (`overspill_keeper`).
+//! Rejected: leaving processes alone that outlive the program, as they are in the other ways, where
+//! each has its own pager.
+
+mod answers;
+mod watching;
+
+use super::output::OutputFile;
+use super::process::{self, Ended};
+use super::program::Program;
+use super::report::{Device, Report, Seen, Stalls};
+use super::signals::{self, Arrival, Inbox};
+use super::{USUAL_END, elf, memory_bytes, notes, page_of};
+use crate::args::RunArgs;
+use crate::error::{Error, FAILED};
+use crate::runs::RunExporter;
+use crate::say;
+use answers::{Places, Questions};
+use overspill::session::{swaps_or_default, usual_most};
+use overspill::{Bytes, OpenOptions, Summary, SwapSpec, check_limit, doctor};
+use overspill_run::{
+    AreaState, Children, Front, Ground, KeeperOptions, KeeperProcess, RunEnd, has_ended,
+};
+use rustix::fd::AsFd;
+use rustix::process::Pid;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use watching::{Pressure, Watching};
+
+/// Is the keeper of a run.
+///
+/// # Errors
+/// [`Error::System`].
+pub(crate) fn keeper() -> Result<u8, Error> {
+    overspill_keeper::process::run().map_err(Error::system("set the keeper apart"))?;
+    Ok(0)
+}
+
+/// A run with everything resolved.
+struct Plan {
+    memory: Bytes,
+    memory_max: Bytes,
+    swaps: Vec<SwapSpec>,
+    options: OpenOptions,
+    program: Program,
+    stats: Option<OutputFile>,
+    report: Option<OutputFile>,
+    metrics: Option<RunExporter>,
+    progress: bool,
+    quiet: bool,
+}
+
+impl Plan {
+    /// Resolves the arguments, and refuses what cannot work.
+    fn resolve(args: RunArgs) -> Result<Self, Error> {
+        let (limit, _) = args.limit.get().expect("a run without one is refused");
+        let memory = memory_bytes(limit)?;
+        check_limit(memory)?;
+        let memory_max = args.memory_max.map(memory_bytes).transpose()?;
+        let memory_max =
+            memory_max.unwrap_or_else(|| usual_most(memory, doctor::memory_available()));
+        if memory > memory_max {
+            return Err(overspill::Error::LimitAboveMost(memory, memory_max).into());
+        }
+        Ok(Self {
+            memory,
+            memory_max,
+            swaps: swaps_or_default(args.swap)?,
+            options: OpenOptions { swap_size: args.swap_size, force: args.force },
+            program: Program::find(args.command, elf::check_machine)?,
+            stats: args.stats.map(OutputFile::create).transpose()?,
+            report: args.report.map(OutputFile::create).transpose()?,
+            metrics: args.metrics.as_deref().map(RunExporter::start).transpose()?,
+            progress: args.progress,
+            quiet: args.quiet,
+        })
+    }
+
+    /// Lines for the user, unless none are wanted.
+    fn say(&self, lines: impl IntoIterator<Item = String>) {
+        if !self.quiet {
+            lines.into_iter().for_each(say::line);
+        }
+    }
+
+    fn say_notes(&self) {
+        self.say(notes::of_memory(self.memory, doctor::memory_available()));
+        self.say(notes::of_swap_size(self.options.swap_size, &self.swaps));
+    }
+
+    fn other_child(&self) -> Option<Pid> {
+        Pid::from_raw(self.metrics.as_ref()?.process() as i32)
+    }
+
+    /// Starts the keeper, which opens all places.
+    fn start_keeper(&self) -> Result<KeeperProcess, Error> {
+        let options = KeeperOptions {
+            memory: self.memory,
+            memory_max: self.memory_max,
+            swaps: self.swaps.clone(),
+            options: self.options,
+            records_arrivals: self.report.is_some(),
+        };
+        let say = Box::new(|line: &str| say::line(line));
+        let (keeper, areas) = KeeperProcess::start(command(), options, say)?;
+        self.say(areas.iter().flat_map(limits_of));
+        Ok(keeper)
+    }
+}
+
+/// What stays of a run that goes on.
+struct Kept {
+    command: Vec<String>,
+    memory_max: Bytes,
+    started: Instant,
+    swaps: Places,
+    pressure: Pressure,
+    questions: Option<Questions>,
+}
+
+/// Runs a program to its end; returns the exit status.
+///
+/// # Errors
+/// Anything that keeps the program from starting.
+pub(super) fn run(args: RunArgs, ground: Ground) -> Result<u8, Error> {
+    let mut plan = Plan::resolve(args)?;
+    plan.say_notes();
+    let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
+    let files = process::raise_limit_of_files();
+    let keeper = plan.start_keeper()?;
+    let counters = keeper.stats().clone();
+    let pressure = Pressure::of(&keeper).map_err(Error::system("start a thread"))?;
+    let questions = Questions::hear();
+    plan.say(questions.as_ref().err().cloned());
+    plan.say(plan.metrics.iter().map(|metrics| format!("serving {}", metrics.address())));
+    let kept = Kept {
+        command: plan.program.words(),
+        memory_max: plan.memory_max,
+        started: Instant::now(),
+        swaps: Places::new(plan.swaps.clone()),
+        pressure,
+        questions: questions.ok(),
+    };
+    let mut watching = Watching::new(plan.progress, plan.report.is_some());
+    let child = process::start(&plan.program, &[], inbox, files)?;
+    let children = Children { program: child, other: plan.other_child() };
+    let mut front = Front::new(plan.memory, ground, keeper, children);
+    let ended = watch(child, &inbox, &mut front, (&kept, &mut watching))
+        .map_err(Error::system("wait for the program to end"))?;
+    let watched = watching.end(&mut front, &kept.pressure);
+    let memory = front.memory();
+    let end = wait_for_the_rest(front, &kept, plan.quiet);
+    let status = status(&ended, &end);
+    let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
+    let report = Report::new(&plan.program, &ended, status, seen);
+    plan.say(report.lines());
+    let stats = plan.stats.take().map(|file| file.write_with(|out| report.write_json(out)));
+    let page = plan.report.take().map(|file| page_of(&plan.program, &report, watched, file));
+    [stats, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
+    Ok(status)
+}
+
+impl Kept {
+    fn answer(&self, front: &mut Front) {
+        if let Some(questions) = &self.questions {
+            questions.answer(self, front);
+        }
+    }
+}
+
+/// This program again: whatever is at its path by now.
+fn command() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("keeper");
+    command
+}
+
+fn limits_of(area: &AreaState) -> impl Iterator<Item = String> {
+    let limits = area.notes.iter().filter(|note| doctor::is_limit(note));
+    limits.map(|note| format!("{}: {note}", area.name))
+}
+
+/// Passes signals on, and gives the front its turns, until the program has ended.
+fn watch(
+    child: Pid,
+    inbox: &Inbox,
+    front: &mut Front,
+    (kept, watching): (&Kept, &mut Watching),
+) -> std::io::Result<Ended> {
+    let signals = inbox.descriptor()?;
+    loop {
+        if has_ended(child)
+            && let Some((how, usage)) = process::reap_one(child)?
+        {
+            return Ok(Ended::new(child, how, kept.started.elapsed(), &usage));
+        }
+        let most = front.turn();
+        kept.answer(front);
+        watching.look(front, &kept.pressure);
+        process::wait_for_any(&[signals.as_fd(), front.keeper().as_fd()], most);
+        while let Some(arrival) = inbox.take()? {
+            match arrival {
+                Arrival::Child => front.reap_orphans(),
+                Arrival::PassOn(signal) => process::send(child, signal),
+                Arrival::FromTerminal => {}
+            }
+        }
+    }
+}
+
+/// Gives the front its turns until no process of the run is left.
+fn wait_for_the_rest(mut front: Front, kept: &Kept, quiet: bool) -> RunEnd {
+    let (ended, mut is_told) = (Instant::now(), false);
+    while !front.is_deserted() {
+        if !is_told && ended.elapsed() > USUAL_END {
+            is_told = true;
+            if !quiet {
+                say::line(
+                    "the program has ended; processes that it started go on, and are paged until \
+                     the last of them ends",
+                );
+            }
+            signals::end_at_signals();
+        }
+        let most = front.turn();
+        kept.answer(&mut front);
+        front.reap_orphans();
+        process::wait_for_any(&[front.keeper().as_fd()], most.max(Duration::from_millis(1)));
+    }
+    front.end()
+}
+
+/// The program's status, unless we know more.
+fn status(ended: &Ended, end: &RunEnd) -> u8 {
+    if end.has_failed || end.keeper.out_of_memory { FAILED } else { ended.status() }
+}
+
+fn seen(summary: Summary, (end, pressure): (RunEnd, &Pressure)) -> Seen {
+    let RunEnd { areas, keeper, held_most, .. } = end;
+    let waited = Duration::from_nanos(summary.fault_latency.sum_ns);
+    Seen {
+        devices: areas.into_iter().map(device).collect(),
+        out_of_memory: keeper.out_of_memory,
+        held_most: Some(held_most),
+        waited: Some(waited),
+        summary,
+        stalls: Some(Stalls::new(pressure.time())),
+        verdict: 0,
+    }
+}
+
+fn device(area: AreaState) -> Device {
+    let AreaState { number, leaving, name, notes, capacity, used, used_most, compressed } = area;
+    let [capacity_bytes, used_bytes, used_bytes_max] =
+        [capacity, used, used_most].map(|Bytes(bytes)| bytes);
+    Device {
+        area: number,
+        leaving,
+        name,
+        notes,
+        capacity_bytes,
+        used_bytes,
+        used_bytes_max,
+        compressed,
+    }
+}
