@@ -8,7 +8,7 @@ PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
 .PHONY: program build lab install package wheel book demo test test-all packages style format lints aarch64 aarch64-program msrv \
 	unit unit-product documents programs programs-first programs-alone programs-network programs-most python loom \
-	kernel-rules kernels campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak kills
+	kernel-rules kernels campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak storm kills
 
 # Without the optimisations that take half of the time: target/quick/overspill.
 program:
@@ -49,7 +49,7 @@ test:
 test-all:
 	scripts/test.sh packages style lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
 
-# Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, kills, faults, kernel, explore, fuzz, mutants,
+# Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, storm, kills, faults, kernel, explore, fuzz, mutants,
 # gauntlet, kernels, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.
 PARTS ?=
 campaign: lab
@@ -195,6 +195,12 @@ gauntlet-tested:
 # Programs that check every byte, on all devices in turn, until one is wrong or SOAK_MINUTES are over (60).
 soak: build
 	tests/gauntlet/soak.py
+
+# Programs that make memory calls of all kinds and check every page, and a store that forks, in a quarter of their memory: minutes.
+storm: build
+	tests/gauntlet/storm.py --seeds 40
+	tests/gauntlet/storm.py --seeds 10 --first 41 --busy
+	tests/gauntlet/storm.py --store --seconds 600
 
 # Programs killed at random moments, KILLS times (10000): nothing may be left behind.
 kills: build

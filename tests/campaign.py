@@ -24,7 +24,7 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 WORK = TARGET / "campaign"
 LEDGER = WORK / "ledger.jsonl"
 # Seeds that one turn of a part takes.
-EPISODES, KERNEL_EPISODES, SCHEDULES, KILLS = 2000, 500, 5000, 500
+EPISODES, KERNEL_EPISODES, SCHEDULES, KILLS, STORMS = 2000, 500, 5000, 500, 20
 SOAK_MINUTES = FUZZ_MINUTES = 5
 CHECKED = {"CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS": "true", "CARGO_TARGET_DIR": str(TARGET / "checked")}
 
@@ -32,6 +32,10 @@ CHECKED = {"CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS": "true", "CARGO_TARGET_DIR":
 def seeded(script, *options):
     """A part that runs one of the gauntlet's scripts with a seed."""
     return lambda seed: ([ROOT / "tests/gauntlet" / script, *options, "--seed", str(seed)], {}, 1)
+
+
+def storms(seed):
+    return [ROOT / "tests/gauntlet/storm.py", "--first", str(seed), "--seeds", str(STORMS)], {}, STORMS
 
 
 def episodes(package, test, count):
@@ -52,6 +56,7 @@ def fuzz(seed):
 
 SEEDED = {
     "soak": seeded("soak.py", "--minutes", str(SOAK_MINUTES)),
+    "storm": storms,
     "kills": seeded("kills.py", "--kills", str(KILLS)),
     "faults": episodes("overspill-engine", "faults", EPISODES),
     "kernel": episodes("overspill", "kernel", KERNEL_EPISODES),

@@ -3,10 +3,10 @@
 
     kills.py [--kills N] [--seed N]
 
-What is killed with SIGKILL: the program, the supervisor, or a child. Nothing may be left some seconds after what the kill
-did not reach has done its work: no process, no file in the swap directory, no shared memory, no loop device in use. The one
-exception is the name of a socket, which a supervisor that is killed in its first moments leaves. KILLS is the default for
-kills (10000).
+What is killed with SIGKILL: the program, the supervisor, a child, the keeper, its holder, or an agent. Nothing may be left some
+seconds after what the kill did not reach has done its work: no process, no file in the swap directory, no shared memory, no
+loop device in use. The one exception is the name of a socket, which a supervisor that is killed in its first moments leaves. The
+programs check their pages: none may ever have met a wrong byte. KILLS is the default for kills (10000).
 """
 
 import argparse
@@ -25,16 +25,28 @@ PATIENCE_SECONDS = 10
 # Children of a killed program go on, for two seconds of a machine without other work.
 WORK_SECONDS = 60
 LONGEST_MOMENT_SECONDS = 0.6
+# By the names of their processes.
+OURS = {"keeper": "ovs-keeper", "holder": "ovs-holder", "agent": "overspill-agent"}
 
 
 def victim(supervisor, whom):
     """The number of who is to be killed, or None if there is none at this moment."""
     if whom == "supervisor":
         return supervisor
-    below = harness.descendants(supervisor)
+    below = [(pid, name_of(pid)) for pid in harness.descendants(supervisor)]
+    if whom in OURS:
+        return next((pid for pid, name in below if name == OURS[whom]), None)
+    programs = [pid for pid, name in below if name == "soak" or name == "storm"]
     if whom == "program":
-        return below[0] if below else None
-    return below[-1] if len(below) > 1 else None
+        return programs[0] if programs else None
+    return programs[-1] if len(programs) > 1 else None
+
+
+def name_of(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None
 
 
 def programs():
@@ -43,10 +55,7 @@ def programs():
 
 
 def is_pager(pid):
-    try:
-        return Path(f"/proc/{pid}/comm").read_text() == "ovs-pager\n"
-    except OSError:
-        return False
+    return name_of(pid) == "ovs-pager"
 
 
 def attached_loops():
@@ -92,12 +101,14 @@ def wait_until_nothing(check, seconds=PATIENCE_SECONDS):
 def one_kill(directory, swap, chance, number):
     """Starts a program, kills someone, and returns what is left behind."""
     loops, shared = attached_loops(), shared_memory()
-    whom = chance.choice(["program", "supervisor", "child", "child"])
-    program = chance.choice([["touch", str(chance.randint(1, 4)), "24"], ["forks", "0", "16"]])
+    whom = chance.choice(["program", "supervisor", "child", "child", "keeper", "holder", "agent", "agent"])
+    program = chance.choice([["soak", "touch", str(chance.randint(1, 4)), "24", "2", str(number)],
+                             ["soak", "forks", "0", "16", "2", str(number)],
+                             ["storm", "48", "2", "2", str(number), "forks"]])
     place = chance.choice([f"file:{swap}", f"file:{swap}/named:64M", f"file:{swap},serve=apart", "compressed:256M",
                            "ram:256M"])
     command = [str(OVERSPILL), "run", "--quiet", "--memory", "8M", "--swap", place, "--",
-               str(directory / "soak"), *program, "2", str(number)]
+               str(directory / program[0]), *program[1:]]
     with open(directory / "output", "wb") as output:
         supervisor = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                       start_new_session=True, env=os.environ | {"TMPDIR": str(swap)})
@@ -108,11 +119,12 @@ def one_kill(directory, swap, chance, number):
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pid = None
-    if not pid or whom == "child":
+    if not pid or whom in ("child", "agent"):
         supervisor.terminate()  # a child's end is the program's business, which goes on
     # One that serves its processes ends with the last of them.
     code = harness.wait_for(supervisor, PATIENCE_SECONDS + (WORK_SECONDS if "apart" in place else 0))
     left = ["the supervisor, which does not end"] if code is None else []
+    left += [line for line in (directory / "output").read_text(errors="replace").splitlines() if "WRONG" in line]
     wait_until_nothing(programs, WORK_SECONDS)
     left += wait_until_nothing(lambda: left_behind(swap, loops, shared))
     harness.end_descendants()
@@ -123,7 +135,7 @@ def kill_many(directory, kills, seed):
     chance = random.Random(seed)
     swap = directory / "swap"
     swap.mkdir()
-    count = {"program": 0, "supervisor": 0, "child": 0}
+    count = dict.fromkeys(["program", "supervisor", "child", *OURS], 0)
     for number in range(1, kills + 1):
         harness.Turn.take()
         whom, pid, command, left = one_kill(directory, swap, chance, number)
@@ -145,7 +157,8 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     arguments = parser.parse_args()
     with harness.own_directory("kills") as directory:
-        harness.compile_program(HERE / "programs" / "soak.c", directory)
+        for name in ("soak", "storm"):
+            harness.compile_program(HERE / "programs" / f"{name}.c", directory)
         return kill_many(directory, arguments.kills, arguments.seed)
 
 

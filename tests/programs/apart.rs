@@ -1,5 +1,5 @@
 //! What `apart.c` checks: programs that close, filter, hide or drop what the pager would need if it
-//! were part of their process; and what happens to each when the other ends.
+//! were part of their process; and what happens to each when the other ends, with a pager beside it.
 
 use overspill_programs::bench::{Bench, overspill};
 use overspill_programs::job::{descendants, name_of};
@@ -26,7 +26,8 @@ fn wait_for<T>(root: i32, found: impl Fn(&[i32]) -> Option<T>) -> T {
 #[test]
 fn a_program_ends_with_its_pager() {
     let Some(bench) = Bench::with(&["sleep"]) else { return };
-    let running = bench.job(&["sleep", "60"]).patience(30).paged(&["--memory", "16M", "--quiet"]);
+    let running =
+        bench.job(&["sleep", "60"]).inside().patience(30).paged(&["--memory", "16M", "--quiet"]);
     let pager = wait_for(running.pid(), |tree| {
         let running = tree.iter().any(|&pid| name_of(pid) == "sleep");
         tree.iter().copied().find(|&pid| running && name_of(pid) == "ovs-pager")
@@ -41,8 +42,8 @@ fn a_program_ends_with_its_pager() {
 fn a_pager_ends_with_its_program() {
     let Some(bench) = Bench::with(&["sh", "sleep"]) else { return };
     let script = "exec sh -c 'exec sh -c \"exec sleep 60\"'";
-    let running =
-        bench.job(&["sh", "-c", script]).patience(30).paged(&["--memory", "16M", "--quiet"]);
+    let job = bench.job(&["sh", "-c", script]).inside();
+    let running = job.patience(30).paged(&["--memory", "16M", "--quiet"]);
     let program = wait_for(running.pid(), |tree| {
         let found = tree.iter().copied().find(|&pid| name_of(pid) == "sleep");
         found.filter(|_| tree.len() == 2)
@@ -61,7 +62,7 @@ fn errors_of_the_pager_leave_locks_alone() {
     let overspill = overspill().display().to_string();
     let words = [&refuses, &overspill, "run", "--memory", "16M", "--swap", "file:area:64M", "--"];
     let program = ["/usr/bin/python3", "-c", "import locale; locale.setlocale(locale.LC_ALL, '')"];
-    let ended = bench.job(&[&words[..], &program].concat()).patience(30).plain().success();
+    let ended = bench.job(&[&words[..], &program].concat()).inside().patience(30).plain().success();
     assert!(ended.errors.contains("io_uring is refused"), "{ended}");
 }
 
@@ -83,7 +84,7 @@ fn numbers_come_round() {
         done";
     let overspill = overspill().display().to_string();
     let run = [&overspill, "run", "--memory", "16M", "--quiet", "--", "sh", "-c", script];
-    bench.job(&[&apart[..], &run].concat()).patience(30).plain().success();
+    bench.job(&[&apart[..], &run].concat()).inside().patience(30).plain().success();
 }
 
 /// Every child leaves its pager behind. Where nobody reaps orphans, process numbers would run out.
@@ -101,7 +102,7 @@ fn pagers_of_ended_children_are_reaped() {
     let words = ["run", "--memory", "16M", "--quiet", "--", "sh", "-c", script];
     let mut all = vec![adopter.into_os_string(), overspill().into()];
     all.extend(words.map(Into::into));
-    let ended = bench.job(&all).plain().success();
+    let ended = bench.job(&all).inside().plain().success();
     let orphans: u32 = ended.text().trim().parse().unwrap();
     assert!(orphans <= 1, "{orphans}, not only the program's own");
 }
@@ -114,7 +115,8 @@ fn a_run_does_not_wait_for_children_that_go_on() {
     let script = "(n=0
         while kill -0 $PPID 2>/dev/null && [ $n -lt 80 ]; do sleep 0.1; n=$((n + 1)); done
         echo $n > rounds; mv rounds waited) &";
-    bench.job(&["sh", "-c", script]).patience(30).paged(&["--memory", "16M", "--quiet"]).success();
+    let job = bench.job(&["sh", "-c", script]).inside().patience(30);
+    job.paged(&["--memory", "16M", "--quiet"]).success();
     let (deadline, waited) = (Instant::now() + Duration::from_secs(10), bench.path("waited"));
     while !waited.exists() {
         assert!(Instant::now() < deadline, "the child is gone");
@@ -132,7 +134,7 @@ fn with_few_descriptors(case: &str) -> Option<String> {
     let limited = ["sh", "-c", "ulimit -n 64; exec \"$@\"", "sh"];
     let run = [&overspill, "run", "--memory", "32M", "--quiet", "--", &program];
     let words = [&limited[..], &run, &[case]].concat();
-    Some(bench.job(&words).patience(30).plain().success().text())
+    Some(bench.job(&words).inside().patience(30).plain().success().text())
 }
 
 /// Each process of a run takes descriptors of its supervisor. A fork for which there are none left

@@ -1,11 +1,11 @@
-//! The summary reports what is outside the limit.
+//! The summary reports what is outside the limit of a pager in the program.
 
 use overspill_programs::bench::Bench;
 use std::path::Path;
 
 /// Runs a command in 16 MiB; returns the messages of Overspill.
 fn summary(bench: &Bench, words: &[&str]) -> String {
-    let job = bench.job(words).patience(30);
+    let job = bench.job(words).inside().patience(30);
     let ended = job.paged(&["--memory", "16M", "--swap", "ram:64M"]).success();
     ended.errors
 }
@@ -74,7 +74,7 @@ fn programs_that_never_join() {
 fn children_that_are_left_alone_have_not_escaped() {
     let Some(bench) = Bench::with(&["cc", "sh"]) else { return };
     let fixed = compile(&bench, &["-static"], "static");
-    let job = bench.job(&["sh", "-c", &format!("{fixed} none; true")]);
+    let job = bench.job(&["sh", "-c", &format!("{fixed} none; true")]).inside();
     let ended = job.paged(&["--memory", "16M", "--no-children"]).success();
     assert_eq!(outside(&ended.errors), None);
 }

@@ -27,7 +27,7 @@ os.rename("said.new", "said")
 #[test]
 fn who_takes_the_name_of_a_dead_supervisor_gets_nothing() {
     let Some(bench) = Bench::with(&["/usr/bin/python3"]) else { return };
-    let job = bench.job(&["/usr/bin/python3", "-c", DAEMON]);
+    let job = bench.job(&["/usr/bin/python3", "-c", DAEMON]).inside();
     job.paged(&["--memory", "16M", "--swap", "ram:64M", "--quiet"]).success();
     let wait_for = |name: &str| {
         for _ in 0..3000 {

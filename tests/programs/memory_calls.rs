@@ -16,7 +16,7 @@ pub(crate) fn run_case(bench: &Bench, source: &str, case: &str) {
     let program = bench.cc(source);
     let job = bench.job(&[program.as_os_str(), case.as_ref()]).patience(400);
     assert_eq!(job.plain().success().text(), "ok\n");
-    assert_eq!(job.in_memory(LIMIT).text(), "ok\n");
+    assert_eq!(job.clone().inside().in_memory(LIMIT).text(), "ok\n");
     if keeper::is_possible() && !NOT_KEPT.contains(&case) {
         let kept = keeper::kept(&job, LIMIT);
         assert_eq!(kept.text(), "ok\n", "{kept}");

@@ -78,7 +78,7 @@ fn mappings(pid: i32) -> String {
 
 /// Runs a case in the limit, paged from inside; returns it with what was seen of it.
 fn watched(case: &str) -> Option<(Ended, Vec<Look>)> {
-    watch(case, |job| job)
+    watch(case, Job::inside)
 }
 
 /// As [`watched`], paged by a keeper.

@@ -14,6 +14,7 @@
 use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::owned::Forked;
+use overspill_base::stats::Event;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_engine::Worker;
@@ -53,6 +54,7 @@ impl Shared {
         // Relaxed: only a number.
         let number = FIRST_CHILD | self.forks.fetch_add(1, Relaxed);
         let child = Arc::new(parent.child(number, forked.userfault));
+        self.engine.stats().count(Event::processes);
         let mut has = |place: &_| child.userfault.may_cover(place);
         let mut source = self.space.pieces.of(&child);
         let (map, inherited) = forked.map.fork(&forked.later, &mut has, &mut source);

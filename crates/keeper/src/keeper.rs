@@ -16,7 +16,7 @@ use crate::space::GuestSpace;
 use crate::wakeup::Wakeup;
 use overspill_base::clock::{self, Cpus};
 use overspill_base::shared::{PageArena, Table};
-use overspill_base::stats::Stats;
+use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
@@ -183,6 +183,7 @@ impl Keeper {
         } else {
             let (wakeup, front) = (shared.wakeup.clone(), shared.front.clone());
             let guest = Arc::new(Guest::new(number, parts, wakeup, front));
+            shared.engine.stats().count(Event::processes);
             shared.readers.listen(&guest)?;
             shared.guests.lock().insert(number, guest);
         }
@@ -200,8 +201,8 @@ impl Keeper {
     }
 
     /// The limit.
-    pub fn limit_pages(&self) -> usize {
-        self.shared.limit.limit()
+    pub(crate) fn limit_pages(&self) -> usize {
+        self.shared.limit_pages()
     }
 
     /// Has the threads close the devices of areas that have left: one each time at least.
@@ -274,6 +275,10 @@ impl Shared {
     pub(crate) fn must_stop(&self) -> bool {
         // Acquire: with `Keeper::drop`.
         self.stopping.load(Acquire)
+    }
+
+    pub(crate) fn limit_pages(&self) -> usize {
+        self.limit.limit()
     }
 
     /// Pages for which there is room without an eviction. Waits for nobody.

@@ -10,7 +10,7 @@ use crate::keeper::Shared;
 use crate::owned::Owned;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::{PageNo, clock};
+use overspill_base::{Bytes, PageNo, clock};
 use overspill_engine::{FaultOutcome, Worker};
 use overspill_guest::Vpn;
 use overspill_guest::map::AtAddress;
@@ -215,9 +215,11 @@ impl Shared {
     }
 
     fn out_of_memory(&self, guest: &Guest) {
-        let why = self.engine.last_error().unwrap_or_else(|| "no page can be evicted".into());
-        let line = format!("memory has run out, {} is ended: {why}", guest.name());
-        self.space.report("memory has run out", line);
+        let why = self.engine.last_error().unwrap_or_else(|| "no page can be moved out".into());
+        let limit = Bytes::of_pages(self.limit_pages() as u64);
+        let name = guest.name();
+        let line = format!("out of memory, {name} killed: the limit of {limit} is full, and {why}");
+        self.space.report("out of memory", line);
         self.out_of_memory.store(true, Relaxed);
         guest.kill();
     }

@@ -33,7 +33,7 @@ pub struct Job {
     environment: Vec<(&'static str, OsString)>,
     input: Option<PathBuf>,
     patience: Duration,
-    way: Option<&'static str>,
+    way: Option<OsString>,
     user: Option<u32>,
 }
 
@@ -53,14 +53,21 @@ impl Job {
 
     /// Notices touches in this way, whatever the environment says.
     pub fn by(mut self, way: Way) -> Self {
-        self.way = Some(way.name());
+        self.way = Some(way.name().into());
         self
     }
 
     /// Is paged from outside, whatever the environment says.
     pub fn by_keeper(mut self) -> Self {
-        self.way = Some("keeper");
+        self.way = Some("keeper".into());
         self
+    }
+
+    /// Is paged from inside, and so are runs that it starts itself.
+    pub fn inside(mut self) -> Self {
+        let way = way().unwrap_or("preload".into());
+        self.way = Some(way.clone());
+        self.env("OVERSPILL_WAY", way)
     }
 
     /// Runs as another user, as root can.
@@ -102,7 +109,7 @@ impl Job {
     pub fn paged(&self, options: &[impl AsRef<OsStr>]) -> Running {
         let stats = self.fresh("stats");
         let mut words: Vec<OsString> = vec![overspill().into(), "run".into()];
-        let way = self.way.map(OsString::from).or_else(way);
+        let way = self.way.clone().or_else(way);
         words.extend(way.map(|way| ["--way".into(), way]).into_iter().flatten());
         words.extend(options.iter().map(|option| option.as_ref().to_owned()));
         words.extend(["--stats".into(), stats.clone().into(), "--".into()]);
@@ -163,7 +170,7 @@ impl Job {
     }
 }
 
-/// How touches are to be noticed in these tests, if it is not the best way there is: they hold for
+/// How programs are to be paged in these tests, if it is not the best way there is: they hold for
 /// each.
 pub fn way() -> Option<OsString> {
     std::env::var_os("OVERSPILL_TEST_WAY")

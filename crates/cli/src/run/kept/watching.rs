@@ -16,30 +16,32 @@ use std::time::Instant;
 /// How long a run has waited for pages.
 pub(super) struct Pressure {
     stalls: Arc<Stalls>,
-    /// Processes that are paged.
-    paged: Arc<Mutex<Vec<i32>>>,
+    /// All processes, once one of them is paged.
+    processes: Arc<Mutex<Vec<i32>>>,
 }
 
 impl Pressure {
     /// Begins to look at what `keeper` pages.
     pub(super) fn of(keeper: &KeeperProcess) -> std::io::Result<Self> {
-        let paged = Arc::<Mutex<Vec<i32>>>::default();
-        let (looked_at, counters) = (paged.clone(), keeper.stats().clone());
+        let processes = Arc::<Mutex<Vec<i32>>>::default();
+        let (looked_at, counters) = (processes.clone(), keeper.stats().clone());
         let programs = move || -> Vec<Stalling> {
-            let paged = looked_at.lock().expect("nobody panics with it");
-            paged.iter().map(|&process| (process, counters.clone())).collect()
+            let processes = looked_at.lock().expect("nobody panics with it");
+            processes.iter().map(|&process| (process, counters.clone())).collect()
         };
-        Ok(Self { stalls: Stalls::start(false, programs)?, paged })
+        Ok(Self { stalls: Stalls::start(false, programs)?, processes })
     }
 
     pub(super) fn time(&self) -> StallTime {
         self.stalls.get()
     }
 
-    fn set_paged(&self, front: &Front) {
-        let paged = front.processes().filter(|process| process.is_paged);
-        *self.paged.lock().expect("nobody panics with it") =
-            paged.map(|process| process.pid.as_raw_pid()).collect();
+    fn set_processes(&self, front: &Front) {
+        let mut processes = self.processes.lock().expect("nobody panics with it");
+        processes.clear();
+        if front.processes().any(|process| process.is_paged) {
+            processes.extend(front.processes().map(|process| process.pid.as_raw_pid()));
+        }
     }
 }
 
@@ -60,7 +62,7 @@ impl Watching {
 
     /// Looks at the run, if it is time to.
     pub(super) fn look(&mut self, front: &mut Front, pressure: &Pressure) {
-        pressure.set_paged(front);
+        pressure.set_processes(front);
         let now = Instant::now();
         if let Some((line, next)) = self.line.as_mut().filter(|(_, next)| *next <= now) {
             line.show(&look(front, pressure));
