@@ -1,5 +1,5 @@
 //! What `apart.c` checks: programs that close, filter, hide or drop what the pager would need if it
-//! were part of their process; and what happens to each when the other ends, with a pager beside it.
+//! were part of their process; and what happens to program and pager when the other ends.
 
 use overspill_programs::bench::{Bench, overspill};
 use overspill_programs::job::{descendants, name_of};

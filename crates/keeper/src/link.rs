@@ -82,7 +82,8 @@ impl Link {
         Ok(Report::read(self.receive(Some(keeper), deadline)?)?)
     }
 
-    /// Takes what the front asks for next; waits for that, at most until a deadline if there is one.
+    /// Takes what the front asks for next; waits for that, at most until a deadline if there is
+    /// one.
     pub(crate) fn request(&self, deadline: Option<Instant>) -> Result<Request, LinkError> {
         Ok(Request::read(self.receive(None, deadline)?)?)
     }

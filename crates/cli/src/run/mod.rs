@@ -1,7 +1,8 @@
 //! `overspill run`: runs a program in a given amount of memory.
 //!
-//! Owns: the order of the steps, of a run that is paged from inside the program. Everything that can be refused is refused before a device is
-//! opened, and the program starts only when nothing of ours but the start itself can fail.
+//! Owns: the order of the steps of a run that is paged from inside the program. Everything that can
+//! be refused is refused before a device is opened, and the program starts only when nothing of
+//! ours but the start itself can fail.
 //! Invariants: the files for statistics and history are opened before the program starts, and
 //! written however it ends.
 //! Not here: paging; messages about this machine (`overspill::doctor`).

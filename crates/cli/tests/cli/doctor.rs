@@ -53,7 +53,8 @@ fn the_directory_is_the_one_tried() {
 #[test]
 fn the_last_line_is_a_run() {
     let inside = |mut doctor: Command| doctor.env("OVERSPILL_WAY", "preload").output().unwrap();
-    let mut doctor = Installation::bare().overspill();
+    let installation = Installation::bare();
+    let mut doctor = installation.overspill();
     doctor.arg("doctor");
     let bare = inside(doctor);
     let text = stdout(&bare);
