@@ -128,14 +128,14 @@ fn set(run: &Kept, front: &mut Front, memory: Bytes) -> Changed {
 fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
     let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
     let devices: Vec<_> = areas.into_iter().map(device).collect();
-    // All guests swap to all areas.
+    // Each swaps to all areas, when it is paged.
     let areas = devices.last().map_or(0, |device| device.area + 1);
     let processes: Vec<Process> = front
         .processes()
-        .map(|RunProcess { pid, memory, is_paged }| Process {
+        .map(|RunProcess { pid, memory, .. }| Process {
             process: pid.as_raw_pid(),
             memory_bytes: memory.0,
-            devices: if is_paged { areas } else { 0 },
+            devices: areas,
         })
         .collect();
     Live {
