@@ -146,9 +146,6 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
 /// Runs a program with a pager in it.
 fn run_inside(args: RunArgs, way: Option<Way>, why: Option<String>) -> Result<u8, Error> {
     let mut plan = Plan::resolve(args, way)?;
-    if let Some(why) = why.filter(|_| !plan.quiet) {
-        say::line(format_args!("paged from inside the program: {why}"));
-    }
     let run = RunOptions {
         memory: plan.memory,
         memory_max: plan.memory_max,
@@ -167,6 +164,8 @@ fn run_inside(args: RunArgs, way: Option<Way>, why: Option<String>) -> Result<u8
     let supervisor = Supervisor::new(run, swaps, &plan.options, preload::server()?, say)?;
     let overview = supervisor.overview();
     if !plan.quiet {
+        let why = why.map(|why| format!("paged from inside the program: {why}"));
+        why.into_iter().for_each(say::line);
         report::limits_of_devices(&overview).for_each(say::line);
         report::way(plan.way).into_iter().for_each(say::line);
     }

@@ -45,12 +45,14 @@ impl Keys {
     /// Those of mmap.
     pub fn draw(file: impl AsFd) -> Result<Self, Errno> {
         let keys = Self::open(file)?;
-        let mut random = [0; 8];
-        for word in keys.0.iter() {
-            // Requests of up to 256 bytes are never short.
+        // Requests of up to 256 bytes are never short.
+        let mut random = [0; 256];
+        for words in keys.0.chunks(random.len() / 8) {
             getrandom(&mut random, GetRandomFlags::empty())?;
-            // The file's descriptor is handed out later, by a system call.
-            word.store(u64::from_ne_bytes(random), Relaxed);
+            for (word, random) in words.iter().zip(random.as_chunks().0) {
+                // The file's descriptor is handed out later, by a system call.
+                word.store(u64::from_ne_bytes(*random), Relaxed);
+            }
         }
         Ok(keys)
     }

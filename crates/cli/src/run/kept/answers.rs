@@ -83,13 +83,13 @@ impl Places {
     }
 
     fn add_spec(&self, front: &Front, spec: SwapSpec) -> Result<AreaState, String> {
-        if is_served(&spec) {
-            return Err(format!("{}: a run that a keeper pages cannot swap there yet", spec.kind));
-        }
         let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
         let mut all = self.all.borrow_mut();
         let on = areas.iter().filter_map(|area| all.get(area.number));
         check_added(&spec, &self.started_with, on).map_err(|error| error.to_string())?;
+        if is_served(&spec) {
+            return Err(format!("{}: a run that a keeper pages cannot swap there yet", spec.kind));
+        }
         let area = front.add_swap(absolute(&spec)).map_err(|error| error.to_string())?;
         all.push(spec);
         Ok(area)
