@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""How far above its limit a run gets, at most, with programs that fill memory as fast as they can.
+
+    strict.py [--rounds N] [--plot FILE] [WORKLOAD...]
+
+Adds up what all processes have of private memory, a page that they share counted once, 50 times a second, and takes what
+`overspill run` itself saw at most. Prints the largest of all rounds, and draws the first as SVG (needs python3-matplotlib).
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import harness
+from harness import HERE, MIB, OVERSPILL
+
+# Name: limit in MiB, and the arguments.
+WORKLOADS = {
+    "flood, one mapping": (256, ["flood", "1024", "1048576"]),
+    "flood, 1 MiB mappings": (256, ["flood", "1024", "1024"]),
+    "flood, 4 MiB mappings, huge pages": (256, ["flood", "1024", "4096"]),
+    "crowd of 50, 64 MiB each": (512, ["crowd", "50", "64"]),
+    "200 processes at random": (64, ["random", "200", "1"]),
+    "fork tree of 63, 16 MiB each": (128, ["tree", "5", "16"]),
+}
+
+
+def private_kib(pid):
+    try:
+        if Path(f"/proc/{pid}/comm").read_text().startswith("strict"):
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            return next((int(line.split()[1]) for line in rollup if line.startswith("Pss_Anon:")), 0)
+    except OSError:
+        pass
+    return 0
+
+
+class Watch(threading.Thread):
+    """Samples of a process tree until it is stopped: seconds and MiB."""
+
+    def __init__(self, root):
+        super().__init__()
+        self.root, self.over, self.begun = root, False, time.monotonic()
+        self.samples = [(0, 0)]
+        self.start()
+
+    def run(self):
+        while not self.over:
+            kib = sum(map(private_kib, harness.descendants(self.root)))
+            self.samples.append((time.monotonic() - self.begun, kib / 1024))
+            time.sleep(0.02)
+
+    def stop(self):
+        self.over = True
+        self.join()
+        return self.samples
+
+
+def run(directory, limit_mib, arguments):
+    """The most that the run saw, in MiB, and the samples."""
+    report = directory / "report"
+    words = [OVERSPILL, "run", "--quiet", "--memory", f"{limit_mib}M", "--swap", "ram:8G", "--stats", report]
+    process = subprocess.Popen([*words, "--", directory / "strict", *arguments], stdout=subprocess.PIPE, text=True)
+    watch = Watch(process.pid)
+    said, _ = process.communicate()
+    samples = watch.stop()
+    seen = json.loads(report.read_text())
+    if said != "right\n" or seen["summary"]["pages_lost"]:
+        sys.exit(f"{arguments}: status {process.returncode}, {said}")
+    return seen["held_bytes_max"] / MIB, samples
+
+
+def plot(traces, file):
+    import matplotlib
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+    figure, plots = pyplot.subplots(len(traces), 1, figsize=(8, 2.2 * len(traces)), layout="constrained", squeeze=False)
+    for (name, samples), axes in zip(traces.items(), plots[:, 0]):
+        axes.plot(*zip(*samples), label="all processes")
+        axes.axhline(WORKLOADS[name][0], linestyle=":", color="grey", label="limit")
+        axes.set(title=name, xlabel="s", ylabel="MiB", ylim=(0, None))
+        axes.legend(fontsize="small")
+    figure.savefig(file)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="; ".join(WORKLOADS))
+    arguments = parser.parse_args()
+    traces = {}
+    with harness.own_directory("strict") as directory:
+        harness.compile_program(HERE / "programs" / "strict.c", directory)
+        for name in arguments.workloads or WORKLOADS:
+            limit_mib, command = WORKLOADS[name]
+            rounds = [run(directory, limit_mib, command) for _ in range(arguments.rounds)]
+            traces[name] = rounds[0][1]
+            most = sorted(round(most) for most, _ in rounds)
+            seen = max(mib for _, samples in rounds for _, mib in samples)
+            print(f"{name}: limit {limit_mib} MiB; at most {most} MiB by its own count, {seen:.0f} MiB seen", flush=True)
+    if arguments.plot:
+        plot(traces, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
