@@ -16,6 +16,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub(crate) struct Guest {
     process: OwnedFd,
     pub(crate) agent: Pid,
     agent_process: OwnedFd,
+    /// Whether it was said that the process is ended for want of its agent.
+    is_told: Cell<bool>,
     /// The keeper's end of the agent's channel: an agent whose channel has ended ends its program,
     /// which may be another one when the keeper has let it go.
     channel: Channel,
@@ -63,6 +66,11 @@ impl Guest {
     /// True if the agent has ended, which without our help it only does with its program.
     pub(crate) fn agent_has_ended(&self) -> bool {
         pidfd::has_ended(&self.agent_process)
+    }
+
+    /// Notes that it is said that the process is ended; true the first time.
+    pub(crate) fn is_to_be_told(&self) -> bool {
+        !self.is_told.replace(true)
     }
 
     /// Ends the agent, and reaps it if it is a child of ours. If it is one of a program's that
@@ -177,7 +185,8 @@ fn hand_over(
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
     let Attached { agent, agent_process, .. } = attached;
-    let guest = Guest { number, process, agent, agent_process, channel: channel.into() };
+    let (is_told, channel) = (Cell::new(false), channel.into());
+    let guest = Guest { number, process, agent, agent_process, is_told, channel };
     Ok((guest, parts))
 }
 

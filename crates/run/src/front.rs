@@ -387,8 +387,10 @@ impl Front {
                 let guest = self.guests.remove(&pid).expect("it is there");
                 self.let_go(pid, &guest, family);
             } else if guest.agent_has_ended() {
-                let line = format!("process {pid} is ended: its agent was killed");
-                self.keeper.say(&line);
+                if guest.is_to_be_told() {
+                    let line = format!("process {pid} is ended: its agent was killed");
+                    self.keeper.say(&line);
+                }
                 kill(pid);
             }
         }
