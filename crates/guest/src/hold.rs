@@ -52,8 +52,9 @@ impl<'t, S: System> Held<'t, S> {
     /// The process has ended, or a new thread may not be traced.
     pub fn poll(&mut self) -> Result<usize> {
         loop {
-            let running: Vec<Pid> = self.running().collect();
-            for task in running {
+            // Those that have stopped may have been killed since: who traces them reaps them.
+            let tasks: Vec<Pid> = self.threads.keys().copied().collect();
+            for task in tasks {
                 self.look_at(task)?;
             }
             let running = self.running().count();

@@ -287,6 +287,29 @@ fn a_parent_sees_the_end_of_what_was_killed_while_held() {
     shell.end();
 }
 
+/// Also while it goes on to be held, as by a keeper that was killed before.
+#[test]
+fn a_parent_sees_the_end_of_what_was_killed_and_is_held() {
+    let _alone = alone();
+    if !is_permitted() {
+        return;
+    }
+    let mut shell = Command::new("/bin/sh");
+    let mut shell = Program::start(shell.args(["-c", "sleep 100 & echo $!; wait; echo over"]));
+    let child = Pid::from_raw(shell.line().parse().unwrap()).unwrap();
+    let tracer = Tracer::new(Kernel::new());
+    let mut held = hold(&tracer, child);
+    kill_process(child, Signal::KILL).unwrap();
+    let is_gone = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        held.poll().is_err()
+    });
+    assert!(is_gone);
+    assert_eq!(shell.line(), "over");
+    held.release();
+    shell.end();
+}
+
 /// Neither the hold nor the agent's calls let a program go on that is stopped by a signal, and
 /// neither keeps a signal back.
 #[test]

@@ -208,6 +208,8 @@ impl Front {
         self.end_guests(&family);
         if self.has_failed {
             family.into_keys().for_each(kill);
+            self.stopping.let_killed_go();
+            self.holding.let_killed_go();
             return NEAR_INTERVAL;
         }
         self.stop_children(&family);
@@ -392,6 +394,7 @@ impl Front {
                     self.keeper.say(&line);
                 }
                 kill(pid);
+                self.holding.forget(guest.number);
             }
         }
     }

@@ -95,6 +95,11 @@ impl Holding {
         self.held.retain(|_, entry| !entry.is_due || must_wait(entry.since));
     }
 
+    /// Lets all go that were killed, so that their ends can be seen.
+    pub(crate) fn let_killed_go(&mut self) {
+        self.held.clear();
+    }
+
     /// Forgets a guest that has ended.
     pub(crate) fn forget(&mut self, number: u64) {
         self.held.remove(&number);
