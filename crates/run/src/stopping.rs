@@ -63,8 +63,8 @@ impl Stopping {
         self.beside.extend(self.tracer.hold(pid).ok().map(|held| (pid, held)));
     }
 
-    /// Lets all go that were killed: a process whose tasks stood still when they were killed has not
-    /// ended before its tracer lets them go.
+    /// Lets all go that were killed: a process whose tasks stood still when they were killed has
+    /// not ended before its tracer lets them go.
     pub(crate) fn let_killed_go(&mut self) {
         self.stopping.clear();
         self.beside.clear();
