@@ -36,7 +36,7 @@ def victim(supervisor, whom):
     below = [(pid, name_of(pid)) for pid in harness.descendants(supervisor)]
     if whom in OURS:
         return next((pid for pid, name in below if name == OURS[whom]), None)
-    programs = [pid for pid, name in below if name == "soak" or name == "storm"]
+    programs = [pid for pid, name in below if name in ("soak", "storm")]
     if whom == "program":
         return programs[0] if programs else None
     return programs[-1] if len(programs) > 1 else None

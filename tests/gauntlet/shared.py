@@ -13,7 +13,6 @@ import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import harness
 from gauntlet import prepare
 from harness import HERE, OVERSPILL, SWAP, WORK
 from suites import gcc, postgres
+from traces import Watch, plot, pyplot
 
 MIB = 1 << 20
 BESIDE_MIB = 3  # of a process, beside the limit
@@ -50,25 +50,6 @@ def proportional_kib(pid):
     return None
 
 
-class Watch:
-    """Samples of a process tree until it is stopped: seconds, KiB, processes."""
-
-    def __init__(self, root):
-        self.samples, self.over, self.begun = [], False, time.monotonic()
-        self.thread = threading.Thread(target=self.watch, args=(root,))
-        self.thread.start()
-
-    def watch(self, root):
-        while not self.over:
-            sizes = [size for size in map(proportional_kib, harness.descendants(root)) if size is not None]
-            self.samples.append((time.monotonic() - self.begun, sum(sizes), len(sizes)))
-            time.sleep(0.1)
-
-    def stop(self):
-        self.over = True
-        self.thread.join()
-
-
 def run(command, option, limit_mib, user):
     with harness.own_directory("shared") as scratch:
         identity = {}
@@ -80,7 +61,7 @@ def run(command, option, limit_mib, user):
         begun = time.monotonic()
         process = subprocess.Popen(words, env=os.environ | {"TMPDIR": str(scratch)}, cwd=scratch, start_new_session=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **identity)
-        watch = Watch(process.pid)
+        watch = Watch(process.pid, proportional_kib, 0.1)
         try:
             status = process.wait()
         finally:
@@ -112,26 +93,6 @@ def compare(name, rounds):
     return first
 
 
-def pyplot():
-    import matplotlib
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-    return pyplot
-
-
-def plot(traces, file, pyplot):
-    figure, plots = pyplot.subplots(len(traces), 1, figsize=(8, 2.4 * len(traces)), layout="constrained", squeeze=False)
-    for (name, samples), axes in zip(traces.items(), plots[:, 0]):
-        times, sizes, processes = zip(*samples)
-        limit_mib = WORKLOADS[name][0]
-        axes.plot(times, [kib / 1024 for kib in sizes], label="all processes")
-        axes.plot(times, [limit_mib + BESIDE_MIB * count for count in processes], label="limit and 3 MiB for each process")
-        axes.axhline(limit_mib, linestyle=":", color="grey", label="limit")
-        axes.set(title=name, xlabel="s", ylabel="MiB", ylim=(0, None))
-        axes.legend(fontsize="small")
-    figure.savefig(file)
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
@@ -145,7 +106,8 @@ def main():
     with harness.userfaultfd_for_users():
         traces = {name: compare(name, arguments.rounds) for name in arguments.workloads or WORKLOADS}
     if arguments.plot:
-        plot(traces, arguments.plot, plotter)
+        limits_mib = {name: workload[0] for name, workload in WORKLOADS.items()}
+        plot(traces, limits_mib, BESIDE_MIB, arguments.plot, plotter)
 
 
 if __name__ == "__main__":

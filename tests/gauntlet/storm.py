@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Programs that check each of their pages, under `overspill run`, while much happens to them.
 
-    storm.py [--seeds N] [--first N] [--seconds N] [--busy] [--way WAY]      memory calls of all kinds
-    storm.py --store [--seconds N] [--way WAY]      a store that forks every second, with direct I/O in flight
+    storm.py [--seeds N] [--first N] [--seconds N] [--busy]      memory calls of all kinds
+    storm.py --store [--seconds N]      a store that forks every second, with direct I/O in flight
 
 A seed is right if the program says so, and no page was lost. With --busy two processes keep the CPUs from it. Each run is a
 line, which also says how much memory was in use at most: of what the kernel fills in one go (MAP_POPULATE), and of children that
@@ -35,12 +35,11 @@ def busy_cpus(wanted):
             burner.wait()
 
 
-def run(command, seconds, way, directory):
+def run(command, seconds, directory):
     """What is wrong, or nothing, and what was seen."""
     report = directory / "report"
     report.unlink(missing_ok=True)
     words = [OVERSPILL, "run", "--quiet", "--memory", f"{LIMIT_MIB}M", "--swap", "ram:2G", "--stats", report]
-    words += ["--way", way] if way else []
     process = subprocess.Popen([*words, "--", *command], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         said, _ = process.communicate(timeout=8 * seconds + 60)
@@ -75,12 +74,11 @@ def main():
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--store", action="store_true")
-    parser.add_argument("--way", default="")
     arguments = parser.parse_args()
     wrong = 0
     with harness.own_directory("storm") as directory, busy_cpus(arguments.busy):
         for name, command in commands(arguments, directory):
-            why, figures = run(command, arguments.seconds, arguments.way, directory)
+            why, figures = run(command, arguments.seconds, directory)
             wrong += why is not None
             print(f"{name}: {why or 'right'} {figures}", flush=True)
     print(f"{wrong} wrong")

@@ -11,12 +11,11 @@ import argparse
 import json
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import harness
 from harness import HERE, MIB, OVERSPILL
+from traces import Watch, plot, pyplot
 
 # Name: limit in MiB, and the arguments.
 WORKLOADS = {
@@ -39,54 +38,20 @@ def private_kib(pid):
     return 0
 
 
-class Watch(threading.Thread):
-    """Samples of a process tree until it is stopped: seconds and MiB."""
-
-    def __init__(self, root):
-        super().__init__()
-        self.root, self.over, self.begun = root, False, time.monotonic()
-        self.samples = [(0, 0)]
-        self.start()
-
-    def run(self):
-        while not self.over:
-            kib = sum(map(private_kib, harness.descendants(self.root)))
-            self.samples.append((time.monotonic() - self.begun, kib / 1024))
-            time.sleep(0.02)
-
-    def stop(self):
-        self.over = True
-        self.join()
-        return self.samples
-
-
 def run(directory, limit_mib, arguments):
     """The most that the run saw, in MiB, and the samples."""
     report = directory / "report"
     words = [OVERSPILL, "run", "--quiet", "--memory", f"{limit_mib}M", "--swap", "ram:8G", "--stats", report]
     process = subprocess.Popen([*words, "--", directory / "strict", *arguments], stdout=subprocess.PIPE, text=True)
-    watch = Watch(process.pid)
+    watch = Watch(process.pid, private_kib, 0.02)
     try:
         said, _ = process.communicate()
     finally:
-        samples = watch.stop()
+        watch.stop()
     seen = json.loads(report.read_text())
     if said != "right\n" or seen["summary"]["pages_lost"]:
         sys.exit(f"{arguments}: status {process.returncode}, {said}")
-    return seen.get("held_bytes_max", 0) / MIB, samples
-
-
-def plot(traces, file):
-    import matplotlib
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-    figure, plots = pyplot.subplots(len(traces), 1, figsize=(8, 2.2 * len(traces)), layout="constrained", squeeze=False)
-    for (name, samples), axes in zip(traces.items(), plots[:, 0]):
-        axes.plot(*zip(*samples), label="all processes")
-        axes.axhline(WORKLOADS[name][0], linestyle=":", color="grey", label="limit")
-        axes.set(title=name, xlabel="s", ylabel="MiB", ylim=(0, None))
-        axes.legend(fontsize="small")
-    figure.savefig(file)
+    return seen.get("held_bytes_max", 0) / MIB, watch.samples
 
 
 def main():
@@ -95,7 +60,7 @@ def main():
     parser.add_argument("--plot", type=Path)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="; ".join(WORKLOADS))
     arguments = parser.parse_args()
-    traces = {}
+    traces, plotter = {}, pyplot() if arguments.plot else None
     with harness.own_directory("strict") as directory:
         harness.compile_program(HERE / "programs" / "strict.c", directory)
         for name in arguments.workloads or WORKLOADS:
@@ -103,10 +68,11 @@ def main():
             rounds = [run(directory, limit_mib, command) for _ in range(arguments.rounds)]
             traces[name] = rounds[0][1]
             most = sorted(round(most) for most, _ in rounds)
-            seen = max(mib for _, samples in rounds for _, mib in samples)
+            seen = max(kib for _, samples in rounds for _, kib, _ in samples) / 1024
             print(f"{name}: limit {limit_mib} MiB; at most {most} MiB by its own count, {seen:.0f} MiB seen", flush=True)
     if arguments.plot:
-        plot(traces, arguments.plot)
+        limits_mib = {name: limit for name, (limit, _) in WORKLOADS.items()}
+        plot(traces, limits_mib, None, arguments.plot, plotter)
 
 
 if __name__ == "__main__":

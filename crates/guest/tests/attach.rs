@@ -263,6 +263,14 @@ fn a_thread_that_does_not_stop_is_let_go_later() {
     assert!(vforks.end().is_empty());
 }
 
+/// A shell that says when its child has ended, and the child.
+fn parent_that_waits() -> (Program, Pid) {
+    let mut shell = Command::new("/bin/sh");
+    let mut shell = Program::start(shell.args(["-c", "sleep 100 & echo $!; wait; echo over"]));
+    let child = Pid::from_raw(shell.line().parse().unwrap()).unwrap();
+    (shell, child)
+}
+
 /// Whoever waits for a process that is killed while it is held learns of its end.
 #[test]
 fn a_parent_sees_the_end_of_what_was_killed_while_held() {
@@ -270,9 +278,7 @@ fn a_parent_sees_the_end_of_what_was_killed_while_held() {
     if !is_permitted() {
         return;
     }
-    let mut shell = Command::new("/bin/sh");
-    let mut shell = Program::start(shell.args(["-c", "sleep 100 & echo $!; wait; echo over"]));
-    let child = Pid::from_raw(shell.line().parse().unwrap()).unwrap();
+    let (mut shell, child) = parent_that_waits();
     let tracer = Tracer::new(Kernel::new());
     let held = hold(&tracer, child);
     kill_process(child, Signal::KILL).unwrap();
@@ -294,9 +300,7 @@ fn a_parent_sees_the_end_of_what_was_killed_and_is_held() {
     if !is_permitted() {
         return;
     }
-    let mut shell = Command::new("/bin/sh");
-    let mut shell = Program::start(shell.args(["-c", "sleep 100 & echo $!; wait; echo over"]));
-    let child = Pid::from_raw(shell.line().parse().unwrap()).unwrap();
+    let (mut shell, child) = parent_that_waits();
     let tracer = Tracer::new(Kernel::new());
     let mut held = hold(&tracer, child);
     kill_process(child, Signal::KILL).unwrap();

@@ -283,10 +283,13 @@ impl Report {
 
 /// Returns a line for each device that could be faster or safer.
 pub(super) fn limits_of_devices(overview: &Overview) -> impl Iterator<Item = String> {
-    overview.devices().flat_map(|DeviceState { info, .. }| {
-        let limits = info.notes.into_iter().filter(|note| doctor::is_limit(note));
-        limits.map(move |note| format!("{}: {note}", info.name))
-    })
+    overview.devices().flat_map(|DeviceState { info, .. }| limits_of(&info.name, &info.notes))
+}
+
+/// Returns those of a device's notes that are about what could be faster or safer, as lines.
+pub(super) fn limits_of(name: &str, notes: &[String]) -> Vec<String> {
+    let limits = notes.iter().filter(|note| doctor::is_limit(note));
+    limits.map(|note| format!("{name}: {note}")).collect()
 }
 
 /// Returns a line about a way that is not the fastest.

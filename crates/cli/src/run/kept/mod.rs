@@ -14,7 +14,7 @@ mod watching;
 use super::output::OutputFile;
 use super::process::{self, Ended};
 use super::program::Program;
-use super::report::{Device, Report, Seen, Stalls};
+use super::report::{Device, Report, Seen, Stalls, limits_of};
 use super::signals::{self, Arrival, Inbox};
 use super::{USUAL_END, elf, memory_bytes, notes, page_of};
 use crate::args::RunArgs;
@@ -109,7 +109,7 @@ impl Plan {
         };
         let say = Box::new(|line: &str| say::line(line));
         let (keeper, areas) = KeeperProcess::start(command(), options, say)?;
-        self.say(areas.iter().flat_map(limits_of));
+        self.say(areas.iter().flat_map(|area| limits_of(&area.name, &area.notes)));
         Ok(keeper)
     }
 }
@@ -179,11 +179,6 @@ fn command() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg("keeper");
     command
-}
-
-fn limits_of(area: &AreaState) -> impl Iterator<Item = String> {
-    let limits = area.notes.iter().filter(|note| doctor::is_limit(note));
-    limits.map(|note| format!("{}: {note}", area.name))
 }
 
 /// Passes signals on, and gives the front its turns, until the program has ended.

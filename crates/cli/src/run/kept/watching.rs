@@ -53,7 +53,7 @@ pub(super) struct Watching {
 
 impl Watching {
     pub(super) fn new(progress: bool, report: bool) -> Self {
-        let line = ProgressLine::new().filter(|_| progress);
+        let line = progress.then(ProgressLine::new).flatten();
         Self {
             line: line.map(|line| (line, Instant::now() + progress::PERIOD)),
             timeline: report.then(|| (Timeline::new(), Instant::now())),

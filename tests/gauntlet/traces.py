@@ -1,0 +1,48 @@
+"""How much memory a tree of processes has over time: looked at, and drawn."""
+
+import threading
+import time
+
+import harness
+
+
+class Watch:
+    """Samples until it is stopped: seconds, KiB, processes. `kib_of` says what a process has, None if it does not count."""
+
+    def __init__(self, root, kib_of, pause_seconds):
+        self.samples, self.over, self.begun = [], False, time.monotonic()
+        self.thread = threading.Thread(target=self.watch, args=(root, kib_of, pause_seconds))
+        self.thread.start()
+
+    def watch(self, root, kib_of, pause_seconds):
+        while not self.over:
+            sizes = [size for size in map(kib_of, harness.descendants(root)) if size is not None]
+            self.samples.append((time.monotonic() - self.begun, sum(sizes), len(sizes)))
+            time.sleep(pause_seconds)
+
+    def stop(self):
+        self.over = True
+        self.thread.join()
+
+
+def pyplot():
+    import matplotlib
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+    return pyplot
+
+
+def plot(traces, limits_mib, beside_mib, file, pyplot):
+    """One below the other, each with its limit; and that with what each process may have beside it, if it may."""
+    figure, plots = pyplot.subplots(len(traces), 1, figsize=(8, 2.4 * len(traces)), layout="constrained", squeeze=False)
+    for (name, samples), axes in zip(traces.items(), plots[:, 0]):
+        times, sizes, processes = zip(*samples)
+        limit_mib = limits_mib[name]
+        axes.plot(times, [kib / 1024 for kib in sizes], label="all processes")
+        if beside_mib:
+            axes.plot(times, [limit_mib + beside_mib * count for count in processes],
+                      label=f"limit and {beside_mib} MiB for each process")
+        axes.axhline(limit_mib, linestyle=":", color="grey", label="limit")
+        axes.set(title=name, xlabel="s", ylabel="MiB", ylim=(0, None))
+        axes.legend(fontsize="small")
+    figure.savefig(file)
