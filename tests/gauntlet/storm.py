@@ -5,8 +5,8 @@
     storm.py --store [--seconds N]      a store that forks every second, with direct I/O in flight
 
 A seed is right if the program says so, and no page was lost. With --busy two processes keep the CPUs from it. Each run is a
-line, which also says how much memory was in use at most: of what the kernel fills in one go (MAP_POPULATE), and of children that
-live for some milliseconds, more than the limit. The exit status is 1 if one was wrong.
+line, which also says how much memory was in use at most, looked at 50 times a second, a page that several processes have counted
+once: of what the kernel fills in one go (MAP_POPULATE), more than the limit. The exit status is 1 if one was wrong.
 """
 
 import argparse
@@ -16,9 +16,11 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import harness
-from harness import HERE, MIB, OVERSPILL
+from harness import HERE, OVERSPILL
+from traces import Watch, private_kib
 
 LIMIT_MIB = 64
 STORM_MIB, STORE_MIB, THREADS = 256, 256, 4
@@ -41,14 +43,17 @@ def run(command, seconds, directory):
     report.unlink(missing_ok=True)
     words = [OVERSPILL, "run", "--quiet", "--memory", f"{LIMIT_MIB}M", "--swap", "ram:2G", "--stats", report]
     process = subprocess.Popen([*words, "--", *command], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    watch = Watch(process.pid, private_kib(Path(command[0]).name), 0.02)
     try:
         said, _ = process.communicate(timeout=8 * seconds + 60)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
         said, _ = process.communicate()
         return "does not end", {}
+    finally:
+        watch.stop()
     seen = json.loads(report.read_text()) if report.exists() else {}
-    most_mib = seen.get("held_bytes_max", 0) / MIB
+    most_mib = max(kib for _, kib, _ in watch.samples) / 1024
     lost = seen.get("summary", {}).get("pages_lost")
     figures = {"out": seen.get("summary", {}).get("pages_out"), "most_mib": round(most_mib), "said": said.strip().splitlines()[-1:]}
     if process.returncode != 0 or "right" not in said or lost != 0:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import harness
 from harness import HERE, MIB, OVERSPILL
-from traces import Watch, plot, pyplot
+from traces import Watch, plot, private_kib, pyplot
 
 # Name: limit in MiB, and the arguments.
 WORKLOADS = {
@@ -28,22 +28,12 @@ WORKLOADS = {
 }
 
 
-def private_kib(pid):
-    try:
-        if Path(f"/proc/{pid}/comm").read_text().startswith("strict"):
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            return next((int(line.split()[1]) for line in rollup if line.startswith("Pss_Anon:")), 0)
-    except OSError:
-        pass
-    return 0
-
-
 def run(directory, limit_mib, arguments):
     """The most that the run saw, in MiB, and the samples."""
     report = directory / "report"
     words = [OVERSPILL, "run", "--quiet", "--memory", f"{limit_mib}M", "--swap", "ram:8G", "--stats", report]
     process = subprocess.Popen([*words, "--", directory / "strict", *arguments], stdout=subprocess.PIPE, text=True)
-    watch = Watch(process.pid, private_kib, 0.02)
+    watch = Watch(process.pid, private_kib("strict"), 0.02)
     try:
         said, _ = process.communicate()
     finally:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 
 import harness
 
@@ -23,6 +24,21 @@ class Watch:
     def stop(self):
         self.over = True
         self.thread.join()
+
+
+def private_kib(name):
+    """Of each process of that name, what it has of private memory: a page that several have counts once."""
+
+    def kib_of(pid):
+        try:
+            if Path(f"/proc/{pid}/comm").read_text().startswith(name):
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+                return next((int(line.split()[1]) for line in rollup if line.startswith("Pss_Anon:")), 0)
+        except OSError:
+            pass
+        return None
+
+    return kib_of
 
 
 def pyplot():

@@ -69,7 +69,7 @@ static void read_by_all(void) {
 
 static void write_inherited(int n) {
     fill(inherited, BIG / 8, SEED + n);
-    sleep(3);
+    sleep(6);
     check(inherited, BIG / 8, SEED + n);
 }
 

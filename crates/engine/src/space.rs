@@ -138,14 +138,15 @@ pub trait MovingSpace: AddressSpace {
 
     /// As [`unmap`](Self::unmap), for several runs of pages with one call: one after the other to
     /// `destination`, which has a place for each page, without a gap. Appends to `ends` how far it
-    /// came with each. For owners to whom a call costs more than the pages it moves.
+    /// came with each. For owners to whom a call costs more than the pages it moves: returns how
+    /// many it called.
     fn unmap_runs(
         &self,
         runs: &[Range<PageNo>],
         arena: &PageArena,
         destination: Range<usize>,
         ends: &mut Vec<Unmapped>,
-    ) {
+    ) -> usize {
         let mut at = destination.start;
         for run in runs {
             let pages = run.end.index() - run.start.index();
@@ -153,6 +154,7 @@ pub trait MovingSpace: AddressSpace {
             at += end.moved;
             ends.push(end);
         }
+        1
     }
 
     /// True if [`unmap`](Self::unmap) copies: the program has then never seen memory of the arena,

@@ -128,6 +128,8 @@ pub struct Worker {
     pub(crate) scratch: Scratch,
     /// Frames it has freed by eviction.
     pub(crate) evicted: usize,
+    /// Victims that it takes at a time; 0 before the first.
+    pub(crate) batch_pages: usize,
     /// When frames run low, reclaims by itself instead of waking the reclaim thread, which would
     /// run on another CPU and interrupt this one at every eviction.
     pub reclaims: bool,
@@ -172,8 +174,17 @@ impl Worker {
         let bounce = Bounce::new(kind.bounce_chunks(page_bytes), page_bytes)?;
         let queues = Vec::with_capacity(AreaNo::MAX);
         let scratch = Scratch::new();
-        let mut worker =
-            Self { queues, inbox, version, kind, bounce, scratch, evicted: 0, reclaims: false };
+        let mut worker = Self {
+            queues,
+            inbox,
+            version,
+            kind,
+            bounce,
+            scratch,
+            evicted: 0,
+            batch_pages: 0,
+            reclaims: false,
+        };
         worker.take_new_queues();
         Ok(worker)
     }

@@ -12,11 +12,12 @@ use std::ffi::c_void;
 use std::ops::Range;
 
 /// Bits of an entry: in memory; swapped out by the kernel; marked as out by a keeper; a guard
-/// region of the guest's (6.15), which looks like something swapped out.
+/// region of the guest's (6.15), which looks like something swapped out; nobody else's.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const GUARD: u64 = 1 << 58;
 const MARKED: u64 = 1 << 57;
+const EXCLUSIVE: u64 = 1 << 56;
 /// Entries read at a time.
 const BATCH: usize = 512;
 
@@ -85,9 +86,21 @@ impl Pagemap {
     /// # Errors
     /// Of the kernel; ESRCH if the address space has ended.
     pub fn at(&self, at: Vpn) -> Result<Entry, Errno> {
+        Ok(Entry::of(self.bits(at)?))
+    }
+
+    /// True if there is a page in memory that another process has, too.
+    ///
+    /// # Errors
+    /// As [`at`](Self::at).
+    pub fn is_shared(&self, at: Vpn) -> Result<bool, Errno> {
+        Ok(self.bits(at)? & (PRESENT | EXCLUSIVE) == PRESENT)
+    }
+
+    fn bits(&self, at: Vpn) -> Result<u64, Errno> {
         let mut bytes = [0; 8];
         self.read(at, &mut bytes)?;
-        Ok(Entry::of(u64::from_ne_bytes(bytes)))
+        Ok(u64::from_ne_bytes(bytes))
     }
 
     /// Calls `each` for each run of addresses in `place` that have the same.

@@ -13,11 +13,14 @@ use overspill_engine::Worker;
 use overspill_guest::Vpn;
 use overspill_guest::map::{Extent, Whereabouts};
 use overspill_guest::pagemap::Entry;
+use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
 /// How often the mappings of guests are looked at.
 const INTERVAL: Duration = Duration::from_millis(2);
+/// How long a guest is held because there is no room for what it has.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Shared {
     /// Looks after all guests until told to stop.
@@ -103,60 +106,98 @@ impl Shared {
         }
     }
 
-    /// Has the engine take what is in memory of mappings that are believed since it did so last.
+    /// Has the engine take what is in memory of mappings that are believed since it did so last. A
+    /// guest that is held stays so while there is no room for that, but not for good.
     fn adopt_new(&self, worker: &mut Worker, guest: &Arc<Guest>, known: &Known) {
-        loop {
-            let mut owned = guest.hold();
-            let new = owned.take_new();
-            if new.is_empty() {
-                return guest.threads.go_on();
+        let mut new = guest.hold().take_new();
+        while !new.is_empty() {
+            let rest = self.adopt(worker, (guest, known), new);
+            if !rest.is_empty() {
+                if guest.hold().add_new_again(rest) < PATIENCE {
+                    return;
+                }
+                break;
             }
-            drop(owned);
-            self.adopt(worker, (guest, known), new);
+            new = guest.hold().take_new();
         }
+        guest.threads.go_on();
     }
 
+    /// Returns what is left of it if there is no frame now, or it is not known where it lies.
     fn adopt(
         &self,
         worker: &mut Worker,
         (guest, known): (&Arc<Guest>, &Known),
         present: Vec<Range<Vpn>>,
-    ) {
-        for run in present {
+    ) -> Vec<Range<Vpn>> {
+        let mut runs = present.into_iter();
+        while let Some(run) = runs.next() {
             let mut at = run.start;
             while at < run.end {
-                let extent = self.bound_at(guest, at, run.end);
-                let Some(extent) = extent else { break };
-                let is_present = |numbers: Range<PageNo>| are_present(guest, known, &numbers);
-                let pages = extent.pages as usize;
-                self.engine.adopt(worker, extent.first, pages, is_present);
-                at = extent.place().end;
+                let place = at..run.end;
+                match self.bound_at(guest, &place) {
+                    Bound::Extent(extent) if self.adopt_extent(worker, (guest, known), extent) => {
+                        at = extent.place().end;
+                    }
+                    Bound::Extent(_) | Bound::Later => {
+                        return [place].into_iter().chain(runs).collect();
+                    }
+                    Bound::Nothing => break,
+                }
             }
         }
+        Vec::new()
     }
 
-    /// Returns what is bound from `at` on, up to `end`; binds it if nothing is.
-    fn bound_at(&self, guest: &Arc<Guest>, at: Vpn, end: Vpn) -> Option<Extent> {
+    /// True if the engine has all of it that is in memory.
+    fn adopt_extent(
+        &self,
+        worker: &mut Worker,
+        (guest, known): (&Guest, &Known),
+        extent: Extent,
+    ) -> bool {
+        let (pages, is_in_doubt) = (extent.pages as usize, Cell::new(false));
+        let is_present = |numbers: Range<PageNo>| are_present(guest, known, &numbers, &is_in_doubt);
+        self.engine.adopt(worker, extent.first, pages, is_present) == pages && !is_in_doubt.get()
+    }
+
+    /// Returns what is bound from the start of `place` on; binds it if nothing is.
+    fn bound_at(&self, guest: &Arc<Guest>, place: &Range<Vpn>) -> Bound {
         let mut owned = guest.hold();
         if owned.map.must_hold_threads() {
-            return None;
+            return Bound::Later;
         }
-        if owned.map.bound(at.run(1)).next().is_none() {
-            owned.map.bind(at, &mut self.space.pieces.of(guest))?;
+        let is_unbound = owned.map.bound(place.start.run(1)).next().is_none();
+        if is_unbound && owned.map.bind(place.start, &mut self.space.pieces.of(guest)).is_none() {
+            return Bound::Nothing;
         }
-        owned.map.bound(at..end).next()
+        owned.map.bound(place.clone()).next().map_or(Bound::Nothing, Bound::Extent)
     }
 }
 
-/// Which of up to 64 pages are in memory, the first with the lowest bit.
-fn are_present(guest: &Guest, known: &Known, numbers: &Range<PageNo>) -> u64 {
+/// What is bound at an address.
+enum Bound {
+    Extent(Extent),
+    /// That is in doubt.
+    Later,
+    /// Nothing, and nothing can be.
+    Nothing,
+}
+
+/// Which of up to 64 pages are in memory, the first with the lowest bit; says if that is in doubt.
+fn are_present(
+    guest: &Guest,
+    known: &Known,
+    numbers: &Range<PageNo>,
+    is_in_doubt: &Cell<bool>,
+) -> u64 {
     let owned = guest.hold();
     let mut present = 0;
     for n in 0..numbers.end.0 - numbers.start.0 {
-        if let Whereabouts::At(at) = owned.map.find(numbers.start.plus(n as usize))
-            && known.pagemap.at(at) == Ok(Entry::Present)
-        {
-            present |= 1 << n;
+        match owned.map.find(numbers.start.plus(n as usize)) {
+            Whereabouts::At(at) if known.pagemap.at(at) == Ok(Entry::Present) => present |= 1 << n,
+            Whereabouts::At(_) | Whereabouts::Nowhere => {}
+            Whereabouts::Later => is_in_doubt.set(true),
         }
     }
     present

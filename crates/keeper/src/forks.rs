@@ -62,7 +62,7 @@ impl Shared {
         if let Some(place) = map.believed().filter(is_registered).last() {
             child.userfault.set_anchor(place.start);
         }
-        child.hold().begin_as_child(map);
+        child.hold().map = map;
         let mut runs = inherited.iter().map(|run| ((run.from, run.to), run.pages as usize));
         // What is not out the child has: it was there when it was forked, and has not moved since.
         let shared =

@@ -41,6 +41,9 @@ pub(crate) struct Guest {
     /// Pages that were filled, less those that were moved out, as a signed number.
     paged: AtomicU64,
     has_ended: AtomicBool,
+    /// Whether relatives may have the same frames. Relaxed: of those that were forked since the
+    /// attach it is set before they get their pages, with the lock held.
+    pub(crate) has_relatives: AtomicBool,
     has_waiting: AtomicBool,
     /// Its pages are lost, so that all that are missing raise SIGBUS.
     is_lost: AtomicBool,
@@ -71,6 +74,7 @@ impl Guest {
     pub(crate) fn child(&self, number: u64, fd: OwnedFd) -> Self {
         let userfault = GuestUserfault::agreed(fd, self.userfault.abilities(), None);
         let mut child = Self::unknown(number, userfault, self.wakeup.clone(), self.front.clone());
+        child.has_relatives = AtomicBool::new(true);
         child.origin = format!("a child of {}", self.name());
         child
     }
@@ -91,6 +95,7 @@ impl Guest {
             agent: Mutex::new(LockClass::Agent, None),
             paged: AtomicU64::new(0),
             has_ended: AtomicBool::new(false),
+            has_relatives: AtomicBool::new(false),
             has_waiting: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             wakeup,
@@ -174,21 +179,26 @@ impl Guest {
         self.paged.fetch_add(pages as u64, Relaxed);
     }
 
-    /// How many pages it has without our doing; `None` if it is not known, or has ended.
-    fn own_pages(&self) -> Option<i64> {
-        let pages = self.known()?.pages().ok()?;
-        Some(pages - self.paged.load(Relaxed) as i64)
+    /// How many pages it has; `None` if that is not known, or it has ended.
+    pub(crate) fn pages(&self) -> Option<i64> {
+        self.known()?.pages().ok()
     }
 
-    /// Returns how many it has more of those than when its mappings were looked at last.
-    pub(crate) fn growth_pages(&self) -> i64 {
-        // Relaxed: only a number.
-        self.own_pages().map_or(0, |pages| pages - self.surveyed_pages.load(Relaxed) as i64)
+    /// How many of so many pages it has without our doing. Relaxed: only numbers.
+    fn own_pages(&self, pages: i64) -> i64 {
+        pages - self.paged.load(Relaxed) as i64
+    }
+
+    /// Returns how many of so many pages are more of those than when its mappings were looked at
+    /// last.
+    pub(crate) fn growth_pages(&self, pages: i64) -> i64 {
+        self.own_pages(pages) - self.surveyed_pages.load(Relaxed) as i64
     }
 
     /// Notes that its mappings are about to be looked at.
     pub(crate) fn note_survey(&self) {
-        self.surveyed_pages.store(self.own_pages().unwrap_or_default() as u64, Relaxed);
+        let own_pages = self.pages().map_or(0, |pages| self.own_pages(pages));
+        self.surveyed_pages.store(own_pages as u64, Relaxed);
     }
 
     /// True if the process has ended.
@@ -263,6 +273,7 @@ impl Guest {
             }
             Message::Fork(userfault) => {
                 owned.note_fork(userfault);
+                self.has_relatives.store(true, Relaxed);
                 self.call_reader();
                 self.next(owned)
             }

@@ -12,6 +12,7 @@ use crate::owned::Owned;
 use crate::space::GuestSpace;
 use overspill_base::shared::PageArena;
 use overspill_base::sync::Arc;
+use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{PAGE_SIZE, PageNo};
 use overspill_engine::{SpaceError, Unmapped};
 use overspill_guest::Vpn;
@@ -23,16 +24,19 @@ use std::ops::Range;
 
 /// How often a batch is tried of which nothing moves because the guest changes.
 const TRIES: u32 = 100;
+/// So many pages are taken for shared from one that is: to find that out of each takes a try.
+const SHARED_PAGES: u64 = 512;
 
 impl GuestSpace {
-    /// Moves out what it can of `runs`, and appends an end for each.
+    /// Moves out what it can of `runs`, and appends an end for each; returns how many batches that
+    /// took.
     pub(crate) fn move_all(
         &self,
         runs: &[Range<PageNo>],
         (arena, mut at): (&PageArena, usize),
         ends: &mut Vec<Unmapped>,
-    ) {
-        let mut rest = runs;
+    ) -> usize {
+        let (mut rest, mut batches) = (runs, 0);
         while let Some(first) = rest.first() {
             let Some(guest) = self.pieces.owner(first.start) else {
                 ends.push(stopped(SpaceError::Gone));
@@ -44,7 +48,9 @@ impl GuestSpace {
             at += moved.iter().map(|end| end.moved).sum::<usize>();
             ends.extend(moved);
             rest = later;
+            batches += 1;
         }
+        batches
     }
 
     /// Returns how many of the first runs are of one guest and fit into a request; at least one.
@@ -116,12 +122,13 @@ impl GuestSpace {
         runs: &[Range<PageNo>],
     ) -> Result<(), AgentError> {
         let mut owned = guest.hold();
-        if !owned.has_relatives && owned.shared.is_empty() {
+        let has_relatives = guest.has_relatives.load(Relaxed);
+        if !has_relatives && owned.shared.is_empty() {
             return Ok(());
         }
         let leaving = runs.iter().filter_map(|run| movable(&owned, run).ok());
         let mut places: Vec<Range<Vpn>> = leaving.map(|leaving| leaving.place).collect();
-        if !owned.has_relatives {
+        if !has_relatives {
             places.retain(|place| owned.shared.overlaps(place));
         }
         places.iter().for_each(|place| owned.shared.remove(place.clone()));
@@ -181,7 +188,7 @@ impl GuestSpace {
         match errno {
             // Pinned, or shared with a relative that was forked before the attach.
             Errno::BUSY => {
-                owned.shared.insert(at.run(1));
+                note_busy(guest, owned, at);
                 SpaceError::Pinned
             }
             // Of another protection than staging: read-only, executable, locked.
@@ -228,6 +235,15 @@ impl GuestSpace {
         self.report("an agent", format!("{} is ended: {why}", guest.name()));
         guest.kill();
     }
+}
+
+/// Notes a page that did not move: if a relative has it, so it has others.
+fn note_busy(guest: &Guest, owned: &mut Owned, at: Vpn) {
+    let is_shared = guest.known().is_some_and(|known| known.pagemap.is_shared(at) == Ok(true));
+    if is_shared {
+        guest.has_relatives.store(true, Relaxed);
+    }
+    owned.shared.insert(at.run(if is_shared { SHARED_PAGES } else { 1 }));
 }
 
 /// Reads what has moved to the place of the first.

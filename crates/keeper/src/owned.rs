@@ -13,6 +13,7 @@ use rangemap::RangeSet;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// A child of which the fork was read, the map that its parent had then, and what was read since.
 #[derive(Debug)]
@@ -28,8 +29,6 @@ pub(crate) struct Owned {
     pub(crate) map: SpaceMap,
     /// Whether the map was compared with the mappings of a forked child.
     pub(crate) is_confirmed: bool,
-    /// Whether relatives that were forked since the attach may have the same frames.
-    pub(crate) has_relatives: bool,
     /// Pages that did not move, perhaps because relatives have them, too.
     pub(crate) shared: RangeSet<Vpn>,
     /// Children whose fork was read, and those of them that have not got their pages yet.
@@ -39,8 +38,9 @@ pub(crate) struct Owned {
     pub(crate) waiting: Vec<Fault>,
     /// What was in memory in mappings when they were believed, and the engine was not told of.
     new: Vec<Range<Vpn>>,
-    /// Pages of those.
+    /// Pages of those, and since when there has been no room for some.
     pub(crate) new_pages: u64,
+    new_since: Option<Instant>,
     /// Where threads may wait for a page that is no longer there.
     pub(crate) stirred: Vec<Range<Vpn>>,
     /// Pages that stay in memory.
@@ -58,13 +58,6 @@ impl Owned {
     pub(crate) fn note_fork(&mut self, userfault: OwnedFd) {
         self.forked.push(Forked { userfault, map: self.map.clone(), later: Vec::new() });
         self.forking += 1;
-        self.has_relatives = true;
-    }
-
-    /// Begins with what a forked child has of its parent's map.
-    pub(crate) fn begin_as_child(&mut self, map: SpaceMap) {
-        self.map = map;
-        self.has_relatives = true;
     }
 
     /// Notes an event of the guest, for children that have no pages yet: it may be from before
@@ -111,8 +104,18 @@ impl Owned {
         })
     }
 
+    /// Notes what was taken, and the engine had no room for; returns how long there has been some.
+    pub(crate) fn add_new_again(&mut self, rest: Vec<Range<Vpn>>) -> Duration {
+        self.new_pages += rest.iter().map(Vpn::pages).sum::<u64>();
+        self.new.extend(rest);
+        self.new_since.get_or_insert_with(Instant::now).elapsed()
+    }
+
     /// Takes the runs in memory of which the engine knows nothing yet.
     pub(crate) fn take_new(&mut self) -> Vec<Range<Vpn>> {
+        if self.new.is_empty() {
+            self.new_since = None;
+        }
         self.new_pages = 0;
         std::mem::take(&mut self.new)
     }

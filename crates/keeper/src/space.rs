@@ -341,8 +341,8 @@ impl MovingSpace for GuestSpace {
         arena: &PageArena,
         destination: Range<usize>,
         ends: &mut Vec<Unmapped>,
-    ) {
-        self.move_all(runs, (arena, destination.start), ends);
+    ) -> usize {
+        self.move_all(runs, (arena, destination.start), ends)
     }
 
     fn copies_out(&self) -> bool {

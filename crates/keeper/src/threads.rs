@@ -1,7 +1,8 @@
 //! Whether the threads of a guest are held.
 //!
-//! Owns: the three reasons: the map must not change ([`overspill_guest::map`], rule 5), more was
-//! filled than there is room for, or something is done that wants all to stand still.
+//! Owns: the four reasons: the map must not change ([`overspill_guest::map`], rule 5), more was
+//! filled than there is room for, relatives have more than there is room for, or something is done
+//! that wants all to stand still.
 //! Invariants: the front is asked when there is a first reason, and told when there is none any
 //! more; only for the map's sake it is waited for. A brake is let go by who has adopted all that
 //! was found, and only if the mappings were looked at since it was put on. The guest need not be
@@ -22,6 +23,7 @@ pub(crate) struct Threads {
 struct State {
     is_frozen: bool,
     is_braked: bool,
+    is_held_back: bool,
     is_to_stand: bool,
     /// Whether its mappings were looked at since it was braked.
     is_surveyed: bool,
@@ -29,7 +31,7 @@ struct State {
 
 impl State {
     fn is_held(&self) -> bool {
-        self.is_frozen || self.is_braked || self.is_to_stand
+        self.is_frozen || self.is_braked || self.is_held_back || self.is_to_stand
     }
 }
 
@@ -69,6 +71,11 @@ impl Threads {
     /// Has them held until all that they have filled is in the lists.
     pub(crate) fn brake(&self) {
         self.change(|state| (state.is_braked, state.is_surveyed) = (true, false));
+    }
+
+    /// Has them held or not while relatives are held back.
+    pub(crate) fn hold_back(&self, on: bool) {
+        self.change(|state| state.is_held_back = on);
     }
 
     /// Notes that nothing new was found; true if that was not known.

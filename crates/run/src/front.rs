@@ -28,11 +28,13 @@ use rustix::process::{Pid, getpid, setpriority_process};
 use rustix::thread::set_current_timer_slack;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often processes are looked at, and how often if much of what they hold may soon be too much.
 const FAR_INTERVAL: Duration = Duration::from_millis(5);
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);
+/// How often if children may soon be attached to.
+const CHILD_INTERVAL: Duration = Duration::from_millis(1);
 /// How often while some are about to stop.
 const STOPPING_INTERVAL: Duration = Duration::from_micros(300);
 /// Processes attached to between two looks: each takes 1 to 5 ms.
@@ -69,6 +71,8 @@ pub struct Front {
     forked: BTreeMap<u64, GuestUserfault>,
     /// Processes that there were a turn ago.
     seen: HashMap<Pid, Watched>,
+    /// When each of them was seen first, and what it had then, in pages.
+    first_seen: HashMap<Pid, (Instant, u64)>,
     /// Of the next guest.
     number: u64,
     /// Those that could not be attached to, and how often that was tried.
@@ -127,6 +131,7 @@ impl Front {
             guests: HashMap::new(),
             forked: BTreeMap::new(),
             seen: HashMap::new(),
+            first_seen: HashMap::new(),
             number: 0,
             refused: HashMap::new(),
             held_most_pages: 0,
@@ -197,6 +202,12 @@ impl Front {
         })
     }
 
+    /// What they have together of what the limit counts.
+    pub fn memory_used(&self) -> Bytes {
+        let pages: u64 = self.seen.values().map(|process| process.pages).sum();
+        Bytes::of_pages(pages.saturating_sub(self.sharing.twice_pages()))
+    }
+
     /// Does what is to be done now; returns how long to wait before the next turn, if no signal
     /// comes. The program, once it has ended, is to be reaped before the next.
     pub fn turn(&mut self) -> Duration {
@@ -212,13 +223,14 @@ impl Front {
             self.holding.let_killed_go();
             return NEAR_INTERVAL;
         }
-        self.stop_children(&family);
+        let has_young = self.stop_children(&family);
         let is_near = self.look(&family);
         self.attach_stopped();
         let stopping = self.stopping.since();
         self.holding.let_go(stopping);
         match stopping.is_some() || self.holding.is_asked() {
             true => STOPPING_INTERVAL,
+            false if has_young => CHILD_INTERVAL,
             false if is_near => NEAR_INTERVAL,
             false => FAR_INTERVAL,
         }

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 /// Fewer are none: programs that were forked from one have a few in common.
 const NOTABLE_PAGES: u64 = 1024;
-/// How many times as long as it takes nothing is found out anew.
+/// How many times as long as it takes nothing is found out anew, and at least.
 const PAUSE_PART: u32 = 50;
 const PAUSE_LEAST: Duration = Duration::from_millis(20);
-/// And if a guest has come since.
-const NEW_PART: u32 = 5;
+/// And if a guest has come, or a process has ended since.
+const CHANGED_PART: u32 = 5;
 
 /// What is shared.
 #[derive(Debug, Default)]
@@ -30,6 +30,9 @@ pub(crate) struct Sharing {
     /// Minor faults of each process then.
     faults: HashMap<Pid, u64>,
     found: Option<Found>,
+    /// Pages that all of them had too many then, and whether that was just now.
+    twice_pages: u64,
+    is_fresh: bool,
 }
 
 /// When something was found out, and how long that took.
@@ -40,8 +43,12 @@ struct Found {
 }
 
 impl Found {
-    fn is_older_than(self, part: u32) -> bool {
-        self.at.elapsed() > PAUSE_LEAST.max(self.took * part)
+    fn is_old(self, has_changed: bool) -> bool {
+        let pause = match has_changed {
+            true => self.took * CHANGED_PART,
+            false => PAUSE_LEAST.max(self.took * PAUSE_PART),
+        };
+        self.at.elapsed() > pause
     }
 }
 
@@ -50,22 +57,33 @@ impl Sharing {
     /// relatives that are not guests yet, and `agents` write for guests.
     pub(crate) fn pages(&mut self, guests: &[Pid], others: &[Pid], agents: &[Pid]) -> u64 {
         if guests.len() + others.len() < 2 {
-            *self = Self::default();
+            *self = Self { is_fresh: true, ..Self::default() };
             return 0;
         }
+        self.is_fresh = false;
         let all: HashSet<Pid> = [guests, others, agents].concat().into_iter().collect();
-        if self.faults.keys().any(|pid| !all.contains(pid)) {
+        let has_ended = self.faults.keys().any(|pid| !all.contains(pid));
+        if has_ended {
             self.pages = 0;
         }
-        let is_new = guests.iter().any(|pid| !self.faults.contains_key(pid));
-        let part = if is_new { NEW_PART } else { PAUSE_PART };
-        if self.found.is_none_or(|found| found.is_older_than(part)) {
+        let has_changed = has_ended || guests.iter().any(|pid| !self.faults.contains_key(pid));
+        if self.found.is_none_or(|found| found.is_old(has_changed)) {
             self.find_out(guests, others, all);
         }
         match self.pages {
             0..NOTABLE_PAGES => 0,
             pages => pages.saturating_sub(self.copied_since()),
         }
+    }
+
+    /// Returns how many pages guests and their relatives had too many when that was found out last.
+    pub(crate) fn twice_pages(&self) -> u64 {
+        self.twice_pages
+    }
+
+    /// True if that was just now.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.is_fresh
     }
 
     /// Pages that may have become copies.
@@ -80,11 +98,15 @@ impl Sharing {
     fn find_out(&mut self, guests: &[Pid], others: &[Pid], all: HashSet<Pid>) {
         let at = Instant::now();
         self.faults = all.into_iter().filter_map(|pid| Some((pid, minor_faults(pid)?))).collect();
-        let of_guests = guests.iter().map(|pid| anonymous(*pid).unwrap_or_default());
-        let of_others = others.iter().map(|pid| (0, anonymous(*pid).unwrap_or_default().1));
-        let (each, together) =
-            of_guests.chain(of_others).fold((0, 0), |sum, add| (sum.0 + add.0, sum.1 + add.1));
-        self.pages = u64::saturating_sub(each, together);
+        let of_all = |pids: &[Pid]| {
+            let each = pids.iter().map(|pid| anonymous(*pid).unwrap_or_default());
+            each.fold((0, 0), |sum, add| (sum.0 + add.0, sum.1 + add.1))
+        };
+        let (of_guests, of_others) = (of_all(guests), of_all(others));
+        let together = of_guests.1 + of_others.1;
+        self.pages = u64::saturating_sub(of_guests.0, together);
+        self.twice_pages = u64::saturating_sub(of_guests.0 + of_others.0, together);
+        self.is_fresh = true;
         self.found = Some(Found { at, took: at.elapsed() });
     }
 }

@@ -255,7 +255,7 @@ impl MovingSpace for SimSpace {
         arena: &PageArena,
         destination: Range<usize>,
         ends: &mut Vec<Unmapped>,
-    ) {
+    ) -> usize {
         self.unmaps.fetch_add(1, Relaxed);
         let mut at = destination.start;
         for run in runs {
@@ -265,6 +265,7 @@ impl MovingSpace for SimSpace {
             at += end.moved;
             ends.push(end);
         }
+        1
     }
 
     fn recycle(&self, arena: &PageArena, pages: Range<usize>) {

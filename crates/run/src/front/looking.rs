@@ -7,11 +7,15 @@
 //! Not here: attaching (`front`), how they stop (`stopping`).
 
 use super::Front;
+use crate::sharing::Sharing;
 use crate::watch::{Watched, is_registered};
 use overspill_base::Bytes;
 use rustix::process::Pid;
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
+/// How long a forked child may take to execute another program.
+const CHILD_WAIT: Duration = Duration::from_millis(2);
 /// Part of the limit at which processes are attached to, in percent.
 const NEAR_PERCENT: u64 = 75;
 /// And at which the keeper gets ready: its tables take some time.
@@ -29,25 +33,30 @@ const SMALL_LEAST_PAGES: u64 = 64;
 const SMALL_PART: u64 = 4;
 
 impl Front {
-    /// Has forked children stop that have lived for a turn: most execute another program before.
-    pub(super) fn stop_children(&mut self, family: &HashMap<Pid, Watched>) {
-        let seen = std::mem::replace(&mut self.seen, family.clone());
-        if self.forked.is_empty() {
-            return;
+    /// Has forked children stop that have lived for a while: most execute another program before.
+    /// True if there are some that have not.
+    pub(super) fn stop_children(&mut self, family: &HashMap<Pid, Watched>) -> bool {
+        self.seen = family.clone();
+        self.first_seen.retain(|pid, _| family.contains_key(pid));
+        for (pid, process) in family {
+            self.first_seen.entry(*pid).or_insert((Instant::now(), process.pages));
         }
-        let is_open = |pid: Pid, process: &Watched| {
-            seen.contains_key(&pid) && self.may_attach(pid, process) && is_registered(pid)
-        };
-        let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
-        let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
-        self.stop_all(open);
+        if self.forked.is_empty() {
+            return false;
+        }
+        let (young, old): (Vec<Pid>, Vec<Pid>) = family
+            .iter()
+            .filter(|(pid, process)| self.may_attach(**pid, process))
+            .map(|(pid, _)| *pid)
+            .partition(|pid| self.first_seen[pid].0.elapsed() < CHILD_WAIT);
+        self.stop_all(old.into_iter().filter(|pid| is_registered(*pid)).collect());
+        young.into_iter().any(is_registered)
     }
 
     /// Looks at all processes, and has them stop if the limit is in sight. True if it is, and much
     /// of what they hold is not paged yet.
     pub(super) fn look(&mut self, family: &HashMap<Pid, Watched>) -> bool {
         let held: u64 = family.values().map(|process| process.pages).sum();
-        self.held_most_pages = self.held_most_pages.max(held);
         let percent = held * 100 / self.memory.pages_floor().max(1);
         if percent >= PREPARE_PERCENT && !std::mem::replace(&mut self.is_prepared, true) {
             self.keeper.prepare();
@@ -55,6 +64,10 @@ impl Front {
         self.loose_pages = self.loose_pages(family);
         let loose_pages = self.loose_pages;
         self.leave_room();
+        if self.guests.is_empty() || self.sharing.is_fresh() {
+            let held_once_pages = held.saturating_sub(self.sharing.twice_pages());
+            self.held_most_pages = self.held_most_pages.max(held_once_pages);
+        }
         if percent < NEAR_PERCENT {
             return false;
         }
@@ -89,20 +102,24 @@ impl Front {
     }
 
     /// What processes have that are not paged. Children that guests have just forked have little of
-    /// their own.
+    /// their own: what they have got since.
     fn loose_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
-        let has_own = |pid: Pid| self.forked.is_empty() || !is_registered(pid);
+        let inherited_pages = |pid: &Pid| match self.forked.is_empty() || !is_registered(*pid) {
+            true => 0,
+            false => self.first_seen.get(pid).map_or(0, |(_, pages)| *pages),
+        };
         let small_pages = self.small_pages(family);
         let loose = family.iter().filter(|(pid, process)| {
-            process.pages >= small_pages && !self.guests.contains_key(pid) && has_own(**pid)
+            process.pages >= small_pages && !self.guests.contains_key(pid)
         });
-        loose.map(|(_, process)| process.pages).sum()
+        loose.map(|(pid, process)| process.pages.saturating_sub(inherited_pages(pid))).sum()
     }
 
     /// Has guests leave room for what is not paged, but for a quarter of the limit. What several
     /// have together counts once.
     pub(super) fn leave_room(&mut self) {
         if self.guests.is_empty() {
+            self.sharing = Sharing::default();
             return;
         }
         let limit = self.memory.pages_floor();

@@ -146,7 +146,7 @@ fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
         stalls: Some(Stalls::new(run.pressure.time())),
         memory_bytes: front.memory().0,
         memory_bytes_max: run.memory_max.0,
-        memory_used_bytes: processes.iter().map(|process| process.memory_bytes).sum(),
+        memory_used_bytes: front.memory_used().0,
         processes,
         summary: Summary::of(front.memory(), &[front.keeper().stats().clone()]),
         devices,

@@ -95,7 +95,7 @@ fn look(front: &Front, pressure: &Pressure) -> Now {
     let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
     Now {
         summary: Summary::of(front.memory(), &[front.keeper().stats().clone()]),
-        memory: Bytes(front.processes().map(|process| process.memory.0).sum()),
+        memory: front.memory_used(),
         swap: Bytes(areas.iter().map(|area| area.used.0).sum()),
         processes: front.processes().count(),
         stalls: pressure.time(),
