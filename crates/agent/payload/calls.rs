@@ -17,6 +17,7 @@ pub const ENOENT: Errno = 2;
 pub const EINTR: Errno = 4;
 pub const EIO: Errno = 5;
 pub const EAGAIN: Errno = 11;
+pub const EEXIST: Errno = 17;
 pub const EINVAL: Errno = 22;
 pub const EBADF: Errno = 9;
 pub const ESRCH: Errno = 3;

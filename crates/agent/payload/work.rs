@@ -8,7 +8,7 @@
 //! that makes no event.
 //! Not here: which runs are asked for; what is made of the pages in the memory file.
 
-use crate::calls::{self, EAGAIN, EBADF, EINVAL, EIO, ENOENT, Errno};
+use crate::calls::{self, EAGAIN, EBADF, EEXIST, EINVAL, EIO, ENOENT, Errno};
 use crate::end::{end_program, leave_quietly};
 use crate::messages::{self, Descriptors};
 use crate::words::{
@@ -195,7 +195,9 @@ impl<'m> Agent<'m> {
         self.answer.pages = pages as u32;
         calls::send(self.channel, &*self.answer).at(step::ANSWER)?;
         self.write(pages * PAGE_BYTES).at(step::WRITE)?;
-        if pages > 0 {
+        // Whoever touches staging gets zeros there, which would be in the way for ever.
+        let is_occupied = self.answer.runs.iter().any(|outcome| outcome.errno == EEXIST);
+        if pages > 0 || is_occupied {
             self.empty().at(step::EMPTY)?;
         }
         self.protect_staging().at(step::PROTECT)

@@ -24,6 +24,7 @@ const UFFDIO_API: u64 = 0xc018_aa3f;
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
 const UFFDIO_COPY: u64 = 0xc028_aa03;
+const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
 const MISSING: u64 = 1;
 const PAGEFAULT: u8 = 0x12;
 /// EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP.
@@ -148,6 +149,29 @@ fn pages_move_out_and_come_back() {
     assert_eq!(program.line(), "0 wrong");
     program.end();
     assert_no_agents();
+}
+
+#[test]
+fn staging_is_emptied_of_what_is_in_the_way() {
+    let _alone = alone();
+    let Some((mut program, start)) = start() else { return };
+    let (tracer, memory) = (Tracer::new(Kernel::new()), memory_file());
+    let attached = attach_with(&tracer, program.pid(), &memory);
+    let userfaultfd = &attached.userfaultfd;
+    control(userfaultfd, UFFDIO_API, [0xaa, FEATURES, 0]);
+    control(userfaultfd, UFFDIO_REGISTER, [start, page(PAGES), MISSING, 0]);
+    ask(&attached, &runs(kind::REGISTER, &[])).unwrap();
+    control(userfaultfd, UFFDIO_ZEROPAGE, [attached.staging + page(2), page(1), 0, 0]);
+
+    let [first, second] = [(); 2].map(|()| batch(&attached, &[(start, 5)]).runs[0]);
+    assert_eq!((first.pages, first.errno), (2, libc::EEXIST));
+    assert_eq!((second.pages, second.errno), (0, libc::ENOENT));
+    control(userfaultfd, UFFDIO_ZEROPAGE, [attached.staging, page(1), 0, 0]);
+    let [first, second] = [(); 2].map(|()| batch(&attached, &[(start + page(2), 5)]).runs[0]);
+    assert_eq!((first.pages, first.errno), (0, libc::EEXIST));
+    assert_eq!((second.pages, second.errno), (5, 0));
+    detach_from(&tracer, &attached);
+    program.end();
 }
 
 #[test]
