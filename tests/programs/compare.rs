@@ -53,8 +53,11 @@ fn assert_cells(json: &Value, rows: usize, ways: &[&str]) {
             let figure = |path: &str| cell.pointer(path).unwrap().as_f64().unwrap();
             let median = |name: &str| figure(&format!("/{name}/median"));
             assert!(median("rate") > 0.0 && median("missing/p99_us") >= 1.0, "{cell}");
-            // Of 32 MiB at most 8 are in memory; the rest of the process takes at most 24 MiB.
-            assert!((4.0..32.0).contains(&median("peak_mib")), "{cell}");
+            // Of 32 MiB at most 8 are in memory; the rest of the process takes at most 24 MiB. What
+            // `overspill run` has before it is paged may be all of it, on a busy machine.
+            let resident = cell["resident_over_time"].as_array().unwrap();
+            let last = resident.last().unwrap()[1].as_f64().unwrap();
+            assert!((4.0..32.0).contains(&last) && median("peak_mib") < 56.0, "{cell}");
         }
     }
 }
