@@ -21,7 +21,7 @@ import harness
 from gauntlet import prepare
 from harness import HERE, OVERSPILL, SWAP, WORK
 from suites import gcc, postgres
-from traces import Watch, plot, pyplot
+from traces import Watch, name_of, plot, pyplot, rollup_kib
 
 MIB = 1 << 20
 BESIDE_MIB = 3  # of a process, beside the limit
@@ -38,16 +38,8 @@ WORKLOADS = {
 
 
 def proportional_kib(pid):
-    """Of a process, or 0 if it has ended. A pager's memory is its program's."""
-    try:
-        if Path(f"/proc/{pid}/comm").read_text() == "ovs-pager\n":
-            return None
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1])
-    except OSError:
-        pass
-    return None
+    """Of a process, or None if it has ended. A pager's memory is its program's."""
+    return None if name_of(pid) == "ovs-pager" else rollup_kib(pid, "Pss")
 
 
 def run(command, option, limit_mib, user):

@@ -26,17 +26,28 @@ class Watch:
         self.thread.join()
 
 
+def rollup_kib(pid, field):
+    """A line of what a process has in all; None if it has ended."""
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in rollup if line.startswith(f"{field}:")), None)
+
+
+def name_of(pid):
+    """None if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return None
+
+
 def private_kib(name):
     """Of each process of that name, what it has of private memory: a page that several have counts once."""
 
     def kib_of(pid):
-        try:
-            if Path(f"/proc/{pid}/comm").read_text().startswith(name):
-                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-                return next((int(line.split()[1]) for line in rollup if line.startswith("Pss_Anon:")), 0)
-        except OSError:
-            pass
-        return None
+        return rollup_kib(pid, "Pss_Anon") if (name_of(pid) or "").startswith(name) else None
 
     return kib_of
 

@@ -54,7 +54,7 @@ impl Engine {
     pub(crate) fn shrink(&self, worker: &mut Worker, direct: bool) -> usize {
         self.lru.drain_own(&self.frames, &self.stats);
         self.refill_inactive();
-        let want = self.batch_pages(worker);
+        let want = worker.batch_pages;
         let mut isolated = std::mem::take(&mut worker.scratch.isolated);
         let mut seen = self.lru.isolate(want, &self.frames, &mut isolated);
         if isolated.len() < want {
@@ -83,14 +83,6 @@ impl Engine {
         let progress = dropped + self.evict(worker, victims, usize::MAX);
         self.stats.add(steal, (dropped + worker.evicted - evicted_before) as u64);
         progress
-    }
-
-    /// Returns how many victims a worker takes.
-    fn batch_pages(&self, worker: &Worker) -> usize {
-        match worker.batch_pages {
-            0 => self.tuning.reclaim_batch_pages,
-            pages => pages,
-        }
     }
 
     /// Keeps the active list at most `active_ratio` times as long as the inactive one.
@@ -265,7 +257,7 @@ impl Engine {
         drop(victims_in_order);
         victims.append(left);
         let most = self.tuning.reclaim_batch_pages;
-        worker.batch_pages = fitted(self.batch_pages(worker), most, (owners, pages));
+        worker.batch_pages = fitted(worker.batch_pages, most, (owners, pages));
         destination
     }
 

@@ -128,7 +128,7 @@ pub struct Worker {
     pub(crate) scratch: Scratch,
     /// Frames it has freed by eviction.
     pub(crate) evicted: usize,
-    /// Victims that it takes at a time; 0 before the first.
+    /// Victims that it takes at a time.
     pub(crate) batch_pages: usize,
     /// When frames run low, reclaims by itself instead of waking the reclaim thread, which would
     /// run on another CPU and interrupt this one at every eviction.
@@ -182,7 +182,7 @@ impl Worker {
             bounce,
             scratch,
             evicted: 0,
-            batch_pages: 0,
+            batch_pages: engine.tuning.reclaim_batch_pages,
             reclaims: false,
         };
         worker.take_new_queues();

@@ -62,6 +62,13 @@ fn ask(attached: &Attached, request: &Request) -> Result<Answer, ChannelError> {
     attached.channel.ask(&Kernel::new(), request, &[], WAIT)
 }
 
+/// Registers the program's pages, and staging.
+fn register(attached: &Attached, start: u64) {
+    control(&attached.userfaultfd, UFFDIO_API, [0xaa, FEATURES, 0]);
+    control(&attached.userfaultfd, UFFDIO_REGISTER, [start, page(PAGES), MISSING, 0]);
+    ask(attached, &runs(kind::REGISTER, &[])).unwrap();
+}
+
 /// Moves runs, and waits until they are in the file.
 fn batch(attached: &Attached, request: &[(u64, u64)]) -> Answer {
     let moved = ask(attached, &runs(kind::BATCH, request)).unwrap();
@@ -101,9 +108,7 @@ fn pages_move_out_and_come_back() {
     let (tracer, memory) = (Tracer::new(Kernel::new()), memory_file());
     let attached = attach_with(&tracer, program.pid(), &memory);
     let userfaultfd = &attached.userfaultfd;
-    control(userfaultfd, UFFDIO_API, [0xaa, FEATURES, 0]);
-    control(userfaultfd, UFFDIO_REGISTER, [start, page(PAGES), MISSING, 0]);
-    ask(&attached, &runs(kind::REGISTER, &[])).unwrap();
+    register(&attached, start);
 
     // Two runs, and one that ends behind the mapping.
     let first = batch(&attached, &[(start, 5), (start + page(8), 4), (start + page(14), 3)]);
@@ -154,13 +159,11 @@ fn pages_move_out_and_come_back() {
 #[test]
 fn staging_is_emptied_of_what_is_in_the_way() {
     let _alone = alone();
-    let Some((mut program, start)) = start() else { return };
+    let Some((program, start)) = start() else { return };
     let (tracer, memory) = (Tracer::new(Kernel::new()), memory_file());
     let attached = attach_with(&tracer, program.pid(), &memory);
     let userfaultfd = &attached.userfaultfd;
-    control(userfaultfd, UFFDIO_API, [0xaa, FEATURES, 0]);
-    control(userfaultfd, UFFDIO_REGISTER, [start, page(PAGES), MISSING, 0]);
-    ask(&attached, &runs(kind::REGISTER, &[])).unwrap();
+    register(&attached, start);
     control(userfaultfd, UFFDIO_ZEROPAGE, [attached.staging + page(2), page(1), 0, 0]);
 
     let [first, second] = [(); 2].map(|()| batch(&attached, &[(start, 5)]).runs[0]);
