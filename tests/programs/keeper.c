@@ -2,6 +2,7 @@
 #include "common.h"
 
 #include <pthread.h>
+#include <sys/ptrace.h>
 #include <time.h>
 
 #define THREADS 4
@@ -222,6 +223,42 @@ static void writes_code(void) {
     }
 }
 
+/* Traces a process, and gives it its signals. */
+static void debug(pid_t pid, int ready) {
+    CHECK(ptrace(PTRACE_SEIZE, pid, NULL, NULL) == 0);
+    CHECK(write(ready, "r", 1) == 1);
+    int status;
+    while (waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status))
+        ptrace(PTRACE_CONT, pid, NULL, WSTOPSIG(status));
+    _exit(0);
+}
+
+/* A child that a debugger has from the start on reads what its parent had. */
+static void debugs_a_child(void) {
+    char *memory = map(BIG);
+    int starts[2], ready[2];
+    CHECK(pipe(starts) == 0 && pipe(ready) == 0);
+    pid_t debugger = fork();
+    if (debugger == 0) {
+        pid_t pid;
+        CHECK(read(starts[0], &pid, sizeof pid) == sizeof pid);
+        debug(pid, ready[1]);
+    }
+    fill(memory, BIG, 3);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        CHECK(read(ready[0], &byte, 1) == 1);
+        check(memory, BIG, 3);
+        _exit(0);
+    }
+    CHECK(write(starts[1], &child, sizeof child) == sizeof child);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    check(memory, BIG, 3);
+    printf("child ended by signal %d\n", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+}
+
 static const struct test TESTS[] = {
     {"threads", threads},
     {"executes", executes},
@@ -234,6 +271,7 @@ static const struct test TESTS[] = {
     {"leaves_a_process", leaves_a_process},
     {"crowd", crowd},
     {"writes_code", writes_code},
+    {"debugs_a_child", debugs_a_child},
 };
 
 int main(int argc, char **argv) {

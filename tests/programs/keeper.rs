@@ -195,6 +195,16 @@ fn pages_what_outlives_the_program() {
     assert!(ended.stat("/summary/pages_out") > 0, "{ended}");
 }
 
+/// Nobody can be attached to who is traced, so nothing of that child can leave, and when the limit is
+/// full it is ended, it alone, and its debugger sees how.
+#[test]
+fn a_child_that_cannot_be_attached_to_does_not_wait_for_ever() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    let ended = kept(&case(&bench, "debugs_a_child"), 32 * MIB);
+    assert_eq!(ended.text(), "child ended by signal 7\nok\n", "{ended}");
+    assert_eq!(ended.status.code(), Some(125), "{ended}");
+}
+
 /// Waits until something is so.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);

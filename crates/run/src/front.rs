@@ -14,6 +14,7 @@ use crate::family::{kill, reap};
 use crate::ground::Ground;
 use crate::holding::Holding;
 use crate::keeper::{KeeperError, KeeperProcess};
+use crate::refusals::Refusals;
 use crate::same::{has_executed, have_same_memory};
 use crate::sharing::Sharing;
 use crate::stopping::{Stopped, Stopping};
@@ -21,7 +22,7 @@ use crate::watch::{self, Watched, is_registered};
 use overspill_base::Bytes;
 use overspill_device::SwapSpec;
 use overspill_guest::userfault::GuestUserfault;
-use overspill_guest::{AttachError, Kernel, MOST_URGENT, Tracer};
+use overspill_guest::{Kernel, MOST_URGENT, Tracer};
 use overspill_keeper::{AreaState, Arrived, GuestMark, GuestParts, KeeperState, Wanted};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, getpid, setpriority_process};
@@ -39,8 +40,6 @@ const CHILD_INTERVAL: Duration = Duration::from_millis(1);
 const STOPPING_INTERVAL: Duration = Duration::from_micros(300);
 /// Processes attached to between two looks: each takes 1 to 5 ms.
 const ATTACHED_AT_A_TIME: usize = 2;
-/// Tries to attach to a process.
-const TRIES: u32 = 5;
 
 /// A process that stands still.
 type Held = overspill_guest::Held<'static, Kernel>;
@@ -75,8 +74,7 @@ pub struct Front {
     first_seen: HashMap<Pid, (Instant, u64)>,
     /// Of the next guest.
     number: u64,
-    /// Those that could not be attached to, and how often that was tried.
-    refused: HashMap<Pid, u32>,
+    refusals: Refusals,
     held_most_pages: u64,
     /// What is not paged.
     loose_pages: u64,
@@ -133,7 +131,7 @@ impl Front {
             seen: HashMap::new(),
             first_seen: HashMap::new(),
             number: 0,
-            refused: HashMap::new(),
+            refusals: Refusals::default(),
             held_most_pages: 0,
             loose_pages: 0,
             sharing: Sharing::default(),
@@ -286,10 +284,15 @@ impl Front {
                     self.holding.ask(number);
                 }
                 Wanted::Release(number) => self.holding.release(number),
-                Wanted::Attach(child, userfault) => drop(self.forked.insert(child, userfault)),
+                Wanted::Attach(child, userfault) => self.note_fork(child, userfault),
                 Wanted::Forget(child) => drop(self.forked.remove(&child)),
             }
         }
+    }
+
+    fn note_fork(&mut self, child: u64, userfault: GuestUserfault) {
+        self.forked.insert(child, userfault);
+        self.refusals.note_message();
     }
 
     fn poll_held(&mut self) {
@@ -332,7 +335,7 @@ impl Front {
     fn may_attach(&self, pid: Pid, process: &Watched) -> bool {
         !self.guests.contains_key(&pid)
             && !self.stopping.has(pid)
-            && self.refused.get(&pid).is_none_or(|&tries| tries < TRIES)
+            && self.refusals.may_try(pid)
             && process.parent.is_some_and(|parent| have_same_memory(pid, parent) == Some(false))
     }
 
@@ -353,14 +356,7 @@ impl Front {
 
     /// Notes that a process could not be attached to; says so when it is not tried again.
     fn refuse(&mut self, pid: Pid, error: &AttachingError) {
-        let is_child = self.seen.get(&pid).is_some_and(|process| self.is_guest(process.parent));
-        // The message of its fork is on its way.
-        if is_child && matches!(error, AttachingError::Attach(AttachError::NoFork { .. })) {
-            return;
-        }
-        let tries = self.refused.entry(pid).or_default();
-        *tries += 1;
-        if *tries == TRIES {
+        if self.refusals.refuse(pid, error) {
             self.keeper.say(&format!("process {pid} is outside the limit: {error}"));
         }
     }

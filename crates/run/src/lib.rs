@@ -14,6 +14,7 @@ mod front;
 mod ground;
 mod holding;
 mod keeper;
+mod refusals;
 mod same;
 mod sharing;
 mod stopping;
