@@ -195,8 +195,8 @@ fn pages_what_outlives_the_program() {
     assert!(ended.stat("/summary/pages_out") > 0, "{ended}");
 }
 
-/// Nobody can be attached to who is traced, so nothing of that child can leave, and when the limit is
-/// full it is ended, it alone, and its debugger sees how.
+/// Nobody can be attached to who is traced, so nothing of that child can leave, and when the limit
+/// is full it is ended, it alone, and its debugger sees how.
 #[test]
 fn a_child_that_cannot_be_attached_to_does_not_wait_for_ever() {
     let Some(bench) = bench(&["cc"]) else { return };

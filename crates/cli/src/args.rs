@@ -39,9 +39,6 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Man(ManArgs),
-    /// Be the keeper of a run, which starts it
-    #[command(hide = true)]
-    Keeper,
 }
 
 /// Run a program, unmodified, in a given amount of memory.

@@ -29,7 +29,6 @@ fn main() -> ExitCode {
         Ok(Command::Doctor(args)) => doctor::doctor(&args),
         Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
         Ok(Command::Completions(args)) => manual::completions(&args),
-        Ok(Command::Keeper) => run::keeper(),
         Ok(Command::Man(args)) => manual::man(&args),
         Err(error) => Err(error),
     };

@@ -7,7 +7,11 @@
 //! Not here: registering them.
 
 use crate::Vpn;
+use std::io::BufRead;
 use std::ops::Range;
+
+/// The flag of a mapping that is registered with a userfaultfd for missing pages.
+const REGISTERED: &str = "um";
 
 /// One mapping.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,6 +54,16 @@ pub fn parse_list(maps: &str) -> Vec<Mapping> {
     maps.lines().filter_map(Head::parse).map(|head| head.with_flags("")).collect()
 }
 
+/// True if a text of `/proc/PID/smaps` has a mapping that is registered with a userfaultfd. Reads
+/// no further than the first: the kernel looks at all pages of what is read.
+pub fn has_registered(smaps: impl BufRead) -> bool {
+    let mut lines = smaps.split(b'\n').map_while(Result::ok);
+    lines.any(|line| {
+        let flags = line.strip_prefix(b"VmFlags:").unwrap_or_default();
+        flags.split(u8::is_ascii_whitespace).any(|flag| flag == REGISTERED.as_bytes())
+    })
+}
+
 /// The first line of a mapping.
 struct Head {
     place: Range<Vpn>,
@@ -86,7 +100,7 @@ impl Head {
             is_readable,
             is_writable,
             is_executable,
-            is_registered: has("um"),
+            is_registered: has(REGISTERED),
             is_wiped_on_fork: has("wf"),
             is_not_forked: has("dc"),
         }
@@ -125,6 +139,16 @@ VmFlags: ex
         assert!(mappings[3].is_wiped_on_fork && mappings[3].is_not_forked);
         // The last one has no flags yet: the text is cut off.
         assert_eq!(mappings.len(), 6);
+    }
+
+    #[test]
+    fn what_is_registered_is_found_where_it_is_first() {
+        assert!(has_registered(SMAPS.as_bytes()));
+        let others = SMAPS.replace(" um", "");
+        assert!(!has_registered(others.as_bytes()));
+        let mut read = SMAPS.as_bytes();
+        assert!(has_registered(&mut read));
+        assert!(read.starts_with(b"01000000-"), "{}", String::from_utf8_lossy(read));
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! What sets the keeper's process apart from all others, and the task that outlives it.
+//! What makes the keeper's process, and sets it apart from all others, and the task that outlives
+//! it.
 //!
-//! Owns: the keeper's session, signals and descriptors, and the *holder*: a process that shares its
+//! Owns: its fork, session, signals and descriptors, and the *holder*: a process that shares its
 //! table of descriptors and sleeps. If the keeper dies, the table lives on, so that a userfaultfd
 //! is never closed while a guest could read zeros where pages are out; the holder then kills the
 //! guests, has forked children that nobody knows yet get SIGBUS where they miss a page, and ends
@@ -8,13 +9,15 @@
 //! Invariants: every pidfd in the table is a guest's, or the keeper's own; every userfaultfd is of
 //! a guest, or of a forked child. All of this is done while the process has one thread.
 //! Not here: the agents, which each hold their guest's userfaultfd as well.
-//! Rejected: a thread, which ends with the keeper; a child that is sent each descriptor, which has
-//! not got the last one yet when it is needed.
+//! Rejected: for the keeper, executing a program, even this one again, which takes longer than all
+//! that it does for a run that never reaches its limit; for the holder, a thread, which ends with
+//! the keeper, and a child that is sent each descriptor, which has not got the last one yet when it
+//! is needed.
 
 use overspill_guest::userfault::{Abilities, GuestUserfault, Message, Userfault};
 use overspill_guest::{URGENT, pidfd};
-use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
-use rustix::process::{DumpableBehavior, PidfdFlags, Signal, getpid, pidfd_open};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, getpid, pidfd_open};
 use rustix::process::{pidfd_send_signal, set_dumpable_behavior, setpriority_process, setsid};
 use std::io;
 use std::time::Duration;
@@ -37,16 +40,37 @@ const IGNORED: [i32; 9] = [
     libc::SIGUSR2,
 ];
 
-/// Leaves the terminal, the group and the descriptors of who started this process, and starts the
-/// holder.
+/// Forks this process, which must have one thread: another may hold a lock, which nobody would ever
+/// release in the copy. That does `all`, and ends.
+///
+/// # Errors
+/// Of fork(2), or this process has another thread.
+pub(crate) fn fork(all: impl FnOnce()) -> io::Result<Pid> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("this process has other threads"));
+    }
+    // SAFETY: the copy finds no lock held, as there is no other thread.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            all();
+            // SAFETY: what is left to be cleaned up is the first process's.
+            unsafe { libc::_exit(0) }
+        }
+        pid => Ok(Pid::from_raw(pid).expect("a number of a process")),
+    }
+}
+
+/// Leaves the terminal, the group and the descriptors of who forked this process, but for `link`
+/// and the standard error, and starts the holder.
 ///
 /// # Errors
 /// What the kernel refuses.
-pub(crate) fn become_alone() -> io::Result<()> {
+pub(crate) fn become_alone(link: BorrowedFd<'_>) -> io::Result<()> {
     // The first process of a session is one already.
     let _ = setsid();
     ignore_signals();
-    close_others();
+    close_others(link)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // Where that is not permitted, a crowd of programs takes longer to be stopped.
     let _ = setpriority_process(None, URGENT);
@@ -69,11 +93,19 @@ fn ignore_signals() {
     }
 }
 
-/// Closes what others left open when they started us.
-fn close_others() {
-    // SAFETY: this process has just begun, and has opened nothing itself. Where the call is
-    // refused, what is left open does no harm but to stay open.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+/// Closes what is the front's.
+fn close_others(link: BorrowedFd<'_>) -> io::Result<()> {
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    drop(null);
+    let link = link.as_raw_fd() as libc::c_uint;
+    for (first, last) in [(3, link - 1), (link + 1, libc::c_uint::MAX)] {
+        // SAFETY: their owners are frames of the front, to which this copy never returns. Where the
+        // call is refused, what is left open does no harm but to stay open.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
+    Ok(())
 }
 
 fn start_holder() -> io::Result<()> {

@@ -4,9 +4,9 @@
 //! Invariants: it opens the places to swap to and nothing else, and traces nobody: what it needs of
 //! a guest it is given. It ends when the front has closed its end and no guest is left; the guests
 //! of a front that has died are killed. A message that cannot be counts as that death.
-//! Not here: who starts it (`run`), what guests need (`serve`).
+//! Not here: who forks it (`run`), what guests need (`serve`).
 
-use crate::alone::become_alone;
+use crate::alone::{self, become_alone};
 use crate::arrivals::Arrivals;
 use crate::front::LinkedFront;
 use crate::keeper::{Keeper, KeeperParts};
@@ -24,8 +24,9 @@ use overspill_engine::{Swap, Tuning};
 use overspill_guest::{Vpn, pidfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::collections::HashMap;
+use std::io;
 use std::time::{Duration, Instant};
 
 /// How long the front may take to read an answer.
@@ -52,16 +53,28 @@ struct Process {
     guests: HashMap<u64, OwnedFd>,
 }
 
-/// Is the keeper of a run: this process was started for it, with its end of a [`Link`] as standard
-/// input. Returns when the run has ended.
+/// Forks the keeper of a run, with its end of a [`Link`], and returns its number. It ends when the
+/// run has.
 ///
 /// # Errors
-/// The process cannot be set apart from others.
-pub fn run() -> std::io::Result<()> {
-    become_alone()?;
-    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let link = Arc::new(Link::from(socket));
+/// Of fork(2), or this process has another thread.
+pub fn fork(socket: OwnedFd) -> io::Result<Pid> {
+    alone::fork(|| be(Arc::new(Link::from(socket))))
+}
+
+/// Is the keeper, to the end of the run.
+fn be(link: Arc<Link>) {
     end_with_any_thread(&link);
+    match become_alone(link.as_fd()) {
+        Ok(()) => keep(link),
+        Err(error) => {
+            let line = format!("the keeper cannot be set apart from other processes: {error}");
+            link.tell(&Report::Line(line));
+        }
+    }
+}
+
+fn keep(link: Arc<Link>) {
     let mut process = Process {
         front: Arc::new(LinkedFront::new(link.clone())),
         link,
@@ -75,7 +88,6 @@ pub fn run() -> std::io::Result<()> {
     };
     process.serve();
     process.end();
-    Ok(())
 }
 
 /// A thread that panics ends the process: guests would wait for it for ever.

@@ -12,7 +12,7 @@ use overspill_base::stats::Stats;
 use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
 use overspill_guest::{Vpn, pidfd};
-use overspill_keeper::process::new_stats;
+use overspill_keeper::process::{self, new_stats};
 use overspill_keeper::{
     AreaState, ArrivalReader, GuestParts, KeeperState, Link, LinkError, Report, Request, Wanted,
 };
@@ -20,7 +20,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, set_child_subreaper};
 use std::cell::RefCell;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long it may take to open all places: a disk may have to be searched for what it holds.
@@ -87,13 +86,12 @@ pub struct KeeperProcess {
 }
 
 impl KeeperProcess {
-    /// Starts `command`, which must call [`overspill_keeper::process::run`], and waits until it has
-    /// opened all places; returns them, too. `say` takes lines for the user.
+    /// Forks it, which needs this process to have one thread, and waits until it has opened all
+    /// places; returns them, too. `say` takes lines for the user.
     ///
     /// # Errors
     /// [`KeeperError`].
     pub fn start(
-        mut command: Command,
         options: KeeperOptions,
         say: Box<dyn Fn(&str)>,
     ) -> Result<(Self, Vec<AreaState>), KeeperError> {
@@ -103,9 +101,7 @@ impl KeeperProcess {
         let (file, stats) = new_stats()?;
         let arrivals = options.records_arrivals.then(ArrivalReader::new).transpose()?;
         let (arrivals, record) = arrivals.unzip();
-        let child = command.stdin(socket).stdout(Stdio::null()).spawn();
-        let pid = Pid::from_child(&child.map_err(KeeperError::Start)?);
-        drop(command);
+        let pid = process::fork(socket).map_err(KeeperError::Start)?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         let wanted = RefCell::default();
         let mut keeper = Self { link, pid, process, holder: None, stats, arrivals, wanted, say };

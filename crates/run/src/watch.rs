@@ -3,8 +3,10 @@
 //! Owns: reading `/proc`, of which every text is the kernel's, but may be gone at any moment.
 //! Not here: what follows from it (`front`).
 
+use overspill_guest::mappings;
 use rustix::process::Pid;
 use std::collections::HashMap;
+use std::io::BufReader;
 
 /// A process of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,9 +41,8 @@ pub(crate) fn pages_of(pid: Pid) -> Option<u64> {
 
 /// True if some memory of a process is registered with a userfaultfd.
 pub(crate) fn is_registered(pid: Pid) -> bool {
-    let smaps = std::fs::read(format!("/proc/{pid}/smaps")).unwrap_or_default();
-    let mappings = overspill_guest::mappings::parse(&String::from_utf8_lossy(&smaps));
-    mappings.iter().any(|mapping| mapping.is_registered)
+    let smaps = std::fs::File::open(format!("/proc/{pid}/smaps"));
+    smaps.is_ok_and(|smaps| mappings::has_registered(BufReader::new(smaps)))
 }
 
 /// The children of all threads of a process.

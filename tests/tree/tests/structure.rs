@@ -69,16 +69,7 @@ const USES: &[(&str, &[&str])] = &[
     ("overspill-c", &["overspill"]),
     ("overspill-python", &["overspill"]),
     ("overspill-report", &["overspill-base"]),
-    (
-        "overspill-cli",
-        &[
-            "overspill",
-            "overspill-keeper",
-            "overspill-report",
-            "overspill-run",
-            "overspill-terminal",
-        ],
-    ),
+    ("overspill-cli", &["overspill", "overspill-report", "overspill-run", "overspill-terminal"]),
 ];
 
 /// The same of the laboratory and of tests, which nothing of the product uses.

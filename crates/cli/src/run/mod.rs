@@ -29,7 +29,6 @@ use crate::args::{MemoryLimit, RunArgs};
 use crate::error::{Error, FAILED};
 use crate::runs::RunExporter;
 use crate::say;
-pub(crate) use kept::keeper;
 use output::OutputFile;
 use overspill::session::{RunOptions, Supervisor, verdict};
 use overspill::ways::Way;

@@ -29,18 +29,8 @@ use overspill_run::{
 };
 use rustix::fd::AsFd;
 use rustix::process::Pid;
-use std::process::Command;
 use std::time::{Duration, Instant};
 use watching::{Pressure, Watching};
-
-/// Is the keeper of a run.
-///
-/// # Errors
-/// [`Error::System`].
-pub(crate) fn keeper() -> Result<u8, Error> {
-    overspill_keeper::process::run().map_err(Error::system("set the keeper apart"))?;
-    Ok(0)
-}
 
 /// A run with everything resolved.
 struct Plan {
@@ -108,7 +98,7 @@ impl Plan {
             records_arrivals: self.report.is_some(),
         };
         let say = Box::new(|line: &str| say::line(line));
-        let (keeper, areas) = KeeperProcess::start(command(), options, say)?;
+        let (keeper, areas) = KeeperProcess::start(options, say)?;
         self.say(areas.iter().flat_map(|area| limits_of(&area.name, &area.notes)));
         Ok(keeper)
     }
@@ -172,13 +162,6 @@ impl Kept {
             questions.answer(self, front);
         }
     }
-}
-
-/// This program again: whatever is at its path by now.
-fn command() -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("keeper");
-    command
 }
 
 /// Passes signals on, and gives the front its turns, until the program has ended.
