@@ -223,38 +223,42 @@ static void writes_code(void) {
     }
 }
 
-/* Traces a process, and gives it its signals. */
-static void debug(pid_t pid, int ready) {
-    CHECK(ptrace(PTRACE_SEIZE, pid, NULL, NULL) == 0);
+/* Traces the next child of a process from its first instruction on, and gives it its signals. */
+static void debug_next_child(pid_t parent, int ready) {
+    while (ptrace(PTRACE_SEIZE, parent, NULL, PTRACE_O_TRACEFORK) != 0)
+        CHECK(errno == EPERM);
     CHECK(write(ready, "r", 1) == 1);
     int status;
-    while (waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status))
-        ptrace(PTRACE_CONT, pid, NULL, WSTOPSIG(status));
+    for (pid_t pid; (pid = waitpid(-1, &status, __WALL)) > 0;) {
+        int event = status >> 16;
+        if (pid == parent && event == PTRACE_EVENT_FORK)
+            CHECK(ptrace(PTRACE_DETACH, parent, NULL, NULL) == 0);
+        else if (WIFSTOPPED(status))
+            ptrace(PTRACE_CONT, pid, NULL, event ? 0 : WSTOPSIG(status));
+    }
     _exit(0);
 }
 
 /* A child that a debugger has from the start on reads what its parent had. */
 static void debugs_a_child(void) {
-    char *memory = map(BIG);
-    int starts[2], ready[2];
-    CHECK(pipe(starts) == 0 && pipe(ready) == 0);
+    char *memory = map(BIG), byte;
+    int asked[2], ready[2];
+    CHECK(pipe(asked) == 0 && pipe(ready) == 0);
     pid_t debugger = fork();
     if (debugger == 0) {
-        pid_t pid;
-        CHECK(read(starts[0], &pid, sizeof pid) == sizeof pid);
-        debug(pid, ready[1]);
+        CHECK(read(asked[0], &byte, 1) == 1);
+        debug_next_child(getppid(), ready[1]);
     }
     fill(memory, BIG, 3);
+    CHECK(write(asked[1], "a", 1) == 1 && read(ready[0], &byte, 1) == 1);
     pid_t child = fork();
     if (child == 0) {
-        char byte;
-        CHECK(read(ready[0], &byte, 1) == 1);
         check(memory, BIG, 3);
         _exit(0);
     }
-    CHECK(write(starts[1], &child, sizeof child) == sizeof child);
     int status;
     CHECK(waitpid(child, &status, 0) == child);
+    reap(debugger);
     check(memory, BIG, 3);
     printf("child ended by signal %d\n", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }

@@ -177,6 +177,11 @@ pub struct Abilities {
     pub forks: bool,
 }
 
+/// Where memory of a program may begin, as the kernel is set up, and what it may not have below the
+/// end of its addresses.
+const LOWEST: [u64; 2] = [1 << 16, 1 << 20];
+const HIGHEST_GAP: u64 = 1 << 16;
+
 /// A userfaultfd of another process.
 #[derive(Debug)]
 pub struct GuestUserfault {
@@ -259,6 +264,17 @@ impl GuestUserfault {
     /// False if no registered mapping covers `place`, whatever is outstanding.
     pub fn may_cover(&self, place: &Range<Vpn>) -> bool {
         self.probe(place) != Ok(Look::NotRegistered)
+    }
+
+    /// Wakes all threads that wait for a page; they touch it again, and so ask again.
+    pub fn wake_all(&self) {
+        // The kernel refuses addresses that this address space cannot have: those below
+        // /proc/sys/vm/mmap_min_addr, and those above what its processor, or its kind, allows.
+        let ends = (32..=56).rev().map(|bits| (1 << bits) - HIGHEST_GAP);
+        let places = ends.flat_map(|end| LOWEST.map(|start| Vpn::range(&(start..end))));
+        let mut woken = places.map(|place| self.call::<WAKE, _>(&mut range(&place)));
+        // If none is allowed, the address space has ended.
+        let _ = woken.any(|woken| woken.is_ok());
     }
 
     /// What it can do.

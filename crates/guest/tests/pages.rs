@@ -11,6 +11,7 @@ use common::{
     memory_file,
 };
 use overspill_agent::{Answer, PAGE_BYTES, Request, Run, kind, step};
+use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::{Attached, ChannelError, Kernel, System, Tracer};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -81,6 +82,16 @@ fn page(number: usize) -> u64 {
     (number * PAGE_BYTES) as u64
 }
 
+/// Reads the address of a fault.
+fn next_fault(userfaultfd: &OwnedFd) -> u64 {
+    assert!(Kernel::new().readable(userfaultfd.as_fd(), WAIT).unwrap(), "no fault");
+    let mut message = [0; 32];
+    assert_eq!(rustix::io::read(userfaultfd, &mut message).unwrap(), 32);
+    assert_eq!(message[0], PAGEFAULT);
+    let address = u64::from_ne_bytes(message[16..24].try_into().unwrap());
+    address & !(PAGE_BYTES as u64 - 1)
+}
+
 /// Answers faults until all these pages have come back.
 fn serve(
     userfaultfd: &OwnedFd,
@@ -89,12 +100,7 @@ fn serve(
     count: usize,
 ) {
     for _ in 0..count {
-        assert!(Kernel::new().readable(userfaultfd.as_fd(), WAIT).unwrap(), "no fault");
-        let mut message = [0; 32];
-        assert_eq!(rustix::io::read(userfaultfd, &mut message).unwrap(), 32);
-        assert_eq!(message[0], PAGEFAULT);
-        let address = u64::from_ne_bytes(message[16..24].try_into().unwrap());
-        let address = address & !(PAGE_BYTES as u64 - 1);
+        let address = next_fault(userfaultfd);
         let page = content((address - start) as usize / PAGE_BYTES);
         let words = [address, page.as_ptr() as u64, PAGE_BYTES as u64, 0, 0];
         control(userfaultfd, UFFDIO_COPY, words);
@@ -139,6 +145,11 @@ fn pages_move_out_and_come_back() {
         bytes
     };
     program.say("check");
+    let unanswered = next_fault(userfaultfd);
+    let abilities = Abilities { marks: false, poison: false, moves: true, forks: false };
+    let fd = userfaultfd.try_clone().unwrap();
+    GuestUserfault::agreed(fd, abilities, None).wake_all();
+    assert!(Kernel::new().readable(userfaultfd.as_fd(), WAIT).unwrap(), "{unanswered:#x} is lost");
     serve(userfaultfd, start, content, 12);
     assert_eq!(program.line(), "0 wrong");
 

@@ -143,6 +143,8 @@ fn hold(keeper: &OwnedFd) -> ! {
 
 /// Answers every touch of a missing page by SIGBUS, as long as there are guests.
 fn poison_until_all_end(mut guests: Vec<GuestUserfault>) {
+    // The keeper may have read what they ask for, without an answer.
+    guests.iter().for_each(GuestUserfault::wake_all);
     while !guests.is_empty() {
         let forked: Vec<GuestUserfault> = guests.iter().flat_map(poison_what_waits).collect();
         guests.extend(forked);

@@ -162,9 +162,13 @@ impl Guest {
         }
         // Relaxed: its faults are served again until this is seen.
         self.is_lost.store(true, Relaxed);
-        if let Some(known) = self.known() {
-            let _ = rustix::process::pidfd_send_signal(&known.process, Signal::KILL);
-            self.ended();
+        match self.known() {
+            Some(known) => {
+                let _ = rustix::process::pidfd_send_signal(&known.process, Signal::KILL);
+                self.ended();
+            }
+            // What it has asked for by now may never be answered.
+            None => self.userfault.wake_all(),
         }
     }
 

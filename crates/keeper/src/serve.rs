@@ -106,7 +106,7 @@ impl Shared {
                 }
                 Need::NoNumber => {
                     drop(owned);
-                    self.out_of_memory(guest, fault.at);
+                    self.out_of_memory(guest);
                 }
             }
             return;
@@ -209,13 +209,13 @@ impl Shared {
     fn no_page(&self, guest: &Guest, fault: Fault) {
         let has_children = self.guests.lock().values().any(|guest| guest.known().is_none());
         match self.shortage.lasts(has_children) {
-            true => self.out_of_memory(guest, fault.at),
+            true => self.out_of_memory(guest),
             false => guest.put_off(&mut guest.hold(), fault),
         }
     }
 
     /// Ends a guest that touched a page for which there is none. The others wait for what it has.
-    fn out_of_memory(&self, guest: &Guest, at: Vpn) {
+    fn out_of_memory(&self, guest: &Guest) {
         let why = self.engine.last_error().unwrap_or_else(|| "no page can be moved out".into());
         let limit = Bytes::of_pages(self.limit_pages() as u64);
         let name = guest.name();
@@ -223,7 +223,6 @@ impl Shared {
         self.space.report("out of memory", line);
         self.out_of_memory.store(true, Relaxed);
         guest.kill();
-        self.lost(guest, at);
         self.shortage.is_over();
     }
 }
