@@ -31,8 +31,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-/// How often processes are looked at, and how often if much of what they hold may soon be too much.
-const FAR_INTERVAL: Duration = Duration::from_millis(5);
+/// How often processes are looked at if much of what they hold may soon be too much.
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);
 /// How often if children may soon be attached to.
 const CHILD_INTERVAL: Duration = Duration::from_millis(1);
@@ -222,15 +221,14 @@ impl Front {
             return NEAR_INTERVAL;
         }
         let has_young = self.stop_children(&family);
-        let is_near = self.look(&family);
+        let interval = self.look(&family);
         self.attach_stopped();
         let stopping = self.stopping.since();
         self.holding.let_go(stopping);
         match stopping.is_some() || self.holding.is_asked() {
             true => STOPPING_INTERVAL,
             false if has_young => CHILD_INTERVAL,
-            false if is_near => NEAR_INTERVAL,
-            false => FAR_INTERVAL,
+            false => interval,
         }
     }
 

@@ -6,16 +6,22 @@
 //! limit nobody goes on, not even who only starts others, until the large ones are attached to.
 //! Not here: attaching (`front`), how they stop (`stopping`).
 
-use super::Front;
+use super::{Front, NEAR_INTERVAL};
 use crate::sharing::Sharing;
 use crate::watch::{Watched, is_registered};
 use overspill_base::Bytes;
+use overspill_base::clock::cpu_count;
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long a forked child may take to execute another program.
 const CHILD_WAIT: Duration = Duration::from_millis(2);
+/// How often processes are looked at if the limit is not in sight, or most of them are paged.
+const FAR_INTERVAL: Duration = Duration::from_millis(5);
+const FARTHEST_INTERVAL: Duration = Duration::from_millis(20);
+/// Pages that one CPU fills in a millisecond, by huge pages: 8 GiB/s.
+const FILL_PAGES: u64 = 2048;
 /// Part of the limit at which processes are attached to, in percent.
 const NEAR_PERCENT: u64 = 75;
 /// And at which the keeper gets ready: its tables take some time.
@@ -54,9 +60,9 @@ impl Front {
         young.into_iter().any(is_registered)
     }
 
-    /// Looks at all processes, and has them stop if the limit is in sight. True if it is, and much
-    /// of what they hold is not paged yet.
-    pub(super) fn look(&mut self, family: &HashMap<Pid, Watched>) -> bool {
+    /// Looks at all processes, and has them stop if the limit is in sight. Returns when they are to
+    /// be looked at next.
+    pub(super) fn look(&mut self, family: &HashMap<Pid, Watched>) -> Duration {
         let held: u64 = family.values().map(|process| process.pages).sum();
         let percent = held * 100 / self.memory.pages_floor().max(1);
         if percent >= PREPARE_PERCENT && !std::mem::replace(&mut self.is_prepared, true) {
@@ -70,7 +76,7 @@ impl Front {
             self.held_most_pages = self.held_most_pages.max(held_once_pages);
         }
         if percent < NEAR_PERCENT {
-            return false;
+            return self.far_interval(held);
         }
         let small_pages = self.small_pages(family);
         let is_open = |pid: Pid, process: &Watched| {
@@ -84,7 +90,22 @@ impl Front {
             self.stop_beside(family, &open);
         }
         self.stop_all(open);
-        loose_pages * MUCH_PART >= limit_pages
+        match loose_pages * MUCH_PART >= limit_pages {
+            true => NEAR_INTERVAL,
+            false => FAR_INTERVAL,
+        }
+    }
+
+    /// Until the limit is in sight: half of the time that all CPUs take to fill what is left, or
+    /// less. Each look costs a process some microseconds at its end, too.
+    fn far_interval(&self, held_pages: u64) -> Duration {
+        if !self.guests.is_empty() {
+            return FAR_INTERVAL;
+        }
+        let near_pages = self.memory.pages_floor() * NEAR_PERCENT / 100;
+        let fill_pages = FILL_PAGES * cpu_count() as u64;
+        let left = Duration::from_millis(near_pages.saturating_sub(held_pages) / fill_pages);
+        (left / 2).clamp(FAR_INTERVAL, FARTHEST_INTERVAL)
     }
 
     /// Has all others stand beside: some may grow, or start more.
