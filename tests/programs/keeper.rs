@@ -203,6 +203,7 @@ fn a_child_that_cannot_be_attached_to_does_not_wait_for_ever() {
     let ended = kept(&case(&bench, "debugs_a_child"), 32 * MIB);
     assert_eq!(ended.text(), "child ended by signal 7\nok\n", "{ended}");
     assert_eq!(ended.status.code(), Some(125), "{ended}");
+    assert!(ended.stat("/escaped/bytes") >= MIB, "{ended}");
 }
 
 /// Waits until something is so.

@@ -14,7 +14,7 @@ use crate::family::{kill, reap};
 use crate::ground::Ground;
 use crate::holding::Holding;
 use crate::keeper::{KeeperError, KeeperProcess};
-use crate::refusals::Refusals;
+use crate::refusals::{OutsideProcess, Refusals};
 use crate::same::{has_executed, have_same_memory};
 use crate::sharing::Sharing;
 use crate::stopping::{Stopped, Stopping};
@@ -102,6 +102,8 @@ pub struct RunEnd {
     pub keeper: KeeperState,
     /// The most memory that its processes had together, as far as the limit counts it.
     pub held_most: Bytes,
+    /// Its processes that were outside the limit.
+    pub outside: Vec<OutsideProcess>,
     /// True if it was ended because the keeper had.
     pub has_failed: bool,
 }
@@ -256,7 +258,8 @@ impl Front {
             false => self.keeper.end().unwrap_or_default(),
         };
         let held_most = Bytes::of_pages(self.held_most_pages);
-        RunEnd { areas, keeper, held_most, has_failed: self.has_failed }
+        let outside = self.refusals.outside();
+        RunEnd { areas, keeper, held_most, outside, has_failed: self.has_failed }
     }
 
     /// Without a keeper the run ends.
@@ -355,7 +358,9 @@ impl Front {
     /// Notes that a process could not be attached to; says so when it is not tried again.
     fn refuse(&mut self, pid: Pid, error: &AttachingError) {
         if self.refusals.refuse(pid, error) {
-            self.keeper.say(&format!("process {pid} is outside the limit: {error}"));
+            let name = watch::name_of(pid);
+            self.keeper.say(&format!("{name} is outside the limit: {error}"));
+            self.refusals.is_outside(pid, name);
         }
     }
 

@@ -26,3 +26,4 @@ pub use front::{Children, Front, RunEnd, RunProcess};
 pub use ground::{Ground, GroundError};
 pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
 pub use overspill_keeper::{AreaState, Arrived};
+pub use refusals::OutsideProcess;

@@ -1,6 +1,6 @@
 //! Processes that could not be attached to.
 //!
-//! Owns: whether one is tried again, and when its user hears of it.
+//! Owns: whether one is tried again, and which are outside the limit for good.
 //! Invariants: a process that is registered with a userfaultfd of which nobody has told yet is the
 //! child of one that is paged, and the message of its fork is on its way, or it pages itself. So it
 //! is tried again when such a message has come, whosever child it is by now: its parent may have
@@ -8,6 +8,8 @@
 //! Not here: attaching (`attaching`), and what is said (`front`).
 
 use crate::attaching::AttachingError;
+use crate::watch::Watched;
+use overspill_base::Bytes;
 use overspill_guest::AttachError;
 use rustix::process::Pid;
 use std::collections::HashMap;
@@ -18,9 +20,21 @@ const TRIES: u32 = 5;
 /// How long it is left alone if no message of its fork has come.
 const MESSAGE_WAIT: Duration = Duration::from_secs(1);
 
+/// A process that was outside the limit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutsideProcess {
+    /// Its number.
+    pub pid: Pid,
+    /// Its name when that was found out, printable.
+    pub name: String,
+    /// The most that it had of what the limit counts.
+    pub memory_max: Bytes,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     refused: HashMap<Pid, Refusal>,
+    outside: HashMap<Pid, OutsideProcess>,
     /// Messages of forks that have come.
     messages: u64,
 }
@@ -39,9 +53,23 @@ impl Refusals {
         self.messages += 1;
     }
 
-    /// Forgets those that have ended.
-    pub(crate) fn retain(&mut self, is_there: impl Fn(Pid) -> bool) {
-        self.refused.retain(|pid, _| is_there(*pid));
+    /// Forgets those that have ended, and notes what the others have.
+    pub(crate) fn look(&mut self, family: &HashMap<Pid, Watched>) {
+        self.refused.retain(|pid, _| family.contains_key(pid));
+        for (pid, outside) in &mut self.outside {
+            let memory = family.get(pid).map_or(Bytes(0), |now| Bytes::of_pages(now.pages));
+            outside.memory_max = outside.memory_max.max(memory);
+        }
+    }
+
+    /// Notes that a process which is not tried again, of this name, is outside the limit.
+    pub(crate) fn is_outside(&mut self, pid: Pid, name: String) {
+        self.outside.insert(pid, OutsideProcess { pid, name, memory_max: Bytes(0) });
+    }
+
+    /// All that were outside.
+    pub(crate) fn outside(self) -> Vec<OutsideProcess> {
+        self.outside.into_values().collect()
     }
 
     /// True if it may be tried to attach to this one.
@@ -102,8 +130,20 @@ mod tests {
         }
         refusals.note_message();
         assert!(!refusals.may_try(pid));
-        refusals.retain(|_| false);
+        refusals.look(&HashMap::new());
         assert!(refusals.may_try(pid));
+    }
+
+    #[test]
+    fn who_is_outside_is_known_with_the_most_that_it_had() {
+        let (pid, mut refusals) = (getpid(), Refusals::default());
+        refusals.is_outside(pid, "name".into());
+        for pages in [3, 5, 4] {
+            refusals.look(&HashMap::from([(pid, Watched { pages, parent: None })]));
+        }
+        refusals.look(&HashMap::new());
+        let memory_max = Bytes::of_pages(5);
+        assert_eq!(refusals.outside(), [OutsideProcess { pid, name: "name".into(), memory_max }]);
     }
 
     #[test]

@@ -39,6 +39,12 @@ pub(crate) fn pages_of(pid: Pid) -> Option<u64> {
     Some(resident.saturating_sub(shared))
 }
 
+/// The name of a process, printable.
+pub(crate) fn name_of(pid: Pid) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_ascii_end().escape_ascii().to_string()
+}
+
 /// True if some memory of a process is registered with a userfaultfd.
 pub(crate) fn is_registered(pid: Pid) -> bool {
     let smaps = std::fs::File::open(format!("/proc/{pid}/smaps"));

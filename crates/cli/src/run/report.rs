@@ -11,6 +11,7 @@ use overspill::escapes;
 use overspill::session::{DeviceState, Overview, StallTime, verdict};
 use overspill::ways::Way;
 use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
+use overspill_run::OutsideProcess;
 use serde::Serialize;
 use std::fmt;
 use std::io;
@@ -60,8 +61,7 @@ pub(super) struct Seen {
     /// Only of the ways in which the pager is in the program.
     pub(super) stalls: Option<Stalls>,
     pub(super) out_of_memory: bool,
-    /// Of the [`verdict`]: what was outside the limit.
-    pub(super) verdict: u32,
+    pub(super) escaped: Escaped,
     /// The most that all processes had of the limit; only of a keeper, which counts it.
     pub(super) held_most: Option<Bytes>,
     /// How long all threads waited for pages; only of a keeper.
@@ -76,7 +76,7 @@ impl From<&Overview> for Seen {
             devices: overview.devices().map(Device::new).collect(),
             stalls: Some(Stalls::new(overview.stall_time())),
             out_of_memory: verdict & verdict::OUT_OF_MEMORY != 0,
-            verdict,
+            escaped: Escaped::inside(&overview.summary(), verdict),
             held_most: None,
             waited: None,
         }
@@ -96,13 +96,33 @@ impl Stalls {
     }
 }
 
-/// What was outside the limit, where it was more than a tenth of it.
+/// What was outside the limit; with the pager in the program where it was more than a tenth of it.
 #[derive(Debug, Serialize)]
-struct Escaped {
+pub(super) struct Escaped {
     /// Total over all processes that were not killed.
     bytes: u64,
     memory: Vec<&'static str>,
-    programs: Vec<&'static str>,
+    programs: Vec<String>,
+}
+
+impl Escaped {
+    /// What was outside where the pager is in the program.
+    fn inside(summary: &Summary, verdict: u32) -> Self {
+        Self {
+            bytes: count(summary, "outside_kib") << 10,
+            memory: escapes::memory(verdict),
+            programs: escapes::programs(verdict).into_iter().map(str::to_owned).collect(),
+        }
+    }
+
+    /// What a keeper could not attach to.
+    pub(super) fn kept(outside: Vec<OutsideProcess>) -> Self {
+        let bytes = outside.iter().map(|process| process.memory_max.0).sum();
+        let program = |OutsideProcess { pid, name, memory_max }| {
+            format!("{name} (process {pid}), up to {memory_max}")
+        };
+        Self { bytes, memory: Vec::new(), programs: outside.into_iter().map(program).collect() }
+    }
 }
 
 impl fmt::Display for Escaped {
@@ -167,7 +187,7 @@ fn count(summary: &Summary, name: &str) -> u64 {
 
 impl Report {
     pub(super) fn new(program: &Program, ended: &Ended, exit_status: u8, seen: Seen) -> Self {
-        let Seen { summary, devices, stalls, out_of_memory, verdict, held_most, waited } = seen;
+        let Seen { summary, devices, stalls, out_of_memory, escaped, held_most, waited } = seen;
         Self {
             schema: SCHEMA,
             out_of_memory,
@@ -184,11 +204,7 @@ impl Report {
             peak_resident_bytes: ended.peak_resident.0,
             held_bytes_max: held_most.map(|held| held.0),
             devices,
-            escaped: Escaped {
-                bytes: count(&summary, "outside_kib") << 10,
-                memory: escapes::memory(verdict),
-                programs: escapes::programs(verdict),
-            },
+            escaped,
             summary,
         }
     }

@@ -44,7 +44,7 @@ impl Front {
     pub(super) fn stop_children(&mut self, family: &HashMap<Pid, Watched>) -> bool {
         self.seen = family.clone();
         self.first_seen.retain(|pid, _| family.contains_key(pid));
-        self.refusals.retain(|pid| family.contains_key(&pid));
+        self.refusals.look(family);
         for (pid, process) in family {
             self.first_seen.entry(*pid).or_insert((Instant::now(), process.pages));
         }

@@ -14,7 +14,7 @@ mod watching;
 use super::output::OutputFile;
 use super::process::{self, Ended};
 use super::program::Program;
-use super::report::{Device, Report, Seen, Stalls, limits_of};
+use super::report::{Device, Escaped, Report, Seen, Stalls, limits_of};
 use super::signals::{self, Arrival, Inbox};
 use super::{USUAL_END, elf, memory_bytes, notes, page_of};
 use crate::args::RunArgs;
@@ -220,7 +220,7 @@ fn status(ended: &Ended, end: &RunEnd) -> u8 {
 }
 
 fn seen(summary: Summary, (end, pressure): (RunEnd, &Pressure)) -> Seen {
-    let RunEnd { areas, keeper, held_most, .. } = end;
+    let RunEnd { areas, keeper, held_most, outside, .. } = end;
     let waited = Duration::from_nanos(summary.fault_latency.sum_ns);
     Seen {
         devices: areas.into_iter().map(device).collect(),
@@ -229,7 +229,7 @@ fn seen(summary: Summary, (end, pressure): (RunEnd, &Pressure)) -> Seen {
         waited: Some(waited),
         summary,
         stalls: Some(Stalls::new(pressure.time())),
-        verdict: 0,
+        escaped: Escaped::kept(outside),
     }
 }
 
