@@ -62,7 +62,7 @@ pub(crate) fn fork(all: impl FnOnce()) -> io::Result<Pid> {
 }
 
 /// Leaves the terminal, the group and the descriptors of who forked this process, but for `link`
-/// and the standard error, and starts the holder.
+/// and the standard error.
 ///
 /// # Errors
 /// What the kernel refuses.
@@ -75,7 +75,7 @@ pub(crate) fn become_alone(link: BorrowedFd<'_>) -> io::Result<()> {
     // Where that is not permitted, a crowd of programs takes longer to be stopped.
     let _ = setpriority_process(None, URGENT);
     let _ = rustix::thread::set_name(c"ovs-keeper");
-    start_holder()
+    Ok(())
 }
 
 /// Has this thread run before all others, as soon as it wants to: for one that wants to seldom.
@@ -108,7 +108,11 @@ fn close_others(link: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn start_holder() -> io::Result<()> {
+/// Starts the holder, before there are guests, and other threads.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(crate) fn start_holder() -> io::Result<()> {
     let keeper = pidfd_open(getpid(), PidfdFlags::empty())?;
     let flags = libc::CLONE_FILES | libc::SIGCHLD;
     // SAFETY: this process has one thread, so that its copy finds no lock held. The copy has

@@ -6,7 +6,7 @@
 //! of a front that has died are killed. A message that cannot be counts as that death.
 //! Not here: who forks it (`run`), what guests need (`serve`).
 
-use crate::alone::{self, become_alone};
+use crate::alone::{self, become_alone, start_holder};
 use crate::arrivals::Arrivals;
 use crate::front::LinkedFront;
 use crate::keeper::{Keeper, KeeperParts};
@@ -256,11 +256,12 @@ impl Process {
         Ok(())
     }
 
-    /// The keeper, which starts when the first guest is near: a run that stays below its limit
-    /// needs none of its tables.
+    /// The keeper, which starts when the first guest is near, as the holder does: a run that stays
+    /// below its limit needs neither.
     fn keeper(&mut self) -> Result<&Keeper, String> {
         if let Some(parts) = self.parts.take() {
-            self.keeper = Some(Keeper::start(parts).map_err(|error| error.to_string())?);
+            let started = start_holder().and_then(|()| Keeper::start(parts));
+            self.keeper = Some(started.map_err(|error| error.to_string())?);
         }
         self.keeper.as_ref().ok_or_else(|| "the keeper has not begun".to_owned())
     }

@@ -77,6 +77,7 @@ pub struct KeeperProcess {
     link: Link,
     pid: Pid,
     process: OwnedFd,
+    is_prepared: bool,
     holder: Option<Pid>,
     stats: Stats,
     arrivals: Option<ArrivalReader>,
@@ -104,7 +105,9 @@ impl KeeperProcess {
         let pid = process::fork(socket).map_err(KeeperError::Start)?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         let wanted = RefCell::default();
-        let mut keeper = Self { link, pid, process, holder: None, stats, arrivals, wanted, say };
+        let (is_prepared, holder) = (false, None);
+        let mut keeper =
+            Self { link, pid, process, is_prepared, holder, stats, arrivals, wanted, say };
         match keeper.begin(options, (file, record)) {
             Ok(areas) => Ok((keeper, areas)),
             Err(error) => {
@@ -126,7 +129,6 @@ impl KeeperProcess {
         let begin = Request::Begin { memory, memory_max, options, stats, arrivals };
         self.link.ask(&begin, ANSWER_WAIT)?;
         let (areas, report) = self.answer(BEGIN_WAIT)?;
-        self.holder = watch::children_of(self.pid).first().copied();
         done(&report).map(|()| areas)
     }
 
@@ -134,13 +136,15 @@ impl KeeperProcess {
     ///
     /// # Errors
     /// [`KeeperError`]. The guest is lost: without a keeper its agent ends it.
-    pub(crate) fn add(&self, number: u64, mut guest: GuestParts) -> Result<(), KeeperError> {
+    pub(crate) fn add(&mut self, number: u64, mut guest: GuestParts) -> Result<(), KeeperError> {
         let needed: Vec<Vpn> = std::mem::take(&mut guest.needed);
         for pages in needed.chunks(Request::NEEDED_MAX) {
             self.link.ask(&Request::Needed(pages.to_vec()), ANSWER_WAIT)?;
         }
         self.link.ask(&Request::Add { number, guest: Box::new(guest) }, ANSWER_WAIT)?;
-        done(&self.answer(ANSWER_WAIT)?.1)
+        done(&self.answer(ANSWER_WAIT)?.1)?;
+        self.find_holder();
+        Ok(())
     }
 
     /// Tells it that a guest has ended, or executes another program, and waits until it knows: it
@@ -153,9 +157,15 @@ impl KeeperProcess {
     }
 
     /// Has it get ready for the first guest.
-    pub(crate) fn prepare(&self) {
+    pub(crate) fn prepare(&mut self) {
         // What it lacks it says when there is one.
         let _ = self.link.ask(&Request::Prepare, ANSWER_WAIT);
+        self.is_prepared = true;
+    }
+
+    /// Its holder is there before the first guest.
+    fn find_holder(&mut self) {
+        self.holder = self.holder.or_else(|| watch::children_of(self.pid).first().copied());
     }
 
     /// Gives it another limit.
@@ -253,8 +263,11 @@ impl KeeperProcess {
     }
 
     /// Asks how things are, and has it end, when no guest is left. Waits for its end.
-    pub(crate) fn end(&self) -> Option<(Vec<AreaState>, KeeperState)> {
+    pub(crate) fn end(&mut self) -> Option<(Vec<AreaState>, KeeperState)> {
         let state = self.state().ok();
+        if self.is_prepared {
+            self.find_holder();
+        }
         self.link.close();
         if !pidfd::ends_within(&self.process, ANSWER_WAIT) {
             self.say("the keeper does not end, and is killed");

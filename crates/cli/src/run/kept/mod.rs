@@ -125,7 +125,6 @@ pub(super) fn run(args: RunArgs, ground: Ground) -> Result<u8, Error> {
     let files = process::raise_limit_of_files();
     let keeper = plan.start_keeper()?;
     let counters = keeper.stats().clone();
-    let pressure = Pressure::of(&keeper).map_err(Error::system("start a thread"))?;
     let questions = Questions::hear();
     plan.say(questions.as_ref().err().cloned());
     plan.say(plan.metrics.iter().map(|metrics| format!("serving {}", metrics.address())));
@@ -134,7 +133,7 @@ pub(super) fn run(args: RunArgs, ground: Ground) -> Result<u8, Error> {
         memory_max: plan.memory_max,
         started: Instant::now(),
         swaps: Places::new(plan.swaps.clone()),
-        pressure,
+        pressure: Pressure::default(),
         questions: questions.ok(),
     };
     let mut watching = Watching::new(plan.progress, plan.report.is_some());

@@ -8,40 +8,48 @@ use super::super::progress::{self, ProgressLine};
 use super::super::timeline::{self, Timeline, Watched, note};
 use overspill::Bytes;
 use overspill::Summary;
-use overspill::session::{StallTime, Stalling, Stalls};
-use overspill_run::{Arrived, Front, KeeperProcess};
-use std::sync::{Arc, Mutex};
+use overspill::session::{StallTime, Stalls};
+use overspill_run::{Arrived, Front};
+use std::cell::OnceCell;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// How long a run has waited for pages.
+/// How long a run has waited for pages: nobody looks before one of its processes is paged.
+#[derive(Default)]
 pub(super) struct Pressure {
-    stalls: Arc<Stalls>,
+    stalls: OnceCell<Arc<Stalls>>,
     /// All processes, once one of them is paged.
     processes: Arc<Mutex<Vec<i32>>>,
 }
 
 impl Pressure {
-    /// Begins to look at what `keeper` pages.
-    pub(super) fn of(keeper: &KeeperProcess) -> std::io::Result<Self> {
-        let processes = Arc::<Mutex<Vec<i32>>>::default();
-        let (looked_at, counters) = (processes.clone(), keeper.stats().clone());
-        let programs = move || -> Vec<Stalling> {
-            let processes = looked_at.lock().expect("nobody panics with it");
-            processes.iter().map(|&process| (process, counters.clone())).collect()
-        };
-        Ok(Self { stalls: Stalls::start(false, programs)?, processes })
-    }
-
     pub(super) fn time(&self) -> StallTime {
-        self.stalls.get()
+        self.stalls.get().map(|stalls| stalls.get()).unwrap_or_default()
     }
 
-    fn set_processes(&self, front: &Front) {
-        let mut processes = self.processes.lock().expect("nobody panics with it");
-        processes.clear();
-        if front.processes().any(|process| process.is_paged) {
-            processes.extend(front.processes().map(|process| process.pid.as_raw_pid()));
+    fn look(&self, front: &Front) {
+        if !front.processes().any(|process| process.is_paged) {
+            return self.processes().clear();
         }
+        let all = front.processes().map(|process| process.pid.as_raw_pid()).collect();
+        *self.processes() = all;
+        if self.stalls.get().is_none()
+            && let Ok(stalls) = self.start(front)
+        {
+            let _ = self.stalls.set(stalls);
+        }
+    }
+
+    fn start(&self, front: &Front) -> std::io::Result<Arc<Stalls>> {
+        let (processes, counters) = (self.processes.clone(), front.keeper().stats().clone());
+        Stalls::start(false, move || {
+            let processes = processes.lock().expect("nobody panics with it");
+            processes.iter().map(|&process| (process, counters.clone())).collect()
+        })
+    }
+
+    fn processes(&self) -> MutexGuard<'_, Vec<i32>> {
+        self.processes.lock().expect("nobody panics with it")
     }
 }
 
@@ -62,7 +70,7 @@ impl Watching {
 
     /// Looks at the run, if it is time to.
     pub(super) fn look(&mut self, front: &mut Front, pressure: &Pressure) {
-        pressure.set_processes(front);
+        pressure.look(front);
         let now = Instant::now();
         if let Some((line, next)) = self.line.as_mut().filter(|(_, next)| *next <= now) {
             line.show(&look(front, pressure));
