@@ -7,6 +7,7 @@
 
 #define THREADS 4
 #define ROUNDS 60000
+#define ROUNDS_OF_TRACED 500
 
 /* Memory of one thread: pages that say how often they were written. */
 struct own {
@@ -263,6 +264,28 @@ static void debugs_a_child(void) {
     printf("child ended by signal %d\n", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }
 
+/* Children that ask to be traced as soon as they begin, which is when they are attached to. */
+static void children_ask_to_be_traced(void) {
+    char *memory = map(BIG);
+    fill(memory, BIG, 4);
+    for (int round = 0; round < ROUNDS_OF_TRACED; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            volatile char *page = memory + round % (BIG / PAGE) * PAGE;
+            for (int n = 0; n < round % 400 * 20; n++)
+                *page;
+            CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
+            raise(SIGSTOP);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
+        CHECK(ptrace(PTRACE_CONT, child, NULL, NULL) == 0);
+        reap(child);
+    }
+    check(memory, BIG, 4);
+}
+
 static const struct test TESTS[] = {
     {"threads", threads},
     {"executes", executes},
@@ -276,6 +299,7 @@ static const struct test TESTS[] = {
     {"crowd", crowd},
     {"writes_code", writes_code},
     {"debugs_a_child", debugs_a_child},
+    {"children_ask_to_be_traced", children_ask_to_be_traced},
 };
 
 int main(int argc, char **argv) {

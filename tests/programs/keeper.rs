@@ -206,6 +206,14 @@ fn a_child_that_cannot_be_attached_to_does_not_wait_for_ever() {
     assert!(ended.stat("/escaped/bytes") >= MIB, "{ended}");
 }
 
+/// The kernel refuses them that while we trace them, so they are left alone at first.
+#[test]
+fn children_may_ask_to_be_traced() {
+    let Some(bench) = bench(&["cc"]) else { return };
+    let ended = kept(&case(&bench, "children_ask_to_be_traced"), 32 * MIB);
+    assert_eq!((ended.status.code(), ended.text().as_str()), (Some(0), "ok\n"), "{ended}");
+}
+
 /// Waits until something is so.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);

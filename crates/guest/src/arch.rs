@@ -30,7 +30,7 @@ pub(crate) enum Interrupted {
     No,
     /// The kernel repeats it, and the program does not notice.
     Repeats,
-    /// It would return EINTR.
+    /// It would fail because of us.
     Fails(u64),
 }
 
@@ -70,6 +70,15 @@ pub(crate) fn can_be_repeated(number: u64) -> bool {
 const REPEATS: [i64; 4] = [-512, -513, -514, -516];
 const EINTR: i64 = -(libc::EINTR as i64);
 
+/// A task that asks its parent to trace it (`PTRACE_TRACEME`, of `linux/ptrace.h`) is refused while
+/// we do.
+#[cfg(target_arch = "x86_64")]
+const EPERM: i64 = -(libc::EPERM as i64);
+#[cfg(target_arch = "x86_64")]
+const TRACE: u64 = libc::SYS_ptrace as u64;
+#[cfg(target_arch = "x86_64")]
+const TRACE_ME: u64 = 0;
+
 /// The result of a call.
 fn result_of(value: u64) -> Result<u64, Errno> {
     match value as i64 {
@@ -80,7 +89,8 @@ fn result_of(value: u64) -> Result<u64, Errno> {
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
-    use super::{Blocked, EINTR, Interrupted, REPEATS, Registers, can_be_repeated, result_of};
+    use super::{Blocked, EINTR, EPERM, Interrupted, REPEATS, Registers, TRACE, TRACE_ME};
+    use super::{can_be_repeated, result_of};
     use rustix::io::Errno;
 
     /// Registers there are, of `struct user_regs_struct`.
@@ -139,6 +149,7 @@ mod x86_64 {
                 _ if number == NO_CALL => Interrupted::No,
                 result if REPEATS.contains(&result) => Interrupted::Repeats,
                 EINTR if can_be_repeated(number) => Interrupted::Fails(number),
+                EPERM if number == TRACE && self.0[RDI] == TRACE_ME => Interrupted::Fails(number),
                 _ => Interrupted::No,
             }
         }
@@ -282,10 +293,15 @@ mod tests {
             ((libc::SYS_connect, -4), Interrupted::No),
             ((sleep, 0), Interrupted::No),
             ((-1, -4), Interrupted::No),
+            // Another request than PTRACE_TRACEME.
+            ((libc::SYS_ptrace, -1), Interrupted::No),
         ];
         for ((number, result), expected) in cases {
             assert_eq!(stopped_in(number, result).interrupted(None), expected, "{number}");
         }
+        let mut refused = stopped_in(libc::SYS_ptrace, -1);
+        refused.0[14] = TRACE_ME;
+        assert_eq!(refused.interrupted(None), Interrupted::Fails(libc::SYS_ptrace as u64));
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub struct Front {
     seen: HashMap<Pid, Watched>,
     /// When each of them was seen first, and what it had then, in pages.
     first_seen: HashMap<Pid, (Instant, u64)>,
+    /// Forked children that are not to be stopped yet.
+    young: Vec<Pid>,
     /// Of the next guest.
     number: u64,
     refusals: Refusals,
@@ -131,6 +133,7 @@ impl Front {
             forked: BTreeMap::new(),
             seen: HashMap::new(),
             first_seen: HashMap::new(),
+            young: Vec::new(),
             number: 0,
             refusals: Refusals::default(),
             held_most_pages: 0,

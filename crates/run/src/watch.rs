@@ -7,6 +7,7 @@ use overspill_guest::mappings;
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::io::BufReader;
+use std::time::Duration;
 
 /// A process of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +38,12 @@ pub(crate) fn pages_of(pid: Pid) -> Option<u64> {
     let mut fields = statm.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
     let (_, resident, shared) = (fields.next()??, fields.next()??, fields.next()??);
     Some(resident.saturating_sub(shared))
+}
+
+/// How long the first thread of a process has run; `None` if the kernel does not tell.
+pub(crate) fn run_time(pid: Pid) -> Option<Duration> {
+    let schedstat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    schedstat.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
 
 /// The name of a process, printable.

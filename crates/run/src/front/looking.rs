@@ -8,15 +8,17 @@
 
 use super::{Front, NEAR_INTERVAL};
 use crate::sharing::Sharing;
-use crate::watch::{Watched, is_registered};
+use crate::watch::{Watched, is_registered, run_time};
 use overspill_base::Bytes;
 use overspill_base::clock::cpu_count;
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long a forked child may take to execute another program.
+/// How long a forked child may take to execute another program; longer if it hardly ran.
 const CHILD_WAIT: Duration = Duration::from_millis(2);
+const CHILD_WAIT_MOST: Duration = Duration::from_millis(20);
+const CHILD_RUN: Duration = Duration::from_millis(1);
 /// How often processes are looked at if the limit is not in sight, or most of them are paged.
 const FAR_INTERVAL: Duration = Duration::from_millis(5);
 const FARTHEST_INTERVAL: Duration = Duration::from_millis(20);
@@ -42,22 +44,37 @@ impl Front {
     /// Has forked children stop that have lived for a while: most execute another program before.
     /// True if there are some that have not.
     pub(super) fn stop_children(&mut self, family: &HashMap<Pid, Watched>) -> bool {
+        self.note(family);
+        let is_child = |pid: &Pid| self.may_be_child(*pid) && is_registered(*pid);
+        let open = family.iter().filter(|(pid, process)| self.may_attach(**pid, process));
+        let children = open.map(|(pid, _)| *pid).filter(is_child);
+        let (young, old): (Vec<Pid>, Vec<Pid>) = children.partition(|pid| self.is_young(*pid));
+        self.stop_all(old);
+        self.young = young;
+        !self.young.is_empty()
+    }
+
+    /// Notes which processes there are, and since when.
+    fn note(&mut self, family: &HashMap<Pid, Watched>) {
         self.seen = family.clone();
         self.first_seen.retain(|pid, _| family.contains_key(pid));
         self.refusals.look(family);
         for (pid, process) in family {
             self.first_seen.entry(*pid).or_insert((Instant::now(), process.pages));
         }
-        if self.forked.is_empty() {
-            return false;
-        }
-        let (young, old): (Vec<Pid>, Vec<Pid>) = family
-            .iter()
-            .filter(|(pid, process)| self.may_attach(**pid, process))
-            .map(|(pid, _)| *pid)
-            .partition(|pid| self.first_seen[pid].0.elapsed() < CHILD_WAIT);
-        self.stop_all(old.into_iter().filter(|pid| is_registered(*pid)).collect());
-        young.into_iter().any(is_registered)
+    }
+
+    /// True if a guest may have forked it: the message of that may be on its way.
+    fn may_be_child(&self, pid: Pid) -> bool {
+        let is_new = self.first_seen[&pid].0.elapsed() < CHILD_WAIT_MOST;
+        !self.forked.is_empty() || is_new && !self.guests.is_empty()
+    }
+
+    /// True if a child may be about to execute another program, or to ask its parent to trace it,
+    /// which the kernel refuses while we do.
+    fn is_young(&self, pid: Pid) -> bool {
+        let age = self.first_seen[&pid].0.elapsed();
+        age < CHILD_WAIT || age < CHILD_WAIT_MOST && run_time(pid).is_some_and(|t| t < CHILD_RUN)
     }
 
     /// Looks at all processes, and has them stop if the limit is in sight. Returns when they are to
@@ -80,7 +97,9 @@ impl Front {
         }
         let small_pages = self.small_pages(family);
         let is_open = |pid: Pid, process: &Watched| {
-            process.pages >= small_pages && self.may_attach(pid, process)
+            process.pages >= small_pages
+                && self.may_attach(pid, process)
+                && !self.young.contains(&pid)
         };
         let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
         let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
