@@ -316,6 +316,12 @@ fn nothing_is_left_after_a_kill_of_the_keeper() {
 
 const NO_KEEPER: &str = "the keeper has ended, so the run is ended";
 
+/// True while a process stands still, or is attached to.
+fn is_traced(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    !status.lines().any(|line| line == "TracerPid:\t0")
+}
+
 fn keeper_of(front: i32) -> i32 {
     let children = descendants(front);
     children.into_iter().find(|&pid| name_of(pid) == "ovs-keeper").expect("there is a keeper")
@@ -331,6 +337,7 @@ fn the_end_of_the_keeper_is_said_by_a_front_that_comes_late() {
     wait_until("it is not paged", || agents_of(&own) == 1);
     let (front, keeper) = (running.pid(), keeper_of(running.pid()));
     let program = descendants(front).into_iter().find(|&pid| name_of(pid) == "python3").unwrap();
+    wait_until("it is not the keeper's", || !is_traced(program));
     // SAFETY: kill touches no memory; the front is our child, the keeper its.
     let kill = |pid, signal| unsafe { libc::kill(pid, signal) };
     kill(front, libc::SIGSTOP);
