@@ -70,13 +70,13 @@ pub(super) struct Seen {
 
 impl From<&Overview> for Seen {
     fn from(overview: &Overview) -> Self {
-        let verdict = overview.verdict();
+        let (summary, verdict) = (overview.summary(), overview.verdict());
         Self {
-            summary: overview.summary(),
             devices: overview.devices().map(Device::new).collect(),
             stalls: Some(Stalls::new(overview.stall_time())),
             out_of_memory: verdict & verdict::OUT_OF_MEMORY != 0,
-            escaped: Escaped::inside(&overview.summary(), verdict),
+            escaped: Escaped::inside(&summary, verdict),
+            summary,
             held_most: None,
             waited: None,
         }

@@ -45,9 +45,9 @@ impl Front {
     /// True if there are some that have not.
     pub(super) fn stop_children(&mut self, family: &HashMap<Pid, Watched>) -> bool {
         self.note(family);
-        let is_child = |pid: &Pid| self.may_be_child(*pid) && is_registered(*pid);
-        let open = family.iter().filter(|(pid, process)| self.may_attach(**pid, process));
-        let children = open.map(|(pid, _)| *pid).filter(is_child);
+        let new = family.iter().filter(|(pid, _)| self.may_be_child(**pid));
+        let open = new.filter(|(pid, process)| self.may_attach(**pid, process));
+        let children = open.map(|(pid, _)| *pid).filter(|pid| is_registered(*pid));
         let (young, old): (Vec<Pid>, Vec<Pid>) = children.partition(|pid| self.is_young(*pid));
         self.stop_all(old);
         self.young = young;
