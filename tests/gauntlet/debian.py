@@ -1,7 +1,9 @@
 """Debian's packages and sources: installed and unpacked only if they are not there."""
 
+import fcntl
 import os
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness import WORK
@@ -36,6 +38,15 @@ def run_logged(command, log, **options):
         raise Unavailable(f"{command[0]} failed: see {log}")
 
 
+@contextmanager
+def only_one():
+    """Of the gauntlets that run side by side: apt refuses the second."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    with open(WORK / "apt.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def install(packages):
     missing = [name for name in packages if version_of(name) is None]
     if not missing:
@@ -44,14 +55,20 @@ def install(packages):
         raise Unavailable(f"only root can install {' '.join(missing)}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     log = WORK / "packages.log"
-    made = not POLICY.exists()
-    if made:  # no service is to start
-        POLICY.write_text("#!/bin/sh\nexit 101\n")
-        POLICY.chmod(0o755)
-    try:
+    with only_one(), no_service_starts():
         run_logged(["apt-get", "update", "-q"], log)
         run_logged(["apt-get", "install", "-q", "-y", "--no-install-recommends", *missing], log,
                    env=environment)
+
+
+@contextmanager
+def no_service_starts():
+    made = not POLICY.exists()
+    if made:
+        POLICY.write_text("#!/bin/sh\nexit 101\n")
+        POLICY.chmod(0o755)
+    try:
+        yield
     finally:
         if made:
             POLICY.unlink()
@@ -97,7 +114,8 @@ def unpack_source(package, directory):
     downloads = WORK / "downloads" / package
     downloads.mkdir(parents=True, exist_ok=True)
     if not list(downloads.glob("*.dsc")):
-        download_source(package, downloads, log)
+        with only_one():
+            download_source(package, downloads, log)
     [description] = downloads.glob("*.dsc")
     partial = directory.with_name(directory.name + ".partial")
     subprocess.run(["rm", "-rf", partial], check=True)

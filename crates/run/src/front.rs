@@ -19,6 +19,7 @@ use crate::same::{has_executed, have_same_memory};
 use crate::sharing::Sharing;
 use crate::stopping::{Stopped, Stopping};
 use crate::watch::{self, Watched, is_registered};
+use looking::Seen;
 use overspill_base::Bytes;
 use overspill_device::SwapSpec;
 use overspill_guest::userfault::GuestUserfault;
@@ -29,7 +30,7 @@ use rustix::process::{Pid, getpid, setpriority_process};
 use rustix::thread::set_current_timer_slack;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often processes are looked at if much of what they hold may soon be too much.
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);
@@ -68,11 +69,7 @@ pub struct Front {
     /// Children that guests have forked, and that are not attached to.
     forked: BTreeMap<u64, GuestUserfault>,
     /// Processes that there were a turn ago.
-    seen: HashMap<Pid, Watched>,
-    /// When each of them was seen first, and what it had then, in pages.
-    first_seen: HashMap<Pid, (Instant, u64)>,
-    /// Forked children that are not to be stopped yet.
-    young: Vec<Pid>,
+    seen: HashMap<Pid, Seen>,
     /// Of the next guest.
     number: u64,
     refusals: Refusals,
@@ -80,7 +77,6 @@ pub struct Front {
     /// What is not paged.
     loose_pages: u64,
     sharing: Sharing,
-    is_prepared: bool,
     has_failed: bool,
 }
 
@@ -132,14 +128,11 @@ impl Front {
             guests: HashMap::new(),
             forked: BTreeMap::new(),
             seen: HashMap::new(),
-            first_seen: HashMap::new(),
-            young: Vec::new(),
             number: 0,
             refusals: Refusals::default(),
             held_most_pages: 0,
             loose_pages: 0,
             sharing: Sharing::default(),
-            is_prepared: false,
             has_failed: false,
         }
     }
@@ -197,16 +190,16 @@ impl Front {
 
     /// The processes of the run that were there a turn ago.
     pub fn processes(&self) -> impl Iterator<Item = RunProcess> {
-        self.seen.iter().map(|(pid, process)| RunProcess {
+        self.seen.iter().map(|(pid, seen)| RunProcess {
             pid: *pid,
-            memory: Bytes::of_pages(process.pages),
+            memory: Bytes::of_pages(seen.last.pages),
             is_paged: self.guests.contains_key(pid),
         })
     }
 
     /// What they have together of what the limit counts.
     pub fn memory_used(&self) -> Bytes {
-        let pages: u64 = self.seen.values().map(|process| process.pages).sum();
+        let pages: u64 = self.seen.values().map(|seen| seen.last.pages).sum();
         Bytes::of_pages(pages.saturating_sub(self.sharing.twice_pages()))
     }
 
@@ -363,7 +356,8 @@ impl Front {
         if self.refusals.refuse(pid, error) {
             let name = watch::name_of(pid);
             self.keeper.say(&format!("{name} is outside the limit: {error}"));
-            self.refusals.is_outside(pid, name);
+            let memory = Bytes::of_pages(self.seen.get(&pid).map_or(0, |seen| seen.last.pages));
+            self.refusals.is_outside(OutsideProcess { pid, name, memory_max: memory });
         }
     }
 

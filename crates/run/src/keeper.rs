@@ -156,11 +156,12 @@ impl KeeperProcess {
         }
     }
 
-    /// Has it get ready for the first guest.
+    /// Has it get ready for the first guest, once.
     pub(crate) fn prepare(&mut self) {
-        // What it lacks it says when there is one.
-        let _ = self.link.ask(&Request::Prepare, ANSWER_WAIT);
-        self.is_prepared = true;
+        if !std::mem::replace(&mut self.is_prepared, true) {
+            // What it lacks it says when there is a guest.
+            let _ = self.link.ask(&Request::Prepare, ANSWER_WAIT);
+        }
     }
 
     /// Its holder is there before the first guest.

@@ -62,9 +62,9 @@ impl Refusals {
         }
     }
 
-    /// Notes that a process which is not tried again, of this name, is outside the limit.
-    pub(crate) fn is_outside(&mut self, pid: Pid, name: String) {
-        self.outside.insert(pid, OutsideProcess { pid, name, memory_max: Bytes(0) });
+    /// Notes that a process, which is not tried again, is outside the limit.
+    pub(crate) fn is_outside(&mut self, process: OutsideProcess) {
+        self.outside.insert(process.pid, process);
     }
 
     /// All that were outside.
@@ -137,13 +137,14 @@ mod tests {
     #[test]
     fn who_is_outside_is_known_with_the_most_that_it_had() {
         let (pid, mut refusals) = (getpid(), Refusals::default());
-        refusals.is_outside(pid, "name".into());
-        for pages in [3, 5, 4] {
+        let outside =
+            |pages| OutsideProcess { pid, name: "name".into(), memory_max: Bytes::of_pages(pages) };
+        refusals.is_outside(outside(3));
+        for pages in [2, 5, 4] {
             refusals.look(&HashMap::from([(pid, Watched { pages, parent: None })]));
         }
         refusals.look(&HashMap::new());
-        let memory_max = Bytes::of_pages(5);
-        assert_eq!(refusals.outside(), [OutsideProcess { pid, name: "name".into(), memory_max }]);
+        assert_eq!(refusals.outside(), [outside(5)]);
     }
 
     #[test]

@@ -40,6 +40,24 @@ const SMALL_PAGES: u64 = 256;
 const SMALL_LEAST_PAGES: u64 = 64;
 const SMALL_PART: u64 = 4;
 
+/// A process of the run, as it was seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// What it had a turn ago.
+    pub(super) last: Watched,
+    /// When it was seen first, and what it had then, in pages.
+    since: Instant,
+    first_pages: u64,
+    /// Whether it is a forked child that is not to be stopped yet.
+    is_young: bool,
+}
+
+impl Seen {
+    fn new(process: Watched) -> Self {
+        Self { last: process, since: Instant::now(), first_pages: process.pages, is_young: false }
+    }
+}
+
 impl Front {
     /// Has forked children stop that have lived for a while: most execute another program before.
     /// True if there are some that have not.
@@ -50,30 +68,32 @@ impl Front {
         let children = open.map(|(pid, _)| *pid).filter(|pid| is_registered(*pid));
         let (young, old): (Vec<Pid>, Vec<Pid>) = children.partition(|pid| self.is_young(*pid));
         self.stop_all(old);
-        self.young = young;
-        !self.young.is_empty()
+        for pid in &young {
+            self.seen.entry(*pid).and_modify(|seen| seen.is_young = true);
+        }
+        !young.is_empty()
     }
 
     /// Notes which processes there are, and since when.
     fn note(&mut self, family: &HashMap<Pid, Watched>) {
-        self.seen = family.clone();
-        self.first_seen.retain(|pid, _| family.contains_key(pid));
         self.refusals.look(family);
-        for (pid, process) in family {
-            self.first_seen.entry(*pid).or_insert((Instant::now(), process.pages));
+        self.seen.retain(|pid, _| family.contains_key(pid));
+        for (&pid, &process) in family {
+            let seen = self.seen.entry(pid).or_insert_with(|| Seen::new(process));
+            (seen.last, seen.is_young) = (process, false);
         }
     }
 
     /// True if a guest may have forked it: the message of that may be on its way.
     fn may_be_child(&self, pid: Pid) -> bool {
-        let is_new = self.first_seen[&pid].0.elapsed() < CHILD_WAIT_MOST;
+        let is_new = self.seen[&pid].since.elapsed() < CHILD_WAIT_MOST;
         !self.forked.is_empty() || is_new && !self.guests.is_empty()
     }
 
     /// True if a child may be about to execute another program, or to ask its parent to trace it,
     /// which the kernel refuses while we do.
     fn is_young(&self, pid: Pid) -> bool {
-        let age = self.first_seen[&pid].0.elapsed();
+        let age = self.seen[&pid].since.elapsed();
         age < CHILD_WAIT || age < CHILD_WAIT_MOST && run_time(pid).is_some_and(|t| t < CHILD_RUN)
     }
 
@@ -82,7 +102,7 @@ impl Front {
     pub(super) fn look(&mut self, family: &HashMap<Pid, Watched>) -> Duration {
         let held: u64 = family.values().map(|process| process.pages).sum();
         let percent = held * 100 / self.memory.pages_floor().max(1);
-        if percent >= PREPARE_PERCENT && !std::mem::replace(&mut self.is_prepared, true) {
+        if percent >= PREPARE_PERCENT {
             self.keeper.prepare();
         }
         self.loose_pages = self.loose_pages(family);
@@ -99,7 +119,7 @@ impl Front {
         let is_open = |pid: Pid, process: &Watched| {
             process.pages >= small_pages
                 && self.may_attach(pid, process)
-                && !self.young.contains(&pid)
+                && !self.seen[&pid].is_young
         };
         let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
         let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
@@ -147,7 +167,7 @@ impl Front {
     fn loose_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
         let inherited_pages = |pid: &Pid| match self.forked.is_empty() || !is_registered(*pid) {
             true => 0,
-            false => self.first_seen.get(pid).map_or(0, |(_, pages)| *pages),
+            false => self.seen.get(pid).map_or(0, |seen| seen.first_pages),
         };
         let small_pages = self.small_pages(family);
         let loose = family.iter().filter(|(pid, process)| {
@@ -174,8 +194,8 @@ impl Front {
     fn shared_pages(&mut self) -> u64 {
         let guests: Vec<Pid> = self.guests.keys().copied().collect();
         let agents: Vec<Pid> = self.guests.values().map(|guest| guest.agent).collect();
-        let is_relative = |(pid, process): &(&Pid, &Watched)| {
-            !self.guests.contains_key(pid) && self.is_guest(process.parent)
+        let is_relative = |(pid, seen): &(&Pid, &Seen)| {
+            !self.guests.contains_key(pid) && self.is_guest(seen.last.parent)
         };
         let others: Vec<Pid> = self.seen.iter().filter(is_relative).map(|(pid, _)| *pid).collect();
         self.sharing.pages(&guests, &others, &agents)
