@@ -14,6 +14,7 @@ use clap_complete::Shell;
 use overspill::ways::Way;
 use overspill::{Bytes, SwapSpec, parse_bytes};
 use overspill_terminal::usage;
+use rustix::process::Pid;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -30,6 +31,8 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArgs),
+    Attach(AttachArgs),
+    Detach(DetachArgs),
     Stats(StatsArgs),
     Top(TopArgs),
     Set(SetArgs),
@@ -62,6 +65,94 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "M", conflicts_with = "memory_each")]
     pub(crate) memory_max: Option<MemoryLimit>,
 
+    #[command(flatten)]
+    pub(crate) places: PlaceArgs,
+
+    /// Who pages the program: keeper, a process outside, or preload, a pager in the program itself
+    /// [default: keeper where it can be]
+    ///
+    /// With keeper programs start untouched, static ones, those of Go and those of musl too, and
+    /// are paged when memory runs short. It needs Linux 6.8 or newer and root, or CAP_SYS_PTRACE
+    /// and /dev/userfaultfd; --memory-each, --no-children, --history, --touches and swap on another
+    /// machine, with serve=apart or mirror=, cannot be had with it yet. Where it cannot be, a line
+    /// says why, and preload is used. That notices touches in one of three ways, which can be given
+    /// instead: faults, calls or touches; else it is the first of these that may be used here.
+    #[arg(long, value_name = "WAY", value_parser = parse_way)]
+    pub(crate) way: Option<RunWay>,
+
+    /// Leave programs alone that the program starts
+    #[arg(long)]
+    pub(crate) no_children: bool,
+
+    /// Write the last million changes of pages' states to FILE at the end: for finding out how a
+    /// page was lost
+    #[arg(long, value_name = "FILE")]
+    pub(crate) history: Option<PathBuf>,
+
+    /// Write which pages the program touches, in order, to FILE, for `overspill-lab policy
+    /// --trace`. Nothing is read ahead then. Repeated touches of what fits in --memory are not
+    /// seen: give it little
+    #[arg(long, value_name = "FILE", conflicts_with = "history")]
+    pub(crate) touches: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    /// The program to run and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Put a process that runs already into a limit, with what it starts from now on.
+///
+/// What it has above the limit goes to swap. It goes on as it is, and is let go again by Ctrl-C, by
+/// TERM or HUP, or by `overspill detach`: then all that is out comes back into memory. Exits with 0
+/// when it was let go or has ended, and with 125 if Overspill failed. If this process is killed,
+/// those that are paged are killed too: what is out could not come back.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "overspill attach PROCESS --memory M [OPTIONS]",
+    after_help = "Example:\n  overspill attach $(pidof redis-server) --memory 2G"
+)]
+pub(crate) struct AttachArgs {
+    /// The process
+    #[arg(value_parser = parse_process)]
+    pub(crate) process: Pid,
+
+    /// Memory that it and its children may use together: 512M, 1.5GiB, or 25% of what there is. K,
+    /// M, G and T are powers of 1024, with or without B or iB
+    #[arg(short, long, value_name = "M", allow_hyphen_values = true)]
+    pub(crate) memory: Option<MemoryLimit>,
+
+    /// The most that `overspill set` may raise --memory to [default: four times as much, as far as
+    /// the machine has it]
+    #[arg(long, value_name = "M")]
+    pub(crate) memory_max: Option<MemoryLimit>,
+
+    #[command(flatten)]
+    pub(crate) places: PlaceArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+fn parse_process(word: &str) -> Result<Pid, String> {
+    word.parse().ok().and_then(Pid::from_raw).ok_or_else(|| "give the number of a process".into())
+}
+
+/// Let a process go that `overspill attach` has put into a limit, and wait until it is.
+///
+/// All that is out comes back into memory; that is refused where memory has no room for it.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  overspill detach $(pidof redis-server)")]
+pub(crate) struct DetachArgs {
+    /// The process, or its `overspill attach`
+    pub(crate) process: i32,
+}
+
+/// Where to swap.
+#[derive(Debug, Args)]
+pub(crate) struct PlaceArgs {
     /// Where to swap; may be given several times [default: an unnamed file in $TMPDIR or /var/tmp]
     ///
     /// One of file:PATH[:SIZE], where PATH is a directory or a file, which is made (and has no name
@@ -88,23 +179,11 @@ pub(crate) struct RunArgs {
     /// Swap to a file or device even if it holds something else, which is then lost
     #[arg(long)]
     pub(crate) force: bool,
+}
 
-    /// Who pages the program: keeper, a process outside, or preload, a pager in the program itself
-    /// [default: keeper where it can be]
-    ///
-    /// With keeper programs start untouched, static ones, those of Go and those of musl too, and
-    /// are paged when memory runs short. It needs Linux 6.8 or newer and root, or CAP_SYS_PTRACE
-    /// and /dev/userfaultfd; --memory-each, --no-children, --history, --touches and swap on another
-    /// machine, with serve=apart or mirror=, cannot be had with it yet. Where it cannot be, a line
-    /// says why, and preload is used. That notices touches in one of three ways, which can be given
-    /// instead: faults, calls or touches; else it is the first of these that may be used here.
-    #[arg(long, value_name = "WAY", value_parser = parse_way)]
-    pub(crate) way: Option<RunWay>,
-
-    /// Leave programs alone that the program starts
-    #[arg(long)]
-    pub(crate) no_children: bool,
-
+/// What a run says, and where.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
     /// Write what happened to FILE at the end, as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -113,17 +192,6 @@ pub(crate) struct RunArgs {
     /// written, time spent in faults, and which memory came
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-
-    /// Write the last million changes of pages' states to FILE at the end: for finding out how a
-    /// page was lost
-    #[arg(long, value_name = "FILE")]
-    pub(crate) history: Option<PathBuf>,
-
-    /// Write which pages the program touches, in order, to FILE, for `overspill-lab policy
-    /// --trace`. Nothing is read ahead then. Repeated touches of what fits in --memory are not
-    /// seen: give it little
-    #[arg(long, value_name = "FILE", conflicts_with = "history")]
-    pub(crate) touches: Option<PathBuf>,
 
     /// Show in a line of the terminal what the run is doing, every second. What the program writes
     /// there may stand in the same line
@@ -138,10 +206,6 @@ pub(crate) struct RunArgs {
     /// Print no notes on devices and no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
-
-    /// The program to run and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
-    pub(crate) command: Vec<OsString>,
 }
 
 /// The value of `--way`.
@@ -381,6 +445,9 @@ pub(crate) fn parse() -> Result<Command, Error> {
         Ok(CommandLine { command: Command::Run(args) }) => {
             defaults::complete(args).map(Command::Run)
         }
+        Ok(CommandLine { command: Command::Attach(args) }) => {
+            defaults::complete_attach(args).map(Command::Attach)
+        }
         Ok(line) => Ok(line.command),
         Err(error) if error.use_stderr() => {
             Err(Error::Usage(usage::line(&error, &definition(), &words)))
@@ -482,7 +549,7 @@ mod tests {
             let words = [&["--memory", "1G"], dashes, &["sort", "--quiet", "-S", "1G"]].concat();
             let args = run_args(&words);
             assert_eq!(args.command, ["sort", "--quiet", "-S", "1G"]);
-            assert!(!args.quiet);
+            assert!(!args.output.quiet);
         }
     }
 
@@ -490,6 +557,6 @@ mod tests {
     fn swaps_keep_their_order() {
         let args = run_args(&["--memory=1G", "--swap=ram:1M,pri=3", "--swap=file:/x:2M", "true"]);
         let written = ["ram:1M,pri=3", "file:/x:2M"].map(|spec| spec.parse().unwrap());
-        assert_eq!(args.swap, written);
+        assert_eq!(args.places.swap, written);
     }
 }

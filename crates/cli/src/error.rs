@@ -48,6 +48,18 @@ pub(crate) enum Error {
     OutputFile { path: PathBuf, source: io::Error },
     #[error("process {0} is in no run that goes on: `overspill stats` lists them")]
     NoRun(i32),
+    #[error("there is no process {0} with memory of its own that could be attached to")]
+    NoProcess(i32),
+    #[error(
+        "process {process} is in the limit of `overspill` {run} already: `overspill set {process} --memory M` changes that"
+    )]
+    Attached { process: i32, run: i32 },
+    #[error(transparent)]
+    Attach(#[from] overspill_run::AttachingError),
+    #[error(
+        "not all of it could be let go, and it stays in its limit: `overspill attach` {0} has said why"
+    )]
+    Stays(i32),
     #[error("cannot look at runs: {0}; they are found by /proc/net/unix")]
     Runs(io::Error),
     #[error("cannot serve metrics at {address}: {source}; name a free port as in 127.0.0.1:9779")]

@@ -22,6 +22,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let status = match args::parse() {
         Ok(Command::Run(args)) => run::run(args),
+        Ok(Command::Attach(args)) => run::attach(args),
+        Ok(Command::Detach(args)) => runs::detach(&args),
         Ok(Command::Stats(args)) => runs::stats(&args),
         Ok(Command::Top(args)) => runs::top(&args),
         Ok(Command::Metrics(args)) => runs::metrics(&args),

@@ -72,6 +72,27 @@ pub struct ThreadWords {
     pub clear_child_tid: Option<u64>,
 }
 
+/// An agent in its program, with all that its farewell needs.
+#[derive(Debug)]
+pub struct AgentTask {
+    /// Its number.
+    pub pid: Pid,
+    /// Its pidfd. It has to be ended with the program, and when the program becomes another.
+    pub process: OwnedFd,
+    /// It stays traced by this thread: the filter that it inherited is suspended only so long.
+    /// [`crate::Tracer::settle`] has to be called now and then.
+    pub is_traced: bool,
+    /// It is a child of the program: that is in another PID namespace, or it or another process of
+    /// the run takes orphans.
+    pub is_child: bool,
+    /// The channel.
+    pub channel: Channel,
+    /// Where its memory starts, of [`overspill_agent::AGENT_BYTES`].
+    pub base: u64,
+    /// Where staging starts, of [`overspill_agent::STAGING_BYTES`].
+    pub staging: u64,
+}
+
 /// A guest.
 #[derive(Debug)]
 pub struct Attached {
@@ -80,25 +101,11 @@ pub struct Attached {
     /// Its pidfd.
     pub process: OwnedFd,
     /// The agent.
-    pub agent: Pid,
-    /// Its pidfd. It has to be ended with the program, and when the program becomes another.
-    pub agent_process: OwnedFd,
-    /// The agent stays traced by this thread: the filter that it inherited is suspended only so
-    /// long. [`crate::Tracer::settle`] has to be called now and then.
-    pub is_traced: bool,
-    /// The agent is a child of the program: that is in another PID namespace, or it or another
-    /// process of the run takes orphans.
-    pub is_child: bool,
-    /// The channel.
-    pub channel: Channel,
+    pub agent: AgentTask,
     /// The userfaultfd. UFFDIO_API has not been made, unless an event has brought it.
     pub userfaultfd: OwnedFd,
     /// Which of those that events have brought it is.
     pub forked: usize,
-    /// Where the agent's memory starts, of [`overspill_agent::AGENT_BYTES`].
-    pub base: u64,
-    /// Where staging starts, of [`overspill_agent::STAGING_BYTES`].
-    pub staging: u64,
     /// What must never be paged out for its threads.
     pub threads: Vec<ThreadWords>,
     /// Its open files.

@@ -6,7 +6,7 @@
 //! unmapped that is not seen to be the agent's, so that a detach can be tried again.
 //! Not here: bringing pages back, and ending the registrations: both come before.
 
-use crate::attach::{Attached, Site, wait_for_end};
+use crate::attach::{AgentTask, Site, wait_for_end};
 use crate::channel::ChannelError;
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
@@ -27,12 +27,12 @@ const LEAVE_WAIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The guest has ended, or no thread of it can make calls now. It can be tried again.
-pub fn detach<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<()> {
+pub fn detach<S: System>(held: &Held<'_, S>, agent: &AgentTask) -> Result<()> {
     let site = Site::survey(held)?;
     let inside = Inside::begin(held, site.thread, site.gate, site.options)?;
     // Of the agent's number in its namespace nothing is known once it has been reaped.
-    let number = if attached.is_child { own_number(held, attached.agent) } else { None };
-    leave(held, attached)?;
+    let number = if agent.is_child { own_number(held, agent.pid) } else { None };
+    leave(held, agent)?;
     if let Some(number) = number {
         let arguments = [number as u64, 0, libc::__WALL as u64, 0, 0, 0];
         inside.surely("wait4", libc::SYS_wait4, arguments)?;
@@ -41,12 +41,12 @@ pub fn detach<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<()> 
         inside.surely("munmap", libc::SYS_munmap, [start, bytes as u64, 0, 0, 0, 0])
     };
     let memory = site.memory(held.pid)?;
-    if has_mailbox(held, memory, attached, site.own_number) {
-        unmap(attached.staging, STAGING_BYTES)?;
-        unmap(attached.base + CODE_BYTES as u64, AGENT_BYTES - CODE_BYTES)?;
+    if has_mailbox(held, memory, agent, site.own_number) {
+        unmap(agent.staging, STAGING_BYTES)?;
+        unmap(agent.base + CODE_BYTES as u64, AGENT_BYTES - CODE_BYTES)?;
     }
-    if has_code(held, memory, attached) {
-        unmap(attached.base, CODE_BYTES)?;
+    if has_code(held, memory, agent) {
+        unmap(agent.base, CODE_BYTES)?;
     }
     Ok(())
 }
@@ -57,9 +57,9 @@ fn own_number<S: System>(held: &Held<'_, S>, agent: Pid) -> Option<i32> {
 }
 
 /// Asks the agent to leave, and waits for its end. One that has ended has been left by somebody.
-fn leave<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<()> {
+fn leave<S: System>(held: &Held<'_, S>, agent: &AgentTask) -> Result<()> {
     let (system, pid) = (&held.tracer.system, held.pid);
-    match attached.channel.ask(system, &Request::of(kind::LEAVE), &[], LEAVE_WAIT) {
+    match agent.channel.ask(system, &Request::of(kind::LEAVE), &[], LEAVE_WAIT) {
         Ok(_) | Err(ChannelError::Ended) => {}
         Err(ChannelError::Silent) => return Err(AttachError::Slow { pid, what: "its agent" }),
         Err(error) => {
@@ -67,15 +67,15 @@ fn leave<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<()> {
             return Err(AttachError::Unexpected { pid, doing: "asking its agent to leave", found });
         }
     }
-    if attached.is_traced {
-        wait_for_end(held.tracer, attached.agent, LEAVE_WAIT);
+    if agent.is_traced {
+        wait_for_end(held.tracer, agent.pid, LEAVE_WAIT);
     }
-    let ended = system.readable(attached.agent_process.as_fd(), LEAVE_WAIT);
+    let ended = system.readable(agent.process.as_fd(), LEAVE_WAIT);
     if !ended.about(pid, "waiting for the agent of")? {
         return Err(AttachError::Slow { pid, what: "its agent's end" });
     }
     // If it was our child, as the orphans of a subreaper are, it is gone now.
-    let _ = system.wait(attached.agent);
+    let _ = system.wait(agent.pid);
     Ok(())
 }
 
@@ -83,18 +83,18 @@ fn leave<S: System>(held: &Held<'_, S>, attached: &Attached) -> Result<()> {
 fn has_mailbox<S: System>(
     held: &Held<'_, S>,
     memory: BorrowedFd<'_>,
-    attached: &Attached,
+    agent: &AgentTask,
     program: i32,
 ) -> bool {
     let mut mailbox: Mailbox = bytemuck::Zeroable::zeroed();
-    let (at, bytes) = (attached.base + MAILBOX_AT as u64, bytemuck::bytes_of_mut(&mut mailbox));
+    let (at, bytes) = (agent.base + MAILBOX_AT as u64, bytemuck::bytes_of_mut(&mut mailbox));
     let read = held.tracer.persist(|| held.tracer.system.read_memory(memory, at, bytes));
     read.is_some() && (mailbox.program, mailbox.state) == (program, state::READY)
 }
 
 /// Returns true if the agent's code is there: it is not after another try, or after an exec.
-fn has_code<S: System>(held: &Held<'_, S>, memory: BorrowedFd<'_>, attached: &Attached) -> bool {
+fn has_code<S: System>(held: &Held<'_, S>, memory: BorrowedFd<'_>, agent: &AgentTask) -> bool {
     let mut code = vec![0; CODE.len()];
-    let read = |to: &mut [u8]| held.tracer.system.read_memory(memory, attached.base, to);
+    let read = |to: &mut [u8]| held.tracer.system.read_memory(memory, agent.base, to);
     held.tracer.persist(|| read(&mut code)).is_some() && code == CODE
 }

@@ -29,7 +29,7 @@ mod tracer;
 pub mod userfault;
 mod vpn;
 
-pub use attach::{Attached, Files, Manner, ThreadWords, Userfaultfd, attach};
+pub use attach::{AgentTask, Attached, Files, Manner, ThreadWords, Userfaultfd, attach};
 pub use channel::{Channel, ChannelError};
 pub use detach::detach;
 pub use error::AttachError;

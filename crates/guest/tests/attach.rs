@@ -145,7 +145,7 @@ fn a_program_with_a_filter_is_attached_to_with_the_filter_suspended() {
     filtered.answers();
     let tracer = Tracer::new(Kernel::new());
     let attached = attach_to(&tracer, filtered.pid());
-    assert!(attached.is_traced);
+    assert!(attached.agent.is_traced);
     filtered.answers();
     detach_from(&tracer, &attached);
     filtered.answers();
@@ -207,7 +207,7 @@ fn a_program_in_another_pid_namespace_is_attached_to() {
     let tracer = Tracer::new(Kernel::new());
 
     let attached = attach_to(&tracer, inner);
-    assert!(attached.is_child);
+    assert!(attached.agent.is_child);
     waiter.answers();
     detach_from(&tracer, &attached);
 
@@ -368,13 +368,13 @@ fn the_userfaultfd_can_come_from_elsewhere() {
         attach(&hold(&tracer, cat.pid()), &manner).unwrap()
     };
     let called = attached_by(Userfaultfd::Call);
-    kill_process(called.agent, Signal::KILL).unwrap();
+    kill_process(called.agent.pid, Signal::KILL).unwrap();
     // SAFETY: nothing is registered with it.
     let ours = unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC) }.unwrap();
     let all = [agreed(&ours), agreed(&called.userfaultfd)];
     let again = attached_by(Userfaultfd::Forked(&[all[0].as_fd(), all[1].as_fd()]));
     assert_eq!(again.forked, 1);
-    assert_ne!((again.base, again.staging), (called.base, called.staging));
+    assert_ne!((again.agent.base, again.agent.staging), (called.agent.base, called.agent.staging));
     detach_from(&tracer, &again);
     // What has crashed is cleared away, too.
     detach_from(&tracer, &called);

@@ -103,7 +103,7 @@ fn a_detach_that_fails_is_tried_again() {
 fn try_to_detach(tracer: &Tracer<Twin>, attached: &Attached) -> Result<(), AttachError> {
     let mut held = tracer.hold(attached.pid)?;
     held.wait(HOLD_WAIT)?;
-    detach(&held, attached)
+    detach(&held, &attached.agent)
 }
 
 #[test]
@@ -135,6 +135,6 @@ fn a_program_that_vanishes_leaves_nothing() {
 
 /// The program has ended after all was done: its agent is its owner's.
 fn end_agent(attached: Attached) {
-    assert_eq!(agents(), [attached.agent.as_raw_nonzero().get()]);
+    assert_eq!(agents(), [attached.agent.pid.as_raw_nonzero().get()]);
     drop(attached);
 }

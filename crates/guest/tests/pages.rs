@@ -60,7 +60,7 @@ fn runs(kind: u32, runs: &[(u64, u64)]) -> Request {
 }
 
 fn ask(attached: &Attached, request: &Request) -> Result<Answer, ChannelError> {
-    attached.channel.ask(&Kernel::new(), request, &[], WAIT)
+    attached.agent.channel.ask(&Kernel::new(), request, &[], WAIT)
 }
 
 /// Registers the program's pages, and staging.
@@ -73,7 +73,7 @@ fn register(attached: &Attached, start: u64) {
 /// Moves runs, and waits until they are in the file.
 fn batch(attached: &Attached, request: &[(u64, u64)]) -> Answer {
     let moved = ask(attached, &runs(kind::BATCH, request)).unwrap();
-    let written = attached.channel.await_answer(&Kernel::new(), WAIT).unwrap();
+    let written = attached.agent.channel.await_answer(&Kernel::new(), WAIT).unwrap();
     assert_eq!(moved, written);
     moved
 }
@@ -175,12 +175,12 @@ fn staging_is_emptied_of_what_is_in_the_way() {
     let attached = attach_with(&tracer, program.pid(), &memory);
     let userfaultfd = &attached.userfaultfd;
     register(&attached, start);
-    control(userfaultfd, UFFDIO_ZEROPAGE, [attached.staging + page(2), page(1), 0, 0]);
+    control(userfaultfd, UFFDIO_ZEROPAGE, [attached.agent.staging + page(2), page(1), 0, 0]);
 
     let [first, second] = [(); 2].map(|()| batch(&attached, &[(start, 5)]).runs[0]);
     assert_eq!((first.pages, first.errno), (2, libc::EEXIST));
     assert_eq!((second.pages, second.errno), (0, libc::ENOENT));
-    control(userfaultfd, UFFDIO_ZEROPAGE, [attached.staging, page(1), 0, 0]);
+    control(userfaultfd, UFFDIO_ZEROPAGE, [attached.agent.staging, page(1), 0, 0]);
     let [first, second] = [(); 2].map(|()| batch(&attached, &[(start + page(2), 5)]).runs[0]);
     assert_eq!((first.pages, first.errno), (0, libc::EEXIST));
     assert_eq!((second.pages, second.errno), (5, 0));
@@ -218,7 +218,7 @@ fn the_agent_has_no_rights() {
     let Some((program, _)) = start() else { return };
     let tracer = Tracer::new(Kernel::new());
     let attached = attach_to(&tracer, program.pid());
-    let agent = attached.agent.as_raw_nonzero();
+    let agent = attached.agent.pid.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{agent}/status")).unwrap();
     let expected = [
         "Name:\toverspill-agent",
@@ -251,7 +251,7 @@ fn the_agent_has_no_rights() {
 /// Returns by which signal a program ends whose keeper has gone, and checks that its agent goes,
 /// too.
 fn ends_without_keeper(mut program: Program, attached: Attached) -> Option<i32> {
-    drop(attached.channel);
+    drop(attached.agent.channel);
     let status = program.child.wait().unwrap();
     drop((attached.userfaultfd, attached.files));
     assert_no_agents();
@@ -276,7 +276,7 @@ fn a_program_that_has_dropped_its_rights_ends_with_its_keeper() {
     assert_eq!(program.line(), "0 wrong");
     let signal = {
         // It waits for a line: it is when it has got one that it needs its memory.
-        drop(attached.channel);
+        drop(attached.agent.channel);
         std::thread::sleep(Duration::from_millis(200));
         use std::io::Write;
         let _ = writeln!(program.input, "check");

@@ -164,6 +164,9 @@ impl Shared {
     /// Returns what is bound from the start of `place` on; binds it if nothing is.
     fn bound_at(&self, guest: &Arc<Guest>, place: &Range<Vpn>) -> Bound {
         let mut owned = guest.hold();
+        if owned.is_leaving {
+            return Bound::Nothing;
+        }
         if owned.map.must_hold_threads() {
             return Bound::Later;
         }

@@ -223,6 +223,16 @@ impl Keeper {
         }
     }
 
+    /// Brings all pages of a guest back, whose threads stand still, and forgets it: when its agent
+    /// has left, it is a process like others. Waits for that.
+    ///
+    /// # Errors
+    /// Why it stays, in words: it is paged as before.
+    pub fn let_go(&self, number: u64) -> Result<(), String> {
+        let worker = Worker::new(&self.shared.engine).map_err(|error| error.to_string());
+        self.shared.let_go(&mut worker?, number).map_err(|why| why.to_string())
+    }
+
     /// True if there are no guests, and all pages of those that were are dropped.
     pub fn is_deserted(&self) -> bool {
         self.shared.guests.lock().is_empty()

@@ -21,6 +21,7 @@ mod front;
 mod guest;
 mod keeper;
 mod known;
+mod leaving;
 mod limit;
 mod link;
 mod moving;

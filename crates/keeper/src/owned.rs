@@ -29,6 +29,8 @@ pub(crate) struct Owned {
     pub(crate) map: SpaceMap,
     /// Whether the map was compared with the mappings of a forked child.
     pub(crate) is_confirmed: bool,
+    /// Whether it is about to be let go: nothing new becomes the engine's.
+    pub(crate) is_leaving: bool,
     /// Pages that did not move, perhaps because relatives have them, too.
     pub(crate) shared: RangeSet<Vpn>,
     /// Children whose fork was read, and those of them that have not got their pages yet.

@@ -170,6 +170,10 @@ impl Process {
                 self.ended(number);
                 return self.answer(&Report::Done);
             }
+            Request::LetGo { number } => {
+                let gone = self.let_go(number);
+                return self.answer(&gone.map_or_else(Report::Refused, |()| Report::Done));
+            }
             Request::Status => {
                 let state = Report::State(self.state());
                 return self.answer_with_areas(Ok(state));
@@ -305,6 +309,12 @@ impl Process {
         if let Some(keeper) = &self.keeper {
             keeper.ended(number);
         }
+    }
+
+    fn let_go(&mut self, number: u64) -> Result<(), String> {
+        self.keeper()?.let_go(number)?;
+        self.guests.remove(&number);
+        Ok(())
     }
 
     fn state(&self) -> KeeperState {

@@ -47,6 +47,9 @@ impl Shared {
         let Some(known) = guest.known().filter(|_| !guest.has_ended()) else { return false };
         let mut owned = guest.hold();
         guest.catch_up(&mut owned);
+        if owned.is_leaving {
+            return false;
+        }
         guest.note_survey();
         match self.survey_held((guest, known), &mut owned) {
             Ok(believed) if believed.is_empty() => {

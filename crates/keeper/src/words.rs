@@ -53,6 +53,7 @@ mod kind {
     pub(super) const STANDS: u32 = 10;
     pub(super) const ADD_SWAP: u32 = 11;
     pub(super) const REMOVE_SWAP: u32 = 12;
+    pub(super) const LET_GO: u32 = 13;
     pub(super) const DONE: u32 = 33;
     pub(super) const REFUSED: u32 = 34;
     pub(super) const LINE: u32 = 35;
@@ -128,6 +129,13 @@ pub enum Request {
     /// A guest has ended, or executes another program. The answer is `Done`: nothing that is done
     /// for it reaches the process any more.
     Ended {
+        /// Its number.
+        number: u64,
+    },
+    /// Bring all of a guest back, whose threads stand still until it has become a process like
+    /// others. The answer, after however long that takes: `Done`, or `Refused`, and it is paged as
+    /// before.
+    LetGo {
         /// Its number.
         number: u64,
     },
@@ -252,6 +260,7 @@ impl Request {
             }
             Self::Add { number, guest } => write_guest(*number, guest),
             Self::Ended { number } => bare(Packet::new(kind::ENDED, &[*number])),
+            Self::LetGo { number } => bare(Packet::new(kind::LET_GO, &[*number])),
             Self::Status => bare(Packet::new(kind::STATUS, &[])),
             Self::Prepare => bare(Packet::new(kind::PREPARE, &[])),
             Self::SetMemory(memory) => bare(Packet::new(kind::SET_MEMORY, &[memory.0])),
@@ -274,6 +283,7 @@ impl Request {
             kind::REMOVE_SWAP => Self::RemoveSwap(packet.text()?),
             kind::NEEDED => Self::Needed(read_pages(&packet)?),
             kind::ENDED => Self::Ended { number: packet.words[0] },
+            kind::LET_GO => Self::LetGo { number: packet.words[0] },
             kind::STATUS => Self::Status,
             kind::FROZEN => Self::Frozen { number: packet.words[0] },
             kind::STANDS => {

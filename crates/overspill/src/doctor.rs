@@ -246,13 +246,7 @@ pub fn is_limit(note: &str) -> bool {
 }
 
 fn memory() -> Finding {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = info.lines().find(|line| line.starts_with(name))?;
-        let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-        Some(Bytes(kib << 10))
-    };
-    match (field("MemTotal:"), field("MemAvailable:")) {
+    match (memory_of_machine("MemTotal:"), memory_free()) {
         (Some(total), Some(free)) => {
             finding("memory", Health::Good, format!("{total}, of which {free} available"))
         }
@@ -299,6 +293,18 @@ pub fn memory_available() -> Option<Bytes> {
     let info = rustix::system::sysinfo();
     let machine = Bytes((info.totalram as u64).saturating_mul(u64::from(info.mem_unit)));
     Some(memory_of_cgroup().map_or(machine, |group| group.min(machine)))
+}
+
+/// The memory that programs could take now without swapping, as the kernel estimates it.
+pub fn memory_free() -> Option<Bytes> {
+    memory_of_machine("MemAvailable:")
+}
+
+fn memory_of_machine(field: &str) -> Option<Bytes> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(Bytes(kib << 10))
 }
 
 #[cfg(test)]

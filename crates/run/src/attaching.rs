@@ -8,14 +8,14 @@ use crate::family::wait_for;
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::{
-    AttachError, Attached, Channel, ChannelError, Held, Kernel, Manner, ThreadWords,
+    AgentTask, AttachError, Attached, ChannelError, Held, Kernel, Manner, ThreadWords,
 };
 use overspill_guest::{Userfaultfd, Vpn, attach, detach, pidfd};
 use overspill_keeper::GuestParts;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,13 +48,13 @@ pub(crate) struct Guest {
     /// By which the keeper knows it.
     pub(crate) number: u64,
     process: OwnedFd,
-    pub(crate) agent: Pid,
-    agent_process: OwnedFd,
+    /// Its channel is open here, too: an agent whose channel has ended ends its program, which may
+    /// be another one when the keeper has let it go.
+    pub(crate) agent: AgentTask,
     /// Whether it was said that the process is ended for want of its agent.
     is_told: Cell<bool>,
-    /// The keeper's end of the agent's channel: an agent whose channel has ended ends its program,
-    /// which may be another one when the keeper has let it go.
-    channel: Channel,
+    /// Whether the keeper has let it go: its agent is all that is left.
+    pub(crate) is_let_go: bool,
 }
 
 impl Guest {
@@ -65,7 +65,7 @@ impl Guest {
 
     /// True if the agent has ended, which without our help it only does with its program.
     pub(crate) fn agent_has_ended(&self) -> bool {
-        pidfd::has_ended(&self.agent_process)
+        pidfd::has_ended(&self.agent.process)
     }
 
     /// Notes that it is said that the process is ended; true the first time.
@@ -76,12 +76,12 @@ impl Guest {
     /// Ends the agent, and reaps it if it is a child of ours. If it is one of a program's that
     /// takes its descendants' orphans, that sees the status of one that has done what it had to.
     pub(crate) fn end_agent(&self) {
-        let leave = Request::of(kind::LEAVE);
-        let asked = self.channel.send(&Kernel::new(), &leave, &[]);
-        if asked.is_err() || !pidfd::ends_within(&self.agent_process, LEAVE_WAIT) {
-            let _ = pidfd_send_signal(&self.agent_process, Signal::KILL);
+        let AgentTask { pid, process, channel, .. } = &self.agent;
+        let asked = channel.send(&Kernel::new(), &Request::of(kind::LEAVE), &[]);
+        if asked.is_err() || !pidfd::ends_within(process, LEAVE_WAIT) {
+            let _ = pidfd_send_signal(process, Signal::KILL);
         }
-        wait_for(self.agent);
+        wait_for(*pid);
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn take(
         Ok((userfault, number)) => Ok(hand_over(attached, userfault, memory, number)?),
         Err(error) => {
             // If that fails too, the agent ends with its channel, and the process with it.
-            let _ = detach(held, &attached);
+            let _ = detach(held, &attached.agent);
             Err(error)
         }
     }
@@ -133,7 +133,7 @@ fn prepare(
 ) -> Result<(GuestUserfault, u64), AttachingError> {
     let fd =
         kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
-    let anchor = Vpn::of(attached.staging);
+    let anchor = Vpn::of(attached.agent.staging);
     let (userfault, number) = match source {
         Source::New(_, number) => {
             let userfault = kernel("set up the userfaultfd", GuestUserfault::agree(fd, anchor))?;
@@ -146,7 +146,7 @@ fn prepare(
         }
     };
     let request = Request::of(kind::REGISTER);
-    attached.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
+    attached.agent.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
     Ok((userfault, number))
 }
 
@@ -169,7 +169,8 @@ fn hand_over(
 ) -> Result<(Guest, GuestParts), AttachingError> {
     let files = attached.files;
     let process = kernel("copy a pidfd", rustix::io::fcntl_dupfd_cloexec(&attached.process, 3))?;
-    let channel = kernel("copy a channel", rustix::io::fcntl_dupfd_cloexec(&attached.channel, 3))?;
+    let agent = attached.agent;
+    let channel = kernel("copy a channel", rustix::io::fcntl_dupfd_cloexec(&agent.channel, 3))?;
     let range = |start: u64, bytes: usize| Vpn::range(&(start..start + bytes as u64));
     let parts = GuestParts {
         name: format!("process {}", attached.pid),
@@ -179,15 +180,13 @@ fn hand_over(
         maps: kernel("open its list of mappings", files.maps)?,
         smaps: kernel("open its list of mappings", files.smaps)?,
         statm: kernel("open its sizes", files.statm)?,
-        channel: attached.channel,
+        channel: channel.into(),
         memory,
-        own: [range(attached.base, AGENT_BYTES), range(attached.staging, STAGING_BYTES)],
+        own: [range(agent.base, AGENT_BYTES), range(agent.staging, STAGING_BYTES)],
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
-    let Attached { agent, agent_process, .. } = attached;
-    let (is_told, channel) = (Cell::new(false), channel.into());
-    let guest = Guest { number, process, agent, agent_process, is_told, channel };
-    Ok((guest, parts))
+    let (is_told, is_let_go) = (Cell::new(false), false);
+    Ok((Guest { number, process, agent, is_told, is_let_go }, parts))
 }
 
 /// The pages that the kernel needs at a thread's end.

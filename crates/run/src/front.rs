@@ -7,6 +7,7 @@
 //! Not here: starting the program; reading `/proc` (`watch`), whom to stop (`looking`), the steps
 //! of an attach (`attaching`).
 
+mod leaving;
 mod looking;
 
 use crate::attaching::{self, AttachingError, Guest, Source};
@@ -44,13 +45,18 @@ const ATTACHED_AT_A_TIME: usize = 2;
 /// A process that stands still.
 type Held = overspill_guest::Held<'static, Kernel>;
 
-/// Children of this process when the program has started.
+/// Whose memory is limited.
 #[derive(Clone, Copy, Debug)]
-pub struct Children {
-    /// The program.
-    pub program: Pid,
-    /// One that has nothing to do with it.
-    pub other: Option<Pid>,
+pub enum Subject {
+    /// That of a program which this process has started.
+    Started {
+        /// The program.
+        program: Pid,
+        /// Another child, which has nothing to do with it.
+        other: Option<Pid>,
+    },
+    /// That of a process which runs already, and of those that it starts from now on.
+    Running(Pid),
 }
 
 /// A run that goes on.
@@ -63,8 +69,7 @@ pub struct Front {
     stopping: Stopping,
     device: OwnedFd,
     keeper: KeeperProcess,
-    program: Pid,
-    other: Option<Pid>,
+    subject: Subject,
     guests: HashMap<Pid, Guest>,
     /// Children that guests have forked, and that are not attached to.
     forked: BTreeMap<u64, GuestUserfault>,
@@ -77,6 +82,8 @@ pub struct Front {
     /// What is not paged.
     loose_pages: u64,
     sharing: Sharing,
+    /// Whether all guests are to become processes like others.
+    is_leaving: bool,
     has_failed: bool,
 }
 
@@ -107,14 +114,17 @@ pub struct RunEnd {
 }
 
 impl Front {
-    /// Begins to watch: `program` has started, as a child of this process.
-    pub fn new(memory: Bytes, ground: Ground, keeper: KeeperProcess, children: Children) -> Self {
-        let Children { program, other } = children;
+    /// Begins to watch.
+    pub fn new(memory: Bytes, ground: Ground, keeper: KeeperProcess, subject: Subject) -> Self {
+        let kernel = match subject {
+            Subject::Started { program, .. } => Kernel::of_parent(program),
+            Subject::Running(_) => Kernel::new(),
+        };
         // This thread alone: it starts nothing any more.
         let _ = setpriority_process(None, MOST_URGENT);
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         // For the life of the process: what is held refers to it.
-        let tracer: &'static _ = Box::leak(Box::new(Tracer::new(Kernel::of_parent(program))));
+        let tracer: &'static _ = Box::leak(Box::new(Tracer::new(kernel)));
         Self {
             memory,
             paged_most: memory.pages_floor(),
@@ -123,8 +133,7 @@ impl Front {
             stopping: Stopping::new(tracer),
             device: ground.device,
             keeper,
-            program,
-            other,
+            subject,
             guests: HashMap::new(),
             forked: BTreeMap::new(),
             seen: HashMap::new(),
@@ -133,8 +142,25 @@ impl Front {
             held_most_pages: 0,
             loose_pages: 0,
             sharing: Sharing::default(),
+            is_leaving: false,
             has_failed: false,
         }
+    }
+
+    /// Tries to hold the process that runs already, and lets it go on.
+    ///
+    /// # Errors
+    /// It has ended, or may not be traced.
+    pub fn check_subject(&self) -> Result<(), AttachingError> {
+        if let Subject::Running(pid) = self.subject {
+            drop(self.tracer.hold(pid)?);
+        }
+        Ok(())
+    }
+
+    /// True if it watches a process that ran already.
+    pub fn is_of_running(&self) -> bool {
+        matches!(self.subject, Subject::Running(_))
     }
 
     /// The keeper, for its counters.
@@ -213,13 +239,16 @@ impl Front {
         let family = self.family();
         self.end_guests(&family);
         if self.has_failed {
-            family.into_keys().for_each(kill);
+            self.kill_all(family);
             self.stopping.let_killed_go();
             self.holding.let_killed_go();
             return NEAR_INTERVAL;
         }
         let has_young = self.stop_children(&family);
-        let interval = self.look(&family);
+        let interval = match self.is_leaving {
+            true => self.let_guests_go(),
+            false => self.look(&family),
+        };
         self.attach_stopped();
         let stopping = self.stopping.since();
         self.holding.let_go(stopping);
@@ -235,9 +264,19 @@ impl Front {
         self.guests.is_empty() && self.family().is_empty()
     }
 
+    /// Kills all that would miss a page, and all of a program that was started here.
+    fn kill_all(&self, family: HashMap<Pid, Watched>) {
+        match self.subject {
+            Subject::Started { .. } => family.into_keys().for_each(kill),
+            Subject::Running(_) => self.guests.keys().copied().for_each(kill),
+        }
+    }
+
     /// Reaps children that have ended, but the program: orphans of the run.
     pub fn reap_orphans(&self) {
-        let is_orphan = |pid: &Pid| *pid != self.program && !self.is_no_part(*pid);
+        let is_program =
+            |pid| matches!(self.subject, Subject::Started { program, .. } if program == pid);
+        let is_orphan = |pid: &Pid| !is_program(*pid) && !self.is_no_part(*pid);
         watch::children_of(getpid()).into_iter().filter(is_orphan).for_each(reap);
     }
 
@@ -308,17 +347,39 @@ impl Front {
 
     /// All processes of the run: what descends from this one, without what is ours.
     fn family(&self) -> HashMap<Pid, Watched> {
-        let mut family = watch::family(getpid(), &|pid| self.is_no_part(pid));
-        family.remove(&getpid());
-        family
+        let of = |first: Vec<Pid>| watch::family(first, &|pid| self.is_no_part(pid));
+        match self.subject {
+            Subject::Started { .. } => {
+                let mut family = of(vec![getpid()]);
+                family.remove(&getpid());
+                family
+            }
+            Subject::Running(first) => {
+                let mut family = of(vec![first]);
+                let others = self.seen.iter().filter(|(pid, _)| !family.contains_key(pid));
+                // Their parents have ended. What is not the process that it was, is another's.
+                let orphans = others.filter(|(pid, seen)| seen.is_still(**pid));
+                let orphans = of(orphans.map(|(pid, _)| *pid).collect());
+                family.extend(orphans);
+                // One that has ended, and that nobody reaps, has none.
+                family.retain(|_, process| process.pages > 0);
+                family
+            }
+        }
     }
 
     fn is_no_part(&self, pid: Pid) -> bool {
-        self.keeper.is(pid) || Some(pid) == self.other || self.is_agent(pid)
+        let is_other = matches!(self.subject, Subject::Started { other, .. } if other == Some(pid));
+        is_other || self.is_own(pid) || self.keeper.is(pid) || self.is_agent(pid)
+    }
+
+    /// True of this process where it is a descendant of what it watches.
+    fn is_own(&self, pid: Pid) -> bool {
+        self.is_of_running() && pid == getpid()
     }
 
     fn is_agent(&self, pid: Pid) -> bool {
-        self.guests.values().any(|guest| guest.agent == pid)
+        self.guests.values().any(|guest| guest.agent.pid == pid)
     }
 
     /// Attaches to some of those that have stopped.
@@ -393,10 +454,10 @@ impl Front {
         let ended: Vec<Pid> = self.guests.keys().copied().collect();
         for pid in ended {
             let guest = &self.guests[&pid];
-            if guest.process_has_ended() || has_executed(pid, guest.agent) {
+            if guest.process_has_ended() || has_executed(pid, guest.agent.pid) {
                 let guest = self.guests.remove(&pid).expect("it is there");
-                self.let_go(pid, &guest, family);
-            } else if guest.agent_has_ended() {
+                self.forget(pid, &guest, family);
+            } else if guest.agent_has_ended() && !guest.is_let_go {
                 if guest.is_to_be_told() {
                     let line = format!("process {pid} is ended: its agent was killed");
                     self.keeper.say(&line);
@@ -409,8 +470,8 @@ impl Front {
 
     /// Without its agent and the keeper missing pages would read as zeros: so who else has the
     /// guest's memory ends first.
-    fn let_go(&mut self, pid: Pid, guest: &Guest, family: &HashMap<Pid, Watched>) {
-        let shares = |other: &Pid| have_same_memory(*other, guest.agent) == Some(true);
+    fn forget(&mut self, pid: Pid, guest: &Guest, family: &HashMap<Pid, Watched>) {
+        let shares = |other: &Pid| have_same_memory(*other, guest.agent.pid) == Some(true);
         family.keys().copied().filter(|&other| other != pid).filter(shares).for_each(kill);
         self.holding.forget(guest.number);
         self.keeper.ended(guest.number);

@@ -65,8 +65,7 @@ impl Holding {
 
     /// Takes the answers that there are: which guests stand still, and which do not in time.
     pub(crate) fn answers(&mut self) -> Vec<(u64, bool)> {
-        let is_still = |number: &u64| self.held.get(number).is_some_and(|entry| entry.is_still);
-        let answer = |(number, since): (&u64, &Instant)| match is_still(number) {
+        let answer = |(number, since): (&u64, &Instant)| match self.is_still(*number) {
             true => Some((*number, true)),
             false if since.elapsed() < STILL_WAIT && self.held.contains_key(number) => None,
             false => Some((*number, false)),
@@ -79,6 +78,16 @@ impl Holding {
     /// Keeps a new guest standing still, until it is released.
     pub(crate) fn keep(&mut self, number: u64, held: Held<'static, Kernel>) {
         self.held.insert(number, held.into());
+    }
+
+    /// True if all threads of a guest that is held stand still.
+    pub(crate) fn is_still(&self, number: u64) -> bool {
+        self.held.get(&number).is_some_and(|entry| entry.is_still)
+    }
+
+    /// What holds a guest.
+    pub(crate) fn held(&self, number: u64) -> Option<&Held<'static, Kernel>> {
+        self.held.get(&number).map(|entry| &entry.held)
     }
 
     /// Lets a guest go as soon as it may: see [`let_go`](Self::let_go).

@@ -156,6 +156,16 @@ impl KeeperProcess {
         }
     }
 
+    /// Has all of a guest brought back, whose threads stand still, and the guest forgotten. Waits
+    /// for that.
+    ///
+    /// # Errors
+    /// [`KeeperError`]; the guest is paged as before.
+    pub(crate) fn let_go(&self, number: u64) -> Result<(), KeeperError> {
+        self.link.ask(&Request::LetGo { number }, ANSWER_WAIT)?;
+        done(&self.answer(None)?.1)
+    }
+
     /// Has it get ready for the first guest, once.
     pub(crate) fn prepare(&mut self) {
         if !std::mem::replace(&mut self.is_prepared, true) {
@@ -201,9 +211,12 @@ impl KeeperProcess {
         }
     }
 
-    /// Takes all areas that are told of, and the answer after them.
-    fn answer(&self, at_most: Duration) -> Result<(Vec<AreaState>, Report), KeeperError> {
-        let deadline = Some(Instant::now() + at_most);
+    /// Takes all areas that are told of, and the answer after them; waits for it if no time is given.
+    fn answer(
+        &self,
+        at_most: impl Into<Option<Duration>>,
+    ) -> Result<(Vec<AreaState>, Report), KeeperError> {
+        let deadline = at_most.into().map(|at_most| Instant::now() + at_most);
         let mut areas = Vec::new();
         loop {
             match self.link.report(self.process.as_fd(), deadline)? {

@@ -22,7 +22,7 @@ mod watch;
 
 pub use attaching::AttachingError;
 pub use family::has_ended;
-pub use front::{Children, Front, RunEnd, RunProcess};
+pub use front::{Front, RunEnd, RunProcess, Subject};
 pub use ground::{Ground, GroundError};
 pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
 pub use overspill_keeper::{AreaState, Arrived};

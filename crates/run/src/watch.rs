@@ -7,6 +7,7 @@ use overspill_guest::mappings;
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::io::BufReader;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A process of the run.
@@ -17,10 +18,13 @@ pub(crate) struct Watched {
     pub(crate) parent: Option<Pid>,
 }
 
-/// Returns all processes that descend from `first`, with what they hold, without `others`.
-pub(crate) fn family(first: Pid, others: &dyn Fn(Pid) -> bool) -> HashMap<Pid, Watched> {
+/// Returns `first` and all processes that descend from them, with what they hold, without `others`.
+pub(crate) fn family(
+    first: impl IntoIterator<Item = Pid>,
+    others: &dyn Fn(Pid) -> bool,
+) -> HashMap<Pid, Watched> {
     let mut found = HashMap::new();
-    let mut open = vec![(first, None)];
+    let mut open: Vec<_> = first.into_iter().map(|pid| (pid, parent_of(pid))).collect();
     while let Some((pid, parent)) = open.pop() {
         if others(pid) || found.contains_key(&pid) {
             continue;
@@ -30,6 +34,28 @@ pub(crate) fn family(first: Pid, others: &dyn Fn(Pid) -> bool) -> HashMap<Pid, W
         open.extend(children_of(pid).into_iter().map(|child| (child, Some(pid))));
     }
     found
+}
+
+/// The number of the field before those that are named here, of `/proc/PID/stat`, which begin after
+/// the name of the program.
+const STAT_BEFORE: usize = 3;
+const STAT_PARENT: usize = 4;
+const STAT_START: usize = 22;
+
+/// A process's parent.
+fn parent_of(pid: Pid) -> Option<Pid> {
+    Pid::from_raw(stat_of(pid, STAT_PARENT)?)
+}
+
+/// When a process has started, which with its number tells it from all others.
+pub(crate) fn start_of(pid: Pid) -> Option<u64> {
+    stat_of(pid, STAT_START)
+}
+
+fn stat_of<T: FromStr>(pid: Pid, field: usize) -> Option<T> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(field - STAT_BEFORE)?.parse().ok()
 }
 
 /// Private anonymous pages in memory: what is resident and not of a file.
@@ -67,4 +93,24 @@ pub(crate) fn children_of(pid: Pid) -> Vec<Pid> {
         pids.collect::<Vec<_>>()
     };
     tasks.flatten().flat_map(of_task).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{getpid, getppid};
+
+    #[test]
+    fn a_process_has_a_parent_and_a_start() {
+        assert_eq!(parent_of(getpid()), getppid());
+        let (own, parent) = (start_of(getpid()).unwrap(), start_of(getppid().unwrap()).unwrap());
+        assert!(parent <= own);
+        assert_eq!(start_of(Pid::from_raw(i32::MAX).unwrap()), None);
+    }
+
+    #[test]
+    fn who_is_no_part_is_left_out_with_all_that_descends_from_it() {
+        let family = family([getpid()], &|pid| pid == getpid());
+        assert!(family.is_empty());
+    }
 }

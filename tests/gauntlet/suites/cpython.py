@@ -18,6 +18,8 @@ test_sys test_sys_setprofile test_tempfile test_thread test_threadedtempfile tes
 test_threadsignals test_tracemalloc test_unicode test_venv test_wait3 test_wait4 test_weakref test_xml_etree_c
 test_zipfile test_zlib
 """.split()
+# Waits for ever on a machine whose kernel has vsock and whose hypervisor has not.
+IGNORED = "*VSOCKSocketStreamTest*"
 QUICK = {"test_bytes", "test_mmap", "test_os", "test_posix", "test_threading"}
 
 
@@ -45,5 +47,5 @@ def read(finished):
 def steps(tree):
     for module in MODULES:
         yield Step(
-            module, ["python3.11", "-m", "test", "--timeout", "880", "--junit-xml", "results.xml", module],
+            module, ["python3.11", "-m", "test", "--timeout", "880", "--junit-xml", "results.xml", "-i", IGNORED, module],
             timeout=900, read=read, quick=module in QUICK)

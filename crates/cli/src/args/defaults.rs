@@ -1,4 +1,4 @@
-//! What `overspill run` takes where the command line says nothing.
+//! What `overspill run` and `overspill attach` take where the command line says nothing.
 //!
 //! Owns: the places of defaults, and their order: the environment (`OVERSPILL_*`), the user's file,
 //! the system's. `OVERSPILL_CONFIG` names another file in place of both, or none if it is empty.
@@ -8,7 +8,7 @@
 //! Not here: options of other commands, and those that name files to write, which every run would
 //! overwrite.
 
-use super::{MemoryLimit, RunArgs, RunWay, parse_way};
+use super::{AttachArgs, MemoryLimit, OutputArgs, PlaceArgs, RunArgs, RunWay, parse_way};
 use crate::error::Error;
 use overspill::{Bytes, SwapSpec, parse_bytes};
 use serde::Deserialize;
@@ -54,25 +54,52 @@ struct Defaults {
 /// # Errors
 /// [`Error::Default`], [`Error::NoLimit`].
 pub(super) fn complete(mut args: RunArgs) -> Result<RunArgs, Error> {
+    let Defaults { limit, way, .. } = fill(&mut args.places, &mut args.output)?;
+    args.limit.fill(limit);
+    args.way = args.way.or(way);
+    args.limit.get().map(|_| args).ok_or(Error::NoLimit)
+}
+
+/// As [`complete`]; a limit of each process is none of several.
+pub(super) fn complete_attach(mut args: AttachArgs) -> Result<AttachArgs, Error> {
+    let Defaults { limit, .. } = fill(&mut args.places, &mut args.output)?;
+    let limit = limit.and_then(|(limit, is_each)| (!is_each).then_some(limit));
+    args.memory = args.memory.or(limit);
+    args.memory.map(|_| args).ok_or(Error::NoLimit)
+}
+
+/// Fills in what all have; returns the defaults, of each option the first that there is.
+fn fill(places: &mut PlaceArgs, output: &mut OutputArgs) -> Result<Defaults, Error> {
+    let found = found()?;
+    if places.swap.is_empty() {
+        places.swap.clone_from(&found.swap);
+    }
+    places.swap_size = places.swap_size.or(found.swap_size);
+    output.quiet |= found.quiet.unwrap_or(false);
+    Ok(found)
+}
+
+fn found() -> Result<Defaults, Error> {
     let variable = |name: &str| std::env::var(name).ok();
     let named = variable("OVERSPILL_CONFIG");
     let needed = named.is_some();
-    let mut places = vec![of_environment(variable)?];
+    let mut found = of_environment(variable)?;
     for file in files(named, user_directory()) {
-        places.extend(of_file(&file, needed)?);
+        found = found.or(of_file(&file, needed)?.unwrap_or_default());
     }
-    let mut quiet = None;
-    for place in places {
-        args.limit.fill(place.limit);
-        if args.swap.is_empty() {
-            args.swap = place.swap;
+    Ok(found)
+}
+
+impl Defaults {
+    fn or(self, other: Self) -> Self {
+        Self {
+            limit: self.limit.or(other.limit),
+            swap: if self.swap.is_empty() { other.swap } else { self.swap },
+            swap_size: self.swap_size.or(other.swap_size),
+            way: self.way.or(other.way),
+            quiet: self.quiet.or(other.quiet),
         }
-        args.swap_size = args.swap_size.or(place.swap_size);
-        args.way = args.way.or(place.way);
-        quiet = quiet.or(place.quiet);
     }
-    args.quiet |= quiet.unwrap_or(false);
-    args.limit.get().map(|_| args).ok_or(Error::NoLimit)
 }
 
 /// The files to look at, in their order; those that were not named need not be there.

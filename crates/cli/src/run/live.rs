@@ -29,6 +29,8 @@ pub(super) struct Live<'a> {
     pub(super) memory_bytes_max: u64,
     /// What all processes have of the limit.
     pub(super) memory_used_bytes: u64,
+    /// Whether its processes are about to be let go.
+    pub(super) lets_go: bool,
     pub(super) processes: Vec<Process>,
     pub(super) summary: Summary,
     pub(super) devices: Vec<Device>,
@@ -48,6 +50,7 @@ pub(super) enum Changed {
     Set { memory_bytes: u64, memory_bytes_before: u64 },
     Added { device: String },
     Leaving { area: usize },
+    LetsGo { lets_go: bool },
     Refused { refused: String },
 }
 
@@ -74,6 +77,7 @@ pub(super) fn answer(program: &Program, supervisor: &Supervisor) -> Result<Answe
     };
     let started = Answers::start(move |question| match Question::of(question) {
         Question::Look => json(&asked.look()),
+        Question::Detach => json(&refused(&"a pager is in the program, and cannot leave it")),
         Question::SetMemory(limit) => json(&asked.set(limit)),
         Question::AddSwap(place) => json(&asked.add(&place)),
         Question::RemoveSwap(name) => json(&asked.remove(&name)),
@@ -130,6 +134,7 @@ impl Asked {
             stalls: Some(Stalls::new(self.overview.stall_time())),
             memory_bytes: summary.memory_bytes,
             memory_bytes_max: self.limit.most().0,
+            lets_go: false,
             memory_used_bytes: processes.iter().map(|process| process.memory_bytes).sum(),
             processes,
             devices: self.overview.devices().map(Device::new).collect(),

@@ -25,7 +25,7 @@ pub(crate) mod signals;
 mod timeline;
 mod way;
 
-use crate::args::{MemoryLimit, RunArgs};
+use crate::args::{AttachArgs, MemoryLimit, RunArgs};
 use crate::error::{Error, FAILED};
 use crate::runs::RunExporter;
 use crate::say;
@@ -82,18 +82,18 @@ impl Plan {
             memory_max: args.memory_max.map(memory_bytes).transpose()?,
             memory_each,
             way: usable(way)?,
-            swaps: args.swap,
-            options: OpenOptions { swap_size: args.swap_size, force: args.force },
+            swaps: args.places.swap,
+            options: OpenOptions { swap_size: args.places.swap_size, force: args.places.force },
             children: !args.no_children,
             program,
             preload,
-            stats: args.stats.map(OutputFile::create).transpose()?,
+            stats: args.output.stats.map(OutputFile::create).transpose()?,
             history: args.history.map(OutputFile::create).transpose()?,
             touches: args.touches.map(OutputFile::create).transpose()?,
-            report: args.report.map(OutputFile::create).transpose()?,
-            metrics: args.metrics.as_deref().map(RunExporter::start).transpose()?,
-            progress: args.progress,
-            quiet: args.quiet,
+            report: args.output.report.map(OutputFile::create).transpose()?,
+            metrics: args.output.metrics.as_deref().map(RunExporter::start).transpose()?,
+            progress: args.output.progress,
+            quiet: args.output.quiet,
         })
     }
 
@@ -142,6 +142,15 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     }
 }
 
+/// Puts a process that runs already into a limit, until it is let go or has ended.
+///
+/// # Errors
+/// Anything that keeps it from that. The process is as before.
+pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
+    let ground = way::ground_for(&args.places.swap)?;
+    kept::attach(args, ground)
+}
+
 /// Runs a program with a pager in it.
 fn run_inside(args: RunArgs, way: Option<Way>, why: Option<String>) -> Result<u8, Error> {
     let mut plan = Plan::resolve(args, way)?;
@@ -182,7 +191,7 @@ fn run_inside(args: RunArgs, way: Option<Way>, why: Option<String>) -> Result<u8
     }?;
     supervisor.wait_for_pager_of(ended.process);
     let status = status(&ended, overview.verdict());
-    let report = Report::new(&plan.program, &ended, status, Seen::from(&overview));
+    let report = Report::new(plan.program.words(), &ended, status, Seen::from(&overview));
     if !plan.quiet {
         report.lines().for_each(say::line);
     }
@@ -200,18 +209,18 @@ fn write_files(plan: Plan, supervisor: &Supervisor, report: &Report, watched: Wa
         let lines = supervisor.history();
         file.write_with(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
     });
-    let page = plan.report.map(|file| page_of(&plan.program, report, watched, file));
+    let page = plan.report.map(|file| page_of(&plan.program.words(), report, watched, file));
     [stats, history, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
 }
 
 /// Writes the page of a report.
 fn page_of(
-    program: &Program,
+    command: &[String],
     report: &Report,
     (samples, arrivals): Watched,
     file: OutputFile,
 ) -> Result<(), Error> {
-    let (command, summary) = (program.words().join(" "), report.lines().collect());
+    let (command, summary) = (command.join(" "), report.lines().collect());
     let page = run_html(&RunTimeline { command, summary, samples, arrivals });
     file.write_with(|out| out.write_all(page.as_bytes()))
 }

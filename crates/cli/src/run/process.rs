@@ -38,6 +38,13 @@ pub(super) struct Ended {
     pub(super) process: i32,
     how: ExitStatus,
     pub(super) wall: Duration,
+    /// Only of a program that was started here.
+    pub(super) used: Option<Used>,
+}
+
+/// Resources.
+#[derive(Debug)]
+pub(super) struct Used {
     pub(super) user: Duration,
     pub(super) system: Duration,
     /// Maximum over the program and all children it waited for.
@@ -46,14 +53,18 @@ pub(super) struct Ended {
 
 impl Ended {
     pub(super) fn new(process: Pid, how: ExitStatus, wall: Duration, usage: &libc::rusage) -> Self {
-        Self {
-            process: process.as_raw_pid(),
-            how,
-            wall,
+        let used = Used {
             user: duration(usage.ru_utime),
             system: duration(usage.ru_stime),
             peak_resident: Bytes((usage.ru_maxrss as u64) << 10),
-        }
+        };
+        Self { process: process.as_raw_pid(), how, wall, used: Some(used) }
+    }
+
+    /// Of a process that is let go, or of whose end nobody here hears more.
+    pub(super) fn let_go(process: Pid, wall: Duration) -> Self {
+        let (process, how) = (process.as_raw_pid(), ExitStatus::default());
+        Self { process, how, wall, used: None }
     }
 
     /// Returns the exit status as a shell does: 128+n for signal n.
@@ -154,7 +165,7 @@ fn watch(child: Pid, inbox: &Inbox) -> io::Result<(ExitStatus, libc::rusage)> {
                 }
             }
             Arrival::PassOn(signal) => send(child, signal),
-            Arrival::FromTerminal => {}
+            Arrival::FromTerminal(_) => {}
         }
     }
 }

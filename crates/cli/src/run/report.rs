@@ -5,8 +5,7 @@
 //! is in `docs/stats.md`.
 //! Not here: counting.
 
-use super::process::Ended;
-use super::program::Program;
+use super::process::{self, Ended};
 use overspill::escapes;
 use overspill::session::{DeviceState, Overview, StallTime, verdict};
 use overspill::ways::Way;
@@ -39,10 +38,9 @@ pub(super) struct Report {
     stalls: Option<Stalls>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waited_seconds: Option<f64>,
-    user_seconds: f64,
-    system_seconds: f64,
+    #[serde(flatten)]
+    used: Option<Used>,
     memory_bytes: u64,
-    peak_resident_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_bytes_max: Option<u64>,
     /// True if memory and swap were full.
@@ -51,6 +49,24 @@ pub(super) struct Report {
     summary: Summary,
     devices: Vec<Device>,
     escaped: Escaped,
+}
+
+/// What a program has used.
+#[derive(Debug, Serialize)]
+struct Used {
+    user_seconds: f64,
+    system_seconds: f64,
+    peak_resident_bytes: u64,
+}
+
+impl From<&process::Used> for Used {
+    fn from(used: &process::Used) -> Self {
+        Self {
+            user_seconds: used.user.as_secs_f64(),
+            system_seconds: used.system.as_secs_f64(),
+            peak_resident_bytes: used.peak_resident.0,
+        }
+    }
 }
 
 /// What was seen of a run that has ended.
@@ -186,22 +202,20 @@ fn count(summary: &Summary, name: &str) -> u64 {
 }
 
 impl Report {
-    pub(super) fn new(program: &Program, ended: &Ended, exit_status: u8, seen: Seen) -> Self {
+    pub(super) fn new(command: Vec<String>, ended: &Ended, exit_status: u8, seen: Seen) -> Self {
         let Seen { summary, devices, stalls, out_of_memory, escaped, held_most, waited } = seen;
         Self {
             schema: SCHEMA,
             out_of_memory,
             processes: count(&summary, "processes"),
-            command: program.words(),
+            command,
             exit_status,
             signal: ended.signal(),
             wall_seconds: ended.wall.as_secs_f64(),
             stalls,
             waited_seconds: waited.map(|waited| waited.as_secs_f64()),
-            user_seconds: ended.user.as_secs_f64(),
-            system_seconds: ended.system.as_secs_f64(),
+            used: ended.used.as_ref().map(Used::from),
             memory_bytes: summary.memory_bytes,
-            peak_resident_bytes: ended.peak_resident.0,
             held_bytes_max: held_most.map(|held| held.0),
             devices,
             escaped,
@@ -236,10 +250,14 @@ impl Report {
         };
         let most = match self.held_bytes_max {
             Some(held) => format!("most in use {}", Bytes(held)),
-            None => format!("peak resident {}", Bytes(self.peak_resident_bytes)),
+            None => format!("peak resident {}", Bytes(self.peak_resident_bytes())),
         };
         let (memory, wall) = (Bytes(self.memory_bytes), self.wall_seconds);
         format!("memory {memory}, {most}, {wall:.2} s{processes}")
+    }
+
+    fn peak_resident_bytes(&self) -> u64 {
+        self.used.as_ref().map_or(0, |used| used.peak_resident_bytes)
     }
 
     /// Returns a line about memory outside the limit.
@@ -252,7 +270,7 @@ impl Report {
             // A keeper counts what is in the limit, and says what is not.
             return None;
         }
-        let above = self.peak_resident_bytes.saturating_sub(self.memory_bytes);
+        let above = self.peak_resident_bytes().saturating_sub(self.memory_bytes);
         (above > self.memory_bytes / 10 + UNSAID_BYTES).then(|| {
             let reasons = "code, stacks, shared memory, what is not got by malloc or mmap";
             format!("outside the limit: {} or more, of {reasons}", Bytes(above))

@@ -61,8 +61,8 @@ pub(super) enum Arrival {
     Child,
     /// A signal for the program.
     PassOn(i32),
-    /// A signal that the program has received as well.
-    FromTerminal,
+    /// A signal that the program has received as well, if this process has started it.
+    FromTerminal(i32),
 }
 
 /// The blocked signals of this process, which are waited for.
@@ -174,7 +174,7 @@ pub(super) fn end_at_signals() {
 fn arrival(signal: i32, code: i32) -> Arrival {
     match (signal, code) {
         (libc::SIGCHLD, _) => Arrival::Child,
-        (_, libc::SI_KERNEL) => Arrival::FromTerminal,
+        (_, libc::SI_KERNEL) => Arrival::FromTerminal(signal),
         _ => Arrival::PassOn(signal),
     }
 }
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn only_the_terminals_signals_stay_here() {
-        assert_eq!(arrival(libc::SIGINT, libc::SI_KERNEL), Arrival::FromTerminal);
+        assert_eq!(arrival(libc::SIGINT, libc::SI_KERNEL), Arrival::FromTerminal(libc::SIGINT));
         assert_eq!(arrival(libc::SIGINT, libc::SI_USER), Arrival::PassOn(libc::SIGINT));
         assert_eq!(arrival(libc::SIGTERM, libc::SI_QUEUE), Arrival::PassOn(libc::SIGTERM));
         assert_eq!(arrival(libc::SIGCHLD, libc::CLD_EXITED), Arrival::Child);

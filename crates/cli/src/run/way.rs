@@ -41,6 +41,18 @@ fn keeper_for(args: &RunArgs) -> Result<Ground, Error> {
     if !lacking.is_empty() {
         return Err(Error::NotKept(lacking.join(", ")));
     }
+    ground_for(&args.places.swap)
+}
+
+/// What a keeper needs that swaps to these places.
+///
+/// # Errors
+/// [`Error::NotKept`], [`Error::Ground`], [`Error::Obstacle`].
+pub(super) fn ground_for(places: &[SwapSpec]) -> Result<Ground, Error> {
+    let served: Vec<_> = served(places).collect();
+    if !served.is_empty() {
+        return Err(Error::NotKept(served.join(", ")));
+    }
     if let Some(Finding { what, detail, .. }) = doctor::obstacle_outside() {
         return Err(Error::Obstacle { what, detail });
     }
@@ -56,9 +68,12 @@ fn not_kept(args: &RunArgs) -> Vec<String> {
         (args.touches.is_some(), "--touches"),
     ];
     let options = options.into_iter().filter(|(is_given, _)| *is_given);
-    let places = args.swap.iter().filter(|spec| is_served(spec));
     let options = options.map(|(_, name)| name.to_owned());
-    options.chain(places.map(|spec| format!("--swap {}", spec.kind))).collect()
+    options.chain(served(&args.places.swap)).collect()
+}
+
+fn served(places: &[SwapSpec]) -> impl Iterator<Item = String> {
+    places.iter().filter(|spec| is_served(spec)).map(|spec| format!("--swap {}", spec.kind))
 }
 
 /// True for a place that one process serves to others.

@@ -4,12 +4,14 @@
 //! Invariants: looking changes nothing. A run that ends meanwhile is left out where all are shown.
 //! Not here: what a run answers (`run::live`), how it is found and asked (`overspill::session`).
 
+mod detach;
 mod metrics;
 mod seen;
 mod set;
 mod stats;
 mod top;
 
+pub(crate) use detach::detach;
 pub(crate) use metrics::{RunExporter, metrics};
 pub(crate) use set::set;
 pub(crate) use stats::stats;
@@ -18,6 +20,7 @@ pub(crate) use top::top;
 use crate::error::Error;
 use overspill::Bytes;
 use overspill::session::Run;
+use seen::Seen;
 use std::{fmt, io};
 
 /// What a run can be asked, and how that is written.
@@ -31,11 +34,14 @@ pub(crate) enum Question {
     AddSwap(String),
     /// To swap no more to a place.
     RemoveSwap(String),
+    /// To let its processes go.
+    Detach,
 }
 
 const SET_MEMORY: &str = "set memory ";
 const ADD_SWAP: &str = "add swap ";
 const REMOVE_SWAP: &str = "remove swap ";
+const DETACH: &str = "detach";
 
 impl Question {
     /// Reads a question; what is not understood is a look.
@@ -45,7 +51,8 @@ impl Question {
         let added = || named(ADD_SWAP).map(Self::AddSwap);
         let removed = || named(REMOVE_SWAP).map(Self::RemoveSwap);
         let memory = memory.map(Bytes).map(Self::SetMemory);
-        memory.or_else(added).or_else(removed).unwrap_or(Self::Look)
+        let detach = || (words == DETACH).then_some(Self::Detach);
+        memory.or_else(added).or_else(removed).or_else(detach).unwrap_or(Self::Look)
     }
 
     /// Asks a run.
@@ -61,14 +68,26 @@ impl fmt::Display for Question {
             Self::SetMemory(limit) => write!(f, "{SET_MEMORY}{}", limit.0),
             Self::AddSwap(place) => write!(f, "{ADD_SWAP}{place}"),
             Self::RemoveSwap(name) => write!(f, "{REMOVE_SWAP}{name}"),
+            Self::Detach => f.write_str(DETACH),
         }
     }
 }
 
-/// The run of `process`, which is its `overspill run` or came from it.
+/// The run of `process`, which is its `overspill run`, came from it, or was attached to.
 fn of_process(process: i32) -> Result<Run, Error> {
     let runs = Run::all().map_err(Error::Runs)?;
-    run_of(process, &runs).ok_or(Error::NoRun(process))
+    run_of(process, &runs).or_else(|| run_with(process, runs)).ok_or(Error::NoRun(process))
+}
+
+/// The number of the run that has `process` in its limit.
+pub(crate) fn with(process: i32) -> Result<Option<i32>, Error> {
+    let runs = Run::all().map_err(Error::Runs)?;
+    Ok(run_with(process, runs).map(|run| run.process))
+}
+
+fn run_with(process: i32, runs: Vec<Run>) -> Option<Run> {
+    let has_it = |seen: &Seen| seen.processes.iter().any(|it| it.process == process);
+    runs.into_iter().find(|run| Seen::of(*run).as_ref().is_some_and(has_it))
 }
 
 fn run_of(process: i32, runs: &[Run]) -> Option<Run> {
@@ -100,7 +119,8 @@ mod tests {
     fn what_is_asked_is_understood() {
         let place = Question::AddSwap("file:/var/tmp/a b:1G,pri=3".into());
         let name = Question::RemoveSwap("swap file in /var/tmp".into());
-        for question in [Question::Look, Question::SetMemory(Bytes(1 << 40)), place, name] {
+        let memory = Question::SetMemory(Bytes(1 << 40));
+        for question in [Question::Look, Question::Detach, memory, place, name] {
             assert_eq!(Question::of(&question.to_string()), question);
         }
         for other in ["", "set memory", "set memory -1", "set memory 1G"] {

@@ -22,6 +22,8 @@ pub(super) struct Seen {
     pub(super) memory_bytes: u64,
     pub(super) memory_bytes_max: u64,
     pub(super) memory_used_bytes: u64,
+    #[serde(default)]
+    pub(super) lets_go: bool,
     pub(super) processes: Vec<SeenProcess>,
     pub(super) devices: Vec<SeenDevice>,
     pub(super) summary: SeenSummary,

@@ -99,7 +99,7 @@ pub(super) fn change_memory(run: Run, limit: Bytes) -> Result<Bytes, Error> {
     Ok(Bytes(answer["memory_bytes_before"].as_u64().unwrap_or(0)))
 }
 
-fn ask(run: Run, question: &Question) -> Result<Value, Error> {
+pub(super) fn ask(run: Run, question: &Question) -> Result<Value, Error> {
     let answer = question.ask(run).map_err(|_| Error::NoRun(run.process))?;
     let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
     match answer["refused"].as_str() {

@@ -11,7 +11,7 @@
 //! nothing needs it, but a filter that has to stay suspended.
 
 use crate::attach::site::{self, Site, wait_for_end};
-use crate::attach::{Attached, Manner, ThreadWords, Userfaultfd, set_up};
+use crate::attach::{AgentTask, Attached, Manner, ThreadWords, Userfaultfd, set_up};
 use crate::channel::Channel;
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
@@ -72,18 +72,13 @@ impl Made {
         if is_traced {
             held.tracer.keep(agent);
         }
+        let (process, base) = (agent_process, site.base);
         Attached {
             pid: held.pid,
             process: site.process,
-            agent,
-            agent_process,
-            is_traced,
-            is_child,
-            channel,
+            agent: AgentTask { pid: agent, process, is_traced, is_child, channel, base, staging },
             userfaultfd,
             forked,
-            base: site.base,
-            staging,
             threads,
             files: site.files,
         }

@@ -153,7 +153,7 @@ pub fn attach_with<S: System>(tracer: &Tracer<S>, pid: Pid, memory: &OwnedFd) ->
 }
 
 pub fn detach_from<S: System>(tracer: &Tracer<S>, attached: &Attached) {
-    detach(&hold(tracer, attached.pid), attached).unwrap();
+    detach(&hold(tracer, attached.pid), &attached.agent).unwrap();
     assert_eq!(tracer.settle(), 0);
 }
 

@@ -8,7 +8,7 @@
 
 use super::{Front, NEAR_INTERVAL};
 use crate::sharing::Sharing;
-use crate::watch::{Watched, is_registered, run_time};
+use crate::watch::{Watched, is_registered, run_time, start_of};
 use overspill_base::Bytes;
 use overspill_base::clock::cpu_count;
 use rustix::process::Pid;
@@ -48,13 +48,26 @@ pub(super) struct Seen {
     /// When it was seen first, and what it had then, in pages.
     since: Instant,
     first_pages: u64,
+    /// When it has started, as the kernel tells.
+    started: Option<u64>,
     /// Whether it is a forked child that is not to be stopped yet.
     is_young: bool,
 }
 
 impl Seen {
-    fn new(process: Watched) -> Self {
-        Self { last: process, since: Instant::now(), first_pages: process.pages, is_young: false }
+    fn new(pid: Pid, process: Watched) -> Self {
+        Self {
+            last: process,
+            since: Instant::now(),
+            first_pages: process.pages,
+            started: start_of(pid),
+            is_young: false,
+        }
+    }
+
+    /// True if the process of this number is the one that was seen.
+    pub(super) fn is_still(&self, pid: Pid) -> bool {
+        self.started.is_some() && start_of(pid) == self.started
     }
 }
 
@@ -79,7 +92,7 @@ impl Front {
         self.refusals.look(family);
         self.seen.retain(|pid, _| family.contains_key(pid));
         for (&pid, &process) in family {
-            let seen = self.seen.entry(pid).or_insert_with(|| Seen::new(process));
+            let seen = self.seen.entry(pid).or_insert_with(|| Seen::new(pid, process));
             (seen.last, seen.is_young) = (process, false);
         }
     }
@@ -193,7 +206,7 @@ impl Front {
 
     fn shared_pages(&mut self) -> u64 {
         let guests: Vec<Pid> = self.guests.keys().copied().collect();
-        let agents: Vec<Pid> = self.guests.values().map(|guest| guest.agent).collect();
+        let agents: Vec<Pid> = self.guests.values().map(|guest| guest.agent.pid).collect();
         let is_relative = |(pid, seen): &(&Pid, &Seen)| {
             !self.guests.contains_key(pid) && self.is_guest(seen.last.parent)
         };

@@ -6,6 +6,7 @@
 
 use super::super::live::{Changed, Live, Process, json, refused};
 use super::super::report::{SCHEMA, Stalls};
+use super::attached::let_go;
 use super::{Kept, device};
 use crate::run::way::is_served;
 use crate::runs::Question;
@@ -51,6 +52,7 @@ impl Questions {
         while let Ok((question, reply)) = self.asked.try_recv() {
             let answer = match Question::of(&question) {
                 Question::Look => json(&look(run, front)),
+                Question::Detach => json(&detach(front)),
                 Question::SetMemory(memory) => json(&set(run, front, memory)),
                 Question::AddSwap(place) => json(&run.swaps.add(front, &place)),
                 Question::RemoveSwap(name) => json(&run.swaps.remove(front, &name)),
@@ -113,6 +115,15 @@ fn absolute(spec: &SwapSpec) -> SwapSpec {
     spec
 }
 
+fn detach(front: &mut Front) -> Changed {
+    if !front.is_of_running() {
+        return refused(
+            &"it is the program of a run, which stays in its limit: only what was attached to can be let go",
+        );
+    }
+    let_go(front).map_or_else(|why| refused(&why), |()| Changed::LetsGo { lets_go: true })
+}
+
 fn set(run: &Kept, front: &mut Front, memory: Bytes) -> Changed {
     let before = front.memory();
     if let Err(error) = check_limit(memory) {
@@ -147,6 +158,7 @@ fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
         memory_bytes: front.memory().0,
         memory_bytes_max: run.memory_max.0,
         memory_used_bytes: front.memory_used().0,
+        lets_go: front.is_leaving(),
         processes,
         summary: Summary::of(front.memory(), &[front.keeper().stats().clone()]),
         devices,

@@ -9,100 +9,27 @@
 //! each has its own pager.
 
 mod answers;
+mod attached;
+mod plan;
 mod watching;
 
-use super::output::OutputFile;
 use super::process::{self, Ended};
 use super::program::Program;
-use super::report::{Device, Escaped, Report, Seen, Stalls, limits_of};
+use super::report::{Device, Escaped, Report, Seen, Stalls};
 use super::signals::{self, Arrival, Inbox};
-use super::{USUAL_END, elf, memory_bytes, notes, page_of};
+use super::{USUAL_END, elf};
 use crate::args::RunArgs;
 use crate::error::{Error, FAILED};
-use crate::runs::RunExporter;
 use crate::say;
 use answers::{Places, Questions};
-use overspill::session::{swaps_or_default, usual_most};
-use overspill::{Bytes, OpenOptions, Summary, SwapSpec, check_limit, doctor};
-use overspill_run::{
-    AreaState, Children, Front, Ground, KeeperOptions, KeeperProcess, RunEnd, has_ended,
-};
+pub(super) use attached::attach;
+use overspill::{Bytes, Summary};
+use overspill_run::{AreaState, Front, Ground, RunEnd, Subject, has_ended};
+use plan::Plan;
 use rustix::fd::AsFd;
 use rustix::process::Pid;
 use std::time::{Duration, Instant};
 use watching::{Pressure, Watching};
-
-/// A run with everything resolved.
-struct Plan {
-    memory: Bytes,
-    memory_max: Bytes,
-    swaps: Vec<SwapSpec>,
-    options: OpenOptions,
-    program: Program,
-    stats: Option<OutputFile>,
-    report: Option<OutputFile>,
-    metrics: Option<RunExporter>,
-    progress: bool,
-    quiet: bool,
-}
-
-impl Plan {
-    /// Resolves the arguments, and refuses what cannot work.
-    fn resolve(args: RunArgs) -> Result<Self, Error> {
-        let (limit, _) = args.limit.get().expect("a run without one is refused");
-        let memory = memory_bytes(limit)?;
-        check_limit(memory)?;
-        let memory_max = args.memory_max.map(memory_bytes).transpose()?;
-        let memory_max =
-            memory_max.unwrap_or_else(|| usual_most(memory, doctor::memory_available()));
-        if memory > memory_max {
-            return Err(overspill::Error::LimitAboveMost(memory, memory_max).into());
-        }
-        Ok(Self {
-            memory,
-            memory_max,
-            swaps: swaps_or_default(args.swap)?,
-            options: OpenOptions { swap_size: args.swap_size, force: args.force },
-            program: Program::find(args.command, elf::check_machine)?,
-            stats: args.stats.map(OutputFile::create).transpose()?,
-            report: args.report.map(OutputFile::create).transpose()?,
-            metrics: args.metrics.as_deref().map(RunExporter::start).transpose()?,
-            progress: args.progress,
-            quiet: args.quiet,
-        })
-    }
-
-    /// Lines for the user, unless none are wanted.
-    fn say(&self, lines: impl IntoIterator<Item = String>) {
-        if !self.quiet {
-            lines.into_iter().for_each(say::line);
-        }
-    }
-
-    fn say_notes(&self) {
-        self.say(notes::of_memory(self.memory, doctor::memory_available()));
-        self.say(notes::of_swap_size(self.options.swap_size, &self.swaps));
-    }
-
-    fn other_child(&self) -> Option<Pid> {
-        Pid::from_raw(self.metrics.as_ref()?.process() as i32)
-    }
-
-    /// Starts the keeper, which opens all places.
-    fn start_keeper(&self) -> Result<KeeperProcess, Error> {
-        let options = KeeperOptions {
-            memory: self.memory,
-            memory_max: self.memory_max,
-            swaps: self.swaps.clone(),
-            options: self.options,
-            records_arrivals: self.report.is_some(),
-        };
-        let say = Box::new(|line: &str| say::line(line));
-        let (keeper, areas) = KeeperProcess::start(options, say)?;
-        self.say(areas.iter().flat_map(|area| limits_of(&area.name, &area.notes)));
-        Ok(keeper)
-    }
-}
 
 /// What stays of a run that goes on.
 struct Kept {
@@ -114,12 +41,33 @@ struct Kept {
     questions: Option<Questions>,
 }
 
+impl Kept {
+    fn new(plan: &Plan, command: Vec<String>, questions: Option<Questions>) -> Self {
+        Self {
+            command,
+            memory_max: plan.memory_max,
+            started: Instant::now(),
+            swaps: Places::new(plan.swaps.clone()),
+            pressure: Pressure::default(),
+            questions,
+        }
+    }
+
+    fn answer(&self, front: &mut Front) {
+        if let Some(questions) = &self.questions {
+            questions.answer(self, front);
+        }
+    }
+}
+
 /// Runs a program to its end; returns the exit status.
 ///
 /// # Errors
 /// Anything that keeps the program from starting.
 pub(super) fn run(args: RunArgs, ground: Ground) -> Result<u8, Error> {
-    let mut plan = Plan::resolve(args)?;
+    let (limit, _) = args.limit.get().expect("a run without one is refused");
+    let plan = Plan::resolve((limit, args.memory_max), args.places, args.output)?;
+    let program = Program::find(args.command, elf::check_machine)?;
     plan.say_notes();
     let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
     let files = process::raise_limit_of_files();
@@ -127,19 +75,12 @@ pub(super) fn run(args: RunArgs, ground: Ground) -> Result<u8, Error> {
     let counters = keeper.stats().clone();
     let questions = Questions::hear();
     plan.say(questions.as_ref().err().cloned());
-    plan.say(plan.metrics.iter().map(|metrics| format!("serving {}", metrics.address())));
-    let kept = Kept {
-        command: plan.program.words(),
-        memory_max: plan.memory_max,
-        started: Instant::now(),
-        swaps: Places::new(plan.swaps.clone()),
-        pressure: Pressure::default(),
-        questions: questions.ok(),
-    };
-    let mut watching = Watching::new(plan.progress, plan.report.is_some());
-    let child = process::start(&plan.program, &[], inbox, files)?;
-    let children = Children { program: child, other: plan.other_child() };
-    let mut front = Front::new(plan.memory, ground, keeper, children);
+    plan.say_metrics();
+    let kept = Kept::new(&plan, program.words(), questions.ok());
+    let mut watching = Watching::new(plan.progress, plan.wants_report());
+    let child = process::start(&program, &[], inbox, files)?;
+    let subject = Subject::Started { program: child, other: plan.other_child() };
+    let mut front = Front::new(plan.memory, ground, keeper, subject);
     let ended = watch(child, &inbox, &mut front, (&kept, &mut watching))
         .map_err(Error::system("wait for the program to end"))?;
     let watched = watching.end(&mut front, &kept.pressure);
@@ -147,20 +88,9 @@ pub(super) fn run(args: RunArgs, ground: Ground) -> Result<u8, Error> {
     let end = wait_for_the_rest(front, &kept, plan.quiet);
     let status = status(&ended, &end);
     let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
-    let report = Report::new(&plan.program, &ended, status, seen);
-    plan.say(report.lines());
-    let stats = plan.stats.take().map(|file| file.write_with(|out| report.write_json(out)));
-    let page = plan.report.take().map(|file| page_of(&plan.program, &report, watched, file));
-    [stats, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
+    let report = Report::new(program.words(), &ended, status, seen);
+    plan.tell((&kept.command, &report), watched);
     Ok(status)
-}
-
-impl Kept {
-    fn answer(&self, front: &mut Front) {
-        if let Some(questions) = &self.questions {
-            questions.answer(self, front);
-        }
-    }
 }
 
 /// Passes signals on, and gives the front its turns, until the program has ended.
@@ -185,7 +115,7 @@ fn watch(
             match arrival {
                 Arrival::Child => front.reap_orphans(),
                 Arrival::PassOn(signal) => process::send(child, signal),
-                Arrival::FromTerminal => {}
+                Arrival::FromTerminal(_) => {}
             }
         }
     }

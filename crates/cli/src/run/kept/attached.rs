@@ -1,0 +1,120 @@
+//! A process that runs already, in a limit.
+//!
+//! Owns: the order of its steps, from the first look at the process until nothing of ours is left
+//! in it.
+//! Invariants: what is refused is refused before anything is done to the process. It is let go at
+//! INT, TERM and HUP, and when it is asked for, if memory has room for all that is out.
+//! Not here: watching and attaching (`overspill_run`).
+
+use super::super::process::{self, Ended};
+use super::super::report::Report;
+use super::super::signals::{Arrival, Inbox};
+use super::{Kept, Plan, Questions, Watching, seen};
+use crate::args::AttachArgs;
+use crate::error::{Error, FAILED};
+use crate::runs;
+use crate::say;
+use overspill::{Bytes, Summary, doctor};
+use overspill_run::{Front, Ground, Subject};
+use rustix::fd::AsFd;
+use rustix::process::Pid;
+
+/// Puts a process into a limit until it is let go, or has ended; returns the exit status.
+///
+/// # Errors
+/// Anything that keeps it from that. The process is as before.
+pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Error> {
+    let (process, limit) = (args.process, args.memory.expect("without one it is refused"));
+    let plan = Plan::resolve((limit, args.memory_max), args.places, args.output)?;
+    let command = command_of(process)?;
+    if let Some(run) = runs::with(process.as_raw_pid())? {
+        return Err(Error::Attached { process: process.as_raw_pid(), run });
+    }
+    plan.say_notes();
+    let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
+    process::raise_limit_of_files();
+    let keeper = plan.start_keeper()?;
+    let counters = keeper.stats().clone();
+    let questions = Questions::hear();
+    plan.say(questions.as_ref().err().cloned());
+    plan.say_metrics();
+    let kept = Kept::new(&plan, command, questions.ok());
+    let mut watching = Watching::new(plan.progress, plan.wants_report());
+    let mut front = Front::new(plan.memory, ground, keeper, Subject::Running(process));
+    front.check_subject()?;
+    plan.say([format!(
+        "process {process} is in a limit of {}: Ctrl-C, or `overspill detach {process}`, lets it go",
+        plan.memory
+    )]);
+    watch(&inbox, &mut front, (&kept, &mut watching))
+        .map_err(Error::system("wait for the process to end"))?;
+    let watched = watching.end(&mut front, &kept.pressure);
+    let memory = front.memory();
+    let end = front.end();
+    let status = if end.has_failed || end.keeper.out_of_memory { FAILED } else { 0 };
+    let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
+    let ended = Ended::let_go(process, kept.started.elapsed());
+    let report = Report::new(kept.command.clone(), &ended, status, seen);
+    plan.tell((&kept.command, &report), watched);
+    Ok(status)
+}
+
+/// The words that a process was started with.
+fn command_of(process: Pid) -> Result<Vec<String>, Error> {
+    let words = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let words: Vec<String> = words
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    if words.is_empty() { Err(Error::NoProcess(process.as_raw_pid())) } else { Ok(words) }
+}
+
+/// Gives the front its turns until the process is let go, or it and all that it has started have
+/// ended.
+fn watch(
+    inbox: &Inbox,
+    front: &mut Front,
+    (kept, watching): (&Kept, &mut Watching),
+) -> std::io::Result<()> {
+    let signals = inbox.descriptor()?;
+    loop {
+        let most = front.turn();
+        kept.answer(front);
+        watching.look(front, &kept.pressure);
+        if front.is_deserted() || front.is_leaving() && front.has_let_go() {
+            return Ok(());
+        }
+        process::wait_for_any(&[signals.as_fd(), front.keeper().as_fd()], most);
+        while let Some(arrival) = inbox.take()? {
+            match arrival {
+                Arrival::PassOn(signal) | Arrival::FromTerminal(signal) if ends(signal) => {
+                    let _ = let_go(front).inspect_err(|why| say::line(why));
+                }
+                Arrival::Child => front.reap_orphans(),
+                Arrival::PassOn(_) | Arrival::FromTerminal(_) => {}
+            }
+        }
+    }
+}
+
+fn ends(signal: i32) -> bool {
+    matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP)
+}
+
+/// Begins to let the process go.
+///
+/// # Errors
+/// A line about memory that has no room for what is out.
+pub(super) fn let_go(front: &mut Front) -> Result<(), String> {
+    let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
+    let out = Bytes(areas.iter().map(|area| area.used.0).sum());
+    if let Some(free) = doctor::memory_free().filter(|free| out > *free) {
+        return Err(format!(
+            "{out} are out, and memory has room for {free}: it stays in its limit; free memory, or \
+             raise the limit by and by"
+        ));
+    }
+    front.let_go();
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! `overspill detach`: what was attached to is let go.
+
+use super::seen::Seen;
+use super::set::ask;
+use super::{Question, of_process};
+use crate::args::DetachArgs;
+use crate::error::Error;
+use std::io::{Write, stdout};
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Has the run of a process let it go, and waits until it has.
+///
+/// # Errors
+/// [`Error::NoRun`], [`Error::Runs`], [`Error::Refused`] with the run's own words;
+/// [`Error::Stays`].
+pub(crate) fn detach(args: &DetachArgs) -> Result<u8, Error> {
+    let run = of_process(args.process)?;
+    let begun = Instant::now();
+    ask(run, &Question::Detach)?;
+    while let Some(seen) = Seen::of(run) {
+        if !seen.lets_go {
+            return Err(Error::Stays(run.process));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    writeln!(stdout(), "process {} is let go, after {seconds:.2} s", args.process)?;
+    Ok(0)
+}
