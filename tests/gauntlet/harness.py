@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable
 
+from traces import Watch, descendants, rollup_kib
+
 HERE = Path(__file__).resolve().parent
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
@@ -136,22 +138,6 @@ def become_subreaper():
 
 def children():
     return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-
-
-def descendants(pid):
-    """The processes below `pid`, nearest first. Those that end meanwhile are left out."""
-    found = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for thread in threads:
-        try:
-            children = Path(f"/proc/{pid}/task/{thread}/children").read_text()
-        except OSError:
-            continue
-        found += [int(child) for child in children.split()]
-    return found + [below for child in found for below in descendants(child)]
 
 
 def end_descendants():
@@ -318,16 +304,18 @@ def run_step(suite, step, limit, setting, scratch, plain):
             command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             env=environment_of(setting, scratch, step.environment), start_new_session=True,
             preexec_fn=same_start_for_all, **identity)
+        watch = Watch(os.getpid(), lambda pid: rollup_kib(pid, "Pss_Anon"), 0.1) if limit is None else None
         try:
             code = wait_for(process, timeout)
             seconds = time.monotonic() - started
         finally:
+            together_kib = watch.stop() if watch else 0
             left_kib = end_descendants()
     cases = {"end": how_it_ended(code)}
     cases |= step.read(Finished(log.read_text(errors="replace"), directory))
     record = {"cases": cases, "seconds": round(seconds, 2), "limit_mib": limit_mib}
     if limit is None:
-        return record | {"peak_kib": max(peak_of(report), left_kib)}
+        return record | {"peak_kib": max(peak_of(report), left_kib, together_kib)}
     record |= read_statistics(report)
     if record["pages_lost"]:
         cases["pages lost"] = f"{record['pages_lost']}"

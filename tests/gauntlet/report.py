@@ -134,10 +134,10 @@ PREFACE = """\
 <!-- Written by `make gauntlet` from its results and tests/gauntlet/explained.toml. -->
 
 Programs and test suites of others, run plain and under `overspill run`, and compared case by case. A *case* is
-what a suite calls one, or the way a command ended, or its output. Each suite runs as root in the locale C, paged by a keeper
-from outside, and as an ordinary user, with userfaultfd permitted, in C.UTF-8, by a pager in the program; in a quarter of what the
-largest process of the plain run takes (4 MiB at least) and in 32 MiB. A case that fails plain as well counts as failed, not as
-different. `make gauntlet SUITES="bash perl"` runs some.
+what a suite calls one, or the way a command ended, or its output. A suite runs as root in the locale C, paged by a keeper
+from outside, or as an ordinary user, with userfaultfd permitted, in C.UTF-8, by a pager in the program: its table says how it was
+run. The limit is a quarter of what all processes of the plain run take together (4 MiB at least), or 32 MiB. A case that fails
+plain as well counts as failed, not as different. `make gauntlet SUITES="bash perl"` runs some.
 """
 
 

@@ -1,10 +1,25 @@
 """How much memory a tree of processes has over time: looked at, and drawn."""
 
+import os
 import threading
 import time
 from pathlib import Path
 
-import harness
+
+def descendants(pid):
+    """The processes below `pid`, nearest first. Those that end meanwhile are left out."""
+    found = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            children = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+        except OSError:
+            continue
+        found += [int(child) for child in children.split()]
+    return found + [below for child in found for below in descendants(child)]
 
 
 class Watch:
@@ -17,13 +32,15 @@ class Watch:
 
     def watch(self, root, kib_of, pause_seconds):
         while not self.over:
-            sizes = [size for size in map(kib_of, harness.descendants(root)) if size is not None]
+            sizes = [size for size in map(kib_of, descendants(root)) if size is not None]
             self.samples.append((time.monotonic() - self.begun, sum(sizes), len(sizes)))
             time.sleep(pause_seconds)
 
     def stop(self):
+        """Returns the most that there was, in KiB."""
         self.over = True
         self.thread.join()
+        return max((kib for _, kib, _ in self.samples), default=0)
 
 
 def rollup_kib(pid, field):

@@ -11,6 +11,7 @@
 
 mod allocator_calls;
 mod apart;
+mod attach;
 mod children;
 mod cluster;
 mod compare;

@@ -84,13 +84,29 @@ impl Engine {
         let Some(first) = locked.first().map(LockedPage::page) else { return };
         self.space.zap(first, locked.len());
         self.stats.add(Event::pgdiscard, locked.len() as u64);
-        for locked in locked.drain(..) {
-            let resident = Pte::Resident(locked.frame());
-            self.table.replace(locked.page(), resident, Pte::Empty);
-            self.frames.wait_writeback(locked.frame());
-            self.frames.clear(locked.frame(), flag::MAPPED);
-            self.drop_cached(locked);
+        locked.drain(..).for_each(|locked| self.forget_resident(locked));
+    }
+
+    fn forget_resident(&self, locked: LockedPage) {
+        let resident = Pte::Resident(locked.frame());
+        self.table.replace(locked.page(), resident, Pte::Empty);
+        self.frames.wait_writeback(locked.frame());
+        self.frames.clear(locked.frame(), flag::MAPPED);
+        self.drop_cached(locked);
+    }
+
+    /// Gives up those of `pages` pages from `first` on that are in memory: there they stay, as
+    /// nobody's that the engine knows. The others stay the engine's; a page that is on its way out
+    /// is waited for, and is then one of those.
+    pub fn give_up(&self, first: PageNo, pages: usize) {
+        for page in (0..pages).map(|n| first.plus(n)) {
+            if let Pte::Resident(frame) = self.table.load(page)
+                && let Some(locked) = self.lock_resident(page, frame)
+            {
+                self.forget_resident(locked);
+            }
         }
+        self.give_spare();
     }
 
     /// Moves the content of `pages` pages from `from` to the untouched pages at `to`. Neither range

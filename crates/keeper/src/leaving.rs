@@ -99,14 +99,10 @@ impl Shared {
         Err(Stays::Slow)
     }
 
-    /// Has the engine forget what is in memory, which stays there.
+    /// Has the engine give up what is in memory.
     fn give_frames_back(&self, guest: &Guest) {
         let all: Vec<_> = guest.hold().map.bound(Vpn(0)..Vpn(u64::MAX)).collect();
-        let numbers =
-            all.iter().flat_map(|extent| (0..extent.pages as usize).map(|n| extent.first.plus(n)));
-        numbers.filter(|page| self.engine.is_resident(*page)).for_each(|page| {
-            self.engine.discard(page, 1);
-        });
+        all.iter().for_each(|extent| self.engine.give_up(extent.first, extent.pages as usize));
     }
 
     fn bring_run(&self, worker: &mut Worker, guest: &Guest, run: Range<Vpn>) -> Result<(), Stays> {
@@ -119,7 +115,7 @@ impl Shared {
                 self.bring(worker, *page)?;
             }
             worker.finish(&self.engine);
-            pages.into_iter().for_each(|page| self.engine.discard(page, 1));
+            pages.into_iter().for_each(|page| self.engine.give_up(page, 1));
         }
         Ok(())
     }
