@@ -154,6 +154,27 @@ fn at_random_moments() {
     scene.end();
 }
 
+/// It goes on without a terminal, and is found by the process.
+#[test]
+fn in_the_background() {
+    let Some(scene) = Scene::of("works_on") else { return };
+    let before = scene.mappings();
+    let process = scene.program.pid().to_string();
+    let words = ["attach", "--background", &process, "--memory", "48M", "--swap", "compressed:1G"];
+    let started = Command::new(overspill()).args(words).output().unwrap();
+    assert!(started.status.success() && started.stdout.is_empty(), "{started:?}");
+    wait_until("it is in its limit", || scene.memory() < LIMIT + 16 * MIB);
+    let detached = scene.detach();
+    assert!(detached.status.success(), "{detached:?}");
+    scene.assert_untouched(&before);
+    let refused =
+        Command::new(overspill()).args(["attach", "--background", "1", "-m", "1K"]).output();
+    let refused = refused.unwrap();
+    assert_eq!(refused.status.code(), Some(125));
+    assert_eq!(String::from_utf8_lossy(&refused.stderr).lines().count(), 1, "{refused:?}");
+    scene.end();
+}
+
 #[test]
 fn the_end_of_the_process_ends_it() {
     let Some(scene) = Scene::of("works_on") else { return };

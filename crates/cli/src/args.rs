@@ -129,6 +129,14 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_name = "M")]
     pub(crate) memory_max: Option<MemoryLimit>,
 
+    /// Return when the process is in its limit, and go on without a terminal
+    #[arg(long)]
+    pub(crate) background: bool,
+
+    /// As the process that goes on: say so on standard output, and leave the terminal
+    #[arg(long, hide = true)]
+    pub(crate) ready: bool,
+
     #[command(flatten)]
     pub(crate) places: PlaceArgs,
 

@@ -9,9 +9,10 @@
 
 mod leaving;
 mod looking;
+mod subject;
 
 use crate::attaching::{self, AttachingError, Guest, Source};
-use crate::family::{kill, reap};
+use crate::family::kill;
 use crate::ground::Ground;
 use crate::holding::Holding;
 use crate::keeper::{KeeperError, KeeperProcess};
@@ -19,19 +20,21 @@ use crate::refusals::{OutsideProcess, Refusals};
 use crate::same::{has_executed, have_same_memory};
 use crate::sharing::Sharing;
 use crate::stopping::{Stopped, Stopping};
-use crate::watch::{self, Watched, is_registered};
-use looking::Seen;
+use crate::watch::{self, Watched, is_registered, start_of};
 use overspill_base::Bytes;
 use overspill_device::SwapSpec;
 use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{Kernel, MOST_URGENT, Tracer};
 use overspill_keeper::{AreaState, Arrived, GuestMark, GuestParts, KeeperState, Wanted};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, getpid, setpriority_process};
+use rustix::process::{Pid, setpriority_process};
 use rustix::thread::set_current_timer_slack;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 use std::time::Duration;
+
+use looking::Seen;
+pub use subject::Subject;
 
 /// How often processes are looked at if much of what they hold may soon be too much.
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);
@@ -45,20 +48,6 @@ const ATTACHED_AT_A_TIME: usize = 2;
 /// A process that stands still.
 type Held = overspill_guest::Held<'static, Kernel>;
 
-/// Whose memory is limited.
-#[derive(Clone, Copy, Debug)]
-pub enum Subject {
-    /// That of a program which this process has started.
-    Started {
-        /// The program.
-        program: Pid,
-        /// Another child, which has nothing to do with it.
-        other: Option<Pid>,
-    },
-    /// That of a process which runs already, and of those that it starts from now on.
-    Running(Pid),
-}
-
 /// A run that goes on.
 pub struct Front {
     memory: Bytes,
@@ -70,6 +59,8 @@ pub struct Front {
     device: OwnedFd,
     keeper: KeeperProcess,
     subject: Subject,
+    /// When a process has started that ran already, which with its number tells it from all others.
+    subject_start: Option<u64>,
     guests: HashMap<Pid, Guest>,
     /// Children that guests have forked, and that are not attached to.
     forked: BTreeMap<u64, GuestUserfault>,
@@ -116,9 +107,9 @@ pub struct RunEnd {
 impl Front {
     /// Begins to watch.
     pub fn new(memory: Bytes, ground: Ground, keeper: KeeperProcess, subject: Subject) -> Self {
-        let kernel = match subject {
-            Subject::Started { program, .. } => Kernel::of_parent(program),
-            Subject::Running(_) => Kernel::new(),
+        let (kernel, subject_start) = match subject {
+            Subject::Started { program, .. } => (Kernel::of_parent(program), None),
+            Subject::Running(pid) => (Kernel::new(), start_of(pid)),
         };
         // This thread alone: it starts nothing any more.
         let _ = setpriority_process(None, MOST_URGENT);
@@ -134,6 +125,7 @@ impl Front {
             device: ground.device,
             keeper,
             subject,
+            subject_start,
             guests: HashMap::new(),
             forked: BTreeMap::new(),
             seen: HashMap::new(),
@@ -145,22 +137,6 @@ impl Front {
             is_leaving: false,
             has_failed: false,
         }
-    }
-
-    /// Tries to hold the process that runs already, and lets it go on.
-    ///
-    /// # Errors
-    /// It has ended, or may not be traced.
-    pub fn check_subject(&self) -> Result<(), AttachingError> {
-        if let Subject::Running(pid) = self.subject {
-            drop(self.tracer.hold(pid)?);
-        }
-        Ok(())
-    }
-
-    /// True if it watches a process that ran already.
-    pub fn is_of_running(&self) -> bool {
-        matches!(self.subject, Subject::Running(_))
     }
 
     /// The keeper, for its counters.
@@ -259,27 +235,6 @@ impl Front {
         }
     }
 
-    /// True if no process of the run is left.
-    pub fn is_deserted(&self) -> bool {
-        self.guests.is_empty() && self.family().is_empty()
-    }
-
-    /// Kills all that would miss a page, and all of a program that was started here.
-    fn kill_all(&self, family: HashMap<Pid, Watched>) {
-        match self.subject {
-            Subject::Started { .. } => family.into_keys().for_each(kill),
-            Subject::Running(_) => self.guests.keys().copied().for_each(kill),
-        }
-    }
-
-    /// Reaps children that have ended, but the program: orphans of the run.
-    pub fn reap_orphans(&self) {
-        let is_program =
-            |pid| matches!(self.subject, Subject::Started { program, .. } if program == pid);
-        let is_orphan = |pid: &Pid| !is_program(*pid) && !self.is_no_part(*pid);
-        watch::children_of(getpid()).into_iter().filter(is_orphan).for_each(reap);
-    }
-
     /// Ends the keeper. No process of the run is left.
     pub fn end(mut self) -> RunEnd {
         // Its holder may have ended all guests before that was seen here.
@@ -343,43 +298,6 @@ impl Front {
         if let Some((&pid, _)) = guest {
             self.holding.hold(number, pid);
         }
-    }
-
-    /// All processes of the run: what descends from this one, without what is ours.
-    fn family(&self) -> HashMap<Pid, Watched> {
-        let of = |first: Vec<Pid>| watch::family(first, &|pid| self.is_no_part(pid));
-        match self.subject {
-            Subject::Started { .. } => {
-                let mut family = of(vec![getpid()]);
-                family.remove(&getpid());
-                family
-            }
-            Subject::Running(first) => {
-                let mut family = of(vec![first]);
-                let others = self.seen.iter().filter(|(pid, _)| !family.contains_key(pid));
-                // Their parents have ended. What is not the process that it was, is another's.
-                let orphans = others.filter(|(pid, seen)| seen.is_still(**pid));
-                let orphans = of(orphans.map(|(pid, _)| *pid).collect());
-                family.extend(orphans);
-                // One that has ended, and that nobody reaps, has none.
-                family.retain(|_, process| process.pages > 0);
-                family
-            }
-        }
-    }
-
-    fn is_no_part(&self, pid: Pid) -> bool {
-        let is_other = matches!(self.subject, Subject::Started { other, .. } if other == Some(pid));
-        is_other || self.is_own(pid) || self.keeper.is(pid) || self.is_agent(pid)
-    }
-
-    /// True of this process where it is a descendant of what it watches.
-    fn is_own(&self, pid: Pid) -> bool {
-        self.is_of_running() && pid == getpid()
-    }
-
-    fn is_agent(&self, pid: Pid) -> bool {
-        self.guests.values().any(|guest| guest.agent.pid == pid)
     }
 
     /// Attaches to some of those that have stopped.

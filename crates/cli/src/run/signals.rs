@@ -146,6 +146,14 @@ impl Inbox {
     }
 }
 
+/// Has a terminal not stop this process.
+pub(super) fn never_stop() {
+    for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
+        // SAFETY: no handler of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// Calls `start`, which starts a thread that is to get no signals: they are for the [`Inbox`].
 pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
     let before = set_mask(libc::SIG_BLOCK, &set_of(PASSED_ON.into_iter()));

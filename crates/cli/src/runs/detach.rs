@@ -5,6 +5,7 @@ use super::set::ask;
 use super::{Question, of_process};
 use crate::args::DetachArgs;
 use crate::error::Error;
+use overspill::session::Run;
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
@@ -19,8 +20,9 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<u8, Error> {
     let run = of_process(args.process)?;
     let begun = Instant::now();
     ask(run, &Question::Detach)?;
-    while let Some(seen) = Seen::of(run) {
-        if !seen.lets_go {
+    while goes_on(run)? {
+        // While it waits for pages it does not answer.
+        if Seen::of(run).is_some_and(|seen| !seen.lets_go) {
             return Err(Error::Stays(run.process));
         }
         std::thread::sleep(PAUSE);
@@ -28,4 +30,8 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<u8, Error> {
     let seconds = begun.elapsed().as_secs_f64();
     writeln!(stdout(), "process {} is let go, after {seconds:.2} s", args.process)?;
     Ok(0)
+}
+
+fn goes_on(run: Run) -> Result<bool, Error> {
+    Ok(Run::all().map_err(Error::Runs)?.contains(&run))
 }

@@ -3,13 +3,14 @@
 //! Owns: the order of its steps, from the first look at the process until nothing of ours is left
 //! in it.
 //! Invariants: what is refused is refused before anything is done to the process. It is let go at
-//! INT, TERM and HUP, and when it is asked for, if memory has room for all that is out.
+//! INT, TERM and HUP, and when it is asked for, if memory has room for all that is out. This process
+//! is not stopped by a terminal: threads that it holds would stand still with it.
 //! Not here: watching and attaching (`overspill_run`).
 
 use super::super::process::{self, Ended};
 use super::super::report::Report;
-use super::super::signals::{Arrival, Inbox};
-use super::{Kept, Plan, Questions, Watching, seen};
+use super::super::signals::{self, Arrival, Inbox};
+use super::{Kept, Plan, Questions, Watching, background, seen};
 use crate::args::AttachArgs;
 use crate::error::{Error, FAILED};
 use crate::runs;
@@ -24,6 +25,12 @@ use rustix::process::Pid;
 /// # Errors
 /// Anything that keeps it from that. The process is as before.
 pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Error> {
+    if args.background {
+        return background::start();
+    }
+    if args.ready {
+        background::leave_session();
+    }
     let (process, limit) = (args.process, args.memory.expect("without one it is refused"));
     let plan = Plan::resolve((limit, args.memory_max), args.places, args.output)?;
     let command = command_of(process)?;
@@ -32,6 +39,7 @@ pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Err
     }
     plan.say_notes();
     let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
+    signals::never_stop();
     process::raise_limit_of_files();
     let keeper = plan.start_keeper()?;
     let counters = keeper.stats().clone();
@@ -46,6 +54,9 @@ pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Err
         "process {process} is in a limit of {}: Ctrl-C, or `overspill detach {process}`, lets it go",
         plan.memory
     )]);
+    if args.ready {
+        background::say_ready().map_err(Error::system("leave the terminal"))?;
+    }
     watch(&inbox, &mut front, (&kept, &mut watching))
         .map_err(Error::system("wait for the process to end"))?;
     let watched = watching.end(&mut front, &kept.pressure);

@@ -10,6 +10,7 @@
 
 mod answers;
 mod attached;
+mod background;
 mod plan;
 mod watching;
 
