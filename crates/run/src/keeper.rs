@@ -211,7 +211,8 @@ impl KeeperProcess {
         }
     }
 
-    /// Takes all areas that are told of, and the answer after them; waits for it if no time is given.
+    /// Takes all areas that are told of, and the answer after them; waits for it if no time is
+    /// given.
     fn answer(
         &self,
         at_most: impl Into<Option<Duration>>,

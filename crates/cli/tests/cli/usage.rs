@@ -6,7 +6,7 @@ use crate::installation::{Installation, assert_fails, can_run, stdout};
 fn mistakes_are_told_in_one_line() {
     let installation = Installation::bare();
     let table: &[(&[&str], &[&str])] = &[
-        (&[], &["subcommand", "run, stats, top, set, metrics, doctor, mkswap"]),
+        (&[], &["subcommand", "run, attach, detach, stats, top, set, metrics, doctor, mkswap"]),
         (&["swim"], &["'swim'", "overspill --help"]),
         (&["run"], &["not provided", "<PROGRAM>", "overspill run --help"]),
         (&["run", "--memory", "64M"], &["<PROGRAM>", "overspill run --help"]),

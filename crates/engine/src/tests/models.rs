@@ -452,25 +452,6 @@ fn a_discard_against_an_eviction() {
     }
 }
 
-/// A page that is given up during its eviction is in memory afterwards, or out: nowhere is it lost.
-#[test]
-fn a_page_is_given_up_against_an_eviction() {
-    for make in [rig, rig_of_fast_writes] {
-        model(move || {
-            let rig = make();
-            rig.fault(&mut rig.worker());
-            assert!(rig.set_byte(PAGE, 7));
-            let reclaimer = spawn(&rig, Rig::reclaim);
-            rig.engine.give_up(PAGE, 1);
-            reclaimer.join().unwrap();
-            match rig.engine.table.load(PAGE) {
-                Pte::Empty => assert_eq!(rig.byte(), Some(7)),
-                _ => rig.expect(7),
-            }
-        });
-    }
-}
-
 /// E17: a page is dropped while reclaim frees its frame and another page takes it. The other page
 /// keeps its content.
 #[test]

@@ -1,8 +1,8 @@
 //! Whose memory is limited, and who belongs to it.
 //!
 //! Owns: which processes a run has, and what becomes of them when it cannot go on.
-//! Invariants: what is ours is no part of a run. A process that has lost its parent stays a part, and
-//! one that has its number later does not become one.
+//! Invariants: what is ours is no part of a run. A process that has lost its parent stays a part,
+//! and one that has its number later does not become one.
 //! Not here: what they hold (`looking`).
 
 use super::Front;

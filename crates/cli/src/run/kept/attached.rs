@@ -3,8 +3,8 @@
 //! Owns: the order of its steps, from the first look at the process until nothing of ours is left
 //! in it.
 //! Invariants: what is refused is refused before anything is done to the process. It is let go at
-//! INT, TERM and HUP, and when it is asked for, if memory has room for all that is out. This process
-//! is not stopped by a terminal: threads that it holds would stand still with it.
+//! INT, TERM and HUP, and when it is asked for, if memory has room for all that is out. This
+//! process is not stopped by a terminal: threads that it holds would stand still with it.
 //! Not here: watching and attaching (`overspill_run`).
 
 use super::super::process::{self, Ended};

@@ -62,8 +62,8 @@ pub(super) fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
-/// Says that it is ready. What is said later goes to standard error if that is a file, and nowhere if
-/// somebody waits at its other end.
+/// Says that it is ready. What is said later goes to standard error if that is a file, and nowhere
+/// if somebody waits at its other end.
 ///
 /// # Errors
 /// Of writing, and of opening `/dev/null`.
