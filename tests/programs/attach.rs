@@ -1,17 +1,15 @@
 //! Processes that run already: put into a limit, and let go again.
 
-use crate::keeper::is_possible;
+use crate::keeper::{is_possible, wait_until};
 use crate::kills::{assert_ends, started_by};
 use crate::random::Random;
 use overspill_programs::bench::{Bench, overspill};
 use overspill_programs::job::{Ended, MIB, Running, descendants, name_of};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Of 160 MiB that the program has.
 const LIMIT: u64 = 48 * MIB;
-/// How long anything may take here that takes a second.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Scene {
     bench: Bench,
@@ -104,14 +102,6 @@ fn anonymous(pid: i32) -> u64 {
 fn send(pid: i32, signal: i32) {
     // SAFETY: the process was started here, and not reaped.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not after {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn assert_let_go(attached: Running) -> Ended {

@@ -215,7 +215,7 @@ fn children_may_ask_to_be_traced() {
 }
 
 /// Waits until something is so.
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");

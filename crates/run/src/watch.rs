@@ -18,13 +18,14 @@ pub(crate) struct Watched {
     pub(crate) parent: Option<Pid>,
 }
 
-/// Returns `first` and all processes that descend from them, with what they hold, without `others`.
+/// Returns `first`, each with its parent, and all processes that descend from them, with what they
+/// hold, without `others`.
 pub(crate) fn family(
-    first: impl IntoIterator<Item = Pid>,
+    first: impl IntoIterator<Item = (Pid, Option<Pid>)>,
     others: &dyn Fn(Pid) -> bool,
 ) -> HashMap<Pid, Watched> {
     let mut found = HashMap::new();
-    let mut open: Vec<_> = first.into_iter().map(|pid| (pid, parent_of(pid))).collect();
+    let mut open: Vec<_> = first.into_iter().collect();
     while let Some((pid, parent)) = open.pop() {
         if others(pid) || found.contains_key(&pid) {
             continue;
@@ -43,7 +44,7 @@ const STAT_PARENT: usize = 4;
 const STAT_START: usize = 22;
 
 /// A process's parent.
-fn parent_of(pid: Pid) -> Option<Pid> {
+pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
     Pid::from_raw(stat_of(pid, STAT_PARENT)?)
 }
 
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn who_is_no_part_is_left_out_with_all_that_descends_from_it() {
-        let family = family([getpid()], &|pid| pid == getpid());
+        let family = family([(getpid(), None)], &|pid| pid == getpid());
         assert!(family.is_empty());
     }
 }

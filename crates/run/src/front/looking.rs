@@ -48,19 +48,19 @@ pub(super) struct Seen {
     /// When it was seen first, and what it had then, in pages.
     since: Instant,
     first_pages: u64,
-    /// When it has started, as the kernel tells.
+    /// When it has started, as the kernel tells, where its parent's end may take it out of sight.
     started: Option<u64>,
     /// Whether it is a forked child that is not to be stopped yet.
     is_young: bool,
 }
 
 impl Seen {
-    fn new(pid: Pid, process: Watched) -> Self {
+    fn new(process: Watched, started: Option<u64>) -> Self {
         Self {
             last: process,
             since: Instant::now(),
             first_pages: process.pages,
-            started: start_of(pid),
+            started,
             is_young: false,
         }
     }
@@ -89,10 +89,14 @@ impl Front {
 
     /// Notes which processes there are, and since when.
     fn note(&mut self, family: &HashMap<Pid, Watched>) {
+        let is_of_running = self.is_of_running();
         self.refusals.look(family);
         self.seen.retain(|pid, _| family.contains_key(pid));
         for (&pid, &process) in family {
-            let seen = self.seen.entry(pid).or_insert_with(|| Seen::new(pid, process));
+            let seen = self.seen.entry(pid).or_insert_with(|| {
+                // A run that this process has started gets all orphans of it.
+                Seen::new(process, is_of_running.then(|| start_of(pid)).flatten())
+            });
             (seen.last, seen.is_young) = (process, false);
         }
     }

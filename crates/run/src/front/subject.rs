@@ -8,7 +8,7 @@
 use super::Front;
 use crate::attaching::AttachingError;
 use crate::family::{kill, reap};
-use crate::watch::{self, Watched, start_of};
+use crate::watch::{self, Watched, parent_of, start_of};
 use rustix::process::{Pid, getpid};
 use std::collections::HashMap;
 
@@ -68,7 +68,8 @@ impl Front {
     pub(super) fn family(&self) -> HashMap<Pid, Watched> {
         match self.subject {
             Subject::Started { .. } => {
-                let mut family = self.descending_from([getpid()]);
+                // Its parent is nobody's concern: it is taken out again.
+                let mut family = self.descending_from([(getpid(), None)]);
                 family.remove(&getpid());
                 family
             }
@@ -79,17 +80,21 @@ impl Front {
     /// What descends from a process that ran already, and those whose parents have ended since.
     fn family_of(&self, first: Pid) -> HashMap<Pid, Watched> {
         let first = Some(first).filter(|first| start_of(*first) == self.subject_start);
-        let mut family = self.descending_from(first);
+        let with_parent = |pid| (pid, parent_of(pid));
+        let mut family = self.descending_from(first.map(with_parent));
         let others = self.seen.iter().filter(|(pid, _)| !family.contains_key(pid));
-        let orphans: Vec<Pid> =
-            others.filter(|(pid, seen)| seen.is_still(**pid)).map(|(pid, _)| *pid).collect();
+        let orphans = others.filter(|(pid, seen)| seen.is_still(**pid));
+        let orphans: Vec<_> = orphans.map(|(pid, _)| with_parent(*pid)).collect();
         family.extend(self.descending_from(orphans));
         // One that has ended, and that nobody reaps, has none.
         family.retain(|_, process| process.pages > 0);
         family
     }
 
-    fn descending_from(&self, first: impl IntoIterator<Item = Pid>) -> HashMap<Pid, Watched> {
+    fn descending_from(
+        &self,
+        first: impl IntoIterator<Item = (Pid, Option<Pid>)>,
+    ) -> HashMap<Pid, Watched> {
         watch::family(first, &|pid| self.is_no_part(pid))
     }
 

@@ -10,9 +10,9 @@
 use super::super::process::{self, Ended};
 use super::super::report::Report;
 use super::super::signals::{self, Arrival, Inbox};
-use super::{Kept, Plan, Questions, Watching, background, seen};
+use super::{Kept, Plan, Questions, Watching, background, seen, status};
 use crate::args::AttachArgs;
-use crate::error::{Error, FAILED};
+use crate::error::Error;
 use crate::runs;
 use crate::say;
 use overspill::{Bytes, Summary, doctor};
@@ -62,9 +62,9 @@ pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Err
     let watched = watching.end(&mut front, &kept.pressure);
     let memory = front.memory();
     let end = front.end();
-    let status = if end.has_failed || end.keeper.out_of_memory { FAILED } else { 0 };
-    let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
     let ended = Ended::let_go(process, kept.started.elapsed());
+    let status = status(&ended, &end);
+    let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
     let report = Report::new(kept.command.clone(), &ended, status, seen);
     plan.tell((&kept.command, &report), watched);
     Ok(status)
