@@ -1,7 +1,7 @@
 //! Model-checked: pages of a parent and its children, on one slot or on their way to it; and pages
 //! that are adopted, or given up.
 
-use super::{OTHER, PAGE, Rig, model, rig, rig_of_fast_writes, spawn};
+use super::{OTHER, PAGE, Rig, against_an_eviction, model, rig, rig_of_fast_writes, spawn};
 use crate::types::Pte;
 use overspill_base::PageNo;
 use std::ops::Range;
@@ -76,18 +76,13 @@ fn a_child_against_a_change_on_its_slot() {
 /// A child gets its parent's page while that leaves memory: from the kernel, or from the slot.
 #[test]
 fn a_child_against_an_eviction() {
-    for make in [rig, rig_of_fast_writes] {
-        model(move || {
-            let rig = make();
-            rig.fault(&mut rig.worker());
-            assert!(rig.set_byte(PAGE, 7));
-            let reclaimer = spawn(&rig, Rig::reclaim);
-            rig.fork(PAGE, OTHER);
-            reclaimer.join().unwrap();
+    against_an_eviction(
+        |rig| rig.fork(PAGE, OTHER),
+        |rig| {
             rig.expect_at(OTHER, 7);
             rig.expect(7);
-        });
-    }
+        },
+    );
 }
 
 /// A page under writeback is shared when that has ended.
@@ -123,18 +118,11 @@ fn an_adoption_against_a_fault_and_a_round_of_reclaim() {
 /// A page that is given up during its eviction is in memory afterwards, or out: nowhere is it lost.
 #[test]
 fn a_page_is_given_up_against_an_eviction() {
-    for make in [rig, rig_of_fast_writes] {
-        model(move || {
-            let rig = make();
-            rig.fault(&mut rig.worker());
-            assert!(rig.set_byte(PAGE, 7));
-            let reclaimer = spawn(&rig, Rig::reclaim);
-            rig.engine.give_up(PAGE, 1);
-            reclaimer.join().unwrap();
-            match rig.engine.table.load(PAGE) {
-                Pte::Empty => assert_eq!(rig.byte(), Some(7)),
-                _ => rig.expect(7),
-            }
-        });
-    }
+    against_an_eviction(
+        |rig| rig.engine.give_up(PAGE, 1),
+        |rig| match rig.engine.table.load(PAGE) {
+            Pte::Empty => assert_eq!(rig.byte(), Some(7)),
+            _ => rig.expect(7),
+        },
+    );
 }
