@@ -42,6 +42,12 @@ def settings_of(suite, quick):
     return wanted[:1] if quick else wanted
 
 
+def limits_of(suite, quick):
+    """A suite may want to be attached to, too; for which it takes root."""
+    wanted = (*LIMITS, harness.ATTACHED) if getattr(suite, "ATTACHED", False) and os.geteuid() == 0 else LIMITS
+    return wanted[:1] if quick else wanted
+
+
 class Results:
     """What is known of one suite, in a file that is never half written."""
 
@@ -109,7 +115,7 @@ def run_suite(name, suite, quick, only, build):
     results.start(version, suite.WHAT, build)
     steps = [step for step in suite.steps(WORK / name / "tree") if step.quick or not quick]
     for setting in settings_of(suite, quick):
-        for limit in (None, *(LIMITS[:1] if quick else LIMITS)):
+        for limit in (None, *limits_of(suite, quick)):
             if re.search(only, f"{limit or 'plain'}, {setting}"):
                 run_way(name, steps, limit, setting, results, build)
 

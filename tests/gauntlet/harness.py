@@ -38,6 +38,8 @@ DEVICE = Path("/dev/userfaultfd")
 PR_SET_CHILD_SUBREAPER = 36
 MIB = 1 << 20
 SMALLEST_LIMIT_MIB = 4
+# The way of a step that is started plain, and attached to at random moments.
+ATTACHED = "attached"
 
 
 @dataclass
@@ -219,7 +221,7 @@ def environment_of(setting, scratch, extra):
 
 
 def limit_in_mib(limit, plain_peak_kib):
-    if limit == "quarter":
+    if limit in ("quarter", ATTACHED):
         return max(SMALLEST_LIMIT_MIB, -(-plain_peak_kib // 4096))
     return int(limit.removesuffix("M"))
 
@@ -277,9 +279,20 @@ def same_start_for_all():
     os.umask(0o022)
 
 
+def limited(command, limit, limit_mib, report, identity):
+    """The command in its limit, and as whom that is started."""
+    counted = ["--memory", f"{limit_mib}M", "--swap", SWAP, "--stats", str(report)]
+    if limit == ATTACHED:
+        user = ["--user", f"{identity['user']}:{identity['group']}"] if identity else []
+        return [sys.executable, str(HERE / "attached.py"), "--overspill", str(OVERSPILL), *counted, *user, "--", *command], {}
+    return [str(OVERSPILL), "run", "--quiet", *counted, *(["--way", WAY] if WAY else []), "--", *command], identity
+
+
 def run_step(suite, step, limit, setting, scratch, plain):
     """Runs `step` once. `limit` is None for the plain run, whose record is otherwise in `plain`."""
     command = ["sh", "-c", step.command] if isinstance(step.command, str) else step.command
+    account = ordinary_user() if setting.user == "user" and os.geteuid() == 0 else None
+    identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
     report = scratch / "report"
     report.unlink(missing_ok=True)
     subprocess.run(["find", scratch / "tmp", "-mindepth", "1", "-delete"], check=True)
@@ -290,10 +303,7 @@ def run_step(suite, step, limit, setting, scratch, plain):
         limit_mib = limit_in_mib(limit, plain["peak_kib"])
         # A hang is not to cost much; what takes minutes plain may take ten times as long.
         timeout = min(max(timeout, 20 * plain["seconds"]), 40 + 40 * plain["seconds"])
-        command = [str(OVERSPILL), "run", "--quiet", "--memory", f"{limit_mib}M", "--swap", SWAP,
-                   "--stats", str(report), *(["--way", WAY] if WAY else []), "--", *command]
-    account = ordinary_user() if setting.user == "user" and os.geteuid() == 0 else None
-    identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+        command, identity = limited(command, limit, limit_mib, report, identity)
     log = log_of(suite, step, limit, setting)
     log.parent.mkdir(parents=True, exist_ok=True)
     directory = scratch / "tree" / step.directory

@@ -27,7 +27,7 @@ class Watch:
 
     def __init__(self, root, kib_of, pause_seconds):
         self.samples, self.over, self.begun = [], False, time.monotonic()
-        self.thread = threading.Thread(target=self.watch, args=(root, kib_of, pause_seconds))
+        self.thread = threading.Thread(target=self.watch, args=(root, kib_of, pause_seconds), daemon=True)
         self.thread.start()
 
     def watch(self, root, kib_of, pause_seconds):

@@ -97,9 +97,19 @@ static void works_on(void) { work(0); }
 
 static void works_on_and_forks(void) { work(1); }
 
+/* Touches nothing until it is told to end. */
+static void rests(void) {
+    char *still = map(2 * BIG);
+    fill(still, 2 * BIG, 77);
+    CHECK(signal(SIGTERM, on_end) != SIG_ERR);
+    while (!is_over)
+        usleep(20000);
+}
+
 static const struct test tests[] = {
     {"works_on", works_on},
     {"works_on_and_forks", works_on_and_forks},
+    {"rests", rests},
 };
 
 int main(int argc, char **argv) {

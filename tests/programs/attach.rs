@@ -5,6 +5,8 @@ use crate::kills::{assert_ends, started_by};
 use crate::random::Random;
 use overspill_programs::bench::{Bench, overspill};
 use overspill_programs::job::{Ended, MIB, Running, descendants, name_of};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -19,19 +21,35 @@ struct Scene {
 impl Scene {
     /// Starts a case of the program, a static one, and waits until it has its memory.
     fn of(case: &str) -> Option<Self> {
-        let bench = if is_possible() { Bench::with(&[])? } else { return None };
-        let program = bench.cc_with("attach.c", &["-static"], "attach");
-        let program = bench.job(&[program.to_str().unwrap(), case]).plain();
-        let scene = Self { bench, program };
+        let scene = Self::start(&[], case)?;
         wait_until("it has its memory", || scene.memory() > 3 * LIMIT);
         Some(scene)
     }
 
+    /// Starts a case in a run.
+    fn run(case: &str) -> Option<Self> {
+        let (overspill, limit) = (overspill(), LIMIT.to_string());
+        let run = [overspill.to_str().unwrap(), "run", "--memory", &limit];
+        Self::start(&[&run[..], &["--swap", "compressed:1G", "--"]].concat(), case)
+    }
+
+    fn start(before: &[&str], case: &str) -> Option<Self> {
+        let bench = if is_possible() { Bench::with(&[])? } else { return None };
+        let program = bench.cc_with("attach.c", &["-static"], "attach");
+        let words = [before, &[program.to_str().unwrap(), case]].concat();
+        let program = bench.job(&words).plain();
+        Some(Self { bench, program })
+    }
+
     /// Attaches, and waits until that is said.
     fn attach(&self) -> Running {
+        self.attach_with("compressed:1G")
+    }
+
+    fn attach_with(&self, swap: &str) -> Running {
         let mut words = vec![overspill().into_os_string(), "attach".into()];
         words.extend([self.program.pid().to_string().into(), "--memory".into()]);
-        words.extend([LIMIT.to_string().into(), "--swap".into(), "compressed:1G".into()]);
+        words.extend([LIMIT.to_string().into(), "--swap".into(), swap.into()]);
         let attached = self.bench.job(&words).env("OVERSPILL_TEST", self.bench.path("own")).plain();
         wait_until("it is attached to", || attached.errors().contains("is in a limit of"));
         attached
@@ -68,10 +86,7 @@ impl Scene {
     /// Nothing of ours is in it or beside it.
     fn assert_untouched(&self, before: &[String]) {
         assert_eq!(self.program.errors(), "");
-        let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", self.program.pid())).unwrap();
-        let flags = smaps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
-        let registered = flags.filter(|flags| flags.contains(" um") || flags.contains(" uw"));
-        assert_eq!(registered.count(), 0);
+        assert!(!has_registered(self.program.pid()));
         assert_eq!(self.mappings(), before);
         let status = self.status();
         assert!(
@@ -97,6 +112,13 @@ fn anonymous(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     line.map_or(0, |line| line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10)
+}
+
+/// True if a mapping of it is registered with a userfaultfd.
+fn has_registered(pid: i32) -> bool {
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let mut flags = smaps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
+    flags.any(|flags| flags.contains(" um") || flags.contains(" uw"))
 }
 
 fn send(pid: i32, signal: i32) {
@@ -128,13 +150,19 @@ fn who_runs_already_is_limited_and_let_go() {
     scene.end();
 }
 
+/// More of them: ATTACHMENTS.
+fn rounds() -> usize {
+    let wanted = std::env::var("ATTACHMENTS").ok();
+    wanted.map_or(20, |wanted| wanted.parse().expect("a number"))
+}
+
 /// At any moment: in the middle of an attach, of a fork, of a batch.
 #[test]
 fn at_random_moments() {
     let Some(scene) = Scene::of("works_on_and_forks") else { return };
     let mut random = Random::new(11);
     let before = scene.mappings();
-    for round in 0..20 {
+    for round in 0..rounds() {
         let attached = scene.attach();
         std::thread::sleep(Duration::from_micros(random.next() % 400_000));
         send(attached.pid(), [libc::SIGINT, libc::SIGTERM, libc::SIGHUP][round % 3]);
@@ -166,6 +194,29 @@ fn in_the_background() {
 }
 
 #[test]
+fn a_run_is_let_go_and_taken_again() {
+    let Some(scene) = Scene::run("works_on") else { return };
+    let all = || descendants(scene.program.pid()).into_iter();
+    let find = || all().find(|pid| name_of(*pid) == "attach" && anonymous(*pid) > LIMIT / 2);
+    wait_until("it has its memory, or is in its limit", || find().is_some());
+    let program = find().unwrap();
+    for _ in 0..3 {
+        wait_until("it is in its limit", || has_registered(program));
+        let detached = scene.detach();
+        assert!(detached.status.success(), "{detached:?}");
+        assert!(!has_registered(program));
+        wait_until("it has all of its memory", || anonymous(program) > 3 * LIMIT);
+        let (process, limit) = (scene.program.pid().to_string(), LIMIT.to_string());
+        let set = Command::new(overspill()).args(["set", &process, "--memory", &limit]).output();
+        assert!(set.as_ref().unwrap().status.success(), "{set:?}");
+        assert!(anonymous(program) < LIMIT + 16 * MIB);
+    }
+    send(program, libc::SIGTERM);
+    let ended = scene.program.end();
+    assert_eq!((ended.status.code(), ended.text().as_str()), (Some(0), "ok\n"), "{ended}");
+}
+
+#[test]
 fn the_end_of_the_process_ends_it() {
     let Some(scene) = Scene::of("works_on") else { return };
     let attached = scene.attached();
@@ -183,6 +234,25 @@ fn a_kill_of_it_ends_who_is_paged() {
     assert_eq!(scene.program.end().status.code(), None);
     assert_ends(keeper.unwrap());
     drop(attached.end());
+}
+
+/// Of what was brought back by then all is paged again.
+#[test]
+fn who_lost_a_page_stays_in_the_limit() {
+    let Some(scene) = Scene::of("rests") else { return };
+    let swap = scene.bench.path("swap");
+    let file = File::create(&swap).unwrap();
+    let attached = scene.attach_with(&format!("file:{}:1G", swap.display()));
+    let is_limited = || scene.memory() < LIMIT + 16 * MIB;
+    wait_until("it is in its limit", is_limited);
+    file.write_all_at(&[0x5a; 1 << 20], 32 * MIB).unwrap();
+    let detached = scene.detach();
+    assert_eq!(detached.status.code(), Some(125), "{detached:?}");
+    wait_until("it is in its limit again", is_limited);
+    send(scene.program.pid(), libc::SIGKILL);
+    drop(scene.program.end());
+    let ended = assert_let_go(attached).to_string();
+    assert!(ended.contains("stays in its limit: a page of it is lost"), "{ended}");
 }
 
 #[test]

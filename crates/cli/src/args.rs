@@ -148,13 +148,15 @@ fn parse_process(word: &str) -> Result<Pid, String> {
     word.parse().ok().and_then(Pid::from_raw).ok_or_else(|| "give the number of a process".into())
 }
 
-/// Let a process go that `overspill attach` has put into a limit, and wait until it is.
+/// Let the processes of a run go, or what `overspill attach` has put into a limit, and wait until
+/// they are.
 ///
-/// All that is out comes back into memory; that is refused where memory has no room for it.
+/// All that is out comes back into memory; that is refused where memory has no room for it. A run
+/// goes on without a limit until `overspill set --memory` gives it one.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  overspill detach $(pidof redis-server)")]
 pub(crate) struct DetachArgs {
-    /// The process, or its `overspill attach`
+    /// The process, or its `overspill run` or `attach`
     pub(crate) process: i32,
 }
 

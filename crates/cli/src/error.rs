@@ -56,9 +56,7 @@ pub(crate) enum Error {
     Attached { process: i32, run: i32 },
     #[error(transparent)]
     Attach(#[from] overspill_run::AttachingError),
-    #[error(
-        "not all of it could be let go, and it stays in its limit: `overspill attach` {0} has said why"
-    )]
+    #[error("not all of it could be let go, and it stays in its limit: run {0} has said why")]
     Stays(i32),
     #[error("cannot look at runs: {0}; they are found by /proc/net/unix")]
     Runs(io::Error),

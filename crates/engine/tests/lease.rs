@@ -8,6 +8,7 @@ mod common;
 use common::{Rig, Touch};
 use overspill_area::MemberNo;
 use overspill_base::PageNo;
+use overspill_base::stats::Event;
 use overspill_engine::{Asked, FrameBudget, RefaultCounts, Worker};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -130,6 +131,18 @@ fn a_process_leases_what_it_uses_and_others_the_rest() {
     assert_eq!(two.leased(0) + two.leased(1), FRAMES);
     two.touch(0, 0..100, false);
     two.touch(1, 0..500, false);
+    two.check();
+}
+
+#[test]
+fn room_is_leased_before_anything_is_evicted() {
+    let mut two = Two::new();
+    two.touch(0, 0..100, true);
+    let leased = two.leased(0);
+    let (rig, worker) = &mut two.rigs[0];
+    rig.engine.make_room(worker, 64);
+    assert_eq!(rig.engine.stats().get(Event::pgsteal_direct), 0);
+    assert!(two.leased(0) > leased, "{leased}");
     two.check();
 }
 

@@ -21,6 +21,7 @@ use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap, Tuning, Worker};
+use overspill_guest::Vpn;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
@@ -221,6 +222,23 @@ impl Keeper {
             guest.ended();
             self.shared.call_care();
         }
+    }
+
+    /// Brings some pages of a guest back, which goes on meanwhile, from an address on; returns
+    /// where there may be more. What is in memory then is not paged any more, until the guest
+    /// [stays](Self::stay).
+    ///
+    /// # Errors
+    /// Why they do not come, in words.
+    pub fn bring(&self, number: u64, from: Vpn) -> Result<Option<Vpn>, String> {
+        let worker = Worker::new(&self.shared.engine).map_err(|error| error.to_string());
+        self.shared.bring_some(&mut worker?, number, from).map_err(|why| why.to_string())
+    }
+
+    /// Has a guest paged again of which pages were brought back.
+    pub fn stay(&self, number: u64) {
+        let guest = self.shared.guests.lock().get(&number).cloned();
+        guest.iter().for_each(|guest| self.shared.stay(guest));
     }
 
     /// Brings all pages of a guest back, whose threads stand still, and forgets it: when its agent

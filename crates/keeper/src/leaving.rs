@@ -1,10 +1,12 @@
 //! Letting a guest go: it becomes a process like others again.
 //!
-//! Owns: bringing back all that is out of a guest that stands still, and forgetting the guest.
-//! Invariants: its agent is taken first, so that nothing goes out any more. A guest of which
-//! something does not come back gets its agent again, and is paged as before. That nothing is out
-//! is seen and the guest ended under one hold of it; when this returns nobody here has its
-//! userfaultfd, so that its agent's end ends the registrations.
+//! Owns: bringing back what is out of a guest, most of it while the guest goes on and the rest when
+//! it stands still, and forgetting the guest.
+//! Invariants: before the rest its agent is taken, so that nothing goes out any more. A guest of
+//! which something does not come back gets its agent again, and is paged as before: the engine
+//! takes again what it gave up. That nothing is out is seen and the guest ended under one hold of
+//! it; when this returns nobody here has its userfaultfd, so that its agent's end ends the
+//! registrations.
 //! Rejected: `Engine::prefetch`, which reads into frames, and here these are only counts; faults in
 //! order are read ahead as everybody's.
 //! Not here: holding its threads and the agent's farewell (`run`); whether memory has room (`run`).
@@ -24,7 +26,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Pages that are brought at a time: so many frames are needed.
-const BATCH_PAGES: u64 = 64;
+const BATCH_PAGES: usize = 64;
+/// Pages of which the page table is looked at together.
+const CHUNK_PAGES: u64 = 512;
+/// How long a guest that goes on is served at a time.
+const SLICE: Duration = Duration::from_millis(10);
 /// How long nothing may come back before it is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -52,6 +58,49 @@ impl From<Ended> for Stays {
 }
 
 impl Shared {
+    /// Brings some pages of a guest back that goes on, from an address on; returns where there may
+    /// be more. They are given up: nobody here knows of them until it stays.
+    pub(crate) fn bring_some(
+        &self,
+        worker: &mut Worker,
+        number: u64,
+        from: Vpn,
+    ) -> Result<Option<Vpn>, Stays> {
+        let guest = self.guests.lock().get(&number).cloned().ok_or(Stays::Ended)?;
+        let known = guest.known().ok_or(Stays::Unknown)?;
+        if from == Vpn(0) {
+            self.give_frames_back(&guest);
+        }
+        let (begun, mut from) = (Instant::now(), from);
+        while begun.elapsed() < SLICE {
+            let mut owned = guest.hold();
+            guest.catch_up(&mut owned);
+            let batch = next_out(&guest, known, &owned, from)?;
+            let Some(last) = batch.last() else { return Ok(None) };
+            from = last.plus(1);
+            // What is in doubt now is brought with the rest.
+            let pages = batch.iter().filter_map(|at| page_at(&owned, *at).ok()).collect::<Vec<_>>();
+            drop(owned);
+            self.bring_batch(worker, &pages)?;
+        }
+        Ok(Some(from))
+    }
+
+    /// Has the engine take what it gave up.
+    pub(crate) fn stay(&self, guest: &Guest) {
+        let mut owned = guest.hold();
+        owned.is_leaving = false;
+        let believed: Vec<_> = owned.map.believed().cloned().collect();
+        if let Some(known) = guest.known()
+            && owned.add_new(&known.pagemap, &believed).is_err()
+        {
+            guest.ended();
+        }
+        drop(owned);
+        self.survey.call();
+        self.call_care();
+    }
+
     /// Brings all pages of a guest back that stands still, and forgets it. Waits for that.
     ///
     /// # Errors
@@ -65,8 +114,7 @@ impl Shared {
             Ok(()) => self.forget(worker, &guest),
             Err(_) => {
                 *guest.agent() = Some(agent);
-                guest.hold().is_leaving = false;
-                self.survey.call();
+                self.stay(&guest);
             }
         }
         came_back
@@ -75,7 +123,7 @@ impl Shared {
     fn bring_back(&self, worker: &mut Worker, guest: &Arc<Guest>) -> Result<(), Stays> {
         let known = guest.known().ok_or(Stays::Unknown)?;
         self.give_frames_back(guest);
-        let mut since = Instant::now();
+        let (mut since, mut from) = (Instant::now(), Vpn(0));
         while since.elapsed() < PATIENCE {
             self.take_children(worker, guest);
             let mut owned = guest.hold();
@@ -85,15 +133,20 @@ impl Shared {
                 pause();
                 continue;
             }
-            let out = out(guest, known, &owned)?;
-            if out.is_empty() {
-                guest.ended();
-                return Ok(());
-            }
-            drop(owned);
-            for run in out {
-                self.bring_run(worker, guest, run)?;
-                since = Instant::now();
+            let batch = next_out(guest, known, &owned, from)?;
+            match batch.last() {
+                Some(last) => {
+                    let pages = batch.iter().map(|at| page_at(&owned, *at));
+                    let pages = pages.collect::<Result<Vec<_>, _>>()?;
+                    drop(owned);
+                    self.bring_batch(worker, &pages)?;
+                    (since, from) = (Instant::now(), last.plus(1));
+                }
+                None if from == Vpn(0) => {
+                    guest.ended();
+                    return Ok(());
+                }
+                None => from = Vpn(0),
             }
         }
         Err(Stays::Slow)
@@ -105,18 +158,11 @@ impl Shared {
         all.iter().for_each(|extent| self.engine.give_up(extent.first, extent.pages as usize));
     }
 
-    fn bring_run(&self, worker: &mut Worker, guest: &Guest, run: Range<Vpn>) -> Result<(), Stays> {
-        let mut at = run.start;
-        while at < run.end {
-            let batch = at..run.end.min(at.plus(BATCH_PAGES));
-            at = batch.end;
-            let pages = numbers(guest, batch)?;
-            for page in &pages {
-                self.bring(worker, *page)?;
-            }
-            worker.finish(&self.engine);
-            pages.into_iter().for_each(|page| self.engine.give_up(page, 1));
-        }
+    /// Brings pages, and gives them up.
+    fn bring_batch(&self, worker: &mut Worker, pages: &[PageNo]) -> Result<(), Stays> {
+        pages.iter().try_for_each(|page| self.bring(worker, *page))?;
+        worker.finish(&self.engine);
+        pages.iter().for_each(|page| self.engine.give_up(*page, 1));
         Ok(())
     }
 
@@ -143,12 +189,13 @@ impl Shared {
     }
 }
 
-/// The runs of which the content is out.
-fn out(guest: &Guest, known: &Known, owned: &Owned) -> Result<RangeSet<Vpn>, Ended> {
-    let all = Vpn(0)..Vpn(u64::MAX);
-    let mut out: RangeSet<Vpn> = owned.map.unmarked(&all).collect();
-    for place in owned.map.believed() {
-        let looked = known.pagemap.runs(place, |run, entry| {
+/// The next addresses from one on of which the content is out, not more than are brought at a time;
+/// none if there are no more. Only what is bound can be out.
+fn next_out(guest: &Guest, known: &Known, owned: &Owned, from: Vpn) -> Result<Vec<Vpn>, Ended> {
+    let chunks = owned.map.bound(from..Vpn(u64::MAX)).flat_map(|extent| chunks(extent.place()));
+    for chunk in chunks {
+        let mut out: RangeSet<Vpn> = owned.map.unmarked(&chunk).collect();
+        let looked = known.pagemap.runs(&chunk, |run, entry| {
             if entry == Entry::Marked {
                 out.insert(run);
             }
@@ -157,17 +204,25 @@ fn out(guest: &Guest, known: &Known, owned: &Owned) -> Result<RangeSet<Vpn>, End
             guest.ended();
             return Err(Ended);
         }
+        if !out.is_empty() {
+            let addresses = out.iter().flat_map(|run| (run.start.0..run.end.0).map(Vpn));
+            return Ok(addresses.take(BATCH_PAGES).collect());
+        }
     }
-    Ok(out)
+    Ok(Vec::new())
 }
 
-/// The pages of a run that is out.
-fn numbers(guest: &Guest, run: Range<Vpn>) -> Result<Vec<PageNo>, Stays> {
-    let owned = guest.hold();
-    let number = |at: u64| match owned.map.at(Vpn(at)) {
+/// Of an extent, which may have any size.
+fn chunks(place: Range<Vpn>) -> impl Iterator<Item = Range<Vpn>> {
+    let starts = (place.start.0..place.end.0).step_by(CHUNK_PAGES as usize).map(Vpn);
+    starts.map(move |start| start..place.end.min(start.plus(CHUNK_PAGES)))
+}
+
+/// The page at an address of which the content is out.
+fn page_at(owned: &Owned, at: Vpn) -> Result<PageNo, Stays> {
+    match owned.map.at(at) {
         AtAddress::Page(page) => Ok(page),
         AtAddress::Later => Err(Stays::Slow),
         AtAddress::Unbound | AtAddress::Unknown => Err(Stays::Lost),
-    };
-    (run.start.0..run.end.0).map(number).collect()
+    }
 }

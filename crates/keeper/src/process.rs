@@ -170,6 +170,11 @@ impl Process {
                 self.ended(number);
                 return self.answer(&Report::Done);
             }
+            Request::Bring { number, from } => {
+                let brought = self.keeper().and_then(|keeper| keeper.bring(number, from));
+                return self.answer(&brought.map_or_else(Report::Refused, Report::Brought));
+            }
+            Request::Stay { number } => self.keeper.iter().for_each(|keeper| keeper.stay(number)),
             Request::LetGo { number } => {
                 let gone = self.let_go(number);
                 return self.answer(&gone.map_or_else(Report::Refused, |()| Report::Done));

@@ -54,6 +54,8 @@ mod kind {
     pub(super) const ADD_SWAP: u32 = 11;
     pub(super) const REMOVE_SWAP: u32 = 12;
     pub(super) const LET_GO: u32 = 13;
+    pub(super) const BRING: u32 = 14;
+    pub(super) const STAY: u32 = 15;
     pub(super) const DONE: u32 = 33;
     pub(super) const REFUSED: u32 = 34;
     pub(super) const LINE: u32 = 35;
@@ -65,6 +67,7 @@ mod kind {
     pub(super) const FORGET: u32 = 41;
     pub(super) const FREEZE: u32 = 42;
     pub(super) const STILL: u32 = 43;
+    pub(super) const BROUGHT: u32 = 44;
 }
 
 /// Why a message is none.
@@ -132,6 +135,19 @@ pub enum Request {
         /// Its number.
         number: u64,
     },
+    /// Bring some pages of a guest back, which goes on meanwhile. The answer is `Brought`, or
+    /// `Refused`.
+    Bring {
+        /// Its number.
+        number: u64,
+        /// Where to begin.
+        from: Vpn,
+    },
+    /// A guest of which pages were brought back stays: they are paged again. No answer.
+    Stay {
+        /// Its number.
+        number: u64,
+    },
     /// Bring all of a guest back, whose threads stand still until it has become a process like
     /// others. The answer, after however long that takes: `Done`, or `Refused`, and it is paged as
     /// before.
@@ -166,6 +182,8 @@ pub enum Report {
     Done,
     /// It cannot be done, and why.
     Refused(String),
+    /// Pages were brought back; from there on there may be more.
+    Brought(Option<Vpn>),
     /// A line for the user; at any time.
     Line(String),
     /// A swap area.
@@ -260,6 +278,8 @@ impl Request {
             }
             Self::Add { number, guest } => write_guest(*number, guest),
             Self::Ended { number } => bare(Packet::new(kind::ENDED, &[*number])),
+            Self::Bring { number, from } => bare(Packet::new(kind::BRING, &[*number, from.0])),
+            Self::Stay { number } => bare(Packet::new(kind::STAY, &[*number])),
             Self::LetGo { number } => bare(Packet::new(kind::LET_GO, &[*number])),
             Self::Status => bare(Packet::new(kind::STATUS, &[])),
             Self::Prepare => bare(Packet::new(kind::PREPARE, &[])),
@@ -283,6 +303,11 @@ impl Request {
             kind::REMOVE_SWAP => Self::RemoveSwap(packet.text()?),
             kind::NEEDED => Self::Needed(read_pages(&packet)?),
             kind::ENDED => Self::Ended { number: packet.words[0] },
+            kind::BRING => {
+                let from = read_vpn(packet.words[1]).ok_or(packet.bad("page"))?;
+                Self::Bring { number: packet.words[0], from }
+            }
+            kind::STAY => Self::Stay { number: packet.words[0] },
             kind::LET_GO => Self::LetGo { number: packet.words[0] },
             kind::STATUS => Self::Status,
             kind::FROZEN => Self::Frozen { number: packet.words[0] },
@@ -413,6 +438,10 @@ impl Report {
         match self {
             Self::Done => Packet::new(kind::DONE, &[]),
             Self::Refused(why) => Packet::new(kind::REFUSED, &[]).with_line(why),
+            Self::Brought(rest) => {
+                let words = [rest.is_some().into(), rest.map_or(0, |from| from.0)];
+                Packet::new(kind::BROUGHT, &words)
+            }
             Self::Line(line) => Packet::new(kind::LINE, &[]).with_line(line),
             Self::Area(area) => write_area(area),
             Self::State(KeeperState { engine, guests, out_of_memory }) => {
@@ -433,6 +462,10 @@ impl Report {
         Ok(match packet.kind {
             kind::DONE => Self::Done,
             kind::REFUSED => Self::Refused(packet.text()?),
+            kind::BROUGHT => {
+                let from = read_vpn(packet.words[1]).ok_or(packet.bad("page"))?;
+                Self::Brought(packet.flag(0, "rest")?.then_some(from))
+            }
             kind::LINE => Self::Line(packet.text()?),
             kind::AREA => Self::Area(read_area(&packet)?),
             kind::STATE => {

@@ -53,8 +53,23 @@ pub(crate) struct Guest {
     pub(crate) agent: AgentTask,
     /// Whether it was said that the process is ended for want of its agent.
     is_told: Cell<bool>,
-    /// Whether the keeper has let it go: its agent is all that is left.
-    pub(crate) is_let_go: bool,
+    pub(crate) leaving: Leaving,
+}
+
+/// How far a guest that is to be let go has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Leaving {
+    /// Its pages come back while it goes on, from here on.
+    Returning(Vpn),
+    /// They are back, but for what went out since: it is to stand still.
+    Returned,
+    /// The keeper has let it go: its agent is all that is left.
+    LetGo,
+}
+
+impl Leaving {
+    /// Before it begins.
+    pub(crate) const NOT_BEGUN: Self = Self::Returning(Vpn(0));
 }
 
 impl Guest {
@@ -185,8 +200,8 @@ fn hand_over(
         own: [range(agent.base, AGENT_BYTES), range(agent.staging, STAGING_BYTES)],
         needed: attached.threads.iter().flat_map(needed).collect(),
     };
-    let (is_told, is_let_go) = (Cell::new(false), false);
-    Ok((Guest { number, process, agent, is_told, is_let_go }, parts))
+    let (is_told, leaving) = (Cell::new(false), Leaving::NOT_BEGUN);
+    Ok((Guest { number, process, agent, is_told, leaving }, parts))
 }
 
 /// The pages that the kernel needs at a thread's end.

@@ -11,7 +11,7 @@ mod leaving;
 mod looking;
 mod subject;
 
-use crate::attaching::{self, AttachingError, Guest, Source};
+use crate::attaching::{self, AttachingError, Guest, Leaving, Source};
 use crate::family::kill;
 use crate::ground::Ground;
 use crate::holding::Holding;
@@ -162,8 +162,10 @@ impl Front {
         self.memory
     }
 
-    /// Changes the limit. Does not wait until it is kept to.
+    /// Changes the limit, or takes processes into it again that were let go. Does not wait until it
+    /// is kept to.
     pub fn set_memory(&mut self, memory: Bytes) {
+        self.stay();
         self.memory = memory;
         self.limit_guests(memory.pages_floor());
     }
@@ -375,7 +377,7 @@ impl Front {
             if guest.process_has_ended() || has_executed(pid, guest.agent.pid) {
                 let guest = self.guests.remove(&pid).expect("it is there");
                 self.forget(pid, &guest, family);
-            } else if guest.agent_has_ended() && !guest.is_let_go {
+            } else if guest.agent_has_ended() && guest.leaving != Leaving::LetGo {
                 if guest.is_to_be_told() {
                     let line = format!("process {pid} is ended: its agent was killed");
                     self.keeper.say(&line);

@@ -156,6 +156,25 @@ impl KeeperProcess {
         }
     }
 
+    /// Has some of a guest brought back, which goes on, from an address on; returns where there may
+    /// be more.
+    ///
+    /// # Errors
+    /// [`KeeperError`].
+    pub(crate) fn bring(&self, number: u64, from: Vpn) -> Result<Option<Vpn>, KeeperError> {
+        self.link.ask(&Request::Bring { number, from }, ANSWER_WAIT)?;
+        match self.answer(None)?.1 {
+            Report::Brought(rest) => Ok(rest),
+            other => done(&other).and(Err(KeeperError::Answer)),
+        }
+    }
+
+    /// Has a guest paged on of which some was brought back.
+    pub(crate) fn stay(&self, number: u64) {
+        // If it has ended, that is noticed soon.
+        let _ = self.link.ask(&Request::Stay { number }, ANSWER_WAIT);
+    }
+
     /// Has all of a guest brought back, whose threads stand still, and the guest forgotten. Waits
     /// for that.
     ///

@@ -7,6 +7,7 @@ from debian import output, run_logged
 from harness import HERE, Step, WORK, digest
 
 PACKAGES = ["golang-go", "gcc", "libc6-dev"]
+ATTACHED = True
 WHAT = "a static program and one with C in it, `go test sync os/exec net/http`, `go build -a net/http`"
 TESTED = ["sync", "os/exec", "net/http"]
 

@@ -6,6 +6,7 @@ from debian import output, run_logged
 from harness import HERE, Step, WORK, digest
 
 PACKAGES = ["openjdk-17-jdk-headless"]
+ATTACHED = True
 WHAT = "a heap of 400 MB under five collectors, four threads, child processes, the compiler"
 COLLECTORS = ["Serial", "Parallel", "G1", "Z", "Shenandoah"]
 JAVA = "/usr/lib/jvm/java-17-openjdk-amd64/bin/java"

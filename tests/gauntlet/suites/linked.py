@@ -5,6 +5,7 @@ from harness import HERE, Step, WORK, digest
 
 ALLOCATORS = {"tcmalloc": "tcmalloc_minimal", "jemalloc": "jemalloc", "mimalloc": "mimalloc"}
 PACKAGES = ["busybox-static", "musl-tools", "gcc", "libc6-dev", "libgoogle-perftools-dev", "libjemalloc-dev", "libmimalloc-dev"]
+ATTACHED = True
 WHAT = "four threads with blocks of all sizes, linked with glibc, statically, with musl, three other allocators; Rust; busybox"
 
 

@@ -6,6 +6,7 @@ from debian import output
 from harness import HERE, Step, digest
 
 PACKAGES = ["nodejs"]
+ATTACHED = True
 WHAT = "a heap of 300 MB, four worker threads, 20 child processes, without and with collections forced"
 
 

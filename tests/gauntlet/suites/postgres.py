@@ -10,6 +10,7 @@ from harness import HERE, Step, USER_UTF8, WORK, digest
 PACKAGES = ["postgresql-15", "postgresql-contrib", "postgresql-server-dev-15", "gcc", "libc6-dev", "dpkg-dev"]
 SETTINGS = (USER_UTF8,)  # it does not run as root
 SECONDS = int(os.environ.get("PGBENCH_SECONDS", 60))
+ATTACHED = True
 WHAT = f"`pg_regress` over its parallel schedule, `pgbench -C` and lasting connections, {SECONDS} s each"
 HOME = "/usr/lib/postgresql/15"
 RESULT = re.compile(r"^(?:test |     )\s*(\S+)\s+\.\.\. (ok|FAILED|failed)", re.MULTILINE)

@@ -6,6 +6,7 @@ from debian import Unavailable, output, run_logged
 from harness import HERE, Step, WORK
 
 PACKAGES = ["qemu-system-x86", "busybox-static", "cpio", "gcc", "libc6-dev"]
+ATTACHED = True
 WHAT = "Debian's kernel with 256 MiB booted to busybox's shell; 160 MiB filled and verified in the guest, five times"
 KERNEL = "linux-image-cloud-amd64"
 

@@ -8,6 +8,7 @@ from debian import output
 from harness import HERE, ROOT_C, Step, digest
 
 PACKAGES = ["etcd-server", "etcd-client", "prometheus", "mariadb-server", "haproxy", "memcached", "python3"]
+ATTACHED = True
 WHAT = "etcd filled and read, and its `check perf`; `promtool tsdb bench write`; MariaDB installed, filled and read; 300 MiB " \
        "through HAProxy; 120 values of up to 1.5 MB in memcached"
 SETTINGS = (ROOT_C,)

@@ -31,6 +31,8 @@ pub(super) struct Live<'a> {
     pub(super) memory_used_bytes: u64,
     /// Whether its processes are about to be let go.
     pub(super) lets_go: bool,
+    /// Whether they were, so that there is no limit now.
+    pub(super) has_let_go: bool,
     pub(super) processes: Vec<Process>,
     pub(super) summary: Summary,
     pub(super) devices: Vec<Device>,
@@ -135,6 +137,7 @@ impl Asked {
             memory_bytes: summary.memory_bytes,
             memory_bytes_max: self.limit.most().0,
             lets_go: false,
+            has_let_go: false,
             memory_used_bytes: processes.iter().map(|process| process.memory_bytes).sum(),
             processes,
             devices: self.overview.devices().map(Device::new).collect(),

@@ -22,10 +22,11 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<u8, Error> {
     ask(run, &Question::Detach)?;
     while goes_on(run)? {
         // While it waits for pages it does not answer.
-        if Seen::of(run).is_some_and(|seen| !seen.lets_go) {
-            return Err(Error::Stays(run.process));
+        match Seen::of(run) {
+            Some(seen) if seen.has_let_go => break,
+            Some(seen) if !seen.lets_go => return Err(Error::Stays(run.process)),
+            _ => std::thread::sleep(PAUSE),
         }
-        std::thread::sleep(PAUSE);
     }
     let seconds = begun.elapsed().as_secs_f64();
     writeln!(stdout(), "process {} is let go, after {seconds:.2} s", args.process)?;

@@ -4,6 +4,7 @@
 
 use super::Question;
 use crate::error::Error;
+use overspill::Bytes;
 use overspill::session::Run;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ pub(super) struct Seen {
     pub(super) memory_used_bytes: u64,
     #[serde(default)]
     pub(super) lets_go: bool,
+    #[serde(default)]
+    pub(super) has_let_go: bool,
     pub(super) processes: Vec<SeenProcess>,
     pub(super) devices: Vec<SeenDevice>,
     pub(super) summary: SeenSummary,
@@ -78,6 +81,14 @@ impl Seen {
     /// What it has of all its devices.
     pub(super) fn swap_used_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.used_bytes).sum()
+    }
+
+    /// Its limit, in words.
+    pub(super) fn limit(&self) -> String {
+        match self.has_let_go {
+            true => "let go".into(),
+            false => Bytes(self.memory_bytes).to_string(),
+        }
     }
 
     /// Its program and arguments.

@@ -40,7 +40,7 @@ fn table(runs: &[Seen]) -> String {
 fn row(seen: &Seen) -> [String; 7] {
     [
         seen.run.to_string(),
-        Bytes(seen.memory_bytes).to_string(),
+        seen.limit(),
         Bytes(seen.memory_used_bytes).to_string(),
         Bytes(seen.swap_used_bytes()).to_string(),
         seen.summary.pages_in.to_string(),

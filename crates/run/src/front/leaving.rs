@@ -1,41 +1,52 @@
 //! Letting guests go: they become processes like others.
 //!
-//! Owns: the order. Forked children become guests first, for only those can be let go; each guest
-//! stands still, has its pages brought back by the keeper, and loses its agent.
+//! Owns: the order. Forked children become guests first, for only those can be let go. Of each
+//! guest the keeper brings most pages back while it goes on; then it stands still, has the rest
+//! brought back, and loses its agent.
 //! Invariants: nobody new is told to stop meanwhile. A guest whose pages cannot be brought back is
 //! paged on, and with it all that are left. One that the keeper has let go, and whose agent cannot
 //! leave now, is tried again: its threads go on in between.
 //! Not here: bringing pages back (`overspill_keeper`), the farewell (`overspill_guest::detach`).
 
+use super::looking::FARTHEST_INTERVAL;
 use super::{Front, STOPPING_INTERVAL};
+use crate::attaching::{Guest, Leaving};
 use crate::keeper::KeeperError;
+use crate::same::has_executed;
 use overspill_guest::detach;
 use rustix::process::Pid;
 use std::time::Duration;
 
 impl Front {
-    /// Has all guests become processes like others, turn by turn.
+    /// Has all guests become processes like others, turn by turn; none is paged from then on until
+    /// the limit is set again.
     pub fn let_go(&mut self) {
         self.is_leaving = true;
     }
 
     /// True while guests are let go.
-    pub fn is_leaving(&self) -> bool {
-        self.is_leaving
+    pub fn lets_go(&self) -> bool {
+        self.is_leaving && !self.is_without_guests()
     }
 
-    /// True if nobody is paged.
+    /// True if all were let go.
     pub fn has_let_go(&self) -> bool {
+        self.is_leaving && self.is_without_guests()
+    }
+
+    fn is_without_guests(&self) -> bool {
         self.guests.is_empty() && self.forked.is_empty() && self.stopping.since().is_none()
     }
 
-    /// Lets go who stands still; returns how long to wait before the next turn.
+    /// Goes on with each guest; returns how long to wait before the next turn.
     pub(super) fn let_guests_go(&mut self) -> Duration {
-        let guests: Vec<_> = self.guests.iter().map(|(pid, guest)| (*pid, guest.number)).collect();
-        for (pid, number) in guests {
-            self.holding.hold(number, pid);
-            if self.holding.is_still(number)
-                && let Err(why) = self.let_one_go(pid)
+        if self.has_let_go() {
+            return FARTHEST_INTERVAL;
+        }
+        let guests: Vec<_> = self.guests.keys().copied().collect();
+        for pid in guests {
+            if let Err(why) = self.go_on_with(pid)
+                && !self.has_left(pid)
             {
                 self.keeper.say(&format!("process {pid} stays in its limit: {why}"));
                 self.stay();
@@ -45,18 +56,45 @@ impl Front {
         STOPPING_INTERVAL
     }
 
+    fn go_on_with(&mut self, pid: Pid) -> Result<(), KeeperError> {
+        let guest = self.guest(pid);
+        let number = guest.number;
+        if let Leaving::Returning(from) = guest.leaving {
+            let rest = self.keeper.bring(number, from)?;
+            self.guest(pid).leaving = rest.map_or(Leaving::Returned, Leaving::Returning);
+            return Ok(());
+        }
+        self.holding.hold(number, pid);
+        if self.holding.is_still(number) { self.let_one_go(pid) } else { Ok(()) }
+    }
+
+    fn guest(&mut self, pid: Pid) -> &mut Guest {
+        self.guests.get_mut(&pid).expect("it is there")
+    }
+
+    /// True if its end, or that of its program, is about to be seen.
+    fn has_left(&mut self, pid: Pid) -> bool {
+        let guest = self.guest(pid);
+        guest.process_has_ended() || has_executed(pid, guest.agent.pid)
+    }
+
     /// Pages those that are left as before.
-    fn stay(&mut self) {
-        self.is_leaving = false;
-        let numbers: Vec<_> = self.guests.values().map(|guest| guest.number).collect();
-        numbers.into_iter().for_each(|number| self.holding.release(number));
+    pub(super) fn stay(&mut self) {
+        if !std::mem::take(&mut self.is_leaving) {
+            return;
+        }
+        for guest in self.guests.values_mut().filter(|guest| guest.leaving != Leaving::LetGo) {
+            guest.leaving = Leaving::NOT_BEGUN;
+            self.keeper.stay(guest.number);
+            self.holding.release(guest.number);
+        }
     }
 
     fn let_one_go(&mut self, pid: Pid) -> Result<(), KeeperError> {
         let guest = self.guests.get_mut(&pid).expect("it is there");
-        if !guest.is_let_go {
+        if guest.leaving != Leaving::LetGo {
             self.keeper.let_go(guest.number)?;
-            guest.is_let_go = true;
+            guest.leaving = Leaving::LetGo;
         }
         let number = guest.number;
         let held = self.holding.held(number).expect("it stands still");

@@ -21,7 +21,7 @@ const CHILD_WAIT_MOST: Duration = Duration::from_millis(20);
 const CHILD_RUN: Duration = Duration::from_millis(1);
 /// How often processes are looked at if the limit is not in sight, or most of them are paged.
 const FAR_INTERVAL: Duration = Duration::from_millis(5);
-const FARTHEST_INTERVAL: Duration = Duration::from_millis(20);
+pub(super) const FARTHEST_INTERVAL: Duration = Duration::from_millis(20);
 /// Pages that one CPU fills in a millisecond, by huge pages: 8 GiB/s.
 const FILL_PAGES: u64 = 2048;
 /// Part of the limit at which processes are attached to, in percent.

@@ -39,7 +39,7 @@ impl Front {
     }
 
     /// True if it watches a process that ran already.
-    pub fn is_of_running(&self) -> bool {
+    pub(super) fn is_of_running(&self) -> bool {
         matches!(self.subject, Subject::Running(_))
     }
 

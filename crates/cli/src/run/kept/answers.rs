@@ -116,11 +116,6 @@ fn absolute(spec: &SwapSpec) -> SwapSpec {
 }
 
 fn detach(front: &mut Front) -> Changed {
-    if !front.is_of_running() {
-        return refused(
-            &"it is the program of a run, which stays in its limit: only what was attached to can be let go",
-        );
-    }
     let_go(front).map_or_else(|why| refused(&why), |()| Changed::LetsGo { lets_go: true })
 }
 
@@ -158,7 +153,8 @@ fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
         memory_bytes: front.memory().0,
         memory_bytes_max: run.memory_max.0,
         memory_used_bytes: front.memory_used().0,
-        lets_go: front.is_leaving(),
+        lets_go: front.lets_go(),
+        has_let_go: front.has_let_go(),
         processes,
         summary: Summary::of(front.memory(), &[front.keeper().stats().clone()]),
         devices,

@@ -93,7 +93,7 @@ fn watch(
         let most = front.turn();
         kept.answer(front);
         watching.look(front, &kept.pressure);
-        if front.is_deserted() || front.is_leaving() && front.has_let_go() {
+        if front.is_deserted() || front.has_let_go() {
             return Ok(());
         }
         process::wait_for_any(&[signals.as_fd(), front.keeper().as_fd()], most);

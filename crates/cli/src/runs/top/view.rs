@@ -87,7 +87,7 @@ fn row(watched: &Watched) -> Row<'static> {
     let ahead = watched.ahead_used().map_or("-".into(), |part| format!("{:.0}%", part * 100.0));
     let numbers = [
         seen.run.to_string(),
-        Bytes(seen.memory_bytes).to_string(),
+        seen.limit(),
         Bytes(seen.memory_used_bytes).to_string(),
         Bytes(seen.swap_used_bytes()).to_string(),
         count(faults),
