@@ -215,6 +215,15 @@ impl Keeper {
         shared.wakeup.wake();
     }
 
+    /// Serves a guest until nobody has its memory, whose process and agent have ended: the child of
+    /// a vfork may.
+    pub(crate) fn wait_for_end_of_memory(&self, number: u64) {
+        let guest = self.shared.guests.lock().get(&number).cloned();
+        while guest.as_ref().is_some_and(|guest| guest.userfault.has_address_space()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Notes that a guest has ended, or executes another program.
     pub fn ended(&self, number: u64) {
         let guest = self.shared.guests.lock().get(&number).cloned();

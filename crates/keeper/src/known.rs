@@ -20,6 +20,8 @@ pub struct GuestParts {
     pub name: String,
     /// The program.
     pub process: OwnedFd,
+    /// Its agent.
+    pub agent: OwnedFd,
     /// Agreed on with the kernel.
     pub userfault: GuestUserfault,
     /// `/proc/PID/pagemap`, `maps`, `smaps`, `statm`.

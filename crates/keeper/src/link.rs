@@ -269,24 +269,25 @@ mod tests {
         let guest = GuestParts {
             name: "process 5".into(),
             process: file(1),
-            userfault: GuestUserfault::agreed(file(2), abilities, Some(own[1].start)),
-            pagemap: file(3),
-            maps: file(4),
-            smaps: file(5),
-            statm: file(6),
-            channel: Channel::from(file(7)),
-            memory: file(8),
+            agent: file(2),
+            userfault: GuestUserfault::agreed(file(3), abilities, Some(own[1].start)),
+            pagemap: file(4),
+            maps: file(5),
+            smaps: file(6),
+            statm: file(7),
+            channel: Channel::from(file(8)),
+            memory: file(9),
             own: own.clone(),
             needed: Vec::new(),
         };
         front.ask(&Request::Add { number: 5, guest: Box::new(guest) }, SOON).unwrap();
         let Request::Add { number: 5, guest } = keeper.request(None).unwrap() else { panic!() };
         let size = |fd: &dyn AsFd| rustix::fs::fstat(fd.as_fd()).unwrap().st_size;
-        let GuestParts { process, userfault, pagemap, maps, smaps, statm, channel, memory, .. } =
-            &*guest;
-        let all: [&dyn AsFd; 8] =
-            [process, userfault, pagemap, maps, smaps, statm, channel, memory];
-        assert_eq!(all.map(size), [1, 2, 3, 4, 5, 6, 7, 8]);
+        let GuestParts { process, agent, userfault, pagemap, maps, smaps, statm, .. } = &*guest;
+        let GuestParts { channel, memory, .. } = &*guest;
+        let all: [&dyn AsFd; 9] =
+            [process, agent, userfault, pagemap, maps, smaps, statm, channel, memory];
+        assert_eq!(all.map(size), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!((guest.name.as_str(), &guest.own), ("process 5", &own));
         assert_eq!(userfault.abilities(), abilities);
     }

@@ -50,7 +50,15 @@ struct Process {
     keeper: Option<Keeper>,
     /// Of the next guest.
     needed: Vec<Vpn>,
-    guests: HashMap<u64, OwnedFd>,
+    guests: HashMap<u64, Tasks>,
+    /// Agents of guests that have ended, which the front ends.
+    left: Vec<OwnedFd>,
+}
+
+/// Of a guest.
+struct Tasks {
+    process: OwnedFd,
+    agent: OwnedFd,
 }
 
 /// Forks the keeper of a run, with its end of a [`Link`], and returns its number. It ends when the
@@ -85,6 +93,7 @@ fn keep(link: Arc<Link>) {
         keeper: None,
         needed: Vec::new(),
         guests: HashMap::new(),
+        left: Vec::new(),
     };
     process.serve();
     process.end();
@@ -258,10 +267,11 @@ impl Process {
 
     fn add(&mut self, number: u64, mut guest: GuestParts) -> Result<(), String> {
         guest.needed = std::mem::take(&mut self.needed);
-        let process = guest.process.try_clone().map_err(|error| error.to_string())?;
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| error.to_string());
+        let tasks = Tasks { process: copy(&guest.process)?, agent: copy(&guest.agent)? };
         let keeper = self.keeper()?;
         keeper.add(number, guest).map_err(|errno| errno.to_string())?;
-        self.guests.insert(number, process);
+        self.guests.insert(number, tasks);
         Ok(())
     }
 
@@ -310,7 +320,8 @@ impl Process {
     }
 
     fn ended(&mut self, number: u64) {
-        self.guests.remove(&number);
+        self.left.retain(|agent| !pidfd::has_ended(agent));
+        self.left.extend(self.guests.remove(&number).map(|tasks| tasks.agent));
         if let Some(keeper) = &self.keeper {
             keeper.ended(number);
         }
@@ -334,14 +345,19 @@ impl Process {
     /// Ends the guests that are left, serving them until they have ended.
     fn end(&mut self) {
         self.front.close();
-        let guests = std::mem::take(&mut self.guests);
-        for process in guests.values() {
+        for tasks in self.guests.values() {
             // One that has ended already says so.
-            let _ = pidfd_send_signal(process, Signal::KILL);
+            let _ = pidfd_send_signal(&tasks.process, Signal::KILL);
         }
-        for (number, process) in guests {
-            pidfd::wait_for_end(&process);
+        for number in self.guests.keys().copied().collect::<Vec<_>>() {
+            pidfd::wait_for_end(&self.guests[&number].process);
+            let _ = pidfd_send_signal(&self.guests[&number].agent, Signal::KILL);
+            self.keeper.iter().for_each(|keeper| keeper.wait_for_end_of_memory(number));
             self.ended(number);
+        }
+        // One may wait for a page of its guest, which nobody brings any more.
+        for agent in &self.left {
+            let _ = pidfd_send_signal(agent, Signal::KILL);
         }
         while let Some(keeper) = self.keeper.as_ref().filter(|keeper| !keeper.is_deserted()) {
             keeper.end_children();

@@ -28,7 +28,7 @@ use std::ops::Range;
 pub(crate) const BODY_BYTES: usize = 4096;
 const WORDS: usize = 13;
 /// Most descriptors of a message: those of a guest.
-pub(crate) const DESCRIPTORS_MAX: usize = 8;
+pub(crate) const DESCRIPTORS_MAX: usize = 9;
 
 /// A message as it is sent.
 #[repr(C)]
@@ -370,6 +370,7 @@ fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
     let words = [number, a, b, c, d, own.start.0, own.end.0, staging.start.0, staging.end.0];
     let descriptors = vec![
         guest.process.as_fd(),
+        guest.agent.as_fd(),
         guest.userfault.as_fd(),
         guest.pagemap.as_fd(),
         guest.maps.as_fd(),
@@ -382,12 +383,14 @@ fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
 }
 
 fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
-    let [process, userfault, pagemap, maps, smaps, statm, channel, memory] = packet.exactly(fds)?;
+    let [process, agent, userfault, pagemap, maps, smaps, statm, channel, memory] =
+        packet.exactly(fds)?;
     let own = [read_place(packet, 5)?, read_place(packet, 7)?];
     let (abilities, anchor) = (read_abilities(packet)?, Vpn(own[1].end.0 - 1));
     let guest = GuestParts {
         name: packet.text()?,
         process,
+        agent,
         userfault: GuestUserfault::agreed(userfault, abilities, Some(anchor)),
         pagemap,
         maps,

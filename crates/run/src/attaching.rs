@@ -183,13 +183,15 @@ fn hand_over(
     number: u64,
 ) -> Result<(Guest, GuestParts), AttachingError> {
     let files = attached.files;
-    let process = kernel("copy a pidfd", rustix::io::fcntl_dupfd_cloexec(&attached.process, 3))?;
     let agent = attached.agent;
-    let channel = kernel("copy a channel", rustix::io::fcntl_dupfd_cloexec(&agent.channel, 3))?;
+    let copy = |what, fd: BorrowedFd<'_>| kernel(what, rustix::io::fcntl_dupfd_cloexec(fd, 3));
+    let process = copy("copy a pidfd", attached.process.as_fd())?;
+    let channel = copy("copy a channel", agent.channel.as_fd())?;
     let range = |start: u64, bytes: usize| Vpn::range(&(start..start + bytes as u64));
     let parts = GuestParts {
         name: format!("process {}", attached.pid),
         process: attached.process,
+        agent: copy("copy a pidfd", agent.process.as_fd())?,
         userfault,
         pagemap: kernel("open its page table", files.pagemap)?,
         maps: kernel("open its list of mappings", files.maps)?,
