@@ -4,8 +4,8 @@
 //! Owns: its fork, session, signals and descriptors, and the *holder*: a process that shares its
 //! table of descriptors and sleeps. If the keeper dies, the table lives on, so that a userfaultfd
 //! is never closed while a guest could read zeros where pages are out; the holder then kills the
-//! guests and their agents, has forked children that nobody knows yet get SIGBUS where they miss a page, and ends
-//! when all have.
+//! guests and their agents, has forked children that nobody knows yet get SIGBUS where they miss a
+//! page, and ends when all have.
 //! Invariants: every pidfd in the table is a guest's or its agent's, or the keeper's own; every
 //! userfaultfd is of a guest, or of a forked child. All of this is done while the process has one
 //! thread.
