@@ -7,6 +7,7 @@
 //! blocked.
 //! Not here: which of them may still be made once the agent is set up ([`crate::filter`]).
 
+use crate::words::PAGE_BYTES;
 use core::arch::asm;
 
 /// The number of an error, as the kernel counts them.
@@ -249,6 +250,14 @@ pub fn protect(start: usize, bytes: usize, protection: usize) -> Result<usize, E
 
 pub fn advise(start: usize, bytes: usize, advice: usize) -> Result<usize, Errno> {
     call(number::MADVISE, [start, bytes, advice, 0, 0, 0])
+}
+
+/// True if there is a page in memory at an address.
+pub fn is_there(address: usize) -> bool {
+    let mut there = 0u8;
+    let result = &raw mut there as usize;
+    let asked = call(number::MINCORE, [address, PAGE_BYTES, result, 0, 0, 0]);
+    asked.is_ok() && there & 1 != 0
 }
 
 pub fn userfaultfd() -> Result<i32, Errno> {

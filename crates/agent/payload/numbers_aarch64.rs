@@ -23,6 +23,7 @@ pub const CLONE: usize = 220;
 pub const MMAP: usize = 222;
 pub const MPROTECT: usize = 226;
 pub const MUNLOCK: usize = 229;
+pub const MINCORE: usize = 232;
 pub const MADVISE: usize = 233;
 pub const PRLIMIT64: usize = 261;
 pub const SECCOMP: usize = 277;

@@ -11,6 +11,7 @@ pub const MUNMAP: usize = 11;
 pub const RT_SIGPROCMASK: usize = 14;
 pub const IOCTL: usize = 16;
 pub const PWRITE64: usize = 18;
+pub const MINCORE: usize = 27;
 pub const MADVISE: usize = 28;
 pub const SENDTO: usize = 44;
 pub const RECVMSG: usize = 47;
