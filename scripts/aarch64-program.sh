@@ -52,8 +52,9 @@ overspill doctor
 busybox awk 'BEGIN { srand(1); for (n = 0; n < 300000; n++) printf "%08d%08d %d\n", rand() * 1e8, rand() * 1e8, n }' >/tmp/lines
 /usr/bin/sort -S 100M --parallel=2 /tmp/lines >/tmp/plain
 for swap in ram:200M compressed:200M file:/var/tmp:200M; do
-    overspill run --memory 12M --swap $swap -- sort -S 100M --parallel=2 /tmp/lines >/tmp/paged
+    overspill run --memory 12M --swap $swap --stats /tmp/stats -- sort -S 100M --parallel=2 /tmp/lines >/tmp/paged
     status=$?
+    busybox grep -q '"pages_out": *[1-9]' /tmp/stats || continue
     busybox cmp /tmp/plain /tmp/paged && echo "same bytes on $swap, status $status"
 done
 echo o >/proc/sysrq-trigger

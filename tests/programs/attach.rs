@@ -37,7 +37,7 @@ impl Scene {
         let bench = if is_possible() { Bench::with(&[])? } else { return None };
         let program = bench.cc_with("attach.c", &["-static"], "attach");
         let words = [before, &[program.to_str().unwrap(), case]].concat();
-        let program = bench.job(&words).plain();
+        let program = bench.job(&words).patience(60 + 2 * rounds() as u64).plain();
         Some(Self { bench, program })
     }
 

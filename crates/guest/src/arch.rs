@@ -97,6 +97,8 @@ mod x86_64 {
     pub(crate) const REGISTERS: usize = 27;
     /// The instruction that makes a call.
     pub(crate) const GATE: &[u8] = &[0x0f, 0x05];
+    /// Where the addresses end that a program has without asking for higher ones.
+    pub(crate) const HIGHEST: u64 = 1 << 47;
     /// Where it may start.
     pub(crate) const GATE_ALIGNMENT: usize = 1;
     /// A stop loses nothing that is needed to make a call again.
@@ -180,6 +182,8 @@ mod aarch64 {
     pub(crate) const REGISTERS: usize = 34;
     /// The instruction that makes a call.
     pub(crate) const GATE: &[u8] = &[0x01, 0x00, 0x00, 0xd4];
+    /// Where the addresses end that a program has without asking for higher ones.
+    pub(crate) const HIGHEST: u64 = 1 << 48;
     /// Where it may start.
     pub(crate) const GATE_ALIGNMENT: usize = 4;
     /// A call's result stands in the place of its first argument, which no stop shows: what the

@@ -5,7 +5,7 @@
 //! would be in the way, and at the end of its gap, which the kernel fills last.
 //! Not here: the map of what is paged, which changes.
 
-use crate::arch::{GATE, GATE_ALIGNMENT};
+use crate::arch::{GATE, GATE_ALIGNMENT, HIGHEST};
 use std::ops::Range;
 
 /// A mapping.
@@ -18,8 +18,6 @@ struct Mapping<'t> {
 
 /// Below this nothing is mapped, so that null pointers stay such.
 const LOWEST: u64 = 1 << 20;
-/// Where the addresses of programs end on every machine.
-const HIGHEST: u64 = 1 << 47;
 /// Bytes of a piece of code that are searched at a time.
 const SEARCH_BYTES: u64 = 1 << 16;
 
@@ -85,6 +83,16 @@ mod tests {
         assert_eq!(free(MAPS, 0x1000), Some(0x7f00_0001_1000));
         assert_eq!(free(MAPS, 0x5000), Some(0x7eff_ffff_b000));
         assert_eq!(free("00100000-7ffff0000000 rw-p 0 0 0\n", 0x5000), None);
+    }
+
+    /// Nothing of such a one lies below half of the addresses of AArch64.
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn a_place_is_free_where_a_program_of_aarch64_lies() {
+        let maps = "aaaac0000000-aaaac0010000 r-xp 0 0 0 /usr/bin/sort\n\
+            ffff80000000-ffff80020000 r-xp 0 0 0 /lib/libc.so.6\n\
+            ffffd0000000-ffffd0020000 rw-p 0 0 0 [stack]\n";
+        assert_eq!(free(maps, 0x4000), Some(0xffff_7fff_c000));
     }
 
     #[test]
