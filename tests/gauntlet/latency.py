@@ -85,7 +85,7 @@ def tell(parts, answers):
 
 def draw(answers, samples, moments, limit_mib, file):
     figure, (times, memory) = pyplot().subplots(2, 1, figsize=(8, 5), sharex=True, layout="constrained")
-    times.scatter(*zip(*answers), s=1, rasterized=False, linewidths=0)
+    times.scatter(*zip(*answers), s=1, rasterized=True, linewidths=0)
     times.set(yscale="log", ylabel="ms for a request")
     memory.plot([moment for moment, _, _ in samples], [kib / 1024 for _, kib, _ in samples])
     memory.axhline(limit_mib, linestyle=":", color="grey", label="limit")
