@@ -2,7 +2,6 @@
 #include "common.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <sys/ptrace.h>
 #include <time.h>
 
@@ -287,38 +286,10 @@ static void children_ask_to_be_traced(void) {
     check(memory, BIG, 4);
 }
 
-static atomic_int readers;
-
-/* Clears the accessed bits, as whoever looks for cold pages does. */
-static void *ages(void *memory) {
-    while (readers > 0)
-        CHECK(madvise(memory, BIG, MADV_COLD) == 0);
-    return NULL;
-}
-
-static void *reads(void *memory) {
-    for (int round = 0; round < 8; round++)
-        check(memory, BIG, 5);
-    readers--;
-    return NULL;
-}
-
-/* Linux 6.18 moves pages that age meanwhile without counting them (docs/kernel-report.md). */
-static void pages_age(void) {
-    pthread_t thread[4];
-    char *memory = filled(5);
-    readers = 3;
-    for (int n = 0; n < 4; n++)
-        CHECK(pthread_create(&thread[n], NULL, n == 0 ? ages : reads, memory) == 0);
-    for (int n = 0; n < 4; n++)
-        CHECK(pthread_join(thread[n], NULL) == 0);
-}
-
 static const struct test TESTS[] = {
     {"threads", threads},
     {"executes", executes},
     {"waits", waits},
-    {"pages_age", pages_age},
     {"ends_its_first_thread", ends_its_first_thread},
     {"forks", forks},
     {"forks_often", forks_often},

@@ -157,12 +157,6 @@ fn threads_find_what_they_wrote() {
 }
 
 #[test]
-fn pages_that_age_while_they_leave_are_not_lost() {
-    let Some(bench) = bench(&["cc"]) else { return };
-    compare(&case(&bench, "pages_age"), 112 * MIB);
-}
-
-#[test]
 fn goes_on_when_the_first_thread_has_ended() {
     let Some(bench) = bench(&["cc"]) else { return };
     compare(&case(&bench, "ends_its_first_thread"), 32 * MIB);
