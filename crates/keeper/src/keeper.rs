@@ -176,8 +176,7 @@ impl Keeper {
     /// Of epoll.
     pub fn add(&self, number: u64, parts: GuestParts) -> Result<(), Errno> {
         let shared = &self.shared;
-        let child = shared.guests.lock().get(&number).cloned();
-        if let Some(child) = child {
+        if let Some(child) = shared.guest(number) {
             let (userfault, known, agent) = parts.apart();
             child.userfault.set_anchor(userfault.anchor());
             child.attached(known, agent);
@@ -218,7 +217,7 @@ impl Keeper {
     /// Serves a guest until nobody has its memory, whose process and agent have ended: the child of
     /// a vfork may.
     pub(crate) fn wait_for_end_of_memory(&self, number: u64) {
-        let guest = self.shared.guests.lock().get(&number).cloned();
+        let guest = self.shared.guest(number);
         while guest.as_ref().is_some_and(|guest| guest.userfault.has_address_space()) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -226,7 +225,7 @@ impl Keeper {
 
     /// Notes that a guest has ended, or executes another program.
     pub fn ended(&self, number: u64) {
-        let guest = self.shared.guests.lock().get(&number).cloned();
+        let guest = self.shared.guest(number);
         if let Some(guest) = guest {
             guest.ended();
             self.shared.call_care();
@@ -246,7 +245,7 @@ impl Keeper {
 
     /// Has a guest paged again of which pages were brought back.
     pub fn stay(&self, number: u64) {
-        let guest = self.shared.guests.lock().get(&number).cloned();
+        let guest = self.shared.guest(number);
         guest.iter().for_each(|guest| self.shared.stay(guest));
     }
 
@@ -304,6 +303,11 @@ impl Drop for Keeper {
 }
 
 impl Shared {
+    /// A guest, while there is one of this number.
+    pub(crate) fn guest(&self, number: u64) -> Option<Arc<Guest>> {
+        self.guests.lock().get(&number).cloned()
+    }
+
     /// The guests there are now: what is done with each is done without the lock.
     pub(crate) fn all_guests(&self) -> Vec<Arc<Guest>> {
         self.guests.lock().values().cloned().collect()

@@ -66,7 +66,7 @@ impl Shared {
         number: u64,
         from: Vpn,
     ) -> Result<Option<Vpn>, Stays> {
-        let guest = self.guests.lock().get(&number).cloned().ok_or(Stays::Ended)?;
+        let guest = self.guest(number).ok_or(Stays::Ended)?;
         let known = guest.known().ok_or(Stays::Unknown)?;
         if from == Vpn(0) {
             self.give_frames_back(&guest);
@@ -106,7 +106,7 @@ impl Shared {
     /// # Errors
     /// [`Stays`]: it is paged as before.
     pub(crate) fn let_go(&self, worker: &mut Worker, number: u64) -> Result<(), Stays> {
-        let guest = self.guests.lock().get(&number).cloned().ok_or(Stays::Ended)?;
+        let guest = self.guest(number).ok_or(Stays::Ended)?;
         let agent = guest.agent().take().ok_or(Stays::Unknown)?;
         guest.hold().is_leaving = true;
         let came_back = self.bring_back(worker, &guest);

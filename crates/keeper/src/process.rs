@@ -99,6 +99,11 @@ fn keep(link: Arc<Link>) {
     process.end();
 }
 
+/// Kills a task; one that has ended already says so.
+fn kill(task: &OwnedFd) {
+    let _ = pidfd_send_signal(task, Signal::KILL);
+}
+
 /// A thread that panics ends the process: guests would wait for it for ever.
 fn end_with_any_thread(link: &Arc<Link>) {
     let link = link.clone();
@@ -345,20 +350,16 @@ impl Process {
     /// Ends the guests that are left, serving them until they have ended.
     fn end(&mut self) {
         self.front.close();
-        for tasks in self.guests.values() {
-            // One that has ended already says so.
-            let _ = pidfd_send_signal(&tasks.process, Signal::KILL);
-        }
-        for number in self.guests.keys().copied().collect::<Vec<_>>() {
-            pidfd::wait_for_end(&self.guests[&number].process);
-            let _ = pidfd_send_signal(&self.guests[&number].agent, Signal::KILL);
+        let guests = std::mem::take(&mut self.guests);
+        guests.values().for_each(|tasks| kill(&tasks.process));
+        for (number, tasks) in guests {
+            pidfd::wait_for_end(&tasks.process);
+            kill(&tasks.agent);
             self.keeper.iter().for_each(|keeper| keeper.wait_for_end_of_memory(number));
             self.ended(number);
         }
         // One may wait for a page of its guest, which nobody brings any more.
-        for agent in &self.left {
-            let _ = pidfd_send_signal(agent, Signal::KILL);
-        }
+        self.left.iter().for_each(kill);
         while let Some(keeper) = self.keeper.as_ref().filter(|keeper| !keeper.is_deserted()) {
             keeper.end_children();
             std::thread::sleep(END_INTERVAL);

@@ -241,6 +241,10 @@ impl Packet {
         }
     }
 
+    fn page(&self, word: usize) -> Result<Vpn, WordError> {
+        read_vpn(self.words[word]).ok_or(self.bad("page"))
+    }
+
     fn bad(&self, part: &'static str) -> WordError {
         WordError::Part { kind: self.kind, part }
     }
@@ -303,10 +307,7 @@ impl Request {
             kind::REMOVE_SWAP => Self::RemoveSwap(packet.text()?),
             kind::NEEDED => Self::Needed(read_pages(&packet)?),
             kind::ENDED => Self::Ended { number: packet.words[0] },
-            kind::BRING => {
-                let from = read_vpn(packet.words[1]).ok_or(packet.bad("page"))?;
-                Self::Bring { number: packet.words[0], from }
-            }
+            kind::BRING => Self::Bring { number: packet.words[0], from: packet.page(1)? },
             kind::STAY => Self::Stay { number: packet.words[0] },
             kind::LET_GO => Self::LetGo { number: packet.words[0] },
             kind::STATUS => Self::Status,
@@ -465,10 +466,7 @@ impl Report {
         Ok(match packet.kind {
             kind::DONE => Self::Done,
             kind::REFUSED => Self::Refused(packet.text()?),
-            kind::BROUGHT => {
-                let from = read_vpn(packet.words[1]).ok_or(packet.bad("page"))?;
-                Self::Brought(packet.flag(0, "rest")?.then_some(from))
-            }
+            kind::BROUGHT => Self::Brought(packet.flag(0, "rest")?.then_some(packet.page(1)?)),
             kind::LINE => Self::Line(packet.text()?),
             kind::AREA => Self::Area(read_area(&packet)?),
             kind::STATE => {

@@ -5,6 +5,7 @@
 //! Not here: when, and whom (`front`).
 
 use crate::family::wait_for;
+use crate::same::has_executed;
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::{
@@ -15,7 +16,7 @@ use overspill_keeper::GuestParts;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,9 +74,9 @@ impl Leaving {
 }
 
 impl Guest {
-    /// True if the process has ended.
-    pub(crate) fn process_has_ended(&self) -> bool {
-        pidfd::has_ended(&self.process)
+    /// True if the process has ended, or executes another program.
+    pub(crate) fn has_left(&self, pid: Pid) -> bool {
+        pidfd::has_ended(&self.process) || has_executed(pid, self.agent.pid)
     }
 
     /// True if the agent has ended, which without our help it only does with its program.

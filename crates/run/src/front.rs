@@ -17,7 +17,7 @@ use crate::ground::Ground;
 use crate::holding::Holding;
 use crate::keeper::{KeeperError, KeeperProcess};
 use crate::refusals::{OutsideProcess, Refusals};
-use crate::same::{has_executed, have_same_memory};
+use crate::same::have_same_memory;
 use crate::sharing::Sharing;
 use crate::stopping::{Stopped, Stopping};
 use crate::watch::{self, Watched, is_registered, start_of};
@@ -374,7 +374,7 @@ impl Front {
         let ended: Vec<Pid> = self.guests.keys().copied().collect();
         for pid in ended {
             let guest = &self.guests[&pid];
-            if guest.process_has_ended() || has_executed(pid, guest.agent.pid) {
+            if guest.has_left(pid) {
                 let guest = self.guests.remove(&pid).expect("it is there");
                 self.forget(pid, &guest, family);
             } else if guest.agent_has_ended() && guest.leaving != Leaving::LetGo {

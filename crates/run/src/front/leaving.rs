@@ -12,7 +12,6 @@ use super::looking::FARTHEST_INTERVAL;
 use super::{Front, STOPPING_INTERVAL};
 use crate::attaching::{Guest, Leaving};
 use crate::keeper::KeeperError;
-use crate::same::has_executed;
 use overspill_guest::detach;
 use rustix::process::Pid;
 use std::time::Duration;
@@ -46,7 +45,8 @@ impl Front {
         let guests: Vec<_> = self.guests.keys().copied().collect();
         for pid in guests {
             if let Err(why) = self.go_on_with(pid)
-                && !self.has_left(pid)
+                // Its end is about to be seen.
+                && !self.guest(pid).has_left(pid)
             {
                 self.keeper.say(&format!("process {pid} stays in its limit: {why}"));
                 self.stay();
@@ -70,12 +70,6 @@ impl Front {
 
     fn guest(&mut self, pid: Pid) -> &mut Guest {
         self.guests.get_mut(&pid).expect("it is there")
-    }
-
-    /// True if its end, or that of its program, is about to be seen.
-    fn has_left(&mut self, pid: Pid) -> bool {
-        let guest = self.guest(pid);
-        guest.process_has_ended() || has_executed(pid, guest.agent.pid)
     }
 
     /// Pages those that are left as before.
