@@ -5,8 +5,8 @@
 
 Each file of suites/ is a suite. Results are kept as JSON below target/gauntlet/results, step by step: a
 run that was stopped goes on where it was, and a step is run again only if Overspill, or the program, has
-changed. `docs/compatibility.md` is written from them and from explained.toml. The exit status is 1 if there
-is a difference that nobody has explained.
+changed. `docs/compatibility.md` is written from them and from explained.toml when all suites have run, or by
+`--report`. The exit status is 1 if there is a difference that nobody has explained.
 """
 
 import argparse
@@ -143,8 +143,9 @@ def main():
             except debian.Unavailable as reason:
                 print(f"{name}: skipped: {reason}", flush=True)
                 skipped[name] = str(reason)
+    writes = arguments.report or not (arguments.quick or arguments.suites or arguments.only)
     sys.exit(report.conclude(WORK / ("quick" if arguments.quick else "results"), list(suites),
-                             None if arguments.quick else harness.ROOT / "docs" / "compatibility.md"))
+                             harness.ROOT / "docs" / "compatibility.md" if writes else None))
 
 
 if __name__ == "__main__":
