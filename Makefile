@@ -3,12 +3,12 @@
 CARGO ?= cargo
 # The program and what it loads into others; with what serves places apart, and the library for C, the product. Always
 # built in these two selections: in others crates have other features, and are built again.
-PROGRAM = -p overspill-cli -p overspill-preload
+PROGRAM = -p overspill-cli -p overspill-preload -p overspill-forks
 PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
 .PHONY: program build lab install package wheel book demo test test-all packages style format lints aarch64 aarch64-program msrv \
 	unit unit-product documents programs programs-first programs-alone programs-network programs-most python loom \
-	kernel-rules kernels campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak storm kills
+	kernel-rules kernels kernel-programs campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak storm kills
 
 # Without the optimisations that take half of the time: target/quick/overspill.
 program:
@@ -138,6 +138,10 @@ kernel-rules:
 KERNELS ?=
 kernels:
 	CARGO="$(CARGO)" KERNELS="$(KERNELS)" scripts/kernels.sh
+
+# Small programs, sort, attachments, and all kinds of users on Debian's kernels, emulated.
+kernel-programs: program
+	KERNELS="$(KERNELS)" scripts/kernel-programs.sh
 
 # Model-checked concurrency.
 loom:

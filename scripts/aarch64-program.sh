@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs a real program under `overspill run` on an emulated AArch64 machine: Debian's kernel and sort, and what
+# Runs real programs under `overspill run` on an emulated AArch64 machine: Debian's kernel and sort, a static program, one in Go, and what
 # CARGO_TARGET_DIR (or target) has for aarch64-unknown-linux-gnu. qemu-user would not do: it has no userfaultfd.
-# Needs qemu-system-arm, cpio, and apt with a Debian mirror. `make aarch64-program` builds first.
+# Needs qemu-system-arm, cpio, gcc-aarch64-linux-gnu, go, and apt with a Debian mirror. `make aarch64-program` builds first.
 set -eu
 cd "$(dirname "$0")/.."
 mkdir -p "${CARGO_TARGET_DIR:=target}"
@@ -41,6 +41,8 @@ done
 mkdir -p "$root/usr/lib/overspill"
 aarch64-linux-gnu-strip -o "$root/usr/bin/overspill" "$built/overspill"
 aarch64-linux-gnu-strip -o "$root/usr/lib/overspill/liboverspill_preload.so" "$built/liboverspill_preload.so"
+aarch64-linux-gnu-gcc -std=gnu11 -O1 -pthread -static -o "$root/usr/bin/keeper" tests/programs/keeper.c
+GOARCH=arm64 CGO_ENABLED=0 GOCACHE=$work/cache GOFLAGS=-mod=mod go build -o "$root/usr/bin/tree" tests/programs/tree.go
 cat >"$root/init" <<'INIT'
 #!/bin/busybox sh
 export PATH=/bin:/usr/bin LC_ALL=C
@@ -57,11 +59,23 @@ for swap in ram:200M compressed:200M file:/var/tmp:200M; do
     busybox grep -q '"pages_out": *[1-9]' /tmp/stats || continue
     busybox cmp /tmp/plain /tmp/paged && echo "same bytes on $swap, status $status"
 done
+same() { # NAME PROGRAM...
+    name=$1
+    shift
+    "$@" >/tmp/plain
+    overspill run --memory 32M --swap compressed:256M --stats /tmp/stats -- "$@" >/tmp/paged
+    status=$?
+    busybox grep -q '"pages_out": *[1-9]' /tmp/stats || return
+    busybox cmp /tmp/plain /tmp/paged && echo "same bytes by $name, status $status"
+}
+same "a static program" keeper threads
+same "forks" keeper forks
+same "Go" tree
 echo o >/proc/sysrq-trigger
 busybox sleep 60
 INIT
 chmod +x "$root/init"
 (cd "$root" && find . | cpio --quiet -o -H newc) | gzip -1 >"$work/initrd"
-timeout 900 qemu-system-aarch64 -M virt -cpu max -smp 2 -m 1500M -nographic -no-reboot -nic none \
+timeout 1800 qemu-system-aarch64 -M virt -cpu max -smp 2 -m 1500M -nographic -no-reboot -nic none \
     -kernel "$work"/vmlinuz-* -initrd "$work/initrd" -append "quiet loglevel=3 panic=1 rdinit=/init" </dev/null | tee "$work/log"
-[ "$(grep -c '^same bytes on .*, status 0' "$work/log")" = 3 ] || { echo "the program did not do the same on each device"; exit 1; }
+[ "$(grep -c '^same bytes .*, status 0' "$work/log")" = 6 ] || { echo "not all programs did the same as without Overspill"; exit 1; }

@@ -8,6 +8,8 @@ set -euo pipefail
 packages=(
     build-essential   # cc, and libc's headers and static libraries
     coreutils         # sort
+    gdb
+    libcap2-bin       # setcap
     e2fsprogs         # mkfs.ext4, for full disks and disks with content
     nbdkit
     nbd-server

@@ -108,7 +108,8 @@ impl Scene {
     }
 }
 
-fn anonymous(pid: i32) -> u64 {
+/// Private memory that a process has, in bytes.
+pub(crate) fn anonymous(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     line.map_or(0, |line| line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10)
@@ -121,7 +122,8 @@ fn has_registered(pid: i32) -> bool {
     flags.any(|flags| flags.contains(" um") || flags.contains(" uw"))
 }
 
-fn send(pid: i32, signal: i32) {
+/// Sends a signal to a process that was started here.
+pub(crate) fn send(pid: i32, signal: i32) {
     // SAFETY: the process was started here, and not reaped.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }

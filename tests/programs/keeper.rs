@@ -76,51 +76,14 @@ fn keeps_a_dictionary() {
     compare(&job, 32 * MIB);
 }
 
-const GO: &str = r#"package main
-
-import ("fmt"; "hash/fnv"; "sort")
-
-type node struct { left, right *node; text string }
-
-func insert(n *node, text string) *node {
-	if n == nil { return &node{text: text} }
-	if text < n.text { n.left = insert(n.left, text) } else { n.right = insert(n.right, text) }
-	return n
-}
-
-func walk(n *node, visit func(string)) {
-	if n != nil { walk(n.left, visit); visit(n.text); walk(n.right, visit) }
-}
-
-func main() {
-	blocks := make([][]byte, 0)
-	for i := 0; i < 24; i++ {
-		block := make([]byte, 4<<20)
-		for j := range block { block[j] = byte(i * j >> 3) }
-		blocks = append(blocks, block)
-	}
-	var root *node
-	x := uint64(88172645463325252)
-	for i := 0; i < 200000; i++ {
-		x ^= x << 13; x ^= x >> 7; x ^= x << 17
-		root = insert(root, fmt.Sprintf("%016x", x))
-	}
-	hash := fnv.New64a()
-	walk(root, func(text string) { hash.Write([]byte(text)) })
-	sort.Slice(blocks, func(i, j int) bool { return blocks[i][77777] < blocks[j][77777] })
-	for _, block := range blocks { hash.Write(block) }
-	fmt.Println(hash.Sum64())
-}
-"#;
-
 /// Without libc: its own system calls, stacks and garbage collector.
 #[test]
 fn pages_a_static_go_program() {
     let Some(bench) = bench(&["go"]) else { return };
-    let source = bench.file("main.go", |out| out.write_all(GO.as_bytes()).unwrap());
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tree.go");
     let program = bench.path("go-program");
     let mut go = Command::new("go");
-    go.args(["build", "-o"]).arg(&program).arg(&source);
+    go.args(["build", "-o"]).arg(&program).arg(source);
     go.env("CGO_ENABLED", "0").env("GOCACHE", bench.path("cache")).env("GOFLAGS", "-mod=mod");
     assert!(go.status().unwrap().success(), "{go:?}");
     compare(&bench.job(&[program]), 32 * MIB);

@@ -124,6 +124,12 @@ pub fn block_signals() -> Result<usize, Errno> {
     call(number::RT_SIGPROCMASK, [SIG_SETMASK, address(&all), 0, 8, 0, 0])
 }
 
+/// Is in no directory of the program's, which could not be unmounted.
+pub fn leave_directory() -> Result<usize, Errno> {
+    let root = *b"/\0";
+    call(number::CHDIR, [address(&root), 0, 0, 0, 0, 0])
+}
+
 pub fn set_sid() -> Result<usize, Errno> {
     call(number::SETSID, [0; 6])
 }

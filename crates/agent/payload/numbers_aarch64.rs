@@ -5,6 +5,7 @@
 
 pub const AUDIT: u32 = 0xc000_00b7;
 pub const IOCTL: usize = 29;
+pub const CHDIR: usize = 49;
 pub const CLOSE: usize = 57;
 pub const PWRITE64: usize = 68;
 pub const PPOLL: usize = 73;

@@ -4,6 +4,7 @@
 //! Source: `arch/x86/entry/syscalls/syscall_64.tbl`, `include/uapi/linux/audit.h`.
 
 pub const AUDIT: u32 = 0xc000_003e;
+pub const CHDIR: usize = 80;
 pub const CLOSE: usize = 3;
 pub const MMAP: usize = 9;
 pub const MPROTECT: usize = 10;

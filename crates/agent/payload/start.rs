@@ -117,8 +117,9 @@ extern "C" fn agent(base: usize) -> ! {
 
 /// Gives up what the agent does not need and makes its channel. Returns the program's pidfd.
 fn begin(mailbox: &mut Mailbox) -> Result<i32, Failed> {
-    // These three cannot fail, and nothing but manners depends on them.
+    // Nothing but manners depends on these.
     let _ = (calls::block_signals(), calls::set_sid(), calls::set_name(NAME));
+    let _ = calls::leave_directory();
     calls::raise_limits();
     calls::close_all().at(step::DESCRIPTORS)?;
     match calls::no_core() {

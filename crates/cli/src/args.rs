@@ -72,11 +72,12 @@ pub(crate) struct RunArgs {
     /// [default: keeper where it can be]
     ///
     /// With keeper programs start untouched, static ones, those of Go and those of musl too, and
-    /// are paged when memory runs short. It needs Linux 6.8 or newer and root, or CAP_SYS_PTRACE
-    /// and /dev/userfaultfd; --memory-each, --no-children, --history, --touches and swap on another
-    /// machine, with serve=apart or mirror=, cannot be had with it yet. Where it cannot be, a line
-    /// says why, and preload is used. That notices touches in one of three ways, which can be given
-    /// instead: faults, calls or touches; else it is the first of these that may be used here.
+    /// are paged when memory runs short. It needs Linux 6.12 or newer and root, CAP_SYS_PTRACE
+    /// and /dev/userfaultfd, or the group that the package makes; --memory-each, --no-children,
+    /// --history, --touches and swap on another machine, with serve=apart or mirror=, cannot be
+    /// had with it yet. Where it cannot be, a line says why, and preload is used. That notices
+    /// touches in one of three ways, which can be given instead: faults, calls or touches; else
+    /// it is the first of these that may be used here.
     #[arg(long, value_name = "WAY", value_parser = parse_way)]
     pub(crate) way: Option<RunWay>,
 
@@ -94,6 +95,11 @@ pub(crate) struct RunArgs {
     /// seen: give it little
     #[arg(long, value_name = "FILE", conflicts_with = "history")]
     pub(crate) touches: Option<PathBuf>,
+
+    /// Use less while the machine, or this container, is short of memory (PSI): what was used
+    /// before goes to swap, down to an eighth of --memory, and may come back afterwards
+    #[arg(long)]
+    pub(crate) give_back: bool,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -139,6 +145,11 @@ pub(crate) struct AttachArgs {
 
     #[command(flatten)]
     pub(crate) places: PlaceArgs,
+
+    /// Use less while the machine, or this container, is short of memory (PSI): what was used
+    /// before goes to swap, down to an eighth of --memory, and may come back afterwards
+    #[arg(long)]
+    pub(crate) give_back: bool,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,

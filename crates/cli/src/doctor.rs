@@ -1,13 +1,15 @@
 //! `overspill doctor`: what works on this machine.
 //!
-//! Owns: the last finding, a run: whatever a probe does not foresee is told in the words of
-//! `overspill run`, because it is one.
+//! Owns: the last findings, a run and an attachment: whatever a probe does not foresee is told in
+//! the words of `overspill run` and `overspill attach`, because it is one.
 //! Not here: the probes and their messages, which `overspill run` uses for its refusals too.
 
 use crate::args::DoctorArgs;
 use crate::error::Error;
+use crate::installed::{FORKS, program};
 use overspill::doctor::{Finding, Health, examine};
 use overspill_run::Ground;
+use serde_json::Value;
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -25,14 +27,15 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, Error> {
     }
     let mut findings = examine(directory);
     findings.insert(1, keeper());
-    findings.push(run(directory));
+    findings.extend([run(directory), attach()]);
     io::stdout().write_all(table(&findings).as_bytes())?;
     Ok(findings.iter().any(|finding| finding.health == Health::Broken).into())
 }
 
 /// Whether programs can be paged from outside.
 fn keeper() -> Finding {
-    let (health, detail) = match Ground::find() {
+    let ground = program(FORKS).map_err(Error::from).and_then(|forks| Ok(Ground::find(forks)?));
+    let (health, detail) = match ground {
         Ok(_) => {
             (Health::Good, "used: programs start untouched, and are paged from outside".into())
         }
@@ -41,11 +44,21 @@ fn keeper() -> Finding {
     Finding { what: "way: keeper", health, detail }
 }
 
-/// Runs this program, which needs little, under a limit.
+/// Fills 32 MiB with what no two pages have in common, as a program may.
+const FILLS: [&str; 6] =
+    ["dd", "if=/dev/urandom", "of=/dev/null", "bs=32M", "count=1", "iflag=fullblock"];
+/// Waits for its input.
+const WAITS: [&str; 2] = ["dd", "of=/dev/null"];
+const QUIET: &str = "status=none";
+
+/// Runs a program in half of the memory that it needs.
 fn run(directory: Option<&Path>) -> Finding {
-    let (health, detail) = match run_this(directory) {
+    let (health, detail) = match run_in_half(directory) {
         Ok(output) if output.status.success() && output.stderr.is_empty() => {
-            (Health::Good, "a program has run in 16 MiB".to_owned())
+            match pages_out(&output.stdout) {
+                0 => (Health::Broken, "a program was not paged, and nothing says why".to_owned()),
+                _ => (Health::Good, "a program that needs 32 MiB has run in 16 MiB".to_owned()),
+            }
         }
         Ok(output) => (Health::Broken, last_line(&output.stderr)),
         Err(error) => (Health::Broken, error.to_string()),
@@ -53,16 +66,53 @@ fn run(directory: Option<&Path>) -> Finding {
     Finding { what: "a run", health, detail }
 }
 
-fn run_this(directory: Option<&Path>) -> io::Result<Output> {
-    let this = env::current_exe()?;
-    let mut command = Command::new(&this);
-    command.args(["run", "--quiet", "--memory", "16M"]);
+fn run_in_half(directory: Option<&Path>) -> io::Result<Output> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["run", "--quiet", "--memory", "16M", "--stats", "-"]);
     if let Some(directory) = directory {
         let mut swap = OsString::from("file:");
         swap.push(directory);
         command.arg("--swap").arg(swap);
     }
-    command.arg("--").arg(&this).arg("--version").stdin(Stdio::null()).output()
+    command.arg("--").args(FILLS).arg(QUIET).stdin(Stdio::null()).output()
+}
+
+fn pages_out(stats: &[u8]) -> u64 {
+    let stats: Value = serde_json::from_slice(stats).unwrap_or_default();
+    stats.pointer("/summary/pages_out").and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// Attaches to a program that runs already, and lets it go.
+fn attach() -> Finding {
+    let (health, detail) = match attach_and_detach() {
+        Ok(None) => (Health::Good, "a program that ran already was in a limit".to_owned()),
+        Ok(Some(refused)) => (Health::Limited, refused),
+        Err(error) => (Health::Limited, error.to_string()),
+    };
+    Finding { what: "attach", health, detail }
+}
+
+/// Returns the last words of what has failed.
+fn attach_and_detach() -> io::Result<Option<String>> {
+    let mut waits = Command::new(WAITS[0]);
+    waits.args(&WAITS[1..]).arg(QUIET).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut program = waits.spawn()?;
+    let process = program.id().to_string();
+    let attach = ["attach", &process, "--memory=16M", "--background"];
+    let tries: [&[&str]; 2] = [&attach, &["detach", &process]];
+    let failed = tries.into_iter().find_map(|words| match overspill(words) {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(Ok(last_line(&output.stderr))),
+        Err(error) => Some(Err(error)),
+    });
+    // It ends with its input.
+    drop(program.stdin.take());
+    program.wait()?;
+    failed.transpose()
+}
+
+fn overspill(words: &[&str]) -> io::Result<Output> {
+    Command::new(env::current_exe()?).args(words).stdin(Stdio::null()).output()
 }
 
 /// Returns what `overspill run` has said last, without its name.

@@ -2,6 +2,7 @@
 //!
 //! Invariants: the message names the cause and the remedy, in one line.
 
+use crate::installed::NoExecutable;
 use crate::run::preload::PreloadError;
 use crate::run::program::ProgramError;
 use std::io;
@@ -31,6 +32,8 @@ pub(crate) enum Error {
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
+    Installed(#[from] NoExecutable),
+    #[error(transparent)]
     Preload(#[from] PreloadError),
     #[error("cannot find out how much memory there is: give --memory in bytes, as in 512M")]
     MemoryUnknown,
@@ -42,6 +45,13 @@ pub(crate) enum Error {
     NotKept(String),
     #[error(transparent)]
     Keeper(#[from] overspill_run::KeeperError),
+    #[error(
+        "--give-back needs to know how short memory is, and the kernel does not tell: {0}; start it \
+         with psi=1, or leave that out"
+    )]
+    Pressure(io::Error),
+    #[error("--give-back takes a keeper: {0}")]
+    NotGiven(String),
     #[error("there can be no keeper: {0}")]
     Ground(#[from] overspill_run::GroundError),
     #[error("cannot write to {}: {source}; name another file for --stats, --history or --touches", .path.display())]

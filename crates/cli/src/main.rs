@@ -2,7 +2,8 @@
 //!
 //! Owns: the command line ([`args`]), running a program under a limit ([`run`]), looking at runs
 //! and changing them ([`runs`]), what works here ([`doctor`]), making swap areas ([`mkswap`]),
-//! what shells and `man` read ([`manual`]), and the message and status of each failure ([`error`]).
+//! what shells and `man` read ([`manual`]), what is installed beside it ([`installed`]), and the
+//! message and status of each failure ([`error`]).
 //! Invariants: a failure is one line on stderr, which names the cause and the remedy. The statuses
 //! are those of shells (126, 127, 128+n), and 125 for our own failures.
 //! Not here: paging. The preload object does it, in the program itself.
@@ -10,6 +11,7 @@
 mod args;
 mod doctor;
 mod error;
+mod installed;
 mod manual;
 mod mkswap;
 mod run;

@@ -43,12 +43,10 @@ pub struct Manner<'f> {
     pub huge_pages: bool,
 }
 
-/// Files of a guest in `/proc`, which stay with its address space, whatever it becomes; or why
-/// they cannot be opened.
+/// Files of a guest in `/proc`, or why they cannot be opened. They are its agent's, and so stay
+/// with the address space: those of the program could not be read any more when it has ended.
 #[derive(Debug)]
 pub struct Files {
-    /// Its memory, to be read and written.
-    pub memory: std::result::Result<OwnedFd, Errno>,
     /// Its mappings.
     pub maps: std::result::Result<OwnedFd, Errno>,
     /// The same with sizes and flags.

@@ -40,7 +40,7 @@ pub fn detach<S: System>(held: &Held<'_, S>, agent: &AgentTask) -> Result<()> {
     let unmap = |start: u64, bytes: usize| {
         inside.surely("munmap", libc::SYS_munmap, [start, bytes as u64, 0, 0, 0, 0])
     };
-    let memory = site.memory(held.pid)?;
+    let memory = site.memory();
     if has_mailbox(held, memory, agent, site.own_number) {
         unmap(agent.staging, STAGING_BYTES)?;
         unmap(agent.base + CODE_BYTES as u64, AGENT_BYTES - CODE_BYTES)?;

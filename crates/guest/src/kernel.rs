@@ -282,6 +282,23 @@ impl System for Kernel {
     }
 }
 
+/// Reads memory of another process as one of its threads would: what is missing is waited for. For
+/// that it takes the right to trace it, and that a page comes without this thread.
+///
+/// # Errors
+/// Of the kernel. EFAULT: nothing is mapped there, or the page is lost.
+pub fn read_as_a_thread(pid: Pid, address: u64, to: &mut [u8]) -> Result<()> {
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: to.len() };
+    let pid = pid.as_raw_nonzero().get();
+    // SAFETY: what is written to is borrowed; the other address is another process's.
+    match unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) } {
+        -1 => Err(last_error()),
+        read if read as usize == to.len() => Ok(()),
+        _ => Err(Errno::FAULT),
+    }
+}
+
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

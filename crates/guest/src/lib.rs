@@ -34,7 +34,7 @@ pub use channel::{Channel, ChannelError};
 pub use detach::detach;
 pub use error::AttachError;
 pub use hold::Held;
-pub use kernel::Kernel;
+pub use kernel::{Kernel, read_as_a_thread};
 pub use system::{Change, MOST_URGENT, Registers, Stop, System, URGENT, Until, options};
 pub use tracer::Tracer;
 pub use vpn::Vpn;

@@ -1,4 +1,4 @@
-//! Whether a process has ended, by its pidfd.
+//! Whether a process has ended, by its pidfd, and how.
 //!
 //! Owns: waiting for that. See pidfd_open(2): it is readable when the process has ended.
 //! Not here: reaping, which only a parent can do.
@@ -6,6 +6,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::time::Duration;
 
 /// True if the process has ended, whether it was reaped or not.
@@ -25,6 +26,29 @@ pub fn wait_for_end(process: &impl AsFd) {
     while poll(&mut [PollFd::new(process, PollFlags::IN)], None) == Err(Errno::INTR) {}
 }
 
+/// The start of `struct pidfd_info` (`linux/pidfd.h`).
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    mask: u64,
+    cgroup: u64,
+    numbers: [u32; 11],
+    status: i32,
+}
+
+const GET_INFO: Opcode = opcode::read_write::<Info>(0xff, 11);
+/// `PIDFD_INFO_EXIT`.
+const STATUS: u64 = 1 << 3;
+
+/// The status with which a process has ended, as `wait` returns it, whoever reaped it; `None`
+/// before Linux 6.15, or if it goes on, or has not been reaped yet.
+pub fn status(process: &impl AsFd) -> Option<i32> {
+    let mut info = Info { mask: STATUS, ..Info::default() };
+    // SAFETY: the opcode was made from Info, which the kernel reads and writes.
+    unsafe { ioctl(process, Updater::<GET_INFO, _>::new(&mut info)) }.ok()?;
+    (info.mask & STATUS != 0).then_some(info.status)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,5 +66,6 @@ mod tests {
         assert!(has_ended(&process));
         child.wait().unwrap();
         assert!(has_ended(&process));
+        assert!(status(&process).is_none_or(|status| status == libc::SIGKILL));
     }
 }

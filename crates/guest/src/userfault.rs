@@ -171,11 +171,15 @@ pub struct Abilities {
     pub marks: bool,
     /// `UFFD_FEATURE_POISON`, Linux 6.6.
     pub poison: bool,
-    /// `UFFD_FEATURE_MOVE`, Linux 6.8.
+    /// `UFFD_FEATURE_MOVE`, from Linux 6.12 on: before that it has faults that may end the kernel
+    /// (6.11: races with khugepaged, `move_pages_huge_pmd`; and with the kernel's own swap).
     pub moves: bool,
     /// `UFFD_FEATURE_EVENT_FORK`: permitted to who has CAP_SYS_PTRACE in the first user namespace.
     pub forks: bool,
 }
+
+/// The first kernel that moves pages as it should.
+const MOVES_SINCE: [u32; 2] = [6, 12];
 
 /// Where memory of a program may begin, as the kernel is set up, and what it may not have below the
 /// end of its addresses.
@@ -200,16 +204,22 @@ impl AsFd for GuestUserfault {
 impl GuestUserfault {
     /// Agrees with the kernel on what `fd`, just made by an agent, is to do. The descriptor must
     /// not block. `anchor` is a page of the agent's staging, which will be registered with it.
+    /// `ask` makes UFFDIO_API with the features it is given: [`ask`], or a program with more
+    /// rights.
     ///
     /// # Errors
     /// Of UFFDIO_API. The descriptor is of no use then.
-    pub fn agree(fd: OwnedFd, anchor: Vpn) -> Result<Self, Errno> {
+    pub fn agree(
+        fd: OwnedFd,
+        anchor: Vpn,
+        ask: impl Fn(BorrowedFd<'_>, u64) -> Result<(), Errno>,
+    ) -> Result<Self, Errno> {
         let supported = supported()?;
         let has = |bit: u32| supported & u64::from(bit) != 0;
         let mut abilities = Abilities {
             marks: has(raw::UFFD_FEATURE_WP_UNPOPULATED),
             poison: has(raw::UFFD_FEATURE_POISON),
-            moves: has(raw::UFFD_FEATURE_MOVE),
+            moves: has(raw::UFFD_FEATURE_MOVE) && is_at_least(MOVES_SINCE),
             forks: true,
         };
         let wanted = EVENTS
@@ -219,22 +229,25 @@ impl GuestUserfault {
             | raw::UFFD_FEATURE_POISON
             | raw::UFFD_FEATURE_MOVE;
         let wanted = supported & u64::from(wanted);
-        match handshake(&fd, wanted | u64::from(raw::UFFD_FEATURE_EVENT_FORK)) {
+        match ask(fd.as_fd(), wanted | u64::from(raw::UFFD_FEATURE_EVENT_FORK)) {
             Err(Errno::PERM) => {
                 abilities.forks = false;
-                handshake(&fd, wanted)?;
+                handshake(fd.as_fd(), wanted)?;
             }
-            other => drop(other?),
+            other => other?,
         }
         Ok(Self::agreed(fd, abilities, Some(anchor)))
     }
 
-    /// What a userfaultfd that is made through `device` can do, for a caller with our rights.
+    /// What a userfaultfd that is made through `device` can do, if it is asked for by `ask`.
     ///
     /// # Errors
     /// Of making one, and of UFFDIO_API.
-    pub fn abilities_by(device: BorrowedFd<'_>) -> Result<Abilities, Errno> {
-        Ok(Self::agree(new_by(device)?, Vpn(0))?.abilities)
+    pub fn abilities_by(
+        device: BorrowedFd<'_>,
+        ask: impl Fn(BorrowedFd<'_>, u64) -> Result<(), Errno>,
+    ) -> Result<Abilities, Errno> {
+        Ok(Self::agree(new_by(device)?, Vpn(0), ask)?.abilities)
     }
 
     /// Takes over a userfaultfd that was agreed on before: by another process, or for the parent of
@@ -315,7 +328,26 @@ fn supported() -> Result<u64, Errno> {
     let flags = rustix::mm::UserfaultfdFlags::CLOEXEC
         | rustix::mm::UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
     // SAFETY: nothing is registered with it.
-    handshake(&unsafe { rustix::mm::userfaultfd(flags) }?, 0)
+    handshake(unsafe { rustix::mm::userfaultfd(flags) }?.as_fd(), 0)
+}
+
+/// Makes UFFDIO_API of `fd` with `features`.
+///
+/// # Errors
+/// Of the kernel. EPERM: this process has no right to the messages of forks; `fd` is as before.
+pub fn ask(fd: BorrowedFd<'_>, features: u64) -> Result<(), Errno> {
+    handshake(fd, features).map(drop)
+}
+
+/// True if this kernel is of that version or newer.
+fn is_at_least(version: [u32; 2]) -> bool {
+    version_of(&rustix::system::uname().release().to_string_lossy()) >= version
+}
+
+/// The first two numbers: `6.12.117-amd64`.
+fn version_of(release: &str) -> [u32; 2] {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)]
 }
 
 fn new_by(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
@@ -329,7 +361,7 @@ fn new_by(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, Errno> {
+fn handshake(fd: BorrowedFd<'_>, features: u64) -> Result<u64, Errno> {
     let mut arg = raw::uffdio_api { api: u64::from(raw::UFFD_API), features, ioctls: 0 };
     // SAFETY: API was made from uffdio_api.
     unsafe { ioctl(fd, Updater::<API, _>::new(&mut arg)) }?;
@@ -467,6 +499,20 @@ mod tests {
         assert_eq!(some, Filled { pages: 1, stopped: Some(Refusal::Changing) });
         let none = filled(Err(Errno::EXIST), -17);
         assert_eq!(none, Filled { pages: 0, stopped: Some(Refusal::Present) });
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        for (release, version) in [
+            ("6.12.117-amd64", [6, 12]),
+            ("7.3-rc1", [7, 3]),
+            ("6.8.0-31-generic", [6, 8]),
+            ("x", [0, 0]),
+        ] {
+            assert_eq!(version_of(release), version, "{release}");
+        }
+        assert!(is_at_least([3, 0]) && !is_at_least([99, 0]));
+        assert!([6, 8] < MOVES_SINCE && [7, 0] > MOVES_SINCE);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use common::{
     Program, Traits, alone, assert_no_agents, attach_to, compiled, detach_from, hold, is_permitted,
     memory_file, own,
 };
-use overspill_guest::userfault::GuestUserfault;
+use overspill_guest::userfault::{self, GuestUserfault};
 use overspill_guest::{AttachError, Kernel, Manner, Tracer, Userfaultfd, Vpn, attach};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::UserfaultfdFlags;
@@ -349,7 +349,7 @@ fn wait_for_state(pid: Pid, wanted: char) {
 
 /// Agrees with the kernel on what a userfaultfd is to do.
 fn agreed(fd: &OwnedFd) -> GuestUserfault {
-    GuestUserfault::agree(fd.try_clone().unwrap(), Vpn(1)).unwrap()
+    GuestUserfault::agree(fd.try_clone().unwrap(), Vpn(1), userfault::ask).unwrap()
 }
 
 /// By the system call, and one of those that are there already, as after a fork or an agent's

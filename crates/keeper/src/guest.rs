@@ -28,6 +28,9 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+/// How long a process may take to end that was killed with its agent.
+const END_WAIT: Duration = Duration::from_millis(50);
+
 /// A process that is paged.
 #[derive(Debug)]
 pub(crate) struct Guest {
@@ -210,6 +213,15 @@ impl Guest {
         match self.known() {
             Some(known) => pidfd::has_ended(&known.process),
             None => !self.userfault.has_address_space(),
+        }
+    }
+
+    /// The same of one that may have been killed together with its agent, as the kernel does for
+    /// want of memory.
+    pub(crate) fn is_over_soon(&self) -> bool {
+        match self.known() {
+            Some(known) => pidfd::ends_within(&known.process, END_WAIT),
+            None => self.is_over(),
         }
     }
 

@@ -229,7 +229,7 @@ impl GuestSpace {
     /// Without its agent a guest cannot be limited, and where its pages are is not known. One that
     /// executes another program has none any more, and is left alone.
     fn end_of_agent(&self, guest: &Guest, why: &AgentError) {
-        if guest.has_ended() || guest.is_over() {
+        if guest.has_ended() || guest.is_over_soon() {
             return guest.ended();
         }
         self.report("an agent", format!("{} is ended: {why}", guest.name()));

@@ -5,7 +5,10 @@
 //! Not here: when, and whom (`front`).
 
 use crate::family::wait_for;
+use crate::front::Traced;
+use crate::ground::Ground;
 use crate::same::has_executed;
+use crate::watch::words_of;
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::{
@@ -23,8 +26,13 @@ use std::time::Duration;
 
 /// How long an agent may take to leave what its program has left.
 const LEAVE_WAIT: Duration = Duration::from_millis(100);
+/// How long a process may take to end that was killed with its agent.
+const END_WAIT: Duration = Duration::from_millis(50);
 /// How long an agent may take to register its staging.
 const AGENT_WAIT: Duration = Duration::from_secs(5);
+
+/// Pages of words and environment that stay in memory, at most.
+const WORDS_PAGES_MAX: usize = 16;
 
 /// Why a process cannot be paged.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +63,7 @@ pub(crate) struct Guest {
     /// Whether it was said that the process is ended for want of its agent.
     is_told: Cell<bool>,
     pub(crate) leaving: Leaving,
+    pub(crate) traced: Traced,
 }
 
 /// How far a guest that is to be let go has come.
@@ -79,8 +88,19 @@ impl Guest {
         pidfd::has_ended(&self.process) || has_executed(pid, self.agent.pid)
     }
 
+    /// True if the agent alone has ended, and not the process with it, as where the kernel kills
+    /// both for want of memory.
+    pub(crate) fn lacks_agent(&self) -> bool {
+        self.agent_has_ended() && !pidfd::ends_within(&self.process, END_WAIT)
+    }
+
+    /// The process.
+    pub(crate) fn process(&self) -> &OwnedFd {
+        &self.process
+    }
+
     /// True if the agent has ended, which without our help it only does with its program.
-    pub(crate) fn agent_has_ended(&self) -> bool {
+    fn agent_has_ended(&self) -> bool {
         pidfd::has_ended(&self.agent.process)
     }
 
@@ -105,7 +125,7 @@ impl Guest {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'s> {
     /// It gets both.
-    New(&'s OwnedFd, u64),
+    New(&'s Ground, u64),
     /// A guest has forked it: it is one of these.
     Forked(&'s BTreeMap<u64, GuestUserfault>),
 }
@@ -127,7 +147,7 @@ pub(crate) fn take(
         Source::Forked(children) => children.values().map(AsFd::as_fd).collect(),
     };
     let userfaultfd = match source {
-        Source::New(device, _) => Userfaultfd::Device(device.as_fd()),
+        Source::New(ground, _) => Userfaultfd::Device(ground.device.as_fd()),
         Source::Forked(_) => Userfaultfd::Forked(&brought),
     };
     let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
@@ -151,8 +171,10 @@ fn prepare(
         kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
     let anchor = Vpn::of(attached.agent.staging);
     let (userfault, number) = match source {
-        Source::New(_, number) => {
-            let userfault = kernel("set up the userfaultfd", GuestUserfault::agree(fd, anchor))?;
+        Source::New(Ground { forks, .. }, number) => {
+            let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
+            let agreed = GuestUserfault::agree(fd, anchor, ask);
+            let userfault = kernel("set up the userfaultfd", agreed)?;
             check(userfault.abilities())?;
             (userfault, number)
         }
@@ -169,10 +191,13 @@ fn prepare(
 /// Without the messages of forks a child would read zeros for what is out.
 pub(crate) fn check(abilities: Abilities) -> Result<(), AttachingError> {
     match abilities {
-        Abilities { moves: false, .. } => Err(AttachingError::Lacks("moves", "Linux 6.8")),
-        Abilities { forks: false, .. } => {
-            Err(AttachingError::Lacks("messages of forks", "CAP_SYS_PTRACE"))
+        Abilities { moves: false, .. } => {
+            Err(AttachingError::Lacks("moves that can be relied on", "Linux 6.12"))
         }
+        Abilities { forks: false, .. } => Err(AttachingError::Lacks(
+            "messages of forks",
+            "CAP_SYS_PTRACE, or overspill-forks with it,",
+        )),
         _ => Ok(()),
     }
 }
@@ -201,10 +226,17 @@ fn hand_over(
         channel: channel.into(),
         memory,
         own: [range(agent.base, AGENT_BYTES), range(agent.staging, STAGING_BYTES)],
-        needed: attached.threads.iter().flat_map(needed).collect(),
+        needed: attached.threads.iter().flat_map(needed).chain(words(attached.pid)).collect(),
     };
-    let (is_told, leaving) = (Cell::new(false), Leaving::NOT_BEGUN);
-    Ok((Guest { number, process, agent, is_told, leaving }, parts))
+    let (is_told, leaving, traced) = (Cell::new(false), Leaving::NOT_BEGUN, Traced::No);
+    Ok((Guest { number, process, agent, is_told, leaving, traced }, parts))
+}
+
+/// The pages of a program's words: the kernel reads them for `ps` and for core dumps, and waits for
+/// none.
+fn words(pid: Pid) -> impl Iterator<Item = Vpn> {
+    let pages = words_of(pid).map_or(Vpn(0)..Vpn(0), |words| Vpn::range(&words));
+    (pages.start.0..pages.end.0).map(Vpn).take(WORDS_PAGES_MAX)
 }
 
 /// The pages that the kernel needs at a thread's end.

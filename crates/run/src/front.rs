@@ -10,14 +10,17 @@
 mod leaving;
 mod looking;
 mod subject;
+mod traced;
 
 use crate::attaching::{self, AttachingError, Guest, Leaving, Source};
+use crate::cores::Cores;
 use crate::family::kill;
+use crate::giving::{Giving, MemoryPressure};
 use crate::ground::Ground;
 use crate::holding::Holding;
 use crate::keeper::{KeeperError, KeeperProcess};
 use crate::refusals::{OutsideProcess, Refusals};
-use crate::same::have_same_memory;
+use crate::same::{has_memory_of_its_own, have_same_memory};
 use crate::sharing::Sharing;
 use crate::stopping::{Stopped, Stopping};
 use crate::watch::{self, Watched, is_registered, start_of};
@@ -26,15 +29,16 @@ use overspill_device::SwapSpec;
 use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{Kernel, MOST_URGENT, Tracer};
 use overspill_keeper::{AreaState, Arrived, GuestMark, GuestParts, KeeperState, Wanted};
-use rustix::fd::OwnedFd;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::set_current_timer_slack;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+pub use leaving::NoRoom;
 use looking::Seen;
 pub use subject::Subject;
+pub(crate) use traced::Traced;
 
 /// How often processes are looked at if much of what they hold may soon be too much.
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);
@@ -44,6 +48,9 @@ const CHILD_INTERVAL: Duration = Duration::from_millis(1);
 const STOPPING_INTERVAL: Duration = Duration::from_micros(300);
 /// Processes attached to between two looks: each takes 1 to 5 ms.
 const ATTACHED_AT_A_TIME: usize = 2;
+
+/// How much memory there is for what is out; `None` if that cannot be found out.
+pub type MemoryFree = fn() -> Option<Bytes>;
 
 /// A process that stands still.
 type Held = overspill_guest::Held<'static, Kernel>;
@@ -56,7 +63,8 @@ pub struct Front {
     tracer: &'static Tracer<Kernel>,
     holding: Holding,
     stopping: Stopping,
-    device: OwnedFd,
+    ground: Ground,
+    memory_free: MemoryFree,
     keeper: KeeperProcess,
     subject: Subject,
     /// When a process has started that ran already, which with its number tells it from all others.
@@ -64,15 +72,20 @@ pub struct Front {
     guests: HashMap<Pid, Guest>,
     /// Children that guests have forked, and that are not attached to.
     forked: BTreeMap<u64, GuestUserfault>,
+    cores: Cores,
     /// Processes that there were a turn ago.
     seen: HashMap<Pid, Seen>,
     /// Of the next guest.
     number: u64,
     refusals: Refusals,
+    /// When it was looked who is traced.
+    traced_looked: Instant,
     held_most_pages: u64,
     /// What is not paged.
     loose_pages: u64,
     sharing: Sharing,
+    /// If others are to have memory when it is short.
+    giving: Option<Giving>,
     /// Whether all guests are to become processes like others.
     is_leaving: bool,
     has_failed: bool,
@@ -106,12 +119,17 @@ pub struct RunEnd {
 
 impl Front {
     /// Begins to watch.
-    pub fn new(memory: Bytes, ground: Ground, keeper: KeeperProcess, subject: Subject) -> Self {
+    pub fn new(
+        memory: Bytes,
+        (ground, memory_free): (Ground, MemoryFree),
+        keeper: KeeperProcess,
+        subject: Subject,
+    ) -> Self {
         let (kernel, subject_start) = match subject {
             Subject::Started { program, .. } => (Kernel::of_parent(program), None),
             Subject::Running(pid) => (Kernel::new(), start_of(pid)),
         };
-        // This thread alone: it starts nothing any more.
+        // Of this thread, and of what it starts unless that changes it.
         let _ = setpriority_process(None, MOST_URGENT);
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         // For the life of the process: what is held refers to it.
@@ -122,18 +140,22 @@ impl Front {
             tracer,
             holding: Holding::new(tracer),
             stopping: Stopping::new(tracer),
-            device: ground.device,
+            ground,
+            memory_free,
             keeper,
             subject,
             subject_start,
             guests: HashMap::new(),
             forked: BTreeMap::new(),
+            cores: Cores::default(),
             seen: HashMap::new(),
             number: 0,
             refusals: Refusals::default(),
+            traced_looked: Instant::now(),
             held_most_pages: 0,
             loose_pages: 0,
             sharing: Sharing::default(),
+            giving: None,
             is_leaving: false,
             has_failed: false,
         }
@@ -167,7 +189,12 @@ impl Front {
     pub fn set_memory(&mut self, memory: Bytes) {
         self.stay();
         self.memory = memory;
-        self.limit_guests(memory.pages_floor());
+        self.limit_guests(self.limit_pages());
+    }
+
+    /// Has the run use less than its limit while memory is short.
+    pub fn give_back(&mut self, pressure: MemoryPressure) {
+        self.giving = Some(Giving::new(pressure));
     }
 
     /// Adds a place to swap to; returns its area. Waits until it is open.
@@ -225,7 +252,10 @@ impl Front {
         let has_young = self.stop_children(&family);
         let interval = match self.is_leaving {
             true => self.let_guests_go(),
-            false => self.look(&family),
+            false => {
+                self.tend_traced();
+                self.look(&family)
+            }
         };
         self.attach_stopped();
         let stopping = self.stopping.since();
@@ -314,13 +344,13 @@ impl Front {
         !self.guests.contains_key(&pid)
             && !self.stopping.has(pid)
             && self.refusals.may_try(pid)
-            && process.parent.is_some_and(|parent| have_same_memory(pid, parent) == Some(false))
+            && process.parent.is_none_or(|parent| has_memory_of_its_own(pid, parent))
     }
 
     fn attach(&mut self, pid: Pid, stopped: Stopped) {
         let source = match is_registered(pid) {
             true => Source::Forked(&self.forked),
-            false => Source::New(&self.device, self.number + 1),
+            false => Source::New(&self.ground, self.number + 1),
         };
         let taken = stopped.map_err(AttachingError::from).and_then(|mut held| {
             let (guest, parts) = attaching::take(&mut held, source)?;
@@ -353,6 +383,7 @@ impl Front {
             self.number = number;
         }
         self.guests.insert(pid, guest);
+        self.cores.note(pid);
         self.holding.keep(number, held);
         self.leave_room();
         if let Err(error) = self.keeper.add(number, parts) {
@@ -369,15 +400,20 @@ impl Front {
         }
     }
 
-    /// Lets go the guests that have ended, or execute another program.
+    /// Lets go the guests that have ended, or execute another program. Those that left cores stay
+    /// until these are complete.
     fn end_guests(&mut self, family: &HashMap<Pid, Watched>) {
         let ended: Vec<Pid> = self.guests.keys().copied().collect();
+        self.cores.look(&ended);
         for pid in ended {
             let guest = &self.guests[&pid];
             if guest.has_left(pid) {
                 let guest = self.guests.remove(&pid).expect("it is there");
-                self.forget(pid, &guest, family);
-            } else if guest.agent_has_ended() && guest.leaving != Leaving::LetGo {
+                self.holding.forget(guest.number);
+                if let Some(guest) = self.cores.begin(pid, guest, |line| self.keeper.say(line)) {
+                    self.forget(pid, &guest, family);
+                }
+            } else if guest.leaving != Leaving::LetGo && guest.lacks_agent() {
                 if guest.is_to_be_told() {
                     let line = format!("process {pid} is ended: its agent was killed");
                     self.keeper.say(&line);
@@ -386,6 +422,9 @@ impl Front {
                 self.holding.forget(guest.number);
             }
         }
+        for (pid, guest) in self.cores.filled(|line| self.keeper.say(line)) {
+            self.forget(pid, &guest, family);
+        }
     }
 
     /// Without its agent and the keeper missing pages would read as zeros: so who else has the
@@ -393,7 +432,6 @@ impl Front {
     fn forget(&mut self, pid: Pid, guest: &Guest, family: &HashMap<Pid, Watched>) {
         let shares = |other: &Pid| have_same_memory(*other, guest.agent.pid) == Some(true);
         family.keys().copied().filter(|&other| other != pid).filter(shares).for_each(kill);
-        self.holding.forget(guest.number);
         self.keeper.ended(guest.number);
         guest.end_agent();
     }

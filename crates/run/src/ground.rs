@@ -4,16 +4,20 @@
 //! Not here: what else a run may lack, as memory or files.
 
 use crate::attaching::{AttachingError, check};
+use crate::forks::Forks;
 use crate::same::have_same_memory;
 use overspill_guest::userfault::GuestUserfault;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::getpid;
+use rustix::thread::{CapabilitySet, capabilities};
+use std::path::PathBuf;
 
-/// The setting with which nobody may trace: that of Yama.
+/// Yama's setting, and with which values nobody may trace, or only who has the capability.
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 const YAMA_NOBODY: &str = "3";
+const YAMA_CAPABLE: &str = "2";
 
 /// Why nothing can be paged from outside.
 #[derive(Debug, thiserror::Error)]
@@ -41,31 +45,42 @@ pub enum GroundError {
 #[derive(Debug)]
 pub struct Ground {
     pub(crate) device: OwnedFd,
+    pub(crate) forks: Forks,
 }
 
 impl Ground {
-    /// Tries all that is needed.
+    /// Tries all that is needed. `forks` is where `overspill-forks` is, or would be.
     ///
     /// # Errors
     /// [`GroundError`]: what is lacking first.
-    pub fn find() -> Result<Self, GroundError> {
+    pub fn find(forks: PathBuf) -> Result<Self, GroundError> {
+        let forks = Forks::new(forks);
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let device = open("/dev/userfaultfd", flags, Mode::empty()).map_err(GroundError::Device)?;
+        let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
         let abilities =
-            GuestUserfault::abilities_by(device.as_fd()).map_err(GroundError::Device)?;
+            GuestUserfault::abilities_by(device.as_fd(), ask).map_err(GroundError::Device)?;
         check(abilities).map_err(GroundError::Attaching)?;
         if have_same_memory(getpid(), getpid()) != Some(true) {
             return Err(GroundError::Compare);
         }
         may_trace()?;
-        Ok(Self { device })
+        Ok(Self { device, forks })
     }
 }
 
 fn may_trace() -> Result<(), GroundError> {
     let yama = std::fs::read_to_string(YAMA).unwrap_or_default();
-    if yama.trim_end() == YAMA_NOBODY {
-        return Err(GroundError::Trace("kernel.yama.ptrace_scope is 3, until the next boot"));
+    match yama.trim_end() {
+        YAMA_NOBODY => {
+            return Err(GroundError::Trace("kernel.yama.ptrace_scope is 3, until the next boot"));
+        }
+        YAMA_CAPABLE if !may_trace_others() => {
+            return Err(GroundError::Trace(
+                "kernel.yama.ptrace_scope is 2: it takes CAP_SYS_PTRACE",
+            ));
+        }
+        _ => {}
     }
     // SAFETY: there is no such process; only numbers are passed.
     let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, libc::pid_t::MAX, 0, 0) };
@@ -75,6 +90,10 @@ fn may_trace() -> Result<(), GroundError> {
     }
 }
 
+fn may_trace_others() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,7 +101,7 @@ mod tests {
     /// The other way round too: a machine with less is refused in words.
     #[test]
     fn what_root_may_here_is_enough_or_said_to_be_not() {
-        match Ground::find() {
+        match Ground::find("/nowhere/overspill-forks".into()) {
             Ok(ground) => assert!(rustix::io::fcntl_getfd(&ground.device).is_ok()),
             Err(lack) => println!("skipped: {lack}"),
         }

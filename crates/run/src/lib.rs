@@ -9,8 +9,11 @@
 //! starting and reaping the program (`cli`).
 
 mod attaching;
+mod cores;
 mod family;
+mod forks;
 mod front;
+mod giving;
 mod ground;
 mod holding;
 mod keeper;
@@ -22,7 +25,8 @@ mod watch;
 
 pub use attaching::AttachingError;
 pub use family::has_ended;
-pub use front::{Front, RunEnd, RunProcess, Subject};
+pub use front::{Front, MemoryFree, NoRoom, RunEnd, RunProcess, Subject};
+pub use giving::MemoryPressure;
 pub use ground::{Ground, GroundError};
 pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
 pub use overspill_keeper::{AreaState, Arrived};

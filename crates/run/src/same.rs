@@ -20,6 +20,21 @@ pub(crate) fn have_same_memory(a: Pid, b: Pid) -> Option<bool> {
     }
 }
 
+/// True if a process has other memory than its parent: it is not about to execute something else.
+/// Of a parent with more rights than ours only sizes can be seen.
+pub(crate) fn has_memory_of_its_own(pid: Pid, parent: Pid) -> bool {
+    match have_same_memory(pid, parent) {
+        Some(same) => !same,
+        None => have_other_sizes(pid, parent),
+    }
+}
+
+/// That sizes are the same says nothing, nor that they differ if one was seen to change.
+fn have_other_sizes(pid: Pid, parent: Pid) -> bool {
+    let [before, other, after] = [pid, parent, pid].map(sizes);
+    before == after && before != other && !before.is_empty() && !other.is_empty()
+}
+
 /// True if `pid` has memory, and other memory than `agent`: it executes another program. Only a
 /// first thread is compared, which has no memory when it has ended before its process.
 pub(crate) fn has_executed(pid: Pid, agent: Pid) -> bool {
@@ -27,8 +42,12 @@ pub(crate) fn has_executed(pid: Pid, agent: Pid) -> bool {
 }
 
 fn has_memory(pid: Pid) -> bool {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    statm.split(' ').next().is_some_and(|size| size.parse().is_ok_and(|size: u64| size > 0))
+    sizes(pid).split(' ').next().is_some_and(|size| size.parse().is_ok_and(|size: u64| size > 0))
+}
+
+/// Of its memory, in pages, as the kernel tells everybody; empty if it has ended.
+fn sizes(pid: Pid) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -36,6 +55,20 @@ mod tests {
     use super::*;
     use rustix::process::getpid;
     use std::process::Command;
+
+    #[test]
+    fn sizes_tell_two_memories_apart() {
+        let own = getpid();
+        let mut child = Command::new("sleep").arg("10").spawn().unwrap();
+        let other = Pid::from_child(&child);
+        while !(has_memory_of_its_own(other, own) && have_other_sizes(other, own)) {
+            std::thread::yield_now();
+        }
+        assert!(!have_other_sizes(other, other));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!have_other_sizes(other, own));
+    }
 
     #[test]
     fn a_process_has_its_own_memory_and_another_one_another() {

@@ -7,6 +7,7 @@ use overspill_guest::mappings;
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::io::BufReader;
+use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub(crate) fn family(
 const STAT_BEFORE: usize = 3;
 const STAT_PARENT: usize = 4;
 const STAT_START: usize = 22;
+const STAT_WORDS: usize = 48;
+const STAT_WORDS_END: usize = 51;
 
 /// A process's parent.
 pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
@@ -51,6 +54,21 @@ pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
 /// When a process has started, which with its number tells it from all others.
 pub(crate) fn start_of(pid: Pid) -> Option<u64> {
     stat_of(pid, STAT_START)
+}
+
+/// A process's number in its own PID namespace, and as whom it makes files.
+pub(crate) fn identity_of(pid: Pid) -> Option<(i32, u32)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let last = |key| {
+        let values = status.lines().find_map(|line| line.strip_prefix(key))?;
+        values.split_ascii_whitespace().last()
+    };
+    Some((last("NStgid:")?.parse().ok()?, last("Uid:")?.parse().ok()?))
+}
+
+/// Where a process has the words that it was started with, and its environment.
+pub(crate) fn words_of(pid: Pid) -> Option<Range<u64>> {
+    Some(stat_of(pid, STAT_WORDS)?..stat_of(pid, STAT_WORDS_END)?)
 }
 
 fn stat_of<T: FromStr>(pid: Pid, field: usize) -> Option<T> {
@@ -107,6 +125,14 @@ mod tests {
         let (own, parent) = (start_of(getpid()).unwrap(), start_of(getppid().unwrap()).unwrap());
         assert!(parent <= own);
         assert_eq!(start_of(Pid::from_raw(i32::MAX).unwrap()), None);
+        let words = words_of(getpid()).unwrap();
+        assert!(words.start > 0 && words.start < words.end, "{words:x?}");
+    }
+
+    #[test]
+    fn a_process_has_a_number_and_a_user() {
+        let user = rustix::process::getuid().as_raw();
+        assert_eq!(identity_of(getpid()).map(|(_, found)| found), Some(user));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::process::Command;
 const USES: &[(&str, &[&str])] = &[
     ("overspill-base", &[]),
     ("overspill-agent", &[]),
+    ("overspill-forks", &[]),
     ("overspill-guest", &["overspill-agent", "overspill-base"]),
     ("overspill-calls", &[]),
     ("overspill-area", &["overspill-base"]),
@@ -130,8 +131,10 @@ const UNSAFE: &[&str] = &[
     "device/src/testing.rs",
     "engine/src/bounce.rs",
     "engine/src/memory.rs",
+    "forks/src/main.rs",
     "guest/src/kernel.rs",
     "guest/src/pagemap.rs",
+    "guest/src/pidfd.rs",
     "guest/src/userfault.rs",
     "keeper/src/alone.rs",
     "keeper/src/moving.rs",

@@ -27,6 +27,7 @@ mod way;
 
 use crate::args::{AttachArgs, MemoryLimit, RunArgs};
 use crate::error::{Error, FAILED};
+use crate::installed::{self, SERVER};
 use crate::runs::RunExporter;
 use crate::say;
 use output::OutputFile;
@@ -169,7 +170,7 @@ fn run_inside(args: RunArgs, way: Option<Way>, why: Option<String>) -> Result<u8
         notes::of_memory(plan.memory, doctor::memory_available()).into_iter().for_each(say::line);
         notes::of_swap_size(plan.options.swap_size, &swaps).into_iter().for_each(say::line);
     }
-    let supervisor = Supervisor::new(run, swaps, &plan.options, preload::server()?, say)?;
+    let supervisor = Supervisor::new(run, swaps, &plan.options, installed::program(SERVER)?, say)?;
     let overview = supervisor.overview();
     if !plan.quiet {
         let why = why.map(|why| format!("paged from inside the program: {why}"));

@@ -1,25 +1,21 @@
-//! The other files of an installation: the object that is loaded into the program, and the program
-//! that serves places apart.
+//! The object that is loaded into the program.
 //!
-//! Owns: finding them, and passing the object to the dynamic loader.
-//! Invariants: they come from beside the running executable, never from a search path: they speak
-//! to each other in words of one build.
-//! Not here: what they do.
+//! Owns: finding it, and passing it to the dynamic loader.
+//! Not here: what it does.
 
+use crate::installed::{NoExecutable, directories};
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const FILE_NAME: &str = "liboverspill_preload.so";
-const SERVER: &str = "overspill-server";
 const VARIABLE: &str = "LD_PRELOAD";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PreloadError {
-    #[error("cannot find out where this program is: {0}")]
-    NoExecutable(io::Error),
+    #[error(transparent)]
+    NoExecutable(#[from] NoExecutable),
     #[error("{FILE_NAME} is neither in {} nor in {}: install it there", .0.display(), .1.display())]
     Missing(PathBuf, PathBuf),
     #[error(
@@ -28,20 +24,6 @@ pub(crate) enum PreloadError {
         .0.display()
     )]
     Separator(PathBuf),
-}
-
-/// The executable's directory, and `../lib/overspill` relative to it.
-fn directories() -> Result<[PathBuf; 2], PreloadError> {
-    let executable = env::current_exe().map_err(PreloadError::NoExecutable)?;
-    let beside = executable.parent().unwrap_or(Path::new("/")).to_owned();
-    let library = beside.parent().unwrap_or(Path::new("/")).join("lib/overspill");
-    Ok([beside, library])
-}
-
-/// Where the program is that serves places apart, or would be: few runs need it.
-pub(super) fn server() -> Result<PathBuf, PreloadError> {
-    let [beside, library] = directories()?.map(|directory| directory.join(SERVER));
-    Ok(if library.is_file() && !beside.is_file() { library } else { beside })
 }
 
 /// The preload object's path, in a form that the loader accepts.

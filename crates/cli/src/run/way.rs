@@ -5,6 +5,7 @@
 
 use crate::args::{RunArgs, RunWay};
 use crate::error::Error;
+use crate::installed::{self, FORKS};
 use overspill::SwapSpec;
 use overspill::doctor::{self, Finding};
 use overspill::ways::Way;
@@ -24,15 +25,19 @@ pub(super) enum Chosen {
 ///
 /// # Errors
 /// [`Error::NotKept`], [`Error::Ground`], [`Error::Obstacle`]: there cannot be the keeper that was
-/// asked for.
+/// asked for. [`Error::NotGiven`]: without one there is no --give-back.
 pub(super) fn choose(args: &RunArgs) -> Result<Chosen, Error> {
     match args.way {
+        Some(RunWay::Inside(_)) if args.give_back => {
+            Err(Error::NotGiven("leave --way out, or --give-back".to_owned()))
+        }
         Some(RunWay::Inside(way)) => Ok(Chosen::Inside(way, None)),
         Some(RunWay::Keeper) => keeper_for(args).map(Chosen::Kept),
-        None => Ok(match keeper_for(args) {
-            Ok(ground) => Chosen::Kept(ground),
-            Err(why) => Chosen::Inside(None, Some(why.to_string())),
-        }),
+        None => match keeper_for(args) {
+            Ok(ground) => Ok(Chosen::Kept(ground)),
+            Err(why) if args.give_back => Err(Error::NotGiven(why.to_string())),
+            Err(why) => Ok(Chosen::Inside(None, Some(why.to_string()))),
+        },
     }
 }
 
@@ -47,7 +52,7 @@ fn keeper_for(args: &RunArgs) -> Result<Ground, Error> {
 /// What a keeper needs that swaps to these places.
 ///
 /// # Errors
-/// [`Error::NotKept`], [`Error::Ground`], [`Error::Obstacle`].
+/// [`Error::NotKept`], [`Error::Ground`], [`Error::Obstacle`], [`Error::Installed`].
 pub(super) fn ground_for(places: &[SwapSpec]) -> Result<Ground, Error> {
     let served: Vec<_> = served(places).collect();
     if !served.is_empty() {
@@ -56,7 +61,7 @@ pub(super) fn ground_for(places: &[SwapSpec]) -> Result<Ground, Error> {
     if let Some(Finding { what, detail, .. }) = doctor::obstacle_outside() {
         return Err(Error::Obstacle { what, detail });
     }
-    Ok(Ground::find()?)
+    Ok(Ground::find(installed::program(FORKS)?)?)
 }
 
 /// What was asked for that a keeper cannot do yet.

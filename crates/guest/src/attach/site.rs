@@ -21,7 +21,8 @@ use std::time::Duration;
 /// Where an agent is put, and by whom.
 pub(crate) struct Site {
     pub(crate) process: OwnedFd,
-    pub(crate) files: Files,
+    /// Its memory, to be read and written.
+    memory: OwnedFd,
     /// The thread that makes the calls.
     pub(crate) thread: Usable,
     /// Where it makes them.
@@ -43,22 +44,22 @@ impl Site {
         let namespace = process::namespace(system, pid)?;
         let own_number = process::status(system, pid, pid)?.own_number;
         let process = system.open_process(pid).about(pid, "opening")?;
-        let files = open_files(system, pid);
-        let memory = memory_of(&files, pid)?;
+        let memory = system.open(&format!("/proc/{}/mem", pid.as_raw_nonzero()), true);
+        let memory = memory.about(pid, "opening the memory of")?;
         let maps = system.read_file(&format!("/proc/{}/maps", pid.as_raw_nonzero()));
         let maps = maps.about(pid, "reading the mappings of")?;
-        let read = |address, to: &mut [u8]| system.read_memory(memory, address, to).is_ok();
+        let read = |address, to: &mut [u8]| system.read_memory(memory.as_fd(), address, to).is_ok();
         let no_place = |what| AttachError::NoPlace { pid, what };
         let gate = places::gate(&maps, read);
         let gate = gate.ok_or(no_place("code that makes system calls"))?;
         let base = places::free(&maps, AGENT_BYTES as u64).ok_or(no_place("free place"))?;
-        let thread = choose(held, memory)?;
+        let thread = choose(held, memory.as_fd())?;
         let options = filter_options(system, pid, thread.task)?;
-        Ok(Self { process, files, thread, gate, options, base, namespace, own_number })
+        Ok(Self { process, memory, thread, gate, options, base, namespace, own_number })
     }
 
-    pub(crate) fn memory(&self, pid: Pid) -> Result<BorrowedFd<'_>> {
-        memory_of(&self.files, pid)
+    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
     }
 }
 
@@ -69,22 +70,14 @@ fn check_page_size() -> Result<()> {
     }
 }
 
-fn memory_of(files: &Files, pid: Pid) -> Result<BorrowedFd<'_>> {
-    match &files.memory {
-        Ok(memory) => Ok(memory.as_fd()),
-        Err(errno) => Err(*errno).about(pid, "opening the memory of"),
-    }
-}
-
-fn open_files<S: System>(system: &S, pid: Pid) -> Files {
-    let open =
-        |name, writes| system.open(&format!("/proc/{}/{name}", pid.as_raw_nonzero()), writes);
+/// Opens those of an agent.
+pub(super) fn open_files<S: System>(system: &S, agent: Pid) -> Files {
+    let open = |name| system.open(&format!("/proc/{}/{name}", agent.as_raw_nonzero()), false);
     Files {
-        memory: open("mem", true),
-        maps: open("maps", false),
-        smaps: open("smaps", false),
-        pagemap: open("pagemap", false),
-        statm: open("statm", false),
+        maps: open("maps"),
+        smaps: open("smaps"),
+        pagemap: open("pagemap"),
+        statm: open("statm"),
     }
 }
 

@@ -11,7 +11,7 @@
 //! nothing needs it, but a filter that has to stay suspended.
 
 use crate::attach::site::{self, Site, wait_for_end};
-use crate::attach::{AgentTask, Attached, Manner, ThreadWords, Userfaultfd, set_up};
+use crate::attach::{AgentTask, Attached, Files, Manner, ThreadWords, Userfaultfd, set_up};
 use crate::channel::Channel;
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
@@ -62,12 +62,22 @@ pub(super) struct Made {
     forked: usize,
     staging: u64,
     threads: Vec<ThreadWords>,
+    files: Files,
 }
 
 impl Made {
     pub(super) fn attached<S: System>(self, held: &Held<'_, S>, site: Site) -> Attached {
-        let Self { agent, is_child, agent_process, channel, userfaultfd, forked, staging, threads } =
-            self;
+        let Self {
+            agent,
+            is_child,
+            agent_process,
+            channel,
+            userfaultfd,
+            forked,
+            staging,
+            threads,
+            files,
+        } = self;
         let is_traced = site.options & options::NO_FILTER != 0;
         if is_traced {
             held.tracer.keep(agent);
@@ -80,7 +90,7 @@ impl Made {
             userfaultfd,
             forked,
             threads,
-            files: site.files,
+            files,
         }
     }
 }
@@ -119,11 +129,22 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         let (answer, forked) = set_up::set_up(self.held, channel, manner)?;
         let userfaultfd = self.take(agent_process.as_fd(), answer.userfaultfd)?;
         let threads = self.thread_words()?;
+        let files = site::open_files(self.system(), agent);
         self.let_agent_go(agent)?;
         let channel = self.channel.take().expect("it was put there above");
         let staging = answer.staging;
         let is_child = self.is_child;
-        Ok(Made { agent, is_child, agent_process, channel, userfaultfd, forked, staging, threads })
+        Ok(Made {
+            agent,
+            is_child,
+            agent_process,
+            channel,
+            userfaultfd,
+            forked,
+            staging,
+            threads,
+            files,
+        })
     }
 
     // The agent's memory.
@@ -160,7 +181,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
             Err(error) => return Err(error),
         }
         let mut takes = [0; 4];
-        let read = self.system().read_memory(self.site.memory(self.pid())?, at, &mut takes);
+        let read = self.system().read_memory(self.site.memory(), at, &mut takes);
         read.about(self.pid(), "reading the mailbox in")?;
         Ok(takes != [0; 4])
     }
@@ -178,7 +199,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
             program: self.site.own_number,
             ..bytemuck::Zeroable::zeroed()
         };
-        let memory = self.site.memory(self.pid())?;
+        let memory = self.site.memory();
         let mailbox = bytemuck::bytes_of(&mailbox);
         for (at, bytes) in [(0, CODE), (MAILBOX_AT, mailbox)] {
             let written = self.system().write_memory(memory, self.site.base + at as u64, bytes);
@@ -307,14 +328,14 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
     fn state(&self) -> Result<u32> {
         let mut state = [0; 4];
         let address = self.site.base + (MAILBOX_AT + offset_of!(Mailbox, state)) as u64;
-        let read = self.system().read_memory(self.site.memory(self.pid())?, address, &mut state);
+        let read = self.system().read_memory(self.site.memory(), address, &mut state);
         read.about(self.pid(), "reading the mailbox in")?;
         Ok(u32::from_ne_bytes(state))
     }
 
     fn mailbox(&self) -> Result<Mailbox> {
         let mut mailbox: Mailbox = bytemuck::Zeroable::zeroed();
-        let (memory, address) = (self.site.memory(self.pid())?, self.site.base + MAILBOX_AT as u64);
+        let (memory, address) = (self.site.memory(), self.site.base + MAILBOX_AT as u64);
         let read = self.system().read_memory(memory, address, bytemuck::bytes_of_mut(&mut mailbox));
         read.about(self.pid(), "reading the mailbox in")?;
         Ok(mailbox)
@@ -347,7 +368,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
     /// Asks for the addresses of all threads, the stopped ones for all of them.
     fn thread_words(&self) -> Result<Vec<ThreadWords>> {
         let (system, held) = (self.system(), self.held);
-        let usable = inject::usable(held, self.site.memory(self.pid())?)?;
+        let usable = inject::usable(held, self.site.memory())?;
         let words = |(task, thread): (&Pid, &crate::hold::Thread)| {
             let known = |address: std::result::Result<u64, Errno>| {
                 address.ok().filter(|address| *address != 0)
@@ -384,7 +405,7 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
             Err(error) => return Err(error),
         }
         let mut address = [0; 8];
-        let read = self.system().read_memory(self.site.memory(self.pid())?, at, &mut address);
+        let read = self.system().read_memory(self.site.memory(), at, &mut address);
         read.about(self.pid(), "reading the mailbox in")?;
         let address = u64::from_ne_bytes(address);
         Ok(Some(address).filter(|address| *address != 0))

@@ -12,15 +12,42 @@ use super::looking::FARTHEST_INTERVAL;
 use super::{Front, STOPPING_INTERVAL};
 use crate::attaching::{Guest, Leaving};
 use crate::keeper::KeeperError;
+use overspill_base::Bytes;
 use overspill_guest::detach;
 use rustix::process::Pid;
 use std::time::Duration;
 
+/// Memory has no room for what is out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{out} are out, and memory has room for {free}: it stays in its limit; free memory, or raise \
+     the limit by and by"
+)]
+pub struct NoRoom {
+    out: Bytes,
+    free: Bytes,
+}
+
 impl Front {
     /// Has all guests become processes like others, turn by turn; none is paged from then on until
     /// the limit is set again.
-    pub fn let_go(&mut self) {
+    ///
+    /// # Errors
+    /// [`NoRoom`]; nothing was changed.
+    pub fn let_go(&mut self) -> Result<(), NoRoom> {
+        self.check_room()?;
         self.is_leaving = true;
+        Ok(())
+    }
+
+    /// Looks whether memory has room for all that is out.
+    pub(super) fn check_room(&self) -> Result<(), NoRoom> {
+        let areas = self.state().map(|(areas, _)| areas).unwrap_or_default();
+        let out = Bytes(areas.iter().map(|area| area.used.0).sum());
+        match (self.memory_free)() {
+            Some(free) if out > free => Err(NoRoom { out, free }),
+            _ => Ok(()),
+        }
     }
 
     /// True while guests are let go.
@@ -34,7 +61,10 @@ impl Front {
     }
 
     fn is_without_guests(&self) -> bool {
-        self.guests.is_empty() && self.forked.is_empty() && self.stopping.since().is_none()
+        self.guests.is_empty()
+            && self.forked.is_empty()
+            && self.cores.is_idle()
+            && self.stopping.since().is_none()
     }
 
     /// Goes on with each guest; returns how long to wait before the next turn.
@@ -68,7 +98,7 @@ impl Front {
         if self.holding.is_still(number) { self.let_one_go(pid) } else { Ok(()) }
     }
 
-    fn guest(&mut self, pid: Pid) -> &mut Guest {
+    pub(super) fn guest(&mut self, pid: Pid) -> &mut Guest {
         self.guests.get_mut(&pid).expect("it is there")
     }
 

@@ -118,7 +118,8 @@ impl Front {
     /// be looked at next.
     pub(super) fn look(&mut self, family: &HashMap<Pid, Watched>) -> Duration {
         let held: u64 = family.values().map(|process| process.pages).sum();
-        let percent = held * 100 / self.memory.pages_floor().max(1);
+        self.look_at_others(held);
+        let percent = held * 100 / self.limit_pages().max(1);
         if percent >= PREPARE_PERCENT {
             self.keeper.prepare();
         }
@@ -140,7 +141,7 @@ impl Front {
         };
         let open = family.iter().filter(|(pid, process)| is_open(**pid, process));
         let open: Vec<Pid> = open.map(|(pid, _)| *pid).collect();
-        let limit_pages = self.memory.pages_floor();
+        let limit_pages = self.limit_pages();
         let is_crowd = held > limit_pages && loose_pages * CROWD_PART > limit_pages;
         if is_crowd {
             self.stop_beside(family, &open);
@@ -152,13 +153,26 @@ impl Front {
         }
     }
 
+    /// What the run may use now.
+    pub(super) fn limit_pages(&self) -> u64 {
+        let all = self.memory.pages_floor();
+        self.giving.as_ref().map_or(all, |giving| giving.most_pages(all))
+    }
+
+    fn look_at_others(&mut self, held_pages: u64) {
+        let Some(giving) = &mut self.giving else { return };
+        if giving.look(held_pages, self.memory.pages_floor()) {
+            self.keeper.say("memory is short: the run gives some back until it is not");
+        }
+    }
+
     /// Until the limit is in sight: half of the time that all CPUs take to fill what is left, or
     /// less. Each look costs a process some microseconds at its end, too.
     fn far_interval(&self, held_pages: u64) -> Duration {
         if !self.guests.is_empty() {
             return FAR_INTERVAL;
         }
-        let near_pages = self.memory.pages_floor() * NEAR_PERCENT / 100;
+        let near_pages = self.limit_pages() * NEAR_PERCENT / 100;
         let fill_pages = FILL_PAGES * cpu_count() as u64;
         let left = Duration::from_millis(near_pages.saturating_sub(held_pages) / fill_pages);
         (left / 2).clamp(FAR_INTERVAL, FARTHEST_INTERVAL)
@@ -175,7 +189,7 @@ impl Front {
 
     /// The size from which on a process is not left alone.
     fn small_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
-        let share = self.memory.pages_floor() / SMALL_PART / family.len().max(1) as u64;
+        let share = self.limit_pages() / SMALL_PART / family.len().max(1) as u64;
         share.clamp(SMALL_LEAST_PAGES, SMALL_PAGES)
     }
 
@@ -200,7 +214,7 @@ impl Front {
             self.sharing = Sharing::default();
             return;
         }
-        let limit = self.memory.pages_floor();
+        let limit = self.limit_pages();
         let pages = limit.saturating_sub(self.loose_pages).max(limit / 4) + self.shared_pages();
         // By steps, so that not every page of growth is a message.
         if pages.abs_diff(self.paged_most) * ROOM_STEPS >= limit || pages == limit {

@@ -45,7 +45,7 @@ impl Front {
 
     /// True if no process of the run is left.
     pub fn is_deserted(&self) -> bool {
-        self.guests.is_empty() && self.family().is_empty()
+        self.guests.is_empty() && self.cores.is_idle() && self.family().is_empty()
     }
 
     /// Kills all that would miss a page, and all of a program that was started here.
@@ -109,6 +109,6 @@ impl Front {
     }
 
     fn is_agent(&self, pid: Pid) -> bool {
-        self.guests.values().any(|guest| guest.agent.pid == pid)
+        self.guests.values().chain(self.cores.guests()).any(|guest| guest.agent.pid == pid)
     }
 }

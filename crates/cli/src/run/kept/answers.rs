@@ -6,7 +6,6 @@
 
 use super::super::live::{Changed, Live, Process, json, refused};
 use super::super::report::{SCHEMA, Stalls};
-use super::attached::let_go;
 use super::{Kept, device};
 use crate::run::way::is_served;
 use crate::runs::Question;
@@ -116,7 +115,7 @@ fn absolute(spec: &SwapSpec) -> SwapSpec {
 }
 
 fn detach(front: &mut Front) -> Changed {
-    let_go(front).map_or_else(|why| refused(&why), |()| Changed::LetsGo { lets_go: true })
+    front.let_go().map_or_else(|why| refused(&why), |()| Changed::LetsGo { lets_go: true })
 }
 
 fn set(run: &Kept, front: &mut Front, memory: Bytes) -> Changed {

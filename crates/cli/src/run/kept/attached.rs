@@ -10,12 +10,12 @@
 use super::super::process::{self, Ended};
 use super::super::report::Report;
 use super::super::signals::{self, Arrival, Inbox};
-use super::{Kept, Plan, Questions, Watching, background, seen, status};
+use super::{Kept, Plan, Questions, Watching, background, pressure, seen, status};
 use crate::args::AttachArgs;
 use crate::error::Error;
 use crate::runs;
 use crate::say;
-use overspill::{Bytes, Summary, doctor};
+use overspill::{Summary, doctor};
 use overspill_run::{Front, Ground, Subject};
 use rustix::fd::AsFd;
 use rustix::process::Pid;
@@ -32,6 +32,7 @@ pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Err
         background::leave_session();
     }
     let (process, limit) = (args.process, args.memory.expect("without one it is refused"));
+    let pressure = pressure(args.give_back)?;
     let plan = Plan::resolve((limit, args.memory_max), args.places, args.output)?;
     let command = command_of(process)?;
     if let Some(run) = runs::with(process.as_raw_pid())? {
@@ -48,7 +49,9 @@ pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Err
     plan.say_metrics();
     let kept = Kept::new(&plan, command, questions.ok());
     let mut watching = Watching::new(plan.progress, plan.wants_report());
+    let ground = (ground, doctor::memory_free as _);
     let mut front = Front::new(plan.memory, ground, keeper, Subject::Running(process));
+    pressure.into_iter().for_each(|pressure| front.give_back(pressure));
     front.check_subject()?;
     plan.say([format!(
         "process {process} is in a limit of {}: Ctrl-C, or `overspill detach {process}`, lets it go",
@@ -100,7 +103,7 @@ fn watch(
         while let Some(arrival) = inbox.take()? {
             match arrival {
                 Arrival::PassOn(signal) | Arrival::FromTerminal(signal) if ends(signal) => {
-                    let _ = let_go(front).inspect_err(|why| say::line(why));
+                    let _ = front.let_go().inspect_err(|why| say::line(why));
                 }
                 Arrival::Child => front.reap_orphans(),
                 Arrival::PassOn(_) | Arrival::FromTerminal(_) => {}
@@ -111,21 +114,4 @@ fn watch(
 
 fn ends(signal: i32) -> bool {
     matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP)
-}
-
-/// Begins to let the process go.
-///
-/// # Errors
-/// A line about memory that has no room for what is out.
-pub(super) fn let_go(front: &mut Front) -> Result<(), String> {
-    let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
-    let out = Bytes(areas.iter().map(|area| area.used.0).sum());
-    if let Some(free) = doctor::memory_free().filter(|free| out > *free) {
-        return Err(format!(
-            "{out} are out, and memory has room for {free}: it stays in its limit; free memory, or \
-             raise the limit by and by"
-        ));
-    }
-    front.let_go();
-    Ok(())
 }

@@ -24,8 +24,8 @@ use crate::error::{Error, FAILED};
 use crate::say;
 use answers::{Places, Questions};
 pub(super) use attached::attach;
-use overspill::{Bytes, Summary};
-use overspill_run::{AreaState, Front, Ground, RunEnd, Subject, has_ended};
+use overspill::{Bytes, Summary, doctor};
+use overspill_run::{AreaState, Front, Ground, MemoryPressure, RunEnd, Subject, has_ended};
 use plan::Plan;
 use rustix::fd::AsFd;
 use rustix::process::Pid;
@@ -67,6 +67,7 @@ impl Kept {
 /// Anything that keeps the program from starting.
 pub(super) fn run(args: RunArgs, ground: Ground) -> Result<u8, Error> {
     let (limit, _) = args.limit.get().expect("a run without one is refused");
+    let pressure = pressure(args.give_back)?;
     let plan = Plan::resolve((limit, args.memory_max), args.places, args.output)?;
     let program = Program::find(args.command, elf::check_machine)?;
     plan.say_notes();
@@ -81,7 +82,8 @@ pub(super) fn run(args: RunArgs, ground: Ground) -> Result<u8, Error> {
     let mut watching = Watching::new(plan.progress, plan.wants_report());
     let child = process::start(&program, &[], inbox, files)?;
     let subject = Subject::Started { program: child, other: plan.other_child() };
-    let mut front = Front::new(plan.memory, ground, keeper, subject);
+    let mut front = Front::new(plan.memory, (ground, doctor::memory_free), keeper, subject);
+    pressure.into_iter().for_each(|pressure| front.give_back(pressure));
     let ended = watch(child, &inbox, &mut front, (&kept, &mut watching))
         .map_err(Error::system("wait for the program to end"))?;
     let watched = watching.end(&mut front, &kept.pressure);
@@ -92,6 +94,11 @@ pub(super) fn run(args: RunArgs, ground: Ground) -> Result<u8, Error> {
     let report = Report::new(program.words(), &ended, status, seen);
     plan.tell((&kept.command, &report), watched);
     Ok(status)
+}
+
+/// Where the kernel tells how short memory is, if the run is to give some back then.
+fn pressure(gives_back: bool) -> Result<Option<MemoryPressure>, Error> {
+    gives_back.then(MemoryPressure::open).transpose().map_err(Error::Pressure)
 }
 
 /// Passes signals on, and gives the front its turns, until the program has ended.
@@ -126,7 +133,9 @@ fn watch(
 fn wait_for_the_rest(mut front: Front, kept: &Kept, quiet: bool) -> RunEnd {
     let (ended, mut is_told) = (Instant::now(), false);
     while !front.is_deserted() {
-        if !is_told && ended.elapsed() > USUAL_END {
+        // A core may be all that is left to be done.
+        let is_alone = front.processes().next().is_none();
+        if !is_told && !is_alone && ended.elapsed() > USUAL_END {
             is_told = true;
             if !quiet {
                 say::line(

@@ -1,0 +1,85 @@
+#!/bin/sh
+# What scripts/kernel-programs.sh runs on each kernel, by busybox: says of each program whether it did what it should.
+failed=0
+swap=compressed:256M
+
+try() { # NAME COMMAND...
+    name=$1
+    shift
+    if "$@" >out 2>err; then
+        echo "ok: $name"
+    else
+        echo "FAILED: $name: $(cat out err | tail -n 3)"
+        failed=1
+    fi
+}
+
+paged() { # MEMORY PROGRAM...
+    memory=$1
+    shift
+    overspill run --quiet --memory "$memory" --swap $swap --stats stats -- "$@" && grep -q '"pages_out": *[1-9]' stats
+}
+
+sorts() {
+    awk 'BEGIN { srand(1); for (n = 0; n < 200000; n++) printf "%08d%08d %d\n", rand() * 1e8, rand() * 1e8, n }' >lines
+    /programs/sort -S 64M lines >plain
+    paged 12M /programs/sort -S 64M lines >sorted
+    cmp plain sorted
+}
+
+computes() {
+    tree >plain
+    paged 32M tree >paged
+    cmp plain paged
+}
+
+memory_kib() { sed -n 's/^RssAnon:[[:space:]]*\([0-9]*\) kB/\1/p' "/proc/$1/status"; }
+
+attaches() {
+    attach works_on &
+    program=$!
+    sleep 20
+    for round in 1 2 3; do
+        overspill attach $program --background --memory 48M --swap $swap || return
+        sleep 20
+        [ "$(memory_kib $program)" -lt 65536 ] || { echo "it has $(memory_kib $program) KiB in round $round"; return 1; }
+        overspill detach $program || return
+        [ "$(memory_kib $program)" -gt 98304 ] || { echo "it has $(memory_kib $program) KiB, let go"; return 1; }
+    done
+    kill $program
+    wait $program
+}
+
+# What busybox has under these names does less.
+who() {
+    export SETPRIV=/programs/setpriv SETCAP=/programs/setcap UNSHARE=/programs/unshare
+    chmod 755 .
+    sh /programs/rights.sh prepare "$PWD/rights" /programs /programs/rights /programs/word32 || return
+    sed -n '/^| who, and what |/,/^$/s/^| \(.*\) | \(.*\) |$/\1;\2/p' /programs/limits.md | sed 1,1d | while IFS=';' read -r row expected; do
+        found=$(sh /programs/rights.sh "$row" "$PWD/rights" 2>&1)
+        case $found in
+        "$expected"* | skipped*) echo "ok: $row: $found" >&3 ;;
+        *) echo "FAILED: $row: $found, not $expected" >&3; touch wrong ;;
+        esac
+    done
+    [ ! -e wrong ]
+}
+
+exec 3>&1
+overspill doctor
+for case in threads forks starts_others children_execute; do
+    try "keeper.c $case" paged 32M keeper $case
+done
+try "sort" sorts
+if overspill run --quiet --way keeper --memory 16M --swap $swap -- true 2>lack; then
+    for case in forks_often writes_code; do
+        try "keeper.c $case" paged 16M keeper $case
+    done
+    try "static threads" paged 32M static threads
+    try "go" computes
+    try "attach" attaches
+    try "all kinds of users" who
+else
+    echo "no keeper: $(cat lack)"
+fi
+exit $failed
