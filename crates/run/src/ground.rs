@@ -24,8 +24,8 @@ const YAMA_CAPABLE: &str = "2";
 pub enum GroundError {
     /// No right to userfaultfd.
     #[error(
-        "/dev/userfaultfd cannot be used: {0}; that needs Linux 6.1, root or a group for it, and in \
-         a container --device /dev/userfaultfd"
+        "/dev/userfaultfd cannot be used: {0}; be root, or in the group `overspill` that the package \
+         makes, and in a container give --device /dev/userfaultfd"
     )]
     Device(Errno),
     /// What the kernel, or our rights, are not enough for.

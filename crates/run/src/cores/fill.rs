@@ -1,10 +1,10 @@
 //! Filling in the holes of a core.
 //!
 //! Owns: the core's layout: an ELF file with a segment for each mapping, and notes before them.
-//! Invariants: what is marked as out is read from the address space, by which it comes back as for a
-//! thread of the program: within the limit, and others leave for it. So is what is there and zeros
-//! in the core: it may have come since, as what is read ahead does. Nothing is written beyond a
-//! segment, beyond the file's end, or once another core is being written there.
+//! Invariants: what is marked as out is read from the address space, by which it comes back as
+//! for a thread of the program: within the limit, and others leave for it. So is what is there
+//! and zeros in the core: it may have come since, as what is read ahead does. Nothing is written
+//! beyond a segment, beyond the file's end, or once another core is being written there.
 
 use object::elf::{ET_CORE, FileHeader64, NT_PRPSINFO, PT_LOAD, PT_NOTE};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
