@@ -11,10 +11,10 @@
 
 static void fills(void) {
     char *memory = map(BYTES);
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < 6; round++) {
         fill(memory, BYTES, round);
         check(memory, BYTES, round);
-        usleep(10000);
+        usleep(50000);
     }
 }
 
@@ -51,7 +51,7 @@ static void enters_namespace(void) {
 static void forks(void) {
     char *memory = map(BYTES);
     fill(memory, BYTES, 1);
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 3; round++) {
         pid_t child = fork();
         if (child == 0) {
             check(memory, BYTES, 1);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What scripts/kernel-programs.sh runs on each kernel, by busybox: says of each program whether it did what it should.
 failed=0
-swap=compressed:256M
+swap=compressed:1G
 
 try() { # NAME COMMAND...
     name=$1
@@ -66,6 +66,7 @@ who() {
 }
 
 exec 3>&1
+export TMPDIR=/tmp
 overspill doctor
 for case in threads forks starts_others children_execute; do
     try "keeper.c $case" paged 32M keeper $case
