@@ -7,6 +7,8 @@
 set -eu
 # busybox has others of the same names.
 : "${SETPRIV:=setpriv}" "${SETCAP:=setcap}" "${UNSHARE:=unshare}"
+# How many times slower this machine is than usual.
+: "${SLOW:=1}"
 user=65534
 umask 022
 
@@ -64,9 +66,9 @@ run() { # PREFIX INSTALLATION PROGRAM ARGUMENT...
 attach() { # PREFIX INSTALLATION
     $SETPRIV --reuid $user --regid $user --clear-groups "$dir/program" rests &
     program=$!
-    sleep 1
+    sleep $SLOW
     $1 "$dir/$2/overspill" attach $program --quiet --memory 16M --swap compressed:256M 2>"$dir/err" &
-    sleep 3
+    sleep $((3 * SLOW))
     memory=$(sed -n 's/^RssAnon:[[:space:]]*\([0-9]*\) kB/\1/p' /proc/$program/status)
     $1 "$dir/$2/overspill" detach $program >"$dir/detach" 2>&1 || {
         echo "refused: $(cat "$dir/err" "$dir/detach" | head -n 1)"
