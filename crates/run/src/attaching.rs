@@ -88,20 +88,15 @@ impl Guest {
         pidfd::has_ended(&self.process) || has_executed(pid, self.agent.pid)
     }
 
-    /// True if the agent alone has ended, and not the process with it, as where the kernel kills
-    /// both for want of memory.
+    /// True if the agent alone has ended, which without our help it only does with its program: the
+    /// kernel kills both for want of memory.
     pub(crate) fn lacks_agent(&self) -> bool {
-        self.agent_has_ended() && !pidfd::ends_within(&self.process, END_WAIT)
+        pidfd::has_ended(&self.agent.process) && !pidfd::ends_within(&self.process, END_WAIT)
     }
 
     /// The process.
     pub(crate) fn process(&self) -> &OwnedFd {
         &self.process
-    }
-
-    /// True if the agent has ended, which without our help it only does with its program.
-    fn agent_has_ended(&self) -> bool {
-        pidfd::has_ended(&self.agent.process)
     }
 
     /// Notes that it is said that the process is ended; true the first time.

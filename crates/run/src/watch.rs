@@ -58,12 +58,18 @@ pub(crate) fn start_of(pid: Pid) -> Option<u64> {
 
 /// A process's number in its own PID namespace, and as whom it makes files.
 pub(crate) fn identity_of(pid: Pid) -> Option<(i32, u32)> {
+    Some((last_in_status(pid, "NStgid:")?, last_in_status(pid, "Uid:")?))
+}
+
+/// Who traces a process.
+pub(crate) fn tracer_of(pid: Pid) -> Option<Pid> {
+    Pid::from_raw(last_in_status(pid, "TracerPid:")?)
+}
+
+fn last_in_status<T: FromStr>(pid: Pid, key: &str) -> Option<T> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let last = |key| {
-        let values = status.lines().find_map(|line| line.strip_prefix(key))?;
-        values.split_ascii_whitespace().last()
-    };
-    Some((last("NStgid:")?.parse().ok()?, last("Uid:")?.parse().ok()?))
+    let values = status.lines().find_map(|line| line.strip_prefix(key))?;
+    values.split_ascii_whitespace().last()?.parse().ok()
 }
 
 /// Where a process has the words that it was started with, and its environment.

@@ -134,7 +134,7 @@ fn is_made_of(name: &[u8], parts: &[Vec<u8>]) -> bool {
     let [first, between @ .., last] = parts else { return parts.len() == 1 && name == parts[0] };
     let Some(mut rest) = name.strip_prefix(&**first) else { return false };
     for part in between {
-        match memchr_find(rest, part) {
+        match find_part(rest, part) {
             Some(at) => rest = &rest[at + part.len()..],
             None => return false,
         }
@@ -142,7 +142,7 @@ fn is_made_of(name: &[u8], parts: &[Vec<u8>]) -> bool {
     rest.ends_with(last)
 }
 
-fn memchr_find(bytes: &[u8], part: &[u8]) -> Option<usize> {
+fn find_part(bytes: &[u8], part: &[u8]) -> Option<usize> {
     (0..=bytes.len().checked_sub(part.len())?).find(|at| bytes[*at..].starts_with(part))
 }
 

@@ -8,6 +8,7 @@
 //! Not here: who is traced when it is to be attached to (`refusals`).
 
 use super::Front;
+use crate::watch::tracer_of;
 use overspill_guest::Vpn;
 use rustix::process::{Pid, getpid};
 use std::time::{Duration, Instant};
@@ -81,10 +82,4 @@ impl Front {
             }
         }
     }
-}
-
-fn tracer_of(pid: Pid) -> Option<Pid> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
-    Pid::from_raw(tracer.trim().parse().ok()?)
 }
