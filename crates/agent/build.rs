@@ -1,8 +1,8 @@
-//! Compiles the agent's image.
+//! Compiles the images of agent and gate.
 //!
-//! Owns: how `payload/` becomes a flat image, and what an image must be: code and constants alone,
-//! with nothing for a loader to do. It is always optimised, whatever is built around it: only so it
-//! has no words of panics, and fits.
+//! Owns: how `payload/` and `gate/` become flat images, and what an image must be: code and
+//! constants alone, with nothing for a loader to do. It is always optimised, whatever is built
+//! around it: only so it has no words of panics, and fits.
 //! Invariants: the compiler and the linker are those that cargo uses for the same target, with no
 //! more of the target than `core`.
 //! Rejected: assembling the sections here, which would be a linker; a second package for another
@@ -10,20 +10,37 @@
 
 use object::elf::SHF_ALLOC;
 use object::{Object, ObjectSection, SectionFlags};
+use overspill_calls::{ARGS_MAX, Arg, CALLS};
 use std::env;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// As `CODE_BYTES` of `src/words.rs`.
-const IMAGE_BYTES_MAX: usize = 8192;
-const ENTRY: &str = "overspill_agent_entry";
+/// An image.
+struct Image {
+    name: &'static str,
+    source: &'static str,
+    entry: &'static str,
+    bytes_max: u64,
+}
+
+/// As large as `CODE_BYTES` of `src/words.rs`.
+const AGENT: Image = Image {
+    name: "agent",
+    source: "payload/main.rs",
+    entry: "overspill_agent_entry",
+    bytes_max: 8192,
+};
+/// As large as `GATE_CODE_BYTES` of `src/gate.rs`.
+const GATE: Image =
+    Image { name: "gate", source: "gate/main.rs", entry: "overspill_gate_entry", bytes_max: 32768 };
 /// What the linker adds for loaders, and what has no place in a flat image.
 const LOADERS: [&str; 5] = [".dynamic", ".dynsym", ".dynstr", ".hash", ".gnu.hash"];
 /// Tables of addresses on AArch64, with their bytes when they have but the loader's own.
 const EMPTY_TABLES: [(&str, u64); 2] = [(".got", 8), (".got.plt", 24)];
 
 /// The entry first, then all other code and constants, in one section; what is for loaders behind.
-const LAYOUT: &str = "ENTRY(overspill_agent_entry)
+const LAYOUT: &str = "
 SECTIONS {
   . = 0;
   .image : { KEEP(*(.text.entry)) *(.text .text.*) *(.rodata .rodata.*) }
@@ -33,14 +50,50 @@ SECTIONS {
 ";
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=payload");
-    println!("cargo::rerun-if-changed=src/words.rs");
+    for source in ["build.rs", "payload", "gate", "src/words.rs", "src/gate.rs", "../calls/src"] {
+        println!("cargo::rerun-if-changed={source}");
+    }
     println!("cargo::rustc-check-cfg=cfg(payload)");
+    make(&AGENT);
+    // Elsewhere the kernel does not dispatch calls to a program.
+    if variable("CARGO_CFG_TARGET_ARCH") == "x86_64" {
+        write_calls();
+        make(&GATE);
+    }
+}
+
+/// Writes the table of system calls as the gate has it: what the arguments are, each list once, and
+/// which list a number has. It is this machine's, which is the gate's: there is one kind of them.
+fn write_calls() {
+    assert!(cfg!(target_arch = "x86_64"), "the gate can be built on x86-64 only");
+    let mut lists: Vec<[Arg; ARGS_MAX]> = vec![[Arg::Value; ARGS_MAX]];
+    let highest = CALLS.iter().map(|call| call.number).max().expect("there are calls");
+    let mut list_of = vec![u8::MAX; highest as usize + 1];
+    for call in CALLS {
+        let mut list = [Arg::Value; ARGS_MAX];
+        list[..call.args.len()].copy_from_slice(call.args);
+        let known = lists.iter().position(|other| *other == list);
+        let index = known.unwrap_or_else(|| {
+            lists.push(list);
+            lists.len() - 1
+        });
+        list_of[call.number as usize] = u8::try_from(index).expect("there are few lists");
+    }
+    let mut text = format!("pub const LIST_OF: [u8; {}] = {list_of:?};\n", list_of.len());
+    let written =
+        write!(text, "pub const LISTS: [[Arg; ARGS_MAX]; {}] = {lists:?};\n", lists.len());
+    written.expect("a string takes all");
+    let path = PathBuf::from(variable("OUT_DIR")).join("calls.rs");
+    std::fs::write(path, text).expect("the output directory can be written");
+}
+
+fn make(image: &Image) {
     let out = PathBuf::from(variable("OUT_DIR"));
-    let linked = link(&out);
-    let image = flatten(&linked).unwrap_or_else(|fault| panic!("the agent's image {fault}"));
-    std::fs::write(out.join("agent.bin"), image).expect("the output directory can be written");
+    let linked = link(image, &out);
+    let bytes = flatten(image, &linked);
+    let bytes = bytes.unwrap_or_else(|fault| panic!("the image of the {} {fault}", image.name));
+    let path = out.join(image.name).with_extension("bin");
+    std::fs::write(path, bytes).expect("the output directory can be written");
 }
 
 fn variable(name: &str) -> String {
@@ -48,11 +101,14 @@ fn variable(name: &str) -> String {
 }
 
 /// Compiles and links the payload, and returns the linked file's content.
-fn link(out: &Path) -> Vec<u8> {
-    let (linked, layout) = (out.join("agent.elf"), out.join("agent.ld"));
-    std::fs::write(&layout, LAYOUT).expect("the output directory can be written");
+fn link(image: &Image, out: &Path) -> Vec<u8> {
+    let file = out.join(image.name);
+    let (linked, layout) = (file.with_extension("elf"), file.with_extension("ld"));
+    let script = format!("ENTRY({}){LAYOUT}", image.entry);
+    std::fs::write(&layout, script).expect("the output directory can be written");
     let mut rustc = Command::new(variable("RUSTC"));
-    rustc.args(["payload/main.rs", "--crate-name", "overspill_agent_image", "--cfg", "payload"]);
+    let name = format!("overspill_{}_image", image.name);
+    rustc.args([image.source, "--crate-name", &name, "--cfg", "payload"]);
     rustc.args(["--crate-type", "bin", "--edition", "2024", "--target", &variable("TARGET")]);
     rustc.args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "relocation-model=pie"]);
     rustc.args(["-C", "codegen-units=1", "-C", "lto=fat", "-C", "overflow-checks=off"]);
@@ -65,12 +121,12 @@ fn link(out: &Path) -> Vec<u8> {
         rustc.args(["-C", &format!("linker={linker}")]);
     }
     let status = rustc.arg("-o").arg(&linked).status().expect("the compiler can be started");
-    assert!(status.success(), "the agent's image does not compile: {rustc:?}");
+    assert!(status.success(), "the image of the {} does not compile: {rustc:?}", image.name);
     std::fs::read(&linked).expect("what was linked can be read")
 }
 
 /// Takes the image out of the linked file, or says why it is none.
-fn flatten(linked: &[u8]) -> Result<Vec<u8>, String> {
+fn flatten(of: &Image, linked: &[u8]) -> Result<Vec<u8>, String> {
     let file = object::File::parse(linked).map_err(|error| format!("cannot be read: {error}"))?;
     if let Some(section) = file.sections().find(is_foreign) {
         let (name, bytes) = (section.name().unwrap_or("without a name"), section.size());
@@ -81,10 +137,11 @@ fn flatten(linked: &[u8]) -> Result<Vec<u8>, String> {
     let image = file.section_by_name(".image").ok_or("is empty: the linker left nothing")?;
     let (address, bytes) = (image.address(), image.size());
     if (address, file.entry()) != (0, 0) {
-        return Err(format!("starts at {address:#x}, and {ENTRY} is at {:#x}", file.entry()));
+        let (name, entry) = (of.entry, file.entry());
+        return Err(format!("starts at {address:#x}, and {name} is at {entry:#x}"));
     }
-    if bytes > IMAGE_BYTES_MAX as u64 {
-        return Err(format!("has {bytes} bytes, of {IMAGE_BYTES_MAX} that it may have"));
+    if bytes > of.bytes_max {
+        return Err(format!("has {bytes} bytes, of {} that it may have", of.bytes_max));
     }
     image.data().map(<[u8]>::to_vec).map_err(|error| format!("cannot be read: {error}"))
 }

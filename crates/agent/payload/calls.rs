@@ -1,12 +1,13 @@
 //! The system calls of the agent.
 //!
-//! Owns: how a call is made on each processor, the calls' numbers, and their errors. All memory
+//! Owns: the calls that there are, their numbers, and their errors. All memory
 //! that the kernel writes for the agent is passed here by reference; addresses of the program are
 //! plain numbers, which nothing here reads through.
 //! Invariants: no call is repeated but after EINTR, which only a debugger causes: all signals are
 //! blocked.
 //! Not here: which of them may still be made once the agent is set up ([`crate::filter`]).
 
+use crate::raw;
 use crate::words::PAGE_BYTES;
 use core::arch::asm;
 
@@ -69,43 +70,11 @@ pub const PR_SET_NO_NEW_PRIVS: usize = 38;
 pub const PR_SET_THP_DISABLE: usize = 41;
 pub const PR_GET_THP_DISABLE: usize = 42;
 
-/// Makes a system call.
-///
-/// # Safety
-/// What the call does to memory is what its caller says it may: whatever the arguments name as the
-/// agent's own is borrowed for the time of the call.
-#[cfg(target_arch = "x86_64")]
-unsafe fn raw(number: usize, a: [usize; 6]) -> isize {
-    let result;
-    // SAFETY: the caller vouches for memory; the instruction changes rax, rcx and r11 alone.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a[0], in("rsi") a[1],
-            in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
-            lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result
-}
-
-/// Makes a system call.
-///
-/// # Safety
-/// As on the other processor.
-#[cfg(target_arch = "aarch64")]
-unsafe fn raw(number: usize, a: [usize; 6]) -> isize {
-    let result;
-    // SAFETY: the caller vouches for memory; the instruction changes x0 alone.
-    unsafe {
-        asm!("svc #0", in("x8") number, inlateout("x0") a[0] as isize => result, in("x1") a[1],
-            in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
-    }
-    result
-}
-
 /// Makes a call that reads or writes no memory of the agent, or only what its wrapper borrows.
 fn call(number: usize, arguments: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: every wrapper below passes numbers, addresses of the program or of staging, which no
     // reference covers, or a reference of its own with the size of what it refers to.
-    match unsafe { raw(number, arguments) } {
+    match unsafe { raw::call(number, arguments) } {
         error @ -4095..=-1 => Err(-error as Errno),
         value => Ok(value as usize),
     }

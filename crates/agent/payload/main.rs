@@ -16,6 +16,7 @@ mod calls;
 mod end;
 mod filter;
 mod messages;
+mod raw;
 mod start;
 #[path = "../src/words.rs"]
 #[expect(dead_code, reason = "some words are the keeper's alone")]

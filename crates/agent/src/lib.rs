@@ -10,12 +10,21 @@
 //! Rejected: C, which would need a second compiler for each architecture; a thread of the program,
 //! which the program can see, and which shares its descriptors and its signals.
 
+pub mod gate;
 mod words;
 
 pub use words::*;
 
 /// The image. It is written to the start of the agent's memory, and executed there.
 pub const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.bin"));
+
+/// The gate's image, which is written to the start of the gate's memory; empty on a processor for
+/// which there is none.
+#[cfg(target_arch = "x86_64")]
+pub const GATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gate.bin"));
+/// The gate's image: there is none for this processor.
+#[cfg(not(target_arch = "x86_64"))]
+pub const GATE: &[u8] = &[];
 
 /// Where the image's first instruction is: a system call, to be made with the registers of a clone
 /// whose stack is [`AGENT_BYTES`] from the start. Its caller does not come back from there by

@@ -14,5 +14,5 @@ mod types;
 mod walk;
 
 pub use table::{CALLS, call};
-pub use types::{Arg, Call};
+pub use types::{ARGS_MAX, Arg, Call};
 pub use walk::{Memory, Span, walk};

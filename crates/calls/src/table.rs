@@ -7,7 +7,6 @@ use libc::{
     sysinfo, timespec, timeval, timex, tms, utsname,
 };
 use linux_raw_sys::general as nr;
-use std::mem::size_of;
 
 /// Returns the table's row for a system call.
 pub fn call(number: u32) -> Option<&'static Call> {
@@ -28,17 +27,23 @@ static ROWS: [u16; NUMBERS] = {
     rows
 };
 
-const INT: usize = size_of::<c_int>();
-const LONG: usize = size_of::<c_long>();
-const TIME: Arg = Bytes(size_of::<timespec>());
-const TWO_TIMES: Arg = Bytes(2 * size_of::<timespec>());
-const TIMEVAL: Arg = Bytes(size_of::<timeval>());
-const STAT: Arg = Bytes(size_of::<stat>());
-const STATFS: Arg = Bytes(size_of::<statfs>());
+/// How large a structure is.
+const fn bytes_of<T>() -> u16 {
+    assert!(size_of::<T>() <= u16::MAX as usize);
+    size_of::<T>() as u16
+}
+
+const INT: u16 = bytes_of::<c_int>();
+const LONG: u16 = bytes_of::<c_long>();
+const TIME: Arg = Bytes(bytes_of::<timespec>());
+const TWO_TIMES: Arg = Bytes(2 * bytes_of::<timespec>());
+const TIMEVAL: Arg = Bytes(bytes_of::<timeval>());
+const STAT: Arg = Bytes(bytes_of::<stat>());
+const STATFS: Arg = Bytes(bytes_of::<statfs>());
 const SIGNALS: Arg = Bytes(8);
-const INFO: Arg = Bytes(size_of::<siginfo_t>());
+const INFO: Arg = Bytes(bytes_of::<siginfo_t>());
 const INTS: Arg = Bytes(2 * INT);
-const PATH_MAX: usize = 4096;
+const PATH_MAX: u16 = 4096;
 
 use Arg::*;
 
@@ -62,7 +67,7 @@ pub const CALLS: &[Call] = calls! {
     #[cfg(target_arch = "x86_64")]
     lstat __NR_lstat: Str, STAT;
     #[cfg(target_arch = "x86_64")]
-    poll __NR_poll: Items(1, size_of::<pollfd>());
+    poll __NR_poll: Items(1, bytes_of::<pollfd>());
     lseek __NR_lseek: ;
     mmap __NR_mmap: ;
     mprotect __NR_mprotect: ;
@@ -89,17 +94,17 @@ pub const CALLS: &[Call] = calls! {
     madvise __NR_madvise: ;
     shmget __NR_shmget: ;
     shmat __NR_shmat: ;
-    shmctl __NR_shmctl: Value, Value, Bytes(size_of::<shmid_ds>());
+    shmctl __NR_shmctl: Value, Value, Bytes(bytes_of::<shmid_ds>());
     dup __NR_dup: ;
     #[cfg(target_arch = "x86_64")]
     dup2 __NR_dup2: ;
     #[cfg(target_arch = "x86_64")]
     pause __NR_pause: ;
     nanosleep __NR_nanosleep: TIME, TIME;
-    getitimer __NR_getitimer: Value, Bytes(size_of::<itimerval>());
+    getitimer __NR_getitimer: Value, Bytes(bytes_of::<itimerval>());
     #[cfg(target_arch = "x86_64")]
     alarm __NR_alarm: ;
-    setitimer __NR_setitimer: Value, Bytes(size_of::<itimerval>()), Bytes(size_of::<itimerval>());
+    setitimer __NR_setitimer: Value, Bytes(bytes_of::<itimerval>()), Bytes(bytes_of::<itimerval>());
     getpid __NR_getpid: ;
     sendfile __NR_sendfile: Value, Value, Bytes(LONG);
     socket __NR_socket: ;
@@ -124,17 +129,17 @@ pub const CALLS: &[Call] = calls! {
     vfork __NR_vfork: ;
     execve __NR_execve: Str, Strs, Strs;
     exit __NR_exit: ;
-    wait4 __NR_wait4: Value, Bytes(INT), Value, Bytes(size_of::<rusage>());
+    wait4 __NR_wait4: Value, Bytes(INT), Value, Bytes(bytes_of::<rusage>());
     kill __NR_kill: ;
-    uname __NR_uname: Bytes(size_of::<utsname>());
+    uname __NR_uname: Bytes(bytes_of::<utsname>());
     semget __NR_semget: ;
-    semop __NR_semop: Value, Items(2, size_of::<sembuf>());
+    semop __NR_semop: Value, Items(2, bytes_of::<sembuf>());
     semctl __NR_semctl: Value, Value, Value, Command;
     shmdt __NR_shmdt: ;
     msgget __NR_msgget: ;
     msgsnd __NR_msgsnd: Value, Queued(2);
     msgrcv __NR_msgrcv: Value, Queued(2);
-    msgctl __NR_msgctl: Value, Value, Bytes(size_of::<msqid_ds>());
+    msgctl __NR_msgctl: Value, Value, Bytes(bytes_of::<msqid_ds>());
     fcntl __NR_fcntl: Value, Value, Command;
     flock __NR_flock: ;
     fsync __NR_fsync: ;
@@ -172,10 +177,10 @@ pub const CALLS: &[Call] = calls! {
     lchown __NR_lchown: Str;
     umask __NR_umask: ;
     gettimeofday __NR_gettimeofday: TIMEVAL, Bytes(2 * INT);
-    getrlimit __NR_getrlimit: Value, Bytes(size_of::<rlimit64>());
-    getrusage __NR_getrusage: Value, Bytes(size_of::<rusage>());
-    sysinfo __NR_sysinfo: Bytes(size_of::<sysinfo>());
-    times __NR_times: Bytes(size_of::<tms>());
+    getrlimit __NR_getrlimit: Value, Bytes(bytes_of::<rlimit64>());
+    getrusage __NR_getrusage: Value, Bytes(bytes_of::<rusage>());
+    sysinfo __NR_sysinfo: Bytes(bytes_of::<sysinfo>());
+    times __NR_times: Bytes(bytes_of::<tms>());
     ptrace __NR_ptrace: Value, Value, Command, Command;
     getuid __NR_getuid: ;
     syslog __NR_syslog: Value, Sized(2);
@@ -207,9 +212,9 @@ pub const CALLS: &[Call] = calls! {
     rt_sigtimedwait __NR_rt_sigtimedwait: SIGNALS, INFO, TIME;
     rt_sigqueueinfo __NR_rt_sigqueueinfo: Value, Value, INFO;
     rt_sigsuspend __NR_rt_sigsuspend: SIGNALS;
-    sigaltstack __NR_sigaltstack: Bytes(size_of::<stack_t>()), Bytes(size_of::<stack_t>());
+    sigaltstack __NR_sigaltstack: Bytes(bytes_of::<stack_t>()), Bytes(bytes_of::<stack_t>());
     #[cfg(target_arch = "x86_64")]
-    utime __NR_utime: Str, Bytes(size_of::<libc::utimbuf>());
+    utime __NR_utime: Str, Bytes(bytes_of::<libc::utimbuf>());
     #[cfg(target_arch = "x86_64")]
     mknod __NR_mknod: Str;
     personality __NR_personality: ;
@@ -221,9 +226,9 @@ pub const CALLS: &[Call] = calls! {
     sysfs __NR_sysfs: Value, Command, Command;
     getpriority __NR_getpriority: ;
     setpriority __NR_setpriority: ;
-    sched_setparam __NR_sched_setparam: Value, Bytes(size_of::<sched_param>());
-    sched_getparam __NR_sched_getparam: Value, Bytes(size_of::<sched_param>());
-    sched_setscheduler __NR_sched_setscheduler: Value, Value, Bytes(size_of::<sched_param>());
+    sched_setparam __NR_sched_setparam: Value, Bytes(bytes_of::<sched_param>());
+    sched_getparam __NR_sched_getparam: Value, Bytes(bytes_of::<sched_param>());
+    sched_setscheduler __NR_sched_setscheduler: Value, Value, Bytes(bytes_of::<sched_param>());
     sched_getscheduler __NR_sched_getscheduler: ;
     sched_get_priority_max __NR_sched_get_priority_max: ;
     sched_get_priority_min __NR_sched_get_priority_min: ;
@@ -239,8 +244,8 @@ pub const CALLS: &[Call] = calls! {
     prctl __NR_prctl: Value, Command, Command, Command, Command;
     #[cfg(target_arch = "x86_64")]
     arch_prctl __NR_arch_prctl: Value, Command;
-    adjtimex __NR_adjtimex: Bytes(size_of::<timex>());
-    setrlimit __NR_setrlimit: Value, Bytes(size_of::<rlimit64>());
+    adjtimex __NR_adjtimex: Bytes(bytes_of::<timex>());
+    setrlimit __NR_setrlimit: Value, Bytes(bytes_of::<rlimit64>());
     chroot __NR_chroot: Str;
     sync __NR_sync: ;
     acct __NR_acct: Str;
@@ -289,11 +294,11 @@ pub const CALLS: &[Call] = calls! {
     getdents64 __NR_getdents64: Value, Sized(2);
     set_tid_address __NR_set_tid_address: ;
     restart_syscall __NR_restart_syscall: ;
-    semtimedop __NR_semtimedop: Value, Items(2, size_of::<sembuf>()), Value, TIME;
+    semtimedop __NR_semtimedop: Value, Items(2, bytes_of::<sembuf>()), Value, TIME;
     fadvise64 __NR_fadvise64: ;
-    timer_create __NR_timer_create: Value, Bytes(size_of::<sigevent>()), Bytes(INT);
-    timer_settime __NR_timer_settime: Value, Value, Bytes(size_of::<itimerspec>()), Bytes(size_of::<itimerspec>());
-    timer_gettime __NR_timer_gettime: Value, Bytes(size_of::<itimerspec>());
+    timer_create __NR_timer_create: Value, Bytes(bytes_of::<sigevent>()), Bytes(INT);
+    timer_settime __NR_timer_settime: Value, Value, Bytes(bytes_of::<itimerspec>()), Bytes(bytes_of::<itimerspec>());
+    timer_gettime __NR_timer_gettime: Value, Bytes(bytes_of::<itimerspec>());
     timer_getoverrun __NR_timer_getoverrun: ;
     timer_delete __NR_timer_delete: ;
     clock_settime __NR_clock_settime: Value, TIME;
@@ -302,22 +307,22 @@ pub const CALLS: &[Call] = calls! {
     clock_nanosleep __NR_clock_nanosleep: Value, Value, TIME, TIME;
     exit_group __NR_exit_group: ;
     #[cfg(target_arch = "x86_64")]
-    epoll_wait __NR_epoll_wait: Value, Items(2, size_of::<epoll_event>());
-    epoll_ctl __NR_epoll_ctl: Value, Value, Value, Bytes(size_of::<epoll_event>());
+    epoll_wait __NR_epoll_wait: Value, Items(2, bytes_of::<epoll_event>());
+    epoll_ctl __NR_epoll_ctl: Value, Value, Value, Bytes(bytes_of::<epoll_event>());
     tgkill __NR_tgkill: ;
     #[cfg(target_arch = "x86_64")]
-    utimes __NR_utimes: Str, Bytes(2 * size_of::<timeval>());
+    utimes __NR_utimes: Str, Bytes(2 * bytes_of::<timeval>());
     mbind __NR_mbind: Value, Value, Value, Bits(4);
     set_mempolicy __NR_set_mempolicy: Value, Bits(2);
     get_mempolicy __NR_get_mempolicy: Bytes(INT), Bits(2);
-    mq_open __NR_mq_open: Str, Value, Value, Bytes(size_of::<mq_attr>());
+    mq_open __NR_mq_open: Str, Value, Value, Bytes(bytes_of::<mq_attr>());
     mq_unlink __NR_mq_unlink: Str;
     mq_timedsend __NR_mq_timedsend: Value, Sized(2), Value, Value, TIME;
     mq_timedreceive __NR_mq_timedreceive: Value, Sized(2), Value, Bytes(INT), TIME;
-    mq_notify __NR_mq_notify: Value, Bytes(size_of::<sigevent>());
-    mq_getsetattr __NR_mq_getsetattr: Value, Bytes(size_of::<mq_attr>()), Bytes(size_of::<mq_attr>());
+    mq_notify __NR_mq_notify: Value, Bytes(bytes_of::<sigevent>());
+    mq_getsetattr __NR_mq_getsetattr: Value, Bytes(bytes_of::<mq_attr>()), Bytes(bytes_of::<mq_attr>());
     kexec_load __NR_kexec_load: Value, Value, Items(1, 32);
-    waitid __NR_waitid: Value, Value, INFO, Value, Bytes(size_of::<rusage>());
+    waitid __NR_waitid: Value, Value, INFO, Value, Bytes(bytes_of::<rusage>());
     add_key __NR_add_key: Str, Str, Sized(3);
     request_key __NR_request_key: Str, Str, Str;
     keyctl __NR_keyctl: Value, Command, Command, Command, Command;
@@ -333,7 +338,7 @@ pub const CALLS: &[Call] = calls! {
     mknodat __NR_mknodat: Value, Str;
     fchownat __NR_fchownat: Value, Str;
     #[cfg(target_arch = "x86_64")]
-    futimesat __NR_futimesat: Value, Str, Bytes(2 * size_of::<timeval>());
+    futimesat __NR_futimesat: Value, Str, Bytes(2 * bytes_of::<timeval>());
     newfstatat __NR_newfstatat: Value, Str, STAT;
     unlinkat __NR_unlinkat: Value, Str;
     renameat __NR_renameat: Value, Str, Value, Str;
@@ -343,7 +348,7 @@ pub const CALLS: &[Call] = calls! {
     fchmodat __NR_fchmodat: Value, Str;
     faccessat __NR_faccessat: Value, Str;
     pselect6 __NR_pselect6: Value, Bits(0), Bits(0), Bits(0), TIME, Mask;
-    ppoll __NR_ppoll: Items(1, size_of::<pollfd>()), Value, TIME, SIGNALS;
+    ppoll __NR_ppoll: Items(1, bytes_of::<pollfd>()), Value, TIME, SIGNALS;
     unshare __NR_unshare: ;
     set_robust_list __NR_set_robust_list: ;
     get_robust_list __NR_get_robust_list: Value, Bytes(LONG), Bytes(LONG);
@@ -353,15 +358,15 @@ pub const CALLS: &[Call] = calls! {
     vmsplice __NR_vmsplice: Value, Vectors(2);
     move_pages __NR_move_pages: Value, Value, Pointers(1), Items(1, INT), Items(1, INT);
     utimensat __NR_utimensat: Value, Str, TWO_TIMES;
-    epoll_pwait __NR_epoll_pwait: Value, Items(2, size_of::<epoll_event>()), Value, Value, SIGNALS;
+    epoll_pwait __NR_epoll_pwait: Value, Items(2, bytes_of::<epoll_event>()), Value, Value, SIGNALS;
     #[cfg(target_arch = "x86_64")]
     signalfd __NR_signalfd: Value, SIGNALS;
     timerfd_create __NR_timerfd_create: ;
     #[cfg(target_arch = "x86_64")]
     eventfd __NR_eventfd: ;
     fallocate __NR_fallocate: ;
-    timerfd_settime __NR_timerfd_settime: Value, Value, Bytes(size_of::<itimerspec>()), Bytes(size_of::<itimerspec>());
-    timerfd_gettime __NR_timerfd_gettime: Value, Bytes(size_of::<itimerspec>());
+    timerfd_settime __NR_timerfd_settime: Value, Value, Bytes(bytes_of::<itimerspec>()), Bytes(bytes_of::<itimerspec>());
+    timerfd_gettime __NR_timerfd_gettime: Value, Bytes(bytes_of::<itimerspec>());
     accept4 __NR_accept4: Value, SizedAt(2), Bytes(INT);
     signalfd4 __NR_signalfd4: Value, SIGNALS;
     eventfd2 __NR_eventfd2: ;
@@ -376,10 +381,10 @@ pub const CALLS: &[Call] = calls! {
     recvmmsg __NR_recvmmsg: Value, Messages(2), Value, Value, TIME;
     fanotify_init __NR_fanotify_init: ;
     fanotify_mark __NR_fanotify_mark: Value, Value, Value, Value, Str;
-    prlimit64 __NR_prlimit64: Value, Value, Bytes(size_of::<rlimit64>()), Bytes(size_of::<rlimit64>());
+    prlimit64 __NR_prlimit64: Value, Value, Bytes(bytes_of::<rlimit64>()), Bytes(bytes_of::<rlimit64>());
     name_to_handle_at __NR_name_to_handle_at: Value, Str, Bytes(8 + 128), Bytes(8);
     open_by_handle_at __NR_open_by_handle_at: Value, Bytes(8 + 128);
-    clock_adjtime __NR_clock_adjtime: Value, Bytes(size_of::<timex>());
+    clock_adjtime __NR_clock_adjtime: Value, Bytes(bytes_of::<timex>());
     syncfs __NR_syncfs: ;
     sendmmsg __NR_sendmmsg: Value, Messages(2);
     setns __NR_setns: ;
@@ -388,7 +393,7 @@ pub const CALLS: &[Call] = calls! {
     process_vm_writev __NR_process_vm_writev: Value, Vectors(2), Value, Headers(4);
     kcmp __NR_kcmp: ;
     finit_module __NR_finit_module: Value, Str;
-    sched_setattr __NR_sched_setattr: Value, Bytes(size_of::<sched_attr>());
+    sched_setattr __NR_sched_setattr: Value, Bytes(bytes_of::<sched_attr>());
     sched_getattr __NR_sched_getattr: Value, Sized(2);
     renameat2 __NR_renameat2: Value, Str, Value, Str;
     seccomp __NR_seccomp: Value, Value, Command;
@@ -406,7 +411,7 @@ pub const CALLS: &[Call] = calls! {
     pkey_mprotect __NR_pkey_mprotect: ;
     pkey_alloc __NR_pkey_alloc: ;
     pkey_free __NR_pkey_free: ;
-    statx __NR_statx: Value, Str, Value, Value, Bytes(size_of::<statx>());
+    statx __NR_statx: Value, Str, Value, Value, Bytes(bytes_of::<statx>());
     rseq __NR_rseq: ;
     pidfd_send_signal __NR_pidfd_send_signal: Value, Value, INFO;
     open_tree __NR_open_tree: Value, Str;
@@ -422,7 +427,7 @@ pub const CALLS: &[Call] = calls! {
     pidfd_getfd __NR_pidfd_getfd: ;
     faccessat2 __NR_faccessat2: Value, Str;
     process_madvise __NR_process_madvise: Value, Headers(2);
-    epoll_pwait2 __NR_epoll_pwait2: Value, Items(2, size_of::<epoll_event>()), Value, TIME, SIGNALS;
+    epoll_pwait2 __NR_epoll_pwait2: Value, Items(2, bytes_of::<epoll_event>()), Value, TIME, SIGNALS;
     mount_setattr __NR_mount_setattr: Value, Str, Value, Sized(4);
     quotactl_fd __NR_quotactl_fd: Value, Value, Value, Bytes(256);
     landlock_create_ruleset __NR_landlock_create_ruleset: Sized(1);

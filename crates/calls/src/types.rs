@@ -6,11 +6,11 @@ pub enum Arg {
     /// Nothing: a number, a descriptor, an address that is neither read nor written.
     Value,
     /// So many bytes.
-    Bytes(usize),
+    Bytes(u16),
     /// As many bytes as an argument says.
     Sized(u8),
     /// As many items as an argument says, of so many bytes.
-    Items(u8, usize),
+    Items(u8, u16),
     /// As many bits as an argument says, in whole words.
     Bits(u8),
     /// As many bytes as the int says that an argument points to.
@@ -46,6 +46,9 @@ pub enum Arg {
     /// As many futexes as an argument says, and their words.
     Futexes(u8),
 }
+
+/// The most arguments that a call has.
+pub const ARGS_MAX: usize = 6;
 
 /// A system call.
 #[derive(Debug)]

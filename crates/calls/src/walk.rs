@@ -2,10 +2,10 @@
 //!
 //! Owns: the sizes of vectors, headers and strings as they are found in memory, and what commands
 //! and requests say of their argument.
+//! This file and `types.rs` are part of two programs, of this library and of the gate's image
+//! (`agent/gate`): so they need nothing but `core`, and nothing here can panic.
 
-use crate::types::{Arg, Call};
-use libc::{c_int, iovec, mmsghdr, msghdr};
-use std::mem::{offset_of, size_of};
+use super::types::{ARGS_MAX, Arg};
 
 /// The caller's memory.
 pub trait Memory {
@@ -33,22 +33,43 @@ const STRING_MAX: usize = 1 << 17;
 /// The most that a request of unknown size is expected to touch.
 const UNKNOWN_BYTES: usize = 4096;
 const PAGE_BYTES: usize = 4096;
+const WORD_BYTES: usize = size_of::<usize>();
+const INT_BYTES: usize = size_of::<i32>();
+/// Of `iovec`: an address and a length.
+const VECTOR_BYTES: usize = 2 * WORD_BYTES;
+/// Of `msghdr`, and where in it name, vectors and control data are, and how much of each.
+const HEADER_BYTES: usize = 7 * WORD_BYTES;
+const NAME_AT: [usize; 2] = [0, WORD_BYTES];
+const VECTORS_AT: [usize; 2] = [2 * WORD_BYTES, 3 * WORD_BYTES];
+const CONTROL_AT: [usize; 2] = [4 * WORD_BYTES, 5 * WORD_BYTES];
+/// Of `mmsghdr`: a header, and how much was moved.
+const MESSAGE_BYTES: usize = HEADER_BYTES + WORD_BYTES;
+/// Of `futex_waitv`: a number, an address, flags.
+const FUTEX_BYTES: usize = 24;
+const FUTEX_WORD_AT: usize = 8;
+/// Bytes of a string that are looked at together.
+const STRING_BYTES: usize = 64;
 /// Pointers in a request's structure are among its first bytes.
 const POINTERS_BYTES: usize = 256;
 
 /// Passes everything that a call may touch to `sink`. Where a pointer leads nowhere it stops: the
 /// kernel will find the same and fail.
-pub fn walk(call: &Call, args: &[usize; 6], memory: &impl Memory, sink: &mut impl FnMut(Span)) {
+pub fn walk(
+    kinds: &[Arg],
+    args: &[usize; ARGS_MAX],
+    memory: &impl Memory,
+    sink: &mut impl FnMut(Span),
+) {
     let mut walk = Walk { args, memory, sink };
-    for (n, &arg) in call.args.iter().enumerate() {
-        if args[n] != 0 {
-            walk.arg(arg, args[n]);
+    for (&kind, &arg) in kinds.iter().zip(args) {
+        if arg != 0 {
+            walk.arg(kind, arg);
         }
     }
 }
 
 struct Walk<'a, M, S> {
-    args: &'a [usize; 6],
+    args: &'a [usize; ARGS_MAX],
     memory: &'a M,
     sink: &'a mut S,
 }
@@ -57,35 +78,35 @@ impl<M: Memory, S: FnMut(Span)> Walk<'_, M, S> {
     fn arg(&mut self, arg: Arg, at: usize) {
         match arg {
             Arg::Value => {}
-            Arg::Bytes(len) => self.span(at, len),
+            Arg::Bytes(len) => self.span(at, len.into()),
             Arg::Sized(n) => self.span(at, self.number(n)),
-            Arg::Items(n, bytes) => self.span(at, self.number(n).saturating_mul(bytes)),
+            Arg::Items(n, bytes) => self.span(at, self.number(n).saturating_mul(bytes.into())),
             Arg::Bits(n) => self.span(at, self.number(n).div_ceil(64).saturating_mul(8)),
-            Arg::SizedAt(n) => self.sized_at(at, self.args[usize::from(n)]),
+            Arg::SizedAt(n) => self.sized_at(at, self.number(n)),
             Arg::Str => self.string(at),
             Arg::Strs => self.strings(at),
             Arg::Vectors(n) => self.vectors(at, self.number(n)),
-            Arg::Headers(n) => self.span(at, self.items(n) * size_of::<iovec>()),
+            Arg::Headers(n) => self.span(at, self.items(n) * VECTOR_BYTES),
             Arg::Message => self.message(at),
             Arg::Messages(n) => {
                 let count = self.items(n);
-                self.span(at, count * size_of::<mmsghdr>());
-                (0..count).for_each(|n| self.message(at + n * size_of::<mmsghdr>()));
+                self.span(at, count * MESSAGE_BYTES);
+                (0..count).for_each(|n| self.message(at.wrapping_add(n * MESSAGE_BYTES)));
             }
             Arg::Mask => self.mask(at),
-            Arg::Queued(n) => self.span(at, self.number(n).saturating_add(size_of::<usize>())),
-            Arg::Pointers(n) => self.span(at, self.number(n).saturating_mul(size_of::<usize>())),
+            Arg::Queued(n) => self.span(at, self.number(n).saturating_add(WORD_BYTES)),
+            Arg::Pointers(n) => self.span(at, self.number(n).saturating_mul(WORD_BYTES)),
             Arg::PerPage(n) => self.span(at, self.number(n).div_ceil(PAGE_BYTES)),
             Arg::Pointing(n) => self.request(at, self.number(n)),
-            Arg::Ioctl => self.request(at, ioctl_bytes(self.args[1])),
+            Arg::Ioctl => self.request(at, ioctl_bytes(self.number(1))),
             Arg::Command => self.request(at, UNKNOWN_BYTES),
-            Arg::Futex => self.span(at, size_of::<u32>()),
+            Arg::Futex => self.span(at, INT_BYTES),
             Arg::Futexes(n) => self.futexes(at, self.items(n)),
         }
     }
 
     fn number(&self, n: u8) -> usize {
-        self.args[usize::from(n)]
+        self.args.get(usize::from(n)).copied().unwrap_or(0)
     }
 
     fn items(&self, n: u8) -> usize {
@@ -100,14 +121,20 @@ impl<M: Memory, S: FnMut(Span)> Walk<'_, M, S> {
 
     /// Reads a word of the caller's.
     fn word(&self, at: usize) -> Option<usize> {
-        let mut bytes = [0; size_of::<usize>()];
-        (self.memory.read(at, &mut bytes) == bytes.len()).then(|| usize::from_ne_bytes(bytes))
+        let mut bytes = [0; WORD_BYTES];
+        (self.memory.read(at, &mut bytes) == WORD_BYTES).then(|| usize::from_ne_bytes(bytes))
+    }
+
+    /// Reads the words at two places behind `at`.
+    fn words(&self, at: usize, places: [usize; 2]) -> Option<[usize; 2]> {
+        let [first, second] = places.map(|place| self.word(at.wrapping_add(place)));
+        first.zip(second).map(|(first, second)| [first, second])
     }
 
     fn sized_at(&mut self, at: usize, size_at: usize) {
-        let mut bytes = [0; size_of::<c_int>()];
-        if self.memory.read(size_at, &mut bytes) == bytes.len() {
-            self.span(at, usize::try_from(c_int::from_ne_bytes(bytes)).unwrap_or(0));
+        let mut bytes = [0; INT_BYTES];
+        if self.memory.read(size_at, &mut bytes) == INT_BYTES {
+            self.span(at, usize::try_from(i32::from_ne_bytes(bytes)).unwrap_or(0));
         }
     }
 
@@ -116,12 +143,15 @@ impl<M: Memory, S: FnMut(Span)> Walk<'_, M, S> {
             return;
         }
         let mut len = 0;
-        let mut bytes = [0; 256];
+        let mut bytes = [0; STRING_BYTES];
         while len < STRING_MAX {
+            let from = at.wrapping_add(len);
             // Not past a page: what follows may not be mapped.
-            let most = bytes.len() - (at + len) % bytes.len();
-            let read = self.memory.read(at + len, &mut bytes[..most]);
-            if let Some(end) = bytes[..read].iter().position(|&byte| byte == 0) {
+            let most = STRING_BYTES - from % STRING_BYTES;
+            let Some(part) = bytes.get_mut(..most) else { break };
+            let read = self.memory.read(from, part);
+            let text = part.iter().take(read);
+            if let Some(end) = text.into_iter().position(|&byte| byte == 0) {
                 len += end + 1;
                 break;
             }
@@ -135,40 +165,35 @@ impl<M: Memory, S: FnMut(Span)> Walk<'_, M, S> {
 
     fn strings(&mut self, at: usize) {
         let mut count = 0;
-        while let Some(string) = self.word(at + count * size_of::<usize>()) {
+        while let Some(string) = self.word(at.wrapping_add(count * WORD_BYTES)) {
             count += 1;
             if string == 0 {
                 break;
             }
             self.string(string);
         }
-        self.span(at, count * size_of::<usize>());
+        self.span(at, count * WORD_BYTES);
     }
 
     fn vectors(&mut self, at: usize, count: usize) {
         let count = count.min(ITEMS_MAX);
-        self.span(at, count * size_of::<iovec>());
-        for vector in (0..count).map(|n| at + n * size_of::<iovec>()) {
-            let base = self.word(vector + offset_of!(iovec, iov_base));
-            let len = self.word(vector + offset_of!(iovec, iov_len));
-            let Some((base, len)) = base.zip(len) else { break };
+        self.span(at, count * VECTOR_BYTES);
+        for vector in (0..count).map(|n| at.wrapping_add(n * VECTOR_BYTES)) {
+            let Some([base, len]) = self.words(vector, [0, WORD_BYTES]) else { break };
             self.span(base, len);
         }
     }
 
     fn message(&mut self, at: usize) {
-        let field = |offset: usize| self.word(at + offset);
-        let lens = [offset_of!(msghdr, msg_name), offset_of!(msghdr, msg_control)].map(field);
-        // The length of the name is an int, with padding after it.
-        let name_len = field(offset_of!(msghdr, msg_namelen)).map(|len| len & 0xffff_ffff);
-        let control_len = field(offset_of!(msghdr, msg_controllen));
-        let vectors = field(offset_of!(msghdr, msg_iov));
-        let count = field(offset_of!(msghdr, msg_iovlen));
-        self.span(at, size_of::<msghdr>());
-        for (start, len) in lens.into_iter().zip([name_len, control_len]) {
-            self.span(start.unwrap_or(0), len.unwrap_or(0));
+        self.span(at, HEADER_BYTES);
+        if let Some([name, len]) = self.words(at, NAME_AT) {
+            // The length of the name is an int, with padding after it.
+            self.span(name, len & 0xffff_ffff);
         }
-        if let Some((vectors, count)) = vectors.zip(count)
+        if let Some([control, len]) = self.words(at, CONTROL_AT) {
+            self.span(control, len);
+        }
+        if let Some([vectors, count]) = self.words(at, VECTORS_AT)
             && vectors != 0
         {
             self.vectors(vectors, count);
@@ -178,10 +203,8 @@ impl<M: Memory, S: FnMut(Span)> Walk<'_, M, S> {
     /// The structure of a request, and what it points to, which nothing says the length of.
     fn request(&mut self, at: usize, len: usize) {
         self.span(at, len);
-        let mut bytes = [0; POINTERS_BYTES];
-        let read = self.memory.read(at, &mut bytes[..len.min(POINTERS_BYTES)]);
-        for word in bytes[..read].chunks_exact(size_of::<usize>()) {
-            let pointer = usize::from_ne_bytes(word.try_into().expect("a word"));
+        for n in 0..len.min(POINTERS_BYTES) / WORD_BYTES {
+            let Some(pointer) = self.word(at.wrapping_add(n * WORD_BYTES)) else { break };
             if self.memory.matters(pointer) {
                 self.span(pointer, UNKNOWN_BYTES);
             }
@@ -189,18 +212,17 @@ impl<M: Memory, S: FnMut(Span)> Walk<'_, M, S> {
     }
 
     fn mask(&mut self, at: usize) {
-        self.span(at, 2 * size_of::<usize>());
-        if let Some((mask, len)) = self.word(at).zip(self.word(at + size_of::<usize>())) {
+        self.span(at, 2 * WORD_BYTES);
+        if let Some([mask, len]) = self.words(at, [0, WORD_BYTES]) {
             self.span(mask, len);
         }
     }
 
     fn futexes(&mut self, at: usize, count: usize) {
-        // struct futex_waitv: the value, the address, flags; 8 bytes each.
-        self.span(at, count * 24);
+        self.span(at, count * FUTEX_BYTES);
         for n in 0..count {
-            if let Some(word) = self.word(at + n * 24 + 8) {
-                self.span(word, size_of::<u64>());
+            if let Some(word) = self.word(at.wrapping_add(n * FUTEX_BYTES + FUTEX_WORD_AT)) {
+                self.span(word, WORD_BYTES);
             }
         }
     }
@@ -244,9 +266,25 @@ mod tests {
     fn spans(number: u32, args: [usize; 6], memory: &Bytes) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         let mut note = |span: Span| found.push((span.start, span.len));
-        walk(call(number).unwrap(), &args, memory, &mut note);
+        walk(call(number).unwrap().args, &args, memory, &mut note);
         found.sort_unstable();
         found
+    }
+
+    /// As libc has them.
+    #[test]
+    fn structures_are_as_large_as_the_kernels() {
+        use libc::{iovec, mmsghdr, msghdr};
+        use std::mem::offset_of;
+        assert_eq!((VECTOR_BYTES, HEADER_BYTES), (size_of::<iovec>(), size_of::<msghdr>()));
+        assert_eq!(
+            (MESSAGE_BYTES, FUTEX_BYTES),
+            (size_of::<mmsghdr>(), size_of::<nr::futex_waitv>())
+        );
+        let name = [offset_of!(msghdr, msg_name), offset_of!(msghdr, msg_namelen)];
+        let vectors = [offset_of!(msghdr, msg_iov), offset_of!(msghdr, msg_iovlen)];
+        let control = [offset_of!(msghdr, msg_control), offset_of!(msghdr, msg_controllen)];
+        assert_eq!((NAME_AT, VECTORS_AT, CONTROL_AT), (name, vectors, control));
     }
 
     #[test]

@@ -108,16 +108,20 @@ mod x86_64 {
     const R9: usize = 8;
     const R8: usize = 9;
     const RAX: usize = 10;
+    const RCX: usize = 11;
     const RDX: usize = 12;
     const RSI: usize = 13;
     const RDI: usize = 14;
     const ORIG_RAX: usize = 15;
     const RIP: usize = 16;
     const FLAGS: usize = 18;
+    const RSP: usize = 19;
     const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, R10, R8, R9];
     /// Trap, direction, alignment check.
     const FLAGS_OFF: u64 = 1 << 8 | 1 << 10 | 1 << 18;
     const NO_CALL: u64 = u64::MAX;
+    /// ERESTART_RESTARTBLOCK.
+    const COUNTS_ON: i64 = -516;
 
     impl Registers {
         /// These registers, but about to make a call at `gate`.
@@ -126,6 +130,54 @@ mod x86_64 {
             registers.0[RAX] = number;
             for (register, argument) in ARGUMENTS.into_iter().zip(arguments) {
                 registers.0[register] = argument;
+            }
+            registers
+        }
+
+        /// These registers, but with the stack elsewhere.
+        pub(crate) fn on_stack(&self, end: u64) -> Self {
+            let mut registers = *self;
+            registers.0[RSP] = end;
+            registers
+        }
+
+        /// Where the next instruction is.
+        pub(crate) fn instruction(&self) -> u64 {
+            self.0[RIP]
+        }
+
+        /// The arguments of a call that waits for a time that counts on (ERESTART_RESTARTBLOCK).
+        pub(crate) fn counting_on(&self) -> Option<[u64; 6]> {
+            let counts = self.0[ORIG_RAX] != NO_CALL && self.0[RAX] as i64 == COUNTS_ON;
+            counts.then(|| ARGUMENTS.map(|register| self.0[register]))
+        }
+
+        /// The arguments of one that the kernel has told to wait on, if it is at a call.
+        pub(crate) fn about_to_count_on(&self) -> Option<[u64; 6]> {
+            let waits_on = self.0[RAX] == libc::SYS_restart_syscall as u64;
+            waits_on.then(|| ARGUMENTS.map(|register| self.0[register]))
+        }
+
+        /// These registers, but about to wait on, by a call that is made at `stub`.
+        pub(crate) fn waiting_on(&self, stub: u64) -> Self {
+            let mut registers = *self;
+            registers.0[RAX] = libc::SYS_restart_syscall as u64;
+            (registers.0[ORIG_RAX], registers.0[RIP]) = (NO_CALL, stub);
+            registers
+        }
+
+        /// These registers, but behind the program's own call, which a stub has made; or before it
+        /// if it was not made yet.
+        pub(crate) fn behind(&self, call_end: u64, was_made: bool, own: Option<[u64; 6]>) -> Self {
+            let mut registers = *self;
+            for (register, argument) in ARGUMENTS.into_iter().zip(own.into_iter().flatten()) {
+                registers.0[register] = argument;
+            }
+            if was_made {
+                (registers.0[RIP], registers.0[RCX]) = (call_end, call_end);
+            } else {
+                registers.0[RIP] = call_end - GATE.len() as u64;
+                registers.0[ORIG_RAX] = NO_CALL;
             }
             registers
         }

@@ -15,10 +15,11 @@ use crate::error::{AttachError, Result};
 use crate::hold::Held;
 use crate::inject::Inside;
 use crate::system::{System, options};
+use overspill_agent::AGENT_BYTES;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
-pub(crate) use site::{Site, wait_for_end};
+pub(crate) use site::{Site, filter_options, wait_for_end};
 use work::Work;
 
 /// Where the userfaultfd of a guest comes from.
@@ -126,7 +127,7 @@ fn attach_once<S: System>(
     manner: &Manner<'_>,
     as_child: bool,
 ) -> Result<Attached> {
-    let site = Site::survey(held)?;
+    let site = Site::survey(held, AGENT_BYTES)?;
     let options = site.options | options::CLONES;
     let inside = Inside::begin(held, site.thread, site.gate, options)?;
     let mut work = Work::new(held, &site, &inside, as_child);

@@ -28,7 +28,7 @@ const LEAVE_WAIT: Duration = Duration::from_secs(5);
 /// # Errors
 /// The guest has ended, or no thread of it can make calls now. It can be tried again.
 pub fn detach<S: System>(held: &Held<'_, S>, agent: &AgentTask) -> Result<()> {
-    let site = Site::survey(held)?;
+    let site = Site::survey(held, AGENT_BYTES)?;
     let inside = Inside::begin(held, site.thread, site.gate, site.options)?;
     // Of the agent's number in its namespace nothing is known once it has been reaped.
     let number = if agent.is_child { own_number(held, agent.pid) } else { None };

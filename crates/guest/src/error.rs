@@ -45,6 +45,14 @@ pub enum AttachError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// Its system calls cannot be caught.
+    #[error("the system calls of process {pid} cannot be caught: {why}")]
+    NoGate {
+        /// The process.
+        pid: Pid,
+        /// Why not.
+        why: &'static str,
+    },
     /// What it makes would be the first process of a new namespace.
     #[error("process {pid} makes its children in another PID namespace than its own")]
     Namespaces {

@@ -90,6 +90,30 @@ impl<'t, S: System> Held<'t, S> {
         self.threads.iter().filter(|(_, thread)| thread.stopped).map(|(task, _)| *task)
     }
 
+    /// Lets threads that stand still go on for a moment, and tells them to stop again.
+    pub(crate) fn nudge(&mut self, tasks: &[Pid], moment: Duration) -> Result<()> {
+        for &task in tasks {
+            match self.tracer.system.resume(task, Until::Stop, 0) {
+                // It was killed, which is reported.
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(errno) => return Err(errno).about(self.pid, "continuing"),
+            }
+            self.is_running(task);
+        }
+        std::thread::sleep(moment);
+        for &task in tasks {
+            self.interrupt(task)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a thread was told to stop, and has not.
+    pub(crate) fn is_running(&mut self, task: Pid) {
+        if let Some(thread) = self.threads.get_mut(&task) {
+            thread.stopped = false;
+        }
+    }
+
     /// Lets all threads go.
     pub fn release(self) {}
 

@@ -21,6 +21,8 @@ use rustix::process::Pid;
 /// Where the area for restartable sequences has the sequence that its thread is in.
 const RSEQ_CS_AT: u64 = 8;
 const ALL_SIGNALS: u64 = u64::MAX;
+/// Asks for the address that is cleared at a thread's end.
+pub(crate) const PR_GET_TID_ADDRESS: u64 = 40;
 /// Signals that an instruction causes, and with which a call inside has failed.
 const CAUSED: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
@@ -126,6 +128,20 @@ impl<'t, S: System> Inside<'t, S> {
         self.leave(name)
     }
 
+    /// As [`Inside::call`], with a stack that ends elsewhere: some calls look where it is.
+    pub(crate) fn call_on(
+        &self,
+        stack_end: u64,
+        name: &'static str,
+        number: libc::c_long,
+        arguments: [u64; 6],
+    ) -> Result<u64> {
+        let registers = self.registers.on_stack(stack_end);
+        self.enter_with(&registers.calling(self.gate, number as u64, arguments))?;
+        self.go(Stop::Call)?;
+        self.leave(name)
+    }
+
     /// Makes a call that undoes something: from wherever the last one has left the thread, and
     /// again if it is not seen to succeed.
     pub(crate) fn surely(
@@ -169,8 +185,11 @@ impl<'t, S: System> Inside<'t, S> {
 
     /// Goes to the entry of a call.
     fn enter(&self, gate: u64, number: libc::c_long, arguments: [u64; 6]) -> Result<()> {
-        let registers = self.registers.calling(gate, number as u64, arguments);
-        let set = self.tracer.system.set_registers(self.usable.task, &registers);
+        self.enter_with(&self.registers.calling(gate, number as u64, arguments))
+    }
+
+    fn enter_with(&self, registers: &Registers) -> Result<()> {
+        let set = self.tracer.system.set_registers(self.usable.task, registers);
         set.about(self.pid, "changing registers of")?;
         self.go(Stop::Call)
     }

@@ -15,6 +15,11 @@ mod attach;
 mod channel;
 mod detach;
 mod error;
+#[cfg(target_arch = "x86_64")]
+mod gate;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "gate/none.rs"]
+mod gate;
 mod hold;
 mod inject;
 mod kernel;
@@ -33,8 +38,9 @@ pub use attach::{AgentTask, Attached, Files, Manner, ThreadWords, Userfaultfd, a
 pub use channel::{Channel, ChannelError};
 pub use detach::detach;
 pub use error::AttachError;
+pub use gate::{Gate, open, shut};
 pub use hold::Held;
 pub use kernel::{Kernel, read_as_a_thread};
-pub use system::{Change, MOST_URGENT, Registers, Stop, System, URGENT, Until, options};
+pub use system::{Change, Dispatch, MOST_URGENT, Registers, Stop, System, URGENT, Until, options};
 pub use tracer::Tracer;
 pub use vpn::Vpn;

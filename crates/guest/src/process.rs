@@ -19,6 +19,8 @@ pub(crate) struct Status {
     pub(crate) tracer: i32,
     /// Its process's number in its own namespace.
     pub(crate) own_number: i32,
+    /// The task's number there.
+    pub(crate) own_task: i32,
     /// Namespaces that it has a number in, as far as the reader sees them.
     pub(crate) numbers: usize,
     /// 0, or how its system calls are filtered.
@@ -26,6 +28,8 @@ pub(crate) struct Status {
     pub(crate) filters: u32,
     /// Signals that wait, and are not blocked.
     pub(crate) signals: u64,
+    /// Signals that have a handler.
+    pub(crate) caught: u64,
 }
 
 impl Status {
@@ -63,6 +67,8 @@ fn parse_status(text: &str) -> Option<Status> {
                 status.numbers = value.split_whitespace().count();
                 status.own_number = value.split_whitespace().last()?.parse().ok()?;
             }
+            "NSpid" => status.own_task = value.split_whitespace().last()?.parse().ok()?,
+            "SigCgt" => status.caught = u64::from_str_radix(value, 16).ok()?,
             "SigPnd" | "ShdPnd" => pending |= u64::from_str_radix(value, 16).ok()?,
             "SigBlk" => blocked = u64::from_str_radix(value, 16).ok()?,
             "Seccomp" => status.seccomp = value.parse().ok()?,
@@ -73,7 +79,7 @@ fn parse_status(text: &str) -> Option<Status> {
     }
     status.signals = pending & !blocked;
     // State to NStgid and the signals are in every status; Seccomp's are where there is seccomp.
-    (found >= 7).then_some(status)
+    (found >= 9).then_some(status)
 }
 
 /// What a thread waits in; `None` if it runs, or waits in no call.
@@ -133,8 +139,8 @@ mod tests {
     use super::*;
 
     const STATUS: &str = "Name:\tx: y\nState:\tt (tracing stop)\nTgid:\t12\nPid:\t12\nPPid:\t3\n\
-        TracerPid:\t7\nNStgid:\t12\t1\nSigPnd:\t0000000000000001\nShdPnd:\t0000000000000200\n\
-        SigBlk:\t0000000000000200\nSeccomp:\t2\nSeccomp_filters:\t4\n";
+        TracerPid:\t7\nNStgid:\t12\t1\nNSpid:\t13\t2\nSigPnd:\t0000000000000001\nShdPnd:\t0000000000000200\n\
+        SigBlk:\t0000000000000200\nSigCgt:\t0000000000000400\nSeccomp:\t2\nSeccomp_filters:\t4\n";
 
     #[test]
     fn a_status_is_read() {
@@ -143,10 +149,12 @@ mod tests {
             parent: 3,
             tracer: 7,
             own_number: 1,
+            own_task: 2,
             numbers: 2,
             seccomp: 2,
             filters: 4,
             signals: 1,
+            caught: 0x400,
         };
         assert_eq!(parse_status(STATUS), Some(expected));
         assert_eq!(parse_status("State:\tS\n"), None);

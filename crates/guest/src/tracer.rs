@@ -142,10 +142,21 @@ impl<S: System> Tracer<S> {
     /// Waits until a task that was resumed stops, which it does at once. An error of the call that
     /// waits says nothing of the task, so it is tried again.
     pub(crate) fn next_stop(&self, pid: Pid, task: Pid) -> Result<Stop> {
-        let (mut patience, mut errors) = (Patience::new(STOP_WAIT), 0);
+        let stop = self.stop_within(pid, task, STOP_WAIT)?;
+        stop.ok_or(AttachError::Slow { pid, what: "a stop" })
+    }
+
+    /// The same, for one that may take its time: `None` if it has not stopped in this one.
+    pub(crate) fn stop_within(
+        &self,
+        pid: Pid,
+        task: Pid,
+        at_most: Duration,
+    ) -> Result<Option<Stop>> {
+        let (mut patience, mut errors) = (Patience::new(at_most), 0);
         loop {
             match self.system.wait(task) {
-                Ok(Some(Change::Stopped(stop))) => return Ok(stop),
+                Ok(Some(Change::Stopped(stop))) => return Ok(Some(stop)),
                 Ok(Some(Change::Ended)) | Err(Errno::CHILD) => {
                     return Err(AttachError::Gone { pid });
                 }
@@ -154,7 +165,7 @@ impl<S: System> Tracer<S> {
                 Err(errno) => return Err(errno).about(pid, "waiting for"),
             }
             if !patience.pause() {
-                return Err(AttachError::Slow { pid, what: "a stop" });
+                return Ok(None);
             }
         }
     }

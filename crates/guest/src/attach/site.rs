@@ -12,7 +12,7 @@ use crate::places;
 use crate::process::{self, Namespace};
 use crate::system::{Change, System, Until, options};
 use crate::tracer::{Patience, Tracer};
-use overspill_agent::{AGENT_BYTES, PAGE_BYTES};
+use overspill_agent::PAGE_BYTES;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -37,8 +37,8 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Looks at a process that is held.
-    pub(crate) fn survey<S: System>(held: &Held<'_, S>) -> Result<Self> {
+    /// Looks at a process that is held, and for a place of so many bytes.
+    pub(crate) fn survey<S: System>(held: &Held<'_, S>, bytes: usize) -> Result<Self> {
         let (system, pid) = (&held.tracer.system, held.pid);
         check_page_size()?;
         let namespace = process::namespace(system, pid)?;
@@ -52,7 +52,7 @@ impl Site {
         let no_place = |what| AttachError::NoPlace { pid, what };
         let gate = places::gate(&maps, read);
         let gate = gate.ok_or(no_place("code that makes system calls"))?;
-        let base = places::free(&maps, AGENT_BYTES as u64).ok_or(no_place("free place"))?;
+        let base = places::free(&maps, bytes as u64).ok_or(no_place("free place"))?;
         let thread = choose(held, memory.as_fd())?;
         let options = filter_options(system, pid, thread.task)?;
         Ok(Self { process, memory, thread, gate, options, base, namespace, own_number })
@@ -89,7 +89,7 @@ fn choose<S: System>(held: &Held<'_, S>, memory: BorrowedFd<'_>) -> Result<Usabl
 
 /// Returns how a filter of system calls is dealt with: not at all if there is none, or if we live
 /// under it ourselves.
-pub(super) fn filter_options<S: System>(system: &S, pid: Pid, task: Pid) -> Result<u32> {
+pub(crate) fn filter_options<S: System>(system: &S, pid: Pid, task: Pid) -> Result<u32> {
     let status = process::status(system, pid, task)?;
     let own = rustix::process::getpid();
     if status.seccomp == 0 {

@@ -15,7 +15,7 @@ use crate::attach::{AgentTask, Attached, Files, Manner, ThreadWords, Userfaultfd
 use crate::channel::Channel;
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
-use crate::inject::{self, Inside};
+use crate::inject::{self, Inside, PR_GET_TID_ADDRESS};
 use crate::process::{self, Namespace};
 use crate::system::{Change, Stop, System, Until, options};
 use crate::tracer::Patience;
@@ -33,7 +33,6 @@ const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 const MAP: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
 const NO_FILE: u64 = u64::MAX;
 const PR_GET_CHILD_SUBREAPER: u64 = 37;
-const PR_GET_TID_ADDRESS: u64 = 40;
 const PR_SET_THP_DISABLE: u64 = 41;
 /// How long the agent may take to start, and to answer.
 pub(super) const AGENT_WAIT: Duration = Duration::from_secs(5);

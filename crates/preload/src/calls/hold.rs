@@ -240,7 +240,7 @@ pub(super) fn hold_for(process: &Process, thread: &mut Thread, call: &Call, args
     let most = most_at_once(process);
     shorten(process, thread, call, args, most);
     let mut ranges = Ranges::new(most);
-    overspill_calls::walk(call, args, &Own(process), &mut |span| ranges.add(process, span));
+    overspill_calls::walk(call.args, args, &Own(process), &mut |span| ranges.add(process, span));
     if matches!(call.name, "process_vm_readv" | "process_vm_writev") && is_own(args[0]) {
         add_other_side(process, &mut ranges, args);
     }

@@ -1,0 +1,115 @@
+//! The calls that the gate makes for itself, and numbers of those that it knows.
+//!
+//! Owns: the numbers on x86-64, from `arch/x86/entry/syscalls/syscall_64.tbl`.
+//! Not here: calls of the program that are made as they are ([`crate::calls`]).
+
+use crate::entry::base;
+use crate::gate::{Action, RETURNS_AT};
+use crate::raw;
+
+pub mod number {
+    pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
+    pub const RT_SIGACTION: usize = 13;
+    pub const RT_SIGPROCMASK: usize = 14;
+    pub const RT_SIGRETURN: usize = 15;
+    pub const SCHED_YIELD: usize = 24;
+    pub const GETPID: usize = 39;
+    pub const CLONE: usize = 56;
+    pub const FORK: usize = 57;
+    pub const VFORK: usize = 58;
+    pub const EXECVE: usize = 59;
+    pub const EXIT: usize = 60;
+    pub const RT_SIGPENDING: usize = 127;
+    pub const RT_SIGSUSPEND: usize = 130;
+    pub const SIGALTSTACK: usize = 131;
+    pub const PRCTL: usize = 157;
+    pub const GETTID: usize = 186;
+    pub const IO_SETUP: usize = 206;
+    pub const IO_SUBMIT: usize = 209;
+    pub const SET_TID_ADDRESS: usize = 218;
+    pub const TGKILL: usize = 234;
+    pub const PSELECT6: usize = 270;
+    pub const PPOLL: usize = 271;
+    pub const SET_ROBUST_LIST: usize = 273;
+    pub const EPOLL_PWAIT: usize = 281;
+    pub const EXECVEAT: usize = 322;
+    pub const RSEQ: usize = 334;
+    pub const IO_URING_SETUP: usize = 425;
+    pub const IO_URING_REGISTER: usize = 427;
+    pub const CLONE3: usize = 435;
+    pub const EPOLL_PWAIT2: usize = 441;
+}
+
+pub const EPERM: isize = 1;
+pub const ESRCH: isize = 3;
+pub const E2BIG: isize = 7;
+pub const EAGAIN: isize = 11;
+pub const ENOMEM: isize = 12;
+pub const EFAULT: isize = 14;
+pub const EINVAL: isize = 22;
+pub const ENOSYS: isize = 38;
+
+/// Bytes of a set of signals.
+pub const MASK_BYTES: usize = 8;
+pub const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+const PR_SYS_DISPATCH_ON: usize = 1;
+const MAP_FIXED_PRIVATE_ANONYMOUS: usize = 0x32;
+const PROT_READ_WRITE: usize = 3;
+const PROT_READ_EXECUTE: usize = 5;
+
+/// Makes a call of the program's, or one of ours that writes nothing of ours.
+pub fn make(number: usize, arguments: [usize; 6]) -> isize {
+    // SAFETY: what the kernel writes is what the program has asked for, or nothing.
+    unsafe { raw::call(number, arguments) }
+}
+
+pub fn this_task() -> u32 {
+    make(number::GETTID, [0; 6]) as u32
+}
+
+pub fn yield_now() {
+    make(number::SCHED_YIELD, [0; 6]);
+}
+
+/// Sends a signal to a thread of this process; with 0 only looks whether it is there.
+pub fn send_signal(task: u32, signal: usize) -> isize {
+    let process = make(number::GETPID, [0; 6]) as usize;
+    make(number::TGKILL, [process, task as usize, signal, 0, 0, 0])
+}
+
+/// Makes an action the kernel's, or asks for the one it has.
+pub fn action(signal: usize, new: Option<&Action>, old: Option<&mut Action>) -> isize {
+    let new = new.map_or(0, |new| core::ptr::from_ref(new) as usize);
+    let old = old.map_or(0, |old| core::ptr::from_mut(old) as usize);
+    make(number::RT_SIGACTION, [signal, new, old, MASK_BYTES, 0, 0])
+}
+
+/// Blocks more signals.
+pub fn block(signals: u64) {
+    let set = core::ptr::from_ref(&signals) as usize;
+    make(number::RT_SIGPROCMASK, [0, set, 0, MASK_BYTES, 0, 0]);
+}
+
+/// Has the kernel run this thread's handlers on a stack.
+pub fn signal_stack(start: usize, bytes: usize) {
+    let stack = [start, 0, bytes];
+    make(number::SIGALTSTACK, [stack.as_ptr() as usize, 0, 0, 0, 0, 0]);
+}
+
+/// Has all calls of this thread sent to the gate that do not come from there.
+pub fn shut() {
+    let [option, on] = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON];
+    make(number::PRCTL, [option, on, base(), RETURNS_AT, 0, 0]);
+}
+
+/// Makes memory of the gate writable, and empty.
+pub fn map_at(start: usize, bytes: usize) -> isize {
+    let how = MAP_FIXED_PRIVATE_ANONYMOUS;
+    make(number::MMAP, [start, bytes, PROT_READ_WRITE, how, usize::MAX, 0])
+}
+
+/// Makes it code.
+pub fn make_code(start: usize, bytes: usize) -> isize {
+    make(number::MPROTECT, [start, bytes, PROT_READ_EXECUTE, 0, 0, 0])
+}

@@ -1,0 +1,157 @@
+//! The gate's memory, place by place.
+//!
+//! Owns: the layout of what the gate has in a guest. This file is part of two programs, as
+//! `words.rs` is.
+//! Invariants: a stub and its [`Return`] have the same number and the same distance, so that all
+//! stubs are alike. A thread's stack for signals is its slot: whoever runs there finds the rest of
+//! what is the thread's by its stack pointer.
+//! Not here: what the gate does (`gate/`), how it gets into a guest (`guest`).
+
+use crate::words::PAGE_BYTES;
+
+/// Bytes that the gate's code may have. It lies at the start of the gate's memory.
+pub const GATE_CODE_BYTES: usize = 8 * PAGE_BYTES;
+/// Threads that a process can have while its gate is shut.
+pub const THREADS_MAX: usize = 4096;
+/// Where the handler of all signals begins.
+pub const HANDLER_AT: usize = 0;
+/// Where the code is to which a handler returns.
+pub const RESTORER_AT: usize = 16;
+/// Where the stub is of which all others are copies.
+pub const STUB_AT: usize = 64;
+/// Bytes of a stub.
+pub const STUB_BYTES: usize = 128;
+/// In a stub, where the one begins that gives all arguments back.
+pub const SECOND_AT: usize = 64;
+/// Where the stubs are, a page of them at first.
+pub const STUBS_AT: usize = GATE_CODE_BYTES;
+/// Stubs of a page.
+pub const STUBS_OF_PAGE: usize = PAGE_BYTES / STUB_BYTES;
+/// Where the [`Return`]s are. What comes before can be executed, and makes system calls; what
+/// follows can be written.
+pub const RETURNS_AT: usize = STUBS_AT + THREADS_MAX * STUB_BYTES;
+/// Where [`Globals`] are.
+pub const GLOBALS_AT: usize = RETURNS_AT + THREADS_MAX * STUB_BYTES;
+/// Where the slots are.
+pub const SLOTS_AT: usize = (GLOBALS_AT + 4 * PAGE_BYTES).next_multiple_of(SLOT_BYTES);
+/// Bytes of a slot, and what it is aligned to.
+pub const SLOT_BYTES: usize = 1 << 16;
+/// Where in a slot its [`Slot`] is. What comes before is the stack.
+pub const SLOT_AT: usize = SLOT_BYTES - PAGE_BYTES;
+/// Bytes of the gate's memory. It is aligned as a slot is.
+pub const GATE_BYTES: usize = SLOTS_AT + THREADS_MAX * SLOT_BYTES;
+/// Signals, with one that there is not.
+pub const SIGNALS: usize = 65;
+/// Ranges that a call can hold.
+pub const HOLDS_MAX: usize = 16;
+/// Ranges that the kernel touches without a call.
+pub const PINS: usize = 4;
+
+/// What a signal does, as the kernel's `struct sigaction` has it.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(not(payload), derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Action {
+    /// 0 for the default, 1 to ignore it.
+    pub handler: u64,
+    /// SA_SIGINFO and others.
+    pub flags: u64,
+    /// To where the handler returns.
+    pub restorer: u64,
+    /// What is blocked meanwhile.
+    pub mask: u64,
+}
+
+/// Addresses from one on, and before another.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(not(payload), derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Span {
+    /// The first.
+    pub start: u64,
+    /// The one after the last.
+    pub end: u64,
+}
+
+/// What a stub reads and writes.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(payload), derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Return {
+    /// Where the program goes on.
+    pub to: u64,
+    /// Not 0 while the thread's holds count.
+    pub held: u64,
+    /// The program's arguments, where the call has others.
+    pub arguments: [u64; 6],
+    /// Nothing.
+    pub unused: [u64; 8],
+}
+
+/// What is a thread's.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(payload), derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Slot {
+    /// The thread's number, 0 of none, [`CLAIMED`] while it is being made. Others read it.
+    pub task: u32,
+    /// 1 if it is of a process that shares the memory, but not what signals do.
+    pub is_foreign: u32,
+    /// Signals that came and are to come again.
+    pub pending: u64,
+    /// What it holds. Others read it.
+    pub holds: [Span; HOLDS_MAX],
+    /// What the kernel touches at its end, or whenever it runs. Others read it.
+    pub pins: [Span; PINS],
+    /// Signals that the program believes to be blocked, and that are not.
+    pub believed: u64,
+    /// The program's stack for signals: where, how large (0 if there is none), and its flags.
+    pub stack: u64,
+    /// Bytes.
+    pub stack_bytes: u64,
+    /// Of `sigaltstack`.
+    pub stack_flags: u64,
+    /// Where the table is of what signals do.
+    pub actions: u64,
+    /// 1 if it waits with a mask.
+    pub has_wait: u64,
+    /// The mask with which it waits.
+    pub wait_mask: u64,
+    /// The one that the kernel has for that.
+    pub kernel_mask: u64,
+    /// What pselect6 takes: where the mask is, and its size.
+    pub select: [u64; 2],
+    /// The table of a process that shares the memory alone.
+    pub own_actions: [Action; SIGNALS],
+}
+
+/// [`Slot::task`] of one that is being made.
+pub const CLAIMED: u32 = u32::MAX;
+
+/// What is the process's.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(payload), derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Globals {
+    /// The thread that changes what signals do, 0 if none does.
+    pub lock: u32,
+    /// Slots that were ever used, from the first on.
+    pub slots: u32,
+    /// Pages of stubs that are there.
+    pub stub_pages: u32,
+    /// The thread that makes more of them.
+    pub stub_lock: u32,
+    /// Odd while the agent moves pages. It is written by that, and read by the gate.
+    pub moving: u32,
+    /// Nothing.
+    pub unused: u32,
+    /// What signals do, as the program believes.
+    pub actions: [Action; SIGNALS],
+}
+
+/// Of [`Slot::pins`]: the area for restartable sequences.
+pub const PIN_RSEQ: usize = 0;
+/// The list of robust futexes.
+pub const PIN_ROBUST: usize = 1;
+/// The word that is cleared at the thread's end.
+pub const PIN_TASK: usize = 2;

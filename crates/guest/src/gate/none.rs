@@ -1,0 +1,31 @@
+//! No gate: this processor's kernel does not hand system calls to a program.
+//!
+//! Owns: saying so.
+
+use crate::error::{AttachError, Result};
+use crate::hold::Held;
+use crate::system::System;
+
+/// A gate that is shut: there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gate {
+    /// Where its memory would start.
+    pub base: u64,
+}
+
+/// Says why not.
+///
+/// # Errors
+/// Always.
+pub fn shut<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
+    let why = "this processor's kernel does not hand its system calls to a program";
+    Err(AttachError::NoGate { pid: held.pid, why })
+}
+
+/// Has nothing to open.
+///
+/// # Errors
+/// None.
+pub fn open<S: System>(_: &mut Held<'_, S>, _: Gate) -> Result<()> {
+    Ok(())
+}
