@@ -12,7 +12,6 @@ use object::elf::SHF_ALLOC;
 use object::{Object, ObjectSection, SectionFlags};
 use overspill_calls::{ARGS_MAX, Arg, CALLS};
 use std::env;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -65,7 +64,7 @@ fn main() {
 /// Writes the table of system calls as the gate has it: what the arguments are, each list once, and
 /// which list a number has. It is this machine's, which is the gate's: there is one kind of them.
 fn write_calls() {
-    assert!(cfg!(target_arch = "x86_64"), "the gate can be built on x86-64 only");
+    const { assert!(cfg!(target_arch = "x86_64"), "the gate can be built on x86-64 only") };
     let mut lists: Vec<[Arg; ARGS_MAX]> = vec![[Arg::Value; ARGS_MAX]];
     let highest = CALLS.iter().map(|call| call.number).max().expect("there are calls");
     let mut list_of = vec![u8::MAX; highest as usize + 1];
@@ -79,10 +78,12 @@ fn write_calls() {
         });
         list_of[call.number as usize] = u8::try_from(index).expect("there are few lists");
     }
-    let mut text = format!("pub const LIST_OF: [u8; {}] = {list_of:?};\n", list_of.len());
-    let written =
-        write!(text, "pub const LISTS: [[Arg; ARGS_MAX]; {}] = {lists:?};\n", lists.len());
-    written.expect("a string takes all");
+    let text = format!(
+        "pub const LIST_OF: [u8; {}] = {list_of:?};\n\
+         pub const LISTS: [[Arg; ARGS_MAX]; {}] = {lists:?};\n",
+        list_of.len(),
+        lists.len()
+    );
     let path = PathBuf::from(variable("OUT_DIR")).join("calls.rs");
     std::fs::write(path, text).expect("the output directory can be written");
 }

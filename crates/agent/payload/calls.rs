@@ -19,6 +19,7 @@ pub const ENOENT: Errno = 2;
 pub const EINTR: Errno = 4;
 pub const EIO: Errno = 5;
 pub const EAGAIN: Errno = 11;
+pub const EBUSY: Errno = 16;
 pub const EEXIST: Errno = 17;
 pub const EINVAL: Errno = 22;
 pub const EBADF: Errno = 9;
@@ -33,6 +34,7 @@ pub mod number;
 
 const SOCKETPAIR_SEQPACKET: (usize, usize) = (1, 5 | 0o2_000_000);
 const O_CLOEXEC_NONBLOCK: usize = 0o2_004_000;
+const UFFD_USER_MODE_ONLY: usize = 1;
 pub const PROT_NONE: usize = 0;
 pub const PROT_READ: usize = 1;
 pub const PROT_READ_WRITE: usize = 3;
@@ -235,8 +237,10 @@ pub fn is_there(address: usize) -> bool {
     asked.is_ok() && there & 1 != 0
 }
 
+/// One for touches of the program's own code alone, which everybody may make.
 pub fn userfaultfd() -> Result<i32, Errno> {
-    call(number::USERFAULTFD, [O_CLOEXEC_NONBLOCK, 0, 0, 0, 0, 0]).map(|number| number as i32)
+    let flags = O_CLOEXEC_NONBLOCK | UFFD_USER_MODE_ONLY;
+    call(number::USERFAULTFD, [flags, 0, 0, 0, 0, 0]).map(|number| number as i32)
 }
 
 pub fn userfaultfd_of(device: i32) -> Result<i32, Errno> {

@@ -15,6 +15,10 @@
 mod calls;
 mod end;
 mod filter;
+#[path = "../src/gate.rs"]
+#[expect(dead_code, reason = "most words are the gate's")]
+mod gate;
+mod held;
 mod messages;
 mod raw;
 mod start;

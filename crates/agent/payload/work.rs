@@ -8,8 +8,9 @@
 //! that makes no event.
 //! Not here: which runs are asked for; what is made of the pages in the memory file.
 
-use crate::calls::{self, EAGAIN, EBADF, EEXIST, EINVAL, EIO, ENOENT, Errno};
+use crate::calls::{self, EAGAIN, EBADF, EBUSY, EEXIST, EINVAL, EIO, ENOENT, Errno};
 use crate::end::{end_program, leave_quietly};
+use crate::held::Moving;
 use crate::messages::{self, Descriptors};
 use crate::words::{
     ANCHOR_AT, Answer, EXECUTABLE, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX, Request, Run,
@@ -31,6 +32,8 @@ pub struct Agent<'m> {
     userfaultfd: i32,
     memory: i32,
     staging: usize,
+    /// Where the gate is; 0 if there is none.
+    gate: usize,
     /// Where it runs, once it was told.
     cpu: u32,
     /// The program had switched huge pages off itself.
@@ -50,6 +53,7 @@ impl<'m> Agent<'m> {
             userfaultfd: NONE,
             memory: NONE,
             staging: 0,
+            gate: 0,
             cpu: u32::MAX,
             had_none: false,
         }
@@ -112,6 +116,10 @@ impl<'m> Agent<'m> {
             kind::REGISTER => self.register(),
             kind::BATCH => self.batch(),
             kind::POPULATE => self.populate(),
+            kind::GATE => {
+                self.gate = self.request.runs[0].address as usize;
+                Ok(())
+            }
             _ => Err(EINVAL).at(step::WORDS),
         }
     }
@@ -239,15 +247,19 @@ impl<'m> Agent<'m> {
     /// Moves the runs one after the other to staging, and returns how many pages came.
     fn move_runs(&mut self) -> Result<usize, Errno> {
         let (mut pages, mut waits) = (0, false);
+        let moving = Moving::begin(self.gate);
         let runs = self.request.runs.iter().take(self.request.count as usize);
         for (run, outcome) in runs.zip(&mut self.answer.runs) {
             let to = (self.staging + pages * PAGE_BYTES) as u64;
+            let free = Run { pages: moving.free_pages(run), ..*run };
             let (moved, errno) = match (waits, run.protection) {
                 (true, _) => (0, EAGAIN),
-                (false, 0) => move_run(self.userfaultfd, to, run),
-                (false, EXECUTABLE) => move_executable(self.userfaultfd, to, run),
-                (false, _) => move_protected(self.userfaultfd, to, run)?,
+                (false, 0) => move_run(self.userfaultfd, to, &free),
+                (false, EXECUTABLE) => move_executable(self.userfaultfd, to, &free),
+                (false, _) => move_protected(self.userfaultfd, to, &free)?,
             };
+            let is_held = moved == u64::from(free.pages) && free.pages < run.pages;
+            let errno = if is_held { EBUSY } else { errno };
             (outcome.pages, outcome.errno) = (moved as u32, errno);
             pages += moved as usize;
             waits = errno == EAGAIN;

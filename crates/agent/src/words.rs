@@ -151,6 +151,9 @@ pub mod kind {
     pub const POPULATE: u32 = 5;
     /// Ends the agent. The program stays.
     pub const LEAVE: u32 = 6;
+    /// Leaves alone what the threads hold whose calls a gate catches, from now on. Where that is,
+    /// the first run says; 0 if it is open again.
+    pub const GATE: u32 = 7;
 }
 
 /// Details of a request.

@@ -236,11 +236,14 @@ pub(crate) enum RunWay {
     Inside(Option<Way>),
     /// By a process outside.
     Keeper,
+    /// By a process outside that does not see what the kernel touches.
+    KeeperCalls,
 }
 
 fn parse_way(word: &str) -> Result<RunWay, String> {
     match word {
         "keeper" => return Ok(RunWay::Keeper),
+        "keeper:calls" => return Ok(RunWay::KeeperCalls),
         "preload" => return Ok(RunWay::Inside(None)),
         _ => {}
     }

@@ -25,7 +25,8 @@ use work::Work;
 /// Where the userfaultfd of a guest comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Userfaultfd<'f> {
-    /// The system call, with the program's rights.
+    /// The system call, which everybody may make: it is for touches by the program's own code
+    /// alone.
     Call,
     /// `/dev/userfaultfd`, with ours.
     Device(BorrowedFd<'f>),

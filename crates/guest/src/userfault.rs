@@ -250,6 +250,14 @@ impl GuestUserfault {
         Ok(Self::agree(new_by(device)?, Vpn(0), ask)?.abilities)
     }
 
+    /// What a userfaultfd can do that this process may make as everybody may.
+    ///
+    /// # Errors
+    /// Of making one, and of UFFDIO_API.
+    pub fn abilities_of_own() -> Result<Abilities, Errno> {
+        Ok(Self::agree(new_own()?, Vpn(0), ask)?.abilities)
+    }
+
     /// Takes over a userfaultfd that was agreed on before: by another process, or for the parent of
     /// a forked child. See [`agree`](Self::agree) for `anchor`.
     pub fn agreed(fd: OwnedFd, abilities: Abilities, anchor: Option<Vpn>) -> Self {
@@ -325,10 +333,14 @@ impl GuestUserfault {
 
 /// Asks what the kernel supports, by a userfaultfd of this process: a descriptor can be asked once.
 fn supported() -> Result<u64, Errno> {
+    handshake(new_own()?.as_fd(), 0)
+}
+
+fn new_own() -> Result<OwnedFd, Errno> {
     let flags = rustix::mm::UserfaultfdFlags::CLOEXEC
         | rustix::mm::UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
     // SAFETY: nothing is registered with it.
-    handshake(unsafe { rustix::mm::userfaultfd(flags) }?.as_fd(), 0)
+    unsafe { rustix::mm::userfaultfd(flags) }
 }
 
 /// Makes UFFDIO_API of `fd` with `features`.

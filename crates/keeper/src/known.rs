@@ -36,8 +36,9 @@ pub struct GuestParts {
     pub channel: Channel,
     /// The file that the agent writes to.
     pub memory: OwnedFd,
-    /// The agent's memory and staging: never paged.
-    pub own: [Range<Vpn>; 2],
+    /// The agent's memory, staging, and the gate's memory, which is empty if there is none: never
+    /// paged.
+    pub own: [Range<Vpn>; 3],
     /// Pages that the kernel needs when a thread ends, and cannot wait for.
     pub needed: Vec<Vpn>,
 }
@@ -64,7 +65,7 @@ impl GuestParts {
             maps: self.maps,
             smaps: self.smaps,
             statm: self.statm,
-            own: self.own.into_iter().collect(),
+            own: self.own.into_iter().filter(|place| !place.is_empty()).collect(),
         };
         (self.userfault, known, (Agent::new(self.channel, self.memory), self.needed))
     }

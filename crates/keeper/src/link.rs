@@ -265,7 +265,7 @@ mod tests {
     fn a_guest_arrives_with_each_descriptor_in_its_place() {
         let (front, keeper) = pair();
         let abilities = Abilities { marks: true, poison: false, moves: true, forks: false };
-        let own = [Vpn(1)..Vpn(3), Vpn(7)..Vpn(9)];
+        let own = [Vpn(1)..Vpn(3), Vpn(7)..Vpn(9), Vpn(20)..Vpn(30)];
         let guest = GuestParts {
             name: "process 5".into(),
             process: file(1),

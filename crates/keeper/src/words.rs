@@ -366,9 +366,8 @@ fn read_vpn(number: u64) -> Option<Vpn> {
 
 /// The order of its descriptors is that of the fields.
 fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
-    let [own, staging] = &guest.own;
-    let [a, b, c, d] = write_abilities(&guest.userfault);
-    let words = [number, a, b, c, d, own.start.0, own.end.0, staging.start.0, staging.end.0];
+    let [own, staging, gate] = guest.own.each_ref().map(|place| [place.start.0, place.end.0]);
+    let words = [&[number][..], &write_abilities(&guest.userfault), &own, &staging, &gate].concat();
     let descriptors = vec![
         guest.process.as_fd(),
         guest.agent.as_fd(),
@@ -386,7 +385,7 @@ fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
 fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
     let [process, agent, userfault, pagemap, maps, smaps, statm, channel, memory] =
         packet.exactly(fds)?;
-    let own = [read_place(packet, 5)?, read_place(packet, 7)?];
+    let own = [read_place(packet, 5)?, read_place(packet, 7)?, read_place(packet, 9)?];
     let (abilities, anchor) = (read_abilities(packet)?, Vpn(own[1].end.0 - 1));
     let guest = GuestParts {
         name: packet.text()?,

@@ -6,15 +6,16 @@
 
 use crate::family::wait_for;
 use crate::front::Traced;
-use crate::ground::Ground;
+use crate::ground::{Eye, Ground};
 use crate::same::has_executed;
 use crate::watch::words_of;
+use overspill_agent::gate::GATE_BYTES;
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
-use overspill_guest::userfault::{Abilities, GuestUserfault};
+use overspill_guest::userfault::{Abilities, GuestUserfault, ask};
 use overspill_guest::{
-    AgentTask, AttachError, Attached, ChannelError, Held, Kernel, Manner, ThreadWords,
+    AgentTask, AttachError, Attached, ChannelError, Gate, Held, Kernel, Manner, ThreadWords,
 };
-use overspill_guest::{Userfaultfd, Vpn, attach, detach, pidfd};
+use overspill_guest::{Userfaultfd, Vpn, attach, detach, open, pidfd, shut};
 use overspill_keeper::GuestParts;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -60,6 +61,8 @@ pub(crate) struct Guest {
     /// Its channel is open here, too: an agent whose channel has ended ends its program, which may
     /// be another one when the keeper has let it go.
     pub(crate) agent: AgentTask,
+    /// Through which its calls go, if they are caught.
+    pub(crate) gate: Option<Gate>,
     /// Whether it was said that the process is ended for want of its agent.
     is_told: Cell<bool>,
     pub(crate) leaving: Leaving,
@@ -142,17 +145,41 @@ pub(crate) fn take(
         Source::Forked(children) => children.values().map(AsFd::as_fd).collect(),
     };
     let userfaultfd = match source {
-        Source::New(ground, _) => Userfaultfd::Device(ground.device.as_fd()),
+        Source::New(Ground { eye: Eye::Faults(device, _) }, _) => {
+            Userfaultfd::Device(device.as_fd())
+        }
+        Source::New(Ground { eye: Eye::Calls }, _) => Userfaultfd::Call,
         Source::Forked(_) => Userfaultfd::Forked(&brought),
     };
     let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
     let attached = attach(held, &manner)?;
-    match prepare(&attached, source) {
-        Ok((userfault, number)) => Ok(hand_over(attached, userfault, memory, number)?),
+    let prepared = prepare(&attached, source).and_then(|(userfault, number)| {
+        let gate = match source {
+            Source::New(Ground { eye: Eye::Calls }, _) => Some(catch(held, &attached)?),
+            _ => None,
+        };
+        Ok((userfault, gate, number))
+    });
+    match prepared {
+        Ok((userfault, gate, number)) => Ok(hand_over(attached, userfault, gate, memory, number)?),
         Err(error) => {
             // If that fails too, the agent ends with its channel, and the process with it.
             let _ = detach(held, &attached.agent);
             Err(error)
+        }
+    }
+}
+
+/// Shuts the gate, and tells the agent of it.
+fn catch(held: &mut Held<'_, Kernel>, attached: &Attached) -> Result<Gate, AttachingError> {
+    let gate = shut(held)?;
+    let mut request = Request::of(kind::GATE);
+    request.runs[0].address = gate.base;
+    match attached.agent.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT) {
+        Ok(_) => Ok(gate),
+        Err(error) => {
+            let _ = open(held, gate);
+            Err(error.into())
         }
     }
 }
@@ -166,11 +193,17 @@ fn prepare(
         kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
     let anchor = Vpn::of(attached.agent.staging);
     let (userfault, number) = match source {
-        Source::New(Ground { forks, .. }, number) => {
-            let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
-            let agreed = GuestUserfault::agree(fd, anchor, ask);
+        Source::New(Ground { eye }, number) => {
+            let forks = match eye {
+                Eye::Faults(_, forks) => Some(forks),
+                Eye::Calls => None,
+            };
+            let agreed = GuestUserfault::agree(fd, anchor, |fd, features| match forks {
+                Some(forks) => forks.ask(fd, features),
+                None => ask(fd, features),
+            });
             let userfault = kernel("set up the userfaultfd", agreed)?;
-            check(userfault.abilities())?;
+            check(userfault.abilities(), forks.is_some())?;
             (userfault, number)
         }
         Source::Forked(children) => {
@@ -183,13 +216,14 @@ fn prepare(
     Ok((userfault, number))
 }
 
-/// Without the messages of forks a child would read zeros for what is out.
-pub(crate) fn check(abilities: Abilities) -> Result<(), AttachingError> {
+/// Without the messages of forks a child would read zeros for what is out, unless its gate sees to
+/// that.
+pub(crate) fn check(abilities: Abilities, needs_forks: bool) -> Result<(), AttachingError> {
     match abilities {
         Abilities { moves: false, .. } => {
             Err(AttachingError::Lacks("moves that can be relied on", "Linux 6.12"))
         }
-        Abilities { forks: false, .. } => Err(AttachingError::Lacks(
+        Abilities { forks: false, .. } if needs_forks => Err(AttachingError::Lacks(
             "messages of forks",
             "CAP_SYS_PTRACE, or overspill-forks with it,",
         )),
@@ -200,6 +234,7 @@ pub(crate) fn check(abilities: Abilities) -> Result<(), AttachingError> {
 fn hand_over(
     attached: Attached,
     userfault: GuestUserfault,
+    gate: Option<Gate>,
     memory: OwnedFd,
     number: u64,
 ) -> Result<(Guest, GuestParts), AttachingError> {
@@ -220,11 +255,15 @@ fn hand_over(
         statm: kernel("open its sizes", files.statm)?,
         channel: channel.into(),
         memory,
-        own: [range(agent.base, AGENT_BYTES), range(agent.staging, STAGING_BYTES)],
+        own: [
+            range(agent.base, AGENT_BYTES),
+            range(agent.staging, STAGING_BYTES),
+            gate.map_or(Vpn(0)..Vpn(0), |gate| range(gate.base, GATE_BYTES)),
+        ],
         needed: attached.threads.iter().flat_map(needed).chain(words(attached.pid)).collect(),
     };
     let (is_told, leaving, traced) = (Cell::new(false), Leaving::NOT_BEGUN, Traced::No);
-    Ok((Guest { number, process, agent, is_told, leaving, traced }, parts))
+    Ok((Guest { number, process, agent, gate, is_told, leaving, traced }, parts))
 }
 
 /// The pages of a program's words: the kernel reads them for `ps` and for core dumps, and waits for

@@ -19,6 +19,9 @@ const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 const YAMA_NOBODY: &str = "3";
 const YAMA_CAPABLE: &str = "2";
 
+/// Of `prctl`: off is 0, and can always be asked for.
+const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+
 /// Why nothing can be paged from outside.
 #[derive(Debug, thiserror::Error)]
 pub enum GroundError {
@@ -36,16 +39,31 @@ pub enum GroundError {
         "kcmp cannot be used: the kernel needs CONFIG_KCMP, and a seccomp profile must allow it"
     )]
     Compare,
+    /// Not even for its own touches.
+    #[error("userfaultfd cannot be used, not even for a program's own touches: {0}")]
+    Call(Errno),
+    /// System calls cannot be caught.
+    #[error("system calls cannot be caught: that takes x86-64 and Linux 6.4")]
+    Dispatch,
     /// Nobody may be traced.
     #[error("processes cannot be traced: {0}")]
     Trace(&'static str),
 }
 
+/// How a touch of what is out is noticed.
+#[derive(Debug)]
+pub(crate) enum Eye {
+    /// By the kernel, whoever touches it: with userfaultfds of this device.
+    Faults(OwnedFd, Forks),
+    /// By the kernel where the program's own code touches it. What its calls touch is brought in
+    /// before they are made: each process has a gate.
+    Calls,
+}
+
 /// A machine on which programs can be paged from outside.
 #[derive(Debug)]
 pub struct Ground {
-    pub(crate) device: OwnedFd,
-    pub(crate) forks: Forks,
+    pub(crate) eye: Eye,
 }
 
 impl Ground {
@@ -60,12 +78,34 @@ impl Ground {
         let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
         let abilities =
             GuestUserfault::abilities_by(device.as_fd(), ask).map_err(GroundError::Device)?;
-        check(abilities).map_err(GroundError::Attaching)?;
+        check(abilities, true).map_err(GroundError::Attaching)?;
         if have_same_memory(getpid(), getpid()) != Some(true) {
             return Err(GroundError::Compare);
         }
         may_trace()?;
-        Ok(Self { device, forks })
+        Ok(Self { eye: Eye::Faults(device, forks) })
+    }
+
+    /// Tries what is needed without the right to see the kernel's touches.
+    ///
+    /// # Errors
+    /// [`GroundError`]: what is lacking first.
+    pub fn find_calls() -> Result<Self, GroundError> {
+        let abilities = GuestUserfault::abilities_of_own().map_err(GroundError::Call)?;
+        check(abilities, false).map_err(GroundError::Attaching)?;
+        may_dispatch()?;
+        may_trace()?;
+        Ok(Self { eye: Eye::Calls })
+    }
+}
+
+/// Whether the kernel can hand system calls to a program.
+fn may_dispatch() -> Result<(), GroundError> {
+    // SAFETY: it is off already; only numbers are passed.
+    let asked = unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) };
+    match asked {
+        0 => Ok(()),
+        _ => Err(GroundError::Dispatch),
     }
 }
 
@@ -102,7 +142,7 @@ mod tests {
     #[test]
     fn what_root_may_here_is_enough_or_said_to_be_not() {
         match Ground::find("/nowhere/overspill-forks".into()) {
-            Ok(ground) => assert!(rustix::io::fcntl_getfd(&ground.device).is_ok()),
+            Ok(ground) => assert!(matches!(ground.eye, Eye::Faults(..))),
             Err(lack) => println!("skipped: {lack}"),
         }
     }

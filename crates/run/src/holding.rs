@@ -86,8 +86,8 @@ impl Holding {
     }
 
     /// What holds a guest.
-    pub(crate) fn held(&self, number: u64) -> Option<&Held<'static, Kernel>> {
-        self.held.get(&number).map(|entry| &entry.held)
+    pub(crate) fn held(&mut self, number: u64) -> Option<&mut Held<'static, Kernel>> {
+        self.held.get_mut(&number).map(|entry| &mut entry.held)
     }
 
     /// Lets a guest go as soon as it may: see [`let_go`](Self::let_go).

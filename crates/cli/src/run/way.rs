@@ -33,6 +33,7 @@ pub(super) fn choose(args: &RunArgs) -> Result<Chosen, Error> {
         }
         Some(RunWay::Inside(way)) => Ok(Chosen::Inside(way, None)),
         Some(RunWay::Keeper) => keeper_for(args).map(Chosen::Kept),
+        Some(RunWay::KeeperCalls) => Ok(Chosen::Kept(Ground::find_calls()?)),
         None => match keeper_for(args) {
             Ok(ground) => Ok(Chosen::Kept(ground)),
             Err(why) if args.give_back => Err(Error::NotGiven(why.to_string())),

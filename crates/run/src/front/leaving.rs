@@ -13,7 +13,7 @@ use super::{Front, STOPPING_INTERVAL};
 use crate::attaching::{Guest, Leaving};
 use crate::keeper::KeeperError;
 use overspill_base::Bytes;
-use overspill_guest::detach;
+use overspill_guest::{detach, open};
 use rustix::process::Pid;
 use std::time::Duration;
 
@@ -122,7 +122,11 @@ impl Front {
         }
         let number = guest.number;
         let held = self.holding.held(number).expect("it stands still");
-        if detach(held, &guest.agent).is_ok() {
+        let opened = guest.gate.is_none_or(|gate| open(held, gate).is_ok());
+        if opened {
+            guest.gate = None;
+        }
+        if opened && detach(held, &guest.agent).is_ok() {
             self.guests.remove(&pid);
         }
         self.holding.forget(number);
