@@ -9,11 +9,14 @@
 use crate::entry::{clone_raw, leave};
 use crate::frames::{self, Context};
 use crate::holds;
+use crate::letters;
+use crate::gate::letter;
 use crate::gate::{PIN_ROBUST, PIN_TASK, SIGNALS, Span};
 use crate::kernel::{self, E2BIG, EAGAIN, EFAULT, EINVAL, number};
 use crate::memory;
 use crate::signals::{catch_ours, DEFAULT};
 use crate::slots::{self, Seat, new_seat};
+use core::sync::atomic::Ordering::Relaxed;
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -112,8 +115,50 @@ fn hold_words(seat: Seat, wish: &Wish) {
     holds::hold_bytes(seat, slot, places.map(|place| (place, size_of::<u64>())));
 }
 
-/// Makes a child with a copy of the memory.
+/// Makes a child with a copy of the memory. What is out is not in that: so the keeper hears of it
+/// before, and again from both, and neither goes on before the child can have its pages.
 fn fork(seat: Seat, wish: &Wish, context: &mut Context) -> isize {
+    if !letters::has_keeper() {
+        return make_copy(seat, wish, context);
+    }
+    let key = letters::ask(letter::FORK, [0; 4], || {});
+    if key < 0 {
+        return key;
+    }
+    let made = make_copy(seat, wish, context);
+    if made == 0 {
+        be_born(key as u64);
+        return 0;
+    }
+    let mut is_told = false;
+    let known = letters::ask(letter::FORKED, [key as u64, made as u64, 0, 0], || {
+        // Nobody else would say so.
+        if made > 0 && !is_told && kernel::has_ended(made) {
+            is_told = true;
+            letters::ask(letter::FORKED, [key as u64, 0, 0, 0], || {});
+        }
+    });
+    if made > 0 && known < 0 && !is_told {
+        // It has no pages, and ends itself.
+        kernel::reap(made);
+        return known;
+    }
+    made
+}
+
+/// Has a child, in which nobody has touched anything yet, get its pages.
+fn be_born(key: u64) {
+    let userfaultfd = kernel::userfaultfd();
+    let number = kernel::this_process();
+    let page = letters::ask(letter::BORN, [key, number, userfaultfd as u64, 0], || {});
+    if page <= 0 {
+        kernel::exit();
+    }
+    kernel::close(userfaultfd);
+    letters::page().store(page as u32, Relaxed);
+}
+
+fn make_copy(seat: Seat, wish: &Wish, context: &mut Context) -> isize {
     let made = match wish.kind {
         Kind::Clone([parent, child, storage]) => {
             kernel::make(number::CLONE, [wish.flags as usize, 0, parent, child, storage, 0])

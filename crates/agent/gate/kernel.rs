@@ -6,6 +6,7 @@
 use crate::entry::base;
 use crate::gate::{Action, RETURNS_AT};
 use crate::raw;
+use core::sync::atomic::AtomicU32;
 
 pub mod number {
     pub const MMAP: usize = 9;
@@ -19,7 +20,9 @@ pub mod number {
     pub const FORK: usize = 57;
     pub const VFORK: usize = 58;
     pub const EXECVE: usize = 59;
+    pub const CLOSE: usize = 3;
     pub const EXIT: usize = 60;
+    pub const WAIT4: usize = 61;
     pub const RT_SIGPENDING: usize = 127;
     pub const RT_SIGSUSPEND: usize = 130;
     pub const SIGALTSTACK: usize = 131;
@@ -28,12 +31,16 @@ pub mod number {
     pub const IO_SETUP: usize = 206;
     pub const IO_SUBMIT: usize = 209;
     pub const SET_TID_ADDRESS: usize = 218;
+    pub const FUTEX: usize = 202;
     pub const TGKILL: usize = 234;
+    pub const EXIT_GROUP: usize = 231;
+    pub const WAITID: usize = 247;
     pub const PSELECT6: usize = 270;
     pub const PPOLL: usize = 271;
     pub const SET_ROBUST_LIST: usize = 273;
     pub const EPOLL_PWAIT: usize = 281;
     pub const EXECVEAT: usize = 322;
+    pub const USERFAULTFD: usize = 323;
     pub const RSEQ: usize = 334;
     pub const IO_URING_SETUP: usize = 425;
     pub const IO_URING_REGISTER: usize = 427;
@@ -57,6 +64,16 @@ const PR_SYS_DISPATCH_ON: usize = 1;
 const MAP_FIXED_PRIVATE_ANONYMOUS: usize = 0x32;
 const PROT_READ_WRITE: usize = 3;
 const PROT_READ_EXECUTE: usize = 5;
+const FUTEX_WAIT: usize = 0;
+const FUTEX_WAKE: usize = 1;
+/// How long a word is waited for at a time.
+const WORD_WAIT_NS: u64 = 20_000_000;
+const USERFAULTFD_FLAGS: usize = 0o2_004_001;
+const P_PID: usize = 1;
+/// WNOHANG, WEXITED, __WALL, and WNOWAIT.
+const WAIT_LOOK: usize = 0x4100_0005;
+const WALL: usize = 0x4000_0000;
+const ETIMEDOUT: isize = 110;
 
 /// Makes a call of the program's, or one of ours that writes nothing of ours.
 pub fn make(number: usize, arguments: [usize; 6]) -> isize {
@@ -68,13 +85,17 @@ pub fn this_task() -> u32 {
     make(number::GETTID, [0; 6]) as u32
 }
 
+pub fn this_process() -> u64 {
+    make(number::GETPID, [0; 6]) as u64
+}
+
 pub fn yield_now() {
     make(number::SCHED_YIELD, [0; 6]);
 }
 
 /// Sends a signal to a thread of this process; with 0 only looks whether it is there.
 pub fn send_signal(task: u32, signal: usize) -> isize {
-    let process = make(number::GETPID, [0; 6]) as usize;
+    let process = this_process() as usize;
     make(number::TGKILL, [process, task as usize, signal, 0, 0, 0])
 }
 
@@ -112,4 +133,45 @@ pub fn map_at(start: usize, bytes: usize) -> isize {
 /// Makes it code.
 pub fn make_code(start: usize, bytes: usize) -> isize {
     make(number::MPROTECT, [start, bytes, PROT_READ_EXECUTE, 0, 0, 0])
+}
+
+/// Waits while a word of shared memory has a value; false if it has after a while.
+pub fn wait_for_word(word: &AtomicU32, value: u32) -> bool {
+    let time = [0, WORD_WAIT_NS];
+    let (at, time) = (core::ptr::from_ref(word) as usize, time.as_ptr() as usize);
+    make(number::FUTEX, [at, FUTEX_WAIT, value as usize, time, 0, 0]) != -ETIMEDOUT
+}
+
+/// Wakes who waits for a word of shared memory to change.
+pub fn wake_word(word: &AtomicU32) {
+    make(number::FUTEX, [core::ptr::from_ref(word) as usize, FUTEX_WAKE, 1, 0, 0, 0]);
+}
+
+/// A userfaultfd of this address space, for its own touches; or an error.
+pub fn userfaultfd() -> isize {
+    make(number::USERFAULTFD, [USERFAULTFD_FLAGS, 0, 0, 0, 0, 0])
+}
+
+pub fn close(descriptor: isize) {
+    make(number::CLOSE, [descriptor as usize, 0, 0, 0, 0, 0]);
+}
+
+/// True if a child has ended. It stays to be waited for.
+pub fn has_ended(child: isize) -> bool {
+    let mut info = [0u64; 16];
+    let at = info.as_mut_ptr() as usize;
+    let looked = make(number::WAITID, [P_PID, child as usize, at, WAIT_LOOK, 0, 0]);
+    let [head, ..] = info;
+    looked == 0 && head != 0
+}
+
+/// Waits for a child that has ended.
+pub fn reap(child: isize) {
+    make(number::WAIT4, [child as usize, 0, WALL, 0, 0, 0]);
+}
+
+pub fn exit() -> ! {
+    loop {
+        make(number::EXIT_GROUP, [127, 0, 0, 0, 0, 0]);
+    }
 }

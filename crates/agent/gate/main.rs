@@ -25,6 +25,7 @@ mod frames;
 mod gate;
 mod holds;
 mod kernel;
+mod letters;
 mod memory;
 #[path = "../payload/raw.rs"]
 mod raw;

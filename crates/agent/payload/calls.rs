@@ -40,6 +40,7 @@ pub const PROT_READ: usize = 1;
 pub const PROT_READ_WRITE: usize = 3;
 pub const PROT_ALL: usize = 7;
 const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
+pub const MAP_SHARED_FIXED: usize = 0x11;
 const NO_FILE: usize = usize::MAX;
 const MSG_NOSIGNAL: usize = 0x4000;
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
@@ -208,6 +209,12 @@ pub fn close(descriptor: i32) -> Result<usize, Errno> {
 
 pub fn map(bytes: usize) -> Result<usize, Errno> {
     let arguments = [0, bytes, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, NO_FILE, 0];
+    call(number::MMAP, arguments)
+}
+
+/// Maps a file in the place of what is there.
+pub fn map_shared(at: usize, bytes: usize, file: i32) -> Result<usize, Errno> {
+    let arguments = [at, bytes, PROT_READ_WRITE, MAP_SHARED_FIXED, file as usize, 0];
     call(number::MMAP, arguments)
 }
 

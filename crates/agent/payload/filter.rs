@@ -13,13 +13,14 @@ struct Allowed {
     argument: Option<(usize, usize)>,
 }
 
-const ALLOWED: [Allowed; 21] = [
+const ALLOWED: [Allowed; 22] = [
     only(number::IOCTL, 1, calls::UFFDIO_MOVE),
     only(number::IOCTL, 1, calls::UFFDIO_REGISTER),
     only(number::IOCTL, 1, calls::UFFDIO_UNREGISTER),
     only(number::MADVISE, 2, calls::MADV_DONTNEED),
     only(number::MADVISE, 2, calls::MADV_POPULATE_WRITE),
     all(number::MINCORE),
+    only(number::MMAP, 3, calls::MAP_SHARED_FIXED),
     only(number::MPROTECT, 2, calls::PROT_NONE),
     only(number::MPROTECT, 2, calls::PROT_READ),
     only(number::MPROTECT, 2, calls::PROT_READ_WRITE),

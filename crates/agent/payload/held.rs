@@ -16,6 +16,13 @@ use core::ptr::read_volatile;
 use core::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
+/// Has a gate write letters from now on, to the first page.
+pub fn open_letters(gate: usize) {
+    let at = (gate + GLOBALS_AT + offset_of!(Globals, letters)) as *mut u32;
+    // SAFETY: the gate is mapped, and its threads stand still.
+    unsafe { AtomicU32::from_ptr(at) }.store(1, Release);
+}
+
 /// Pages move, as long as this lives. Without a gate it is nothing.
 pub struct Moving {
     gate: usize,

@@ -9,8 +9,9 @@
 //! Not here: which runs are asked for; what is made of the pages in the memory file.
 
 use crate::calls::{self, EAGAIN, EBADF, EBUSY, EEXIST, EINVAL, EIO, ENOENT, Errno};
+use crate::gate::{BELL_AT, LETTERS_AT, LETTERS_BYTES};
 use crate::end::{end_program, leave_quietly};
-use crate::held::Moving;
+use crate::held::{Moving, open_letters};
 use crate::messages::{self, Descriptors};
 use crate::words::{
     ANCHOR_AT, Answer, EXECUTABLE, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX, Request, Run,
@@ -104,6 +105,9 @@ impl<'m> Agent<'m> {
         if self.request.kind == kind::SET_UP && self.userfaultfd == NONE {
             return self.set_up(first, second);
         }
+        if self.request.kind == kind::GATE {
+            self.join_gate(first, second)?;
+        }
         for descriptor in [first, second] {
             if descriptor != NONE {
                 let _ = calls::close(descriptor);
@@ -116,12 +120,19 @@ impl<'m> Agent<'m> {
             kind::REGISTER => self.register(),
             kind::BATCH => self.batch(),
             kind::POPULATE => self.populate(),
-            kind::GATE => {
-                self.gate = self.request.runs[0].address as usize;
-                Ok(())
-            }
+            kind::GATE => Ok(()),
             _ => Err(EINVAL).at(step::WORDS),
         }
+    }
+
+    /// Maps what the gate and the keeper share, and looks from now on what its threads hold.
+    fn join_gate(&mut self, bell: i32, letters: i32) -> Result<(), Failed> {
+        let gate = self.request.runs[0].address as usize;
+        calls::map_shared(gate + BELL_AT, PAGE_BYTES, bell).at(step::GATE)?;
+        calls::map_shared(gate + LETTERS_AT, LETTERS_BYTES, letters).at(step::GATE)?;
+        open_letters(gate);
+        self.gate = gate;
+        Ok(())
     }
 
     fn is_set(&self, flag: u32) -> bool {

@@ -32,8 +32,16 @@ pub const STUBS_OF_PAGE: usize = PAGE_BYTES / STUB_BYTES;
 pub const RETURNS_AT: usize = STUBS_AT + THREADS_MAX * STUB_BYTES;
 /// Where [`Globals`] are.
 pub const GLOBALS_AT: usize = RETURNS_AT + THREADS_MAX * STUB_BYTES;
+/// Where the bell is: a page that all guests of a keeper have.
+pub const BELL_AT: usize = GLOBALS_AT + 4 * PAGE_BYTES;
+/// Where the letters are: pages of this guest, and of children that have none of their own yet.
+pub const LETTERS_AT: usize = BELL_AT + PAGE_BYTES;
+/// Bytes of them: the guest's own page comes first.
+pub const LETTERS_BYTES: usize = LETTER_PAGES * PAGE_BYTES;
+/// How many pages those are.
+pub const LETTER_PAGES: usize = 256;
 /// Where the slots are.
-pub const SLOTS_AT: usize = (GLOBALS_AT + 4 * PAGE_BYTES).next_multiple_of(SLOT_BYTES);
+pub const SLOTS_AT: usize = (LETTERS_AT + LETTERS_BYTES).next_multiple_of(SLOT_BYTES);
 /// Bytes of a slot, and what it is aligned to.
 pub const SLOT_BYTES: usize = 1 << 16;
 /// Where in a slot its [`Slot`] is. What comes before is the stack.
@@ -143,8 +151,8 @@ pub struct Globals {
     pub stub_lock: u32,
     /// Odd while the agent moves pages. It is written by that, and read by the gate.
     pub moving: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// Which page of letters is the process's, from 1 on; 0 if it writes none.
+    pub letters: u32,
     /// What signals do, as the program believes.
     pub actions: [Action; SIGNALS],
 }
@@ -155,3 +163,47 @@ pub const PIN_RSEQ: usize = 0;
 pub const PIN_ROBUST: usize = 1;
 /// The word that is cleared at the thread's end.
 pub const PIN_TASK: usize = 2;
+
+/// A letter to the keeper, and its answer.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(payload), derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Letter {
+    /// One of [`letter_state`]; who waits for an answer waits for this to change.
+    pub state: u32,
+    /// One of [`letter`].
+    pub kind: u32,
+    /// What it says.
+    pub arguments: [u64; 4],
+    /// The answer: an error if it is negative.
+    pub answer: i64,
+    /// Nothing.
+    pub unused: [u64; 2],
+}
+
+/// Letters of a page, after the first line, in whose first word letters are counted.
+pub const LETTERS: usize = PAGE_BYTES / size_of::<Letter>() - 1;
+
+/// How far a letter is.
+pub mod letter_state {
+    /// Anybody may take it.
+    pub const FREE: u32 = 0;
+    /// It is being written.
+    pub const TAKEN: u32 = 1;
+    /// It can be read.
+    pub const SENT: u32 = 2;
+    /// It is answered.
+    pub const ANSWERED: u32 = 3;
+}
+
+/// What letters are about.
+pub mod letter {
+    /// A fork is about to be made: from the answer on nothing moves or comes. The answer is what
+    /// the next two say first.
+    pub const FORK: u32 = 1;
+    /// From the child: it is there, and this is its number, and that of its userfaultfd. It has its
+    /// pages when the answer comes, which is the page of its letters.
+    pub const BORN: u32 = 2;
+    /// From the parent: the child was made, or not (0). The answer comes when it has its pages.
+    pub const FORKED: u32 = 3;
+}

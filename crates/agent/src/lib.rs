@@ -48,6 +48,8 @@ pub fn step_name(step: u32) -> &'static str {
         step::EMPTY => "emptying staging",
         step::WRITE => "writing to the memory file",
         step::ANSWER => "saying that pages have moved",
+        step::PROTECT => "protecting memory as it was",
+        step::GATE => "mapping what the gate shares with the keeper",
         _ => "something that it does not name",
     }
 }
@@ -74,8 +76,8 @@ mod tests {
 
     #[test]
     fn every_step_has_a_name() {
-        let names: std::collections::BTreeSet<_> = (1..=14).map(step_name).collect();
-        assert_eq!(names.len(), 14);
-        assert!(!names.contains(step_name(15)));
+        let names: std::collections::BTreeSet<_> = (1..=16).map(step_name).collect();
+        assert_eq!(names.len(), 16);
+        assert!(!names.contains(step_name(17)));
     }
 }

@@ -151,8 +151,8 @@ pub mod kind {
     pub const POPULATE: u32 = 5;
     /// Ends the agent. The program stays.
     pub const LEAVE: u32 = 6;
-    /// Leaves alone what the threads hold whose calls a gate catches, from now on. Where that is,
-    /// the first run says; 0 if it is open again.
+    /// With descriptors: the bell, then the letters. Maps them into the gate that the first run says
+    /// the address of, and leaves alone what its threads hold from now on.
     pub const GATE: u32 = 7;
 }
 
@@ -210,4 +210,6 @@ pub mod step {
     pub const ANSWER: u32 = 14;
     /// Protecting again what was made writable.
     pub const PROTECT: u32 = 15;
+    /// Mapping what the gate and the keeper have in common.
+    pub const GATE: u32 = 16;
 }

@@ -80,6 +80,8 @@ pub enum LockClass {
     Agent,
     /// The map of a guest's addresses.
     Guest,
+    /// What the gate of a guest writes.
+    Letters,
     /// Whether the threads of a guest are held.
     GuestThreads,
     /// Pieces of the page table that guests have.
@@ -130,13 +132,14 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 29] = [
+    pub const ALL: [LockClass; 30] = [
         LockClass::ForkGate,
         LockClass::Pager,
         LockClass::Guards,
         LockClass::Ranges,
         LockClass::Agent,
         LockClass::Guest,
+        LockClass::Letters,
         LockClass::GuestThreads,
         LockClass::Pieces,
         LockClass::Lease,

@@ -90,6 +90,24 @@ pub fn shut<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
     done.map(|()| work.gate)
 }
 
+/// Returns the gate of a process that is held, and that was forked when its parent's was shut.
+///
+/// # Errors
+/// Its calls are not caught, or it cannot be looked at now.
+pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
+    let pid = held.pid;
+    let none = AttachError::NoGate { pid, why: "its parent's gate was open" };
+    let task = held.stopped().next().ok_or(AttachError::Gone { pid })?;
+    let dispatch = held.tracer.system.dispatch(task);
+    let dispatch = dispatch.about(pid, "asking for the dispatch of")?;
+    let gate = Gate { base: dispatch.start };
+    if !dispatch.is_on || dispatch.bytes != RETURNS_AT as u64 {
+        return Err(none);
+    }
+    ready(held, Some(gate))?;
+    Ok(gate)
+}
+
 /// Opens the gate of a process that is held, and takes it away.
 ///
 /// # Errors

@@ -12,7 +12,7 @@
 use crate::arch::{Blocked, Interrupted};
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
-use crate::system::{Registers, Stop, System, Until, options};
+use crate::system::{Dispatch, Registers, Stop, System, Until, options};
 use crate::tracer::Tracer;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -89,6 +89,8 @@ pub(crate) struct Inside<'t, S: System> {
     usable: Usable,
     registers: Registers,
     mask: u64,
+    /// How its own calls are caught, if they are.
+    dispatch: Option<Dispatch>,
     gate: u64,
 }
 
@@ -104,7 +106,9 @@ impl<'t, S: System> Inside<'t, S> {
         let system = &tracer.system;
         let registers = system.registers(task).about(pid, "reading registers of")?;
         let mask = system.signal_mask(task).about(pid, "reading the signal mask of")?;
-        let inside = Self { tracer, pid, usable, registers, mask, gate };
+        // Before Linux 6.4 it cannot be asked for, and nobody has it that we could attach to.
+        let dispatch = system.dispatch(task).ok().filter(|dispatch| dispatch.is_on);
+        let inside = Self { tracer, pid, usable, registers, mask, dispatch, gate };
         let options = options | options::CALLS | options::EXIT_KILL;
         match system.set_options(task, options) {
             Err(errno) if options & options::NO_FILTER != 0 && errno != Errno::SRCH => {
@@ -113,6 +117,10 @@ impl<'t, S: System> Inside<'t, S> {
             set => set.about(pid, "setting trace options of")?,
         }
         system.set_signal_mask(task, ALL_SIGNALS).about(pid, "blocking signals of")?;
+        if inside.dispatch.is_some() {
+            let off = system.set_dispatch(task, &Dispatch::default());
+            off.about(pid, "letting the calls pass of")?;
+        }
         Ok(inside)
     }
 
@@ -263,6 +271,9 @@ impl<S: System> Drop for Inside<'_, S> {
             let registers = self.registers.put_back(self.usable.before);
             tracer.persist(|| system.set_registers(task, &registers));
             tracer.persist(|| system.set_signal_mask(task, self.mask));
+            if let Some(dispatch) = &self.dispatch {
+                tracer.persist(|| system.set_dispatch(task, dispatch));
+            }
             tracer.persist(|| system.set_options(task, 0));
         }
     }

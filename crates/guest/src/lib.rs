@@ -38,9 +38,10 @@ pub use attach::{AgentTask, Attached, Files, Manner, ThreadWords, Userfaultfd, a
 pub use channel::{Channel, ChannelError};
 pub use detach::detach;
 pub use error::AttachError;
-pub use gate::{Gate, open, shut};
+pub use gate::{Gate, inherited, open, shut};
 pub use hold::Held;
 pub use kernel::{Kernel, read_as_a_thread};
+pub use process::own_number;
 pub use system::{Change, Dispatch, MOST_URGENT, Registers, Stop, System, URGENT, Until, options};
 pub use tracer::Tracer;
 pub use vpn::Vpn;

@@ -50,6 +50,11 @@ pub(crate) fn status<S: System>(system: &S, pid: Pid, task: Pid) -> Result<Statu
     })
 }
 
+/// A process's number in its own namespace; `None` if there is no such process.
+pub fn own_number<S: System>(system: &S, pid: Pid) -> Option<i32> {
+    status(system, pid, pid).ok().map(|status| status.own_number)
+}
+
 fn task_path(pid: Pid, task: Pid, file: &str) -> String {
     format!("/proc/{}/task/{}/{file}", pid.as_raw_nonzero(), task.as_raw_nonzero())
 }

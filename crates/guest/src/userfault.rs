@@ -239,6 +239,22 @@ impl GuestUserfault {
         Ok(Self::agreed(fd, abilities, Some(anchor)))
     }
 
+    /// Agrees on a userfaultfd what was agreed on another one, without messages of forks.
+    ///
+    /// # Errors
+    /// Of UFFDIO_API.
+    pub fn agree_as(fd: OwnedFd, abilities: Abilities) -> Result<OwnedFd, Errno> {
+        let features = [
+            (true, EVENTS | raw::UFFD_FEATURE_THREAD_ID | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP),
+            (abilities.marks, raw::UFFD_FEATURE_WP_UNPOPULATED),
+            (abilities.poison, raw::UFFD_FEATURE_POISON),
+            (abilities.moves, raw::UFFD_FEATURE_MOVE),
+        ];
+        let features = features.into_iter().filter(|(is_able, _)| *is_able);
+        ask(fd.as_fd(), features.fold(0, |all, (_, feature)| all | u64::from(feature)))?;
+        Ok(fd)
+    }
+
     /// What a userfaultfd that is made through `device` can do, if it is asked for by `ask`.
     ///
     /// # Errors

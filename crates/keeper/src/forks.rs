@@ -13,11 +13,16 @@
 
 use crate::guest::Guest;
 use crate::keeper::Shared;
-use crate::owned::Forked;
+use crate::owned::{Fork, Forked};
 use overspill_base::stats::Event;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_engine::Worker;
+use overspill_guest::Vpn;
+use overspill_guest::map::{Inherited, SpaceMap, Whereabouts};
+use overspill_guest::userfault::{GuestUserfault, Refusal, Userfault};
+use rangemap::RangeSet;
+use std::ops::Range;
 
 /// Where the numbers of children start: those of other guests come from the front.
 const FIRST_CHILD: u64 = 1 << 63;
@@ -53,7 +58,11 @@ impl Shared {
     fn bear(&self, worker: &mut Worker, parent: &Arc<Guest>, forked: Forked) {
         // Relaxed: only a number.
         let number = FIRST_CHILD | self.forks.fetch_add(1, Relaxed);
-        let child = Arc::new(parent.child(number, forked.userfault));
+        let userfault = forked.userfault.expect("only such a fork is taken");
+        let child = Arc::new(parent.child(number, userfault));
+        if forked.fork != Fork::Told {
+            register(&child.userfault, &forked.map);
+        }
         self.engine.stats().count(Event::processes);
         let mut has = |place: &_| child.userfault.may_cover(place);
         let mut source = self.space.pieces.of(&child);
@@ -72,7 +81,29 @@ impl Shared {
             self.space.report("a forked child", line);
             child.kill();
         }
+        if forked.fork != Fork::Told && self.mark_copy(&child, &inherited).is_err() {
+            child.kill();
+        }
         self.admit(&child);
+        self.has_come(parent, &child, forked.fork);
+    }
+
+    /// Marks what is out of a child that was made without the kernel's message: marks are not
+    /// copied then.
+    fn mark_copy(&self, child: &Guest, inherited: &[Inherited]) -> Result<(), Refusal> {
+        let owned = child.hold();
+        let pages =
+            inherited.iter().flat_map(|run| (0..run.pages as usize).map(|n| run.to.plus(n)));
+        let places = pages.filter(|page| self.engine.is_out(*page)).filter_map(|page| match owned
+            .map
+            .find(page)
+        {
+            Whereabouts::At(at) => Some(at.run(1)),
+            Whereabouts::Later | Whereabouts::Nowhere => None,
+        });
+        let out: RangeSet<Vpn> = places.collect();
+        out.iter().try_for_each(|place| child.userfault.mark(place))?;
+        Ok(())
     }
 
     fn admit(&self, child: &Arc<Guest>) {
@@ -87,4 +118,19 @@ impl Shared {
         }
         self.call_care();
     }
+}
+
+/// Registers what a map believes in with the userfaultfd of a copy. Where that has no mapping any
+/// more, or another one, nothing is registered.
+fn register(userfault: &GuestUserfault, map: &SpaceMap) {
+    map.believed().for_each(|place| register_what_is(userfault, &place));
+}
+
+fn register_what_is(userfault: &GuestUserfault, place: &Range<Vpn>) {
+    if userfault.register(place).is_ok() || Vpn::pages(place) <= 1 {
+        return;
+    }
+    let middle = place.start.plus(Vpn::pages(place) / 2);
+    register_what_is(userfault, &(place.start..middle));
+    register_what_is(userfault, &(middle..place.end));
 }

@@ -6,7 +6,7 @@
 //! Not here: what it does (`run`).
 
 use crate::link::Link;
-use crate::words::{Report, Wanted};
+use crate::words::{Birth, Report, Wanted};
 use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_guest::userfault::GuestUserfault;
 use std::collections::HashMap;
@@ -32,6 +32,9 @@ pub trait Front: Send + Sync + std::fmt::Debug {
 
     /// A guest has forked: its child has this userfaultfd and, when it is attached to, this number.
     fn forked(&self, child: u64, userfault: &GuestUserfault);
+
+    /// A guest has made a child, whose userfaultfd is to be fetched.
+    fn fetch(&self, birth: Birth);
 
     /// A forked child has ended, or executes another program, before it was attached to.
     fn gone(&self, child: u64);
@@ -120,6 +123,10 @@ impl Front for LinkedFront {
         if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(userfault, 0) {
             self.want(Wanted::Attach(child, GuestUserfault::agreed(fd, abilities, None)));
         }
+    }
+
+    fn fetch(&self, birth: Birth) {
+        self.want(Wanted::Fetch(birth));
     }
 
     fn gone(&self, child: u64) {

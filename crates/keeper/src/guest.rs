@@ -12,6 +12,7 @@
 use crate::agent::Agent;
 use crate::front::Front;
 use crate::known::{GuestParts, Known};
+use crate::letters::Letters;
 use crate::owned::Owned;
 use crate::threads::Threads;
 use crate::wakeup::Wakeup;
@@ -54,6 +55,8 @@ pub(crate) struct Guest {
     wakeup: Arc<Wakeup>,
     front: Arc<dyn Front>,
     pub(crate) threads: Threads,
+    /// What its gate writes, if it has one.
+    pub(crate) letters: Mutex<Option<Letters>>,
     /// What it had without our doing when its mappings were looked at last, as a signed number.
     surveyed_pages: AtomicU64,
 }
@@ -103,6 +106,7 @@ impl Guest {
             is_lost: AtomicBool::new(false),
             wakeup,
             threads: Threads::new(number, front.clone()),
+            letters: Mutex::new(LockClass::Letters, None),
             front,
             surveyed_pages: AtomicU64::new(0),
         }
@@ -233,6 +237,12 @@ impl Guest {
     /// Puts a fault off.
     pub(crate) fn put_off(&self, owned: &mut Owned, fault: Fault) {
         owned.waiting.push(fault);
+        self.call_reader();
+    }
+
+    /// A child can get its pages.
+    pub(crate) fn has_child(&self) {
+        self.has_relatives.store(true, Relaxed);
         self.call_reader();
     }
 

@@ -9,6 +9,7 @@ use crate::call::Call;
 use crate::front::Front;
 use crate::guest::Guest;
 use crate::known::GuestParts;
+use crate::letters::Bell;
 use crate::limit::Limit;
 use crate::readers::Readers;
 use crate::shortage::Shortage;
@@ -22,6 +23,7 @@ use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap, Tuning, Worker};
 use overspill_guest::Vpn;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
@@ -70,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) care: Call,
     pub(crate) survey: Call,
     pub(crate) growth: Call,
+    pub(crate) bell: Bell,
 }
 
 /// A running keeper. Dropping it ends its threads; guests that wait for pages then wait for ever,
@@ -118,6 +121,7 @@ impl Keeper {
             care: Call::new(),
             survey: Call::new(),
             growth: Call::new(),
+            bell: Bell::new(),
         });
         let mut keeper = Self { shared, threads: Vec::new() };
         for cpu in 0..cpus {
@@ -134,6 +138,7 @@ impl Keeper {
             alone::run_first();
             shared.brake();
         })?;
+        keeper.spawn_without("ovs-letters", Shared::read_letters)?;
         keeper.spawn("ovs-care", Shared::care)?;
         keeper.spawn("ovs-reclaim", |shared, worker| {
             while !shared.must_stop() {
@@ -174,15 +179,18 @@ impl Keeper {
     ///
     /// # Errors
     /// Of epoll.
-    pub fn add(&self, number: u64, parts: GuestParts) -> Result<(), Errno> {
+    pub fn add(&self, number: u64, mut parts: GuestParts) -> Result<(), Errno> {
         let shared = &self.shared;
+        let letters = parts.letters.take();
         if let Some(child) = shared.guest(number) {
             let (userfault, known, agent) = parts.apart();
             child.userfault.set_anchor(userfault.anchor());
             child.attached(known, agent);
+            letters.map_or(Ok(()), |letters| shared.take_letters(&child, &letters))?;
         } else {
             let (wakeup, front) = (shared.wakeup.clone(), shared.front.clone());
             let guest = Arc::new(Guest::new(number, parts, wakeup, front));
+            letters.map_or(Ok(()), |letters| shared.take_letters(&guest, &letters))?;
             shared.engine.stats().count(Event::processes);
             shared.readers.listen(&guest)?;
             shared.guests.lock().insert(number, guest);
@@ -243,6 +251,11 @@ impl Keeper {
         self.shared.bring_some(&mut worker?, number, from).map_err(|why| why.to_string())
     }
 
+    /// The userfaultfd of a child that a guest has asked for, or `None` if it cannot be had.
+    pub fn fetched(&self, number: u64, fork: u64, userfaultfd: Option<OwnedFd>) {
+        self.shared.fetched(number, fork, userfaultfd);
+    }
+
     /// Has a guest paged again of which pages were brought back.
     pub fn stay(&self, number: u64) {
         let guest = self.shared.guest(number);
@@ -288,6 +301,7 @@ impl Drop for Keeper {
         self.shared.engine.wake_background();
         self.shared.survey.call();
         self.shared.growth.call();
+        self.shared.bell.ring();
         self.shared.call_care();
         for thread in self.threads.drain(..) {
             // One reader may take the wake-up from another.

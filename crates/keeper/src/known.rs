@@ -39,6 +39,8 @@ pub struct GuestParts {
     /// The agent's memory, staging, and the gate's memory, which is empty if there is none: never
     /// paged.
     pub own: [Range<Vpn>; 3],
+    /// The bell and the letters, of a guest whose calls go through a gate.
+    pub letters: Option<[OwnedFd; 2]>,
     /// Pages that the kernel needs when a thread ends, and cannot wait for.
     pub needed: Vec<Vpn>,
 }

@@ -278,6 +278,7 @@ mod tests {
             channel: Channel::from(file(8)),
             memory: file(9),
             own: own.clone(),
+            letters: Some([file(10), file(11)]),
             needed: Vec::new(),
         };
         front.ask(&Request::Add { number: 5, guest: Box::new(guest) }, SOON).unwrap();
@@ -285,9 +286,11 @@ mod tests {
         let size = |fd: &dyn AsFd| rustix::fs::fstat(fd.as_fd()).unwrap().st_size;
         let GuestParts { process, agent, userfault, pagemap, maps, smaps, statm, .. } = &*guest;
         let GuestParts { channel, memory, .. } = &*guest;
-        let all: [&dyn AsFd; 9] =
-            [process, agent, userfault, pagemap, maps, smaps, statm, channel, memory];
-        assert_eq!(all.map(size), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        let [bell, letters] = guest.letters.as_ref().unwrap();
+        let all: [&dyn AsFd; 11] = [
+            process, agent, userfault, pagemap, maps, smaps, statm, channel, memory, bell, letters,
+        ];
+        assert_eq!(all.map(size), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         assert_eq!((guest.name.as_str(), &guest.own), ("process 5", &own));
         assert_eq!(userfault.abilities(), abilities);
     }

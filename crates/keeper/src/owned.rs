@@ -15,10 +15,21 @@ use rustix::io::Errno;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+/// How a fork became known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fork {
+    /// By a message, which has brought the child's userfaultfd.
+    Told,
+    /// By letters, under this number.
+    Asked(u64),
+}
+
 /// A child of which the fork was read, the map that its parent had then, and what was read since.
 #[derive(Debug)]
 pub(crate) struct Forked {
-    pub(crate) userfault: OwnedFd,
+    pub(crate) fork: Fork,
+    /// `None` while there is no child yet.
+    pub(crate) userfault: Option<OwnedFd>,
     pub(crate) map: SpaceMap,
     pub(crate) later: Vec<Event>,
 }
@@ -36,6 +47,8 @@ pub(crate) struct Owned {
     /// Children whose fork was read, and those of them that have not got their pages yet.
     forked: Vec<Forked>,
     forking: usize,
+    /// Forks that letters have asked for so far.
+    forks: u64,
     /// Faults that were read and not served.
     pub(crate) waiting: Vec<Fault>,
     /// What was in memory in mappings when they were believed, and the engine was not told of.
@@ -58,8 +71,37 @@ impl Owned {
 
     /// Notes that the guest has forked, as its map is now.
     pub(crate) fn note_fork(&mut self, userfault: OwnedFd) {
-        self.forked.push(Forked { userfault, map: self.map.clone(), later: Vec::new() });
+        self.add_fork(Fork::Told, Some(userfault));
+    }
+
+    fn add_fork(&mut self, fork: Fork, userfault: Option<OwnedFd>) {
+        self.forked.push(Forked { fork, userfault, map: self.map.clone(), later: Vec::new() });
         self.forking += 1;
+    }
+
+    /// Notes that the guest is about to fork, as its map is now. Returns the fork's number.
+    pub(crate) fn begin_fork(&mut self) -> u64 {
+        self.forks += 1;
+        self.add_fork(Fork::Asked(self.forks), None);
+        self.forks
+    }
+
+    /// Notes the userfaultfd of the child of such a fork; false if nobody knows of that.
+    pub(crate) fn is_forked(&mut self, fork: u64, userfault: OwnedFd) -> bool {
+        let mut forked = self.forked.iter_mut();
+        let forked = forked.find(|forked| forked.fork == Fork::Asked(fork));
+        let is_known = forked.is_some();
+        if let Some(forked) = forked {
+            forked.userfault = Some(userfault);
+        }
+        is_known
+    }
+
+    /// Notes that no child comes of such a fork, if it has not been taken.
+    pub(crate) fn end_fork(&mut self, fork: u64) {
+        let before = self.forked.len();
+        self.forked.retain(|forked| forked.fork != Fork::Asked(fork));
+        self.forking -= before - self.forked.len();
     }
 
     /// Notes an event of the guest, for children that have no pages yet: it may be from before
@@ -70,12 +112,13 @@ impl Owned {
 
     /// True if children wait to be taken.
     pub(crate) fn has_children(&self) -> bool {
-        !self.forked.is_empty()
+        self.forked.iter().any(|forked| forked.userfault.is_some())
     }
 
     /// Takes a child that is to get its pages; [`Owned::has_forked`] says that it has.
     pub(crate) fn take_forked(&mut self) -> Option<Forked> {
-        self.forked.pop()
+        let ready = self.forked.iter().rposition(|forked| forked.userfault.is_some())?;
+        Some(self.forked.swap_remove(ready))
     }
 
     /// Notes that a child has its pages.

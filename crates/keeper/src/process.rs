@@ -188,6 +188,11 @@ impl Process {
                 let brought = self.keeper().and_then(|keeper| keeper.bring(number, from));
                 return self.answer(&brought.map_or_else(Report::Refused, Report::Brought));
             }
+            Request::Fetched { number, fork, userfaultfd } => {
+                if let Some(keeper) = &self.keeper {
+                    keeper.fetched(number, fork, userfaultfd);
+                }
+            }
             Request::Stay { number } => self.keeper.iter().for_each(|keeper| keeper.stay(number)),
             Request::LetGo { number } => {
                 let gone = self.let_go(number);

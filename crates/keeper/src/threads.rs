@@ -106,6 +106,7 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Birth;
     use overspill_guest::userfault::GuestUserfault;
 
     /// Notes what it is asked for.
@@ -131,6 +132,8 @@ mod tests {
         }
 
         fn forked(&self, _: u64, _: &GuestUserfault) {}
+
+        fn fetch(&self, _: Birth) {}
 
         fn gone(&self, _: u64) {}
     }

@@ -10,7 +10,7 @@ mod area;
 mod wanted;
 
 pub use area::AreaState;
-pub use wanted::Wanted;
+pub use wanted::{Birth, Wanted};
 
 use crate::known::GuestParts;
 use area::{read_area, write_area};
@@ -28,7 +28,7 @@ use std::ops::Range;
 pub(crate) const BODY_BYTES: usize = 4096;
 const WORDS: usize = 13;
 /// Most descriptors of a message: those of a guest.
-pub(crate) const DESCRIPTORS_MAX: usize = 9;
+pub(crate) const DESCRIPTORS_MAX: usize = 11;
 
 /// A message as it is sent.
 #[repr(C)]
@@ -56,6 +56,7 @@ mod kind {
     pub(super) const LET_GO: u32 = 13;
     pub(super) const BRING: u32 = 14;
     pub(super) const STAY: u32 = 15;
+    pub(super) const FETCHED: u32 = 16;
     pub(super) const DONE: u32 = 33;
     pub(super) const REFUSED: u32 = 34;
     pub(super) const LINE: u32 = 35;
@@ -68,6 +69,7 @@ mod kind {
     pub(super) const FREEZE: u32 = 42;
     pub(super) const STILL: u32 = 43;
     pub(super) const BROUGHT: u32 = 44;
+    pub(super) const FETCH: u32 = 45;
 }
 
 /// Why a message is none.
@@ -154,6 +156,16 @@ pub enum Request {
     LetGo {
         /// Its number.
         number: u64,
+    },
+    /// The userfaultfd of a child that a guest has forked, as `Fetch` asked; none if it cannot be
+    /// had. No answer.
+    Fetched {
+        /// The parent's number.
+        number: u64,
+        /// Which fork.
+        fork: u64,
+        /// The child's, as it was made.
+        userfaultfd: Option<OwnedFd>,
     },
     /// How things are. The answer: the areas, then `State`.
     Status,
@@ -285,6 +297,10 @@ impl Request {
             Self::Bring { number, from } => bare(Packet::new(kind::BRING, &[*number, from.0])),
             Self::Stay { number } => bare(Packet::new(kind::STAY, &[*number])),
             Self::LetGo { number } => bare(Packet::new(kind::LET_GO, &[*number])),
+            Self::Fetched { number, fork, userfaultfd } => {
+                let descriptors = userfaultfd.iter().map(AsFd::as_fd).collect();
+                Ok((Packet::new(kind::FETCHED, &[*number, *fork]), descriptors))
+            }
             Self::Status => bare(Packet::new(kind::STATUS, &[])),
             Self::Prepare => bare(Packet::new(kind::PREPARE, &[])),
             Self::SetMemory(memory) => bare(Packet::new(kind::SET_MEMORY, &[memory.0])),
@@ -299,6 +315,13 @@ impl Request {
         match packet.kind {
             kind::BEGIN => return read_begin(&packet, fds),
             kind::ADD => return read_guest(&packet, fds),
+            kind::FETCHED => {
+                let [number, fork] = [packet.words[0], packet.words[1]];
+                let mut fds = fds.into_iter();
+                let userfaultfd = fds.next();
+                packet.exactly::<0>(fds.collect())?;
+                return Ok(Self::Fetched { number, fork, userfaultfd });
+            }
             _ => packet.exactly::<0>(fds)?,
         };
         Ok(match packet.kind {
@@ -368,7 +391,7 @@ fn read_vpn(number: u64) -> Option<Vpn> {
 fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
     let [own, staging, gate] = guest.own.each_ref().map(|place| [place.start.0, place.end.0]);
     let words = [&[number][..], &write_abilities(&guest.userfault), &own, &staging, &gate].concat();
-    let descriptors = vec![
+    let mut descriptors = vec![
         guest.process.as_fd(),
         guest.agent.as_fd(),
         guest.userfault.as_fd(),
@@ -379,13 +402,25 @@ fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
         guest.channel.as_fd(),
         guest.memory.as_fd(),
     ];
+    descriptors.extend(guest.letters.iter().flatten().map(AsFd::as_fd));
     Ok((Packet::new(kind::ADD, &words).with_line(&guest.name), descriptors))
 }
 
-fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
+fn read_guest(packet: &Packet, mut fds: Vec<OwnedFd>) -> Result<Request, WordError> {
+    let letters = match fds.len() {
+        DESCRIPTORS_MAX => {
+            let letters = fds.split_off(DESCRIPTORS_MAX - 2);
+            Some(packet.exactly(letters)?)
+        }
+        _ => None,
+    };
     let [process, agent, userfault, pagemap, maps, smaps, statm, channel, memory] =
         packet.exactly(fds)?;
-    let own = [read_place(packet, 5)?, read_place(packet, 7)?, read_place(packet, 9)?];
+    let gate = match &letters {
+        Some(_) => read_place(packet, 9)?,
+        None => Vpn(0)..Vpn(0),
+    };
+    let own = [read_place(packet, 5)?, read_place(packet, 7)?, gate];
     let (abilities, anchor) = (read_abilities(packet)?, Vpn(own[1].end.0 - 1));
     let guest = GuestParts {
         name: packet.text()?,
@@ -399,6 +434,7 @@ fn read_guest(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> 
         channel: Channel::from(channel),
         memory,
         own,
+        letters,
         needed: Vec::new(),
     };
     Ok(Request::Add { number: packet.words[0], guest: Box::new(guest) })

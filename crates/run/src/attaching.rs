@@ -6,16 +6,16 @@
 
 use crate::family::wait_for;
 use crate::front::Traced;
-use crate::ground::{Eye, Ground};
+use crate::ground::{Eye, shared_file};
 use crate::same::has_executed;
 use crate::watch::words_of;
-use overspill_agent::gate::GATE_BYTES;
+use overspill_agent::gate::{GATE_BYTES, LETTERS_BYTES};
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::{Abilities, GuestUserfault, ask};
 use overspill_guest::{
     AgentTask, AttachError, Attached, ChannelError, Gate, Held, Kernel, Manner, ThreadWords,
 };
-use overspill_guest::{Userfaultfd, Vpn, attach, detach, open, pidfd, shut};
+use overspill_guest::{Userfaultfd, Vpn, attach, detach, inherited, open, pidfd, shut};
 use overspill_keeper::GuestParts;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -123,7 +123,7 @@ impl Guest {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'s> {
     /// It gets both.
-    New(&'s Ground, u64),
+    New(u64),
     /// A guest has forked it: it is one of these.
     Forked(&'s BTreeMap<u64, GuestUserfault>),
 }
@@ -134,6 +134,7 @@ pub(crate) enum Source<'s> {
 /// [`AttachingError`]; the process is as before.
 pub(crate) fn take(
     held: &mut Held<'_, Kernel>,
+    eye: &Eye,
     source: Source<'_>,
 ) -> Result<(Guest, GuestParts), AttachingError> {
     if matches!(source, Source::Forked(children) if children.is_empty()) {
@@ -144,24 +145,24 @@ pub(crate) fn take(
         Source::New(..) => Vec::new(),
         Source::Forked(children) => children.values().map(AsFd::as_fd).collect(),
     };
-    let userfaultfd = match source {
-        Source::New(Ground { eye: Eye::Faults(device, _) }, _) => {
-            Userfaultfd::Device(device.as_fd())
-        }
-        Source::New(Ground { eye: Eye::Calls }, _) => Userfaultfd::Call,
-        Source::Forked(_) => Userfaultfd::Forked(&brought),
+    let userfaultfd = match (source, eye) {
+        (Source::New(_), Eye::Faults(device, _)) => Userfaultfd::Device(device.as_fd()),
+        (Source::New(_), Eye::Calls(_)) => Userfaultfd::Call,
+        (Source::Forked(_), _) => Userfaultfd::Forked(&brought),
     };
     let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
     let attached = attach(held, &manner)?;
-    let prepared = prepare(&attached, source).and_then(|(userfault, number)| {
-        let gate = match source {
-            Source::New(Ground { eye: Eye::Calls }, _) => Some(catch(held, &attached)?),
-            _ => None,
+    let prepared = prepare(&attached, eye, source).and_then(|(userfault, number)| {
+        let gated = match eye {
+            Eye::Faults(..) => None,
+            Eye::Calls(bell) => Some(catch(held, &attached, bell, source)?),
         };
-        Ok((userfault, gate, number))
+        Ok((userfault, gated, number))
     });
     match prepared {
-        Ok((userfault, gate, number)) => Ok(hand_over(attached, userfault, gate, memory, number)?),
+        Ok((userfault, gated, number)) => {
+            Ok(hand_over(attached, userfault, gated, memory, number)?)
+        }
         Err(error) => {
             // If that fails too, the agent ends with its channel, and the process with it.
             let _ = detach(held, &attached.agent);
@@ -170,13 +171,30 @@ pub(crate) fn take(
     }
 }
 
-/// Shuts the gate, and tells the agent of it.
-fn catch(held: &mut Held<'_, Kernel>, attached: &Attached) -> Result<Gate, AttachingError> {
-    let gate = shut(held)?;
+/// A gate that is shut, with bell and letters.
+struct Gated {
+    gate: Gate,
+    letters: [OwnedFd; 2],
+}
+
+/// Shuts the gate, if it was not inherited so, and has the agent share bell and letters with it.
+fn catch(
+    held: &mut Held<'_, Kernel>,
+    attached: &Attached,
+    bell: &OwnedFd,
+    source: Source<'_>,
+) -> Result<Gated, AttachingError> {
+    let bell = kernel("copy the bell", rustix::io::fcntl_dupfd_cloexec(bell, 3))?;
+    let letters = kernel("make a memory file", shared_file("overspill-letters", LETTERS_BYTES))?;
+    let gate = match source {
+        Source::New(_) => shut(held)?,
+        Source::Forked(_) => inherited(held)?,
+    };
     let mut request = Request::of(kind::GATE);
     request.runs[0].address = gate.base;
-    match attached.agent.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT) {
-        Ok(_) => Ok(gate),
+    let files = [bell.as_fd(), letters.as_fd()];
+    match attached.agent.channel.ask(&Kernel::new(), &request, &files, AGENT_WAIT) {
+        Ok(_) => Ok(Gated { gate, letters: [bell, letters] }),
         Err(error) => {
             let _ = open(held, gate);
             Err(error.into())
@@ -187,17 +205,15 @@ fn catch(held: &mut Held<'_, Kernel>, attached: &Attached) -> Result<Gate, Attac
 /// Agrees with the kernel on the userfaultfd, and has the agent register its staging.
 fn prepare(
     attached: &Attached,
+    eye: &Eye,
     source: Source<'_>,
 ) -> Result<(GuestUserfault, u64), AttachingError> {
     let fd =
         kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
     let anchor = Vpn::of(attached.agent.staging);
     let (userfault, number) = match source {
-        Source::New(Ground { eye }, number) => {
-            let forks = match eye {
-                Eye::Faults(_, forks) => Some(forks),
-                Eye::Calls => None,
-            };
+        Source::New(number) => {
+            let forks = eye.forks();
             let agreed = GuestUserfault::agree(fd, anchor, |fd, features| match forks {
                 Some(forks) => forks.ask(fd, features),
                 None => ask(fd, features),
@@ -234,7 +250,7 @@ pub(crate) fn check(abilities: Abilities, needs_forks: bool) -> Result<(), Attac
 fn hand_over(
     attached: Attached,
     userfault: GuestUserfault,
-    gate: Option<Gate>,
+    gated: Option<Gated>,
     memory: OwnedFd,
     number: u64,
 ) -> Result<(Guest, GuestParts), AttachingError> {
@@ -243,6 +259,7 @@ fn hand_over(
     let copy = |what, fd: BorrowedFd<'_>| kernel(what, rustix::io::fcntl_dupfd_cloexec(fd, 3));
     let process = copy("copy a pidfd", attached.process.as_fd())?;
     let channel = copy("copy a channel", agent.channel.as_fd())?;
+    let (gate, letters) = gated.map(|Gated { gate, letters }| (gate, letters)).unzip();
     let range = |start: u64, bytes: usize| Vpn::range(&(start..start + bytes as u64));
     let parts = GuestParts {
         name: format!("process {}", attached.pid),
@@ -260,6 +277,7 @@ fn hand_over(
             range(agent.staging, STAGING_BYTES),
             gate.map_or(Vpn(0)..Vpn(0), |gate| range(gate.base, GATE_BYTES)),
         ],
+        letters,
         needed: attached.threads.iter().flat_map(needed).chain(words(attached.pid)).collect(),
     };
     let (is_told, leaving, traced) = (Cell::new(false), Leaving::NOT_BEGUN, Traced::No);

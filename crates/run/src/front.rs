@@ -13,6 +13,7 @@ mod subject;
 mod traced;
 
 use crate::attaching::{self, AttachingError, Guest, Leaving, Source};
+use crate::births;
 use crate::cores::Cores;
 use crate::family::kill;
 use crate::giving::{Giving, MemoryPressure};
@@ -23,7 +24,7 @@ use crate::refusals::{OutsideProcess, Refusals};
 use crate::same::{has_memory_of_its_own, have_same_memory};
 use crate::sharing::Sharing;
 use crate::stopping::{Stopped, Stopping};
-use crate::watch::{self, Watched, is_registered, start_of};
+use crate::watch::{self, Watched, is_gated, is_registered, start_of};
 use overspill_base::Bytes;
 use overspill_device::SwapSpec;
 use overspill_guest::userfault::GuestUserfault;
@@ -309,6 +310,10 @@ impl Front {
                 Wanted::Release(number) => self.holding.release(number),
                 Wanted::Attach(child, userfault) => self.note_fork(child, userfault),
                 Wanted::Forget(child) => drop(self.forked.remove(&child)),
+                Wanted::Fetch(birth) => {
+                    let fetched = births::fetch(&birth, || self.family().into_keys().collect());
+                    self.keeper.fetched(birth, fetched);
+                }
             }
         }
     }
@@ -348,12 +353,17 @@ impl Front {
     }
 
     fn attach(&mut self, pid: Pid, stopped: Stopped) {
-        let source = match is_registered(pid) {
+        let is_registered = is_registered(pid);
+        if !is_registered && is_gated(pid) {
+            // A child whose birth is under way, which it has to be let go for.
+            return;
+        }
+        let source = match is_registered {
             true => Source::Forked(&self.forked),
-            false => Source::New(&self.ground, self.number + 1),
+            false => Source::New(self.number + 1),
         };
         let taken = stopped.map_err(AttachingError::from).and_then(|mut held| {
-            let (guest, parts) = attaching::take(&mut held, source)?;
+            let (guest, parts) = attaching::take(&mut held, &self.ground.eye, source)?;
             Ok((held, guest, parts))
         });
         match taken {

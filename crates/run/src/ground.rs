@@ -6,9 +6,10 @@
 use crate::attaching::{AttachingError, check};
 use crate::forks::Forks;
 use crate::same::have_same_memory;
+use overspill_agent::PAGE_BYTES;
 use overspill_guest::userfault::GuestUserfault;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, open};
 use rustix::io::Errno;
 use rustix::process::getpid;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -45,10 +46,16 @@ pub enum GroundError {
     /// System calls cannot be caught.
     #[error("system calls cannot be caught: that takes x86-64 and Linux 6.4")]
     Dispatch,
+    /// Not even a page to share.
+    #[error("no memory can be shared with a program: {0}")]
+    Memory(Errno),
     /// Nobody may be traced.
     #[error("processes cannot be traced: {0}")]
     Trace(&'static str),
 }
+
+/// What the letters of gates are called where mappings are listed.
+pub(crate) const LETTERS: &str = "memfd:overspill-letters";
 
 /// How a touch of what is out is noticed.
 #[derive(Debug)]
@@ -56,8 +63,18 @@ pub(crate) enum Eye {
     /// By the kernel, whoever touches it: with userfaultfds of this device.
     Faults(OwnedFd, Forks),
     /// By the kernel where the program's own code touches it. What its calls touch is brought in
-    /// before they are made: each process has a gate.
-    Calls,
+    /// before they are made: each process has a gate, and all have this bell.
+    Calls(OwnedFd),
+}
+
+impl Eye {
+    /// What has the right to ask for messages of forks, if those are asked for.
+    pub(crate) fn forks(&self) -> Option<&Forks> {
+        match self {
+            Self::Faults(_, forks) => Some(forks),
+            Self::Calls(_) => None,
+        }
+    }
 }
 
 /// A machine on which programs can be paged from outside.
@@ -95,8 +112,16 @@ impl Ground {
         check(abilities, false).map_err(GroundError::Attaching)?;
         may_dispatch()?;
         may_trace()?;
-        Ok(Self { eye: Eye::Calls })
+        let bell = shared_file("overspill-bell", PAGE_BYTES).map_err(GroundError::Memory)?;
+        Ok(Self { eye: Eye::Calls(bell) })
     }
+}
+
+/// Memory that processes can share.
+pub(crate) fn shared_file(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, bytes as u64)?;
+    Ok(file)
 }
 
 /// Whether the kernel can hand system calls to a program.

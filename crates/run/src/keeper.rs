@@ -14,7 +14,8 @@ use overspill_device::file::OpenOptions;
 use overspill_guest::{Vpn, pidfd};
 use overspill_keeper::process::{self, new_stats};
 use overspill_keeper::{
-    AreaState, ArrivalReader, GuestParts, KeeperState, Link, LinkError, Report, Request, Wanted,
+    AreaState, ArrivalReader, Birth, GuestParts, KeeperState, Link, LinkError, Report, Request,
+    Wanted,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -183,6 +184,13 @@ impl KeeperProcess {
     pub(crate) fn let_go(&self, number: u64) -> Result<(), KeeperError> {
         self.link.ask(&Request::LetGo { number }, ANSWER_WAIT)?;
         done(&self.answer(None)?.1)
+    }
+
+    /// Gives it the userfaultfd of a child, if that could be had.
+    pub(crate) fn fetched(&self, birth: Birth, userfaultfd: Option<OwnedFd>) {
+        let Birth { parent: number, fork, .. } = birth;
+        // If it has ended, that is noticed soon.
+        let _ = self.link.ask(&Request::Fetched { number, fork, userfaultfd }, ANSWER_WAIT);
     }
 
     /// Has it get ready for the first guest, once.

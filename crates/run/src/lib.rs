@@ -9,6 +9,7 @@
 //! starting and reaping the program (`cli`).
 
 mod attaching;
+mod births;
 mod cores;
 mod family;
 mod forks;

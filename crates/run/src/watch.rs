@@ -3,6 +3,7 @@
 //! Owns: reading `/proc`, of which every text is the kernel's, but may be gone at any moment.
 //! Not here: what follows from it (`front`).
 
+use crate::ground::LETTERS;
 use overspill_guest::mappings;
 use rustix::process::Pid;
 use std::collections::HashMap;
@@ -107,6 +108,12 @@ pub(crate) fn name_of(pid: Pid) -> String {
 pub(crate) fn is_registered(pid: Pid) -> bool {
     let smaps = std::fs::File::open(format!("/proc/{pid}/smaps"));
     smaps.is_ok_and(|smaps| mappings::has_registered(BufReader::new(smaps)))
+}
+
+/// True if a process has the letters of a gate, by which its calls go.
+pub(crate) fn is_gated(pid: Pid) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().any(|line| line.contains(LETTERS))
 }
 
 /// The children of all threads of a process.

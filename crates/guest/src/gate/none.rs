@@ -22,6 +22,14 @@ pub fn shut<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
     Err(AttachError::NoGate { pid: held.pid, why })
 }
 
+/// Says why not.
+///
+/// # Errors
+/// Always.
+pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
+    shut(held)
+}
+
 /// Has nothing to open.
 ///
 /// # Errors

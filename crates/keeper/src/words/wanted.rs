@@ -22,6 +22,21 @@ pub enum Wanted {
     Attach(u64, GuestUserfault),
     /// There is no such child any more.
     Forget(u64),
+    /// A guest has made a child: its userfaultfd is to be fetched.
+    Fetch(Birth),
+}
+
+/// A child that a guest has forked, as the guest sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Birth {
+    /// The guest.
+    pub parent: u64,
+    /// Which fork.
+    pub fork: u64,
+    /// The child's number, in the namespace of its parent.
+    pub child: i32,
+    /// What its userfaultfd is there.
+    pub userfaultfd: i32,
 }
 
 impl Wanted {
@@ -37,6 +52,9 @@ impl Wanted {
                 Packet::new(kind::ATTACH, &[*child, a, b, c, d])
             }
             Self::Forget(child) => bare(kind::FORGET, child),
+            Self::Fetch(Birth { parent, fork, child, userfaultfd }) => {
+                Packet::new(kind::FETCH, &[*parent, *fork, *child as u64, *userfaultfd as u64])
+            }
         }
     }
 
@@ -48,6 +66,12 @@ impl Wanted {
             kind::STILL => Self::Still(number),
             kind::RELEASE => Self::Release(number),
             kind::FORGET => Self::Forget(number),
+            kind::FETCH => {
+                let [parent, fork, child, userfaultfd, ..] = packet.words;
+                let number = |word| i32::try_from(word).map_err(|_| packet.bad("number"));
+                let (child, userfaultfd) = (number(child)?, number(userfaultfd)?);
+                Self::Fetch(Birth { parent, fork, child, userfaultfd })
+            }
             other => return Err(WordError::Kind(other)),
         })
     }

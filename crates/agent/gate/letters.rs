@@ -1,0 +1,86 @@
+//! Letters to the keeper.
+//!
+//! Owns: writing one and waiting for its answer.
+//! Invariants: a letter is its writer's from where it is taken to where it is free again. Many
+//! write at the same time, without a lock: a thread that is killed keeps a letter, of which there
+//! are enough. The keeper hears of letters by the bell, which it shares with all its guests, and
+//! believes nothing that it does not check.
+//! Not here: what the keeper does about them.
+//! Rejected: a descriptor, which the program could see and close.
+
+use crate::entry::base;
+use crate::gate::{
+    BELL_AT, GLOBALS_AT, Globals, LETTER_PAGES, LETTERS, LETTERS_AT, Letter, letter_state,
+};
+use crate::kernel;
+use crate::words::PAGE_BYTES;
+use core::mem::offset_of;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+fn word(at: usize) -> &'static AtomicU32 {
+    // SAFETY: the callers name aligned words of pages that are mapped as long as the gate is, and
+    // that all use so.
+    unsafe { AtomicU32::from_ptr(at as *mut u32) }
+}
+
+/// Which page of letters is the process's, from 1 on.
+pub fn page() -> &'static AtomicU32 {
+    word(base() + GLOBALS_AT + offset_of!(Globals, letters))
+}
+
+/// True if there is a keeper that reads letters.
+pub fn has_keeper() -> bool {
+    page().load(Relaxed) != 0
+}
+
+/// Writes a letter, and waits for its answer; `wait` is called when none has come for a while.
+pub fn ask(kind: u32, arguments: [u64; 4], mut wait: impl FnMut()) -> isize {
+    let page = (page().load(Relaxed) as usize).clamp(1, LETTER_PAGES) - 1;
+    let page = base() + LETTERS_AT + page * PAGE_BYTES;
+    let letter = take(page);
+    let state = word(letter);
+    // SAFETY: it was taken, and nobody else writes it; the keeper reads it when it is sent.
+    unsafe {
+        let letter = letter as *mut Letter;
+        (&raw mut (*letter).kind).write_volatile(kind);
+        (&raw mut (*letter).arguments).write_volatile(arguments);
+    }
+    state.store(letter_state::SENT, Release);
+    ring(page);
+    while state.load(Acquire) != letter_state::ANSWERED {
+        if !kernel::wait_for_word(state, letter_state::SENT) {
+            wait();
+        }
+    }
+    // SAFETY: the keeper does not write it any more.
+    let answer = unsafe { (&raw const (*(letter as *const Letter)).answer).read_volatile() };
+    state.store(letter_state::FREE, Release);
+    answer as isize
+}
+
+/// Takes a letter that is free.
+fn take(page: usize) -> usize {
+    loop {
+        for n in 1..=LETTERS {
+            let letter = page + n * size_of::<Letter>();
+            let taken = word(letter).compare_exchange(
+                letter_state::FREE,
+                letter_state::TAKEN,
+                Acquire,
+                Relaxed,
+            );
+            if taken.is_ok() {
+                return letter;
+            }
+        }
+        kernel::yield_now();
+    }
+}
+
+fn ring(page: usize) {
+    let bell = word(base() + BELL_AT);
+    word(page).fetch_add(1, Release);
+    bell.fetch_add(1, Release);
+    kernel::wake_word(bell);
+}
