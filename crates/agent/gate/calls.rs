@@ -9,7 +9,9 @@
 use crate::children;
 use crate::frames::{Context, Info};
 use crate::holds;
-use crate::gate::{PIN_ROBUST, PIN_RSEQ, PIN_TASK, SECOND_AT, STUB_BYTES, STUBS_AT, Slot, Span};
+use crate::gate::{PIN_ROBUST, PIN_RSEQ, PIN_TASK, SECOND_AT, STUBS_AT, Slot, Span, THIRD_AT};
+use crate::entry::door;
+use crate::transfers;
 use crate::kernel::{self, EINVAL, ENOSYS, MASK_BYTES, number};
 use crate::memory;
 use crate::signals::{self, OURS, SIGBUS, SIGSEGV, SIGSYS};
@@ -48,9 +50,13 @@ pub unsafe extern "C" fn on_signal(signal: i32, info: &Info, context: &mut Conte
     // SAFETY: this thread's; only a touch interrupts from here on, which ends above.
     let slot = unsafe { seat.own() };
     if signal == SIGSYS && info.code == SYS_USER_DISPATCH {
-        call(seat, slot, info, context);
+        if context.rip == door() as u64 + CALL_BYTES {
+            come_back(seat, slot, context);
+        } else {
+            call(seat, slot, info, context);
+        }
     } else {
-        leave_stub(slot, context);
+        leave_stub(seat, slot, context);
         signals::deliver(seat, slot, signal, info, context);
     }
     signals::send_again(seat, slot);
@@ -74,18 +80,31 @@ fn inside(seat: Seat, signal: usize, info: &Info, context: &mut Context) {
 }
 
 /// Shows a signal that comes in a stub as one that comes at the program's own call.
-fn leave_stub(slot: &mut Slot, context: &mut Context) {
+fn leave_stub(own: Seat, slot: &mut Slot, context: &mut Context) {
     let Some((seat, at)) = Seat::of_stub(context.rip as usize) else {
         slot.has_wait = 0;
+        if transfers::is_at_door(context.rip) {
+            end_transfer(own, slot, context);
+        }
         return;
     };
     // SAFETY: a thread is in its own stub.
     let back = unsafe { seat.to_return() };
-    if at >= SECOND_AT {
+    let is_part = (THIRD_AT..SECOND_AT).contains(&at);
+    if is_part && (at > THIRD_AT || slot.transfer_done > 0) {
+        // If it was not made, or is to be made again, it is as if it had moved nothing.
+        context.rax = if at == THIRD_AT { 0 } else { context.rax };
+        slot.has_wait = 0;
+        return end_transfer(seat, slot, context);
+    }
+    if at >= THIRD_AT {
         context.set_arguments(back.arguments.map(|word| word as usize));
     }
-    if at % (STUB_BYTES - SECOND_AT) == 0 {
+    if [0, THIRD_AT, SECOND_AT].contains(&at) {
         // It is still to be made, or again.
+        if is_part {
+            context.rax = slot.transfer_number;
+        }
         context.rip = back.to - CALL_BYTES;
         slot.has_wait = 0;
     } else {
@@ -104,27 +123,67 @@ fn call(seat: Seat, slot: &mut Slot, info: &Info, context: &mut Context) {
             seat.held().store(0, Release);
             context.returns(result);
         }
-        Way::Stub => {
-            holds::hold(seat, slot, number, &context.arguments());
-            to_stub(seat, context, 0);
-        }
+        Way::Stub => match transfers::begin(slot, number, &context.arguments()) {
+            Some(part) => {
+                change_arguments(seat, slot, context, number, part);
+                to_stub(seat, context, THIRD_AT);
+            }
+            None => {
+                holds::hold(seat, slot, number, &context.arguments());
+                to_stub(seat, context, 0);
+            }
+        },
         Way::Changed(arguments) => {
             // What has taken an argument's place is ours, and always there.
-            holds::hold(seat, slot, number, &arguments);
-            // SAFETY: this thread's.
-            let back = unsafe { seat.to_return() };
-            back.arguments = context.arguments().map(|word| word as u64);
-            context.set_arguments(arguments);
+            change_arguments(seat, slot, context, number, arguments);
             to_stub(seat, context, SECOND_AT);
         }
         Way::Gone => {}
     }
 }
 
+/// Holds what a call touches with other arguments than the program's, and keeps those.
+fn change_arguments(
+    seat: Seat,
+    slot: &mut Slot,
+    context: &mut Context,
+    number: usize,
+    arguments: [usize; 6],
+) {
+    holds::hold(seat, slot, number, &arguments);
+    // SAFETY: this thread's.
+    unsafe { seat.to_return() }.arguments = context.arguments().map(|word| word as u64);
+    context.set_arguments(arguments);
+}
+
+/// A thread comes back from its stub: its transfer goes on, or ends.
+fn come_back(seat: Seat, slot: &mut Slot, context: &mut Context) {
+    let number = slot.transfer_number as usize;
+    match transfers::go_on(slot, seat, context) {
+        Some(part) => {
+            holds::hold(seat, slot, number, &part);
+            context.set_arguments(part);
+            context.rax = number as u64;
+            context.rip = (seat.stub() + THIRD_AT) as u64;
+        }
+        None => end_transfer(seat, slot, context),
+    }
+}
+
+/// Ends a transfer, of which the last part's result is there.
+fn end_transfer(seat: Seat, slot: &Slot, context: &mut Context) {
+    context.rax = transfers::result_of(slot, context.rax as isize) as u64;
+    // SAFETY: this thread's.
+    let back = unsafe { seat.to_return() };
+    context.set_arguments(back.arguments.map(|word| word as usize));
+    (context.rip, context.rcx) = (back.to, back.to);
+    seat.held().store(0, Release);
+}
+
 fn to_stub(seat: Seat, context: &mut Context, at: usize) {
     // SAFETY: this thread's.
     let back = unsafe { seat.to_return() };
-    back.to = context.rip;
+    (back.to, back.door) = (context.rip, door() as u64);
     context.rip = (seat.stub() + at) as u64;
 }
 

@@ -7,7 +7,7 @@
 
 use crate::calls::on_signal;
 use crate::children::begin_child;
-use crate::gate::{RETURNS_AT, Return, STUBS_AT};
+use crate::gate::{DOOR_AT, RETURNS_AT, Return, STUBS_AT};
 use core::arch::{asm, global_asm, naked_asm};
 use core::mem::offset_of;
 
@@ -18,6 +18,9 @@ global_asm!(
     ".pushsection .text.entry, \"ax\"",
     ".globl overspill_gate_entry",
     "overspill_gate_entry:",
+    "syscall",
+    "ud2",
+    ".balign 16, 0xcc",
     "jmp {on_signal}",
     ".balign 16, 0xcc",
     "mov eax, 15", // rt_sigreturn
@@ -29,6 +32,9 @@ global_asm!(
     "mov rcx, qword ptr [rip + overspill_gate_stub + {to}]",
     "mov qword ptr [rip + overspill_gate_stub + {held}], 0",
     "jmp rcx",
+    ".balign 32, 0xcc",
+    "syscall",
+    "jmp qword ptr [rip + overspill_gate_stub + {door}]",
     ".balign 64, 0xcc",
     "syscall",
     "mov rdi, qword ptr [rip + overspill_gate_stub + {first}]",
@@ -44,6 +50,7 @@ global_asm!(
     on_signal = sym on_signal,
     to = const AWAY + offset_of!(Return, to),
     held = const AWAY + offset_of!(Return, held),
+    door = const AWAY + offset_of!(Return, door),
     first = const AWAY + offset_of!(Return, arguments),
 );
 
@@ -53,6 +60,11 @@ pub fn base() -> usize {
     // SAFETY: an address is computed.
     unsafe { asm!("lea {}, [rip + overspill_gate_entry]", out(reg) base, options(nomem, nostack)) };
     base
+}
+
+/// Where the door is.
+pub fn door() -> usize {
+    base() + DOOR_AT
 }
 
 /// Goes on with a context.

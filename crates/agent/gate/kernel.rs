@@ -4,16 +4,29 @@
 //! Not here: calls of the program that are made as they are ([`crate::calls`]).
 
 use crate::entry::base;
-use crate::gate::{Action, RETURNS_AT};
+use crate::gate::{Action, PASSES_AT, RETURNS_AT};
 use crate::raw;
 use core::sync::atomic::AtomicU32;
 
 pub mod number {
+    pub const READ: usize = 0;
+    pub const WRITE: usize = 1;
+    pub const FSTAT: usize = 5;
+    pub const POLL: usize = 7;
     pub const MMAP: usize = 9;
     pub const MPROTECT: usize = 10;
     pub const RT_SIGACTION: usize = 13;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const RT_SIGRETURN: usize = 15;
+    pub const PREAD64: usize = 17;
+    pub const PWRITE64: usize = 18;
+    pub const READV: usize = 19;
+    pub const WRITEV: usize = 20;
+    pub const SENDTO: usize = 44;
+    pub const RECVFROM: usize = 45;
+    pub const GETSOCKOPT: usize = 55;
+    pub const PREADV: usize = 295;
+    pub const PWRITEV: usize = 296;
     pub const SCHED_YIELD: usize = 24;
     pub const GETPID: usize = 39;
     pub const CLONE: usize = 56;
@@ -121,7 +134,7 @@ pub fn signal_stack(start: usize, bytes: usize) {
 /// Has all calls of this thread sent to the gate that do not come from there.
 pub fn shut() {
     let [option, on] = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON];
-    make(number::PRCTL, [option, on, base(), RETURNS_AT, 0, 0]);
+    make(number::PRCTL, [option, on, base() + PASSES_AT, RETURNS_AT - PASSES_AT, 0, 0]);
 }
 
 /// Makes memory of the gate writable, and empty.

@@ -13,14 +13,20 @@ use crate::words::PAGE_BYTES;
 pub const GATE_CODE_BYTES: usize = 8 * PAGE_BYTES;
 /// Threads that a process can have while its gate is shut.
 pub const THREADS_MAX: usize = 4096;
+/// Where the door is: a call that is caught, by which a thread comes back from its stub.
+pub const DOOR_AT: usize = 0;
+/// From here on calls are not caught, up to [`RETURNS_AT`].
+pub const PASSES_AT: usize = 16;
 /// Where the handler of all signals begins.
-pub const HANDLER_AT: usize = 0;
+pub const HANDLER_AT: usize = 16;
 /// Where the code is to which a handler returns.
-pub const RESTORER_AT: usize = 16;
+pub const RESTORER_AT: usize = 32;
 /// Where the stub is of which all others are copies.
 pub const STUB_AT: usize = 64;
 /// Bytes of a stub.
 pub const STUB_BYTES: usize = 128;
+/// In a stub, where the one begins that comes back by the door.
+pub const THIRD_AT: usize = 32;
 /// In a stub, where the one begins that gives all arguments back.
 pub const SECOND_AT: usize = 64;
 /// Where the stubs are, a page of them at first.
@@ -52,6 +58,8 @@ pub const GATE_BYTES: usize = SLOTS_AT + THREADS_MAX * SLOT_BYTES;
 pub const SIGNALS: usize = 65;
 /// Ranges that a call can hold.
 pub const HOLDS_MAX: usize = 16;
+/// Vectors of a part of a transfer.
+pub const VECTORS_MAX: usize = 16;
 /// Ranges that the kernel touches without a call.
 pub const PINS: usize = 4;
 
@@ -92,8 +100,10 @@ pub struct Return {
     pub held: u64,
     /// The program's arguments, where the call has others.
     pub arguments: [u64; 6],
+    /// Where the door is.
+    pub door: u64,
     /// Nothing.
-    pub unused: [u64; 8],
+    pub unused: [u64; 7],
 }
 
 /// What is a thread's.
@@ -127,6 +137,19 @@ pub struct Slot {
     pub wait_mask: u64,
     /// The one that the kernel has for that.
     pub kernel_mask: u64,
+    /// A transfer that is made in parts: the call's number, all its bytes, those of the parts that
+    /// were made, those of the part that is being made, and when more parts follow.
+    pub transfer_number: u64,
+    /// See there.
+    pub transfer_bytes: u64,
+    /// See there.
+    pub transfer_done: u64,
+    /// See there.
+    pub transfer_part: u64,
+    /// See there.
+    pub transfer_goes_on: u64,
+    /// The vectors of the part.
+    pub vectors: [[u64; 2]; VECTORS_MAX],
     /// What pselect6 takes: where the mask is, and its size.
     pub select: [u64; 2],
     /// The table of a process that shares the memory alone.

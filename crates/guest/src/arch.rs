@@ -182,6 +182,13 @@ mod x86_64 {
             registers
         }
 
+        /// These registers, but behind the program's own call, which has returned a number.
+        pub(crate) fn returned(&self, call_end: u64, result: u64, own: [u64; 6]) -> Self {
+            let mut registers = self.behind(call_end, true, Some(own));
+            (registers.0[RAX], registers.0[ORIG_RAX]) = (result, NO_CALL);
+            registers
+        }
+
         /// These registers, but in no call: at a call's entry this skips it.
         pub(crate) fn at_rest(&self, gate: u64) -> Self {
             let mut registers = *self;

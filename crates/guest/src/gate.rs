@@ -18,9 +18,9 @@ use crate::process;
 use crate::system::{Dispatch, Registers, System, Until, options};
 use overspill_agent::GATE;
 use overspill_agent::gate::{
-    Action, GATE_BYTES, GLOBALS_AT, Globals, HANDLER_AT, HOLDS_MAX, PIN_ROBUST, PIN_RSEQ, PIN_TASK,
-    RESTORER_AT, RETURNS_AT, Return, SECOND_AT, SIGNALS, SLOT_AT, SLOT_BYTES, SLOTS_AT, STUB_AT,
-    STUB_BYTES, STUBS_AT, STUBS_OF_PAGE, Slot, Span, THREADS_MAX,
+    Action, GATE_BYTES, GLOBALS_AT, Globals, HANDLER_AT, HOLDS_MAX, PASSES_AT, PIN_ROBUST,
+    PIN_RSEQ, PIN_TASK, RESTORER_AT, RETURNS_AT, Return, SECOND_AT, SIGNALS, SLOT_AT, SLOT_BYTES,
+    SLOTS_AT, STUB_AT, STUB_BYTES, STUBS_AT, STUBS_OF_PAGE, Slot, Span, THIRD_AT, THREADS_MAX,
 };
 use rustix::fd::AsFd;
 use rustix::process::Pid;
@@ -71,6 +71,14 @@ pub struct Gate {
     pub base: u64,
 }
 
+impl Gate {
+    /// How the calls of its threads are caught.
+    fn dispatch(self) -> Dispatch {
+        let bytes = (RETURNS_AT - PASSES_AT) as u64;
+        Dispatch { is_on: true, start: self.base.wrapping_add(PASSES_AT as u64), bytes }
+    }
+}
+
 /// Shuts the gate of a process that is held: from now on its calls are caught.
 ///
 /// # Errors
@@ -100,8 +108,8 @@ pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
     let task = held.stopped().next().ok_or(AttachError::Gone { pid })?;
     let dispatch = held.tracer.system.dispatch(task);
     let dispatch = dispatch.about(pid, "asking for the dispatch of")?;
-    let gate = Gate { base: dispatch.start };
-    if !dispatch.is_on || dispatch.bytes != RETURNS_AT as u64 {
+    let gate = Gate { base: dispatch.start.wrapping_sub(PASSES_AT as u64) };
+    if dispatch != gate.dispatch() {
         return Err(none);
     }
     ready(held, Some(gate))?;
@@ -392,7 +400,7 @@ impl<S: System> Work<'_, '_, S> {
         let mask = system.signal_mask(task).about(pid, "reading the signal mask of")?;
         let set = system.set_signal_mask(task, mask & !OURS);
         set.about(pid, "changing the signal mask of")?;
-        let on = Dispatch { is_on: true, start: self.gate.base, bytes: RETURNS_AT as u64 };
+        let on = self.gate.dispatch();
         system.set_dispatch(task, &on).about(pid, "catching the calls of")?;
         let registers = system.registers(task).about(pid, "reading registers of")?;
         let at = registers.instruction();
@@ -464,8 +472,13 @@ impl<S: System> Work<'_, '_, S> {
         }
         let (slot, inside) = ((at - STUBS_AT) / STUB_BYTES, (at - STUBS_AT) % STUB_BYTES);
         let back: Return = self.read(self.at(RETURNS_AT + slot * STUB_BYTES))?;
-        let arguments = (inside >= SECOND_AT).then_some(back.arguments);
-        let was_made = inside % SECOND_AT != 0;
+        let arguments = (inside >= THIRD_AT).then_some(back.arguments);
+        let is_part = (THIRD_AT..SECOND_AT).contains(&inside);
+        let own: Slot = self.read(self.slot_at(slot) + SLOT_AT as u64)?;
+        if is_part && own.transfer_done > 0 {
+            return Ok(Some(registers.returned(back.to, own.transfer_done, back.arguments)));
+        }
+        let was_made = ![0, THIRD_AT, SECOND_AT].contains(&inside);
         Ok(Some(registers.behind(back.to, was_made, arguments)))
     }
 
