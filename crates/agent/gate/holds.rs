@@ -57,11 +57,13 @@ impl Ranges<'_> {
                 *hold = new;
                 self.count += 1;
             }
-            // The last takes all that is left.
+            // The nearest takes it in, with all that lies between.
             None => {
-                if let Some(last) = self.holds.last_mut() {
-                    last.start = last.start.min(new.start);
-                    last.end = last.end.max(new.end);
+                let grown = |hold: &Held| {
+                    (hold.end.max(new.end) - hold.start.min(new.start)) - (hold.end - hold.start)
+                };
+                if let Some(near) = self.holds.iter_mut().min_by_key(|hold| grown(hold)) {
+                    (near.start, near.end) = (near.start.min(new.start), near.end.max(new.end));
                 }
             }
         }

@@ -281,7 +281,7 @@ pub const CALLS: &[Call] = calls! {
     tkill __NR_tkill: ;
     #[cfg(target_arch = "x86_64")]
     time __NR_time: Bytes(LONG);
-    futex __NR_futex: Futex, Value, Value, Command, Bytes(INT);
+    futex __NR_futex: Futex, Value, Value, TIME, Bytes(INT);
     sched_setaffinity __NR_sched_setaffinity: Value, Value, Sized(1);
     sched_getaffinity __NR_sched_getaffinity: Value, Value, Sized(1);
     #[cfg(target_arch = "x86_64")]
