@@ -114,6 +114,10 @@ fn link(image: &Image, out: &Path) -> Vec<u8> {
     rustc.args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "relocation-model=pie"]);
     rustc.args(["-C", "codegen-units=1", "-C", "lto=fat", "-C", "overflow-checks=off"]);
     rustc.args(["-C", "debug-assertions=off", "-C", "force-unwind-tables=no", "-D", "warnings"]);
+    if variable("CARGO_CFG_TARGET_ARCH") == "aarch64" {
+        // Else atomics ask a word that is written at the start which kind they are.
+        rustc.args(["-C", "target-feature=-outline-atomics"]);
+    }
     for argument in ["-nostartfiles", "-nostdlib", "-static-pie", "-Wl,--build-id=none"] {
         rustc.args(["-C", &format!("link-arg={argument}")]);
     }

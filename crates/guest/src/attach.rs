@@ -19,7 +19,9 @@ use overspill_agent::AGENT_BYTES;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
-pub(crate) use site::{Site, filter_options, wait_for_end};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use site::filter_options;
+pub(crate) use site::{Site, wait_for_end};
 use work::Work;
 
 /// Where the userfaultfd of a guest comes from.

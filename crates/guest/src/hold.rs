@@ -91,6 +91,7 @@ impl<'t, S: System> Held<'t, S> {
     }
 
     /// Lets threads that stand still go on for a moment, and tells them to stop again.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn nudge(&mut self, tasks: &[Pid], moment: Duration) -> Result<()> {
         for &task in tasks {
             match self.tracer.system.resume(task, Until::Stop, 0) {
@@ -108,6 +109,7 @@ impl<'t, S: System> Held<'t, S> {
     }
 
     /// Notes that a thread was told to stop, and has not.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn is_running(&mut self, task: Pid) {
         if let Some(thread) = self.threads.get_mut(&task) {
             thread.stopped = false;

@@ -137,6 +137,7 @@ impl<'t, S: System> Inside<'t, S> {
     }
 
     /// As [`Inside::call`], with a stack that ends elsewhere: some calls look where it is.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn call_on(
         &self,
         stack_end: u64,

@@ -123,7 +123,7 @@ impl Shared {
 /// Registers what a map believes in with the userfaultfd of a copy. Where that has no mapping any
 /// more, or another one, nothing is registered.
 fn register(userfault: &GuestUserfault, map: &SpaceMap) {
-    map.believed().for_each(|place| register_what_is(userfault, &place));
+    map.believed().for_each(|place| register_what_is(userfault, place));
 }
 
 fn register_what_is(userfault: &GuestUserfault, place: &Range<Vpn>) {
