@@ -12,7 +12,7 @@ use crate::holds;
 use crate::gate::{PIN_ROBUST, PIN_RSEQ, PIN_TASK, SECOND_AT, STUBS_AT, Slot, Span, THIRD_AT};
 use crate::entry::door;
 use crate::transfers;
-use crate::kernel::{self, EINVAL, ENOSYS, MASK_BYTES, number};
+use crate::kernel::{self, EINVAL, EPERM, ENOSYS, MASK_BYTES, number};
 use crate::memory;
 use crate::signals::{self, OURS, SIGBUS, SIGSEGV, SIGSYS};
 use crate::slots::Seat;
@@ -23,6 +23,7 @@ const SYS_USER_DISPATCH: i32 = 2;
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Numbers of calls of another kind of program.
 const X32_BIT: usize = 0x4000_0000;
+const KVM_CREATE_VM: usize = 0xae01;
 /// Bytes of the instruction that makes a call.
 const CALL_BYTES: u64 = 2;
 
@@ -212,6 +213,8 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
         number::PRCTL if arguments[0] == kernel::PR_SET_SYSCALL_USER_DISPATCH => {
             Way::Done(-EINVAL)
         }
+        // The kernel touches its memory for it, and would find what is out missing.
+        number::IOCTL if arguments[1] == KVM_CREATE_VM => Way::Done(-EPERM),
         number::EXIT => {
             // No signal comes any more: the slot is another's when the thread has ended.
             context.mask = u64::MAX;

@@ -45,6 +45,13 @@ const AROUND_ROBUST_LIST: u64 = 256;
 /// Held behind each argument of a call that waits.
 const WAITING_BYTES: u64 = 1 << 16;
 
+/// What a descriptor is called with which the kernel touches memory that no call names.
+const AT_WORK_LATER: [(&str, &str); 3] = [
+    ("anon_inode:[io_uring]", "it has an io_uring"),
+    ("anon_inode:kvm-vm", "it has a virtual machine"),
+    ("anon_inode:[vfio-device]", "it has a device of its own"),
+];
+
 /// The instruction that makes a call.
 const CALL: [u8; 2] = [0x0f, 0x05];
 /// How often, and how long, threads go on that cannot be used where they are.
@@ -208,10 +215,27 @@ fn check<S: System>(held: &Held<'_, S>) -> Result<()> {
             return refuse("it filters its system calls");
         }
     }
-    match held.threads.len() {
-        threads if threads > THREADS_MAX => refuse("it has more than 4096 threads"),
-        _ => Ok(()),
+    if held.threads.len() > THREADS_MAX {
+        return refuse("it has more than 4096 threads");
     }
+    match touched_later(held)? {
+        Some(why) => refuse(why),
+        None => Ok(()),
+    }
+}
+
+/// Says what touches memory of a process though none of its calls is under way, if anything does.
+fn touched_later<S: System>(held: &Held<'_, S>) -> Result<Option<&'static str>> {
+    let (system, pid) = (&held.tracer.system, held.pid);
+    let files = system.descriptors(pid).about(pid, "listing the descriptors of")?;
+    let known = AT_WORK_LATER.iter().find(|(name, _)| files.iter().any(|file| file == name));
+    if let Some((_, why)) = known {
+        return Ok(Some(why));
+    }
+    let maps = system.read_file(&format!("/proc/{}/maps", pid.as_raw_nonzero()));
+    let maps = maps.about(pid, "reading the mappings of")?;
+    let has_aio = maps.lines().any(|line| line.ends_with(" /[aio] (deleted)"));
+    Ok(has_aio.then_some("it has asynchronous input and output (io_setup)"))
 }
 
 struct Work<'w, 't, S: System> {

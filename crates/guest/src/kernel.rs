@@ -223,6 +223,14 @@ impl System for Kernel {
         Ok(tasks)
     }
 
+    fn descriptors(&self, pid: Pid) -> Result<Vec<String>> {
+        let path = format!("/proc/{}/fd", pid.as_raw_nonzero());
+        let entries = std::fs::read_dir(path).map_err(|error| errno(&error))?;
+        // One that was closed meanwhile leads nowhere.
+        let links = entries.flatten().flat_map(|entry| std::fs::read_link(entry.path()));
+        Ok(links.map(|link| link.to_string_lossy().into_owned()).collect())
+    }
+
     fn read_file(&self, path: &str) -> Result<String> {
         // A program's name, which it chooses itself, need not be text.
         let bytes = std::fs::read(path).map_err(|error| errno(&error))?;

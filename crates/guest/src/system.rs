@@ -127,6 +127,8 @@ pub trait System {
 
     /// The tasks of a process.
     fn tasks(&self, pid: Pid) -> Result<Vec<Pid>>;
+    /// What the descriptors of a process are called.
+    fn descriptors(&self, pid: Pid) -> Result<Vec<String>>;
     /// All of a file of `/proc`.
     fn read_file(&self, path: &str) -> Result<String>;
     /// Where a symbolic link of `/proc` leads.

@@ -103,6 +103,14 @@ impl Ground {
         Ok(Self { eye: Eye::Faults(device, forks) })
     }
 
+    /// Tries that, and without it what is needed where only a program's own touches are seen.
+    ///
+    /// # Errors
+    /// What is lacking for the first.
+    pub fn find_any(forks: PathBuf) -> Result<Self, GroundError> {
+        Self::find(forks).or_else(|lack| Self::find_calls().map_err(|_| lack))
+    }
+
     /// Tries what is needed without the right to see the kernel's touches.
     ///
     /// # Errors

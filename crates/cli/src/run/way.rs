@@ -62,7 +62,7 @@ pub(super) fn ground_for(places: &[SwapSpec]) -> Result<Ground, Error> {
     if let Some(Finding { what, detail, .. }) = doctor::obstacle_outside() {
         return Err(Error::Obstacle { what, detail });
     }
-    Ok(Ground::find(installed::program(FORKS)?)?)
+    Ok(Ground::find_any(installed::program(FORKS)?)?)
 }
 
 /// What was asked for that a keeper cannot do yet.

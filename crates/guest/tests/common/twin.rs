@@ -109,6 +109,9 @@ impl System for Twin {
     fn tasks(&self, pid: Pid) -> Result<Vec<Pid>> {
         self.call(|kernel| kernel.tasks(pid))
     }
+    fn descriptors(&self, pid: Pid) -> Result<Vec<String>> {
+        self.call(|kernel| kernel.descriptors(pid))
+    }
     fn read_file(&self, path: &str) -> Result<String> {
         self.call(|kernel| kernel.read_file(path))
     }
