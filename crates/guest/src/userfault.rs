@@ -178,6 +178,32 @@ pub struct Abilities {
     pub forks: bool,
 }
 
+impl Abilities {
+    /// What this kernel supports, but for forks.
+    fn supported() -> Result<Self, Errno> {
+        let supported = supported()?;
+        let has = |bit: u32| supported & u64::from(bit) != 0;
+        Ok(Self {
+            marks: has(raw::UFFD_FEATURE_WP_UNPOPULATED),
+            poison: has(raw::UFFD_FEATURE_POISON),
+            moves: has(raw::UFFD_FEATURE_MOVE) && is_at_least(MOVES_SINCE),
+            forks: false,
+        })
+    }
+
+    /// What is asked of the kernel for them, without forks.
+    fn features(self) -> u64 {
+        let features = [
+            (true, EVENTS | raw::UFFD_FEATURE_THREAD_ID),
+            (self.marks, raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP | raw::UFFD_FEATURE_WP_UNPOPULATED),
+            (self.poison, raw::UFFD_FEATURE_POISON),
+            (self.moves, raw::UFFD_FEATURE_MOVE),
+        ];
+        let features = features.into_iter().filter(|(is_able, _)| *is_able);
+        features.fold(0, |all, (_, feature)| all | u64::from(feature))
+    }
+}
+
 /// The first kernel that moves pages as it should.
 const MOVES_SINCE: [u32; 2] = [6, 12];
 
@@ -214,29 +240,25 @@ impl GuestUserfault {
         anchor: Vpn,
         ask: impl Fn(BorrowedFd<'_>, u64) -> Result<(), Errno>,
     ) -> Result<Self, Errno> {
-        let supported = supported()?;
-        let has = |bit: u32| supported & u64::from(bit) != 0;
-        let mut abilities = Abilities {
-            marks: has(raw::UFFD_FEATURE_WP_UNPOPULATED),
-            poison: has(raw::UFFD_FEATURE_POISON),
-            moves: has(raw::UFFD_FEATURE_MOVE) && is_at_least(MOVES_SINCE),
-            forks: true,
-        };
-        let wanted = EVENTS
-            | raw::UFFD_FEATURE_THREAD_ID
-            | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP
-            | raw::UFFD_FEATURE_WP_UNPOPULATED
-            | raw::UFFD_FEATURE_POISON
-            | raw::UFFD_FEATURE_MOVE;
-        let wanted = supported & u64::from(wanted);
+        let mut abilities = Abilities::supported()?;
+        let wanted = abilities.features();
         match ask(fd.as_fd(), wanted | u64::from(raw::UFFD_FEATURE_EVENT_FORK)) {
-            Err(Errno::PERM) => {
-                abilities.forks = false;
-                handshake(fd.as_fd(), wanted)?;
+            Err(Errno::PERM) => ask(fd.as_fd(), wanted)?,
+            other => {
+                other?;
+                abilities.forks = true;
             }
-            other => other?,
         }
         Ok(Self::agreed(fd, abilities, Some(anchor)))
+    }
+
+    /// The same, without messages of forks.
+    ///
+    /// # Errors
+    /// Of UFFDIO_API.
+    pub fn agree_alone(fd: OwnedFd, anchor: Vpn) -> Result<Self, Errno> {
+        let abilities = Abilities::supported()?;
+        Ok(Self::agreed(Self::agree_as(fd, abilities)?, abilities, Some(anchor)))
     }
 
     /// Agrees on a userfaultfd what was agreed on another one, without messages of forks.
@@ -244,14 +266,7 @@ impl GuestUserfault {
     /// # Errors
     /// Of UFFDIO_API.
     pub fn agree_as(fd: OwnedFd, abilities: Abilities) -> Result<OwnedFd, Errno> {
-        let features = [
-            (true, EVENTS | raw::UFFD_FEATURE_THREAD_ID | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP),
-            (abilities.marks, raw::UFFD_FEATURE_WP_UNPOPULATED),
-            (abilities.poison, raw::UFFD_FEATURE_POISON),
-            (abilities.moves, raw::UFFD_FEATURE_MOVE),
-        ];
-        let features = features.into_iter().filter(|(is_able, _)| *is_able);
-        ask(fd.as_fd(), features.fold(0, |all, (_, feature)| all | u64::from(feature)))?;
+        ask(fd.as_fd(), abilities.features())?;
         Ok(fd)
     }
 
@@ -271,7 +286,7 @@ impl GuestUserfault {
     /// # Errors
     /// Of making one, and of UFFDIO_API.
     pub fn abilities_of_own() -> Result<Abilities, Errno> {
-        Ok(Self::agree(new_own()?, Vpn(0), ask)?.abilities)
+        Ok(Self::agree_alone(new_own()?, Vpn(0))?.abilities)
     }
 
     /// Takes over a userfaultfd that was agreed on before: by another process, or for the parent of

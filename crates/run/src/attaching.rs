@@ -11,7 +11,7 @@ use crate::same::has_executed;
 use crate::watch::words_of;
 use overspill_agent::gate::{GATE_BYTES, LETTERS_BYTES};
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
-use overspill_guest::userfault::{Abilities, GuestUserfault, ask};
+use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::{
     AgentTask, AttachError, Attached, ChannelError, Gate, Held, Kernel, Manner, ThreadWords,
 };
@@ -213,13 +213,15 @@ fn prepare(
     let anchor = Vpn::of(attached.agent.staging);
     let (userfault, number) = match source {
         Source::New(number) => {
-            let forks = eye.forks();
-            let agreed = GuestUserfault::agree(fd, anchor, |fd, features| match forks {
-                Some(forks) => forks.ask(fd, features),
-                None => ask(fd, features),
-            });
+            let (agreed, needs_forks) = match eye {
+                Eye::Faults(_, forks) => {
+                    let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
+                    (GuestUserfault::agree(fd, anchor, ask), true)
+                }
+                Eye::Calls(_) => (GuestUserfault::agree_alone(fd, anchor), false),
+            };
             let userfault = kernel("set up the userfaultfd", agreed)?;
-            check(userfault.abilities(), forks.is_some())?;
+            check(userfault.abilities(), needs_forks)?;
             (userfault, number)
         }
         Source::Forked(children) => {

@@ -67,16 +67,6 @@ pub(crate) enum Eye {
     Calls(OwnedFd),
 }
 
-impl Eye {
-    /// What has the right to ask for messages of forks, if those are asked for.
-    pub(crate) fn forks(&self) -> Option<&Forks> {
-        match self {
-            Self::Faults(_, forks) => Some(forks),
-            Self::Calls(_) => None,
-        }
-    }
-}
-
 /// A machine on which programs can be paged from outside.
 #[derive(Debug)]
 pub struct Ground {

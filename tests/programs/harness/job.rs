@@ -57,9 +57,10 @@ impl Job {
         self
     }
 
-    /// Is paged from outside, whatever the environment says.
+    /// Is paged from outside: in the best way of those, or in the one that the environment names.
     pub fn by_keeper(mut self) -> Self {
-        self.way = Some("keeper".into());
+        let named = way().filter(|way| way.to_string_lossy().starts_with("keeper"));
+        self.way = Some(named.unwrap_or("keeper".into()));
         self
     }
 
