@@ -9,6 +9,7 @@
 
 mod leaving;
 mod looking;
+mod resting;
 mod subject;
 mod traced;
 
@@ -38,6 +39,7 @@ use std::time::{Duration, Instant};
 
 pub use leaving::NoRoom;
 use looking::Seen;
+use resting::Resting;
 pub use subject::Subject;
 pub(crate) use traced::Traced;
 
@@ -89,6 +91,7 @@ pub struct Front {
     giving: Option<Giving>,
     /// Whether all guests are to become processes like others.
     is_leaving: bool,
+    resting: Resting,
     has_failed: bool,
 }
 
@@ -158,6 +161,7 @@ impl Front {
             sharing: Sharing::default(),
             giving: None,
             is_leaving: false,
+            resting: Resting::new(),
             has_failed: false,
         }
     }
@@ -252,7 +256,11 @@ impl Front {
         }
         let has_young = self.stop_children(&family);
         let interval = match self.is_leaving {
-            true => self.let_guests_go(),
+            true => {
+                let interval = self.let_guests_go();
+                self.rested();
+                interval
+            }
             false => {
                 self.tend_traced();
                 self.look(&family)

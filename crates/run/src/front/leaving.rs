@@ -36,6 +36,7 @@ impl Front {
     /// [`NoRoom`]; nothing was changed.
     pub fn let_go(&mut self) -> Result<(), NoRoom> {
         self.check_room()?;
+        self.resting.end();
         self.is_leaving = true;
         Ok(())
     }
@@ -52,15 +53,15 @@ impl Front {
 
     /// True while guests are let go.
     pub fn lets_go(&self) -> bool {
-        self.is_leaving && !self.is_without_guests()
+        self.is_leaving && !self.resting.is_on() && !self.is_without_guests()
     }
 
     /// True if all were let go.
     pub fn has_let_go(&self) -> bool {
-        self.is_leaving && self.is_without_guests()
+        self.is_leaving && !self.resting.is_on() && self.is_without_guests()
     }
 
-    fn is_without_guests(&self) -> bool {
+    pub(super) fn is_without_guests(&self) -> bool {
         self.guests.is_empty()
             && self.forked.is_empty()
             && self.cores.is_idle()
@@ -69,7 +70,7 @@ impl Front {
 
     /// Goes on with each guest; returns how long to wait before the next turn.
     pub(super) fn let_guests_go(&mut self) -> Duration {
-        if self.has_let_go() {
+        if self.is_without_guests() {
             return FARTHEST_INTERVAL;
         }
         let guests: Vec<_> = self.guests.keys().copied().collect();
@@ -78,7 +79,9 @@ impl Front {
                 // Its end is about to be seen.
                 && !self.guest(pid).has_left(pid)
             {
-                self.keeper.say(&format!("process {pid} stays in its limit: {why}"));
+                if !self.resting.is_on() {
+                    self.keeper.say(&format!("process {pid} stays in its limit: {why}"));
+                }
                 self.stay();
                 break;
             }
@@ -104,6 +107,7 @@ impl Front {
 
     /// Pages those that are left as before.
     pub(super) fn stay(&mut self) {
+        self.resting.end();
         if !std::mem::take(&mut self.is_leaving) {
             return;
         }

@@ -119,6 +119,7 @@ impl Front {
     pub(super) fn look(&mut self, family: &HashMap<Pid, Watched>) -> Duration {
         let held: u64 = family.values().map(|process| process.pages).sum();
         self.look_at_others(held);
+        self.rest(held);
         let percent = held * 100 / self.limit_pages().max(1);
         if percent >= PREPARE_PERCENT {
             self.keeper.prepare();

@@ -1,0 +1,75 @@
+//! Letting guests go whose calls are caught, when memory has been free for long.
+//!
+//! Owns: when that is. A gate that is shut costs each call 2 us, so it is not kept for nothing.
+//! Invariants: guests are let go only if all that they have, what is out included, would leave much
+//! of the limit free, and has for a while. The run goes on to be limited: who comes near the limit
+//! is attached to again.
+//! Not here: letting go (`leaving`).
+
+use super::Front;
+use crate::ground::Eye;
+use overspill_base::Bytes;
+use std::time::{Duration, Instant};
+
+/// How long memory has been free.
+const REST_AFTER: Duration = Duration::from_secs(10);
+/// How often it is looked whether it is.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The percentage of the limit below which all must stay.
+const FREE_PERCENT: u64 = 60;
+
+/// Whether guests rest.
+#[derive(Debug)]
+pub(super) struct Resting {
+    looked: Instant,
+    /// Since when memory is free.
+    since: Option<Instant>,
+    /// True while guests are let go for this.
+    is_on: bool,
+}
+
+impl Resting {
+    pub(super) fn new() -> Self {
+        Self { looked: Instant::now(), since: None, is_on: false }
+    }
+
+    /// True while guests are let go to rest, and not for good.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// They do not rest any more.
+    pub(super) fn end(&mut self) {
+        (self.since, self.is_on) = (None, false);
+    }
+}
+
+impl Front {
+    /// Begins to let guests go if memory has been free for long; `held_pages` is what all
+    /// processes have.
+    pub(super) fn rest(&mut self, held_pages: u64) {
+        let may_rest = matches!(self.ground.eye, Eye::Calls(_)) && !self.guests.is_empty();
+        if !may_rest || self.resting.looked.elapsed() < LOOK_INTERVAL {
+            return;
+        }
+        self.resting.looked = Instant::now();
+        let areas = self.state().map(|(areas, _)| areas).unwrap_or_default();
+        let out: u64 = areas.iter().map(|area| area.used.0).sum();
+        let all = Bytes::of_pages(held_pages).0 + out;
+        if all > self.memory.0 / 100 * FREE_PERCENT {
+            return self.resting.since = None;
+        }
+        let since = *self.resting.since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= REST_AFTER {
+            (self.is_leaving, self.resting.is_on) = (true, true);
+        }
+    }
+
+    /// Goes on as before when all are let go.
+    pub(super) fn rested(&mut self) {
+        if self.resting.is_on && self.is_without_guests() {
+            self.is_leaving = false;
+            self.resting.end();
+        }
+    }
+}
