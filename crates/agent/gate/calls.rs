@@ -9,6 +9,7 @@
 use crate::children;
 use crate::frames::{Context, Info};
 use crate::holds;
+use crate::letters;
 use crate::gate::{PIN_ROBUST, PIN_RSEQ, PIN_TASK, SECOND_AT, STUBS_AT, Slot, Span, THIRD_AT};
 use crate::entry::door;
 use crate::transfers;
@@ -23,6 +24,7 @@ const SYS_USER_DISPATCH: i32 = 2;
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Numbers of calls of another kind of program.
 const X32_BIT: usize = 0x4000_0000;
+const SECCOMP_SET_MODE_FILTER: usize = 1;
 const KVM_CREATE_VM: usize = 0xae01;
 /// Bytes of the instruction that makes a call.
 const CALL_BYTES: u64 = 2;
@@ -35,6 +37,8 @@ enum Way {
     Stub,
     /// The stub makes it with these arguments, and then puts the program's back.
     Changed([usize; 6]),
+    /// The stub waits for a signal, or for us.
+    Waits,
     /// It has changed all registers.
     Gone,
 }
@@ -98,6 +102,12 @@ fn leave_stub(own: Seat, slot: &mut Slot, context: &mut Context) {
         slot.has_wait = 0;
         return end_transfer(seat, slot, context);
     }
+    if slot.redo != 0 {
+        context.set_arguments(back.arguments.map(|word| word as usize));
+        (context.rax, context.rip) = (slot.redo - 1, back.to - CALL_BYTES);
+        (slot.redo, slot.has_wait, back.held) = (0, 0, 0);
+        return;
+    }
     if at >= THIRD_AT {
         context.set_arguments(back.arguments.map(|word| word as usize));
     }
@@ -137,6 +147,11 @@ fn call(seat: Seat, slot: &mut Slot, info: &Info, context: &mut Context) {
         Way::Changed(arguments) => {
             // What has taken an argument's place is ours, and always there.
             change_arguments(seat, slot, context, number, arguments);
+            to_stub(seat, context, SECOND_AT);
+        }
+        Way::Waits => {
+            change_arguments(seat, slot, context, number::PPOLL, [0; 6]);
+            context.rax = number::PPOLL as u64;
             to_stub(seat, context, SECOND_AT);
         }
         Way::Gone => {}
@@ -213,6 +228,9 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
         number::PRCTL if arguments[0] == kernel::PR_SET_SYSCALL_USER_DISPATCH => {
             Way::Done(-EINVAL)
         }
+        // What it filters then may be what the gate needs.
+        number::SECCOMP if arguments[0] <= SECCOMP_SET_MODE_FILTER => wait_for_opening(slot, number),
+        number::PRCTL if arguments[0] == kernel::PR_SET_SECCOMP => wait_for_opening(slot, number),
         // The kernel touches its memory for it, and would find what is out missing.
         number::IOCTL if arguments[1] == KVM_CREATE_VM => Way::Done(-EPERM),
         number::EXIT => {
@@ -222,6 +240,16 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
         }
         _ => with_mask(slot, number, arguments),
     }
+}
+
+/// Has a thread wait in its stub until the gate is open: then its call is made without it.
+fn wait_for_opening(slot: &mut Slot, number: usize) -> Way {
+    if !letters::has_keeper() {
+        return Way::Stub;
+    }
+    slot.redo = number as u64 + 1;
+    letters::wish_out();
+    Way::Waits
 }
 
 /// Makes a call that tells the kernel of memory that it touches later.

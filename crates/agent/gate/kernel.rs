@@ -53,6 +53,7 @@ pub mod number {
     pub const PPOLL: usize = 271;
     pub const SET_ROBUST_LIST: usize = 273;
     pub const EPOLL_PWAIT: usize = 281;
+    pub const SECCOMP: usize = 317;
     pub const EXECVEAT: usize = 322;
     pub const USERFAULTFD: usize = 323;
     pub const RSEQ: usize = 334;
@@ -74,6 +75,7 @@ pub const ENOSYS: isize = 38;
 /// Bytes of a set of signals.
 pub const MASK_BYTES: usize = 8;
 pub const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+pub const PR_SET_SECCOMP: usize = 22;
 const PR_SYS_DISPATCH_ON: usize = 1;
 const MAP_FIXED_PRIVATE_ANONYMOUS: usize = 0x32;
 const PROT_READ_WRITE: usize = 3;

@@ -10,7 +10,8 @@
 
 use crate::entry::base;
 use crate::gate::{
-    BELL_AT, GLOBALS_AT, Globals, LETTER_PAGES, LETTERS, LETTERS_AT, Letter, letter_state,
+    BELL_AT, COUNTED_AT, GLOBALS_AT, Globals, LETTER_PAGES, LETTERS, LETTERS_AT, Letter, WISH_AT,
+    letter_state,
 };
 use crate::kernel;
 use crate::words::PAGE_BYTES;
@@ -36,8 +37,7 @@ pub fn has_keeper() -> bool {
 
 /// Writes a letter, and waits for its answer; `wait` is called when none has come for a while.
 pub fn ask(kind: u32, arguments: [u64; 4], mut wait: impl FnMut()) -> isize {
-    let page = (page().load(Relaxed) as usize).clamp(1, LETTER_PAGES) - 1;
-    let page = base() + LETTERS_AT + page * PAGE_BYTES;
+    let page = own_page();
     let letter = take(page);
     let state = word(letter);
     // SAFETY: it was taken, and nobody else writes it; the keeper reads it when it is sent.
@@ -57,6 +57,18 @@ pub fn ask(kind: u32, arguments: [u64; 4], mut wait: impl FnMut()) -> isize {
     let answer = unsafe { (&raw const (*(letter as *const Letter)).answer).read_volatile() };
     state.store(letter_state::FREE, Release);
     answer as isize
+}
+
+/// Says that the process wants its gate open. Does not wait for that.
+pub fn wish_out() {
+    let page = own_page();
+    word(page + WISH_AT).store(1, Release);
+    ring(page);
+}
+
+fn own_page() -> usize {
+    let page = (page().load(Relaxed) as usize).clamp(1, LETTER_PAGES) - 1;
+    base() + LETTERS_AT + page * PAGE_BYTES
 }
 
 /// Takes a letter that is free.
@@ -80,7 +92,7 @@ fn take(page: usize) -> usize {
 
 fn ring(page: usize) {
     let bell = word(base() + BELL_AT);
-    word(page).fetch_add(1, Release);
+    word(page + COUNTED_AT).fetch_add(1, Release);
     bell.fetch_add(1, Release);
     kernel::wake_word(bell);
 }

@@ -137,6 +137,8 @@ pub struct Slot {
     pub wait_mask: u64,
     /// The one that the kernel has for that.
     pub kernel_mask: u64,
+    /// The call for which it waits until its gate is open; 0 if it does not, or that call and 1.
+    pub redo: u64,
     /// A transfer that is made in parts: the call's number, all its bytes, those of the parts that
     /// were made, those of the part that is being made, and when more parts follow.
     pub transfer_number: u64,
@@ -204,7 +206,11 @@ pub struct Letter {
     pub unused: [u64; 2],
 }
 
-/// Letters of a page, after the first line, in whose first word letters are counted.
+/// In a page of letters, the word that counts them.
+pub const COUNTED_AT: usize = 0;
+/// And the one that is 1 if the process wants its gate open: it is about to filter its calls.
+pub const WISH_AT: usize = 4;
+/// Letters of a page, after a first line that has these words.
 pub const LETTERS: usize = PAGE_BYTES / size_of::<Letter>() - 1;
 
 /// How far a letter is.

@@ -182,6 +182,13 @@ mod x86_64 {
             registers
         }
 
+        /// These registers, but about to make the program's own call, of this number.
+        pub(crate) fn to_make(&self, call_end: u64, number: u64, own: [u64; 6]) -> Self {
+            let mut registers = self.behind(call_end, false, Some(own));
+            registers.0[RAX] = number;
+            registers
+        }
+
         /// These registers, but behind the program's own call, which has returned a number.
         pub(crate) fn returned(&self, call_end: u64, result: u64, own: [u64; 6]) -> Self {
             let mut registers = self.behind(call_end, true, Some(own));

@@ -499,6 +499,9 @@ impl<S: System> Work<'_, '_, S> {
         let arguments = (inside >= THIRD_AT).then_some(back.arguments);
         let is_part = (THIRD_AT..SECOND_AT).contains(&inside);
         let own: Slot = self.read(self.slot_at(slot) + SLOT_AT as u64)?;
+        if own.redo != 0 {
+            return Ok(Some(registers.to_make(back.to, own.redo - 1, back.arguments)));
+        }
         if is_part && own.transfer_done > 0 {
             return Ok(Some(registers.returned(back.to, own.transfer_done, back.arguments)));
         }

@@ -36,6 +36,9 @@ pub trait Front: Send + Sync + std::fmt::Debug {
     /// A guest has made a child, whose userfaultfd is to be fetched.
     fn fetch(&self, birth: Birth);
 
+    /// A guest is about to filter its calls, and waits to be let go for that.
+    fn wants_out(&self, guest: u64);
+
     /// A forked child has ended, or executes another program, before it was attached to.
     fn gone(&self, child: u64);
 }
@@ -127,6 +130,10 @@ impl Front for LinkedFront {
 
     fn fetch(&self, birth: Birth) {
         self.want(Wanted::Fetch(birth));
+    }
+
+    fn wants_out(&self, guest: u64) {
+        self.want(Wanted::LetGo(guest));
     }
 
     fn gone(&self, child: u64) {

@@ -14,7 +14,9 @@ use crate::keeper::Shared;
 use crate::owned::Fork;
 use crate::words::Birth;
 use overspill_agent::PAGE_BYTES;
-use overspill_agent::gate::{LETTER_PAGES, LETTERS, LETTERS_BYTES, Letter, letter, letter_state};
+use overspill_agent::gate::{
+    COUNTED_AT, LETTER_PAGES, LETTERS, LETTERS_BYTES, Letter, WISH_AT, letter, letter_state,
+};
 use overspill_base::shared::{Mapping, Table};
 use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_guest::userfault::GuestUserfault;
@@ -120,9 +122,16 @@ impl Letters {
         &self.post.longs[(letter * size_of::<u32>() + at) / size_of::<u64>()]
     }
 
+    /// True once if the process wants its gate open.
+    fn takes_wish(&self) -> bool {
+        let wish = &self.post.words[self.page * PAGE_WORDS + WISH_AT / size_of::<u32>()];
+        wish.load(Relaxed) != 0 && wish.swap(0, Relaxed) != 0
+    }
+
     /// Takes what was sent since the last time.
     fn take(&mut self) -> Vec<Read> {
-        let counted = self.post.words[self.page * PAGE_WORDS].load(Acquire);
+        let counted_at = self.page * PAGE_WORDS + COUNTED_AT / size_of::<u32>();
+        let counted = self.post.words[counted_at].load(Acquire);
         if std::mem::replace(&mut self.counted, counted) == counted {
             return Vec::new();
         }
@@ -231,10 +240,13 @@ impl Shared {
     }
 
     fn read_those_of(&self, guest: &Arc<Guest>) {
-        let read = match &mut *guest.letters.lock() {
-            Some(letters) => letters.take(),
+        let (read, wants_out) = match &mut *guest.letters.lock() {
+            Some(letters) => (letters.take(), letters.takes_wish()),
             None => return,
         };
+        if wants_out {
+            self.front.wants_out(guest.number);
+        }
         for letter in read {
             self.follow_letter(guest, &letter);
         }

@@ -135,6 +135,8 @@ mod tests {
 
         fn fetch(&self, _: Birth) {}
 
+        fn wants_out(&self, _: u64) {}
+
         fn gone(&self, _: u64) {}
     }
 

@@ -70,6 +70,7 @@ mod kind {
     pub(super) const STILL: u32 = 43;
     pub(super) const BROUGHT: u32 = 44;
     pub(super) const FETCH: u32 = 45;
+    pub(super) const WANTS_OUT: u32 = 46;
 }
 
 /// Why a message is none.

@@ -92,6 +92,8 @@ pub struct Front {
     /// Whether all guests are to become processes like others.
     is_leaving: bool,
     resting: Resting,
+    /// Guests that are to be let go for good, by their numbers.
+    departing: Vec<u64>,
     has_failed: bool,
 }
 
@@ -162,6 +164,7 @@ impl Front {
             giving: None,
             is_leaving: false,
             resting: Resting::new(),
+            departing: Vec::new(),
             has_failed: false,
         }
     }
@@ -262,6 +265,7 @@ impl Front {
                 interval
             }
             false => {
+                self.let_departing_go();
                 self.tend_traced();
                 self.look(&family)
             }
@@ -318,6 +322,7 @@ impl Front {
                 Wanted::Release(number) => self.holding.release(number),
                 Wanted::Attach(child, userfault) => self.note_fork(child, userfault),
                 Wanted::Forget(child) => drop(self.forked.remove(&child)),
+                Wanted::LetGo(number) => self.departing.push(number),
                 Wanted::Fetch(birth) => {
                     let fetched = births::fetch(&birth, || self.family().into_keys().collect());
                     self.keeper.fetched(birth, fetched);
@@ -383,11 +388,16 @@ impl Front {
     /// Notes that a process could not be attached to; says so when it is not tried again.
     fn refuse(&mut self, pid: Pid, error: &AttachingError) {
         if self.refusals.refuse(pid, error) {
-            let name = watch::name_of(pid);
-            self.keeper.say(&format!("{name} is outside the limit: {error}"));
-            let memory = Bytes::of_pages(self.seen.get(&pid).map_or(0, |seen| seen.last.pages));
-            self.refusals.is_outside(OutsideProcess { pid, name, memory_max: memory });
+            self.is_outside(pid, &error.to_string());
         }
+    }
+
+    /// A process stays outside the limit, which is said.
+    fn is_outside(&mut self, pid: Pid, why: &str) {
+        let name = watch::name_of(pid);
+        self.keeper.say(&format!("{name} is outside the limit: {why}"));
+        let memory = Bytes::of_pages(self.seen.get(&pid).map_or(0, |seen| seen.last.pages));
+        self.refusals.is_outside(OutsideProcess { pid, name, memory_max: memory });
     }
 
     fn is_guest(&self, pid: Option<Pid>) -> bool {

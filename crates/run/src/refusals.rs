@@ -64,6 +64,8 @@ impl Refusals {
 
     /// Notes that a process, which is not tried again, is outside the limit.
     pub(crate) fn is_outside(&mut self, process: OutsideProcess) {
+        let (now, messages) = (Instant::now(), self.messages);
+        self.refused.insert(process.pid, Refusal { tries: TRIES, next: now, messages });
         self.outside.insert(process.pid, process);
     }
 

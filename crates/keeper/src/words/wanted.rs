@@ -22,6 +22,8 @@ pub enum Wanted {
     Attach(u64, GuestUserfault),
     /// There is no such child any more.
     Forget(u64),
+    /// That a guest is let go for good: it waits for that, to filter its calls.
+    LetGo(u64),
     /// A guest has made a child: its userfaultfd is to be fetched.
     Fetch(Birth),
 }
@@ -52,6 +54,7 @@ impl Wanted {
                 Packet::new(kind::ATTACH, &[*child, a, b, c, d])
             }
             Self::Forget(child) => bare(kind::FORGET, child),
+            Self::LetGo(guest) => bare(kind::WANTS_OUT, guest),
             Self::Fetch(Birth { parent, fork, child, userfaultfd }) => {
                 Packet::new(kind::FETCH, &[*parent, *fork, *child as u64, *userfaultfd as u64])
             }
@@ -66,6 +69,7 @@ impl Wanted {
             kind::STILL => Self::Still(number),
             kind::RELEASE => Self::Release(number),
             kind::FORGET => Self::Forget(number),
+            kind::WANTS_OUT => Self::LetGo(number),
             kind::FETCH => {
                 let [parent, fork, child, userfaultfd, ..] = packet.words;
                 let number = |word| i32::try_from(word).map_err(|_| packet.bad("number"));

@@ -11,6 +11,7 @@
 use super::looking::FARTHEST_INTERVAL;
 use super::{Front, STOPPING_INTERVAL};
 use crate::attaching::{Guest, Leaving};
+use crate::family::kill;
 use crate::keeper::KeeperError;
 use overspill_base::Bytes;
 use overspill_guest::{detach, open};
@@ -87,6 +88,31 @@ impl Front {
             }
         }
         STOPPING_INTERVAL
+    }
+
+    /// Goes on with those that are about to filter their calls. Forked children among them are
+    /// guests first.
+    pub(super) fn let_departing_go(&mut self) {
+        for number in std::mem::take(&mut self.departing) {
+            let found = self.guests.iter().find(|(_, guest)| guest.number == number);
+            let Some(pid) = found.map(|(pid, _)| *pid) else {
+                if self.forked.contains_key(&number) {
+                    self.departing.push(number);
+                }
+                continue;
+            };
+            match self.go_on_with(pid) {
+                Ok(()) if self.guests.contains_key(&pid) => self.departing.push(number),
+                Ok(()) => self.is_outside(pid, "it filters its system calls"),
+                Err(_) if self.guest(pid).has_left(pid) => {}
+                Err(why) => {
+                    let line =
+                        format!("process {pid} is ended: it filters its system calls: {why}");
+                    self.keeper.say(&line);
+                    kill(pid);
+                }
+            }
+        }
     }
 
     fn go_on_with(&mut self, pid: Pid) -> Result<(), KeeperError> {
