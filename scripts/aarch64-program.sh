@@ -63,7 +63,7 @@ same() { # NAME PROGRAM...
     name=$1
     shift
     "$@" >/tmp/plain
-    overspill run --memory 32M --swap compressed:256M --stats /tmp/stats -- "$@" >/tmp/paged
+    overspill run --memory 32M --swap compressed:512M --stats /tmp/stats -- "$@" >/tmp/paged
     status=$?
     busybox grep -q '"pages_out": *[1-9]' /tmp/stats || return
     busybox cmp /tmp/plain /tmp/paged && echo "same bytes by $name, status $status"

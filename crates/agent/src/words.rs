@@ -151,8 +151,8 @@ pub mod kind {
     pub const POPULATE: u32 = 5;
     /// Ends the agent. The program stays.
     pub const LEAVE: u32 = 6;
-    /// With descriptors: the bell, then the letters. Maps them into the gate that the first run says
-    /// the address of, and leaves alone what its threads hold from now on.
+    /// With descriptors: the bell, then the letters. Maps them into the gate that the first run
+    /// says the address of, and leaves alone what its threads hold from now on.
     pub const GATE: u32 = 7;
 }
 

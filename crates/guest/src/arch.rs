@@ -183,7 +183,7 @@ mod x86_64 {
         }
 
         /// These registers, but about to make the program's own call, of this number.
-        pub(crate) fn to_make(&self, call_end: u64, number: u64, own: [u64; 6]) -> Self {
+        pub(crate) fn about_to_make(&self, call_end: u64, number: u64, own: [u64; 6]) -> Self {
             let mut registers = self.behind(call_end, false, Some(own));
             registers.0[RAX] = number;
             registers

@@ -15,10 +15,10 @@ use std::process::Command;
 /// Which crates of the workspace a crate uses: exactly these. A line names only lines above it.
 const USES: &[(&str, &[&str])] = &[
     ("overspill-base", &[]),
-    ("overspill-agent", &[]),
+    ("overspill-calls", &[]),
+    ("overspill-agent", &["overspill-calls"]),
     ("overspill-forks", &[]),
     ("overspill-guest", &["overspill-agent", "overspill-base"]),
-    ("overspill-calls", &[]),
     ("overspill-area", &["overspill-base"]),
     ("overspill-device", &["overspill-base"]),
     ("overspill-terminal", &[]),
@@ -110,8 +110,22 @@ const USES_BESIDE: &[(&str, &[&str])] = &[
 
 /// Source files that may say `unsafe`. Tests may too, except in `area`.
 const UNSAFE: &[&str] = &[
+    "agent/gate/calls.rs",
+    "agent/gate/children.rs",
+    "agent/gate/entry.rs",
+    "agent/gate/frames.rs",
+    "agent/gate/holds.rs",
+    "agent/gate/kernel.rs",
+    "agent/gate/letters.rs",
+    "agent/gate/main.rs",
+    "agent/gate/memory.rs",
+    "agent/gate/signals.rs",
+    "agent/gate/slots.rs",
+    "agent/gate/transfers.rs",
     "agent/payload/calls.rs",
+    "agent/payload/held.rs",
     "agent/payload/main.rs",
+    "agent/payload/raw.rs",
     "agent/payload/start.rs",
     "base/src/shared.rs",
     "c/src/fail.rs",
