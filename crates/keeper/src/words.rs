@@ -21,8 +21,8 @@ use overspill_base::Bytes;
 use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
 use overspill_engine::EngineStatus;
-use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::Vpn;
+use overspill_guest::userfault::{Abilities, GuestUserfault};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ops::Range;
 
