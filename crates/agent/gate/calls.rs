@@ -10,6 +10,7 @@ use crate::children;
 use crate::frames::{Context, Info};
 use crate::holds;
 use crate::letters;
+use crate::gate::letter;
 use crate::gate::{PIN_ROBUST, PIN_RSEQ, PIN_TASK, SECOND_AT, STUBS_AT, Slot, Span, THIRD_AT};
 use crate::entry::door;
 use crate::transfers;
@@ -25,6 +26,8 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Numbers of calls of another kind of program.
 const X32_BIT: usize = 0x4000_0000;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
+const MADV_WIPEONFORK: usize = 18;
+const MADV_KEEPONFORK: usize = 19;
 const KVM_CREATE_VM: usize = 0xae01;
 /// Bytes of the instruction that makes a call.
 const CALL_BYTES: u64 = 2;
@@ -231,6 +234,9 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
         // What it filters then may be what the gate needs.
         number::SECCOMP if arguments[0] <= SECCOMP_SET_MODE_FILTER => wait_for_opening(slot, number),
         number::PRCTL if arguments[0] == kernel::PR_SET_SECCOMP => wait_for_opening(slot, number),
+        number::MADVISE if (MADV_WIPEONFORK..=MADV_KEEPONFORK).contains(&arguments[2]) => {
+            Way::Done(advise_forks(number, arguments))
+        }
         // The kernel touches its memory for it, and would find what is out missing.
         number::IOCTL if arguments[1] == KVM_CREATE_VM => Way::Done(-EPERM),
         number::EXIT => {
@@ -240,6 +246,18 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
         }
         _ => with_mask(slot, number, arguments),
     }
+}
+
+/// Makes a call that says whether children begin with zeros in a range: else what is out there
+/// would come to them.
+fn advise_forks(number: usize, arguments: [usize; 6]) -> isize {
+    let result = kernel::make(number, arguments);
+    if result == 0 && letters::has_keeper() {
+        let [start, bytes, advice, ..] = arguments.map(|word| word as u64);
+        let wiped = u64::from(advice as usize == MADV_WIPEONFORK);
+        letters::ask(letter::WIPED, [start, bytes, wiped, 0], || {});
+    }
+    result
 }
 
 /// Has a thread wait in its stub until the gate is open: then its call is made without it.

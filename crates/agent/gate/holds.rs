@@ -124,6 +124,9 @@ fn each(number: usize, arguments: &[usize; 6], mut to: Option<&mut Ranges<'_>>) 
         Some(ranges) => ranges.add(span.start, span.len),
         None => bring_in(span),
     };
+    if is_of_range(number, arguments) {
+        return sink(Span { start: arguments[0], len: arguments[1] });
+    }
     let list = table::LIST_OF.get(number).and_then(|&list| table::LISTS.get(usize::from(list)));
     match list {
         Some(list) => walk(list, arguments, &Program, &mut sink),
@@ -131,6 +134,16 @@ fn each(number: usize, arguments: &[usize; 6], mut to: Option<&mut Ranges<'_>>) 
             let places = arguments.iter().filter(|&&at| Program.matters(at));
             places.for_each(|&start| sink(Span { start, len: PAGE_BYTES }));
         }
+    }
+}
+
+/// True for a call that has the kernel touch all of a range.
+fn is_of_range(number: usize, arguments: &[usize; 6]) -> bool {
+    const POPULATE: [usize; 2] = [22, 23];
+    match number {
+        number::MLOCK | number::MLOCK2 => true,
+        number::MADVISE => POPULATE.contains(&arguments[2]),
+        _ => false,
     }
 }
 

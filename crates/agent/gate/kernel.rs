@@ -23,6 +23,7 @@ pub mod number {
     pub const PWRITE64: usize = 18;
     pub const READV: usize = 19;
     pub const WRITEV: usize = 20;
+    pub const MADVISE: usize = 28;
     pub const SENDTO: usize = 44;
     pub const RECVFROM: usize = 45;
     pub const GETSOCKOPT: usize = 55;
@@ -40,6 +41,7 @@ pub mod number {
     pub const RT_SIGPENDING: usize = 127;
     pub const RT_SIGSUSPEND: usize = 130;
     pub const SIGALTSTACK: usize = 131;
+    pub const MLOCK: usize = 149;
     pub const PRCTL: usize = 157;
     pub const GETTID: usize = 186;
     pub const IO_SETUP: usize = 206;
@@ -56,6 +58,7 @@ pub mod number {
     pub const SECCOMP: usize = 317;
     pub const EXECVEAT: usize = 322;
     pub const USERFAULTFD: usize = 323;
+    pub const MLOCK2: usize = 325;
     pub const RSEQ: usize = 334;
     pub const IO_URING_SETUP: usize = 425;
     pub const IO_URING_REGISTER: usize = 427;

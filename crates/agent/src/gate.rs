@@ -49,7 +49,7 @@ pub const LETTER_PAGES: usize = 256;
 /// Where the slots are.
 pub const SLOTS_AT: usize = (LETTERS_AT + LETTERS_BYTES).next_multiple_of(SLOT_BYTES);
 /// Bytes of a slot, and what it is aligned to.
-pub const SLOT_BYTES: usize = 1 << 16;
+pub const SLOT_BYTES: usize = 1 << 15;
 /// Where in a slot its [`Slot`] is. What comes before is the stack.
 pub const SLOT_AT: usize = SLOT_BYTES - PAGE_BYTES;
 /// Bytes of the gate's memory. It is aligned as a slot is.
@@ -233,6 +233,8 @@ pub mod letter {
     /// From the child: it is there, and this is its number, and that of its userfaultfd. It has its
     /// pages when the answer comes, which is the page of its letters.
     pub const BORN: u32 = 2;
+    /// A range in which children begin with zeros (1), or not (0): where it is, and how many bytes.
+    pub const WIPED: u32 = 4;
     /// From the parent: the child was made, or not (0). The answer comes when it has its pages.
     pub const FORKED: u32 = 3;
 }

@@ -63,12 +63,20 @@ impl Gate {
     }
 }
 
+/// Looks whether the gate of a process that is held can be shut, and now. Nothing is changed.
+///
+/// # Errors
+/// Why not.
+pub fn can_shut<S: System>(held: &mut Held<'_, S>) -> Result<()> {
+    check(held)?;
+    ready(held, None).map(drop)
+}
+
 /// Shuts the gate of a process that is held: from now on its calls are caught.
 ///
 /// # Errors
-/// It cannot be done, or not now. Then its gate is open.
+/// It cannot be done, or not now. Then its gate is open. [`can_shut`] says why before.
 pub fn shut<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
-    check(held)?;
     let threads = ready(held, None)?;
     let site = Site::survey(held, GATE_BYTES + SLOT_BYTES)?;
     let base = site.base.next_multiple_of(SLOT_BYTES as u64);

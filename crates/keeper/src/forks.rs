@@ -71,7 +71,12 @@ impl Shared {
         if let Some(place) = map.believed().filter(is_registered).last() {
             child.userfault.set_anchor(place.start);
         }
-        child.hold().map = map;
+        let mut owned = child.hold();
+        owned.map = map;
+        if forked.fork != Fork::Told {
+            owned.wipe(forked.wiped);
+        }
+        drop(owned);
         let mut runs = inherited.iter().map(|run| ((run.from, run.to), run.pages as usize));
         // What is not out the child has: it was there when it was forked, and has not moved since.
         let shared =

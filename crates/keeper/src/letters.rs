@@ -19,6 +19,7 @@ use overspill_agent::gate::{
 };
 use overspill_base::shared::{Mapping, Table};
 use overspill_base::sync::{Arc, LockClass, Mutex};
+use overspill_guest::Vpn;
 use overspill_guest::userfault::GuestUserfault;
 use rustix::event::Timespec;
 use rustix::fd::{AsFd, OwnedFd};
@@ -258,6 +259,11 @@ impl Shared {
             letter::FORK => {
                 let fork = guest.hold().begin_fork();
                 guest.answer_letter(read.number, fork as i64);
+            }
+            letter::WIPED => {
+                let end = first.saturating_add(second).next_multiple_of(PAGE_BYTES as u64);
+                guest.hold().note_wiped(Vpn::of(first)..Vpn::of(end), third != 0);
+                guest.answer_letter(read.number, 0);
             }
             letter::BORN => self.is_born(guest, read.number, first, (second, third)),
             letter::FORKED => self.has_forked(guest, read.number, first, second as i64),

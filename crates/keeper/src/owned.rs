@@ -32,6 +32,8 @@ pub(crate) struct Forked {
     pub(crate) userfault: Option<OwnedFd>,
     pub(crate) map: SpaceMap,
     pub(crate) later: Vec<Event>,
+    /// Where the child begins with zeros, if that is not the kernel's message's to tell.
+    pub(crate) wiped: RangeSet<Vpn>,
 }
 
 /// What only the holder of a guest uses.
@@ -49,6 +51,8 @@ pub(crate) struct Owned {
     forking: usize,
     /// Forks that letters have asked for so far.
     forks: u64,
+    /// Where children begin with zeros (MADV_WIPEONFORK). It is kept up to date by letters alone.
+    wiped: RangeSet<Vpn>,
     /// Faults that were read and not served.
     pub(crate) waiting: Vec<Fault>,
     /// What was in memory in mappings when they were believed, and the engine was not told of.
@@ -75,8 +79,24 @@ impl Owned {
     }
 
     fn add_fork(&mut self, fork: Fork, userfault: Option<OwnedFd>) {
-        self.forked.push(Forked { fork, userfault, map: self.map.clone(), later: Vec::new() });
+        let (map, later, wiped) = (self.map.clone(), Vec::new(), self.wiped.clone());
+        self.forked.push(Forked { fork, userfault, map, later, wiped });
         self.forking += 1;
+    }
+
+    /// Notes where children begin with zeros, or do so no more.
+    pub(crate) fn note_wiped(&mut self, place: Range<Vpn>, wiped: bool) {
+        match wiped {
+            _ if place.is_empty() => {}
+            true => self.wiped.insert(place),
+            false => self.wiped.remove(place),
+        }
+    }
+
+    /// Has a child begin with zeros there, and its children, too.
+    pub(crate) fn wipe(&mut self, wiped: RangeSet<Vpn>) {
+        wiped.iter().for_each(|place| self.map.drop_gone(place));
+        self.wiped = wiped;
     }
 
     /// Notes that the guest is about to fork, as its map is now. Returns the fork's number.
@@ -108,6 +128,17 @@ impl Owned {
     /// their fork.
     pub(crate) fn note_event(&mut self, event: &Event) {
         self.forked.iter_mut().for_each(|forked| forked.later.push(event.clone()));
+        match event {
+            Event::Unmapped(place) => self.wiped.remove(place.clone()),
+            Event::Remapped { from, to, pages } => {
+                let moved: Vec<_> = self.wiped.overlapping(&from.run(*pages)).cloned().collect();
+                let there = |at: Vpn| to.plus(at.max(*from).0 - from.0);
+                let end = from.plus(*pages);
+                let places = moved.iter().map(|run| there(run.start)..there(run.end.min(end)));
+                self.wiped.extend(places);
+            }
+            Event::Removed(_) => {}
+        }
     }
 
     /// True if children wait to be taken.

@@ -92,6 +92,9 @@ impl Shared {
             let is_registered = guest.may_register(&mapping.place)
                 && guest.userfault.register(&mapping.place).is_ok();
             if is_registered {
+                if mapping.is_wiped_on_fork {
+                    owned.note_wiped(mapping.place.clone(), true);
+                }
                 unknown.iter().for_each(|place| owned.map.doubt(place.clone()));
             }
             is_registered

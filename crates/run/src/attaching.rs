@@ -15,7 +15,7 @@ use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::{
     AgentTask, AttachError, Attached, ChannelError, Gate, Held, Kernel, Manner, ThreadWords,
 };
-use overspill_guest::{Userfaultfd, Vpn, attach, detach, inherited, open, pidfd, shut};
+use overspill_guest::{Userfaultfd, Vpn, attach, can_shut, detach, inherited, open, pidfd, shut};
 use overspill_keeper::GuestParts;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -139,6 +139,13 @@ pub(crate) fn take(
 ) -> Result<(Guest, GuestParts), AttachingError> {
     if matches!(source, Source::Forked(children) if children.is_empty()) {
         return Err(AttachError::NoFork { pid: held.pid() }.into());
+    }
+    if let Eye::Calls(_) = eye {
+        // What may not be now is known before anything is changed.
+        match source {
+            Source::New(_) => can_shut(held)?,
+            Source::Forked(_) => drop(inherited(held)?),
+        }
     }
     let memory = kernel("make a memory file", memfd_create("overspill", MemfdFlags::CLOEXEC))?;
     let brought: Vec<BorrowedFd<'_>> = match source {

@@ -17,6 +17,14 @@ pub struct Gate {
 ///
 /// # Errors
 /// Always.
+pub fn can_shut<S: System>(held: &mut Held<'_, S>) -> Result<()> {
+    shut(held).map(drop)
+}
+
+/// Says why not.
+///
+/// # Errors
+/// Always.
 pub fn shut<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
     let why = "this processor's kernel does not hand its system calls to a program";
     Err(AttachError::NoGate { pid: held.pid, why })
