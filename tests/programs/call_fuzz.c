@@ -76,7 +76,7 @@ static const char *const names[] = {
     "file", "dir", "link", "missing", "dir/inner", "", ".", "/", "/proc/self/exe",
 };
 
-enum { WORDS = ARENA_PAGES * 4096 / 8 };
+enum { WORDS = ARENA_PAGES * 4096 / 8, BALLAST = 24 << 20 };
 
 static int is_left_out(const char *name) {
     for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
@@ -265,6 +265,11 @@ int main(int argc, char **argv) {
     struct outcome *outcome =
         mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(outcome != MAP_FAILED);
+    /* More than the limit: so the program is paged from here on. */
+    char *ballast = mmap(NULL, BALLAST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(ballast != MAP_FAILED);
+    fill(ballast, BALLAST, seed);
+    check(ballast, BALLAST, seed);
     setvbuf(stdout, NULL, _IONBF, 0);
     printf("%lx\n", (unsigned long)arena);
     for (size_t n = 0; n < count; n++) {

@@ -4,7 +4,7 @@ use crate::kills::{assert_ends, leftovers, started_by};
 use crate::random::Random;
 use overspill_programs::bench::Bench;
 use overspill_programs::job::{Ended, Job, MIB, assert_same, descendants, name_of};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn compare(job: &Job, limit: u64) {
     assert!(kept.stat("/summary/pages_out") > 0, "no page went out: {kept}");
 }
 
-fn random_lines(bench: &Bench, lines: usize) {
+pub(crate) fn random_lines(bench: &Bench, lines: usize) {
     let mut random = Random::new(7);
     bench.file("input", |out| {
         for _ in 0..lines {
@@ -80,13 +80,18 @@ fn keeps_a_dictionary() {
 #[test]
 fn pages_a_static_go_program() {
     let Some(bench) = bench(&["go"]) else { return };
+    compare(&bench.job(&[go_program(&bench)]), 32 * MIB);
+}
+
+/// Compiles `tree.go`.
+pub(crate) fn go_program(bench: &Bench) -> PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tree.go");
     let program = bench.path("go-program");
     let mut go = Command::new("go");
     go.args(["build", "-o"]).arg(&program).arg(source);
     go.env("CGO_ENABLED", "0").env("GOCACHE", bench.path("cache")).env("GOFLAGS", "-mod=mod");
     assert!(go.status().unwrap().success(), "{go:?}");
-    compare(&bench.job(&[program]), 32 * MIB);
+    program
 }
 
 #[test]

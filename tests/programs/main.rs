@@ -23,6 +23,7 @@ mod direct_io;
 mod encryption;
 mod escapes;
 mod faults;
+mod gates;
 mod guide;
 mod history;
 mod impostor;

@@ -5,7 +5,7 @@ use crate::sort::write_log;
 use overspill::ways::Way;
 use overspill_calls::{Arg, CALLS, Call};
 use overspill_programs::bench::{Bench, overspill};
-use overspill_programs::job::MIB;
+use overspill_programs::job::{Job, MIB};
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 
@@ -114,6 +114,11 @@ const CALLS_MADE: u64 = 600;
 
 fn answers_calls_as_without_us(way: Way) {
     let Some(bench) = bench(way, &["cc"]) else { return };
+    answer_calls_as_without_us(&bench, |job| job.by(way));
+}
+
+/// `by` has a job paged in a way.
+pub(crate) fn answer_calls_as_without_us(bench: &Bench, by: impl Fn(Job) -> Job) {
     bench.file("calls.h", |out| {
         CALLS.iter().for_each(|call| out.write_all(row(call).as_bytes()).unwrap());
     });
@@ -128,9 +133,12 @@ fn answers_calls_as_without_us(way: Way) {
         std::fs::create_dir(bench.path(name)).unwrap();
         let words = [program.as_os_str(), seed.as_ref(), count.as_ref(), address.as_ref()];
         let words = &words[..if address.is_empty() { 3 } else { 4 }];
-        bench.job(words).directory(name).patience(900).by(way)
+        by(bench.job(words).directory(name).patience(900))
     };
-    let paged = job("a", "").paged(&["--memory", "16M", "--quiet"]).success().text();
+    let paged = job("a", "").paged(&["--memory", "16M", "--quiet"]).success();
+    let pages_out = paged.stat("/summary/pages_out");
+    assert!(pages_out > 1000, "{pages_out} pages went out: {paged}");
+    let paged = paged.text();
     let address = paged.lines().next().unwrap();
     let plain = ["b", "c"].map(|name| job(name, address).plain().success().text());
     let compared = compare(&plain, &paged);

@@ -28,6 +28,9 @@ const X32_BIT: usize = 0x4000_0000;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 const MADV_WIPEONFORK: usize = 18;
 const MADV_KEEPONFORK: usize = 19;
+const MADV_PAGEOUT: usize = 21;
+/// Advice that the keeper is told of.
+const TOLD: [usize; 3] = [MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_PAGEOUT];
 const KVM_CREATE_VM: usize = 0xae01;
 /// Bytes of the instruction that makes a call.
 const CALL_BYTES: u64 = 2;
@@ -234,9 +237,7 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
         // What it filters then may be what the gate needs.
         number::SECCOMP if arguments[0] <= SECCOMP_SET_MODE_FILTER => wait_for_opening(slot, number),
         number::PRCTL if arguments[0] == kernel::PR_SET_SECCOMP => wait_for_opening(slot, number),
-        number::MADVISE if (MADV_WIPEONFORK..=MADV_KEEPONFORK).contains(&arguments[2]) => {
-            Way::Done(advise_forks(number, arguments))
-        }
+        number::MADVISE if TOLD.contains(&arguments[2]) => Way::Done(advise(number, arguments)),
         // The kernel touches its memory for it, and would find what is out missing.
         number::IOCTL if arguments[1] == KVM_CREATE_VM => Way::Done(-EPERM),
         number::EXIT => {
@@ -248,14 +249,15 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
     }
 }
 
-/// Makes a call that says whether children begin with zeros in a range: else what is out there
-/// would come to them.
-fn advise_forks(number: usize, arguments: [usize; 6]) -> isize {
+/// Gives advice that is the keeper's, too: whether children begin with zeros in a range, for else
+/// what is out there would come to them; and that a range may go out.
+fn advise(number: usize, arguments: [usize; 6]) -> isize {
     let result = kernel::make(number, arguments);
     if result == 0 && letters::has_keeper() {
-        let [start, bytes, advice, ..] = arguments.map(|word| word as u64);
-        let wiped = u64::from(advice as usize == MADV_WIPEONFORK);
-        letters::ask(letter::WIPED, [start, bytes, wiped, 0], || {});
+        let [start, bytes, advice, ..] = arguments;
+        let kind = if advice == MADV_PAGEOUT { letter::OUT } else { letter::WIPED };
+        let wiped = u64::from(advice == MADV_WIPEONFORK);
+        letters::ask(kind, [start as u64, bytes as u64, wiped, 0], || {});
     }
     result
 }

@@ -24,6 +24,9 @@ mod table {
     include!(concat!(env!("OUT_DIR"), "/calls.rs"));
 }
 
+/// Of so many ranges that lead nowhere the kernel will find one: each costs a signal, and what is
+/// not a vector may name a million.
+const BAD_MAX: usize = 64;
 /// Below this nothing is ever mapped, and above that neither.
 const LOWEST: usize = 1 << 16;
 const HIGHEST: usize = 1 << 47;
@@ -94,7 +97,9 @@ pub fn hold_bytes(seat: Seat, slot: &mut Slot, places: [(usize, usize); 3]) {
         }
     }
     settle(seat);
-    places.into_iter().for_each(|(start, len)| bring_in(Span { start, len }));
+    for (start, len) in places {
+        bring_in(Span { start, len });
+    }
 }
 
 /// Its arguments may lead anywhere: nothing moves until it has ended.
@@ -120,9 +125,11 @@ fn settle(seat: Seat) {
 
 /// Adds each range of a call to others, or brings it in. (One function: each walk takes room.)
 fn each(number: usize, arguments: &[usize; 6], mut to: Option<&mut Ranges<'_>>) {
+    let mut bad = 0;
     let mut sink = |span: Span| match &mut to {
         Some(ranges) => ranges.add(span.start, span.len),
-        None => bring_in(span),
+        None if bad < BAD_MAX && !bring_in(span) => bad += 1,
+        None => {}
     };
     if is_of_range(number, arguments) {
         return sink(Span { start: arguments[0], len: arguments[1] });
@@ -147,10 +154,12 @@ fn is_of_range(number: usize, arguments: &[usize; 6]) -> bool {
     }
 }
 
-fn bring_in(span: Span) {
+/// False if not all of it is there.
+fn bring_in(span: Span) -> bool {
     let end = span.start.saturating_add(span.len);
     let mut at = span.start;
     while at < end && memory::touch(at) {
         at = (at / PAGE_BYTES + 1).saturating_mul(PAGE_BYTES);
     }
+    at >= end
 }

@@ -20,6 +20,8 @@ pub const PART_BYTES: usize = 256 << 10;
 /// The most vectors of a call.
 const UIO_MAXIOV: usize = 1024;
 const VECTOR_BYTES: usize = 16;
+/// Where a program's addresses end.
+const HIGHEST: u64 = (1 << 47) - 4096;
 const MSG_WAITALL: usize = 0x100;
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
@@ -132,8 +134,10 @@ fn is_stream(descriptor: usize) -> bool {
 /// The bytes of all vectors; `None` if the call will fail.
 fn vectors_bytes(at: usize, count: usize) -> Option<usize> {
     (0..count).try_fold(0usize, |sum, n| {
-        let [_, bytes] = memory::read::<[u64; 2]>(at + n * VECTOR_BYTES).ok()?;
-        sum.checked_add(bytes as usize)
+        let [start, bytes] = memory::read::<[u64; 2]>(at + n * VECTOR_BYTES).ok()?;
+        // The kernel refuses all of them for one that can be nowhere.
+        let end = start.checked_add(bytes).filter(|end| *end <= HIGHEST)?;
+        sum.checked_add((end - start) as usize)
     })
 }
 

@@ -235,6 +235,8 @@ pub mod letter {
     pub const BORN: u32 = 2;
     /// A range in which children begin with zeros (1), or not (0): where it is, and how many bytes.
     pub const WIPED: u32 = 4;
+    /// A range whose pages may go out now (MADV_PAGEOUT): where it is, and how many bytes.
+    pub const OUT: u32 = 5;
     /// From the parent: the child was made, or not (0). The answer comes when it has its pages.
     pub const FORKED: u32 = 3;
 }

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use std::collections::HashMap;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicU64;
@@ -261,8 +262,15 @@ impl Shared {
                 guest.answer_letter(read.number, fork as i64);
             }
             letter::WIPED => {
-                let end = first.saturating_add(second).next_multiple_of(PAGE_BYTES as u64);
-                guest.hold().note_wiped(Vpn::of(first)..Vpn::of(end), third != 0);
+                guest.hold().note_wiped(pages_of(first, second), third != 0);
+                guest.answer_letter(read.number, 0);
+            }
+            letter::OUT => {
+                let place = pages_of(first, second);
+                let extents: Vec<_> = guest.hold().map.bound(place).collect();
+                extents.iter().for_each(|extent| {
+                    self.engine.page_out(extent.first, extent.pages as usize);
+                });
                 guest.answer_letter(read.number, 0);
             }
             letter::BORN => self.is_born(guest, read.number, first, (second, third)),
@@ -331,6 +339,12 @@ impl Shared {
         *child.letters.lock() = page;
         parent.came(fork, came);
     }
+}
+
+/// The pages of a range that a guest names.
+fn pages_of(start: u64, bytes: u64) -> Range<Vpn> {
+    let end = start.saturating_add(bytes).saturating_add(PAGE_BYTES as u64 - 1);
+    Vpn::of(start)..Vpn::of(end)
 }
 
 impl Guest {

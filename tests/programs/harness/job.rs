@@ -64,6 +64,12 @@ impl Job {
         self
     }
 
+    /// Is paged from outside by who sees only the program's own touches.
+    pub fn by_gate(mut self) -> Self {
+        self.way = Some("keeper:calls".into());
+        self
+    }
+
     /// Is paged from inside, and so are runs that it starts itself.
     pub fn inside(mut self) -> Self {
         let way = way().unwrap_or("preload".into());

@@ -1,0 +1,151 @@
+/* What a gate has to do besides: programs that filter their calls, transfers that are longer than what is held, letting go. */
+#include "common.h"
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+
+static char *filled(uint64_t seed) {
+    char *memory = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    fill(memory, BIG, seed);
+    return memory;
+}
+
+static int has_gate(void) {
+    char line[512];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps))
+        found |= strstr(line, "overspill-letters") != NULL;
+    fclose(maps);
+    return found;
+}
+
+/* From now on prctl ends the process: what a gate does for a new thread. */
+static void filter_calls(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void *add_one(void *number) { return (char *)number + 1; }
+
+static void start_a_thread(void) {
+    pthread_t thread;
+    void *result;
+    CHECK(pthread_create(&thread, NULL, add_one, NULL) == 0 && pthread_join(thread, &result) == 0 && result);
+}
+
+static void filters(void) {
+    char *memory = filled(1);
+    CHECK(has_gate());
+    filter_calls();
+    CHECK(!has_gate());
+    start_a_thread();
+    check(memory, BIG, 1);
+}
+
+static void filters_in_a_child(void) {
+    char *memory = filled(2);
+    pid_t child = fork();
+    if (child == 0) {
+        filter_calls();
+        start_a_thread();
+        check(memory, BIG, 2);
+        _exit(0);
+    }
+    reap(child);
+    start_a_thread();
+    check(memory, BIG, 2);
+}
+
+static int ends[2];
+
+static void *sends(void *memory) {
+    for (size_t done = 0; done < BIG;) {
+        ssize_t sent = send(ends[0], (char *)memory + done, BIG - done, 0);
+        CHECK(sent > 0);
+        done += sent;
+    }
+    return NULL;
+}
+
+/* Who waits for edges takes a read that is short for the end of what there is. */
+static void sends_and_receives(void) {
+    const size_t part = MIB;
+    char *memory = filled(3), *copy = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(copy != MAP_FAILED && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    int size = part;
+    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+    int poll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    CHECK(epoll_ctl(poll, EPOLL_CTL_ADD, ends[1], &event) == 0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, sends, memory) == 0);
+    for (size_t done = 0; done < BIG;) {
+        CHECK(epoll_wait(poll, &event, 1, 20000) == 1);
+        ssize_t got;
+        do {
+            size_t most = BIG - done < part ? BIG - done : part;
+            got = read(ends[1], copy + done, most);
+            CHECK(got > 0 || errno == EAGAIN);
+            done += got > 0 ? got : 0;
+        } while (got == (ssize_t)part && done < BIG);
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    check(copy, BIG, 3);
+}
+
+/* As much at a time as a file takes. */
+static void writes_a_file(void) {
+    char *memory = filled(4);
+    int file = open(".", O_TMPFILE | O_RDWR, 0600);
+    CHECK(file >= 0 && write(file, memory, BIG) == (ssize_t)BIG);
+    struct iovec parts[3] = {{memory, BIG / 2}, {memory + BIG / 2, 1}, {memory + BIG / 2 + 1, BIG / 2 - 1}};
+    fill(memory, BIG, 5);
+    CHECK(preadv(file, parts, 3, 0) == (ssize_t)BIG);
+    check(memory, BIG, 4);
+}
+
+/* Memory is free again for long. */
+static void rests(void) {
+    char *memory = filled(6);
+    check(memory, BIG, 6);
+    CHECK(has_gate() && munmap(memory, BIG) == 0);
+    struct timespec moment = {.tv_nsec = 500 * 1000 * 1000};
+    for (int n = 0; has_gate(); n++) {
+        CHECK(n < 120);
+        nanosleep(&moment, NULL);
+    }
+    memory = filled(7);
+    check(memory, BIG, 7);
+    CHECK(has_gate());
+}
+
+static const struct test TESTS[] = {
+    {"filters", filters},
+    {"filters_in_a_child", filters_in_a_child},
+    {"sends_and_receives", sends_and_receives},
+    {"writes_a_file", writes_a_file},
+    {"rests", rests},
+};
+
+int main(int argc, char **argv) {
+    return run_test(TESTS, sizeof TESTS / sizeof *TESTS, argc, argv);
+}
