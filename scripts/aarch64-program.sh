@@ -69,7 +69,7 @@ same() { # NAME PROGRAM...
     busybox cmp /tmp/plain /tmp/paged && echo "same bytes by $name, status $status"
 }
 same "a static program" keeper threads
-same "forks" keeper forks
+same "children" keeper children_execute
 same "Go" tree
 echo o >/proc/sysrq-trigger
 busybox sleep 60
