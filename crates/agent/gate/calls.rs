@@ -94,7 +94,7 @@ fn inside(seat: Seat, signal: usize, info: &Info, context: &mut Context) {
 fn leave_stub(own: Seat, slot: &mut Slot, context: &mut Context) {
     let Some((seat, at)) = Seat::of_stub(context.rip as usize) else {
         slot.has_wait = 0;
-        if transfers::is_at_door(context.rip) {
+        if context.rip == door() as u64 {
             end_transfer(own, slot, context);
         }
         return;

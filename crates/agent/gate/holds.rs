@@ -87,7 +87,6 @@ pub fn hold(seat: Seat, slot: &mut Slot, number: usize, arguments: &[usize; 6]) 
     }
 }
 
-
 /// Holds so many bytes at a place.
 pub fn hold_bytes(seat: Seat, slot: &mut Slot, places: [(usize, usize); 3]) {
     let mut ranges = begin(slot);

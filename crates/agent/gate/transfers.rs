@@ -7,7 +7,6 @@
 //! by the door: a call that is caught though it is the gate's.
 //! Not here: calls that are short, or touch other things as well: they are held as a whole.
 
-use crate::entry::door;
 use crate::frames::Context;
 use crate::gate::{Slot, VECTORS_MAX};
 use crate::kernel::{self, number};
@@ -85,7 +84,7 @@ pub fn begin(slot: &mut Slot, number: usize, arguments: &[usize; 6]) -> Option<[
     let goes_on = goes_on(&row, arguments)?;
     (slot.transfer_number, slot.transfer_bytes) = (number as u64, bytes as u64);
     (slot.transfer_done, slot.transfer_goes_on) = (0, goes_on as u64);
-    next(slot, arguments)
+    next(slot, arguments, 0)
 }
 
 /// Whether a part that was moved whole is followed by another.
@@ -141,17 +140,16 @@ fn vectors_bytes(at: usize, count: usize) -> Option<usize> {
     })
 }
 
-/// The arguments of the next part.
-fn next(slot: &mut Slot, arguments: &[usize; 6]) -> Option<[usize; 6]> {
+/// The arguments of the part that follows `done` bytes.
+fn next(slot: &mut Slot, arguments: &[usize; 6], done: usize) -> Option<[usize; 6]> {
     let row = row_of(slot.transfer_number as usize)?;
-    let (done, all) = (slot.transfer_done as usize, slot.transfer_bytes as usize);
-    let bytes = all.saturating_sub(done).min(PART_BYTES);
+    let bytes = (slot.transfer_bytes as usize).saturating_sub(done).min(PART_BYTES);
     let mut part = *arguments;
     if row.has_offset {
         part[3] = part[3].wrapping_add(done);
     }
     if row.is_of_vectors {
-        let (count, taken) = take_vectors(slot, arguments[1], arguments[2], bytes);
+        let (count, taken) = take_vectors(slot, [arguments[1], arguments[2]], done, bytes);
         (part[1], part[2]) = (slot.vectors.as_ptr() as usize, count);
         slot.transfer_part = taken as u64;
     } else {
@@ -161,9 +159,13 @@ fn next(slot: &mut Slot, arguments: &[usize; 6]) -> Option<[usize; 6]> {
     (slot.transfer_part > 0).then_some(part)
 }
 
-/// Makes vectors of the next bytes. Returns how many, and of how many bytes.
-fn take_vectors(slot: &mut Slot, at: usize, count: usize, most: usize) -> (usize, usize) {
-    let mut skip = slot.transfer_done as usize;
+/// Makes vectors of the bytes after the first `skip`. Returns how many, and of how many bytes.
+fn take_vectors(
+    slot: &mut Slot,
+    [at, count]: [usize; 2],
+    mut skip: usize,
+    most: usize,
+) -> (usize, usize) {
     let (mut made, mut taken) = (0, 0);
     for n in 0..count {
         let Ok([start, bytes]) = memory::read::<[u64; 2]>(at + n * VECTOR_BYTES) else { break };
@@ -182,11 +184,6 @@ fn take_vectors(slot: &mut Slot, at: usize, count: usize, most: usize) -> (usize
         (made, taken, skip) = (made + 1, taken + len, 0);
     }
     (made, taken)
-}
-
-/// True if a thread is at the door, or behind it.
-pub fn is_at_door(instruction: u64) -> bool {
-    instruction == door() as u64
 }
 
 /// What the program sees of a transfer of which a part has had this result.
@@ -213,12 +210,8 @@ pub fn go_on(slot: &mut Slot, seat: Seat, context: &Context) -> Option<[usize; 6
     }
     // SAFETY: this thread's.
     let arguments = unsafe { seat.to_return() }.arguments.map(|word| word as usize);
-    let before = slot.transfer_done;
+    let part = next(slot, &arguments, done as usize)?;
     slot.transfer_done = done;
-    let part = next(slot, &arguments);
-    if part.is_none() {
-        slot.transfer_done = before;
-    }
-    part
+    Some(part)
 }
 
