@@ -173,9 +173,9 @@ fn next_seat() -> Option<Seat> {
             return None;
         }
         let next = seat.0 as u32 + 1;
-        if slots().compare_exchange(seat.0 as u32, next, AcqRel, Relaxed).is_ok() {
-            // Nobody else takes it: it was never used.
-            seat.task().store(CLAIMED, Relaxed);
+        let is_new = slots().compare_exchange(seat.0 as u32, next, AcqRel, Relaxed).is_ok();
+        // Whoever looks for one that was left finds it from here on, too.
+        if is_new && seat.claim() {
             return Some(seat);
         }
     }

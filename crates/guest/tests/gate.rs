@@ -16,11 +16,14 @@ const TRIES: usize = 200;
 /// Does something with a program that stands still, as soon as it can be done.
 fn at_once<T>(
     tracer: &Tracer<Kernel>,
-    program: &Program,
+    program: &mut Program,
     what: impl Fn(&mut Held<'_, Kernel>) -> Result<T, AttachError>,
 ) -> T {
     for _ in 0..TRIES {
-        let mut held = tracer.hold(program.pid()).unwrap();
+        let mut held = match tracer.hold(program.pid()) {
+            Ok(held) => held,
+            Err(error) => panic!("{error}; it ended: {:?}", program.child.try_wait()),
+        };
         match what(&mut held) {
             Ok(done) => return done,
             Err(error @ AttachError::Slow { .. }) => println!("{error}"),
@@ -36,7 +39,7 @@ fn at_once<T>(
     panic!("not in {TRIES} tries")
 }
 
-fn shut_and_open(tracer: &Tracer<Kernel>, program: &Program, between: Duration) -> Gate {
+fn shut_and_open(tracer: &Tracer<Kernel>, program: &mut Program, between: Duration) -> Gate {
     let gate = at_once(tracer, program, shut);
     std::thread::sleep(between);
     at_once(tracer, program, |held| open(held, gate));
@@ -51,11 +54,11 @@ fn start(name: &str, arguments: &[&str]) -> Option<Program> {
 
 #[test]
 fn a_program_does_not_notice_its_gate() {
-    let Some(program) = start("signals", &[]) else { return };
+    let Some(mut program) = start("signals", &[]) else { return };
     let tracer = Tracer::new(Kernel::new());
     std::thread::sleep(Duration::from_millis(100));
     for _ in 0..20 {
-        shut_and_open(&tracer, &program, Duration::from_millis(100));
+        shut_and_open(&tracer, &mut program, Duration::from_millis(100));
     }
     assert_eq!(program.end(), "right\n");
 }
