@@ -149,6 +149,8 @@ static void scribble(void) {
         }
 }
 
+static int is_paged;
+
 static uint64_t content(void) {
     uint64_t sum = 14695981039346656037u;
     for (size_t i = 0; i < WORDS; i++)
@@ -208,6 +210,19 @@ static long raw_call(long number, const long args[6]) {
     return result;
 }
 
+/* Has the arena be out, if this is to be paged: a child has to be known for that. */
+static void page_out(void) {
+    unsigned char in[ARENA_PAGES];
+    for (int tries = 0; tries < 1000; tries++) {
+        CHECK(madvise(arena, ARENA_PAGES * PAGE, MADV_PAGEOUT) == 0);
+        CHECK(mincore(arena, sizeof in * PAGE, in) == 0);
+        if (!is_paged || memchr(in, 1, sizeof in) == NULL)
+            return;
+        usleep(1000);
+    }
+    CHECK(!"the arena stays in memory");
+}
+
 static void make_call(const struct row *row, size_t n, struct outcome *outcome) {
     furnish(n);
     struct sigaction action = {.sa_handler = on_tick};
@@ -220,7 +235,7 @@ static void make_call(const struct row *row, size_t n, struct outcome *outcome) 
         args[0] = ONE_OF(1, 2, 3, 4, 7, 8, 15, 16, 21, 25, 27, 29, 30, 36, 37, 39, 40); /* not dispatch, not seccomp */
     if (strcmp(row->name, "wait4") == 0)
         args[2] &= 0xff; /* not __WALL: a pager is such a child (docs/limits.md) */
-    CHECK(madvise(arena, ARENA_PAGES * PAGE, MADV_PAGEOUT) == 0);
+    page_out();
     struct itimerval tick = {.it_value.tv_usec = TICK_US, .it_interval.tv_usec = TICK_US};
     CHECK(setitimer(ITIMER_REAL, &tick, NULL) == 0);
     outcome->result = raw_call(row->number, args);
@@ -252,6 +267,7 @@ int main(int argc, char **argv) {
     uint64_t seed = strtoull(argv[1], NULL, 10);
     size_t count = strtoul(argv[2], NULL, 10);
     become_nobody();
+    is_paged = argc == 3 && getenv("FROM_OUTSIDE") != NULL;
     void *wanted = argc > 3 ? (void *)strtoull(argv[3], NULL, 16) : NULL;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | (wanted ? MAP_FIXED_NOREPLACE : 0);
     arena = mmap(wanted, (ARENA_PAGES + 8) * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);

@@ -5,13 +5,18 @@ use overspill_programs::bench::Bench;
 use overspill_programs::job::{Ended, Job, MIB, assert_same};
 
 /// An ordinary user.
-const USER: u32 = 65534;
+pub(crate) const USER: u32 = 65534;
 
 /// The same status and output as plain, and pages went out.
 fn compare(job: &Job, limit: u64) -> Ended {
+    compare_with(job, &job.clone().by_gate().user(USER), limit)
+}
+
+/// As [`compare`], where it is said how it is paged.
+pub(crate) fn compare_with(job: &Job, kept: &Job, limit: u64) -> Ended {
     let plain = job.plain().end();
     let options = ["--memory", &limit.to_string(), "--quiet"];
-    let kept = job.clone().by_gate().user(USER).paged(&options).end();
+    let kept = kept.paged(&options).end();
     assert_eq!(plain.status.code(), kept.status.code(), "{kept}");
     assert_same(&plain.output, &kept.output);
     assert!(kept.stat("/summary/pages_out") > 0, "no page went out: {kept}");
@@ -26,7 +31,7 @@ fn case(source: &str, case: &str, limit: u64) {
 }
 
 /// In a directory where everybody may write.
-fn bench(tools: &[&str]) -> Option<Bench> {
+pub(crate) fn bench(tools: &[&str]) -> Option<Bench> {
     if !cfg!(target_arch = "x86_64") {
         println!("skipped: gates are for x86-64");
         return None;
@@ -60,7 +65,7 @@ fn a_gate_is_opened_when_memory_is_free() {
 #[test]
 fn answers_calls_as_without_us() {
     let Some(bench) = bench(&["cc"]) else { return };
-    crate::ways::answer_calls_as_without_us(&bench, Job::by_gate);
+    crate::ways::answer_calls_as_without_us(&bench, |job| job.by_gate().env("FROM_OUTSIDE", "1"));
 }
 
 macro_rules! cases {

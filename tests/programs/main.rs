@@ -52,4 +52,5 @@ mod stress;
 mod swapon;
 mod system_calls;
 mod thread_ends;
+mod touches;
 mod ways;

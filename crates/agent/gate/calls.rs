@@ -13,6 +13,7 @@ use crate::letters;
 use crate::gate::letter;
 use crate::gate::{PIN_ROBUST, PIN_RSEQ, PIN_TASK, SECOND_AT, STUBS_AT, Slot, Span, THIRD_AT};
 use crate::entry::door;
+use crate::touches;
 use crate::transfers;
 use crate::kernel::{self, EINVAL, EPERM, ENOSYS, MASK_BYTES, number};
 use crate::memory;
@@ -55,6 +56,9 @@ enum Way {
 /// The kernel calls it.
 pub unsafe extern "C" fn on_signal(signal: i32, info: &Info, context: &mut Context) {
     let (seat, signal) = (Seat::at(core::ptr::from_ref(context) as usize), signal as usize);
+    if signal == SIGSEGV && touches::is_brought(info, context) {
+        return;
+    }
     if (signal == SIGSEGV || signal == SIGBUS) && is_inside(context) {
         return inside(seat, signal, info, context);
     }
@@ -245,7 +249,10 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
             context.mask = u64::MAX;
             Way::Stub
         }
-        _ => with_mask(slot, number, arguments),
+        _ => match touches::change(number, arguments) {
+            Some(result) => Way::Done(result),
+            None => with_mask(slot, number, arguments),
+        },
     }
 }
 

@@ -148,13 +148,20 @@ fn fork(seat: Seat, wish: &Wish, context: &mut Context) -> isize {
 
 /// Has a child, in which nobody has touched anything yet, get its pages.
 fn be_born(key: u64) {
-    let userfaultfd = kernel::userfaultfd();
-    let number = kernel::this_process();
-    let page = letters::ask(letter::BORN, [key, number, userfaultfd as u64, 0], || {});
+    let userfaultfd = if letters::tells_of_touches() { -1 } else { kernel::userfaultfd() };
+    let (number, parent) = (kernel::this_process(), kernel::parent());
+    let page = letters::ask(letter::BORN, [key, number, userfaultfd as u64, 0], || {
+        // Without a keeper nobody answers, and the parent has been ended.
+        if kernel::parent() != parent {
+            kernel::exit();
+        }
+    });
     if page <= 0 {
         kernel::exit();
     }
-    kernel::close(userfaultfd);
+    if userfaultfd >= 0 {
+        kernel::close(userfaultfd);
+    }
     letters::page().store(page as u32, Relaxed);
 }
 

@@ -15,6 +15,8 @@ pub mod number {
     pub const POLL: usize = 7;
     pub const MMAP: usize = 9;
     pub const MPROTECT: usize = 10;
+    pub const MUNMAP: usize = 11;
+    pub const BRK: usize = 12;
     pub const RT_SIGACTION: usize = 13;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const RT_SIGRETURN: usize = 15;
@@ -24,12 +26,14 @@ pub mod number {
     pub const READV: usize = 19;
     pub const WRITEV: usize = 20;
     pub const MADVISE: usize = 28;
+    pub const SHMAT: usize = 30;
     pub const SENDTO: usize = 44;
     pub const RECVFROM: usize = 45;
     pub const GETSOCKOPT: usize = 55;
     pub const PREADV: usize = 295;
     pub const PWRITEV: usize = 296;
     pub const SCHED_YIELD: usize = 24;
+    pub const MREMAP: usize = 25;
     pub const GETPID: usize = 39;
     pub const CLONE: usize = 56;
     pub const FORK: usize = 57;
@@ -38,6 +42,7 @@ pub mod number {
     pub const CLOSE: usize = 3;
     pub const EXIT: usize = 60;
     pub const WAIT4: usize = 61;
+    pub const GETPPID: usize = 110;
     pub const RT_SIGPENDING: usize = 127;
     pub const RT_SIGSUSPEND: usize = 130;
     pub const SIGALTSTACK: usize = 131;
@@ -59,10 +64,12 @@ pub mod number {
     pub const EXECVEAT: usize = 322;
     pub const USERFAULTFD: usize = 323;
     pub const MLOCK2: usize = 325;
+    pub const PKEY_MPROTECT: usize = 329;
     pub const RSEQ: usize = 334;
     pub const IO_URING_SETUP: usize = 425;
     pub const IO_URING_REGISTER: usize = 427;
     pub const CLONE3: usize = 435;
+    pub const PROCESS_MADVISE: usize = 440;
     pub const EPOLL_PWAIT2: usize = 441;
 }
 
@@ -106,6 +113,11 @@ pub fn this_task() -> u32 {
 
 pub fn this_process() -> u64 {
     make(number::GETPID, [0; 6]) as u64
+}
+
+/// The number of the parent, which changes with its end.
+pub fn parent() -> isize {
+    make(number::GETPPID, [0; 6])
 }
 
 pub fn yield_now() {

@@ -14,9 +14,11 @@ use crate::gate::{
     letter_state,
 };
 use crate::kernel;
+use crate::slots::Seat;
 use crate::words::PAGE_BYTES;
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 fn word(at: usize) -> &'static AtomicU32 {
@@ -35,6 +37,11 @@ pub fn has_keeper() -> bool {
     page().load(Relaxed) != 0
 }
 
+/// True if the keeper hears of touches by letters alone.
+pub fn tells_of_touches() -> bool {
+    has_keeper() && word(base() + GLOBALS_AT + offset_of!(Globals, has_touches)).load(Relaxed) != 0
+}
+
 /// Writes a letter, and waits for its answer; `wait` is called when none has come for a while.
 pub fn ask(kind: u32, arguments: [u64; 4], mut wait: impl FnMut()) -> isize {
     let page = own_page();
@@ -46,13 +53,21 @@ pub fn ask(kind: u32, arguments: [u64; 4], mut wait: impl FnMut()) -> isize {
         (&raw mut (*letter).kind).write_volatile(kind);
         (&raw mut (*letter).arguments).write_volatile(arguments);
     }
+    let asks = asks();
+    let before = asks.swap(kind.into(), Relaxed);
     state.store(letter_state::SENT, Release);
     ring(page);
     while state.load(Acquire) != letter_state::ANSWERED {
         if !kernel::wait_for_word(state, letter_state::SENT) {
             wait();
         }
+        // Other memory has taken the place of this, which nobody reads.
+        if own_page() != page {
+            asks.store(before, Relaxed);
+            return ask(kind, arguments, wait);
+        }
     }
+    asks.store(before, Relaxed);
     // SAFETY: the keeper does not write it any more.
     let answer = unsafe { (&raw const (*(letter as *const Letter)).answer).read_volatile() };
     state.store(letter_state::FREE, Release);
@@ -64,6 +79,12 @@ pub fn wish_out() {
     let page = own_page();
     word(page + WISH_AT).store(1, Release);
     ring(page);
+}
+
+/// What this thread's letter is about.
+fn asks() -> &'static AtomicU64 {
+    let here = 0u8;
+    Seat::at(&raw const here as usize).asks()
 }
 
 fn own_page() -> usize {

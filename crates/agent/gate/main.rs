@@ -31,6 +31,7 @@ mod memory;
 mod raw;
 mod signals;
 mod slots;
+mod touches;
 mod transfers;
 #[path = "../../calls/src/types.rs"]
 #[expect(dead_code, reason = "calls have no names here")]

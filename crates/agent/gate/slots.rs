@@ -99,6 +99,12 @@ impl Seat {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.its_return()).held) }
     }
 
+    /// What its letter is about.
+    pub fn asks(self) -> &'static AtomicU64 {
+        // SAFETY: as above, as long as the gate is.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.slot()).asks) }
+    }
+
     fn is_foreign(self) -> bool {
         // SAFETY: it is mapped; it changes only while the slot is claimed.
         unsafe { (&raw const (*self.slot()).is_foreign).read_volatile() != 0 }

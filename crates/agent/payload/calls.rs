@@ -8,7 +8,7 @@
 //! Not here: which of them may still be made once the agent is set up ([`crate::filter`]).
 
 use crate::raw;
-use crate::words::PAGE_BYTES;
+use crate::words::{ADDRESS_BYTES, PAGE_BYTES};
 use core::arch::asm;
 
 /// The number of an error, as the kernel counts them.
@@ -37,9 +37,12 @@ const O_CLOEXEC_NONBLOCK: usize = 0o2_004_000;
 const UFFD_USER_MODE_ONLY: usize = 1;
 pub const PROT_NONE: usize = 0;
 pub const PROT_READ: usize = 1;
+pub const PROT_WRITE: usize = 2;
+pub const PROT_EXECUTE: usize = 4;
 pub const PROT_READ_WRITE: usize = 3;
 pub const PROT_ALL: usize = 7;
 const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
+const MAP_SHARED: usize = 0x01;
 pub const MAP_SHARED_FIXED: usize = 0x11;
 const NO_FILE: usize = usize::MAX;
 const MSG_NOSIGNAL: usize = 0x4000;
@@ -67,6 +70,8 @@ pub const MADV_DONTFORK: usize = 10;
 pub const MADV_NOHUGEPAGE: usize = 15;
 pub const MADV_DONTDUMP: usize = 16;
 pub const MADV_POPULATE_WRITE: usize = 23;
+pub const MADV_GUARD_INSTALL: usize = 102;
+pub const MADV_GUARD_REMOVE: usize = 103;
 
 pub const PR_SET_NAME: usize = 15;
 pub const PR_SET_NO_NEW_PRIVS: usize = 38;
@@ -155,6 +160,15 @@ pub fn socket_pair(ends: &mut [i32; 2]) -> Result<usize, Errno> {
     call(number::SOCKETPAIR, [family, kind, 0, address_mut(ends), 0, 0])
 }
 
+/// A socket that is connected with who waits at an address.
+pub fn connect(address: &[u8; ADDRESS_BYTES], bytes: usize) -> Result<i32, Errno> {
+    let (family, kind) = SOCKETPAIR_SEQPACKET;
+    let socket = call(number::SOCKET, [family, kind, 0, 0, 0, 0])?;
+    let at = core::ptr::from_ref(address) as usize;
+    call(number::CONNECT, [socket, at, bytes, 0, 0, 0])?;
+    Ok(socket as i32)
+}
+
 pub fn open_process(pid: i32) -> Result<i32, Errno> {
     call(number::PIDFD_OPEN, [pid as usize, 0, 0, 0, 0, 0]).map(|number| number as i32)
 }
@@ -189,6 +203,11 @@ pub fn send<T>(channel: i32, message: &T) -> Result<usize, Errno> {
     again(number::SENDTO, arguments)
 }
 
+/// Reads a file into staging.
+pub fn read_at(file: i32, start: usize, bytes: usize, offset: usize) -> Result<usize, Errno> {
+    again(number::PREAD64, [file as usize, start, bytes, offset, 0, 0])
+}
+
 /// Writes memory of staging to a file.
 pub fn write_at(file: i32, start: usize, bytes: usize, offset: usize) -> Result<usize, Errno> {
     again(number::PWRITE64, [file as usize, start, bytes, offset, 0, 0])
@@ -210,6 +229,11 @@ pub fn close(descriptor: i32) -> Result<usize, Errno> {
 pub fn map(bytes: usize) -> Result<usize, Errno> {
     let arguments = [0, bytes, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, NO_FILE, 0];
     call(number::MMAP, arguments)
+}
+
+/// Maps the start of a file somewhere.
+pub fn map_file(bytes: usize, file: i32) -> Result<usize, Errno> {
+    call(number::MMAP, [0, bytes, PROT_READ_WRITE, MAP_SHARED, file as usize, 0])
 }
 
 /// Maps a file in the place of what is there.

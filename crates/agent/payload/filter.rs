@@ -13,19 +13,26 @@ struct Allowed {
     argument: Option<(usize, usize)>,
 }
 
-const ALLOWED: [Allowed; 22] = [
+const ALLOWED: [Allowed; 29] = [
     only(number::IOCTL, 1, calls::UFFDIO_MOVE),
     only(number::IOCTL, 1, calls::UFFDIO_REGISTER),
     only(number::IOCTL, 1, calls::UFFDIO_UNREGISTER),
     only(number::MADVISE, 2, calls::MADV_DONTNEED),
     only(number::MADVISE, 2, calls::MADV_POPULATE_WRITE),
+    only(number::MADVISE, 2, calls::MADV_GUARD_INSTALL),
+    only(number::MADVISE, 2, calls::MADV_GUARD_REMOVE),
     all(number::MINCORE),
     only(number::MMAP, 3, calls::MAP_SHARED_FIXED),
     only(number::MPROTECT, 2, calls::PROT_NONE),
     only(number::MPROTECT, 2, calls::PROT_READ),
+    only(number::MPROTECT, 2, calls::PROT_WRITE),
     only(number::MPROTECT, 2, calls::PROT_READ_WRITE),
+    only(number::MPROTECT, 2, calls::PROT_EXECUTE),
+    only(number::MPROTECT, 2, calls::PROT_READ | calls::PROT_EXECUTE),
+    only(number::MPROTECT, 2, calls::PROT_WRITE | calls::PROT_EXECUTE),
     only(number::MPROTECT, 2, calls::PROT_ALL),
     only(number::PRCTL, 0, calls::PR_SET_THP_DISABLE),
+    all(number::PREAD64),
     all(number::PWRITE64),
     all(number::RECVMSG),
     all(number::SENDTO),

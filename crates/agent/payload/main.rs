@@ -22,6 +22,7 @@ mod held;
 mod messages;
 mod raw;
 mod start;
+mod touches;
 #[path = "../src/words.rs"]
 #[expect(dead_code, reason = "some words are the keeper's alone")]
 mod words;

@@ -10,8 +10,8 @@
 
 use crate::calls::{self, EPERM, number};
 use crate::end::leave_quietly;
-use crate::words::{AGENT_BYTES, MAILBOX_AT, Mailbox, state, step};
-use crate::work::Agent;
+use crate::words::{ADDRESS_BYTES, AGENT_BYTES, MAILBOX_AT, Mailbox, state, step};
+use crate::work::{Agent, NONE};
 use crate::{At, Failed};
 use core::arch::global_asm;
 
@@ -132,7 +132,13 @@ fn begin(mailbox: &mut Mailbox) -> Result<i32, Failed> {
         calls::drop_capabilities().at(step::CAPABILITIES)?;
     }
     let program = calls::open_process(mailbox.program).at(step::PROGRAM)?;
-    calls::socket_pair(&mut mailbox.sockets).at(step::CHANNEL)?;
+    match mailbox.address_bytes as usize {
+        0 => _ = calls::socket_pair(&mut mailbox.sockets).at(step::CHANNEL)?,
+        bytes => {
+            let own = calls::connect(&mailbox.address, bytes.min(ADDRESS_BYTES));
+            mailbox.sockets = [NONE, own.at(step::CHANNEL)?];
+        }
+    }
     Ok(program)
 }
 
@@ -149,7 +155,9 @@ fn serve(base: usize, mailbox: &mut Mailbox, program: i32) -> ! {
     let [keepers, own] = mailbox.sockets;
     match calls::wait_readable(own, FIRST_REQUEST_S) {
         Ok(true) => {
-            let _ = calls::close(keepers);
+            if keepers != NONE {
+                let _ = calls::close(keepers);
+            }
             Agent::new(base, mailbox, own, program).serve()
         }
         _ => leave_quietly(base),

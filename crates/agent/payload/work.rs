@@ -13,6 +13,7 @@ use crate::gate::{BELL_AT, LETTERS_AT, LETTERS_BYTES};
 use crate::end::{end_program, leave_quietly};
 use crate::held::{Moving, open_letters};
 use crate::messages::{self, Descriptors};
+use crate::touches::Touched;
 use crate::words::{
     ANCHOR_AT, Answer, EXECUTABLE, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX, Request, Run,
     STAGING_BYTES, STAGING_PAGES, flag, kind, step,
@@ -20,7 +21,7 @@ use crate::words::{
 use crate::{At, Failed, filter};
 
 /// No descriptor.
-const NONE: i32 = -1;
+pub const NONE: i32 = -1;
 
 /// The agent at work.
 pub struct Agent<'m> {
@@ -32,6 +33,8 @@ pub struct Agent<'m> {
     program: i32,
     userfaultfd: i32,
     memory: i32,
+    /// The program's memory, where touches raise signals.
+    touched: Option<Touched>,
     staging: usize,
     /// Where the gate is; 0 if there is none.
     gate: usize,
@@ -53,6 +56,7 @@ impl<'m> Agent<'m> {
             program,
             userfaultfd: NONE,
             memory: NONE,
+            touched: None,
             staging: 0,
             gate: 0,
             cpu: u32::MAX,
@@ -87,7 +91,7 @@ impl<'m> Agent<'m> {
 
     /// The channel is gone. Before the agent was set up nothing depended on it.
     fn end(&self) -> ! {
-        if self.userfaultfd == NONE {
+        if self.memory == NONE {
             leave_quietly(self.base)
         }
         end_program(self.base, self.program)
@@ -102,7 +106,7 @@ impl<'m> Agent<'m> {
     }
 
     fn obey(&mut self, [first, second]: Descriptors) -> Result<(), Failed> {
-        if self.request.kind == kind::SET_UP && self.userfaultfd == NONE {
+        if self.request.kind == kind::SET_UP && self.memory == NONE {
             return self.set_up(first, second);
         }
         if self.request.kind == kind::GATE {
@@ -116,11 +120,13 @@ impl<'m> Agent<'m> {
         match self.request.kind {
             kind::LEAVE => self.let_go(),
             kind::HUGE_PAGES => self.huge_pages(),
-            _ if self.userfaultfd == NONE => Err(EBADF).at(step::WORDS),
+            _ if self.memory == NONE => Err(EBADF).at(step::WORDS),
             kind::REGISTER => self.register(),
             kind::BATCH => self.batch(),
             kind::POPULATE => self.populate(),
             kind::GATE => Ok(()),
+            kind::FILL => self.fill(),
+            kind::CLEAR => self.clear(),
             _ => Err(EINVAL).at(step::WORDS),
         }
     }
@@ -145,19 +151,25 @@ impl<'m> Agent<'m> {
         if memory == NONE {
             return Err(EBADF).at(step::WORDS);
         }
-        if self.staging == 0 {
-            self.staging = map_staging().at(step::STAGING)?;
-        }
-        self.answer.staging = self.staging as u64;
-        let userfaultfd = self.make_userfaultfd(other).at(step::USERFAULTFD)?;
         // A limit of file sizes that could not be raised is to be known now, not when pages move.
         let end = STAGING_BYTES - PAGE_BYTES;
         calls::write_at(memory, self.base, PAGE_BYTES, end).at(step::WRITE)?;
+        let has_touches = self.is_set(flag::TOUCHES);
+        if self.staging == 0 {
+            let staging = if has_touches { map_shared_staging(memory) } else { map_staging() };
+            self.staging = staging.at(step::STAGING)?;
+        }
+        self.answer.staging = self.staging as u64;
+        let userfaultfd = match has_touches {
+            true => NONE,
+            false => self.make_userfaultfd(other).at(step::USERFAULTFD)?,
+        };
         calls::drop_capabilities().at(step::CAPABILITIES)?;
         let had = calls::control(calls::PR_GET_THP_DISABLE, 0).at(step::HUGE_PAGES)?;
         self.had_none = had != 0;
         filter::install().at(step::FILTER)?;
         (self.memory, self.userfaultfd) = (memory, userfaultfd);
+        self.touched = has_touches.then_some(Touched { memory: other });
         self.answer.userfaultfd = userfaultfd;
         self.huge_pages()
     }
@@ -213,6 +225,9 @@ impl<'m> Agent<'m> {
         let pages = self.move_runs().at(step::PROTECT)?;
         self.answer.pages = pages as u32;
         calls::send(self.channel, &*self.answer).at(step::ANSWER)?;
+        if self.touched.is_some() {
+            return Ok(());
+        }
         self.write(pages * PAGE_BYTES).at(step::WRITE)?;
         // Whoever touches staging gets zeros there, which would be in the way for ever.
         let is_occupied = self.answer.runs.iter().any(|outcome| outcome.errno == EEXIST);
@@ -263,11 +278,12 @@ impl<'m> Agent<'m> {
         for (run, outcome) in runs.zip(&mut self.answer.runs) {
             let to = (self.staging + pages * PAGE_BYTES) as u64;
             let free = Run { pages: moving.free_pages(run), ..*run };
-            let (moved, errno) = match (waits, run.protection) {
-                (true, _) => (0, EAGAIN),
-                (false, 0) => move_run(self.userfaultfd, to, &free),
-                (false, EXECUTABLE) => move_executable(self.userfaultfd, to, &free),
-                (false, _) => move_protected(self.userfaultfd, to, &free)?,
+            let (moved, errno) = match (waits, &self.touched, run.protection) {
+                (true, ..) => (0, EAGAIN),
+                (false, Some(touched), _) => touched.take(&free, to as usize)?,
+                (false, None, 0) => move_run(self.userfaultfd, to, &free),
+                (false, None, EXECUTABLE) => move_executable(self.userfaultfd, to, &free),
+                (false, None, _) => move_protected(self.userfaultfd, to, &free)?,
             };
             let is_held = moved == u64::from(free.pages) && free.pages < run.pages;
             let errno = if is_held { EBUSY } else { errno };
@@ -285,6 +301,30 @@ impl<'m> Agent<'m> {
                 0 => return Err(EIO),
                 written => done += written,
             }
+        }
+        Ok(())
+    }
+
+    /// Puts runs back, as far as it goes.
+    fn fill(&mut self) -> Result<(), Failed> {
+        let Some(touched) = self.touched.as_ref().filter(|_| self.runs_fit()) else {
+            return Err(EINVAL).at(step::WORDS);
+        };
+        let mut at = self.staging;
+        let runs = self.request.runs.iter().take(self.request.count as usize);
+        for (run, outcome) in runs.zip(&mut self.answer.runs) {
+            let (filled, errno) = touched.fill(run, at).at(step::PROTECT)?;
+            (outcome.pages, outcome.errno) = (filled as u32, errno);
+            at += run.pages as usize * PAGE_BYTES;
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self) -> Result<(), Failed> {
+        let runs = self.request.runs.iter().take(self.request.count as usize);
+        for (run, outcome) in runs.zip(&mut self.answer.runs) {
+            let (cleared, errno) = Touched::clear(run);
+            (outcome.pages, outcome.errno) = (cleared as u32, errno);
         }
         Ok(())
     }
@@ -319,6 +359,19 @@ impl<'m> Agent<'m> {
 
 fn map_staging() -> Result<usize, Errno> {
     let staging = calls::map(STAGING_BYTES)?;
+    advise_staging(staging)?;
+    calls::unlock(staging, STAGING_BYTES)?;
+    Ok(staging)
+}
+
+/// As [`map_staging`], of the memory file itself.
+fn map_shared_staging(memory: i32) -> Result<usize, Errno> {
+    let staging = calls::map_file(STAGING_BYTES, memory)?;
+    advise_staging(staging)?;
+    Ok(staging)
+}
+
+fn advise_staging(staging: usize) -> Result<(), Errno> {
     for advice in [calls::MADV_NOHUGEPAGE, calls::MADV_DONTFORK, calls::MADV_DONTDUMP] {
         // A kernel without huge pages has no such advice to take.
         match calls::advise(staging, STAGING_BYTES, advice) {
@@ -326,8 +379,7 @@ fn map_staging() -> Result<usize, Errno> {
             advised => _ = advised?,
         }
     }
-    calls::unlock(staging, STAGING_BYTES)?;
-    Ok(staging)
+    Ok(())
 }
 
 /// As [`move_run`], of memory that can be executed: both sides must be alike.

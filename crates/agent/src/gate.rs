@@ -137,6 +137,8 @@ pub struct Slot {
     pub wait_mask: u64,
     /// The one that the kernel has for that.
     pub kernel_mask: u64,
+    /// What the letter is about that it waits for, one of [`letter`]; 0 if it waits for none.
+    pub asks: u64,
     /// The call for which it waits until its gate is open; 0 if it does not, or that call and 1.
     pub redo: u64,
     /// A transfer that is made in parts: the call's number, all its bytes, those of the parts that
@@ -178,6 +180,10 @@ pub struct Globals {
     pub moving: u32,
     /// Which page of letters is the process's, from 1 on; 0 if it writes none.
     pub letters: u32,
+    /// 1 if touches of what is out are signals, of which letters tell.
+    pub has_touches: u32,
+    /// Nothing.
+    pub unused: u32,
     /// What signals do, as the program believes.
     pub actions: [Action; SIGNALS],
 }
@@ -233,10 +239,31 @@ pub mod letter {
     /// From the child: it is there, and this is its number, and that of its userfaultfd. It has its
     /// pages when the answer comes, which is the page of its letters.
     pub const BORN: u32 = 2;
+    /// From the parent: the child was made, or not (0). The answer comes when it has its pages.
+    pub const FORKED: u32 = 3;
     /// A range in which children begin with zeros (1), or not (0): where it is, and how many bytes.
     pub const WIPED: u32 = 4;
     /// A range whose pages may go out now (MADV_PAGEOUT): where it is, and how many bytes.
     pub const OUT: u32 = 5;
-    /// From the parent: the child was made, or not (0). The answer comes when it has its pages.
-    pub const FORKED: u32 = 3;
+    /// A touch that was refused: where, and what it was ([`super::access`]). When the answer comes
+    /// it is to be tried again; an error: it is the program's mistake.
+    pub const FAULT: u32 = 6;
+    /// Mappings are about to be changed: from the answer on nothing moves or comes.
+    pub const CHANGE: u32 = 7;
+    /// A range is not mapped any more: where it was, and how many bytes.
+    pub const UNMAPPED: u32 = 8;
+    /// The content of a range was removed: where it is, and how many bytes.
+    pub const REMOVED: u32 = 9;
+    /// A range was moved: from where, to where, and how many bytes.
+    pub const REMAPPED: u32 = 10;
+    /// Mappings were changed. Protections are as before (0), or not (1).
+    pub const CHANGED: u32 = 11;
+}
+
+/// What was to be done with memory, bit by bit, as the processor says it.
+pub mod access {
+    /// To write it.
+    pub const WRITE: u64 = 2;
+    /// To execute it.
+    pub const EXECUTE: u64 = 16;
 }

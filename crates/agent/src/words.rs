@@ -11,7 +11,7 @@
 /// Bytes of a page; a machine with others has no guests.
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes that the agent's code may have. It lies at the start of the agent's memory.
-pub const CODE_BYTES: usize = 2 * PAGE_BYTES;
+pub const CODE_BYTES: usize = 3 * PAGE_BYTES;
 /// Where the [`Mailbox`] is in the agent's memory. What comes before can be executed, and not
 /// written.
 pub const MAILBOX_AT: usize = CODE_BYTES;
@@ -25,6 +25,9 @@ pub const ANCHOR_AT: usize = STAGING_PAGES * PAGE_BYTES;
 pub const STAGING_BYTES: usize = ANCHOR_AT + PAGE_BYTES;
 /// Runs of a request.
 pub const RUNS_MAX: usize = 64;
+
+/// Bytes of an address of a socket that an agent can be given: such as the kernel chooses.
+pub const ADDRESS_BYTES: usize = 16;
 
 /// CPUs that an agent can be told to run on: one on another stays where it is.
 pub const CPUS_MAX: usize = 1024;
@@ -127,8 +130,10 @@ pub struct Mailbox {
     pub sockets: [i32; 2],
     /// 1 while the program has no huge pages because of the agent.
     pub huge_pages_off: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// Bytes of `address` that count; 0 if the channel is to be made here.
+    pub address_bytes: u32,
+    /// The address (`struct sockaddr_un`) of who waits for the agent: the channel leads there.
+    pub address: [u8; ADDRESS_BYTES],
     /// What was asked last.
     pub request: Request,
     /// What is being answered.
@@ -154,6 +159,11 @@ pub mod kind {
     /// With descriptors: the bell, then the letters. Maps them into the gate that the first run
     /// says the address of, and leaves alone what its threads hold from now on.
     pub const GATE: u32 = 7;
+    /// Puts back runs whose content is at the start of the memory file, one after the other, after
+    /// [`super::flag::TOUCHES`]. Nobody touches them before they are complete.
+    pub const FILL: u32 = 8;
+    /// Has runs be empty as if they had never been touched, after [`super::flag::TOUCHES`].
+    pub const CLEAR: u32 = 9;
 }
 
 /// Details of a request.
@@ -166,6 +176,10 @@ pub mod flag {
     pub const USERFAULTFD: u32 = 2;
     /// The program gets no new huge pages.
     pub const NO_HUGE_PAGES: u32 = 4;
+    /// [`super::kind::SET_UP`] brings the program's memory (`/proc/PID/mem`), too, and there is no
+    /// userfaultfd: what is out raises a signal when it is touched. Staging is the memory file, and
+    /// a [`super::kind::BATCH`] is written when its first answer comes.
+    pub const TOUCHES: u32 = 8;
 }
 
 /// How far the agent has come.

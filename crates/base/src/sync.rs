@@ -80,6 +80,8 @@ pub enum LockClass {
     Agent,
     /// The map of a guest's addresses.
     Guest,
+    /// An agent that puts pages back, too: asked with its guest held.
+    Filler,
     /// What the gate of a guest writes.
     Letters,
     /// Whether the threads of a guest are held.
@@ -132,13 +134,14 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 30] = [
+    pub const ALL: [LockClass; 31] = [
         LockClass::ForkGate,
         LockClass::Pager,
         LockClass::Guards,
         LockClass::Ranges,
         LockClass::Agent,
         LockClass::Guest,
+        LockClass::Filler,
         LockClass::Letters,
         LockClass::GuestThreads,
         LockClass::Pieces,

@@ -238,12 +238,15 @@ pub(crate) enum RunWay {
     Keeper,
     /// By a process outside that does not see what the kernel touches.
     KeeperCalls,
+    /// By a process outside that sees nothing but signals of touches.
+    KeeperTouches,
 }
 
 fn parse_way(word: &str) -> Result<RunWay, String> {
     match word {
         "keeper" => return Ok(RunWay::Keeper),
         "keeper:calls" => return Ok(RunWay::KeeperCalls),
+        "keeper:touches" => return Ok(RunWay::KeeperTouches),
         "preload" => return Ok(RunWay::Inside(None)),
         _ => {}
     }

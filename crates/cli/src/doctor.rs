@@ -39,9 +39,15 @@ fn keeper() -> Finding {
         Ok(_) => {
             (Health::Good, "used: programs start untouched, and are paged from outside".into())
         }
-        Err(lack) => match Ground::find_calls() {
-            Ok(_) => (Health::Limited, format!("used, with a gate for system calls, since {lack}")),
-            Err(_) => (Health::Limited, format!("better, but {lack}")),
+        Err(lack) => match (Ground::find_calls(), Ground::find_touches()) {
+            (Ok(_), _) => {
+                (Health::Limited, format!("used, with a gate for system calls, since {lack}"))
+            }
+            (Err(_), Ok(_)) => (
+                Health::Limited,
+                format!("used, with a gate for system calls and touches, since {lack}"),
+            ),
+            (Err(_), Err(_)) => (Health::Limited, format!("better, but {lack}")),
         },
     };
     Finding { what: "way: keeper", health, detail }

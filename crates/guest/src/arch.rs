@@ -141,6 +141,11 @@ mod x86_64 {
             registers
         }
 
+        /// Where the stack is.
+        pub(crate) fn stack(&self) -> u64 {
+            self.0[RSP]
+        }
+
         /// Where the next instruction is.
         pub(crate) fn instruction(&self) -> u64 {
             self.0[RIP]

@@ -6,6 +6,7 @@
 //! changed is undone when anything fails later ([`work`]).
 //! Not here: UFFDIO_API and which memory is registered, which the owner of the tables does.
 
+mod meeting;
 mod set_up;
 mod site;
 mod work;
@@ -34,6 +35,9 @@ pub enum Userfaultfd<'f> {
     Device(BorrowedFd<'f>),
     /// It is one of these: events of forks have brought them.
     Forked(&'f [BorrowedFd<'f>]),
+    /// There is none: touches of what is out raise signals. Where the agent's channel cannot be
+    /// taken, it connects to this socket, which listens, and does not block.
+    None(Option<BorrowedFd<'f>>),
 }
 
 /// How to attach.
@@ -104,8 +108,9 @@ pub struct Attached {
     pub process: OwnedFd,
     /// The agent.
     pub agent: AgentTask,
-    /// The userfaultfd. UFFDIO_API has not been made, unless an event has brought it.
-    pub userfaultfd: OwnedFd,
+    /// The userfaultfd, if it has one. UFFDIO_API has not been made, unless an event has brought
+    /// it.
+    pub userfaultfd: Option<OwnedFd>,
     /// Which of those that events have brought it is.
     pub forked: usize,
     /// What must never be paged out for its threads.

@@ -18,9 +18,13 @@ use crate::inject::{self, Usable};
 use crate::process;
 use crate::system::{Dispatch, System, Until, options};
 use overspill_agent::GATE;
-use overspill_agent::gate::{GATE_BYTES, PASSES_AT, RETURNS_AT, SLOT_BYTES, STUBS_AT, THREADS_MAX};
+use overspill_agent::gate::{
+    GATE_BYTES, PASSES_AT, RETURNS_AT, SLOT_AT, SLOT_BYTES, SLOTS_AT, STUBS_AT, Slot, THREADS_MAX,
+    letter,
+};
 use rustix::fd::AsFd;
 use rustix::process::Pid;
+use std::mem::offset_of;
 use std::time::Duration;
 use work::Work;
 
@@ -72,17 +76,18 @@ pub fn can_shut<S: System>(held: &mut Held<'_, S>) -> Result<()> {
     ready(held, None).map(drop)
 }
 
-/// Shuts the gate of a process that is held: from now on its calls are caught.
+/// Shuts the gate of a process that is held: from now on its calls are caught. If it
+/// `has_touches`, no userfaultfd tells of its touches, and the gate does.
 ///
 /// # Errors
 /// It cannot be done, or not now. Then its gate is open. [`can_shut`] says why before.
-pub fn shut<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
+pub fn shut<S: System>(held: &mut Held<'_, S>, has_touches: bool) -> Result<Gate> {
     let threads = ready(held, None)?;
     let site = Site::survey(held, GATE_BYTES + SLOT_BYTES)?;
     let base = site.base.next_multiple_of(SLOT_BYTES as u64);
     let work = Work { held, site: &site, gate: Gate { base } };
     work.map(threads.len())?;
-    let done = work.shut(&threads);
+    let done = work.shut(&threads, has_touches);
     if done.is_err() {
         // If that fails, too, the process has ended.
         let _ = work.open(&threads);
@@ -104,8 +109,17 @@ pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
     if dispatch != gate.dispatch() {
         return Err(none);
     }
-    ready(held, Some(gate))?;
+    ready(held, Some((gate, letter::FAULT)))?;
     Ok(gate)
+}
+
+/// Has those threads of a process that is held go on that have stopped in the gate's code: the
+/// keeper may wait for what they do there. They are told again to stop by the next call.
+///
+/// # Errors
+/// The process has ended.
+pub fn let_out<S: System>(held: &mut Held<'_, S>, gate: Gate) -> Result<()> {
+    held.let_on(|held, task| is_inside(held, task, gate).is_ok_and(|inside| inside.is_some()))
 }
 
 /// Opens the gate of a process that is held, and takes it away.
@@ -113,15 +127,16 @@ pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
 /// # Errors
 /// It cannot be done now, or the process has ended.
 pub fn open<S: System>(held: &mut Held<'_, S>, gate: Gate) -> Result<()> {
-    let threads = ready(held, Some(gate))?;
+    let threads = ready(held, Some((gate, 0)))?;
     let site = Site::survey(held, 0)?;
     Work { held, site: &site, gate }.open(&threads)
 }
 
 /// Returns all threads, of which each can make calls, is in no code of the gate's, and has no
 /// signal before it that an instruction has caused. Those for which that is not so go on until it
-/// is: what they do there takes microseconds.
-fn ready<S: System>(held: &mut Held<'_, S>, gate: Option<Gate>) -> Result<Vec<Usable>> {
+/// is: what they do there takes microseconds. With the gate a letter may be named that they may
+/// wait for there.
+fn ready<S: System>(held: &mut Held<'_, S>, gate: Option<(Gate, u32)>) -> Result<Vec<Usable>> {
     let pid = held.pid;
     for _ in 0..NUDGES {
         if !held.wait(STILL_WAIT)? {
@@ -147,7 +162,7 @@ fn ready<S: System>(held: &mut Held<'_, S>, gate: Option<Gate>) -> Result<Vec<Us
 }
 
 /// Has a thread go on, from call to call and from signal to signal, until it is out of the gate.
-fn step_out<S: System>(held: &mut Held<'_, S>, task: Pid, gate: Option<Gate>) -> Result<()> {
+fn step_out<S: System>(held: &mut Held<'_, S>, task: Pid, gate: Option<(Gate, u32)>) -> Result<()> {
     let (tracer, pid) = (held.tracer, held.pid);
     let system = &tracer.system;
     let set = |options| system.set_options(task, options).about(pid, "setting trace options of");
@@ -171,15 +186,40 @@ fn step_out<S: System>(held: &mut Held<'_, S>, task: Pid, gate: Option<Gate>) ->
     Ok(())
 }
 
-fn is_busy<S: System>(held: &Held<'_, S>, task: Pid, gate: Option<Gate>) -> Result<bool> {
+fn is_busy<S: System>(held: &Held<'_, S>, task: Pid, gate: Option<(Gate, u32)>) -> Result<bool> {
     let (system, pid) = (&held.tracer.system, held.pid);
     if process::status(system, pid, task)?.signals & CAUSED != 0 {
         return Ok(true);
     }
-    let Some(gate) = gate else { return Ok(false) };
-    let registers = system.registers(task).about(pid, "reading registers of")?;
+    let Some((gate, letter)) = gate else { return Ok(false) };
+    let Some(stack) = is_inside(held, task, gate)? else { return Ok(false) };
+    Ok(letter == 0 || asks(held, gate, stack)? != u64::from(letter))
+}
+
+/// Where the stack is of a thread that stands in the gate's code; `None` if it does not.
+fn is_inside<S: System>(held: &Held<'_, S>, task: Pid, gate: Gate) -> Result<Option<u64>> {
+    let registers = held.tracer.system.registers(task);
+    let registers = registers.about(held.pid, "reading registers of")?;
     let at = registers.instruction().wrapping_sub(gate.base) as usize;
-    Ok(at < GATE_BYTES && !(STUBS_AT..RETURNS_AT).contains(&at))
+    let is_inside = at < GATE_BYTES && !(STUBS_AT..RETURNS_AT).contains(&at);
+    Ok(is_inside.then(|| registers.stack()))
+}
+
+/// What the letter is about that a thread waits for whose handler has this stack; 0 if for none.
+fn asks<S: System>(held: &Held<'_, S>, gate: Gate, stack: u64) -> Result<u64> {
+    let (system, pid) = (&held.tracer.system, held.pid);
+    let slots = gate.base + SLOTS_AT as u64;
+    let slot = stack.wrapping_sub(slots) as usize / SLOT_BYTES;
+    if slot >= THREADS_MAX {
+        return Ok(0);
+    }
+    let at = slots + (slot * SLOT_BYTES + SLOT_AT + offset_of!(Slot, asks)) as u64;
+    let memory = system.open(&format!("/proc/{}/mem", pid.as_raw_nonzero()), false);
+    let memory = memory.about(pid, "opening the memory of")?;
+    let mut word = [0; size_of::<u64>()];
+    let read = system.read_memory(memory.as_fd(), at, &mut word);
+    read.about(pid, "reading the gate of")?;
+    Ok(u64::from_ne_bytes(word))
 }
 
 /// Looks at what decides whether a gate can be shut at all.

@@ -23,6 +23,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Thread {
     pub(crate) stopped: bool,
+    /// Whether it goes on, and is to be told again.
+    pub(crate) is_loose: bool,
     /// What it waited in before it was told, where a stop does not show it.
     pub(crate) before: Option<Blocked>,
 }
@@ -116,6 +118,34 @@ impl<'t, S: System> Held<'t, S> {
         }
     }
 
+    /// Lets those go on that have stopped where nobody may wait for them, as `is_there` says, and
+    /// tells those again that went on last time.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn let_on(&mut self, is_there: impl Fn(&Self, Pid) -> bool) -> Result<()> {
+        let loose = self.threads.iter().filter(|(_, thread)| thread.is_loose);
+        for task in loose.map(|(task, _)| *task).collect::<Vec<_>>() {
+            self.interrupt(task)?;
+            self.set_loose(task, false);
+        }
+        for task in self.stopped().filter(|task| is_there(self, *task)).collect::<Vec<_>>() {
+            match self.tracer.system.resume(task, Until::Stop, 0) {
+                // It was killed, which is reported.
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(errno) => return Err(errno).about(self.pid, "continuing"),
+            }
+            self.is_running(task);
+            self.set_loose(task, true);
+        }
+        Ok(())
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn set_loose(&mut self, task: Pid, is_loose: bool) {
+        if let Some(thread) = self.threads.get_mut(&task) {
+            thread.is_loose = is_loose;
+        }
+    }
+
     /// Lets all threads go.
     pub fn release(self) {}
 
@@ -150,7 +180,7 @@ impl<'t, S: System> Held<'t, S> {
                 Err(errno) => return Err(errno).about(self.pid, "tracing"),
             }
         }
-        self.threads.insert(task, Thread { stopped: false, before });
+        self.threads.insert(task, Thread { stopped: false, is_loose: false, before });
         self.interrupt(task)
     }
 
@@ -221,6 +251,10 @@ impl<S: System> Drop for Held<'_, S> {
             if thread.stopped {
                 self.tracer.let_go(self.pid, task, Stop::Told, thread.before);
             } else {
+                if thread.is_loose {
+                    // Only who has stopped can be let go.
+                    let _ = self.interrupt(task);
+                }
                 self.tracer.add_late(self.pid, task, thread.before);
             }
         }

@@ -13,7 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags,
+};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions};
 use std::io::IoSlice;
 use std::marker::PhantomData;
@@ -275,6 +278,18 @@ impl System for Kernel {
 
     fn take_descriptor(&self, process: BorrowedFd<'_>, number: i32) -> Result<OwnedFd> {
         rustix::process::pidfd_getfd(process, number, PidfdGetfdFlags::empty())
+    }
+
+    fn address(&self, socket: BorrowedFd<'_>) -> Result<Vec<u8>> {
+        let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket)?)?;
+        let name = address.abstract_name().ok_or(Errno::ADDRNOTAVAIL)?;
+        Ok([&AddressFamily::UNIX.as_raw().to_ne_bytes()[..], &[0], name].concat())
+    }
+
+    fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Pid)> {
+        let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?;
+        let peer = rustix::net::sockopt::socket_peercred(&socket)?.pid;
+        Ok((socket, peer))
     }
 
     fn kill(&self, pid: Pid) -> Result<()> {

@@ -4,9 +4,10 @@
 //! Not here: reaping, which only a parent can do.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use rustix::process::Pid;
 use std::time::Duration;
 
 /// True if the process has ended, whether it was reaped or not.
@@ -24,6 +25,14 @@ pub fn ends_within(process: &impl AsFd, at_most: Duration) -> bool {
 /// Waits for the end of the process.
 pub fn wait_for_end(process: &impl AsFd) {
     while poll(&mut [PollFd::new(process, PollFlags::IN)], None) == Err(Errno::INTR) {}
+}
+
+/// The number of the process; `None` if it was reaped, or is in no namespace of ours.
+pub fn number(process: &impl AsFd) -> Option<Pid> {
+    let path = format!("/proc/self/fdinfo/{}", process.as_fd().as_raw_fd());
+    let info = std::fs::read_to_string(path).ok()?;
+    let number = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    Pid::from_raw(number.trim().parse().ok().filter(|number| *number > 0)?)
 }
 
 /// The start of `struct pidfd_info` (`linux/pidfd.h`).
@@ -52,7 +61,7 @@ pub fn status(process: &impl AsFd) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use rustix::process::{PidfdFlags, pidfd_open};
     use std::process::Command;
 
     #[test]
@@ -60,12 +69,14 @@ mod tests {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         assert!(!has_ended(&process));
+        assert_eq!(number(&process), Some(Pid::from_child(&child)));
         assert!(!ends_within(&process, Duration::from_millis(1)));
         child.kill().unwrap();
         wait_for_end(&process);
         assert!(has_ended(&process));
         child.wait().unwrap();
         assert!(has_ended(&process));
+        assert_eq!(number(&process), None);
         assert!(status(&process).is_none_or(|status| status == libc::SIGKILL));
     }
 }

@@ -144,6 +144,10 @@ pub trait System {
     fn open_process(&self, pid: Pid) -> Result<OwnedFd>;
     /// A copy of a descriptor of another process.
     fn take_descriptor(&self, process: BorrowedFd<'_>, number: i32) -> Result<OwnedFd>;
+    /// The address of a socket, as the kernel has it.
+    fn address(&self, socket: BorrowedFd<'_>) -> Result<Vec<u8>>;
+    /// A connection that waits at a socket, and whose it is.
+    fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Pid)>;
     /// SIGKILL for a process that is traced, so that its number is still its own.
     fn kill(&self, pid: Pid) -> Result<()>;
     /// Has a task run before others ([`URGENT`]).

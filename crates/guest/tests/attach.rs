@@ -371,7 +371,7 @@ fn the_userfaultfd_can_come_from_elsewhere() {
     kill_process(called.agent.pid, Signal::KILL).unwrap();
     // SAFETY: nothing is registered with it.
     let ours = unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC) }.unwrap();
-    let all = [agreed(&ours), agreed(&called.userfaultfd)];
+    let all = [agreed(&ours), agreed(called.userfaultfd.as_ref().unwrap())];
     let again = attached_by(Userfaultfd::Forked(&[all[0].as_fd(), all[1].as_fd()]));
     assert_eq!(again.forked, 1);
     assert_ne!((again.agent.base, again.agent.staging), (called.agent.base, called.agent.staging));

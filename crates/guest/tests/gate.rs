@@ -40,7 +40,7 @@ fn at_once<T>(
 }
 
 fn shut_and_open(tracer: &Tracer<Kernel>, program: &mut Program, between: Duration) -> Gate {
-    let gate = at_once(tracer, program, shut);
+    let gate = at_once(tracer, program, |held| shut(held, false));
     std::thread::sleep(between);
     at_once(tracer, program, |held| open(held, gate));
     gate

@@ -67,8 +67,12 @@ fn ask(attached: &Attached, request: &Request) -> Result<Answer, ChannelError> {
 
 /// Registers the program's pages, and staging.
 fn register(attached: &Attached, start: u64) {
-    control(&attached.userfaultfd, UFFDIO_API, [0xaa, FEATURES, 0]);
-    control(&attached.userfaultfd, UFFDIO_REGISTER, [start, page(PAGES), MISSING, 0]);
+    control(attached.userfaultfd.as_ref().unwrap(), UFFDIO_API, [0xaa, FEATURES, 0]);
+    control(
+        attached.userfaultfd.as_ref().unwrap(),
+        UFFDIO_REGISTER,
+        [start, page(PAGES), MISSING, 0],
+    );
     ask(attached, &runs(kind::REGISTER, &[])).unwrap();
 }
 
@@ -115,7 +119,7 @@ fn pages_move_out_and_come_back() {
     let Some((mut program, start)) = start() else { return };
     let (tracer, memory) = (Tracer::new(Kernel::new()), memory_file());
     let attached = attach_with(&tracer, program.pid(), &memory);
-    let userfaultfd = &attached.userfaultfd;
+    let userfaultfd = attached.userfaultfd.as_ref().unwrap();
     register(&attached, start);
 
     // Two runs, and one that ends behind the mapping.
@@ -175,7 +179,7 @@ fn staging_is_emptied_of_what_is_in_the_way() {
     let Some((program, start)) = start() else { return };
     let (tracer, memory) = (Tracer::new(Kernel::new()), memory_file());
     let attached = attach_with(&tracer, program.pid(), &memory);
-    let userfaultfd = &attached.userfaultfd;
+    let userfaultfd = attached.userfaultfd.as_ref().unwrap();
     register(&attached, start);
     control(userfaultfd, UFFDIO_ZEROPAGE, [attached.agent.staging + page(2), page(1), 0, 0]);
 
@@ -231,7 +235,7 @@ fn pages_that_age_are_not_left_in_staging() {
         rustix::io::pread(&memory, &mut contents[..], 0).unwrap();
         assert!((0..contents.len()).all(|at| contents[at] == expected(at)));
         let content = |page| contents[page * PAGE_BYTES..][..PAGE_BYTES].to_vec();
-        serve(&attached.userfaultfd, start, content, moved.pages as usize);
+        serve(attached.userfaultfd.as_ref().unwrap(), start, content, moved.pages as usize);
     }
     program.say("check");
     assert_eq!(program.line(), "0 wrong");

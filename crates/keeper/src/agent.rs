@@ -7,6 +7,7 @@
 
 use overspill_agent::{Answer, Outcome, PROTECTED, RUNS_MAX, Request, Run, STAGING_PAGES, kind};
 use overspill_guest::{Channel, ChannelError, Kernel, Vpn};
+use rangemap::RangeSet;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -46,8 +47,20 @@ pub(crate) struct Agent {
 pub(crate) enum Protection {
     Nothing = 0,
     Read = 1,
+    Write = 2,
+    Execute = 4,
+    ReadExecute = 5,
+    WriteExecute = 6,
     /// Execute it, too.
     All = 7,
+}
+
+impl Protection {
+    /// False for what stays in memory: the right to execute what cannot be written may be refused
+    /// when it is to be given back.
+    pub(crate) fn may_move(self) -> bool {
+        matches!(self, Self::Nothing | Self::Read | Self::All)
+    }
 }
 
 /// A run that is to leave; where it cannot be written the guest stands still.
@@ -139,6 +152,42 @@ impl Agent {
         }
         self.channel.answer(&system)?;
         Ok(())
+    }
+
+    /// Puts the content of a run back, which is out, of a guest without a userfaultfd.
+    ///
+    /// # Errors
+    /// As [`move_out`](Self::move_out).
+    pub(crate) fn fill(&mut self, run: &Leaving, content: &[u8]) -> Result<Moved, AgentError> {
+        let (mut offset, mut rest) = (0, content);
+        while !rest.is_empty() {
+            match rustix::io::pwrite(&self.memory, rest, offset) {
+                Ok(0) => return Err(AgentError::File(Errno::IO)),
+                Ok(written) => {
+                    offset += written as u64;
+                    rest = &rest[written..];
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(AgentError::File(errno)),
+            }
+        }
+        let answer = self.ask(&request(kind::FILL, std::slice::from_ref(run)))?;
+        checked(&run.place, &answer.runs[0])
+    }
+
+    /// Takes the guards off runs, of a guest without a userfaultfd.
+    ///
+    /// # Errors
+    /// As [`move_out`](Self::move_out).
+    pub(crate) fn clear(&mut self, runs: &RangeSet<Vpn>) -> Result<(), AgentError> {
+        let runs: Vec<Leaving> = runs.iter().cloned().map(Leaving::from).collect();
+        runs.chunks(RUNS_MAX).try_for_each(|runs| {
+            let answer = self.ask(&request(kind::CLEAR, runs))?;
+            let all = runs.iter().zip(&answer.runs);
+            all.map(|(run, outcome)| checked(&run.place, outcome))
+                .collect::<Result<Vec<_>, _>>()?;
+            Ok(())
+        })
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, AgentError> {

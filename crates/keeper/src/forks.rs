@@ -11,8 +11,10 @@
 //! Rejected: attaching at once, 1 to 5 ms of two CPUs for what ends in 1; giving pages on demand,
 //! for which the parent's would have to stay as they were at the fork.
 
+use crate::eye::Eye;
 use crate::guest::Guest;
 use crate::keeper::Shared;
+use crate::letters::NOT_NOW;
 use crate::owned::{Fork, Forked};
 use overspill_base::stats::Event;
 use overspill_base::sync::Arc;
@@ -20,8 +22,9 @@ use overspill_base::sync::Ordering::Relaxed;
 use overspill_engine::Worker;
 use overspill_guest::Vpn;
 use overspill_guest::map::{Inherited, SpaceMap, Whereabouts};
-use overspill_guest::userfault::{GuestUserfault, Refusal, Userfault};
+use overspill_guest::userfault::{Refusal, Userfault};
 use rangemap::RangeSet;
+use rustix::io::Errno;
 use std::ops::Range;
 
 /// Where the numbers of children start: those of other guests come from the front.
@@ -58,18 +61,21 @@ impl Shared {
     fn bear(&self, worker: &mut Worker, parent: &Arc<Guest>, forked: Forked) {
         // Relaxed: only a number.
         let number = FIRST_CHILD | self.forks.fetch_add(1, Relaxed);
-        let userfault = forked.userfault.expect("only such a fork is taken");
-        let child = Arc::new(parent.child(number, userfault));
+        let eye = forked.eye.expect("only such a fork is taken");
+        let child = match parent.child(number, eye) {
+            Ok(child) => Arc::new(child),
+            Err(errno) => return self.is_lost_child(parent, forked.fork, errno),
+        };
         if forked.fork != Fork::Told {
-            register(&child.userfault, &forked.map);
+            register(&child.eye, &forked.map);
         }
         self.engine.stats().count(Event::processes);
-        let mut has = |place: &_| child.userfault.may_cover(place);
+        let mut has = |place: &_| child.eye.may_cover(place);
         let mut source = self.space.pieces.of(&child);
         let (map, inherited) = forked.map.fork(&forked.later, &mut has, &mut source);
-        let is_registered = |place: &&_| child.userfault.may_cover(place);
+        let is_registered = |place: &&_| child.eye.may_cover(place);
         if let Some(place) = map.believed().filter(is_registered).last() {
-            child.userfault.set_anchor(place.start);
+            child.eye.set_anchor(place.start);
         }
         let mut owned = child.hold();
         owned.map = map;
@@ -93,6 +99,15 @@ impl Shared {
         self.has_come(parent, &child, forked.fork);
     }
 
+    /// A child cannot be followed: without its pages it ends itself.
+    fn is_lost_child(&self, parent: &Arc<Guest>, fork: Fork, errno: Errno) {
+        let line = format!("a child of {} ends: {errno}", parent.name());
+        self.space.report("a forked child", line);
+        if let Fork::Asked(fork) = fork {
+            parent.came(fork, NOT_NOW);
+        }
+    }
+
     /// Marks what is out of a child that was made without the kernel's message: marks are not
     /// copied then.
     fn mark_copy(&self, child: &Guest, inherited: &[Inherited]) -> Result<(), Refusal> {
@@ -107,14 +122,17 @@ impl Shared {
             Whereabouts::Later | Whereabouts::Nowhere => None,
         });
         let out: RangeSet<Vpn> = places.collect();
-        out.iter().try_for_each(|place| child.userfault.mark(place))?;
+        out.iter().try_for_each(|place| child.eye.mark(place))?;
         Ok(())
     }
 
     fn admit(&self, child: &Arc<Guest>) {
         self.guests.lock().insert(child.number, child.clone());
         match self.readers.listen(child) {
-            Ok(()) => self.front.forked(child.number, &child.userfault),
+            // Without descriptors nothing else works either.
+            Ok(()) => child.eye.parts().into_iter().for_each(|eye| {
+                self.front.forked(child.number, eye);
+            }),
             Err(errno) => {
                 let line = format!("{} is not served: {errno}", child.name());
                 self.space.report("a forked child", line);
@@ -127,15 +145,15 @@ impl Shared {
 
 /// Registers what a map believes in with the userfaultfd of a copy. Where that has no mapping any
 /// more, or another one, nothing is registered.
-fn register(userfault: &GuestUserfault, map: &SpaceMap) {
-    map.believed().for_each(|place| register_what_is(userfault, place));
+fn register(eye: &Eye, map: &SpaceMap) {
+    map.believed().for_each(|place| register_what_is(eye, place));
 }
 
-fn register_what_is(userfault: &GuestUserfault, place: &Range<Vpn>) {
-    if userfault.register(place).is_ok() || Vpn::pages(place) <= 1 {
+fn register_what_is(eye: &Eye, place: &Range<Vpn>) {
+    if eye.register(place).is_ok() || Vpn::pages(place) <= 1 {
         return;
     }
     let middle = place.start.plus(Vpn::pages(place) / 2);
-    register_what_is(userfault, &(place.start..middle));
-    register_what_is(userfault, &(middle..place.end));
+    register_what_is(eye, &(place.start..middle));
+    register_what_is(eye, &(middle..place.end));
 }

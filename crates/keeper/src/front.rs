@@ -5,10 +5,10 @@
 //! Invariant: nobody waits for a front that is no more: the run ends with it.
 //! Not here: what it does (`run`).
 
+use crate::eye::EyeParts;
 use crate::link::Link;
 use crate::words::{Birth, Report, Wanted};
 use overspill_base::sync::{Arc, LockClass, Mutex};
-use overspill_guest::userfault::GuestUserfault;
 use std::collections::HashMap;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -30,10 +30,10 @@ pub trait Front: Send + Sync + std::fmt::Debug {
     /// Lets them go.
     fn release(&self, guest: u64);
 
-    /// A guest has forked: its child has this userfaultfd and, when it is attached to, this number.
-    fn forked(&self, child: u64, userfault: &GuestUserfault);
+    /// A guest has forked: this tells of its child, which has this number when it is attached to.
+    fn forked(&self, child: u64, eye: EyeParts);
 
-    /// A guest has made a child, whose userfaultfd is to be fetched.
+    /// A guest has made a child: what tells of it is to be fetched.
     fn fetch(&self, birth: Birth);
 
     /// A guest is about to filter its calls, and waits to be let go for that.
@@ -120,12 +120,8 @@ impl Front for LinkedFront {
         self.want(Wanted::Release(guest));
     }
 
-    fn forked(&self, child: u64, userfault: &GuestUserfault) {
-        let abilities = userfault.abilities();
-        // Without descriptors nothing else works either.
-        if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(userfault, 0) {
-            self.want(Wanted::Attach(child, GuestUserfault::agreed(fd, abilities, None)));
-        }
+    fn forked(&self, child: u64, eye: EyeParts) {
+        self.want(Wanted::Attach(child, eye));
     }
 
     fn fetch(&self, birth: Birth) {

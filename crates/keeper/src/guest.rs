@@ -10,20 +10,24 @@
 //! Not here: what a fault needs (`serve`), looking for new mappings (`survey`).
 
 use crate::agent::Agent;
+use crate::eye::{Eye, EyeParts};
 use crate::front::Front;
 use crate::known::{GuestParts, Known};
 use crate::letters::Letters;
 use crate::owned::Owned;
 use crate::threads::Threads;
+use crate::touches::Touches;
 use crate::wakeup::Wakeup;
+use crate::witness::MapWitness;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex, MutexGuard};
-use overspill_guest::map::{Event, Look, Pages, SpaceMap, Witness};
+use overspill_guest::map::{Event, Look, SpaceMap};
 use overspill_guest::pagemap::Entry;
 use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
 use overspill_guest::{Vpn, pidfd};
 use rangemap::RangeSet;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -39,9 +43,9 @@ pub(crate) struct Guest {
     /// What it is called until it is attached to.
     origin: String,
     known: OnceLock<Known>,
-    pub(crate) userfault: GuestUserfault,
+    pub(crate) eye: Eye,
     owned: Mutex<Owned>,
-    agent: Mutex<Option<Agent>>,
+    agent: Arc<Mutex<Option<Agent>>>,
     /// Pages that were filled, less those that were moved out, as a signed number.
     paged: AtomicU64,
     has_ended: AtomicBool,
@@ -56,49 +60,66 @@ pub(crate) struct Guest {
     front: Arc<dyn Front>,
     pub(crate) threads: Threads,
     /// What its gate writes, if it has one.
-    pub(crate) letters: Mutex<Option<Letters>>,
+    pub(crate) letters: Arc<Mutex<Option<Letters>>>,
     /// What it had without our doing when its mappings were looked at last, as a signed number.
     surveyed_pages: AtomicU64,
 }
 
 impl Guest {
     /// Makes a guest of which nothing is believed yet; `wakeup` is of those who serve faults.
+    ///
+    /// # Errors
+    /// No descriptor.
     pub(crate) fn new(
         number: u64,
         parts: GuestParts,
         wakeup: Arc<Wakeup>,
         front: Arc<dyn Front>,
-    ) -> Self {
-        let (userfault, known, agent) = parts.apart();
-        let guest = Self::unknown(number, userfault, wakeup, front);
+    ) -> Result<Self, Errno> {
+        let (eye, known, agent) = parts.apart();
+        let guest = Self::unknown(number, eye, wakeup, front)?;
         guest.hold().is_confirmed = true;
         guest.attached(known, agent);
-        guest
+        Ok(guest)
     }
 
     /// Makes a guest of a child that this one has forked, and that is not attached to.
-    pub(crate) fn child(&self, number: u64, fd: OwnedFd) -> Self {
-        let userfault = GuestUserfault::agreed(fd, self.userfault.abilities(), None);
-        let mut child = Self::unknown(number, userfault, self.wakeup.clone(), self.front.clone());
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn child(&self, number: u64, eye: EyeParts) -> Result<Self, Errno> {
+        let mut child = Self::unknown(number, eye, self.wakeup.clone(), self.front.clone())?;
         child.has_relatives = AtomicBool::new(true);
         child.origin = format!("a child of {}", self.name());
-        child
+        Ok(child)
     }
 
     fn unknown(
         number: u64,
-        userfault: GuestUserfault,
+        eye: EyeParts,
         wakeup: Arc<Wakeup>,
         front: Arc<dyn Front>,
-    ) -> Self {
-        let owned = Owned::new(SpaceMap::new(userfault.abilities().marks));
-        Self {
+    ) -> Result<Self, Errno> {
+        let class = match &eye {
+            EyeParts::Userfault(_) => LockClass::Agent,
+            EyeParts::Touches(_) => LockClass::Filler,
+        };
+        let agent = Arc::new(Mutex::new(class, None));
+        let letters = Arc::new(Mutex::new(LockClass::Letters, None));
+        let eye = match eye {
+            EyeParts::Userfault(userfault) => Eye::Userfault(userfault),
+            EyeParts::Touches(process) => {
+                Eye::Touches(Touches::new(process, agent.clone(), letters.clone())?)
+            }
+        };
+        let owned = Owned::new(SpaceMap::new(eye.abilities().marks));
+        Ok(Self {
             number,
             origin: String::new(),
             known: OnceLock::new(),
-            userfault,
+            eye,
             owned: Mutex::new(LockClass::Guest, owned),
-            agent: Mutex::new(LockClass::Agent, None),
+            agent,
             paged: AtomicU64::new(0),
             has_ended: AtomicBool::new(false),
             has_relatives: AtomicBool::new(false),
@@ -106,24 +127,29 @@ impl Guest {
             is_lost: AtomicBool::new(false),
             wakeup,
             threads: Threads::new(number, front.clone()),
-            letters: Mutex::new(LockClass::Letters, None),
+            letters,
             front,
             surveyed_pages: AtomicU64::new(0),
-        }
+        })
     }
 
     /// Takes what an attach has made of it: its threads are held by the front. A second time is a
     /// mistake of that, and ignored.
     pub(crate) fn attached(&self, known: Known, agent: (Agent, Vec<Vpn>)) {
         let (agent, needed) = agent;
-        let mut mine = self.agent();
         let mut owned = self.hold();
+        if let Some((touches, maps)) = self.eye.touches().zip(known.maps.try_clone().ok()) {
+            touches.set_maps(maps);
+        }
         if self.known.set(known).is_ok() {
-            *mine = Some(agent);
             self.threads.are_held();
             owned.needed = needed.iter().map(|page| page.run(1)).collect();
+            drop(owned);
+            // Until then nothing of it moves.
+            *self.agent() = Some(agent);
+        } else {
+            drop(owned);
         }
-        drop(owned);
         if self.is_lost() {
             self.kill();
         }
@@ -139,7 +165,8 @@ impl Guest {
         self.known.get()
     }
 
-    /// Takes the agent, if there is one, to ask it. While it moves pages the guest is to be held.
+    /// Takes the agent, if there is one, to ask it. While it moves pages the guest is to be held:
+    /// afterwards, or before if it has no userfaultfd.
     pub(crate) fn agent(&self) -> MutexGuard<'_, Option<Agent>> {
         self.agent.lock()
     }
@@ -175,7 +202,7 @@ impl Guest {
                 self.ended();
             }
             // What it has asked for by now may never be answered.
-            None => self.userfault.wake_all(),
+            None => self.eye.end(),
         }
     }
 
@@ -216,7 +243,7 @@ impl Guest {
     pub(crate) fn is_over(&self) -> bool {
         match self.known() {
             Some(known) => pidfd::has_ended(&known.process),
-            None => !self.userfault.has_address_space(),
+            None => !self.eye.has_address_space(),
         }
     }
 
@@ -279,7 +306,7 @@ impl Guest {
 
     /// Reads one message and applies it.
     pub(crate) fn next(&self, owned: &mut Owned) -> Option<Message> {
-        let message = match self.userfault.read() {
+        let message = match self.eye.read() {
             Ok(message) => message?,
             Err(_) => {
                 self.has_no_messages();
@@ -291,14 +318,15 @@ impl Guest {
                 owned.map.apply(&event);
                 owned.note_event(&event);
                 owned.stirred.push(event.left());
-                if let Event::Removed(place) = &event {
+                if let (Event::Removed(place), None) = (&event, self.eye.touches()) {
                     self.doom(owned, place);
                 }
                 self.threads.freeze(owned.map.must_hold_threads());
                 Some(Message::Event(event))
             }
-            Message::Fork(userfault) => {
-                owned.note_fork(userfault);
+            Message::Fork(fd) => {
+                let userfault = GuestUserfault::agreed(fd, self.eye.abilities(), None);
+                owned.note_fork(EyeParts::Userfault(userfault));
                 self.has_relatives.store(true, Relaxed);
                 self.call_reader();
                 self.next(owned)
@@ -310,7 +338,7 @@ impl Guest {
     /// What becomes of it without its messages, of which one may bring no descriptor for a child,
     /// is not known.
     fn has_no_messages(&self) {
-        if self.userfault.has_address_space() {
+        if self.eye.has_address_space() {
             self.kill();
         }
         self.ended();
@@ -321,7 +349,7 @@ impl Guest {
         owned.still.dooms();
         let map = &mut owned.map;
         let Some(known) = self.known() else { return map.doom(place.clone()) };
-        let looked = known.pagemap.runs(place, |run, entry| {
+        let looked = self.entries(known, place, |run, entry| {
             if matches!(entry, Entry::Present | Entry::Marked) {
                 map.doom(run);
             }
@@ -334,7 +362,7 @@ impl Guest {
     /// Ends the removal of content that is not under way any more: what is there stays, and what
     /// was out is new.
     pub(crate) fn spare(&self, owned: &mut Owned, doomed: Range<Vpn>) {
-        if self.userfault.unmark(&doomed).is_ok() {
+        if self.eye.unmark(&doomed).is_ok() {
             owned.map.seen_new(doomed);
         }
     }
@@ -342,7 +370,7 @@ impl Guest {
     /// Settles what is in doubt, and marks what could not be marked before.
     pub(crate) fn settle(&self, owned: &mut Owned) {
         if owned.map.is_in_doubt() {
-            owned.map.settle(&mut Eyes(self));
+            owned.map.settle(&mut MapWitness(self));
         }
         self.threads.freeze(owned.map.must_hold_threads());
         self.mark_rest(owned);
@@ -350,7 +378,7 @@ impl Guest {
             // Nothing may come that makes anybody look again.
             self.look_again();
         } else {
-            owned.stirred.drain(..).for_each(|place| self.userfault.wake(&place));
+            owned.stirred.drain(..).for_each(|place| self.eye.wake(&place));
         }
     }
 
@@ -362,19 +390,19 @@ impl Guest {
             return false;
         }
         owned.map.drop_gone(place);
-        self.userfault.wake(place);
+        self.eye.wake(place);
         true
     }
 
     /// True if a message is outstanding: what the page table said before is then not to be believed
     /// of what is not there.
     pub(crate) fn is_changing(&self, place: &Range<Vpn>) -> bool {
-        self.userfault.look(place) == Ok(Look::Changing)
+        self.eye.look(place) == Ok(Look::Changing)
     }
 
     /// True if a message is outstanding anywhere.
     pub(crate) fn has_outstanding(&self) -> bool {
-        self.is_changing(&self.userfault.anchor().run(1))
+        self.is_changing(&self.eye.anchor().run(1))
     }
 
     /// True if what the kernel says now of all of it is the truth: nothing is in doubt,
@@ -386,7 +414,7 @@ impl Guest {
     fn mark_rest(&self, owned: &mut Owned) {
         let all = Vpn(0)..Vpn(u64::MAX);
         for place in owned.map.unmarked(&all).collect::<Vec<_>>() {
-            if self.userfault.mark(&place).is_ok() {
+            if self.eye.mark(&place).is_ok() {
                 owned.map.marked(place);
             }
         }
@@ -394,7 +422,7 @@ impl Guest {
 
     /// Marks pages that have just been moved out, or notes that they are to be marked.
     pub(crate) fn mark(&self, owned: &mut Owned, place: Range<Vpn>) {
-        if self.userfault.abilities().marks && self.userfault.mark(&place).is_err() {
+        if self.eye.abilities().marks && self.eye.mark(&place).is_err() {
             owned.map.leave_unmarked(place);
         }
     }
@@ -402,6 +430,7 @@ impl Guest {
     /// Returns what is at an address, and whether its content is out though nothing says so.
     pub(crate) fn entry(&self, known: &Known, owned: &Owned, at: Vpn) -> Result<Entry, Ended> {
         match known.pagemap.at(at) {
+            _ if self.eye.touches().is_some_and(|touches| touches.is_out(at)) => Ok(Entry::Marked),
             Ok(Entry::Nothing) if owned.map.unmarked(&at.run(1)).next().is_some() => {
                 Ok(Entry::Marked)
             }
@@ -416,17 +445,17 @@ impl Guest {
     /// True if `place` may be registered now. Without marks a message that is outstanding could be
     /// about another mapping there.
     pub(crate) fn may_register(&self, place: &Range<Vpn>) -> bool {
-        self.userfault.abilities().marks || !self.is_changing(place)
+        self.eye.abilities().marks || !self.is_changing(place)
     }
 
     /// Returns how many pages from the start of `place` on have their content out, as far as the
     /// page table tells: a page that is there counts too.
     pub(crate) fn out_pages(&self, known: &Known, owned: &Owned, place: &Range<Vpn>) -> usize {
-        if !self.userfault.abilities().marks {
+        if !self.eye.abilities().marks {
             return Vpn::pages(place) as usize;
         }
         let mut out: RangeSet<Vpn> = owned.map.unmarked(place).collect();
-        let looked = known.pagemap.runs(place, |run, entry| {
+        let looked = self.entries(known, place, |run, entry| {
             if entry != Entry::Nothing {
                 out.insert(run);
             }
@@ -447,7 +476,7 @@ impl Guest {
 
 impl AsFd for Guest {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.userfault.as_fd()
+        self.eye.as_fd()
     }
 }
 
@@ -460,31 +489,3 @@ pub(crate) fn pause() {
 /// The address space has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ended;
-
-/// A guest as its map looks at it.
-struct Eyes<'g>(&'g Guest);
-
-impl Witness for Eyes<'_> {
-    fn look(&mut self, place: &Range<Vpn>) -> Look {
-        let look = self.0.userfault.look(place);
-        // Of what has ended nothing is settled.
-        look.unwrap_or_else(|refusal| {
-            self.0.note(refusal);
-            Look::Changing
-        })
-    }
-
-    fn pages(&mut self, place: &Range<Vpn>) -> Pages {
-        // What is there is asked again when it is filled.
-        let Some(known) = self.0.known() else { return Pages { present: true, marked: false } };
-        let mut pages = Pages::default();
-        let looked = known.pagemap.runs(place, |_, entry| {
-            pages.present |= entry == Entry::Present;
-            pages.marked |= entry == Entry::Marked;
-        });
-        if looked.is_err() {
-            self.0.ended();
-        }
-        pages
-    }
-}

@@ -6,6 +6,7 @@
 use crate::alone;
 use crate::arrivals::Arrivals;
 use crate::call::Call;
+use crate::eye::EyeParts;
 use crate::front::Front;
 use crate::guest::Guest;
 use crate::known::GuestParts;
@@ -183,13 +184,15 @@ impl Keeper {
         let shared = &self.shared;
         let letters = parts.letters.take();
         if let Some(child) = shared.guest(number) {
-            let (userfault, known, agent) = parts.apart();
-            child.userfault.set_anchor(userfault.anchor());
+            let (eye, known, agent) = parts.apart();
+            if let EyeParts::Userfault(userfault) = eye {
+                child.eye.set_anchor(userfault.anchor());
+            }
             child.attached(known, agent);
             letters.map_or(Ok(()), |letters| shared.take_letters(&child, &letters))?;
         } else {
             let (wakeup, front) = (shared.wakeup.clone(), shared.front.clone());
-            let guest = Arc::new(Guest::new(number, parts, wakeup, front));
+            let guest = Arc::new(Guest::new(number, parts, wakeup, front)?);
             letters.map_or(Ok(()), |letters| shared.take_letters(&guest, &letters))?;
             shared.engine.stats().count(Event::processes);
             shared.readers.listen(&guest)?;
@@ -226,7 +229,7 @@ impl Keeper {
     /// a vfork may.
     pub(crate) fn wait_for_end_of_memory(&self, number: u64) {
         let guest = self.shared.guest(number);
-        while guest.as_ref().is_some_and(|guest| guest.userfault.has_address_space()) {
+        while guest.as_ref().is_some_and(|guest| guest.eye.has_address_space()) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -251,9 +254,10 @@ impl Keeper {
         self.shared.bring_some(&mut worker?, number, from).map_err(|why| why.to_string())
     }
 
-    /// The userfaultfd of a child that a guest has asked for, or `None` if it cannot be had.
-    pub fn fetched(&self, number: u64, fork: u64, userfaultfd: Option<OwnedFd>) {
-        self.shared.fetched(number, fork, userfaultfd);
+    /// What tells of a child that a guest has asked for, or `None` if it cannot be had: its
+    /// userfaultfd, or where the guest has none a pidfd.
+    pub fn fetched(&self, number: u64, fork: u64, fetched: Option<OwnedFd>) {
+        self.shared.fetched(number, fork, fetched);
     }
 
     /// Has a guest paged again of which pages were brought back.

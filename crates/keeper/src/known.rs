@@ -5,8 +5,8 @@
 //! Not here: what changes (`guest`).
 
 use crate::agent::Agent;
+use crate::eye::EyeParts;
 use overspill_guest::pagemap::Pagemap;
-use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{Channel, Vpn};
 use rangemap::RangeSet;
 use rustix::fd::OwnedFd;
@@ -22,8 +22,8 @@ pub struct GuestParts {
     pub process: OwnedFd,
     /// Its agent.
     pub agent: OwnedFd,
-    /// Agreed on with the kernel.
-    pub userfault: GuestUserfault,
+    /// What tells of its touches.
+    pub eye: EyeParts,
     /// `/proc/PID/pagemap`, `maps`, `smaps`, `statm`.
     pub pagemap: OwnedFd,
     /// See `pagemap`.
@@ -59,7 +59,7 @@ pub(crate) struct Known {
 
 impl GuestParts {
     /// Takes them apart: the agent comes with the pages that its program's threads need.
-    pub(crate) fn apart(self) -> (GuestUserfault, Known, (Agent, Vec<Vpn>)) {
+    pub(crate) fn apart(self) -> (EyeParts, Known, (Agent, Vec<Vpn>)) {
         let known = Known {
             name: self.name,
             process: self.process,
@@ -69,7 +69,7 @@ impl GuestParts {
             statm: self.statm,
             own: self.own.into_iter().filter(|place| !place.is_empty()).collect(),
         };
-        (self.userfault, known, (Agent::new(self.channel, self.memory), self.needed))
+        (self.eye, known, (Agent::new(self.channel, self.memory), self.needed))
     }
 }
 

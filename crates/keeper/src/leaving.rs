@@ -2,11 +2,10 @@
 //!
 //! Owns: bringing back what is out of a guest, most of it while the guest goes on and the rest when
 //! it stands still, and forgetting the guest.
-//! Invariants: before the rest its agent is taken, so that nothing goes out any more. A guest of
-//! which something does not come back gets its agent again, and is paged as before: the engine
-//! takes again what it gave up. That nothing is out is seen and the guest ended under one hold of
-//! it; when this returns nobody here has its userfaultfd, so that its agent's end ends the
-//! registrations.
+//! Invariants: from when the rest is brought on nothing goes out any more. A guest of which
+//! something does not come back is paged as before: the engine takes again what it gave up. That
+//! nothing is out is seen and the guest ended under one hold of it; when this returns nobody here
+//! has its userfaultfd, so that its agent's end ends the registrations.
 //! Rejected: `Engine::prefetch`, which reads into frames, and here these are only counts; faults in
 //! order are read ahead as everybody's.
 //! Not here: holding its threads and the agent's farewell (`run`); whether memory has room (`run`).
@@ -107,15 +106,12 @@ impl Shared {
     /// [`Stays`]: it is paged as before.
     pub(crate) fn let_go(&self, worker: &mut Worker, number: u64) -> Result<(), Stays> {
         let guest = self.guest(number).ok_or(Stays::Ended)?;
-        let agent = guest.agent().take().ok_or(Stays::Unknown)?;
+        guest.known().ok_or(Stays::Unknown)?;
         guest.hold().is_leaving = true;
         let came_back = self.bring_back(worker, &guest);
         match came_back {
             Ok(()) => self.forget(worker, &guest),
-            Err(_) => {
-                *guest.agent() = Some(agent);
-                self.stay(&guest);
-            }
+            Err(_) => self.stay(&guest),
         }
         came_back
     }
@@ -195,7 +191,7 @@ fn next_out(guest: &Guest, known: &Known, owned: &Owned, from: Vpn) -> Result<Ve
     let chunks = owned.map.bound(from..Vpn(u64::MAX)).flat_map(|extent| chunks(extent.place()));
     for chunk in chunks {
         let mut out: RangeSet<Vpn> = owned.map.unmarked(&chunk).collect();
-        let looked = known.pagemap.runs(&chunk, |run, entry| {
+        let looked = guest.entries(known, &chunk, |run, entry| {
             if entry == Entry::Marked {
                 out.insert(run);
             }

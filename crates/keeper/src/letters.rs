@@ -9,9 +9,11 @@
 //! Not here: what a child gets (`forks`), how a gate writes (`agent/gate`).
 
 use crate::call::Call;
+use crate::eye::EyeParts;
 use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::owned::Fork;
+use crate::touches::Touches;
 use crate::words::Birth;
 use overspill_agent::PAGE_BYTES;
 use overspill_agent::gate::{
@@ -20,6 +22,7 @@ use overspill_agent::gate::{
 use overspill_base::shared::{Mapping, Table};
 use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_guest::Vpn;
+use overspill_guest::map::Event;
 use overspill_guest::userfault::GuestUserfault;
 use rustix::event::Timespec;
 use rustix::fd::{AsFd, OwnedFd};
@@ -35,11 +38,15 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// How long the bell is listened to at a time: a keeper that is to end rings it.
 const LISTEN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Where the addresses of a process end, at most.
+const ADDRESSES_END: u64 = 1 << 56;
 /// A page of letters, as words.
 const PAGE_WORDS: usize = PAGE_BYTES / size_of::<u32>();
 const LETTER_WORDS: usize = size_of::<Letter>() / size_of::<u32>();
+/// What a letter is answered with that nobody understands.
+const NO_SUCH_LETTER: i64 = -(Errno::NOSYS.raw_os_error() as i64);
 /// What a fork fails with that cannot be followed.
-const NOT_NOW: i64 = -(Errno::AGAIN.raw_os_error() as i64);
+pub(crate) const NOT_NOW: i64 = -(Errno::AGAIN.raw_os_error() as i64);
 
 /// The memory that a guest, and its children that are not attached to, write letters in.
 #[derive(Debug)]
@@ -151,7 +158,7 @@ impl Letters {
         read
     }
 
-    fn answer(&mut self, number: usize, answer: i64) {
+    pub(crate) fn answer(&mut self, number: usize, answer: i64) {
         self.is_open[number] = false;
         self.long(number, offset_of!(Letter, answer)).store(answer as u64, Relaxed);
         let state = self.state(number);
@@ -224,6 +231,7 @@ impl Shared {
     ) -> Result<(), Errno> {
         self.bell.hang(bell)?;
         *guest.letters.lock() = Some(Letters::open(letters)?);
+        guest.eye.touches().iter().for_each(|touches| touches.forget_letters());
         Ok(())
     }
 
@@ -267,6 +275,7 @@ impl Shared {
             }
             letter::OUT => {
                 let place = pages_of(first, second);
+                self.take_new_of(guest, &place);
                 let extents: Vec<_> = guest.hold().map.bound(place).collect();
                 extents.iter().for_each(|extent| {
                     self.engine.page_out(extent.first, extent.pages as usize);
@@ -275,14 +284,51 @@ impl Shared {
             }
             letter::BORN => self.is_born(guest, read.number, first, (second, third)),
             letter::FORKED => self.has_forked(guest, read.number, first, second as i64),
-            _ => guest.answer_letter(read.number, -i64::from(Errno::NOSYS.raw_os_error())),
+            kind => match guest.eye.touches() {
+                Some(touches) => self.follow_touch((guest, touches), kind, read),
+                None => guest.answer_letter(read.number, NO_SUCH_LETTER),
+            },
+        }
+    }
+
+    /// Follows what only gates write that have no userfaultfd beside them.
+    fn follow_touch(&self, (guest, touches): (&Arc<Guest>, &Touches), kind: u32, read: &Read) {
+        let (number, [first, second, third, _]) = (read.number, read.arguments);
+        let event = match kind {
+            letter::FAULT => return touches.fault(number, first, second),
+            letter::CHANGE => {
+                let _owned = guest.hold();
+                touches.begin_change();
+                return guest.answer_letter(number, 0);
+            }
+            letter::CHANGED => {
+                let _owned = guest.hold();
+                return touches.end_change(number, first != 0);
+            }
+            letter::UNMAPPED => Event::Unmapped(pages_of(first, second)),
+            letter::REMOVED => Event::Removed(pages_of(first, second)),
+            letter::REMAPPED => {
+                let pages = Vpn::pages(&pages_of(first, third));
+                let [from, to] = [first, second].map(|at| Vpn::of(at.min(ADDRESSES_END)));
+                Event::Remapped { from, to, pages }
+            }
+            _ => return guest.answer_letter(number, NO_SUCH_LETTER),
+        };
+        if event.left().is_empty() {
+            return guest.answer_letter(number, 0);
+        }
+        let owned = guest.hold();
+        if let Err(why) = touches.has_changed(number, event) {
+            drop(owned);
+            self.space.end_of_agent(guest, &why);
         }
     }
 
     /// A child is there.
     fn is_born(&self, guest: &Arc<Guest>, number: usize, fork: u64, (child, fd): (u64, u64)) {
         guest.with_birth(fork, |awaited| awaited.child = Some(number));
-        let userfaultfd = i32::try_from(fd as i64).ok().filter(|fd| *fd >= 0);
+        let is_needed = guest.eye.touches().is_none();
+        let userfaultfd = i32::try_from(fd as i64).ok().filter(|fd| *fd >= 0 || !is_needed);
         match userfaultfd.zip(i32::try_from(child).ok()) {
             Some((userfaultfd, child)) => {
                 self.front.fetch(Birth { parent: guest.number, fork, child, userfaultfd });
@@ -309,12 +355,19 @@ impl Shared {
         }
     }
 
-    /// The front has fetched a child's userfaultfd, or could not.
-    pub(crate) fn fetched(&self, number: u64, fork: u64, userfaultfd: Option<OwnedFd>) {
+    /// The front has fetched what tells of a child, or could not: its userfaultfd, or if its parent
+    /// has none its process.
+    pub(crate) fn fetched(&self, number: u64, fork: u64, fetched: Option<OwnedFd>) {
         let Some(guest) = self.guest(number) else { return };
-        let abilities = guest.userfault.abilities();
-        let agreed = userfaultfd.and_then(|fd| GuestUserfault::agree_as(fd, abilities).ok());
-        let is_forked = agreed.is_some_and(|userfault| guest.hold().is_forked(fork, userfault));
+        let abilities = guest.eye.abilities();
+        let eye = fetched.and_then(|fd| match guest.eye.touches() {
+            Some(_) => Some(EyeParts::Touches(fd)),
+            None => {
+                let fd = GuestUserfault::agree_as(fd, abilities).ok()?;
+                Some(EyeParts::Userfault(GuestUserfault::agreed(fd, abilities, None)))
+            }
+        });
+        let is_forked = eye.is_some_and(|eye| guest.hold().is_forked(fork, eye));
         match is_forked {
             true => guest.has_child(),
             false => self.is_not_coming(&guest, fork),
@@ -341,10 +394,10 @@ impl Shared {
     }
 }
 
-/// The pages of a range that a guest names.
+/// The pages of a range that a guest names, as far as it can have them.
 fn pages_of(start: u64, bytes: u64) -> Range<Vpn> {
     let end = start.saturating_add(bytes).saturating_add(PAGE_BYTES as u64 - 1);
-    Vpn::of(start)..Vpn::of(end)
+    Vpn::of(start.min(ADDRESSES_END))..Vpn::of(end.min(ADDRESSES_END))
 }
 
 impl Guest {
@@ -362,7 +415,7 @@ impl Guest {
         Some(done)
     }
 
-    fn came(&self, fork: u64, came: i64) {
+    pub(crate) fn came(&self, fork: u64, came: i64) {
         self.with_birth(fork, |awaited| awaited.came = awaited.came.or(Some(came)));
     }
 }

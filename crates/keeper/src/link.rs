@@ -202,6 +202,7 @@ impl AsFd for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eye::EyeParts;
     use crate::known::GuestParts;
     use crate::words::{AreaState, BODY_BYTES, KeeperState, Wanted};
     use overspill_base::Bytes;
@@ -270,7 +271,11 @@ mod tests {
             name: "process 5".into(),
             process: file(1),
             agent: file(2),
-            userfault: GuestUserfault::agreed(file(3), abilities, Some(own[1].start)),
+            eye: EyeParts::Userfault(GuestUserfault::agreed(
+                file(3),
+                abilities,
+                Some(own[1].start),
+            )),
             pagemap: file(4),
             maps: file(5),
             smaps: file(6),
@@ -284,15 +289,21 @@ mod tests {
         front.ask(&Request::Add { number: 5, guest: Box::new(guest) }, SOON).unwrap();
         let Request::Add { number: 5, guest } = keeper.request(None).unwrap() else { panic!() };
         let size = |fd: &dyn AsFd| rustix::fs::fstat(fd.as_fd()).unwrap().st_size;
-        let GuestParts { process, agent, userfault, pagemap, maps, smaps, statm, .. } = &*guest;
+        let GuestParts { process, agent, eye, pagemap, maps, smaps, statm, .. } = &*guest;
         let GuestParts { channel, memory, .. } = &*guest;
         let [bell, letters] = guest.letters.as_ref().unwrap();
-        let all: [&dyn AsFd; 11] = [
-            process, agent, userfault, pagemap, maps, smaps, statm, channel, memory, bell, letters,
-        ];
+        let all: [&dyn AsFd; 11] =
+            [process, agent, eye, pagemap, maps, smaps, statm, channel, memory, bell, letters];
         assert_eq!(all.map(size), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         assert_eq!((guest.name.as_str(), &guest.own), ("process 5", &own));
-        assert_eq!(userfault.abilities(), abilities);
+        assert_eq!(abilities_of(eye), Some(abilities));
+    }
+
+    fn abilities_of(eye: &EyeParts) -> Option<Abilities> {
+        match eye {
+            EyeParts::Userfault(userfault) => Some(userfault.abilities()),
+            EyeParts::Touches(_) => None,
+        }
     }
 
     #[test]
@@ -300,12 +311,16 @@ mod tests {
         let (front, keeper) = pair();
         let abilities = Abilities { marks: true, poison: true, moves: false, forks: true };
         let userfault = GuestUserfault::agreed(file(9), abilities, None);
-        keeper.answer(&Report::Wanted(Wanted::Attach(1 << 63, userfault)), SOON).unwrap();
-        let report = front.report(own_process().as_fd(), None).unwrap();
-        let Report::Wanted(Wanted::Attach(number, userfault)) = report else { panic!() };
-        assert_eq!(number, 1 << 63);
-        assert_eq!(rustix::fs::fstat(&userfault).unwrap().st_size, 9);
-        assert_eq!(userfault.abilities(), abilities);
+        for (eye, abilities) in
+            [(EyeParts::Userfault(userfault), Some(abilities)), (EyeParts::Touches(file(9)), None)]
+        {
+            keeper.answer(&Report::Wanted(Wanted::Attach(1 << 63, eye)), SOON).unwrap();
+            let report = front.report(own_process().as_fd(), None).unwrap();
+            let Report::Wanted(Wanted::Attach(number, eye)) = report else { panic!() };
+            assert_eq!(number, 1 << 63);
+            assert_eq!(rustix::fs::fstat(&eye).unwrap().st_size, 9);
+            assert_eq!(abilities_of(&eye), abilities);
+        }
     }
 
     #[test]

@@ -6,10 +6,11 @@
 //! guest: where its pages are is not known.
 //! Not here: which pages are to leave (`engine`), the way back (`space`).
 
-use crate::agent::{Agent, AgentError, Leaving, Moved};
+use crate::agent::{Agent, AgentError, Leaving, Moved, Protection};
 use crate::guest::{Guest, pause};
 use crate::owned::Owned;
 use crate::space::GuestSpace;
+use crate::touches::Touches;
 use overspill_base::shared::PageArena;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
@@ -99,17 +100,44 @@ impl GuestSpace {
         runs: &[Range<PageNo>],
         arena: (&PageArena, usize),
     ) -> Vec<Unmapped> {
-        let mut agent = guest.agent();
-        let Some(agent) = &mut *agent else { return vec![stopped(SpaceError::Pinned); runs.len()] };
-        let moved = self.make_own(guest, agent, runs).and_then(|()| {
-            let ends = self.move_held(guest, agent, runs)?;
-            read_moved(agent, &ends, arena)?;
-            Ok(ends)
-        });
+        let moved = match guest.eye.touches() {
+            None => self.move_unheld(guest, runs, arena),
+            Some(_) => self.take_out(guest, runs, arena),
+        };
         moved.unwrap_or_else(|why| {
             self.end_of_agent(guest, &why);
             vec![stopped(SpaceError::Gone); runs.len()]
         })
+    }
+
+    fn move_unheld(
+        &self,
+        guest: &Guest,
+        runs: &[Range<PageNo>],
+        arena: (&PageArena, usize),
+    ) -> Result<Vec<Unmapped>, AgentError> {
+        let mut agent = guest.agent();
+        let Some(agent) = &mut *agent else { return Ok(pinned(runs)) };
+        self.make_own(guest, agent, runs)?;
+        let ends = self.move_held(guest, &mut guest.hold(), agent, runs)?;
+        read_moved(agent, &ends, arena)?;
+        Ok(ends)
+    }
+
+    /// The same of a guest without a userfaultfd: nothing has to be its own to be taken out, and
+    /// its agent is needed for its faults, which wait meanwhile.
+    fn take_out(
+        &self,
+        guest: &Guest,
+        runs: &[Range<PageNo>],
+        arena: (&PageArena, usize),
+    ) -> Result<Vec<Unmapped>, AgentError> {
+        let mut owned = guest.hold();
+        let mut agent = guest.agent();
+        let Some(agent) = &mut *agent else { return Ok(pinned(runs)) };
+        let ends = self.move_held(guest, &mut owned, agent, runs)?;
+        read_moved(agent, &ends, arena)?;
+        Ok(ends)
     }
 
     /// Has the agent make pages the guest's own, if relatives may have them: those the kernel does
@@ -126,7 +154,7 @@ impl GuestSpace {
         if !has_relatives && owned.shared.is_empty() {
             return Ok(());
         }
-        let leaving = runs.iter().filter_map(|run| movable(&owned, run).ok());
+        let leaving = runs.iter().filter_map(|run| movable(guest, &owned, run).ok());
         let mut places: Vec<Range<Vpn>> = leaving.map(|leaving| leaving.place).collect();
         if !has_relatives {
             places.retain(|place| owned.shared.overlaps(place));
@@ -139,7 +167,7 @@ impl GuestSpace {
         agent.make_own(&places, || {
             guest.catch_up(&mut guest.hold());
             let pages = places.iter().flat_map(|place| (place.start.0..place.end.0).map(Vpn));
-            pages.for_each(|page| _ = guest.userfault.zero(&page.run(1)));
+            pages.for_each(|page| _ = guest.eye.zero(&page.run(1)));
         })
     }
 
@@ -147,19 +175,19 @@ impl GuestSpace {
     fn move_held(
         &self,
         guest: &Guest,
+        owned: &mut Owned,
         agent: &mut Agent,
         runs: &[Range<PageNo>],
     ) -> Result<Vec<Unmapped>, AgentError> {
-        let mut owned = guest.hold();
         let leaving: Vec<Result<Leaving, SpaceError>> =
-            runs.iter().map(|run| movable(&owned, run)).collect();
+            runs.iter().map(|run| movable(guest, owned, run)).collect();
         let batch: Vec<Leaving> = leaving.iter().flatten().cloned().collect();
         let mut moved = agent.move_out(&batch)?.into_iter();
         let ends = leaving.into_iter().map(|leaving| match leaving {
             Err(why) => stopped(why),
             Ok(Leaving { place, .. }) => {
                 let moved = moved.next().expect("one for each place");
-                self.end_of(guest, &mut owned, &place, moved)
+                self.end_of(guest, owned, &place, moved)
             }
         });
         Ok(ends.collect())
@@ -228,7 +256,7 @@ impl GuestSpace {
 
     /// Without its agent a guest cannot be limited, and where its pages are is not known. One that
     /// executes another program has none any more, and is left alone.
-    fn end_of_agent(&self, guest: &Guest, why: &AgentError) {
+    pub(crate) fn end_of_agent(&self, guest: &Guest, why: &AgentError) {
         if guest.has_ended() || guest.is_over_soon() {
             return guest.ended();
         }
@@ -263,12 +291,17 @@ fn stopped(why: SpaceError) -> Unmapped {
     Unmapped { moved: 0, stopped: Some(why) }
 }
 
+fn pinned(runs: &[Range<PageNo>]) -> Vec<Unmapped> {
+    vec![stopped(SpaceError::Pinned); runs.len()]
+}
+
 /// Returns the addresses of the start of a run, as far as they lie in order and may move.
-fn movable(owned: &Owned, run: &Range<PageNo>) -> Result<Leaving, SpaceError> {
-    if owned.is_forking() {
+fn movable(guest: &Guest, owned: &Owned, run: &Range<PageNo>) -> Result<Leaving, SpaceError> {
+    let touches = guest.eye.touches();
+    if owned.is_forking() || touches.is_some_and(Touches::is_changing) {
         return Err(SpaceError::Busy);
     }
-    if !owned.is_confirmed {
+    if !owned.is_confirmed || owned.is_leaving {
         return Err(SpaceError::Pinned);
     }
     let at = match owned.map.find(run.start) {
@@ -278,7 +311,13 @@ fn movable(owned: &Owned, run: &Range<PageNo>) -> Result<Leaving, SpaceError> {
     };
     let stays = |at: Vpn| owned.needed.contains(&at) || owned.map.is_doomed(&at.run(1));
     let in_order = owned.map.run_of(run.start).map_or(1, |run| u64::from(run.pages));
-    let (protected_pages, protection) = owned.still.protection(at);
+    let (protected_pages, protection) = match touches {
+        None => owned.still.protection(at),
+        Some(touches) => touches.protection(at).ok_or(SpaceError::Pinned)?,
+    };
+    if !protection.is_none_or(Protection::may_move) {
+        return Err(SpaceError::Pinned);
+    }
     let most = in_order.min((run.end.0 - run.start.0).into()).min(Agent::PAGES_MAX as u64);
     let most = most.min(protected_pages);
     let pages = (0..most).take_while(|&n| !stays(at.plus(n))).count() as u64;

@@ -4,13 +4,14 @@
 //! what was found in memory for the engine.
 //! Not here: what the guest itself is asked (`guest`).
 
+use crate::eye::EyeParts;
 use crate::still::Still;
 use overspill_guest::Vpn;
 use overspill_guest::map::{Event, SpaceMap};
 use overspill_guest::pagemap::Pagemap;
 use overspill_guest::userfault::Fault;
 use rangemap::RangeSet;
-use rustix::fd::OwnedFd;
+
 use rustix::io::Errno;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ pub(crate) enum Fork {
 pub(crate) struct Forked {
     pub(crate) fork: Fork,
     /// `None` while there is no child yet.
-    pub(crate) userfault: Option<OwnedFd>,
+    pub(crate) eye: Option<EyeParts>,
     pub(crate) map: SpaceMap,
     pub(crate) later: Vec<Event>,
     /// Where the child begins with zeros, if that is not the kernel's message's to tell.
@@ -42,7 +43,7 @@ pub(crate) struct Owned {
     pub(crate) map: SpaceMap,
     /// Whether the map was compared with the mappings of a forked child.
     pub(crate) is_confirmed: bool,
-    /// Whether it is about to be let go: nothing new becomes the engine's.
+    /// Whether it is about to be let go: nothing new becomes the engine's, and nothing goes out.
     pub(crate) is_leaving: bool,
     /// Pages that did not move, perhaps because relatives have them, too.
     pub(crate) shared: RangeSet<Vpn>,
@@ -74,13 +75,13 @@ impl Owned {
     }
 
     /// Notes that the guest has forked, as its map is now.
-    pub(crate) fn note_fork(&mut self, userfault: OwnedFd) {
-        self.add_fork(Fork::Told, Some(userfault));
+    pub(crate) fn note_fork(&mut self, eye: EyeParts) {
+        self.add_fork(Fork::Told, Some(eye));
     }
 
-    fn add_fork(&mut self, fork: Fork, userfault: Option<OwnedFd>) {
+    fn add_fork(&mut self, fork: Fork, eye: Option<EyeParts>) {
         let (map, later, wiped) = (self.map.clone(), Vec::new(), self.wiped.clone());
-        self.forked.push(Forked { fork, userfault, map, later, wiped });
+        self.forked.push(Forked { fork, eye, map, later, wiped });
         self.forking += 1;
     }
 
@@ -106,13 +107,13 @@ impl Owned {
         self.forks
     }
 
-    /// Notes the userfaultfd of the child of such a fork; false if nobody knows of that.
-    pub(crate) fn is_forked(&mut self, fork: u64, userfault: OwnedFd) -> bool {
+    /// Notes what tells of the child of such a fork; false if nobody knows of that.
+    pub(crate) fn is_forked(&mut self, fork: u64, eye: EyeParts) -> bool {
         let mut forked = self.forked.iter_mut();
         let forked = forked.find(|forked| forked.fork == Fork::Asked(fork));
         let is_known = forked.is_some();
         if let Some(forked) = forked {
-            forked.userfault = Some(userfault);
+            forked.eye = Some(eye);
         }
         is_known
     }
@@ -143,12 +144,12 @@ impl Owned {
 
     /// True if children wait to be taken.
     pub(crate) fn has_children(&self) -> bool {
-        self.forked.iter().any(|forked| forked.userfault.is_some())
+        self.forked.iter().any(|forked| forked.eye.is_some())
     }
 
     /// Takes a child that is to get its pages; [`Owned::has_forked`] says that it has.
     pub(crate) fn take_forked(&mut self) -> Option<Forked> {
-        let ready = self.forked.iter().rposition(|forked| forked.userfault.is_some())?;
+        let ready = self.forked.iter().rposition(|forked| forked.eye.is_some())?;
         Some(self.forked.swap_remove(ready))
     }
 
@@ -178,6 +179,27 @@ impl Owned {
                 new.push(run);
             })
         })
+    }
+
+    /// Notes what is in memory in a place that is believed, of which the engine knows nothing, as
+    /// `is_new` says of pages.
+    ///
+    /// # Errors
+    /// The address space has ended.
+    pub(crate) fn add_new_of(
+        &mut self,
+        pagemap: &Pagemap,
+        place: &Range<Vpn>,
+        is_new: impl Fn(&Self, Vpn) -> bool,
+    ) -> Result<(), Errno> {
+        let mut found = RangeSet::new();
+        pagemap.present(place, |run| {
+            let pages = (run.start.0..run.end.0).map(Vpn);
+            found.extend(pages.filter(|at| is_new(self, *at)).map(|at| at.run(1)));
+        })?;
+        self.new_pages += found.iter().map(Vpn::pages).sum::<u64>();
+        self.new.extend(found);
+        Ok(())
     }
 
     /// Notes what was taken, and the engine had no room for; returns how long there has been some.

@@ -8,6 +8,7 @@
 use crate::guest::{Ended, Guest};
 use crate::keeper::Shared;
 use crate::owned::Owned;
+use crate::touches::Touches;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{Bytes, PageNo, clock};
@@ -98,7 +99,7 @@ impl Shared {
                     }
                 }
                 Need::Zeros => self.put_zeros(guest, &mut owned, fault),
-                Need::Nothing => guest.userfault.wake(&fault.at.run(1)),
+                Need::Nothing => guest.eye.wake(&fault.at.run(1)),
                 Need::Later => guest.put_off(&mut owned, fault),
                 Need::Lost => {
                     drop(owned);
@@ -116,6 +117,9 @@ impl Shared {
     fn need(&self, guest: &Arc<Guest>, owned: &mut Owned, at: Vpn) -> Result<Need, Ended> {
         if owned.is_forking() {
             return Ok(Need::Later);
+        }
+        if let Some(touches) = guest.eye.touches() {
+            return Ok(need_of_touch((guest, touches), owned, at));
         }
         let Some(known) = guest.known() else { return Ok(need_of_child(guest, owned, at)) };
         let here = owned.map.at(at);
@@ -159,7 +163,7 @@ impl Shared {
     /// True if a page that has neither memory nor a mark is what the engine takes it for: never
     /// touched, or out on a kernel without marks.
     fn is_as_it_was(&self, guest: &Guest, page: PageNo) -> bool {
-        !guest.userfault.abilities().marks || self.engine.is_untouched(page)
+        !guest.eye.abilities().marks || self.engine.is_untouched(page)
     }
 
     fn bind(&self, guest: &Arc<Guest>, owned: &mut Owned, at: Vpn) -> Need {
@@ -175,16 +179,16 @@ impl Shared {
     /// Answers a touch of memory that nobody has registered yet, or that grew.
     fn put_zeros(&self, guest: &Arc<Guest>, owned: &mut Owned, fault: Fault) {
         let page = fault.at.run(1);
-        match guest.userfault.zero(&page).stopped {
+        match guest.eye.zero(&page).stopped {
             None => self.call_care(),
             Some(Refusal::Changing | Refusal::NoMemory) => guest.put_off(owned, fault),
             Some(Refusal::Gone) => guest.ended(),
             // Where nothing is registered the touch finds out for itself.
-            Some(Refusal::Present | Refusal::NoMapping) => guest.userfault.wake(&page),
+            Some(Refusal::Present | Refusal::NoMapping) => guest.eye.wake(&page),
             Some(why @ Refusal::Unexpected(_)) => {
                 let line = format!("{}: zeros at {:?}: {why}", guest.name(), fault.at);
                 self.space.report("filling a page", line);
-                guest.userfault.wake(&page);
+                guest.eye.wake(&page);
             }
         }
     }
@@ -196,8 +200,8 @@ impl Shared {
         }
         if guest.is_lost() {
             // If it cannot be yet, the child touches it again, and so asks again.
-            let _ = guest.userfault.poison(at);
-            return guest.userfault.wake(&at.run(1));
+            let _ = guest.eye.poison(at);
+            return guest.eye.wake(&at.run(1));
         }
         let line = format!("{} is ended: its page at {at:?} is out, and lost", guest.name());
         self.space.report("a lost page", line);
@@ -224,6 +228,20 @@ impl Shared {
         self.out_of_memory.store(true, Relaxed);
         guest.kill();
         self.shortage.is_over();
+    }
+}
+
+/// What a touch needs of which a gate has told: there are none of what is new, and one that needs
+/// nothing may be the program's mistake.
+fn need_of_touch((guest, touches): (&Guest, &Touches), owned: &Owned, at: Vpn) -> Need {
+    if guest.known().is_none() || touches.is_changing() {
+        return Need::Later;
+    }
+    match owned.map.at(at) {
+        AtAddress::Later => Need::Later,
+        _ if !touches.is_out(at) => Need::Nothing,
+        AtAddress::Page(page) => Need::Page(page),
+        AtAddress::Unbound | AtAddress::Unknown => Need::Lost,
     }
 }
 

@@ -93,7 +93,7 @@ impl GuestSpace {
                     Some(content) => {
                         self.copy(guest, &mut owned, &place, &content[done * PAGE_SIZE..])
                     }
-                    None => Ok(guest.userfault.zero(&place)),
+                    None => Ok(guest.eye.zero(&place)),
                 };
                 let filled = match filled {
                     Ok(filled) => filled,
@@ -154,7 +154,7 @@ impl GuestSpace {
         };
         let out = guest.out_pages(known, owned, place);
         if out > 0 {
-            return Ok(guest.userfault.copy(place.start, &content[..out * PAGE_SIZE]));
+            return Ok(guest.eye.copy(place.start, &content[..out * PAGE_SIZE]));
         }
         if guest.drop_gone(owned, &place.start.run(1)) {
             return Err(Next::Skip);
@@ -199,7 +199,7 @@ impl GuestSpace {
         match entry.unwrap_or(Ok(Entry::Marked)) {
             Ok(Entry::Marked) => {}
             Ok(Entry::Present | Entry::Guarded) => {
-                guest.userfault.wake(&at.run(1));
+                guest.eye.wake(&at.run(1));
                 return Next::Skip;
             }
             // It may have moved since.
@@ -209,7 +209,7 @@ impl GuestSpace {
             }
             Err(_) => return Next::Stop(SpaceError::Gone),
         }
-        match guest.userfault.copy(at, &ZEROS).stopped {
+        match guest.eye.copy(at, &ZEROS).stopped {
             None => {
                 owned.map.marked(at.run(1));
                 Next::Skip
@@ -223,7 +223,7 @@ impl GuestSpace {
     /// A page is bound where nothing is registered: a message of it is outstanding, or was lost
     /// with the thread that would have waited for it.
     fn without_mapping(&self, guest: &Guest, owned: &mut Owned, at: Vpn) -> Next {
-        match guest.userfault.look(&at.run(1)) {
+        match guest.eye.look(&at.run(1)) {
             Ok(Look::NotRegistered) => {
                 owned.map.drop_gone(&at.run(1));
                 Next::Stop(SpaceError::Gone)
@@ -249,9 +249,9 @@ fn copy_to_child(
     content: &[u8],
 ) -> Result<Filled, Next> {
     let is_unmarked = owned.map.unmarked(&at.run(1)).next().is_some();
-    let zeros = if is_unmarked { None } else { Some(guest.userfault.zero(&at.run(1))) };
+    let zeros = if is_unmarked { None } else { Some(guest.eye.zero(&at.run(1))) };
     match zeros.map(|zeros| zeros.stopped) {
-        None | Some(Some(Refusal::Present)) => Ok(guest.userfault.copy(at, content)),
+        None | Some(Some(Refusal::Present)) => Ok(guest.eye.copy(at, content)),
         Some(None) => {
             owned.map.drop_gone(&at.run(1));
             Err(Next::Skip)
@@ -274,17 +274,17 @@ impl AddressSpace for GuestSpace {
     fn zap(&self, _: PageNo, _: usize) {}
 
     fn wake(&self, page: PageNo) {
-        let _ = self.at_page(page, |guest, _, at| guest.userfault.wake(&at.run(1)));
+        let _ = self.at_page(page, |guest, _, at| guest.eye.wake(&at.run(1)));
     }
 
     fn poison(&self, page: PageNo) {
         let poisoned = self.at_page(page, |guest, mut owned, at| {
             for _ in 0..100 {
-                match guest.userfault.poison(at) {
+                match guest.eye.poison(at) {
                     Err(Refusal::Changing) => guest.catch_up(&mut owned),
                     // A page is there, or nobody waits any more.
                     Ok(()) | Err(Refusal::Present | Refusal::NoMapping | Refusal::Gone) => {
-                        guest.userfault.wake(&at.run(1));
+                        guest.eye.wake(&at.run(1));
                         return true;
                     }
                     Err(Refusal::NoMemory | Refusal::Unexpected(_)) => break,
@@ -311,7 +311,7 @@ impl MovingSpace for GuestSpace {
     /// it asks again, and the engine is about to be told.
     fn find(&self, page: PageNo) -> bool {
         let found = self.at_page(page, |guest, mut owned, at| {
-            let has_marks = guest.userfault.abilities().marks;
+            let has_marks = guest.eye.abilities().marks;
             let entry = guest.known().map(|known| guest.entry(known, &owned, at));
             let is_there = match entry.unwrap_or(Ok(Entry::Present)) {
                 Ok(Entry::Present | Entry::Guarded) | Err(Ended) => true,
@@ -321,7 +321,7 @@ impl MovingSpace for GuestSpace {
                 Ok(Entry::Nothing | Entry::Marked) => false,
             };
             if is_there {
-                guest.userfault.wake(&at.run(1));
+                guest.eye.wake(&at.run(1));
             }
             is_there
         });

@@ -13,7 +13,7 @@ use crate::keeper::Shared;
 use crate::known::Known;
 use crate::owned::Owned;
 use overspill_guest::Vpn;
-use overspill_guest::map::Look;
+use overspill_guest::map::{AtAddress, Look};
 use overspill_guest::mappings::{self, Mapping};
 use overspill_guest::userfault::{Message, Userfault};
 use rustix::fd::{AsFd, OwnedFd};
@@ -24,6 +24,12 @@ use std::time::Duration;
 /// How soon guests are looked at again after something new was found, and at most how late.
 const SOON: Duration = Duration::from_micros(300);
 const LATE: Duration = Duration::from_millis(5);
+/// How often it is looked whether what was found is the engine's.
+const TAKEN_TRIES: u32 = 100;
+/// Growth by fewer pages is not looked for.
+const NOTABLE_PAGES: i64 = 64;
+/// Pages that are looked at together: who touches what is out waits for that.
+const LOOKED_PAGES: u64 = 4096;
 /// How often a guest that changes is asked whether new mappings stand still.
 const PATIENCE: u32 = 50;
 
@@ -50,8 +56,18 @@ impl Shared {
         if owned.is_leaving {
             return false;
         }
-        guest.note_survey();
+        let growth_pages = guest.pages().map_or(0, |pages| guest.growth_pages(pages));
+        let is_untold = guest.eye.touches().is_some() && growth_pages >= NOTABLE_PAGES;
+        if is_untold || guest.eye.touches().is_none() {
+            guest.note_survey();
+        }
         match self.survey_held((guest, known), &mut owned) {
+            Ok(believed) if believed.is_empty() && is_untold => {
+                drop(owned);
+                self.look_for_new(guest, known, &(Vpn(0)..Vpn(u64::MAX)));
+                self.call_care();
+                true
+            }
             Ok(believed) if believed.is_empty() => {
                 if owned.is_confirmed && guest.threads.surveyed() {
                     self.call_care();
@@ -76,6 +92,44 @@ impl Shared {
         }
     }
 
+    /// Has the engine know what is in a place, where no touch tells of what is new. Waits for that,
+    /// if it does not take long.
+    pub(crate) fn take_new_of(&self, guest: &Guest, place: &Range<Vpn>) {
+        let Some((known, _)) = guest.known().zip(guest.eye.touches()) else { return };
+        self.look_for_new(guest, known, place);
+        for _ in 0..TAKEN_TRIES {
+            if guest.hold().new_pages == 0 {
+                return;
+            }
+            self.call_care();
+            std::thread::sleep(SOON);
+        }
+    }
+
+    /// Notes what is new in mappings that are believed, as far as they are within a place, where no
+    /// touch tells of it.
+    fn look_for_new(&self, guest: &Guest, known: &Known, within: &Range<Vpn>) {
+        let believed: Vec<_> = guest.hold().map.believed().cloned().collect();
+        for place in believed {
+            let place = place.start.max(within.start)..place.end.min(within.end);
+            for start in (place.start.0..place.end.0).step_by(LOOKED_PAGES as usize).map(Vpn) {
+                let chunk = start..place.end.min(start.plus(LOOKED_PAGES));
+                let mut owned = guest.hold();
+                let is_new = |owned: &Owned, at: Vpn| match owned.map.at(at) {
+                    AtAddress::Page(page) => self.engine.is_untouched(page),
+                    AtAddress::Unbound => true,
+                    AtAddress::Later | AtAddress::Unknown => false,
+                };
+                if owned.add_new_of(&known.pagemap, &chunk, is_new).is_err() {
+                    return guest.ended();
+                }
+                if owned.new_pages > self.room_pages() {
+                    guest.threads.brake();
+                }
+            }
+        }
+    }
+
     fn survey_held(
         &self,
         (guest, known): (&Guest, &Known),
@@ -89,8 +143,8 @@ impl Shared {
         }
         let mut new = new_mappings(known, owned, &known.smaps, mappings::parse)?;
         new.retain(|(mapping, unknown)| {
-            let is_registered = guest.may_register(&mapping.place)
-                && guest.userfault.register(&mapping.place).is_ok();
+            let is_registered =
+                guest.may_register(&mapping.place) && guest.eye.register(&mapping.place).is_ok();
             if is_registered {
                 if mapping.is_wiped_on_fork {
                     owned.note_wiped(mapping.place.clone(), true);
@@ -113,7 +167,7 @@ impl Shared {
     fn believe(&self, guest: &Guest, owned: &mut Owned, mut new: Vec<New>) -> Vec<Range<Vpn>> {
         let mut believed = Vec::new();
         for _ in 0..PATIENCE {
-            new.retain(|(mapping, unknown)| match guest.userfault.look(&mapping.place) {
+            new.retain(|(mapping, unknown)| match guest.eye.look(&mapping.place) {
                 Ok(Look::Changing) => true,
                 Ok(Look::Registered) => {
                     unknown.iter().for_each(|place| owned.map.believe(place.clone()));
@@ -144,7 +198,11 @@ fn confirm((guest, known): (&Guest, &Known), owned: &mut Owned) -> Result<Vec<Ra
     if !guest.is_quiescent(owned) {
         return Ok(Vec::new());
     }
-    let registered = mappings.into_iter().filter(|mapping| mapping.is_registered);
+    let has_touches = guest.eye.touches().is_some();
+    let registered = mappings.into_iter().filter(|mapping| match has_touches {
+        true => mapping.is_pageable,
+        false => mapping.is_registered,
+    });
     owned.map.confirm(&registered.map(|mapping| mapping.place).collect());
     owned.is_confirmed = true;
     Ok(owned.map.believed().cloned().collect())

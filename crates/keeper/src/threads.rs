@@ -106,8 +106,8 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eye::EyeParts;
     use crate::words::Birth;
-    use overspill_guest::userfault::GuestUserfault;
 
     /// Notes what it is asked for.
     #[derive(Debug)]
@@ -131,7 +131,7 @@ mod tests {
             self.0.lock().push("release");
         }
 
-        fn forked(&self, _: u64, _: &GuestUserfault) {}
+        fn forked(&self, _: u64, _: EyeParts) {}
 
         fn fetch(&self, _: Birth) {}
 

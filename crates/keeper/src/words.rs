@@ -13,6 +13,7 @@ mod wanted;
 pub use area::AreaState;
 pub use wanted::{Birth, Wanted};
 
+use crate::eye::EyeParts;
 use crate::known::GuestParts;
 use area::{read_area, write_area};
 use bytemuck::{Pod, Zeroable};
@@ -390,20 +391,30 @@ fn read_vpn(number: u64) -> Option<Vpn> {
     (number < 1 << 52).then_some(Vpn(number))
 }
 
-/// After a number.
-fn write_abilities(userfault: &GuestUserfault) -> [u64; 4] {
-    let Abilities { marks, poison, moves, forks } = userfault.abilities();
-    [marks, poison, moves, forks].map(u64::from)
+/// After a number: whether there is a userfaultfd, and what it can do.
+fn write_eye(eye: &EyeParts) -> [u64; 5] {
+    match eye {
+        EyeParts::Userfault(userfault) => {
+            let Abilities { marks, poison, moves, forks } = userfault.abilities();
+            [true, marks, poison, moves, forks].map(u64::from)
+        }
+        EyeParts::Touches(_) => [0; 5],
+    }
 }
 
-fn read_abilities(packet: &Packet) -> Result<Abilities, WordError> {
+/// With its descriptor, and the page that stays registered.
+fn read_eye(packet: &Packet, fd: OwnedFd, anchor: Option<Vpn>) -> Result<EyeParts, WordError> {
+    if !packet.flag(1, "eye")? {
+        return Ok(EyeParts::Touches(fd));
+    }
     let ability = |word| packet.flag(word, "ability");
-    Ok(Abilities {
-        marks: ability(1)?,
-        poison: ability(2)?,
-        moves: ability(3)?,
-        forks: ability(4)?,
-    })
+    let abilities = Abilities {
+        marks: ability(2)?,
+        poison: ability(3)?,
+        moves: ability(4)?,
+        forks: ability(5)?,
+    };
+    Ok(EyeParts::Userfault(GuestUserfault::agreed(fd, abilities, anchor)))
 }
 
 fn read_place(packet: &Packet, word: usize) -> Result<Range<Vpn>, WordError> {
@@ -417,7 +428,7 @@ fn read_place(packet: &Packet, word: usize) -> Result<Range<Vpn>, WordError> {
 impl Report {
     pub(crate) fn write(&self) -> Sent<'_> {
         let descriptors = match self {
-            Self::Wanted(Wanted::Attach(_, userfault)) => vec![userfault.as_fd()],
+            Self::Wanted(Wanted::Attach(_, eye)) => vec![eye.as_fd()],
             _ => Vec::new(),
         };
         (self.packet(), descriptors)

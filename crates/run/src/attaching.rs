@@ -4,6 +4,7 @@
 //! Invariant: what fails leaves the process as it was.
 //! Not here: when, and whom (`front`).
 
+use crate::births::{Child, Children};
 use crate::family::wait_for;
 use crate::front::Traced;
 use crate::ground::{Eye, shared_file};
@@ -16,13 +17,12 @@ use overspill_guest::{
     AgentTask, AttachError, Attached, ChannelError, Gate, Held, Kernel, Manner, ThreadWords,
 };
 use overspill_guest::{Userfaultfd, Vpn, attach, can_shut, detach, inherited, open, pidfd, shut};
-use overspill_keeper::GuestParts;
+use overspill_keeper::{EyeParts, GuestParts};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long an agent may take to leave what its program has left.
@@ -88,7 +88,7 @@ impl Leaving {
 impl Guest {
     /// True if the process has ended, or executes another program.
     pub(crate) fn has_left(&self, pid: Pid) -> bool {
-        pidfd::has_ended(&self.process) || has_executed(pid, self.agent.pid)
+        pidfd::has_ended(&self.process) || has_executed(pid, self.agent.pid, self.agent.base)
     }
 
     /// True if the agent alone has ended, which without our help it only does with its program: the
@@ -124,8 +124,10 @@ impl Guest {
 pub(crate) enum Source<'s> {
     /// It gets both.
     New(u64),
-    /// A guest has forked it: it is one of these.
-    Forked(&'s BTreeMap<u64, GuestUserfault>),
+    /// A guest has forked it: it is one of these, by its userfaultfd.
+    Forked(&'s Children),
+    /// The same, but it has none: it is this one.
+    Born(u64),
 }
 
 /// Attaches to a process that stands still, and goes on to, which becomes a guest.
@@ -140,36 +142,36 @@ pub(crate) fn take(
     if matches!(source, Source::Forked(children) if children.is_empty()) {
         return Err(AttachError::NoFork { pid: held.pid() }.into());
     }
-    if let Eye::Calls(_) = eye {
-        // What may not be now is known before anything is changed.
-        match source {
-            Source::New(_) => can_shut(held)?,
-            Source::Forked(_) => drop(inherited(held)?),
-        }
+    // What may not be now is known before anything is changed.
+    match (eye, source) {
+        (Eye::Faults(..), _) => {}
+        (_, Source::New(_)) => can_shut(held)?,
+        (_, Source::Forked(_) | Source::Born(_)) => drop(inherited(held)?),
     }
     let memory = kernel("make a memory file", memfd_create("overspill", MemfdFlags::CLOEXEC))?;
     let brought: Vec<BorrowedFd<'_>> = match source {
-        Source::New(..) => Vec::new(),
-        Source::Forked(children) => children.values().map(AsFd::as_fd).collect(),
+        Source::New(_) | Source::Born(_) => Vec::new(),
+        Source::Forked(children) => with_userfaultfd(children).map(|(_, fd)| fd.as_fd()).collect(),
     };
     let userfaultfd = match (source, eye) {
+        (_, Eye::Touches { listener, .. }) => Userfaultfd::None(listener.as_ref().map(AsFd::as_fd)),
+        (Source::Born(_), _) => Userfaultfd::None(None),
+        (Source::Forked(_), _) => Userfaultfd::Forked(&brought),
         (Source::New(_), Eye::Faults(device, _)) => Userfaultfd::Device(device.as_fd()),
         (Source::New(_), Eye::Calls(_)) => Userfaultfd::Call,
-        (Source::Forked(_), _) => Userfaultfd::Forked(&brought),
     };
     let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
     let attached = attach(held, &manner)?;
-    let prepared = prepare(&attached, eye, source).and_then(|(userfault, number)| {
+    let prepared = prepare(&attached, eye, source).and_then(|(parts, number)| {
         let gated = match eye {
             Eye::Faults(..) => None,
-            Eye::Calls(bell) => Some(catch(held, &attached, bell, source)?),
+            Eye::Calls(bell) => Some(catch(held, &attached, (bell, false), source)?),
+            Eye::Touches { bell, .. } => Some(catch(held, &attached, (bell, true), source)?),
         };
-        Ok((userfault, gated, number))
+        Ok((parts, gated, number))
     });
     match prepared {
-        Ok((userfault, gated, number)) => {
-            Ok(hand_over(attached, userfault, gated, memory, number)?)
-        }
+        Ok((parts, gated, number)) => Ok(hand_over(attached, parts, gated, memory, number)?),
         Err(error) => {
             // If that fails too, the agent ends with its channel, and the process with it.
             let _ = detach(held, &attached.agent);
@@ -188,14 +190,14 @@ struct Gated {
 fn catch(
     held: &mut Held<'_, Kernel>,
     attached: &Attached,
-    bell: &OwnedFd,
+    (bell, has_touches): (&OwnedFd, bool),
     source: Source<'_>,
 ) -> Result<Gated, AttachingError> {
     let bell = kernel("copy the bell", rustix::io::fcntl_dupfd_cloexec(bell, 3))?;
     let letters = kernel("make a memory file", shared_file("overspill-letters", LETTERS_BYTES))?;
     let gate = match source {
-        Source::New(_) => shut(held)?,
-        Source::Forked(_) => inherited(held)?,
+        Source::New(_) => shut(held, has_touches)?,
+        Source::Forked(_) | Source::Born(_) => inherited(held)?,
     };
     let mut request = Request::of(kind::GATE);
     request.runs[0].address = gate.base;
@@ -209,14 +211,22 @@ fn catch(
     }
 }
 
-/// Agrees with the kernel on the userfaultfd, and has the agent register its staging.
+/// Agrees with the kernel on the userfaultfd, if there is one, and has the agent register its
+/// staging.
 fn prepare(
     attached: &Attached,
     eye: &Eye,
     source: Source<'_>,
-) -> Result<(GuestUserfault, u64), AttachingError> {
-    let fd =
-        kernel("copy the userfaultfd", rustix::io::fcntl_dupfd_cloexec(&attached.userfaultfd, 3))?;
+) -> Result<(EyeParts, u64), AttachingError> {
+    let copy = |what, fd: BorrowedFd<'_>| kernel(what, rustix::io::fcntl_dupfd_cloexec(fd, 3));
+    let Some(userfaultfd) = &attached.userfaultfd else {
+        let process = copy("copy a pidfd", attached.process.as_fd())?;
+        let (Source::New(number) | Source::Born(number)) = source else {
+            return Err(AttachError::NoFork { pid: attached.pid }.into());
+        };
+        return Ok((EyeParts::Touches(process), number));
+    };
+    let fd = copy("copy the userfaultfd", userfaultfd.as_fd())?;
     let anchor = Vpn::of(attached.agent.staging);
     let (userfault, number) = match source {
         Source::New(number) => {
@@ -225,20 +235,31 @@ fn prepare(
                     let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
                     (GuestUserfault::agree(fd, anchor, ask), true)
                 }
-                Eye::Calls(_) => (GuestUserfault::agree_alone(fd, anchor), false),
+                Eye::Calls(_) | Eye::Touches { .. } => {
+                    (GuestUserfault::agree_alone(fd, anchor), false)
+                }
             };
             let userfault = kernel("set up the userfaultfd", agreed)?;
             check(userfault.abilities(), needs_forks)?;
             (userfault, number)
         }
         Source::Forked(children) => {
-            let (number, child) = children.iter().nth(attached.forked).expect("one of them");
-            (GuestUserfault::agreed(fd, child.abilities(), Some(anchor)), *number)
+            let child = with_userfaultfd(children).nth(attached.forked);
+            let (number, child) = child.expect("one of them");
+            (GuestUserfault::agreed(fd, child.abilities(), Some(anchor)), number)
         }
+        Source::Born(_) => return Err(AttachError::NoFork { pid: attached.pid }.into()),
     };
     let request = Request::of(kind::REGISTER);
     attached.agent.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
-    Ok((userfault, number))
+    Ok((EyeParts::Userfault(userfault), number))
+}
+
+fn with_userfaultfd(children: &Children) -> impl Iterator<Item = (u64, &GuestUserfault)> {
+    children.iter().filter_map(|(number, child)| match child {
+        Child::Userfault(userfault) => Some((*number, userfault)),
+        Child::Process(_) => None,
+    })
 }
 
 /// Without the messages of forks a child would read zeros for what is out, unless its gate sees to
@@ -258,7 +279,7 @@ pub(crate) fn check(abilities: Abilities, needs_forks: bool) -> Result<(), Attac
 
 fn hand_over(
     attached: Attached,
-    userfault: GuestUserfault,
+    eye: EyeParts,
     gated: Option<Gated>,
     memory: OwnedFd,
     number: u64,
@@ -274,7 +295,7 @@ fn hand_over(
         name: format!("process {}", attached.pid),
         process: attached.process,
         agent: copy("copy a pidfd", agent.process.as_fd())?,
-        userfault,
+        eye,
         pagemap: kernel("open its page table", files.pagemap)?,
         maps: kernel("open its list of mappings", files.maps)?,
         smaps: kernel("open its list of mappings", files.smaps)?,

@@ -14,7 +14,7 @@ mod subject;
 mod traced;
 
 use crate::attaching::{self, AttachingError, Guest, Leaving, Source};
-use crate::births;
+use crate::births::{self, Children};
 use crate::cores::Cores;
 use crate::family::kill;
 use crate::giving::{Giving, MemoryPressure};
@@ -28,12 +28,11 @@ use crate::stopping::{Stopped, Stopping};
 use crate::watch::{self, Watched, is_gated, is_registered, start_of};
 use overspill_base::Bytes;
 use overspill_device::SwapSpec;
-use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{Kernel, MOST_URGENT, Tracer};
-use overspill_keeper::{AreaState, Arrived, GuestMark, GuestParts, KeeperState, Wanted};
+use overspill_keeper::{AreaState, Arrived, EyeParts, GuestMark, GuestParts, KeeperState, Wanted};
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::set_current_timer_slack;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
@@ -74,7 +73,7 @@ pub struct Front {
     subject_start: Option<u64>,
     guests: HashMap<Pid, Guest>,
     /// Children that guests have forked, and that are not attached to.
-    forked: BTreeMap<u64, GuestUserfault>,
+    forked: Children,
     cores: Cores,
     /// Processes that there were a turn ago.
     seen: HashMap<Pid, Seen>,
@@ -152,7 +151,7 @@ impl Front {
             subject,
             subject_start,
             guests: HashMap::new(),
-            forked: BTreeMap::new(),
+            forked: Children::new(),
             cores: Cores::default(),
             seen: HashMap::new(),
             number: 0,
@@ -313,6 +312,7 @@ impl Front {
                 Wanted::Hold(number) => self.hold(number),
                 Wanted::Freeze(number) => {
                     self.hold(number);
+                    self.holding.freeze(number);
                     self.keeper.frozen(number);
                 }
                 Wanted::Still(number) => {
@@ -320,7 +320,7 @@ impl Front {
                     self.holding.ask(number);
                 }
                 Wanted::Release(number) => self.holding.release(number),
-                Wanted::Attach(child, userfault) => self.note_fork(child, userfault),
+                Wanted::Attach(child, eye) => self.note_fork(child, eye),
                 Wanted::Forget(child) => drop(self.forked.remove(&child)),
                 Wanted::LetGo(number) => self.departing.push(number),
                 Wanted::Fetch(birth) => {
@@ -331,8 +331,8 @@ impl Front {
         }
     }
 
-    fn note_fork(&mut self, child: u64, userfault: GuestUserfault) {
-        self.forked.insert(child, userfault);
+    fn note_fork(&mut self, child: u64, eye: EyeParts) {
+        self.forked.insert(child, eye.into());
         self.refusals.note_message();
     }
 
@@ -345,8 +345,8 @@ impl Front {
 
     fn hold(&mut self, number: u64) {
         let guest = self.guests.iter().find(|(_, guest)| guest.number == number);
-        if let Some((&pid, _)) = guest {
-            self.holding.hold(number, pid);
+        if let Some((&pid, guest)) = guest {
+            self.holding.hold(number, pid, guest.gate);
         }
     }
 
@@ -366,14 +366,15 @@ impl Front {
     }
 
     fn attach(&mut self, pid: Pid, stopped: Stopped) {
-        let is_registered = is_registered(pid);
-        if !is_registered && is_gated(pid) {
+        let (is_registered, born) = (is_registered(pid), births::number_of(&self.forked, pid));
+        if !is_registered && born.is_none() && is_gated(pid) {
             // A child whose birth is under way, which it has to be let go for.
             return;
         }
-        let source = match is_registered {
-            true => Source::Forked(&self.forked),
-            false => Source::New(self.number + 1),
+        let source = match (born, is_registered) {
+            (Some(number), _) => Source::Born(number),
+            (None, true) => Source::Forked(&self.forked),
+            (None, false) => Source::New(self.number + 1),
         };
         let taken = stopped.map_err(AttachingError::from).and_then(|mut held| {
             let (guest, parts) = attaching::take(&mut held, &self.ground.eye, source)?;
@@ -400,6 +401,11 @@ impl Front {
         self.refusals.is_outside(OutsideProcess { pid, name, memory_max: memory });
     }
 
+    /// True if it is a child that a guest has forked.
+    fn is_child(&self, pid: Pid) -> bool {
+        is_registered(pid) || births::number_of(&self.forked, pid).is_some()
+    }
+
     fn is_guest(&self, pid: Option<Pid>) -> bool {
         pid.is_some_and(|pid| self.guests.contains_key(&pid))
     }
@@ -410,9 +416,10 @@ impl Front {
         if self.forked.remove(&number).is_none() {
             self.number = number;
         }
+        let gate = guest.gate;
         self.guests.insert(pid, guest);
         self.cores.note(pid);
-        self.holding.keep(number, held);
+        self.holding.keep(number, held, gate);
         self.leave_room();
         if let Err(error) = self.keeper.add(number, parts) {
             // If it has ended, that is why.

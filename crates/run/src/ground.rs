@@ -8,10 +8,13 @@ use crate::forks::Forks;
 use crate::same::have_same_memory;
 use overspill_agent::PAGE_BYTES;
 use overspill_guest::userfault::GuestUserfault;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, open};
 use rustix::io::Errno;
-use rustix::process::getpid;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use rustix::thread::{CapabilitySet, capabilities};
 use std::path::PathBuf;
 
@@ -22,6 +25,9 @@ const YAMA_CAPABLE: &str = "2";
 
 /// Of `prctl`: off is 0, and can always be asked for.
 const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+const MADV_GUARD_INSTALL: libc::c_int = 102;
+/// Connections that may wait: one agent is made at a time.
+const BACKLOG: i32 = 16;
 
 /// Why nothing can be paged from outside.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +52,17 @@ pub enum GroundError {
     /// System calls cannot be caught.
     #[error("system calls cannot be caught: that takes x86-64 and Linux 6.4")]
     Dispatch,
+    /// No guards.
+    #[error("touches cannot be made signals: that takes Linux 6.13")]
+    Guards,
+    /// `proc_mem.force_override=never`, or no `/proc`.
+    #[error(
+        "/proc/self/mem cannot be used to write what nobody may touch: is /proc mounted, and          proc_mem.force_override not `never`?"
+    )]
+    MemoryFile,
+    /// No socket.
+    #[error("agents cannot be waited for: {0}")]
+    Listener(Errno),
     /// Not even a page to share.
     #[error("no memory can be shared with a program: {0}")]
     Memory(Errno),
@@ -65,6 +82,13 @@ pub(crate) enum Eye {
     /// By the kernel where the program's own code touches it. What its calls touch is brought in
     /// before they are made: each process has a gate, and all have this bell.
     Calls(OwnedFd),
+    /// By the program's own code, as a signal, of which its gate tells.
+    Touches {
+        /// Of all gates.
+        bell: OwnedFd,
+        /// Where agents connect, if nobody may take a descriptor of another process.
+        listener: Option<OwnedFd>,
+    },
 }
 
 /// A machine on which programs can be paged from outside.
@@ -93,12 +117,25 @@ impl Ground {
         Ok(Self { eye: Eye::Faults(device, forks) })
     }
 
-    /// Tries that, and without it what is needed where only a program's own touches are seen.
+    /// Tries that, and without it what is needed where only a program's own touches are seen, and
+    /// without that what is needed where not even those are.
     ///
     /// # Errors
     /// What is lacking for the first.
     pub fn find_any(forks: PathBuf) -> Result<Self, GroundError> {
-        Self::find(forks).or_else(|lack| Self::find_calls().map_err(|_| lack))
+        let others = || Self::find_calls().or_else(|_| Self::find_touches());
+        Self::find(forks).or_else(|lack| others().map_err(|_| lack))
+    }
+
+    /// Tries what is needed without any userfaultfd.
+    ///
+    /// # Errors
+    /// [`GroundError`]: what is lacking first.
+    pub fn find_touches() -> Result<Self, GroundError> {
+        may_guard()?;
+        let bell = gated()?;
+        let listener = if may_take_descriptors() { None } else { Some(listener()?) };
+        Ok(Self { eye: Eye::Touches { bell, listener } })
     }
 
     /// Tries what is needed without the right to see the kernel's touches.
@@ -108,11 +145,52 @@ impl Ground {
     pub fn find_calls() -> Result<Self, GroundError> {
         let abilities = GuestUserfault::abilities_of_own().map_err(GroundError::Call)?;
         check(abilities, false).map_err(GroundError::Attaching)?;
-        may_dispatch()?;
-        may_trace()?;
-        let bell = shared_file("overspill-bell", PAGE_BYTES).map_err(GroundError::Memory)?;
-        Ok(Self { eye: Eye::Calls(bell) })
+        Ok(Self { eye: Eye::Calls(gated()?) })
     }
+}
+
+/// What [`Ground::find_touches`] needs of the kernel: guards, and to write what nobody may touch.
+fn may_guard() -> Result<(), GroundError> {
+    let bytes = 2 * PAGE_BYTES;
+    let protection = rustix::mm::ProtFlags::empty();
+    let flags = rustix::mm::MapFlags::PRIVATE;
+    // SAFETY: it is new, and nobody else's.
+    let place =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
+    let place = place.map_err(GroundError::Memory)?;
+    // SAFETY: it was just made, and nothing refers to it.
+    let guarded = unsafe { libc::madvise(place, PAGE_BYTES, MADV_GUARD_INSTALL) };
+    let memory = open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let written = memory.and_then(|memory| {
+        let at = place.addr() + PAGE_BYTES;
+        rustix::io::pwrite(memory, &[1], at as u64)
+    });
+    // SAFETY: as above.
+    let _ = unsafe { rustix::mm::munmap(place, bytes) };
+    match (guarded, written) {
+        (0, Ok(1)) => Ok(()),
+        (0, _) => Err(GroundError::MemoryFile),
+        _ => Err(GroundError::Guards),
+    }
+}
+
+/// Not in a container, unless it has CAP_SYS_PTRACE.
+fn may_take_descriptors() -> bool {
+    let own = pidfd_open(getpid(), PidfdFlags::empty());
+    own.and_then(|own| pidfd_getfd(&own, own.as_raw_fd(), PidfdGetfdFlags::empty())).is_ok()
+}
+
+/// A socket with an address that the kernel chooses: there is no file, and nobody's rights count
+/// but those of who connects.
+fn listener() -> Result<OwnedFd, GroundError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let made = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let listener = made.and_then(|socket| {
+        bind(&socket, &SocketAddrUnix::new_unnamed())?;
+        listen(&socket, BACKLOG)?;
+        Ok(socket)
+    });
+    listener.map_err(GroundError::Listener)
 }
 
 /// Memory that processes can share.
@@ -120,6 +198,13 @@ pub(crate) fn shared_file(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
     ftruncate(&file, bytes as u64)?;
     Ok(file)
+}
+
+/// Tries what a gate needs. Returns the bell.
+fn gated() -> Result<OwnedFd, GroundError> {
+    may_dispatch()?;
+    may_trace()?;
+    shared_file("overspill-bell", PAGE_BYTES).map_err(GroundError::Memory)
 }
 
 /// Whether the kernel can hand system calls to a program.

@@ -5,10 +5,11 @@
 //! out. While processes are about to be attached to, none goes on that was held after they were
 //! told to stop: of a crowd that starts at once the first would fill memory while the others are
 //! attached to, and take the CPU from that. Who asks whether a guest stands still gets an answer:
-//! that it does, or that it takes too long.
+//! that it does, or that it takes too long. A thread that has stopped in its gate goes on: the
+//! keeper may wait for what it does there, or others for what the keeper does then.
 //! Not here: what a hold is for (`guest::map`, rule 5).
 
-use overspill_guest::{Held, Kernel, Tracer};
+use overspill_guest::{Gate, Held, Kernel, Tracer, let_out};
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -26,15 +27,22 @@ pub(crate) struct Holding {
 
 struct Entry {
     held: Held<'static, Kernel>,
+    gate: Option<Gate>,
     since: Instant,
     /// Whether it is to go on as soon as it may.
     is_due: bool,
     is_still: bool,
 }
 
-impl From<Held<'static, Kernel>> for Entry {
-    fn from(held: Held<'static, Kernel>) -> Self {
-        Self { held, since: Instant::now(), is_due: false, is_still: false }
+impl Entry {
+    /// Takes note of threads that have stopped, or are new; true if all stand still. One that has
+    /// ended is let go when its end is seen.
+    fn poll(&mut self) -> bool {
+        let polled = self.held.poll();
+        let let_out = self.gate.map_or(Ok(()), |gate| let_out(&mut self.held, gate));
+        polled.is_ok_and(|running| running == 0)
+            && let_out.is_ok()
+            && self.held.running().next().is_none()
     }
 }
 
@@ -44,13 +52,18 @@ impl Holding {
     }
 
     /// Tells all threads of a guest to stop.
-    pub(crate) fn hold(&mut self, number: u64, pid: Pid) {
+    pub(crate) fn hold(&mut self, number: u64, pid: Pid, gate: Option<Gate>) {
         if let Some(entry) = self.held.get_mut(&number) {
             entry.is_due = false;
         } else if let Ok(held) = self.tracer.hold(pid) {
-            self.keep(number, held);
+            self.keep(number, held, gate);
         }
         // One that has ended does nothing more.
+    }
+
+    /// Has none of its threads go on for any reason: its mappings must not change.
+    pub(crate) fn freeze(&mut self, number: u64) {
+        self.held.entry(number).and_modify(|entry| entry.gate = None);
     }
 
     /// Asks whether a guest that is held stands still: [`answers`](Self::answers) will say.
@@ -76,8 +89,9 @@ impl Holding {
     }
 
     /// Keeps a new guest standing still, until it is released.
-    pub(crate) fn keep(&mut self, number: u64, held: Held<'static, Kernel>) {
-        self.held.insert(number, held.into());
+    pub(crate) fn keep(&mut self, number: u64, held: Held<'static, Kernel>, gate: Option<Gate>) {
+        let (since, is_due, is_still) = (Instant::now(), false, false);
+        self.held.insert(number, Entry { held, gate, since, is_due, is_still });
     }
 
     /// True if all threads of a guest that is held stand still.
@@ -117,8 +131,7 @@ impl Holding {
     /// Takes note of threads that have stopped, or are new.
     pub(crate) fn poll(&mut self) {
         for entry in self.held.values_mut() {
-            // One that has ended is let go when its end is seen.
-            entry.is_still = entry.held.poll().is_ok_and(|running| running == 0);
+            entry.is_still = entry.poll();
         }
     }
 }

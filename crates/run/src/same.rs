@@ -35,10 +35,23 @@ fn have_other_sizes(pid: Pid, parent: Pid) -> bool {
     before == after && before != other && !before.is_empty() && !other.is_empty()
 }
 
-/// True if `pid` has memory, and other memory than `agent`: it executes another program. Only a
-/// first thread is compared, which has no memory when it has ended before its process.
-pub(crate) fn has_executed(pid: Pid, agent: Pid) -> bool {
-    have_same_memory(pid, agent) == Some(false) && has_memory(pid)
+/// True if `pid` has memory, and other memory than `agent`, which is mapped at `base`: it executes
+/// another program. Only a first thread is compared, which has no memory when it has ended before
+/// its process.
+pub(crate) fn has_executed(pid: Pid, agent: Pid, base: u64) -> bool {
+    let has_left = match have_same_memory(pid, agent) {
+        Some(same) => !same,
+        // Sizes of one memory may have changed in between, and back.
+        None => have_other_sizes(pid, agent) && !has_mapping(pid, base),
+    };
+    has_left && has_memory(pid)
+}
+
+/// True if something is mapped from an address on, or nobody can tell.
+fn has_mapping(pid: Pid, address: u64) -> bool {
+    let start = format!("{address:x}-");
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+    maps.map_or(true, |maps| maps.is_empty() || maps.lines().any(|line| line.starts_with(&start)))
 }
 
 fn has_memory(pid: Pid) -> bool {
@@ -74,17 +87,17 @@ mod tests {
     fn a_process_has_its_own_memory_and_another_one_another() {
         let own = getpid();
         assert_eq!(have_same_memory(own, own), Some(true));
-        assert!(!has_executed(own, own));
+        assert!(!has_executed(own, own, 0));
         let mut child = Command::new("sleep").arg("10").spawn().unwrap();
         let other = Pid::from_child(&child);
         assert_eq!(have_same_memory(own, other), Some(false));
-        assert!(has_executed(other, own));
+        assert!(has_executed(other, own, 0));
         child.kill().unwrap();
         while has_memory(other) {
             std::thread::yield_now();
         }
         // A zombie, as a first thread is that has ended before its process.
-        assert!(!has_executed(other, own));
+        assert!(!has_executed(other, own, 0));
         child.wait().unwrap();
         assert_eq!(have_same_memory(own, other), None);
     }

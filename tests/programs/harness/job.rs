@@ -35,6 +35,7 @@ pub struct Job {
     patience: Duration,
     way: Option<OsString>,
     user: Option<u32>,
+    launcher: Vec<OsString>,
 }
 
 impl Job {
@@ -48,6 +49,7 @@ impl Job {
             patience: PATIENCE,
             way: None,
             user: None,
+            launcher: Vec::new(),
         }
     }
 
@@ -58,15 +60,30 @@ impl Job {
     }
 
     /// Is paged from outside: in the best way of those, or in the one that the environment names.
-    pub fn by_keeper(mut self) -> Self {
-        let named = way().filter(|way| way.to_string_lossy().starts_with("keeper"));
-        self.way = Some(named.unwrap_or("keeper".into()));
+    pub fn by_keeper(self) -> Self {
+        self.kept("keeper")
+    }
+
+    /// The same, but by who sees only the program's own touches.
+    pub fn by_gate(self) -> Self {
+        self.kept("keeper:calls")
+    }
+
+    /// The same, but by who is only told of them by signals.
+    pub fn by_signals(mut self) -> Self {
+        self.way = Some("keeper:touches".into());
         self
     }
 
-    /// Is paged from outside by who sees only the program's own touches.
-    pub fn by_gate(mut self) -> Self {
-        self.way = Some("keeper:calls".into());
+    /// Has its run started by something else; without that it is as ever.
+    pub fn under(mut self, launcher: &[impl AsRef<OsStr>]) -> Self {
+        self.launcher = launcher.iter().map(|word| word.as_ref().to_owned()).collect();
+        self
+    }
+
+    fn kept(mut self, best: &str) -> Self {
+        let named = way().filter(|way| way.to_string_lossy().starts_with("keeper"));
+        self.way = Some(named.unwrap_or(best.into()));
         self
     }
 
@@ -115,7 +132,8 @@ impl Job {
     /// Starts it under `overspill run` with `options`.
     pub fn paged(&self, options: &[impl AsRef<OsStr>]) -> Running {
         let stats = self.fresh("stats");
-        let mut words: Vec<OsString> = vec![overspill().into(), "run".into()];
+        let mut words = self.launcher.clone();
+        words.extend([overspill().into(), "run".into()]);
         let way = self.way.clone().or_else(way);
         words.extend(way.map(|way| ["--way".into(), way]).into_iter().flatten());
         words.extend(options.iter().map(|option| option.as_ref().to_owned()));

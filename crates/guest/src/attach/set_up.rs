@@ -14,11 +14,13 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// Sets the agent up; returns which of several userfaultfds it took, too.
+/// Sets the agent up; returns which of several userfaultfds it took, too. `memory` is the
+/// program's.
 pub(super) fn set_up<S: System>(
     held: &Held<'_, S>,
     channel: &Channel,
     manner: &Manner<'_>,
+    memory: BorrowedFd<'_>,
 ) -> Result<(Answer, usize)> {
     let ask = |source, other: Option<BorrowedFd<'_>>| {
         let huge_pages = if manner.huge_pages { 0 } else { flag::NO_HUGE_PAGES };
@@ -31,6 +33,9 @@ pub(super) fn set_up<S: System>(
         Userfaultfd::Call => ask(0, None).map(|answer| (answer, 0)).map_err(refused),
         Userfaultfd::Device(device) => {
             ask(flag::DEVICE, Some(device)).map(|answer| (answer, 0)).map_err(refused)
+        }
+        Userfaultfd::None(_) => {
+            ask(flag::TOUCHES, Some(memory)).map(|answer| (answer, 0)).map_err(refused)
         }
         Userfaultfd::Forked(brought) => {
             let asked = brought.iter().map(|fd| ask(flag::USERFAULTFD, Some(*fd)));

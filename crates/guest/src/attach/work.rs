@@ -11,7 +11,9 @@
 //! nothing needs it, but a filter that has to stay suspended.
 
 use crate::attach::site::{self, Site, wait_for_end};
-use crate::attach::{AgentTask, Attached, Files, Manner, ThreadWords, Userfaultfd, set_up};
+use crate::attach::{
+    AgentTask, Attached, Files, Manner, ThreadWords, Userfaultfd, meeting, set_up,
+};
 use crate::channel::Channel;
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
@@ -20,7 +22,8 @@ use crate::process::{self, Namespace};
 use crate::system::{Change, Stop, System, Until, options};
 use crate::tracer::Patience;
 use overspill_agent::{
-    AGENT_BYTES, CODE, CODE_BYTES, ENTRY, MAILBOX_AT, Mailbox, Request, STAGING_BYTES, kind, state,
+    ADDRESS_BYTES, AGENT_BYTES, CODE, CODE_BYTES, ENTRY, MAILBOX_AT, Mailbox, Request,
+    STAGING_BYTES, kind, state,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -57,7 +60,7 @@ pub(super) struct Made {
     is_child: bool,
     agent_process: OwnedFd,
     channel: Channel,
-    userfaultfd: OwnedFd,
+    userfaultfd: Option<OwnedFd>,
     forked: usize,
     staging: u64,
     threads: Vec<ThreadWords>,
@@ -123,10 +126,16 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         let agent_process =
             self.system().open_process(agent).about(self.pid(), "opening the agent of")?;
         let ready = self.wait_until_ready(agent)?;
-        let socket = self.take(agent_process.as_fd(), ready.sockets[0])?;
+        let socket = match manner.userfaultfd {
+            Userfaultfd::None(Some(listener)) => meeting::accept(self.held, listener, agent)?,
+            _ => self.take(agent_process.as_fd(), ready.sockets[0])?,
+        };
         let channel = self.channel.insert(Channel::from(socket));
-        let (answer, forked) = set_up::set_up(self.held, channel, manner)?;
-        let userfaultfd = self.take(agent_process.as_fd(), answer.userfaultfd)?;
+        let (answer, forked) = set_up::set_up(self.held, channel, manner, self.site.memory())?;
+        let userfaultfd = match manner.userfaultfd {
+            Userfaultfd::None(_) => None,
+            _ => Some(self.take(agent_process.as_fd(), answer.userfaultfd)?),
+        };
         let threads = self.thread_words()?;
         let files = site::open_files(self.system(), agent);
         self.let_agent_go(agent)?;
@@ -192,7 +201,13 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
     }
 
     fn write(&self, manner: &Manner<'_>) -> Result<()> {
+        let (address, address_bytes) = match manner.userfaultfd {
+            Userfaultfd::None(Some(listener)) => meeting::address_of(self.held, listener)?,
+            _ => ([0; ADDRESS_BYTES], 0),
+        };
         let mailbox = Mailbox {
+            address,
+            address_bytes,
             single: u32::from(self.is_child),
             keeps_rights: u32::from(matches!(manner.userfaultfd, Userfaultfd::Call)),
             program: self.site.own_number,

@@ -18,14 +18,14 @@ pub struct Gate {
 /// # Errors
 /// Always.
 pub fn can_shut<S: System>(held: &mut Held<'_, S>) -> Result<()> {
-    shut(held).map(drop)
+    shut(held, false).map(drop)
 }
 
 /// Says why not.
 ///
 /// # Errors
 /// Always.
-pub fn shut<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
+pub fn shut<S: System>(held: &mut Held<'_, S>, _has_touches: bool) -> Result<Gate> {
     let why = "this processor's kernel does not hand its system calls to a program";
     Err(AttachError::NoGate { pid: held.pid, why })
 }
@@ -35,7 +35,15 @@ pub fn shut<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
 /// # Errors
 /// Always.
 pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
-    shut(held)
+    shut(held, false)
+}
+
+/// Has nobody to let out.
+///
+/// # Errors
+/// None.
+pub fn let_out<S: System>(_: &mut Held<'_, S>, _: Gate) -> Result<()> {
+    Ok(())
 }
 
 /// Has nothing to open.

@@ -126,8 +126,8 @@ impl<S: System> Work<'_, '_, S> {
 
     // Shutting.
 
-    pub(super) fn shut(&self, threads: &[Usable]) -> Result<()> {
-        self.write_globals(threads.len())?;
+    pub(super) fn shut(&self, threads: &[Usable], has_touches: bool) -> Result<()> {
+        self.write_globals(threads.len(), has_touches)?;
         for (slot, thread) in threads.iter().enumerate() {
             self.seat(slot, *thread)?;
         }
@@ -138,9 +138,10 @@ impl<S: System> Work<'_, '_, S> {
         Ok(())
     }
 
-    fn write_globals(&self, threads: usize) -> Result<()> {
+    fn write_globals(&self, threads: usize, has_touches: bool) -> Result<()> {
         let globals = Globals {
             slots: threads as u32,
+            has_touches: has_touches.into(),
             stub_pages: self.stub_pages(threads) as u32,
             ..bytemuck::Zeroable::zeroed()
         };

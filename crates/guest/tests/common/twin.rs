@@ -133,6 +133,12 @@ impl System for Twin {
     fn take_descriptor(&self, process: BorrowedFd<'_>, number: i32) -> Result<OwnedFd> {
         self.call(|kernel| kernel.take_descriptor(process, number))
     }
+    fn address(&self, socket: BorrowedFd<'_>) -> Result<Vec<u8>> {
+        self.call(|kernel| kernel.address(socket))
+    }
+    fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Pid)> {
+        self.call(|kernel| kernel.accept(listener))
+    }
     fn kill(&self, pid: Pid) -> Result<()> {
         self.call(|kernel| kernel.kill(pid))
     }

@@ -4,22 +4,20 @@
 //! Not here: what is done with it (`process`).
 
 use super::{
-    DESCRIPTORS_MAX, Packet, Request, Sent, WordError, kind, read_abilities, read_place,
-    write_abilities,
+    DESCRIPTORS_MAX, Packet, Request, Sent, WordError, kind, read_eye, read_place, write_eye,
 };
 use crate::known::GuestParts;
-use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{Channel, Vpn};
 use rustix::fd::{AsFd, OwnedFd};
 
 /// The order of its descriptors is that of the fields.
 pub(super) fn write_guest(number: u64, guest: &GuestParts) -> Result<Sent<'_>, WordError> {
     let [own, staging, gate] = guest.own.each_ref().map(|place| [place.start.0, place.end.0]);
-    let words = [&[number][..], &write_abilities(&guest.userfault), &own, &staging, &gate].concat();
+    let words = [&[number][..], &write_eye(&guest.eye), &own, &staging, &gate].concat();
     let mut descriptors = vec![
         guest.process.as_fd(),
         guest.agent.as_fd(),
-        guest.userfault.as_fd(),
+        guest.eye.as_fd(),
         guest.pagemap.as_fd(),
         guest.maps.as_fd(),
         guest.smaps.as_fd(),
@@ -39,19 +37,19 @@ pub(super) fn read_guest(packet: &Packet, mut fds: Vec<OwnedFd>) -> Result<Reque
         }
         _ => None,
     };
-    let [process, agent, userfault, pagemap, maps, smaps, statm, channel, memory] =
+    let [process, agent, eye, pagemap, maps, smaps, statm, channel, memory] =
         packet.exactly(fds)?;
     let gate = match &letters {
-        Some(_) => read_place(packet, 9)?,
+        Some(_) => read_place(packet, 10)?,
         None => Vpn(0)..Vpn(0),
     };
-    let own = [read_place(packet, 5)?, read_place(packet, 7)?, gate];
-    let (abilities, anchor) = (read_abilities(packet)?, Vpn(own[1].end.0 - 1));
+    let own = [read_place(packet, 6)?, read_place(packet, 8)?, gate];
+    let eye = read_eye(packet, eye, Some(Vpn(own[1].end.0 - 1)))?;
     let guest = GuestParts {
         name: packet.text()?,
         process,
         agent,
-        userfault: GuestUserfault::agreed(userfault, abilities, Some(anchor)),
+        eye,
         pagemap,
         maps,
         smaps,

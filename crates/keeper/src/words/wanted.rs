@@ -3,8 +3,8 @@
 //! Owns: the form of that.
 //! Not here: what is done about it (`run`).
 
-use super::{Packet, WordError, kind, read_abilities, write_abilities};
-use overspill_guest::userfault::GuestUserfault;
+use super::{Packet, WordError, kind, read_eye, write_eye};
+use crate::eye::EyeParts;
 use rustix::fd::OwnedFd;
 
 /// What a keeper wants of its front. Guests are named by their numbers.
@@ -18,13 +18,13 @@ pub enum Wanted {
     Still(u64),
     /// That they go on.
     Release(u64),
-    /// A guest has forked: its child is to be attached to with this userfaultfd, as this guest.
-    Attach(u64, GuestUserfault),
+    /// A guest has forked: its child, of which this tells, is to be attached to as this guest.
+    Attach(u64, EyeParts),
     /// There is no such child any more.
     Forget(u64),
     /// That a guest is let go for good: it waits for that, to filter its calls.
     LetGo(u64),
-    /// A guest has made a child: its userfaultfd is to be fetched.
+    /// A guest has made a child: what tells of it is to be fetched.
     Fetch(Birth),
 }
 
@@ -37,7 +37,7 @@ pub struct Birth {
     pub fork: u64,
     /// The child's number, in the namespace of its parent.
     pub child: i32,
-    /// What its userfaultfd is there.
+    /// What its userfaultfd is there; less than 0 if it has none.
     pub userfaultfd: i32,
 }
 
@@ -49,9 +49,9 @@ impl Wanted {
             Self::Freeze(guest) => bare(kind::FREEZE, guest),
             Self::Still(guest) => bare(kind::STILL, guest),
             Self::Release(guest) => bare(kind::RELEASE, guest),
-            Self::Attach(child, userfault) => {
-                let [a, b, c, d] = write_abilities(userfault);
-                Packet::new(kind::ATTACH, &[*child, a, b, c, d])
+            Self::Attach(child, eye) => {
+                let [a, b, c, d, e] = write_eye(eye);
+                Packet::new(kind::ATTACH, &[*child, a, b, c, d, e])
             }
             Self::Forget(child) => bare(kind::FORGET, child),
             Self::LetGo(guest) => bare(kind::WANTS_OUT, guest),
@@ -72,7 +72,7 @@ impl Wanted {
             kind::WANTS_OUT => Self::LetGo(number),
             kind::FETCH => {
                 let [parent, fork, child, userfaultfd, ..] = packet.words;
-                let number = |word| i32::try_from(word).map_err(|_| packet.bad("number"));
+                let number = |word| i32::try_from(word as i64).map_err(|_| packet.bad("number"));
                 let (child, userfaultfd) = (number(child)?, number(userfaultfd)?);
                 Self::Fetch(Birth { parent, fork, child, userfaultfd })
             }
@@ -83,7 +83,6 @@ impl Wanted {
     /// Reads the one that brings something.
     pub(super) fn read_child(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Self, WordError> {
         let [fd] = packet.exactly(fds)?;
-        let userfault = GuestUserfault::agreed(fd, read_abilities(packet)?, None);
-        Ok(Self::Attach(packet.words[0], userfault))
+        Ok(Self::Attach(packet.words[0], read_eye(packet, fd, None)?))
     }
 }

@@ -123,7 +123,8 @@ impl Front {
             self.guest(pid).leaving = rest.map_or(Leaving::Returned, Leaving::Returning);
             return Ok(());
         }
-        self.holding.hold(number, pid);
+        let gate = guest.gate;
+        self.holding.hold(number, pid, gate);
         if self.holding.is_still(number) { self.let_one_go(pid) } else { Ok(()) }
     }
 

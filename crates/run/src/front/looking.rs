@@ -8,7 +8,7 @@
 
 use super::{Front, NEAR_INTERVAL};
 use crate::sharing::Sharing;
-use crate::watch::{Watched, is_registered, run_time, start_of};
+use crate::watch::{Watched, run_time, start_of};
 use overspill_base::Bytes;
 use overspill_base::clock::cpu_count;
 use rustix::process::Pid;
@@ -78,7 +78,7 @@ impl Front {
         self.note(family);
         let new = family.iter().filter(|(pid, _)| self.may_be_child(**pid));
         let open = new.filter(|(pid, process)| self.may_attach(**pid, process));
-        let children = open.map(|(pid, _)| *pid).filter(|pid| is_registered(*pid));
+        let children = open.map(|(pid, _)| *pid).filter(|pid| self.is_child(*pid));
         let (young, old): (Vec<Pid>, Vec<Pid>) = children.partition(|pid| self.is_young(*pid));
         self.stop_all(old);
         for pid in &young {
@@ -197,7 +197,7 @@ impl Front {
     /// What processes have that are not paged. Children that guests have just forked have little of
     /// their own: what they have got since.
     fn loose_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
-        let inherited_pages = |pid: &Pid| match self.forked.is_empty() || !is_registered(*pid) {
+        let inherited_pages = |pid: &Pid| match self.forked.is_empty() || !self.is_child(*pid) {
             true => 0,
             false => self.seen.get(pid).map_or(0, |seen| seen.first_pages),
         };
