@@ -119,6 +119,9 @@ impl Shared {
             return Ok(Need::Later);
         }
         if let Some(touches) = guest.eye.touches() {
+            if guest.known().is_none() && touches.has_waited() {
+                self.is_unreachable(guest);
+            }
             return Ok(need_of_touch((guest, touches), owned, at));
         }
         let Some(known) = guest.known() else { return Ok(need_of_child(guest, owned, at)) };
@@ -207,6 +210,18 @@ impl Shared {
         self.space.report("a lost page", line);
         self.engine.stats().count(overspill_base::stats::Event::pages_lost);
         guest.kill();
+    }
+
+    /// A forked child waits for a page, and for somebody who could bring it: a debugger has it, say.
+    fn is_unreachable(&self, guest: &Guest) {
+        if !guest.is_lost() {
+            let line = format!(
+                "{} is ended: it waits for a page, and nobody can attach to it",
+                guest.name()
+            );
+            self.space.report("a forked child", line);
+            guest.kill();
+        }
     }
 
     /// There is no page for a fault now.

@@ -33,9 +33,13 @@ use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// What a touch is answered with that is the program's mistake.
 const MISTAKE: i64 = -(Errno::FAULT.raw_os_error() as i64);
+
+/// How long a forked child may wait until it is attached to.
+const ATTACH_WAIT: Duration = Duration::from_secs(10);
 
 /// What letters have told, in their order, each with the letter to answer.
 #[derive(Debug)]
@@ -52,6 +56,7 @@ struct Waiting {
     letter: usize,
     at: Vpn,
     access: u64,
+    since: Instant,
 }
 
 /// What is known of a guest's memory, and of who waits.
@@ -128,7 +133,7 @@ impl Touches {
     pub(crate) fn fault(&self, letter: usize, address: u64, access: u64) {
         let at = Vpn::of(address);
         let mut state = self.state.lock();
-        state.waiting.push(Waiting { letter, at, access });
+        state.waiting.push(Waiting { letter, at, access, since: Instant::now() });
         self.tell(&mut state, Told::Fault(Fault { at, thread: 0 }));
     }
 
@@ -211,6 +216,12 @@ impl Touches {
     }
 
     // What is out.
+
+    /// True if somebody has waited for longer than an attach takes.
+    pub(crate) fn has_waited(&self) -> bool {
+        let state = self.state.lock();
+        state.waiting.iter().any(|waiting| waiting.since.elapsed() > ATTACH_WAIT)
+    }
 
     /// True while a memory call is under way, and until what it has changed was read.
     pub(crate) fn is_changing(&self) -> bool {
@@ -472,8 +483,10 @@ mod tests {
     fn who_may_touch_memory_its_mapping_says() {
         let maps = "1000-3000 r--p 0 0:0 0\n3000-4000 rw-p 0 0:0 0\n5000-6000 ---p 0 0:0 0\n";
         let mappings = mappings::parse_list(maps);
-        let may =
-            |page, access| is_allowed(&mappings, &Waiting { letter: 0, at: Vpn(page), access });
+        let since = Instant::now();
+        let may = |page, access| {
+            is_allowed(&mappings, &Waiting { letter: 0, at: Vpn(page), access, since })
+        };
         assert!(may(1, 0) && may(3, 0) && may(3, access::WRITE));
         assert!(!may(2, access::WRITE) && !may(3, access::EXECUTE) && !may(4, 0) && !may(5, 0));
     }
