@@ -212,7 +212,8 @@ impl Shared {
         guest.kill();
     }
 
-    /// A forked child waits for a page, and for somebody who could bring it: a debugger may have it.
+    /// A forked child waits for a page, and for somebody who could bring it: a debugger may have
+    /// it.
     fn is_unreachable(&self, guest: &Guest) {
         if !guest.is_lost() {
             let line = format!(
