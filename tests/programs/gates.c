@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -124,6 +125,21 @@ static void writes_a_file(void) {
 }
 
 /* Memory is free again for long. */
+/* The heap and a mapping end in the middle of a page, which stays, also if it is out. */
+static void ends_within_pages(void) {
+    enum { PAGES = 64, KEPT = 32 };
+    char *memory = map(PAGES * PAGE), *start = (char *)(((uintptr_t)sbrk(0) + PAGE - 1) & -(uintptr_t)PAGE);
+    CHECK(brk(start + PAGES * PAGE) == 0);
+    fill(memory, PAGES * PAGE, 7), fill(start, PAGES * PAGE, 8);
+    char *ballast = filled(9);
+    check(ballast, BIG, 9);
+    CHECK(brk(start + KEPT * PAGE - 100) == 0);
+    CHECK(mremap(memory, PAGES * PAGE, KEPT * PAGE - 100, 0) == memory);
+    check(ballast, BIG, 9);
+    check(start, KEPT * PAGE, 8), check(memory, KEPT * PAGE, 7);
+    puts("ok");
+}
+
 static void rests(void) {
     char *memory = filled(6);
     check(memory, BIG, 6);
@@ -143,6 +159,7 @@ static const struct test TESTS[] = {
     {"filters_in_a_child", filters_in_a_child},
     {"sends_and_receives", sends_and_receives},
     {"writes_a_file", writes_a_file},
+    {"ends_within_pages", ends_within_pages},
     {"rests", rests},
 };
 

@@ -30,6 +30,7 @@ cases! {
     children_that_filter_are_let_go: "gates.c" "filters_in_a_child" 96;
     no_read_is_shorter_than_it_was: "gates.c" "sends_and_receives" 64;
     children_begin_with_zeros: "mapping_calls.c" "wiped_in_children" 32;
+    ends_lie_within_pages: "gates.c" "ends_within_pages" 16;
     signals_come: "system_calls.c" "signals" 32;
     daemons_are_paged: "system_calls.c" "become_a_daemon" 32;
 }

@@ -11,6 +11,7 @@ use crate::frames::{Context, Info};
 use crate::gate::{access, letter};
 use crate::kernel::{self, EINVAL, ENOSYS, number};
 use crate::letters::{self, tells_of_touches};
+use crate::words::PAGE_BYTES;
 
 /// `si_code` of a signal for which there is an address: nothing is there, or it may not be touched.
 const WITH_ADDRESS: [i32; 2] = [1, 2];
@@ -65,14 +66,21 @@ fn tell(number: usize, [a, b, c, d, ..]: [usize; 6], result: isize, end: isize) 
         _ if !is_made => {}
         number::MUNMAP | number::MMAP => say(letter::UNMAPPED, [a, b, 0]),
         number::BRK if result < end => {
-            say(letter::UNMAPPED, [result as usize, (end - result) as usize, 0]);
+            let [start, end] = [result, end].map(|end| whole_pages(end as usize));
+            say(letter::UNMAPPED, [start, end - start, 0]);
         }
         number::MREMAP => tell_move([a, b, c, d], result as usize),
         _ => {}
     }
 }
 
+/// The kernel keeps the page that an end lies in.
+fn whole_pages(end: usize) -> usize {
+    end.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
+}
+
 fn tell_move([from, old_bytes, new_bytes, flags]: [usize; 4], to: usize) {
+    let [old_bytes, new_bytes] = [old_bytes, new_bytes].map(whole_pages);
     if flags & MREMAP_FIXED != 0 {
         say(letter::UNMAPPED, [to, new_bytes, 0]);
     }
