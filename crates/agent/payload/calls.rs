@@ -203,14 +203,27 @@ pub fn send<T>(channel: i32, message: &T) -> Result<usize, Errno> {
     again(number::SENDTO, arguments)
 }
 
-/// Reads a file into staging.
-pub fn read_at(file: i32, start: usize, bytes: usize, offset: usize) -> Result<usize, Errno> {
-    again(number::PREAD64, [file as usize, start, bytes, offset, 0, 0])
+/// Reads so many bytes of a file into staging.
+pub fn read_at(file: i32, start: usize, bytes: usize, offset: usize) -> Result<(), Errno> {
+    all(number::PREAD64, file, start, bytes, offset)
 }
 
 /// Writes memory of staging to a file.
-pub fn write_at(file: i32, start: usize, bytes: usize, offset: usize) -> Result<usize, Errno> {
-    again(number::PWRITE64, [file as usize, start, bytes, offset, 0, 0])
+pub fn write_at(file: i32, start: usize, bytes: usize, offset: usize) -> Result<(), Errno> {
+    all(number::PWRITE64, file, start, bytes, offset)
+}
+
+/// Makes a call until it has moved all.
+fn all(number: usize, file: i32, start: usize, bytes: usize, offset: usize) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes {
+        let rest = [file as usize, start + done, bytes - done, offset + done, 0, 0];
+        match again(number, rest)? {
+            0 => return Err(EIO),
+            moved => done += moved,
+        }
+    }
+    Ok(())
 }
 
 fn again(number: usize, arguments: [usize; 6]) -> Result<usize, Errno> {

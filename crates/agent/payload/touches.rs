@@ -11,7 +11,7 @@
 //! Rejected: PROT_READ for a run that goes: a reader between the end of its page and its guard gets
 //! a page of zeros.
 
-use crate::calls::{self, EIO, Errno, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE};
+use crate::calls::{self, Errno, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE};
 use crate::words::{PAGE_BYTES, PROTECTED, Run};
 
 /// The program's memory.
@@ -33,77 +33,61 @@ fn protection(run: &Run) -> usize {
 
 impl Touched {
     /// Takes a run out, to staging. Returns how many pages went, and what stopped it: all or none.
-    /// An error of this: what may be done with the run could not be restored.
+    /// An error of this: the run could not be left as it was.
     pub fn take(&self, run: &Run, staging: usize) -> Result<(u64, Errno), Errno> {
         if run.pages == 0 {
             return Ok((0, 0));
         }
-        let (start, bytes) = place(run);
-        if let Err(errno) = calls::protect(start, bytes, calls::PROT_NONE) {
-            return Ok((0, errno));
-        }
-        let taken = self.read(start, bytes, staging).and_then(|()| {
+        while_shut(run, |start, bytes| {
+            if let Err(errno) = calls::read_at(self.memory, staging, bytes, start) {
+                return Ok(Err(errno));
+            }
             let guarded = calls::advise(start, bytes, MADV_GUARD_INSTALL);
             if guarded.is_err() {
                 // It may have come to some, of which the content is gone.
-                let _ = calls::advise(start, bytes, MADV_GUARD_REMOVE);
-                self.write(start, bytes, staging)?;
+                calls::advise(start, bytes, MADV_GUARD_REMOVE)?;
+                calls::write_at(self.memory, staging, bytes, start)?;
             }
-            guarded
-        });
-        calls::protect(start, bytes, protection(run))?;
-        Ok(match taken {
-            Ok(_) => (run.pages.into(), 0),
-            Err(errno) => (0, errno),
+            Ok(guarded.map(drop))
         })
     }
 
-    /// Puts a run back, from staging. As [`take`](Self::take), but for some of its pages, too.
+    /// Puts a run back, from staging. As [`take`](Self::take).
     pub fn fill(&self, run: &Run, staging: usize) -> Result<(u64, Errno), Errno> {
-        let (start, bytes) = place(run);
-        if let Err(errno) = calls::protect(start, bytes, calls::PROT_NONE) {
-            return Ok((0, errno));
-        }
-        let filled = calls::advise(start, bytes, MADV_GUARD_REMOVE)
-            .and_then(|_| self.write(start, bytes, staging));
-        if filled.is_err() {
-            calls::advise(start, bytes, MADV_GUARD_INSTALL)?;
-        }
-        calls::protect(start, bytes, protection(run))?;
-        Ok(match filled {
-            Ok(()) => (run.pages.into(), 0),
-            Err(errno) => (0, errno),
+        while_shut(run, |start, bytes| {
+            let filled = calls::advise(start, bytes, MADV_GUARD_REMOVE)
+                .and_then(|_| calls::write_at(self.memory, staging, bytes, start));
+            if filled.is_err() {
+                calls::advise(start, bytes, MADV_GUARD_INSTALL)?;
+            }
+            Ok(filled)
         })
     }
 
     /// Has a run be empty.
     pub fn clear(run: &Run) -> (u64, Errno) {
         let (start, bytes) = place(run);
-        match calls::advise(start, bytes, MADV_GUARD_REMOVE) {
-            Ok(_) => (run.pages.into(), 0),
-            Err(errno) => (0, errno),
-        }
+        done(run, calls::advise(start, bytes, MADV_GUARD_REMOVE).map(drop))
     }
+}
 
-    fn read(&self, start: usize, bytes: usize, staging: usize) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < bytes {
-            match calls::read_at(self.memory, staging + done, bytes - done, start + done)? {
-                0 => return Err(EIO),
-                read => done += read,
-            }
-        }
-        Ok(())
+/// Does something with a run that nobody may touch meanwhile: where it starts, and its bytes.
+fn while_shut(
+    run: &Run,
+    f: impl FnOnce(usize, usize) -> Result<Result<(), Errno>, Errno>,
+) -> Result<(u64, Errno), Errno> {
+    let (start, bytes) = place(run);
+    if let Err(errno) = calls::protect(start, bytes, calls::PROT_NONE) {
+        return Ok((0, errno));
     }
+    let result = f(start, bytes)?;
+    calls::protect(start, bytes, protection(run))?;
+    Ok(done(run, result))
+}
 
-    fn write(&self, start: usize, bytes: usize, staging: usize) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < bytes {
-            match calls::write_at(self.memory, staging + done, bytes - done, start + done)? {
-                0 => return Err(EIO),
-                written => done += written,
-            }
-        }
-        Ok(())
+fn done(run: &Run, result: Result<(), Errno>) -> (u64, Errno) {
+    match result {
+        Ok(()) => (run.pages.into(), 0),
+        Err(errno) => (0, errno),
     }
 }

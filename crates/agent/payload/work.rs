@@ -228,7 +228,7 @@ impl<'m> Agent<'m> {
         if self.touched.is_some() {
             return Ok(());
         }
-        self.write(pages * PAGE_BYTES).at(step::WRITE)?;
+        calls::write_at(self.memory, self.staging, pages * PAGE_BYTES, 0).at(step::WRITE)?;
         // Whoever touches staging gets zeros there, which would be in the way for ever.
         let is_occupied = self.answer.runs.iter().any(|outcome| outcome.errno == EEXIST);
         if pages > 0 || is_occupied {
@@ -292,17 +292,6 @@ impl<'m> Agent<'m> {
             waits = errno == EAGAIN;
         }
         Ok(pages)
-    }
-
-    fn write(&self, bytes: usize) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < bytes {
-            match calls::write_at(self.memory, self.staging + done, bytes - done, done)? {
-                0 => return Err(EIO),
-                written => done += written,
-            }
-        }
-        Ok(())
     }
 
     /// Puts runs back, as far as it goes.

@@ -10,7 +10,10 @@ use overspill_guest::{Channel, ChannelError, Kernel, Vpn};
 use rangemap::RangeSet;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// How long an agent may take for a request: it waits for nothing but its CPU.
@@ -29,15 +32,15 @@ pub(crate) enum AgentError {
     #[error("the agent answers what cannot be: {0} pages moved of {1}")]
     Impossible(u32, u64),
     /// What it wrote cannot be read.
-    #[error("the agent's memory file cannot be read: {0}")]
-    File(Errno),
+    #[error("the agent's memory file cannot be used: {0}")]
+    File(io::Error),
 }
 
 /// The agent of one guest.
 #[derive(Debug)]
 pub(crate) struct Agent {
     channel: Channel,
-    memory: OwnedFd,
+    memory: File,
     /// Whether it will say that what was moved can be read.
     is_writing: bool,
 }
@@ -86,7 +89,7 @@ pub(crate) struct Moved {
 impl Agent {
     /// Takes an agent that was set up, with staging registered.
     pub(crate) fn new(channel: Channel, memory: OwnedFd) -> Self {
-        Self { channel, memory, is_writing: false }
+        Self { channel, memory: memory.into(), is_writing: false }
     }
 
     /// Most pages and runs of a request.
@@ -117,19 +120,7 @@ impl Agent {
         if std::mem::take(&mut self.is_writing) {
             self.channel.await_answer(&Kernel::new(), PATIENCE)?;
         }
-        let (mut offset, mut rest) = (0, content);
-        while !rest.is_empty() {
-            match rustix::io::pread(&self.memory, &mut *rest, offset) {
-                Ok(0) => return Err(AgentError::File(Errno::IO)),
-                Ok(read) => {
-                    offset += read as u64;
-                    rest = &mut rest[read..];
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(AgentError::File(errno)),
-            }
-        }
-        Ok(())
+        self.memory.read_exact_at(content, 0).map_err(AgentError::File)
     }
 
     /// Makes the pages of runs the guest's own, as far as the kernel does. While the agent does not
@@ -159,18 +150,7 @@ impl Agent {
     /// # Errors
     /// As [`move_out`](Self::move_out).
     pub(crate) fn fill(&mut self, run: &Leaving, content: &[u8]) -> Result<Moved, AgentError> {
-        let (mut offset, mut rest) = (0, content);
-        while !rest.is_empty() {
-            match rustix::io::pwrite(&self.memory, rest, offset) {
-                Ok(0) => return Err(AgentError::File(Errno::IO)),
-                Ok(written) => {
-                    offset += written as u64;
-                    rest = &rest[written..];
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(AgentError::File(errno)),
-            }
-        }
+        self.memory.write_all_at(content, 0).map_err(AgentError::File)?;
         let answer = self.ask(&request(kind::FILL, std::slice::from_ref(run)))?;
         checked(&run.place, &answer.runs[0])
     }

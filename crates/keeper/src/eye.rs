@@ -5,11 +5,10 @@
 
 use crate::touches::Touches;
 use overspill_guest::Vpn;
-use overspill_guest::map::Look;
-use overspill_guest::userfault::{Abilities, Filled, GuestUserfault, Message, Refusal, Userfault};
+use overspill_guest::userfault::{Abilities, GuestUserfault, Userfault};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 /// What an eye is made of.
 #[derive(Debug)]
@@ -37,13 +36,6 @@ pub(crate) enum Eye {
 }
 
 impl Eye {
-    fn kernels(&self) -> &dyn Userfault {
-        match self {
-            Self::Userfault(userfault) => userfault,
-            Self::Touches(touches) => touches,
-        }
-    }
-
     /// That of the gate.
     pub(crate) fn touches(&self) -> Option<&Touches> {
         match self {
@@ -123,40 +115,13 @@ impl AsFd for Eye {
     }
 }
 
-impl Userfault for Eye {
-    fn read(&self) -> Result<Option<Message>, Errno> {
-        self.kernels().read()
-    }
+impl Deref for Eye {
+    type Target = dyn Userfault;
 
-    fn register(&self, place: &Range<Vpn>) -> Result<(), Errno> {
-        self.kernels().register(place)
-    }
-
-    fn copy(&self, at: Vpn, content: &[u8]) -> Filled {
-        self.kernels().copy(at, content)
-    }
-
-    fn zero(&self, place: &Range<Vpn>) -> Filled {
-        self.kernels().zero(place)
-    }
-
-    fn mark(&self, place: &Range<Vpn>) -> Result<(), Refusal> {
-        self.kernels().mark(place)
-    }
-
-    fn unmark(&self, place: &Range<Vpn>) -> Result<(), Refusal> {
-        self.kernels().unmark(place)
-    }
-
-    fn poison(&self, at: Vpn) -> Result<(), Refusal> {
-        self.kernels().poison(at)
-    }
-
-    fn look(&self, place: &Range<Vpn>) -> Result<Look, Refusal> {
-        self.kernels().look(place)
-    }
-
-    fn wake(&self, place: &Range<Vpn>) {
-        self.kernels().wake(place);
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Userfault(userfault) => userfault,
+            Self::Touches(touches) => touches,
+        }
     }
 }

@@ -22,7 +22,7 @@ use overspill_base::sync::Ordering::Relaxed;
 use overspill_engine::Worker;
 use overspill_guest::Vpn;
 use overspill_guest::map::{Inherited, SpaceMap, Whereabouts};
-use overspill_guest::userfault::{Refusal, Userfault};
+use overspill_guest::userfault::Refusal;
 use rangemap::RangeSet;
 use rustix::io::Errno;
 use std::ops::Range;

@@ -23,7 +23,7 @@ use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex, MutexGuard};
 use overspill_guest::map::{Event, Look, SpaceMap};
 use overspill_guest::pagemap::Entry;
-use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal, Userfault};
+use overspill_guest::userfault::{Fault, GuestUserfault, Message, Refusal};
 use overspill_guest::{Vpn, pidfd};
 use rangemap::RangeSet;
 use rustix::fd::{AsFd, BorrowedFd};

@@ -19,7 +19,6 @@ use overspill_engine::{SpaceError, Unmapped};
 use overspill_guest::Vpn;
 use overspill_guest::map::Whereabouts;
 use overspill_guest::pagemap::Entry;
-use overspill_guest::userfault::Userfault;
 use rustix::io::Errno;
 use std::ops::Range;
 

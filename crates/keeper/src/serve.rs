@@ -16,7 +16,7 @@ use overspill_engine::{FaultOutcome, Worker};
 use overspill_guest::Vpn;
 use overspill_guest::map::AtAddress;
 use overspill_guest::pagemap::Entry;
-use overspill_guest::userfault::{Fault, Message, Refusal, Userfault};
+use overspill_guest::userfault::{Fault, Message, Refusal};
 
 /// What a touched address needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

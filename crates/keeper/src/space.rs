@@ -19,7 +19,7 @@ use overspill_engine::{AddressSpace, Mapped, MovingSpace, SpaceError, Unmapped};
 use overspill_guest::Vpn;
 use overspill_guest::map::{Look, Whereabouts};
 use overspill_guest::pagemap::Entry;
-use overspill_guest::userfault::{Filled, Refusal, Userfault};
+use overspill_guest::userfault::{Filled, Refusal};
 use std::ops::Range;
 use std::sync::OnceLock;
 

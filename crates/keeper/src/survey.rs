@@ -15,7 +15,7 @@ use crate::owned::Owned;
 use overspill_guest::Vpn;
 use overspill_guest::map::{AtAddress, Look};
 use overspill_guest::mappings::{self, Mapping};
-use overspill_guest::userfault::{Message, Userfault};
+use overspill_guest::userfault::Message;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::ops::Range;

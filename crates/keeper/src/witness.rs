@@ -9,7 +9,6 @@ use crate::known::Known;
 use overspill_guest::Vpn;
 use overspill_guest::map::{Look, Pages, Witness};
 use overspill_guest::pagemap::Entry;
-use overspill_guest::userfault::Userfault;
 use rustix::io::Errno;
 use std::ops::Range;
 
