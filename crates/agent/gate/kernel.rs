@@ -71,6 +71,7 @@ pub mod number {
     pub const CLONE3: usize = 435;
     pub const PROCESS_MADVISE: usize = 440;
     pub const EPOLL_PWAIT2: usize = 441;
+    pub const MSEAL: usize = 462;
 }
 
 pub const EPERM: isize = 1;

@@ -11,7 +11,7 @@
 use crate::entry::base;
 use crate::gate::{
     BELL_AT, COUNTED_AT, GLOBALS_AT, Globals, LETTER_PAGES, LETTERS, LETTERS_AT, Letter, WISH_AT,
-    letter_state,
+    letter_state, touches,
 };
 use crate::kernel;
 use crate::slots::Seat;
@@ -37,9 +37,17 @@ pub fn has_keeper() -> bool {
     page().load(Relaxed) != 0
 }
 
+/// How the keeper hears of touches by letters alone, one of [`touches`]; none if it does not.
+pub fn touches() -> u32 {
+    match has_keeper() {
+        true => word(base() + GLOBALS_AT + offset_of!(Globals, touches)).load(Relaxed),
+        false => touches::NONE,
+    }
+}
+
 /// True if the keeper hears of touches by letters alone.
 pub fn tells_of_touches() -> bool {
-    has_keeper() && word(base() + GLOBALS_AT + offset_of!(Globals, has_touches)).load(Relaxed) != 0
+    touches() != touches::NONE
 }
 
 /// Writes a letter, and waits for its answer; `wait` is called when none has come for a while.

@@ -29,6 +29,7 @@ mod letters;
 mod memory;
 #[path = "../payload/raw.rs"]
 mod raw;
+mod shut;
 mod signals;
 mod slots;
 mod touches;

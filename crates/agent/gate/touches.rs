@@ -8,17 +8,18 @@
 //! Not here: which touch is the program's mistake, which the keeper knows.
 
 use crate::frames::{Context, Info};
-use crate::gate::{access, letter};
+use crate::gate::{access, letter, touches};
 use crate::kernel::{self, EINVAL, ENOSYS, number};
 use crate::letters::{self, tells_of_touches};
+use crate::shut;
 use crate::words::PAGE_BYTES;
 
 /// `si_code` of a signal for which there is an address: nothing is there, or it may not be touched.
 const WITH_ADDRESS: [i32; 2] = [1, 2];
 
 const MAP_FIXED: usize = 0x10;
-const MREMAP_FIXED: usize = 2;
-const MREMAP_DONTUNMAP: usize = 4;
+pub const MREMAP_FIXED: usize = 2;
+pub const MREMAP_DONTUNMAP: usize = 4;
 const SHM_REMAP: usize = 0o40_000;
 /// Advice that removes content: MADV_DONTNEED, MADV_DONTNEED_LOCKED.
 const REMOVING: [usize; 2] = [4, 24];
@@ -42,18 +43,37 @@ pub fn change(number: usize, arguments: [usize; 6]) -> Option<isize> {
         // They change what they do not say.
         number::SHMAT if arguments[2] & SHM_REMAP != 0 && tells_of_touches() => return Some(-EINVAL),
         number::PROCESS_MADVISE if tells_of_touches() => return Some(-ENOSYS),
+        // What is shut could not be opened.
+        number::MSEAL if letters::touches() == touches::SHUT => return Some(-ENOSYS),
         _ => false,
     };
     (is_change && tells_of_touches()).then(|| make(number, arguments))
 }
 
 fn make(number: usize, arguments: [usize; 6]) -> isize {
-    letters::ask(letter::CHANGE, [0; 4], || {});
+    let may_be_shut = letters::touches() == touches::SHUT;
+    match number {
+        number::MREMAP if may_be_shut => shut::begin_remap(arguments),
+        _ => _ = letters::ask(letter::CHANGE, [0; 4], || {}),
+    }
+    let result = match number {
+        number::MPROTECT | number::PKEY_MPROTECT if may_be_shut => shut::protect(number, arguments),
+        number::MREMAP if may_be_shut => {
+            shut::remap(arguments).unwrap_or_else(|| make_whole(number, arguments))
+        }
+        _ => make_whole(number, arguments),
+    };
+    let protects = matches!(number, number::MPROTECT | number::PKEY_MPROTECT) && !may_be_shut;
+    let protects = protects || number == number::MREMAP;
+    letters::ask(letter::CHANGED, [u64::from(protects), 0, 0, 0], || {});
+    result
+}
+
+/// Makes a call as it is, and tells of it.
+fn make_whole(number: usize, arguments: [usize; 6]) -> isize {
     let end = if number == number::BRK { kernel::make(number, [0; 6]) } else { 0 };
     let result = kernel::make(number, arguments);
     tell(number, arguments, result, end);
-    let protects = matches!(number, number::MPROTECT | number::PKEY_MPROTECT | number::MREMAP);
-    letters::ask(letter::CHANGED, [u64::from(protects), 0, 0, 0], || {});
     result
 }
 
@@ -75,7 +95,7 @@ fn tell(number: usize, [a, b, c, d, ..]: [usize; 6], result: isize, end: isize) 
 }
 
 /// The kernel keeps the page that an end lies in.
-fn whole_pages(end: usize) -> usize {
+pub fn whole_pages(end: usize) -> usize {
     end.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
 }
 
@@ -96,6 +116,6 @@ fn tell_move([from, old_bytes, new_bytes, flags]: [usize; 4], to: usize) {
     }
 }
 
-fn say(what: u32, [a, b, c]: [usize; 3]) {
+pub fn say(what: u32, [a, b, c]: [usize; 3]) {
     letters::ask(what, [a as u64, b as u64, c as u64, 0], || {});
 }

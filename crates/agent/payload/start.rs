@@ -1,8 +1,8 @@
 //! The first instructions of the agent.
 //!
-//! Owns: the entry. The program's thread makes a clone there, by the injector's registers; the new
-//! task makes another, which is the agent, and ends: the agent is then an orphan, which no `wait`
-//! of the program sees. In another PID namespace than ours the first task is the agent, because
+//! Owns: the entry. What the program's thread has cloned for the injector begins there. This task
+//! makes another, which is the agent, and ends: the agent is then an orphan, which no `wait` of the
+//! program sees. In another PID namespace than ours the first task is the agent, because
 //! an orphan there belongs to that namespace's init.
 //! Invariants: no stack before the agent has it to itself; both tasks have the whole address space
 //! in common. All signals are blocked, by what the thread had when it made the clone.
@@ -26,11 +26,7 @@ global_asm!(
     ".pushsection .text.entry, \"ax\"",
     ".globl overspill_agent_entry",
     "overspill_agent_entry:",
-    "syscall",
-    "test rax, rax",
-    "jz 1f",
-    "ud2",
-    "1: lea rbx, [rip + overspill_agent_entry]",
+    "lea rbx, [rip + overspill_agent_entry]",
     "cmp dword ptr [rbx + {single}], 0",
     "jne 2f",
     "mov eax, {clone}",
@@ -66,10 +62,7 @@ global_asm!(
     ".pushsection .text.entry, \"ax\"",
     ".globl overspill_agent_entry",
     "overspill_agent_entry:",
-    "svc #0",
-    "cbz x0, 1f",
-    "brk #1",
-    "1: adr x19, overspill_agent_entry",
+    "adr x19, overspill_agent_entry",
     "mov x9, #{single}",
     "ldr w1, [x19, x9]",
     "cbnz w1, 2f",

@@ -1,22 +1,24 @@
 //! Pages that go and come where no userfaultfd may be had.
 //!
 //! Owns: the program's memory, as a file, and how a run is taken out of it and put back.
-//! Invariants: what is out has a guard (`MADV_GUARD_INSTALL`, Linux 6.13), so that every touch of
-//! it raises SIGSEGV. While a run goes or comes nobody may touch it (PROT_NONE), or a write between
-//! its reading and its guard would be lost, and a read between the guard's end and the content
-//! would find zeros. It is read and written as a file meanwhile, which the kernel does for a file
-//! of this kind whatever may be done with the memory. What may be done with it is restored, and the
-//! mapping is one again.
-//! Not here: which runs, and what may be done with them (the keeper says it).
+//! Invariants: every touch of what is out raises SIGSEGV: it has a guard (`MADV_GUARD_INSTALL`,
+//! Linux 6.13), or on a kernel without them it stays shut, so that nobody may touch it (PROT_NONE).
+//! While a run goes or comes it is shut in any case, or a write between its reading and its guard
+//! would be lost, and a read between the guard's end and the content would find zeros. It is read
+//! and written as a file meanwhile, which the kernel does for a file of this kind whatever may be
+//! done with the memory. What may be done with it is restored, and the mapping is one again.
+//! Not here: which runs, and what may be done with them (the keeper says it); how many mappings
+//! there may be.
 //! Rejected: PROT_READ for a run that goes: a reader between the end of its page and its guard gets
 //! a page of zeros.
 
-use crate::calls::{self, Errno, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE};
+use crate::calls::{self, Errno, MADV_DONTNEED, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE};
 use crate::words::{PAGE_BYTES, PROTECTED, Run};
 
 /// The program's memory.
 pub struct Touched {
     pub memory: i32,
+    pub has_guards: bool,
 }
 
 /// Where a run is, and how large.
@@ -24,11 +26,27 @@ fn place(run: &Run) -> (usize, usize) {
     (run.address as usize, run.pages as usize * PAGE_BYTES)
 }
 
-fn protection(run: &Run) -> usize {
-    match run.protection {
+/// Has the program do with a run what it may do with it.
+fn open(run: &Run) -> Result<(), Errno> {
+    let (start, bytes) = place(run);
+    let protection = match run.protection {
         0 => calls::PROT_READ_WRITE,
         protection => (protection & !PROTECTED) as usize,
-    }
+    };
+    calls::protect(start, bytes, protection).map(drop)
+}
+
+fn shut(run: &Run) -> Result<(), Errno> {
+    let (start, bytes) = place(run);
+    calls::protect(start, bytes, calls::PROT_NONE).map(drop).inspect_err(|_| {
+        // Of some of it that may be so now.
+        let _ = open(run);
+    })
+}
+
+fn advise(run: &Run, advice: usize) -> Result<(), Errno> {
+    let (start, bytes) = place(run);
+    calls::advise(start, bytes, advice).map(drop)
 }
 
 impl Touched {
@@ -38,51 +56,65 @@ impl Touched {
         if run.pages == 0 {
             return Ok((0, 0));
         }
-        while_shut(run, |start, bytes| {
-            if let Err(errno) = calls::read_at(self.memory, staging, bytes, start) {
-                return Ok(Err(errno));
-            }
-            let guarded = calls::advise(start, bytes, MADV_GUARD_INSTALL);
-            if guarded.is_err() {
-                // It may have come to some, of which the content is gone.
-                calls::advise(start, bytes, MADV_GUARD_REMOVE)?;
-                calls::write_at(self.memory, staging, bytes, start)?;
-            }
-            Ok(guarded.map(drop))
-        })
+        if let Err(errno) = shut(run) {
+            return Ok((0, errno));
+        }
+        let (start, bytes) = place(run);
+        let taken = match calls::read_at(self.memory, staging, bytes, start) {
+            Ok(()) => self.empty_or_not(run, staging)?,
+            Err(errno) => Err(errno),
+        };
+        if self.has_guards || taken.is_err() {
+            open(run)?;
+        }
+        Ok(done(run, taken))
+    }
+
+    /// Removes the content of a run that is shut, and has it raise signals.
+    fn empty(&self, run: &Run) -> Result<(), Errno> {
+        advise(run, if self.has_guards { MADV_GUARD_INSTALL } else { MADV_DONTNEED })
+    }
+
+    /// The same; if that fails, its content is as in staging.
+    fn empty_or_not(&self, run: &Run, staging: usize) -> Result<Result<(), Errno>, Errno> {
+        let emptied = self.empty(run);
+        if emptied.is_err() {
+            // It may have come to some, of which the content is gone.
+            self.write(run, staging)?;
+        }
+        Ok(emptied)
+    }
+
+    /// Puts the content of a run that is shut there.
+    fn write(&self, run: &Run, staging: usize) -> Result<(), Errno> {
+        if self.has_guards {
+            advise(run, MADV_GUARD_REMOVE)?;
+        }
+        let (start, bytes) = place(run);
+        calls::write_at(self.memory, staging, bytes, start)
     }
 
     /// Puts a run back, from staging. As [`take`](Self::take).
     pub fn fill(&self, run: &Run, staging: usize) -> Result<(u64, Errno), Errno> {
-        while_shut(run, |start, bytes| {
-            let filled = calls::advise(start, bytes, MADV_GUARD_REMOVE)
-                .and_then(|_| calls::write_at(self.memory, staging, bytes, start));
-            if filled.is_err() {
-                calls::advise(start, bytes, MADV_GUARD_INSTALL)?;
-            }
-            Ok(filled)
-        })
+        if self.has_guards
+            && let Err(errno) = shut(run)
+        {
+            return Ok((0, errno));
+        }
+        let filled = self.write(run, staging);
+        if filled.is_err() {
+            self.empty(run)?;
+        }
+        if self.has_guards || filled.is_ok() {
+            open(run)?;
+        }
+        Ok(done(run, filled))
     }
 
-    /// Has a run be empty.
-    pub fn clear(run: &Run) -> (u64, Errno) {
-        let (start, bytes) = place(run);
-        done(run, calls::advise(start, bytes, MADV_GUARD_REMOVE).map(drop))
+    /// Has a run be empty, which is out or was.
+    pub fn clear(&self, run: &Run) -> (u64, Errno) {
+        done(run, if self.has_guards { advise(run, MADV_GUARD_REMOVE) } else { open(run) })
     }
-}
-
-/// Does something with a run that nobody may touch meanwhile: where it starts, and its bytes.
-fn while_shut(
-    run: &Run,
-    f: impl FnOnce(usize, usize) -> Result<Result<(), Errno>, Errno>,
-) -> Result<(u64, Errno), Errno> {
-    let (start, bytes) = place(run);
-    if let Err(errno) = calls::protect(start, bytes, calls::PROT_NONE) {
-        return Ok((0, errno));
-    }
-    let result = f(start, bytes)?;
-    calls::protect(start, bytes, protection(run))?;
-    Ok(done(run, result))
 }
 
 fn done(run: &Run, result: Result<(), Errno>) -> (u64, Errno) {

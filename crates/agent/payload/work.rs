@@ -169,7 +169,8 @@ impl<'m> Agent<'m> {
         self.had_none = had != 0;
         filter::install().at(step::FILTER)?;
         (self.memory, self.userfaultfd) = (memory, userfaultfd);
-        self.touched = has_touches.then_some(Touched { memory: other });
+        let has_guards = self.is_set(flag::GUARDS);
+        self.touched = has_touches.then_some(Touched { memory: other, has_guards });
         self.answer.userfaultfd = userfaultfd;
         self.huge_pages()
     }
@@ -310,9 +311,10 @@ impl<'m> Agent<'m> {
     }
 
     fn clear(&mut self) -> Result<(), Failed> {
+        let touched = self.touched.as_ref().ok_or(EINVAL).at(step::WORDS)?;
         let runs = self.request.runs.iter().take(self.request.count as usize);
         for (run, outcome) in runs.zip(&mut self.answer.runs) {
-            let (cleared, errno) = Touched::clear(run);
+            let (cleared, errno) = touched.clear(run);
             (outcome.pages, outcome.errno) = (cleared as u32, errno);
         }
         Ok(())

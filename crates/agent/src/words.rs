@@ -180,6 +180,9 @@ pub mod flag {
     /// userfaultfd: what is out raises a signal when it is touched. Staging is the memory file, and
     /// a [`super::kind::BATCH`] is written when its first answer comes.
     pub const TOUCHES: u32 = 8;
+    /// With that: the kernel has guards (MADV_GUARD_INSTALL). Without, what is out stays so that
+    /// nobody may touch it.
+    pub const GUARDS: u32 = 16;
 }
 
 /// How far the agent has come.

@@ -240,6 +240,8 @@ pub(crate) enum RunWay {
     KeeperCalls,
     /// By a process outside that sees nothing but signals of touches.
     KeeperTouches,
+    /// The same, as on a kernel without guards.
+    KeeperShut,
 }
 
 fn parse_way(word: &str) -> Result<RunWay, String> {
@@ -247,6 +249,7 @@ fn parse_way(word: &str) -> Result<RunWay, String> {
         "keeper" => return Ok(RunWay::Keeper),
         "keeper:calls" => return Ok(RunWay::KeeperCalls),
         "keeper:touches" => return Ok(RunWay::KeeperTouches),
+        "keeper:shut" => return Ok(RunWay::KeeperShut),
         "preload" => return Ok(RunWay::Inside(None)),
         _ => {}
     }

@@ -35,9 +35,14 @@ pub enum Userfaultfd<'f> {
     Device(BorrowedFd<'f>),
     /// It is one of these: events of forks have brought them.
     Forked(&'f [BorrowedFd<'f>]),
-    /// There is none: touches of what is out raise signals. Where the agent's channel cannot be
-    /// taken, it connects to this socket, which listens, and does not block.
-    None(Option<BorrowedFd<'f>>),
+    /// There is none: touches of what is out raise signals.
+    None {
+        /// Where the agent's channel cannot be taken, it connects to this socket, which listens,
+        /// and does not block.
+        listener: Option<BorrowedFd<'f>>,
+        /// Whether the kernel has guards.
+        has_guards: bool,
+    },
 }
 
 /// How to attach.

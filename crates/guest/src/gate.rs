@@ -15,14 +15,16 @@ use crate::attach::{Site, filter_options};
 use crate::error::{About, AttachError, Result};
 use crate::hold::Held;
 use crate::inject::{self, Usable};
+use crate::places;
 use crate::process;
-use crate::system::{Dispatch, System, Until, options};
+use crate::system::{System, Until, options};
 use overspill_agent::GATE;
 use overspill_agent::gate::{
-    GATE_BYTES, PASSES_AT, RETURNS_AT, SLOT_AT, SLOT_BYTES, SLOTS_AT, STUBS_AT, Slot, THREADS_MAX,
-    letter,
+    GATE_BYTES, LETTERS_AT, RETURNS_AT, SLOT_AT, SLOT_BYTES, SLOTS_AT, STUB_AT, STUBS_AT, Slot,
+    THREADS_MAX, letter,
 };
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use rustix::process::Pid;
 use std::mem::offset_of;
 use std::time::Duration;
@@ -60,10 +62,14 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// How the calls of its threads are caught.
-    fn dispatch(self) -> Dispatch {
-        let bytes = (RETURNS_AT - PASSES_AT) as u64;
-        Dispatch { is_on: true, start: self.base.wrapping_add(PASSES_AT as u64), bytes }
+    /// The one of which letters are at a place.
+    pub(crate) fn of(letters: u64) -> Self {
+        Self { base: letters.wrapping_sub(LETTERS_AT as u64) }
+    }
+
+    /// Where calls pass.
+    pub(crate) fn passes_at(self) -> u64 {
+        self.base.wrapping_add(STUB_AT as u64)
     }
 }
 
@@ -76,18 +82,18 @@ pub fn can_shut<S: System>(held: &mut Held<'_, S>) -> Result<()> {
     ready(held, None).map(drop)
 }
 
-/// Shuts the gate of a process that is held: from now on its calls are caught. If it
-/// `has_touches`, no userfaultfd tells of its touches, and the gate does.
+/// Shuts the gate of a process that is held: from now on its calls are caught. With `touches`, one
+/// of [`overspill_agent::gate::touches`], no userfaultfd tells of its touches, and the gate does.
 ///
 /// # Errors
 /// It cannot be done, or not now. Then its gate is open. [`can_shut`] says why before.
-pub fn shut<S: System>(held: &mut Held<'_, S>, has_touches: bool) -> Result<Gate> {
+pub fn shut<S: System>(held: &mut Held<'_, S>, touches: u32) -> Result<Gate> {
     let threads = ready(held, None)?;
     let site = Site::survey(held, GATE_BYTES + SLOT_BYTES)?;
     let base = site.base.next_multiple_of(SLOT_BYTES as u64);
     let work = Work { held, site: &site, gate: Gate { base } };
     work.map(threads.len())?;
-    let done = work.shut(&threads, has_touches);
+    let done = work.shut(&threads, touches);
     if done.is_err() {
         // If that fails, too, the process has ended.
         let _ = work.open(&threads);
@@ -102,13 +108,9 @@ pub fn shut<S: System>(held: &mut Held<'_, S>, has_touches: bool) -> Result<Gate
 pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
     let pid = held.pid;
     let none = AttachError::NoGate { pid, why: "its parent's gate was open" };
-    let task = held.stopped().next().ok_or(AttachError::Gone { pid })?;
-    let dispatch = held.tracer.system.dispatch(task);
-    let dispatch = dispatch.about(pid, "asking for the dispatch of")?;
-    let gate = Gate { base: dispatch.start.wrapping_sub(PASSES_AT as u64) };
-    if dispatch != gate.dispatch() {
-        return Err(none);
-    }
+    let maps = held.tracer.system.read_file(&format!("/proc/{}/maps", pid.as_raw_nonzero()));
+    let maps = maps.about(pid, "reading the mappings of")?;
+    let gate = places::letters(&maps).map(Gate::of).ok_or(none)?;
     ready(held, Some((gate, letter::FAULT)))?;
     Ok(gate)
 }
@@ -231,8 +233,11 @@ fn check<S: System>(held: &Held<'_, S>) -> Result<()> {
     }
     for task in held.stopped() {
         let system = &held.tracer.system;
-        if system.dispatch(task).about(pid, "asking for the dispatch of")?.is_on {
-            return refuse("it catches its system calls itself");
+        match system.catches_calls(task) {
+            // Linux before 6.4 does not say.
+            Ok(false) | Err(Errno::IO) => {}
+            Ok(true) => return refuse("it catches its system calls itself"),
+            Err(errno) => return Err(errno).about(pid, "asking for the dispatch of"),
         }
         if process::status(system, pid, task)?.seccomp != 0
             && filter_options(system, pid, task)? != 0

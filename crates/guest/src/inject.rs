@@ -12,7 +12,7 @@
 use crate::arch::{Blocked, Interrupted};
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
-use crate::system::{Dispatch, Registers, Stop, System, Until, options};
+use crate::system::{Registers, Stop, System, Until, options};
 use crate::tracer::Tracer;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -89,8 +89,6 @@ pub(crate) struct Inside<'t, S: System> {
     usable: Usable,
     registers: Registers,
     mask: u64,
-    /// How its own calls are caught, if they are.
-    dispatch: Option<Dispatch>,
     gate: u64,
 }
 
@@ -106,9 +104,7 @@ impl<'t, S: System> Inside<'t, S> {
         let system = &tracer.system;
         let registers = system.registers(task).about(pid, "reading registers of")?;
         let mask = system.signal_mask(task).about(pid, "reading the signal mask of")?;
-        // Before Linux 6.4 it cannot be asked for, and nobody has it that we could attach to.
-        let dispatch = system.dispatch(task).ok().filter(|dispatch| dispatch.is_on);
-        let inside = Self { tracer, pid, usable, registers, mask, dispatch, gate };
+        let inside = Self { tracer, pid, usable, registers, mask, gate };
         let options = options | options::CALLS | options::EXIT_KILL;
         match system.set_options(task, options) {
             Err(errno) if options & options::NO_FILTER != 0 && errno != Errno::SRCH => {
@@ -117,10 +113,6 @@ impl<'t, S: System> Inside<'t, S> {
             set => set.about(pid, "setting trace options of")?,
         }
         system.set_signal_mask(task, ALL_SIGNALS).about(pid, "blocking signals of")?;
-        if inside.dispatch.is_some() {
-            let off = system.set_dispatch(task, &Dispatch::default());
-            off.about(pid, "letting the calls pass of")?;
-        }
         Ok(inside)
     }
 
@@ -131,7 +123,7 @@ impl<'t, S: System> Inside<'t, S> {
         number: libc::c_long,
         arguments: [u64; 6],
     ) -> Result<u64> {
-        self.enter(self.gate, number, arguments)?;
+        self.enter(number, arguments)?;
         self.go(Stop::Call)?;
         self.leave(name)
     }
@@ -168,10 +160,9 @@ impl<'t, S: System> Inside<'t, S> {
         result
     }
 
-    /// Makes the call of the agent's first instruction: a clone. Returns the new task, which stands
-    /// at its start.
-    pub(crate) fn clone_at(&self, entry: u64, arguments: [u64; 6]) -> Result<Pid> {
-        self.enter(entry, libc::SYS_clone, arguments)?;
+    /// Makes a clone. Returns the new task, which is about to stop where the call was.
+    pub(crate) fn clone(&self, arguments: [u64; 6]) -> Result<Pid> {
+        self.enter(libc::SYS_clone, arguments)?;
         match self.go_on()? {
             Stop::Clone => {}
             Stop::Call => {
@@ -185,7 +176,7 @@ impl<'t, S: System> Inside<'t, S> {
             .ok_or_else(|| self.unexpected("clone", &"no number of what was made"))
     }
 
-    /// Ends the call that [`Inside::clone_at`] has begun, and returns the new task's number as the
+    /// Ends the call that [`Inside::clone`] has begun, and returns the new task's number as the
     /// program sees it.
     pub(crate) fn end_clone(&self) -> Result<u64> {
         self.go(Stop::Call)?;
@@ -193,8 +184,8 @@ impl<'t, S: System> Inside<'t, S> {
     }
 
     /// Goes to the entry of a call.
-    fn enter(&self, gate: u64, number: libc::c_long, arguments: [u64; 6]) -> Result<()> {
-        self.enter_with(&self.registers.calling(gate, number as u64, arguments))
+    fn enter(&self, number: libc::c_long, arguments: [u64; 6]) -> Result<()> {
+        self.enter_with(&self.registers.calling(self.gate, number as u64, arguments))
     }
 
     fn enter_with(&self, registers: &Registers) -> Result<()> {
@@ -272,9 +263,6 @@ impl<S: System> Drop for Inside<'_, S> {
             let registers = self.registers.put_back(self.usable.before);
             tracer.persist(|| system.set_registers(task, &registers));
             tracer.persist(|| system.set_signal_mask(task, self.mask));
-            if let Some(dispatch) = &self.dispatch {
-                tracer.persist(|| system.set_dispatch(task, dispatch));
-            }
             tracer.persist(|| system.set_options(task, 0));
         }
     }

@@ -7,7 +7,7 @@
 //! sets of several processors.
 
 use crate::arch;
-use crate::system::{Change, Dispatch, Registers, Result, Stop, System, URGENT, Until};
+use crate::system::{Change, Registers, Result, Stop, System, URGENT, Until};
 use linux_raw_sys::ptrace as raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -30,9 +30,8 @@ const NT_ARM_SYSTEM_CALL: usize = 0x404;
 const MASK_BYTES: usize = 8;
 /// What PTRACE_O_TRACESYSGOOD adds to SIGTRAP.
 const CALL_FLAG: i32 = 0x80;
-/// PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG and the like, which the bindings leave out: mode,
-/// selector, start, length.
-const SET_DISPATCH: u32 = 0x4210;
+/// PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, which the bindings leave out: mode, selector, start,
+/// length.
 const GET_DISPATCH: u32 = 0x4211;
 /// Descriptors that a packet can bring.
 const DESCRIPTORS_MAX: usize = 2;
@@ -201,17 +200,11 @@ impl System for Kernel {
         if done == -1 { Err(last_error()) } else { Ok(head) }
     }
 
-    fn dispatch(&self, task: Pid) -> Result<Dispatch> {
+    fn catches_calls(&self, task: Pid) -> Result<bool> {
         let mut words = [0_u64; 4];
         ptrace(GET_DISPATCH, task, size_of_val(&words), (&raw mut words).addr())?;
-        let [mode, _, start, bytes] = words;
-        Ok(Dispatch { is_on: mode != 0, start, bytes })
-    }
-
-    fn set_dispatch(&self, task: Pid, dispatch: &Dispatch) -> Result<()> {
-        let Dispatch { is_on, start, bytes } = *dispatch;
-        let mut words = [u64::from(is_on), 0, start, bytes];
-        ptrace(SET_DISPATCH, task, size_of_val(&words), (&raw mut words).addr())
+        let [mode, ..] = words;
+        Ok(mode != 0)
     }
 
     fn tasks(&self, pid: Pid) -> Result<Vec<Pid>> {

@@ -32,6 +32,8 @@ pub struct Mapping {
     pub is_wiped_on_fork: bool,
     /// A forked child does not have it (MADV_DONTFORK).
     pub is_not_forked: bool,
+    /// The kernel makes it larger, as its first page is. Without flags: if it is the first stack.
+    pub is_growing: bool,
 }
 
 /// Returns the mappings of a text of `/proc/PID/smaps`. A mapping whose lines are not understood,
@@ -68,6 +70,7 @@ pub fn has_registered(smaps: impl BufRead) -> bool {
 struct Head {
     place: Range<Vpn>,
     is_anonymous: bool,
+    is_stack: bool,
     /// Whether it can be read, written, executed.
     can: [bool; 3],
 }
@@ -86,7 +89,8 @@ impl Head {
         let name = fields.next().unwrap_or_default();
         let is_plain = matches!(name, "" | "[heap]" | "[stack]") || name.starts_with("[anon:");
         let is_anonymous = is_private && inode == "0" && is_plain;
-        (!place.is_empty()).then_some(Self { place, is_anonymous, can })
+        let is_stack = name == "[stack]";
+        (!place.is_empty()).then_some(Self { place, is_anonymous, is_stack, can })
     }
 
     fn with_flags(self, flags: &str) -> Mapping {
@@ -103,6 +107,7 @@ impl Head {
             is_registered: has(REGISTERED),
             is_wiped_on_fork: has("wf"),
             is_not_forked: has("dc"),
+            is_growing: self.is_stack || has("gd"),
         }
     }
 }

@@ -32,6 +32,18 @@ fn mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
     })
 }
 
+/// What the file of a gate's letters is called.
+pub const LETTERS: &str = "overspill-letters";
+
+/// Returns where a process has the letters of a gate, by which its calls go, as its list of
+/// mappings says.
+pub fn letters(maps: &str) -> Option<u64> {
+    let named = mappings(maps)
+        .filter_map(|mapping| Some((mapping.name.strip_prefix("/memfd:")?, mapping.range.start)));
+    let mut letters = named.filter(|(name, _)| name.starts_with(LETTERS));
+    letters.next().map(|(_, start)| start)
+}
+
 /// Returns where the program's code makes system calls, or could: in the kernel's own code first,
 /// which every program has. `read` reads memory.
 pub(crate) fn gate(maps: &str, read: impl Fn(u64, &mut [u8]) -> bool) -> Option<u64> {

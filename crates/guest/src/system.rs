@@ -19,18 +19,6 @@ pub(crate) type Result<T> = std::result::Result<T, Errno>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Registers(pub [u64; arch::REGISTERS]);
 
-/// Whether a task's system calls are handed to the program (Syscall User Dispatch), and those from
-/// which code are not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Dispatch {
-    /// Whether they are.
-    pub is_on: bool,
-    /// Where that code starts.
-    pub start: u64,
-    /// Of it.
-    pub bytes: u64,
-}
-
 /// What has become of a traced task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
@@ -120,10 +108,9 @@ pub trait System {
     fn rseq(&self, task: Pid) -> Result<u64>;
     /// Where the head of a task's list of robust futexes is; 0 if it has none.
     fn robust_list(&self, task: Pid) -> Result<u64>;
-    /// PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4.
-    fn dispatch(&self, task: Pid) -> Result<Dispatch>;
-    /// PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4.
-    fn set_dispatch(&self, task: Pid, dispatch: &Dispatch) -> Result<()>;
+    /// Whether a stopped task's system calls are handed to the program (Syscall User Dispatch):
+    /// PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4. EIO: that cannot be asked.
+    fn catches_calls(&self, task: Pid) -> Result<bool>;
 
     /// The tasks of a process.
     fn tasks(&self, pid: Pid) -> Result<Vec<Pid>>;

@@ -6,6 +6,7 @@
 mod common;
 
 use common::{HOLD_WAIT, Program, compiled};
+use overspill_agent::gate::touches;
 use overspill_guest::{AttachError, Gate, Held, Kernel, Tracer, open, shut};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -40,7 +41,7 @@ fn at_once<T>(
 }
 
 fn shut_and_open(tracer: &Tracer<Kernel>, program: &mut Program, between: Duration) -> Gate {
-    let gate = at_once(tracer, program, |held| shut(held, false));
+    let gate = at_once(tracer, program, |held| shut(held, touches::NONE));
     std::thread::sleep(between);
     at_once(tracer, program, |held| open(held, gate));
     gate

@@ -7,7 +7,6 @@
 
 use overspill_agent::{Answer, Outcome, PROTECTED, RUNS_MAX, Request, Run, STAGING_PAGES, kind};
 use overspill_guest::{Channel, ChannelError, Kernel, Vpn};
-use rangemap::RangeSet;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::fs::File;
@@ -155,12 +154,11 @@ impl Agent {
         checked(&run.place, &answer.runs[0])
     }
 
-    /// Takes the guards off runs, of a guest without a userfaultfd.
+    /// Has touches of runs be signals no more, of a guest without a userfaultfd.
     ///
     /// # Errors
     /// As [`move_out`](Self::move_out).
-    pub(crate) fn clear(&mut self, runs: &RangeSet<Vpn>) -> Result<(), AgentError> {
-        let runs: Vec<Leaving> = runs.iter().cloned().map(Leaving::from).collect();
+    pub(crate) fn clear(&mut self, runs: &[Leaving]) -> Result<(), AgentError> {
         runs.chunks(RUNS_MAX).try_for_each(|runs| {
             let answer = self.ask(&request(kind::CLEAR, runs))?;
             let all = runs.iter().zip(&answer.runs);

@@ -15,15 +15,20 @@ use std::ops::{Deref, Range};
 pub enum EyeParts {
     /// The guest's userfaultfd, agreed on with the kernel.
     Userfault(GuestUserfault),
-    /// Its touches are signals, of which its gate writes letters: this is its process.
-    Touches(OwnedFd),
+    /// Its touches are signals, of which its gate writes letters.
+    Touches {
+        /// Its process.
+        process: OwnedFd,
+        /// Whether the kernel has guards (MADV_GUARD_INSTALL).
+        has_guards: bool,
+    },
 }
 
 impl AsFd for EyeParts {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Userfault(userfault) => userfault.as_fd(),
-            Self::Touches(process) => process.as_fd(),
+            Self::Touches { process, .. } => process.as_fd(),
         }
     }
 }
@@ -32,7 +37,7 @@ impl AsFd for EyeParts {
 #[derive(Debug)]
 pub(crate) enum Eye {
     Userfault(GuestUserfault),
-    Touches(Touches),
+    Touches(Box<Touches>),
 }
 
 impl Eye {
@@ -61,7 +66,7 @@ impl Eye {
                 let fd = rustix::io::fcntl_dupfd_cloexec(userfault, 0)?;
                 EyeParts::Userfault(GuestUserfault::agreed(fd, userfault.abilities(), None))
             }
-            Self::Touches(touches) => EyeParts::Touches(touches.process()?),
+            Self::Touches(touches) => touches.parts()?,
         })
     }
 
@@ -121,7 +126,7 @@ impl Deref for Eye {
     fn deref(&self) -> &Self::Target {
         match self {
             Self::Userfault(userfault) => userfault,
-            Self::Touches(touches) => touches,
+            Self::Touches(touches) => &**touches,
         }
     }
 }

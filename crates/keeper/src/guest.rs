@@ -102,14 +102,15 @@ impl Guest {
     ) -> Result<Self, Errno> {
         let class = match &eye {
             EyeParts::Userfault(_) => LockClass::Agent,
-            EyeParts::Touches(_) => LockClass::Filler,
+            EyeParts::Touches { .. } => LockClass::Filler,
         };
         let agent = Arc::new(Mutex::new(class, None));
         let letters = Arc::new(Mutex::new(LockClass::Letters, None));
         let eye = match eye {
             EyeParts::Userfault(userfault) => Eye::Userfault(userfault),
-            EyeParts::Touches(process) => {
-                Eye::Touches(Touches::new(process, agent.clone(), letters.clone())?)
+            EyeParts::Touches { process, has_guards } => {
+                let process = (process, has_guards);
+                Eye::Touches(Box::new(Touches::new(process, agent.clone(), letters.clone())?))
             }
         };
         let owned = Owned::new(SpaceMap::new(eye.abilities().marks));

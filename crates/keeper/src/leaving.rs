@@ -14,6 +14,7 @@ use crate::guest::{Ended, Guest, pause};
 use crate::keeper::Shared;
 use crate::known::Known;
 use crate::owned::Owned;
+use crate::touches::Touches;
 use overspill_base::PageNo;
 use overspill_base::sync::Arc;
 use overspill_engine::{FaultOutcome, Worker};
@@ -139,6 +140,8 @@ impl Shared {
                     (since, from) = (Instant::now(), last.plus(1));
                 }
                 None if from == Vpn(0) => {
+                    let opened = guest.eye.touches().map_or(Ok(()), Touches::open_all);
+                    opened.map_err(|_| Stays::Ended)?;
                     guest.ended();
                     return Ok(());
                 }

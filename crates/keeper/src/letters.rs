@@ -13,6 +13,7 @@ use crate::eye::EyeParts;
 use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::owned::Fork;
+use crate::touched::{Shut, protection_of};
 use crate::touches::Touches;
 use crate::words::Birth;
 use overspill_agent::PAGE_BYTES;
@@ -266,7 +267,10 @@ impl Shared {
         let [first, second, third, _] = read.arguments;
         match read.kind {
             letter::FORK => {
-                let fork = guest.hold().begin_fork();
+                let mut owned = guest.hold();
+                let fork =
+                    owned.begin_fork(guest.eye.touches().map_or_else(Shut::new, Touches::shut));
+                drop(owned);
                 guest.answer_letter(read.number, fork as i64);
             }
             letter::WIPED => {
@@ -304,6 +308,19 @@ impl Shared {
             letter::CHANGED => {
                 let _owned = guest.hold();
                 return touches.end_change(number, first != 0);
+            }
+            letter::LOOK => {
+                let _owned = guest.hold();
+                let (pages, is_shut) = touches.alike(&pages_of(first, second));
+                let bytes = pages as i64 * PAGE_BYTES as i64;
+                return guest.answer_letter(number, bytes | i64::from(is_shut));
+            }
+            letter::PROTECTED => {
+                let _owned = guest.hold();
+                let can = [libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC];
+                let protection = protection_of(can.map(|right| third & right as u64 != 0));
+                touches.protect(&pages_of(first, second), protection);
+                return guest.answer_letter(number, 0);
             }
             letter::UNMAPPED => Event::Unmapped(pages_of(first, second)),
             letter::REMOVED => Event::Removed(pages_of(first, second)),
@@ -361,7 +378,9 @@ impl Shared {
         let Some(guest) = self.guest(number) else { return };
         let abilities = guest.eye.abilities();
         let eye = fetched.and_then(|fd| match guest.eye.touches() {
-            Some(_) => Some(EyeParts::Touches(fd)),
+            Some(touches) => {
+                Some(EyeParts::Touches { process: fd, has_guards: touches.has_guards() })
+            }
             None => {
                 let fd = GuestUserfault::agree_as(fd, abilities).ok()?;
                 Some(EyeParts::Userfault(GuestUserfault::agreed(fd, abilities, None)))

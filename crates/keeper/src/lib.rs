@@ -38,6 +38,7 @@ mod still;
 mod survey;
 mod swaps;
 mod threads;
+mod touched;
 mod touches;
 mod wakeup;
 mod witness;

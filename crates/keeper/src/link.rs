@@ -302,7 +302,7 @@ mod tests {
     fn abilities_of(eye: &EyeParts) -> Option<Abilities> {
         match eye {
             EyeParts::Userfault(userfault) => Some(userfault.abilities()),
-            EyeParts::Touches(_) => None,
+            EyeParts::Touches { .. } => None,
         }
     }
 
@@ -311,9 +311,10 @@ mod tests {
         let (front, keeper) = pair();
         let abilities = Abilities { marks: true, poison: true, moves: false, forks: true };
         let userfault = GuestUserfault::agreed(file(9), abilities, None);
-        for (eye, abilities) in
-            [(EyeParts::Userfault(userfault), Some(abilities)), (EyeParts::Touches(file(9)), None)]
-        {
+        for (eye, abilities) in [
+            (EyeParts::Userfault(userfault), Some(abilities)),
+            (EyeParts::Touches { process: file(9), has_guards: true }, None),
+        ] {
             keeper.answer(&Report::Wanted(Wanted::Attach(1 << 63, eye)), SOON).unwrap();
             let report = front.report(own_process().as_fd(), None).unwrap();
             let Report::Wanted(Wanted::Attach(number, eye)) = report else { panic!() };

@@ -320,8 +320,10 @@ fn movable(guest: &Guest, owned: &Owned, run: &Range<PageNo>) -> Result<Leaving,
     let most = in_order.min((run.end.0 - run.start.0).into()).min(Agent::PAGES_MAX as u64);
     let most = most.min(protected_pages);
     let pages = (0..most).take_while(|&n| !stays(at.plus(n))).count() as u64;
-    match pages {
-        0 => Err(SpaceError::Pinned),
-        pages => Ok(Leaving { place: at.run(pages), protection }),
+    let place = at.run(pages);
+    match touches {
+        _ if pages == 0 => Err(SpaceError::Pinned),
+        Some(touches) if !touches.may_shut(&place) => Err(SpaceError::Pinned),
+        _ => Ok(Leaving { place, protection }),
     }
 }

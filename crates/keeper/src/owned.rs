@@ -6,6 +6,7 @@
 
 use crate::eye::EyeParts;
 use crate::still::Still;
+use crate::touched::Shut;
 use overspill_guest::Vpn;
 use overspill_guest::map::{Event, SpaceMap};
 use overspill_guest::pagemap::Pagemap;
@@ -35,6 +36,8 @@ pub(crate) struct Forked {
     pub(crate) later: Vec<Event>,
     /// Where the child begins with zeros, if that is not the kernel's message's to tell.
     pub(crate) wiped: RangeSet<Vpn>,
+    /// What nobody may touch.
+    pub(crate) shut: Shut,
 }
 
 /// What only the holder of a guest uses.
@@ -76,12 +79,12 @@ impl Owned {
 
     /// Notes that the guest has forked, as its map is now.
     pub(crate) fn note_fork(&mut self, eye: EyeParts) {
-        self.add_fork(Fork::Told, Some(eye));
+        self.add_fork(Fork::Told, Some(eye), Shut::new());
     }
 
-    fn add_fork(&mut self, fork: Fork, eye: Option<EyeParts>) {
+    fn add_fork(&mut self, fork: Fork, eye: Option<EyeParts>, shut: Shut) {
         let (map, later, wiped) = (self.map.clone(), Vec::new(), self.wiped.clone());
-        self.forked.push(Forked { fork, eye, map, later, wiped });
+        self.forked.push(Forked { fork, eye, map, later, wiped, shut });
         self.forking += 1;
     }
 
@@ -100,10 +103,11 @@ impl Owned {
         self.wiped = wiped;
     }
 
-    /// Notes that the guest is about to fork, as its map is now. Returns the fork's number.
-    pub(crate) fn begin_fork(&mut self) -> u64 {
+    /// Notes that the guest is about to fork, as its map is now, and what nobody may touch. Returns
+    /// the fork's number.
+    pub(crate) fn begin_fork(&mut self, shut: Shut) -> u64 {
         self.forks += 1;
-        self.add_fork(Fork::Asked(self.forks), None);
+        self.add_fork(Fork::Asked(self.forks), None, shut);
         self.forks
     }
 

@@ -95,6 +95,7 @@ impl Shared {
                         FaultOutcome::OutOfMemory => self.no_page(guest, fault),
                         FaultOutcome::Mapped | FaultOutcome::Pending | FaultOutcome::Poisoned => {
                             self.shortage.is_over();
+                            self.bring_around(worker, guest, fault.at);
                         }
                     }
                 }
@@ -114,6 +115,21 @@ impl Shared {
         }
     }
 
+    /// Brings what has to come with a page so that mappings do not become too many.
+    fn bring_around(&self, worker: &mut Worker, guest: &Guest, at: Vpn) {
+        let Some(touches) = guest.eye.touches().filter(|touches| !touches.has_guards()) else {
+            return;
+        };
+        for at in touches.out_around(at).iter().flat_map(|run| (run.start.0..run.end.0).map(Vpn)) {
+            let here = guest.hold().map.at(at);
+            if let AtAddress::Page(page) = here
+                && self.engine.fault(worker, page, clock::now_ns()) == FaultOutcome::OutOfMemory
+            {
+                return;
+            }
+        }
+    }
+
     fn need(&self, guest: &Arc<Guest>, owned: &mut Owned, at: Vpn) -> Result<Need, Ended> {
         if owned.is_forking() {
             return Ok(Need::Later);
@@ -122,7 +138,7 @@ impl Shared {
             if guest.known().is_none() && touches.has_waited() {
                 self.is_unreachable(guest);
             }
-            return Ok(need_of_touch((guest, touches), owned, at));
+            return Ok(self.need_of_touch((guest, touches), owned, at));
         }
         let Some(known) = guest.known() else { return Ok(need_of_child(guest, owned, at)) };
         let here = owned.map.at(at);
@@ -161,6 +177,25 @@ impl Shared {
             }
             (AtAddress::Unbound | AtAddress::Unknown, Entry::Marked) => Need::Lost,
         })
+    }
+
+    /// What a touch needs of which a gate has told: there are none of what is new, and one that
+    /// needs nothing may be the program's mistake.
+    fn need_of_touch(&self, (guest, touches): (&Guest, &Touches), owned: &Owned, at: Vpn) -> Need {
+        if guest.known().is_none() || touches.is_changing() {
+            return Need::Later;
+        }
+        match owned.map.at(at) {
+            AtAddress::Later => Need::Later,
+            _ if !touches.is_out(at) => {
+                if let Err(why) = touches.open(at) {
+                    self.space.end_of_agent(guest, &why);
+                }
+                Need::Nothing
+            }
+            AtAddress::Page(page) => Need::Page(page),
+            AtAddress::Unbound | AtAddress::Unknown => Need::Lost,
+        }
     }
 
     /// True if a page that has neither memory nor a mark is what the engine takes it for: never
@@ -244,20 +279,6 @@ impl Shared {
         self.out_of_memory.store(true, Relaxed);
         guest.kill();
         self.shortage.is_over();
-    }
-}
-
-/// What a touch needs of which a gate has told: there are none of what is new, and one that needs
-/// nothing may be the program's mistake.
-fn need_of_touch((guest, touches): (&Guest, &Touches), owned: &Owned, at: Vpn) -> Need {
-    if guest.known().is_none() || touches.is_changing() {
-        return Need::Later;
-    }
-    match owned.map.at(at) {
-        AtAddress::Later => Need::Later,
-        _ if !touches.is_out(at) => Need::Nothing,
-        AtAddress::Page(page) => Need::Page(page),
-        AtAddress::Unbound | AtAddress::Unknown => Need::Lost,
     }
 }
 

@@ -57,10 +57,14 @@ impl Shared {
             return false;
         }
         let growth_pages = guest.pages().map_or(0, |pages| guest.growth_pages(pages));
-        let is_untold = guest.eye.touches().is_some() && growth_pages >= NOTABLE_PAGES;
-        if is_untold || guest.eye.touches().is_none() {
-            guest.note_survey();
+        let has_touches = guest.eye.touches().is_some();
+        let is_untold = has_touches && growth_pages >= NOTABLE_PAGES;
+        if has_touches && owned.is_confirmed && !is_untold {
+            // Its list of mappings may be long.
+            self.has_nothing_new(guest);
+            return false;
         }
+        guest.note_survey();
         match self.survey_held((guest, known), &mut owned) {
             Ok(believed) if believed.is_empty() && is_untold => {
                 drop(owned);
@@ -69,8 +73,8 @@ impl Shared {
                 true
             }
             Ok(believed) if believed.is_empty() => {
-                if owned.is_confirmed && guest.threads.surveyed() {
-                    self.call_care();
+                if owned.is_confirmed {
+                    self.has_nothing_new(guest);
                 }
                 false
             }
@@ -89,6 +93,12 @@ impl Shared {
                 guest.ended();
                 false
             }
+        }
+    }
+
+    fn has_nothing_new(&self, guest: &Guest) {
+        if guest.threads.surveyed() {
+            self.call_care();
         }
     }
 
@@ -138,10 +148,10 @@ impl Shared {
         if !owned.is_confirmed {
             return confirm((guest, known), owned);
         }
-        if new_mappings(known, owned, &known.maps, mappings::parse_list)?.is_empty() {
+        if new_mappings((guest, known), owned, &known.maps, mappings::parse_list)?.is_empty() {
             return Ok(Vec::new());
         }
-        let mut new = new_mappings(known, owned, &known.smaps, mappings::parse)?;
+        let mut new = new_mappings((guest, known), owned, &known.smaps, mappings::parse)?;
         new.retain(|(mapping, unknown)| {
             let is_registered =
                 guest.may_register(&mapping.place) && guest.eye.register(&mapping.place).is_ok();
@@ -200,7 +210,7 @@ fn confirm((guest, known): (&Guest, &Known), owned: &mut Owned) -> Result<Vec<Ra
     }
     let has_touches = guest.eye.touches().is_some();
     let registered = mappings.into_iter().filter(|mapping| match has_touches {
-        true => mapping.is_pageable,
+        true => may_page(guest, mapping),
         false => mapping.is_registered,
     });
     owned.map.confirm(&registered.map(|mapping| mapping.place).collect());
@@ -210,7 +220,7 @@ fn confirm((guest, known): (&Guest, &Known), owned: &mut Owned) -> Result<Vec<Ra
 
 /// Returns the mappings that can be paged and have parts that nothing is known of, with these.
 fn new_mappings(
-    known: &Known,
+    (guest, known): (&Guest, &Known),
     owned: &Owned,
     file: &OwnedFd,
     parse: fn(&str) -> Vec<Mapping>,
@@ -218,13 +228,21 @@ fn new_mappings(
     let mappings = parse(&text(file)?).into_iter();
     let pageable = mappings.filter(|mapping| {
         let place = &mapping.place;
-        mapping.is_pageable && !known.own.overlaps(place) && owned.map.is_settled(place)
+        let is_free = !known.own.overlaps(place) && owned.map.is_settled(place);
+        is_free && may_page(guest, mapping)
     });
     let with_unknown = pageable.map(|mapping| {
         let unknown = owned.map.unknown(&mapping.place);
         (mapping, unknown)
     });
     Ok(with_unknown.filter(|(_, unknown)| !unknown.is_empty()).collect())
+}
+
+/// True if a mapping may be paged. What the kernel makes larger has the rights of its first page:
+/// that must not be shut.
+fn may_page(guest: &Guest, mapping: &Mapping) -> bool {
+    let is_shut = || guest.eye.touches().is_some_and(|touches| !touches.has_guards());
+    mapping.is_pageable && !(mapping.is_growing && is_shut())
 }
 
 /// Reads a file of `/proc` from its start.

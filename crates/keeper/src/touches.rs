@@ -1,7 +1,6 @@
 //! A guest without a userfaultfd: its gate tells of its touches, and its agent fills its pages.
 //!
-//! Owns: what letters have told that was not read yet, who waits for a page, which pages are out
-//! (their guards are the marks), and how memory is protected.
+//! Owns: what letters have told that was not read yet, and who waits for a page.
 //! Invariants: this behaves as a userfaultfd does with marks, so all else is the same: a memory
 //! call under way is a message that is outstanding, and until what it has changed was read nothing
 //! is filled and nothing moves. What letters change is changed with the guest held. Who waits is
@@ -10,13 +9,16 @@
 //! looked for (`survey`).
 //! The agent is asked with the guest held, also by who moves pages out: else who fills would have
 //! to wait for it the wrong way round.
-//! Not here: letters ([`crate::letters`]), what the agent does (`agent/payload/touches.rs`).
+//! Not here: letters ([`crate::letters`]), which pages are out and how they are protected
+//! ([`crate::touched`]), what the agent does (`agent/payload/touches.rs`).
 //! Rejected: guards on all that was never touched, so that its first touch is heard of: the page
 //! tables of what programs only reserve would be made.
 
 use crate::agent::{Agent, AgentError, Leaving, Moved, Protection};
+use crate::eye::EyeParts;
 use crate::letters::Letters;
 use crate::survey::text;
+use crate::touched::{Shut, Touched};
 use overspill_agent::gate::access;
 use overspill_base::PAGE_SIZE;
 use overspill_base::sync::{Arc, LockClass, Mutex};
@@ -25,7 +27,7 @@ use overspill_guest::mappings::{self, Mapping};
 use overspill_guest::pagemap::Entry;
 use overspill_guest::userfault::{Abilities, Fault, Filled, Message, Refusal, Userfault};
 use overspill_guest::{Vpn, pidfd};
-use rangemap::{RangeMap, RangeSet};
+use rangemap::RangeSet;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -66,12 +68,7 @@ struct State {
     waiting: Vec<Waiting>,
     /// Memory calls under way.
     changing: usize,
-    /// What a userfaultfd would be registered for.
-    registered: RangeSet<Vpn>,
-    /// What is out.
-    marks: RangeSet<Vpn>,
-    /// What can not only be read and written; `None` if that may not be so any more.
-    protections: Option<RangeMap<Vpn, Protection>>,
+    memory: Touched,
 }
 
 /// The eye.
@@ -91,17 +88,18 @@ impl Touches {
     pub(crate) const ABILITIES: Abilities =
         Abilities { marks: true, poison: false, moves: true, forks: false };
 
-    /// Of a guest with this agent and these letters.
+    /// Of a guest with this agent and these letters, on a kernel that has guards or not.
     ///
     /// # Errors
     /// Of eventfd.
     pub(crate) fn new(
-        process: OwnedFd,
+        (process, has_guards): (OwnedFd, bool),
         agent: Arc<Mutex<Option<Agent>>>,
         letters: Arc<Mutex<Option<Letters>>>,
     ) -> Result<Self, Errno> {
         let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let state = Mutex::new(LockClass::Letters, State::default());
+        let state = State { memory: Touched::new(has_guards), ..State::default() };
+        let state = Mutex::new(LockClass::Letters, state);
         Ok(Self { process, maps: OnceLock::new(), ready, agent, letters, state })
     }
 
@@ -110,12 +108,17 @@ impl Touches {
         let _ = self.maps.set(maps);
     }
 
-    /// A pidfd of its process.
+    /// What it is made of: a pidfd of its process, and whether the kernel has guards.
     ///
     /// # Errors
     /// No descriptor.
-    pub(crate) fn process(&self) -> Result<OwnedFd, Errno> {
-        rustix::io::fcntl_dupfd_cloexec(&self.process, 0)
+    pub(crate) fn parts(&self) -> Result<EyeParts, Errno> {
+        let process = rustix::io::fcntl_dupfd_cloexec(&self.process, 0)?;
+        Ok(EyeParts::Touches { process, has_guards: self.has_guards() })
+    }
+
+    pub(crate) fn has_guards(&self) -> bool {
+        self.state.lock().memory.has_guards()
     }
 
     pub(crate) fn has_process(&self) -> bool {
@@ -142,29 +145,28 @@ impl Touches {
         self.state.lock().changing += 1;
     }
 
-    /// A memory call has done something. The guest is held. Guards outlive what they were for, and
-    /// are removed.
+    /// A memory call has done something. The guest is held. What keeps touches from what was
+    /// removed is removed, too.
     ///
     /// # Errors
     /// Of the agent.
     pub(crate) fn has_changed(&self, letter: usize, event: Event) -> Result<(), AgentError> {
-        let left = event.left();
-        let removed = self.marks_in(&left);
-        if let (Event::Removed(_), Some(agent)) = (&event, &mut *self.agent.lock()) {
-            agent.clear(&removed)?;
+        if let Event::Removed(place) = &event {
+            self.clear(place)?;
         }
         let mut state = self.state.lock();
-        state.marks.remove(left.clone());
-        match &event {
-            Event::Removed(_) => {}
-            Event::Unmapped(_) => state.registered.remove(left),
-            Event::Remapped { from, to, pages } => {
-                let there = |at: Vpn| to.plus(at.0 - from.0);
-                state.marks.extend(removed.iter().map(|run| there(run.start)..there(run.end)));
-                state.registered.insert(to.run(*pages));
-            }
-        }
+        state.memory.apply(&event);
         self.tell(&mut state, Told::Event(event, letter));
+        Ok(())
+    }
+
+    /// Has a place be empty, and open.
+    fn clear(&self, place: &Range<Vpn>) -> Result<(), AgentError> {
+        let runs = self.state.lock().memory.to_clear(place);
+        if let (false, Some(agent)) = (runs.is_empty(), &mut *self.agent.lock()) {
+            agent.clear(&runs)?;
+            self.state.lock().memory.open(place.clone());
+        }
         Ok(())
     }
 
@@ -172,7 +174,7 @@ impl Touches {
     pub(crate) fn end_change(&self, letter: usize, protects: bool) {
         let mut state = self.state.lock();
         if protects {
-            state.protections = None;
+            state.memory.forget_protections();
         }
         self.tell(&mut state, Told::Changed(letter));
     }
@@ -209,6 +211,13 @@ impl Touches {
         state.waiting.extract_if(.., is_there).collect()
     }
 
+    /// True if it may do what it is about to do, as far as is known here: what the mappings say of
+    /// what is shut is our doing.
+    fn is_fine(&self, waiting: &Waiting) -> bool {
+        let state = self.state.lock();
+        state.memory.is_shut(waiting.at) || state.memory.allows(waiting.at, waiting.access)
+    }
+
     fn answer(&self, answers: impl IntoIterator<Item = (usize, i64)>) {
         if let Some(letters) = &mut *self.letters.lock() {
             answers.into_iter().for_each(|(letter, answer)| letters.answer(letter, answer));
@@ -228,56 +237,76 @@ impl Touches {
         self.state.lock().changing > 0
     }
 
-    /// Calls `each` for the parts of a run that the page table has `entry` for, as the marks
-    /// change it.
+    /// See [`Touched::overlay`].
     pub(crate) fn overlay(
         &self,
         run: Range<Vpn>,
         entry: Entry,
-        mut each: impl FnMut(Range<Vpn>, Entry),
+        each: impl FnMut(Range<Vpn>, Entry),
     ) {
-        let mut at = run.start;
-        for marked in self.marks_in(&run).iter() {
-            if at < marked.start {
-                each(at..marked.start, entry);
-            }
-            each(marked.clone(), Entry::Marked);
-            at = marked.end;
-        }
-        if at < run.end {
-            each(at..run.end, entry);
-        }
+        self.state.lock().memory.overlay(run, entry, each);
     }
 
     /// True if the content of a page is out.
     pub(crate) fn is_out(&self, at: Vpn) -> bool {
-        self.state.lock().marks.contains(&at)
+        self.state.lock().memory.is_out(at)
     }
 
-    fn marks_in(&self, place: &Range<Vpn>) -> RangeSet<Vpn> {
+    /// What is out where that comes with a page.
+    pub(crate) fn out_around(&self, at: Vpn) -> RangeSet<Vpn> {
         let state = self.state.lock();
-        let within = |run: &Range<Vpn>| run.start.max(place.start)..run.end.min(place.end);
-        state.marks.overlapping(place).map(within).collect()
+        state.memory.marks_in(&state.memory.window(at))
+    }
+
+    /// Opens a page that is shut, and not out.
+    ///
+    /// # Errors
+    /// Of the agent.
+    pub(crate) fn open(&self, at: Vpn) -> Result<(), AgentError> {
+        let is_shut = self.state.lock().memory.is_shut(at);
+        if is_shut { self.clear(&at.run(1)) } else { Ok(()) }
+    }
+
+    /// Opens all that is shut, of which nothing is out.
+    ///
+    /// # Errors
+    /// Of the agent.
+    pub(crate) fn open_all(&self) -> Result<(), AgentError> {
+        self.clear(&(Vpn(0)..Vpn(u64::MAX)))
+    }
+
+    pub(crate) fn shut(&self) -> Shut {
+        self.state.lock().memory.shut().clone()
+    }
+
+    /// See [`Touched::set_shut`].
+    pub(crate) fn set_shut(&self, shut: Shut) {
+        self.state.lock().memory.set_shut(shut);
+    }
+
+    /// True if a run may go out.
+    pub(crate) fn may_shut(&self, place: &Range<Vpn>) -> bool {
+        self.state.lock().memory.may_shut(place)
+    }
+
+    /// See [`Touched::alike`].
+    pub(crate) fn alike(&self, place: &Range<Vpn>) -> (u64, bool) {
+        self.state.lock().memory.alike(place)
+    }
+
+    /// See [`Touched::protect`]. The guest is held.
+    pub(crate) fn protect(&self, place: &Range<Vpn>, protection: Option<Protection>) {
+        self.state.lock().memory.protect(place, protection);
     }
 
     /// How a page is protected, and for how many pages from there on that is so, at most; `None` if
     /// that cannot be found out.
     pub(crate) fn protection(&self, at: Vpn) -> Option<(u64, Option<Protection>)> {
         let mut state = self.state.lock();
-        if state.protections.is_none() {
-            let maps = text(self.maps.get()?).ok()?;
-            let special = |mapping: Mapping| Some((mapping.place.clone(), special(&mapping)?));
-            let found = mappings::parse_list(&maps).into_iter().filter_map(special);
-            state.protections = Some(found.collect());
+        if !state.memory.knows_protections() {
+            state.memory.set_protections(&text(self.maps.get()?).ok()?);
         }
-        let found = state.protections.as_ref()?.overlapping(at..Vpn(u64::MAX)).next();
-        Some(match found {
-            Some((place, protection)) if place.contains(&at) => {
-                (place.end.0 - at.0, Some(*protection))
-            }
-            Some((place, _)) => (place.start.0 - at.0, None),
-            None => (u64::MAX, None),
-        })
+        state.memory.protection(at)
     }
 
     /// Puts content back, as far as the protection is the same.
@@ -296,20 +325,6 @@ impl Touches {
             true => Refusal::Unexpected(Errno::PROTO),
             false => Refusal::Gone,
         })
-    }
-}
-
-/// How memory is protected that can not only be read and written.
-fn special(mapping: &Mapping) -> Option<Protection> {
-    match (mapping.is_readable, mapping.is_writable, mapping.is_executable) {
-        (true, true, false) => None,
-        (false, false, false) => Some(Protection::Nothing),
-        (true, false, false) => Some(Protection::Read),
-        (false, true, false) => Some(Protection::Write),
-        (false, false, true) => Some(Protection::Execute),
-        (true, false, true) => Some(Protection::ReadExecute),
-        (false, true, true) => Some(Protection::WriteExecute),
-        (true, true, true) => Some(Protection::All),
     }
 }
 
@@ -348,8 +363,8 @@ impl Userfault for Touches {
     /// What is new there is looked for.
     fn register(&self, place: &Range<Vpn>) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        state.protections = None;
-        state.registered.insert(place.clone());
+        state.memory.forget_protections();
+        state.memory.registered.insert(place.clone());
         Ok(())
     }
 
@@ -360,7 +375,7 @@ impl Userfault for Touches {
         };
         let place = at.run(pages);
         if pages > 0 {
-            self.state.lock().marks.remove(place.clone());
+            self.state.lock().memory.open(place.clone());
             let waiting = self.take_waiting(&place);
             self.answer(waiting.into_iter().map(|waiting| (waiting.letter, 0)));
         }
@@ -378,20 +393,12 @@ impl Userfault for Touches {
     }
 
     fn mark(&self, place: &Range<Vpn>) -> Result<(), Refusal> {
-        self.state.lock().marks.insert(place.clone());
+        self.state.lock().memory.mark(place.clone());
         Ok(())
     }
 
     fn unmark(&self, place: &Range<Vpn>) -> Result<(), Refusal> {
-        let marked = self.marks_in(place);
-        if marked.is_empty() {
-            return Ok(());
-        }
-        let mut agent = self.agent.lock();
-        let agent = agent.as_mut().ok_or(Refusal::NoMemory)?;
-        agent.clear(&marked).map_err(|_| Refusal::Unexpected(Errno::PROTO))?;
-        self.state.lock().marks.remove(place.clone());
-        Ok(())
+        self.clear(place).map_err(|_| Refusal::Unexpected(Errno::PROTO))
     }
 
     /// A signal says nothing of what is lost: who misses it is ended.
@@ -401,7 +408,7 @@ impl Userfault for Touches {
 
     fn look(&self, place: &Range<Vpn>) -> Result<Look, Refusal> {
         let state = self.state.lock();
-        match state.registered.gaps(place).next() {
+        match state.memory.registered.gaps(place).next() {
             _ if !self.has_process() => Err(Refusal::Gone),
             _ if state.changing > 0 => Ok(Look::Changing),
             None => Ok(Look::Registered),
@@ -412,12 +419,15 @@ impl Userfault for Touches {
     /// A touch that the mappings do not allow is the program's mistake.
     fn wake(&self, place: &Range<Vpn>) {
         let waiting = self.take_waiting(place);
-        if waiting.is_empty() {
+        let (fine, others): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|waiting| self.is_fine(waiting));
+        self.answer(fine.into_iter().map(|waiting| (waiting.letter, 0)));
+        if others.is_empty() {
             return;
         }
         let maps = self.maps.get().and_then(|maps| text(maps).ok());
         let mappings = maps.map(|maps| mappings::parse_list(&maps));
-        self.answer(waiting.into_iter().map(|waiting| match &mappings {
+        self.answer(others.into_iter().map(|waiting| match &mappings {
             Some(mappings) if !is_allowed(mappings, &waiting) => (waiting.letter, MISTAKE),
             _ => (waiting.letter, 0),
         }));
@@ -433,7 +443,7 @@ mod tests {
         let agent = Arc::new(Mutex::new(LockClass::Filler, None));
         let letters = Arc::new(Mutex::new(LockClass::Letters, None));
         let process = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
-        let touches = Touches::new(process, agent, letters).unwrap();
+        let touches = Touches::new((process, true), agent, letters).unwrap();
         touches.register(&Vpn(10).run(10)).unwrap();
         touches.mark(&Vpn(12).run(3)).unwrap();
         touches
@@ -459,24 +469,6 @@ mod tests {
         assert_eq!(read(&touches), None);
         assert_eq!(touches.look(&Vpn(10).run(1)), Ok(Look::Registered));
         assert_eq!(touches.look(&Vpn(10).run(2)), Ok(Look::NotRegistered));
-    }
-
-    #[test]
-    fn marks_go_where_their_pages_go() {
-        let touches = touches();
-        let out = |first: u64| (first..first + 3).filter(|at| touches.is_out(Vpn(*at))).count();
-        let event = Event::Remapped { from: Vpn(11), to: Vpn(51), pages: 5 };
-        touches.has_changed(0, event).unwrap();
-        assert_eq!((out(12), out(52)), (0, 3));
-        touches.has_changed(0, Event::Removed(Vpn(53).run(1))).unwrap();
-        assert_eq!(out(52), 2);
-        let mut seen = Vec::new();
-        touches.overlay(Vpn(51).run(5), Entry::Present, |run, entry| seen.push((run, entry)));
-        let [present, out] = [Entry::Present, Entry::Marked];
-        let pages = |first: u64, pages| Vpn(first).run(pages);
-        let all = [(51, present), (52, out), (53, present), (54, out), (55, present)]
-            .map(|(at, entry)| (pages(at, 1), entry));
-        assert_eq!(seen, all);
     }
 
     #[test]

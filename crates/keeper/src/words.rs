@@ -398,14 +398,14 @@ fn write_eye(eye: &EyeParts) -> [u64; 5] {
             let Abilities { marks, poison, moves, forks } = userfault.abilities();
             [true, marks, poison, moves, forks].map(u64::from)
         }
-        EyeParts::Touches(_) => [0; 5],
+        EyeParts::Touches { has_guards, .. } => [0, u64::from(*has_guards), 0, 0, 0],
     }
 }
 
 /// With its descriptor, and the page that stays registered.
 fn read_eye(packet: &Packet, fd: OwnedFd, anchor: Option<Vpn>) -> Result<EyeParts, WordError> {
     if !packet.flag(1, "eye")? {
-        return Ok(EyeParts::Touches(fd));
+        return Ok(EyeParts::Touches { process: fd, has_guards: packet.flag(2, "guards")? });
     }
     let ability = |word| packet.flag(word, "ability");
     let abilities = Abilities {

@@ -10,11 +10,12 @@ use crate::front::Traced;
 use crate::ground::{Eye, shared_file};
 use crate::same::has_executed;
 use crate::watch::words_of;
-use overspill_agent::gate::{GATE_BYTES, LETTERS_BYTES};
+use overspill_agent::gate::{GATE_BYTES, LETTERS_BYTES, touches};
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::{
-    AgentTask, AttachError, Attached, ChannelError, Gate, Held, Kernel, Manner, ThreadWords,
+    AgentTask, AttachError, Attached, ChannelError, Gate, Held, Kernel, LETTERS, Manner,
+    ThreadWords,
 };
 use overspill_guest::{Userfaultfd, Vpn, attach, can_shut, detach, inherited, open, pidfd, shut};
 use overspill_keeper::{EyeParts, GuestParts};
@@ -154,8 +155,11 @@ pub(crate) fn take(
         Source::Forked(children) => with_userfaultfd(children).map(|(_, fd)| fd.as_fd()).collect(),
     };
     let userfaultfd = match (source, eye) {
-        (_, Eye::Touches { listener, .. }) => Userfaultfd::None(listener.as_ref().map(AsFd::as_fd)),
-        (Source::Born(_), _) => Userfaultfd::None(None),
+        (_, Eye::Touches { listener, has_guards, .. }) => {
+            let listener = listener.as_ref().map(AsFd::as_fd);
+            Userfaultfd::None { listener, has_guards: *has_guards }
+        }
+        (Source::Born(_), _) => Userfaultfd::None { listener: None, has_guards: true },
         (Source::Forked(_), _) => Userfaultfd::Forked(&brought),
         (Source::New(_), Eye::Faults(device, _)) => Userfaultfd::Device(device.as_fd()),
         (Source::New(_), Eye::Calls(_)) => Userfaultfd::Call,
@@ -165,8 +169,11 @@ pub(crate) fn take(
     let prepared = prepare(&attached, eye, source).and_then(|(parts, number)| {
         let gated = match eye {
             Eye::Faults(..) => None,
-            Eye::Calls(bell) => Some(catch(held, &attached, (bell, false), source)?),
-            Eye::Touches { bell, .. } => Some(catch(held, &attached, (bell, true), source)?),
+            Eye::Calls(bell) => Some(catch(held, &attached, (bell, touches::NONE), source)?),
+            Eye::Touches { bell, has_guards, .. } => {
+                let touches = if *has_guards { touches::GUARDED } else { touches::SHUT };
+                Some(catch(held, &attached, (bell, touches), source)?)
+            }
         };
         Ok((parts, gated, number))
     });
@@ -190,13 +197,13 @@ struct Gated {
 fn catch(
     held: &mut Held<'_, Kernel>,
     attached: &Attached,
-    (bell, has_touches): (&OwnedFd, bool),
+    (bell, touches): (&OwnedFd, u32),
     source: Source<'_>,
 ) -> Result<Gated, AttachingError> {
     let bell = kernel("copy the bell", rustix::io::fcntl_dupfd_cloexec(bell, 3))?;
-    let letters = kernel("make a memory file", shared_file("overspill-letters", LETTERS_BYTES))?;
+    let letters = kernel("make a memory file", shared_file(LETTERS, LETTERS_BYTES))?;
     let gate = match source {
-        Source::New(_) => shut(held, has_touches)?,
+        Source::New(_) => shut(held, touches)?,
         Source::Forked(_) | Source::Born(_) => inherited(held)?,
     };
     let mut request = Request::of(kind::GATE);
@@ -224,7 +231,8 @@ fn prepare(
         let (Source::New(number) | Source::Born(number)) = source else {
             return Err(AttachError::NoFork { pid: attached.pid }.into());
         };
-        return Ok((EyeParts::Touches(process), number));
+        let has_guards = matches!(eye, Eye::Touches { has_guards: true, .. });
+        return Ok((EyeParts::Touches { process, has_guards }, number));
     };
     let fd = copy("copy the userfaultfd", userfaultfd.as_fd())?;
     let anchor = Vpn::of(attached.agent.staging);

@@ -49,7 +49,7 @@ impl From<EyeParts> for Child {
     fn from(eye: EyeParts) -> Self {
         match eye {
             EyeParts::Userfault(userfault) => Self::Userfault(userfault),
-            EyeParts::Touches(process) => Self::Process(pidfd::number(&process)),
+            EyeParts::Touches { process, .. } => Self::Process(pidfd::number(&process)),
         }
     }
 }

@@ -50,14 +50,12 @@ pub enum GroundError {
     #[error("userfaultfd cannot be used, not even for a program's own touches: {0}")]
     Call(Errno),
     /// System calls cannot be caught.
-    #[error("system calls cannot be caught: that takes x86-64 and Linux 6.4")]
+    #[error("system calls cannot be caught: that takes x86-64 and Linux 5.11")]
     Dispatch,
-    /// No guards.
-    #[error("touches cannot be made signals: that takes Linux 6.13")]
-    Guards,
     /// `proc_mem.force_override=never`, or no `/proc`.
     #[error(
-        "/proc/self/mem cannot be used to write what nobody may touch: is /proc mounted, and          proc_mem.force_override not `never`?"
+        "/proc/self/mem cannot be used to write what nobody may touch: is /proc mounted, and \
+         proc_mem.force_override not `never`?"
     )]
     MemoryFile,
     /// No socket.
@@ -70,9 +68,6 @@ pub enum GroundError {
     #[error("processes cannot be traced: {0}")]
     Trace(&'static str),
 }
-
-/// What the letters of gates are called where mappings are listed.
-pub(crate) const LETTERS: &str = "memfd:overspill-letters";
 
 /// How a touch of what is out is noticed.
 #[derive(Debug)]
@@ -88,6 +83,8 @@ pub(crate) enum Eye {
         bell: OwnedFd,
         /// Where agents connect, if nobody may take a descriptor of another process.
         listener: Option<OwnedFd>,
+        /// Whether what is out has guards; else nobody may touch it.
+        has_guards: bool,
     },
 }
 
@@ -127,15 +124,27 @@ impl Ground {
         Self::find(forks).or_else(|lack| others().map_err(|_| lack))
     }
 
-    /// Tries what is needed without any userfaultfd.
+    /// Tries what is needed without any userfaultfd, with guards (Linux 6.13) if there are any.
     ///
     /// # Errors
     /// [`GroundError`]: what is lacking first.
     pub fn find_touches() -> Result<Self, GroundError> {
+        Self::find_touches_by(may_guard()?)
+    }
+
+    /// The same without guards, as on a kernel that has none.
+    ///
+    /// # Errors
+    /// [`GroundError`]: what is lacking first.
+    pub fn find_shut() -> Result<Self, GroundError> {
         may_guard()?;
+        Self::find_touches_by(false)
+    }
+
+    fn find_touches_by(has_guards: bool) -> Result<Self, GroundError> {
         let bell = gated()?;
         let listener = if may_take_descriptors() { None } else { Some(listener()?) };
-        Ok(Self { eye: Eye::Touches { bell, listener } })
+        Ok(Self { eye: Eye::Touches { bell, listener, has_guards } })
     }
 
     /// Tries what is needed without the right to see the kernel's touches.
@@ -149,8 +158,8 @@ impl Ground {
     }
 }
 
-/// What [`Ground::find_touches`] needs of the kernel: guards, and to write what nobody may touch.
-fn may_guard() -> Result<(), GroundError> {
+/// Whether the kernel has guards. Touches need to write what nobody may touch.
+fn may_guard() -> Result<bool, GroundError> {
     let bytes = 2 * PAGE_BYTES;
     let protection = rustix::mm::ProtFlags::empty();
     let flags = rustix::mm::MapFlags::PRIVATE;
@@ -167,10 +176,9 @@ fn may_guard() -> Result<(), GroundError> {
     });
     // SAFETY: as above.
     let _ = unsafe { rustix::mm::munmap(place, bytes) };
-    match (guarded, written) {
-        (0, Ok(1)) => Ok(()),
-        (0, _) => Err(GroundError::MemoryFile),
-        _ => Err(GroundError::Guards),
+    match written {
+        Ok(1) => Ok(guarded == 0),
+        _ => Err(GroundError::MemoryFile),
     }
 }
 

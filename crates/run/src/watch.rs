@@ -3,7 +3,6 @@
 //! Owns: reading `/proc`, of which every text is the kernel's, but may be gone at any moment.
 //! Not here: what follows from it (`front`).
 
-use crate::ground::LETTERS;
 use overspill_guest::mappings;
 use rustix::process::Pid;
 use std::collections::HashMap;
@@ -113,7 +112,7 @@ pub(crate) fn is_registered(pid: Pid) -> bool {
 /// True if a process has the letters of a gate, by which its calls go.
 pub(crate) fn is_gated(pid: Pid) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.lines().any(|line| line.contains(LETTERS))
+    overspill_guest::letters(&maps).is_some()
 }
 
 /// The children of all threads of a process.

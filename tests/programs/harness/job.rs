@@ -70,9 +70,8 @@ impl Job {
     }
 
     /// The same, but by who is only told of them by signals.
-    pub fn by_signals(mut self) -> Self {
-        self.way = Some("keeper:touches".into());
-        self
+    pub fn by_signals(self) -> Self {
+        self.kept("keeper:touches")
     }
 
     /// Has its run started by something else; without that it is as ever.

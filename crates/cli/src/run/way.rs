@@ -35,6 +35,7 @@ pub(super) fn choose(args: &RunArgs) -> Result<Chosen, Error> {
         Some(RunWay::Keeper) => keeper_for(args).map(Chosen::Kept),
         Some(RunWay::KeeperCalls) => Ok(Chosen::Kept(Ground::find_calls()?)),
         Some(RunWay::KeeperTouches) => Ok(Chosen::Kept(Ground::find_touches()?)),
+        Some(RunWay::KeeperShut) => Ok(Chosen::Kept(Ground::find_shut()?)),
         None => match keeper_for(args) {
             Ok(ground) => Ok(Chosen::Kept(ground)),
             Err(why) if args.give_back => Err(Error::NotGiven(why.to_string())),

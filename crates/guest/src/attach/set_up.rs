@@ -34,8 +34,9 @@ pub(super) fn set_up<S: System>(
         Userfaultfd::Device(device) => {
             ask(flag::DEVICE, Some(device)).map(|answer| (answer, 0)).map_err(refused)
         }
-        Userfaultfd::None(_) => {
-            ask(flag::TOUCHES, Some(memory)).map(|answer| (answer, 0)).map_err(refused)
+        Userfaultfd::None { has_guards, .. } => {
+            let guards = if has_guards { flag::GUARDS } else { 0 };
+            ask(flag::TOUCHES | guards, Some(memory)).map(|answer| (answer, 0)).map_err(refused)
         }
         Userfaultfd::Forked(brought) => {
             let asked = brought.iter().map(|fd| ask(flag::USERFAULTFD, Some(*fd)));

@@ -4,8 +4,10 @@
 //! Invariants: nothing of the process changes here.
 //! Not here: doing it ([`super::work`]).
 
+use crate::arch::GATE;
 use crate::attach::Files;
 use crate::error::{About, AttachError, Result};
+use crate::gate::Gate;
 use crate::hold::Held;
 use crate::inject::{self, Usable};
 use crate::places;
@@ -25,8 +27,11 @@ pub(crate) struct Site {
     memory: OwnedFd,
     /// The thread that makes the calls.
     pub(crate) thread: Usable,
-    /// Where it makes them.
+    /// Where it makes them: the kernel lets calls pass there.
     pub(crate) gate: u64,
+    /// Where it makes them if nothing is caught.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) open_gate: u64,
     /// Of [`options`], for it and the agent.
     pub(crate) options: u32,
     /// A free place.
@@ -50,12 +55,29 @@ impl Site {
         let maps = maps.about(pid, "reading the mappings of")?;
         let read = |address, to: &mut [u8]| system.read_memory(memory.as_fd(), address, to).is_ok();
         let no_place = |what| AttachError::NoPlace { pid, what };
-        let gate = places::gate(&maps, read);
-        let gate = gate.ok_or(no_place("code that makes system calls"))?;
+        let open_gate = places::gate(&maps, read);
+        let open_gate = open_gate.ok_or(no_place("code that makes system calls"))?;
+        let passes = |at: &u64| {
+            let mut code = [0; GATE.len()];
+            read(*at, &mut code) && code == GATE
+        };
+        let shut_gate = places::letters(&maps).map(|at| Gate::of(at).passes_at());
+        let gate = shut_gate.filter(passes).unwrap_or(open_gate);
         let base = places::free(&maps, bytes as u64).ok_or(no_place("free place"))?;
         let thread = choose(held, memory.as_fd())?;
         let options = filter_options(system, pid, thread.task)?;
-        Ok(Self { process, memory, thread, gate, options, base, namespace, own_number })
+        Ok(Self {
+            process,
+            memory,
+            thread,
+            gate,
+            #[cfg(target_arch = "x86_64")]
+            open_gate,
+            options,
+            base,
+            namespace,
+            own_number,
+        })
     }
 
     pub(crate) fn memory(&self) -> BorrowedFd<'_> {

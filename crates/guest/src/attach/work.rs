@@ -127,13 +127,15 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
             self.system().open_process(agent).about(self.pid(), "opening the agent of")?;
         let ready = self.wait_until_ready(agent)?;
         let socket = match manner.userfaultfd {
-            Userfaultfd::None(Some(listener)) => meeting::accept(self.held, listener, agent)?,
+            Userfaultfd::None { listener: Some(listener), .. } => {
+                meeting::accept(self.held, listener, agent)?
+            }
             _ => self.take(agent_process.as_fd(), ready.sockets[0])?,
         };
         let channel = self.channel.insert(Channel::from(socket));
         let (answer, forked) = set_up::set_up(self.held, channel, manner, self.site.memory())?;
         let userfaultfd = match manner.userfaultfd {
-            Userfaultfd::None(_) => None,
+            Userfaultfd::None { .. } => None,
             _ => Some(self.take(agent_process.as_fd(), answer.userfaultfd)?),
         };
         let threads = self.thread_words()?;
@@ -202,7 +204,9 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
 
     fn write(&self, manner: &Manner<'_>) -> Result<()> {
         let (address, address_bytes) = match manner.userfaultfd {
-            Userfaultfd::None(Some(listener)) => meeting::address_of(self.held, listener)?,
+            Userfaultfd::None { listener: Some(listener), .. } => {
+                meeting::address_of(self.held, listener)?
+            }
             _ => ([0; ADDRESS_BYTES], 0),
         };
         let mailbox = Mailbox {
@@ -229,10 +233,11 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
         let stack = base + AGENT_BYTES as u64;
         // No signal at its end; nothing but the address space in common.
         let arguments = [libc::CLONE_VM as u64, stack, 0, 0, 0, 0];
-        let first = self.inside.clone_at(base + ENTRY as u64, arguments)?;
+        let first = self.inside.clone(arguments)?;
         self.first = Some((first, first.as_raw_nonzero().get()));
         // The agent is made with the same. Where that is not permitted it has its turn later.
         let _ = self.system().urge(first);
+        self.begins_at(first, base + ENTRY as u64)?;
         let agent = if self.is_child {
             let own_number = process::status(self.system(), first, first)?.own_number;
             self.first = Some((first, own_number));
@@ -246,7 +251,9 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
             self.reap_first()?;
         }
         let system = self.system();
-        self.stands(agent)?;
+        if self.first.is_none() {
+            self.stands(agent)?;
+        }
         let kept = self.site.options | options::EXIT_KILL;
         system.set_options(agent, kept).about(self.pid(), "setting trace options of")?;
         system.resume(agent, Until::Stop, 0).about(self.pid(), "starting the agent of")?;
@@ -256,7 +263,6 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
     /// Lets the first task make the agent, and end.
     fn second(&mut self, first: Pid) -> Result<Pid> {
         let (system, tracer) = (self.system(), self.held.tracer);
-        self.stands(first)?;
         system.resume(first, Until::Stop, 0).about(self.pid(), "starting the agent of")?;
         match tracer.next_stop(self.pid(), first) {
             Ok(Stop::Clone) => {}
@@ -302,6 +308,14 @@ impl<'w, 't, S: System> Work<'w, 't, S> {
             self.agent = None;
         }
         Ok(())
+    }
+
+    /// Waits until a new task stands at its start, and has it begin elsewhere.
+    fn begins_at(&self, task: Pid, entry: u64) -> Result<()> {
+        self.stands(task)?;
+        let registers = self.system().registers(task).map(|registers| registers.at_rest(entry));
+        let begins = registers.and_then(|begins| self.system().set_registers(task, &begins));
+        begins.about(self.pid(), "starting the agent of")
     }
 
     /// Waits until a new task stands at its start.

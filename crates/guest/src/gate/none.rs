@@ -5,6 +5,7 @@
 use crate::error::{AttachError, Result};
 use crate::hold::Held;
 use crate::system::System;
+use overspill_agent::gate::{LETTERS_AT, STUB_AT, touches};
 
 /// A gate that is shut: there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,19 +14,29 @@ pub struct Gate {
     pub base: u64,
 }
 
-/// Says why not.
-///
-/// # Errors
-/// Always.
-pub fn can_shut<S: System>(held: &mut Held<'_, S>) -> Result<()> {
-    shut(held, false).map(drop)
+impl Gate {
+    pub(crate) fn of(letters: u64) -> Self {
+        Self { base: letters.wrapping_sub(LETTERS_AT as u64) }
+    }
+
+    pub(crate) fn passes_at(self) -> u64 {
+        self.base.wrapping_add(STUB_AT as u64)
+    }
 }
 
 /// Says why not.
 ///
 /// # Errors
 /// Always.
-pub fn shut<S: System>(held: &mut Held<'_, S>, _has_touches: bool) -> Result<Gate> {
+pub fn can_shut<S: System>(held: &mut Held<'_, S>) -> Result<()> {
+    shut(held, touches::NONE).map(drop)
+}
+
+/// Says why not.
+///
+/// # Errors
+/// Always.
+pub fn shut<S: System>(held: &mut Held<'_, S>, _touches: u32) -> Result<Gate> {
     let why = "this processor's kernel does not hand its system calls to a program";
     Err(AttachError::NoGate { pid: held.pid, why })
 }
@@ -35,7 +46,7 @@ pub fn shut<S: System>(held: &mut Held<'_, S>, _has_touches: bool) -> Result<Gat
 /// # Errors
 /// Always.
 pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
-    shut(held, false)
+    shut(held, touches::NONE)
 }
 
 /// Has nobody to let out.

@@ -11,12 +11,12 @@ use crate::error::{About, AttachError, Result};
 use crate::hold::Held;
 use crate::inject::{self, Inside, Usable};
 use crate::process;
-use crate::system::{Dispatch, Registers, System};
+use crate::system::{Registers, System};
 use overspill_agent::GATE;
 use overspill_agent::gate::{
-    Action, GATE_BYTES, GLOBALS_AT, Globals, HANDLER_AT, HOLDS_MAX, PIN_ROBUST, PIN_RSEQ, PIN_TASK,
-    RESTORER_AT, RETURNS_AT, Return, SECOND_AT, SIGNALS, SLOT_AT, SLOT_BYTES, SLOTS_AT, STUB_AT,
-    STUB_BYTES, STUBS_AT, STUBS_OF_PAGE, Slot, Span, THIRD_AT, THREADS_MAX,
+    Action, GATE_BYTES, GLOBALS_AT, Globals, HANDLER_AT, HOLDS_MAX, PASSES_AT, PIN_ROBUST,
+    PIN_RSEQ, PIN_TASK, RESTORER_AT, RETURNS_AT, Return, SECOND_AT, SIGNALS, SLOT_AT, SLOT_BYTES,
+    SLOTS_AT, STUB_AT, STUB_BYTES, STUBS_AT, STUBS_OF_PAGE, Slot, Span, THIRD_AT, THREADS_MAX,
 };
 use rustix::process::Pid;
 use std::mem::offset_of;
@@ -28,6 +28,10 @@ const MAP: u64 =
         as u64;
 const NO_FILE: u64 = u64::MAX;
 const MASK_BYTES: u64 = 8;
+/// With which values calls are not caught, and are (`linux/prctl.h`).
+const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+const OFF: u64 = 0;
+const ON: u64 = 1;
 const SA_RESTORER: u64 = 0x0400_0000;
 /// What the kernel counts on after an interruption, and how that is asked for.
 const SS_DISABLE: u64 = 2;
@@ -87,15 +91,20 @@ impl<S: System> Work<'_, '_, S> {
         written.about(self.pid(), "writing the gate of")
     }
 
+    /// A thread that makes calls where they pass.
     fn inside(&self, thread: Usable) -> Result<Inside<'_, S>> {
+        self.inside_at(thread, self.gate.passes_at())
+    }
+
+    fn inside_at(&self, thread: Usable, place: u64) -> Result<Inside<'_, S>> {
         let options = filter_options(self.system(), self.pid(), thread.task)?;
-        Inside::begin(self.held, thread, self.site.gate, options)
+        Inside::begin(self.held, thread, place, options)
     }
 
     // Its memory.
 
     pub(super) fn map(&self, threads: usize) -> Result<()> {
-        let inside = self.inside(self.site.thread)?;
+        let inside = self.inside_at(self.site.thread, self.site.open_gate)?;
         let all = [self.gate.base, GATE_BYTES as u64];
         let arguments = [all[0], all[1], READ_WRITE, MAP, NO_FILE, 0];
         inside.call("mmap", libc::SYS_mmap, arguments)?;
@@ -126,8 +135,8 @@ impl<S: System> Work<'_, '_, S> {
 
     // Shutting.
 
-    pub(super) fn shut(&self, threads: &[Usable], has_touches: bool) -> Result<()> {
-        self.write_globals(threads.len(), has_touches)?;
+    pub(super) fn shut(&self, threads: &[Usable], touches: u32) -> Result<()> {
+        self.write_globals(threads.len(), touches)?;
         for (slot, thread) in threads.iter().enumerate() {
             self.seat(slot, *thread)?;
         }
@@ -138,17 +147,18 @@ impl<S: System> Work<'_, '_, S> {
         Ok(())
     }
 
-    fn write_globals(&self, threads: usize, has_touches: bool) -> Result<()> {
+    fn write_globals(&self, threads: usize, touches: u32) -> Result<()> {
         let globals = Globals {
             slots: threads as u32,
-            has_touches: has_touches.into(),
+            touches,
             stub_pages: self.stub_pages(threads) as u32,
             ..bytemuck::Zeroable::zeroed()
         };
         self.write(self.at(GLOBALS_AT), &globals)
     }
 
-    /// Gives a thread its slot: its stack for signals is there from now on.
+    /// Gives a thread its slot: its stack for signals is there from now on, and its calls are
+    /// caught.
     fn seat(&self, slot: usize, thread: Usable) -> Result<()> {
         let (system, pid, task) = (self.system(), self.pid(), thread.task);
         let place = self.slot_at(slot);
@@ -162,6 +172,9 @@ impl<S: System> Work<'_, '_, S> {
         let word_at = old_at + 64;
         let asked = [inject::PR_GET_TID_ADDRESS, word_at, 0, 0, 0, 0];
         let has_word = inside.call("prctl", libc::SYS_prctl, asked).is_ok();
+        let passes = [self.at(PASSES_AT), (RETURNS_AT - PASSES_AT) as u64];
+        let caught = [PR_SET_SYSCALL_USER_DISPATCH, ON, passes[0], passes[1], 0, 0];
+        inside.call("prctl", libc::SYS_prctl, caught)?;
         drop(inside);
         let [stack, flags, bytes]: [u64; 3] = self.read(old_at)?;
         let word = if has_word { self.read(word_at)? } else { 0 };
@@ -223,14 +236,12 @@ impl<S: System> Work<'_, '_, S> {
         Action { handler, flags: kept | on_slot, restorer, mask }
     }
 
-    /// Has a thread's calls caught, and lets none of what is the gate's be blocked.
+    /// Lets none of what is the gate's be blocked, and has a thread that waits do so in its stub.
     fn shut_for(&self, slot: usize, thread: Usable) -> Result<()> {
         let (system, pid, task) = (self.system(), self.pid(), thread.task);
         let mask = system.signal_mask(task).about(pid, "reading the signal mask of")?;
         let set = system.set_signal_mask(task, mask & !OURS);
         set.about(pid, "changing the signal mask of")?;
-        let on = self.gate.dispatch();
-        system.set_dispatch(task, &on).about(pid, "catching the calls of")?;
         let registers = system.registers(task).about(pid, "reading registers of")?;
         let at = registers.instruction();
         if let Some(arguments) = registers.counting_on() {
@@ -276,7 +287,7 @@ impl<S: System> Work<'_, '_, S> {
         for (thread, registers) in threads.iter().zip(&away) {
             self.open_for(*thread, registers.as_ref())?;
         }
-        let inside = self.inside(self.site.thread)?;
+        let inside = self.inside_at(self.site.thread, self.site.open_gate)?;
         let status = process::status(self.system(), self.pid(), self.site.thread.task)?;
         for signal in signals_of(status.caught | OURS) {
             let now = self.action(&inside, signal)?;
@@ -316,16 +327,19 @@ impl<S: System> Work<'_, '_, S> {
 
     fn open_for(&self, thread: Usable, away: Option<&Registers>) -> Result<()> {
         let (system, pid, task) = (self.system(), self.pid(), thread.task);
-        let off = Dispatch::default();
-        system.set_dispatch(task, &off).about(pid, "letting the calls pass of")?;
+        let inside = self.inside(thread)?;
+        let off = [PR_SET_SYSCALL_USER_DISPATCH, OFF, 0, 0, 0, 0];
+        inside.call("prctl", libc::SYS_prctl, off)?;
         let own_task = process::status(system, pid, task)?.own_task as u32;
-        if let Some((place, slot)) = self.slot_of(own_task)? {
+        let found = self.slot_of(own_task)?;
+        if let Some((place, slot)) = &found {
             let flags = if slot.stack_bytes == 0 { SS_DISABLE } else { slot.stack_flags };
-            self.write(place, &[slot.stack, flags, slot.stack_bytes])?;
-            let inside = self.inside(thread)?;
-            let arguments = [place, 0, 0, 0, 0, 0];
+            self.write(*place, &[slot.stack, flags, slot.stack_bytes])?;
+            let arguments = [*place, 0, 0, 0, 0, 0];
             inside.call("sigaltstack", libc::SYS_sigaltstack, arguments)?;
-            drop(inside);
+        }
+        drop(inside);
+        if let Some((_, slot)) = found {
             let mask = system.signal_mask(task).about(pid, "reading the signal mask of")?;
             let set = system.set_signal_mask(task, mask & !OURS | slot.believed);
             set.about(pid, "changing the signal mask of")?;

@@ -3,7 +3,7 @@
 //! Owns: counting calls, and the n-th of them: it fails, or the process is killed at it.
 //! Invariants: all other calls are the kernel's.
 
-use overspill_guest::{Change, Dispatch, Kernel, Registers, System, Until};
+use overspill_guest::{Change, Kernel, Registers, System, Until};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -100,11 +100,8 @@ impl System for Twin {
     fn robust_list(&self, task: Pid) -> Result<u64> {
         self.call(|kernel| kernel.robust_list(task))
     }
-    fn dispatch(&self, task: Pid) -> Result<Dispatch> {
-        self.call(|kernel| kernel.dispatch(task))
-    }
-    fn set_dispatch(&self, task: Pid, dispatch: &Dispatch) -> Result<()> {
-        self.call(|kernel| kernel.set_dispatch(task, dispatch))
+    fn catches_calls(&self, task: Pid) -> Result<bool> {
+        self.call(|kernel| kernel.catches_calls(task))
     }
     fn tasks(&self, pid: Pid) -> Result<Vec<Pid>> {
         self.call(|kernel| kernel.tasks(pid))
