@@ -12,7 +12,7 @@ use crate::front::LinkedFront;
 use crate::keeper::{Keeper, KeeperParts};
 use crate::known::GuestParts;
 use crate::link::{Link, LinkError};
-use crate::swaps::Swaps;
+use crate::swaps::{Opening, Swaps};
 use crate::words::{AreaState, KeeperState, Report, Request};
 use overspill_base::Bytes;
 use overspill_base::shared::{Mapping, Table};
@@ -20,6 +20,7 @@ use overspill_base::stats::{Stats, stats_len};
 use overspill_base::sync::Arc;
 use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
+use overspill_device::served::apart;
 use overspill_engine::{Swap, Tuning};
 use overspill_guest::{Vpn, pidfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -27,6 +28,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::collections::HashMap;
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long the front may take to read an answer.
@@ -44,6 +46,7 @@ struct Process {
     front: Arc<LinkedFront>,
     specs: Vec<SwapSpec>,
     options: OpenOptions,
+    server: PathBuf,
     swaps: Option<Swaps>,
     /// Until the first guest comes.
     parts: Option<KeeperParts>,
@@ -62,19 +65,19 @@ struct Tasks {
 }
 
 /// Forks the keeper of a run, with its end of a [`Link`], and returns its number. It ends when the
-/// run has.
+/// run has. `server` is the program that opens places on other machines.
 ///
 /// # Errors
 /// Of fork(2), or this process has another thread.
-pub fn fork(socket: OwnedFd) -> io::Result<Pid> {
-    alone::fork(|| be(Arc::new(Link::from(socket))))
+pub fn fork(socket: OwnedFd, server: PathBuf) -> io::Result<Pid> {
+    alone::fork(|| be(Arc::new(Link::from(socket)), server))
 }
 
 /// Is the keeper, to the end of the run.
-fn be(link: Arc<Link>) {
+fn be(link: Arc<Link>, server: PathBuf) {
     end_with_any_thread(&link);
     match become_alone(link.as_fd()) {
-        Ok(()) => keep(link),
+        Ok(()) => keep(link, server),
         Err(error) => {
             let line = format!("the keeper cannot be set apart from other processes: {error}");
             link.tell(&Report::Line(line));
@@ -82,12 +85,13 @@ fn be(link: Arc<Link>) {
     }
 }
 
-fn keep(link: Arc<Link>) {
+fn keep(link: Arc<Link>, server: PathBuf) {
     let mut process = Process {
         front: Arc::new(LinkedFront::new(link.clone())),
         link,
         specs: Vec::new(),
         options: OpenOptions::default(),
+        server,
         swaps: None,
         parts: None,
         keeper: None,
@@ -246,7 +250,8 @@ impl Process {
         let no_room = |errno| format!("no room for counters: {errno}");
         let stats = open_stats(stats).map_err(no_room)?;
         let arrivals = arrivals.map(Arrivals::open).transpose().map_err(no_room)?;
-        let (swaps, engines) = Swaps::open(&self.specs, options).map_err(|e| e.to_string())?;
+        let opening = Opening { options: *options, server: &self.server };
+        let (swaps, engines) = Swaps::open(&self.specs, opening).map_err(|e| e.to_string())?;
         self.swaps = Some(swaps);
         self.options = *options;
         self.parts = Some(self.parts_of(memory, engines, (stats, arrivals)));
@@ -289,10 +294,21 @@ impl Process {
     /// below its limit needs neither.
     fn keeper(&mut self) -> Result<&Keeper, String> {
         if let Some(parts) = self.parts.take() {
-            let started = start_holder().and_then(|()| Keeper::start(parts));
-            self.keeper = Some(started.map_err(|error| error.to_string())?);
+            start_holder().map_err(|error| error.to_string())?;
+            self.attend()?;
+            self.keeper = Some(Keeper::start(parts).map_err(|error| error.to_string())?);
         }
         self.keeper.as_ref().ok_or_else(|| "the keeper has not begun".to_owned())
+    }
+
+    /// Attends to who has places open.
+    fn attend(&mut self) -> Result<(), String> {
+        let report = || -> apart::Report {
+            let link = self.link.clone();
+            Box::new(move |line| link.tell(&Report::Line(line.to_owned())))
+        };
+        let attended = self.swaps.as_mut().map_or(Ok(()), |swaps| swaps.attend(report));
+        attended.map_err(|error| error.to_string())
     }
 
     /// What was forced at the start were other places.
@@ -300,7 +316,10 @@ impl Process {
         let engine = self.keeper()?.engine().clone();
         let swaps = self.swaps.as_mut().ok_or("the keeper has not begun")?;
         let options = OpenOptions { force: false, ..self.options };
-        swaps.add(spec, &options, &engine).map_err(|error| error.to_string())
+        let opening = Opening { options, server: &self.server };
+        let added = swaps.add(spec, opening, &engine).map_err(|error| error.to_string())?;
+        self.attend()?;
+        Ok(added)
     }
 
     fn remove_swap(&mut self, name: &str) -> Result<AreaState, String> {

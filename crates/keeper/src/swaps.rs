@@ -1,6 +1,7 @@
 //! The swap areas of a keeper.
 //!
-//! Owns: opening what the user named, its keys, and what is known of each area.
+//! Owns: opening what the user named, its keys, and what is known of each area. What is on another
+//! machine a process apart opens, which sees no more than what was encrypted here.
 //! Invariants: keys are nowhere but in this process, and in no core dump of it. An area that is
 //! swapped off is known until nobody has its device open any more.
 //! Not here: slots (`area`), devices (`device`).
@@ -11,9 +12,12 @@ use overspill_base::Bytes;
 use overspill_base::shared::Table;
 use overspill_base::sync::Arc;
 use overspill_device::any::{self, Device};
-use overspill_device::file::OpenOptions;
+use overspill_device::compressed::Usage;
+use overspill_device::file::{Attachment, OpenOptions};
 use overspill_device::seal::{Algorithm, Keys, Sealer, Seals};
-use overspill_device::{DeviceError, SwapDevice, SwapKind, SwapSpec};
+use overspill_device::served::Clients;
+use overspill_device::served::apart::{self, Apart, Report};
+use overspill_device::{DeviceError, DeviceInfo, SwapDevice, SwapKind, SwapSpec};
 use overspill_engine::{Engine, Swap, SwapoffError, SwaponError, private_tables};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -28,12 +32,6 @@ pub(crate) enum SwapError {
     /// A device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// What this way cannot do yet.
-    #[error(
-        "{0}: a place on another machine, with serve=apart or with a mirror cannot be had with \
-         --way keeper yet; give file:, block:, compressed: or ram:"
-    )]
-    Served(String),
     /// More than there can be.
     #[error("--swap is given {0} times; {max} are the most", max = AreaNo::MAX)]
     TooMany(usize),
@@ -58,13 +56,41 @@ pub(crate) enum SwapError {
 #[derive(Debug)]
 struct OpenSwap {
     spec: SwapSpec,
-    device: Device,
+    place: Place,
     tables: AreaTables,
     /// A file of the user's that was empty, and is to be so again.
     was_empty: Option<OwnedFd>,
     /// What the engine's threads have open.
     in_use: Weak<dyn SwapDevice>,
     is_leaving: bool,
+}
+
+/// Where an area is.
+#[derive(Debug)]
+enum Place {
+    /// Open here.
+    Here(Device),
+    /// A process of its own has it open.
+    Apart(Apart),
+}
+
+/// How places are opened: as the user wants it, and by which program those on other machines.
+#[derive(Clone, Copy)]
+pub(crate) struct Opening<'o> {
+    pub(crate) options: OpenOptions,
+    pub(crate) server: &'o Path,
+}
+
+/// Who asks a process apart for pages: this process alone, which ends with all it has asked for.
+#[derive(Debug)]
+struct Alone;
+
+impl Clients for Alone {
+    fn begin(&self, _: u32) -> bool {
+        true
+    }
+
+    fn end(&self, _: u32) {}
 }
 
 /// All areas.
@@ -82,7 +108,7 @@ impl Swaps {
     /// [`SwapError`].
     pub(crate) fn open(
         specs: &[SwapSpec],
-        options: &OpenOptions,
+        opening: Opening<'_>,
     ) -> Result<(Self, Vec<Swap>), SwapError> {
         if specs.len() > AreaNo::MAX {
             return Err(SwapError::TooMany(specs.len()));
@@ -90,7 +116,7 @@ impl Swaps {
         let keys = new_keys().map_err(|errno| SwapError::Kernel("make encryption keys", errno))?;
         let (mut open, mut swaps) = (Vec::new(), Vec::new());
         for (number, spec) in specs.iter().enumerate() {
-            let (opened, swap) = open_one(number, spec, options, &keys)?;
+            let (opened, swap) = open_one(number, spec, opening, &keys)?;
             open.push(Some(opened));
             swaps.push(swap);
         }
@@ -104,18 +130,32 @@ impl Swaps {
     pub(crate) fn add(
         &mut self,
         spec: &SwapSpec,
-        options: &OpenOptions,
+        opening: Opening<'_>,
         engine: &Engine,
     ) -> Result<AreaState, SwapError> {
         let number = self.open.len();
         if number == AreaNo::MAX {
             return Err(SwaponError::TooMany(TooManyAreas).into());
         }
-        let (opened, swap) = open_one(number, spec, options, &self.keys)?;
+        let (opened, swap) = open_one(number, spec, opening, &self.keys)?;
         engine.swapon(|_| swap)?;
         let state = opened.state(number);
         self.open.push(Some(opened));
         Ok(state)
+    }
+
+    /// Attends to the processes that have places open, which takes a thread for each: before pages
+    /// go there. `report` takes a line if one ends.
+    ///
+    /// # Errors
+    /// No thread.
+    pub(crate) fn attend(&mut self, report: impl Fn() -> Report) -> Result<(), DeviceError> {
+        let places = self.open.iter_mut().flatten().map(|open| &mut open.place);
+        let mut apart = places.filter_map(|place| match place {
+            Place::Apart(apart) => Some(apart),
+            Place::Here(_) => None,
+        });
+        apart.try_for_each(|apart| apart.attend(Arc::new(Alone), report()))
     }
 
     /// Has the pages of an area go elsewhere, of which `frames` may be in memory; returns it.
@@ -138,7 +178,7 @@ impl Swaps {
     fn number_of(&self, name: &str) -> Result<usize, SwapError> {
         let on = || self.on().filter(|(_, open)| !open.is_leaving);
         let named = on().filter(|&(number, open)| open.is_called(name, number)).last();
-        let names = || on().map(|(_, open)| &*open.device.info().name).collect::<Vec<_>>();
+        let names = || on().map(|(_, open)| open.place.info().name).collect::<Vec<_>>();
         let found = named.map(|(number, _)| number);
         found.ok_or_else(|| SwapError::NoSuch(name.to_owned(), names().join(", ")))
     }
@@ -150,9 +190,9 @@ impl Swaps {
         for (number, open) in self.on() {
             let used = open.tables.used() as usize;
             if number == area {
-                (pages, name) = (used, open.device.info().name.clone());
+                (pages, name) = (used, open.place.info().name);
             } else if !open.is_leaving {
-                let all = open.device.info().capacity().pages_floor() as usize;
+                let all = open.place.info().capacity().pages_floor() as usize;
                 room += all.saturating_sub(used);
             }
         }
@@ -193,7 +233,7 @@ impl OpenSwap {
             SwapKind::File { path, .. } | SwapKind::Block { path } => path == Path::new(name),
             _ => false,
         };
-        is_there || self.device.info().name == name || name.parse() == Ok(number)
+        is_there || self.place.info().name == name || name.parse() == Ok(number)
     }
 
     fn is_gone(&self) -> bool {
@@ -208,18 +248,67 @@ impl OpenSwap {
     }
 
     fn state(&self, number: usize) -> AreaState {
-        let info = self.device.info();
+        let info = self.place.info();
         // Slots are counted before they are claimed: more than there are, for a moment.
         let bytes = |slots: u32| Bytes::of_pages(slots.into()).min(info.capacity());
         AreaState {
             number,
             leaving: self.is_leaving,
-            name: info.name.clone(),
-            notes: info.notes.clone(),
             capacity: info.capacity(),
             used: bytes(self.tables.used()),
             used_most: bytes(self.tables.used_most()),
-            compressed: self.device.usage(),
+            compressed: self.place.usage(),
+            name: info.name,
+            notes: info.notes,
+        }
+    }
+}
+
+impl Place {
+    fn open(spec: &SwapSpec, opening: Opening<'_>) -> Result<Self, DeviceError> {
+        let Opening { options, server } = opening;
+        Ok(match spec.is_served() || spec.mirror.is_some() {
+            true => Self::Apart(apart::start(server, spec, &options)?),
+            false => Self::Here(Device::open(spec, &options)?),
+        })
+    }
+
+    fn attachment(&self) -> &Attachment {
+        match self {
+            Self::Here(device) => device.attachment(),
+            Self::Apart(apart) => apart.attachment(),
+        }
+    }
+
+    fn info(&self) -> DeviceInfo {
+        match self {
+            Self::Here(device) => device.info().clone(),
+            Self::Apart(apart) => apart.attachment().info(),
+        }
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        match self {
+            Self::Here(device) => device.usage(),
+            Self::Apart(_) => None,
+        }
+    }
+
+    /// Who has a file of the user's open apart empties it.
+    fn kept_if_empty(&self) -> Result<Option<OwnedFd>, Errno> {
+        match self {
+            Self::Here(device) => device.kept_if_empty(),
+            Self::Apart(_) => Ok(None),
+        }
+    }
+
+    /// What the engine has it by.
+    fn descriptor(&self) -> Result<OwnedFd, Errno> {
+        match self {
+            Self::Here(device) => {
+                fcntl_dupfd_cloexec(device.descriptor().expect("it is of this machine"), 3)
+            }
+            Self::Apart(apart) => apart.client(),
         }
     }
 }
@@ -228,25 +317,21 @@ impl OpenSwap {
 fn open_one(
     number: usize,
     spec: &SwapSpec,
-    options: &OpenOptions,
+    opening: Opening<'_>,
     keys: &Keys,
 ) -> Result<(OpenSwap, Swap), SwapError> {
     let cannot = |what| move |errno| SwapError::Kernel(what, errno);
-    if spec.is_served() || spec.mirror.is_some() {
-        return Err(SwapError::Served(spec.kind.to_string()));
-    }
-    let device = Device::open(spec, options)?;
-    let was_empty = device.kept_if_empty().map_err(cannot("keep a file open"))?;
-    let descriptor = device.descriptor().expect("it is of this machine");
-    let descriptor = fcntl_dupfd_cloexec(descriptor, 3).map_err(cannot("keep a file open"))?;
-    let name = || device.info().name.clone();
-    let sealer = match device.attachment().encrypted {
-        true => Some(sealer(number, &device, keys).map_err(|e| SwapError::Tables(name(), e))?),
+    let place = Place::open(spec, opening)?;
+    let was_empty = place.kept_if_empty().map_err(cannot("keep a file open"))?;
+    let descriptor = place.descriptor().map_err(cannot("keep a file open"))?;
+    let attachment = place.attachment().clone();
+    let no_tables = |error| SwapError::Tables(place.info().name, error);
+    let sealer = match attachment.encrypted {
+        true => Some(sealer(number, &attachment, keys).map_err(no_tables)?),
         false => None,
     };
-    let attachment = device.attachment().clone();
     let shared = any::attach(descriptor, attachment, sealer, Arc::new(|| 0))?;
-    let tables = private_tables(&*shared).map_err(|error| SwapError::Tables(name(), error))?;
+    let tables = private_tables(&*shared).map_err(no_tables)?;
     let seed = seed().map_err(cannot("get a random seed"))?;
     // Those without a priority are used in their order, after all that have one.
     let priority = spec.priority.unwrap_or(-1 - number as i16);
@@ -254,12 +339,12 @@ fn open_one(
     let in_use = Arc::downgrade(&shared);
     let swap = Swap::join(area, shared, tables.clone(), (priority, MemberNo(0), seed));
     let spec = spec.clone();
-    let open = OpenSwap { spec, device, tables, was_empty, in_use, is_leaving: false };
+    let open = OpenSwap { spec, place, tables, was_empty, in_use, is_leaving: false };
     Ok((open, swap))
 }
 
-fn sealer(number: usize, device: &Device, keys: &Keys) -> std::io::Result<Sealer> {
-    let words = device.info().slots_max as usize * Seals::WORDS;
+fn sealer(number: usize, attachment: &Attachment, keys: &Keys) -> std::io::Result<Sealer> {
+    let words = attachment.info().slots_max as usize * Seals::WORDS;
     let seals = Seals::new(Table::private(words)?);
     Ok(Sealer::new(Algorithm::of_this_machine(), keys.clone(), number, seals))
 }

@@ -50,6 +50,7 @@ pub use error::Error;
 pub use overspill_base::{Bytes, PageNo};
 pub use overspill_device::compressed::{Algorithm, Usage as CompressedUsage};
 pub use overspill_device::file::{MkswapOptions, NewArea, OpenOptions, mkswap};
+pub use overspill_device::spec::Tls;
 pub use overspill_device::spec::parse_bytes;
 pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};
 pub use overspill_space::Advice;

@@ -21,6 +21,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, set_child_subreaper};
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long it may take to open all places: a disk may have to be searched for what it holds.
@@ -69,6 +70,8 @@ pub struct KeeperOptions {
     pub swaps: Vec<SwapSpec>,
     /// How places are opened.
     pub options: OpenOptions,
+    /// The program that opens those on other machines.
+    pub server: PathBuf,
     /// Whether it is recorded which pages come.
     pub records_arrivals: bool,
 }
@@ -94,7 +97,7 @@ impl KeeperProcess {
     /// # Errors
     /// [`KeeperError`].
     pub fn start(
-        options: KeeperOptions,
+        mut options: KeeperOptions,
         say: Box<dyn Fn(&str)>,
     ) -> Result<(Self, Vec<AreaState>), KeeperError> {
         // Its holder, agents, and daemons of the program become children of this process.
@@ -103,7 +106,8 @@ impl KeeperProcess {
         let (file, stats) = new_stats()?;
         let arrivals = options.records_arrivals.then(ArrivalReader::new).transpose()?;
         let (arrivals, record) = arrivals.unzip();
-        let pid = process::fork(socket).map_err(KeeperError::Start)?;
+        let pid = process::fork(socket, std::mem::take(&mut options.server))
+            .map_err(KeeperError::Start)?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         let wanted = RefCell::default();
         let (is_prepared, holder) = (false, None);

@@ -148,7 +148,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
 /// # Errors
 /// Anything that keeps it from that. The process is as before.
 pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
-    let ground = way::ground_for(&args.places.swap)?;
+    let ground = way::ground()?;
     kept::attach(args, ground)
 }
 

@@ -6,7 +6,6 @@
 use crate::args::{RunArgs, RunWay};
 use crate::error::Error;
 use crate::installed::{self, FORKS};
-use overspill::SwapSpec;
 use overspill::doctor::{self, Finding};
 use overspill::ways::Way;
 use overspill_run::Ground;
@@ -49,18 +48,14 @@ fn keeper_for(args: &RunArgs) -> Result<Ground, Error> {
     if !lacking.is_empty() {
         return Err(Error::NotKept(lacking.join(", ")));
     }
-    ground_for(&args.places.swap)
+    ground()
 }
 
-/// What a keeper needs that swaps to these places.
+/// What a keeper needs.
 ///
 /// # Errors
-/// [`Error::NotKept`], [`Error::Ground`], [`Error::Obstacle`], [`Error::Installed`].
-pub(super) fn ground_for(places: &[SwapSpec]) -> Result<Ground, Error> {
-    let served: Vec<_> = served(places).collect();
-    if !served.is_empty() {
-        return Err(Error::NotKept(served.join(", ")));
-    }
+/// [`Error::Ground`], [`Error::Obstacle`], [`Error::Installed`].
+pub(super) fn ground() -> Result<Ground, Error> {
     if let Some(Finding { what, detail, .. }) = doctor::obstacle_outside() {
         return Err(Error::Obstacle { what, detail });
     }
@@ -76,15 +71,5 @@ fn not_kept(args: &RunArgs) -> Vec<String> {
         (args.touches.is_some(), "--touches"),
     ];
     let options = options.into_iter().filter(|(is_given, _)| *is_given);
-    let options = options.map(|(_, name)| name.to_owned());
-    options.chain(served(&args.places.swap)).collect()
-}
-
-fn served(places: &[SwapSpec]) -> impl Iterator<Item = String> {
-    places.iter().filter(|spec| is_served(spec)).map(|spec| format!("--swap {}", spec.kind))
-}
-
-/// True for a place that one process serves to others.
-pub(super) fn is_served(spec: &SwapSpec) -> bool {
-    spec.is_served() || spec.mirror.is_some()
+    options.map(|(_, name)| name.to_owned()).collect()
 }

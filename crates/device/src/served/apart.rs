@@ -16,10 +16,10 @@
 
 use super::messages::{self, pair};
 use super::{Clients, Server, errno_of, wait_unused};
+use crate::Device;
 use crate::error::DeviceError;
 use crate::file::{Attachment, OpenOptions};
 use crate::spec::SwapSpec;
-use crate::{Device, DeviceInfo};
 use overspill_base::sync::{Condvar, LockClass, Mutex};
 use rustix::fs::ftruncate;
 use rustix::io::{Errno, retry_on_intr};
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -57,36 +57,23 @@ const HAS_LEFT: u32 = 3;
 /// What is said for an order that only has a socket.
 const WORD: [u8; 1] = [1];
 
-/// A process that has opened a device, and has no client yet.
-#[derive(Debug)]
-pub struct Started {
-    orders: OwnedFd,
-    accounts: OwnedFd,
-    attachment: Attachment,
-}
-
 /// Starts `program` and has it open the place that `spec` names. Blocks until that is done.
 ///
 /// # Errors
 /// [`DeviceError::NoServer`] if the program cannot be started; [`DeviceError::Served`] in its words
 /// if it cannot open the place, or has ended without a word.
-pub fn start(
-    program: &Path,
-    spec: &SwapSpec,
-    options: &OpenOptions,
-) -> Result<Started, DeviceError> {
+pub fn start(program: &Path, spec: &SwapSpec, options: &OpenOptions) -> Result<Apart, DeviceError> {
     let refused = |errno| DeviceError::NoServer { program: program.to_owned(), errno };
     let (orders, theirs) = pair().map_err(refused)?;
     let (accounts, entries) = pair().map_err(refused)?;
     let mut command = Command::new(program);
     command.stdin(theirs).stdout(Stdio::null()).process_group(0);
-    // `overspill run` reaps all its children.
-    command.spawn().map(drop).map_err(|error| refused(errno_of(&error)))?;
+    let server = command.spawn().map_err(|error| refused(errno_of(&error)))?;
     drop(command);
     let silent = |errno| format!("{} has ended without a word: {errno}", program.display());
     let opened = ask(&orders, spec, options, entries.as_fd());
     let attachment = opened.map_err(silent).flatten().map_err(DeviceError::Served)?;
-    Ok(Started { orders, accounts, attachment })
+    Ok(Apart::new(orders, (accounts, Some(server)), attachment))
 }
 
 fn ask(
@@ -103,37 +90,17 @@ fn ask(
     serde_json::from_slice(&answer).map_err(|_| Errno::PROTO)
 }
 
-impl Started {
-    /// What the clients need to know.
-    pub fn attachment(&self) -> &Attachment {
-        &self.attachment
-    }
-
-    /// Tells `clients` from now on who may have requests under way, and `report` a line if the
-    /// process ends.
-    ///
-    /// # Errors
-    /// [`DeviceError::Queue`] if there can be no thread.
-    pub fn attend(self, clients: Arc<dyn Clients>, report: fn(&str)) -> Result<Apart, DeviceError> {
-        let Self { orders, accounts, attachment } = self;
-        let info = attachment.info();
-        let count = Mutex::new(LockClass::ServedDevice, Count::default());
-        let shared = Arc::new(Shared { count, left: Condvar::new() });
-        let book = Book { accounts, clients, shared: shared.clone(), begun: Vec::new() };
-        let name = info.name.clone();
-        let builder = std::thread::Builder::new().name("ovs-accounts".into());
-        let thread = builder.spawn(move || book.keep(&name, report)).map_err(|error| {
-            DeviceError::Queue { name: info.name.clone(), errno: errno_of(&error) }
-        })?;
-        Ok(Apart { orders, info, shared, thread: Some(thread) })
-    }
-}
+/// Takes a line for the user.
+pub type Report = Box<dyn Fn(&str) + Send>;
 
 /// A device that a process of its own serves until this is dropped and the last client has left.
+/// Clients can send no request before it is attended to.
 #[derive(Debug)]
 pub struct Apart {
     orders: OwnedFd,
-    info: DeviceInfo,
+    /// Until it is attended to.
+    accounts: Option<(OwnedFd, Option<Child>)>,
+    attachment: Attachment,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -162,9 +129,33 @@ impl Shared {
 }
 
 impl Apart {
-    /// The device's properties.
-    pub fn info(&self) -> &DeviceInfo {
-        &self.info
+    fn new(orders: OwnedFd, accounts: (OwnedFd, Option<Child>), attachment: Attachment) -> Self {
+        let count = Mutex::new(LockClass::ServedDevice, Count::default());
+        let shared = Arc::new(Shared { count, left: Condvar::new() });
+        Self { orders, accounts: Some(accounts), attachment, shared, thread: None }
+    }
+
+    /// What the clients need to know.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    /// Tells `clients` from now on who may have requests under way, and `report` a line if the
+    /// process ends. A second time changes nothing.
+    ///
+    /// # Errors
+    /// [`DeviceError::Queue`] if there can be no thread.
+    pub fn attend(&mut self, clients: Arc<dyn Clients>, report: Report) -> Result<(), DeviceError> {
+        let Some((accounts, server)) = self.accounts.take() else { return Ok(()) };
+        let book =
+            Book { accounts, server, clients, shared: self.shared.clone(), begun: Vec::new() };
+        let name = self.attachment.info().name;
+        let refused = |error| DeviceError::Queue { name: name.clone(), errno: errno_of(&error) };
+        let builder = std::thread::Builder::new().name("ovs-accounts".into());
+        let known_as = name.clone();
+        let keep = move || book.keep(&known_as, &*report);
+        self.thread = Some(builder.spawn(keep).map_err(refused)?);
+        Ok(())
     }
 
     /// Makes a socket for a new client, which ends when no process has it open any more.
@@ -204,6 +195,7 @@ impl Drop for Apart {
 /// Keeps the accounts.
 struct Book {
     accounts: OwnedFd,
+    server: Option<Child>,
     clients: Arc<dyn Clients>,
     shared: Arc<Shared>,
     /// For each queue that has begun and not ended its client.
@@ -211,10 +203,12 @@ struct Book {
 }
 
 impl Book {
-    fn keep(mut self, name: &str, report: fn(&str)) {
+    fn keep(mut self, name: &str, report: &dyn Fn(&str)) {
         while let Some(entry) = self.entry() {
             self.enter(entry);
         }
+        // Who started it may have reaped it.
+        let _ = self.server.as_mut().map(Child::wait);
         // What was under way is lost with the process, and nothing is written any more.
         self.begun.drain(..).for_each(|client| self.clients.end(client));
         let mut count = self.shared.count.lock();
@@ -387,13 +381,15 @@ mod tests {
         drop(entries);
         let under_way = Arc::new(UnderWay::default());
         let attend = |attachment| {
-            Started { orders, accounts, attachment }.attend(under_way.clone(), report).unwrap()
+            let mut apart = Apart::new(orders, (accounts, None), attachment);
+            apart.attend(under_way.clone(), Box::new(report)).unwrap();
+            apart
         };
         (opened.map(attend), under_way)
     }
 
     fn client(apart: &Apart) -> ServedDevice {
-        let attachment = crate::file::named("ram".into(), apart.info().capacity());
+        let attachment = crate::file::named("ram".into(), apart.attachment().info().capacity());
         ServedDevice::new(apart.client().unwrap(), &attachment, Arc::new(|| CLIENT))
     }
 
@@ -408,7 +404,7 @@ mod tests {
     fn a_client_is_under_way_from_its_queue_to_its_end() {
         let (apart, under_way) = ordered("ram:4M", |line| panic!("{line}"));
         let apart = apart.unwrap();
-        assert_eq!(apart.info().name, "ram");
+        assert_eq!(apart.attachment().info().name, "ram");
         assert!(apart.wait_unused(Duration::ZERO));
         let device = client(&apart);
         let mut queue = device.open_queue(4).unwrap();
@@ -436,7 +432,7 @@ mod tests {
     fn a_client_that_takes_itself_for_nobody_is_refused() {
         let (apart, under_way) = ordered("ram:4M", |line| panic!("{line}"));
         let apart = apart.unwrap();
-        let attachment = crate::file::named("ram".into(), apart.info().capacity());
+        let attachment = crate::file::named("ram".into(), apart.attachment().info().capacity());
         let stranger = Arc::new(|| CLIENT + 1);
         let stranger = ServedDevice::new(apart.client().unwrap(), &attachment, stranger);
         assert!(stranger.open_queue(4).is_err());
@@ -471,12 +467,12 @@ mod tests {
         let ((orders, _theirs), (accounts, entries)) = (pair().unwrap(), pair().unwrap());
         let attachment = crate::file::named("far".into(), overspill_base::Bytes(1 << 20));
         let under_way = Arc::new(UnderWay::default());
-        let started = Started { orders, accounts, attachment };
-        let apart = started.attend(under_way.clone(), |line| {
+        let mut apart = Apart::new(orders, (accounts, None), attachment);
+        let report = Box::new(|line: &str| {
             assert!(line.contains("served far has ended"), "{line}");
             TOLD.fetch_add(1, Relaxed);
         });
-        let apart = apart.unwrap();
+        apart.attend(under_way.clone(), report).unwrap();
         let _client = apart.client().unwrap();
         assert!(Accounts(Mutex::new(LockClass::ServedDevice, entries)).begin(CLIENT));
         wait_until(|| TOLD.load(Relaxed) == 1);

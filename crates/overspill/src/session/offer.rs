@@ -13,7 +13,7 @@ use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicU32, LockClass, Mutex};
 use overspill_device::compressed::Usage;
 use overspill_device::file::Attachment;
-use overspill_device::served::apart::{Apart, Started};
+use overspill_device::served::apart::Apart;
 use overspill_device::{Device, DeviceInfo, served};
 use overspill_space::with_signals_blocked;
 use rustix::fd::OwnedFd;
@@ -68,14 +68,14 @@ impl Offers {
 #[derive(Debug)]
 pub(super) enum Opened {
     Here(Box<Device>),
-    Apart(Started),
+    Apart(Apart),
 }
 
 impl Opened {
     pub(super) fn attachment(&self) -> &Attachment {
         match self {
             Self::Here(device) => device.attachment(),
-            Self::Apart(started) => started.attachment(),
+            Self::Apart(apart) => apart.attachment(),
         }
     }
 
@@ -96,17 +96,18 @@ impl Offer {
         match opened {
             Opened::Here(device) => Ok(Self::Shared(device)),
             // Signals are for the thread that waits for the program.
-            Opened::Apart(started) => {
-                let apart = with_signals_blocked(|| started.attend(session.clone(), report))?;
+            Opened::Apart(mut apart) => {
+                let clients = session.clone();
+                with_signals_blocked(|| apart.attend(clients, Box::new(report)))?;
                 Ok(Self::Served(apart))
             }
         }
     }
 
-    pub(super) fn info(&self) -> &DeviceInfo {
+    pub(super) fn info(&self) -> DeviceInfo {
         match self {
-            Self::Shared(device) => device.info(),
-            Self::Served(apart) => apart.info(),
+            Self::Shared(device) => device.info().clone(),
+            Self::Served(apart) => apart.attachment().info(),
         }
     }
 

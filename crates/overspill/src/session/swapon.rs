@@ -153,7 +153,8 @@ impl RunSwaps {
             let is_there = places[number].as_ref().is_some_and(|place| place.is_at(name));
             offer == name || name.parse() == Ok(number) || is_there
         };
-        let named = open.iter().map(|(number, offer)| (*number, &*offer.info().name));
+        let named: Vec<_> = open.iter().map(|(n, offer)| (*n, offer.info().name)).collect();
+        let named = named.iter().map(|(number, name)| (*number, &**name));
         let names = || named.clone().map(|(_, name)| name).collect::<Vec<_>>().join(", ");
         let found = named.clone().rev().find(is_called).map(|(number, _)| number);
         found.ok_or_else(|| Error::NoSuchSwap(name.to_owned(), names()))

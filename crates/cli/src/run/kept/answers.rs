@@ -7,12 +7,12 @@
 use super::super::live::{Changed, Live, Process, json, refused};
 use super::super::report::{SCHEMA, Stalls};
 use super::{Kept, device};
-use crate::run::way::is_served;
 use crate::runs::Question;
 use overspill::session::{Answers, check_added};
-use overspill::{Bytes, Summary, SwapKind, SwapSpec, check_limit};
+use overspill::{Bytes, Summary, SwapKind, SwapSpec, Tls, check_limit};
 use overspill_run::{AreaState, Front, RunProcess};
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -88,9 +88,6 @@ impl Places {
         let mut all = self.all.borrow_mut();
         let on = areas.iter().filter_map(|area| all.get(area.number));
         check_added(&spec, &self.started_with, on).map_err(|error| error.to_string())?;
-        if is_served(&spec) {
-            return Err(format!("{}: a run that a keeper pages cannot swap there yet", spec.kind));
-        }
         let area = front.add_swap(absolute(&spec)).map_err(|error| error.to_string())?;
         all.push(spec);
         Ok(area)
@@ -107,10 +104,20 @@ impl Places {
 /// The keeper has another working directory.
 fn absolute(spec: &SwapSpec) -> SwapSpec {
     let mut spec = spec.clone();
-    if let SwapKind::File { path, .. } | SwapKind::Block { path } = &mut spec.kind {
+    let places = [Some(&mut spec.kind), spec.mirror.as_mut()].into_iter().flatten();
+    let paths = places.filter_map(|kind| match kind {
+        SwapKind::File { path, .. } | SwapKind::Block { path } => Some(path),
+        _ => None,
+    });
+    let authorities = spec.tls.as_mut().and_then(|tls| match tls {
+        Tls::Directory(path) => Some(path),
+        Tls::System => None,
+    });
+    let absolute = |path: &mut PathBuf| {
         // One that cannot be made absolute is refused where it is opened.
         *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
-    }
+    };
+    paths.chain(authorities).chain(spec.cluster.password_file.as_mut()).for_each(absolute);
     spec
 }
 

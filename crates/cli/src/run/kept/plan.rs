@@ -9,6 +9,7 @@ use super::super::timeline::Watched;
 use super::super::{memory_bytes, notes, page_of};
 use crate::args::{MemoryLimit, OutputArgs, PlaceArgs};
 use crate::error::Error;
+use crate::installed::{self, SERVER};
 use crate::runs::RunExporter;
 use crate::say;
 use overspill::session::{swaps_or_default, usual_most};
@@ -80,6 +81,7 @@ impl Plan {
             memory_max: self.memory_max,
             swaps: self.swaps.clone(),
             options: self.options,
+            server: installed::program(SERVER)?,
             records_arrivals: self.report.is_some(),
         };
         let say = Box::new(|line: &str| say::line(line));
