@@ -3,7 +3,7 @@
 CARGO ?= cargo
 # The program and what it loads into others; with what serves places apart, and the library for C, the product. Always
 # built in these two selections: in others crates have other features, and are built again.
-PROGRAM = -p overspill-cli -p overspill-preload -p overspill-forks
+PROGRAM = -p overspill-cli -p overspill-forks
 PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
 .PHONY: program build lab install package wheel book demo test test-all packages style format lints aarch64 aarch64-program msrv \

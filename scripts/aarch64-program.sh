@@ -40,7 +40,6 @@ for deb in "$work"/debs/*.deb; do
 done
 mkdir -p "$root/usr/lib/overspill"
 aarch64-linux-gnu-strip -o "$root/usr/bin/overspill" "$built/overspill"
-aarch64-linux-gnu-strip -o "$root/usr/lib/overspill/liboverspill_preload.so" "$built/liboverspill_preload.so"
 aarch64-linux-gnu-gcc -std=gnu11 -O1 -pthread -static -o "$root/usr/bin/keeper" tests/programs/keeper.c
 GOARCH=arm64 CGO_ENABLED=0 GOCACHE=$work/cache GOFLAGS=-mod=mod go build -o "$root/usr/bin/tree" tests/programs/tree.go
 cat >"$root/init" <<'INIT'

@@ -10,7 +10,6 @@ root=${DESTDIR:-}$prefix
 version=$("$release/overspill" --version | cut -d ' ' -f 2)
 
 install -D -m 755 "$release/overspill" -t "$root/bin"
-install -D -m 644 "$release/liboverspill_preload.so" -t "$root/lib/overspill"
 install -D -m 755 "$release/overspill-server" "$release/overspill-forks" -t "$root/lib/overspill"
 
 install -D -m 755 "$release/liboverspill.so" "$root/lib/liboverspill.so.$version"

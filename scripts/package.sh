@@ -19,7 +19,7 @@ export RUSTFLAGS CFLAGS CXXFLAGS
 
 rm -rf "$out"
 mkdir -p "$out"
-cargo build --release --locked -p overspill-cli -p overspill-preload -p overspill-forks -p overspill-remote -p overspill-c
+cargo build --release --locked -p overspill-cli -p overspill-forks -p overspill-remote -p overspill-c
 strip --strip-debug "$release/overspill" "$release/overspill-forks" "$release/overspill-server" "$release"/liboverspill*.so "$release/liboverspill.a"
 version=$("$release/overspill" --version | cut -d ' ' -f 2)
 name=overspill-$version-$(uname -m)-linux-gnu
@@ -41,7 +41,7 @@ tar -C "$out" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --nu
 rm -r "${out:?}/$name"
 
 if command -v cargo-cyclonedx >/dev/null; then
-    for part in cli preload forks remote c; do
+    for part in cli forks remote c; do
         cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/$part/Cargo.toml
         sed "s|path+file://$PWD/|path+file:///overspill/|g" crates/$part/sbom.json >"$out/overspill-$part-$version.cdx.json"
     done

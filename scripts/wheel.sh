@@ -14,7 +14,7 @@ fi
 rm -rf $bin target/wheels
 mkdir -p $bin
 trap 'rm -rf $bin' EXIT
-install -m 755 target/release/overspill target/release/overspill-server target/release/liboverspill_preload.so $bin
+install -m 755 target/release/overspill target/release/overspill-server target/release/overspill-forks $bin
 strip --strip-debug $bin/*
 "$maturin" build --release --locked --quiet --manifest-path crates/python/Cargo.toml --out target/wheels
 ls target/wheels/*.whl

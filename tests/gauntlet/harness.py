@@ -173,7 +173,7 @@ def compile_program(source, directory):
 def build_id():
     """Changes with the program under test."""
     digest = hashlib.sha256()
-    for path in (OVERSPILL, OVERSPILL.with_name("liboverspill_preload.so")):
+    for path in (OVERSPILL, OVERSPILL.with_name("overspill-forks")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -267,7 +267,7 @@ int main(int argc, char **argv) {
     uint64_t seed = strtoull(argv[1], NULL, 10);
     size_t count = strtoul(argv[2], NULL, 10);
     become_nobody();
-    is_paged = argc == 3 && getenv("FROM_OUTSIDE") != NULL;
+    is_paged = argc == 3;
     void *wanted = argc > 3 ? (void *)strtoull(argv[3], NULL, 16) : NULL;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | (wanted ? MAP_FIXED_NOREPLACE : 0);
     arena = mmap(wanted, (ARENA_PAGES + 8) * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);

@@ -81,8 +81,9 @@ fn assert_nothing_left() {
 
 #[test]
 fn overspills_ways_are_compared_everywhere() {
-    if let Err(lack) = overspill::ways::Way::Faults.check() {
-        return println!("skipped: regions: {lack}");
+    // The library's regions need what a keeper needs.
+    if !crate::keeper::is_possible() {
+        return;
     }
     let Some(bench) = Bench::with(&["overspill-lab"]) else { return };
     let words = ["--devices", "ramdisk,file", "--workloads", "uniform,modify", "--jobs", "2"];

@@ -116,7 +116,7 @@ fn a_core_of_a_child_is_whole() {
 fn a_debugger_finds_all_of_a_program() {
     let Some(bench) = keeper::bench(&["cc", "gdb"]) else { return };
     let program = bench.cc("core_dump.c");
-    let job = bench.job(&[program.to_str().unwrap(), "rests"]).by_keeper();
+    let job = bench.job(&[program.to_str().unwrap(), "rests"]);
     let running = job.paged(&["--memory", &LIMIT.to_string(), "--swap", "ram:256M"]);
     wait_until("the program is ready", || running.errors().contains("ready"));
     let own = descendants(running.pid()).into_iter().find(|pid| name_of(*pid) == "core_dump");

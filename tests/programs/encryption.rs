@@ -1,12 +1,9 @@
 //! What leaves memory is not to be read on the device.
 
 use memchr::memmem;
-use overspill::ways::Way;
 use overspill::{MkswapOptions, mkswap};
 use overspill_programs::bench::Bench;
 use overspill_programs::job::{MIB, assert_same};
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 const LIMIT: u64 = 16 * MIB;
@@ -70,14 +67,8 @@ fn compressed_memory_can_be_encrypted() {
 /// A program that may lock no memory has the keys all the same, and its limit.
 #[test]
 fn keys_need_no_right_to_lock_memory() {
-    let Some(bench) = Bench::with(&["/usr/bin/python3", "/bin/sh"]) else { return };
-    if let Err(lack) = Way::Touches.check() {
-        println!("skipped: {lack}");
-        return;
-    }
-    std::fs::set_permissions(bench.path("."), Permissions::from_mode(0o777)).unwrap();
+    let Some(bench) = crate::gates::bench(&["/usr/bin/python3", "/bin/sh"]) else { return };
     let script = "ulimit -l 0 && exec /usr/bin/python3 -c \"$0\"";
-    let job = bench.job(&["/bin/sh", "-c", script, SECRETS]).by(Way::Touches);
-    let job = if rustix::process::geteuid().is_root() { job.user(NOBODY) } else { job };
+    let job = bench.job(&["/bin/sh", "-c", script, SECRETS]).by("touches").user(NOBODY);
     assert_eq!(job.in_memory(LIMIT).text(), "68000000\n");
 }

@@ -9,7 +9,7 @@ pub(crate) const USER: u32 = 65534;
 
 /// The same status and output as plain, and pages went out.
 fn compare(job: &Job, limit: u64) -> Ended {
-    compare_with(job, &job.clone().by_gate().user(USER), limit)
+    compare_with(job, &job.clone().by("calls").user(USER), limit)
 }
 
 /// As [`compare`], where it is said how it is paged.
@@ -47,7 +47,7 @@ fn case_of_gates(name: &str, limit: u64) {
     let Some(bench) = bench(&["cc"]) else { return };
     let program = bench.cc("gates.c").display().to_string();
     let options = ["--memory", &limit.to_string(), "--quiet"];
-    let kept = bench.job(&[&program, name]).by_gate().user(USER).paged(&options).end();
+    let kept = bench.job(&[&program, name]).by("calls").user(USER).paged(&options).end();
     assert_eq!((kept.status.code(), kept.text().as_str()), (Some(0), "ok\n"), "{kept}");
 }
 
@@ -59,13 +59,6 @@ fn who_filters_its_calls_is_let_go() {
 #[test]
 fn a_gate_is_opened_when_memory_is_free() {
     case_of_gates("rests", 32 * MIB);
-}
-
-/// All system calls, on memory that has just gone out: see `ways.rs`.
-#[test]
-fn answers_calls_as_without_us() {
-    let Some(bench) = bench(&["cc"]) else { return };
-    crate::ways::answer_calls_as_without_us(&bench, |job| job.by_gate().env("FROM_OUTSIDE", "1"));
 }
 
 macro_rules! cases {

@@ -26,7 +26,7 @@ pub(crate) fn bench(tools: &[&str]) -> Option<Bench> {
 }
 
 pub(crate) fn kept(job: &Job, limit: u64) -> Ended {
-    let ended = job.clone().by_keeper().paged(&["--memory", &limit.to_string(), "--quiet"]).end();
+    let ended = job.clone().paged(&["--memory", &limit.to_string(), "--quiet"]).end();
     println!("most in use: {} KiB of {}", ended.stat("/held_bytes_max") >> 10, limit >> 10);
     ended
 }
@@ -200,7 +200,7 @@ fn agents_of(test: &Path) -> usize {
 fn another_program_has_no_agent_of_the_one_before() {
     let Some(bench) = bench(&["cc"]) else { return };
     let own = bench.path("own");
-    let job = case(&bench, "executes").by_keeper().env("OVERSPILL_TEST", &own);
+    let job = case(&bench, "executes").env("OVERSPILL_TEST", &own);
     let running = job.paged(&["--memory", "32M", "--quiet"]);
     wait_until("it was not paged", || agents_of(&own) == 1);
     let executes = |pid: &i32| {
@@ -220,12 +220,12 @@ fn statuses_and_signals_are_the_programs() {
     let Some(bench) = bench(&["sh"]) else { return };
     let status = |script: &str| kept(&bench.job(&["sh", "-c", script]), 32 * MIB);
     assert_eq!(status("exit 7").status.code(), Some(7));
-    let killed = bench.job(&["sh", "-c", "kill -SEGV $$"]).by_keeper();
+    let killed = bench.job(&["sh", "-c", "kill -SEGV $$"]);
     let killed = killed.paged(&["--memory", "32M"]).end();
     assert_eq!(killed.status.code(), Some(128 + libc::SIGSEGV), "{killed}");
     assert!(killed.errors.contains("ended by SIGSEGV (signal 11)"), "{killed}");
     let script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.02; done";
-    let running = bench.job(&["sh", "-c", script]).by_keeper();
+    let running = bench.job(&["sh", "-c", script]);
     let running = running.paged(&["--memory", "32M", "--quiet"]);
     wait_until("the shell does not start", || {
         !descendants(running.pid()).iter().all(|&pid| name_of(pid) != "sleep")
@@ -253,7 +253,7 @@ fn kill_at_random(seed: u64, victim: impl Fn(i32) -> i32, told: &str) {
     let files = leftovers();
     let mut random = Random::new(seed);
     for _ in 0..KILLS {
-        let job = bench.job(&[PYTHON, "-c", TOUCHES]).patience(60).by_keeper();
+        let job = bench.job(&[PYTHON, "-c", TOUCHES]).patience(60);
         let job = job.env("OVERSPILL_TEST", &own).env("TMPDIR", &own);
         let running = job.paged(&["--memory", "16M", "--quiet"]);
         wait_until("it does not start", || descendants(running.pid()).len() >= 3);
@@ -300,7 +300,7 @@ fn keeper_of(front: i32) -> i32 {
 fn the_end_of_the_keeper_is_said_by_a_front_that_comes_late() {
     let Some(bench) = bench(&[PYTHON]) else { return };
     let own = bench.path("own");
-    let job = bench.job(&[PYTHON, "-c", TOUCHES]).patience(60).by_keeper();
+    let job = bench.job(&[PYTHON, "-c", TOUCHES]).patience(60);
     let running = job.env("OVERSPILL_TEST", &own).paged(&["--memory", "16M", "--quiet"]);
     wait_until("it is not paged", || agents_of(&own) == 1);
     let (front, keeper) = (running.pid(), keeper_of(running.pid()));

@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use overspill_programs::bench::{Bench, overspill};
-use overspill_programs::job::{Ended, Job, MIB, assert_same};
+use overspill_programs::job::{Ended, MIB, assert_same};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -45,29 +45,18 @@ fn change_meanwhile(run: i32, work: impl FnOnce() -> Ended) -> (Ended, Vec<f64>)
     })
 }
 
-/// Sorts with a limit that changes; `of` makes the run's job.
-fn sorts_with_limits(bench: &Bench, of: impl Fn(Job) -> Job) {
+#[test]
+fn a_limit_that_goes_up_and_down_costs_no_byte() {
+    let Some(bench) = Bench::with(&["sort"]) else { return };
     bench.file("input", |out| {
         let mut random = Random::new(1);
         (0..LINES).for_each(|n| writeln!(out, "{:016x} line {n:09}", random.next()).unwrap());
     });
     let job = bench.job(&["sort", "-S", "400M", "--parallel=2", "-T", ".", "input"]);
     let plain = job.plain().success();
-    let running = of(job).paged(&["--memory", "64M", "--swap", "compressed:600M", "--quiet"]);
+    let running = job.paged(&["--memory", "64M", "--swap", "compressed:600M", "--quiet"]);
     let (ended, taken) = change_meanwhile(running.pid(), || running.success());
     assert_same(&plain.output, &ended.output);
     let longest = taken.iter().copied().fold(0.0, f64::max);
     assert!(taken.len() > 10 && longest < SECONDS_MAX, "{taken:?}");
-}
-
-#[test]
-fn a_limit_that_goes_up_and_down_costs_no_byte() {
-    let Some(bench) = Bench::with(&["sort"]) else { return };
-    sorts_with_limits(&bench, |job| job);
-}
-
-#[test]
-fn the_limit_of_a_keeper_goes_up_and_down() {
-    let Some(bench) = crate::keeper::bench(&["sort"]) else { return };
-    sorts_with_limits(&bench, |job| job.by_keeper());
 }

@@ -36,7 +36,7 @@ fn overspill_is_installed_anew_while_a_run_goes_on() {
     let directory = bench.path("installed");
     std::fs::create_dir(&directory).unwrap();
     let install = || {
-        for file in ["overspill", "liboverspill_preload.so", "overspill-forks"] {
+        for file in ["overspill", "overspill-forks"] {
             let (new, place) = (directory.join("new"), directory.join(file));
             std::fs::copy(overspill().with_file_name(file), &new).unwrap();
             std::fs::rename(new, place).unwrap();
@@ -137,7 +137,7 @@ fn pressure() -> f64 {
 #[test]
 fn memory_is_given_back_while_others_lack_it() {
     let Some(bench) = keeper::bench(&["cc", "sh"]) else { return };
-    let job = case(&bench, "holds").by_keeper();
+    let job = case(&bench, "holds");
     let options = ["--memory", "64M", "--swap", "compressed:256M", "--give-back"];
     let running = job.paged(&options);
     let process = ready(&running);

@@ -9,7 +9,6 @@
 //! Needs the release build, which `make lab` makes; with `OVERSPILL_TEST_PROFILE=quick` the one of
 //! `make program`.
 
-mod allocator_calls;
 mod apart;
 mod attach;
 mod children;
@@ -21,12 +20,9 @@ mod core_dump;
 mod cpus;
 mod direct_io;
 mod encryption;
-mod escapes;
 mod faults;
 mod gates;
 mod guide;
-mod history;
-mod impostor;
 mod keeper;
 mod kills;
 mod libraries;
@@ -40,6 +36,7 @@ mod pressure;
 mod process_calls;
 mod python;
 mod random;
+mod recorded;
 mod redis;
 mod resp;
 mod rights;

@@ -7,20 +7,14 @@ use overspill_programs::job::MIB;
 /// A quarter of what each case fills.
 pub(crate) const LIMIT: u64 = 32 * MIB;
 
-/// Cases that differ where a keeper pages: docs/limits.md says why, or that kill what is not there.
-const NOT_KEPT: [&str; 3] = ["robust_mutexes", "killed_pagers", "killed_starting"];
-
-/// Runs one case of a C program, plain and paged, from inside and by a keeper. A fault takes 0.1 ms
-/// on most disks and 2 ms on some: the patience is only for hangs.
+/// Runs one case of a C program, plain and paged. A fault takes 0.1 ms on most disks and 2 ms on
+/// some: the patience is only for hangs.
 pub(crate) fn run_case(bench: &Bench, source: &str, case: &str) {
     let program = bench.cc(source);
     let job = bench.job(&[program.as_os_str(), case.as_ref()]).patience(400);
     assert_eq!(job.plain().success().text(), "ok\n");
-    assert_eq!(job.clone().inside().in_memory(LIMIT).text(), "ok\n");
-    if keeper::is_possible() && !NOT_KEPT.contains(&case) {
-        let kept = keeper::kept(&job, LIMIT);
-        assert_eq!(kept.text(), "ok\n", "{kept}");
-    }
+    let kept = keeper::kept(&job, LIMIT);
+    assert_eq!(kept.text(), "ok\n", "{kept}");
 }
 
 /// A test for each case of a C program, so that one failure does not hide another.

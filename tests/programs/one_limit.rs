@@ -3,15 +3,12 @@
 
 use crate::keeper;
 use crate::memory_calls::LIMIT;
-use overspill_programs::bench::Bench;
-use overspill_programs::job::{Ended, Job, MIB, descendants, name_of};
+use overspill_programs::job::{Ended, MIB, descendants, name_of};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Memory of a process that is not paged: tables, threads, staging.
 const BESIDE: u64 = 2 * MIB;
-/// Memory for what is known of a slot that was ever written on an encrypted device.
-const SEAL: u64 = 24;
 
 /// A look at all processes of a run.
 struct Look {
@@ -28,7 +25,7 @@ impl Look {
     /// what one gave and another took in between, for which a busy machine has time, would be
     /// counted twice.
     fn at(root: i32) -> Self {
-        // A pager's memory is its program's, and so is an agent's. The keeper is not counted.
+        // An agent's memory is its program's. The keeper is not counted.
         let is_program = |pid: &i32| {
             let name = name_of(*pid);
             !name.starts_with("ovs-") && !name.starts_with("overspill-agent")
@@ -76,20 +73,11 @@ fn mappings(pid: i32) -> String {
     listed
 }
 
-/// Runs a case in the limit, paged from inside; returns it with what was seen of it.
+/// Runs a case in the limit; returns it with what was seen of it.
 fn watched(case: &str) -> Option<(Ended, Vec<Look>)> {
-    watch(case, Job::inside)
-}
-
-/// As [`watched`], paged by a keeper.
-fn watched_kept(case: &str) -> Option<(Ended, Vec<Look>)> {
-    if keeper::is_possible() { watch(case, Job::by_keeper) } else { None }
-}
-
-fn watch(case: &str, by: impl FnOnce(Job) -> Job) -> Option<(Ended, Vec<Look>)> {
-    let bench = Bench::with(&["cc"])?;
+    let bench = keeper::bench(&["cc"])?;
     let program = bench.cc("one_limit.c");
-    let job = by(bench.job(&[program.as_os_str(), case.as_ref()]).patience(400));
+    let job = bench.job(&[program.as_os_str(), case.as_ref()]).patience(400);
     let running = job.paged(&["--memory", &LIMIT.to_string(), "--quiet"]);
     let (root, over) = (running.pid(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -112,23 +100,6 @@ fn watch(case: &str, by: impl FnOnce(Job) -> Job) -> Option<(Ended, Vec<Look>)> 
     })
 }
 
-fn assert_limit_held(ended: &Ended, looks: &[Look]) {
-    let most = looks.iter().max_by_key(|look| look.excess()).unwrap();
-    let (excess, sealed) = (most.excess(), ended.stat("/summary/pages_out") * SEAL);
-    let where_it_lies = &most.mappings;
-    assert!(
-        excess <= sealed,
-        "{excess} bytes above the limit and {BESIDE} for each process:\n{where_it_lies}"
-    );
-}
-
-#[test]
-fn together() {
-    let Some((ended, looks)) = watched("together") else { return };
-    assert_limit_held(&ended, &looks);
-    assert!(ended.stat("/summary/pages_out") > 0);
-}
-
 /// Looks in half a second.
 const LOOKS_IN_A_MOMENT: usize = 16;
 
@@ -138,7 +109,7 @@ const LOOKS_IN_A_MOMENT: usize = 16;
 #[test]
 fn a_keeper_holds_the_limit_of_several() {
     for case in ["together", "killed", "many", "idle"] {
-        let Some((_, looks)) = watched_kept(case) else { return };
+        let Some((_, looks)) = watched(case) else { return };
         let above: Vec<bool> = looks.iter().map(|look| look.excess() > 8 * MIB).collect();
         let moments = above.chunk_by(|a, b| a == b).filter(|looks| looks[0]);
         let longest = moments.map(<[_]>::len).max().unwrap_or(0);
@@ -152,52 +123,9 @@ fn a_keeper_holds_the_limit_of_several() {
 #[test]
 fn a_keeper_pages_what_relatives_share() {
     for case in ["read_by_all", "written_by_all"] {
-        let Some((ended, looks)) = watched_kept(case) else { return };
+        let Some((ended, looks)) = watched(case) else { return };
         assert_eq!(ended.stat("/summary/pages_lost"), 0, "{ended}");
         let above = looks.iter().filter(|look| look.excess() > 8 * MIB).count();
         assert!(above * 10 < looks.len(), "{case}: {above} of {} looks", looks.len());
     }
-}
-
-#[test]
-fn killed() {
-    let Some((ended, looks)) = watched("killed") else { return };
-    assert_limit_held(&ended, &looks);
-    // Each of ten fits as soon as the one before has gone.
-    let out = ended.stat("/summary/pages_out");
-    assert!(out < 5000, "{out} pages went out");
-}
-
-#[test]
-fn read_by_all() {
-    let Some((ended, looks)) = watched("read_by_all") else { return };
-    assert_limit_held(&ended, &looks);
-    let out = ended.stat("/summary/pages_out");
-    assert!(out < 1000, "{out} pages went out, although each is in memory once");
-}
-
-/// What is written after a fork is noticed a moment later, a longer one where other programs have
-/// the processors: but while all of them still live, and none has read anything again.
-#[test]
-fn written_by_all() {
-    let Some((_, looks)) = watched("written_by_all") else { return };
-    let all = looks.iter().map(|look| look.processes).max().unwrap();
-    let last = looks.iter().rfind(|look| look.processes == all).unwrap();
-    let (excess, where_it_lies) = (last.excess(), &last.mappings);
-    assert_eq!(excess, 0, "{} looks, and still above the limit:\n{where_it_lies}", looks.len());
-}
-
-#[test]
-fn many() {
-    let Some((ended, looks)) = watched("many") else { return };
-    assert_limit_held(&ended, &looks);
-}
-
-#[test]
-fn idle() {
-    let Some((ended, looks)) = watched("idle") else { return };
-    assert_limit_held(&ended, &looks);
-    // What works fits, once the idle one has given.
-    let (out, filled) = (ended.stat("/summary/pages_out"), 20 * 6144);
-    assert!(out < filled / 3, "{out} pages went out");
 }

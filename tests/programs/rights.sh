@@ -2,7 +2,7 @@
 # Runs a program in 16 MiB of memory, as all kinds of users and in all kinds of processes, and says where it was. Needs root, and
 # setpriv, setcap and unshare of Debian.
 #   rights.sh prepare DIR BUILT PROGRAM PROGRAM32   copies an installation there, and what is run: rights.c, word32.c
-#   rights.sh ROW DIR                               prints "in the limit", "from inside", "outside" or "refused", and why
+#   rights.sh ROW DIR                               prints "in the limit", "outside" or "refused", and why
 # The rows are those of docs/limits.md.
 set -eu
 # busybox has others of the same names.
@@ -15,7 +15,7 @@ umask 022
 prepare() { # DIR BUILT PROGRAM PROGRAM32
     mkdir -p "$1/package" "$1/bare"
     for to in package bare; do
-        cp "$2/overspill" "$2/liboverspill_preload.so" "$1/$to/"
+        cp "$2/overspill" "$1/$to/"
     done
     cp "$2/overspill-forks" "$1/package/"
     chown "0:$user" "$1/package/overspill-forks"
@@ -51,9 +51,7 @@ run() { # PREFIX INSTALLATION PROGRAM ARGUMENT...
     $prefix "$installed/overspill" run --quiet --memory 16M --swap compressed:256M --stats - -- "$program" "$@" >"$dir/out" 2>"$dir/err" ||
         { echo "refused: $(tail -n 1 "$dir/err")"; return; }
     number() { sed -n "s/^ *\"$1\": \([0-9]*\).*/\1/p" "$dir/out" | head -n 1; }
-    if [ -z "$(number held_bytes_max)" ]; then
-        [ "$(number pages_out)" -gt 0 ] && echo "from inside, $(number pages_out) pages out" || echo "not paged, from inside"
-    elif [ "$(sed -n '/"escaped"/,$s/^ *"bytes": \([0-9]*\).*/\1/p' "$dir/out" | head -n 1)" -gt 0 ]; then
+    if [ "$(sed -n '/"escaped"/,$s/^ *"bytes": \([0-9]*\).*/\1/p' "$dir/out" | head -n 1)" -gt 0 ]; then
         echo "outside: $(tail -n 1 "$dir/err")"
     elif [ "$(number pages_out)" -gt 0 ]; then
         echo "in the limit, $(number pages_out) pages out"

@@ -2,7 +2,6 @@
 
 use crate::keeper;
 use crate::random::Random;
-use overspill::ways::Way;
 use overspill_programs::bench::{Bench, overspill};
 use overspill_programs::job::{Job, Running, descendants};
 use std::path::Path;
@@ -99,8 +98,7 @@ fn is_open(running: &Running, path: &Path) -> bool {
 
 /// Every process of it swaps to all that was added, and leaves what is taken away: those from
 /// before, their children, and what is executed later.
-fn comes_and_goes_amid_forks(by: impl FnOnce(Job) -> Job, is_kept: bool) {
-    let Some(bench) = Bench::with(&["overspill-server", PYTHON, "sha256sum"]) else { return };
+fn comes_and_goes(bench: &Bench, by: impl FnOnce(Job) -> Job) {
     let job = by(bench.job(&[PYTHON, "-c", PROGRAM]));
     let (own, directory) = (bench.file("own", |_| {}), bench.path(""));
     // The second is there so that there may be more on disks.
@@ -110,8 +108,7 @@ fn comes_and_goes_amid_forks(by: impl FnOnce(Job) -> Job, is_kept: bool) {
     wait_for(&bench.path("ready"));
     let own_place = format!("file:{}:400M", own.display());
     let file = format!("file:{}:900M", directory.display());
-    let apart = if is_kept { "ram:50M" } else { "ram:50M,serve=apart" };
-    for place in [&*own_place, "compressed:100M", apart, &*file] {
+    for place in [&*own_place, "compressed:100M", "ram:50M,serve=apart", &*file] {
         let said = set(&running, "--swapon", place).unwrap();
         assert!(said.contains("swaps to"), "{said}");
         std::thread::sleep(Duration::from_millis(50));
@@ -127,10 +124,7 @@ fn comes_and_goes_amid_forks(by: impl FnOnce(Job) -> Job, is_kept: bool) {
     refused("--swapon", &format!("{file},encrypt=off"), "pages would be readable there");
     refused("--swapoff", "nothing", "no swap area is called `nothing`");
     // Six there are.
-    let (more, words) = match is_kept {
-        true => (26, "at most 32 swap areas"),
-        false => (4, "no more swap can be added"),
-    };
+    let (more, words) = (26, "at most 32 swap areas");
     (0..more).for_each(|_| drop(set(&running, "--swapon", "ram:1M").unwrap()));
     refused("--swapon", "ram:1M", words);
     bench.file("go", |_| {});
@@ -147,18 +141,10 @@ fn comes_and_goes_amid_forks(by: impl FnOnce(Job) -> Job, is_kept: bool) {
     assert!(ended.stat("/devices/0/used_bytes_max") > 0, "{ended}");
 }
 
-/// Programs that are executed while areas come and go: a process that starts then has numbers of
-/// descriptors for both.
+/// Programs that are executed while areas come and go.
 #[test]
 fn programs_start_while_swap_comes_and_goes() {
-    programs_start(Job::inside, "ram:200M,serve=apart");
-    if keeper::is_possible() {
-        programs_start(Job::by_keeper, "ram:300M");
-    }
-}
-
-fn programs_start(by: impl FnOnce(Job) -> Job, other_place: &str) {
-    let Some(bench) = Bench::with(&["overspill-server", "sh", "sort", "cksum"]) else { return };
+    let Some(bench) = keeper::bench(&["overspill-server", "sh", "sort", "cksum"]) else { return };
     let lines = |out: &mut dyn std::io::Write| {
         (0..30_000).for_each(|n| writeln!(out, "{}", n * 7919 % 100_003).unwrap());
     };
@@ -166,13 +152,13 @@ fn programs_start(by: impl FnOnce(Job) -> Job, other_place: &str) {
     const SORT: &str = "sort input | cksum";
     let plain = bench.job(&["sh", "-c", SORT]).plain().success();
     let script = format!("n=0; while [ $n -lt 40 ]; do {SORT} || exit; n=$((n+1)); done");
-    let job = by(bench.job(&["sh", "-c", &script]));
+    let job = bench.job(&["sh", "-c", &script]);
     for round in 0..3 {
         let little = format!("file:{}:1M", bench.path("little").display());
         let swap = ["--swap", "compressed:200M", "--swap", &little];
         let running = job.paged(&[&["--memory", "16M", "--quiet"], &swap[..]].concat());
         let (mut random, mut on, mut added) = (Random::new(round), vec![0], 0);
-        let places = ["ram:200M", "compressed:200M", other_place, "file:.:200M"];
+        let places = ["ram:200M", "compressed:200M", "ram:200M,serve=apart", "file:.:200M"];
         while added < 8 {
             std::thread::sleep(Duration::from_millis(random.below(120)));
             let done = if on.len() < 2 || random.below(2) == 0 {
@@ -196,24 +182,14 @@ fn programs_start(by: impl FnOnce(Job) -> Job, other_place: &str) {
 
 #[test]
 fn swap_comes_and_goes_amid_forks() {
-    comes_and_goes_by(Way::Faults);
-}
-
-#[test]
-fn swap_comes_and_goes_under_a_keeper() {
-    if keeper::is_possible() {
-        comes_and_goes_amid_forks(Job::by_keeper, true);
-    }
-}
-
-fn comes_and_goes_by(way: Way) {
-    match way.check() {
-        Ok(()) => comes_and_goes_amid_forks(|job| job.by(way), false),
-        Err(lack) => println!("skipped: {}: {lack}", way.name()),
+    if let Some(bench) = keeper::bench(&["overspill-server", PYTHON, "sha256sum"]) {
+        comes_and_goes(&bench, |job| job);
     }
 }
 
 #[test]
 fn swap_comes_and_goes_if_touches_raise_signals() {
-    comes_and_goes_by(Way::Touches);
+    if let Some(bench) = crate::gates::bench(&["overspill-server", PYTHON, "sha256sum"]) {
+        comes_and_goes(&bench, |job| job.by("touches"));
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 fn compare(job: &Job, limit: u64) {
-    compare_with(job, &job.clone().by_signals().user(USER), limit);
+    compare_with(job, &job.clone().by("touches").user(USER), limit);
 }
 
 macro_rules! cases {
@@ -33,14 +33,6 @@ cases! {
     ends_lie_within_pages: "gates.c" "ends_within_pages" 16;
     signals_come: "system_calls.c" "signals" 32;
     daemons_are_paged: "system_calls.c" "become_a_daemon" 32;
-}
-
-/// All system calls, on memory that has just gone out: see `ways.rs`.
-#[test]
-fn answers_calls_as_without_us() {
-    let Some(bench) = bench(&["cc"]) else { return };
-    let by = |job: Job| job.by_signals().env("FROM_OUTSIDE", "1");
-    crate::ways::answer_calls_as_without_us(&bench, by);
 }
 
 /// It gives memory back, maps over what it has reserved, and meets addresses that lead nowhere.

@@ -1,28 +1,18 @@
 //! The ways without privileges: the same programs, and system calls of all kinds.
 
+use crate::gates::{USER, bench};
 use crate::random::Random;
 use crate::sort::write_log;
-use overspill::ways::Way;
 use overspill_calls::{Arg, CALLS, Call};
-use overspill_programs::bench::{Bench, overspill};
-use overspill_programs::job::{Job, MIB};
+use overspill_programs::bench::overspill;
+use overspill_programs::job::MIB;
 use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt;
-
-/// Makes a bench if the way can be used here.
-fn bench(way: Way, tools: &[&str]) -> Option<Bench> {
-    if let Err(lack) = way.check() {
-        println!("skipped: {lack}");
-        return None;
-    }
-    Bench::with(tools)
-}
 
 /// The same tests for each of the ways.
 macro_rules! in_each_way {
     ($($test:ident)*) => {
-        mod calls { $(#[test] fn $test() { super::$test(super::Way::Calls) })* }
-        mod touches { $(#[test] fn $test() { super::$test(super::Way::Touches) })* }
+        mod calls { $(#[test] fn $test() { super::$test("calls") })* }
+        mod touches { $(#[test] fn $test() { super::$test("touches") })* }
     };
 }
 
@@ -31,8 +21,8 @@ in_each_way! {
     lets_programs_filter_their_calls works_where_copies_are_refused
 }
 
-fn sorts_random_lines(way: Way) {
-    let Some(bench) = bench(way, &["sort"]) else { return };
+fn sorts_random_lines(way: &'static str) {
+    let Some(bench) = bench(&["sort"]) else { return };
     let mut random = Random::new(7);
     bench.file("input", |out| {
         for _ in 0..500_000 {
@@ -59,23 +49,23 @@ for line in lines[::-1]: sys.stdout.buffer.write(line)
 ' | gzip -1n | gzip -d | cksum
 "#;
 
-fn shares_pipes_with_children(way: Way) {
+fn shares_pipes_with_children(way: &'static str) {
     let tools = ["bash", "sort", "gzip", "/usr/bin/python3"];
-    let Some(bench) = bench(way, &tools) else { return };
+    let Some(bench) = bench(&tools) else { return };
     bench.file("input", |out| write_log(out, 100_000));
     bench.job(&["bash", "-c", SCRIPT]).by(way).compare(24 * MIB, 0);
 }
 
 /// Filters of a program's own, and what it does before and after.
-fn lets_programs_filter_their_calls(way: Way) {
-    let Some(bench) = bench(way, &["cc"]) else { return };
+fn lets_programs_filter_their_calls(way: &'static str) {
+    let Some(bench) = bench(&["cc"]) else { return };
     let program = bench.cc("filters.c");
     assert_eq!(bench.job(&[program]).by(way).in_memory(16 * MIB).text(), "ok\n");
 }
 
 /// Profiles of container engines refuse process_vm_readv, io_uring and others.
-fn works_where_copies_are_refused(way: Way) {
-    let Some(bench) = bench(way, &["cc", "/usr/bin/python3"]) else { return };
+fn works_where_copies_are_refused(way: &'static str) {
+    let Some(bench) = bench(&["cc", "/usr/bin/python3"]) else { return };
     let (refuses, program) = (bench.cc("refuses.c"), bench.cc("filters.c"));
     let script = format!(
         "import subprocess; data = bytes(range(256)) * (1 << 16)\n\
@@ -84,7 +74,7 @@ fn works_where_copies_are_refused(way: Way) {
         program.display()
     );
     let overspill = overspill();
-    let run = ["run", "--quiet", "--memory", "16M", "--swap", "ram:64M", "--way", way.name(), "--"];
+    let run = ["run", "--quiet", "--memory", "16M", "--swap", "ram:64M", "--way", way, "--"];
     let words = [refuses.as_os_str(), overspill.as_os_str()].into_iter();
     let words = words.chain(run.map(OsStr::new));
     let words: Vec<&OsStr> =
@@ -93,32 +83,21 @@ fn works_where_copies_are_refused(way: Way) {
     assert_eq!(ended.text(), "ok\n948003075 16777216\n");
 }
 
-/// The user that has no right.
-const NOBODY: u32 = 65534;
-
-fn serves_an_ordinary_user(way: Way) {
-    let Some(bench) = bench(way, &["/usr/bin/python3"]) else { return };
-    let everybody = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(bench.path("."), everybody).unwrap();
+fn serves_an_ordinary_user(way: &'static str) {
+    let Some(bench) = bench(&["/usr/bin/python3"]) else { return };
     let program = "import os, hashlib\nb = bytearray(os.urandom(1 << 20) * 96)\n\
                    h = hashlib.sha256(b).hexdigest()\n\
                    open('copy', 'wb').write(b)\ndel b[::2]\nb = open('copy', 'rb').read()\n\
                    print(hashlib.sha256(b).hexdigest() == h)";
-    let job = bench.job(&["/usr/bin/python3", "-c", program]).by(way);
-    let job = if rustix::process::geteuid().is_root() { job.user(NOBODY) } else { job };
+    let job = bench.job(&["/usr/bin/python3", "-c", program]).by(way).user(USER);
     assert_eq!(job.in_memory(24 * MIB).text(), "True\n");
 }
 
 /// Number of calls, if `OVERSPILL_SEEDS` does not say so.
 const CALLS_MADE: u64 = 600;
 
-fn answers_calls_as_without_us(way: Way) {
-    let Some(bench) = bench(way, &["cc"]) else { return };
-    answer_calls_as_without_us(&bench, |job| job.by(way));
-}
-
-/// `by` has a job paged in a way.
-pub(crate) fn answer_calls_as_without_us(bench: &Bench, by: impl Fn(Job) -> Job) {
+fn answers_calls_as_without_us(way: &'static str) {
+    let Some(bench) = bench(&["cc"]) else { return };
     bench.file("calls.h", |out| {
         CALLS.iter().for_each(|call| out.write_all(row(call).as_bytes()).unwrap());
     });
@@ -133,7 +112,7 @@ pub(crate) fn answer_calls_as_without_us(bench: &Bench, by: impl Fn(Job) -> Job)
         std::fs::create_dir(bench.path(name)).unwrap();
         let words = [program.as_os_str(), seed.as_ref(), count.as_ref(), address.as_ref()];
         let words = &words[..if address.is_empty() { 3 } else { 4 }];
-        by(bench.job(words).directory(name).patience(900))
+        bench.job(words).by(way).directory(name).patience(900)
     };
     let paged = job("a", "").paged(&["--memory", "16M", "--quiet"]).success();
     let pages_out = paged.stat("/summary/pages_out");

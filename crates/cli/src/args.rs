@@ -11,7 +11,6 @@ use crate::error::Error;
 use clap::builder::styling::Styles;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use overspill::ways::Way;
 use overspill::{Bytes, SwapSpec, parse_bytes};
 use overspill_terminal::usage;
 use rustix::process::Pid;
@@ -52,32 +51,31 @@ pub(crate) enum Command {
 #[command(
     override_usage = "overspill run [OPTIONS] --memory M -- PROGRAM [ARGS]...",
     after_help = "Example:\n  overspill run --memory 512M --swap file:/var/tmp -- sort -S 4G big.txt\n\n\
-                  Defaults: OVERSPILL_MEMORY, _MEMORY_EACH, _SWAP (several with spaces between), _SWAP_SIZE, \
-                  _WAY and _QUIET; then [run] of ~/.config/overspill/config.toml (OVERSPILL_CONFIG names \
+                  Defaults: OVERSPILL_MEMORY, _SWAP (several with spaces between), _SWAP_SIZE, _WAY and \
+                  _QUIET; then [run] of ~/.config/overspill/config.toml (OVERSPILL_CONFIG names \
                   another file) and of /etc/overspill.toml, with the names of the options."
 )]
 pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub(crate) limit: LimitArgs,
+    /// Memory that the run may use, all its processes together: 512M, 1.5GiB, or 25% of what there
+    /// is. K, M, G and T are powers of 1024, with or without B or iB
+    #[arg(short, long, value_name = "M", allow_hyphen_values = true)]
+    pub(crate) memory: Option<MemoryLimit>,
 
     /// The most that `overspill set` may raise --memory to [default: four times as much, as far as
     /// the machine has it]
-    #[arg(long, value_name = "M", conflicts_with = "memory_each")]
+    #[arg(long, value_name = "M")]
     pub(crate) memory_max: Option<MemoryLimit>,
 
     #[command(flatten)]
     pub(crate) places: PlaceArgs,
 
-    /// Who pages the program: keeper, a process outside, or preload, a pager in the program itself
-    /// [default: keeper where it can be]
+    /// How touches of pages that are out are noticed: faults, calls or touches [default: the first
+    /// of them that may be used here]
     ///
-    /// With keeper programs start untouched, static ones, those of Go and those of musl too, and
-    /// are paged when memory runs short. It needs Linux 6.12 or newer and root, CAP_SYS_PTRACE
-    /// and /dev/userfaultfd, or the group that the package makes; --memory-each, --no-children,
-    /// --history, --touches and swap on another machine, with serve=apart or mirror=, cannot be
-    /// had with it yet. Where it cannot be, a line says why, and preload is used. That notices
-    /// touches in one of three ways, which can be given instead: faults, calls or touches; else
-    /// it is the first of these that may be used here.
+    /// With faults the kernel tells of all: that takes root, or the group that the package makes.
+    /// With calls it tells of those of the program itself, and what its system calls touch is
+    /// brought in before they are made. With touches they raise signals, for which no right is
+    /// needed; it is the slowest.
     #[arg(long, value_name = "WAY", value_parser = parse_way)]
     pub(crate) way: Option<RunWay>,
 
@@ -85,15 +83,10 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) no_children: bool,
 
-    /// Write the last million changes of pages' states to FILE at the end: for finding out how a
-    /// page was lost
-    #[arg(long, value_name = "FILE")]
-    pub(crate) history: Option<PathBuf>,
-
     /// Write which pages the program touches, in order, to FILE, for `overspill-lab policy
     /// --trace`. Nothing is read ahead then. Repeated touches of what fits in --memory are not
     /// seen: give it little
-    #[arg(long, value_name = "FILE", conflicts_with = "history")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) touches: Option<PathBuf>,
 
     /// Use less while the machine, or this container, is short of memory (PSI): what was used
@@ -188,8 +181,8 @@ pub(crate) struct PlaceArgs {
     /// turns. By ,discard=once, pages or both if the device is to be told what is not needed: all
     /// of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off if the system is
     /// wrong about whether a seek costs. By ,encrypt=off if pages may be read on a file or device,
-    /// or by ,encrypt=on to encrypt them in memory too. By ,serve=apart if only overspill itself is
-    /// to have it open, and the program's processes ask it for pages.
+    /// or by ,encrypt=on to encrypt them in memory too. By ,serve=apart if a process of its own is
+    /// to have it open.
     #[arg(short, long, value_name = "SPEC[,OPTION]...")]
     pub(crate) swap: Vec<SwapSpec>,
 
@@ -232,60 +225,23 @@ pub(crate) struct OutputArgs {
 /// The value of `--way`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunWay {
-    /// By a pager in the program, in this way, or in the best there is.
-    Inside(Option<Way>),
-    /// By a process outside.
-    Keeper,
-    /// By a process outside that does not see what the kernel touches.
-    KeeperCalls,
-    /// By a process outside that sees nothing but signals of touches.
-    KeeperTouches,
+    /// By the kernel, whoever touches.
+    Faults,
+    /// By the kernel where the program's own code does.
+    Calls,
+    /// By signals.
+    Touches,
     /// The same, as on a kernel without guards.
-    KeeperShut,
+    Shut,
 }
 
 fn parse_way(word: &str) -> Result<RunWay, String> {
     match word {
-        "keeper" => return Ok(RunWay::Keeper),
-        "keeper:calls" => return Ok(RunWay::KeeperCalls),
-        "keeper:touches" => return Ok(RunWay::KeeperTouches),
-        "keeper:shut" => return Ok(RunWay::KeeperShut),
-        "preload" => return Ok(RunWay::Inside(None)),
-        _ => {}
-    }
-    let found = Way::ALL.into_iter().find(|way| way.name() == word);
-    let found = found.map(|way| RunWay::Inside(Some(way)));
-    found.ok_or_else(|| format!("give keeper, preload, {}", Way::ALL.map(Way::name).join(" or ")))
-}
-
-/// What the memory of a run is.
-#[derive(Debug, Args)]
-#[group(multiple = false)]
-pub(crate) struct LimitArgs {
-    /// Memory that the run may use, all its processes together: 512M, 1.5GiB, or 25% of what there
-    /// is. K, M, G and T are powers of 1024, with or without B or iB
-    #[arg(short, long, value_name = "M", allow_hyphen_values = true)]
-    memory: Option<MemoryLimit>,
-
-    /// Memory that each process of the run may use, however many there are
-    #[arg(long, value_name = "M", allow_hyphen_values = true)]
-    memory_each: Option<MemoryLimit>,
-}
-
-impl LimitArgs {
-    /// Takes a limit over if there is none.
-    fn fill(&mut self, limit: Option<(MemoryLimit, bool)>) {
-        match limit {
-            Some((limit, false)) if self.get().is_none() => self.memory = Some(limit),
-            Some((limit, true)) if self.get().is_none() => self.memory_each = Some(limit),
-            _ => {}
-        }
-    }
-
-    /// The limit, and whether each process has it for itself.
-    pub(crate) fn get(&self) -> Option<(MemoryLimit, bool)> {
-        let run = self.memory.map(|memory| (memory, false));
-        run.or(self.memory_each.map(|memory| (memory, true)))
+        "faults" => Ok(RunWay::Faults),
+        "calls" => Ok(RunWay::Calls),
+        "touches" => Ok(RunWay::Touches),
+        "shut" => Ok(RunWay::Shut),
+        _ => Err("give faults, calls or touches".to_owned()),
     }
 }
 

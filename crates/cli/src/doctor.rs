@@ -26,31 +26,33 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, Error> {
         return Err(Error::NoDirectory(missing.to_owned()));
     }
     let mut findings = examine(directory);
-    findings.insert(1, keeper());
-    findings.extend([run(directory), attach()]);
+    findings.splice(1..1, ways(directory));
+    let (health, detail) = run(directory, None, "a program that needs 32 MiB has run in 16 MiB");
+    findings.extend([Finding { what: "a run", health, detail }, attach()]);
     io::stdout().write_all(table(&findings).as_bytes())?;
     Ok(findings.iter().any(|finding| finding.health == Health::Broken).into())
 }
 
-/// Whether programs can be paged from outside.
-fn keeper() -> Finding {
-    let ground = program(FORKS).map_err(Error::from).and_then(|forks| Ok(Ground::find(forks)?));
-    let (health, detail) = match ground {
-        Ok(_) => {
-            (Health::Good, "used: programs start untouched, and are paged from outside".into())
-        }
-        Err(lack) => match (Ground::find_calls(), Ground::find_touches()) {
-            (Ok(_), _) => {
-                (Health::Limited, format!("used, with a gate for system calls, since {lack}"))
-            }
-            (Err(_), Ok(_)) => (
-                Health::Limited,
-                format!("used, with a gate for system calls and touches, since {lack}"),
-            ),
-            (Err(_), Err(_)) => (Health::Limited, format!("better, but {lack}")),
-        },
+/// The ways to notice touches, each with what it lacks; the first that lacks nothing is used.
+fn ways(directory: Option<&Path>) -> Vec<Finding> {
+    let faults = || Ok(Ground::find(program(FORKS)?)?);
+    let tried: [(_, _, Result<Ground, Error>); 3] = [
+        ("way: faults", "faults", faults()),
+        ("way: calls", "calls", Ground::find_calls().map_err(Error::from)),
+        ("way: touches", "touches", Ground::find_touches().map_err(Error::from)),
+    ];
+    let best = tried.iter().position(|(_, _, ground)| ground.is_ok());
+    let one = |(n, (what, way, ground)): (usize, (&'static str, _, Result<Ground, Error>))| {
+        let (health, detail) = match ground {
+            Err(lack) if best.is_none() => (Health::Broken, lack.to_string()),
+            Err(lack) if best < Some(n) => (Health::Good, format!("not needed: {lack}")),
+            Err(lack) => (Health::Limited, format!("faster, but {lack}")),
+            Ok(_) if best == Some(n) => run(directory, Some(way), "used"),
+            Ok(_) => run(directory, Some(way), "there, and slower"),
+        };
+        Finding { what, health, detail }
     };
-    Finding { what: "way: keeper", health, detail }
+    tried.into_iter().enumerate().map(one).collect()
 }
 
 /// Fills 32 MiB with what no two pages have in common, as a program may.
@@ -60,24 +62,24 @@ const FILLS: [&str; 6] =
 const WAITS: [&str; 2] = ["dd", "of=/dev/null"];
 const QUIET: &str = "status=none";
 
-/// Runs a program in half of the memory that it needs.
-fn run(directory: Option<&Path>) -> Finding {
-    let (health, detail) = match run_in_half(directory) {
+/// Runs a program in half of the memory that it needs. If that is right, `words` say so.
+fn run(directory: Option<&Path>, way: Option<&str>, words: &str) -> (Health, String) {
+    match run_in_half(directory, way) {
         Ok(output) if output.status.success() && output.stderr.is_empty() => {
             match pages_out(&output.stdout) {
                 0 => (Health::Broken, "a program was not paged, and nothing says why".to_owned()),
-                _ => (Health::Good, "a program that needs 32 MiB has run in 16 MiB".to_owned()),
+                _ => (Health::Good, words.to_owned()),
             }
         }
         Ok(output) => (Health::Broken, last_line(&output.stderr)),
         Err(error) => (Health::Broken, error.to_string()),
-    };
-    Finding { what: "a run", health, detail }
+    }
 }
 
-fn run_in_half(directory: Option<&Path>) -> io::Result<Output> {
+fn run_in_half(directory: Option<&Path>, way: Option<&str>) -> io::Result<Output> {
     let mut command = Command::new(env::current_exe()?);
     command.args(["run", "--quiet", "--memory", "16M", "--stats", "-"]);
+    command.args(way.map(|way| ["--way", way]).into_iter().flatten());
     if let Some(directory) = directory {
         let mut swap = OsString::from("file:");
         swap.push(directory);

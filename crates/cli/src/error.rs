@@ -3,8 +3,8 @@
 //! Invariants: the message names the cause and the remedy, in one line.
 
 use crate::installed::NoExecutable;
-use crate::run::preload::PreloadError;
 use crate::run::program::ProgramError;
+use overspill::Bytes;
 use std::io;
 use std::path::PathBuf;
 
@@ -33,16 +33,18 @@ pub(crate) enum Error {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Installed(#[from] NoExecutable),
-    #[error(transparent)]
-    Preload(#[from] PreloadError),
     #[error("cannot find out how much memory there is: give --memory in bytes, as in 512M")]
     MemoryUnknown,
     #[error("cannot work here: {what}: {detail}")]
     Obstacle { what: &'static str, detail: String },
-    #[error("this way to notice touches cannot be used here: {0}")]
-    Way(overspill::ways::Lack),
-    #[error("a keeper cannot do {0} yet")]
-    NotKept(String),
+    #[error(
+        "a limit of {0} is above {1}, the most that this run can have: start it with --memory-max {0}"
+    )]
+    LimitAboveMost(Bytes, Bytes),
+    #[error(
+        "{place} cannot be added to a run that goes on: {reason}; start the run with such a place"
+    )]
+    NotAllowed { place: String, reason: &'static str },
     #[error(transparent)]
     Keeper(#[from] overspill_run::KeeperError),
     #[error(
@@ -50,11 +52,9 @@ pub(crate) enum Error {
          with psi=1, or leave that out"
     )]
     Pressure(io::Error),
-    #[error("--give-back takes a keeper: {0}")]
-    NotGiven(String),
-    #[error("there can be no keeper: {0}")]
+    #[error("programs cannot be paged here: {0}")]
     Ground(#[from] overspill_run::GroundError),
-    #[error("cannot write to {}: {source}; name another file for --stats, --history or --touches", .path.display())]
+    #[error("cannot write to {}: {source}; name another file for --stats or --touches", .path.display())]
     OutputFile { path: PathBuf, source: io::Error },
     #[error("process {0} is in no run that goes on: `overspill stats` lists them")]
     NoRun(i32),

@@ -6,7 +6,7 @@
 //! message and status of each failure ([`error`]).
 //! Invariants: a failure is one line on stderr, which names the cause and the remedy. The statuses
 //! are those of shells (126, 127, 128+n), and 125 for our own failures.
-//! Not here: paging. The preload object does it, in the program itself.
+//! Not here: paging (`overspill_run`, `overspill_keeper`).
 
 mod args;
 mod doctor;

@@ -40,13 +40,29 @@ const LEAVING_INTERVAL: Duration = Duration::from_millis(20);
 /// Pages that a guest's threads need, at most: those of more threads than a machine has.
 const NEEDED_MAX: usize = 1 << 25;
 
+/// What does not change from the start on.
+#[derive(Clone, Debug, Default)]
+pub struct Fixed {
+    /// The program that opens places on other machines.
+    pub server: PathBuf,
+    /// Whether each page comes alone, so that every touch of one that is out is seen.
+    pub page_by_page: bool,
+}
+
+impl Fixed {
+    fn tuning(&self) -> Tuning {
+        let tuning = Tuning::default();
+        if self.page_by_page { tuning.page_by_page() } else { tuning }
+    }
+}
+
 /// What the process has, from the start on.
 struct Process {
     link: Arc<Link>,
     front: Arc<LinkedFront>,
     specs: Vec<SwapSpec>,
     options: OpenOptions,
-    server: PathBuf,
+    fixed: Fixed,
     swaps: Option<Swaps>,
     /// Until the first guest comes.
     parts: Option<KeeperParts>,
@@ -65,19 +81,19 @@ struct Tasks {
 }
 
 /// Forks the keeper of a run, with its end of a [`Link`], and returns its number. It ends when the
-/// run has. `server` is the program that opens places on other machines.
+/// run has.
 ///
 /// # Errors
 /// Of fork(2), or this process has another thread.
-pub fn fork(socket: OwnedFd, server: PathBuf) -> io::Result<Pid> {
-    alone::fork(|| be(Arc::new(Link::from(socket)), server))
+pub fn fork(socket: OwnedFd, fixed: Fixed) -> io::Result<Pid> {
+    alone::fork(|| be(Arc::new(Link::from(socket)), fixed))
 }
 
 /// Is the keeper, to the end of the run.
-fn be(link: Arc<Link>, server: PathBuf) {
+fn be(link: Arc<Link>, fixed: Fixed) {
     end_with_any_thread(&link);
     match become_alone(link.as_fd()) {
-        Ok(()) => keep(link, server),
+        Ok(()) => keep(link, fixed),
         Err(error) => {
             let line = format!("the keeper cannot be set apart from other processes: {error}");
             link.tell(&Report::Line(line));
@@ -85,13 +101,13 @@ fn be(link: Arc<Link>, server: PathBuf) {
     }
 }
 
-fn keep(link: Arc<Link>, server: PathBuf) {
+fn keep(link: Arc<Link>, fixed: Fixed) {
     let mut process = Process {
         front: Arc::new(LinkedFront::new(link.clone())),
         link,
         specs: Vec::new(),
         options: OpenOptions::default(),
-        server,
+        fixed,
         swaps: None,
         parts: None,
         keeper: None,
@@ -250,7 +266,7 @@ impl Process {
         let no_room = |errno| format!("no room for counters: {errno}");
         let stats = open_stats(stats).map_err(no_room)?;
         let arrivals = arrivals.map(Arrivals::open).transpose().map_err(no_room)?;
-        let opening = Opening { options: *options, server: &self.server };
+        let opening = Opening { options: *options, server: &self.fixed.server };
         let (swaps, engines) = Swaps::open(&self.specs, opening).map_err(|e| e.to_string())?;
         self.swaps = Some(swaps);
         self.options = *options;
@@ -274,7 +290,7 @@ impl Process {
             swaps,
             stats,
             arrivals,
-            tuning: Tuning::default(),
+            tuning: self.fixed.tuning(),
             front: self.front.clone(),
             report: Box::new(report),
         }
@@ -316,7 +332,7 @@ impl Process {
         let engine = self.keeper()?.engine().clone();
         let swaps = self.swaps.as_mut().ok_or("the keeper has not begun")?;
         let options = OpenOptions { force: false, ..self.options };
-        let opening = Opening { options, server: &self.server };
+        let opening = Opening { options, server: &self.fixed.server };
         let added = swaps.add(spec, opening, &engine).map_err(|error| error.to_string())?;
         self.attend()?;
         Ok(added)

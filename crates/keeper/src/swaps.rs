@@ -48,7 +48,7 @@ pub(crate) enum SwapError {
     #[error("cannot {0}: {1}; look at the limits of this session (`ulimit -a`)")]
     Kernel(&'static str, Errno),
     /// Memory.
-    #[error("no memory for the tables of {0}: {1}; give less swap")]
+    #[error("no memory for the tables of {0}: {1}; give less swap, or raise `ulimit -v`")]
     Tables(String, std::io::Error),
 }
 

@@ -244,7 +244,7 @@ pub fn swaps_or_default(mut specs: Vec<SwapSpec>) -> Result<Vec<SwapSpec>, Error
 ///
 /// # Errors
 /// [`Error::GivenTwice`].
-pub(crate) fn check_given_once(specs: &[SwapSpec]) -> Result<(), Error> {
+pub fn check_given_once(specs: &[SwapSpec]) -> Result<(), Error> {
     let mut places = specs.iter().filter_map(|spec| match &spec.kind {
         SwapKind::File { path, .. } | SwapKind::Block { path } if !path.is_dir() => {
             Some(path.canonicalize().unwrap_or_else(|_| path.clone()))

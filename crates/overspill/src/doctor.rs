@@ -2,7 +2,6 @@
 //!
 //! Each probe tries the real thing. `overspill run` refuses with the same words.
 
-use crate::ways::{Lack, Way};
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
@@ -41,7 +40,6 @@ fn finding(what: &'static str, health: Health, detail: impl Into<String>) -> Fin
 /// Runs every probe; files are tested in `directory`, or where the default swap file would be.
 pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
     let mut findings = vec![page_size()];
-    findings.extend(ways());
     findings.push(overcommit());
     findings.extend(userfaultfd_features());
     findings.extend(userfaultfd_moves());
@@ -52,16 +50,8 @@ pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
     findings
 }
 
-/// The first finding that makes `overspill run` impossible.
+/// The first finding that makes `overspill run` impossible, whatever rights there are.
 pub fn obstacle() -> Option<Finding> {
-    // Each lacks something only if the best does.
-    let ways = if Way::best().is_ok() { Vec::new() } else { ways() };
-    let needed = [page_size()].into_iter().chain(ways).chain([overcommit()]);
-    needed.into_iter().find(|finding| finding.health == Health::Broken)
-}
-
-/// The first finding that makes paging from outside impossible, whatever rights there are.
-pub fn obstacle_outside() -> Option<Finding> {
     [page_size(), overcommit()].into_iter().find(|finding| finding.health == Health::Broken)
 }
 
@@ -73,52 +63,6 @@ fn page_size() -> Finding {
             Health::Broken,
             format!("{size} bytes: Overspill needs a kernel with pages of 4096 bytes"),
         ),
-    }
-}
-
-/// The ways to notice a touch: which is used, and what the others lack.
-fn ways() -> Vec<Finding> {
-    let checked = Way::ALL.map(|way| (way, way.check()));
-    let best = checked.iter().position(|(_, check)| check.is_ok());
-    let one = |(n, (way, check)): (usize, &(Way, Result<(), Lack>))| {
-        let (what, used) = match way {
-            Way::Faults => ("way: faults", "the kernel reports every touch"),
-            Way::Calls => {
-                ("way: calls", "the kernel reports the program's touches; its calls are caught")
-            }
-            Way::Touches => ("way: touches", "touches raise signals; system calls are caught"),
-        };
-        match check {
-            Ok(()) if best == Some(n) => {
-                finding(what, Health::Good, format!("the best from inside: {used}"))
-            }
-            Ok(()) => finding(what, Health::Good, "there, and slower"),
-            Err(lack) if best.is_none() => finding(what, Health::Broken, lack.to_string()),
-            Err(lack) if best < Some(n) => {
-                finding(what, Health::Good, format!("not needed: {lack}"))
-            }
-            Err(lack) => {
-                finding(what, Health::Limited, format!("faster, but {lack}{}", remedy(*way)))
-            }
-        }
-    };
-    checked.iter().enumerate().map(one).collect()
-}
-
-/// Which file of `packaging/` would give this machine the fastest way.
-fn remedy(way: Way) -> &'static str {
-    if way != Way::Faults {
-        return "";
-    }
-    let misc = std::fs::read_to_string("/proc/misc").unwrap_or_default();
-    match (Path::new("/dev/userfaultfd").exists(), misc.contains("userfaultfd")) {
-        (true, _) => "; packaging/60-userfaultfd.rules makes a group for the device",
-        (false, true) => {
-            "; this container lacks the device: start it with --device /dev/userfaultfd"
-        }
-        (false, false) => {
-            "; before Linux 6.1: packaging/60-userfaultfd.conf, in a container packaging/seccomp.sh"
-        }
     }
 }
 
@@ -139,9 +83,10 @@ fn overcommit_of(mode: &str) -> Finding {
     }
 }
 
-/// What the best way asks of userfaultfd.
+/// What a userfaultfd may be asked for here.
 fn reach() -> Reach {
-    Way::best().map_or(Reach::All, Way::reach)
+    let may_have = |reach: &Reach| Uffd::open(Delivery::Messages, *reach).is_ok();
+    [Reach::All, Reach::Program].into_iter().find(may_have).unwrap_or(Reach::All)
 }
 
 fn userfaultfd_features() -> Vec<Finding> {

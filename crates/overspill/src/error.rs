@@ -4,7 +4,6 @@ use overspill_base::Bytes;
 use overspill_device::DeviceError;
 use overspill_engine::{SwapoffError, SwaponError};
 use overspill_space::{MemoryError, SignalSetupError, SpaceSetupError};
-use rustix::io::Errno;
 
 /// Any error of the library; the message says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -16,14 +15,6 @@ pub enum Error {
     /// More memory than can be counted.
     #[error("a memory limit of {0} is more than Overspill can manage: ask for at most {1}")]
     LimitTooLarge(Bytes, Bytes),
-    /// A run's limit cannot become this.
-    #[error(
-        "a limit of {0} is above {1}, the most that this run can have: start it with --memory-max {0}"
-    )]
-    LimitAboveMost(Bytes, Bytes),
-    /// Each process has a limit of its own.
-    #[error("the limit of a run with --memory-each cannot be changed: start it with --memory")]
-    LimitOfEach,
     /// The machine's page size is not the one Overspill works with.
     #[error("this machine's pages have {0} bytes; Overspill works with pages of 4096 bytes only")]
     PageSize(usize),
@@ -45,22 +36,9 @@ pub enum Error {
     /// More areas than a swap entry can name.
     #[error("{0} swap areas were given; at most {1} can be used")]
     TooManyAreas(usize, usize),
-    /// More areas than a run can be given later.
-    #[error("no more swap can be added to this run: it had its share already")]
-    TooManyAdded,
     /// A place was given twice.
     #[error("{0} was given twice to swap to; leave one out")]
     GivenTwice(String),
-    /// A place that a run may not be given later.
-    #[error(
-        "{place} cannot be added to a run that goes on: {reason}; start the run with such a place"
-    )]
-    NotAllowed {
-        /// The place.
-        place: String,
-        /// What it would bring.
-        reason: &'static str,
-    },
     /// A swap area could not be added.
     #[error(transparent)]
     Swapon(SwaponError),
@@ -70,14 +48,6 @@ pub enum Error {
     /// No swap area has this name.
     #[error("no swap area is called `{0}`; in use are: {1}")]
     NoSuchSwap(String, String),
-    /// The processes of a run cannot share their state.
-    #[error("cannot {action} the state that the processes of this run share: {reason}")]
-    Session {
-        /// What was tried.
-        action: &'static str,
-        /// Why it failed.
-        reason: String,
-    },
     /// The system refused something every program needs.
     #[error("cannot {action}: {source}")]
     System {
@@ -91,13 +61,5 @@ pub enum Error {
 impl Error {
     pub(crate) fn system(action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::System { action, source }
-    }
-
-    pub(crate) fn session(action: &'static str) -> impl FnOnce(Errno) -> Self {
-        move |errno| {
-            let files = "too many files are open: raise `ulimit -n`";
-            let reason = if errno == Errno::MFILE { files.into() } else { errno.to_string() };
-            Self::Session { action, reason }
-        }
     }
 }

@@ -25,26 +25,24 @@
 //! # }
 //! ```
 //!
-//! Owns: the public API; assembling space, engine, areas and devices ([`pager`]); what the
-//! processes of one `overspill run` share ([`session`]); the probes of `overspill doctor`
-//! ([`doctor`]), the ways to notice touches ([`ways`]).
-//! Not here: command lines, interposed functions.
+//! Owns: the public API; assembling space, engine, areas and devices ([`pager`]); the probes of
+//! `overspill doctor` ([`doctor`]).
+//! Not here: command lines, `overspill run`.
 
 mod builder;
 pub mod doctor;
 mod error;
-pub mod escapes;
 mod keys;
 pub mod pager;
 pub mod pool;
 mod region;
-pub mod session;
 mod spill_vec;
 mod summary;
 mod swaps;
-pub mod ways;
 
-pub use builder::{Builder, MEMORY_MIN, Overspill, check_limit};
+pub use builder::{
+    Builder, MEMORY_MIN, Overspill, check_given_once, check_limit, swaps_or_default,
+};
 pub use bytemuck;
 pub use error::Error;
 pub use overspill_base::{Bytes, PageNo};

@@ -4,6 +4,8 @@
 
 use io_uring::{IoUring, opcode, types::Fd};
 use overspill::{Advice, Bytes, Error, Faults, Overspill, Region};
+use overspill_space::uffd::{Delivery, Uffd};
+use overspill_space::words::Reach;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -19,7 +21,7 @@ fn limit(page: usize) -> usize {
 }
 
 fn overspill(page: usize, swap: &str) -> Option<Overspill> {
-    if let Err(lack) = overspill::ways::Way::Faults.check() {
+    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
         println!("skipped: {lack}");
         return None;
     }

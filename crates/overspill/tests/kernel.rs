@@ -26,6 +26,7 @@ use overspill_engine::frames::Watermarks;
 use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::kernel::{Between, Call, Request};
 use overspill_space::remap::Target;
+use overspill_space::uffd::{Delivery, Uffd};
 use overspill_space::words::Reach;
 use overspill_space::{ManagedMemory, ManagedSpace, Protection};
 use rustix::io::Errno;
@@ -376,7 +377,7 @@ impl Episode {
 
 #[test]
 fn whatever_the_kernel_says_no_page_is_lost() {
-    if let Err(lack) = overspill::ways::Way::Faults.check() {
+    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
         return println!("skipped: {lack}");
     }
     let happened = Arc::new(Mutex::new(Happened::new()));
@@ -401,7 +402,7 @@ fn whatever_the_kernel_says_no_page_is_lost() {
 /// unwanted.
 #[test]
 fn a_page_that_is_nowhere_is_counted_and_said_and_never_zeros() {
-    if let Err(lack) = overspill::ways::Way::Faults.check() {
+    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
         return println!("skipped: {lack}");
     }
     let mut episode = Episode::new(3, &Arc::default());

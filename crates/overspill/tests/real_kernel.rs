@@ -4,6 +4,8 @@
 
 use overspill::{Bytes, Overspill};
 use overspill_base::PAGE_SIZE;
+use overspill_space::uffd::{Delivery, Uffd};
+use overspill_space::words::Reach;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 /// kernel age every page, as DAMON does. On Linux 6.18 some moves are misreported in that time.
 #[test]
 fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
-    if let Err(lack) = overspill::ways::Way::Faults.check() {
+    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
         return println!("skipped: {lack}");
     }
     const LEN: usize = 32 << 20;
@@ -64,7 +66,7 @@ fn pages_that_are_aged_while_they_are_evicted_keep_their_content() {
 /// A pipe refers to pages, which are evicted while others are read; what went in comes out.
 #[test]
 fn what_a_pipe_refers_to_is_not_written_to() {
-    if let Err(lack) = overspill::ways::Way::Faults.check() {
+    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
         return println!("skipped: {lack}");
     }
     const LEN: usize = 32 << 20;
@@ -102,7 +104,7 @@ fn what_a_pipe_refers_to_is_not_written_to() {
 /// evicted. The advice splits its mappings, so runs of pages span two of them.
 #[test]
 fn what_is_written_through_a_pin_is_not_lost() {
-    if let Err(lack) = overspill::ways::Way::Faults.check() {
+    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
         return println!("skipped: {lack}");
     }
     const PIECE: usize = 4 << 20;

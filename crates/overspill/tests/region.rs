@@ -3,6 +3,8 @@
 //! Skips, printing the reason, if userfaultfd is not permitted.
 
 use overspill::{Advice, Bytes, Error, MEMORY_MIN, Overspill, Region};
+use overspill_space::uffd::{Delivery, Uffd};
+use overspill_space::words::Reach;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -11,7 +13,7 @@ const SIZE: Bytes = Bytes(40 << 20);
 
 /// An `Overspill` over `swap`; none, printing the reason, if that is not possible here.
 fn overspill(swap: &str) -> Option<Overspill> {
-    if let Err(lack) = overspill::ways::Way::Faults.check() {
+    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
         println!("skipped: {lack}");
         return None;
     }

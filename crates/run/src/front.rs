@@ -88,6 +88,8 @@ pub struct Front {
     sharing: Sharing,
     /// If others are to have memory when it is short.
     giving: Option<Giving>,
+    /// Whether processes are attached to before the limit is in sight.
+    is_early: bool,
     /// Whether all guests are to become processes like others.
     is_leaving: bool,
     resting: Resting,
@@ -161,6 +163,7 @@ impl Front {
             loose_pages: 0,
             sharing: Sharing::default(),
             giving: None,
+            is_early: false,
             is_leaving: false,
             resting: Resting::new(),
             departing: Vec::new(),
@@ -197,6 +200,11 @@ impl Front {
         self.stay();
         self.memory = memory;
         self.limit_guests(self.limit_pages());
+    }
+
+    /// Has processes attached to as soon as they are large enough to matter.
+    pub fn attach_early(&mut self) {
+        self.is_early = true;
     }
 
     /// Has the run use less than its limit while memory is short.

@@ -12,7 +12,7 @@ use overspill_base::stats::Stats;
 use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
 use overspill_guest::{Vpn, pidfd};
-use overspill_keeper::process::{self, new_stats};
+use overspill_keeper::process::{self, Fixed, new_stats};
 use overspill_keeper::{
     AreaState, ArrivalReader, Birth, GuestParts, KeeperState, Link, LinkError, Report, Request,
     Wanted,
@@ -21,7 +21,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, set_child_subreaper};
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long it may take to open all places: a disk may have to be searched for what it holds.
@@ -70,8 +69,8 @@ pub struct KeeperOptions {
     pub swaps: Vec<SwapSpec>,
     /// How places are opened.
     pub options: OpenOptions,
-    /// The program that opens those on other machines.
-    pub server: PathBuf,
+    /// What does not change.
+    pub fixed: Fixed,
     /// Whether it is recorded which pages come.
     pub records_arrivals: bool,
 }
@@ -106,7 +105,7 @@ impl KeeperProcess {
         let (file, stats) = new_stats()?;
         let arrivals = options.records_arrivals.then(ArrivalReader::new).transpose()?;
         let (arrivals, record) = arrivals.unzip();
-        let pid = process::fork(socket, std::mem::take(&mut options.server))
+        let pid = process::fork(socket, std::mem::take(&mut options.fixed))
             .map_err(KeeperError::Start)?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         let wanted = RefCell::default();

@@ -2,12 +2,14 @@
 //!
 //! Owns: the front ([`Front`]), which watches what the processes of a run hold, and attaches to
 //! them when the limit comes into sight; the keeper's process ([`KeeperProcess`]), of which it is
-//! the other end; what both need of the machine ([`Ground`]).
+//! the other end; what both need of the machine
+//! ([`Ground`]); and what others can ask a run ([`Answers`]).
 //! Invariants: one thread traces, the front's. Until the limit comes into sight nothing is done to
 //! any process of the run.
 //! Not here: paging (`keeper`), how a process is attached to (`guest`); the command line, and
 //! starting and reaping the program (`cli`).
 
+mod answers;
 mod attaching;
 mod births;
 mod cores;
@@ -18,17 +20,22 @@ mod giving;
 mod ground;
 mod holding;
 mod keeper;
+mod peer;
 mod refusals;
 mod same;
 mod sharing;
+mod stalls;
 mod stopping;
 mod watch;
 
+pub use answers::{Answers, Run};
 pub use attaching::AttachingError;
 pub use family::has_ended;
 pub use front::{Front, MemoryFree, NoRoom, RunEnd, RunProcess, Subject};
 pub use giving::MemoryPressure;
 pub use ground::{Ground, GroundError};
 pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
-pub use overspill_keeper::{AreaState, Arrived};
+pub use overspill_keeper::process::Fixed;
+pub use overspill_keeper::{AreaState, Arrived, GuestMark};
 pub use refusals::OutsideProcess;
+pub use stalls::{StallTime, Stalling, Stalls};

@@ -77,7 +77,7 @@ pub fn disk() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
 }
 
-/// Returns the program under test; the preload object lies beside it.
+/// Returns the program under test.
 pub fn overspill() -> PathBuf {
     built("overspill")
 }
@@ -96,8 +96,8 @@ fn built(name: &str) -> PathBuf {
 }
 
 fn obstacle(tools: &[&str]) -> Option<String> {
-    let files = ["overspill", "liboverspill_preload.so"].map(built);
-    if let Some(missing) = files.iter().find(|file| !file.exists()) {
+    let missing = overspill();
+    if !missing.exists() {
         return Some(format!("no {}: `make lab`, or `make program`", missing.display()));
     }
     if let Some(finding) = overspill::doctor::obstacle() {

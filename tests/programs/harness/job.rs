@@ -6,7 +6,6 @@
 //! its peak.
 
 use crate::bench::overspill;
-use overspill::ways::Way;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -53,44 +52,16 @@ impl Job {
         }
     }
 
-    /// Notices touches in this way, whatever the environment says.
-    pub fn by(mut self, way: Way) -> Self {
-        self.way = Some(way.name().into());
+    /// Has touches noticed in this way, if the environment does not name another one.
+    pub fn by(mut self, way: &'static str) -> Self {
+        self.way = Some(way.into());
         self
-    }
-
-    /// Is paged from outside: in the best way of those, or in the one that the environment names.
-    pub fn by_keeper(self) -> Self {
-        self.kept("keeper")
-    }
-
-    /// The same, but by who sees only the program's own touches.
-    pub fn by_gate(self) -> Self {
-        self.kept("keeper:calls")
-    }
-
-    /// The same, but by who is only told of them by signals.
-    pub fn by_signals(self) -> Self {
-        self.kept("keeper:touches")
     }
 
     /// Has its run started by something else; without that it is as ever.
     pub fn under(mut self, launcher: &[impl AsRef<OsStr>]) -> Self {
         self.launcher = launcher.iter().map(|word| word.as_ref().to_owned()).collect();
         self
-    }
-
-    fn kept(mut self, best: &str) -> Self {
-        let named = way().filter(|way| way.to_string_lossy().starts_with("keeper"));
-        self.way = Some(named.unwrap_or(best.into()));
-        self
-    }
-
-    /// Is paged from inside, and so are runs that it starts itself.
-    pub fn inside(mut self) -> Self {
-        let way = way().unwrap_or("preload".into());
-        self.way = Some(way.clone());
-        self.env("OVERSPILL_WAY", way)
     }
 
     /// Runs as another user, as root can.
@@ -133,7 +104,7 @@ impl Job {
         let stats = self.fresh("stats");
         let mut words = self.launcher.clone();
         words.extend([overspill().into(), "run".into()]);
-        let way = self.way.clone().or_else(way);
+        let way = way().or_else(|| self.way.clone());
         words.extend(way.map(|way| ["--way".into(), way]).into_iter().flatten());
         words.extend(options.iter().map(|option| option.as_ref().to_owned()));
         words.extend(["--stats".into(), stats.clone().into(), "--".into()]);
@@ -194,7 +165,7 @@ impl Job {
     }
 }
 
-/// How programs are to be paged in these tests, if it is not the best way there is: they hold for
+/// How touches are to be noticed in these tests, if not in the best way there is: they hold for
 /// each.
 pub fn way() -> Option<OsString> {
     std::env::var_os("OVERSPILL_TEST_WAY")

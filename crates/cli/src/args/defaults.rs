@@ -2,9 +2,8 @@
 //!
 //! Owns: the places of defaults, and their order: the environment (`OVERSPILL_*`), the user's file,
 //! the system's. `OVERSPILL_CONFIG` names another file in place of both, or none if it is empty.
-//! Invariants: for each option the first place that says something counts, and the two kinds of
-//! limit are one option. A value is read by the parser of the command line; a mistake names its
-//! place, also in a file of which nothing is needed.
+//! Invariants: for each option the first place that says something counts. A value is read by the
+//! parser of the command line; a mistake names its place, also in a file of which nothing is needed.
 //! Not here: options of other commands, and those that name files to write, which every run would
 //! overwrite.
 
@@ -31,7 +30,6 @@ struct Configuration {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Words {
     memory: Option<String>,
-    memory_each: Option<String>,
     #[serde(default)]
     swap: Vec<String>,
     swap_size: Option<String>,
@@ -42,7 +40,7 @@ struct Words {
 /// The words of one place, read.
 #[derive(Debug, Default)]
 struct Defaults {
-    limit: Option<(MemoryLimit, bool)>,
+    memory: Option<MemoryLimit>,
     swap: Vec<SwapSpec>,
     swap_size: Option<Bytes>,
     way: Option<RunWay>,
@@ -54,17 +52,16 @@ struct Defaults {
 /// # Errors
 /// [`Error::Default`], [`Error::NoLimit`].
 pub(super) fn complete(mut args: RunArgs) -> Result<RunArgs, Error> {
-    let Defaults { limit, way, .. } = fill(&mut args.places, &mut args.output)?;
-    args.limit.fill(limit);
+    let Defaults { memory, way, .. } = fill(&mut args.places, &mut args.output)?;
+    args.memory = args.memory.or(memory);
     args.way = args.way.or(way);
-    args.limit.get().map(|_| args).ok_or(Error::NoLimit)
+    args.memory.map(|_| args).ok_or(Error::NoLimit)
 }
 
-/// As [`complete`]; a limit of each process is none of several.
+/// As [`complete`].
 pub(super) fn complete_attach(mut args: AttachArgs) -> Result<AttachArgs, Error> {
-    let Defaults { limit, .. } = fill(&mut args.places, &mut args.output)?;
-    let limit = limit.and_then(|(limit, is_each)| (!is_each).then_some(limit));
-    args.memory = args.memory.or(limit);
+    let Defaults { memory, .. } = fill(&mut args.places, &mut args.output)?;
+    args.memory = args.memory.or(memory);
     args.memory.map(|_| args).ok_or(Error::NoLimit)
 }
 
@@ -93,7 +90,7 @@ fn found() -> Result<Defaults, Error> {
 impl Defaults {
     fn or(self, other: Self) -> Self {
         Self {
-            limit: self.limit.or(other.limit),
+            memory: self.memory.or(other.memory),
             swap: if self.swap.is_empty() { other.swap } else { self.swap },
             swap_size: self.swap_size.or(other.swap_size),
             way: self.way.or(other.way),
@@ -126,7 +123,6 @@ fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Defaults,
     let swap = word("OVERSPILL_SWAP").unwrap_or_default();
     let words = Words {
         memory: word("OVERSPILL_MEMORY"),
-        memory_each: word("OVERSPILL_MEMORY_EACH"),
         swap: swap.split_whitespace().map(str::to_owned).collect(),
         swap_size: word("OVERSPILL_SWAP_SIZE"),
         way: word("OVERSPILL_WAY"),
@@ -162,17 +158,11 @@ fn of_file(path: &Path, needed: bool) -> Result<Option<Defaults>, Error> {
 impl Words {
     /// Reads the words; `place` says where an option's are.
     fn read(self, place: impl Fn(&str) -> String) -> Result<Defaults, Error> {
-        if self.memory.is_some() && self.memory_each.is_some() {
-            let reason = "memory-each is set there too; leave one out".into();
-            return Err(Error::Default { place: place("memory"), reason });
-        }
-        let run = one(self.memory, || place("memory"), str::parse)?;
-        let each = one(self.memory_each, || place("memory-each"), str::parse)?;
         let swap = self.swap.into_iter();
         let swap =
             swap.filter_map(|spec| one(Some(spec), || place("swap"), str::parse).transpose());
         Ok(Defaults {
-            limit: run.map(|limit| (limit, false)).or(each.map(|limit| (limit, true))),
+            memory: one(self.memory, || place("memory"), str::parse)?,
             swap: swap.collect::<Result<_, _>>()?,
             swap_size: one(self.swap_size, || place("swap-size"), parse_bytes)?,
             way: one(self.way, || place("way"), parse_way)?,
@@ -193,7 +183,6 @@ fn one<T, E: Display>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overspill::ways::Way;
 
     fn environment(set: &[(&str, &str)]) -> Result<Defaults, Error> {
         of_environment(|name| {
@@ -210,24 +199,24 @@ mod tests {
     #[test]
     fn variables_are_named_like_the_options() {
         let found = environment(&[
-            ("OVERSPILL_MEMORY_EACH", "25%"),
+            ("OVERSPILL_MEMORY", "25%"),
             ("OVERSPILL_SWAP", "ram:1M,pri=3  file:/var/tmp"),
             ("OVERSPILL_SWAP_SIZE", "1G"),
             ("OVERSPILL_WAY", "calls"),
             ("OVERSPILL_QUIET", "1"),
         ]);
         let found = found.unwrap();
-        assert_eq!(found.limit, Some((MemoryLimit::Percent(25.0), true)));
+        assert_eq!(found.memory, Some(MemoryLimit::Percent(25.0)));
         assert_eq!(found.swap, ["ram:1M,pri=3", "file:/var/tmp"].map(|s| s.parse().unwrap()));
         assert_eq!(found.swap_size, Some(Bytes(1 << 30)));
-        assert_eq!(found.way, Some(RunWay::Inside(Some(Way::Calls))));
+        assert_eq!(found.way, Some(RunWay::Calls));
         assert_eq!(found.quiet, Some(true));
     }
 
     #[test]
     fn an_empty_variable_says_nothing() {
         let found = environment(&[("OVERSPILL_MEMORY", ""), ("OVERSPILL_SWAP", " ")]).unwrap();
-        assert!(found.limit.is_none() && found.swap.is_empty() && found.quiet.is_none());
+        assert!(found.memory.is_none() && found.swap.is_empty() && found.quiet.is_none());
     }
 
     #[test]
@@ -235,7 +224,7 @@ mod tests {
         let text =
             "[run]\nmemory = \"1G\"\nswap = [\"ram:1M\"]\nswap-size = \"2G\"\nquiet = true\n";
         let found = file(text).unwrap().unwrap();
-        assert_eq!(found.limit, Some((MemoryLimit::Bytes(Bytes(1 << 30)), false)));
+        assert_eq!(found.memory, Some(MemoryLimit::Bytes(Bytes(1 << 30))));
         assert_eq!(found.swap, ["ram:1M".parse().unwrap()]);
         assert_eq!((found.swap_size, found.quiet), (Some(Bytes(2 << 30)), Some(true)));
         for path in ["/nowhere/config.toml", "/dev/null/config.toml"].map(Path::new) {
@@ -253,9 +242,8 @@ mod tests {
         assert!(variable.starts_with("OVERSPILL_MEMORY: bad size `64Q`"), "{variable}");
         let table = [
             ("[run]\nmemory = \"64Q\"\n", ["`memory` in /", ": bad size `64Q`"]),
-            ("[run]\nmemory = \"1G\"\nmemory-each = \"1G\"\n", ["`memory` in /", "leave one out"]),
             ("[run]\nswap = [\"ram:\"]\n", ["`swap` in /", "the size is missing"]),
-            ("[run]\n\nmemroy = \"1G\"\n", [":3: unknown field `memroy`", "`memory-each`"]),
+            ("[run]\n\nmemroy = \"1G\"\n", [":3: unknown field `memroy`", "`swap-size`"]),
             ("[walk]\n", [":1: unknown field `walk`", "`run`"]),
             ("[run]\nmemory = 5\n", [":2: invalid type", "a string"]),
         ];

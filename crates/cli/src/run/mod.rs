@@ -1,135 +1,79 @@
-//! `overspill run`: runs a program in a given amount of memory.
+//! `overspill run` and `overspill attach`: programs in a given amount of memory.
 //!
-//! Owns: the order of the steps of a run that is paged from inside the program. Everything that can
-//! be refused is refused before a device is opened, and the program starts only when nothing of
-//! ours but the start itself can fail.
-//! Invariants: the files for statistics and history are opened before the program starts, and
-//! written however it ends.
-//! Not here: paging; messages about this machine (`overspill::doctor`).
+//! Owns: the order of the steps of a run. Places to swap to are open, and all that paging needs is there,
+//! before the program starts.
+//! Invariants: the program starts as it would without us; what is refused is refused in one line.
+//! The run ends with the last of its processes: nobody else would page them.
+//! Not here: watching and attaching (`overspill_run`), paging (`overspill_keeper`).
 
-mod beside;
+mod allowed;
+mod answers;
+mod attached;
+mod background;
 mod elf;
 mod format;
-mod kept;
 mod live;
 mod notes;
 mod now;
 mod output;
-pub(crate) mod preload;
+mod plan;
 mod process;
 pub(crate) mod program;
 mod progress;
-mod recorder;
 mod report;
 pub(crate) mod signals;
 mod timeline;
+mod watching;
 mod way;
 
-use crate::args::{AttachArgs, MemoryLimit, RunArgs};
+use crate::args::RunArgs;
 use crate::error::{Error, FAILED};
-use crate::installed::{self, SERVER};
-use crate::runs::RunExporter;
 use crate::say;
+use answers::{Places, Questions};
+pub(crate) use attached::attach;
 use output::OutputFile;
-use overspill::session::{RunOptions, Supervisor, verdict};
-use overspill::ways::Way;
-use overspill::{Bytes, OpenOptions, SwapSpec, doctor};
-use overspill_report::{RunTimeline, run_html, touches};
-use preload::Preload;
-use process::{Ended, Launch};
+use overspill::{Bytes, Summary, doctor};
+use overspill_run::{AreaState, Front, MemoryPressure, RunEnd, Subject, has_ended};
+use plan::Plan;
+use process::Ended;
 use program::Program;
-use report::{Report, Seen};
-use std::time::Duration;
-use timeline::Watched;
-use way::Chosen;
+use report::{Device, Escaped, Report, Seen, Stalls};
+use rustix::fd::AsFd;
+use rustix::process::Pid;
+use signals::{Arrival, Inbox};
+use std::time::{Duration, Instant};
+use watching::{Pressure, Watching};
 
-/// Page state changes that `--history` keeps.
-const HISTORY_ENTRIES: usize = 1 << 20;
-/// Those that are enough if they are read at once.
-const RECENT_ENTRIES: usize = 1 << 17;
+/// Time in which the processes of a run usually end after its program.
+const USUAL_END: Duration = Duration::from_secs(1);
 
-/// A run with everything resolved.
-struct Plan {
-    memory: Bytes,
-    memory_max: Option<Bytes>,
-    memory_each: bool,
-    way: Way,
-    swaps: Vec<SwapSpec>,
-    options: OpenOptions,
-    children: bool,
-    program: Program,
-    preload: Preload,
-    stats: Option<OutputFile>,
-    history: Option<OutputFile>,
-    touches: Option<OutputFile>,
-    report: Option<OutputFile>,
-    metrics: Option<RunExporter>,
-    progress: bool,
-    quiet: bool,
+/// What stays of a run that goes on.
+struct Kept {
+    command: Vec<String>,
+    memory_max: Bytes,
+    started: Instant,
+    swaps: Places,
+    pressure: Pressure,
+    questions: Option<Questions>,
 }
 
-impl Plan {
-    /// Resolves the arguments, and refuses what cannot work.
-    fn resolve(args: RunArgs, way: Option<Way>) -> Result<Self, Error> {
-        let (memory, memory_each) = args.limit.get().expect("a run without one is refused");
-        let memory = memory_bytes(memory)?;
-        let program = Program::find(args.command, elf::check)?;
-        let preload = Preload::find()?;
-        if let Some(doctor::Finding { what, detail, .. }) = doctor::obstacle() {
-            return Err(Error::Obstacle { what, detail });
-        }
-        Ok(Self {
-            memory,
-            memory_max: args.memory_max.map(memory_bytes).transpose()?,
-            memory_each,
-            way: usable(way)?,
-            swaps: args.places.swap,
-            options: OpenOptions { swap_size: args.places.swap_size, force: args.places.force },
-            children: !args.no_children,
-            program,
-            preload,
-            stats: args.output.stats.map(OutputFile::create).transpose()?,
-            history: args.history.map(OutputFile::create).transpose()?,
-            touches: args.touches.map(OutputFile::create).transpose()?,
-            report: args.output.report.map(OutputFile::create).transpose()?,
-            metrics: args.output.metrics.as_deref().map(RunExporter::start).transpose()?,
-            progress: args.output.progress,
-            quiet: args.output.quiet,
-        })
-    }
-
-    /// What is kept of changes of pages' states.
-    fn history_entries(&self) -> usize {
-        match (&self.history, &self.touches, &self.report) {
-            (None, None, None) => 0,
-            (None, None, Some(_)) => RECENT_ENTRIES,
-            _ => HISTORY_ENTRIES,
+impl Kept {
+    fn new(plan: &Plan, command: Vec<String>, questions: Option<Questions>) -> Self {
+        Self {
+            command,
+            memory_max: plan.memory_max,
+            started: Instant::now(),
+            swaps: Places::new(plan.swaps.clone()),
+            pressure: Pressure::default(),
+            questions,
         }
     }
-}
 
-/// Runs the program; its touches are recorded if a file for them was named.
-///
-/// # Errors
-/// As [`process::run`].
-fn run_program(plan: &mut Plan, supervisor: &Supervisor) -> Result<Ended, Error> {
-    let launch = Launch { preload: &plan.preload, session: &supervisor.address().to_string() };
-    let Some((file, touches)) = plan.touches.take().zip(supervisor.touches()) else {
-        return process::run(&plan.program, &launch);
-    };
-    let (ended, touched) = recorder::record(touches, || process::run(&plan.program, &launch));
-    let written = file.write_with(|out| out.write_all(&touches::bytes_of(&touched)));
-    written.err().into_iter().for_each(say::line);
-    ended
-}
-
-/// As above; what the run does is watched, if a report is wanted.
-fn watched(plan: &mut Plan, supervisor: &Supervisor) -> Result<(Ended, Watched), Error> {
-    if plan.report.is_none() {
-        return Ok((run_program(plan, supervisor)?, Watched::default()));
+    fn answer(&self, front: &mut Front) {
+        if let Some(questions) = &self.questions {
+            questions.answer(self, front);
+        }
     }
-    let (ended, watched) = timeline::watch(supervisor, || run_program(plan, supervisor));
-    Ok((ended?, watched))
 }
 
 /// Runs a program to its end; returns the exit status.
@@ -137,141 +81,130 @@ fn watched(plan: &mut Plan, supervisor: &Supervisor) -> Result<(Ended, Watched),
 /// # Errors
 /// Anything that keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
-    match way::choose(&args)? {
-        Chosen::Kept(ground) => kept::run(args, ground),
-        Chosen::Inside(way, why) => run_inside(args, way, why),
+    let ground = way::choose(args.way)?;
+    let limit = args.memory.expect("a run without one is refused");
+    let pressure = pressure(args.give_back)?;
+    let mut plan = Plan::resolve((limit, args.memory_max), args.places, args.output)?;
+    plan.touches = args.touches.map(OutputFile::create).transpose()?;
+    let program = Program::find(args.command)?;
+    plan.say_notes();
+    let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
+    let files = process::raise_limit_of_files()?;
+    let keeper = plan.start_keeper()?;
+    let counters = keeper.stats().clone();
+    let questions = Questions::hear();
+    plan.say(questions.as_ref().err().cloned());
+    plan.say_metrics();
+    let kept = Kept::new(&plan, program.words(), questions.ok());
+    let mut watching = Watching::new(&plan);
+    let child = process::start(&program, inbox, files)?;
+    let (other, is_alone) = (plan.other_child(), args.no_children);
+    let subject = Subject::Started { program: child, other, is_alone };
+    let mut front = Front::new(plan.memory, (ground, doctor::memory_free), keeper, subject);
+    pressure.into_iter().for_each(|pressure| front.give_back(pressure));
+    if plan.touches.is_some() {
+        front.attach_early();
     }
-}
-
-/// Puts a process that runs already into a limit, until it is let go or has ended.
-///
-/// # Errors
-/// Anything that keeps it from that. The process is as before.
-pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
-    let ground = way::ground()?;
-    kept::attach(args, ground)
-}
-
-/// Runs a program with a pager in it.
-fn run_inside(args: RunArgs, way: Option<Way>, why: Option<String>) -> Result<u8, Error> {
-    let mut plan = Plan::resolve(args, way)?;
-    let run = RunOptions {
-        memory: plan.memory,
-        memory_max: plan.memory_max,
-        memory_each: plan.memory_each,
-        way: plan.way,
-        children: plan.children,
-        history_entries: plan.history_entries(),
-        page_by_page: plan.touches.is_some(),
-    };
-    let say = |line: &str| say::line(line);
-    let swaps = std::mem::take(&mut plan.swaps);
-    if !plan.quiet {
-        notes::of_memory(plan.memory, doctor::memory_available()).into_iter().for_each(say::line);
-        notes::of_swap_size(plan.options.swap_size, &swaps).into_iter().for_each(say::line);
-    }
-    let supervisor = Supervisor::new(run, swaps, &plan.options, installed::program(SERVER)?, say)?;
-    let overview = supervisor.overview();
-    if !plan.quiet {
-        let why = why.map(|why| format!("paged from inside the program: {why}"));
-        why.into_iter().for_each(say::line);
-        report::limits_of_devices(&overview).for_each(say::line);
-        report::way(plan.way).into_iter().for_each(say::line);
-    }
-    let answers = live::answer(&plan.program, &supervisor);
-    if !plan.quiet {
-        answers.as_ref().err().into_iter().for_each(say::line);
-    }
-    let metrics = plan.metrics.take();
-    if let Some(metrics) = metrics.as_ref().filter(|_| !plan.quiet) {
-        say::line(format_args!("serving {}", metrics.address()));
-    }
-    let (ended, watched) = match plan.progress {
-        true => progress::shown(&overview, || watched(&mut plan, &supervisor)),
-        false => watched(&mut plan, &supervisor),
-    }?;
-    supervisor.wait_for_pager_of(ended.process);
-    let status = status(&ended, overview.verdict());
-    let report = Report::new(plan.program.words(), &ended, status, Seen::from(&overview));
-    if !plan.quiet {
-        report.lines().for_each(say::line);
-    }
-    let quiet = plan.quiet;
-    write_files(plan, &supervisor, &report, watched);
-    serve_the_rest(&supervisor, quiet);
-    drop((answers, metrics));
+    let ended = watch(child, &inbox, &mut front, (&kept, &mut watching))
+        .map_err(Error::system("wait for the program to end"))?;
+    let watched = watching.end(&mut front, &kept.pressure);
+    let memory = front.memory();
+    let end = wait_for_the_rest(front, &kept, plan.quiet);
+    let status = status(&ended, &end);
+    let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
+    let report = Report::new(program.words(), &ended, status, seen);
+    plan.tell((&kept.command, &report), watched);
     Ok(status)
 }
 
-/// Writes what was asked for; what fails is said in a line.
-fn write_files(plan: Plan, supervisor: &Supervisor, report: &Report, watched: Watched) {
-    let stats = plan.stats.map(|file| file.write_with(|out| report.write_json(out)));
-    let history = plan.history.map(|file| {
-        let lines = supervisor.history();
-        file.write_with(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
-    });
-    let page = plan.report.map(|file| page_of(&plan.program.words(), report, watched, file));
-    [stats, history, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
+/// Where the kernel tells how short memory is, if the run is to give some back then.
+fn pressure(gives_back: bool) -> Result<Option<MemoryPressure>, Error> {
+    gives_back.then(MemoryPressure::open).transpose().map_err(Error::Pressure)
 }
 
-/// Writes the page of a report.
-fn page_of(
-    command: &[String],
-    report: &Report,
-    (samples, arrivals): Watched,
-    file: OutputFile,
-) -> Result<(), Error> {
-    let (command, summary) = (command.join(" "), report.lines().collect());
-    let page = run_html(&RunTimeline { command, summary, samples, arrivals });
-    file.write_with(|out| out.write_all(page.as_bytes()))
+/// Passes signals on, and gives the front its turns, until the program has ended.
+fn watch(
+    child: Pid,
+    inbox: &Inbox,
+    front: &mut Front,
+    (kept, watching): (&Kept, &mut Watching),
+) -> std::io::Result<Ended> {
+    let signals = inbox.descriptor()?;
+    loop {
+        if has_ended(child)
+            && let Some((how, usage)) = process::reap_one(child)?
+        {
+            return Ok(Ended::new(how, kept.started.elapsed(), &usage));
+        }
+        let most = front.turn();
+        kept.answer(front);
+        watching.look(front, &kept.pressure);
+        process::wait_for_any(&[signals.as_fd(), front.keeper().as_fd()], most);
+        while let Some(arrival) = inbox.take()? {
+            match arrival {
+                Arrival::Child => front.reap_orphans(),
+                Arrival::PassOn(signal) => process::send(child, signal),
+                Arrival::FromTerminal(_) => {}
+            }
+        }
+    }
 }
 
-/// Time in which the processes of a run usually end after its program.
-const USUAL_END: Duration = Duration::from_secs(1);
-
-/// Processes that go on after the program may need a device that only we have open.
-fn serve_the_rest(supervisor: &Supervisor, quiet: bool) {
-    if supervisor.wait_for_served(USUAL_END) {
-        return;
+/// Gives the front its turns until no process of the run is left.
+fn wait_for_the_rest(mut front: Front, kept: &Kept, quiet: bool) -> RunEnd {
+    let (ended, mut is_told) = (Instant::now(), false);
+    while !front.is_deserted() {
+        // A core may be all that is left to be done.
+        let is_alone = front.processes().next().is_none();
+        if !is_told && !is_alone && ended.elapsed() > USUAL_END {
+            is_told = true;
+            if !quiet {
+                say::line(
+                    "the program has ended; processes that it started go on, and are paged until \
+                     the last of them ends",
+                );
+            }
+            signals::end_at_signals();
+        }
+        let most = front.turn();
+        kept.answer(&mut front);
+        front.reap_orphans();
+        process::wait_for_any(&[front.keeper().as_fd()], most.max(Duration::from_millis(1)));
     }
-    if !quiet {
-        say::line(
-            "the program has ended; processes that it started go on, and swap to a place that is \
-             served apart, which ends with the last of them",
-        );
-    }
-    signals::pass_on_no_more();
-    while !supervisor.wait_for_served(Duration::MAX) {}
+    front.end()
 }
 
 /// The program's status, unless we know more.
-fn status(ended: &Ended, verdict: u32) -> u8 {
-    if verdict & verdict::OUT_OF_MEMORY != 0 {
-        return FAILED;
-    }
-    // A process that cannot join says why and exits with our status.
-    if verdict & verdict::JOINED == 0 && ended.status() != FAILED {
-        say::line(match ended.signal() {
-            // The signal came before the program's own code ran: the process was still starting.
-            Some(_) => "the program was ended before its memory limit was in place",
-            None => "the program ran without a memory limit: its loader ignored the preload object",
-        });
-    }
-    ended.status()
+fn status(ended: &Ended, end: &RunEnd) -> u8 {
+    if end.has_failed || end.keeper.out_of_memory { FAILED } else { ended.status() }
 }
 
-/// The way that was asked for, or the best.
-fn usable(wanted: Option<Way>) -> Result<Way, Error> {
-    let way = wanted.map_or_else(Way::best, |way| way.check().map(|()| way));
-    way.map_err(Error::Way)
+fn seen(summary: Summary, (end, pressure): (RunEnd, &Pressure)) -> Seen {
+    let RunEnd { areas, keeper, held_most, outside, .. } = end;
+    let waited = Duration::from_nanos(summary.fault_latency.sum_ns);
+    Seen {
+        devices: areas.into_iter().map(device).collect(),
+        out_of_memory: keeper.out_of_memory,
+        held_most,
+        waited,
+        summary,
+        stalls: Stalls::new(pressure.time()),
+        escaped: Escaped::of(outside),
+    }
 }
 
-fn memory_bytes(limit: MemoryLimit) -> Result<Bytes, Error> {
-    match limit {
-        MemoryLimit::Bytes(bytes) => Ok(bytes),
-        MemoryLimit::Percent(percent) => {
-            let all = doctor::memory_available().ok_or(Error::MemoryUnknown)?;
-            Ok(Bytes((all.0 as f64 * percent / 100.0) as u64))
-        }
+fn device(area: AreaState) -> Device {
+    let AreaState { number, leaving, name, notes, capacity, used, used_most, compressed } = area;
+    let [capacity_bytes, used_bytes, used_bytes_max] =
+        [capacity, used, used_most].map(|Bytes(bytes)| bytes);
+    Device {
+        area: number,
+        leaving,
+        name,
+        notes,
+        capacity_bytes,
+        used_bytes,
+        used_bytes_max,
+        compressed,
     }
 }

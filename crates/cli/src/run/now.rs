@@ -2,8 +2,8 @@
 //!
 //! Not here: what is made of it (`progress`, `timeline`).
 
-use overspill::session::{Overview, StallTime};
 use overspill::{Bytes, Summary};
+use overspill_run::StallTime;
 
 /// What it does and has.
 #[derive(Debug)]
@@ -16,21 +16,4 @@ pub(super) struct Now {
     /// That are alive.
     pub(super) processes: usize,
     pub(super) stalls: StallTime,
-}
-
-impl From<&Overview> for Now {
-    fn from(overview: &Overview) -> Self {
-        let (mut memory, mut processes) = (0, 0);
-        for process in overview.processes() {
-            memory += process.memory.0;
-            processes += 1;
-        }
-        Self {
-            summary: overview.summary(),
-            memory: Bytes(memory),
-            swap: Bytes(overview.devices().map(|device| device.used.0).sum()),
-            processes,
-            stalls: overview.stall_time(),
-        }
-    }
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-/// The file of `--stats`, `--history` or `--touches`.
+/// The file of `--stats` or `--touches`.
 #[derive(Debug)]
 pub(super) struct OutputFile {
     path: PathBuf,

@@ -2,12 +2,10 @@
 //!
 //! Owns: the search, following `#!` to the program that is really loaded, and what is refused
 //! there.
-//! Invariants: a program that is started will be paged. Exceptions arise later (a loader with
-//! glibc's name that is not glibc, `env` running a static program) and are noticed at the end, when
-//! no process has joined the run.
+//! Invariant: a program that is started can be paged. What it executes later is seen then.
 //! Not here: file formats ([`super::format`], [`super::elf`]), starting ([`super::process`]).
 
-use super::elf::Refusal;
+use super::elf::{self, Refusal};
 use super::format::{Format, HEAD_BYTES};
 use crate::error::{FAILED, NOT_EXECUTABLE, NOT_FOUND};
 use rustix::fs::{Access, AtFlags, CWD, FileType, accessat};
@@ -57,9 +55,6 @@ impl ProgramError {
     }
 }
 
-/// Whether an ELF file can be paged.
-pub(super) type ElfCheck = fn(File) -> Result<(), Refusal>;
-
 /// A program that can be started and paged.
 #[derive(Debug)]
 pub(super) struct Program {
@@ -77,15 +72,15 @@ impl Program {
         words.map(|word| word.display().to_string()).collect()
     }
 
-    /// Finds the program that `command` starts with; `check` says whether an ELF file can be paged.
+    /// Finds the program that `command` starts with.
     ///
     /// # Errors
     /// See [`ProgramError`].
-    pub(super) fn find(command: Vec<OsString>, check: ElfCheck) -> Result<Self, ProgramError> {
+    pub(super) fn find(command: Vec<OsString>) -> Result<Self, ProgramError> {
         let mut words = command.into_iter();
         let name = words.next().unwrap_or_default();
         let path = search(&name, env::var_os("PATH"))?;
-        inspect(&path, check)?;
+        inspect(&path)?;
         Ok(Self { path, name, args: words.collect() })
     }
 }
@@ -133,11 +128,11 @@ fn executable(path: &Path) -> Result<(), Errno> {
 }
 
 /// Follows scripts to the program that is loaded, and checks that it can be paged.
-fn inspect(path: &Path, check: ElfCheck) -> Result<(), ProgramError> {
+fn inspect(path: &Path) -> Result<(), ProgramError> {
     let mut path = path.to_owned();
     let mut name = path.display().to_string();
     for _ in 0..=SCRIPTS_MAX {
-        let Some(interpreter) = inspect_file(&path, &name, check)? else { return Ok(()) };
+        let Some(interpreter) = inspect_file(&path, &name)? else { return Ok(()) };
         name = format!("{} (interpreter of {name})", interpreter.display());
         executable(&interpreter)
             .map_err(|errno| ProgramError::NotExecutable { path: name.clone(), errno })?;
@@ -147,11 +142,11 @@ fn inspect(path: &Path, check: ElfCheck) -> Result<(), ProgramError> {
 }
 
 /// Checks one file; if it is a script, returns its interpreter.
-fn inspect_file(path: &Path, name: &str, check: ElfCheck) -> Result<Option<PathBuf>, ProgramError> {
+fn inspect_file(path: &Path, name: &str) -> Result<Option<PathBuf>, ProgramError> {
     let (file, head) =
         open(path).map_err(|source| ProgramError::Unreadable { path: name.to_owned(), source })?;
     match Format::of(&head) {
-        Format::Elf => check(file)
+        Format::Elf => elf::check(file)
             .map(|()| None)
             .map_err(|refusal| ProgramError::Refused { path: name.to_owned(), refusal }),
         Format::Script(interpreter) => Ok(Some(interpreter)),

@@ -4,11 +4,9 @@
 //! Not here: making room for what the program itself writes to the terminal. Its lines and this one
 //! overwrite each other, which is why one has to ask for it.
 
-use super::beside::beside;
 use super::now::Now;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use overspill::Bytes;
-use overspill::session::Overview;
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
@@ -64,16 +62,6 @@ impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
-}
-
-/// Runs `work`; the line is there meanwhile.
-pub(super) fn shown<R>(overview: &Overview, work: impl FnOnce() -> R) -> R {
-    let Some(mut line) = ProgressLine::new() else { return work() };
-    let look = || {
-        line.show(&overview.into());
-        PERIOD
-    };
-    beside(PERIOD, look, work)
 }
 
 fn rates(before: Counted, now: Counted) -> String {

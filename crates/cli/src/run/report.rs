@@ -6,22 +6,15 @@
 //! Not here: counting.
 
 use super::process::{self, Ended};
-use overspill::escapes;
-use overspill::session::{DeviceState, Overview, StallTime, verdict};
-use overspill::ways::Way;
 use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
-use overspill_run::OutsideProcess;
+use overspill_run::{OutsideProcess, StallTime};
 use serde::Serialize;
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// Memory above its limit that a process may have without being reported, if it did not report it
-/// itself: the code of large programs, and what the pager takes.
-const UNSAID_BYTES: u64 = 48 << 20;
-
 /// Version of the JSON. It rises when a name goes or changes its meaning, not when one is added.
-pub(super) const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 2;
 
 /// Everything known about a run that has ended.
 #[derive(Debug, Serialize)]
@@ -35,14 +28,12 @@ pub(super) struct Report {
     signal: Option<i32>,
     wall_seconds: f64,
     #[serde(flatten)]
-    stalls: Option<Stalls>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waited_seconds: Option<f64>,
+    stalls: Stalls,
+    waited_seconds: f64,
     #[serde(flatten)]
     used: Option<Used>,
     memory_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held_bytes_max: Option<u64>,
+    held_bytes_max: u64,
     /// True if memory and swap were full.
     out_of_memory: bool,
     processes: u64,
@@ -74,29 +65,13 @@ impl From<&process::Used> for Used {
 pub(super) struct Seen {
     pub(super) summary: Summary,
     pub(super) devices: Vec<Device>,
-    /// Only of the ways in which the pager is in the program.
-    pub(super) stalls: Option<Stalls>,
+    pub(super) stalls: Stalls,
     pub(super) out_of_memory: bool,
     pub(super) escaped: Escaped,
-    /// The most that all processes had of the limit; only of a keeper, which counts it.
-    pub(super) held_most: Option<Bytes>,
-    /// How long all threads waited for pages; only of a keeper.
-    pub(super) waited: Option<Duration>,
-}
-
-impl From<&Overview> for Seen {
-    fn from(overview: &Overview) -> Self {
-        let (summary, verdict) = (overview.summary(), overview.verdict());
-        Self {
-            devices: overview.devices().map(Device::new).collect(),
-            stalls: Some(Stalls::new(overview.stall_time())),
-            out_of_memory: verdict & verdict::OUT_OF_MEMORY != 0,
-            escaped: Escaped::inside(&summary, verdict),
-            summary,
-            held_most: None,
-            waited: None,
-        }
-    }
+    /// The most that all processes had of the limit.
+    pub(super) held_most: Bytes,
+    /// How long all threads waited for pages.
+    pub(super) waited: Duration,
 }
 
 /// How long the program waited for pages.
@@ -112,45 +87,21 @@ impl Stalls {
     }
 }
 
-/// What was outside the limit; with the pager in the program where it was more than a tenth of it.
+/// What was outside the limit.
 #[derive(Debug, Serialize)]
 pub(super) struct Escaped {
-    /// Total over all processes that were not killed.
     bytes: u64,
-    memory: Vec<&'static str>,
     programs: Vec<String>,
 }
 
 impl Escaped {
-    /// What was outside where the pager is in the program.
-    fn inside(summary: &Summary, verdict: u32) -> Self {
-        Self {
-            bytes: count(summary, "outside_kib") << 10,
-            memory: escapes::memory(verdict),
-            programs: escapes::programs(verdict).into_iter().map(str::to_owned).collect(),
-        }
-    }
-
-    /// What a keeper could not attach to.
-    pub(super) fn kept(outside: Vec<OutsideProcess>) -> Self {
+    /// What could not be attached to.
+    pub(super) fn of(outside: Vec<OutsideProcess>) -> Self {
         let bytes = outside.iter().map(|process| process.memory_max.0).sum();
         let program = |OutsideProcess { pid, name, memory_max }| {
             format!("{name} (process {pid}), up to {memory_max}")
         };
-        Self { bytes, memory: Vec::new(), programs: outside.into_iter().map(program).collect() }
-    }
-}
-
-impl fmt::Display for Escaped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.memory.is_empty() {
-            write!(f, "{} of {}", Bytes(self.bytes), self.memory.join(", "))?;
-        }
-        if !self.programs.is_empty() {
-            let and = if self.memory.is_empty() { "" } else { "; " };
-            write!(f, "{and}{}", self.programs.join(", "))?;
-        }
-        Ok(())
+        Self { bytes, programs: outside.into_iter().map(program).collect() }
     }
 }
 
@@ -168,22 +119,6 @@ pub(super) struct Device {
     /// What compressed memory holds at the end of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) compressed: Option<CompressedUsage>,
-}
-
-impl Device {
-    pub(super) fn new(state: DeviceState) -> Self {
-        let DeviceState { number, leaving, info, used, used_most, compressed } = state;
-        Self {
-            area: number,
-            leaving,
-            capacity_bytes: info.capacity().0,
-            name: info.name,
-            used_bytes: used.0,
-            used_bytes_max: used_most.0,
-            notes: info.notes,
-            compressed,
-        }
-    }
 }
 
 impl fmt::Display for Device {
@@ -213,10 +148,10 @@ impl Report {
             signal: ended.signal(),
             wall_seconds: ended.wall.as_secs_f64(),
             stalls,
-            waited_seconds: waited.map(|waited| waited.as_secs_f64()),
+            waited_seconds: waited.as_secs_f64(),
             used: ended.used.as_ref().map(Used::from),
             memory_bytes: summary.memory_bytes,
-            held_bytes_max: held_most.map(|held| held.0),
+            held_bytes_max: held_most.0,
             devices,
             escaped,
             summary,
@@ -248,40 +183,23 @@ impl Report {
             0 | 1 => String::new(),
             many => format!(", {many} processes"),
         };
-        let most = match self.held_bytes_max {
-            Some(held) => format!("most in use {}", Bytes(held)),
-            None => format!("peak resident {}", Bytes(self.peak_resident_bytes())),
-        };
-        let (memory, wall) = (Bytes(self.memory_bytes), self.wall_seconds);
-        format!("memory {memory}, {most}, {wall:.2} s{processes}")
+        let [memory, most] = [self.memory_bytes, self.held_bytes_max].map(Bytes);
+        let wall = self.wall_seconds;
+        format!("memory {memory}, most in use {most}, {wall:.2} s{processes}")
     }
 
-    fn peak_resident_bytes(&self) -> u64 {
-        self.used.as_ref().map_or(0, |used| used.peak_resident_bytes)
-    }
-
-    /// Returns a line about memory outside the limit.
+    /// Returns a line only if something was outside the limit.
     fn escaped_line(&self) -> Option<String> {
-        let Escaped { memory, programs, .. } = &self.escaped;
-        if !memory.is_empty() || !programs.is_empty() {
-            return Some(format!("outside the limit: {}", self.escaped));
-        }
-        if self.held_bytes_max.is_some() {
-            // A keeper counts what is in the limit, and says what is not.
-            return None;
-        }
-        let above = self.peak_resident_bytes().saturating_sub(self.memory_bytes);
-        (above > self.memory_bytes / 10 + UNSAID_BYTES).then(|| {
-            let reasons = "code, stacks, shared memory, what is not got by malloc or mmap";
-            format!("outside the limit: {} or more, of {reasons}", Bytes(above))
-        })
+        let programs = self.escaped.programs.join(", ");
+        (!programs.is_empty()).then(|| format!("outside the limit: {programs}"))
     }
 
     fn paging_line(&self) -> String {
         let Summary { pages_in, pages_out, faults, fault_latency, .. } = &self.summary;
-        let waited = self.waited_seconds.map(|waited| format!(", waited for {waited:.2} s in all"));
-        let waited = waited.unwrap_or_default();
-        let line = format!("{pages_in} pages in, {pages_out} out; {faults} faults{waited}");
+        let waited = self.waited_seconds;
+        let line = format!(
+            "{pages_in} pages in, {pages_out} out; {faults} faults, waited for {waited:.2} s in all"
+        );
         if *faults == 0 {
             return line;
         }
@@ -315,30 +233,10 @@ impl Report {
     }
 }
 
-/// Returns a line for each device that could be faster or safer.
-pub(super) fn limits_of_devices(overview: &Overview) -> impl Iterator<Item = String> {
-    overview.devices().flat_map(|DeviceState { info, .. }| limits_of(&info.name, &info.notes))
-}
-
 /// Returns those of a device's notes that are about what could be faster or safer, as lines.
 pub(super) fn limits_of(name: &str, notes: &[String]) -> Vec<String> {
     let limits = notes.iter().filter(|note| doctor::is_limit(note));
     limits.map(|note| format!("{name}: {note}")).collect()
-}
-
-/// Returns a line about a way that is not the fastest.
-pub(super) fn way(way: Way) -> Option<&'static str> {
-    match way {
-        Way::Faults => None,
-        Way::Calls => Some(
-            "userfaultfd is permitted for touches by the program only, so its system calls are caught: \
-             they are slower (`overspill doctor` says what would help)",
-        ),
-        Way::Touches => Some(
-            "userfaultfd is not permitted, so touches raise signals and system calls are caught: both \
-             are slower (`overspill doctor` says what would help)",
-        ),
-    }
 }
 
 #[cfg(test)]

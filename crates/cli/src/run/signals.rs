@@ -94,24 +94,25 @@ impl Inbox {
         set_mask(libc::SIG_SETMASK, &self.mask_before).map(|_| ())
     }
 
-    /// Waits for the next signal; blocks.
-    ///
-    /// # Errors
-    /// The error of sigwaitinfo.
-    pub(super) fn next(&self) -> io::Result<Arrival> {
-        loop {
-            if let Some(arrival) = self.wait(ptr::null())? {
-                return Ok(arrival);
-            }
-        }
-    }
-
     /// Takes a signal that has arrived.
     ///
     /// # Errors
     /// The error of sigtimedwait.
     pub(super) fn take(&self) -> io::Result<Option<Arrival>> {
-        self.wait(&libc::timespec { tv_sec: 0, tv_nsec: 0 })
+        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `set` is initialised, and `info` has room for a siginfo_t.
+        let signal =
+            unsafe { libc::sigtimedwait(&raw const self.set, info.as_mut_ptr(), &raw const now) };
+        if signal > 0 {
+            // SAFETY: sigtimedwait fills it in when it returns a signal.
+            return Ok(Some(arrival(signal, unsafe { info.assume_init() }.si_code)));
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(None),
+            _ => Err(error),
+        }
     }
 
     /// Makes a descriptor that can be read when a signal has arrived.
@@ -125,23 +126,6 @@ impl Inbox {
             -1 => Err(io::Error::last_os_error()),
             // SAFETY: the kernel has just made it for us.
             number => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
-        }
-    }
-
-    /// Waits for a signal, so long or for ever; `None` if none came.
-    fn wait(&self, at_most: *const libc::timespec) -> io::Result<Option<Arrival>> {
-        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-        // SAFETY: `set` is initialised, `info` has room for a siginfo_t, and a time is borrowed
-        // from the caller.
-        let signal = unsafe { libc::sigtimedwait(&raw const self.set, info.as_mut_ptr(), at_most) };
-        if signal > 0 {
-            // SAFETY: sigtimedwait fills it in when it returns a signal.
-            return Ok(Some(arrival(signal, unsafe { info.assume_init() }.si_code)));
-        }
-        let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(None),
-            _ => Err(error),
         }
     }
 }
@@ -163,14 +147,6 @@ pub(crate) fn blocked<R>(start: impl FnOnce() -> R) -> R {
         let _ = set_mask(libc::SIG_SETMASK, &before);
     }
     started
-}
-
-/// Has signals end this process, as they do others, when there is no program to pass them on to.
-/// Orphans that end are reaped by the kernel from now on.
-pub(super) fn pass_on_no_more() {
-    // SAFETY: no handler of ours.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
-    end_at_signals();
 }
 
 /// Has signals end this process, as they do others.

@@ -5,9 +5,7 @@
 //! every second one goes, and the time between two doubles. Pages that come are read in time all
 //! the same, before the history overwrites itself.
 
-use super::beside::beside;
 use super::now::Now;
-use overspill::session::{Arrivals, Arrived, Supervisor};
 use overspill_report::{Arrival, ArrivalMap, RunSample};
 use std::time::{Duration, Instant};
 
@@ -74,27 +72,6 @@ pub(super) fn note(
         let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
         format!("{} {process}", name.unwrap_or_default().trim())
     });
-}
-
-/// Runs `work`; returns its result, and what the run did meanwhile.
-pub(super) fn watch<R>(supervisor: &Supervisor, work: impl FnOnce() -> R) -> (R, Watched) {
-    let (overview, mut timeline) = (supervisor.overview(), Timeline::new());
-    let mut arrivals = supervisor.arrivals();
-    let look = || {
-        arrivals.iter_mut().for_each(|arrivals| note_all(arrivals, &mut timeline.arrivals));
-        timeline.look(|| (&overview).into());
-        PERIOD
-    };
-    let result = beside(PERIOD, look, work);
-    (result, timeline.end())
-}
-
-/// Adds the pages that came since the last call.
-fn note_all(arrivals: &mut Arrivals, map: &mut ArrivalMap) {
-    arrivals.take(|Arrived { after, process, address, was_out }| {
-        note(map, process, (after, address, was_out));
-    });
-    map.missed = arrivals.missed();
 }
 
 fn sample(now: &Now, begun: Instant) -> RunSample {

@@ -5,7 +5,7 @@ use super::set::ask;
 use super::{Question, of_process};
 use crate::args::DetachArgs;
 use crate::error::Error;
-use overspill::session::Run;
+use overspill_run::Run;
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 

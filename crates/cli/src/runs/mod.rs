@@ -2,7 +2,7 @@
 //!
 //! Owns: what a run can be asked ([`Question`]), and how its answer is read ([`seen`]).
 //! Invariants: looking changes nothing. A run that ends meanwhile is left out where all are shown.
-//! Not here: what a run answers (`run::live`), how it is found and asked (`overspill::session`).
+//! Not here: what a run answers (`run::live`), how it is found and asked (`overspill_run`).
 
 mod detach;
 mod metrics;
@@ -19,7 +19,7 @@ pub(crate) use top::top;
 
 use crate::error::Error;
 use overspill::Bytes;
-use overspill::session::Run;
+use overspill_run::Run;
 use seen::Seen;
 use std::{fmt, io};
 

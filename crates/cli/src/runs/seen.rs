@@ -5,7 +5,7 @@
 use super::Question;
 use crate::error::Error;
 use overspill::Bytes;
-use overspill::session::Run;
+use overspill_run::Run;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

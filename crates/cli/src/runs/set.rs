@@ -6,7 +6,7 @@ use crate::args::{ChangeArgs, SetArgs};
 use crate::error::Error;
 use crate::say;
 use overspill::Bytes;
-use overspill::session::Run;
+use overspill_run::Run;
 use serde_json::Value;
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A directory with the program, a stand-in for the preload object, and what tests build.
+//! A directory with the program, and what tests build.
 //!
 //! Invariants: no executable is ever open for writing in this process. A child forked by another
 //! test thread would inherit the descriptor for a moment, and executing the file would fail
@@ -10,29 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Programs to run: the shortest possible, and an inert shared object.
+/// The shortest program.
 const MAIN_C: &str = "int main(void) { return 0; }\n";
 
 pub(crate) struct Installation(TempDir);
 
 impl Installation {
     /// Installs the program alone.
-    pub(crate) fn bare() -> Self {
-        Self::in_directory("overspill-")
-    }
-
-    /// Installs the program beside a preload object that does nothing.
-    pub(crate) fn complete() -> Self {
-        let installation = Self::bare();
-        installation.cc(&["-shared", "-fPIC"], "liboverspill_preload.so");
-        installation
-    }
-
-    /// As [`Self::bare`], with a directory name that begins with `prefix`.
-    pub(crate) fn in_directory(prefix: &str) -> Self {
+    pub(crate) fn new() -> Self {
         // On the program's file system, so that it can be hard-linked.
         let parent = env!("CARGO_TARGET_TMPDIR");
-        let directory = tempfile::Builder::new().prefix(prefix).tempdir_in(parent).unwrap();
+        let directory = tempfile::Builder::new().prefix("overspill-").tempdir_in(parent).unwrap();
         let program = directory.path().join("overspill");
         std::fs::hard_link(env!("CARGO_BIN_EXE_overspill"), program).unwrap();
         std::fs::write(directory.path().join("main.c"), MAIN_C).unwrap();
@@ -79,13 +67,6 @@ impl Installation {
     }
 }
 
-impl Installation {
-    /// As [`run`](Self::run), with a pager in the program.
-    pub(crate) fn run_inside(&self, options: &[&str], program: &[impl AsRef<OsStr>]) -> Command {
-        self.run(&[&["--way", "preload"], options].concat(), program)
-    }
-}
-
 pub(crate) fn chmod(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -110,20 +91,11 @@ pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns false, and prints the reason, if no program can be paged from outside here.
-pub(crate) fn can_be_kept() -> bool {
-    let output = Installation::bare().run(&["--way", "keeper"], &["true"]).output().unwrap();
+/// Returns false, and prints the reason, if no run can start here.
+pub(crate) fn can_run() -> bool {
+    let output = Installation::new().run(&[], &["true"]).output().unwrap();
     if !output.status.success() {
         println!("skipped: {}", stderr(&output));
     }
     output.status.success()
-}
-
-/// Returns false, and prints the reason, if no run can start here.
-pub(crate) fn can_run() -> bool {
-    let obstacle = overspill::doctor::obstacle();
-    if let Some(finding) = &obstacle {
-        println!("skipped: {}: {}", finding.what, finding.detail);
-    }
-    obstacle.is_none()
 }

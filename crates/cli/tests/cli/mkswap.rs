@@ -6,7 +6,7 @@ const UUID: &str = "00112233-4455-6677-8899-aabbccddeeff";
 
 #[test]
 fn an_area_is_made_and_told_in_one_line() {
-    let installation = Installation::bare();
+    let installation = Installation::new();
     let path = installation.path("area");
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
     chmod(&path, 0o600);
@@ -27,7 +27,7 @@ fn an_area_is_made_and_told_in_one_line() {
 
 #[test]
 fn warnings_are_lines_and_no_failures() {
-    let installation = Installation::bare();
+    let installation = Installation::new();
     let path = installation.path("area");
     std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
     chmod(&path, 0o604);
@@ -43,7 +43,7 @@ fn a_run_swaps_to_what_was_made() {
     if !can_run() {
         return;
     }
-    let installation = Installation::complete();
+    let installation = Installation::new();
     let path = installation.path("area");
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
     let spec = format!("file:{},discard=both,ssd=on,pri=3", path.display());

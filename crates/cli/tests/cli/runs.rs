@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Returns an installation, if a run can start here.
 fn installation() -> Option<Installation> {
-    can_run().then(Installation::complete)
+    can_run().then(Installation::new)
 }
 
 /// A run that goes on until it is dropped, and can be looked at.

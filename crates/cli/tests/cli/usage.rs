@@ -4,7 +4,7 @@ use crate::installation::{Installation, assert_fails, can_run, stdout};
 
 #[test]
 fn mistakes_are_told_in_one_line() {
-    let installation = Installation::bare();
+    let installation = Installation::new();
     let table: &[(&[&str], &[&str])] = &[
         (&[], &["subcommand", "run, attach, detach, stats, top, set, metrics, doctor, mkswap"]),
         (&["swim"], &["'swim'", "overspill --help"]),
@@ -40,14 +40,7 @@ fn mistakes_are_told_in_one_line() {
             &["only compressed:SIZE takes algo="],
         ),
         (&["run", "--memory", "1G", "--swap", "compressed:x", "true"], &["bad size `x`"]),
-        (
-            &["run", "--memory", "1G", "--way", "x", "true"],
-            &["give keeper, preload, faults or calls"],
-        ),
-        (
-            &["run", "--memory-each", "1G", "--way", "keeper", "--history", "/x", "true"],
-            &["a keeper cannot do --memory-each, --history yet"],
-        ),
+        (&["run", "--memory", "1G", "--way", "x", "true"], &["give faults, calls or touches"]),
         (&["mkswap"], &["<PATH>"]),
         (&["mkswap", "--uuid", "7", "/x"], &["--uuid `7`: invalid", "overspill mkswap --help"]),
         (&["mkswap", "/nowhere"], &["/nowhere is not there", "fallocate"]),
@@ -62,7 +55,7 @@ fn mistakes_are_told_in_one_line() {
 
 #[test]
 fn help_and_version_are_no_failures() {
-    let installation = Installation::bare();
+    let installation = Installation::new();
     let table: [(&[&str], &str); 6] = [
         (&["--help"], "run "),
         (&["run", "--help"], "sort -S 4G"),
@@ -79,22 +72,11 @@ fn help_and_version_are_no_failures() {
 }
 
 #[test]
-fn an_installation_without_its_parts_is_refused() {
-    let bare = Installation::bare();
-    let words = ["liboverspill_preload.so is neither in", "lib/overspill", "install it"];
-    assert_fails(&mut bare.run_inside(&[], &["true"]), 125, &words);
-
-    let spaced = Installation::in_directory("over spill-");
-    std::fs::write(spaced.path("liboverspill_preload.so"), "").unwrap();
-    assert_fails(&mut spaced.run_inside(&[], &["true"]), 125, &["space or a colon", "elsewhere"]);
-}
-
-#[test]
 fn what_cannot_be_opened_is_refused_before_the_program_starts() {
     if !can_run() {
         return;
     }
-    let installation = Installation::complete();
+    let installation = Installation::new();
     let marker = installation.path("started");
     let content = installation.executable("content", "not swap\n".repeat(100_000));
     let content = format!("file:{}", content.display());
@@ -121,7 +103,7 @@ fn a_limit_below_the_minimum_names_the_minimum() {
     if !can_run() {
         return;
     }
-    let installation = Installation::complete();
+    let installation = Installation::new();
     for memory in ["1M", "0", "0.000001%"] {
         let mut command = installation.overspill();
         command.args(["run", "--memory", memory, "true"]);
@@ -131,7 +113,7 @@ fn a_limit_below_the_minimum_names_the_minimum() {
 
 #[test]
 fn shells_and_man_know_the_options() {
-    let installation = Installation::bare();
+    let installation = Installation::new();
     for (shell, words) in [("bash", "--swap-size"), ("zsh", "--swap-size"), ("fish", "swap-size")] {
         let output = installation.overspill().args(["completions", shell]).output().unwrap();
         assert!(output.status.success() && stdout(&output).contains(words), "{shell}");
@@ -151,7 +133,7 @@ fn the_messages_to_look_up_are_those_that_are_said() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = std::fs::read_to_string(root.join("docs/troubleshooting.md")).unwrap();
     let find = ["--include=*.rs", "-hr", "", "crates/cli/src", "crates/overspill/src"];
-    let more = ["crates/device/src", "crates/engine/src", "crates/preload/src"];
+    let more = ["crates/device/src", "crates/engine/src", "crates/keeper/src", "crates/run/src"];
     let mut grep = std::process::Command::new("grep");
     let sources = grep.args(find).args(more).current_dir(&root).output().unwrap();
     let lines = stdout(&sources);

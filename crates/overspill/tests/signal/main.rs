@@ -6,6 +6,8 @@
 mod fork;
 
 use overspill::{Advice, Bytes, Error, Faults, Overspill, Region};
+use overspill_space::uffd::{Delivery, Uffd};
+use overspill_space::words::Reach;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -56,7 +58,7 @@ fn overspill(swap: &str) -> Option<Overspill> {
 
 /// Makes one with the least memory for pages of this size.
 fn overspill_of(page: usize, swap: &str) -> Option<Overspill> {
-    if let Err(lack) = overspill::ways::Way::Faults.check() {
+    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
         println!("skipped: {lack}");
         return None;
     }

@@ -120,7 +120,10 @@ impl Front {
         let held: u64 = family.values().map(|process| process.pages).sum();
         self.look_at_others(held);
         self.rest(held);
-        let percent = held * 100 / self.limit_pages().max(1);
+        let percent = match self.is_early {
+            true => NEAR_PERCENT,
+            false => held * 100 / self.limit_pages().max(1),
+        };
         if percent >= PREPARE_PERCENT {
             self.keeper.prepare();
         }

@@ -21,6 +21,8 @@ pub enum Subject {
         program: Pid,
         /// Another child, which has nothing to do with it.
         other: Option<Pid>,
+        /// Whether it is alone, but for children that have what it had.
+        is_alone: bool,
     },
     /// That of a process which runs already, and of all that descend from it.
     Running(Pid),
@@ -67,14 +69,22 @@ impl Front {
     /// All processes of the run, without what is ours.
     pub(super) fn family(&self) -> HashMap<Pid, Watched> {
         match self.subject {
-            Subject::Started { .. } => {
+            Subject::Started { program, is_alone, .. } => {
                 // Its parent is nobody's concern: it is taken out again.
                 let mut family = self.descending_from([(getpid(), None)]);
                 family.remove(&getpid());
+                if is_alone {
+                    family.retain(|pid, _| *pid == program || self.is_paged(*pid));
+                }
                 family
             }
             Subject::Running(first) => self.family_of(first),
         }
+    }
+
+    /// True if it is paged, or was forked by one that is.
+    fn is_paged(&self, pid: Pid) -> bool {
+        self.guests.contains_key(&pid) || self.is_child(pid)
     }
 
     /// What descends from a process that ran already, and those whose parents have ended since.

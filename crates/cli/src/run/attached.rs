@@ -7,16 +7,16 @@
 //! process is not stopped by a terminal: threads that it holds would stand still with it.
 //! Not here: watching and attaching (`overspill_run`).
 
-use super::super::process::{self, Ended};
-use super::super::report::Report;
-use super::super::signals::{self, Arrival, Inbox};
-use super::{Kept, Plan, Questions, Watching, background, pressure, seen, status};
+use super::process::{self, Ended};
+use super::report::Report;
+use super::signals::{self, Arrival, Inbox};
+use super::{Kept, Plan, Questions, Watching, background, pressure, seen, status, way};
 use crate::args::AttachArgs;
 use crate::error::Error;
 use crate::runs;
 use crate::say;
 use overspill::{Summary, doctor};
-use overspill_run::{Front, Ground, Subject};
+use overspill_run::{Front, Subject};
 use rustix::fd::AsFd;
 use rustix::process::Pid;
 
@@ -24,7 +24,8 @@ use rustix::process::Pid;
 ///
 /// # Errors
 /// Anything that keeps it from that. The process is as before.
-pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Error> {
+pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
+    let ground = way::choose(None)?;
     if args.background {
         return background::start();
     }
@@ -41,14 +42,14 @@ pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Err
     plan.say_notes();
     let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
     signals::never_stop();
-    process::raise_limit_of_files();
+    process::raise_limit_of_files()?;
     let keeper = plan.start_keeper()?;
     let counters = keeper.stats().clone();
     let questions = Questions::hear();
     plan.say(questions.as_ref().err().cloned());
     plan.say_metrics();
     let kept = Kept::new(&plan, command, questions.ok());
-    let mut watching = Watching::new(plan.progress, plan.wants_report());
+    let mut watching = Watching::new(&plan);
     let ground = (ground, doctor::memory_free as _);
     let mut front = Front::new(plan.memory, ground, keeper, Subject::Running(process));
     pressure.into_iter().for_each(|pressure| front.give_back(pressure));
@@ -65,7 +66,7 @@ pub(in crate::run) fn attach(args: AttachArgs, ground: Ground) -> Result<u8, Err
     let watched = watching.end(&mut front, &kept.pressure);
     let memory = front.memory();
     let end = front.end();
-    let ended = Ended::let_go(process, kept.started.elapsed());
+    let ended = Ended::let_go(kept.started.elapsed());
     let status = status(&ended, &end);
     let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
     let report = Report::new(kept.command.clone(), &ended, status, seen);

@@ -14,13 +14,11 @@
 //! slice is not said to (delayed dequeue). Stalls timed by who serves them: that needs a clock in
 //! every fault, and cannot see who else runs.
 
-use super::Session;
-use super::audit::cpu_time;
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Arc;
 use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::Relaxed;
-use overspill_space::with_signals_blocked;
+use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -51,10 +49,10 @@ pub struct Stalls {
 /// or with those of others.
 pub type Stalling = (i32, Stats);
 
-/// The programs of a run whose processes have a pager each.
-pub(super) fn programs_of(session: &Session) -> Vec<Stalling> {
-    let programs = session.programs();
-    programs.map(|(member, process)| (process, session.stats(member))).collect()
+/// What this thread has used, however busy the machine is.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// What a look saw.
@@ -66,21 +64,19 @@ enum Seen {
 }
 
 impl Stalls {
-    /// Starts the thread for the programs that `programs` returns; it ends with the process. A
-    /// thread that touches a page may seem to run, because it serves itself (`serve_themselves`).
+    /// Starts the thread for the programs that `programs` returns; it ends with the process, and
+    /// blocks the signals that this thread does.
     ///
     /// # Errors
     /// The error of starting a thread.
     pub fn start(
-        serve_themselves: bool,
         programs: impl Fn() -> Vec<Stalling> + Send + 'static,
     ) -> std::io::Result<Arc<Self>> {
         let stalls = Arc::new(Self::default());
         let noted = stalls.clone();
-        let body = move || noted.watch(serve_themselves, programs);
+        let body = move || noted.watch(programs);
         let builder = std::thread::Builder::new().name("ovs-stalls".into());
-        // Signals are for the thread that waits for the program.
-        with_signals_blocked(|| builder.spawn(body))?;
+        builder.spawn(body)?;
         Ok(stalls)
     }
 
@@ -92,7 +88,7 @@ impl Stalls {
         StallTime { some: time(&self.some_ns), full }
     }
 
-    fn watch(&self, serve_themselves: bool, programs: impl Fn() -> Vec<Stalling>) {
+    fn watch(&self, programs: impl Fn() -> Vec<Stalling>) {
         let (mut faults_before, mut pause, mut last) = (0, PAUSE_MIN, Instant::now());
         loop {
             let begun = cpu_time();
@@ -100,7 +96,7 @@ impl Stalls {
             let faults = programs.iter().map(|(_, stats)| stats.get(Event::pgfault)).sum();
             let has_stalls = programs.iter().any(|(_, stats)| stats.stalls() > 0);
             let is_quiet = faults == faults_before && !has_stalls;
-            let seen = if is_quiet { Seen::None } else { look(&programs, serve_themselves) };
+            let seen = if is_quiet { Seen::None } else { look(&programs) };
             let since = std::mem::replace(&mut last, Instant::now()).elapsed();
             self.note(seen, if pause > PAUSE_MIN { PAUSE_MIN } else { since });
             pause = if is_quiet { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
@@ -121,15 +117,12 @@ impl Stalls {
 }
 
 /// Looks who waits and who runs, at this moment.
-fn look(programs: &[Stalling], serve_themselves: bool) -> Seen {
+fn look(programs: &[Stalling]) -> Seen {
     let (mut waits, mut runs) = (false, false);
     for (process, stats) in programs {
         let moment = || (stats.stalls(), stats.get(Event::pgfault));
         let before = moment();
-        let mut threads = Threads::of(*process);
-        if serve_themselves {
-            threads.serve_themselves(before.0 as usize);
-        }
+        let threads = Threads::of(*process);
         let is_faulting = before.0 > 0 || before != moment();
         waits |= threads.wait(before.0 > 0, is_faulting);
         runs |= threads.running > 0;
@@ -164,13 +157,6 @@ impl Threads {
         threads
     }
 
-    /// Counts those as waiting that run to serve their own faults.
-    fn serve_themselves(&mut self, stalls: usize) {
-        let serving = stalls.min(self.running);
-        self.running -= serving;
-        self.sleeping += serving;
-    }
-
     /// Whether one of them waits for a page. A fault is shorter than it takes to look, so it may be
     /// another one that was seen in a `stall` before: this is about the moment in which the threads
     /// were looked at.
@@ -189,8 +175,6 @@ fn state_of(stat: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::Settings;
-    use crate::ways::Way;
 
     #[test]
     fn a_thread_waits_if_it_sleeps_while_its_process_faults() {
@@ -201,9 +185,6 @@ mod tests {
         assert!(!threads(0, 1).wait(false, false), "it sleeps for another reason");
         assert!(threads(1, 1).wait(true, true));
         assert!(!threads(0, 0).wait(true, true), "it was killed in the middle of a stall");
-        let mut serving = threads(1, 1);
-        serving.serve_themselves(3);
-        assert_eq!((serving.running, serving.sleeping), (0, 2));
     }
 
     #[test]
@@ -223,20 +204,5 @@ mod tests {
             stalls.note(seen, ms(time));
         }
         assert_eq!(stalls.get(), StallTime { some: ms(320), full: ms(300) });
-    }
-
-    /// Of the threads of this process, the one that looks passes for the one that serves its fault.
-    #[test]
-    fn one_that_waits_is_seen() {
-        let settings = Settings { way: Way::Touches, ..Settings::of_a_test() };
-        let session = Session::create(settings).unwrap();
-        assert_eq!(look(&programs_of(&session), true), Seen::None);
-        let place = session.reserve_member().unwrap();
-        session.confirm_member(place, rustix::process::getpid()).unwrap();
-        assert_eq!(look(&programs_of(&session), true), Seen::None);
-        session.stats(place.member).stall_begins();
-        assert_ne!(look(&programs_of(&session), true), Seen::None);
-        session.stats(place.member).stall_ends();
-        assert_eq!(look(&programs_of(&session), true), Seen::None);
     }
 }

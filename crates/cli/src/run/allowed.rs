@@ -4,11 +4,10 @@
 //! always whom its user would trust with its pages: root of another container is also root.
 //! Invariants: what is added never makes pages readable that were not, and never lets them go to a
 //! machine, or to a kind of place, to which the user did not let them go at the start.
-//! Not here: who may ask ([`answers`](super::answers)).
+//! Not here: who may ask ([`overspill_run::Answers`]).
 
-use crate::builder::check_given_once;
 use crate::error::Error;
-use overspill_device::{SwapKind, SwapSpec};
+use overspill::{SwapKind, SwapSpec, check_given_once};
 
 /// Where pages of a place are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,15 +48,15 @@ fn connects_as(spec: &SwapSpec, known: &SwapSpec) -> bool {
 /// swaps to already.
 ///
 /// # Errors
-/// [`Error::NotAllowed`], [`Error::GivenTwice`].
-pub fn check_added<'s>(
+/// [`Error::NotAllowed`], [`overspill::Error::GivenTwice`].
+pub(super) fn check_added<'s>(
     spec: &'s SwapSpec,
     started_with: &[SwapSpec],
     on: impl Iterator<Item = &'s SwapSpec>,
 ) -> Result<(), Error> {
     check(spec, started_with)?;
     let specs: Vec<SwapSpec> = on.chain([spec]).cloned().collect();
-    check_given_once(&specs)
+    Ok(check_given_once(&specs)?)
 }
 
 /// Refuses a place that brings what none of the places `before` had.

@@ -1,15 +1,14 @@
 //! What a run answers while it goes on.
 //!
 //! Owns: a socket with a name in the abstract namespace, `overspill-run-UID-PID` with the numbers
-//! of the supervisor, and the thread that answers on it. Such a name is no file that could be left
+//! of `overspill run`, and the thread that answers on it. Such a name is no file that could be left
 //! behind, and `/proc/net/unix` lists it.
 //! Invariants: only processes of the same user and of root are answered, one at a time; one that
 //! does not read its answer for a second gets a part of it. Who asks believes only a socket of the
 //! user in its name.
 //! Not here: what can be asked, and what is answered.
 
-use super::peer::Peer;
-use overspill_space::with_signals_blocked;
+use crate::peer::Peer;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
@@ -94,7 +93,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Answers each question with what `answer` returns for it.
+    /// Answers each question with what `answer` returns for it, on a thread that blocks the signals
+    /// that this one does.
     ///
     /// # Errors
     /// Those of making the socket and the thread.
@@ -112,7 +112,7 @@ impl Answers {
             }
         };
         let builder = std::thread::Builder::new().name("ovs-answers".into());
-        let thread = with_signals_blocked(|| builder.spawn(body))?;
+        let thread = builder.spawn(body)?;
         Ok(Self { ended, thread: Some(thread) })
     }
 }

@@ -4,13 +4,15 @@
 //! Invariant: that one never waits: who asks does, for its next turn.
 //! Not here: the form of an answer (`live`), what can be asked (`crate::runs`).
 
-use super::super::live::{Changed, Live, Process, json, refused};
-use super::super::report::{SCHEMA, Stalls};
+use super::allowed::check_added;
+use super::live::{Changed, Live, Process, json, refused};
+use super::report::{SCHEMA, Stalls};
+use super::signals::blocked;
 use super::{Kept, device};
+use crate::error::Error;
 use crate::runs::Question;
-use overspill::session::{Answers, check_added};
 use overspill::{Bytes, Summary, SwapKind, SwapSpec, Tls, check_limit};
-use overspill_run::{AreaState, Front, RunProcess};
+use overspill_run::{Answers, AreaState, Front, RunProcess};
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -35,12 +37,13 @@ impl Questions {
     /// A line about why `overspill stats` will not find the run, which goes on all the same.
     pub(super) fn hear() -> Result<Self, String> {
         let (ask, asked) = channel::<Asked>();
-        let answers = Answers::start(move |question| {
+        let hear = move |question: &str| {
             let (reply, answer) = channel();
             let _ = ask.send((question.to_owned(), reply));
             // A run at its end has no answer.
             answer.recv_timeout(PATIENCE).unwrap_or_default()
-        });
+        };
+        let answers = blocked(|| Answers::start(hear));
         let answers =
             answers.map_err(|error| format!("`overspill stats` will not find this run: {error}"));
         Ok(Self { asked, _answers: answers? })
@@ -131,7 +134,7 @@ fn set(run: &Kept, front: &mut Front, memory: Bytes) -> Changed {
         return refused(&error);
     }
     if memory > run.memory_max {
-        return refused(&overspill::Error::LimitAboveMost(memory, run.memory_max));
+        return refused(&Error::LimitAboveMost(memory, run.memory_max));
     }
     front.set_memory(memory);
     Changed::Set { memory_bytes: memory.0, memory_bytes_before: before.0 }
@@ -155,7 +158,7 @@ fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
         run: std::process::id(),
         command: &run.command,
         wall_seconds: run.started.elapsed().as_secs_f64(),
-        stalls: Some(Stalls::new(run.pressure.time())),
+        stalls: Stalls::new(run.pressure.time()),
         memory_bytes: front.memory().0,
         memory_bytes_max: run.memory_max.0,
         memory_used_bytes: front.memory_used().0,

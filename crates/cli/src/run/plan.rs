@@ -3,18 +3,20 @@
 //! Owns: its limit, places and outputs, resolved. What cannot work is refused here.
 //! Not here: the program, or the process.
 
-use super::super::output::OutputFile;
-use super::super::report::{Report, limits_of};
-use super::super::timeline::Watched;
-use super::super::{memory_bytes, notes, page_of};
+use super::notes;
+use super::output::OutputFile;
+use super::report::{Report, limits_of};
+use super::timeline;
+use super::watching::Watched;
 use crate::args::{MemoryLimit, OutputArgs, PlaceArgs};
 use crate::error::Error;
 use crate::installed::{self, SERVER};
 use crate::runs::RunExporter;
 use crate::say;
-use overspill::session::{swaps_or_default, usual_most};
-use overspill::{Bytes, OpenOptions, SwapSpec, check_limit, doctor};
-use overspill_run::{KeeperOptions, KeeperProcess};
+use overspill::{Bytes, OpenOptions, SwapSpec, check_limit, doctor, swaps_or_default};
+use overspill_report::touches::bytes_of;
+use overspill_report::{RunTimeline, run_html};
+use overspill_run::{Fixed, KeeperOptions, KeeperProcess};
 use rustix::process::Pid;
 
 /// A run with everything resolved.
@@ -24,6 +26,7 @@ pub(super) struct Plan {
     pub(super) swaps: Vec<SwapSpec>,
     options: OpenOptions,
     stats: Option<OutputFile>,
+    pub(super) touches: Option<OutputFile>,
     report: Option<OutputFile>,
     metrics: Option<RunExporter>,
     pub(super) progress: bool,
@@ -43,7 +46,7 @@ impl Plan {
         let memory_max =
             memory_max.unwrap_or_else(|| usual_most(memory, doctor::memory_available()));
         if memory > memory_max {
-            return Err(overspill::Error::LimitAboveMost(memory, memory_max).into());
+            return Err(Error::LimitAboveMost(memory, memory_max));
         }
         Ok(Self {
             memory,
@@ -51,6 +54,7 @@ impl Plan {
             swaps: swaps_or_default(places.swap)?,
             options: OpenOptions { swap_size: places.swap_size, force: places.force },
             stats: output.stats.map(OutputFile::create).transpose()?,
+            touches: None,
             report: output.report.map(OutputFile::create).transpose()?,
             metrics: output.metrics.as_deref().map(RunExporter::start).transpose()?,
             progress: output.progress,
@@ -81,8 +85,11 @@ impl Plan {
             memory_max: self.memory_max,
             swaps: self.swaps.clone(),
             options: self.options,
-            server: installed::program(SERVER)?,
-            records_arrivals: self.report.is_some(),
+            fixed: Fixed {
+                server: installed::program(SERVER)?,
+                page_by_page: self.touches.is_some(),
+            },
+            records_arrivals: self.report.is_some() || self.touches.is_some(),
         };
         let say = Box::new(|line: &str| say::line(line));
         let (keeper, areas) = KeeperProcess::start(options, say)?;
@@ -103,8 +110,60 @@ impl Plan {
     /// Says what happened, and writes what was asked for.
     pub(super) fn tell(mut self, (command, report): (&[String], &Report), watched: Watched) {
         self.say(report.lines());
+        let Watched { timeline, touched } = watched;
+        let touches = self.touches.take();
+        let touches = touches.map(|file| file.write_with(|out| out.write_all(&bytes_of(&touched))));
         let stats = self.stats.take().map(|file| file.write_with(|out| report.write_json(out)));
-        let page = self.report.take().map(|file| page_of(command, report, watched, file));
-        [stats, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
+        let page = self.report.take().map(|file| page_of(command, report, timeline, file));
+        [stats, touches, page].into_iter().flatten().filter_map(Result::err).for_each(say::line);
+    }
+}
+
+/// Times its limit that a run can be given later, if it was not said how much.
+const TIMES: u64 = 4;
+
+/// The highest limit that a run is prepared for, on a machine with so much memory, if none was
+/// named. What it is prepared for costs address space, and four bytes for at least 16 pages.
+fn usual_most(memory: Bytes, machine: Option<Bytes>) -> Bytes {
+    let machine = machine.unwrap_or(memory).max(memory);
+    Bytes(memory.0.saturating_mul(TIMES).min(machine.0))
+}
+
+fn memory_bytes(limit: MemoryLimit) -> Result<Bytes, Error> {
+    match limit {
+        MemoryLimit::Bytes(bytes) => Ok(bytes),
+        MemoryLimit::Percent(percent) => {
+            let all = doctor::memory_available().ok_or(Error::MemoryUnknown)?;
+            Ok(Bytes((all.0 as f64 * percent / 100.0) as u64))
+        }
+    }
+}
+
+/// Writes the page of a report.
+fn page_of(
+    command: &[String],
+    report: &Report,
+    (samples, arrivals): timeline::Watched,
+    file: OutputFile,
+) -> Result<(), Error> {
+    let (command, summary) = (command.join(" "), report.lines().collect());
+    let page = run_html(&RunTimeline { command, summary, samples, arrivals });
+    file.write_with(|out| out.write_all(page.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_prepared_for_four_times_its_limit_but_not_for_more_than_there_is() {
+        let most = |memory, machine: Option<u64>| {
+            let mib = |number| Bytes(number << 20);
+            usual_most(mib(memory), machine.map(mib)).0 >> 20
+        };
+        assert_eq!(most(64, Some(1000)), 256);
+        assert_eq!(most(600, Some(1000)), 1000);
+        assert_eq!(most(2000, Some(1000)), 2000);
+        assert_eq!(most(64, None), 64);
     }
 }

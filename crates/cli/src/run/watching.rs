@@ -1,0 +1,156 @@
+//! What is watched of a kept run: its pressure always, more if it was asked for.
+//!
+//! Owns: when the line of `--progress` is written, and the samples of `--report` are taken.
+//! Not here: their form (`progress`, `timeline`).
+
+use super::now::Now;
+use super::plan::Plan;
+use super::progress::{self, ProgressLine};
+use super::signals;
+use super::timeline::{self, Timeline, note};
+use crate::say;
+use overspill::Bytes;
+use overspill::Summary;
+use overspill_run::{Arrived, Front, GuestMark, StallTime, Stalls};
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+/// How long a run has waited for pages: nobody looks before one of its processes is paged.
+#[derive(Default)]
+pub(super) struct Pressure {
+    stalls: OnceCell<Arc<Stalls>>,
+    /// All processes, once one of them is paged.
+    processes: Arc<Mutex<Vec<i32>>>,
+}
+
+impl Pressure {
+    pub(super) fn time(&self) -> StallTime {
+        self.stalls.get().map(|stalls| stalls.get()).unwrap_or_default()
+    }
+
+    fn look(&self, front: &Front) {
+        if !front.processes().any(|process| process.is_paged) {
+            return self.processes().clear();
+        }
+        let all = front.processes().map(|process| process.pid.as_raw_pid()).collect();
+        *self.processes() = all;
+        if self.stalls.get().is_none()
+            && let Ok(stalls) = self.start(front)
+        {
+            let _ = self.stalls.set(stalls);
+        }
+    }
+
+    fn start(&self, front: &Front) -> std::io::Result<Arc<Stalls>> {
+        let (processes, counters) = (self.processes.clone(), front.keeper().stats().clone());
+        let all = move || {
+            let processes = processes.lock().expect("nobody panics with it");
+            processes.iter().map(|&process| (process, counters.clone())).collect()
+        };
+        signals::blocked(|| Stalls::start(all))
+    }
+
+    fn processes(&self) -> MutexGuard<'_, Vec<i32>> {
+        self.processes.lock().expect("nobody panics with it")
+    }
+}
+
+/// What was asked for.
+pub(super) struct Watching {
+    line: Option<(ProgressLine, Instant)>,
+    timeline: Option<Timeline>,
+    touches: Option<Touches>,
+    /// When pages that came are to be looked at, if they are.
+    next: Option<Instant>,
+}
+
+/// What the run did.
+#[derive(Default)]
+pub(super) struct Watched {
+    pub(super) timeline: timeline::Watched,
+    /// The numbers of the pages that were touched.
+    pub(super) touched: Vec<u32>,
+}
+
+/// Which pages a run touches, in order, as far as touches fault. They are numbered in the order of
+/// their first touch.
+#[derive(Default)]
+struct Touches {
+    numbers: HashMap<(GuestMark, u64), u32>,
+    touched: Vec<u32>,
+}
+
+impl Touches {
+    fn note(&mut self, arrived: &Arrived) {
+        let new = self.numbers.len() as u32;
+        let page = (arrived.guest, arrived.address);
+        self.touched.push(*self.numbers.entry(page).or_insert(new));
+    }
+}
+
+impl Watching {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let line = plan.progress.then(ProgressLine::new).flatten();
+        let timeline = plan.wants_report().then(Timeline::new);
+        let touches = plan.touches.is_some().then(Touches::default);
+        Self {
+            line: line.map(|line| (line, Instant::now() + progress::PERIOD)),
+            next: (timeline.is_some() || touches.is_some()).then(Instant::now),
+            timeline,
+            touches,
+        }
+    }
+
+    /// Looks at the run, if it is time to.
+    pub(super) fn look(&mut self, front: &mut Front, pressure: &Pressure) {
+        pressure.look(front);
+        let now = Instant::now();
+        if let Some((line, next)) = self.line.as_mut().filter(|(_, next)| *next <= now) {
+            line.show(&look(front, pressure));
+            *next = now + progress::PERIOD;
+        }
+        if self.next.is_some_and(|next| next <= now) {
+            self.sample(front, pressure);
+            self.next = Some(now + timeline::PERIOD);
+        }
+    }
+
+    /// Takes what came since the last time.
+    fn sample(&mut self, front: &mut Front, pressure: &Pressure) {
+        let Self { timeline, touches, .. } = self;
+        let missed = front.take_arrivals(|process, arrived| {
+            touches.iter_mut().for_each(|touches| touches.note(&arrived));
+            let Arrived { after, address, was_out, .. } = arrived;
+            let map = timeline.iter_mut().map(|timeline| &mut timeline.arrivals);
+            map.for_each(|map| note(map, process, (after, address, was_out)));
+        });
+        if let Some(timeline) = timeline {
+            timeline.arrivals.missed = missed;
+            timeline.look(|| look(front, pressure));
+        } else if missed > 0 {
+            say::line(format!("{missed} touches came too fast to be recorded: give more --memory"));
+        }
+    }
+
+    /// What the run did.
+    pub(super) fn end(mut self, front: &mut Front, pressure: &Pressure) -> Watched {
+        if self.next.is_some() {
+            self.sample(front, pressure);
+        }
+        let timeline = self.timeline.map(Timeline::end).unwrap_or_default();
+        Watched { timeline, touched: self.touches.unwrap_or_default().touched }
+    }
+}
+
+fn look(front: &Front, pressure: &Pressure) -> Now {
+    let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
+    Now {
+        summary: Summary::of(front.memory(), &[front.keeper().stats().clone()]),
+        memory: front.memory_used(),
+        swap: Bytes(areas.iter().map(|area| area.used.0).sum()),
+        processes: front.processes().count(),
+        stalls: pressure.time(),
+    }
+}
