@@ -16,6 +16,7 @@ try() { # NAME COMMAND...
 
 # In a way, as the user that `as` says: what it says is as plain, and pages go out.
 same() { # MEMORY PROGRAM...
+    rm -f stats
     "/programs/$2" ${3:+"$3"} >plain
     $as /programs/overspill run --quiet --way $way --memory "$1" --swap $swap --stats stats -- "/programs/$2" ${3:+"$3"} >paged &&
         cmp plain paged && grep -q '"pages_out": *[1-9]' stats
@@ -23,6 +24,7 @@ same() { # MEMORY PROGRAM...
 
 sorts() {
     awk 'BEGIN { srand(1); for (n = 0; n < 200000; n++) printf "%08d%08d %d\n", rand() * 1e8, rand() * 1e8, n }' >lines
+    rm -f stats
     /programs/sort -S 64M lines >plain
     $as /programs/overspill run --quiet --way $way --memory 12M --swap $swap --stats stats -- /programs/sort -S 64M lines >sorted
     cmp plain sorted

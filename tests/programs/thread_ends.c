@@ -3,70 +3,6 @@
 #include <pthread.h>
 #include <time.h>
 
-static pthread_mutex_t *mutexes[3];
-static int started[2], may_end[2];
-
-static void wait_for(int *ends) {
-    char byte;
-    CHECK(read(ends[0], &byte, 1) == 1);
-}
-
-static void *locks_and_ends(void *how) {
-    for (int i = 0; i < 3; i++)
-        CHECK(pthread_mutex_lock(mutexes[i]) == 0);
-    CHECK(write(started[1], "x", 1) == 1);
-    wait_for(may_end);
-    if (how)
-        pthread_exit(how);
-    return NULL;
-}
-
-static void make_mutexes(void) {
-    static const pthread_mutex_t INITIAL = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutexattr_t robust;
-    CHECK(pthread_mutexattr_init(&robust) == 0);
-    CHECK(pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST) == 0);
-    for (int i = 0; i < 3; i++) {
-        mutexes[i] = map(PAGE);
-        *mutexes[i] = INITIAL;
-        CHECK(pthread_mutex_init(mutexes[i], &robust) == 0);
-    }
-}
-
-static int lock_in_time(pthread_mutex_t *mutex) {
-    struct timespec until;
-    CHECK(clock_gettime(CLOCK_REALTIME, &until) == 0);
-    until.tv_sec += 5;
-    return pthread_mutex_timedlock(mutex, &until);
-}
-
-static void robust_mutexes(void) {
-    CHECK(pipe(started) == 0 && pipe(may_end) == 0);
-    make_mutexes();
-    for (long round = 0; round < 4; round++) {
-        pthread_t thread;
-        CHECK(pthread_create(&thread, NULL, locks_and_ends, (void *)(round % 2)) == 0);
-        wait_for(started);
-        push_out();
-        push_out();
-        if (round == 3)
-            CHECK(pthread_cancel(thread) == 0);
-        else
-            CHECK(write(may_end[1], "x", 1) == 1);
-        CHECK(pthread_join(thread, NULL) == 0);
-        for (int i = 0; i < 3; i++) {
-            CHECK(lock_in_time(mutexes[i]) == EOWNERDEAD);
-            CHECK(pthread_mutex_consistent(mutexes[i]) == 0);
-            CHECK(pthread_mutex_unlock(mutexes[i]) == 0);
-        }
-    }
-    /* What was kept in memory for them goes out like everything else. */
-    push_out();
-    char *memory = map(BIG);
-    fill(memory, BIG, 1);
-    check(memory, BIG, 1);
-}
-
 static void *sleeps(void *seconds) {
     struct timespec time = {0, 1000000 * (long)seconds};
     nanosleep(&time, NULL);
@@ -103,7 +39,6 @@ static void own_stacks(void) {
 }
 
 static const struct test TESTS[] = {
-    {"robust_mutexes", robust_mutexes},
     {"own_stacks", own_stacks},
 };
 

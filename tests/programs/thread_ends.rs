@@ -1,5 +1,5 @@
 //! What `thread_ends.c` checks: what the kernel writes at a thread's end, in swapped memory.
 
 crate::memory_calls::cases! { "thread_ends.c":
-    robust_mutexes own_stacks
+    own_stacks
 }

@@ -1,6 +1,6 @@
 //! The ways without privileges: the same programs, and system calls of all kinds.
 
-use crate::gates::{USER, bench};
+use crate::gates::{USER, bench, compare_with};
 use crate::random::Random;
 use crate::sort::write_log;
 use overspill_calls::{Arg, CALLS, Call};
@@ -89,8 +89,9 @@ fn serves_an_ordinary_user(way: &'static str) {
                    h = hashlib.sha256(b).hexdigest()\n\
                    open('copy', 'wb').write(b)\ndel b[::2]\nb = open('copy', 'rb').read()\n\
                    print(hashlib.sha256(b).hexdigest() == h)";
-    let job = bench.job(&["/usr/bin/python3", "-c", program]).by(way).user(USER);
-    assert_eq!(job.in_memory(24 * MIB).text(), "True\n");
+    let job = bench.job(&["/usr/bin/python3", "-c", program]).user(USER);
+    let ended = compare_with(&job, &job.clone().by(way), 24 * MIB);
+    assert_eq!(ended.text(), "True\n");
 }
 
 /// Number of calls, if `OVERSPILL_SEEDS` does not say so.

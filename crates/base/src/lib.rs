@@ -5,7 +5,6 @@
 //! Not here: anything above it.
 
 pub mod clock;
-pub mod errand;
 pub mod history;
 pub mod list;
 pub mod report;

@@ -196,11 +196,6 @@ impl Stats {
         self.cells[STALLS].load(Relaxed)
     }
 
-    /// Forgets those of a process that had these cells before.
-    pub fn forget_stalls(&self) {
-        self.cells[STALLS].store(0, Relaxed);
-    }
-
     /// The longest fault so far, in nanoseconds.
     pub fn fault_latency_max_ns(&self) -> u64 {
         self.cells[LATENCY_MAX].load(Relaxed)

@@ -23,7 +23,6 @@ use crate::types::Pte;
 use crate::workingset::Workingset;
 use overspill_area::{AreaNo, SwapAreas, SwapEntry};
 use overspill_base::clock::Cpus;
-use overspill_base::history::History;
 use overspill_base::report::{Cause, Reports};
 use overspill_base::stats::Stats;
 use overspill_base::sync::Ordering::Relaxed;
@@ -179,11 +178,6 @@ impl Engine {
     pub fn place(&self, frame: FrameNo) -> *mut u8 {
         debug_assert!(matches!(self.store, Store::Pool(_)));
         self.memory.address(frame.index())
-    }
-
-    /// Returns the record of changes of pages' states, if there is one.
-    pub fn history(&self) -> Option<&History> {
-        self.table.history()
     }
 
     /// Returns the swap areas.

@@ -70,11 +70,6 @@ impl Holds {
         Some(Holder(index))
     }
 
-    /// Number of holders there were at a time.
-    pub(crate) fn used(&self) -> usize {
-        self.used.load(Relaxed)
-    }
-
     pub(crate) fn words_of(&self, holder: Holder) -> &[AtomicU64] {
         &self.words[holder.0 * RANGES_MAX..][..RANGES_MAX]
     }

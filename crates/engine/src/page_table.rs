@@ -25,7 +25,6 @@
 use crate::types::Pte;
 use crate::workingset::SHADOW_BITS;
 use overspill_area::SwapEntry;
-use overspill_base::history::History;
 use overspill_base::shared::Table;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use overspill_base::sync::{AtomicBool, AtomicU64};
@@ -46,7 +45,6 @@ pub struct PageTable {
     words: Table<AtomicU64>,
     /// Blocks with a word that was ever not Empty, so that walks skip the rest of a terabyte.
     populated: Box<[AtomicBool]>,
-    history: Option<History>,
 }
 
 /// Words in a block: 256 KiB of them.
@@ -57,37 +55,7 @@ impl PageTable {
     pub fn new(words: Table<AtomicU64>) -> Self {
         let blocks = words.len().div_ceil(BLOCK);
         let populated = (0..blocks).map(|_| AtomicBool::new(false)).collect();
-        Self { words, populated, history: None }
-    }
-
-    /// Records every change of a word in `history`.
-    pub fn with_history(self, history: Option<History>) -> Self {
-        Self { history, ..self }
-    }
-
-    /// Returns the ring in which changes are recorded.
-    pub fn history(&self) -> Option<&History> {
-        self.history.as_ref()
-    }
-
-    /// Describes a recorded word.
-    pub fn describe(word: u64) -> String {
-        unpack(word).to_string()
-    }
-
-    /// True if a recorded change brought the page into memory.
-    pub fn brought_in(before: u64, after: u64) -> bool {
-        after & TAG_MASK == RESIDENT && before & TAG_MASK != RESIDENT
-    }
-
-    /// True if a recorded word is that of a page that was swapped out.
-    pub fn was_out(word: u64) -> bool {
-        word & TAG_MASK == SWAPPED
-    }
-
-    /// True if the page was dropped by a recorded change while it was swapped out.
-    pub fn dropped_from_swap(before: u64, after: u64) -> bool {
-        unpack(after) == Pte::Empty && Self::was_out(before)
+        Self { words, populated }
     }
 
     /// Iterates over ranges of pages; all outside them are empty, except for pages touched just
@@ -136,11 +104,7 @@ impl PageTable {
         }
         let (old, new) = (pack(old), pack(new));
         let exchange = |w: u64| (w & !FAULTED == old).then_some(new | (w & FAULTED));
-        let done = self.words[page.index()].fetch_update(AcqRel, Acquire, exchange).is_ok();
-        if let Some(history) = self.history.as_ref().filter(|_| done) {
-            history.note(page.index(), old, new);
-        }
-        done
+        self.words[page.index()].fetch_update(AcqRel, Acquire, exchange).is_ok()
     }
 
     /// Marks that a thread waits for `page`; false if the word is no longer `seen`.

@@ -7,7 +7,6 @@ use crate::frames::LockedPage;
 use crate::holds::{self, Held, Holder};
 use crate::types::{Pte, flag};
 use overspill_base::PageNo;
-use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::Relaxed;
 use std::ops::Range;
 
@@ -58,13 +57,6 @@ impl Engine {
         })
     }
 
-    /// The most pages to hold for a transfer that can be cut: all holders together, which may wait
-    /// for long, hold a quarter of what the process has leased.
-    pub fn hold_pages_max(&self) -> usize {
-        const LEAST: usize = 2;
-        (self.leased() / 4 / self.holds.used().max(1)).max(LEAST)
-    }
-
     /// Returns what a thread holds, for [`hold_again`](Self::hold_again).
     pub fn held(&self, holder: Holder) -> Held {
         let mut held = Held::default();
@@ -77,11 +69,6 @@ impl Engine {
     pub fn hold_again(&self, holder: Holder, held: &Held) -> impl Iterator<Item = Range<PageNo>> {
         self.holds.publish(holder, held);
         holds::ranges_of(*held)
-    }
-
-    /// The first word of a holder: 0 there ends a hold as [`let_go`](Self::let_go) does.
-    pub fn hold_word(&self, holder: Holder) -> &AtomicU64 {
-        &self.holds.words_of(holder)[0]
     }
 
     /// Ends a hold.

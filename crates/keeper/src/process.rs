@@ -124,6 +124,12 @@ fn kill(task: &OwnedFd) {
     let _ = pidfd_send_signal(task, Signal::KILL);
 }
 
+/// Takes lines for the user.
+fn teller(link: &Arc<Link>) -> apart::Report {
+    let link = link.clone();
+    Box::new(move |line| link.tell(&Report::Line(line.to_owned())))
+}
+
 /// A thread that panics ends the process: guests would wait for it for ever.
 fn end_with_any_thread(link: &Arc<Link>) {
     let link = link.clone();
@@ -319,11 +325,9 @@ impl Process {
 
     /// Attends to who has places open.
     fn attend(&mut self) -> Result<(), String> {
-        let report = || -> apart::Report {
-            let link = self.link.clone();
-            Box::new(move |line| link.tell(&Report::Line(line.to_owned())))
-        };
-        let attended = self.swaps.as_mut().map_or(Ok(()), |swaps| swaps.attend(report));
+        let link = self.link.clone();
+        let swaps = self.swaps.as_mut();
+        let attended = swaps.map_or(Ok(()), |swaps| swaps.attend(|| teller(&link)));
         attended.map_err(|error| error.to_string())
     }
 
@@ -333,9 +337,8 @@ impl Process {
         let swaps = self.swaps.as_mut().ok_or("the keeper has not begun")?;
         let options = OpenOptions { force: false, ..self.options };
         let opening = Opening { options, server: &self.fixed.server };
-        let added = swaps.add(spec, opening, &engine).map_err(|error| error.to_string())?;
-        self.attend()?;
-        Ok(added)
+        let report = teller(&self.link);
+        swaps.add(spec, opening, (&engine, report)).map_err(|error| error.to_string())
     }
 
     fn remove_swap(&mut self, name: &str) -> Result<AreaState, String> {

@@ -131,13 +131,14 @@ impl Swaps {
         &mut self,
         spec: &SwapSpec,
         opening: Opening<'_>,
-        engine: &Engine,
+        (engine, report): (&Engine, Report),
     ) -> Result<AreaState, SwapError> {
         let number = self.open.len();
         if number == AreaNo::MAX {
             return Err(SwaponError::TooMany(TooManyAreas).into());
         }
-        let (opened, swap) = open_one(number, spec, opening, &self.keys)?;
+        let (mut opened, swap) = open_one(number, spec, opening, &self.keys)?;
+        opened.place.attend(report)?;
         engine.swapon(|_| swap)?;
         let state = opened.state(number);
         self.open.push(Some(opened));
@@ -150,12 +151,7 @@ impl Swaps {
     /// # Errors
     /// No thread.
     pub(crate) fn attend(&mut self, report: impl Fn() -> Report) -> Result<(), DeviceError> {
-        let places = self.open.iter_mut().flatten().map(|open| &mut open.place);
-        let mut apart = places.filter_map(|place| match place {
-            Place::Apart(apart) => Some(apart),
-            Place::Here(_) => None,
-        });
-        apart.try_for_each(|apart| apart.attend(Arc::new(Alone), report()))
+        self.open.iter_mut().flatten().try_for_each(|open| open.place.attend(report()))
     }
 
     /// Has the pages of an area go elsewhere, of which `frames` may be in memory; returns it.
@@ -271,6 +267,14 @@ impl Place {
             true => Self::Apart(apart::start(server, spec, &options)?),
             false => Self::Here(Device::open(spec, &options)?),
         })
+    }
+
+    /// Attends to the process that has it open, if there is one.
+    fn attend(&mut self, report: Report) -> Result<(), DeviceError> {
+        match self {
+            Self::Here(_) => Ok(()),
+            Self::Apart(apart) => apart.attend(Arc::new(Alone), report),
+        }
     }
 
     fn attachment(&self) -> &Attachment {

@@ -6,7 +6,7 @@ use crate::pager::{Pager, PagerParts, PagerSwap, memory};
 use crate::region::{Region, RegionOptions};
 use crate::summary::Summary;
 use crate::swaps::kind_name;
-use overspill_area::{AreaNo, MemberNo};
+use overspill_area::AreaNo;
 use overspill_base::shared::Table;
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, LockClass, Mutex};
@@ -125,17 +125,13 @@ impl Builder {
         }
         let pager = Pager::start(PagerParts {
             memory: self.memory,
-            budget: None,
             page_bytes,
             reserve: RESERVE,
             reach: Reach::All,
             swaps,
-            member: MemberNo(0),
             checksum_seed,
-            history: None,
             tuning: Tuning::default(),
             stats: Stats::on_heap(),
-            salvage: Box::new(|_| false),
             report: report_to_stderr(),
             handlers: HandlerOptions::default(),
         })?;

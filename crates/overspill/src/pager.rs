@@ -1,22 +1,19 @@
 //! A complete pager: space, engine, areas, devices, threads.
 //!
-//! Owns: the order of construction and the life cycle across fork.
-//! Invariants: from [`Pager::before_fork`] to the matching call after the fork no pager thread
-//! runs, no I/O is in flight and no slot is in a cache.
+//! Owns: the order of construction.
 //! Not here: where the settings come from.
 
 use crate::error::Error;
-use overspill_area::{AreaNo, AreaTables, MemberNo, SwapArea, SwapAreas, TooManyHolders};
+use overspill_area::{AreaNo, AreaTables, MemberNo};
 use overspill_base::clock::Cpus;
-use overspill_base::history::History;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, LockClass, Mutex};
-use overspill_base::{Bytes, PAGE_SIZE, PageNo};
+use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::SwapDevice;
 use overspill_device::checksum::{Checksummed, TableStore};
 use overspill_device::large_pages::LargePages;
-use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap, Tuning, Worker};
+use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::with_signals_blocked;
 use overspill_space::words::Reach;
 use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
@@ -68,10 +65,8 @@ impl PagerSwap {
 
 /// The parts of a pager.
 pub struct PagerParts {
-    /// Memory that pages may use, or the most that the budget's limit may become.
+    /// Memory that pages may use.
     pub memory: Bytes,
-    /// Where it is leased from, if other processes use the same.
-    pub budget: Option<Arc<dyn FrameBudget>>,
     /// Size of a page, and of a slot of the swap areas, in bytes.
     pub page_bytes: usize,
     /// Address space to reserve, if the system grants it.
@@ -80,18 +75,12 @@ pub struct PagerParts {
     pub reach: Reach,
     /// Swap areas, in the order of their numbers.
     pub swaps: Vec<PagerSwap>,
-    /// This process's member number among those that share the areas.
-    pub member: MemberNo,
-    /// Key of the checksums; the same for all processes that share the areas.
+    /// Key of the checksums.
     pub checksum_seed: u64,
     /// Where events are counted.
     pub stats: Stats,
-    /// Where changes of page state are recorded, if they are.
-    pub history: Option<History>,
     /// The engine's switches and sizes.
     pub tuning: Tuning,
-    /// See [`EngineParts::salvage`].
-    pub salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
     /// Takes one line about an error.
     pub report: Box<dyn Fn(&str) + Send + Sync>,
     /// Settings of the threads.
@@ -108,17 +97,7 @@ pub struct Pager {
     signals: OnceLock<Arc<SignalFaults>>,
     /// Held while `signals` is made.
     starting_signals: Mutex<()>,
-    options: PagerThreads,
-    member: MemberNo,
     checksum_seed: u64,
-}
-
-struct PagerThreads(HandlerOptions);
-
-impl std::fmt::Debug for PagerThreads {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} handlers", self.0.handlers)
-    }
 }
 
 impl Pager {
@@ -134,31 +113,27 @@ impl Pager {
         let page_bytes = parts.page_bytes;
         let frames = parts.memory.0 as usize / page_bytes;
         let space = Arc::new(ManagedSpace::reserve(parts.reserve, page_bytes, parts.reach)?);
-        let limit = parts.budget.as_ref().map_or(frames, |budget| budget.limit());
-        let staging = Engine::staging_pages_of(limit, page_bytes);
+        let staging = Engine::staging_pages_of(frames, page_bytes);
         let staging = PageArena::new(staging).map_err(memory)?;
         space.register_staging(&staging)?;
-        let (member, seed) = (parts.member, parts.checksum_seed);
-        let base_address = space.address_of(PageNo(0));
-        let history = parts.history.map(|history| history.based_at(base_address));
+        let seed = parts.checksum_seed;
         let swaps = parts.swaps.into_iter().enumerate();
         let parts_of_engine = EngineParts {
             frames,
-            budget: parts.budget,
-            table: PageTable::new(Table::private(space.pages()).map_err(memory)?)
-                .with_history(history),
+            budget: None,
+            table: PageTable::new(Table::private(space.pages()).map_err(memory)?),
             space: Space::Moving(space.clone()),
             page_bytes,
-            swaps: swaps.map(|(n, swap)| join_area(AreaNo(n as u8), swap, member, seed)).collect(),
+            swaps: swaps.map(|(n, swap)| join_area(AreaNo(n as u8), swap, seed)).collect(),
             arena: staging,
             stats: parts.stats,
-            salvage: parts.salvage,
+            salvage: Box::new(|_| false),
             report: parts.report,
             tuning: parts.tuning,
             cpus: Cpus::native(),
         };
         let engine = Arc::new(Engine::new(parts_of_engine));
-        let handlers = Handlers::start(engine.clone(), space.clone(), parts.handlers.clone())
+        let handlers = Handlers::start(engine.clone(), space.clone(), parts.handlers)
             .map_err(Error::system("start the pager's threads"))?;
         Ok(Self {
             memory: ManagedMemory::new(space, engine.clone()),
@@ -166,15 +141,8 @@ impl Pager {
             handlers: Mutex::new(LockClass::Pager, Some(handlers)),
             signals: OnceLock::new(),
             starting_signals: Mutex::new(LockClass::Pager, ()),
-            options: PagerThreads(parts.handlers),
-            member,
             checksum_seed: seed,
         })
-    }
-
-    /// Returns this process's member number among those that share the areas.
-    pub fn member(&self) -> MemberNo {
-        self.engine.areas().iter().next().map_or(self.member, |area| area.member())
     }
 
     /// Returns the engine, for its counters.
@@ -229,7 +197,7 @@ impl Pager {
     /// # Errors
     /// [`Error::Swapon`], and nothing was changed.
     pub fn swapon(&self, swap: PagerSwap) -> Result<(), Error> {
-        let join = |number| join_area(number, swap, self.member(), self.checksum_seed);
+        let join = |number| join_area(number, swap, self.checksum_seed);
         self.undisturbed(|| self.engine.swapon(join)).map(drop).map_err(Error::Swapon)
     }
 
@@ -257,57 +225,6 @@ impl Pager {
             self.undisturbed(|| signals.drop_gone());
         }
     }
-
-    /// Stops all paging. Threads that touch a missing page sleep until it resumes.
-    pub fn before_fork(&self) {
-        if let Some(handlers) = &*self.handlers.lock() {
-            handlers.park();
-        }
-        self.engine.drain();
-    }
-
-    /// Makes `child`, about to be forked, a holder of every slot. Call between
-    /// [`before_fork`](Self::before_fork) and the fork.
-    ///
-    /// # Errors
-    /// [`TooManyHolders`], and nothing was changed.
-    pub fn share_with(&self, child: MemberNo) -> Result<(), TooManyHolders> {
-        let areas: Vec<&SwapArea> = self.engine.areas().iter().collect();
-        for (n, area) in areas.iter().enumerate() {
-            if let Err(error) = area.share_with(child) {
-                areas[..n].iter().for_each(|area| area.release_member(child));
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Resumes paging in the process that forked.
-    pub fn after_fork_in_parent(&self) {
-        if let Some(handlers) = &*self.handlers.lock() {
-            handlers.unpark();
-        }
-    }
-
-    /// Resumes paging in the child, as `member`: with a new userfaultfd over the inherited range,
-    /// and new threads.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start). The child's swapped pages are then unreachable.
-    pub fn after_fork_in_child(&self, member: MemberNo) -> Result<(), Error> {
-        let mut handlers = self.handlers.lock();
-        if let Some(old) = handlers.take() {
-            old.forget();
-        }
-        self.engine.become_member(member);
-        self.engine.history().into_iter().for_each(|history| history.become_member(member.0));
-        let space = self.memory.space().clone();
-        space.reopen_in_child()?;
-        let started = Handlers::start(self.engine.clone(), space, self.options.0.clone())
-            .map_err(Error::system("start the pager's threads"))?;
-        *handlers = Some(started);
-        Ok(())
-    }
 }
 
 impl Drop for Pager {
@@ -322,8 +239,8 @@ pub(crate) fn memory(errno: rustix::io::Errno) -> Error {
     Error::System { action: "reserve memory for the pager's tables", source: errno.into() }
 }
 
-pub(crate) fn join_area(number: AreaNo, swap: PagerSwap, member: MemberNo, seed: u64) -> Swap {
-    Swap::join(number, swap.device, swap.tables, (swap.priority, member, seed))
+pub(crate) fn join_area(number: AreaNo, swap: PagerSwap, seed: u64) -> Swap {
+    Swap::join(number, swap.device, swap.tables, (swap.priority, MemberNo(0), seed))
 }
 
 /// Allocates tables for one process.

@@ -67,6 +67,14 @@ pub enum GroundError {
     /// Nobody may be traced.
     #[error("processes cannot be traced: {0}")]
     Trace(&'static str),
+    /// None of the ways can be had.
+    #[error("{faults}; without that, {touches}")]
+    NoWay {
+        /// What the best lacks.
+        faults: Box<GroundError>,
+        /// What the one lacks that needs least.
+        touches: Box<GroundError>,
+    },
 }
 
 /// How a touch of what is out is noticed.
@@ -118,10 +126,15 @@ impl Ground {
     /// without that what is needed where not even those are.
     ///
     /// # Errors
-    /// What is lacking for the first.
+    /// [`GroundError::NoWay`].
     pub fn find_any(forks: PathBuf) -> Result<Self, GroundError> {
-        let others = || Self::find_calls().or_else(|_| Self::find_touches());
-        Self::find(forks).or_else(|lack| others().map_err(|_| lack))
+        Self::find(forks).or_else(|faults| {
+            let others = Self::find_calls().or_else(|_| Self::find_touches());
+            others.map_err(|touches| GroundError::NoWay {
+                faults: faults.into(),
+                touches: touches.into(),
+            })
+        })
     }
 
     /// Tries what is needed without any userfaultfd, with guards (Linux 6.13) if there are any.
@@ -229,11 +242,13 @@ fn may_trace() -> Result<(), GroundError> {
     let yama = std::fs::read_to_string(YAMA).unwrap_or_default();
     match yama.trim_end() {
         YAMA_NOBODY => {
-            return Err(GroundError::Trace("kernel.yama.ptrace_scope is 3, until the next boot"));
+            return Err(GroundError::Trace(
+                "kernel.yama.ptrace_scope is 3, and stays so until the next boot",
+            ));
         }
         YAMA_CAPABLE if !may_trace_others() => {
             return Err(GroundError::Trace(
-                "kernel.yama.ptrace_scope is 2: it takes CAP_SYS_PTRACE",
+                "kernel.yama.ptrace_scope is 2: be root, or set it to 1",
             ));
         }
         _ => {}
@@ -242,7 +257,7 @@ fn may_trace() -> Result<(), GroundError> {
     let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, libc::pid_t::MAX, 0, 0) };
     match Errno::from_io_error(&std::io::Error::last_os_error()) {
         Some(Errno::SRCH) if traced < 0 => Ok(()),
-        _ => Err(GroundError::Trace("a seccomp profile does not allow ptrace")),
+        _ => Err(GroundError::Trace("a seccomp profile does not allow ptrace; use one that does")),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::touches::Touches;
 use crate::words::Progress;
 use overspill_base::sync::Ordering::{Acquire, Release};
 use overspill_base::sync::{Arc, LockClass, Mutex, MutexGuard};
-use overspill_base::{PAGE_SIZE, PageNo, errand, zeroed};
+use overspill_base::{PAGE_SIZE, PageNo, zeroed};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
@@ -64,12 +64,6 @@ impl Guards {
             memory: Own::Memory.insist()?,
             touches: Arc::new(Touches::new()?),
         })
-    }
-
-    /// In a forked child: opens what belongs to a process again.
-    pub(crate) fn renew(&mut self) -> Result<(), Errno> {
-        std::mem::forget(std::mem::replace(&mut self.memory, Own::Memory.insist()?));
-        self.touches.renew()
     }
 
     fn has(&self, address: usize) -> bool {
@@ -137,15 +131,12 @@ impl Guards {
         range: &Range<usize>,
         act: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        // As one errand: who has `changing` never waits for another's.
-        errand::run(|| {
-            let changing = self.changing.lock();
-            self.open_parts(&changing, range)?;
-            protect(range, NOBODY)?;
-            let done = act();
-            self.let_in(range)?;
-            done
-        })
+        let changing = self.changing.lock();
+        self.open_parts(&changing, range)?;
+        protect(range, NOBODY)?;
+        let done = act();
+        self.let_in(range)?;
+        done
     }
 
     /// Fills pages that are out, and wakes the threads that wait for them.
@@ -268,9 +259,7 @@ impl Guards {
         let mut done = 0;
         while done < content.len() {
             let (rest, at) = (&content[done..], (address + done) as u64);
-            match errand::run(|| {
-                rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.memory, rest, at))
-            })? {
+            match rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.memory, rest, at))? {
                 0 => return Err(Errno::IO),
                 written => done += written,
             }
@@ -282,8 +271,8 @@ impl Guards {
         let mut done = 0;
         while done < into.len() {
             let at = (address + done) as u64;
-            let mut read = || rustix::io::pread(&self.memory, &mut into[done..], at);
-            match errand::run(|| rustix::io::retry_on_intr(&mut read))? {
+            let read = || rustix::io::pread(&self.memory, &mut into[done..], at);
+            match rustix::io::retry_on_intr(read)? {
                 0 => return Err(Errno::IO),
                 read => done += read,
             }

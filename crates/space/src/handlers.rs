@@ -172,13 +172,6 @@ impl Handlers {
         self.shared.moved.notify_all();
     }
 
-    /// In a forked child, where the threads do not exist: drops their handles. What the threads
-    /// owned stays allocated.
-    pub fn forget(self) {
-        self.threads.into_iter().for_each(std::mem::forget);
-        std::mem::forget(self.shared);
-    }
-
     /// Stops the threads and waits until they have ended.
     pub fn stop(self) {
         self.shared.command(|gate| gate.stopping = true);

@@ -12,7 +12,6 @@
 //! Rejected: catching `munmap` and `mremap` through userfaultfd events. By the time we see the
 //! event, another mapping may be at the address.
 
-mod advice;
 mod dumps;
 mod guards;
 pub mod handlers;
@@ -47,4 +46,4 @@ pub use pool::PoolSpace;
 pub use pool::words::{Asked, FRAMES_MAX, Look, Words};
 pub use sigbus::with_signals_blocked;
 pub use signals::{SignalFaults, SignalSetupError};
-pub use space::{ManagedSpace, RangesKept, SpaceSetupError};
+pub use space::{ManagedSpace, SpaceSetupError};

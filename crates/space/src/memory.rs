@@ -5,8 +5,8 @@
 //! Invariants: a page that is not mapped has no content; the reservation is readable and writable
 //! wherever nothing is mapped and nothing was touched. The range lock is never held while waiting
 //! for a page: a range to be unmapped is first marked [`Kind::Leaving`], then emptied, then freed.
-//! Not here: which calls come here (`preload`); moving mappings ([`crate::remap`]); forks and core
-//! dumps ([`crate::advice`]).
+//! Not here: moving mappings ([`crate::remap`]); forks and core
+//! dumps.
 
 pub use crate::ranges::Protection;
 use crate::ranges::{Kind, PLAIN, Part};
@@ -336,14 +336,6 @@ impl ManagedMemory {
     /// program's allows, the kernel knows.
     pub fn permits_touch(&self, address: usize, touch: Protection) -> bool {
         self.space.ranges.lock().permits_touch(self.space.page_at(address), touch)
-    }
-
-    /// Fails if a part of a range is not mapped.
-    ///
-    /// # Errors
-    /// [`MemoryError::NotMapped`].
-    pub fn expect_mapped(&self, address: usize, pages: usize) -> Result<(), MemoryError> {
-        whole(&self.space.ranges.lock().parts(self.space.page_at(address), pages), pages)
     }
 
     /// Returns the foreign mappings in a range: addresses and bytes.

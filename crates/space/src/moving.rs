@@ -18,7 +18,7 @@ use crate::space::ManagedSpace;
 use crate::whereabouts::Sides;
 use crate::words::Progress;
 use overspill_base::shared::PageArena;
-use overspill_base::{PAGE_SIZE, PageNo, errand};
+use overspill_base::{PAGE_SIZE, PageNo};
 use overspill_engine::{Mapped, SpaceError};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -294,7 +294,7 @@ impl ManagedSpace {
         let mut done = 0;
         while done < into.len() {
             let (rest, at) = (&mut into[done..], (address + done) as u64);
-            match errand::run(|| rustix::io::pread(memory, rest, at))? {
+            match rustix::io::pread(memory, rest, at)? {
                 0 => return Err(Errno::IO),
                 read => done += read,
             }

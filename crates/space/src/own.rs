@@ -1,20 +1,11 @@
 //! The files by which this process looks at its own memory.
 //!
-//! Owns: opening them, also by a process that has changed its root (`/proc` is a descriptor that
-//! was opened before) or its user (the files of a process that may not be dumped are root's).
+//! Owns: opening them, also by a process that has changed its user (the files of a process that
+//! may not be dumped are root's).
 
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use std::sync::OnceLock;
-
-/// `/proc` as its supervisor sees it.
-static PROC: OnceLock<OwnedFd> = OnceLock::new();
-
-/// Looks at this process through `proc`, a descriptor of `/proc`. Only the first counts.
-pub fn look_through(proc: OwnedFd) {
-    let _ = PROC.set(proc);
-}
 
 /// A file of `/proc/self`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,15 +27,11 @@ impl Own {
     }
 
     pub(crate) fn open(self) -> Result<OwnedFd, Errno> {
-        let (name, flags) = match self {
-            Self::Memory => ("self/mem", OFlags::RDWR),
-            Self::Pagemap => ("self/pagemap", OFlags::RDONLY),
+        let (path, flags) = match self {
+            Self::Memory => ("/proc/self/mem", OFlags::RDWR),
+            Self::Pagemap => ("/proc/self/pagemap", OFlags::RDONLY),
         };
-        let flags = flags | OFlags::CLOEXEC;
-        match PROC.get() {
-            Some(proc) => openat(proc.as_fd(), name, flags, Mode::empty()),
-            None => open(format!("/proc/{name}"), flags, Mode::empty()),
-        }
+        open(path, flags | OFlags::CLOEXEC, Mode::empty())
     }
 }
 

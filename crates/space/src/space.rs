@@ -213,41 +213,6 @@ impl ManagedSpace {
         PageNo((self.pages / 2) as u32)
     }
 
-    /// In a forked child: opens a new userfaultfd over the inherited range. The caller has closed
-    /// the inherited descriptors by number; those numbers may already be other files.
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve).
-    pub fn reopen_in_child(&self) -> Result<(), SpaceSetupError> {
-        match &mut *self.write_uffd() {
-            Source::Userfault(uffd) => {
-                let own = Uffd::open(Delivery::Messages, uffd.reach())?;
-                std::mem::forget(std::mem::replace(uffd, own));
-            }
-            Source::Guards(guards) => guards.renew().map_err(SpaceSetupError::OwnMemory)?,
-        }
-        let mut memory = self.memory.write().unwrap_or_else(|e| e.into_inner());
-        std::mem::forget(std::mem::replace(&mut *memory, Own::Memory.open().ok()));
-        drop(memory);
-        let mut whereabouts = self.whereabouts.write().unwrap_or_else(|e| e.into_inner());
-        std::mem::forget(std::mem::replace(&mut *whereabouts, Whereabouts::open()));
-        drop(whereabouts);
-        self.register_all()?;
-        match *self.staging.lock() {
-            Some((start, len)) => self.register_target(start, len),
-            None => Ok(()),
-        }
-    }
-
-    /// Calls `f` with the userfaultfd, if there is one. As long as somebody has it open, a touch of
-    /// a missing page waits, also if this process ends and another one still has the memory.
-    pub fn with_userfault<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
-        self.with_uffd(|source| match source {
-            Source::Userfault(uffd) => Some(f(uffd.as_fd())),
-            Source::Guards(_) => None,
-        })
-    }
-
     /// Maps plain, registered memory again over a range where something else was mapped.
     pub(crate) fn restore(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
         let (start, len) = (self.address_of(first), pages * self.page_bytes);
@@ -440,20 +405,6 @@ impl ManagedSpace {
 #[derive(Debug)]
 pub(crate) struct Changing<'a> {
     _lock: Option<MutexGuard<'a, ()>>,
-}
-
-/// Keeps the table of ranges as it is.
-#[derive(Debug)]
-pub struct RangesKept<'a> {
-    _lock: MutexGuard<'a, Ranges>,
-}
-
-impl ManagedSpace {
-    /// Locks the table of ranges, during a fork: threads in system calls read it at any time, and
-    /// the child would have their lock.
-    pub fn keep_ranges(&self) -> RangesKept<'_> {
-        RangesKept { _lock: self.ranges.lock() }
-    }
 }
 
 /// Polls the userfaultfd itself, see [`crate::handlers`].

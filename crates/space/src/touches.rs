@@ -159,16 +159,6 @@ impl Touches {
             let _ = futex::wait(&self.posts, futex::Flags::PRIVATE, seen, None);
         }
     }
-
-    /// Forgets the threads of the parent, in a forked child, and opens a bell of its own. The
-    /// parent's may be another file by now.
-    pub(crate) fn renew(&self) -> Result<(), Errno> {
-        self.places.iter().for_each(|place| place.state.store(FREE, Relaxed));
-        self.bell.store(new_bell()?, Relaxed);
-        self.read.store(self.posts.load(Relaxed), Relaxed);
-        self.is_idle.store(true, Relaxed);
-        Ok(())
-    }
 }
 
 fn new_bell() -> Result<RawFd, Errno> {

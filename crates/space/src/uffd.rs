@@ -10,14 +10,13 @@
 use crate::kernel::{Between, Call, Meaning, Request, meaning};
 use crate::words::{FaultMessage, Progress, Reach};
 use linux_raw_sys::general as raw;
-use overspill_base::{PAGE_SIZE, errand};
+use overspill_base::PAGE_SIZE;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::UserfaultfdFlags;
 use rustix::thread::Pid;
 use std::path::Path;
-use std::sync::OnceLock;
 
 const GROUP: u8 = raw::UFFDIO as u8;
 const API: Opcode = opcode::read_write::<raw::uffdio_api>(GROUP, raw::_UFFDIO_API as u8);
@@ -32,15 +31,6 @@ const MOVE: Opcode = opcode::read_write::<raw::uffdio_move>(GROUP, raw::_UFFDIO_
 const WRITEPROTECT: Opcode =
     opcode::read_write::<raw::uffdio_writeprotect>(GROUP, raw::_UFFDIO_WRITEPROTECT as u8);
 const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
-/// A descriptor of `/dev/userfaultfd`, opened with more rights than this process may have now.
-static DEVICE: OnceLock<OwnedFd> = OnceLock::new();
-
-/// Opens userfaultfds through `device` from now on, whatever rights this process drops.
-pub fn open_through(device: OwnedFd) {
-    // A second device of the process is not needed.
-    let _ = DEVICE.set(device);
-}
-
 /// `USERFAULTFD_IOC_NEW`: opens a userfaultfd through `/dev/userfaultfd`.
 const DEVICE_NEW: Opcode = opcode::none(0xaa, 0);
 
@@ -301,7 +291,7 @@ impl Uffd {
         let mut kernel = |arg: &mut T| {
             // SAFETY: OPCODE was made from T's own layout, so the kernel reads and writes a T. The
             // effects on memory are the callers' contracts.
-            errand::run(|| unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) })
+            unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) }
         };
         match &self.between {
             None => kernel(arg),
@@ -433,9 +423,6 @@ fn open_fd(reach: Reach) -> Result<OwnedFd, UffdError> {
         let flags = FLAGS | UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
         // SAFETY: as below.
         return unsafe { rustix::mm::userfaultfd(flags) }.map_err(UffdError::NotAvailable);
-    }
-    if let Some(device) = DEVICE.get() {
-        return new_by(device.as_fd()).map_err(UffdError::NotPermitted);
     }
     // SAFETY: nothing is registered yet; see `register_missing` for what can go wrong.
     match unsafe { rustix::mm::userfaultfd(FLAGS) } {

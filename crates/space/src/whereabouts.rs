@@ -22,7 +22,7 @@
 
 use crate::mapping::are_resident;
 use crate::own::Own;
-use overspill_base::{PAGE_SIZE, errand};
+use overspill_base::PAGE_SIZE;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
@@ -111,8 +111,8 @@ impl Whereabouts {
     fn read(&self, address: usize, entries: &mut [u8]) -> Result<(), Errno> {
         let pagemap = self.pagemap.as_ref().ok_or(Errno::NOENT)?;
         let offset = (address / PAGE_SIZE * ENTRY) as u64;
-        let mut look = || rustix::io::pread(pagemap, &mut *entries, offset);
-        let read = errand::run(|| rustix::io::retry_on_intr(&mut look))?;
+        let look = || rustix::io::pread(pagemap, &mut *entries, offset);
+        let read = rustix::io::retry_on_intr(look)?;
         if read == entries.len() { Ok(()) } else { Err(Errno::IO) }
     }
 }

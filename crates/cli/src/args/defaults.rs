@@ -3,7 +3,8 @@
 //! Owns: the places of defaults, and their order: the environment (`OVERSPILL_*`), the user's file,
 //! the system's. `OVERSPILL_CONFIG` names another file in place of both, or none if it is empty.
 //! Invariants: for each option the first place that says something counts. A value is read by the
-//! parser of the command line; a mistake names its place, also in a file of which nothing is needed.
+//! parser of the command line; a mistake names its place, also in a file of which nothing is
+//! needed.
 //! Not here: options of other commands, and those that name files to write, which every run would
 //! overwrite.
 

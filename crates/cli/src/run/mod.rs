@@ -1,7 +1,7 @@
 //! `overspill run` and `overspill attach`: programs in a given amount of memory.
 //!
-//! Owns: the order of the steps of a run. Places to swap to are open, and all that paging needs is there,
-//! before the program starts.
+//! Owns: the order of the steps of a run. Places to swap to are open, and all that paging needs is
+//! there, before the program starts.
 //! Invariants: the program starts as it would without us; what is refused is refused in one line.
 //! The run ends with the last of its processes: nobody else would page them.
 //! Not here: watching and attaching (`overspill_run`), paging (`overspill_keeper`).

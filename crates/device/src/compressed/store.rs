@@ -19,7 +19,7 @@ use super::spans::{Cursors, Place, SPAN_BYTES, SUMS, Spans, Sum};
 use super::word::Content;
 use crate::FreeNotify;
 use overspill_base::shared::{Mapping, Table};
-use overspill_base::{PAGE_SIZE, Slot, errand};
+use overspill_base::{PAGE_SIZE, Slot};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -183,8 +183,7 @@ impl Store {
         self.spans.release(place, |span| {
             let start = self.data_at + u64::from(span) * SPAN_BYTES as u64;
             let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let punch = || retry_on_intr(|| fallocate(&self.file, how, start, SPAN_BYTES as u64));
-            let _ = errand::run(punch);
+            let _ = retry_on_intr(|| fallocate(&self.file, how, start, SPAN_BYTES as u64));
         });
     }
 

@@ -9,7 +9,7 @@ use super::runs::Runs;
 use crate::builder::{Builder, OpenedSwap, check_pages, random_seed, report_to_stderr};
 use crate::error::Error;
 use crate::pager::{PagerSwap, join_area};
-use overspill_area::{AreaNo, MemberNo};
+use overspill_area::AreaNo;
 use overspill_base::Bytes;
 use overspill_base::sync::Arc;
 use overspill_device::SwapSpec;
@@ -96,5 +96,5 @@ impl PoolBuilder {
 
 fn join(number: AreaNo, swap: OpenedSwap, page_bytes: usize, seed: u64) -> Result<Swap, Error> {
     let swap = PagerSwap::private(swap.device, swap.priority, page_bytes, seed)?;
-    Ok(join_area(number, swap, MemberNo(0), seed))
+    Ok(join_area(number, swap, seed))
 }
