@@ -50,12 +50,8 @@ def name_of(pid):
 
 
 def programs():
-    """Children that have yet to end, but pagers, which end after them."""
-    return [pid for pid in harness.children() if not reaped(pid) and not is_pager(pid)]
-
-
-def is_pager(pid):
-    return name_of(pid) == "ovs-pager"
+    """Children that have yet to end."""
+    return [pid for pid in harness.children() if not reaped(pid)]
 
 
 def attached_loops():

@@ -134,8 +134,8 @@ PREFACE = """\
 <!-- Written by `make gauntlet` from its results and tests/gauntlet/explained.toml. -->
 
 Programs and test suites of others, run plain and under `overspill run`, and compared case by case. A *case* is
-what a suite calls one, or the way a command ended, or its output. A suite runs as root in the locale C, paged by a keeper
-from outside, or as an ordinary user, with userfaultfd permitted, in C.UTF-8, by a pager in the program: its table says how it was
+what a suite calls one, or the way a command ended, or its output. A suite runs as root in the locale C,
+or as an ordinary user in C.UTF-8: its table says how it was
 run. *Attached* is the program started without Overspill, and put into the limit and let go again at random moments as long as it
 runs. The limit is a quarter of what all processes of the plain run take together (4 MiB at least), or 32 MiB. A case that fails
 plain as well counts as failed, not as different. `make gauntlet` writes this page; `make gauntlet SUITES="bash perl"` runs some suites.

@@ -38,8 +38,8 @@ WORKLOADS = {
 
 
 def proportional_kib(pid):
-    """Of a process, or None if it has ended. A pager's memory is its program's."""
-    return None if name_of(pid) == "ovs-pager" else rollup_kib(pid, "Pss")
+    """Of a process, or None if it has ended. An agent's memory is its program's."""
+    return None if name_of(pid) == "overspill-agent" else rollup_kib(pid, "Pss")
 
 
 def run(command, option, limit_mib, user):

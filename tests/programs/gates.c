@@ -140,6 +140,55 @@ static void ends_within_pages(void) {
     puts("ok");
 }
 
+/* A mapping of which parts are out is one mapping all the same. */
+static void moves_and_protects(void) {
+    const size_t grown = BIG + BIG / 4, half = BIG / 2;
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    char *place = mmap(NULL, BIG + PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+    CHECK(place != MAP_FAILED);
+    /* So that it cannot grow where it is. */
+    CHECK(mprotect(place + BIG, PAGE, PROT_NONE) == 0);
+    fill(place, BIG, 4);
+    char *memory = mremap(place, BIG, grown, MREMAP_MAYMOVE);
+    CHECK(memory != MAP_FAILED && memory != place);
+    check(memory, BIG, 4);
+    check_zero(memory + BIG, grown - BIG);
+    for (size_t at = 0; at < half; at += 64 * PAGE)
+        CHECK(mprotect(memory + at, 24 * PAGE, PROT_READ) == 0);
+    check(memory, BIG, 4);
+    CHECK(mprotect(memory, half, PROT_NONE) == 0 && mprotect(memory, half, PROT_READ | PROT_WRITE) == 0);
+    char *target = mmap(NULL, grown, PROT_NONE, flags | MAP_NORESERVE, -1, 0);
+    CHECK(target != MAP_FAILED);
+    CHECK(mremap(memory, grown, grown, MREMAP_MAYMOVE | MREMAP_FIXED, target) == target);
+    check(target, BIG, 4);
+    CHECK(mremap(target, grown, half, 0) == target);
+    check(target, half, 4);
+    fill(target, half, 5);
+    CHECK(mremap(target, half, BIG, MREMAP_MAYMOVE) != MAP_FAILED);
+    puts("ok");
+}
+
+/* A child that changes its memory before anything else. */
+static void changes_in_a_child(void) {
+    char *memory = filled(2);
+    for (int n = 0; n < 4; n++) {
+        pid_t child = fork();
+        if (child == 0) {
+            const size_t part = BIG / 4;
+            CHECK(madvise(memory, part, MADV_DONTNEED) == 0);
+            check_zero(memory, part);
+            const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+            CHECK(mmap(memory + part, part, PROT_READ | PROT_WRITE, flags, -1, 0) == memory + part);
+            check_zero(memory + part, part);
+            check_from(memory + 2 * part, 2 * part, 2, 2 * part / PAGE);
+            _exit(0);
+        }
+        reap(child);
+    }
+    check(memory, BIG, 2);
+    puts("ok");
+}
+
 static void rests(void) {
     char *memory = filled(6);
     check(memory, BIG, 6);
@@ -160,6 +209,8 @@ static const struct test TESTS[] = {
     {"sends_and_receives", sends_and_receives},
     {"writes_a_file", writes_a_file},
     {"ends_within_pages", ends_within_pages},
+    {"moves_and_protects", moves_and_protects},
+    {"changes_in_a_child", changes_in_a_child},
     {"rests", rests},
 };
 

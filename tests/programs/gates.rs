@@ -81,6 +81,8 @@ cases! {
     and_so_is_a_child: "gates.c" "filters_in_a_child" 96;
     no_read_is_shorter_than_it_was: "gates.c" "sends_and_receives" 64;
     files_take_all: "gates.c" "writes_a_file" 32;
+    mappings_stay_whole: "gates.c" "moves_and_protects" 64;
+    children_change_their_memory: "gates.c" "changes_in_a_child" 64;
     children_begin_with_zeros: "mapping_calls.c" "wiped_in_children" 32;
     signals_come: "system_calls.c" "signals" 32;
     structures_are_read_and_written: "system_calls.c" "small_structures" 32;

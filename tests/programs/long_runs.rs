@@ -180,7 +180,7 @@ fn the_oom_killer_ends_the_program() {
     };
     let program = bench.cc("long_runs.c").display().to_string();
     let run = format!(
-        "exec {} run --way keeper --quiet --memory 16M --swap ram:1G -- {program} fills",
+        "exec {} run --quiet --memory 16M --swap ram:1G -- {program} fills",
         overspill().display()
     );
     let own = bench.path("own");

@@ -31,6 +31,8 @@ cases! {
     no_read_is_shorter_than_it_was: "gates.c" "sends_and_receives" 64;
     children_begin_with_zeros: "mapping_calls.c" "wiped_in_children" 32;
     ends_lie_within_pages: "gates.c" "ends_within_pages" 16;
+    mappings_stay_whole: "gates.c" "moves_and_protects" 64;
+    children_change_their_memory: "gates.c" "changes_in_a_child" 64;
     signals_come: "system_calls.c" "signals" 32;
     daemons_are_paged: "system_calls.c" "become_a_daemon" 32;
 }

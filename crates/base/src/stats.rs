@@ -98,9 +98,6 @@ counters! {
     pgdiscard,
     /// Processes that joined the run, forked ones included.
     processes,
-    /// KiB that processes had outside their limit when they ended, if that was more than a tenth of
-    /// it.
-    outside_kib,
 }
 
 /// Sub-buckets per power of two, as a power: values are kept to within 1/16.

@@ -316,7 +316,7 @@ pub(crate) struct ChangeArgs {
     pub(crate) memory: Option<Bytes>,
 
     /// Where to swap too, as in --swap of `overspill run`; after all places that it has, unless
-    /// ,pri=N says otherwise. Eight times in a run
+    /// ,pri=N says otherwise
     #[arg(long, value_name = "SPEC", value_parser = parse_place)]
     pub(crate) swapon: Option<String>,
 

@@ -50,6 +50,9 @@ const OURS: u64 = bit(libc::SIGSYS) | bit(libc::SIGSEGV) | bit(libc::SIGBUS);
 /// before anything is done with their thread.
 const CAUSED: u64 = OURS | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
 
+/// Letters that are answered when there is an agent.
+const AWAIT_AN_AGENT: [u32; 2] = [letter::FAULT, letter::REMOVED];
+
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
@@ -111,7 +114,7 @@ pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
     let maps = held.tracer.system.read_file(&format!("/proc/{}/maps", pid.as_raw_nonzero()));
     let maps = maps.about(pid, "reading the mappings of")?;
     let gate = places::letters(&maps).map(Gate::of).ok_or(none)?;
-    ready(held, Some((gate, letter::FAULT)))?;
+    ready(held, Some((gate, &AWAIT_AN_AGENT)))?;
     Ok(gate)
 }
 
@@ -129,16 +132,16 @@ pub fn let_out<S: System>(held: &mut Held<'_, S>, gate: Gate) -> Result<()> {
 /// # Errors
 /// It cannot be done now, or the process has ended.
 pub fn open<S: System>(held: &mut Held<'_, S>, gate: Gate) -> Result<()> {
-    let threads = ready(held, Some((gate, 0)))?;
+    let threads = ready(held, Some((gate, &[])))?;
     let site = Site::survey(held, 0)?;
     Work { held, site: &site, gate }.open(&threads)
 }
 
 /// Returns all threads, of which each can make calls, is in no code of the gate's, and has no
 /// signal before it that an instruction has caused. Those for which that is not so go on until it
-/// is: what they do there takes microseconds. With the gate a letter may be named that they may
+/// is: what they do there takes microseconds. With the gate letters may be named that they may
 /// wait for there.
-fn ready<S: System>(held: &mut Held<'_, S>, gate: Option<(Gate, u32)>) -> Result<Vec<Usable>> {
+fn ready<S: System>(held: &mut Held<'_, S>, gate: Option<(Gate, &[u32])>) -> Result<Vec<Usable>> {
     let pid = held.pid;
     for _ in 0..NUDGES {
         if !held.wait(STILL_WAIT)? {
@@ -164,7 +167,11 @@ fn ready<S: System>(held: &mut Held<'_, S>, gate: Option<(Gate, u32)>) -> Result
 }
 
 /// Has a thread go on, from call to call and from signal to signal, until it is out of the gate.
-fn step_out<S: System>(held: &mut Held<'_, S>, task: Pid, gate: Option<(Gate, u32)>) -> Result<()> {
+fn step_out<S: System>(
+    held: &mut Held<'_, S>,
+    task: Pid,
+    gate: Option<(Gate, &[u32])>,
+) -> Result<()> {
     let (tracer, pid) = (held.tracer, held.pid);
     let system = &tracer.system;
     let set = |options| system.set_options(task, options).about(pid, "setting trace options of");
@@ -188,14 +195,15 @@ fn step_out<S: System>(held: &mut Held<'_, S>, task: Pid, gate: Option<(Gate, u3
     Ok(())
 }
 
-fn is_busy<S: System>(held: &Held<'_, S>, task: Pid, gate: Option<(Gate, u32)>) -> Result<bool> {
+fn is_busy<S: System>(held: &Held<'_, S>, task: Pid, gate: Option<(Gate, &[u32])>) -> Result<bool> {
     let (system, pid) = (&held.tracer.system, held.pid);
     if process::status(system, pid, task)?.signals & CAUSED != 0 {
         return Ok(true);
     }
-    let Some((gate, letter)) = gate else { return Ok(false) };
+    let Some((gate, letters)) = gate else { return Ok(false) };
     let Some(stack) = is_inside(held, task, gate)? else { return Ok(false) };
-    Ok(letter == 0 || asks(held, gate, stack)? != u64::from(letter))
+    let asks = asks(held, gate, stack)?;
+    Ok(!letters.iter().any(|letter| u64::from(*letter) == asks))
 }
 
 /// Where the stack is of a thread that stands in the gate's code; `None` if it does not.

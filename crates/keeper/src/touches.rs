@@ -146,13 +146,16 @@ impl Touches {
     }
 
     /// A memory call has done something. The guest is held. What keeps touches from what was
-    /// removed is removed, too.
+    /// removed is removed, too. If there is no agent yet that is not answered: the same comes with
+    /// other letters.
     ///
     /// # Errors
     /// Of the agent.
     pub(crate) fn has_changed(&self, letter: usize, event: Event) -> Result<(), AgentError> {
-        if let Event::Removed(place) = &event {
-            self.clear(place)?;
+        if let Event::Removed(place) = &event
+            && !self.clear(place)?
+        {
+            return Ok(());
         }
         let mut state = self.state.lock();
         state.memory.apply(&event);
@@ -160,14 +163,17 @@ impl Touches {
         Ok(())
     }
 
-    /// Has a place be empty, and open.
-    fn clear(&self, place: &Range<Vpn>) -> Result<(), AgentError> {
+    /// Has a place be empty, and open; false if there is no agent yet to do that.
+    fn clear(&self, place: &Range<Vpn>) -> Result<bool, AgentError> {
         let runs = self.state.lock().memory.to_clear(place);
-        if let (false, Some(agent)) = (runs.is_empty(), &mut *self.agent.lock()) {
-            agent.clear(&runs)?;
-            self.state.lock().memory.open(place.clone());
+        if runs.is_empty() {
+            return Ok(true);
         }
-        Ok(())
+        let mut agent = self.agent.lock();
+        let Some(agent) = &mut *agent else { return Ok(false) };
+        agent.clear(&runs)?;
+        self.state.lock().memory.open(place.clone());
+        Ok(true)
     }
 
     /// A memory call is over. The guest is held.
@@ -264,7 +270,7 @@ impl Touches {
     /// Of the agent.
     pub(crate) fn open(&self, at: Vpn) -> Result<(), AgentError> {
         let is_shut = self.state.lock().memory.is_shut(at);
-        if is_shut { self.clear(&at.run(1)) } else { Ok(()) }
+        if is_shut { self.clear(&at.run(1)).map(drop) } else { Ok(()) }
     }
 
     /// Opens all that is shut, of which nothing is out.
@@ -272,7 +278,7 @@ impl Touches {
     /// # Errors
     /// Of the agent.
     pub(crate) fn open_all(&self) -> Result<(), AgentError> {
-        self.clear(&(Vpn(0)..Vpn(u64::MAX)))
+        self.clear(&(Vpn(0)..Vpn(u64::MAX))).map(drop)
     }
 
     pub(crate) fn shut(&self) -> Shut {
@@ -398,7 +404,11 @@ impl Userfault for Touches {
     }
 
     fn unmark(&self, place: &Range<Vpn>) -> Result<(), Refusal> {
-        self.clear(place).map_err(|_| Refusal::Unexpected(Errno::PROTO))
+        match self.clear(place) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Refusal::NoMemory),
+            Err(_) => Err(Refusal::Unexpected(Errno::PROTO)),
+        }
     }
 
     /// A signal says nothing of what is lost: who misses it is ended.
