@@ -17,7 +17,6 @@ mod guards;
 pub mod handlers;
 pub mod kernel;
 mod mapping;
-mod marks;
 pub mod memory;
 mod moving;
 mod narrowed;

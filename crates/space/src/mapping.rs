@@ -68,7 +68,7 @@ pub(crate) fn set_advice(start: usize, len: usize, advice: Advice) {
 }
 
 /// Excludes the range from core dumps, which would be as large; what is mapped in it is included
-/// again (`marks`).
+/// again (`dumps`).
 fn hide_from_dumps(start: usize, len: usize) {
     set_advice(start, len, Advice::LinuxDontDump);
 }

@@ -206,7 +206,6 @@ impl ManagedMemory {
     }
 
     fn empty_part(&self, part: &Part) -> Result<(), MemoryError> {
-        self.space.forget_dump_marks(part.first, part.pages);
         match part.kind {
             Kind::Foreign => self.space.restore(part.first, part.pages)?,
             Kind::Leaving => {}

@@ -5,7 +5,6 @@
 //! unmapped ([`Kind::Leaving`]) counts as not mapped for faults and as taken for allocation.
 //! Not here: the kernel's view (`memory` changes it under the same lock).
 
-use crate::marks::Marks;
 use overspill_base::PageNo;
 use overspill_engine::Pattern;
 use rustix::mm::MprotectFlags;
@@ -73,8 +72,8 @@ pub struct Ranges {
     upper: Option<u32>,
     /// Pages made inaccessible because they were touched while unmapped.
     refused: BTreeSet<u32>,
-    /// What the program has advised for forks and core dumps.
-    pub(crate) marks: Marks,
+    /// Blocks that core dumps contain.
+    pub(crate) dumped: BTreeSet<u32>,
 }
 
 impl Ranges {
@@ -88,7 +87,7 @@ impl Ranges {
             lowest_gap: 0,
             upper: None,
             refused: BTreeSet::new(),
-            marks: Marks::default(),
+            dumped: BTreeSet::new(),
         }
     }
 
@@ -244,9 +243,6 @@ impl Ranges {
     /// Makes the whole range `kind`, or free.
     pub fn set(&mut self, first: PageNo, pages: usize, kind: Option<Kind>) {
         let (start, end) = (first.0, first.0 + pages as u32);
-        if !matches!(kind, Some(Kind::Managed(..))) {
-            self.marks.set_wiped(start..end, false);
-        }
         self.cut(start);
         self.cut(end);
         let inside: Vec<u32> = self.taken.range(start..end).map(|(&s, _)| s).collect();

@@ -67,7 +67,6 @@ impl ManagedMemory {
         };
         self.move_to(first, target, old_pages.min(new_pages), protection, stays)?;
         self.make_managed(target, new_pages, protection, pattern)?;
-        self.space.ranges.lock().marks.move_wiped(first, target, old_pages.min(new_pages));
         if !stays {
             self.unmap(address, old_pages.min(new_pages))?;
         }
