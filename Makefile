@@ -111,8 +111,7 @@ PROGRAMS = $(CARGO) test $(PRODUCT_AND_TESTS) --test programs -- --test-threads=
 programs: lab programs-alone programs-most programs-network
 
 # Those that found most in least time, against the quick build: every call that touches memory, every way, forks, kills.
-FIRST = allocator_calls:: apart:: children:: core_dump:: escapes:: faults:: impostor:: keeper:: limits:: mapping_calls:: \
-	memory_calls:: one_limit:: process_calls:: python:: system_calls:: thread_ends:: ways::
+FIRST = apart:: children:: core_dump:: faults:: keeper:: limits:: mapping_calls:: memory_calls:: one_limit:: process_calls:: python:: system_calls:: thread_ends:: ways::
 programs-first: program
 	OVERSPILL_TEST_PROFILE=quick $(PROGRAMS) $(FIRST) --skip flush_amid_forks --skip killed_ --skip sorts_random_lines \
 		--skip shares_pipes_with_children --skip computes_on_arrays

@@ -82,9 +82,7 @@ pub fn begin_remap([from, old_bytes, new_bytes, ..]: [usize; 6]) {
             return;
         }
         letters::ask(letter::CHANGED, [0; 4], || {});
-        if !memory::touch(last) {
-            memory::touch(last);
-        }
+        memory::touch(last);
     }
 }
 
@@ -112,7 +110,8 @@ pub fn remap([from, old_bytes, new_bytes, flags, to, _]: [usize; 6]) -> Option<i
         }
         say(letter::UNMAPPED, [to, to_end - to, 0]);
     }
-    Some(resize(from, [old, new], flags).unwrap_or_else(|| move_all(from, [old, new], is_fixed.then_some(to))))
+    let moves = || move_all(from, [old, new], is_fixed.then_some(to));
+    Some(resize(from, [old, new], flags).unwrap_or_else(moves))
 }
 
 /// Does what can be done where it is; `None` if it is to be moved.
@@ -147,36 +146,39 @@ fn move_all(from: usize, [old, new]: [usize; 2], to: Option<usize>) -> isize {
     if reserved < 0 {
         return reserved;
     }
-    let to = reserved as usize;
-    let moved = old.min(new);
-    // What may fail for want of memory comes first.
-    let kept = moved - if new > old { PAGE_BYTES } else { 0 };
-    let grown = match new > old {
-        true => move_one([from + kept, PAGE_BYTES, PAGE_BYTES + new - old], to + kept),
-        false => 0,
-    };
-    let mut done = 0;
-    let mut result = grown;
-    for part in parts(from, from + kept).take_while(|_| grown >= 0) {
-        result = move_one([part.start, part.bytes, part.bytes], to + done);
-        if result < 0 {
-            break;
+    let (to, moved) = (reserved as usize, old.min(new));
+    // What grows may fail for want of memory, and comes first.
+    let last = if new > old { PAGE_BYTES } else { 0 };
+    let (kept, grown) = (moved - last, last + new - moved);
+    let mut result = if last > 0 { move_one([from + kept, last, grown], to + kept) } else { 0 };
+    if result >= 0 {
+        result = move_parts(from, kept, to);
+        if result < 0 && last > 0 {
+            move_one([to + kept, grown, last], from + kept);
         }
-        done += part.bytes;
     }
     if result < 0 {
-        parts(from, from + done).for_each(|part| {
-            move_one([to + part.start - from, part.bytes, part.bytes], part.start);
-        });
-        if new > old && grown >= 0 {
-            move_one([to + kept, PAGE_BYTES + new - old, PAGE_BYTES], from + kept);
-        }
         kernel::make(number::MUNMAP, [to, new, 0, 0, 0, 0]);
         return result;
     }
     say(letter::REMAPPED, [from, to, moved]);
     say(letter::UNMAPPED, [from, moved, 0]);
     to as isize
+}
+
+/// Moves all parts of a range, or none.
+fn move_parts(from: usize, bytes: usize, to: usize) -> isize {
+    let there = |part: &Part| to + (part.start - from);
+    for part in parts(from, from + bytes) {
+        let result = move_one([part.start, part.bytes, part.bytes], there(&part));
+        if result < 0 {
+            parts(from, part.start).for_each(|part| {
+                move_one([there(&part), part.bytes, part.bytes], part.start);
+            });
+            return result;
+        }
+    }
+    0
 }
 
 fn move_one([from, old, new]: [usize; 3], to: usize) -> isize {

@@ -41,7 +41,9 @@ pub fn change(number: usize, arguments: [usize; 6]) -> Option<isize> {
         number::MMAP => arguments[3] & MAP_FIXED != 0,
         number::MADVISE => REMOVING.contains(&arguments[2]),
         // They change what they do not say.
-        number::SHMAT if arguments[2] & SHM_REMAP != 0 && tells_of_touches() => return Some(-EINVAL),
+        number::SHMAT if arguments[2] & SHM_REMAP != 0 && tells_of_touches() => {
+            return Some(-EINVAL);
+        }
         number::PROCESS_MADVISE if tells_of_touches() => return Some(-ENOSYS),
         // What is shut could not be opened.
         number::MSEAL if letters::touches() == touches::SHUT => return Some(-ENOSYS),
