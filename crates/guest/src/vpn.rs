@@ -27,6 +27,17 @@ impl Vpn {
         range.end.0 - range.start.0
     }
 
+    /// Returns the pages of a range, one by one.
+    pub fn each(range: &Range<Self>) -> impl Iterator<Item = Self> + use<> {
+        (range.start.0..range.end.0).map(Self)
+    }
+
+    /// Returns a range, which may have any size, in parts of so many pages.
+    pub fn parts(range: Range<Self>, pages: u64) -> impl Iterator<Item = Range<Self>> {
+        let starts = (range.start.0..range.end.0).step_by(pages as usize).map(Self);
+        starts.map(move |start| start..range.end.min(start.plus(pages)))
+    }
+
     /// Returns the page's first address.
     pub fn address(self) -> u64 {
         self.0 << PAGE_SHIFT

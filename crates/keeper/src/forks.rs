@@ -77,7 +77,9 @@ impl Shared {
         if let Some(place) = map.believed().filter(is_registered).last() {
             child.eye.set_anchor(place.start);
         }
-        child.eye.touches().iter().for_each(|touches| touches.set_shut(forked.shut.clone()));
+        if let Some(touches) = child.eye.touches() {
+            touches.set_shut(forked.shut);
+        }
         let mut owned = child.hold();
         owned.map = map;
         if forked.fork != Fork::Told {

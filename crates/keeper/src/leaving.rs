@@ -22,7 +22,6 @@ use overspill_guest::Vpn;
 use overspill_guest::map::AtAddress;
 use overspill_guest::pagemap::Entry;
 use rangemap::RangeSet;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Pages that are brought at a time: so many frames are needed.
@@ -191,7 +190,8 @@ impl Shared {
 /// The next addresses from one on of which the content is out, not more than are brought at a time;
 /// none if there are no more. Only what is bound can be out.
 fn next_out(guest: &Guest, known: &Known, owned: &Owned, from: Vpn) -> Result<Vec<Vpn>, Ended> {
-    let chunks = owned.map.bound(from..Vpn(u64::MAX)).flat_map(|extent| chunks(extent.place()));
+    let extents = owned.map.bound(from..Vpn(u64::MAX));
+    let chunks = extents.flat_map(|extent| Vpn::parts(extent.place(), CHUNK_PAGES));
     for chunk in chunks {
         let mut out: RangeSet<Vpn> = owned.map.unmarked(&chunk).collect();
         let looked = guest.entries(known, &chunk, |run, entry| {
@@ -204,17 +204,11 @@ fn next_out(guest: &Guest, known: &Known, owned: &Owned, from: Vpn) -> Result<Ve
             return Err(Ended);
         }
         if !out.is_empty() {
-            let addresses = out.iter().flat_map(|run| (run.start.0..run.end.0).map(Vpn));
+            let addresses = out.iter().flat_map(Vpn::each);
             return Ok(addresses.take(BATCH_PAGES).collect());
         }
     }
     Ok(Vec::new())
-}
-
-/// Of an extent, which may have any size.
-fn chunks(place: Range<Vpn>) -> impl Iterator<Item = Range<Vpn>> {
-    let starts = (place.start.0..place.end.0).step_by(CHUNK_PAGES as usize).map(Vpn);
-    starts.map(move |start| start..place.end.min(start.plus(CHUNK_PAGES)))
 }
 
 /// The page at an address of which the content is out.

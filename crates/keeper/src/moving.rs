@@ -165,7 +165,7 @@ impl GuestSpace {
         }
         agent.make_own(&places, || {
             guest.catch_up(&mut guest.hold());
-            let pages = places.iter().flat_map(|place| (place.start.0..place.end.0).map(Vpn));
+            let pages = places.iter().flat_map(Vpn::each);
             pages.for_each(|page| _ = guest.eye.zero(&page.run(1)));
         })
     }

@@ -198,8 +198,7 @@ impl Owned {
     ) -> Result<(), Errno> {
         let mut found = RangeSet::new();
         pagemap.present(place, |run| {
-            let pages = (run.start.0..run.end.0).map(Vpn);
-            found.extend(pages.filter(|at| is_new(self, *at)).map(|at| at.run(1)));
+            found.extend(Vpn::each(&run).filter(|at| is_new(self, *at)).map(|at| at.run(1)));
         })?;
         self.new_pages += found.iter().map(Vpn::pages).sum::<u64>();
         self.new.extend(found);

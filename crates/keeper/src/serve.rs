@@ -120,7 +120,7 @@ impl Shared {
         let Some(touches) = guest.eye.touches().filter(|touches| !touches.has_guards()) else {
             return;
         };
-        for at in touches.out_around(at).iter().flat_map(|run| (run.start.0..run.end.0).map(Vpn)) {
+        for at in touches.out_around(at).iter().flat_map(Vpn::each) {
             let here = guest.hold().map.at(at);
             if let AtAddress::Page(page) = here
                 && self.engine.fault(worker, page, clock::now_ns()) == FaultOutcome::OutOfMemory

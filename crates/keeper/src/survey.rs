@@ -122,8 +122,7 @@ impl Shared {
         let believed: Vec<_> = guest.hold().map.believed().cloned().collect();
         for place in believed {
             let place = place.start.max(within.start)..place.end.min(within.end);
-            for start in (place.start.0..place.end.0).step_by(LOOKED_PAGES as usize).map(Vpn) {
-                let chunk = start..place.end.min(start.plus(LOOKED_PAGES));
+            for chunk in Vpn::parts(place, LOOKED_PAGES) {
                 let mut owned = guest.hold();
                 let is_new = |owned: &Owned, at: Vpn| match owned.map.at(at) {
                     AtAddress::Page(page) => self.engine.is_untouched(page),
