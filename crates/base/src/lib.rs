@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod history;
+pub mod kernel;
 pub mod list;
 pub mod report;
 pub mod ring;

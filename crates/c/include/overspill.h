@@ -114,6 +114,10 @@ void overspill_free(struct overspill *limit);
 // Size of a page in bytes.
 size_t overspill_page_bytes(const struct overspill *limit);
 
+// 1 if a system call on memory of a region fails with EFAULT unless that is pinned: only touches
+// by the program itself are served here, which takes no permission; 0 otherwise.
+int overspill_needs_pins(const struct overspill *limit);
+
 // Fills `stats`. Does not block.
 void overspill_get_stats(const struct overspill *limit, struct overspill_stats *stats);
 

@@ -123,6 +123,17 @@ pub unsafe extern "C" fn overspill_page_bytes(limit: *const overspill) -> usize 
     unsafe { &*limit }.inner.page_size()
 }
 
+/// 1 if a system call on memory of a region fails with EFAULT unless that is pinned: only touches
+/// by the program itself are served here, which takes no permission; 0 otherwise.
+///
+/// # Safety
+/// `limit` is from `overspill_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_needs_pins(limit: *const overspill) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { &*limit }.inner.needs_pins().into()
+}
+
 /// Fills `stats`. Does not block.
 ///
 /// # Safety

@@ -1,4 +1,4 @@
-//! Operations of a program on ranges: dropping, moving, locking in memory.
+//! Operations of a program on ranges: dropping, and giving up.
 //!
 //! Invariants: pages of the address space are dropped only with their page locks held, so a
 //! concurrent fault sees either the old page or none. Ranges are locked in ascending order; reclaim
@@ -7,10 +7,7 @@
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
-use crate::space::SpaceError;
-use crate::store::Store;
 use crate::types::{Pte, flag};
-use overspill_area::SwapEntry;
 use overspill_base::stats::Event;
 use overspill_base::{FrameNo, PageNo};
 
@@ -107,82 +104,5 @@ impl Engine {
             }
         }
         self.give_spare();
-    }
-
-    /// Moves the content of `pages` pages from `from` to the untouched pages at `to`. Neither range
-    /// may be touched meanwhile.
-    pub fn transfer(&self, from: PageNo, to: PageNo, pages: usize) {
-        for n in 0..pages {
-            self.transfer_page(from.plus(n), to.plus(n));
-        }
-    }
-
-    fn transfer_page(&self, from: PageNo, to: PageNo) {
-        loop {
-            let word = self.table.load(from);
-            let moved = match word {
-                Pte::Empty => true,
-                Pte::Resident(frame) => self.transfer_resident(from, to, word, frame),
-                Pte::Swapped { entry, .. } => match self.frame_on(from, entry) {
-                    Some(frame) => self.transfer_cached(from, to, word, frame),
-                    None => self.transfer_uncached(from, to, word, entry),
-                },
-                Pte::Poisoned => {
-                    self.space.poison(to);
-                    self.table.replace(to, Pte::Empty, word);
-                    // The poison must go now: discarding skips empty words.
-                    self.space.zap(from, 1);
-                    self.table.replace(from, word, Pte::Empty)
-                }
-            };
-            if moved {
-                return;
-            }
-        }
-    }
-
-    fn transfer_resident(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) -> bool {
-        let Some(locked) = self.lock_resident(from, frame) else { return false };
-        self.frames.wait_writeback(frame);
-        let moved = match &self.store {
-            Store::Moving(moving) => self.move_content(moving, &locked, to),
-            // Pages of a pool have no addresses and are never moved.
-            Store::Pool(_) => Err(SpaceError::Missing),
-        };
-        match moved {
-            Ok(()) => self.rename(locked, to, word),
-            Err(why) => self.lose_moved(locked, to, why),
-        }
-        true
-    }
-
-    /// Poisons a page whose content could not be moved to its new address.
-    fn lose_moved(&self, locked: LockedPage, to: PageNo, why: SpaceError) {
-        self.table.replace(to, Pte::Empty, Pte::Poisoned);
-        self.count_lost(to, why);
-        self.space.zap(locked.page(), 1);
-        self.frames.clear(locked.frame(), flag::MAPPED);
-        self.forget(locked);
-    }
-
-    fn transfer_uncached(&self, from: PageNo, to: PageNo, word: Pte, entry: SwapEntry) -> bool {
-        self.drop_left_behind(entry, to);
-        let moved = self.cache.while_uncached(&self.frames, &self.table, (from, word), || {
-            self.table.replace(to, Pte::Empty, word) && self.table.replace(from, word, Pte::Empty)
-        });
-        if moved {
-            self.note_page(entry, to);
-        }
-        moved
-    }
-
-    fn transfer_cached(&self, from: PageNo, to: PageNo, word: Pte, frame: FrameNo) -> bool {
-        let Some(locked) = self.frames.lock(frame) else { return false };
-        if self.table.load(from) != word || locked.page() != from {
-            self.unlock(locked);
-            return false;
-        }
-        self.rename(locked, to, word);
-        true
     }
 }

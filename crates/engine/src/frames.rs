@@ -387,13 +387,6 @@ impl Frames {
         self.frames[frame.index()].page.load(Relaxed).checked_sub(1).map(PageNo)
     }
 
-    /// Gives a page's frame to another page.
-    pub(crate) fn rename(&self, locked: LockedPage, page: PageNo) -> LockedPage {
-        let frame = locked.end();
-        self.frames[frame.index()].page.store(page.0 + 1, Relaxed);
-        LockedPage { frame, page }
-    }
-
     /// Returns the entry `frame` is cached under.
     pub(crate) fn entry(&self, frame: FrameNo) -> Option<SwapEntry> {
         self.frames[frame.index()].entry.load(Acquire).checked_sub(1).map(SwapEntry::from_bits)

@@ -11,7 +11,6 @@ use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::lru::LruList;
 use crate::space::{Mapped, SpaceError};
-use crate::store::Moving;
 use crate::types::{Pte, flag};
 use overspill_area::AreaNo;
 use overspill_base::PageNo;
@@ -113,20 +112,6 @@ impl Engine {
             Mapped { stopped: None, .. } => Ok(()),
             Mapped { stopped: Some(why), .. } => Err(why),
         })
-    }
-
-    /// Moves the content of a mapped page to another address; retries while the kernel has no
-    /// memory.
-    ///
-    /// # Errors
-    /// Why it could not be moved.
-    pub(crate) fn move_content(
-        &self,
-        moving: &Moving,
-        locked: &LockedPage,
-        to: PageNo,
-    ) -> Result<(), SpaceError> {
-        self.patiently(|| moving.space.transfer(locked.page(), to))
     }
 
     /// Repeats `act` while the kernel has no memory for it, up to [`PATIENCE_ROUNDS`] times.

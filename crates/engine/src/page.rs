@@ -311,27 +311,6 @@ impl Engine {
         }
     }
 
-    /// Moves a page's frame and word to the untouched page at `to`.
-    pub(crate) fn rename(&self, locked: LockedPage, to: PageNo, word: Pte) {
-        let (frame, from) = (locked.frame(), locked.page());
-        let rename = || {
-            self.table.replace(to, Pte::Empty, word);
-            let locked = self.frames.rename(locked, to);
-            self.table.replace(from, word, Pte::Empty);
-            locked
-        };
-        let locked = match self.frames.entry(frame) {
-            Some(entry) => {
-                self.drop_left_behind(entry, to);
-                self.note_page(entry, to);
-                self.cache.exclusively(entry, rename)
-            }
-            None => rename(),
-        };
-        self.wake_faulted(from);
-        self.unlock(locked);
-    }
-
     /// Drops what is left in the swap cache of an untouched page, which was on `entry`: before it
     /// gets there again, by another page's frame or hold. Sleeps for the frame's I/O.
     pub(crate) fn drop_left_behind(&self, entry: SwapEntry, page: PageNo) {

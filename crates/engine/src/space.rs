@@ -166,13 +166,6 @@ pub trait MovingSpace: AddressSpace {
     /// Empties `pages` of `arena`, as they must be before the next [`unmap`](Self::unmap) into
     /// them.
     fn recycle(&self, arena: &PageArena, pages: Range<usize>);
-
-    /// Moves one present page to another address.
-    ///
-    /// # Errors
-    /// [`SpaceError::Missing`] if there is none at `from`. After any other error it is still at
-    /// `from`.
-    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError>;
 }
 
 /// Owns pages that are used by request, not by touch. A page stays at its frame's place in the

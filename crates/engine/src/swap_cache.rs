@@ -280,12 +280,6 @@ impl SwapCache {
             && act()
     }
 
-    /// Calls `act` while no page is found in, inserted into or removed from the trunk of `entry`.
-    pub(crate) fn exclusively<R>(&self, entry: SwapEntry, act: impl FnOnce() -> R) -> R {
-        let _trunk = self.trunk(entry);
-        act()
-    }
-
     /// Returns the number of entries cached.
     pub fn len(&self) -> usize {
         self.areas.iter().filter_map(OnceLock::get).flatten().map(|trunk| trunk.lock().len).sum()

@@ -38,7 +38,6 @@ enum Op {
     Read { page: usize },
     Scan { first: usize, pages: usize, step: usize },
     Discard { first: usize, pages: usize },
-    Move { from: usize, to: usize, pages: usize },
     Pin { page: Option<usize> },
     Lock { page: usize, lock: bool },
     Advise { first: usize, pages: usize, advice: Advice },
@@ -54,8 +53,6 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (page.clone(), 1..40usize, prop::sample::select(vec![1, 1, 2, 5]))
             .prop_map(|(first, pages, step)| Op::Scan { first, pages, step }),
         1 => (page.clone(), 1..20usize).prop_map(|(first, pages)| Op::Discard { first, pages }),
-        1 => (page.clone(), page.clone(), 1..8usize)
-            .prop_map(|(from, to, pages)| Op::Move { from, to, pages }),
         1 => prop::option::of(page.clone()).prop_map(|page| Op::Pin { page }),
         1 => (page.clone(), 1..40usize, advice())
             .prop_map(|(first, pages, advice)| Op::Advise { first, pages, advice }),
@@ -112,7 +109,6 @@ impl Episode {
                 return scan.all(|page| self.touch(page, None));
             }
             Op::Discard { first, pages } => self.discard(first, pages.min(PAGES - first)),
-            Op::Move { from, to, pages } => self.relocate(from, to, pages),
             Op::Pin { page } => self.rig.space.pin(page.map(|page| PageNo(page as u32))),
             Op::Lock { page, lock } => self.lock(page, lock),
             Op::Advise { first, pages, advice } => {
@@ -129,22 +125,6 @@ impl Episode {
         self.worker.finish(&self.rig.engine);
         self.rig.engine.discard(PageNo(first as u32), pages);
         self.model[first..first + pages].fill(Some(0));
-    }
-
-    fn relocate(&mut self, from: usize, to: usize, pages: usize) {
-        let overlap = from.abs_diff(to) < pages;
-        if overlap || from.max(to) + pages > PAGES {
-            return;
-        }
-        self.rig.space.pin(None);
-        self.discard(to, pages);
-        self.rig.engine.transfer(PageNo(from as u32), PageNo(to as u32), pages);
-        for n in 0..pages {
-            self.model[to + n] = self.model[from + n].replace(0);
-            self.model[from + n] = Some(0);
-        }
-        // Poisoned pages stay so at the new address; the old one is clean.
-        self.rig.engine.discard(PageNo(from as u32), pages);
     }
 
     fn lock(&mut self, page: usize, lock: bool) {

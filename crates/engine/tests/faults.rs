@@ -69,23 +69,6 @@ fn a_seed_plays_the_same_game_again() {
     assert_ne!(format!("{:?}", script(1)), format!("{:?}", script(2)));
 }
 
-/// The poison moves with the page: the old address is clean.
-#[test]
-fn a_lost_page_that_is_moved_leaves_no_poison_behind() {
-    let rig = Rig::new(8, 64, &[128], Tuning { readahead_max_pages: 1, ..TUNING });
-    let mut worker = Worker::new(&rig.engine).unwrap();
-    for page in 0..48 {
-        rig.touch(&mut worker, PageNo(page), |content| content.fill(1));
-    }
-    rig.plans[0].set(Faults { read_failures_per_mille: 1000, ..Faults::default() });
-    assert_eq!(rig.touch(&mut worker, PageNo(0), |_| ()), Touch::Poisoned);
-    rig.plans[0].set(Faults::default());
-    rig.engine.transfer(PageNo(0), PageNo(50), 1);
-    rig.engine.discard(PageNo(0), 1);
-    assert_eq!(rig.touch(&mut worker, PageNo(50), |_| ()), Touch::Poisoned);
-    assert_eq!(rig.touch(&mut worker, PageNo(0), |content| assert_eq!(content[0], 0)), Touch::Done);
-}
-
 /// Writes 128 pages and reads them in order, one slot being bad; returns those that are lost, and
 /// how many were read ahead.
 fn lost_to_a_bad_slot(tuning: Tuning) -> (Vec<u32>, u64) {

@@ -352,9 +352,4 @@ impl MovingSpace for GuestSpace {
     fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
         arena.drop_pages(pages);
     }
-
-    /// Guests move their pages themselves, and the pages keep their numbers.
-    fn transfer(&self, _: PageNo, _: PageNo) -> Result<(), SpaceError> {
-        Err(SpaceError::Refused)
-    }
 }

@@ -15,7 +15,8 @@ use overspill_device::file::OpenOptions;
 use overspill_device::seal::{Algorithm, Sealer, Seals};
 use overspill_device::{Device, DeviceError, DeviceInfo, SwapDevice, SwapKind, SwapSpec};
 use overspill_engine::Tuning;
-use overspill_space::HandlerOptions;
+use overspill_space::probe::best_reach;
+use overspill_space::shut_pages_max;
 use overspill_space::words::Reach;
 use std::collections::HashSet;
 
@@ -25,6 +26,8 @@ pub const MEMORY_MIN: Bytes = Bytes(1024 * PAGE_SIZE as u64);
 const PAGES_MIN: u64 = 16;
 /// Most pages in memory: they are counted in 32 bits, and one value is reserved.
 pub(crate) const PAGES_MAX: u64 = u32::MAX as u64 - 1;
+/// Smallest page, and the usual one.
+pub(crate) const PAGE_LEAST: Bytes = Bytes(PAGE_SIZE as u64);
 /// Largest page.
 const PAGE_SIZE_MAX: Bytes = Bytes(2 << 20);
 /// Address space for regions. It costs nothing until it is touched.
@@ -34,7 +37,8 @@ const RESERVE: Bytes = Bytes(1 << 40);
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(crate) memory: Bytes,
-    pub(crate) page_size: Bytes,
+    pub(crate) page_size: Option<Bytes>,
+    reach: Option<Reach>,
     swaps: Vec<SwapSpec>,
     options: OpenOptions,
 }
@@ -55,10 +59,11 @@ impl Builder {
         self
     }
 
-    /// Sets the size of a page of every region: a power of two from 4 KiB, the default, to 2 MiB. A
-    /// touch of a swapped-out page reads the whole page, and eviction writes whole pages. Larger
-    /// ones suit data that is used in large pieces: there are fewer faults. Memory, statistics, the
-    /// rounding of sizes and ranges, and pins are in whole pages.
+    /// Sets the size of a page of every region: a power of two from 4 KiB to 2 MiB. It is 4 KiB if
+    /// nothing is said, or as much as [`Reach::Shut`] takes. A touch of a swapped-out page reads
+    /// the whole page, and eviction writes whole pages. Larger ones suit data that is used in large
+    /// pieces: there are fewer faults. Memory, statistics, the rounding of sizes and ranges, and
+    /// pins are in whole pages.
     ///
     /// ```
     /// use overspill::{Bytes, Overspill};
@@ -74,7 +79,14 @@ impl Builder {
     /// ```
     #[must_use]
     pub fn page_size(mut self, size: Bytes) -> Self {
-        self.page_size = size;
+        self.page_size = Some(size);
+        self
+    }
+
+    /// Sets how touches are noticed. If nothing is said it is the best way that is permitted here.
+    #[must_use]
+    pub fn reach(mut self, reach: Reach) -> Self {
+        self.reach = Some(reach);
         self
     }
 
@@ -94,9 +106,8 @@ impl Builder {
 
     /// A pager in this process without swap areas and memory.
     pub(crate) fn new() -> Self {
-        let page_size = Bytes(PAGE_SIZE as u64);
         let options = OpenOptions::default();
-        Self { memory: Bytes(0), page_size, swaps: Vec::new(), options }
+        Self { memory: Bytes(0), page_size: None, reach: None, swaps: Vec::new(), options }
     }
 
     pub(crate) fn open_swaps(&self) -> Result<Vec<OpenedSwap>, Error> {
@@ -109,13 +120,32 @@ impl Builder {
         specs.iter().enumerate().map(open).collect()
     }
 
+    /// The size of a page of regions, which is checked.
+    fn page_size_for(&self, reach: Reach) -> Result<Bytes, Error> {
+        let chosen = self.page_size.unwrap_or(PAGE_LEAST);
+        check_pages(self.memory, chosen, PAGES_MAX)?;
+        if reach != Reach::Shut {
+            return Ok(chosen);
+        }
+        let most = shut_pages_max();
+        let fits = |size: &Bytes| (self.memory.0 / size.0) as usize <= most;
+        let sizes = std::iter::successors(Some(chosen), |size| Some(Bytes(2 * size.0)));
+        let least = sizes.take_while(|&size| size <= PAGE_SIZE_MAX).find(fits);
+        match (least, self.page_size) {
+            (Some(least), None) => Ok(least),
+            (Some(least), Some(chosen)) if least == chosen => Ok(chosen),
+            (least, _) => Err(Error::TooManyPages(most, least.unwrap_or(PAGE_SIZE_MAX))),
+        }
+    }
+
     /// Opens the devices and starts the pager's threads.
     ///
     /// # Errors
     /// See [`Error`]; every message says what to do.
     pub fn build(self) -> Result<Overspill, Error> {
-        check_pages(self.memory, self.page_size, PAGES_MAX)?;
-        let page_bytes = self.page_size.0 as usize;
+        let reach = self.reach.map_or_else(best_reach, Ok)?;
+        let page_size = self.page_size_for(reach)?;
+        let page_bytes = page_size.0 as usize;
         let checksum_seed = random_seed()?;
         let opened = self.open_swaps()?;
         let kinds = opened.iter().map(|swap| swap.kind).collect();
@@ -127,15 +157,13 @@ impl Builder {
             memory: self.memory,
             page_bytes,
             reserve: RESERVE,
-            reach: Reach::All,
+            reach,
             swaps,
             checksum_seed,
             tuning: Tuning::default(),
             stats: Stats::on_heap(),
             report: report_to_stderr(),
-            handlers: HandlerOptions::default(),
         })?;
-        pager.memory().space().let_fork_copy(false);
         Ok(Overspill {
             pager: Arc::new(pager),
             memory: self.memory,
@@ -182,6 +210,23 @@ impl Overspill {
         RegionOptions::new(self.pager.clone())
     }
 
+    /// How touches are noticed.
+    pub fn reach(&self) -> Reach {
+        self.pager.memory().space().reach()
+    }
+
+    /// True if a system call on memory of a region fails with EFAULT unless that is
+    /// [pinned](Region::pin): only touches by the program itself are [served](Self::reach).
+    pub fn needs_pins(&self) -> bool {
+        self.reach() != Reach::All
+    }
+
+    /// More than this cannot be filled now, with all swap areas: an upper bound.
+    pub fn room(&self) -> Bytes {
+        let left = self.swaps().iter().map(|swap| swap.size.0.saturating_sub(swap.used.0)).sum();
+        Bytes(self.memory.0.saturating_add(left))
+    }
+
     /// Everything counted so far.
     pub fn summary(&self) -> Summary {
         Summary::of(self.memory, std::slice::from_ref(self.pager.engine().stats()))
@@ -198,7 +243,7 @@ impl Overspill {
 /// # Errors
 /// [`Error::LimitTooSmall`], [`Error::LimitTooLarge`].
 pub fn check_limit(memory: Bytes) -> Result<(), Error> {
-    check_pages(memory, Bytes(PAGE_SIZE as u64), PAGES_MAX)
+    check_pages(memory, PAGE_LEAST, PAGES_MAX)
 }
 
 /// Refuses page sizes that are not supported, and limits that are too small for them, or allow more
@@ -207,7 +252,7 @@ pub fn check_limit(memory: Bytes) -> Result<(), Error> {
 /// # Errors
 /// [`Error::PageSizeChosen`], [`Error::LimitTooSmall`], [`Error::LimitTooLarge`].
 pub(crate) fn check_pages(memory: Bytes, page: Bytes, most: u64) -> Result<(), Error> {
-    if !page.0.is_power_of_two() || page < Bytes(PAGE_SIZE as u64) || page > PAGE_SIZE_MAX {
+    if !page.0.is_power_of_two() || page < PAGE_LEAST || page > PAGE_SIZE_MAX {
         return Err(Error::PageSizeChosen(page, PAGE_SIZE_MAX));
     }
     let (least, most) = (MEMORY_MIN.max(Bytes(PAGES_MIN * page.0)), Bytes(most * page.0));

@@ -5,7 +5,8 @@
 use overspill_base::{Bytes, PAGE_SIZE};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
-use overspill_space::probe::{MovesProbed, probe_moves};
+use overspill_space::probe::{MovesProbed, best_reach, probe_moves};
+use overspill_space::shut_pages_max;
 use overspill_space::uffd::{Delivery, Uffd};
 use overspill_space::words::Reach;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,7 @@ fn finding(what: &'static str, health: Health, detail: impl Into<String>) -> Fin
 pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
     let mut findings = vec![page_size()];
     findings.push(overcommit());
+    findings.push(regions());
     findings.extend(userfaultfd_features());
     findings.extend(userfaultfd_moves());
     findings.push(uring());
@@ -83,14 +85,37 @@ fn overcommit_of(mode: &str) -> Finding {
     }
 }
 
-/// What a userfaultfd may be asked for here.
-fn reach() -> Reach {
-    let may_have = |reach: &Reach| Uffd::open(Delivery::Messages, *reach).is_ok();
-    [Reach::All, Reach::Program].into_iter().find(may_have).unwrap_or(Reach::All)
+/// How the library notices touches of its regions.
+fn regions() -> Finding {
+    let (health, detail) = match best_reach() {
+        Ok(Reach::All) => (Health::Good, "all touches are served".into()),
+        Ok(Reach::Program) => (Health::Limited, ONLY_OWN_TOUCHES.into()),
+        Ok(Reach::Guards) => {
+            (Health::Limited, format!("{ONLY_OWN_TOUCHES}; touches raise SIGSEGV"))
+        }
+        Ok(Reach::Shut) => (
+            Health::Limited,
+            format!(
+                "{ONLY_OWN_TOUCHES}; touches raise SIGSEGV, and at most {} pages can be in memory",
+                shut_pages_max()
+            ),
+        ),
+        Err(lack) => (Health::Limited, format!("the library has none: {lack}")),
+    };
+    finding("regions of the library", health, detail)
+}
+
+const ONLY_OWN_TOUCHES: &str = "only the program's own touches are served: memory that goes to a \
+                                system call must be pinned; access to /dev/userfaultfd would help";
+
+/// A userfaultfd of the best kind that is permitted.
+fn userfaultfd() -> Option<Uffd> {
+    let open = |reach| Uffd::open(Delivery::Messages, reach).ok();
+    [Reach::All, Reach::Program].into_iter().find_map(open)
 }
 
 fn userfaultfd_features() -> Vec<Finding> {
-    let Ok(uffd) = Uffd::open(Delivery::Messages, reach()) else { return Vec::new() };
+    let Some(uffd) = userfaultfd() else { return Vec::new() };
     let features = uffd.features();
     let judge = |what, has, without: &str| {
         if has {
@@ -103,7 +128,7 @@ fn userfaultfd_features() -> Vec<Finding> {
         judge(
             "userfaultfd: move",
             features.move_pages,
-            "missing (Linux 6.8 has it): O_DIRECT reads into memory that is being paged may be \
+            "not to be used (Linux 6.12 has it): O_DIRECT reads into memory that is being paged may be \
              lost; use buffered I/O or a newer kernel",
         ),
         judge(
@@ -124,10 +149,8 @@ const MOVES_PROBED: Duration = Duration::from_millis(300);
 
 /// Whether the kernel reports moves correctly. Linux 6.18 does not always.
 fn userfaultfd_moves() -> Option<Finding> {
-    if !Uffd::open(Delivery::Messages, reach()).ok()?.features().move_pages {
-        return None;
-    }
-    let probed = probe_moves(MOVES_PROBED, reach()).ok()?;
+    let uffd = userfaultfd().filter(|uffd| uffd.features().move_pages)?;
+    let probed = probe_moves(MOVES_PROBED, uffd.reach()).ok()?;
     Some(match probed {
         MovesProbed { lost: 1.., .. } => finding(
             WHAT_MOVES,

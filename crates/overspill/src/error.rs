@@ -3,6 +3,7 @@
 use overspill_base::Bytes;
 use overspill_device::DeviceError;
 use overspill_engine::{SwapoffError, SwaponError};
+use overspill_space::probe::NoReach;
 use overspill_space::{MemoryError, SignalSetupError, SpaceSetupError};
 
 /// Any error of the library; the message says what to do about it.
@@ -21,6 +22,15 @@ pub enum Error {
     /// Pools and regions cannot have pages of this size.
     #[error("pages cannot have {0}: choose a power of two from 4 KiB to {1}")]
     PageSizeChosen(Bytes, Bytes),
+    /// Touches of memory cannot be noticed here.
+    #[error(transparent)]
+    NoReach(#[from] NoReach),
+    /// More pages than can be in memory where those that are out are shut.
+    #[error(
+        "this kernel can keep at most {0} pages in memory, for it has neither a userfaultfd that is \
+         permitted nor guard regions (Linux 6.13): choose pages of {1} or more, or less memory"
+    )]
+    TooManyPages(usize, Bytes),
     /// The address space or userfaultfd failed.
     #[error(transparent)]
     Space(#[from] SpaceSetupError),

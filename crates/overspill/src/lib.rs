@@ -2,7 +2,8 @@
 //!
 //! A [`Region`] is a slice of bytes of any size of which at most the configured amount is in
 //! memory; the rest is in a swap area of your choice. No root, no `swapon`, no effect on other
-//! processes.
+//! processes. Where [only the program's own touches](Overspill::needs_pins) are served, which takes
+//! no permission at all, memory that goes to a system call is [pinned](Region::pin) for it.
 //!
 //! ```
 //! use overspill::{Bytes, Overspill};
@@ -52,6 +53,7 @@ pub use overspill_device::spec::Tls;
 pub use overspill_device::spec::parse_bytes;
 pub use overspill_device::{DeviceError, DeviceInfo, Discard, SwapKind, SwapSpec};
 pub use overspill_space::Advice;
+pub use overspill_space::words::Reach;
 pub use pool::{Held, HeldPage, PageGuard, PageGuardMut, Pool, PoolBuilder, PoolError};
 pub use region::{Faults, HeldRange, Pinned, PinnedMut, Region, RegionOptions};
 pub use spill_vec::{Iter, SpillVec};

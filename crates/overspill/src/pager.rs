@@ -16,7 +16,9 @@ use overspill_device::large_pages::LargePages;
 use overspill_engine::{Engine, EngineParts, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::with_signals_blocked;
 use overspill_space::words::Reach;
-use overspill_space::{HandlerOptions, Handlers, ManagedMemory, ManagedSpace, SignalFaults};
+use overspill_space::{
+    Handlers, InPlace, ManagedMemory, ManagedSpace, SignalFaults, SignalSetupError,
+};
 use std::sync::OnceLock;
 
 /// A device with the shared tables of its slots.
@@ -71,7 +73,7 @@ pub struct PagerParts {
     pub page_bytes: usize,
     /// Address space to reserve, if the system grants it.
     pub reserve: Bytes,
-    /// Which touches the kernel reports.
+    /// Which touches are served.
     pub reach: Reach,
     /// Swap areas, in the order of their numbers.
     pub swaps: Vec<PagerSwap>,
@@ -83,8 +85,6 @@ pub struct PagerParts {
     pub tuning: Tuning,
     /// Takes one line about an error.
     pub report: Box<dyn Fn(&str) + Send + Sync>,
-    /// Settings of the threads.
-    pub handlers: HandlerOptions,
 }
 
 /// A running pager.
@@ -93,10 +93,12 @@ pub struct Pager {
     engine: Arc<Engine>,
     memory: ManagedMemory,
     handlers: Mutex<Option<Handlers>>,
-    /// Set when the first region with faults by signal is made.
-    signals: OnceLock<Arc<SignalFaults>>,
-    /// Held while `signals` is made.
-    starting_signals: Mutex<()>,
+    /// Made for the first pin, or the first region with faults by signal.
+    in_place: OnceLock<Arc<InPlace>>,
+    /// Made for the first region with faults by signal.
+    signals: OnceLock<SignalFaults>,
+    /// Held while these two are made.
+    starting: Mutex<()>,
     checksum_seed: u64,
 }
 
@@ -133,16 +135,21 @@ impl Pager {
             cpus: Cpus::native(),
         };
         let engine = Arc::new(Engine::new(parts_of_engine));
-        let handlers = Handlers::start(engine.clone(), space.clone(), parts.handlers)
+        let handlers = Handlers::start(engine.clone(), space.clone())
             .map_err(Error::system("start the pager's threads"))?;
-        Ok(Self {
+        let pager = Self {
             memory: ManagedMemory::new(space, engine.clone()),
             engine,
             handlers: Mutex::new(LockClass::Pager, Some(handlers)),
+            in_place: OnceLock::new(),
             signals: OnceLock::new(),
-            starting_signals: Mutex::new(LockClass::Pager, ()),
+            starting: Mutex::new(LockClass::Pager, ()),
             checksum_seed: seed,
-        })
+        };
+        if parts.reach.is_by_signal() {
+            pager.start_signals()?;
+        }
+        Ok(pager)
     }
 
     /// Returns the engine, for its counters.
@@ -155,18 +162,41 @@ impl Pager {
         &self.memory
     }
 
-    /// Returns the server of faults by signal, started at the first call.
+    /// Serves faults by signal from now on.
     ///
     /// # Errors
     /// [`Error::Signals`].
-    pub fn signals(&self) -> Result<&Arc<SignalFaults>, Error> {
-        let _one = self.starting_signals.lock();
-        if let Some(signals) = self.signals.get() {
-            return Ok(signals);
+    pub fn start_signals(&self) -> Result<(), Error> {
+        let _one = self.starting.lock();
+        if self.signals.get().is_none() {
+            let signals = SignalFaults::start(self.make_in_place()?)?;
+            let _ = self.signals.set(signals);
         }
-        let space = self.memory.space().clone();
-        let signals = SignalFaults::start(self.engine.clone(), space)?;
-        Ok(self.signals.get_or_init(|| signals))
+        Ok(())
+    }
+
+    /// Returns the server of faults on the threads that have them.
+    ///
+    /// # Errors
+    /// [`Error::Signals`].
+    pub fn in_place(&self) -> Result<&Arc<InPlace>, Error> {
+        let _one = self.starting.lock();
+        self.make_in_place()
+    }
+
+    /// As [`in_place`](Self::in_place). The caller has locked `starting`.
+    fn make_in_place(&self) -> Result<&Arc<InPlace>, Error> {
+        if let Some(made) = self.in_place.get() {
+            return Ok(made);
+        }
+        let made = InPlace::new(self.engine.clone(), self.memory.space().clone());
+        let made = made.map_err(SignalSetupError::from)?;
+        Ok(self.in_place.get_or_init(|| made))
+    }
+
+    /// True if all faults are signals, whatever a region asks for.
+    pub fn is_by_signal(&self) -> bool {
+        self.memory.space().reach().is_by_signal()
     }
 
     /// Prepares a device for swapping, with slots as large as the pages.
@@ -221,8 +251,8 @@ impl Pager {
             handlers.park();
             handlers.unpark();
         }
-        if let Some(signals) = self.signals.get() {
-            self.undisturbed(|| signals.drop_gone());
+        if let Some(in_place) = self.in_place.get() {
+            self.undisturbed(|| in_place.drop_gone());
         }
     }
 }

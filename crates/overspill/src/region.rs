@@ -9,22 +9,24 @@ use crate::error::Error;
 use crate::pager::Pager;
 use overspill_base::sync::Arc;
 use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_space::{Advice, Protection, SignalFaults};
+use overspill_space::Advice;
 use std::ops::{Deref, DerefMut, Range};
 
 /// Which thread brings in a swapped-out page that is touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Faults {
-    /// A thread of the pager, to which the kernel sends a message. Works wherever memory works.
+    /// A thread of the pager, to which the kernel sends a message. Works wherever memory works, if
+    /// all touches are [served](crate::Reach::All). Where there is no userfaultfd, faults are
+    /// signals all the same.
     #[default]
     Message,
-    /// The thread that touches it, in a handler for SIGBUS. Much faster if the device is fast: no
-    /// other thread has to wake up. In exchange:
+    /// The thread that touches it, in a handler for SIGBUS, or SIGSEGV if there is no userfaultfd.
+    /// Much faster if the device is fast: no other thread has to wake up. In exchange:
     ///
     /// * A system call on a page that is swapped out fails with EFAULT: [pin](Region::pin) what you
     ///   pass to one.
-    /// * SIGBUS must not be blocked where the region is touched. The handler is installed with the
-    ///   first such region and passes other SIGBUS on to the previous handler. Do not install
+    /// * The signal must not be blocked where the region is touched. The handler is installed with
+    ///   the first such region and passes other signals on to the previous handler. Do not install
     ///   another one later: it would get the region's faults.
     /// * The handler runs on the current stack of the thread that touches the region, and needs
     ///   less than 16 KiB of it. A signal handler that touches the region needs that much on its
@@ -57,30 +59,30 @@ impl RegionOptions {
     /// [`Error::Memory`] if the reserved address space is used up; [`Error::Signals`] if faults
     /// cannot be signals.
     pub fn build(self, size: Bytes) -> Result<Region, Error> {
-        let signals = match self.faults {
-            Faults::Message => None,
-            Faults::Signal => Some(self.pager.signals()?.clone()),
-        };
+        if self.faults == Faults::Signal {
+            self.pager.start_signals()?;
+        }
         let pages = size.0.div_ceil(self.pager.page_bytes() as u64) as usize;
-        let address = self.pager.undisturbed(|| match (&signals, pages) {
+        let memory = self.pager.memory();
+        let address = self.pager.undisturbed(|| match (self.faults, pages) {
             (_, 0) => Ok(PAGE_SIZE),
-            (None, _) => self.pager.memory().map(pages, Protection::READ | Protection::WRITE),
-            (Some(signals), _) => self.pager.memory().map_by_signal(signals, pages),
+            (Faults::Message, _) => memory.map(pages),
+            (Faults::Signal, _) => memory.map_by_signal(pages),
         })?;
-        Ok(Region { pager: self.pager, signals, address, pages })
+        Ok(Region { pager: self.pager, address, pages })
     }
 }
 
 /// Zeroed memory of which only a part is in memory at any time. Unmapped when dropped.
 ///
-/// Use it as a `[u8]`, from any thread, also as the buffer of system calls, unless its faults are
-/// [signals](Faults::Signal). A touch of a swapped-out page blocks until it is read. If that fails,
-/// the thread gets SIGBUS, and the reason is in
+/// Use it as a `[u8]`, from any thread. As the buffer of a system call it must be
+/// [pinned](Region::pin) if [`Overspill::needs_pins`](crate::Overspill::needs_pins), or if its
+/// faults are [signals](Faults::Signal). A touch of a swapped-out page blocks until it is read. If
+/// that fails, the thread gets SIGBUS, and the reason is in
 /// [`Overspill::last_error`](crate::Overspill::last_error).
 #[derive(Debug)]
 pub struct Region {
     pager: Arc<Pager>,
-    signals: Option<Arc<SignalFaults>>,
     address: usize,
     pages: usize,
 }
@@ -104,9 +106,7 @@ impl Region {
     /// As [`discard`](Self::discard).
     pub unsafe fn discard_unborrowed(&self, range: Range<usize>) {
         if let Some((address, pages)) = self.whole_pages(range) {
-            let memory = self.pager.memory();
-            let done = self.pager.undisturbed(|| memory.discard(address, pages));
-            debug_assert_eq!(done, Ok(()), "a region stays mapped while it lives");
+            self.pager.undisturbed(|| self.pager.memory().discard(address, pages));
         }
     }
 
@@ -177,8 +177,8 @@ impl Region {
         let first = range.start / page_bytes;
         let pages = range.end.div_ceil(page_bytes).saturating_sub(first);
         let address = self.address + first * page_bytes;
-        let memory = self.pager.memory();
-        self.pager.undisturbed(|| memory.pin(address, pages, self.signals.as_deref()))?;
+        let (memory, in_place) = (self.pager.memory(), self.pager.in_place()?);
+        self.pager.undisturbed(|| memory.pin(address, pages, in_place))?;
         Ok(Pin { pager: self.pager.clone(), address, pages })
     }
 
@@ -195,9 +195,7 @@ impl Region {
     /// If the range is not inside the region.
     pub fn advise(&self, range: Range<usize>, advice: Advice) {
         if let Some((address, pages)) = self.whole_pages(range) {
-            let memory = self.pager.memory();
-            let done = self.pager.undisturbed(|| memory.advise(address, pages, advice));
-            debug_assert_eq!(done, Ok(()), "a region stays mapped while it lives");
+            self.pager.undisturbed(|| self.pager.memory().advise(address, pages, advice));
         }
     }
 
@@ -236,10 +234,7 @@ impl DerefMut for Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.pages > 0 {
-            let memory = self.pager.memory();
-            // Fails only if the kernel has too many mappings; then address space is leaked, no
-            // more.
-            let _ = self.pager.undisturbed(|| memory.unmap(self.address, self.pages));
+            self.pager.undisturbed(|| self.pager.memory().unmap(self.address, self.pages));
         }
     }
 }

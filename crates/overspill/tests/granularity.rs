@@ -2,10 +2,11 @@
 //!
 //! Skips, printing the reason, if userfaultfd is not permitted.
 
+#[path = "common/reach.rs"]
+mod reach;
+
 use io_uring::{IoUring, opcode, types::Fd};
 use overspill::{Advice, Bytes, Error, Faults, Overspill, Region};
-use overspill_space::uffd::{Delivery, Uffd};
-use overspill_space::words::Reach;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -21,13 +22,8 @@ fn limit(page: usize) -> usize {
 }
 
 fn overspill(page: usize, swap: &str) -> Option<Overspill> {
-    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
-        println!("skipped: {lack}");
-        return None;
-    }
     let builder = Overspill::builder().memory(Bytes(limit(page) as u64));
-    let builder = builder.page_size(Bytes(page as u64)).swap(swap.parse().unwrap());
-    Some(builder.build().unwrap())
+    reach::build(builder.page_size(Bytes(page as u64)).swap(swap.parse().unwrap()))
 }
 
 /// A region of `times` times the limit.
@@ -399,4 +395,13 @@ fn what_cannot_work_is_refused_in_words() {
     }
     let error = build(2 << 20, 16 << 20).unwrap_err();
     assert!(error.to_string().contains("at least 32 MiB"), "{error}");
+}
+
+/// But for what system calls see of memory that is out, and what a ring refers to without a pin of
+/// ours.
+#[test]
+fn most_of_this_in_each_reach() {
+    let of_calls =
+        ["what_a_device_loses_is_lost_by_the_page", "a_pinned_part_keeps_its_page_whole"];
+    reach::run_in_each_other(&of_calls);
 }

@@ -25,11 +25,11 @@ use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::frames::Watermarks;
 use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
 use overspill_space::kernel::{Between, Call, Request};
-use overspill_space::remap::Target;
 use overspill_space::uffd::{Delivery, Uffd};
 use overspill_space::words::Reach;
-use overspill_space::{ManagedMemory, ManagedSpace, Protection};
+use overspill_space::{ManagedMemory, ManagedSpace};
 use rustix::io::Errno;
+use rustix::mm::MprotectFlags;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -40,7 +40,7 @@ use std::sync::Mutex;
 const SEEDS: u64 = 100;
 const OPERATIONS: usize = 250;
 const PAGES: usize = 96;
-const PLAIN: Protection = Protection::READ.union(Protection::WRITE);
+const PLAIN: MprotectFlags = MprotectFlags::READ.union(MprotectFlags::WRITE);
 
 /// Pseudorandom numbers, the same for the same seed.
 #[derive(Clone, Debug)]
@@ -232,7 +232,7 @@ impl Episode {
         };
         let engine = Arc::new(Engine::new(parts));
         let memory = ManagedMemory::new(space.clone(), engine.clone());
-        let start = memory.map(PAGES, PLAIN).unwrap();
+        let start = memory.map(PAGES).unwrap();
         let mood = Mood { chance: Chance::new(seed ^ 0xabcdef), sulks: None };
         let (state, happened) = (Mutex::new(mood), happened.clone());
         space.put_between(Box::new(Whims { state, happened, rude: seed % 8 == 7 }));
@@ -301,33 +301,19 @@ impl Episode {
     }
 
     /// A read-only page cannot be moved, and is copied.
-    fn protect(&mut self, protection: Protection) {
+    fn protect(&mut self, protection: MprotectFlags) {
         let pages = self.some_pages();
-        let (address, count) = (self.address(pages.start), pages.len());
-        self.memory.protect(address, count, protection).unwrap();
+        let (start, len) = (self.address(pages.start), pages.len() * self.page_bytes);
+        // SAFETY: pages of ours, to which nobody writes before they are writable again.
+        unsafe { rustix::mm::mprotect(start as *mut _, len, protection) }.unwrap();
         self.read_only[pages].fill(protection != PLAIN);
     }
 
     fn discard(&mut self) {
         let pages = self.some_pages();
         self.worker.finish(&self.engine);
-        self.memory.discard(self.address(pages.start), pages.len()).unwrap();
+        self.memory.discard(self.address(pages.start), pages.len());
         self.model[pages].fill(0);
-    }
-
-    /// Moves the mapping elsewhere, as a growing mremap does.
-    fn relocate(&mut self) {
-        self.worker.finish(&self.engine);
-        self.memory.protect(self.start, PAGES, PLAIN).unwrap();
-        self.read_only.fill(false);
-        // Another mapping prevents growing in place.
-        let after = self.start + PAGES * self.page_bytes;
-        let _ = self.memory.map_at(after, 1, PLAIN);
-        let to = Target::Anywhere;
-        let moved = self.memory.remap(self.start, PAGES, PAGES + 1, to, false).unwrap();
-        self.memory.unmap(after, 1).unwrap();
-        self.memory.unmap(moved + PAGES * self.page_bytes, 1).unwrap();
-        self.start = moved;
     }
 
     fn balance(&mut self) {
@@ -351,10 +337,9 @@ impl Episode {
             }
             40..=51 => self.some_pages().for_each(|page| self.bring(page)),
             52..=55 => self.some_pages().for_each(|page| self.write(page)),
-            56 => self.protect(Protection::READ),
+            56 => self.protect(MprotectFlags::READ),
             57 => self.protect(PLAIN),
-            58..=59 => self.discard(),
-            60 => self.relocate(),
+            58..=60 => self.discard(),
             _ => self.balance(),
         }
     }
@@ -420,7 +405,7 @@ fn a_page_that_is_nowhere_is_counted_and_said_and_never_zeros() {
     episode.worker.finish(&episode.engine);
     assert_eq!(episode.engine.check(), Ok(()));
     // After a deliberate discard it is as good as new.
-    episode.memory.discard(episode.address(1), 1).unwrap();
+    episode.memory.discard(episode.address(1), 1);
     episode.model[1] = 0;
     (0..4).for_each(|page| episode.bring(page));
 }

@@ -2,9 +2,10 @@
 //!
 //! Skips, printing the reason, if userfaultfd is not permitted.
 
-use overspill::{Advice, Bytes, Error, MEMORY_MIN, Overspill, Region};
-use overspill_space::uffd::{Delivery, Uffd};
-use overspill_space::words::Reach;
+#[path = "common/reach.rs"]
+mod reach;
+
+use overspill::{Advice, Bytes, Error, MEMORY_MIN, Overspill, Reach, Region};
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -13,12 +14,12 @@ const SIZE: Bytes = Bytes(40 << 20);
 
 /// An `Overspill` over `swap`; none, printing the reason, if that is not possible here.
 fn overspill(swap: &str) -> Option<Overspill> {
-    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
-        println!("skipped: {lack}");
-        return None;
-    }
-    let builder = Overspill::builder().memory(LIMIT).swap(swap.parse().unwrap());
-    Some(builder.build().unwrap())
+    reach::build(Overspill::builder().memory(LIMIT).swap(swap.parse().unwrap()))
+}
+
+#[test]
+fn all_of_this_in_each_reach() {
+    reach::run_in_each_other(&[]);
 }
 
 fn file_in(directory: &tempfile::TempDir) -> String {
@@ -96,9 +97,19 @@ fn threads_work_on_parts_of_one_region() {
 fn system_calls_take_buffers_that_are_swapped_out() {
     use std::io::{Read, Seek, Write};
     let Some(overspill) = overspill("ram:96M") else { return };
+    assert_eq!(overspill.needs_pins(), reach::reach() != Reach::All);
     let mut region = overspill.region(SIZE).unwrap();
     (0..region.len() / PAGE).for_each(|page| write(&mut region, page, 3));
     let mut file = tempfile::tempfile().unwrap();
+    if overspill.needs_pins() {
+        let refused = file.write_all(&region).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
+        (0..16).for_each(|part| {
+            let bytes = part * region.len() / 16..(part + 1) * region.len() / 16;
+            file.write_all(&region.pin(bytes).unwrap()).unwrap();
+        });
+        return assert_eq!(file.metadata().unwrap().len(), SIZE.0);
+    }
     file.write_all(&region).unwrap();
     let mut copy = overspill.region(SIZE).unwrap();
     file.rewind().unwrap();

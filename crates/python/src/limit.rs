@@ -43,14 +43,16 @@ fn spec_of(words: &str) -> PyResult<SwapSpec> {
 pub(crate) fn builder_of(
     memory: Size,
     swaps: Vec<String>,
-    page_size: Size,
+    page_size: Option<Size>,
     swap_size: Option<Size>,
 ) -> PyResult<Builder> {
-    let builder = Overspill::builder().memory(memory.bytes()?).page_size(page_size.bytes()?);
-    let builder = match swap_size {
-        Some(size) => builder.swap_size(size.bytes()?),
-        None => builder,
-    };
+    let mut builder = Overspill::builder().memory(memory.bytes()?);
+    if let Some(size) = page_size {
+        builder = builder.page_size(size.bytes()?);
+    }
+    if let Some(size) = swap_size {
+        builder = builder.swap_size(size.bytes()?);
+    }
     swaps.into_iter().try_fold(builder, |builder, words| Ok(builder.swap(spec_of(&words)?)))
 }
 
@@ -61,7 +63,7 @@ impl Limit {
         py: Python<'_>,
         memory: Size,
         swaps: Vec<String>,
-        page_size: Size,
+        page_size: Option<Size>,
         swap_size: Option<Size>,
     ) -> PyResult<Self> {
         let builder = builder_of(memory, swaps, page_size, swap_size)?;
@@ -80,6 +82,10 @@ impl Limit {
 
     fn last_error(&self) -> PyResult<Option<String>> {
         Ok(self.inner()?.last_error())
+    }
+
+    fn needs_pins(&self) -> PyResult<bool> {
+        Ok(self.inner()?.needs_pins())
     }
 
     fn page_size(&self) -> PyResult<usize> {

@@ -120,7 +120,13 @@ unsafe extern "C" fn malloc(ctx: *mut c_void, bytes: usize) -> *mut c_void {
         // SAFETY: any size will do.
         return unsafe { libc::malloc(bytes.max(1)) };
     }
-    // SAFETY: numpy passes the handler's own context.
+    // SAFETY: numpy passes the handler's own context, which lives as long as its handler.
+    let limit = unsafe { &*ctx.cast::<Own<Overspill>>() }.get();
+    // It will be filled, so it must fit; zeros need not be.
+    if limit.is_ok_and(|limit| bytes as u64 > limit.room().0) {
+        return null_mut();
+    }
+    // SAFETY: as above.
     unsafe { zeroed(ctx, bytes) }
 }
 

@@ -23,7 +23,7 @@ impl Pool {
         py: Python<'_>,
         memory: Size,
         swaps: Vec<String>,
-        page_size: Size,
+        page_size: Option<Size>,
         swap_size: Option<Size>,
     ) -> PyResult<Self> {
         let builder = PoolBuilder::from(builder_of(memory, swaps, page_size, swap_size)?);

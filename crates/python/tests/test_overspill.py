@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -144,6 +145,17 @@ class Arrays(unittest.TestCase):
         limit = small()
         with self.assertRaises(MemoryError), limit:
             np.empty(1 << 60, "u1")
+        with self.assertRaises(MemoryError), limit:
+            np.ones(200 << 20, "u1")
+        with limit:
+            self.assertEqual(np.zeros(200 << 20, "u1")[::PAGE].sum(), 0)
+
+    def test_out_of_swap_is_said_before_the_signal(self):
+        ended = subprocess.run(
+            [sys.executable, "-c", "import numpy, overspill\nwith overspill.limit('8M', swap='ram:8M'): numpy.zeros(8 << 20).fill(1)"],
+            capture_output=True, text=True, check=False)
+        self.assertIn(ended.returncode, (-signal.SIGBUS, -signal.SIGSEGV))
+        self.assertIn("overspill: out of memory: the limit of 8 MiB is full, and ram is full", ended.stderr)
 
     @unittest.skipUnless(find_spec("pandas"), "pandas is not installed")
     def test_pandas_on_top(self):
@@ -189,6 +201,30 @@ class Files(unittest.TestCase):
         self.assertTrue((saved == numbers.reshape(1024, -1)).all())
         for array in (raw, part, saved):
             overspill.advise(array, "normal")
+
+    def test_what_goes_to_a_file_comes_back(self):
+        with small():
+            for numbers in (np.arange(4 << 20), np.ones((100, 2000), order="F"), np.zeros((0, 3)), np.arange(9)):
+                overspill.to_file(numbers, self.path)
+                back = overspill.from_file(self.path)
+                self.assertEqual((back.dtype, back.shape), (numbers.dtype, numbers.shape))
+                self.assertTrue((back == numbers).all())
+
+    def test_system_calls_take_what_is_pinned(self):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            limit = small()
+        self.assertEqual([warning.category for warning in said], [RuntimeWarning] * limit.needs_pins)
+        with limit:
+            numbers = np.arange(4 << 20)
+        with open(self.path, "wb", buffering=0) as file:
+            if limit.needs_pins:
+                with self.assertRaisesRegex(OSError, "Bad address"):
+                    file.write(numbers[: 1 << 16])
+            for part in np.split(numbers, 16):
+                with overspill.pin(part):
+                    file.write(part)
+        self.assertTrue((np.fromfile(self.path, numbers.dtype) == numbers).all())
 
     def test_a_file_that_is_too_short_is_an_error_in_words(self):
         self.path.write_bytes(b"x" * 1000)

@@ -8,16 +8,16 @@
 //! Not here: what a fault needs ([`Engine::fault`]).
 
 use crate::placement::Placement;
-use crate::sigbus::with_signals_blocked;
-use crate::space::{ManagedSpace, readable};
+use crate::space::ManagedSpace;
+use crate::traps::with_signals_blocked;
+use crate::uffd::Uffd;
 use crate::words::FaultMessage;
 use overspill_base::clock;
 use overspill_base::sync::Ordering::{Acquire, Release};
 use overspill_base::sync::{Arc, AtomicBool, Condvar, LockClass, Mutex};
 use overspill_engine::{Engine, FaultOutcome, Worker};
-use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::Pid;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 
 /// How long a handler polls for the next fault before it sleeps. Waking a sleeping CPU costs more.
@@ -26,61 +26,18 @@ const SPIN_NS: u64 = 20_000;
 /// Number of messages in one read above which an assistant is called.
 const LEADER_MESSAGES: usize = 4;
 
-/// How the threads behave.
-#[derive(Clone)]
-pub struct HandlerOptions {
-    /// Number of fault handlers: the leader and its assistants, without the reclaim thread.
-    pub handlers: usize,
-    /// Decides what to do when memory has run out, after that was reported. If it returns, the page
-    /// that could not be brought in is poisoned.
-    pub on_out_of_memory: fn(&Engine),
-    /// The process whose threads are served: this one, unless the pager is apart from it.
-    pub process: fn() -> Pid,
-    /// True if the calls of that process's threads are seen that ask for their CPUs, or pass them
-    /// on ([`restore_own_cpus`](crate::restore_own_cpus)).
-    pub sees_affinity: bool,
-    /// How threads are started.
-    pub spawn: Spawn,
-}
-
-/// Starts a thread with a name; returns `None` if it cannot be joined.
-pub type Spawn =
-    fn(&'static str, Box<dyn FnOnce() + Send>) -> std::io::Result<Option<JoinHandle<()>>>;
-
-/// Starts a thread of this process, with every signal blocked.
-fn spawn_here(
-    name: &'static str,
-    body: Box<dyn FnOnce() + Send>,
-) -> std::io::Result<Option<JoinHandle<()>>> {
-    let builder = std::thread::Builder::new().name(name.into());
-    with_signals_blocked(|| builder.spawn(body)).map(Some)
-}
-
-impl Default for HandlerOptions {
-    fn default() -> Self {
-        Self {
-            handlers: clock::cpu_count().div_ceil(2).min(4),
-            on_out_of_memory: |_| {},
-            process: rustix::process::getpid,
-            sees_affinity: false,
-            spawn: spawn_here,
-        }
-    }
-}
-
 /// The running threads of one pager.
 #[derive(Debug)]
 pub struct Handlers {
     shared: Arc<Shared>,
-    /// The number of threads, and those of them that can be joined.
-    count: usize,
     threads: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
     engine: Arc<Engine>,
     space: Arc<ManagedSpace>,
-    options: HandlerOptions,
+    /// Number of fault handlers: the leader and its assistants.
+    handlers: usize,
     /// Becomes readable when handlers must look at `gate`.
     bell: OwnedFd,
     /// Counts calls for assistants; each answers one.
@@ -89,14 +46,6 @@ struct Shared {
     attention: AtomicBool,
     gate: Mutex<Gate>,
     moved: Condvar,
-}
-
-/// What an idle handler sleeps for.
-enum WakeSource {
-    /// The leader: messages.
-    Messages(OwnedFd),
-    /// An assistant: a call by the leader.
-    Calls(OwnedFd),
 }
 
 #[derive(Debug, Default)]
@@ -113,53 +62,43 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Handlers {
-    /// Starts the threads.
+    /// Starts the threads. There are no fault handlers where all faults are signals.
     ///
     /// # Errors
     /// Errors of thread creation and eventfd.
-    pub fn start(
-        engine: Arc<Engine>,
-        space: Arc<ManagedSpace>,
-        options: HandlerOptions,
-    ) -> std::io::Result<Self> {
-        let handlers = options.handlers;
+    pub fn start(engine: Arc<Engine>, space: Arc<ManagedSpace>) -> std::io::Result<Self> {
+        let has_messages = space.source().userfault().is_some();
+        let handlers = if has_messages { clock::cpu_count().div_ceil(2).min(4) } else { 0 };
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let shared = Arc::new(Shared {
             engine,
             space,
-            options,
+            handlers,
             bell: eventfd(0, flags)?,
             calls: eventfd(0, flags | EventfdFlags::SEMAPHORE)?,
             attention: AtomicBool::new(false),
             gate: Mutex::new(LockClass::Control, Gate::default()),
             moved: Condvar::new(),
         });
-        let (count, mut threads) = (handlers + 2, Vec::new());
-        for n in 0..handlers {
-            let source = match n {
-                0 => WakeSource::Messages(shared.space.dup_uffd()?),
-                _ => WakeSource::Calls(shared.calls.try_clone()?),
+        let mut threads = Vec::new();
+        for is_leader in (0..handlers).map(|n| n == 0) {
+            let body = move |shared: &Shared, worker: &mut Worker| {
+                if let Some(uffd) = shared.space.source().userfault() {
+                    shared.serve_faults(worker, uffd, is_leader);
+                }
             };
-            let fault_loop = move |shared: &Shared, worker: &mut Worker| {
-                shared.serve_faults(worker, &source);
-            };
-            threads.extend(shared.spawn("ovs-fault", fault_loop)?);
+            threads.push(shared.spawn("ovs-fault", body)?);
         }
-        if shared.space.waits_by_signal() {
-            let space = shared.space.clone();
-            let ring = move || space.ring();
-            (shared.options.spawn)("ovs-touch", Box::new(ring))?;
-        }
-        threads.extend(shared.spawn("ovs-reclaim", Shared::reclaim)?);
-        threads.extend(shared.spawn("ovs-ahead", Shared::read_ahead)?);
-        Ok(Self { shared, count, threads })
+        threads.push(shared.spawn("ovs-reclaim", Shared::reclaim)?);
+        threads.push(shared.spawn("ovs-ahead", Shared::read_ahead)?);
+        Ok(Self { shared, threads })
     }
 
     /// Stops every thread where it holds no lock and has no I/O in flight. Blocks for the I/O.
     pub fn park(&self) {
         self.shared.command(|gate| gate.parking = true);
         let mut gate = self.shared.gate.lock();
-        while gate.parked < self.count {
+        while gate.parked < self.threads.len() {
             gate = self.shared.moved.wait(gate);
         }
     }
@@ -187,10 +126,11 @@ impl Shared {
         self: &Arc<Self>,
         name: &'static str,
         body: impl FnOnce(&Shared, &mut Worker) + Send + 'static,
-    ) -> std::io::Result<Option<JoinHandle<()>>> {
+    ) -> std::io::Result<JoinHandle<()>> {
         let mut worker = Worker::new(&self.engine)?;
         let shared = self.clone();
-        (self.options.spawn)(name, Box::new(move || body(&shared, &mut worker)))
+        let builder = std::thread::Builder::new().name(name.into());
+        with_signals_blocked(|| builder.spawn(move || body(&shared, &mut worker)))
     }
 
     fn command(&self, change: impl FnOnce(&mut Gate)) {
@@ -219,14 +159,13 @@ impl Shared {
         !gate.stopping
     }
 
-    fn serve_faults(&self, worker: &mut Worker, source: &WakeSource) {
+    fn serve_faults(&self, worker: &mut Worker, uffd: &Uffd, is_leader: bool) {
         let mut messages = [FaultMessage { address: 0, thread: 0 }; 32];
-        let mut placement = Placement::new((self.options.process)(), self.options.sees_affinity);
+        let mut placement = Placement::new();
         let mut stall = Stall { engine: &self.engine, begun: false };
         let mut idle_since = clock::now_ns();
         while self.attend(worker, Some(&mut placement)) {
-            let read = self.space.with_uffd(|uffd| uffd.read(&mut messages));
-            let Ok(count) = read else { return };
+            let Ok(count) = uffd.read(&mut messages) else { return };
             if count > 0 {
                 stall.note(true);
             }
@@ -239,7 +178,7 @@ impl Shared {
                 idle_since = now_ns;
             }
             if placement.is_stacked() || now_ns - idle_since > SPIN_NS {
-                self.sleep(worker, source, &mut placement);
+                self.sleep(worker, (!is_leader).then_some(&self.calls), uffd, &mut placement);
                 idle_since = clock::now_ns();
             } else if !busy {
                 std::hint::spin_loop();
@@ -254,7 +193,7 @@ impl Shared {
         placement: &mut Placement,
         messages: &[FaultMessage],
     ) -> Served {
-        if messages.len() > LEADER_MESSAGES && self.options.handlers > 1 {
+        if messages.len() > LEADER_MESSAGES && self.handlers > 1 {
             let _ = rustix::io::write(&self.calls, &1u64.to_ne_bytes());
         }
         let start_ns = clock::now_ns();
@@ -266,7 +205,7 @@ impl Shared {
         placement.served(messages.len(), now_ns - start_ns);
         let reading = worker.in_flight() > 0;
         let pending = |address| reading && !self.engine.is_mapped(self.space.page_at(address));
-        placement.release(now_ns, pending);
+        placement.release(pending);
         Served { busy: messages.len() + finished > 0, reading }
     }
 
@@ -277,22 +216,25 @@ impl Shared {
                 FaultOutcome::Mapped | FaultOutcome::Pending | FaultOutcome::Poisoned => {}
                 FaultOutcome::Stray => self.space.refuse(page),
                 FaultOutcome::OutOfMemory => {
-                    (self.options.on_out_of_memory)(&self.engine);
+                    self.space.say_out_of_memory(&self.engine);
                     overspill_engine::AddressSpace::poison(&*self.space, page);
                 }
             }
         }
     }
 
-    /// Sleeps until there is something to serve, a completion or a command.
-    fn sleep(&self, worker: &Worker, source: &WakeSource, placement: &mut Placement) {
-        let (WakeSource::Messages(wake) | WakeSource::Calls(wake)) = source;
-        let mut fds: Vec<PollFd<'_>> = vec![readable(wake.as_fd()), readable(self.bell.as_fd())];
+    /// Sleeps until there is something to serve, a completion or a command. The leader waits for
+    /// messages, an assistant for the leader's calls.
+    fn sleep(
+        &self,
+        worker: &Worker,
+        calls: Option<&OwnedFd>,
+        uffd: &Uffd,
+        placement: &mut Placement,
+    ) {
+        let wake = calls.map_or(uffd.as_fd(), AsFd::as_fd);
+        let mut fds: Vec<PollFd<'_>> = vec![readable(wake), readable(self.bell.as_fd())];
         fds.extend(worker.poll_fds().map(readable));
-        let is_leader = matches!(source, WakeSource::Messages(_));
-        if is_leader && !self.space.sleeps() {
-            return;
-        }
         // After EINTR or any other error: look again.
         if placement.is_stacked() {
             let nanos = placement.patience_ns() as i64;
@@ -304,9 +246,7 @@ impl Shared {
         if !placement.is_stacked() {
             let _ = poll(&mut fds, None);
         }
-        if let WakeSource::Calls(calls) = source {
-            drain(calls);
-        }
+        calls.into_iter().for_each(drain);
     }
 
     fn read_ahead(&self, worker: &mut Worker) {
@@ -350,6 +290,10 @@ impl Drop for Stall<'_> {
     fn drop(&mut self) {
         self.note(false);
     }
+}
+
+fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
 
 fn drain(bell: &OwnedFd) {

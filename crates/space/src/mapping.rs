@@ -16,6 +16,7 @@ fn access(is_accessible: bool) -> ProtFlags {
 }
 
 /// Reserves `len` bytes at a multiple of [`BASE_ALIGN`], readable and writable if `is_accessible`.
+/// A forked child does not have them: pages that are out would read as zeros there.
 pub(crate) fn reserve_aligned(len: usize, is_accessible: bool) -> Result<usize, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let prot = access(is_accessible);
@@ -33,6 +34,7 @@ pub(crate) fn reserve_aligned(len: usize, is_accessible: bool) -> Result<usize, 
         }
         forbid_huge_pages(start, len);
         hide_from_dumps(start, len);
+        set_advice(start, len, Advice::LinuxDontFork);
         Ok(start)
     }
 }
@@ -43,16 +45,6 @@ pub(crate) fn release(start: usize, len: usize) {
     // not, that part would be gone under its user. It fails only if the kernel would need another
     // mapping, which the whole of a range does not.
     let _ = unsafe { rustix::mm::munmap(start as *mut _, len) };
-}
-
-/// Maps fresh memory over a part of the range.
-pub(crate) fn map_fixed(start: usize, len: usize, is_accessible: bool) -> Result<(), Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    let prot = access(is_accessible);
-    // SAFETY: replaces a part of our own range that the program has unmapped.
-    unsafe { rustix::mm::mmap_anonymous(start as *mut _, len, prot, flags) }?;
-    forbid_huge_pages(start, len);
-    Ok(())
 }
 
 /// Keeps the kernel from using huge pages.
@@ -76,8 +68,7 @@ fn hide_from_dumps(start: usize, len: usize) {
 /// Unshares present pages that a forked process shares, as a write would; forks are not reported,
 /// so any busy page may be shared. False if that fails.
 pub(crate) fn unshare(start: usize, len: usize) -> bool {
-    // SAFETY: the engine holds the locks of these pages, which are present; no content changes. A
-    // write of our own would end the process if the program has just made the page read-only.
+    // SAFETY: the engine holds the locks of these pages, which are present; no content changes.
     unsafe { rustix::mm::madvise(start as *mut _, len, Advice::LinuxPopulateWrite) }.is_ok()
 }
 

@@ -55,12 +55,11 @@ impl ManagedSpace {
         while done < len {
             let (target, source) = (target + done, source + done);
             // SAFETY: passed on to the caller.
-            let progress = self
-                .with_uffd_of(page, |uffd| unsafe { uffd.move_pages(target, source, len - done) });
+            let progress = unsafe { self.source_of(page).move_pages(target, source, len - done) };
             done += progress.bytes;
             let Some(why) = progress.stopped else { break };
             let (target, source) = (target + progress.bytes, source + progress.bytes);
-            let sides = self.with_whereabouts(|pages| pages.sides(source, target));
+            let sides = self.whereabouts.sides(source, target);
             if sides != Sides::Moved {
                 return (done, Some((why, sides)));
             }
@@ -95,7 +94,7 @@ impl ManagedSpace {
                 upto = len;
                 continue;
             };
-            let half = (done + (upto - done) / 2).next_multiple_of(self.page_bytes);
+            let half = (done + (upto - done) / 2).next_multiple_of(self.page_bytes());
             if (sides, meaning(Call::Move, why)) == (Sides::Stayed, Meaning::Unlike) && half < upto
             {
                 upto = half;
@@ -108,7 +107,7 @@ impl ManagedSpace {
                 break Some(self.hindrance(why, sides));
             }
         };
-        let part = done % self.page_bytes;
+        let part = done % self.page_bytes();
         let whole = done - part;
         if !self.move_back(source + whole, target + whole, part) {
             return (whole, Some(Hindrance::Error(SpaceError::Torn)));
@@ -145,17 +144,17 @@ impl ManagedSpace {
     /// Whether `address` is a missing part of a large page of which other parts are present or have
     /// moved already, `done` bytes into the run.
     fn is_hole(&self, address: usize, done: usize) -> bool {
-        let start = address - address % self.page_bytes;
-        let moved = !done.is_multiple_of(self.page_bytes);
-        moved || self.with_whereabouts(|pages| pages.find(start, self.page_bytes)).there > 0
+        let start = address - address % self.page_bytes();
+        let moved = !done.is_multiple_of(self.page_bytes());
+        moved || self.whereabouts.find(start, self.page_bytes()).there > 0
     }
 
     /// Fills missing parts of a large page, which the program dropped behind our back, with zeros:
     /// from `address` on, because parts before it may have been moved out. False if that fails.
     pub(crate) fn fill_holes(&self, address: usize) -> bool {
-        let len = self.page_bytes - address % self.page_bytes;
+        let len = self.page_bytes() - address % self.page_bytes();
         let page = self.page_at(address);
-        self.with_uffd_of(page, |uffd| uffd.zero(address, len)).stopped.is_none()
+        self.source_of(page).zero(address, len).stopped.is_none()
     }
 
     /// Moves a part of a page back to where it was moved from; false if that fails.
@@ -179,7 +178,7 @@ impl ManagedSpace {
         let (page, mut done, mut rounds) = (self.page_at(address), 0, 0);
         while done < len {
             let rest = &content[done..];
-            let progress = self.with_uffd_of(page, |uffd| uffd.copy(address + done, rest));
+            let progress = self.source_of(page).copy(address + done, rest);
             done += progress.bytes;
             let Some(errno) = progress.stopped else { break };
             if !self.is_worth_waiting(Call::Copy, errno, &mut rounds) {
@@ -213,10 +212,10 @@ impl ManagedSpace {
     ) -> Progress {
         let (mut progress, mut rounds) = (fill(0, len), 0);
         while let Some(errno) = progress.stopped
-            && !progress.bytes.is_multiple_of(self.page_bytes)
+            && !progress.bytes.is_multiple_of(self.page_bytes())
             && self.is_worth_waiting(call, errno, &mut rounds)
         {
-            let upto = progress.bytes.next_multiple_of(self.page_bytes);
+            let upto = progress.bytes.next_multiple_of(self.page_bytes());
             let more = fill(progress.bytes, upto);
             progress.bytes += more.bytes;
             progress.present += more.present;
@@ -229,19 +228,19 @@ impl ManagedSpace {
     /// Copies one page out; for pages that cannot be moved because of their protection.
     pub(crate) fn copy_out(&self, target: *mut u8, page: PageNo) -> Result<(), SpaceError> {
         let address = self.address_of(page);
-        let found = self.with_whereabouts(|pages| pages.find(address, self.page_bytes));
+        let found = self.whereabouts.find(address, self.page_bytes());
         if found.there == 0 {
             return Err(SpaceError::Missing);
         }
-        if self.page_bytes > PAGE_SIZE && !self.fill_holes(address) {
+        if self.page_bytes() > PAGE_SIZE && !self.fill_holes(address) {
             return Err(SpaceError::Busy);
         }
         self.write_protect(page, true)?;
         // SAFETY: a page of the staging arena reserved for this victim.
-        let into = unsafe { std::slice::from_raw_parts_mut(target, self.page_bytes) };
+        let into = unsafe { std::slice::from_raw_parts_mut(target, self.page_bytes()) };
         let read = self.read_own_memory(address, into).map_err(|_| SpaceError::Pinned);
         let left = read.and_then(|()| {
-            drop_pages(address, self.page_bytes).map_err(|errno| {
+            drop_pages(address, self.page_bytes()).map_err(|errno| {
                 self.unexpected("MADV_DONTNEED", &errno);
                 SpaceError::Refused
             })
@@ -249,7 +248,7 @@ impl ManagedSpace {
         if left.is_err() {
             // The next page will be moved here, and the target must be empty. If the protection
             // stays, writers fault and retry.
-            self.drop_range(target.addr(), self.page_bytes);
+            self.drop_range(target.addr(), self.page_bytes());
             let _ = self.write_protect(page, false);
         }
         left
@@ -258,19 +257,20 @@ impl ManagedSpace {
     /// Makes writes to a page fault, if the kernel can, or stops doing so.
     pub(crate) fn write_protect(&self, page: PageNo, protect: bool) -> Result<(), SpaceError> {
         let address = self.address_of(page);
-        let done = self.with_uffd_of(page, |uffd| match uffd.features().write_protect {
-            true => uffd.write_protect(address, self.page_bytes, protect),
+        let source = self.source_of(page);
+        let done = match source.features().write_protect {
+            true => source.write_protect(address, self.page_bytes(), protect),
             false => Ok(()),
-        });
+        };
         done.map_err(|errno| self.refusal(Call::WriteProtect, errno))
     }
 
     /// Drops pages with their content; reports errors.
     pub(crate) fn drop_range(&self, start: usize, len: usize) {
-        let dropped = self.with_uffd(|uffd| match uffd.guards() {
+        let dropped = match self.source().guards() {
             Some(guards) if self.holds(start) => guards.drop_pages(start, len),
             _ => drop_pages(start, len),
-        });
+        };
         if let Err(errno) = dropped {
             self.unexpected("MADV_DONTNEED", &errno);
         }
@@ -279,7 +279,8 @@ impl ManagedSpace {
     /// The result of a call that fills pages, in whole pages. A page of which a part is visible
     /// cannot be undone.
     pub(crate) fn mapped(&self, call: Call, progress: Progress) -> Mapped {
-        let (pages, part) = (progress.bytes / self.page_bytes, progress.bytes % self.page_bytes);
+        let (pages, part) =
+            (progress.bytes / self.page_bytes(), progress.bytes % self.page_bytes());
         let stopped = progress.stopped.map(|errno| match self.refusal(call, errno) {
             SpaceError::Busy | SpaceError::Refused if part > 0 => SpaceError::Torn,
             error => error,
@@ -287,14 +288,12 @@ impl ManagedSpace {
         Mapped { pages, stopped }
     }
 
-    /// Reads present memory through /proc, because the program may have made it unreadable.
+    /// Reads present memory through /proc: a page that is not there after all is an error.
     fn read_own_memory(&self, address: usize, into: &mut [u8]) -> Result<(), Errno> {
-        let memory = self.memory.read().unwrap_or_else(|e| e.into_inner());
-        let memory = memory.as_ref().ok_or(Errno::BADF)?;
         let mut done = 0;
         while done < into.len() {
             let (rest, at) = (&mut into[done..], (address + done) as u64);
-            match rustix::io::pread(memory, rest, at)? {
+            match rustix::io::pread(&self.memory, rest, at)? {
                 0 => return Err(Errno::IO),
                 read => done += read,
             }
@@ -302,39 +301,8 @@ impl ManagedSpace {
         Ok(())
     }
 
-    /// Moves a page by copying it, 4 KiB at a time. If that fails, it is where it was.
-    pub(crate) fn transfer_by_copy(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
-        let (source, target) = (self.address_of(from), self.address_of(to));
-        let mut content = [0; PAGE_SIZE];
-        for offset in (0..self.page_bytes).step_by(PAGE_SIZE) {
-            let copied = self.copy_part(source + offset, to, target + offset, &mut content);
-            if let Err(error) = copied {
-                self.drop_range(target, self.page_bytes);
-                return Err(error);
-            }
-        }
-        self.drop_range(source, self.page_bytes);
-        Ok(())
-    }
-
-    fn copy_part(
-        &self,
-        source: usize,
-        to: PageNo,
-        target: usize,
-        content: &mut [u8; PAGE_SIZE],
-    ) -> Result<(), SpaceError> {
-        self.read_own_memory(source, content).map_err(|_| SpaceError::Missing)?;
-        let progress = self.with_uffd_of(to, |uffd| uffd.copy(target, content));
-        if progress.present > 0 {
-            self.unexpected(Call::Copy.name(), &"a page is there that should not be");
-            return Err(SpaceError::Refused);
-        }
-        progress.stopped.map_or(Ok(()), |errno| Err(self.refusal(Call::Copy, errno)))
-    }
-
     /// The address of page `page` of an arena.
     pub(crate) fn staged_at(&self, arena: &PageArena, page: usize) -> *mut u8 {
-        arena.address(page * (self.page_bytes / PAGE_SIZE))
+        arena.address(page * (self.page_bytes() / PAGE_SIZE))
     }
 }

@@ -9,25 +9,20 @@
 //! rate of random accesses from 16 000 to 86 000 per second with one thread, and from 50 000 to 80
 //! 000 with two; it also avoids the interrupts that evictions would send to the other CPU.
 //!
-//! Narrowing and restoring take four system calls, a quarter of a fault on memory. So where the
-//! program's questions about its CPUs are seen, a thread stays narrowed as long as it goes on
-//! faulting: 105 000 and 103 000 per second.
-//!
 //! Threads that compute between their faults are better off on separate CPUs: see
 //! [`Pace::wants_stacking`].
 //!
 //! Invariants: a thread is narrowed only when it sleeps for a page, only if it belongs to this
-//! process, and only to a CPU it may run on. No thread stays narrowed while the handler is parked,
-//! so a forked child does not inherit it, or when none has faulted for a millisecond.
+//! process, and only to a CPU it may run on, and has its CPUs back when its page is there.
 //! `docs/assumptions.md` lists what others can see of it.
-//! Not here: giving a thread its CPUs back when it asks ([`narrowed`]).
 //! Rejected: a handler that spins for the next fault (the thread's CPU halts all the same);
 //! handlers of class SCHED_IDLE, onto which the scheduler stacks by itself (they starve when there
 //! is other work, and cannot leave the class without CAP_SYS_NICE).
 
-use crate::narrowed::{self, Entry, only};
+use crate::uffd::is_thread_of;
 use crate::words::FaultMessage;
 use overspill_base::clock;
+use rustix::process::getpid;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// Cost of waking two halted CPUs for a fault: it takes 62 us of wall time instead of 13.
@@ -41,21 +36,52 @@ const GAP_MAX_NS: u64 = 1_000_000;
 const WORK_MAX_NS: u64 = 4 * WAKES_NS;
 /// The weight of one value in a mean is 1/8.
 const MEAN_SHIFT: u32 = 3;
-/// How long a thread stays narrowed that does not fault: it shares a CPU with the others.
-const STAY_NS: u64 = 1_000_000;
+/// How long a handler waits that has narrowed threads, before it gives their CPUs back.
+const PATIENCE_NS: u64 = 1_000_000;
 /// Faults count as ended if none has arrived for this long.
 const REST_NS: u64 = 20_000_000;
 /// Number of recent faults whose threads are remembered.
 const RECENT: usize = 8;
 
-/// A thread whose affinity is narrowed, and the page it sleeps for, or slept.
+/// A thread whose affinity is narrowed, what it had before, and the page it sleeps for.
 #[derive(Debug)]
 struct Narrowed {
     thread: Pid,
-    entry: &'static Entry,
+    cpu: usize,
+    before: CpuSet,
     address: usize,
-    /// When its fault arrived.
-    last_ns: u64,
+}
+
+impl Narrowed {
+    /// Narrows a sleeping thread to `cpu`, if it may run there and elsewhere.
+    fn new(thread: Pid, cpu: usize, address: usize) -> Option<Self> {
+        if !is_thread_of(getpid(), thread) {
+            return None;
+        }
+        let before = sched_getaffinity(Some(thread)).ok()?;
+        if before.count() == 1 || !before.is_set(cpu) {
+            return None;
+        }
+        sched_setaffinity(Some(thread), &only(cpu)).ok()?;
+        Some(Self { thread, cpu, before, address })
+    }
+
+    /// Gives the CPUs back, unless somebody has set others meanwhile.
+    fn restore(&self) {
+        let thread = Some(self.thread);
+        let is_narrow = sched_getaffinity(thread).is_ok_and(|now| now == only(self.cpu));
+        if is_thread_of(getpid(), self.thread) && is_narrow {
+            // It fails if the thread has ended.
+            let _ = sched_setaffinity(thread, &self.before);
+        }
+    }
+}
+
+/// The set of one CPU.
+fn only(cpu: usize) -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    set
 }
 
 /// The recent pace of faults, as one handler sees it.
@@ -126,22 +152,15 @@ fn mean(mean: u64, value: u64) -> u64 {
 /// Where the threads served by one handler resume.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    process: Pid,
     pace: Pace,
     /// While stacked: the CPU, and the handler's affinity before.
     stacked: Option<(usize, CpuSet)>,
     narrowed: Vec<Narrowed>,
-    /// How long after its fault a thread stays narrowed.
-    stay_ns: u64,
 }
 
 impl Placement {
-    /// A placement for the threads of `process`. If calls are `seen` that ask for a thread's CPUs
-    /// or pass them on, threads stay narrowed between faults that come in quick succession.
-    pub(crate) fn new(process: Pid, seen: bool) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            process,
-            stay_ns: if seen { STAY_NS } else { 0 },
             pace: Pace::new(clock::cpu_count()),
             stacked: None,
             narrowed: Vec::with_capacity(32),
@@ -164,7 +183,7 @@ impl Placement {
             _ => {}
         }
         if let Some((cpu, _)) = self.stacked {
-            messages.iter().for_each(|message| self.narrow(message, cpu, now_ns));
+            messages.iter().for_each(|message| self.narrow(message, cpu));
         }
     }
 
@@ -191,49 +210,35 @@ impl Placement {
         }
     }
 
-    fn narrow(&mut self, message: &FaultMessage, cpu: usize, now_ns: u64) {
+    fn narrow(&mut self, message: &FaultMessage, cpu: usize) {
         let Some(thread) = Pid::from_raw(message.thread) else { return };
-        let address = message.address;
-        let known = self.narrowed.iter().position(|narrowed| narrowed.thread == thread);
-        if let Some(known) = known {
-            if self.narrowed[known].entry.is_of(thread) {
-                let narrowed = &mut self.narrowed[known];
-                (narrowed.address, narrowed.last_ns) = (address, now_ns);
-                return;
-            }
-            // It took its CPUs back.
-            self.narrowed.swap_remove(known);
-        }
-        if let Some(entry) = narrowed::narrow(self.process, thread, cpu) {
-            self.narrowed.push(Narrowed { thread, entry, address, last_ns: now_ns });
+        match self.narrowed.iter_mut().find(|narrowed| narrowed.thread == thread) {
+            Some(narrowed) => narrowed.address = message.address,
+            None => self.narrowed.extend(Narrowed::new(thread, cpu, message.address)),
         }
     }
 
-    /// Restores the affinity of the threads that have not faulted for a while, except for those
-    /// whose fault is still `pending`.
-    pub(crate) fn release(&mut self, now_ns: u64, pending: impl Fn(usize) -> bool) {
-        let (process, stay_ns) = (self.process, self.stay_ns);
+    /// Gives the threads their CPUs back, except for those whose fault is still `pending`.
+    pub(crate) fn release(&mut self, pending: impl Fn(usize) -> bool) {
         self.narrowed.retain(|narrowed| {
-            let stays = now_ns.saturating_sub(narrowed.last_ns) < stay_ns;
-            let keep = stays || pending(narrowed.address);
-            if !keep {
-                narrowed.entry.restore_for(process, narrowed.thread);
+            let is_pending = pending(narrowed.address);
+            if !is_pending {
+                narrowed.restore();
             }
-            keep
+            is_pending
         });
     }
 
-    /// Restores the affinity of all; false if none was narrowed.
+    /// As [`release`](Self::release) for all; false if none was narrowed.
     pub(crate) fn release_all(&mut self) -> bool {
         let some = !self.narrowed.is_empty();
-        let narrowed = self.narrowed.drain(..);
-        narrowed.for_each(|narrowed| narrowed.entry.restore_for(self.process, narrowed.thread));
+        self.narrowed.drain(..).for_each(|narrowed| narrowed.restore());
         some
     }
 
     /// How long the handler may sleep before it must release threads, or may take faults for ended.
     pub(crate) fn patience_ns(&self) -> u64 {
-        if self.narrowed.is_empty() { REST_NS } else { STAY_NS }
+        if self.narrowed.is_empty() { REST_NS } else { PATIENCE_NS }
     }
 
     /// Resets everything: faults have ended, or the handler is about to park.
@@ -321,56 +326,60 @@ mod tests {
         assert!((10..20).contains(&faults_until_stacked), "{faults_until_stacked}");
     }
 
-    /// A placement that has read 49 faults of a thread that sleeps.
-    fn with_sleeper(seen: bool, work: impl FnOnce(&mut Placement, Pid)) {
-        narrowed::tests::with_sleeper(|thread, all| {
-            let mut placement = Placement::new(rustix::process::getpid(), seen);
+    /// Runs `work` beside a thread that sleeps, with its number, if there are CPUs to narrow to.
+    fn with_sleeper(work: impl FnOnce(Pid, &CpuSet)) {
+        let all = sched_getaffinity(None).unwrap();
+        if all.count() < 2 {
+            println!("skipped: there is one CPU");
+            return;
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let sleeper = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid()).unwrap();
+            ended.recv()
+        });
+        work(told.recv().unwrap(), &all);
+        drop(end);
+        assert!(sleeper.join().unwrap().is_err());
+    }
+
+    fn cpus_of(thread: Pid) -> CpuSet {
+        sched_getaffinity(Some(thread)).unwrap()
+    }
+
+    #[test]
+    fn a_thread_is_narrowed_until_its_page_is_there() {
+        with_sleeper(|thread, all| {
+            let mut placement = Placement::new();
             let message = FaultMessage { address: 0, thread: thread.as_raw_pid() };
             (1..50).for_each(|n| placement.arrived(&[message], n * 10_000));
             assert!(placement.is_stacked());
             assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
-            assert_eq!(sched_getaffinity(Some(thread)), sched_getaffinity(None));
-            work(&mut placement, thread);
+            placement.release(|_| true);
+            assert_eq!(cpus_of(thread), sched_getaffinity(None).unwrap());
+            placement.release(|_| false);
+            assert_eq!(cpus_of(thread), *all);
             placement.rest();
             assert_eq!(sched_getaffinity(None).unwrap(), *all);
-            assert_eq!(sched_getaffinity(Some(thread)).unwrap(), *all);
-        });
-    }
-
-    fn is_narrowed(thread: Pid) -> bool {
-        sched_getaffinity(Some(thread)).unwrap().count() == 1
-    }
-
-    #[test]
-    fn where_nobody_looks_a_thread_stays_narrowed_between_faults() {
-        with_sleeper(true, |placement, thread| {
-            placement.release(490_000 + STAY_NS / 2, |_| false);
-            assert!(is_narrowed(thread));
-            placement.release(490_000 + STAY_NS, |_| true);
-            assert!(is_narrowed(thread), "it sleeps for its page");
-            placement.release(490_000 + STAY_NS, |_| false);
-            assert!(!is_narrowed(thread) && placement.is_stacked());
         });
     }
 
     #[test]
-    fn elsewhere_it_is_released_when_its_page_is_there() {
-        with_sleeper(false, |placement, thread| {
-            placement.release(490_000, |_| true);
-            assert!(is_narrowed(thread));
-            placement.release(490_000, |_| false);
-            assert!(!is_narrowed(thread));
+    fn an_affinity_set_by_others_stands() {
+        with_sleeper(|thread, all| {
+            let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap();
+            let narrowed = Narrowed::new(thread, cpu, 0).unwrap();
+            let mut others = *all;
+            others.unset(cpu);
+            sched_setaffinity(Some(thread), &others).unwrap();
+            narrowed.restore();
+            assert_eq!(cpus_of(thread), others);
         });
     }
 
     #[test]
-    fn one_that_took_its_cpus_back_is_narrowed_again_at_its_next_fault() {
-        with_sleeper(true, |placement, thread| {
-            narrowed::restore_own_cpus(thread.as_raw_pid());
-            assert!(!is_narrowed(thread));
-            placement.arrived(&[FaultMessage { address: 0, thread: thread.as_raw_pid() }], 500_000);
-            assert!(is_narrowed(thread));
-            assert_eq!(placement.narrowed.len(), 1);
-        });
+    fn other_processes_threads_are_left_alone() {
+        assert!(Narrowed::new(Pid::from_raw(1).unwrap(), 0, 0).is_none());
     }
 }

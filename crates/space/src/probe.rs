@@ -1,4 +1,5 @@
-//! Probes of this kernel: whether it reports moves correctly, and whether it has guard regions.
+//! Probes of this system: how touches can be noticed, and whether the kernel reports moves
+//! correctly.
 //!
 //! Owns: a small space for the probe, in which pages are moved there and back while another thread
 //! ages and touches them, and the count of moves that the kernel reported as failed although the
@@ -9,6 +10,7 @@
 use crate::guards::Guards;
 use crate::mapping::age_and_touch;
 use crate::space::{ManagedSpace, SpaceSetupError};
+use crate::uffd::{Delivery, Uffd, UffdError};
 use crate::words::Reach;
 use overspill_base::report::Reports;
 use overspill_base::stats::{Event, Stats};
@@ -21,6 +23,9 @@ use std::time::{Duration, Instant};
 
 /// Pages aged with one call: with fewer, fewer moves meet the change of a page's entry.
 const PAGES: usize = 64;
+
+/// Tries of moving a page back.
+const TRIES: usize = 100;
 
 /// The result of the probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,9 +70,8 @@ pub fn probe_moves(limit: Duration, reach: Reach) -> Result<MovesProbed, SpaceSe
 /// Returns the number of pages lost.
 fn move_there_and_back(space: &ManagedSpace, n: usize) -> u64 {
     let (page, away) = (PageNo(n as u32), PageNo((PAGES + n) as u32));
-    let moved = space.transfer(page, away);
-    let back = moved.and_then(|()| space.transfer(away, page));
-    if back.is_ok() && space.find(page) {
+    let is_back = !carry(space, page, away) || (0..TRIES).any(|_| carry(space, away, page));
+    if is_back && space.find(page) {
         return 0;
     }
     // The thread that touches it must not sleep for ever.
@@ -75,13 +79,33 @@ fn move_there_and_back(space: &ManagedSpace, n: usize) -> u64 {
     1
 }
 
-/// Tries whether touches can be noticed without userfaultfd.
+/// Moves a page; false if it has stayed.
+fn carry(space: &ManagedSpace, from: PageNo, to: PageNo) -> bool {
+    space.move_out(space.address_of(to), space.address_of(from), PAGE_SIZE).1.is_none()
+}
+
+/// The best way there is here to notice touches.
 ///
 /// # Errors
-/// The errno of what is missing.
-pub fn probe_guards() -> Result<(), Errno> {
-    Guards::probe()
+/// Why there is none.
+pub fn best_reach() -> Result<Reach, NoReach> {
+    let lack = match Uffd::open(Delivery::Messages, Reach::All) {
+        Ok(_) => return Ok(Reach::All),
+        Err(lack) => lack,
+    };
+    if Uffd::open(Delivery::Messages, Reach::Program).is_ok() {
+        return Ok(Reach::Program);
+    }
+    if Guards::probe(false).is_ok() {
+        return Ok(Reach::Guards);
+    }
+    Guards::probe(true).map(|()| Reach::Shut).map_err(|errno| NoReach(lack, errno))
 }
+
+/// Touches can be noticed in no way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}; and touches cannot be noticed by signals: /proc/self/mem refuses writes ({1})")]
+pub struct NoReach(UffdError, Errno);
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -7,10 +7,9 @@
 //! page lock.
 //! Invariants: after a move that stopped, the place of each page is looked up
 //! ([`crate::whereabouts`]). Eviction is by UFFDIO_MOVE, which refuses pages pinned by a device.
-//! Where it cannot be used (kernels before 6.8, pages the program made read-only or executable) the
-//! page is write-protected, copied and dropped, and an O_DIRECT read into it that began before
-//! would be lost: `doctor` reports this.
-//! Not here: moving bytes, and calls that stop midway ([`crate::moving`]).
+//! Where it cannot be used (kernels before 6.12) the page is write-protected, copied and dropped,
+//! and an O_DIRECT read into it that began before would be lost: `doctor` reports this. Not here:
+//! moving bytes, and calls that stop midway ([`crate::moving`]).
 
 use crate::kernel::Call;
 use crate::moving::Hindrance;
@@ -20,19 +19,8 @@ use overspill_base::shared::PageArena;
 use overspill_base::stats::Stats;
 use overspill_base::sync::Arc;
 use overspill_base::{PAGE_SIZE, PageNo};
-use overspill_engine::{AddressSpace, Mapped, MovingSpace, Pattern, SpaceError, Unmapped};
-use rustix::mm::MprotectFlags;
+use overspill_engine::{AddressSpace, Mapped, MovingSpace, Pattern, Unmapped};
 use std::ops::Range;
-
-impl ManagedSpace {
-    /// Makes the next touch of an unmapped page raise SIGSEGV.
-    pub(crate) fn refuse(&self, page: PageNo) {
-        let changing = self.changing();
-        self.ranges.lock().refuse(page);
-        let _ = self.protect(&changing, page, 1, MprotectFlags::empty());
-        self.wake(page);
-    }
-}
 
 impl AddressSpace for ManagedSpace {
     fn span(&self, page: PageNo) -> usize {
@@ -48,13 +36,12 @@ impl AddressSpace for ManagedSpace {
     }
 
     fn zap(&self, first: PageNo, pages: usize) {
-        self.drop_range(self.address_of(first), pages * self.page_bytes);
+        self.drop_range(self.address_of(first), pages * self.page_bytes());
     }
 
     fn wake(&self, page: PageNo) {
         let address = self.address_of(page);
-        let woken = self.with_uffd_of(page, |uffd| uffd.wake(address, self.page_bytes));
-        if let Err(errno) = woken {
+        if let Err(errno) = self.source_of(page).wake(address, self.page_bytes()) {
             self.unexpected(Call::Wake.name(), &errno);
         }
     }
@@ -62,11 +49,11 @@ impl AddressSpace for ManagedSpace {
     fn poison(&self, page: PageNo) {
         let address = self.address_of(page);
         let mut rounds = 0;
-        while let Err(errno) = self.with_uffd_of(page, |uffd| uffd.poison(address, self.page_bytes))
-        {
+        while let Err(errno) = self.source_of(page).poison(address, self.page_bytes()) {
             if !self.is_worth_waiting(Call::Poison, errno, &mut rounds) {
                 // Before 6.6 there is no poison: SIGSEGV is the closest to SIGBUS.
-                return self.refuse(page);
+                self.refuse(page);
+                break;
             }
         }
         self.wake(page);
@@ -77,29 +64,29 @@ impl MovingSpace for ManagedSpace {
     fn map(&self, first: PageNo, content: &[u8]) -> Mapped {
         let address = self.address_of(first);
         let progress = self.whole_pages(Call::Copy, content.len(), |done, upto| {
-            self.with_uffd_of(first, |uffd| uffd.copy(address + done, &content[done..upto]))
+            self.source_of(first).copy(address + done, &content[done..upto])
         });
-        if progress.present >= self.page_bytes {
+        if progress.present >= self.page_bytes() {
             self.unexpected(Call::Copy.name(), &"a page is there that should not be");
         }
         self.mapped(Call::Copy, progress)
     }
 
     fn map_zeros(&self, first: PageNo, pages: usize) -> Mapped {
-        let (address, len) = (self.address_of(first), pages * self.page_bytes);
+        let (address, len) = (self.address_of(first), pages * self.page_bytes());
         let progress = self.whole_pages(Call::Zero, len, |done, upto| {
-            self.with_uffd_of(first, |uffd| uffd.zero(address + done, upto - done))
+            self.source_of(first).zero(address + done, upto - done)
         });
         self.mapped(Call::Zero, progress)
     }
 
     fn find(&self, page: PageNo) -> bool {
         let address = self.address_of(page);
-        let found = self.with_whereabouts(|pages| pages.find(address, self.page_bytes));
+        let found = self.whereabouts.find(address, self.page_bytes());
         if found.there == 0 {
             return false;
         }
-        if found.there < self.page_bytes / PAGE_SIZE {
+        if found.there < self.page_bytes() / PAGE_SIZE {
             // If this fails, the thread faults again and retries.
             self.fill_holes(address);
         }
@@ -112,15 +99,15 @@ impl MovingSpace for ManagedSpace {
 
     fn unmap(&self, first: PageNo, arena: &PageArena, destination: Range<usize>) -> Unmapped {
         let mut moved = 0;
-        let can_move = self.with_uffd(|uffd| uffd.features().move_pages);
+        let can_move = self.source().features().move_pages;
         while moved < destination.len() {
             let mut hindrance = Some(Hindrance::Unlike);
             if can_move {
                 let target = self.staged_at(arena, destination.start + moved).addr();
                 let source = self.address_of(first.plus(moved));
-                let len = (destination.len() - moved) * self.page_bytes;
+                let len = (destination.len() - moved) * self.page_bytes();
                 let (bytes, stopped) = self.move_out(target, source, len);
-                moved += bytes / self.page_bytes;
+                moved += bytes / self.page_bytes();
                 hindrance = stopped;
             }
             let stopped = match hindrance {
@@ -144,21 +131,6 @@ impl MovingSpace for ManagedSpace {
 
     fn recycle(&self, arena: &PageArena, pages: Range<usize>) {
         let start = self.staged_at(arena, pages.start).addr();
-        self.drop_range(start, pages.len() * self.page_bytes);
-    }
-
-    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
-        let (source, target) = (self.address_of(from), self.address_of(to));
-        if self.with_uffd(|uffd| uffd.features().move_pages) {
-            match self.move_out(target, source, self.page_bytes).1 {
-                None => return Ok(()),
-                Some(Hindrance::Error(
-                    error @ (SpaceError::Missing | SpaceError::Torn | SpaceError::Gone),
-                )) => return Err(error),
-                // It is present, and can be copied.
-                Some(_) => {}
-            }
-        }
-        self.transfer_by_copy(from, to)
+        self.drop_range(start, pages.len() * self.page_bytes());
     }
 }

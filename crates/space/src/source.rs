@@ -1,10 +1,8 @@
 //! Where touches are reported, and how pages get there and away: a userfaultfd, or guards.
 
 use crate::guards::Guards;
-use crate::kernel::Between;
 use crate::uffd::{Features, Uffd};
-use crate::words::{FaultMessage, Progress, Reach};
-use rustix::fd::{AsFd, BorrowedFd};
+use crate::words::{Progress, Reach};
 use rustix::io::Errno;
 
 /// One of the two. Their calls mean the same, in units of 4 KiB.
@@ -18,7 +16,8 @@ impl Source {
     pub(crate) fn reach(&self) -> Reach {
         match self {
             Self::Userfault(uffd) => uffd.reach(),
-            Self::Guards(_) => Reach::Nothing,
+            Self::Guards(guards) if guards.are_shut() => Reach::Shut,
+            Self::Guards(_) => Reach::Guards,
         }
     }
 
@@ -29,39 +28,17 @@ impl Source {
         }
     }
 
+    pub(crate) fn userfault(&self) -> Option<&Uffd> {
+        match self {
+            Self::Userfault(uffd) => Some(uffd),
+            Self::Guards(_) => None,
+        }
+    }
+
     pub(crate) fn guards(&self) -> Option<&Guards> {
         match self {
             Self::Userfault(_) => None,
             Self::Guards(guards) => Some(guards),
-        }
-    }
-
-    pub(crate) fn put_between(&mut self, between: Box<dyn Between>) {
-        if let Self::Userfault(uffd) = self {
-            uffd.put_between(between);
-        }
-    }
-
-    pub(crate) unsafe fn register_missing(&self, start: usize, len: usize) -> Result<(), Errno> {
-        match self {
-            // SAFETY: passed on to the caller.
-            Self::Userfault(uffd) => unsafe { uffd.register_missing(start, len) },
-            Self::Guards(_) => Ok(()),
-        }
-    }
-
-    pub(crate) unsafe fn register_target(&self, start: usize, len: usize) -> Result<(), Errno> {
-        match self {
-            // SAFETY: passed on to the caller.
-            Self::Userfault(uffd) => unsafe { uffd.register_target(start, len) },
-            Self::Guards(_) => Ok(()),
-        }
-    }
-
-    pub(crate) fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
-        match self {
-            Self::Userfault(uffd) => uffd.unregister(start, len),
-            Self::Guards(_) => Ok(()),
         }
     }
 
@@ -88,45 +65,18 @@ impl Source {
         }
     }
 
+    /// Wakes the threads that wait in a range; where touches are signals there are none.
     pub(crate) fn wake(&self, start: usize, len: usize) -> Result<(), Errno> {
-        match self {
-            Self::Userfault(uffd) => uffd.wake(start, len),
-            Self::Guards(guards) => {
-                guards.touches.wake(start..start + len);
-                Ok(())
-            }
-        }
+        self.userfault().map_or(Ok(()), |uffd| uffd.wake(start, len))
     }
 
     pub(crate) fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
-        match self {
-            Self::Userfault(uffd) => uffd.write_protect(start, len, on),
-            Self::Guards(_) => Ok(()),
-        }
+        self.userfault().map_or(Ok(()), |uffd| uffd.write_protect(start, len, on))
     }
 
+    /// Makes every touch of a missing page raise SIGBUS. Where touches are signals, one that
+    /// nobody serves ends the program anyway.
     pub(crate) fn poison(&self, start: usize, len: usize) -> Result<(), Errno> {
-        match self {
-            Self::Userfault(uffd) => uffd.poison(start, len),
-            // As kernels without the call.
-            Self::Guards(_) => Err(Errno::INVAL),
-        }
-    }
-
-    pub(crate) fn read(&self, out: &mut [FaultMessage; 32]) -> Result<usize, Errno> {
-        match self {
-            Self::Userfault(uffd) => uffd.read(out),
-            Self::Guards(guards) => Ok(guards.touches.read(out)),
-        }
-    }
-}
-
-impl AsFd for Source {
-    /// What becomes readable when there is something to read.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Userfault(uffd) => uffd.as_fd(),
-            Self::Guards(guards) => guards.touches.bell(),
-        }
+        self.userfault().map_or(Ok(()), |uffd| uffd.poison(start, len))
     }
 }

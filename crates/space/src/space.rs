@@ -1,36 +1,34 @@
 //! The reserved range.
 //!
-//! Owns: the reservation and the userfaultfd over it. One writable mapping covers the whole range,
-//! so mapping and unmapping inside it are bookkeeping, and mappings never fragment. How a
+//! Owns: the reservation and the userfaultfd, or the guards, over it. One mapping covers the whole
+//! range, so mapping and unmapping inside it are bookkeeping, and mappings never fragment. How a
 //! userfaultfd reports faults is fixed when it is opened, so if faults in the upper half are to be
-//! signals, that half gets a second one; everything that maps pages there uses it.
+//! signals, that half gets a second one; everything that maps pages there uses it. With guards all
+//! faults are signals.
 //! Invariants: pages of the range are never huge (a huge page could not be moved out in part).
 //! Not here: what the engine asks for ([`crate::requests`]).
 
 use crate::guards::Guards;
 use crate::kernel::{Between, Call, Meaning, meaning};
-use crate::mapping::{
-    BASE_ALIGN, forbid_huge_pages, map_fixed, release, reserve_aligned, set_advice,
-};
+use crate::mapping::{BASE_ALIGN, forbid_huge_pages, release, reserve_aligned};
 use crate::own::Own;
-use crate::ranges::Ranges;
+use crate::ranges::{Half, Ranges};
 use crate::source::Source;
-use crate::touches::Touches;
+use crate::traps::Trap;
 use crate::uffd::{Delivery, Uffd, UffdError};
 use crate::whereabouts::Whereabouts;
 use crate::words::Reach;
 use overspill_base::report::{Cause, Reports};
 use overspill_base::shared::PageArena;
 use overspill_base::stats::{Event, Stats};
-use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::sync::{Arc, AtomicBool, AtomicUsize, LockClass, Mutex, MutexGuard};
+use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
-use overspill_engine::SpaceError;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use overspill_engine::{Engine, SpaceError};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MprotectFlags};
+use rustix::mm::MprotectFlags;
 use std::ops::Range;
-use std::sync::{OnceLock, RwLock};
+use std::sync::OnceLock;
 
 /// Why no range could be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -45,7 +43,7 @@ pub enum SpaceSetupError {
     #[error(transparent)]
     Uffd(#[from] UffdError),
     /// /proc is not mounted, or its files are forbidden.
-    #[error("cannot open /proc/self/mem ({0}): mount /proc")]
+    #[error("cannot write to memory by /proc/self/mem ({0}): mount /proc")]
     OwnMemory(Errno),
     /// The kernel opened the userfaultfd but did not register the range.
     #[error("cannot register {0} with userfaultfd ({1})")]
@@ -60,29 +58,18 @@ pub enum SpaceSetupError {
 pub struct ManagedSpace {
     start: usize,
     pages: usize,
-    pub(crate) page_bytes: usize,
-    pub(crate) ranges: Arc<Mutex<Ranges>>,
-    /// Replaced in a forked child. Held for the length of a call only.
-    uffd: RwLock<Source>,
+    page_bytes: usize,
+    pub(crate) ranges: Mutex<Ranges>,
+    source: Source,
     /// The userfaultfd over the upper half, once there is one.
     signals: OnceLock<Source>,
-    /// The threads that wait, where touches raise signals.
-    touches: Option<Arc<Touches>>,
-    /// See [`changing`](Self::changing).
-    changing: Option<Arc<Mutex<()>>>,
     /// Number of pages that may not be evicted, each counted as often as it is pinned.
     pub(crate) pinned_pages: AtomicUsize,
-    /// See [`let_fork_copy`](Self::let_fork_copy).
-    copied: AtomicBool,
-    /// `/proc/self/mem`; replaced in a forked child, where it would be the parent's. None if a
-    /// child can no longer open it: then pages that cannot be moved stay in memory.
-    pub(crate) memory: RwLock<Option<OwnedFd>>,
-    /// As above.
-    whereabouts: RwLock<Whereabouts>,
+    /// `/proc/self/mem`.
+    pub(crate) memory: OwnedFd,
+    pub(crate) whereabouts: Whereabouts,
     /// Where unexpected errors are counted and reported, once the engine has set it.
     pub(crate) reports: OnceLock<(Stats, Arc<Reports>)>,
-    /// Address and length of the staging arena, once the engine has one.
-    staging: Mutex<Option<(usize, usize)>>,
 }
 
 impl Drop for ManagedSpace {
@@ -93,7 +80,7 @@ impl Drop for ManagedSpace {
 
 impl ManagedSpace {
     /// Reserves `size` of address space, or the largest half, quarter, ... of it that the system
-    /// grants, down to 1 GiB, in pages of `page_bytes`.
+    /// grants, down to 1 GiB, in pages of `page_bytes`. A forked child does not have it.
     ///
     /// # Errors
     /// [`SpaceSetupError`], worded for the user.
@@ -102,47 +89,28 @@ impl ManagedSpace {
     /// If `page_bytes` is not a power of two from 4 KiB to 1 GiB.
     pub fn reserve(size: Bytes, page_bytes: usize, reach: Reach) -> Result<Self, SpaceSetupError> {
         assert!(page_bytes.is_power_of_two() && (PAGE_SIZE..=BASE_ALIGN).contains(&page_bytes));
-        let uffd = match reach {
-            Reach::Nothing => None,
-            reach => Some(Uffd::open(Delivery::Messages, reach)?),
-        };
-        let mut len = (size.0 as usize).next_multiple_of(BASE_ALIGN);
-        let start = loop {
-            match reserve_aligned(len, uffd.is_some()) {
-                Ok(start) => break start,
-                Err(errno) if len <= BASE_ALIGN => {
-                    return Err(SpaceSetupError::Reserve(Bytes(len as u64), errno));
-                }
-                Err(_) => len = (len / 2).next_multiple_of(BASE_ALIGN),
-            }
-        };
-        let ranges = Mutex::new(LockClass::Ranges, Ranges::new(len / page_bytes));
-        let ranges = Arc::new(ranges);
-        let source = match uffd {
-            Some(uffd) => Source::Userfault(uffd),
-            None => {
-                let guards = Guards::new(start..start + len, ranges.clone());
-                Source::Guards(guards.map_err(SpaceSetupError::OwnMemory)?)
-            }
-        };
-        let space = Self {
-            start,
-            pages: len / page_bytes,
+        let memory = Own::Memory.open().map_err(SpaceSetupError::OwnMemory)?;
+        let range = reserve_most(size, !reach.is_by_signal())?;
+        let source =
+            open_source(&range, reach).inspect_err(|_| release(range.start, range.len()))?;
+        let pages = range.len() / page_bytes;
+        Ok(Self {
+            start: range.start,
+            pages,
             page_bytes,
-            ranges,
-            touches: source.guards().map(|guards| guards.touches.clone()),
-            changing: source.guards().map(|guards| guards.changing.clone()),
-            uffd: RwLock::new(source),
+            ranges: Mutex::new(LockClass::Ranges, Ranges::new(pages)),
+            source,
             signals: OnceLock::new(),
             pinned_pages: AtomicUsize::new(0),
-            copied: AtomicBool::new(true),
-            memory: RwLock::new(Some(Own::Memory.open().map_err(SpaceSetupError::OwnMemory)?)),
-            whereabouts: RwLock::new(Whereabouts::open()),
+            memory,
+            whereabouts: Whereabouts::open(),
             reports: OnceLock::new(),
-            staging: Mutex::new(LockClass::Control, None),
-        };
-        space.register_all()?;
-        Ok(space)
+        })
+    }
+
+    /// Which touches are served.
+    pub fn reach(&self) -> Reach {
+        self.source.reach()
     }
 
     /// Number of pages in the range.
@@ -183,93 +151,78 @@ impl ManagedSpace {
     /// [`SpaceSetupError::Register`].
     pub fn register_staging(&self, arena: &PageArena) -> Result<(), SpaceSetupError> {
         let (start, len) = (arena.address(0).addr(), arena.pages() * PAGE_SIZE);
-        *self.staging.lock() = Some((start, len));
         forbid_huge_pages(start, len);
-        self.register_target(start, len)
+        let Some(uffd) = self.source.userfault() else { return Ok(()) };
+        let features = uffd.features();
+        if !features.move_pages || !features.write_protect {
+            return Ok(());
+        }
+        // SAFETY: the engine's own arena; write protection is never switched on in it.
+        unsafe { uffd.register_target(start, len) }
+            .map_err(|errno| SpaceSetupError::Register(Bytes(len as u64), errno))
     }
 
-    /// Opens signal delivery for the upper half, and returns its addresses. Call once.
+    /// Opens signal delivery, for the upper half if there is a userfaultfd, and returns the
+    /// addresses and the signal. Call once.
     ///
     /// # Errors
     /// [`SpaceSetupError`], worded for the user.
-    pub(crate) fn open_signals(&self) -> Result<Range<usize>, SpaceSetupError> {
+    pub(crate) fn open_signals(&self) -> Result<(Range<usize>, Trap), SpaceSetupError> {
+        let end = self.start + self.pages * self.page_bytes;
+        let Some(messages) = self.source.userfault() else {
+            return Ok((self.start..end, Trap::Segv));
+        };
         let first = self.first_by_signal();
-        let (start, len) = (self.address_of(first), (self.pages - first.index()) * self.page_bytes);
+        let (start, len) = (self.address_of(first), end - self.address_of(first));
         let size = Bytes(len as u64);
-        let uffd = Uffd::open(Delivery::Signals, Reach::All)?;
+        let uffd = Uffd::open(Delivery::Signals, self.reach())?;
         if !self.ranges.lock().divide(first) {
             return Err(SpaceSetupError::NoRoomForSignals(size));
         }
-        self.with_uffd(|messages| messages.unregister(start, len))
+        messages
+            .unregister(start, len)
             // SAFETY: a part of our own range in which nothing is mapped yet; a thread that touches
             // it gets a signal and never sleeps.
             .and_then(|()| unsafe { uffd.register_missing(start, len) })
             .map_err(|errno| SpaceSetupError::Register(size, errno))?;
         let _ = self.signals.set(Source::Userfault(uffd));
-        Ok(start..start + len)
+        Ok((start..end, Trap::Bus))
     }
 
     fn first_by_signal(&self) -> PageNo {
         PageNo((self.pages / 2) as u32)
     }
 
-    /// Maps plain, registered memory again over a range where something else was mapped.
-    pub(crate) fn restore(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
-        let (start, len) = (self.address_of(first), pages * self.page_bytes);
-        let by_touch = self.waits_by_signal();
-        map_fixed(start, len, !by_touch)?;
-        if !self.copied.load(Relaxed) {
-            set_advice(start, len, Advice::LinuxDontFork);
+    /// Where memory is mapped whose faults are signals.
+    pub(crate) fn half_by_signal(&self) -> Half {
+        if self.reach().is_by_signal() { Half::Lower } else { Half::Upper }
+    }
+
+    /// Makes the next touch of an unmapped page raise SIGSEGV, as any does where nothing is served
+    /// but signals.
+    pub(crate) fn refuse(&self, page: PageNo) {
+        if self.source.userfault().is_some() {
+            self.ranges.lock().refuse(page);
+            let _ = self.protect(page, MprotectFlags::empty());
         }
-        self.with_uffd(|uffd| match uffd.guards() {
-            Some(guards) => guards.take_over(start, len),
-            // SAFETY: a part of our own range, whose faults the handlers answer.
-            None => unsafe { uffd.register_missing(start, len) },
-        })
     }
 
-    /// Calls madvise(2) on a part of the range.
-    pub(crate) fn tell_kernel(
-        &self,
-        first: PageNo,
-        pages: usize,
-        advice: Advice,
-    ) -> Result<(), Errno> {
-        let start = self.address_of(first) as *mut std::ffi::c_void;
-        // SAFETY: a part of our own range, and advice that keeps content.
-        unsafe { rustix::mm::madvise(start, pages * self.page_bytes, advice) }
+    /// Ends what [`refuse`](Self::refuse) began.
+    pub(crate) fn permit(&self, page: PageNo) -> Result<(), Errno> {
+        self.protect(page, MprotectFlags::READ | MprotectFlags::WRITE)
     }
 
-    /// The right to change protections: they are the program's as long as somebody has it, and not
-    /// while pages are on their way under a protection of ours. Taken before `ranges` is locked.
-    pub(crate) fn changing(&self) -> Changing<'_> {
-        Changing { _lock: self.changing.as_ref().map(|changing| changing.lock()) }
-    }
-
-    /// Changes the protection of a part of the range.
-    pub(crate) fn protect(
-        &self,
-        _changing: &Changing<'_>,
-        first: PageNo,
-        pages: usize,
-        flags: MprotectFlags,
-    ) -> Result<(), Errno> {
-        let (start, len) = (self.address_of(first), pages * self.page_bytes);
-        self.with_uffd(|uffd| match uffd.guards() {
-            Some(guards) => guards.protect_open(start..start + len, flags),
-            // SAFETY: a part of our own range; the program asked for it, or nothing is mapped
-            // there.
-            None => unsafe { rustix::mm::mprotect(start as *mut _, len, flags) },
-        })
+    fn protect(&self, page: PageNo, flags: MprotectFlags) -> Result<(), Errno> {
+        let start = self.address_of(page) as *mut _;
+        // SAFETY: a part of our own range in which nothing is mapped.
+        unsafe { rustix::mm::mprotect(start, self.page_bytes, flags) }
     }
 
     /// Makes `between` answer the calls of the range's first userfaultfd from now on, for tests.
     pub fn put_between(&self, between: Box<dyn Between>) {
-        self.write_uffd().put_between(between);
-    }
-
-    pub(crate) fn with_whereabouts<R>(&self, f: impl FnOnce(&Whereabouts) -> R) -> R {
-        f(&self.whereabouts.read().unwrap_or_else(|e| e.into_inner()))
+        if let Some(uffd) = self.source.userfault() {
+            uffd.put_between(between);
+        }
     }
 
     /// Counts a page that had moved although the kernel reported that it had not.
@@ -303,111 +256,52 @@ impl ManagedSpace {
         }
     }
 
-    /// Calls `f` with the userfaultfd, which is not replaced meanwhile.
-    pub(crate) fn with_uffd<R>(&self, f: impl FnOnce(&Source) -> R) -> R {
-        f(&self.uffd.read().unwrap_or_else(|e| e.into_inner()))
+    /// Says that no page is left for a fault, whose thread gets a signal.
+    pub(crate) fn say_out_of_memory(&self, engine: &Engine) {
+        if let Some((_, reports)) = self.reports.get() {
+            let why = engine.last_error().unwrap_or_else(|| "no page can be moved out".into());
+            let limit = self.size_of(engine.limit_frames());
+            let line = format!("out of memory: the limit of {limit} is full, and {why}");
+            reports.tell(Cause::of("out of memory"), line);
+        }
     }
 
-    /// Calls `f` with the userfaultfd that `page` is registered with.
-    pub(crate) fn with_uffd_of<R>(&self, page: PageNo, f: impl FnOnce(&Source) -> R) -> R {
+    /// Where the touches of most pages are noticed.
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Where those of `page` are.
+    pub(crate) fn source_of(&self, page: PageNo) -> &Source {
         match self.signals.get() {
-            Some(signals) if page >= self.first_by_signal() => f(signals),
-            _ => self.with_uffd(f),
+            Some(signals) if page >= self.first_by_signal() => signals,
+            _ => &self.source,
         }
-    }
-
-    /// True if touches raise signals.
-    pub fn waits_by_signal(&self) -> bool {
-        self.touches.is_some()
-    }
-
-    /// Rings the pager's bell for threads that wait, forever, where touches raise signals.
-    pub(crate) fn ring(&self) {
-        if let Some(touches) = &self.touches {
-            touches.ring();
-        }
-    }
-
-    /// Waits for the page at `address`, which this thread has touched or would touch, where touches
-    /// raise signals; false elsewhere. May be called in a signal handler.
-    pub fn wait_for(&self, address: usize) -> bool {
-        let touches = self.touches.as_ref();
-        touches.map(|touches| touches.wait(address)).is_some()
-    }
-
-    /// Says that nobody reads messages from now on; false if there are some.
-    pub(crate) fn sleeps(&self) -> bool {
-        self.touches.as_ref().is_none_or(|touches| touches.sleeps())
-    }
-
-    /// A second descriptor of the same userfaultfd, for a handler to wait on.
-    pub(crate) fn dup_uffd(&self) -> Result<OwnedFd, Errno> {
-        self.with_uffd(|uffd| rustix::io::fcntl_dupfd_cloexec(uffd.as_fd(), 0))
-    }
-
-    fn write_uffd(&self) -> std::sync::RwLockWriteGuard<'_, Source> {
-        self.uffd.write().unwrap_or_else(|e| e.into_inner())
-    }
-
-    fn register_all(&self) -> Result<(), SpaceSetupError> {
-        // One registration of the whole range fails if it contains foreign mappings.
-        self.own_stretches().into_iter().try_for_each(|(start, len)| {
-            self.with_uffd(|uffd| {
-                // SAFETY: our own range; the handlers answer its faults.
-                unsafe { uffd.register_missing(start, len) }
-            })
-            .map_err(|e| SpaceSetupError::Register(Bytes(len as u64), e))
-        })
-    }
-
-    /// The range without foreign mappings, as addresses and lengths.
-    fn own_stretches(&self) -> Vec<(usize, usize)> {
-        let parts = self.ranges.lock().parts(PageNo(0), self.pages);
-        let foreign = parts
-            .into_iter()
-            .filter(|part| part.kind == crate::ranges::Kind::Foreign)
-            .map(|part| (self.address_of(part.first), part.pages * self.page_bytes));
-        let end = self.start + self.pages * self.page_bytes;
-        let (mut from, mut own) = (self.start, Vec::new());
-        for (start, len) in foreign.chain([(end, 0)]) {
-            if start > from {
-                own.push((from, start - from));
-            }
-            from = start + len;
-        }
-        own
-    }
-
-    /// Sets whether a forked child inherits the range. After a fork we did not see, swapped-out
-    /// pages would read as zeros in the child; without the range it dies at the first touch.
-    pub fn let_fork_copy(&self, copies: bool) {
-        let advice = if copies { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
-        for (start, len) in self.own_stretches() {
-            set_advice(start, len, advice);
-        }
-        self.copied.store(copies, Relaxed);
-    }
-
-    fn register_target(&self, start: usize, len: usize) -> Result<(), SpaceSetupError> {
-        self.with_uffd(|uffd| {
-            let features = uffd.features();
-            if !features.move_pages || !features.write_protect {
-                return Ok(());
-            }
-            // SAFETY: the engine's own arena; write protection is never switched on in it.
-            unsafe { uffd.register_target(start, len) }
-        })
-        .map_err(|e| SpaceSetupError::Register(Bytes(len as u64), e))
     }
 }
 
-/// See [`ManagedSpace::changing`].
-#[derive(Debug)]
-pub(crate) struct Changing<'a> {
-    _lock: Option<MutexGuard<'a, ()>>,
+/// Reserves `size` of address space, or less.
+fn reserve_most(size: Bytes, is_accessible: bool) -> Result<Range<usize>, SpaceSetupError> {
+    let mut len = (size.0 as usize).next_multiple_of(BASE_ALIGN);
+    loop {
+        match reserve_aligned(len, is_accessible) {
+            Ok(start) => return Ok(start..start + len),
+            Err(errno) if len <= BASE_ALIGN => {
+                return Err(SpaceSetupError::Reserve(Bytes(len as u64), errno));
+            }
+            Err(_) => len = (len / 2).next_multiple_of(BASE_ALIGN),
+        }
+    }
 }
 
-/// Polls the userfaultfd itself, see [`crate::handlers`].
-pub(crate) fn readable(fd: BorrowedFd<'_>) -> rustix::event::PollFd<'_> {
-    rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)
+fn open_source(range: &Range<usize>, reach: Reach) -> Result<Source, SpaceSetupError> {
+    if reach.is_by_signal() {
+        let guards = Guards::new(range.clone(), reach == Reach::Shut);
+        return guards.map(Source::Guards).map_err(SpaceSetupError::OwnMemory);
+    }
+    let uffd = Uffd::open(Delivery::Messages, reach)?;
+    // SAFETY: our own range; the handlers answer its faults.
+    unsafe { uffd.register_missing(range.start, range.len()) }
+        .map_err(|errno| SpaceSetupError::Register(Bytes(range.len() as u64), errno))?;
+    Ok(Source::Userfault(uffd))
 }

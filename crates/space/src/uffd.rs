@@ -1,22 +1,23 @@
 //! Userfaultfd: opening it and its ioctls, with their results translated in one place
 //! ([`crate::kernel`]).
 //!
-//! Owns: the file descriptor, and which features this kernel has. Features are probed, never
-//! assumed from a version: MOVE exists since 6.8, POISON since 6.6, write protection since 5.7.
+//! Owns: the file descriptor, and which features this kernel has. Features are probed: POISON
+//! exists since 6.6, write protection since 5.7. MOVE, of 6.8, is used [from 6.12 on](MOVES_SINCE).
 //! Every ioctl but the first of a descriptor is made by [`Uffd::call`], where tests can intercept
-//! it.
-//! Rejected: the `userfaultfd` crate, which decides features at build time and has no MOVE.
+//! it. Rejected: the `userfaultfd` crate, which decides features at build time and has no MOVE.
 
 use crate::kernel::{Between, Call, Meaning, Request, meaning};
 use crate::words::{FaultMessage, Progress, Reach};
 use linux_raw_sys::general as raw;
 use overspill_base::PAGE_SIZE;
+use overspill_base::kernel::{self, MOVES_SINCE};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::UserfaultfdFlags;
 use rustix::thread::Pid;
 use std::path::Path;
+use std::sync::OnceLock;
 
 const GROUP: u8 = raw::UFFDIO as u8;
 const API: Opcode = opcode::read_write::<raw::uffdio_api>(GROUP, raw::_UFFDIO_API as u8);
@@ -91,7 +92,7 @@ pub struct Uffd {
     features: Features,
     delivery: Delivery,
     reach: Reach,
-    between: Option<Box<dyn Between>>,
+    between: OnceLock<Box<dyn Between>>,
 }
 
 impl AsFd for Uffd {
@@ -111,7 +112,7 @@ impl Uffd {
         let supported = handshake(&open_fd(reach)?, 0)?;
         let has = |bit: u32| supported & u64::from(bit) != 0;
         let features = Features {
-            move_pages: has(raw::UFFD_FEATURE_MOVE),
+            move_pages: has(raw::UFFD_FEATURE_MOVE) && kernel::is_at_least(MOVES_SINCE),
             poison: has(raw::UFFD_FEATURE_POISON),
             write_protect: has(raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP),
         };
@@ -127,12 +128,12 @@ impl Uffd {
         }
         let fd = open_fd(reach)?;
         handshake(&fd, supported & u64::from(wanted))?;
-        Ok(Self { fd, features, delivery, reach, between: None })
+        Ok(Self { fd, features, delivery, reach, between: OnceLock::new() })
     }
 
-    /// Makes `between` answer every call from now on, for tests.
-    pub fn put_between(&mut self, between: Box<dyn Between>) {
-        self.between = Some(between);
+    /// Makes `between` answer every call from now on, for tests. Call once.
+    pub fn put_between(&self, between: Box<dyn Between>) {
+        let _ = self.between.set(between);
     }
 
     /// Which touches it serves.
@@ -293,7 +294,7 @@ impl Uffd {
             // effects on memory are the callers' contracts.
             unsafe { ioctl(&self.fd, Updater::<OPCODE, T>::new(arg)) }
         };
-        match &self.between {
+        match self.between.get() {
             None => kernel(arg),
             Some(between) => between.answer(call, &mut Through { arg, kernel: &mut kernel }),
         }
@@ -457,17 +458,6 @@ fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
     // SAFETY: API was made from uffdio_api.
     unsafe { ioctl(fd, Updater::<API, _>::new(&mut arg)) }.map_err(UffdError::Other)?;
     Ok(arg.features)
-}
-
-/// True while the address space of a userfaultfd exists, which may be another process's.
-pub fn has_memory(userfault: BorrowedFd<'_>) -> bool {
-    // The kernel looks for the memory first (fs/userfaultfd.c). Nothing is registered down there;
-    // if something were, a write would be reported once more.
-    const ANYWHERE: raw::uffdio_range = raw::uffdio_range { start: 1 << 30, len: PAGE_SIZE as u64 };
-    let mut arg = raw::uffdio_writeprotect { range: ANYWHERE, mode: WRITEPROTECT_MODE_WP };
-    // SAFETY: WRITEPROTECT was made from uffdio_writeprotect.
-    let outcome = unsafe { ioctl(userfault, Updater::<WRITEPROTECT, _>::new(&mut arg)) };
-    outcome != Err(Errno::SRCH)
 }
 
 /// Whether `thread`, named by a message, belongs to `process`: a debugger that reads our memory

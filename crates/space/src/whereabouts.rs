@@ -77,7 +77,7 @@ pub(crate) struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// Opens the file; call again in a forked child.
+    /// Opens the file.
     pub(crate) fn open() -> Self {
         Self { pagemap: Own::Pagemap.open().ok() }
     }

@@ -2,16 +2,29 @@
 
 use rustix::io::Errno;
 
-/// Which touches of missing pages are served.
+/// Which touches of missing pages are served, and how they are noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
     /// All, also those of the kernel in a system call. Needs a permission.
     All,
     /// Only those of the program itself; a system call that meets a missing page fails with EFAULT
-    /// (`UFFD_USER_MODE_ONLY`, 5.11). Permitted to everybody.
+    /// (`UFFD_USER_MODE_ONLY`, 5.11). Permitted to everybody, but not in every container.
     Program,
-    /// None: there is no userfaultfd, and touches raise SIGSEGV.
-    Nothing,
+    /// As [`Program`](Self::Program), by SIGSEGV: missing pages are guard regions (6.13).
+    Guards,
+    /// As [`Guards`](Self::Guards) on any kernel: missing pages are without access. Few pages can
+    /// be in memory.
+    Shut,
+}
+
+impl Reach {
+    /// All, the best first.
+    pub const ALL: [Self; 4] = [Self::All, Self::Program, Self::Guards, Self::Shut];
+
+    /// True if touches raise signals, whatever a region asks for.
+    pub fn is_by_signal(self) -> bool {
+        matches!(self, Self::Guards | Self::Shut)
+    }
 }
 
 /// A touch of a missing page.

@@ -141,13 +141,6 @@ impl MovingSpace for ReplaySpace {
     }
 
     fn recycle(&self, _: &PageArena, _: Range<usize>) {}
-
-    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
-        let mut carried = Vec::new();
-        self.take(from, |content| carried.extend_from_slice(content))?;
-        self.fill(to, |place| place.copy_from_slice(&carried));
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -193,15 +186,10 @@ mod tests {
     }
 
     #[test]
-    fn transfer_moves_and_poison_stays() {
+    fn poison_stays_and_what_is_zapped_is_missing() {
         let space = space();
-        space.map(PageNo(0), &[9; PAGE_SIZE]);
-        space.transfer(PageNo(0), PageNo(3)).unwrap();
-        assert_eq!(
-            (first_byte(&space, 0), first_byte(&space, 3)),
-            (Look::Missing, Look::Present(9))
-        );
-        assert_eq!(space.transfer(PageNo(0), PageNo(1)), Err(SpaceError::Missing));
+        space.map(PageNo(3), &[9; PAGE_SIZE]);
+        assert_eq!(first_byte(&space, 3), Look::Present(9));
         space.poison(PageNo(0));
         assert_eq!(first_byte(&space, 0), Look::Poisoned);
         space.zap(PageNo(3), 1);

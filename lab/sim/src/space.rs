@@ -155,10 +155,4 @@ impl MovingSpace for SimSpace {
     }
 
     fn recycle(&self, _: &PageArena, _: Range<usize>) {}
-
-    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
-        let stamp = self.take(from)?;
-        self.fill(to, stamp);
-        Ok(())
-    }
 }

@@ -96,10 +96,6 @@ impl MovingSpace for ModelSpace {
     }
 
     fn recycle(&self, _: &PageArena, _: Range<usize>) {}
-
-    fn transfer(&self, _: PageNo, _: PageNo) -> Result<(), SpaceError> {
-        Err(SpaceError::Missing)
-    }
 }
 
 /// The first bytes of the slots; requests complete when they are reaped.

@@ -1,7 +1,7 @@
 //! Staging memory: what is emptied, and when.
 
 use crate::memory::PageMemory;
-use crate::space::{AddressSpace, Mapped, MovingSpace, SpaceError, Unmapped};
+use crate::space::{AddressSpace, Mapped, MovingSpace, Unmapped};
 use crate::staging::{Staging, runs};
 use crate::tuning::Tuning;
 use overspill_base::shared::PageArena;
@@ -56,9 +56,6 @@ impl MovingSpace for Emptied {
     }
     fn copies_out(&self) -> bool {
         self.copies_out
-    }
-    fn transfer(&self, _: PageNo, _: PageNo) -> Result<(), SpaceError> {
-        unreachable!()
     }
 }
 

@@ -275,13 +275,6 @@ impl MovingSpace for SimSpace {
             unsafe { arena.page(index).fill(0xee) };
         }
     }
-
-    fn transfer(&self, from: PageNo, to: PageNo) -> Result<(), SpaceError> {
-        assert_no_lock_held("a call of the address space");
-        let content = self.take(from)?;
-        self.fill(to, &content);
-        Ok(())
-    }
 }
 
 /// An engine with its space, and devices with planned failures.

@@ -5,6 +5,7 @@
 
 use super::{EVENTS, handshake, new_own};
 use linux_raw_sys::general as raw;
+use overspill_base::kernel::{self, MOVES_SINCE};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
@@ -30,7 +31,7 @@ impl Abilities {
         Ok(Self {
             marks: has(raw::UFFD_FEATURE_WP_UNPOPULATED),
             poison: has(raw::UFFD_FEATURE_POISON),
-            moves: has(raw::UFFD_FEATURE_MOVE) && is_at_least(MOVES_SINCE),
+            moves: has(raw::UFFD_FEATURE_MOVE) && kernel::is_at_least(MOVES_SINCE),
             forks: false,
         })
     }
@@ -48,40 +49,7 @@ impl Abilities {
     }
 }
 
-/// The first kernel that moves pages as it should.
-const MOVES_SINCE: [u32; 2] = [6, 12];
-
 /// Asks what the kernel supports, by a userfaultfd of this process: a descriptor can be asked once.
 fn supported() -> Result<u64, Errno> {
     handshake(new_own()?.as_fd(), 0)
-}
-
-/// True if this kernel is of that version or newer.
-fn is_at_least(version: [u32; 2]) -> bool {
-    version_of(&rustix::system::uname().release().to_string_lossy()) >= version
-}
-
-/// The first two numbers: `6.12.117-amd64`.
-fn version_of(release: &str) -> [u32; 2] {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
-    [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_compared_by_their_numbers() {
-        for (release, version) in [
-            ("6.12.117-amd64", [6, 12]),
-            ("7.3-rc1", [7, 3]),
-            ("6.8.0-31-generic", [6, 8]),
-            ("x", [0, 0]),
-        ] {
-            assert_eq!(version_of(release), version, "{release}");
-        }
-        assert!(is_at_least([3, 0]) && !is_at_least([99, 0]));
-        assert!([6, 8] < MOVES_SINCE && [7, 0] > MOVES_SINCE);
-    }
 }

@@ -6,7 +6,7 @@
 use super::Pool;
 use super::core::{Core, CoreParts};
 use super::runs::Runs;
-use crate::builder::{Builder, OpenedSwap, check_pages, random_seed, report_to_stderr};
+use crate::builder::{Builder, OpenedSwap, PAGE_LEAST, check_pages, random_seed, report_to_stderr};
 use crate::error::Error;
 use crate::pager::{PagerSwap, join_area};
 use overspill_area::AreaNo;
@@ -80,7 +80,7 @@ impl PoolBuilder {
         swaps: Vec<OpenedSwap>,
         report: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Result<Pool, Error> {
-        let (limit, page) = (self.common.memory, self.common.page_size);
+        let (limit, page) = (self.common.memory, self.common.page_size.unwrap_or(PAGE_LEAST));
         check_pages(limit, page, FRAMES_MAX as u64)?;
         let frames = limit.0 / page.0;
         let (pages, page_bytes) = ((ROOM.0 / page.0) as usize, page.0 as usize);

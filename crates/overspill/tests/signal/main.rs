@@ -1,19 +1,17 @@
 //! Regions whose faults are signals, and pins, against the real kernel.
 //!
-//! Skips, printing the reason, if userfaultfd is not permitted. Tests that end a process, or need a
-//! handler of the program, run in a child: this test binary again.
+//! Skips, printing the reason, if userfaultfd is not permitted.
 
+mod ends;
 mod fork;
+#[path = "../common/reach.rs"]
+mod reach;
 
 use overspill::{Advice, Bytes, Error, Faults, Overspill, Region};
-use overspill_space::uffd::{Delivery, Uffd};
-use overspill_space::words::Reach;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::FileExt;
-use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 const PAGE: usize = 4096;
@@ -58,12 +56,13 @@ fn overspill(swap: &str) -> Option<Overspill> {
 
 /// Makes one with the least memory for pages of this size.
 fn overspill_of(page: usize, swap: &str) -> Option<Overspill> {
-    if let Err(lack) = Uffd::open(Delivery::Messages, Reach::All) {
-        println!("skipped: {lack}");
-        return None;
-    }
     let builder = Overspill::builder().memory(LIMIT.max(Bytes(16 * page as u64)));
-    Some(builder.page_size(Bytes(page as u64)).swap(swap.parse().unwrap()).build().unwrap())
+    reach::build(builder.page_size(Bytes(page as u64)).swap(swap.parse().unwrap()))
+}
+
+#[test]
+fn all_of_this_in_each_reach() {
+    reach::run_in_each_other(&[]);
 }
 
 fn by_signal(overspill: &Overspill) -> Region {
@@ -384,106 +383,4 @@ impl Drop for AlternateStack {
             libc::sigaltstack(&raw const self.before, std::ptr::null_mut());
         }
     }
-}
-
-/// Runs the part called `part` of [`in_a_child`] and returns its exit status and output.
-fn run_child(part: &str) -> (std::process::ExitStatus, String) {
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "in_a_child", "--nocapture"])
-        .env("OVERSPILL_TEST_PART", part)
-        .output()
-        .unwrap();
-    (output.status, String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-#[test]
-fn a_lost_page_kills_by_default() {
-    let (status, said) = run_child("lost");
-    if !said.contains("skipped:") {
-        assert_eq!(status.signal(), Some(libc::SIGBUS), "{said}");
-    }
-}
-
-#[test]
-fn the_programs_own_handler_gets_what_is_not_ours() {
-    let (status, said) = run_child("handler");
-    assert!(status.success(), "{said}");
-    assert!(said.contains("skipped:") || said.contains("handled 3"), "{said}");
-}
-
-#[test]
-fn in_a_child() {
-    match std::env::var("OVERSPILL_TEST_PART").as_deref() {
-        Ok("lost") => lose_a_page(),
-        Ok("handler") => chain_to_a_handler(),
-        _ => {}
-    }
-}
-
-/// A region with a page whose copy on the device is corrupted.
-fn spoilt(overspill: &Overspill) -> Region {
-    let mut region = by_signal(overspill);
-    fill(&mut region);
-    let memory_files = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok);
-    for link in memory_files {
-        let is_memory = std::fs::read_link(link.path())
-            .is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:"));
-        if is_memory {
-            let file = std::fs::OpenOptions::new().write(true).open(link.path()).unwrap();
-            file.write_all_at(&vec![0xbb; SIZE.0 as usize], 0).unwrap();
-        }
-    }
-    region
-}
-
-fn lose_a_page() {
-    let Some(overspill) = overspill("ram:64M") else { return };
-    let region = spoilt(&overspill);
-    assert!((0..region.len() / PAGE).all(|page| is(&region, page, 0)), "we are dead by now");
-}
-
-/// Maps a page over the address touched, so that the program goes on.
-extern "C" fn patch(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    HANDLED.fetch_add(1, Relaxed);
-    // SAFETY: the kernel's siginfo; a page of this child's own mapping is replaced.
-    unsafe {
-        let page = ((*info).si_addr().addr() / PAGE * PAGE) as *mut c_void;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        libc::mmap(page, PAGE, protection, flags, -1, 0);
-    }
-}
-
-/// A mapping of two pages of an empty file.
-fn map_nothing(file: &std::fs::File) -> *mut u8 {
-    use std::os::fd::AsRawFd;
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a fresh mapping.
-    let at = unsafe {
-        libc::mmap(std::ptr::null_mut(), 2 * PAGE, protection, flags, file.as_raw_fd(), 0)
-    };
-    assert_ne!(at, libc::MAP_FAILED);
-    at.cast()
-}
-
-fn chain_to_a_handler() {
-    // SAFETY: a whole sigaction with a function of the right kind.
-    unsafe {
-        let mut action = std::mem::zeroed::<libc::sigaction>();
-        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = patch;
-        action.sa_sigaction = handler as libc::sighandler_t;
-        action.sa_flags = libc::SA_SIGINFO;
-        libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
-    }
-    let file = tempfile::tempfile().unwrap();
-    let nothing = map_nothing(&file);
-    // SAFETY: mapped; the handler puts memory there.
-    unsafe { nothing.write_volatile(1) };
-    let Some(overspill) = overspill("ram:64M") else { return };
-    let region = spoilt(&overspill);
-    // SAFETY: as above.
-    unsafe { nothing.add(PAGE).write_volatile(1) };
-    assert_eq!(HANDLED.load(Relaxed), 2, "before there was a region and after");
-    let lost = (0..region.len() / PAGE).find(|&page| !is(&region, page, 0));
-    println!("handled {} and lost page {lost:?}", HANDLED.load(Relaxed));
 }

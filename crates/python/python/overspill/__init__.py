@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextvars
 import json
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
@@ -39,6 +40,7 @@ __all__ = [
     "full",
     "limit",
     "pin",
+    "to_file",
     "zeros",
 ]
 
@@ -74,6 +76,12 @@ def _numpys_table() -> Any:
     return core._multiarray_umath._ARRAY_API
 
 
+_NEEDS_PINS = (
+    'system calls on arrays in a limit fail with "Bad address" here, those of numpy.save, numpy.load, tofile and sockets too: '
+    "use overspill.to_file, from_file and pin (`python -m overspill doctor` says what would help)"
+)
+
+
 class limit:
     """A memory limit, and places to swap to.
 
@@ -81,7 +89,8 @@ class limit:
     swap: where the rest goes, in the words of ``overspill run --swap``: "file:/a/directory",
         "compressed:4G", "ram:4G", "/dev/sdb1", or a list of these, the first to be filled first. An
         unnamed file in $TMPDIR or /var/tmp if not given.
-    page_size: a power of two from 4096 to 2 MiB. Larger pages suit arrays used in large pieces.
+    page_size: a power of two from 4096, the default, to 2 MiB. Larger pages suit arrays used in large
+        pieces.
     swap_size: the most that a swap file without a size of its own may grow to.
 
     In a block ``with limit:`` every array that numpy makes, of 64 KiB or more, is in the limit, also
@@ -96,10 +105,12 @@ class limit:
         memory: Size,
         *,
         swap: Swap = None,
-        page_size: Size = 4096,
+        page_size: Size | None = None,
         swap_size: Size | None = None,
     ) -> None:
         self._native = _native.Limit(memory, _words_of(swap), page_size, swap_size)
+        if self.needs_pins:
+            warnings.warn(_NEEDS_PINS, RuntimeWarning, stacklevel=2)
 
     def __enter__(self) -> limit:
         before = _native.set_handler(_numpys_table(), self._native, None)
@@ -118,6 +129,15 @@ class limit:
     def stats(self) -> dict[str, Any]:
         """Everything counted so far; docs/stats.md has the names."""
         return json.loads(self._native.stats_json())
+
+    @property
+    def needs_pins(self) -> bool:
+        """Whether system calls on arrays fail unless these are pinned.
+
+        So it is where the kernel reports only touches by the program itself, which it does for every
+        user. numpy.save, numpy.load and tofile then fail; `to_file`, `from_file` and `pin` work.
+        """
+        return self._native.needs_pins()
 
     @property
     def page_size(self) -> int:
@@ -185,9 +205,9 @@ def from_file(
     """
     numpy = _numpy()
     with _current(limit):
-        if dtype is None:
-            return numpy.load(path, allow_pickle=False)
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb") as file:
+            if dtype is None:
+                return numpy.lib.format.read_array(_Copied(file), allow_pickle=False)
             dtype = numpy.dtype(dtype)
             left = max(os.fstat(file.fileno()).st_size - offset, 0)
             array = numpy.empty(left // dtype.itemsize if shape is None else shape, dtype)
@@ -200,14 +220,29 @@ def from_file(
             return array
 
 
+def to_file(array: Any, path: str | os.PathLike[str]) -> None:
+    """Writes an array to a .npy file, as numpy.save does, also where system calls on it need a pin."""
+    with open(path, "wb") as file:
+        _numpy().lib.format.write_array(_Copied(file), array, allow_pickle=False)
+
+
+class _Copied:
+    """A file to numpy that is none to the kernel: what is read and written is copied piece by piece."""
+
+    def __init__(self, file: Any) -> None:
+        self.read = file.read
+        self.write = file.write
+
+
 def _fill(view: memoryview, file: Any) -> None:
     """Reads until the view is full."""
     at = 0
     while at < len(view):
-        count = file.readinto(view[at : at + (8 << 20)])
-        if not count:
+        piece = file.read(min(len(view) - at, 1 << 20))
+        if not piece:
             raise Error(f"{file.name} ends after {at} of {len(view)} bytes: it became shorter")
-        at += count
+        view[at : at + len(piece)] = piece
+        at += len(piece)
 
 
 def advise(array: Any, advice: str) -> None:
@@ -279,7 +314,7 @@ class Pool:
         memory: Size,
         *,
         swap: Swap = None,
-        page_size: Size = 4096,
+        page_size: Size | None = None,
         swap_size: Size | None = None,
     ) -> None:
         self._native = _native.Pool(memory, _words_of(swap), page_size, swap_size)

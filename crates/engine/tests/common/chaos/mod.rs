@@ -89,7 +89,6 @@ impl<'a> Episode<'a> {
                 return (first..(first + pages).min(PAGES)).all(|page| self.touch(page, None));
             }
             Op::Discard { first, pages } => self.discard(first, pages.min(PAGES - first)),
-            Op::Move { from, to, pages } => self.relocate(from, to, pages),
             Op::Pin { page } => self.rig.space.pin(Some(PageNo(page as u32))),
             Op::Lock { page, lock } => self.lock(page, lock),
             Op::Switch { cpu } => CPU.set(cpu),
@@ -175,25 +174,6 @@ impl<'a> Episode<'a> {
         self.rig.engine.discard(PageNo(first as u32), pages);
         self.model[first..first + pages].fill(Some(0));
         self.locked.retain(|page| !(first..first + pages).contains(page));
-    }
-
-    fn relocate(&mut self, from: usize, to: usize, pages: usize) {
-        if from.abs_diff(to) < pages || from.max(to) + pages > PAGES {
-            return;
-        }
-        self.rig.space.pin(None);
-        if !self.adopt(from, pages) {
-            return;
-        }
-        self.discard(to, pages);
-        self.rig.engine.transfer(PageNo(from as u32), PageNo(to as u32), pages);
-        for n in 0..pages {
-            self.model[to + n] = self.model[from + n].replace(0);
-            let moved = self.locked.iter_mut().filter(|page| **page == from + n);
-            moved.for_each(|page| *page = to + n);
-        }
-        // Poisoned pages stay so at the new address; the old one is clean.
-        self.rig.engine.discard(PageNo(from as u32), pages);
     }
 
     /// At most a quarter of the frames, so that there is always something to evict.

@@ -50,11 +50,6 @@ pub(super) enum Op {
         first: usize,
         pages: usize,
     },
-    Move {
-        from: usize,
-        to: usize,
-        pages: usize,
-    },
     Pin {
         page: usize,
     },
@@ -191,12 +186,7 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
         10..=16 => Op::Read { page },
         17..=19 => Op::Begin { page },
         20..=21 => Op::Scan { first: page, pages: u.int_in_range(8..=32)? },
-        22 => Op::Discard { first: page, pages: u.int_in_range(1..=16)? },
-        23 => Op::Move {
-            from: page,
-            to: u.int_in_range(0..=PAGES - 1)?,
-            pages: u.int_in_range(1..=6)?,
-        },
+        22..=23 => Op::Discard { first: page, pages: u.int_in_range(1..=16)? },
         24 => Op::Pin { page },
         25 => Op::Lock { page, lock: u.arbitrary()? },
         26..=28 => Op::Switch { cpu: u.int_in_range(0..=CPUS - 1)? },

@@ -1,12 +1,14 @@
-//! The process's SIGBUS handler.
+//! The process's handlers for the signals that touches raise.
 //!
-//! Owns: the handler, the previous disposition, and the table of servers of faults.
-//! Invariants: the handler is installed once, when the first space needs it, and stays. It runs
-//! with every signal blocked, so no other handler of this thread runs inside it. A server is
-//! dropped only after the handlers that use it have returned.
-//! A SIGBUS that is not a fault of ours goes to the previous disposition, with the mask that one
-//! asked for; only a switch to an alternate stack is not made. The program's own handler must be
-//! installed first: a later one replaces ours and gets the faults of regions.
+//! Owns: the handlers of SIGBUS and SIGSEGV, the previous dispositions, and the table of servers of
+//! faults.
+//! Invariants: a handler is installed once in a process, when the first space needs it, and stays.
+//! It runs with every signal blocked, so no other handler of this thread runs inside it. A server
+//! is dropped only after the handlers that use it have returned. A forked child has the handlers
+//! and not the memory: what it touches is not served. A signal that is not a fault of ours goes to
+//! the previous disposition, with the mask that one asked for; only a switch to an alternate stack
+//! is not made. The program's own handler must be installed first: a later one replaces ours and
+//! gets the faults of regions.
 //!
 //! # What may be called in the handler
 //! The thread may be anywhere: in the allocator, if a handler of the program interrupted that and
@@ -23,19 +25,98 @@ use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::{Relaxed, SeqCst};
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
-use std::sync::{Once, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize};
 
 /// Maximum number of spaces with faults by signal in a process at a time.
 pub(crate) const SPACES_MAX: usize = 64;
 
 static PLACES: [Place; SPACES_MAX] = [const { Place::empty() }; SPACES_MAX];
 
-/// The previous disposition. Set before our handler is installed.
-static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+/// The signal of a touch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trap {
+    /// SIGBUS, of a userfaultfd.
+    Bus,
+    /// SIGSEGV, of memory without access.
+    Segv,
+}
 
-/// The previous handler was to be called once (SA_RESETHAND), and was.
-static SPENT: AtomicBool = AtomicBool::new(false);
+/// What was there before our handler.
+struct Former {
+    /// The process in which our handler was installed. A forked child may have put its own there
+    /// since.
+    process: AtomicI32,
+    /// The process of which a thread is installing it, or 0.
+    installing: AtomicI32,
+    /// Never freed: a handler may be reading it.
+    disposition: AtomicPtr<libc::sigaction>,
+    /// It was a handler to be called once (SA_RESETHAND), and was.
+    spent: AtomicBool,
+}
+
+/// One for each [`Trap`].
+static FORMER: [Former; 2] = [const { Former::new() }; 2];
+
+impl Former {
+    const fn new() -> Self {
+        Self {
+            process: AtomicI32::new(0),
+            installing: AtomicI32::new(0),
+            disposition: AtomicPtr::new(std::ptr::null_mut()),
+            spent: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Trap {
+    fn signal(self) -> c_int {
+        match self {
+            Self::Bus => libc::SIGBUS,
+            Self::Segv => libc::SIGSEGV,
+        }
+    }
+
+    fn former(self) -> &'static Former {
+        &FORMER[self as usize]
+    }
+
+    /// Installs the handler, once in a process.
+    fn install(self) {
+        let (former, own) = (self.former(), own_process());
+        while former.process.load(SeqCst) != own {
+            let installing = former.installing.load(SeqCst);
+            let is_ours = installing != own
+                && former.installing.compare_exchange(installing, own, SeqCst, SeqCst).is_ok();
+            if is_ours {
+                self.put_in_front();
+                former.process.store(own, SeqCst);
+                former.installing.store(0, SeqCst);
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn put_in_front(self) {
+        // SAFETY: plain libc calls on local structures; the handler does only what may be done in
+        // one. The previous disposition is kept before ours is installed.
+        unsafe {
+            let mut previous = std::mem::zeroed::<libc::sigaction>();
+            libc::sigaction(self.signal(), std::ptr::null(), &raw mut previous);
+            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_touch;
+            if previous.sa_sigaction == handler as libc::sighandler_t {
+                return;
+            }
+            self.former().spent.store(false, SeqCst);
+            self.former().disposition.store(Box::into_raw(Box::new(previous)), SeqCst);
+            let mut ours = std::mem::zeroed::<libc::sigaction>();
+            ours.sa_sigaction = handler as libc::sighandler_t;
+            ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            libc::sigfillset(&raw mut ours.sa_mask);
+            libc::sigaction(self.signal(), &raw const ours, std::ptr::null_mut());
+        }
+    }
+}
 
 /// Serves faults that come as signals.
 pub(crate) trait ServeFault: Send + Sync {
@@ -50,6 +131,8 @@ pub(crate) trait ServeFault: Send + Sync {
 /// `server`, then reads the count. Both are SeqCst, so in their total order either the handler
 /// finds nothing or the thread waits for it.
 pub(crate) struct Place {
+    /// The process that made it.
+    process: AtomicI32,
     start: AtomicUsize,
     end: AtomicUsize,
     /// A box owned by this place, or null.
@@ -66,6 +149,7 @@ impl std::fmt::Debug for Place {
 impl Place {
     const fn empty() -> Self {
         Self {
+            process: AtomicI32::new(0),
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             server: AtomicPtr::new(std::ptr::null_mut()),
@@ -75,10 +159,11 @@ impl Place {
 
     /// Makes `server` serve the faults at `addresses`; `None` if the table is full.
     pub(crate) fn take(
+        trap: Trap,
         addresses: &Range<usize>,
         server: Arc<dyn ServeFault>,
     ) -> Option<&'static Self> {
-        install();
+        trap.install();
         let server = Box::into_raw(Box::new(server));
         let claim = |place: &&Place| {
             place.server.compare_exchange(std::ptr::null_mut(), server, SeqCst, SeqCst).is_ok()
@@ -88,6 +173,7 @@ impl Place {
             drop(unsafe { Box::from_raw(server) });
             return None;
         };
+        place.process.store(own_process(), Relaxed);
         place.start.store(addresses.start, Relaxed);
         place.end.store(addresses.end, Relaxed);
         Some(place)
@@ -109,6 +195,7 @@ impl Place {
 
     fn covers(&self, address: usize) -> bool {
         (self.start.load(Relaxed)..self.end.load(Relaxed)).contains(&address)
+            && self.process.load(Relaxed) == own_process()
     }
 
     /// Serves a fault; false if it is not ours, or the page cannot be brought in.
@@ -122,23 +209,11 @@ impl Place {
     }
 }
 
-fn install() {
-    static INSTALL: Once = Once::new();
-    // SAFETY: plain libc calls on local structures; the handler does only what may be done in one.
-    INSTALL.call_once(|| unsafe {
-        let mut previous = std::mem::zeroed::<libc::sigaction>();
-        libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut previous);
-        PREVIOUS.get_or_init(|| previous);
-        let mut ours = std::mem::zeroed::<libc::sigaction>();
-        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_sigbus;
-        ours.sa_sigaction = handler as libc::sighandler_t;
-        ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        libc::sigfillset(&raw mut ours.sa_mask);
-        libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut());
-    });
+fn own_process() -> i32 {
+    rustix::process::getpid().as_raw_pid()
 }
 
-extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn on_touch(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a whole siginfo, whose address is set for faults.
     let (address, sent) = unsafe { ((*info).si_addr().addr(), (*info).si_code <= 0) };
     if !sent && let Some(place) = PLACES.iter().find(|place| place.covers(address)) {
@@ -161,12 +236,15 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
 /// # Safety
 /// `info` and `context` are those of the handler this is called from.
 unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, sent: bool) {
-    let Some(previous) = PREVIOUS.get() else { return };
+    let trap = if signal == libc::SIGBUS { Trap::Bus } else { Trap::Segv };
+    let Former { disposition, spent, .. } = trap.former();
+    // SAFETY: null, or a box that is never freed.
+    let Some(previous) = (unsafe { disposition.load(SeqCst).as_ref() }) else { return };
     let once = previous.sa_flags & libc::SA_RESETHAND != 0;
     match previous.sa_sigaction {
         libc::SIG_IGN if sent => {}
         libc::SIG_DFL | libc::SIG_IGN => give_up(signal, sent),
-        _ if once && SPENT.swap(true, Relaxed) => give_up(signal, sent),
+        _ if once && spent.swap(true, Relaxed) => give_up(signal, sent),
         // SAFETY: passed on from the caller.
         _ => unsafe { call(previous, signal, info, context) },
     }

@@ -1,15 +1,16 @@
-//! Faults by signal: served on the thread that touched the page.
+//! Faults served on the thread that has them: in a handler for a signal, or before a pin.
 //!
 //! Owns: the workers for them.
 //! Invariants: a worker serves one fault at a time. There are [`WORKERS`], fewer if pages are
 //! large, all made at the start because a signal handler cannot make one; if all are taken, the
 //! thread sleeps until one is free.
-//! Not here: how the signal arrives (`sigbus`), what a fault needs ([`Engine::fault_in_place`]).
+//! Not here: how a signal arrives (`traps`), what a fault needs ([`Engine::fault_in_place`]).
 //! Rejected: a worker per thread. Threads start and end without notice, and a handler can neither
 //! allocate a worker nor touch thread-local memory that might have to be allocated first.
 
-use crate::sigbus::{Place, SPACES_MAX, ServeFault};
 use crate::space::{ManagedSpace, SpaceSetupError};
+use crate::traps::{Place, SPACES_MAX, ServeFault};
+use overspill_base::PageNo;
 use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use overspill_engine::{Engine, FaultOutcome, Worker};
@@ -29,66 +30,74 @@ pub enum SignalSetupError {
     #[error(transparent)]
     Space(#[from] SpaceSetupError),
     /// A worker could not be made.
-    #[error("cannot prepare to serve faults by signal: {0}")]
+    #[error("cannot prepare to serve faults on the threads that have them: {0}")]
     Worker(#[from] std::io::Error),
     /// The handler's table of spaces is full.
     #[error("faults by signal are served for at most {SPACES_MAX} pagers of a process: drop one")]
     TooManySpaces,
 }
 
-/// Serves the faults of a space's upper half while it lives.
+/// Serves faults of a space on the calling thread.
 #[derive(Debug)]
-pub struct SignalFaults {
-    server: Arc<Server>,
-    place: &'static Place,
-}
-
-#[derive(Debug)]
-struct Server {
+pub struct InPlace {
     engine: Arc<Engine>,
     space: Arc<ManagedSpace>,
     workers: Workers,
 }
 
-impl SignalFaults {
-    /// Installs the handler if necessary and makes it serve `space`. Call once per space.
+impl InPlace {
+    /// Makes the workers.
     ///
     /// # Errors
-    /// [`SignalSetupError`], worded for the user.
-    pub fn start(
-        engine: Arc<Engine>,
-        space: Arc<ManagedSpace>,
-    ) -> Result<Arc<Self>, SignalSetupError> {
+    /// Those of making a worker.
+    pub fn new(engine: Arc<Engine>, space: Arc<ManagedSpace>) -> std::io::Result<Arc<Self>> {
         let workers = Workers::new(&engine, space.page_bytes())?;
-        let addresses = space.open_signals()?;
-        let server = Arc::new(Server { engine, space, workers });
-        let place =
-            Place::take(&addresses, server.clone()).ok_or(SignalSetupError::TooManySpaces)?;
-        Ok(Arc::new(Self { server, place }))
+        Ok(Arc::new(Self { engine, space, workers }))
     }
 
-    /// Brings in the page at `address`, on the calling thread; false if that is not possible.
-    pub(crate) fn serve(&self, address: usize) -> bool {
-        self.server.serve(address)
-    }
-
-    /// Releases the devices of areas that were swapped off. Waits for faults being served.
-    pub fn drop_gone(&self) {
-        let Server { engine, workers, .. } = &*self.server;
-        for n in 0..workers.workers.len() {
-            workers.take_one(n).finish(engine);
-        }
-    }
-}
-
-impl ServeFault for Server {
-    fn serve(&self, address: usize) -> bool {
-        let page = self.space.page_at(address);
+    /// Brings in a page; false if that is not possible, which is said if memory has run out. May be
+    /// called in a signal handler.
+    pub(crate) fn serve(&self, page: PageNo) -> bool {
         self.engine.stats().stall_begins();
         let mut worker = self.workers.take();
         let outcome = self.engine.fault_in_place(&mut worker, page);
         self.engine.stats().stall_ends();
+        if outcome == FaultOutcome::OutOfMemory {
+            self.space.say_out_of_memory(&self.engine);
+        }
         outcome == FaultOutcome::Mapped
+    }
+
+    /// Releases the devices of areas that were swapped off. Waits for faults being served.
+    pub fn drop_gone(&self) {
+        for n in 0..self.workers.workers.len() {
+            self.workers.take_one(n).finish(&self.engine);
+        }
+    }
+}
+
+impl ServeFault for InPlace {
+    fn serve(&self, address: usize) -> bool {
+        self.serve(self.space.page_at(address))
+    }
+}
+
+/// Serves the faults that are signals while it lives.
+#[derive(Debug)]
+pub struct SignalFaults {
+    place: &'static Place,
+}
+
+impl SignalFaults {
+    /// Installs the handler if necessary, and has `in_place` serve what it is told. Call once per
+    /// space.
+    ///
+    /// # Errors
+    /// [`SignalSetupError`], worded for the user.
+    pub fn start(in_place: &Arc<InPlace>) -> Result<Self, SignalSetupError> {
+        let (addresses, trap) = in_place.space.open_signals()?;
+        let place = Place::take(trap, &addresses, in_place.clone());
+        Ok(Self { place: place.ok_or(SignalSetupError::TooManySpaces)? })
     }
 }
 
