@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -189,6 +190,90 @@ static void changes_in_a_child(void) {
     puts("ok");
 }
 
+static void jump(int signal) {
+    (void)signal;
+    _exit(7);
+}
+
+/* What a program keeps from its children they do not have, whether it is out or not: and all else. */
+static void left_out_of_children(void) {
+    char *memory = filled(2);
+    const size_t part = BIG / 8;
+    for (int n = 1; n < 8; n += 2)
+        CHECK(madvise(memory + n * part, part, MADV_DONTFORK) == 0);
+    for (int n = 0; n < 4; n++) {
+        pid_t child = fork();
+        if (child == 0) {
+            for (int even = 0; even < 8; even += 2)
+                check_from(memory + even * part, part, 2, even * part / PAGE);
+            unsigned char there;
+            CHECK(mincore(memory + part, PAGE, &there) == -1 && errno == ENOMEM);
+            signal(SIGSEGV, jump);
+            *(volatile char *)(memory + part) = 1;
+            _exit(1);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    }
+    check(memory, BIG, 2);
+}
+
+/* Zeros go out like all else, and are on no device. */
+static void zeros_in_children(void) {
+    char *memory = filled(2);
+    memset(memory, 0, BIG / 2);
+    for (int n = 0; n < 3; n++) {
+        check_from(memory + BIG / 2, BIG / 2, 2, BIG / 2 / PAGE);
+        pid_t child = fork();
+        if (child == 0) {
+            check_zero(memory, BIG / 2);
+            _exit(0);
+        }
+        reap(child);
+    }
+    check_zero(memory, BIG / 2);
+}
+
+static sigjmp_buf back;
+
+static void jump_back(int signal) {
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+static void check_guarded(char *page) {
+    signal(SIGSEGV, jump_back);
+    if (sigsetjmp(back, 1) == 0) {
+        *(volatile char *)page = 1;
+        CHECK(!"the guard lets this in");
+    }
+    signal(SIGSEGV, SIG_DFL);
+}
+
+/* Guard regions of the program's own, from before it was paged and since. */
+static void guards_of_its_own(void) {
+    char *early = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(early, 7, 4 * PAGE);
+    if (madvise(early + PAGE, PAGE, 102 /* MADV_GUARD_INSTALL */) != 0) {
+        CHECK(errno == EINVAL);
+        return;
+    }
+    char *memory = filled(2);
+    check_guarded(early + PAGE);
+    CHECK(early[0] == 7 && early[3 * PAGE] == 7);
+    if (madvise(memory + PAGE, PAGE, 102) == 0) {
+        check_guarded(memory + PAGE);
+        CHECK(madvise(memory + PAGE, PAGE, 103 /* MADV_GUARD_REMOVE */) == 0);
+        check_zero(memory + PAGE, PAGE);
+    } else {
+        CHECK(errno == EINVAL);
+        check_from(memory + PAGE, PAGE, 2, 1);
+    }
+    check_from(memory + 2 * PAGE, BIG - 2 * PAGE, 2, 2);
+    check_guarded(early + PAGE);
+}
+
 static void rests(void) {
     char *memory = filled(6);
     check(memory, BIG, 6);
@@ -211,6 +296,9 @@ static const struct test TESTS[] = {
     {"ends_within_pages", ends_within_pages},
     {"moves_and_protects", moves_and_protects},
     {"changes_in_a_child", changes_in_a_child},
+    {"left_out_of_children", left_out_of_children},
+    {"zeros_in_children", zeros_in_children},
+    {"guards_of_its_own", guards_of_its_own},
     {"rests", rests},
 };
 

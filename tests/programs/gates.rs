@@ -83,6 +83,9 @@ cases! {
     files_take_all: "gates.c" "writes_a_file" 32;
     mappings_stay_whole: "gates.c" "moves_and_protects" 64;
     children_change_their_memory: "gates.c" "changes_in_a_child" 64;
+    children_lack_what_is_kept_from_them: "gates.c" "left_out_of_children" 64;
+    children_have_its_zeros: "gates.c" "zeros_in_children" 48;
+    guards_are_its_own: "gates.c" "guards_of_its_own" 48;
     children_begin_with_zeros: "mapping_calls.c" "wiped_in_children" 32;
     signals_come: "system_calls.c" "signals" 32;
     structures_are_read_and_written: "system_calls.c" "small_structures" 32;

@@ -29,6 +29,9 @@ cases! {
     code_is_written: "keeper.c" "writes_code" 16;
     children_that_filter_are_let_go: "gates.c" "filters_in_a_child" 96;
     no_read_is_shorter_than_it_was: "gates.c" "sends_and_receives" 64;
+    children_lack_what_is_kept_from_them: "gates.c" "left_out_of_children" 64;
+    children_have_its_zeros: "gates.c" "zeros_in_children" 48;
+    guards_are_its_own: "gates.c" "guards_of_its_own" 48;
     children_begin_with_zeros: "mapping_calls.c" "wiped_in_children" 32;
     ends_lie_within_pages: "gates.c" "ends_within_pages" 16;
     mappings_stay_whole: "gates.c" "moves_and_protects" 64;

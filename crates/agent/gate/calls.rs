@@ -27,11 +27,14 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Numbers of calls of another kind of program.
 const X32_BIT: usize = 0x4000_0000;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
+const MADV_DONTFORK: usize = 10;
+const MADV_DOFORK: usize = 11;
 const MADV_WIPEONFORK: usize = 18;
 const MADV_KEEPONFORK: usize = 19;
 const MADV_PAGEOUT: usize = 21;
 /// Advice that the keeper is told of.
-const TOLD: [usize; 3] = [MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_PAGEOUT];
+const TOLD: [usize; 5] =
+    [MADV_DONTFORK, MADV_DOFORK, MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_PAGEOUT];
 const KVM_CREATE_VM: usize = 0xae01;
 /// Bytes of the instruction that makes a call.
 const CALL_BYTES: u64 = 2;
@@ -256,15 +259,14 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
     }
 }
 
-/// Gives advice that is the keeper's, too: whether children begin with zeros in a range, for else
-/// what is out there would come to them; and that a range may go out.
+/// Gives advice that is the keeper's, too: whether children have a range as it is, for else what
+/// is out there would come to them; and that it may go out.
 fn advise(number: usize, arguments: [usize; 6]) -> isize {
     let result = kernel::make(number, arguments);
     if result == 0 && letters::has_keeper() {
         let [start, bytes, advice, ..] = arguments;
-        let kind = if advice == MADV_PAGEOUT { letter::OUT } else { letter::WIPED };
-        let wiped = u64::from(advice == MADV_WIPEONFORK);
-        letters::ask(kind, [start as u64, bytes as u64, wiped, 0], || {});
+        let kind = if advice == MADV_PAGEOUT { letter::OUT } else { letter::KEPT };
+        letters::ask(kind, [start as u64, bytes as u64, advice as u64, 0], || {});
     }
     result
 }

@@ -23,6 +23,8 @@ pub const MREMAP_DONTUNMAP: usize = 4;
 const SHM_REMAP: usize = 0o40_000;
 /// Advice that removes content: MADV_DONTNEED, MADV_DONTNEED_LOCKED.
 const REMOVING: [usize; 2] = [4, 24];
+/// MADV_GUARD_INSTALL, MADV_GUARD_REMOVE.
+const GUARDING: [usize; 2] = [102, 103];
 
 /// Has the keeper bring what was touched. True if it is to be touched again.
 pub fn is_brought(info: &Info, context: &Context) -> bool {
@@ -39,6 +41,10 @@ pub fn change(number: usize, arguments: [usize; 6]) -> Option<isize> {
         number::MUNMAP | number::MREMAP | number::BRK => true,
         number::MPROTECT | number::PKEY_MPROTECT => true,
         number::MMAP => arguments[3] & MAP_FIXED != 0,
+        // As on older kernels: guards keep touches of what is out away.
+        number::MADVISE if GUARDING.contains(&arguments[2]) && tells_of_touches() => {
+            return Some(-EINVAL);
+        }
         number::MADVISE => REMOVING.contains(&arguments[2]),
         // They change what they do not say.
         number::SHMAT if arguments[2] & SHM_REMAP != 0 && tells_of_touches() => {

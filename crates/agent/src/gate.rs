@@ -241,8 +241,9 @@ pub mod letter {
     pub const BORN: u32 = 2;
     /// From the parent: the child was made, or not (0). The answer comes when it has its pages.
     pub const FORKED: u32 = 3;
-    /// A range in which children begin with zeros (1), or not (0): where it is, and how many bytes.
-    pub const WIPED: u32 = 4;
+    /// A range that children do not get as it is, or do so again: where it is, how many bytes, and
+    /// the advice (MADV_WIPEONFORK, MADV_DONTFORK and what undoes them).
+    pub const KEPT: u32 = 4;
     /// A range whose pages may go out now (MADV_PAGEOUT): where it is, and how many bytes.
     pub const OUT: u32 = 5;
     /// A touch that was refused: where, and what it was ([`super::access`]). When the answer comes

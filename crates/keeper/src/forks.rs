@@ -58,15 +58,16 @@ impl Shared {
     }
 
     /// Gives a child its parent's pages: nothing fills or moves them meanwhile.
-    fn bear(&self, worker: &mut Worker, parent: &Arc<Guest>, forked: Forked) {
+    fn bear(&self, worker: &mut Worker, parent: &Arc<Guest>, mut forked: Forked) {
         // Relaxed: only a number.
         let number = FIRST_CHILD | self.forks.fetch_add(1, Relaxed);
-        let eye = forked.eye.expect("only such a fork is taken");
+        let eye = forked.eye.take().expect("only such a fork is taken");
         let child = match parent.child(number, eye) {
             Ok(child) => Arc::new(child),
             Err(errno) => return self.is_lost_child(parent, forked.fork, errno),
         };
         if forked.fork != Fork::Told {
+            forked.leave_out();
             register(&child.eye, &forked.map);
         }
         self.engine.stats().count(Event::processes);
@@ -78,12 +79,12 @@ impl Shared {
             child.eye.set_anchor(place.start);
         }
         if let Some(touches) = child.eye.touches() {
-            touches.set_shut(forked.shut);
+            touches.set_closed(&forked.closed);
         }
         let mut owned = child.hold();
         owned.map = map;
         if forked.fork != Fork::Told {
-            owned.wipe(forked.wiped);
+            owned.wipe(forked.kept.wiped);
         }
         drop(owned);
         let mut runs = inherited.iter().map(|run| ((run.from, run.to), run.pages as usize));
@@ -95,7 +96,10 @@ impl Shared {
             self.space.report("a forked child", line);
             child.kill();
         }
-        if forked.fork != Fork::Told && self.mark_copy(&child, &inherited).is_err() {
+        let is_copy = forked.fork != Fork::Told;
+        if is_copy && let Err(why) = self.mark_copy(&child, &inherited) {
+            let line = format!("{} will be ended: its pages cannot be marked: {why}", child.name());
+            self.space.report("a forked child", line);
             child.kill();
         }
         self.admit(&child);

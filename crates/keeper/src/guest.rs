@@ -322,7 +322,7 @@ impl Guest {
                 if let (Event::Removed(place), None) = (&event, self.eye.touches()) {
                     self.doom(owned, place);
                 }
-                self.threads.freeze(owned.map.must_hold_threads());
+                self.freeze(owned);
                 Some(Message::Event(event))
             }
             Message::Fork(fd) => {
@@ -373,7 +373,7 @@ impl Guest {
         if owned.map.is_in_doubt() {
             owned.map.settle(&mut MapWitness(self));
         }
-        self.threads.freeze(owned.map.must_hold_threads());
+        self.freeze(owned);
         self.mark_rest(owned);
         if owned.map.is_in_doubt() {
             // Nothing may come that makes anybody look again.
@@ -381,6 +381,12 @@ impl Guest {
         } else {
             owned.stirred.drain(..).for_each(|place| self.eye.wake(&place));
         }
+    }
+
+    /// Holds all threads while the map must not change. Those that write letters have to go on,
+    /// for what is to be told next; what they touch waits for that.
+    fn freeze(&self, owned: &Owned) {
+        self.threads.freeze(owned.map.must_hold_threads() && self.eye.touches().is_none());
     }
 
     /// Drops what the map has for pages that were seen neither present nor marked, unless they may

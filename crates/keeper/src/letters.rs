@@ -13,7 +13,7 @@ use crate::eye::EyeParts;
 use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::owned::Fork;
-use crate::touched::{Shut, protection_of};
+use crate::touched::protection_of;
 use crate::touches::Touches;
 use crate::words::Birth;
 use overspill_agent::PAGE_BYTES;
@@ -269,12 +269,12 @@ impl Shared {
             letter::FORK => {
                 let mut owned = guest.hold();
                 let fork =
-                    owned.begin_fork(guest.eye.touches().map_or_else(Shut::new, Touches::shut));
+                    owned.begin_fork(guest.eye.touches().map(Touches::closed).unwrap_or_default());
                 drop(owned);
                 guest.answer_letter(read.number, fork as i64);
             }
-            letter::WIPED => {
-                guest.hold().note_wiped(pages_of(first, second), third != 0);
+            letter::KEPT => {
+                guest.hold().kept.advised(pages_of(first, second), third);
                 guest.answer_letter(read.number, 0);
             }
             letter::OUT => {

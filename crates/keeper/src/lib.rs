@@ -21,6 +21,7 @@ mod forks;
 mod front;
 mod guest;
 mod keeper;
+mod kept;
 mod known;
 mod leaving;
 mod letters;

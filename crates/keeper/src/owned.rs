@@ -5,8 +5,9 @@
 //! Not here: what the guest itself is asked (`guest`).
 
 use crate::eye::EyeParts;
+use crate::kept::Kept;
 use crate::still::Still;
-use crate::touched::Shut;
+use crate::touched::Closed;
 use overspill_guest::Vpn;
 use overspill_guest::map::{Event, SpaceMap};
 use overspill_guest::pagemap::Pagemap;
@@ -34,10 +35,22 @@ pub(crate) struct Forked {
     pub(crate) eye: Option<EyeParts>,
     pub(crate) map: SpaceMap,
     pub(crate) later: Vec<Event>,
-    /// Where the child begins with zeros, if that is not the kernel's message's to tell.
-    pub(crate) wiped: RangeSet<Vpn>,
-    /// What nobody may touch.
-    pub(crate) shut: Shut,
+    /// What its parent kept from it, if that is not the kernel's message's to tell.
+    pub(crate) kept: Kept,
+    /// What kept touches of its parent away, and of it.
+    pub(crate) closed: Closed,
+}
+
+impl Forked {
+    /// Leaves out what the child does not have. The page table of what begins with zeros is empty.
+    pub(crate) fn leave_out(&mut self) {
+        let Kept { wiped, absent } = &self.kept;
+        for place in absent.iter() {
+            self.map.leave_out(place);
+            self.closed.shut.remove(place.clone());
+        }
+        absent.iter().chain(wiped.iter()).for_each(|place| self.closed.marks.remove(place.clone()));
+    }
 }
 
 /// What only the holder of a guest uses.
@@ -55,8 +68,8 @@ pub(crate) struct Owned {
     forking: usize,
     /// Forks that letters have asked for so far.
     forks: u64,
-    /// Where children begin with zeros (MADV_WIPEONFORK). It is kept up to date by letters alone.
-    wiped: RangeSet<Vpn>,
+    /// What its children do not have.
+    pub(crate) kept: Kept,
     /// Faults that were read and not served.
     pub(crate) waiting: Vec<Fault>,
     /// What was in memory in mappings when they were believed, and the engine was not told of.
@@ -79,35 +92,26 @@ impl Owned {
 
     /// Notes that the guest has forked, as its map is now.
     pub(crate) fn note_fork(&mut self, eye: EyeParts) {
-        self.add_fork(Fork::Told, Some(eye), Shut::new());
+        self.add_fork(Fork::Told, Some(eye), Closed::default());
     }
 
-    fn add_fork(&mut self, fork: Fork, eye: Option<EyeParts>, shut: Shut) {
-        let (map, later, wiped) = (self.map.clone(), Vec::new(), self.wiped.clone());
-        self.forked.push(Forked { fork, eye, map, later, wiped, shut });
+    fn add_fork(&mut self, fork: Fork, eye: Option<EyeParts>, closed: Closed) {
+        let (map, later, kept) = (self.map.clone(), Vec::new(), self.kept.clone());
+        self.forked.push(Forked { fork, eye, map, later, kept, closed });
         self.forking += 1;
-    }
-
-    /// Notes where children begin with zeros, or do so no more.
-    pub(crate) fn note_wiped(&mut self, place: Range<Vpn>, wiped: bool) {
-        match wiped {
-            _ if place.is_empty() => {}
-            true => self.wiped.insert(place),
-            false => self.wiped.remove(place),
-        }
     }
 
     /// Has a child begin with zeros there, and its children, too.
     pub(crate) fn wipe(&mut self, wiped: RangeSet<Vpn>) {
         wiped.iter().for_each(|place| self.map.drop_gone(place));
-        self.wiped = wiped;
+        self.kept.wiped = wiped;
     }
 
-    /// Notes that the guest is about to fork, as its map is now, and what nobody may touch. Returns
-    /// the fork's number.
-    pub(crate) fn begin_fork(&mut self, shut: Shut) -> u64 {
+    /// Notes that the guest is about to fork, as its map is now, and what keeps touches away.
+    /// Returns the fork's number.
+    pub(crate) fn begin_fork(&mut self, closed: Closed) -> u64 {
         self.forks += 1;
-        self.add_fork(Fork::Asked(self.forks), None, shut);
+        self.add_fork(Fork::Asked(self.forks), None, closed);
         self.forks
     }
 
@@ -133,17 +137,7 @@ impl Owned {
     /// their fork.
     pub(crate) fn note_event(&mut self, event: &Event) {
         self.forked.iter_mut().for_each(|forked| forked.later.push(event.clone()));
-        match event {
-            Event::Unmapped(place) => self.wiped.remove(place.clone()),
-            Event::Remapped { from, to, pages } => {
-                let moved: Vec<_> = self.wiped.overlapping(&from.run(*pages)).cloned().collect();
-                let there = |at: Vpn| to.plus(at.max(*from).0 - from.0);
-                let end = from.plus(*pages);
-                let places = moved.iter().map(|run| there(run.start)..there(run.end.min(end)));
-                self.wiped.extend(places);
-            }
-            Event::Removed(_) => {}
-        }
+        self.kept.follow(event);
     }
 
     /// True if children wait to be taken.

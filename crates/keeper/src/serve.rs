@@ -187,6 +187,11 @@ impl Shared {
         }
         match owned.map.at(at) {
             AtAddress::Later => Need::Later,
+            // What the program guards itself.
+            _ if !touches.is_out(at) && is_guarded(guest, at) => {
+                touches.refuse(at);
+                Need::Nothing
+            }
             _ if !touches.is_out(at) => {
                 if let Err(why) = touches.open(at) {
                     self.space.end_of_agent(guest, &why);
@@ -280,6 +285,12 @@ impl Shared {
         guest.kill();
         self.shortage.is_over();
     }
+}
+
+/// True if a touch of a page raises SIGSEGV whatever its mapping allows, as far as the page table
+/// tells (Linux 6.15).
+fn is_guarded(guest: &Guest, at: Vpn) -> bool {
+    guest.known().is_some_and(|known| known.pagemap.at(at) == Ok(Entry::Guarded))
 }
 
 /// Of a child that is not attached to it is not known what is there. The kernel refuses to fill

@@ -12,6 +12,7 @@ use crate::guest::Guest;
 use crate::keeper::Shared;
 use crate::known::Known;
 use crate::owned::Owned;
+use crate::touches::Touches;
 use overspill_guest::Vpn;
 use overspill_guest::map::{AtAddress, Look};
 use overspill_guest::mappings::{self, Mapping};
@@ -55,6 +56,10 @@ impl Shared {
         guest.catch_up(&mut owned);
         if owned.is_leaving {
             return false;
+        }
+        if guest.eye.touches().is_some_and(Touches::is_changing) {
+            // What is new may have moved there, which is about to be told. It is looked at soon.
+            return true;
         }
         let growth_pages = guest.pages().map_or(0, |pages| guest.growth_pages(pages));
         let has_touches = guest.eye.touches().is_some();
@@ -155,9 +160,7 @@ impl Shared {
             let is_registered =
                 guest.may_register(&mapping.place) && guest.eye.register(&mapping.place).is_ok();
             if is_registered {
-                if mapping.is_wiped_on_fork {
-                    owned.note_wiped(mapping.place.clone(), true);
-                }
+                owned.kept.see(mapping);
                 unknown.iter().for_each(|place| owned.map.doubt(place.clone()));
             }
             is_registered

@@ -30,7 +30,15 @@ const GROWTHS: usize = 12;
 type Protected = Option<Protection>;
 
 /// What nobody may touch, each with what may be done with it when it is open.
-pub(crate) type Shut = RangeMap<Vpn, Protected>;
+type Shut = RangeMap<Vpn, Protected>;
+
+/// What keeps touches away, which a child has as its parent had it.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Closed {
+    /// What has guards: also what held zeros when it went out, which is on no device.
+    pub(crate) marks: RangeSet<Vpn>,
+    pub(crate) shut: Shut,
+}
 
 /// What is known of a guest's memory.
 #[derive(Debug, Default)]
@@ -54,13 +62,14 @@ impl Touched {
         self.has_guards
     }
 
-    pub(crate) fn shut(&self) -> &Shut {
-        &self.shut
+    pub(crate) fn closed(&self) -> Closed {
+        let marks = if self.has_guards { self.marks.clone() } else { RangeSet::new() };
+        Closed { marks, shut: self.shut.clone() }
     }
 
     /// Takes what its parent had when it was forked.
-    pub(crate) fn set_shut(&mut self, shut: Shut) {
-        self.shut = shut;
+    pub(crate) fn set_closed(&mut self, Closed { marks, shut }: &Closed) {
+        (self.marks, self.shut) = (marks.clone(), shut.clone());
     }
 
     /// Notes what has just gone out.

@@ -18,7 +18,7 @@ use crate::agent::{Agent, AgentError, Leaving, Moved, Protection};
 use crate::eye::EyeParts;
 use crate::letters::Letters;
 use crate::survey::text;
-use crate::touched::{Shut, Touched};
+use crate::touched::{Closed, Touched};
 use overspill_agent::gate::access;
 use overspill_base::PAGE_SIZE;
 use overspill_base::sync::{Arc, LockClass, Mutex};
@@ -217,6 +217,12 @@ impl Touches {
         state.waiting.extract_if(.., is_there).collect()
     }
 
+    /// Has those who wait for a page know that it is none of ours.
+    pub(crate) fn refuse(&self, at: Vpn) {
+        let waiting = self.take_waiting(&at.run(1));
+        self.answer(waiting.into_iter().map(|waiting| (waiting.letter, MISTAKE)));
+    }
+
     /// True if it may do what it is about to do, as far as is known here: what the mappings say of
     /// what is shut is our doing.
     fn is_fine(&self, waiting: &Waiting) -> bool {
@@ -281,13 +287,14 @@ impl Touches {
         self.clear(&(Vpn(0)..Vpn(u64::MAX))).map(drop)
     }
 
-    pub(crate) fn shut(&self) -> Shut {
-        self.state.lock().memory.shut().clone()
+    /// What keeps touches away.
+    pub(crate) fn closed(&self) -> Closed {
+        self.state.lock().memory.closed()
     }
 
-    /// See [`Touched::set_shut`].
-    pub(crate) fn set_shut(&self, shut: Shut) {
-        self.state.lock().memory.set_shut(shut);
+    /// See [`Touched::set_closed`].
+    pub(crate) fn set_closed(&self, closed: &Closed) {
+        self.state.lock().memory.set_closed(closed);
     }
 
     /// True if a run may go out.

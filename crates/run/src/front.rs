@@ -379,6 +379,11 @@ impl Front {
             // A child whose birth is under way, which it has to be let go for.
             return;
         }
+        if let Some(number) = born.filter(|_| stopped.is_ok() && !is_gated(pid)) {
+            // It executes another program by now, and is one like others.
+            self.forked.remove(&number);
+            return self.keeper.ended(number);
+        }
         let source = match (born, is_registered) {
             (Some(number), _) => Source::Born(number),
             (None, true) => Source::Forked(&self.forked),

@@ -50,6 +50,11 @@ impl SpaceMap {
         (child, inherited)
     }
 
+    /// Leaves out of a copy, which is to become a child's, what that does not have.
+    pub fn leave_out(&mut self, place: &Range<Vpn>) {
+        self.live.take(place);
+    }
+
     /// A move that was made before the fork, unless the child still has what was moved: then
     /// nobody knows.
     fn moved_meanwhile(
