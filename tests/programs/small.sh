@@ -1,5 +1,6 @@
 #!/bin/sh
-# What scripts/kernel-programs.sh runs on each kernel, by busybox: says of each program whether it did what it should.
+# What scripts/kernel-programs.sh runs on each kernel, by busybox: says of each program whether it did what it should, in all
+# ways and in Docker's default profile, or those that are named.
 failed=0
 swap=compressed:1G
 
@@ -18,7 +19,7 @@ try() { # NAME COMMAND...
 same() { # MEMORY PROGRAM...
     rm -f stats
     "/programs/$2" ${3:+"$3"} >plain
-    $as /programs/overspill run --quiet --way $way --memory "$1" --swap $swap --stats stats -- "/programs/$2" ${3:+"$3"} >paged &&
+    $as /programs/overspill run --quiet ${way:+--way $way} --memory "$1" --swap $swap --stats stats -- "/programs/$2" ${3:+"$3"} >paged &&
         cmp plain paged && grep -q '"pages_out": *[1-9]' stats
 }
 
@@ -26,7 +27,7 @@ sorts() {
     awk 'BEGIN { srand(1); for (n = 0; n < 200000; n++) printf "%08d%08d %d\n", rand() * 1e8, rand() * 1e8, n }' >lines
     rm -f stats
     /programs/sort -S 64M lines >plain
-    $as /programs/overspill run --quiet --way $way --memory 12M --swap $swap --stats stats -- /programs/sort -S 64M lines >sorted
+    $as /programs/overspill run --quiet ${way:+--way $way} --memory 12M --swap $swap --stats stats -- /programs/sort -S 64M lines >sorted
     cmp plain sorted
 }
 
@@ -66,20 +67,24 @@ exec 3>&1
 export TMPDIR=/tmp
 chmod 777 .
 overspill doctor
-for way in faults calls touches; do
-    as=
-    [ $way = faults ] || as="/programs/setpriv --reuid 65534 --regid 65534 --clear-groups"
-    if ! $as /programs/overspill run --quiet --way $way --memory 16M --swap $swap -- true 2>lack; then
-        echo "no $way: $(cat lack)"
+for where in ${*:-faults calls touches docker}; do
+    way=$where as="/programs/setpriv --reuid 65534 --regid 65534 --clear-groups"
+    case $where in
+    faults) as= ;;
+    # As who is in a container has it, with the way that is found.
+    docker) way= as="$as /programs/under_filter /programs/docker.bpf" ;;
+    esac
+    if ! $as /programs/overspill run --quiet ${way:+--way $way} --memory 16M --swap $swap -- true 2>lack; then
+        echo "no $where: $(cat lack)"
         continue
     fi
     for case in "84M keeper threads" "92M keeper starts_others" "84M keeper children_execute" "24M keeper writes_code" \
         "84M static threads" "48M tree"; do
         # shellcheck disable=SC2086
-        try "$way: $case" same $case
+        try "$where: $case" same $case
     done
-    try "$way: sort" sorts
-    [ $way = faults ] || continue
+    try "$where: sort" sorts
+    [ $where = faults ] || continue
     try "attach" attaches
     try "all kinds of users" who
 done

@@ -2,8 +2,9 @@
 """Run a command under Docker's default seccomp profile and capability set.
 
     docker_seccomp.py [--uid N] [--cap-add CAP_X]... PROFILE.json COMMAND [ARG]...
+    docker_seccomp.py --write FILE PROFILE.json
 
-PROFILE.json is moby's default.json.  The filter is built with libseccomp, as
+The second writes the filter, for under_filter.c where there is no Python. PROFILE.json is moby's default.json.  The filter is built with libseccomp, as
 runc builds it, for x86_64 with the x86 and x32 sub-architectures.  Started as
 root, the command keeps root's uid with Docker's default capabilities, or, with
 --uid, runs as that uid and gid without any.  Started as an ordinary user, it
@@ -138,9 +139,14 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--uid", type=int, default=0, help="run as this uid and gid (needs root)")
     parser.add_argument("--cap-add", action="append", default=[], choices=sorted(ADDABLE_CAPS))
+    parser.add_argument("--write", metavar="FILE", help="write the filter, and run nothing")
     parser.add_argument("profile", metavar="PROFILE.json")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    if options.write:
+        with open(options.profile) as profile, open(options.write, "wb") as file:
+            file.write(build_filter(json.load(profile), set(DEFAULT_CAPS)))
+        return
     if not options.command or platform.machine() != "x86_64" or (options.uid and os.geteuid() != 0):
         parser.error("needs a command, an x86_64 kernel and, for --uid, root")
     caps = DEFAULT_CAPS | {name: ADDABLE_CAPS[name] for name in options.cap_add}
