@@ -127,6 +127,16 @@ pub fn let_out<S: System>(held: &mut Held<'_, S>, gate: Gate) -> Result<()> {
     held.let_on(|held, task| is_inside(held, task, gate).is_ok_and(|inside| inside.is_some()))
 }
 
+/// Looks whether the gate of a process that is held can be opened, and now: no thread is in it, nor
+/// about to be, as one is whose touch was refused and that has not had the signal for it. Nothing
+/// is changed.
+///
+/// # Errors
+/// Why not.
+pub fn can_open<S: System>(held: &mut Held<'_, S>, gate: Gate) -> Result<()> {
+    ready(held, Some((gate, &[]))).map(drop)
+}
+
 /// Opens the gate of a process that is held, and takes it away.
 ///
 /// # Errors

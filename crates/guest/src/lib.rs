@@ -38,7 +38,7 @@ pub use attach::{AgentTask, Attached, Files, Manner, ThreadWords, Userfaultfd, a
 pub use channel::{Channel, ChannelError};
 pub use detach::detach;
 pub use error::AttachError;
-pub use gate::{Gate, can_shut, inherited, let_out, open, shut};
+pub use gate::{Gate, can_open, can_shut, inherited, let_out, open, shut};
 pub use hold::Held;
 pub use kernel::{Kernel, read_as_a_thread};
 pub use places::{LETTERS, letters};

@@ -15,8 +15,8 @@ use crate::keeper::Shared;
 use crate::known::Known;
 use crate::owned::Owned;
 use crate::touches::Touches;
-use overspill_base::PageNo;
 use overspill_base::sync::Arc;
+use overspill_base::{PageNo, clock};
 use overspill_engine::{FaultOutcome, Worker};
 use overspill_guest::Vpn;
 use overspill_guest::map::AtAddress;
@@ -75,12 +75,14 @@ impl Shared {
             let mut owned = guest.hold();
             guest.catch_up(&mut owned);
             let batch = next_out(&guest, known, &owned, from)?;
-            let Some(last) = batch.last() else { return Ok(None) };
-            from = last.plus(1);
+            let Some((first, last)) = batch.first().zip(batch.last()) else { return Ok(None) };
             // What is in doubt now is brought with the rest.
             let pages = batch.iter().filter_map(|at| page_at(&owned, *at).ok()).collect::<Vec<_>>();
             drop(owned);
-            self.bring_batch(worker, &pages)?;
+            if !self.bring_batch(worker, &guest, &pages)? {
+                return Ok(Some(*first));
+            }
+            from = last.plus(1);
         }
         Ok(Some(from))
     }
@@ -135,8 +137,9 @@ impl Shared {
                     let pages = batch.iter().map(|at| page_at(&owned, *at));
                     let pages = pages.collect::<Result<Vec<_>, _>>()?;
                     drop(owned);
-                    self.bring_batch(worker, &pages)?;
-                    (since, from) = (Instant::now(), last.plus(1));
+                    if self.bring_batch(worker, guest, &pages)? {
+                        (since, from) = (Instant::now(), last.plus(1));
+                    }
                 }
                 None if from == Vpn(0) => {
                     let opened = guest.eye.touches().map_or(Ok(()), Touches::open_all);
@@ -156,22 +159,45 @@ impl Shared {
         all.iter().for_each(|extent| self.engine.give_up(extent.first, extent.pages as usize));
     }
 
-    /// Brings pages, and gives them up.
-    fn bring_batch(&self, worker: &mut Worker, pages: &[PageNo]) -> Result<(), Stays> {
-        pages.iter().try_for_each(|page| self.bring(worker, *page))?;
+    /// Brings pages, and gives them up. False if the guest forks meanwhile: nothing comes until its
+    /// child has its pages, and the front, which waits for this, may be needed for that.
+    fn bring_batch(
+        &self,
+        worker: &mut Worker,
+        guest: &Guest,
+        pages: &[PageNo],
+    ) -> Result<bool, Stays> {
+        let mut brought = Ok(true);
+        for page in pages {
+            brought = self.bring(worker, guest, *page);
+            if brought != Ok(true) {
+                break;
+            }
+        }
+        // Also what it reads ahead: others wait for that.
         worker.finish(&self.engine);
-        pages.iter().for_each(|page| self.engine.give_up(*page, 1));
-        Ok(())
+        if brought == Ok(true) {
+            pages.iter().for_each(|page| self.engine.give_up(*page, 1));
+        }
+        brought
     }
 
-    fn bring(&self, worker: &mut Worker, page: PageNo) -> Result<(), Stays> {
+    fn bring(&self, worker: &mut Worker, guest: &Guest, page: PageNo) -> Result<bool, Stays> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
-            match self.engine.fault_in_place(worker, page) {
-                FaultOutcome::Mapped | FaultOutcome::Stray => return Ok(()),
+            match self.engine.fault(worker, page, clock::now_ns()) {
+                FaultOutcome::Mapped | FaultOutcome::Stray => return Ok(true),
                 FaultOutcome::Poisoned => return Err(Stays::Lost),
-                FaultOutcome::Pending | FaultOutcome::OutOfMemory => pause(),
+                FaultOutcome::Pending | FaultOutcome::OutOfMemory => {}
             }
+            worker.finish(&self.engine);
+            if self.engine.is_mapped(page) {
+                return Ok(true);
+            }
+            if guest.hold().is_forking() {
+                return Ok(false);
+            }
+            pause();
         }
         Err(Stays::Slow)
     }

@@ -61,6 +61,14 @@ pub fn let_out<S: System>(_: &mut Held<'_, S>, _: Gate) -> Result<()> {
 ///
 /// # Errors
 /// None.
+pub fn can_open<S: System>(_: &mut Held<'_, S>, _: Gate) -> Result<()> {
+    Ok(())
+}
+
+/// Has nothing to open.
+///
+/// # Errors
+/// None.
 pub fn open<S: System>(_: &mut Held<'_, S>, _: Gate) -> Result<()> {
     Ok(())
 }

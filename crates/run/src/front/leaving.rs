@@ -14,7 +14,7 @@ use crate::attaching::{Guest, Leaving};
 use crate::family::kill;
 use crate::keeper::KeeperError;
 use overspill_base::Bytes;
-use overspill_guest::{detach, open};
+use overspill_guest::{can_open, detach, open};
 use rustix::process::Pid;
 use std::time::Duration;
 
@@ -147,12 +147,16 @@ impl Front {
 
     fn let_one_go(&mut self, pid: Pid) -> Result<(), KeeperError> {
         let guest = self.guests.get_mut(&pid).expect("it is there");
-        if guest.leaving != Leaving::LetGo {
-            self.keeper.let_go(guest.number)?;
-            guest.leaving = Leaving::LetGo;
-        }
         let number = guest.number;
         let held = self.holding.held(number).expect("it stands still");
+        if guest.leaving != Leaving::LetGo {
+            // Nobody would answer a touch that was refused before.
+            if guest.gate.is_some_and(|gate| can_open(held, gate).is_err()) {
+                return Ok(());
+            }
+            self.keeper.let_go(number)?;
+            guest.leaving = Leaving::LetGo;
+        }
         let opened = guest.gate.is_none_or(|gate| open(held, gate).is_ok());
         if opened {
             guest.gate = None;
