@@ -8,7 +8,7 @@ PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
 .PHONY: program build lab install package wheel book demo test test-all packages style format lints aarch64 aarch64-program msrv \
 	unit unit-product documents programs programs-first programs-alone programs-network programs-most python loom \
-	kernel-rules kernels kernel-programs campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak storm kills
+	kernel-rules kernels kernel-programs campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak storm kills armings
 
 # Without the optimisations that take half of the time: target/quick/overspill.
 program:
@@ -49,7 +49,7 @@ test:
 test-all:
 	scripts/test.sh packages style lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
 
-# Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, storm, kills, faults, kernel, explore, fuzz, mutants,
+# Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, storm, kills, armings, faults, kernel, explore, fuzz, mutants,
 # gauntlet, kernels, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.
 PARTS ?=
 campaign: lab
@@ -208,3 +208,7 @@ storm: build
 # Programs killed at random moments, KILLS times (10000): nothing may be left behind.
 kills: build
 	tests/gauntlet/kills.py
+
+# Programs attached to and let go at random moments, as ordinary users: gates are shut and opened whatever the threads do.
+armings: build
+	tests/gauntlet/armings.py

@@ -58,6 +58,7 @@ SEEDED = {
     "soak": seeded("soak.py", "--minutes", str(SOAK_MINUTES)),
     "storm": storms,
     "kills": seeded("kills.py", "--kills", str(KILLS)),
+    "armings": seeded("armings.py"),
     "faults": episodes("overspill-engine", "faults", EPISODES),
     "kernel": episodes("overspill", "kernel", KERNEL_EPISODES),
     "explore": schedules,
