@@ -18,9 +18,6 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// All, the best first.
-    pub const ALL: [Self; 4] = [Self::All, Self::Program, Self::Guards, Self::Shut];
-
     /// True if touches raise signals, whatever a region asks for.
     pub fn is_by_signal(self) -> bool {
         matches!(self, Self::Guards | Self::Shut)
