@@ -15,12 +15,11 @@
 //! Built on: `/proc/self/mem`, which reads and writes whatever the protection.
 //! `docs/assumptions.md` has it.
 
-use crate::own::Own;
+use crate::own::OwnMemory;
 use crate::words::Progress;
 use overspill_base::sync::Ordering::{Acquire, Release};
 use overspill_base::sync::{LockClass, Mutex, MutexGuard};
 use overspill_base::{PAGE_SIZE, zeroed};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ops::Range;
@@ -46,8 +45,7 @@ pub(crate) struct Guards {
     out: Out,
     /// Held while pages are on their way.
     changing: Mutex<()>,
-    /// `/proc/self/mem`.
-    memory: OwnedFd,
+    memory: OwnMemory,
 }
 
 /// What a page that is out is.
@@ -68,7 +66,7 @@ impl Guards {
             false => Out::Guard { open: zeroed::slice(parts.div_ceil(64)) },
         };
         let changing = Mutex::new(LockClass::Guards, ());
-        Ok(Self { range, out, changing, memory: Own::Memory.open()? })
+        Ok(Self { range, out, changing, memory: OwnMemory::open()? })
     }
 
     pub(crate) fn are_shut(&self) -> bool {
@@ -77,14 +75,15 @@ impl Guards {
 
     /// Fills pages that are out.
     pub(crate) fn copy(&self, start: usize, content: &[u8]) -> Progress {
-        self.fill(&(start..start + content.len()), || self.write(start, content))
+        self.fill(&(start..start + content.len()), || self.memory.write(start, content))
     }
 
     /// As [`copy`](Self::copy), with zeros.
     pub(crate) fn zero(&self, start: usize, len: usize) -> Progress {
         let range = start..start + len;
         // Memory counts as there when it has been touched.
-        let touch = || range.clone().step_by(PAGE_SIZE).try_for_each(|page| self.write(page, &[0]));
+        let touch =
+            || range.clone().step_by(PAGE_SIZE).try_for_each(|page| self.memory.write(page, &[0]));
         self.fill(&range, touch)
     }
 
@@ -129,7 +128,7 @@ impl Guards {
         let range = start..start + into.len();
         let _changing = self.changing.lock();
         protect(&range, NOBODY)?;
-        let taken = self.read(start, into).and_then(|()| self.take_away(&range));
+        let taken = self.memory.read(start, into).and_then(|()| self.take_away(&range));
         taken.or_else(|errno| protect(&range, EVERYBODY).and(Err(errno)))
     }
 
@@ -218,31 +217,6 @@ impl Guards {
                 act(from..to)?;
             }
             from = to;
-        }
-        Ok(())
-    }
-
-    fn write(&self, address: usize, content: &[u8]) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < content.len() {
-            let (rest, at) = (&content[done..], (address + done) as u64);
-            match rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.memory, rest, at))? {
-                0 => return Err(Errno::IO),
-                written => done += written,
-            }
-        }
-        Ok(())
-    }
-
-    fn read(&self, address: usize, into: &mut [u8]) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < into.len() {
-            let at = (address + done) as u64;
-            let read = || rustix::io::pread(&self.memory, &mut into[done..], at);
-            match rustix::io::retry_on_intr(read)? {
-                0 => return Err(Errno::IO),
-                read => done += read,
-            }
         }
         Ok(())
     }

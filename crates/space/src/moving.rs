@@ -238,7 +238,7 @@ impl ManagedSpace {
         self.write_protect(page, true)?;
         // SAFETY: a page of the staging arena reserved for this victim.
         let into = unsafe { std::slice::from_raw_parts_mut(target, self.page_bytes()) };
-        let read = self.read_own_memory(address, into).map_err(|_| SpaceError::Pinned);
+        let read = self.memory.read(address, into).map_err(|_| SpaceError::Pinned);
         let left = read.and_then(|()| {
             drop_pages(address, self.page_bytes()).map_err(|errno| {
                 self.unexpected("MADV_DONTNEED", &errno);
@@ -286,19 +286,6 @@ impl ManagedSpace {
             error => error,
         });
         Mapped { pages, stopped }
-    }
-
-    /// Reads present memory through /proc: a page that is not there after all is an error.
-    fn read_own_memory(&self, address: usize, into: &mut [u8]) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < into.len() {
-            let (rest, at) = (&mut into[done..], (address + done) as u64);
-            match rustix::io::pread(&self.memory, rest, at)? {
-                0 => return Err(Errno::IO),
-                read => done += read,
-            }
-        }
-        Ok(())
     }
 
     /// The address of page `page` of an arena.

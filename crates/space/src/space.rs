@@ -11,7 +11,7 @@
 use crate::guards::Guards;
 use crate::kernel::{Between, Call, Meaning, meaning};
 use crate::mapping::{BASE_ALIGN, forbid_huge_pages, release, reserve_aligned};
-use crate::own::Own;
+use crate::own::OwnMemory;
 use crate::ranges::{Half, Ranges};
 use crate::source::Source;
 use crate::traps::Trap;
@@ -24,7 +24,6 @@ use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::{Arc, AtomicUsize, LockClass, Mutex};
 use overspill_base::{Bytes, PAGE_SIZE, PageNo};
 use overspill_engine::{Engine, SpaceError};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use std::ops::Range;
@@ -66,7 +65,7 @@ pub struct ManagedSpace {
     /// Number of pages that may not be evicted, each counted as often as it is pinned.
     pub(crate) pinned_pages: AtomicUsize,
     /// `/proc/self/mem`.
-    pub(crate) memory: OwnedFd,
+    pub(crate) memory: OwnMemory,
     pub(crate) whereabouts: Whereabouts,
     /// Where unexpected errors are counted and reported, once the engine has set it.
     pub(crate) reports: OnceLock<(Stats, Arc<Reports>)>,
@@ -89,7 +88,7 @@ impl ManagedSpace {
     /// If `page_bytes` is not a power of two from 4 KiB to 1 GiB.
     pub fn reserve(size: Bytes, page_bytes: usize, reach: Reach) -> Result<Self, SpaceSetupError> {
         assert!(page_bytes.is_power_of_two() && (PAGE_SIZE..=BASE_ALIGN).contains(&page_bytes));
-        let memory = Own::Memory.open().map_err(SpaceSetupError::OwnMemory)?;
+        let memory = OwnMemory::open().map_err(SpaceSetupError::OwnMemory)?;
         let range = reserve_most(size, !reach.is_by_signal())?;
         let source =
             open_source(&range, reach).inspect_err(|_| release(range.start, range.len()))?;

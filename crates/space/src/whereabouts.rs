@@ -21,7 +21,7 @@
 //! Not here: what follows from that for a page of several parts ([`crate::moving`]).
 
 use crate::mapping::are_resident;
-use crate::own::Own;
+use crate::own;
 use overspill_base::PAGE_SIZE;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -79,7 +79,7 @@ pub(crate) struct Whereabouts {
 impl Whereabouts {
     /// Opens the file.
     pub(crate) fn open() -> Self {
-        Self { pagemap: Own::Pagemap.open().ok() }
+        Self { pagemap: own::pagemap().ok() }
     }
 
     /// Looks up both sides of one page's move.
