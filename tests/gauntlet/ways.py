@@ -3,8 +3,8 @@
 
     ways.py [--rounds N] [--mib N] [--limit N] [--swap SPEC]
 
-Runs programs/ways.c plain and in each way by turns, and prints medians: ns for a call, touches per second of more memory than
-the limit.
+Runs programs/ways.c plain and in each way by turns, and prints medians: ns for a call before memory runs short and after, touches
+per second of more memory than the limit.
 """
 
 import argparse
@@ -35,10 +35,10 @@ def main():
     with harness.own_directory("ways") as scratch:
         harness.compile_program(HERE / "programs" / "ways.c", scratch)
         rounds = [{way: measure(scratch / "ways", way, arguments) for way in WAYS} for _ in range(arguments.rounds)]
-    print(f"{'':12}" + "".join(f"{way:>12}" for way in WAYS))
+    print(f"{'':16}" + "".join(f"{way:>12}" for way in WAYS))
     for name in rounds[0]["plain"]:
         medians = [statistics.median(one[way][name] for one in rounds) for way in WAYS]
-        print(f"{name:12}" + "".join(f"{median:12.0f}" for median in medians))
+        print(f"{name:16}" + "".join(f"{median:12.0f}" for median in medians))
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
  *
  *     ways MIB
  *
- * Calls in ns, each in a loop over memory that is there; touches per second, of one byte a page in MIB
- * MiB, which are more than the limit: at random, and in order. */
+ * Calls in ns, each in a loop over memory that is there: before memory runs short, and after. Touches per
+ * second, of one byte a page in MIB MiB, which are more than the limit: at random, and in order. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,7 +28,7 @@ static void must(int holds, const char *what) {
     }
 }
 
-static void time_calls(const char *name, int (*call)(int, char *), int fd, char *buffer) {
+static void time_call(const char *name, const char *when, int (*call)(int, char *), int fd, char *buffer) {
     long count = 0;
     double begun = seconds(), now;
     do {
@@ -38,30 +37,21 @@ static void time_calls(const char *name, int (*call)(int, char *), int fd, char 
         count += 1000;
         now = seconds();
     } while (now - begun < 0.5);
-    printf("%s %.0f\n", name, (now - begun) / count * 1e9);
+    printf("%s_%s %.0f\n", name, when, (now - begun) / count * 1e9);
 }
 
 static int own_getpid(int fd, char *buffer) {
     (void)fd, (void)buffer;
     return getpid();
 }
-static int raw_getpid(int fd, char *buffer) {
-    (void)fd, (void)buffer;
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_getpid) : "rcx", "r11", "memory");
-    return result;
-}
 static int read_1(int fd, char *buffer) { return pread(fd, buffer, 1, 0); }
-static int raw_read_1(int fd, char *buffer) {
-    register long offset __asm__("r10") = 0;
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(SYS_pread64), "D"(fd), "S"(buffer), "d"(1), "r"(offset)
-                     : "rcx", "r11", "memory");
-    return result;
-}
 static int read_64k(int fd, char *buffer) { return pread(fd, buffer, 64 << 10, 0); }
+
+static void time_calls(const char *when, int fd, char *buffer) {
+    time_call("getpid", when, own_getpid, fd, buffer);
+    time_call("read_1", when, read_1, fd, buffer);
+    time_call("read_64k", when, read_64k, fd, buffer);
+}
 
 static uint64_t state = 1;
 static uint64_t draw(void) {
@@ -90,14 +80,11 @@ int main(int argc, char **argv) {
     must(fd >= 0 && unlink(path) == 0 && ftruncate(fd, 64 << 10) == 0, path);
     char *buffer = memory;
     memset(buffer, 1, 128 << 10);
-    time_calls("getpid", own_getpid, fd, buffer);
-    time_calls("getpid_raw", raw_getpid, fd, buffer);
-    time_calls("read_1", read_1, fd, buffer);
-    time_calls("read_1_raw", raw_read_1, fd, buffer);
-    time_calls("read_64k", read_64k, fd, buffer);
+    time_calls("before", fd, buffer);
     for (size_t at = 0; at < bytes; at += PAGE)
         memset(memory + at, (int)(at >> 12), PAGE / 4);
     touch("in_order", memory, bytes / PAGE, 0);
     touch("random", memory, bytes / PAGE, 1);
+    time_calls("after", fd, buffer);
     return 0;
 }
