@@ -22,6 +22,12 @@ row() { printf '%-36s %-10s %5ss  %s\n' "$1" "$2" "$3" "$4"; }
 run() { timeout 300 sh -c "$1" >"$log" 2>&1; }
 # A mutant may make a test hang.
 dies() { ! timeout 90 sh -c "$1" >"$log" 2>&1; }
+# Programs that were built here and have outlived their test: a keeper ignores what ends others.
+end_left() {
+    for process in /proc/[0-9]*; do
+        case $(readlink "$process/exe") in "$work"/*) kill -KILL "${process#/proc/}" 2>/dev/null ;; esac
+    done
+}
 # Test options follow the first word that is not cargo's, a filter: it does not matter for building.
 builds() { run "$1 --no-run"; }
 
@@ -55,6 +61,7 @@ for patch in $patches; do
         verdict=SURVIVED
         bad=$((bad + 1))
     fi
+    end_left
     [ "$verdict" = killed ] || tail -n 20 "$log"
     [ "$verdict" = killed ] && unseen=hangs || unseen=
     by=$(grep -E '^(---- | *test .* FAILED)|panicked at' "$log" | head -n 1 | sed 's/^---- //; s/ stdout ----//' | cut -c1-70)

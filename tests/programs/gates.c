@@ -1,9 +1,11 @@
 /* What a gate has to do besides: programs that filter their calls, transfers that are longer than what is held, letting go. */
 #include "common.h"
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stddef.h>
 #include <sys/epoll.h>
@@ -112,6 +114,57 @@ static void sends_and_receives(void) {
     }
     CHECK(pthread_join(thread, NULL) == 0);
     check(copy, BIG, 3);
+}
+
+/* A message is taken once, whole, wherever it goes to. */
+static void takes_messages(void) {
+    enum { MESSAGES = 500, BYTES = 3000 };
+    char *memory = filled(3), *ballast = filled(4), message[BYTES];
+    check(ballast, BIG, 4);
+    CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0);
+    for (size_t n = 0; n < MESSAGES; n++) {
+        char *place = memory + n * (BIG / MESSAGES / PAGE * PAGE);
+        memset(message, (int)n, BYTES);
+        CHECK(send(ends[0], message, BYTES, 0) == BYTES);
+        CHECK(recv(ends[1], place, BYTES, MSG_DONTWAIT) == BYTES);
+        CHECK(memcmp(place, message, BYTES) == 0);
+    }
+}
+
+static int waits_and_ends(void *unused) {
+    (void)unused;
+    char word;
+    while (syscall(SYS_read, ends[1], &word, 1) != 1)
+        ;
+    return syscall(SYS_exit, 0);
+}
+
+static int threads(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    int entries = 0;
+    CHECK(tasks != NULL);
+    while (readdir(tasks))
+        entries++;
+    closedir(tasks);
+    return entries - 2;
+}
+
+/* The kernel clears a word when a thread ends, and tells nobody if it cannot. */
+static void ends_a_thread(void) {
+    char *ballast = filled(6);
+    /* Below it, where nobody reads ahead. */
+    char *stack = map(64 * PAGE);
+    volatile int *word = (int *)stack;
+    *word = -1;
+    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    int before = threads();
+    CHECK(clone(waits_and_ends, stack + 64 * PAGE, flags, NULL, NULL, NULL, word) > 0);
+    check(ballast, BIG, 6);
+    CHECK(write(ends[0], "", 1) == 1);
+    while (threads() > before)
+        usleep(1000);
+    CHECK(*word == 0);
 }
 
 /* As much at a time as a file takes. */
@@ -292,6 +345,8 @@ static const struct test TESTS[] = {
     {"filters", filters},
     {"filters_in_a_child", filters_in_a_child},
     {"sends_and_receives", sends_and_receives},
+    {"takes_messages", takes_messages},
+    {"ends_a_thread", ends_a_thread},
     {"writes_a_file", writes_a_file},
     {"ends_within_pages", ends_within_pages},
     {"moves_and_protects", moves_and_protects},

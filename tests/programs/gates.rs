@@ -80,6 +80,8 @@ cases! {
     code_is_written: "keeper.c" "writes_code" 16;
     and_so_is_a_child: "gates.c" "filters_in_a_child" 96;
     no_read_is_shorter_than_it_was: "gates.c" "sends_and_receives" 64;
+    messages_are_taken_once: "gates.c" "takes_messages" 32;
+    the_word_of_a_thread_is_cleared: "gates.c" "ends_a_thread" 32;
     files_take_all: "gates.c" "writes_a_file" 32;
     mappings_stay_whole: "gates.c" "moves_and_protects" 64;
     children_change_their_memory: "gates.c" "changes_in_a_child" 64;
