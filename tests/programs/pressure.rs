@@ -21,6 +21,8 @@ fn stalls(ended: &Ended) -> (f64, f64, f64) {
     (some, full, wall)
 }
 
+/// A thread that has its page and no CPU yet counts as one that runs, so the more others do on this
+/// machine, the less is full. What is full at all tells the two runs apart.
 #[test]
 fn pressure_is_full_only_if_nothing_runs_beside() {
     let Some(bench) = Bench::with(&["sh", "sort", "cksum", "sha1sum"]) else { return };
@@ -28,11 +30,11 @@ fn pressure_is_full_only_if_nothing_runs_beside() {
         let mut random = Random::new(1);
         (0..700_000).for_each(|n| writeln!(out, "{:016x} line {n:09}", random.next()).unwrap());
     });
-    let alone = stalls(&ended(&bench, SORT));
-    assert!(alone.1 > 0.2 * alone.2, "a sort that waits for most of its time");
+    let (_, alone, wall) = stalls(&ended(&bench, SORT));
+    assert!(alone > 0.05 * wall, "a sort that waits for most of its time");
     let beside = format!("sha1sum </dev/zero & {SORT}; kill $!");
     let (some, full, wall) = stalls(&ended(&bench, &beside));
-    assert!(some > 0.2 * wall && full < 0.3 * some, "somebody always runs");
+    assert!(some > 0.2 * wall && full < 0.2 * alone, "somebody always runs");
     let (some, ..) = stalls(&ended(&bench, "sleep 1"));
     assert!(some < 0.2, "nobody waits for a page");
 }
