@@ -161,8 +161,8 @@ faults:
 explore:
 	$(CHECKED) $(CARGO) run --release -p overspill-lab -- sim explore --runs 0
 
-# The fuzz targets for so many minutes each, with whatever bytes; guided by coverage if cargo-bolero
-# is installed.
+# The fuzz targets for so many minutes each, with whatever bytes: scripts of areas and engines, and all that reads what others
+# write. Those of scripts are guided by coverage if cargo-bolero is installed.
 FUZZ_MINUTES ?= 5
 fuzz:
 	@if $(CARGO) bolero --version >/dev/null 2>&1; then \
@@ -172,6 +172,8 @@ fuzz:
 		BOLERO_RANDOM_TEST_TIME_MS=$$(($(FUZZ_MINUTES) * 60000)) \
 		$(CHECKED) $(CARGO) test --release -p overspill-area -p overspill-engine --test fuzz; \
 	fi
+	BOLERO_RANDOM_TEST_TIME_MS=$$(($(FUZZ_MINUTES) * 60000)) $(CARGO) test --lib --bins -p overspill-cli -p overspill-device \
+		-p overspill-guest -p overspill-keeper -p overspill-remote whatever
 
 # Known bugs, put in one by one: each must be found by the test it names.
 mutants:

@@ -8,8 +8,10 @@ pub mod clock;
 pub mod history;
 pub mod kernel;
 pub mod list;
+pub mod plain;
 pub mod report;
 pub mod ring;
+pub mod secret;
 pub mod shared;
 pub mod stats;
 pub mod sync;
@@ -17,4 +19,5 @@ pub mod units;
 pub mod work;
 pub mod zeroed;
 
+pub use plain::plain;
 pub use units::{Bytes, FrameNo, PAGE_SHIFT, PAGE_SIZE, PageNo, Slot};

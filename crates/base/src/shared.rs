@@ -5,14 +5,11 @@
 //! valid, and which other processes may change concurrently: atomics only. A [`PageBuf`] has one
 //! owner at a time.
 //! Not here: who uses which page of an arena (`engine::staging`).
-//!
-//! System calls go through `rustix`, which makes them directly: in the preload object libc's `mmap`
-//! is our own, and the pager must not page itself.
 
 use crate::units::PAGE_SIZE;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -78,13 +75,6 @@ impl Mapping {
         let _ = unsafe { madvise(start, len_bytes, Advice::LinuxDontDump) };
         let start = NonNull::new(start.cast()).expect("mmap never returns null");
         Self { start, len_bytes }
-    }
-
-    /// Keeps the mapping's pages in memory, as far as `ulimit -l` permits.
-    pub fn lock(&self) {
-        // SAFETY: locking our own mapping changes no content. Failure would only let the kernel
-        // write it to a swap device of its own.
-        let _ = unsafe { mlock(self.start.as_ptr().cast(), self.len_bytes) };
     }
 
     /// The address of the first byte.

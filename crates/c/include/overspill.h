@@ -11,15 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What a page is asked for.
-typedef enum overspill_use {
-  // To be read, beside other readers.
-  OVERSPILL_TO_READ,
-  // To be read and written, alone.
-  OVERSPILL_TO_WRITE,
-} overspill_use;
-
 // Which thread brings in a page that is touched.
+//
+// Functions take a number, because C may pass any, and an enum of Rust must be one of its values.
 typedef enum overspill_faults {
   // A thread of Overspill. Works wherever memory works.
   OVERSPILL_BY_MESSAGE,
@@ -47,6 +41,14 @@ typedef enum overspill_advice {
   OVERSPILL_DISCARD,
 } overspill_advice;
 
+// What a page is asked for.
+typedef enum overspill_use {
+  // To be read, beside other readers.
+  OVERSPILL_TO_READ,
+  // To be read and written, alone.
+  OVERSPILL_TO_WRITE,
+} overspill_use;
+
 // A memory limit, and places to swap to. Its regions keep it alive after `overspill_free`.
 typedef struct overspill overspill;
 
@@ -57,7 +59,7 @@ typedef struct overspill_page overspill_page;
 typedef struct overspill_pin overspill_pin;
 
 // Pages of which a limited number is in RAM. Pages are numbered from 0 and are zeros until they
-// are written. A child made by fork must not use it.
+// are written. A child made by fork is refused it.
 typedef struct overspill_pool overspill_pool;
 
 // Zeroed memory of which only a part is in RAM at any time. A process that forks keeps it; its
@@ -145,7 +147,7 @@ size_t overspill_pool_page_bytes(const struct overspill_pool *pool);
 // if it was lost or memory is full of pages in use.
 struct overspill_page *overspill_page_take(const struct overspill_pool *pool,
                                            uint32_t page,
-                                           enum overspill_use to);
+                                           int to);
 
 // Where its bytes are. Write them only if it was taken to be written.
 void *overspill_page_data(const struct overspill_page *page);
@@ -163,10 +165,11 @@ int overspill_pool_discard(const struct overspill_pool *pool, uint32_t first, si
 // Fills `stats`. Does not block.
 void overspill_pool_get_stats(const struct overspill_pool *pool, struct overspill_stats *stats);
 
-// Makes zeroed memory of `bytes`, rounded up to pages. NULL if that fails.
+// Makes zeroed memory of `bytes`, rounded up to pages; `faults` is an `overspill_faults`. NULL if
+// that fails.
 struct overspill_region *overspill_region_new(const struct overspill *limit,
                                               size_t bytes,
-                                              enum overspill_faults faults);
+                                              int faults);
 
 // Unmaps the region when its last pin ends. NULL is allowed.
 void overspill_region_free(struct overspill_region *region);
@@ -177,11 +180,12 @@ void *overspill_region_data(const struct overspill_region *region);
 // Number of its bytes.
 size_t overspill_region_bytes(const struct overspill_region *region);
 
-// Says how the whole pages among `bytes` bytes from `offset` on will be used. 0, or -1.
+// Says how the whole pages among `bytes` bytes from `offset` on will be used: `advice` is an
+// `overspill_advice`. 0, or -1.
 int overspill_region_advise(const struct overspill_region *region,
                             size_t offset,
                             size_t bytes,
-                            enum overspill_advice advice);
+                            int advice);
 
 // Brings `bytes` bytes from `offset` on into RAM and keeps them there. Pins may overlap; at most
 // half of the limit can be pinned. Blocks for the reads. NULL if that fails.

@@ -17,6 +17,14 @@ fn note(why: impl Display) {
     LAST.set(CString::new(words).unwrap_or_default());
 }
 
+/// What C calls `number`, a value of the enum `name`.
+pub(crate) fn choice<T: Copy>(name: &str, of: &[T], number: c_int) -> Result<T, String> {
+    let known = usize::try_from(number).ok().and_then(|number| of.get(number));
+    known.copied().ok_or_else(|| {
+        format!("{number} is no {name}, which has 0 to {}: is the header newer?", of.len() - 1)
+    })
+}
+
 /// A new handle, or NULL.
 pub(crate) fn handle<T, E: Display>(made: Result<T, E>) -> *mut T {
     match made {

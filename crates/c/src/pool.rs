@@ -1,12 +1,12 @@
 //! Pools: numbered pages that are asked for.
 
-use crate::fail::{end, handle, status};
+use crate::fail::{choice, end, handle, status};
 use crate::limit::{builder_of, overspill_options, overspill_stats};
 use ::overspill::{Held, HeldPage, PageNo, Pool, PoolBuilder};
 use std::ffi::{c_int, c_void};
 
 /// Pages of which a limited number is in RAM. Pages are numbered from 0 and are zeros until they
-/// are written. A child made by fork must not use it.
+/// are written. A child made by fork is refused it.
 pub struct overspill_pool {
     inner: Pool,
 }
@@ -24,6 +24,9 @@ pub enum overspill_use {
     /// To be read and written, alone.
     OVERSPILL_TO_WRITE,
 }
+
+/// By the numbers of [`overspill_use`].
+const USES: [Held; 2] = [Held::ToRead, Held::ToWrite];
 
 /// Makes a pool and opens the places to swap to. NULL if that fails.
 ///
@@ -69,14 +72,12 @@ pub unsafe extern "C" fn overspill_pool_page_bytes(pool: *const overspill_pool) 
 pub unsafe extern "C" fn overspill_page_take(
     pool: *const overspill_pool,
     page: u32,
-    to: overspill_use,
+    to: c_int,
 ) -> *mut overspill_page {
-    let held = match to {
-        overspill_use::OVERSPILL_TO_READ => Held::ToRead,
-        overspill_use::OVERSPILL_TO_WRITE => Held::ToWrite,
-    };
-    // SAFETY: the caller's promise.
-    let page = unsafe { &*pool }.inner.hold(PageNo(page), held);
+    let page = choice("overspill_use", &USES, to).and_then(|held| {
+        // SAFETY: the caller's promise.
+        unsafe { &*pool }.inner.hold(PageNo(page), held).map_err(|why| why.to_string())
+    });
     handle(page.map(|inner| overspill_page { inner }))
 }
 

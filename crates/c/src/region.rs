@@ -1,6 +1,6 @@
 //! Regions: memory of which only a part is in RAM.
 
-use crate::fail::{end, handle, status};
+use crate::fail::{choice, end, handle, status};
 use crate::limit::overspill;
 use ::overspill::{Advice, Bytes, Faults, HeldRange, Region};
 use std::ffi::{c_int, c_void};
@@ -19,6 +19,8 @@ pub struct overspill_pin {
 }
 
 /// Which thread brings in a page that is touched.
+///
+/// Functions take a number, because C may pass any, and an enum of Rust must be one of its values.
 #[repr(C)]
 pub enum overspill_faults {
     /// A thread of Overspill. Works wherever memory works.
@@ -48,6 +50,21 @@ pub enum overspill_advice {
     OVERSPILL_DISCARD,
 }
 
+/// By the numbers of [`overspill_faults`].
+const FAULTS: [Faults; 2] = [Faults::Message, Faults::Signal];
+
+/// By the numbers of [`overspill_advice`]; none for what discards.
+const ADVICE: [Option<Advice>; 7] = [
+    Some(Advice::Normal),
+    Some(Advice::Sequential),
+    Some(Advice::Random),
+    Some(Advice::WillNeed),
+    Some(Advice::Cold),
+    Some(Advice::PageOut),
+    None,
+];
+const _: () = assert!(ADVICE[overspill_advice::OVERSPILL_DISCARD as usize].is_none());
+
 /// The bytes from `offset`, if the region has them.
 fn range(region: &Region, offset: usize, bytes: usize) -> Result<Range<usize>, String> {
     let end = offset.checked_add(bytes).filter(|&end| end <= region.len());
@@ -58,7 +75,8 @@ fn range(region: &Region, offset: usize, bytes: usize) -> Result<Range<usize>, S
     end.map(|end| offset..end).ok_or_else(past)
 }
 
-/// Makes zeroed memory of `bytes`, rounded up to pages. NULL if that fails.
+/// Makes zeroed memory of `bytes`, rounded up to pages; `faults` is an `overspill_faults`. NULL if
+/// that fails.
 ///
 /// # Safety
 /// `limit` is from `overspill_new`.
@@ -66,15 +84,14 @@ fn range(region: &Region, offset: usize, bytes: usize) -> Result<Range<usize>, S
 pub unsafe extern "C" fn overspill_region_new(
     limit: *const overspill,
     bytes: usize,
-    faults: overspill_faults,
+    faults: c_int,
 ) -> *mut overspill_region {
     // SAFETY: the caller's promise.
     let options = unsafe { &*limit }.inner.region_options();
-    let options = match faults {
-        overspill_faults::OVERSPILL_BY_MESSAGE => options.faults(Faults::Message),
-        overspill_faults::OVERSPILL_BY_SIGNAL => options.faults(Faults::Signal),
-    };
-    let made = options.build(Bytes(bytes as u64));
+    let faults = choice("overspill_faults", &FAULTS, faults);
+    let made = faults.and_then(|faults| {
+        options.faults(faults).build(Bytes(bytes as u64)).map_err(|why| why.to_string())
+    });
     handle(made.map(|region| overspill_region { inner: Arc::new(region) }))
 }
 
@@ -108,7 +125,8 @@ pub unsafe extern "C" fn overspill_region_bytes(region: *const overspill_region)
     unsafe { &*region }.inner.len()
 }
 
-/// Says how the whole pages among `bytes` bytes from `offset` on will be used. 0, or -1.
+/// Says how the whole pages among `bytes` bytes from `offset` on will be used: `advice` is an
+/// `overspill_advice`. 0, or -1.
 ///
 /// # Safety
 /// `region` is from `overspill_region_new`.
@@ -117,19 +135,16 @@ pub unsafe extern "C" fn overspill_region_advise(
     region: *const overspill_region,
     offset: usize,
     bytes: usize,
-    advice: overspill_advice,
+    advice: c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
     let region = &unsafe { &*region }.inner;
-    status(range(region, offset, bytes).map(|range| match advice {
-        overspill_advice::OVERSPILL_NORMAL => region.advise(range, Advice::Normal),
-        overspill_advice::OVERSPILL_SEQUENTIAL => region.advise(range, Advice::Sequential),
-        overspill_advice::OVERSPILL_RANDOM => region.advise(range, Advice::Random),
-        overspill_advice::OVERSPILL_WILL_NEED => region.advise(range, Advice::WillNeed),
-        overspill_advice::OVERSPILL_COLD => region.advise(range, Advice::Cold),
-        overspill_advice::OVERSPILL_PAGE_OUT => region.advise(range, Advice::PageOut),
+    let advice = choice("overspill_advice", &ADVICE, advice);
+    let asked = advice.and_then(|advice| Ok((range(region, offset, bytes)?, advice)));
+    status(asked.map(|(range, advice)| match advice {
+        Some(advice) => region.advise(range, advice),
         // SAFETY: nobody here has references to the bytes, and C has none.
-        overspill_advice::OVERSPILL_DISCARD => unsafe { region.discard_unborrowed(range) },
+        None => unsafe { region.discard_unborrowed(range) },
     }))
 }
 

@@ -36,14 +36,18 @@ impl Installed {
         output.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Builds an example with every warning an error, and runs it.
-    fn build_and_run(&self, compiler: &str, options: &[&str], example: &str, linked: &[String]) {
+    /// Builds a program with every warning an error, runs it, and returns what it says.
+    fn run(&self, compiler: &str, options: &[&str], source: &str, linked: &[String]) -> String {
         let program = self.prefix.path().join("program");
-        let source = root().join("crates/c/examples").join(example);
+        let source = root().join("crates/c").join(source);
         let mut command = Command::new(compiler);
         command.args(["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(options);
         run(command.arg(source).args(linked).arg("-o").arg(&program));
-        let said = run(Command::new(&program).env("LD_LIBRARY_PATH", self.lib()));
+        run(Command::new(&program).env("LD_LIBRARY_PATH", self.lib()))
+    }
+
+    fn run_example(&self, compiler: &str, options: &[&str], example: &str, linked: &[String]) {
+        let said = self.run(compiler, options, &format!("examples/{example}"), linked);
         assert!(said.contains("pages out, "), "{example} says: {said}");
     }
 
@@ -74,7 +78,7 @@ fn examples_build_and_run_with_the_shared_library() {
     let Some(installed) = Installed::new() else { return };
     let linked = installed.pkg_config(&["--cflags", "--libs"]);
     for (compiler, standard, example) in EXAMPLES {
-        installed.build_and_run(compiler, &[standard], example, &linked);
+        installed.run_example(compiler, &[standard], example, &linked);
     }
 }
 
@@ -84,8 +88,16 @@ fn examples_build_and_run_with_the_static_library() {
     std::fs::remove_file(installed.lib().join("liboverspill.so")).unwrap();
     let linked = installed.pkg_config(&["--cflags", "--libs", "--static"]);
     for (compiler, standard, example) in EXAMPLES {
-        installed.build_and_run(compiler, &[standard], example, &linked);
+        installed.run_example(compiler, &[standard], example, &linked);
     }
+}
+
+/// C takes any number where an enum is meant; one that is none must not become one.
+#[test]
+fn numbers_of_no_enum_are_refused() {
+    let Some(installed) = Installed::new() else { return };
+    let linked = installed.pkg_config(&["--cflags", "--libs"]);
+    assert_eq!(installed.run("cc", &["-std=c11"], "tests/numbers.c", &linked), "ok\n");
 }
 
 /// Everything that the header declares is there, and nothing else.

@@ -247,7 +247,7 @@ fn parse_way(word: &str) -> Result<RunWay, String> {
 
 /// Look at runs that go on: one line each, or one of them in detail.
 ///
-/// Those of this user, or of all users if this is root; in this network namespace.
+/// Those of this user, or of all users if this is root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  overspill stats $(pidof sort) | jq .summary.pages_in")]
 pub(crate) struct StatsArgs {

@@ -68,8 +68,6 @@ pub(crate) enum Error {
     Attach(#[from] overspill_run::AttachingError),
     #[error("not all of it could be let go, and it stays in its limit: run {0} has said why")]
     Stays(i32),
-    #[error("cannot look at runs: {0}; they are found by /proc/net/unix")]
-    Runs(io::Error),
     #[error("cannot serve metrics at {address}: {source}; name a free port as in 127.0.0.1:9779")]
     Listen { address: String, source: Box<dyn std::error::Error + Send + Sync> },
     #[error(

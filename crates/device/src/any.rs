@@ -13,6 +13,7 @@ use crate::seal::{Sealed, Sealer};
 use crate::served::{Identity, ServedDevice};
 use crate::spec::{SwapKind, SwapSpec};
 use crate::{DeviceInfo, SwapDevice};
+use overspill_base::Bytes;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -33,12 +34,33 @@ pub enum Device {
     },
 }
 
+/// What memory can hold, in times its own size: one page may become this much smaller.
+const COMPRESSED_TIMES_MAX: u64 = 16;
+
+/// Refuses a place in memory that is larger than memory can hold.
+fn check_memory(kind: &SwapKind) -> Result<(), DeviceError> {
+    let info = rustix::system::sysinfo();
+    let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    let (size, times) = match *kind {
+        SwapKind::Ram { size } => (size, 1),
+        SwapKind::Compressed { size } => (size, COMPRESSED_TIMES_MAX),
+        _ => return Ok(()),
+    };
+    let most = Bytes(memory.saturating_mul(times));
+    match size <= most {
+        true => Ok(()),
+        false => Err(DeviceError::MoreThanMemory { name: kind.to_string(), size, most }),
+    }
+}
+
 impl Device {
     /// Opens the place of this machine that `spec` names. Blocks on the file system.
     ///
     /// # Errors
-    /// As [`FileDevice::open`] and [`CompressedDevice::open`]; [`DeviceError::OnlyInRuns`].
+    /// As [`FileDevice::open`] and [`CompressedDevice::open`]; [`DeviceError::OnlyInRuns`],
+    /// [`DeviceError::MoreThanMemory`].
     pub fn open(spec: &SwapSpec, options: &OpenOptions) -> Result<Self, DeviceError> {
+        check_memory(&spec.kind)?;
         match spec.kind {
             SwapKind::Compressed { size } => {
                 CompressedDevice::open(spec, size).map(Self::Compressed)

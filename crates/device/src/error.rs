@@ -182,6 +182,17 @@ pub enum DeviceError {
     #[error("{0}")]
     Served(String),
 
+    /// A place in memory, of a size that memory does not have.
+    #[error("{name}:{size} is more than this machine's memory can hold: give {most} or less")]
+    MoreThanMemory {
+        /// The kind of place.
+        name: String,
+        /// The size asked for.
+        size: Bytes,
+        /// The most that could be.
+        most: Bytes,
+    },
+
     /// A place on another machine, outside of a run.
     #[error(
         "{name} is not on this machine: only `overspill run` swaps there, use it or a local place"

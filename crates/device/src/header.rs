@@ -192,6 +192,7 @@ fn label(bytes: &[u8; ID_LEN]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill_mutate::Script;
     use proptest::prelude::*;
     use std::process::Command;
 
@@ -313,5 +314,29 @@ mod tests {
                 prop_assert!((header.bad_pages.len() as u32) < header.last_page);
             }
         }
+    }
+
+    /// What is accepted says nothing that its page has no room for.
+    #[test]
+    fn whatever_is_on_a_device_is_read_or_refused() {
+        let mut page = [0; PAGE_SIZE];
+        let header = SwapHeader {
+            last_page: 1 << 20,
+            bad_pages: vec![Slot(5), Slot(900)],
+            uuid: [7; ID_LEN],
+            label: "a label".into(),
+        };
+        header.write_to(&mut page);
+        bolero::check!().with_type::<Script>().for_each(|script| {
+            let mut bytes = script.apply(&[&page]);
+            bytes.resize(PAGE_SIZE, 0);
+            let found = bytes.try_into().expect("it is a page");
+            if let Ok(header) = SwapHeader::parse(&found) {
+                assert!(
+                    header.bad_pages.iter().all(|page| page.0 <= header.last_page),
+                    "{header:?}"
+                );
+            }
+        });
     }
 }

@@ -225,12 +225,16 @@ impl fmt::Display for SwapKind {
 /// # Errors
 /// [`DeviceError::BadSize`].
 pub fn parse_bytes(text: &str) -> Result<Bytes, DeviceError> {
-    parse_size::Config::new()
-        .with_binary()
-        .parse_size(text)
-        .map(Bytes)
-        .map_err(|_| DeviceError::BadSize { text: text.to_owned() })
+    let bad = || DeviceError::BadSize { text: text.to_owned() };
+    // More overflow in `parse_size` 1.1, which rounds what it has up without a check.
+    if text.bytes().filter(u8::is_ascii_digit).count() > DIGITS_MAX {
+        return Err(bad());
+    }
+    parse_size::Config::new().with_binary().parse_size(text).map(Bytes).map_err(|_| bad())
 }
+
+/// Digits of a number of bytes, at most.
+const DIGITS_MAX: usize = u64::MAX.ilog10() as usize;
 
 impl FromStr for SwapSpec {
     type Err = DeviceError;
@@ -441,6 +445,7 @@ fn size_of(text: &str) -> Result<Bytes, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill_mutate::Script;
 
     fn file(path: &str, size: Option<u64>) -> SwapKind {
         SwapKind::File { path: path.into(), size: size.map(Bytes) }
@@ -664,5 +669,22 @@ mod tests {
         }
         assert!(parse_bytes("-1").is_err());
         assert!(parse_bytes("99999999999999999999").is_err());
+    }
+
+    #[test]
+    fn whatever_is_written_is_read_or_refused() {
+        let samples = [
+            "file:/var/tmp:8G,pri=3,encrypt=off,discard=pages,ssd=yes",
+            "redis+cluster:a:1,b:2,size=8G,replicas=0,lease=60,user=me,password-file=/etc/p",
+            "nbd:[::1]:10809/export,tls=on,timeout=5,mirror=file:/b:1G",
+            "compressed:2M,algorithm=zstd",
+            "block:/dev/sdb",
+            "ram:1.5GiB",
+        ];
+        bolero::check!().with_type::<Script>().for_each(|script| {
+            let text = script.text(&samples);
+            let _ = text.parse::<SwapSpec>().map_err(|error| error.to_string());
+            let _ = parse_bytes(&text).map_err(|error| error.to_string());
+        });
     }
 }

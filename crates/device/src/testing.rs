@@ -2,11 +2,10 @@
 
 use crate::faulty::{FaultPlan, Faults, Faulty};
 use crate::file::{FileDevice, OpenOptions};
-use crate::seal::{Algorithm, Keys, Sealer, Seals};
+use crate::seal::{Algorithm, Sealer, Seals};
 use crate::{Completion, IoOp, IoQueue, IoRequest, SwapDevice, SwapKind};
 use overspill_base::shared::{PageArena, PageBuf, Table};
 use overspill_base::{Bytes, Slot};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -40,16 +39,10 @@ impl Pages {
     }
 }
 
-pub(crate) fn keys() -> Keys {
-    let file = memfd_create("keys", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&file, Keys::FILE_BYTES as u64).unwrap();
-    Keys::draw(&file).unwrap()
-}
-
 /// Encrypts the content of so many slots.
 pub(crate) fn sealer(algorithm: Algorithm, slots: usize) -> Sealer {
     let words = Table::on_heap(slots * Seals::WORDS, || AtomicU64::new(0));
-    Sealer::new(algorithm, keys(), 0, Seals::new(words))
+    Sealer::new(algorithm, Seals::new(words)).unwrap()
 }
 
 pub(crate) fn is_filled(page: &[u8], byte: u8) -> bool {

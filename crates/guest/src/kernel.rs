@@ -7,6 +7,7 @@
 //! sets of several processors.
 
 use crate::arch;
+use crate::peer::Peer;
 use crate::system::{Change, Registers, Result, Stop, System, URGENT, Until};
 use linux_raw_sys::ptrace as raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -279,9 +280,9 @@ impl System for Kernel {
         Ok([&AddressFamily::UNIX.as_raw().to_ne_bytes()[..], &[0], name].concat())
     }
 
-    fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Pid)> {
+    fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Option<Pid>)> {
         let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?;
-        let peer = rustix::net::sockopt::socket_peercred(&socket)?.pid;
+        let peer = Peer::of(&socket)?.process;
         Ok((socket, peer))
     }
 

@@ -115,6 +115,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill_mutate::Script;
 
     const SMAPS: &str = "\
 00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/dbus-daemon
@@ -170,5 +171,20 @@ VmFlags: ex
         for text in ["", "x", "12-", "5000-4000 rw-p 0 0 0\nVmFlags: wr", "-\nVmFlags: wr um"] {
             assert_eq!(parse(text), [], "{text}");
         }
+    }
+
+    /// A program chooses names of mappings, with line feeds and brackets in them.
+    #[test]
+    fn whatever_the_kernel_lists_is_read() {
+        let samples = [
+            "7f00-8000 rw-p 00000000 00:00 0 [heap]\nSize: 4 kB\nVmFlags: rd wr mr um uw\n",
+            "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n",
+        ];
+        bolero::check!().with_type::<Script>().for_each(|script| {
+            let text = script.text(&samples);
+            parse(&text);
+            parse_list(&text);
+            has_registered(text.as_bytes());
+        });
     }
 }

@@ -133,8 +133,9 @@ pub trait System {
     fn take_descriptor(&self, process: BorrowedFd<'_>, number: i32) -> Result<OwnedFd>;
     /// The address of a socket, as the kernel has it.
     fn address(&self, socket: BorrowedFd<'_>) -> Result<Vec<u8>>;
-    /// A connection that waits at a socket, and whose it is.
-    fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Pid)>;
+    /// A connection that waits at a socket, and whose it is, if that is a process of this
+    /// namespace.
+    fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Option<Pid>)>;
     /// SIGKILL for a process that is traced, so that its number is still its own.
     fn kill(&self, pid: Pid) -> Result<()>;
     /// Has a task run before others ([`URGENT`]).

@@ -14,13 +14,13 @@ use overspill_base::sync::Arc;
 use overspill_device::any::{self, Device};
 use overspill_device::compressed::Usage;
 use overspill_device::file::{Attachment, OpenOptions};
-use overspill_device::seal::{Algorithm, Keys, Sealer, Seals};
+use overspill_device::seal::{Algorithm, Sealer, Seals};
 use overspill_device::served::Clients;
 use overspill_device::served::apart::{self, Apart, Report};
 use overspill_device::{DeviceError, DeviceInfo, SwapDevice, SwapKind, SwapSpec};
 use overspill_engine::{Engine, Swap, SwapoffError, SwaponError, private_tables};
 use rustix::fd::OwnedFd;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::ftruncate;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::path::Path;
@@ -98,7 +98,6 @@ impl Clients for Alone {
 pub(crate) struct Swaps {
     /// By their numbers; none for those that are gone.
     open: Vec<Option<OpenSwap>>,
-    keys: Keys,
 }
 
 impl Swaps {
@@ -113,14 +112,13 @@ impl Swaps {
         if specs.len() > AreaNo::MAX {
             return Err(SwapError::TooMany(specs.len()));
         }
-        let keys = new_keys().map_err(|errno| SwapError::Kernel("make encryption keys", errno))?;
         let (mut open, mut swaps) = (Vec::new(), Vec::new());
         for (number, spec) in specs.iter().enumerate() {
-            let (opened, swap) = open_one(number, spec, opening, &keys)?;
+            let (opened, swap) = open_one(number, spec, opening)?;
             open.push(Some(opened));
             swaps.push(swap);
         }
-        Ok((Self { open, keys }, swaps))
+        Ok((Self { open }, swaps))
     }
 
     /// Adds a place; returns its area. What is refused changes nothing.
@@ -137,7 +135,7 @@ impl Swaps {
         if number == AreaNo::MAX {
             return Err(SwaponError::TooMany(TooManyAreas).into());
         }
-        let (mut opened, swap) = open_one(number, spec, opening, &self.keys)?;
+        let (mut opened, swap) = open_one(number, spec, opening)?;
         opened.place.attend(report)?;
         engine.swapon(|_| swap)?;
         let state = opened.state(number);
@@ -322,7 +320,6 @@ fn open_one(
     number: usize,
     spec: &SwapSpec,
     opening: Opening<'_>,
-    keys: &Keys,
 ) -> Result<(OpenSwap, Swap), SwapError> {
     let cannot = |what| move |errno| SwapError::Kernel(what, errno);
     let place = Place::open(spec, opening)?;
@@ -331,7 +328,7 @@ fn open_one(
     let attachment = place.attachment().clone();
     let no_tables = |error| SwapError::Tables(place.info().name, error);
     let sealer = match attachment.encrypted {
-        true => Some(sealer(number, &attachment, keys).map_err(no_tables)?),
+        true => Some(sealer(&attachment).map_err(no_tables)?),
         false => None,
     };
     let shared = any::attach(descriptor, attachment, sealer, Arc::new(|| 0))?;
@@ -347,17 +344,10 @@ fn open_one(
     Ok((open, swap))
 }
 
-fn sealer(number: usize, attachment: &Attachment, keys: &Keys) -> std::io::Result<Sealer> {
+fn sealer(attachment: &Attachment) -> std::io::Result<Sealer> {
     let words = attachment.info().slots_max as usize * Seals::WORDS;
     let seals = Seals::new(Table::private(words)?);
-    Ok(Sealer::new(Algorithm::of_this_machine(), keys.clone(), number, seals))
-}
-
-/// The keys live as long as this process.
-fn new_keys() -> Result<Keys, Errno> {
-    let file = memfd_create("overspill-keys", MemfdFlags::CLOEXEC)?;
-    ftruncate(&file, Keys::FILE_BYTES as u64)?;
-    Keys::draw(&file)
+    Ok(Sealer::new(Algorithm::of_this_machine(), seals)?)
 }
 
 fn seed() -> Result<u64, Errno> {

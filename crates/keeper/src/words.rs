@@ -481,3 +481,34 @@ impl Report {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_mutate::Script;
+
+    /// With descriptors and without.
+    #[test]
+    fn whatever_comes_is_read_or_refused() {
+        let spec = "file:/var/tmp:1G,pri=3".parse().unwrap();
+        let samples = [
+            Request::Swap(Box::new(spec)).write().unwrap().0,
+            Request::Needed(vec![Vpn(1), Vpn(7)]).write().unwrap().0,
+            Request::Bring { number: 3, from: Vpn(9) }.write().unwrap().0,
+            Packet::new(kind::ADD, &[1, 2, 3, 4, 5, 6]),
+            Packet::new(kind::BEGIN, &[1 << 24, 1, 1 << 20, 0, 1 << 25]),
+            Report::Line("a line".into()).write().0,
+            Report::State(KeeperState::default()).write().0,
+        ];
+        let samples: Vec<&[u8]> = samples.iter().map(bytemuck::bytes_of).collect();
+        bolero::check!().with_type::<(Script, u8)>().for_each(|(script, descriptors)| {
+            let mut bytes = script.apply(&samples);
+            bytes.resize(size_of::<Packet>(), 0);
+            let packet: Packet = bytemuck::pod_read_unaligned(&bytes);
+            let null = || std::fs::File::open("/dev/null").unwrap().into();
+            let with = || (0..descriptors % 13).map(|_| null()).collect();
+            let _ = Request::read((packet, with())).map_err(|error| error.to_string());
+            let _ = Report::read((packet, with())).map_err(|error| error.to_string());
+        });
+    }
+}

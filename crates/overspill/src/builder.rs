@@ -1,7 +1,6 @@
 //! Builds a pager inside one process.
 
 use crate::error::Error;
-use crate::keys::new_keys;
 use crate::pager::{Pager, PagerParts, PagerSwap, memory};
 use crate::region::{Region, RegionOptions};
 use crate::summary::Summary;
@@ -10,7 +9,7 @@ use overspill_area::AreaNo;
 use overspill_base::shared::Table;
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, LockClass, Mutex};
-use overspill_base::{Bytes, PAGE_SIZE};
+use overspill_base::{Bytes, PAGE_SIZE, plain};
 use overspill_device::file::OpenOptions;
 use overspill_device::seal::{Algorithm, Sealer, Seals};
 use overspill_device::{Device, DeviceError, DeviceInfo, SwapDevice, SwapKind, SwapSpec};
@@ -315,10 +314,10 @@ pub(crate) fn open_alone(
 }
 
 fn sealer_alone(info: &DeviceInfo) -> Result<Sealer, Error> {
-    let (_, keys) = new_keys()?;
     let words = info.slots_max as usize * Seals::WORDS;
     let seals = Seals::new(Table::private(words).map_err(memory)?);
-    Ok(Sealer::new(Algorithm::of_this_machine(), keys, 0, seals))
+    let sealer = Sealer::new(Algorithm::of_this_machine(), seals);
+    sealer.map_err(|errno| Error::system("make an encryption key")(errno.into()))
 }
 
 /// Areas without a priority are used in the order given, after all that have one.
@@ -330,7 +329,7 @@ pub(crate) fn priority(spec: &SwapSpec, order: usize) -> i16 {
 /// printing the region it has touched.
 pub(crate) fn report_to_stderr() -> Box<dyn Fn(&str) + Send + Sync> {
     Box::new(|message| {
-        let line = format!("overspill: {message}\n");
+        let line = format!("overspill: {}\n", plain(message));
         // If that fails, there is nowhere to report it.
         let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
     })

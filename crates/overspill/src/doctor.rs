@@ -207,9 +207,8 @@ fn swap_file(directory: Option<&Path>) -> Finding {
 
 /// True if a device's note is about something that would be faster or safer elsewhere.
 pub fn is_limit(note: &str) -> bool {
-    ["its file system", "others may read", "the size given"]
-        .iter()
-        .any(|limit| note.starts_with(limit))
+    ["its file system", "the size given"].iter().any(|limit| note.starts_with(limit))
+        || note.contains("may read what is swapped")
         || note.contains("refuse")
 }
 

@@ -6,6 +6,10 @@ use overspill_engine::{SwapoffError, SwaponError};
 use overspill_space::probe::NoReach;
 use overspill_space::{MemoryError, SignalSetupError, SpaceSetupError};
 
+/// What a forked child is told.
+pub(crate) const FORKED: &str = "this was made by the process that forked this one, and its threads \
+    and slots are there: make another here, or use it before forking only";
+
 /// Any error of the library; the message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -58,6 +62,9 @@ pub enum Error {
     /// No swap area has this name.
     #[error("no swap area is called `{0}`; in use are: {1}")]
     NoSuchSwap(String, String),
+    /// This process was forked by the one that made it.
+    #[error("{FORKED}")]
+    Forked,
     /// The system refused something every program needs.
     #[error("cannot {action}: {source}")]
     System {

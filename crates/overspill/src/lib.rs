@@ -33,7 +33,6 @@
 mod builder;
 pub mod doctor;
 mod error;
-mod keys;
 pub mod pager;
 pub mod pool;
 mod region;

@@ -1,11 +1,14 @@
 //! A complete pager: space, engine, areas, devices, threads.
 //!
 //! Owns: the order of construction.
+//! Invariants: only the process that started it uses or ends it: threads, and the memory of
+//! regions, are there alone.
 //! Not here: where the settings come from.
 
 use crate::error::Error;
 use overspill_area::{AreaNo, AreaTables, MemberNo};
 use overspill_base::clock::Cpus;
+use overspill_base::secret::Maker;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::{Arc, LockClass, Mutex};
@@ -100,6 +103,7 @@ pub struct Pager {
     /// Held while these two are made.
     starting: Mutex<()>,
     checksum_seed: u64,
+    maker: Maker,
 }
 
 impl Pager {
@@ -112,6 +116,7 @@ impl Pager {
         if page_size != PAGE_SIZE {
             return Err(Error::PageSize(page_size));
         }
+        let maker = Maker::new().map_err(memory)?;
         let page_bytes = parts.page_bytes;
         let frames = parts.memory.0 as usize / page_bytes;
         let space = Arc::new(ManagedSpace::reserve(parts.reserve, page_bytes, parts.reach)?);
@@ -145,11 +150,22 @@ impl Pager {
             signals: OnceLock::new(),
             starting: Mutex::new(LockClass::Pager, ()),
             checksum_seed: seed,
+            maker,
         };
         if parts.reach.is_by_signal() {
             pager.start_signals()?;
         }
         Ok(pager)
+    }
+
+    /// Whether this is the process that started it, and no forked child.
+    pub fn is_here(&self) -> bool {
+        self.maker.is_here()
+    }
+
+    /// Refuses what a forked child asks for.
+    pub(crate) fn check_maker(&self) -> Result<(), Error> {
+        if self.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
     /// Returns the engine, for its counters.
@@ -259,6 +275,9 @@ impl Pager {
 
 impl Drop for Pager {
     fn drop(&mut self) {
+        if !self.is_here() {
+            return;
+        }
         if let Some(handlers) = self.handlers.lock().take() {
             handlers.stop();
         }

@@ -57,8 +57,9 @@ impl RegionOptions {
     ///
     /// # Errors
     /// [`Error::Memory`] if the reserved address space is used up; [`Error::Signals`] if faults
-    /// cannot be signals.
+    /// cannot be signals; [`Error::Forked`].
     pub fn build(self, size: Bytes) -> Result<Region, Error> {
+        self.pager.check_maker()?;
         if self.faults == Faults::Signal {
             self.pager.start_signals()?;
         }
@@ -172,6 +173,7 @@ impl Region {
     }
 
     fn pin_pages(&self, range: &Range<usize>) -> Result<Pin, Error> {
+        self.pager.check_maker()?;
         self.check(range);
         let page_bytes = self.pager.page_bytes();
         let first = range.start / page_bytes;
@@ -203,13 +205,14 @@ impl Region {
         self.pages * self.pager.page_bytes()
     }
 
-    /// The address and number of the whole pages in a range of bytes, if there are any.
+    /// The address and number of the whole pages in a range of bytes, if there are any, and if it
+    /// is not a forked child that asks, which has none of them.
     fn whole_pages(&self, range: Range<usize>) -> Option<(usize, usize)> {
         self.check(&range);
         let page_bytes = self.pager.page_bytes();
         let first = range.start.div_ceil(page_bytes);
         let pages = (range.end / page_bytes).saturating_sub(first);
-        (pages > 0).then_some((self.address + first * page_bytes, pages))
+        (pages > 0 && self.pager.is_here()).then_some((self.address + first * page_bytes, pages))
     }
 }
 
@@ -233,7 +236,7 @@ impl DerefMut for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if self.pages > 0 {
+        if self.pages > 0 && self.pager.is_here() {
             self.pager.undisturbed(|| self.pager.memory().unmap(self.address, self.pages));
         }
     }
@@ -293,6 +296,8 @@ struct Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.pager.undisturbed(|| self.pager.memory().unpin(self.address, self.pages));
+        if self.pager.is_here() {
+            self.pager.undisturbed(|| self.pager.memory().unpin(self.address, self.pages));
+        }
     }
 }

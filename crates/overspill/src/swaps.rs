@@ -41,6 +41,7 @@ impl Overspill {
     /// # Errors
     /// [`Error::Device`], [`Error::Swapon`], and nothing was changed.
     pub fn swapon(&self, spec: &SwapSpec) -> Result<(), Error> {
+        self.pager.check_maker()?;
         let mut kinds = self.kinds.lock();
         let device = open_alone(spec, &self.options)?;
         let swap = self.pager.swap_of(device, priority(spec, kinds.len()))?;
@@ -57,6 +58,7 @@ impl Overspill {
     /// [`Error::NoSuchSwap`]; [`Error::Swapoff`] if there is no room for the pages; the area is
     /// then in use as before.
     pub fn swapoff(&self, name: &str) -> Result<(), Error> {
+        self.pager.check_maker()?;
         let swaps = self.pager.engine().swaps();
         let named = swaps.iter().rev().find(|swap| swap.name == name);
         let Some(swap) = named else {

@@ -8,9 +8,14 @@
 
 use overspill_device::served::apart;
 use rustix::net::sockopt::socket_type;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::process::{getrlimit, set_dumpable_behavior, setrlimit};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+
+/// Memory that this may have of its own, beside what it shares with the run: a server that answers
+/// without end ends this process, and not the machine.
+const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 /// As of `overspill`: its own failures.
 const FAILED: u8 = 125;
@@ -25,6 +30,9 @@ fn main() -> ExitCode {
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     raise_limit_of_files();
+    limit_memory();
+    // It has passwords and keys of connections. Where that is not permitted, as without.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(line) => {
@@ -54,4 +62,10 @@ fn raise_limit_of_files() {
     let limit = getrlimit(Resource::Nofile);
     // What is less than all it may have is better than nothing.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+fn limit_memory() {
+    let most = Some(MEMORY_BYTES_MAX);
+    // Less than that it may have already.
+    let _ = setrlimit(Resource::Data, Rlimit { current: most, maximum: most });
 }

@@ -1,180 +1,310 @@
 //! What a run answers while it goes on.
 //!
-//! Owns: a socket with a name in the abstract namespace, `overspill-run-UID-PID` with the numbers
-//! of `overspill run`, and the thread that answers on it. Such a name is no file that could be left
-//! behind, and `/proc/net/unix` lists it.
-//! Invariants: only processes of the same user and of root are answered, one at a time; one that
-//! does not read its answer for a second gets a part of it. Who asks believes only a socket of the
-//! user in its name.
+//! Owns: a socket in one of its user's directories ([`Home`]), named by the number of
+//! `overspill run`, and the thread that answers on it.
+//! Invariants: only processes of the same user and of root are answered, one at a time, and each
+//! question has all of its time, not each part of it. Who asks believes only a process of the user
+//! in whose directory it was found, with the number that it was found by, and waits and reads no
+//! more than a limit.
 //! Not here: what can be asked, and what is answered.
 
-use crate::peer::Peer;
+use crate::homes::{Directory, Home};
+use overspill_guest::Peer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::{geteuid, getpid};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-const PREFIX: &str = "overspill-run-";
-/// How long either side waits for the other.
+/// How long who asks may take, to ask and to read.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is tried to reach a run that many want to talk to.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// How often a run that begins finds its directory taken away, at most.
+const TRIES: u32 = 100;
 /// A question with more bytes gets no answer.
 const QUESTION_BYTES_MAX: u64 = 8192;
+/// An answer with more bytes is none.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
-/// A run that goes on, in this network namespace.
+/// A run that goes on, in this mount namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Run {
     /// The number of its `overspill run`.
     pub process: i32,
-    user: u32,
+    /// In whose directory its socket is.
+    pub user: u32,
+    home: Home,
 }
 
 impl Run {
-    fn own() -> Self {
-        let process = rustix::process::getpid().as_raw_pid();
-        Self { process, user: rustix::process::geteuid().as_raw() }
-    }
-
-    fn address(self) -> io::Result<SocketAddr> {
-        SocketAddr::from_abstract_name(format!("{PREFIX}{}-{}", self.user, self.process))
-    }
-
-    /// Reads the name at the end of a line of `/proc/net/unix`.
-    fn of_line(line: &str) -> Option<Self> {
-        let name = line.rsplit(' ').next()?.strip_prefix('@')?.strip_prefix(PREFIX)?;
-        let (user, process) = name.split_once('-')?;
-        Some(Self { process: process.parse().ok()?, user: user.parse().ok()? })
-    }
-
-    /// Returns all runs that this user may ask, by their numbers.
-    ///
-    /// # Errors
-    /// Those of reading `/proc/net/unix`.
-    pub fn all() -> io::Result<Vec<Self>> {
-        let sockets = std::fs::read_to_string("/proc/net/unix")?;
-        let me = rustix::process::geteuid().as_raw();
-        let mut runs: Vec<_> = sockets.lines().filter_map(Self::of_line).collect();
-        runs.retain(|run| me == 0 || run.user == me);
+    /// Returns all runs that this user may ask, by their numbers. The sockets of those that ended
+    /// without taking them away are removed.
+    pub fn all() -> Vec<Self> {
+        let mut runs: Vec<_> =
+            Home::all().into_iter().flat_map(|(home, user)| of(home, user)).collect();
         runs.sort_unstable();
-        runs.dedup();
-        Ok(runs)
+        runs.dedup_by_key(|run| (run.process, run.user));
+        runs
     }
 
-    /// Asks the run. Blocks for some seconds at most, if others ask too.
+    /// Asks the run. Blocks, while others ask too, until `deadline` at most.
     ///
     /// # Errors
-    /// That the run has ended meanwhile, or that its socket is another user's.
-    pub fn ask(self, question: &str) -> io::Result<String> {
+    /// That the run has ended meanwhile, that its socket is somebody else's, or that it does not
+    /// answer, or without end.
+    pub fn ask(self, question: &str, deadline: Instant) -> io::Result<String> {
         if question.len() as u64 > QUESTION_BYTES_MAX {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+            return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut socket = UnixStream::connect_addr(&self.address()?)?;
-        if Peer::of(&socket)?.user != self.user {
-            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        let mut talk = Talk { socket: self.reach(deadline)?, deadline };
+        talk.write_all(question.as_bytes())?;
+        talk.socket.shutdown(Shutdown::Write)?;
+        talk.read_at_most(ANSWER_BYTES_MAX)
+    }
+
+    fn reach(self, deadline: Instant) -> io::Result<UnixStream> {
+        let directory = self.home.open(self.user)?;
+        let socket = connect_until(&directory, self.process, deadline)?;
+        match self.is_at(&socket)? {
+            true => Ok(socket),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
         }
-        socket.set_write_timeout(Some(4 * PATIENCE))?;
-        socket.write_all(question.as_bytes())?;
-        socket.shutdown(Shutdown::Write)?;
-        socket.set_read_timeout(Some(4 * PATIENCE))?;
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer)?;
-        Ok(answer)
+    }
+
+    /// Whether the other end is this run, and no process that has taken its name.
+    fn is_at(self, socket: &UnixStream) -> io::Result<bool> {
+        let Peer { user, process } = Peer::of(socket)?;
+        Ok(user == self.user
+            && match process {
+                Some(process) => process.as_raw_pid() == self.process,
+                // One of another PID namespace has a number that is not known here.
+                None => user == geteuid().as_raw(),
+            })
+    }
+
+    /// Whether it goes on; if it has ended, its socket is taken away.
+    fn goes_on(self, directory: &Directory) -> bool {
+        match try_to_connect(directory, self.process) {
+            Ok(socket) => self.is_at(&socket).unwrap_or(false),
+            Err(Errno::CONNREFUSED) => {
+                let _ = std::fs::remove_file(directory.socket(self.process));
+                false
+            }
+            // Many talk to it: whoever it is.
+            Err(errno) => errno == Errno::AGAIN && self.user == geteuid().as_raw(),
+        }
+    }
+}
+
+fn of(home: Home, user: u32) -> Vec<Run> {
+    let Ok(directory) = home.open(user) else { return Vec::new() };
+    let runs = directory.processes().into_iter().map(|process| Run { process, user, home });
+    runs.filter(|run| run.goes_on(&directory)).collect()
+}
+
+fn try_to_connect(directory: &Directory, process: i32) -> Result<UnixStream, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(directory.socket(process))?)?;
+    Ok(socket.into())
+}
+
+/// A stranger may have filled the line at a socket of its own.
+fn connect_until(directory: &Directory, process: i32, deadline: Instant) -> io::Result<UnixStream> {
+    loop {
+        match try_to_connect(directory, process) {
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
+            connected => return connected.map_err(io::Error::from),
+        }
+    }
+}
+
+/// A connection that has an end, whatever the other side does.
+struct Talk {
+    socket: UnixStream,
+    deadline: Instant,
+}
+
+impl Talk {
+    fn wait(&self, ready: PollFlags) -> io::Result<()> {
+        let left = self.deadline.checked_duration_since(Instant::now());
+        let left = left.ok_or(io::ErrorKind::TimedOut)?;
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&self.socket, ready)], Some(&left)) {
+            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// All that the other side says.
+    fn read_at_most(&mut self, bytes_max: u64) -> io::Result<String> {
+        let mut said = Vec::new();
+        let mut part = [0; 4096];
+        loop {
+            match self.socket.read(&mut part) {
+                Ok(0) => return String::from_utf8(said).map_err(io::Error::other),
+                Ok(bytes) => said.extend_from_slice(&part[..bytes]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(PollFlags::IN)?;
+                }
+                Err(error) => return Err(error),
+            }
+            if said.len() as u64 > bytes_max {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+    }
+
+    fn write_all(&mut self, words: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < words.len() {
+            match self.socket.write(&words[written..]) {
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(PollFlags::OUT)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
 /// Answers until it is dropped.
 #[derive(Debug)]
 pub struct Answers {
-    ended: Arc<AtomicBool>,
+    listener: Arc<UnixListener>,
+    directory: Directory,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Answers {
-    /// Answers each question with what `answer` returns for it, on a thread that blocks the signals
-    /// that this one does.
+    /// Answers each question with what `answer` returns for it and who asks, on a thread that
+    /// blocks the signals that this one does.
     ///
     /// # Errors
     /// Those of making the socket and the thread.
-    pub fn start(answer: impl Fn(&str) -> String + Send + 'static) -> io::Result<Self> {
-        let listener = UnixListener::bind_addr(&Run::own().address()?)?;
-        let ended = Arc::new(AtomicBool::new(false));
-        let seen = ended.clone();
+    pub fn start(answer: impl Fn(&str, Peer) -> String + Send + 'static) -> io::Result<Self> {
+        let (directory, listener) = listen()?;
+        let listener = Arc::new(listener);
+        let heard = listener.clone();
         let body = move || {
-            while let Ok((socket, _)) = listener.accept() {
-                if seen.load(Relaxed) {
-                    return;
-                }
+            while let Ok((socket, _)) = heard.accept() {
                 // Who went away meanwhile needs no answer.
                 let _ = reply(socket, &answer);
             }
         };
         let builder = std::thread::Builder::new().name("ovs-answers".into());
-        let thread = builder.spawn(body)?;
-        Ok(Self { ended, thread: Some(thread) })
+        let thread = Some(builder.spawn(body)?);
+        Ok(Self { listener, directory, thread })
+    }
+}
+
+/// A run that ends may take the directory away at the same moment.
+fn listen() -> io::Result<(Directory, UnixListener)> {
+    let mut tries = 0..TRIES;
+    loop {
+        let directory = Home::make()?;
+        let path = directory.socket(getpid().as_raw_pid());
+        // Of one that had the same number.
+        let _ = std::fs::remove_file(&path);
+        match UnixListener::bind(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries.next().is_some() => {}
+            bound => return Ok((directory, bound?)),
+        }
     }
 }
 
 impl Drop for Answers {
     fn drop(&mut self) {
-        self.ended.store(true, Relaxed);
-        // Wakes the thread.
-        let woken = Run::own().address().and_then(|address| UnixStream::connect_addr(&address));
-        if woken.is_ok() {
-            // A panic was reported when it happened.
+        let _ = std::fs::remove_file(self.directory.socket(getpid().as_raw_pid()));
+        self.directory.remove_if_empty();
+        // The thread accepts nobody any more. A panic was reported when it happened.
+        if rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok() {
             self.thread.take().map(JoinHandle::join);
         }
     }
 }
 
-fn reply(mut socket: UnixStream, answer: impl Fn(&str) -> String) -> io::Result<()> {
-    let asker = Peer::of(&socket)?.user;
-    if asker == 0 || asker == rustix::process::geteuid().as_raw() {
-        socket.set_read_timeout(Some(PATIENCE))?;
-        let mut question = String::new();
-        (&socket).take(QUESTION_BYTES_MAX + 1).read_to_string(&mut question)?;
-        if question.len() as u64 > QUESTION_BYTES_MAX {
-            return Ok(());
-        }
-        socket.set_write_timeout(Some(PATIENCE))?;
-        socket.write_all(answer(&question).as_bytes())?;
+fn reply(socket: UnixStream, answer: impl Fn(&str, Peer) -> String) -> io::Result<()> {
+    let asker = Peer::of(&socket)?;
+    if asker.user != 0 && asker.user != geteuid().as_raw() {
+        return Ok(());
     }
-    Ok(())
+    socket.set_nonblocking(true)?;
+    let mut talk = Talk { socket, deadline: Instant::now() + PATIENCE };
+    let question = talk.read_at_most(QUESTION_BYTES_MAX)?;
+    // That somebody is there is all that they wanted to know.
+    if question.is_empty() {
+        return Ok(());
+    }
+    let words = answer(&question, asker);
+    talk.deadline = Instant::now() + PATIENCE;
+    talk.write_all(words.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    #[test]
-    fn a_run_is_found_and_tells_until_it_ends() {
-        let answers = Answers::start(|question| question.repeat(100_000)).unwrap();
-        let own = Run::own();
-        assert!(Run::all().unwrap().contains(&own));
-        assert_eq!(own.ask("well?").unwrap().len(), 500_000);
-        // One that neither asks nor reads keeps the others waiting, but not for ever.
-        let _silent = UnixStream::connect_addr(&own.address().unwrap()).unwrap();
-        assert_eq!(own.ask("well?").unwrap().len(), 500_000);
-        // One that asks without end is not heard.
-        let mut endless = UnixStream::connect_addr(&own.address().unwrap()).unwrap();
-        endless.write_all(&[b'?'; 2 * QUESTION_BYTES_MAX as usize]).unwrap();
-        assert_eq!(own.ask("").unwrap(), "");
-        drop(answers);
-        assert!(own.ask("").is_err());
-        assert!(!Run::all().unwrap().contains(&own));
+    /// Each takes the directory away when it has ended.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn own() -> Run {
+        let me = getpid().as_raw_pid();
+        Run::all().into_iter().find(|run| run.process == me).unwrap()
+    }
+
+    fn connected() -> UnixStream {
+        let directory = own().home.open(geteuid().as_raw()).unwrap();
+        UnixStream::connect(directory.socket(own().process)).unwrap()
+    }
+
+    fn ask(run: Run, question: &str) -> io::Result<String> {
+        run.ask(question, Instant::now() + 5 * PATIENCE)
     }
 
     #[test]
-    fn names_of_others_are_no_runs() {
-        let line =
-            |name: &str| format!("0000000000000000: 00000002 0 00010000 0001 01 5153 {name}");
-        let run = Run { process: 42, user: 1000 };
-        assert_eq!(Run::of_line(&line("@overspill-run-1000-42")), Some(run));
-        for name in ["", "/run/overspill-run-1000-42", "@overspill-run-1000", "@overspill-run-a-b"]
-        {
-            assert_eq!(Run::of_line(&line(name)), None, "{name}");
-        }
+    fn a_run_is_found_and_tells_until_it_ends() {
+        let _alone = alone();
+        let answers = Answers::start(|question, _| question.repeat(100_000)).unwrap();
+        let own = own();
+        assert_eq!(ask(own, "well?").unwrap().len(), 500_000);
+        // One that neither asks nor reads keeps the others waiting, but not for ever.
+        let _silent = connected();
+        assert_eq!(ask(own, "well?").unwrap().len(), 500_000);
+        // One that asks without end is not heard.
+        let mut endless = connected();
+        let _ = endless.write_all(&[b'?'; 2 * QUESTION_BYTES_MAX as usize]);
+        assert_eq!(ask(own, "").unwrap(), "");
+        // Nor is an answer without end.
+        assert!(ask(own, &"x".repeat(100)).is_err());
+        drop(answers);
+        assert!(ask(own, "").is_err());
+        assert!(!Run::all().contains(&own));
+    }
+
+    /// Of the same user, but not the process of that number.
+    #[test]
+    fn who_has_the_name_of_another_process_is_no_run() {
+        let _alone = alone();
+        let directory = Home::make().unwrap();
+        let path = directory.socket(1);
+        let _listener = UnixListener::bind(&path).unwrap();
+        assert!(Run::all().iter().all(|run| run.process != 1));
+        std::fs::remove_file(path).unwrap();
+        directory.remove_if_empty();
     }
 }

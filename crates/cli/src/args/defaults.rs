@@ -13,7 +13,9 @@ use crate::error::Error;
 use overspill::{Bytes, SwapSpec, parse_bytes};
 use serde::Deserialize;
 use std::fmt::Display;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const SYSTEM_FILE: &str = "/etc/overspill.toml";
@@ -65,6 +67,9 @@ pub(super) fn complete_attach(mut args: AttachArgs) -> Result<AttachArgs, Error>
     args.memory = args.memory.or(memory);
     args.memory.map(|_| args).ok_or(Error::NoLimit)
 }
+
+/// A file with more is cut, and so not understood.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Fills in what all have; returns the defaults, of each option the first that there is.
 fn fill(places: &mut PlaceArgs, output: &mut OutputArgs) -> Result<Defaults, Error> {
@@ -142,18 +147,36 @@ fn of_file(path: &Path, needed: bool) -> Result<Option<Defaults>, Error> {
     let is_out_of_reach = |kind| {
         matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied)
     };
-    let text = match std::fs::read_to_string(path) {
+    let text = match read_own(path) {
         Ok(text) => text,
         Err(error) if !needed && is_out_of_reach(error.kind()) => return Ok(None),
         Err(error) => return Err(Error::Default { place, reason: error.to_string() }),
     };
-    let read: Result<Configuration, toml::de::Error> = toml::from_str(&text);
+    of_text(&text, &place).map(Some)
+}
+
+fn of_text(text: &str, place: &str) -> Result<Defaults, Error> {
+    let read: Result<Configuration, toml::de::Error> = toml::from_str(text);
     let configuration = read.map_err(|error| {
         let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
-        let place = line.map_or(place.clone(), |line| format!("{place}:{line}"));
+        let place = line.map_or(place.to_owned(), |line| format!("{place}:{line}"));
         Error::Default { place, reason: error.message().replace('\n', " ") }
     })?;
-    configuration.run.read(|option| format!("`{option}` in {place}")).map(Some)
+    configuration.run.read(|option| format!("`{option}` in {place}"))
+}
+
+/// Reads a file of this user or of root, which nobody else can have written to: it says where pages
+/// go. With `sudo` HOME may be another user's.
+fn read_own(path: &Path) -> io::Result<String> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let found = file.metadata()?;
+    let (owner, me) = (found.uid(), rustix::process::geteuid().as_raw());
+    if !found.is_file() || (owner != me && owner != 0) || found.mode() & 0o002 != 0 {
+        return Err(io::Error::other("it is not a file that is yours or root's alone to write"));
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 impl Words {
@@ -184,6 +207,7 @@ fn one<T, E: Display>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill_mutate::Script;
 
     fn environment(set: &[(&str, &str)]) -> Result<Defaults, Error> {
         of_environment(|name| {
@@ -262,5 +286,15 @@ mod tests {
         assert_eq!(files(None, user()), usual.map(PathBuf::from));
         assert_eq!(files(Some("/x.toml".into()), user()), [PathBuf::from("/x.toml")]);
         assert!(files(Some(String::new()), user()).is_empty());
+    }
+
+    #[test]
+    fn whatever_a_file_says_is_read_or_refused() {
+        let samples = [
+            "[run]\nmemory = \"25%\"\nswap = [\"ram:1M,pri=3\", \"file:/x\"]\nway = \"calls\"\nquiet = true\n",
+        ];
+        bolero::check!().with_type::<Script>().for_each(|script| {
+            let _ = of_text(&script.text(&samples), "here").map_err(|error| error.to_string());
+        });
     }
 }

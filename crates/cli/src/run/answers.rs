@@ -11,8 +11,10 @@ use super::signals::blocked;
 use super::{Kept, device};
 use crate::error::Error;
 use crate::runs::Question;
+use crate::say;
 use overspill::{Bytes, Summary, SwapKind, SwapSpec, Tls, check_limit};
-use overspill_run::{Answers, AreaState, Front, RunProcess};
+use overspill_run::{Answers, AreaState, Front, Peer, RunProcess};
+use rustix::process::Pid;
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,8 +23,8 @@ use std::time::Duration;
 /// How long an answer may take: the keeper may be opening a device.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// A question, and where its answer is waited for.
-type Asked = (String, Sender<String>);
+/// A question, who asks, and where the answer is waited for.
+type Asked = (String, Peer, Sender<String>);
 
 /// Questions to a run.
 pub(super) struct Questions {
@@ -37,9 +39,9 @@ impl Questions {
     /// A line about why `overspill stats` will not find the run, which goes on all the same.
     pub(super) fn hear() -> Result<Self, String> {
         let (ask, asked) = channel::<Asked>();
-        let hear = move |question: &str| {
+        let hear = move |question: &str, asker| {
             let (reply, answer) = channel();
-            let _ = ask.send((question.to_owned(), reply));
+            let _ = ask.send((question.to_owned(), asker, reply));
             // A run at its end has no answer.
             answer.recv_timeout(PATIENCE).unwrap_or_default()
         };
@@ -51,18 +53,48 @@ impl Questions {
 
     /// Answers what was asked meanwhile.
     pub(super) fn answer(&self, run: &Kept, front: &mut Front) {
-        while let Ok((question, reply)) = self.asked.try_recv() {
-            let answer = match Question::of(&question) {
-                Question::Look => json(&look(run, front)),
-                Question::Detach => json(&detach(front)),
-                Question::SetMemory(memory) => json(&set(run, front, memory)),
-                Question::AddSwap(place) => json(&run.swaps.add(front, &place)),
-                Question::RemoveSwap(name) => json(&run.swaps.remove(front, &name)),
+        while let Ok((question, asker, reply)) = self.asked.try_recv() {
+            let question = Question::of(&question);
+            let changed = match &question {
+                Question::Look => None,
+                Question::Detach => Some(detach(front)),
+                Question::SetMemory(memory) => Some(set(run, front, *memory)),
+                Question::AddSwap(place) => Some(run.swaps.add(front, place)),
+                Question::RemoveSwap(name) => Some(run.swaps.remove(front, name)),
             };
+            let told = changed.as_ref().and_then(|changed| told(&question, changed));
+            if let Some(told) = told.filter(|_| !run.quiet) {
+                say::line(format_args!("{} {told}", name_of(asker)));
+            }
+            let answer = changed.map_or_else(|| json(&look(run, front)), |changed| json(&changed));
             // Who asked may have gone away.
             let _ = reply.send(answer);
         }
     }
+}
+
+/// What was done, for the user of the run, who may be somebody else.
+fn told(question: &Question, changed: &Changed) -> Option<String> {
+    match (question, changed) {
+        (_, Changed::Set { memory_bytes, memory_bytes_before }) => {
+            let (now, before) = (Bytes(*memory_bytes), Bytes(*memory_bytes_before));
+            Some(format!("has set the limit to {now}, which was {before}"))
+        }
+        (_, Changed::Added { device }) => Some(format!("has added swap: {device}")),
+        (Question::RemoveSwap(name), Changed::Leaving { .. }) => {
+            Some(format!("has swap taken away: {name}"))
+        }
+        (_, Changed::LetsGo { .. }) => Some("has the processes let go".into()),
+        _ => None,
+    }
+}
+
+fn name_of(Peer { user, process }: Peer) -> String {
+    let Some(process) = process.map(Pid::as_raw_pid) else {
+        return format!("a process of user {user} in another PID namespace");
+    };
+    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    format!("process {process} ({}) of user {user}", name.trim_end())
 }
 
 /// Where the run swaps to, as its user named it.

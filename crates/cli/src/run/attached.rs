@@ -36,7 +36,7 @@ pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
     let pressure = pressure(args.give_back)?;
     let plan = Plan::resolve((limit, args.memory_max), args.places, args.output)?;
     let command = command_of(process)?;
-    if let Some(run) = runs::with(process.as_raw_pid())? {
+    if let Some(run) = runs::with(process.as_raw_pid()) {
         return Err(Error::Attached { process: process.as_raw_pid(), run });
     }
     plan.say_notes();

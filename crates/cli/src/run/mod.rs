@@ -55,6 +55,8 @@ struct Kept {
     swaps: Places,
     pressure: Pressure,
     questions: Option<Questions>,
+    /// Whether it says nothing but what has failed.
+    quiet: bool,
 }
 
 impl Kept {
@@ -66,6 +68,7 @@ impl Kept {
             swaps: Places::new(plan.swaps.clone()),
             pressure: Pressure::default(),
             questions,
+            quiet: plan.quiet,
         }
     }
 
@@ -109,7 +112,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
         .map_err(Error::system("wait for the program to end"))?;
     let watched = watching.end(&mut front, &kept.pressure);
     let memory = front.memory();
-    let end = wait_for_the_rest(front, &kept, plan.quiet);
+    let end = wait_for_the_rest(front, &kept);
     let status = status(&ended, &end);
     let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
     let report = Report::new(program.words(), &ended, status, seen);
@@ -151,14 +154,14 @@ fn watch(
 }
 
 /// Gives the front its turns until no process of the run is left.
-fn wait_for_the_rest(mut front: Front, kept: &Kept, quiet: bool) -> RunEnd {
+fn wait_for_the_rest(mut front: Front, kept: &Kept) -> RunEnd {
     let (ended, mut is_told) = (Instant::now(), false);
     while !front.is_deserted() {
         // A core may be all that is left to be done.
         let is_alone = front.processes().next().is_none();
         if !is_told && !is_alone && ended.elapsed() > USUAL_END {
             is_told = true;
-            if !quiet {
+            if !kept.quiet {
                 say::line(
                     "the program has ended; processes that it started go on, and are paged until \
                      the last of them ends",

@@ -5,8 +5,8 @@ use super::set::ask;
 use super::{Question, of_process};
 use crate::args::DetachArgs;
 use crate::error::Error;
+use crate::say;
 use overspill_run::Run;
-use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(10);
@@ -14,13 +14,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Has the run of a process let it go, and waits until it has.
 ///
 /// # Errors
-/// [`Error::NoRun`], [`Error::Runs`], [`Error::Refused`] with the run's own words;
+/// [`Error::NoRun`], [`Error::Refused`] with the run's own words;
 /// [`Error::Stays`].
 pub(crate) fn detach(args: &DetachArgs) -> Result<u8, Error> {
     let run = of_process(args.process)?;
     let begun = Instant::now();
     ask(run, &Question::Detach)?;
-    while goes_on(run)? {
+    while Run::all().contains(&run) {
         // While it waits for pages it does not answer.
         match Seen::of(run) {
             Some(seen) if seen.has_let_go => break,
@@ -29,10 +29,6 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<u8, Error> {
         }
     }
     let seconds = begun.elapsed().as_secs_f64();
-    writeln!(stdout(), "process {} is let go, after {seconds:.2} s", args.process)?;
+    say::result(format_args!("process {} is let go, after {seconds:.2} s", args.process))?;
     Ok(0)
-}
-
-fn goes_on(run: Run) -> Result<bool, Error> {
-    Ok(Run::all().map_err(Error::Runs)?.contains(&run))
 }

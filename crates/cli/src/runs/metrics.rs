@@ -24,21 +24,21 @@ use tiny_http::{Header, Method, Request, Response, Server};
 /// Prints metrics, writes them to a file, or serves them until this is ended.
 ///
 /// # Errors
-/// [`Error::Runs`], [`Error::Output`], [`Error::Listen`], [`Error::Report`].
+/// [`Error::Output`], [`Error::Listen`], [`Error::Report`].
 pub(crate) fn metrics(args: &MetricsArgs) -> Result<u8, Error> {
     match (&args.listen, &args.textfile) {
         (Some(address), _) => match (Exporter::bind(address), args.of) {
             (bound, None) => {
                 let exporter = bound?;
                 say::line(format_args!("serving {}", exporter.address()));
-                exporter.serve(Seen::all);
+                exporter.serve(|| Ok(Seen::all()));
             }
             (Ok(exporter), Some(run)) => exporter.serve_run(run)?,
             // The run says it.
             (Err(error), Some(_)) => writeln!(stdout(), "{error}")?,
         },
-        (None, Some(path)) => replace(path, &text_of(&Seen::all()?))?,
-        (None, None) => stdout().write_all(&text_of(&Seen::all()?))?,
+        (None, Some(path)) => replace(path, &text_of(&Seen::all()))?,
+        (None, None) => stdout().write_all(&text_of(&Seen::all()))?,
     }
     Ok(0)
 }

@@ -21,7 +21,11 @@ use crate::error::Error;
 use overspill::Bytes;
 use overspill_run::Run;
 use seen::Seen;
+use std::time::{Duration, Instant};
 use std::{fmt, io};
+
+/// How long a run may take to answer, to whom others talk too.
+const PATIENCE: Duration = Duration::from_secs(6);
 
 /// What a run can be asked, and how that is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +61,7 @@ impl Question {
 
     /// Asks a run.
     fn ask(&self, run: Run) -> io::Result<String> {
-        run.ask(&self.to_string())
+        run.ask(&self.to_string(), Instant::now() + PATIENCE)
     }
 }
 
@@ -75,14 +79,13 @@ impl fmt::Display for Question {
 
 /// The run of `process`, which is its `overspill run`, came from it, or was attached to.
 fn of_process(process: i32) -> Result<Run, Error> {
-    let runs = Run::all().map_err(Error::Runs)?;
+    let runs = Run::all();
     run_of(process, &runs).or_else(|| run_with(process, runs)).ok_or(Error::NoRun(process))
 }
 
 /// The number of the run that has `process` in its limit.
-pub(crate) fn with(process: i32) -> Result<Option<i32>, Error> {
-    let runs = Run::all().map_err(Error::Runs)?;
-    Ok(run_with(process, runs).map(|run| run.process))
+pub(crate) fn with(process: i32) -> Option<i32> {
+    run_with(process, Run::all()).map(|run| run.process)
 }
 
 fn run_with(process: i32, runs: Vec<Run>) -> Option<Run> {
@@ -104,6 +107,7 @@ fn parent_of(process: i32) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill_mutate::Script;
 
     #[test]
     fn a_process_is_in_the_run_that_it_came_from() {
@@ -126,5 +130,15 @@ mod tests {
         for other in ["", "set memory", "set memory -1", "set memory 1G"] {
             assert_eq!(Question::of(other), Question::Look, "{other}");
         }
+    }
+
+    #[test]
+    fn whatever_is_asked_has_an_answer() {
+        let samples =
+            ["set memory 1048576", "add swap file:/var/tmp:1G", "remove swap 1", "detach"];
+        bolero::check!().with_type::<Script>().for_each(|script| {
+            let question = Question::of(&script.text(&samples));
+            assert_eq!(Question::of(&question.to_string()), question);
+        });
     }
 }

@@ -1,19 +1,22 @@
 //! What a run has answered, read.
 //!
-//! Invariants: what is not known is skipped, as docs/stats.md asks readers to.
+//! Invariants: what is not known is skipped, as docs/stats.md asks readers to. Words are plain from
+//! here on: another user chose them.
 
-use super::Question;
-use crate::error::Error;
+use super::{PATIENCE, Question};
 use overspill::Bytes;
 use overspill_run::Run;
-use serde::Deserialize;
+use overspill_terminal::plain;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// A run, as it was a moment ago.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Seen {
     /// The number of its `overspill run`.
     pub(super) run: u32,
+    #[serde(deserialize_with = "all_plain")]
     pub(super) command: Vec<String>,
     pub(super) wall_seconds: f64,
     #[serde(default)]
@@ -43,6 +46,7 @@ pub(super) struct SeenProcess {
 pub(super) struct SeenDevice {
     pub(super) area: usize,
     pub(super) leaving: bool,
+    #[serde(deserialize_with = "one_plain")]
     pub(super) name: String,
     pub(super) capacity_bytes: u64,
     pub(super) used_bytes: u64,
@@ -66,21 +70,52 @@ pub(super) struct SeenLatency {
     pub(super) histogram: Vec<(u64, u64)>,
 }
 
+fn one_plain<'de, D: Deserializer<'de>>(words: D) -> Result<String, D::Error> {
+    String::deserialize(words).map(|words| plain(&words).into_owned())
+}
+
+fn all_plain<'de, D: Deserializer<'de>>(words: D) -> Result<Vec<String>, D::Error> {
+    let all = Vec::<String>::deserialize(words)?;
+    Ok(all.iter().map(|words| plain(words).into_owned()).collect())
+}
+
 impl Seen {
-    /// All runs that answer.
-    pub(super) fn all() -> Result<Vec<Self>, Error> {
-        let runs = Run::all().map_err(Error::Runs)?;
-        Ok(runs.into_iter().filter_map(Self::of).collect())
+    /// All runs that answer soon. Each user's are asked in turn, beside others': one who has them
+    /// keep silent keeps nobody else's from being seen.
+    pub(super) fn all() -> Vec<Self> {
+        let runs = Run::all();
+        let deadline = Instant::now() + PATIENCE;
+        let of_one = |runs: &[Run]| -> Vec<Self> {
+            runs.iter().filter_map(|&run| Self::until(run, deadline)).collect()
+        };
+        let mut by_user = runs;
+        by_user.sort_by_key(|run| run.user);
+        let mut seen: Vec<Self> = std::thread::scope(|scope| {
+            let users = by_user.chunk_by(|one, other| one.user == other.user);
+            let start =
+                |runs| std::thread::Builder::new().spawn_scoped(scope, move || of_one(runs));
+            let threads: Vec<_> = users.filter_map(|runs| start(runs).ok()).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
+        });
+        seen.sort_by_key(|seen| seen.run);
+        seen
     }
 
     /// A run, if it goes on.
     pub(super) fn of(run: Run) -> Option<Self> {
-        serde_json::from_str(&Question::Look.ask(run).ok()?).ok()
+        Self::until(run, Instant::now() + PATIENCE)
+    }
+
+    fn until(run: Run, deadline: Instant) -> Option<Self> {
+        let answer = run.ask(&Question::Look.to_string(), deadline).ok()?;
+        let seen: Self = serde_json::from_str(&answer).ok()?;
+        // Its number is the one that it was found by, whatever it says.
+        Some(Self { run: run.process as u32, ..seen })
     }
 
     /// What it has of all its devices.
     pub(super) fn swap_used_bytes(&self) -> u64 {
-        self.devices.iter().map(|device| device.used_bytes).sum()
+        self.devices.iter().map(|device| device.used_bytes).fold(0, u64::saturating_add)
     }
 
     /// Its limit, in words.
@@ -103,7 +138,12 @@ impl Seen {
 
     #[cfg(test)]
     pub(super) fn of_a_test() -> Self {
-        let answer = serde_json::json!({
+        serde_json::from_value(Self::answer_of_a_test()).unwrap()
+    }
+
+    #[cfg(test)]
+    fn answer_of_a_test() -> serde_json::Value {
+        serde_json::json!({
             "schema": 1, "run": 42, "command": ["sort", "x"], "wall_seconds": 2.5, "new": [1, 2],
             "stall_some_seconds": 1.5, "stall_full_seconds": 0.5,
             "memory_bytes": 1 << 26, "memory_bytes_max": 1 << 28, "memory_used_bytes": 1 << 25,
@@ -117,7 +157,25 @@ impl Seen {
                 "fault_latency": {"median_ns": 1, "sum_ns": 200_000, "histogram": [[1024, 10], [4096, 90]]},
                 "counters": {"pswpin": 7, "swap_ra": 4, "swap_ra_hit": 3},
             },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_mutate::Script;
+
+    /// Another user's run may answer anything, and all of it is shown.
+    #[test]
+    fn whatever_a_run_says_is_plain() {
+        let answer = Seen::answer_of_a_test().to_string().replace("sort", "so\\u001b\\u202ert");
+        bolero::check!().with_type::<Script>().for_each(|script| {
+            if let Ok(seen) = serde_json::from_str::<Seen>(&script.text(&[&answer])) {
+                let words = [seen.words(), seen.limit()].concat();
+                assert!(!words.contains(char::is_control), "{words:?}");
+                seen.swap_used_bytes();
+            }
         });
-        serde_json::from_value(answer).unwrap()
     }
 }

@@ -8,7 +8,6 @@ use crate::say;
 use overspill::Bytes;
 use overspill_run::Run;
 use serde_json::Value;
-use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
 /// How long a run has for a change, or a part of it, before this ends with a note.
@@ -18,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Changes the run of a process, and waits until the change is made.
 ///
 /// # Errors
-/// [`Error::NoRun`], [`Error::Runs`], [`Error::Refused`] with the run's own words.
+/// [`Error::NoRun`], [`Error::Refused`] with the run's own words.
 pub(crate) fn set(args: &SetArgs) -> Result<u8, Error> {
     let run = of_process(args.process)?;
     match &args.change {
@@ -43,7 +42,10 @@ fn set_memory(run: Run, limit: Bytes) -> Result<(), Error> {
         )),
         None => {
             let seconds = begun.elapsed().as_secs_f64();
-            writeln!(stdout(), "run {}: {before} -> {limit}, in {seconds:.2} s", run.process)?;
+            say::result(format_args!(
+                "run {}: {before} -> {limit}, in {seconds:.2} s",
+                run.process
+            ))?;
         }
     }
     Ok(())
@@ -61,7 +63,7 @@ fn add_swap(run: Run, place: &str) -> Result<(), Error> {
             "run {}: processes that are stopped, or could not open it, do without {name}",
             run.process
         )),
-        None => writeln!(stdout(), "run {}: swaps to {name} too", run.process)?,
+        None => say::result(format_args!("run {}: swaps to {name} too", run.process))?,
     }
     Ok(())
 }
@@ -86,7 +88,10 @@ fn remove_swap(run: Run, name: &str) -> Result<(), Error> {
         used = now;
     }
     let seconds = begun.elapsed().as_secs_f64();
-    writeln!(stdout(), "run {}: swaps no more to {name}, after {seconds:.2} s", run.process)?;
+    say::result(format_args!(
+        "run {}: swaps no more to {name}, after {seconds:.2} s",
+        run.process
+    ))?;
     Ok(())
 }
 

@@ -4,21 +4,21 @@ use super::seen::Seen;
 use super::{Question, of_process};
 use crate::args::StatsArgs;
 use crate::error::Error;
+use crate::say;
 use overspill::Bytes;
-use std::io::{Write, stdout};
 
 /// Prints what the run of a process tells, or a line for each run.
 ///
 /// # Errors
-/// [`Error::NoRun`], [`Error::Runs`], [`Error::Output`].
+/// [`Error::NoRun`], [`Error::Output`].
 pub(crate) fn stats(args: &StatsArgs) -> Result<u8, Error> {
     let text = match args.process {
         Some(process) => {
             Question::Look.ask(of_process(process)?).map_err(|_| Error::NoRun(process))?
         }
-        None => table(&Seen::all()?),
+        None => table(&Seen::all()),
     };
-    stdout().write_all(text.as_bytes())?;
+    text.lines().try_for_each(say::result)?;
     Ok(0)
 }
 

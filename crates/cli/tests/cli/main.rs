@@ -8,5 +8,6 @@ mod installation;
 mod mkswap;
 mod refusals;
 mod runs;
+mod strangers;
 mod supervision;
 mod usage;

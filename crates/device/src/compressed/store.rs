@@ -20,8 +20,10 @@ use super::word::Content;
 use crate::FreeNotify;
 use overspill_base::shared::{Mapping, Table};
 use overspill_base::{PAGE_SIZE, Slot};
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom};
+use rustix::fs::{fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -209,6 +211,15 @@ impl Store {
         Ok(())
     }
 
+    /// The words of slots, but for those in parts of the file that nobody has written to yet: a
+    /// look at these would make memory of them.
+    fn words_in_use(&self) -> impl Iterator<Item = u64> {
+        let words = |bytes: u64| bytes as usize / size_of::<u64>();
+        let parts = parts_with_data(&self.file, size_of_val(&self.slots[..]) as u64);
+        let slots = parts.into_iter().map(move |part| words(part.start)..words(part.end));
+        slots.flat_map(|slots| &self.slots[slots]).map(|word| word.load(Acquire))
+    }
+
     /// Returns the current usage. Reads every word that was ever used.
     pub(super) fn usage(&self) -> Usage {
         let mut usage = Usage {
@@ -217,7 +228,7 @@ impl Store {
             held_pages_max: self.spans.sum(Sum::PagesMax),
             ..Usage::default()
         };
-        for word in self.slots.iter().map(|word| word.load(Acquire)).filter(|&word| word != 0) {
+        for word in self.words_in_use().filter(|&word| word != 0) {
             usage.held_pages += 1;
             match Content::of_word(word) {
                 Content::Filled(_) => usage.filled_pages += 1,
@@ -227,6 +238,21 @@ impl Store {
         }
         usage
     }
+}
+
+/// The parts of the first `bytes` bytes of a file that have memory.
+fn parts_with_data(file: &OwnedFd, bytes: u64) -> Vec<Range<u64>> {
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while at < bytes
+        // Nothing but holes: ENXIO.
+        && let Ok(start) = seek(file, SeekFrom::Data(at))
+        && start < bytes
+    {
+        at = seek(file, SeekFrom::Hole(start)).unwrap_or(bytes).min(bytes);
+        parts.push(start..at);
+    }
+    parts
 }
 
 impl FreeNotify for Store {
@@ -285,5 +311,20 @@ mod tests {
             let tables = self.data_at;
             assert!(usage.memory_bytes <= tables + spans * SPAN_BYTES as u64, "{usage:?}");
         }
+    }
+
+    #[test]
+    fn a_look_costs_nothing() {
+        let store = Store::create(1 << 24).unwrap();
+        let blocks = || fstat(&store.file).unwrap().st_blocks;
+        // The page of sums.
+        assert_eq!(store.usage().held_pages, 0);
+        assert_eq!(blocks(), 8);
+        for slot in [0, 1 << 20, (1 << 24) - 1] {
+            assert!(store.fill(Slot(slot), 7));
+        }
+        let before = blocks();
+        assert_eq!(store.usage().filled_pages, 3);
+        assert_eq!(blocks(), before);
     }
 }

@@ -163,7 +163,7 @@ impl FileDevice {
             attachment.rotational = !ssd;
         }
         if matches!(spec.kind, SwapKind::File { .. }) && !spec.is_encrypted() {
-            attachment.notes.extend(open::readable_by_others(&fd).map(str::to_owned));
+            attachment.notes.extend(open::readable_by_others(&fd));
         }
         attachment.encrypt_as(spec);
         if spec.apart == Some(true) {

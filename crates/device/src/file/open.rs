@@ -18,7 +18,7 @@ use rustix::fs::{
     ftruncate, memfd_create, openat, seek, stat, unlinkat,
 };
 use rustix::io::Errno;
-use rustix::process::getpid;
+use rustix::process::{geteuid, getpid};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -151,6 +151,10 @@ fn existing(path: &Path, limit: Option<Bytes>, force: bool, features: Features) 
     if facts::is_live_swap(&stat) {
         return Err(live_swap(name));
     }
+    // What has the name may have changed since it was looked at.
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(DeviceError::Unsupported { name, what: "no file any more: try again" });
+    }
     lock(&fd, &name)?;
     if stat.st_size == 0 {
         let (fd, area) = grown_from_nothing(fd, name, limit, features)?;
@@ -161,12 +165,16 @@ fn existing(path: &Path, limit: Option<Bytes>, force: bool, features: Features) 
 }
 
 /// A warning, if others may read what is swapped to this file.
-pub(super) fn readable_by_others(fd: &OwnedFd) -> Option<&'static str> {
-    let mode = Mode::from_raw_mode(fstat(fd).ok()?.st_mode);
-    mode.intersects(Mode::RGRP.union(Mode::ROTH)).then_some(
-        "others may read what is swapped to it, also when the run has ended: chmod 600, or leave \
-         out encrypt=off",
-    )
+pub(super) fn readable_by_others(fd: &OwnedFd) -> Option<String> {
+    const ALSO_THEN: &str = "may read what is swapped to it, also when the run has ended";
+    let stat = fstat(fd).ok()?;
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    let (owner, me) = (stat.st_uid, geteuid().as_raw());
+    if owner != me && owner != 0 {
+        return Some(format!("user {owner}, whose it is, {ALSO_THEN}: leave out encrypt=off"));
+    }
+    let is_open = mode.intersects(Mode::RGRP.union(Mode::ROTH));
+    is_open.then(|| format!("others {ALSO_THEN}: chmod 600, or leave out encrypt=off"))
 }
 
 /// Opens a file with content, which must be a swap area.

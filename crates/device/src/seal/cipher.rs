@@ -1,19 +1,24 @@
 //! Authenticated encryption of what one slot holds.
 //!
-//! Owns: which cipher this machine uses, and what it is given: an area's key, and a nonce of slot
-//! and write.
+//! Owns: which cipher this machine uses, and what it is given: a key of its own, and a nonce of
+//! slot and write.
 //! Invariants: a nonce is used for one content only ([`super::table`] counts the writes); the slot
-//! and the write are in it, so that content of another slot or of an earlier write never opens.
+//! and the write are in it, so that content of another slot or of an earlier write never opens. The
+//! key stays where the kernel drew it ([`Secret`]): what a cipher makes of it on the stack is wiped
+//! before the call returns.
 //! Not here: the ciphers.
 //! Rejected: the number of the page as associated data. A page keeps its slot when its program
 //! moves it by mremap, and the tag, which nobody else can write, names the slot's last content
 //! alone. AES-GCM of `ring`: 1.9 times the time of AEGIS-128L per page, and a key schedule of its
 //! own in each process (`docs/dependencies.md`).
 
-use super::keys::{KEY_BYTES, Keys};
 use aegis::aegis128l::Aegis128L;
 use overspill_base::Slot;
+use overspill_base::secret::Secret;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use rustix::io::Errno;
+use std::hint::black_box;
+use std::sync::Arc;
 
 /// A tag: what is needed, besides the key, to open a slot's content.
 pub(super) type Tag = [u8; 16];
@@ -69,18 +74,17 @@ fn has_aes() -> bool {
     std::arch::is_aarch64_feature_detected!("aes")
 }
 
-/// A cipher with the key of one area.
+/// A cipher with a key that it has alone. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Cipher {
     algorithm: Algorithm,
-    keys: Keys,
-    area: usize,
+    secret: Arc<Secret>,
 }
 
 impl Cipher {
-    pub(super) fn new(algorithm: Algorithm, keys: Keys, area: usize) -> Self {
-        assert!(area < Keys::COUNT, "area {area} has no key");
-        Self { algorithm, keys, area }
+    /// Draws a key.
+    pub(super) fn new(algorithm: Algorithm) -> Result<Self, Errno> {
+        Ok(Self { algorithm, secret: Arc::new(Secret::draw()?) })
     }
 
     pub(super) fn algorithm(&self) -> Algorithm {
@@ -89,40 +93,69 @@ impl Cipher {
 
     /// Encrypts `bytes` in place.
     pub(super) fn seal(&self, write: Write, bytes: &mut [u8]) -> Tag {
-        let key = self.keys.key(self.area);
-        match self.algorithm {
-            Algorithm::Aegis128L => aegis(&key, write).encrypt_in_place(bytes, &[]),
-            Algorithm::ChaCha20Poly1305 => {
-                let nonce = Nonce::assume_unique_for_key(write.nonce());
-                let tag = chacha(&key).seal_in_place_separate_tag(nonce, Aad::empty(), bytes);
-                let tag = tag.expect("less than 256 GiB are encrypted at a time");
-                tag.as_ref().try_into().expect("its tags have 16 bytes")
-            }
-        }
+        let tag = self.seal_unwiped(write, bytes);
+        self.wipe_stack();
+        tag
     }
 
     /// Decrypts `bytes` in place; false if they are not what `tag` was made of, and then they are
     /// undefined.
     #[must_use]
     pub(super) fn open(&self, write: Write, tag: &Tag, bytes: &mut [u8]) -> bool {
-        let key = self.keys.key(self.area);
+        let is_opened = self.open_unwiped(write, tag, bytes);
+        self.wipe_stack();
+        is_opened
+    }
+
+    #[inline(never)]
+    fn seal_unwiped(&self, write: Write, bytes: &mut [u8]) -> Tag {
         match self.algorithm {
-            Algorithm::Aegis128L => aegis(&key, write).decrypt_in_place(bytes, tag, &[]).is_ok(),
+            Algorithm::Aegis128L => self.aegis(write).encrypt_in_place(bytes, &[]),
             Algorithm::ChaCha20Poly1305 => {
                 let nonce = Nonce::assume_unique_for_key(write.nonce());
-                let (key, tag) = (chacha(&key), (*tag).into());
+                let tag = self.chacha().seal_in_place_separate_tag(nonce, Aad::empty(), bytes);
+                let tag = tag.expect("less than 256 GiB are encrypted at a time");
+                tag.as_ref().try_into().expect("its tags have 16 bytes")
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn open_unwiped(&self, write: Write, tag: &Tag, bytes: &mut [u8]) -> bool {
+        match self.algorithm {
+            Algorithm::Aegis128L => self.aegis(write).decrypt_in_place(bytes, tag, &[]).is_ok(),
+            Algorithm::ChaCha20Poly1305 => {
+                let nonce = Nonce::assume_unique_for_key(write.nonce());
+                let (key, tag) = (self.chacha(), (*tag).into());
                 key.open_in_place_separate_tag(nonce, Aad::empty(), tag, bytes, 0..).is_ok()
             }
         }
     }
+
+    /// As much as the cipher takes of it at most, with room to spare, in test builds too.
+    fn wipe_stack(&self) {
+        match self.algorithm {
+            Algorithm::Aegis128L => wipe::<2048>(),
+            Algorithm::ChaCha20Poly1305 => wipe::<8192>(),
+        }
+    }
+
+    pub(super) fn key<const BYTES: usize>(&self) -> &[u8; BYTES] {
+        self.secret.bytes().first_chunk().expect("a secret has more bytes than a key")
+    }
+
+    fn aegis(&self, write: Write) -> Aegis128L<16> {
+        Aegis128L::new(self.key(), &write.nonce())
+    }
+
+    fn chacha(&self) -> LessSafeKey {
+        let key = UnboundKey::new(&CHACHA20_POLY1305, self.key::<32>());
+        LessSafeKey::new(key.expect("its keys have 32 bytes"))
+    }
 }
 
-fn aegis(key: &[u8; KEY_BYTES], write: Write) -> Aegis128L<16> {
-    let key = key.first_chunk().expect("it has 16 bytes and more");
-    Aegis128L::new(key, &write.nonce())
-}
-
-fn chacha(key: &[u8; KEY_BYTES]) -> LessSafeKey {
-    let key = UnboundKey::new(&CHACHA20_POLY1305, key).expect("its keys have 32 bytes");
-    LessSafeKey::new(key)
+/// Overwrites what calls before this one have left below the caller's frame.
+#[inline(never)]
+fn wipe<const BYTES: usize>() {
+    black_box(&mut [0u8; BYTES]);
 }

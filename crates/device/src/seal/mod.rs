@@ -1,8 +1,8 @@
 //! Encryption: what leaves this machine's memory says nothing to others, and nothing comes back
 //! that was not written there.
 //!
-//! Owns: a decorator that encrypts every page on its way to a device ([`Sealed`]), the keys
-//! ([`keys`]), the cipher ([`cipher`]), and what is known of each slot ([`table`]).
+//! Owns: a decorator that encrypts every page on its way to a device ([`Sealed`]), the cipher and
+//! its key ([`cipher`]), and what is known of each slot ([`table`]).
 //! Invariants: a page that a read returns without a failure is the page that was written last to
 //! its slot. What a device is given depends on the key, the slot and the number of the write; the
 //! page that is written is not changed, because it may be mapped again meanwhile.
@@ -11,14 +11,12 @@
 //! it again as the write that the slot holds: the same page has the same tag, which nobody sees.
 
 pub mod cipher;
-pub mod keys;
 mod queue;
 pub mod table;
 #[cfg(test)]
 mod tests;
 
 pub use cipher::Algorithm;
-pub use keys::Keys;
 pub use table::Seals;
 
 use crate::error::DeviceError;
@@ -26,6 +24,7 @@ use crate::{DeviceInfo, FreeNotify, IoQueue, SwapDevice};
 use cipher::Cipher;
 use overspill_base::{PAGE_SIZE, Slot};
 use queue::SealedQueue;
+use rustix::io::Errno;
 use std::sync::Arc;
 use table::Seal;
 
@@ -37,13 +36,12 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Uses the key of area `area`, in all processes the same, and `seals`, which belong to it as
-    /// long as there are the keys.
+    /// Draws a key for `seals`, of whose slots nothing is known yet.
     ///
-    /// # Panics
-    /// If there are no keys for so many areas.
-    pub fn new(algorithm: Algorithm, keys: Keys, area: usize, seals: Seals) -> Self {
-        Self { cipher: Cipher::new(algorithm, keys, area), seals }
+    /// # Errors
+    /// Of drawing it ([`Secret::draw`](overspill_base::secret::Secret::draw)).
+    pub fn new(algorithm: Algorithm, seals: Seals) -> Result<Self, Errno> {
+        Ok(Self { cipher: Cipher::new(algorithm)?, seals })
     }
 
     /// What it encrypts with.

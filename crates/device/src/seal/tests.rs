@@ -3,10 +3,12 @@
 use super::table::Seal;
 use super::*;
 use crate::faulty::{FaultPlan, Faults, Faulty};
-use crate::testing::{Pages, drain, finds_garbage, is_filled, keys, ram, read, sealer, write};
+use crate::testing::{Pages, drain, finds_garbage, is_filled, ram, read, sealer, write};
 use crate::{Completion, IoOp, IoRequest, MAX_REQUEST_PAGES};
 use overspill_base::shared::{PageBuf, Table};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::Aegis128L, Algorithm::ChaCha20Poly1305];
 
@@ -150,10 +152,7 @@ fn more_writes_than_there_is_memory_for_wait_for_each_other() {
 #[test]
 fn what_each_of_two_keys_seals_the_other_does_not_open() {
     for algorithm in ALGORITHMS {
-        let keys = keys();
-        let words = || Table::on_heap(Seals::WORDS, || AtomicU64::new(0));
-        let [one, other] =
-            [0, 1].map(|area| Sealer::new(algorithm, keys.clone(), area, Seals::new(words())));
+        let [one, other] = [sealer(algorithm, 1), sealer(algorithm, 1)];
         let mut page = [3; PAGE_SIZE];
         let seal = one.seal(Slot(0), &mut page);
         one.keep(seal);
@@ -162,6 +161,64 @@ fn what_each_of_two_keys_seals_the_other_does_not_open() {
         let mut copy = page;
         assert!(!other.open(Slot(0), &mut copy), "{algorithm:?}");
         assert!(one.open(Slot(0), &mut page) && page == [3; PAGE_SIZE], "{algorithm:?}");
+    }
+}
+
+/// How often this process's memory has the key, but where it is kept.
+fn copies_of_key(sealer: &Sealer) -> usize {
+    let key = sealer.cipher.key::<16>();
+    let kept = key.as_ptr().addr();
+    let memory = std::fs::File::open("/proc/self/mem").unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let written_to = maps.lines().filter(|line| line.contains(" rw"));
+    let mut page = [0; PAGE_SIZE];
+    let mut copies = 0;
+    for line in written_to {
+        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let [start, end] = [start, end].map(|end| usize::from_str_radix(end, 16).unwrap());
+        for address in (start..end).step_by(PAGE_SIZE).filter(|&at| at != kept) {
+            // What other tests unmap meanwhile has no copies.
+            if memory.read_exact_at(&mut page, address as u64).is_ok() {
+                copies += page
+                    .chunks_exact(4)
+                    .enumerate()
+                    .filter(|(n, _)| page[n * 4..].starts_with(key))
+                    .count();
+            }
+        }
+    }
+    copies
+}
+
+#[test]
+fn a_key_is_in_one_place_also_after_use() {
+    for algorithm in ALGORITHMS {
+        let sealer = sealer(algorithm, 1);
+        let [used, seen] = [AtomicBool::new(false), AtomicBool::new(false)];
+        // On a thread that does nothing else, so that what is on its stack stays there.
+        let uses = || {
+            let mut page = [3; PAGE_SIZE];
+            let seal = sealer.seal(Slot(0), &mut page);
+            sealer.keep(seal);
+            let is_opened = sealer.open(Slot(0), &mut page);
+            used.store(is_opened, Release);
+            while !seen.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
+        let copies = std::thread::scope(|scope| {
+            scope.spawn(uses);
+            while !used.load(Acquire) {
+                std::hint::spin_loop();
+            }
+            let copies = copies_of_key(&sealer);
+            seen.store(true, Relaxed);
+            copies
+        });
+        assert_eq!(copies, 0, "{algorithm:?}");
+        // A scan that finds nothing proves nothing, unless it finds what there is.
+        let copy = std::hint::black_box(*sealer.cipher.key::<16>());
+        assert!(copies_of_key(&sealer) > 0, "{copy:?}");
     }
 }
 

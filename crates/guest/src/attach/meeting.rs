@@ -34,7 +34,7 @@ pub(super) fn accept<S: System>(
     loop {
         let accepted = held.tracer.system.accept(listener);
         let (socket, peer) = accepted.about(held.pid, "taking the connection of the agent of")?;
-        if peer == agent {
+        if peer == Some(agent) {
             return Ok(socket);
         }
     }

@@ -133,7 +133,7 @@ impl System for Twin {
     fn address(&self, socket: BorrowedFd<'_>) -> Result<Vec<u8>> {
         self.call(|kernel| kernel.address(socket))
     }
-    fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Pid)> {
+    fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Option<Pid>)> {
         self.call(|kernel| kernel.accept(listener))
     }
     fn kill(&self, pid: Pid) -> Result<()> {

@@ -6,6 +6,8 @@
 //! reclaim thread; its I/O has completed when it returns. There is a reclaim thread only with
 //! devices whose writes take time. With devices as fast as memory it would do the same work, after
 //! a wake-up, on a CPU that the program needs.
+//! Only the process that made a pool uses it: a forked child's copy would go on with the same
+//! slots.
 //! Not here: guards; page numbers.
 
 use super::error::PoolError;
@@ -14,6 +16,7 @@ use crate::error::Error;
 use crate::pager::memory;
 use overspill_base::PageNo;
 use overspill_base::clock::{Cpus, now_ns};
+use overspill_base::secret::Maker;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
 use overspill_base::sync::Ordering::Relaxed;
@@ -41,6 +44,7 @@ pub(crate) struct Core {
     space: Arc<PoolSpace>,
     workers: Workers,
     page_bytes: usize,
+    maker: Maker,
     stopping: Arc<AtomicBool>,
     reclaim: Option<JoinHandle<()>>,
 }
@@ -49,6 +53,7 @@ impl Core {
     pub(crate) fn start(parts: CoreParts) -> Result<Self, Error> {
         let CoreParts { frames, pages, page_bytes, swaps, report } = parts;
         let cpus = Cpus::native();
+        let maker = Maker::new().map_err(memory)?;
         let words = Words::new(Table::<AtomicU64>::private(pages).map_err(memory)?);
         let space = Arc::new(PoolSpace::new(words));
         let in_background = swaps.iter().any(|swap| !swap.device.info().synchronous);
@@ -73,7 +78,8 @@ impl Core {
             true => Some(start_reclaim(&engine, &stopping)?),
             false => None,
         };
-        Ok(Self { engine, space, workers: Workers::new(cpus), page_bytes, stopping, reclaim })
+        let workers = Workers::new(cpus);
+        Ok(Self { engine, space, workers, page_bytes, maker, stopping, reclaim })
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -92,6 +98,11 @@ impl Core {
         self.page_bytes
     }
 
+    #[inline]
+    pub(crate) fn check_maker(&self) -> Result<(), PoolError> {
+        if self.maker.is_here() { Ok(()) } else { Err(PoolError::Forked) }
+    }
+
     /// Requests `page` until it is granted; brings it in if it is absent.
     #[inline]
     pub(crate) fn acquire(
@@ -99,6 +110,7 @@ impl Core {
         page: PageNo,
         ask: impl Fn(&Words, bool) -> Asked,
     ) -> Result<FrameNo, PoolError> {
+        self.check_maker()?;
         let mut again = true;
         loop {
             match ask(self.words(), again) {
@@ -118,6 +130,7 @@ impl Core {
         page: PageNo,
         ask: impl Fn(&Words, bool) -> Asked,
     ) -> Result<Option<FrameNo>, PoolError> {
+        self.check_maker()?;
         let mut again = true;
         loop {
             match ask(self.words(), again) {
@@ -164,6 +177,7 @@ impl Core {
         &self,
         pages: impl ExactSizeIterator<Item = PageNo>,
     ) -> Result<usize, PoolError> {
+        self.check_maker()?;
         let engine = &*self.engine;
         // With a worker that waits for its writes: one that reads ahead may not be polled for long.
         let room = |worker: &mut Worker| engine.make_room(worker, pages.len());
@@ -173,8 +187,9 @@ impl Core {
     }
 
     /// Makes pages zeros again, one by one, so that it never waits for a user of one page while it
-    /// blocks users of another.
+    /// blocks users of another. Nothing in a forked child, of whose parent they are.
     pub(crate) fn discard(&self, first: PageNo, pages: usize) {
+        let pages = if self.maker.is_here() { pages } else { 0 };
         (0..pages).for_each(|n| self.engine.discard(first.plus(n), 1));
     }
 
@@ -239,6 +254,9 @@ fn start_reclaim(
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if !self.maker.is_here() {
+            return;
+        }
         self.workers.finish_ahead(&self.engine);
         if let Some(reclaim) = self.reclaim.take() {
             self.stopping.store(true, Relaxed);

@@ -1,5 +1,6 @@
 //! The errors of a pool.
 
+use crate::error::FORKED;
 use overspill_base::PageNo;
 
 /// Why a page of a pool is not available. Other pages are not affected.
@@ -42,6 +43,9 @@ pub enum PoolError {
         /// The number requested.
         pages: usize,
     },
+    /// This process was forked by the one that made the pool, which writes to the same slots.
+    #[error("{FORKED}")]
+    Forked,
     /// The system refused the thread a queue for reading.
     #[error("cannot read a page: the system refuses a queue to the swap device: {why}")]
     Queue {

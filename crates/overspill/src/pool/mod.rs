@@ -56,7 +56,7 @@ use runs::Runs;
 /// Pages of which a limited number is in memory at a time. Clones are the same pool.
 ///
 /// Pages are numbered from 0; each is zeros until it is written, and costs nothing until then. A
-/// process that forks keeps its pools; its children must not use them: they have the same slots.
+/// process that forks keeps its pools; its children are refused them: they have the same slots.
 #[derive(Debug, Clone)]
 pub struct Pool {
     core: Arc<Core>,
@@ -220,6 +220,7 @@ impl Pool {
     pub fn discard(&self, first: PageNo, pages: usize) -> Result<(), PoolError> {
         let last = first.index().saturating_add(pages).saturating_sub(1);
         self.check(PageNo(u32::try_from(last).unwrap_or(u32::MAX)))?;
+        self.core.check_maker()?;
         self.discard_any(first, pages);
         Ok(())
     }

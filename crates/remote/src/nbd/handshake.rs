@@ -222,3 +222,58 @@ fn no_such_export(stream: &mut (impl Read + Write), name: &str) -> String {
         _ => format!("the server has no export `{name}`: name one as in nbd:HOST/EXPORT"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_mutate::Script;
+    use std::io::{self, Cursor};
+
+    /// A server that says the same whatever it is asked.
+    struct Deaf(Cursor<Vec<u8>>);
+
+    impl Read for Deaf {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.read(into)
+        }
+    }
+
+    impl Write for Deaf {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn reply(option: u32, kind: u32, content: &[u8]) -> Vec<u8> {
+        let head = [REPLY_MAGIC.to_be_bytes().to_vec(), option.to_be_bytes().to_vec()].concat();
+        let len = content.len() as u32;
+        [&head[..], &kind.to_be_bytes(), &len.to_be_bytes(), content].concat()
+    }
+
+    #[test]
+    fn whatever_a_server_says_is_understood_or_refused() {
+        let export =
+            [&INFO_EXPORT.to_be_bytes()[..], &(1u64 << 30).to_be_bytes(), &[1, 1]].concat();
+        let sizes = [&INFO_BLOCK_SIZE.to_be_bytes()[..], &[0; 3], &[1], &[0; 2], &[16, 0], &[1; 4]];
+        let open = [
+            reply(OPTION_GO, REPLY_INFO, &export),
+            reply(OPTION_GO, REPLY_INFO, &sizes.concat()),
+            reply(OPTION_GO, REPLY_ACK, &[]),
+        ];
+        let unknown = [
+            reply(OPTION_GO, ERROR_UNKNOWN, b"none"),
+            reply(OPTION_LIST, REPLY_SERVER, b"\0\0\0\x03one"),
+            reply(OPTION_LIST, REPLY_ACK, &[]),
+        ];
+        let (open, unknown) = (open.concat(), unknown.concat());
+        assert!(go(&mut Deaf(Cursor::new(open.clone())), "x").is_ok());
+        bolero::check!().with_type::<Script>().for_each(|script| {
+            let said = script.apply(&[&open, &unknown]);
+            let _ = go(&mut Deaf(Cursor::new(said)), "x").map_err(|failure| failure.to_string());
+        });
+    }
+}

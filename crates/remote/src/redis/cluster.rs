@@ -14,6 +14,8 @@ use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{ClientTlsConfig, RedisError, TlsCertificates, TlsMode, Value, cmd};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -58,8 +60,12 @@ pub(super) struct Facts {
 impl Cluster {
     pub(super) fn new(nodes: &[Endpoint], spec: &SwapSpec) -> Result<Self, Failure> {
         let password = spec.cluster.password_file.as_deref().map(read_password).transpose()?;
+        let named: Vec<_> = nodes.iter().filter_map(address).collect();
+        if password.is_some() && spec.tls.is_none() && !named.iter().all(is_of_this_machine) {
+            return Err(Failure::Refused(IN_CLEAR.into()));
+        }
         Ok(Self {
-            named: nodes.iter().filter_map(address).collect(),
+            named,
             learned: Mutex::new(LockClass::ServedDevice, BTreeSet::new()),
             patience: spec.timeout.map_or(PATIENCE, |timeout| PATIENCE.min(timeout / 2)),
             tls: spec.tls.as_ref().map(certificates).transpose()?,
@@ -132,7 +138,7 @@ impl Facts {
         let (limit, used) = (number("maxmemory").unwrap_or(0), number("used_memory").unwrap_or(0));
         let pages = limit.saturating_sub(used) / PAGE_COST_BYTES;
         let room = (limit > 0).then(|| Bytes::of_pages(pages));
-        self.room = self.room.zip(room).map(|(all, room)| Bytes(all.0 + room.0));
+        self.room = self.room.zip(room).map(|(all, room)| Bytes(all.0.saturating_add(room.0)));
         let replicas = number("connected_slaves").unwrap_or(0);
         self.replicas = self.replicas.min(u8::try_from(replicas).unwrap_or(u8::MAX));
         let policy = field(info, "maxmemory_policy").filter(|policy| *policy != "noeviction");
@@ -174,11 +180,23 @@ fn address(node: &Endpoint) -> Option<Address> {
     }
 }
 
+const IN_CLEAR: &str = "the password would go over the network in clear: add tls=on, or tls=DIR";
+
+fn is_of_this_machine((host, _): &Address) -> bool {
+    let is_loopback = |address: IpAddr| address.is_loopback();
+    host == "localhost" || host.parse().is_ok_and(is_loopback)
+}
+
 fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Refused(format!("cannot read {}: {error}", path.display()))
 }
 
 fn read_password(path: &Path) -> Result<String, Failure> {
+    let mode = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?.mode();
+    if mode & 0o077 != 0 {
+        let why = format!("others can read {}: chmod 600 it", path.display());
+        return Err(Failure::Refused(why));
+    }
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
@@ -237,6 +255,7 @@ pub(super) fn failure(error: &RedisError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill_mutate::Script;
 
     fn facts(infos: &[&str]) -> Facts {
         let mut facts = Facts::of_none();
@@ -274,5 +293,20 @@ mod tests {
         let shard = shard(&Value::Array(parts), "host").unwrap();
         assert_eq!(shard.primary, ("a".into(), 1));
         assert_eq!(shard.replicas, [("host".into(), 2)]);
+    }
+
+    #[test]
+    fn whatever_a_server_says_of_the_cluster_is_understood_or_left_out() {
+        let samples = [
+            &b"*3\r\n:0\r\n:100\r\n*2\r\n$9\r\n127.0.0.1\r\n:7000\r\n"[..],
+            b"*4\r\n:0\r\n:9\r\n*3\r\n$0\r\n\r\n:1\r\n$2\r\nid\r\n*2\r\n$1\r\na\r\n:70000\r\n",
+            b"$30\r\nused_memory:1000\r\nmaxmemory:55\r\n\r\n",
+        ];
+        bolero::check!().with_type::<Script>().for_each(|script| {
+            let said = script.apply(&samples);
+            let _ = redis::parse_redis_value(&said).map(|range| shard(&range, "here").is_some());
+            let said = String::from_utf8_lossy(&said);
+            facts(&[&said, &said]);
+        });
     }
 }

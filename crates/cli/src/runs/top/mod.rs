@@ -57,7 +57,7 @@ impl Action {
 /// Shows runs until a key ends it.
 ///
 /// # Errors
-/// [`Error::NoTerminal`], [`Error::Runs`], [`Error::Output`].
+/// [`Error::NoTerminal`], [`Error::Output`].
 pub(crate) fn top(args: &TopArgs) -> Result<u8, Error> {
     if !stdin().is_terminal() || !stdout().is_terminal() {
         return Err(Error::NoTerminal);
@@ -71,7 +71,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, Error> {
 fn show(terminal: &mut DefaultTerminal, delay: Duration) -> Result<(), Error> {
     let mut state = State::default();
     loop {
-        state.look(Seen::all()?, Instant::now());
+        state.look(Seen::all(), Instant::now());
         let next = Instant::now() + delay;
         loop {
             terminal.draw(|frame| view::draw(frame, &state))?;
