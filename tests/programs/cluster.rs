@@ -414,8 +414,13 @@ fn what_cannot_be_swapped_to_is_refused_in_one_line() {
     let acl: Vec<&str> = acl.into_iter().chain(may.split(' ')).collect();
     assert!(guarded.servers[0].ask(&acl).contains("OK"));
     assert!(guarded.servers[0].ask(&["ACL", "SETUSER", "default", "off"]).contains("OK"));
-    std::fs::write(bench.path("word"), "secret\n").unwrap();
-    std::fs::write(bench.path("wrong"), "secrets\n").unwrap();
+    for (name, word, mode) in
+        [("word", "secret\n", 0o600), ("wrong", "secrets\n", 0o600), ("known", "secret\n", 0o640)]
+    {
+        std::fs::write(bench.path(name), word).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(bench.path(name), mode).unwrap();
+    }
     let with = |word: &str| {
         format!("{},user=me,password-file={}", guarded.swap(), bench.path(word).display())
     };
@@ -432,6 +437,11 @@ fn what_cannot_be_swapped_to_is_refused_in_one_line() {
         (guarded.swap(), "give the right user= and password-file="),
         (with("wrong"), "give the right user= and password-file="),
         (with("nowhere"), "cannot read"),
+        (with("known"), "chmod 600 it"),
+        (
+            format!("redis+cluster:192.0.2.1:7000,password-file={}", bench.path("word").display()),
+            "the password would go over the network in clear",
+        ),
     ];
     for (swap, why) in table {
         let line = refusal(&bench, &swap);

@@ -166,13 +166,17 @@ fn of_text(text: &str, place: &str) -> Result<Defaults, Error> {
 }
 
 /// Reads a file of this user or of root, which nobody else can have written to: it says where pages
-/// go. With `sudo` HOME may be another user's.
+/// go. One of another user, whose HOME this may be, is out of reach.
 fn read_own(path: &Path) -> io::Result<String> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let found = file.metadata()?;
     let (owner, me) = (found.uid(), rustix::process::geteuid().as_raw());
-    if !found.is_file() || (owner != me && owner != 0) || found.mode() & 0o002 != 0 {
-        return Err(io::Error::other("it is not a file that is yours or root's alone to write"));
+    if owner != me && owner != 0 {
+        let why = format!("it is user {owner}'s, and says where your pages go");
+        return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+    }
+    if found.is_file() && found.mode() & 0o002 != 0 {
+        return Err(io::Error::other("anybody may write to it: chmod o-w"));
     }
     let mut text = String::new();
     file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;

@@ -21,6 +21,7 @@ use crate::error::Error;
 use overspill::Bytes;
 use overspill_run::Run;
 use seen::Seen;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -88,9 +89,12 @@ pub(crate) fn with(process: i32) -> Option<i32> {
     run_with(process, Run::all()).map(|run| run.process)
 }
 
-fn run_with(process: i32, runs: Vec<Run>) -> Option<Run> {
+/// A run says which processes it has, and is believed of its user's.
+fn run_with(process: i32, mut runs: Vec<Run>) -> Option<Run> {
+    let user = std::fs::metadata(format!("/proc/{process}")).ok()?.uid();
+    runs.retain(|run| run.user == 0 || run.user == user);
     let has_it = |seen: &Seen| seen.processes.iter().any(|it| it.process == process);
-    runs.into_iter().find(|run| Seen::of(*run).as_ref().is_some_and(has_it))
+    Seen::of_all(runs).into_iter().find_map(|(run, seen)| has_it(&seen).then_some(run))
 }
 
 fn run_of(process: i32, runs: &[Run]) -> Option<Run> {

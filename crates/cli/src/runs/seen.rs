@@ -80,24 +80,27 @@ fn all_plain<'de, D: Deserializer<'de>>(words: D) -> Result<Vec<String>, D::Erro
 }
 
 impl Seen {
-    /// All runs that answer soon. Each user's are asked in turn, beside others': one who has them
-    /// keep silent keeps nobody else's from being seen.
+    /// All runs that answer soon, by their numbers.
     pub(super) fn all() -> Vec<Self> {
-        let runs = Run::all();
+        Self::of_all(Run::all()).into_iter().map(|(_, seen)| seen).collect()
+    }
+
+    /// Those that answer soon. Each user's are asked in turn, beside others': one who has them keep
+    /// silent keeps nobody else's from being seen.
+    pub(super) fn of_all(mut runs: Vec<Run>) -> Vec<(Run, Self)> {
         let deadline = Instant::now() + PATIENCE;
-        let of_one = |runs: &[Run]| -> Vec<Self> {
-            runs.iter().filter_map(|&run| Self::until(run, deadline)).collect()
+        let of_one = |runs: &[Run]| -> Vec<(Run, Self)> {
+            runs.iter().filter_map(|&run| Some((run, Self::until(run, deadline)?))).collect()
         };
-        let mut by_user = runs;
-        by_user.sort_by_key(|run| run.user);
-        let mut seen: Vec<Self> = std::thread::scope(|scope| {
-            let users = by_user.chunk_by(|one, other| one.user == other.user);
+        runs.sort_by_key(|run| run.user);
+        let mut seen: Vec<_> = std::thread::scope(|scope| {
+            let users = runs.chunk_by(|one, other| one.user == other.user);
             let start =
                 |runs| std::thread::Builder::new().spawn_scoped(scope, move || of_one(runs));
             let threads: Vec<_> = users.filter_map(|runs| start(runs).ok()).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
         });
-        seen.sort_by_key(|seen| seen.run);
+        seen.sort_by_key(|(run, _)| run.process);
         seen
     }
 

@@ -53,9 +53,12 @@ impl Front {
             return;
         }
         self.resting.looked = Instant::now();
-        let areas = self.state().map(|(areas, _)| areas).unwrap_or_default();
-        let out: u64 = areas.iter().map(|area| area.used.0).sum();
-        let all = Bytes::of_pages(held_pages).0 + out;
+        let (areas, state) = self.state().unwrap_or_default();
+        let used: u64 = areas.iter().map(|area| area.used.0).sum();
+        // What is in the swap cache has a frame: it is in memory, too, or was freed by its program,
+        // and leaves when frames are needed next.
+        let cached = Bytes::of_pages(state.engine.cached as u64).0;
+        let all = Bytes::of_pages(held_pages).0 + used.saturating_sub(cached);
         if all > self.memory.0 / 100 * FREE_PERCENT {
             return self.resting.since = None;
         }
