@@ -27,7 +27,10 @@ LONGEST_PAUSE_SECONDS = 0.4
 
 
 def command(who, *words):
-    done = subprocess.run([*who, OVERSPILL, *words], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run([*who, OVERSPILL, *words], capture_output=True, text=True, check=False, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"{words}: it hangs") from None
     if done.returncode != 0:
         raise SystemExit(f"{words}: status {done.returncode}: {done.stderr}")
 
