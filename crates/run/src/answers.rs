@@ -88,8 +88,13 @@ impl Run {
             })
     }
 
-    /// Whether it goes on; if it has ended, its socket is taken away.
-    fn goes_on(self, directory: &Directory) -> bool {
+    /// Whether it goes on.
+    pub fn goes_on(self) -> bool {
+        self.home.open(self.user).is_ok_and(|directory| self.goes_on_in(&directory))
+    }
+
+    /// As [`goes_on`](Self::goes_on); if it has ended, its socket is taken away.
+    fn goes_on_in(self, directory: &Directory) -> bool {
         match try_to_connect(directory, self.process) {
             Ok(socket) => self.is_at(&socket).unwrap_or(false),
             Err(Errno::CONNREFUSED) => {
@@ -105,7 +110,7 @@ impl Run {
 fn of(home: Home, user: u32) -> Vec<Run> {
     let Ok(directory) = home.open(user) else { return Vec::new() };
     let runs = directory.processes().into_iter().map(|process| Run { process, user, home });
-    runs.filter(|run| run.goes_on(&directory)).collect()
+    runs.filter(|run| run.goes_on_in(&directory)).collect()
 }
 
 fn try_to_connect(directory: &Directory, process: i32) -> Result<UnixStream, Errno> {

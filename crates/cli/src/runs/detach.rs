@@ -6,7 +6,6 @@ use super::{Question, of_process};
 use crate::args::DetachArgs;
 use crate::error::Error;
 use crate::say;
-use overspill_run::Run;
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(10);
@@ -20,7 +19,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<u8, Error> {
     let run = of_process(args.process)?;
     let begun = Instant::now();
     ask(run, &Question::Detach)?;
-    while Run::all().contains(&run) {
+    while run.goes_on() {
         // While it waits for pages it does not answer.
         match Seen::of(run) {
             Some(seen) if seen.has_let_go => break,
