@@ -27,10 +27,10 @@ impl Scene {
     }
 
     /// Starts a case in a run.
-    fn run(case: &str) -> Option<Self> {
+    fn run(case: &str, options: &[&str]) -> Option<Self> {
         let (overspill, limit) = (overspill(), LIMIT.to_string());
         let run = [overspill.to_str().unwrap(), "run", "--memory", &limit];
-        Self::start(&[&run[..], &["--swap", "compressed:1G", "--"]].concat(), case)
+        Self::start(&[&run[..], options, &["--swap", "compressed:1G", "--"]].concat(), case)
     }
 
     fn start(before: &[&str], case: &str) -> Option<Self> {
@@ -65,6 +65,13 @@ impl Scene {
     fn detach(&self) -> Output {
         let detach = &["detach", &self.program.pid().to_string()];
         Command::new(overspill()).args(detach).output().unwrap()
+    }
+
+    /// Has a run that was let go in its limit again.
+    fn limit_again(&self) {
+        let (process, limit) = (self.program.pid().to_string(), LIMIT.to_string());
+        let set = Command::new(overspill()).args(["set", &process, "--memory", &limit]).output();
+        assert!(set.as_ref().unwrap().status.success(), "{set:?}");
     }
 
     /// Private memory that the program has, in bytes.
@@ -174,6 +181,22 @@ fn at_random_moments() {
     scene.end();
 }
 
+/// What is brought back while the front waits for that does not wait for a guest that the front has
+/// stopped in the middle of a fork.
+#[test]
+fn in_touches_at_random_moments() {
+    let Some(scene) = Scene::run("works_on_and_forks", &["--way", "touches"]) else { return };
+    let mut random = Random::new(7);
+    for _ in 0..rounds() {
+        std::thread::sleep(Duration::from_micros(random.next() % 400_000));
+        let detached = scene.detach();
+        assert!(detached.status.success(), "{detached:?}");
+        scene.limit_again();
+    }
+    send(scene.program.pid(), libc::SIGTERM);
+    assert_eq!(scene.program.success().text(), "ok\n");
+}
+
 /// It goes on without a terminal, and is found by the process.
 #[test]
 fn in_the_background() {
@@ -197,7 +220,7 @@ fn in_the_background() {
 
 #[test]
 fn a_run_is_let_go_and_taken_again() {
-    let Some(scene) = Scene::run("works_on") else { return };
+    let Some(scene) = Scene::run("works_on", &[]) else { return };
     let all = || descendants(scene.program.pid()).into_iter();
     let find = || all().find(|pid| name_of(*pid) == "attach" && anonymous(*pid) > LIMIT / 2);
     wait_until("it has its memory, or is in its limit", || find().is_some());
@@ -208,9 +231,7 @@ fn a_run_is_let_go_and_taken_again() {
         assert!(detached.status.success(), "{detached:?}");
         assert!(!has_registered(program));
         wait_until("it has all of its memory", || anonymous(program) > 3 * LIMIT);
-        let (process, limit) = (scene.program.pid().to_string(), LIMIT.to_string());
-        let set = Command::new(overspill()).args(["set", &process, "--memory", &limit]).output();
-        assert!(set.as_ref().unwrap().status.success(), "{set:?}");
+        scene.limit_again();
         assert!(anonymous(program) < LIMIT + 16 * MIB);
     }
     send(program, libc::SIGTERM);

@@ -167,7 +167,8 @@ fn memory_is_given_back_while_others_lack_it() {
 }
 
 /// What is out is nobody's: the kernel kills the largest process, with its agent, and if that does
-/// not help at once `overspill run`. In either case nothing is left of the run.
+/// not help at once `overspill run`. In either case nothing is left of the run. The agent may be
+/// seen to end before its program.
 #[test]
 fn the_oom_killer_ends_the_program() {
     let Some(bench) = keeper::bench(&["cc", "sh"]) else { return };
@@ -187,6 +188,7 @@ fn the_oom_killer_ends_the_program() {
     let job = bench.job(&["sh", "-c", &group.entering(&run)]).env("OVERSPILL_TEST", &own);
     let ended = job.plain().end();
     assert!(matches!((ended.status.code(), ended.status.signal()), (Some(137), _) | (_, Some(9))));
-    assert_eq!(ended.errors, "", "{ended}");
+    let mut lines = ended.errors.lines();
+    assert!(lines.all(|line| line.contains(" is ended: ")), "{ended}");
     wait_until("nothing is left", || started_by(&own).is_empty());
 }

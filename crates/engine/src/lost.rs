@@ -57,7 +57,7 @@ impl Engine {
                 self.stats.count(Event::evict_pinned);
                 self.put_back(victim, LruList::Active);
             }
-            SpaceError::Busy | SpaceError::Refused => {
+            SpaceError::Busy | SpaceError::Changing | SpaceError::Refused => {
                 self.stats.count(Event::evict_refused);
                 self.put_back(victim, LruList::Active);
             }
@@ -102,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Maps a page again that has no other place to be; retries while the kernel has no memory.
+    /// Maps a page again that has no other place to be; retries while that cannot be now.
     pub(crate) fn show_in_the_end(
         &self,
         locked: &LockedPage,
@@ -114,13 +114,16 @@ impl Engine {
         })
     }
 
-    /// Repeats `act` while the kernel has no memory for it, up to [`PATIENCE_ROUNDS`] times.
+    /// Repeats `act` while the pages' owner is in the middle of something, and while the kernel has
+    /// no memory for it, up to [`PATIENCE_ROUNDS`] times.
     fn patiently(&self, act: impl Fn() -> Result<(), SpaceError>) -> Result<(), SpaceError> {
         let mut rounds = 0;
         loop {
             match act() {
-                Err(SpaceError::Busy) if rounds < PATIENCE_ROUNDS => {
-                    rounds += 1;
+                Err(why @ (SpaceError::Busy | SpaceError::Changing))
+                    if rounds < PATIENCE_ROUNDS =>
+                {
+                    rounds += u32::from(why == SpaceError::Busy);
                     self.freed.wait(self.freed.count(), Some(Duration::from_millis(1)));
                 }
                 result => return result,

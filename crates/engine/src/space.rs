@@ -13,9 +13,12 @@ pub enum SpaceError {
     /// The range or the whole process is gone; no thread waits for the page.
     #[error("the address range is gone")]
     Gone,
-    /// Not now: the kernel has no memory, or the page changes too often. A later try may succeed.
+    /// Not now: the kernel has no memory. A later try may succeed.
     #[error("the kernel has no memory for it")]
     Busy,
+    /// Not now: who has the page is in the middle of something. A later try will succeed.
+    #[error("the address range is changing")]
+    Changing,
     /// For an unknown reason, which the address space has reported.
     #[error("the kernel refuses")]
     Refused,

@@ -18,7 +18,8 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags,
 };
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -27,6 +28,8 @@ use std::time::Duration;
 const NT_PRSTATUS: usize = 1;
 #[cfg(target_arch = "aarch64")]
 const NT_ARM_SYSTEM_CALL: usize = 0x404;
+/// What wait(2) has in the lowest byte of the status of a stop; waitid(2) leaves it out.
+const STOPPED: i32 = 0x7f;
 /// Bytes of a set of signals.
 const MASK_BYTES: usize = 8;
 /// What PTRACE_O_TRACESYSGOOD adds to SIGTRAP.
@@ -57,14 +60,23 @@ impl Kernel {
         Self { child: Some(child), ..Self::default() }
     }
 
-    /// True if the child has ended.
-    fn has_ended(child: Pid) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let looked = rustix::process::waitid(WaitId::Pid(child), options);
-        looked
-            .ok()
-            .flatten()
-            .is_some_and(|status| status.exited() || status.killed() || status.dumped())
+    /// What has become of the child. Its end may come at any moment, and is not taken: only stops
+    /// are.
+    fn wait_for_child(child: Pid) -> Result<Option<Change>> {
+        let look = |options| waitid(WaitId::Pid(child), options | WaitIdOptions::NOHANG);
+        let seen = look(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+        if seen.is_some_and(|status| status.exited() || status.killed() || status.dumped()) {
+            return Ok(Some(Change::Ended));
+        }
+        match look(WaitIdOptions::STOPPED) {
+            Ok(seen) => {
+                let code = seen.and_then(|status| status.trapping_signal());
+                Ok(code.map(|code| change(code << 8 | STOPPED)))
+            }
+            // It has just ended, which is seen next time.
+            Err(Errno::CHILD) => Ok(None),
+            Err(errno) => Err(errno),
+        }
     }
 }
 
@@ -133,8 +145,8 @@ impl System for Kernel {
     }
 
     fn wait(&self, task: Pid) -> Result<Option<Change>> {
-        if self.child == Some(task) && Self::has_ended(task) {
-            return Ok(Some(Change::Ended));
+        if self.child == Some(task) {
+            return Self::wait_for_child(task);
         }
         let (task, mut status) = (task.as_raw_nonzero().get(), 0);
         // SAFETY: the status is borrowed for the call.
@@ -340,6 +352,9 @@ fn errno(error: &std::io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::kill_process;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
 
     /// Statuses as `ptrace(2)` has them: signal, then event.
     #[test]
@@ -359,5 +374,40 @@ mod tests {
         for (found, expected) in cases {
             assert_eq!(found, expected);
         }
+    }
+
+    /// Its end comes while it is asked for stops, whose trace this is.
+    #[test]
+    fn the_end_of_a_child_is_left_for_its_parent() {
+        for _ in 0..50 {
+            let mut child = Command::new("true").spawn().unwrap();
+            let pid = Pid::from_child(&child);
+            let kernel = Kernel::of_parent(pid);
+            // It may have ended.
+            let _ = kernel.seize(pid);
+            while kernel.wait(pid).unwrap() != Some(Change::Ended) {}
+            assert!(child.wait().unwrap().success());
+        }
+    }
+
+    #[test]
+    fn stops_of_a_child_are_told() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let kernel = Kernel::of_parent(pid);
+        let next = || {
+            std::iter::repeat_with(|| kernel.wait(pid).unwrap()).find_map(|change| change).unwrap()
+        };
+        kernel.seize(pid).unwrap();
+        kernel.interrupt(pid).unwrap();
+        assert_eq!(next(), Change::Stopped(Stop::Told));
+        kernel.resume(pid, Until::Call, 0).unwrap();
+        kill_process(pid, Signal::USR1).unwrap();
+        while next() != Change::Stopped(Stop::Signal(libc::SIGUSR1)) {
+            kernel.resume(pid, Until::Call, 0).unwrap();
+        }
+        kernel.resume(pid, Until::Stop, libc::SIGKILL).unwrap();
+        assert_eq!(next(), Change::Ended);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
 }

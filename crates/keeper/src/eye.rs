@@ -101,6 +101,14 @@ impl Eye {
         }
     }
 
+    /// Has all who wait for a page touch it again.
+    pub(crate) fn wake_all(&self) {
+        match self {
+            Self::Userfault(userfault) => userfault.wake_all(),
+            Self::Touches(touches) => touches.wake(&(Vpn(0)..Vpn(u64::MAX))),
+        }
+    }
+
     /// Has a guest that is lost end: by the next page that it misses, or now if its process is
     /// known.
     pub(crate) fn end(&self) {

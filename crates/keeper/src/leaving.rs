@@ -159,8 +159,9 @@ impl Shared {
         all.iter().for_each(|extent| self.engine.give_up(extent.first, extent.pages as usize));
     }
 
-    /// Brings pages, and gives them up. False if the guest forks meanwhile: nothing comes until its
-    /// child has its pages, and the front, which waits for this, may be needed for that.
+    /// Brings pages, and gives them up. False if the guest begins something meanwhile, such as a
+    /// fork: nothing may come until it is through, and the front, which waits for this, may be needed
+    /// for that.
     fn bring_batch(
         &self,
         worker: &mut Worker,
@@ -194,7 +195,7 @@ impl Shared {
             if self.engine.is_mapped(page) {
                 return Ok(true);
             }
-            if guest.hold().is_forking() {
+            if !guest.is_quiescent(&guest.hold()) {
                 return Ok(false);
             }
             pause();

@@ -77,8 +77,10 @@ pub(crate) struct Owned {
     /// Pages of those, and since when there has been no room for some.
     pub(crate) new_pages: u64,
     new_since: Option<Instant>,
-    /// Where threads may wait for a page that is no longer there.
+    /// Where threads may wait for a page that is no longer there, or anywhere for one that could
+    /// not be found.
     pub(crate) stirred: Vec<Range<Vpn>>,
+    pub(crate) all_stirred: bool,
     /// Pages that stay in memory.
     pub(crate) needed: RangeSet<Vpn>,
     /// What waits for the guest to stand still.

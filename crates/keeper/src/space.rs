@@ -4,6 +4,9 @@
 //! to.
 //! Invariants: a page is looked up, and what is done there is done, under one hold of its guest. A
 //! call that finds a message outstanding reads and applies it, and starts over with a new look.
+//! Nobody waits here for longer than a moment for what a guest is in the middle of: the front may
+//! have stopped it, and wait for this thread. The engine then leaves the page where it is, and who
+//! touches it asks again.
 //! Not here: the way out (`moving`), which page an address has (`serve`), new mappings (`survey`).
 
 use crate::arrivals::Arrivals;
@@ -31,6 +34,9 @@ pub(crate) struct GuestSpace {
     arrivals: Option<Arrivals>,
 }
 
+/// How often it is tried, with pauses: longer than a guest takes that is not stopped meanwhile.
+const TRIES: usize = 50;
+
 /// A page of them.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
@@ -56,14 +62,15 @@ impl GuestSpace {
     }
 
     /// Runs `f` with the guest that has `page`, and its address; [`SpaceError::Gone`] if it is
-    /// nowhere. Waits while that is in doubt.
+    /// nowhere, [`SpaceError::Changing`] if that is in doubt for longer than a moment; who waits
+    /// for it is woken when it is not any more.
     fn at_page<R>(
         &self,
         page: PageNo,
         f: impl FnOnce(&Guest, MutexGuard<'_, Owned>, Vpn) -> R,
     ) -> Result<R, SpaceError> {
         let guest = self.pieces.owner(page).ok_or(SpaceError::Gone)?;
-        loop {
+        for _ in 0..TRIES {
             let mut owned = guest.hold();
             if guest.has_ended() {
                 return Err(SpaceError::Gone);
@@ -76,16 +83,18 @@ impl GuestSpace {
             drop(owned);
             pause();
         }
+        guest.wake_later();
+        Err(SpaceError::Changing)
     }
 
     /// Fills pages with `content`, or with zeros.
     fn fill(&self, first: PageNo, pages: usize, content: Option<&[u8]>) -> Mapped {
-        let (mut done, mut most) = (0, usize::MAX);
+        let (mut done, mut most, mut tries) = (0, usize::MAX, 0);
         while done < pages {
             let page = first.plus(done);
             let step = self.at_page(page, |guest, mut owned, at| {
                 if owned.is_forking() {
-                    return (0, Some(Next::Stop(SpaceError::Busy)));
+                    return (0, Some(Next::Stop(SpaceError::Changing)));
                 }
                 let run = owned.map.run_of(page).map_or(1, |run| run.pages as usize);
                 let place = at.run(run.min(pages - done).min(most) as u64);
@@ -122,11 +131,14 @@ impl GuestSpace {
                 Err(stopped) => return Mapped { pages: done, stopped: Some(stopped) },
             };
             done += filled;
-            most = if filled > 0 { usize::MAX } else { most };
+            (most, tries) = if filled > 0 { (usize::MAX, 0) } else { (most, tries + 1) };
             match next {
                 None => {}
                 Some(Next::Skip) => done += 1,
                 Some(Next::Stop(stopped)) => return Mapped { pages: done, stopped: Some(stopped) },
+                Some(Next::Retry) if tries > TRIES => {
+                    return Mapped { pages: done, stopped: Some(SpaceError::Changing) };
+                }
                 // Perhaps the run lies in two mappings.
                 Some(Next::Retry) => {
                     most = 1;
@@ -278,23 +290,20 @@ impl AddressSpace for GuestSpace {
     }
 
     fn poison(&self, page: PageNo) {
-        let poisoned = self.at_page(page, |guest, mut owned, at| {
+        let _ = self.at_page(page, |guest, mut owned, at| {
             for _ in 0..100 {
                 match guest.eye.poison(at) {
                     Err(Refusal::Changing) => guest.catch_up(&mut owned),
                     // A page is there, or nobody waits any more.
                     Ok(()) | Err(Refusal::Present | Refusal::NoMapping | Refusal::Gone) => {
-                        guest.eye.wake(&at.run(1));
-                        return true;
+                        return guest.eye.wake(&at.run(1));
                     }
                     Err(Refusal::NoMemory | Refusal::Unexpected(_)) => break,
                 }
             }
             self.report("a lost page", format!("{} is ended: it has lost a page", guest.name()));
             guest.kill();
-            false
         });
-        let _ = poisoned;
     }
 }
 

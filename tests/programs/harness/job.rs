@@ -419,10 +419,10 @@ fn parent(pid: i32) -> Option<i32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// Describes what each thread below `pid` waits for, for debugging a hang.
+/// Describes what each thread of `pid` and below waits for, for debugging a hang.
 fn describe_tree(pid: i32) -> String {
     let mut text = String::new();
-    for pid in descendants(pid) {
+    for pid in std::iter::once(pid).chain(descendants(pid)) {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
         for thread in threads.flatten() {
             let read = |file| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
