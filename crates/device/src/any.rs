@@ -72,6 +72,19 @@ impl Device {
         }
     }
 
+    /// Attaches to what another process opened on this machine, through `fd`.
+    ///
+    /// # Errors
+    /// As [`FileDevice::attach`] and [`CompressedDevice::attach`].
+    pub fn attach(fd: OwnedFd, attachment: Attachment) -> Result<Self, DeviceError> {
+        match attachment.algorithm {
+            Some(algorithm) => {
+                CompressedDevice::attach(fd, algorithm, attachment).map(Self::Compressed)
+            }
+            None => FileDevice::attach(fd, attachment).map(Self::File),
+        }
+    }
+
     /// What [`attach`] needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         match self {
@@ -163,11 +176,5 @@ pub fn attach(
         let device = ServedDevice::new(fd, &attachment, identity);
         return Ok(sealed(Arc::new(device), sealer));
     }
-    let device = match attachment.algorithm {
-        Some(algorithm) => {
-            CompressedDevice::attach(fd, algorithm, attachment).map(Device::Compressed)?
-        }
-        None => FileDevice::attach(fd, attachment).map(Device::File)?,
-    };
-    Ok(device.shared(sealer))
+    Ok(Device::attach(fd, attachment)?.shared(sealer))
 }

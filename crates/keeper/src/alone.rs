@@ -76,6 +76,8 @@ pub(crate) fn become_alone(link: BorrowedFd<'_>) -> io::Result<()> {
     // Where that is not permitted, a crowd of programs takes longer to be stopped.
     let _ = setpriority_process(None, URGENT);
     let _ = rustix::thread::set_name(c"ovs-keeper");
+    // It keeps no directory of the user's busy.
+    rustix::process::chdir("/")?;
     Ok(())
 }
 

@@ -204,9 +204,9 @@ mod tests {
     use super::*;
     use crate::eye::EyeParts;
     use crate::known::GuestParts;
+    use crate::places::OpenPlace;
     use crate::words::{AreaState, BODY_BYTES, KeeperState, Wanted};
     use overspill_base::Bytes;
-    use overspill_device::file::OpenOptions;
     use overspill_guest::userfault::{Abilities, GuestUserfault};
     use overspill_guest::{Channel, Vpn};
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -226,18 +226,16 @@ mod tests {
     fn requests_arrive_as_they_were_sent() {
         let (front, keeper) = pair();
         let stats = rustix::fs::memfd_create("stats", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let options = OpenOptions { swap_size: Some(Bytes(7)), force: true };
         let requests = [
-            Request::Swap(Box::new("file:/var/tmp:1G,pri=3".parse().unwrap())),
+            Request::Swap(Box::new(OpenPlace::of_tests("ram:1M,pri=3"))),
             Request::Begin {
                 memory: Bytes(1 << 20),
                 memory_max: Bytes(1 << 22),
-                options,
                 stats,
                 arrivals: None,
             },
             Request::SetMemory(Bytes(1 << 21)),
-            Request::AddSwap(Box::new("ram:1G".parse().unwrap())),
+            Request::AddSwap(Box::new(OpenPlace::of_tests("compressed:1M"))),
             Request::RemoveSwap("/var/tmp".into()),
             Request::Needed(vec![Vpn(1), Vpn((1 << 52) - 1)]),
             Request::Ended { number: u64::MAX },

@@ -1,8 +1,8 @@
 //! The keeper's process.
 //!
 //! Owns: the loop that reads what the front asks for, and what follows.
-//! Invariants: it opens the places to swap to and nothing else, and traces nobody: what it needs of
-//! a guest it is given. It ends when the front has closed its end and no guest is left; the guests
+//! Invariants: it opens no file of the user's, starts no program, and traces nobody: it is given the
+//! places to swap to, and what it needs of a guest. It ends when the front has closed its end and no guest is left; the guests
 //! of a front that has died are killed. A message that cannot be counts as that death.
 //! Not here: who forks it (`run`), what guests need (`serve`).
 
@@ -12,14 +12,13 @@ use crate::front::LinkedFront;
 use crate::keeper::{Keeper, KeeperParts};
 use crate::known::GuestParts;
 use crate::link::{Link, LinkError};
-use crate::swaps::{Opening, Swaps};
+use crate::places::OpenPlace;
+use crate::swaps::Swaps;
 use crate::words::{AreaState, KeeperState, Report, Request};
 use overspill_base::Bytes;
 use overspill_base::shared::{Mapping, Table};
 use overspill_base::stats::{Stats, stats_len};
 use overspill_base::sync::Arc;
-use overspill_device::SwapSpec;
-use overspill_device::file::OpenOptions;
 use overspill_device::served::apart;
 use overspill_engine::{Swap, Tuning};
 use overspill_guest::{Vpn, pidfd};
@@ -28,7 +27,6 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long the front may take to read an answer.
@@ -41,16 +39,14 @@ const LEAVING_INTERVAL: Duration = Duration::from_millis(20);
 const NEEDED_MAX: usize = 1 << 25;
 
 /// What does not change from the start on.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Fixed {
-    /// The program that opens places on other machines.
-    pub server: PathBuf,
     /// Whether each page comes alone, so that every touch of one that is out is seen.
     pub page_by_page: bool,
 }
 
 impl Fixed {
-    fn tuning(&self) -> Tuning {
+    fn tuning(self) -> Tuning {
         let tuning = Tuning::default();
         if self.page_by_page { tuning.page_by_page() } else { tuning }
     }
@@ -60,8 +56,8 @@ impl Fixed {
 struct Process {
     link: Arc<Link>,
     front: Arc<LinkedFront>,
-    specs: Vec<SwapSpec>,
-    options: OpenOptions,
+    /// Until it begins.
+    places: Vec<OpenPlace>,
     fixed: Fixed,
     swaps: Option<Swaps>,
     /// Until the first guest comes.
@@ -105,8 +101,7 @@ fn keep(link: Arc<Link>, fixed: Fixed) {
     let mut process = Process {
         front: Arc::new(LinkedFront::new(link.clone())),
         link,
-        specs: Vec::new(),
-        options: OpenOptions::default(),
+        places: Vec::new(),
         fixed,
         swaps: None,
         parts: None,
@@ -184,14 +179,14 @@ impl Process {
 
     fn follow(&mut self, request: Request) -> Result<(), LinkError> {
         match request {
-            Request::Swap(spec) => self.specs.push(*spec),
-            Request::Begin { memory, memory_max, options, stats, arrivals } => {
+            Request::Swap(place) => self.places.push(*place),
+            Request::Begin { memory, memory_max, stats, arrivals } => {
                 let files = (&stats, arrivals.as_ref());
-                let begun = self.begin((memory, memory_max), &options, files);
+                let begun = self.begin((memory, memory_max), files);
                 return self.answer_with_areas(begun.map(|()| Report::Done));
             }
-            Request::AddSwap(spec) => {
-                let added = self.add_swap(&spec);
+            Request::AddSwap(place) => {
+                let added = self.add_swap(*place);
                 return self.answer_with_area(added);
             }
             Request::RemoveSwap(name) => {
@@ -262,23 +257,19 @@ impl Process {
         }
     }
 
-    /// Opens all that a guest will need.
+    /// Takes over all that a guest will need.
     fn begin(
         &mut self,
         memory: (Bytes, Bytes),
-        options: &OpenOptions,
         (stats, arrivals): (&OwnedFd, Option<&OwnedFd>),
     ) -> Result<(), String> {
         let no_room = |errno| format!("no room for counters: {errno}");
         let stats = open_stats(stats).map_err(no_room)?;
         let arrivals = arrivals.map(Arrivals::open).transpose().map_err(no_room)?;
-        let opening = Opening { options: *options, server: &self.fixed.server };
-        let (swaps, engines) = Swaps::open(&self.specs, opening).map_err(|e| e.to_string())?;
+        let places = std::mem::take(&mut self.places);
+        let (swaps, engines) = Swaps::new(places).map_err(|e| e.to_string())?;
         self.swaps = Some(swaps);
-        self.options = *options;
         self.parts = Some(self.parts_of(memory, engines, (stats, arrivals)));
-        // Relative paths have been followed.
-        let _ = rustix::process::chdir("/");
         Ok(())
     }
 
@@ -331,14 +322,11 @@ impl Process {
         attended.map_err(|error| error.to_string())
     }
 
-    /// What was forced at the start were other places.
-    fn add_swap(&mut self, spec: &SwapSpec) -> Result<AreaState, String> {
+    fn add_swap(&mut self, place: OpenPlace) -> Result<AreaState, String> {
         let engine = self.keeper()?.engine().clone();
         let swaps = self.swaps.as_mut().ok_or("the keeper has not begun")?;
-        let options = OpenOptions { force: false, ..self.options };
-        let opening = Opening { options, server: &self.fixed.server };
         let report = teller(&self.link);
-        swaps.add(spec, opening, (&engine, report)).map_err(|error| error.to_string())
+        swaps.add(place, (&engine, report)).map_err(|error| error.to_string())
     }
 
     fn remove_swap(&mut self, name: &str) -> Result<AreaState, String> {

@@ -1,11 +1,11 @@
 //! The swap areas of a keeper.
 //!
-//! Owns: opening what the user named, its keys, and what is known of each area. What is on another
-//! machine a process apart opens, which sees no more than what was encrypted here.
+//! Owns: the areas of places that are open, their keys, and what is known of each.
 //! Invariants: keys are nowhere but in this process, and in no core dump of it. An area that is
 //! swapped off is known until nobody has its device open any more.
-//! Not here: slots (`area`), devices (`device`).
+//! Not here: opening places (`places`), slots (`area`), devices (`device`).
 
+use crate::places::{OpenBy, OpenPlace};
 use crate::words::AreaState;
 use overspill_area::{AreaNo, AreaTables, MemberNo, TooManyAreas};
 use overspill_base::Bytes;
@@ -13,10 +13,10 @@ use overspill_base::shared::Table;
 use overspill_base::sync::Arc;
 use overspill_device::any::{self, Device};
 use overspill_device::compressed::Usage;
-use overspill_device::file::{Attachment, OpenOptions};
+use overspill_device::file::Attachment;
 use overspill_device::seal::{Algorithm, Sealer, Seals};
 use overspill_device::served::Clients;
-use overspill_device::served::apart::{self, Apart, Report};
+use overspill_device::served::apart::{Apart, Report};
 use overspill_device::{DeviceError, DeviceInfo, SwapDevice, SwapKind, SwapSpec};
 use overspill_engine::{Engine, Swap, SwapoffError, SwaponError, private_tables};
 use rustix::fd::OwnedFd;
@@ -32,9 +32,6 @@ pub(crate) enum SwapError {
     /// A device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// More than there can be.
-    #[error("--swap is given {0} times; {max} are the most", max = AreaNo::MAX)]
-    TooMany(usize),
     /// The engine has no more.
     #[error(transparent)]
     Swapon(#[from] SwaponError),
@@ -74,13 +71,6 @@ enum Place {
     Apart(Apart),
 }
 
-/// How places are opened: as the user wants it, and by which program those on other machines.
-#[derive(Clone, Copy)]
-pub(crate) struct Opening<'o> {
-    pub(crate) options: OpenOptions,
-    pub(crate) server: &'o Path,
-}
-
 /// Who asks a process apart for pages: this process alone, which ends with all it has asked for.
 #[derive(Debug)]
 struct Alone;
@@ -101,20 +91,17 @@ pub(crate) struct Swaps {
 }
 
 impl Swaps {
-    /// Opens the places. Returns them as the engine takes them, too.
+    /// Takes over the places. Returns them as the engine takes them, too.
     ///
     /// # Errors
     /// [`SwapError`].
-    pub(crate) fn open(
-        specs: &[SwapSpec],
-        opening: Opening<'_>,
-    ) -> Result<(Self, Vec<Swap>), SwapError> {
-        if specs.len() > AreaNo::MAX {
-            return Err(SwapError::TooMany(specs.len()));
+    pub(crate) fn new(places: Vec<OpenPlace>) -> Result<(Self, Vec<Swap>), SwapError> {
+        if places.len() > AreaNo::MAX {
+            return Err(SwaponError::TooMany(TooManyAreas).into());
         }
         let (mut open, mut swaps) = (Vec::new(), Vec::new());
-        for (number, spec) in specs.iter().enumerate() {
-            let (opened, swap) = open_one(number, spec, opening)?;
+        for (number, place) in places.into_iter().enumerate() {
+            let (opened, swap) = take(number, place)?;
             open.push(Some(opened));
             swaps.push(swap);
         }
@@ -127,15 +114,14 @@ impl Swaps {
     /// [`SwapError`].
     pub(crate) fn add(
         &mut self,
-        spec: &SwapSpec,
-        opening: Opening<'_>,
+        place: OpenPlace,
         (engine, report): (&Engine, Report),
     ) -> Result<AreaState, SwapError> {
         let number = self.open.len();
         if number == AreaNo::MAX {
             return Err(SwaponError::TooMany(TooManyAreas).into());
         }
-        let (mut opened, swap) = open_one(number, spec, opening)?;
+        let (mut opened, swap) = take(number, place)?;
         opened.place.attend(report)?;
         engine.swapon(|_| swap)?;
         let state = opened.state(number);
@@ -259,11 +245,12 @@ impl OpenSwap {
 }
 
 impl Place {
-    fn open(spec: &SwapSpec, opening: Opening<'_>) -> Result<Self, DeviceError> {
-        let Opening { options, server } = opening;
-        Ok(match spec.is_served() || spec.mirror.is_some() {
-            true => Self::Apart(apart::start(server, spec, &options)?),
-            false => Self::Here(Device::open(spec, &options)?),
+    fn of(by: OpenBy) -> Result<Self, DeviceError> {
+        Ok(match by {
+            OpenBy::Process(started) => Self::Apart(started.into()),
+            OpenBy::Descriptor(descriptor, attachment) => {
+                Self::Here(Device::attach(descriptor, attachment)?)
+            }
         })
     }
 
@@ -315,14 +302,11 @@ impl Place {
     }
 }
 
-/// The device is opened twice: once for what is known of it, once for the engine.
-fn open_one(
-    number: usize,
-    spec: &SwapSpec,
-    opening: Opening<'_>,
-) -> Result<(OpenSwap, Swap), SwapError> {
+/// The device is attached to twice: once for what is known of it, once for the engine.
+fn take(number: usize, place: OpenPlace) -> Result<(OpenSwap, Swap), SwapError> {
     let cannot = |what| move |errno| SwapError::Kernel(what, errno);
-    let place = Place::open(spec, opening)?;
+    let OpenPlace { spec, by, .. } = place;
+    let place = Place::of(by)?;
     let was_empty = place.kept_if_empty().map_err(cannot("keep a file open"))?;
     let descriptor = place.descriptor().map_err(cannot("keep a file open"))?;
     let attachment = place.attachment().clone();
@@ -339,7 +323,6 @@ fn open_one(
     let area = AreaNo(number as u8);
     let in_use = Arc::downgrade(&shared);
     let swap = Swap::join(area, shared, tables.clone(), (priority, MemberNo(0), seed));
-    let spec = spec.clone();
     let open = OpenSwap { spec, place, tables, was_empty, in_use, is_leaving: false };
     Ok((open, swap))
 }

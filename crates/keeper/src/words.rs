@@ -15,12 +15,11 @@ pub use wanted::{Birth, Wanted};
 
 use crate::eye::EyeParts;
 use crate::known::GuestParts;
+use crate::places::OpenPlace;
 use area::{read_area, write_area};
 use bytemuck::{Pod, Zeroable};
 use guest::{read_guest, write_guest};
 use overspill_base::Bytes;
-use overspill_device::SwapSpec;
-use overspill_device::file::OpenOptions;
 use overspill_engine::EngineStatus;
 use overspill_guest::Vpn;
 use overspill_guest::userfault::{Abilities, GuestUserfault};
@@ -106,23 +105,21 @@ pub(crate) type Sent<'f> = (Packet, Vec<BorrowedFd<'f>>);
 /// What the front asks for.
 #[derive(Debug)]
 pub enum Request {
-    /// A place to swap to; before `Begin`, which opens it. No answer.
-    Swap(Box<SwapSpec>),
-    /// Open the places and be ready. The answer: the areas, then `Done`.
+    /// A place to swap to; before `Begin`, which takes it over. No answer.
+    Swap(Box<OpenPlace>),
+    /// Take the places over and be ready. The answer: the areas, then `Done`.
     Begin {
         /// The limit of all guests.
         memory: Bytes,
         /// The most that it can be set to.
         memory_max: Bytes,
-        /// How places are opened.
-        options: OpenOptions,
         /// The file of the counters.
         stats: OwnedFd,
         /// The file of the record of pages that come, if there is to be one.
         arrivals: Option<OwnedFd>,
     },
     /// Another place to swap to, from now on. The answer: its area, then `Done`.
-    AddSwap(Box<SwapSpec>),
+    AddSwap(Box<OpenPlace>),
     /// Swap no more to the place with this name, path or number; if several have it, to the one
     /// added last. The answer: its area, then `Done`. It leaves as there is room.
     RemoveSwap(String),
@@ -278,16 +275,13 @@ impl Request {
     pub(crate) fn write(&self) -> Result<Sent<'_>, WordError> {
         let bare = |packet| Ok((packet, Vec::new()));
         match self {
-            Self::Swap(spec) => bare(write_spec(kind::SWAP, spec)?),
-            Self::AddSwap(spec) => bare(write_spec(kind::ADD_SWAP, spec)?),
+            Self::Swap(place) => write_swap(kind::SWAP, place),
+            Self::AddSwap(place) => write_swap(kind::ADD_SWAP, place),
             Self::RemoveSwap(name) => {
                 bare(Packet::new(kind::REMOVE_SWAP, &[]).with_body(name.as_bytes())?)
             }
-            Self::Begin { memory, memory_max, options, stats, arrivals } => {
-                let OpenOptions { swap_size, force } = options;
-                let size = swap_size.map_or(0, |size| size.0);
-                let has_size = swap_size.is_some().into();
-                let words = [memory.0, has_size, size, (*force).into(), memory_max.0];
+            Self::Begin { memory, memory_max, stats, arrivals } => {
+                let words = [memory.0, memory_max.0];
                 let descriptors = [Some(stats), arrivals.as_ref()];
                 let descriptors = descriptors.into_iter().flatten().map(AsFd::as_fd).collect();
                 Ok((Packet::new(kind::BEGIN, &words), descriptors))
@@ -319,6 +313,8 @@ impl Request {
         match packet.kind {
             kind::BEGIN => return read_begin(&packet, fds),
             kind::ADD => return read_guest(&packet, fds),
+            kind::SWAP => return read_swap(&packet, fds).map(Self::Swap),
+            kind::ADD_SWAP => return read_swap(&packet, fds).map(Self::AddSwap),
             kind::FETCHED => {
                 let [number, fork] = [packet.words[0], packet.words[1]];
                 let mut fds = fds.into_iter();
@@ -329,8 +325,6 @@ impl Request {
             _ => packet.exactly::<0>(fds)?,
         };
         Ok(match packet.kind {
-            kind::SWAP => Self::Swap(read_spec(&packet)?),
-            kind::ADD_SWAP => Self::AddSwap(read_spec(&packet)?),
             kind::REMOVE_SWAP => Self::RemoveSwap(packet.text()?),
             kind::NEEDED => Self::Needed(read_pages(&packet)?),
             kind::ENDED => Self::Ended { number: packet.words[0] },
@@ -349,27 +343,25 @@ impl Request {
     }
 }
 
-fn write_spec(kind: u32, spec: &SwapSpec) -> Result<Packet, WordError> {
-    let json = serde_json::to_vec(spec).expect("it has only strings and numbers");
-    Packet::new(kind, &[]).with_body(&json)
+fn write_swap(kind: u32, place: &OpenPlace) -> Result<Sent<'_>, WordError> {
+    let json = serde_json::to_vec(&place.spec).expect("it has only strings and numbers");
+    Ok((Packet::new(kind, &[]).with_body(&json)?, place.descriptors()))
 }
 
-fn read_spec(packet: &Packet) -> Result<Box<SwapSpec>, WordError> {
-    serde_json::from_slice(packet.body()?).map_err(|_| packet.bad("place"))
+fn read_swap(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Box<OpenPlace>, WordError> {
+    let spec = serde_json::from_slice(packet.body()?).map_err(|_| packet.bad("place"))?;
+    OpenPlace::read(spec, fds).map(Box::new).ok_or(packet.bad("open place"))
 }
 
 fn read_begin(packet: &Packet, fds: Vec<OwnedFd>) -> Result<Request, WordError> {
     let mut fds = fds.into_iter();
     let (stats, arrivals) = (fds.next(), fds.next());
     let stats = stats.filter(|_| fds.len() == 0).ok_or(packet.bad("number of descriptors"))?;
-    let has_size = packet.flag(1, "swap size")?;
-    let swap_size = has_size.then_some(Bytes(packet.words[2]));
-    let options = OpenOptions { swap_size, force: packet.flag(3, "force")? };
-    let (memory, memory_max) = (read_memory(packet, 0)?, read_memory(packet, 4)?);
+    let (memory, memory_max) = (read_memory(packet, 0)?, read_memory(packet, 1)?);
     if memory > memory_max {
         return Err(packet.bad("limit"));
     }
-    Ok(Request::Begin { memory, memory_max, options, stats, arrivals })
+    Ok(Request::Begin { memory, memory_max, stats, arrivals })
 }
 
 fn read_memory(packet: &Packet, word: usize) -> Result<Bytes, WordError> {
@@ -490,13 +482,13 @@ mod tests {
     /// With descriptors and without.
     #[test]
     fn whatever_comes_is_read_or_refused() {
-        let spec = "file:/var/tmp:1G,pri=3".parse().unwrap();
+        let place = OpenPlace::of_tests("ram:1M,pri=3");
         let samples = [
-            Request::Swap(Box::new(spec)).write().unwrap().0,
+            Request::Swap(Box::new(place)).write().unwrap().0,
             Request::Needed(vec![Vpn(1), Vpn(7)]).write().unwrap().0,
             Request::Bring { number: 3, from: Vpn(9) }.write().unwrap().0,
             Packet::new(kind::ADD, &[1, 2, 3, 4, 5, 6]),
-            Packet::new(kind::BEGIN, &[1 << 24, 1, 1 << 20, 0, 1 << 25]),
+            Packet::new(kind::BEGIN, &[1 << 24, 1 << 25]),
             Report::Line("a line".into()).write().0,
             Report::State(KeeperState::default()).write().0,
         ];

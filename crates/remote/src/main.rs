@@ -9,7 +9,7 @@
 use overspill_device::served::apart;
 use rustix::net::sockopt::socket_type;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
-use rustix::process::{getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{getrlimit, set_dumpable_behavior, setpriority_process, setrlimit};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -24,11 +24,17 @@ const FAILED: u8 = 125;
 const IGNORED: [i32; 6] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGTSTP, libc::SIGTTOU];
 
+/// As urgent as the keeper, which waits for it.
+const NICENESS: i32 = -15;
+
 fn main() -> ExitCode {
     for signal in IGNORED {
         // SAFETY: no handler of ours, and no other thread yet.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
+    close_others();
+    // Where that is not permitted, it takes its turn among the program's.
+    let _ = setpriority_process(None, NICENESS);
     raise_limit_of_files();
     limit_memory();
     // It has passwords and keys of connections. Where that is not permitted, as without.
@@ -55,6 +61,13 @@ fn serve() -> Result<(), String> {
 /// Prints a line, in the run's name.
 fn say(line: &str) {
     overspill_terminal::Program("overspill").say(line);
+}
+
+/// What its starter was given by others is no business of its own.
+fn close_others() {
+    // SAFETY: nobody here has them. Where the call is refused, what is left open does no harm but to
+    // stay open.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
 /// Each process of a run takes some.

@@ -1,6 +1,7 @@
 //! The keeper's process, as the front has it.
 //!
-//! Owns: its start and its end, and asking it.
+//! Owns: its start and its end, asking it, and opening what it swaps to; with the processes that
+//! have places open for it.
 //! Invariants: an answer is waited for no longer than a keeper needs that works. Lines that come
 //! meanwhile are said. Its holder, which outlives it for a moment, is known by its number too.
 //! Not here: what it does.
@@ -9,18 +10,20 @@ use crate::family::wait_for;
 use crate::watch;
 use overspill_base::Bytes;
 use overspill_base::stats::Stats;
-use overspill_device::SwapSpec;
 use overspill_device::file::OpenOptions;
+use overspill_device::{DeviceError, SwapSpec};
 use overspill_guest::{Vpn, pidfd};
 use overspill_keeper::process::{self, Fixed, new_stats};
 use overspill_keeper::{
-    AreaState, ArrivalReader, Birth, GuestParts, KeeperState, Link, LinkError, Report, Request,
-    Wanted,
+    AreaState, ArrivalReader, Birth, GuestParts, KeeperState, Link, LinkError, OpenPlace, Report,
+    Request, Wanted,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, set_child_subreaper};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, set_child_subreaper};
 use std::cell::RefCell;
+use std::path::PathBuf;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// How long it may take to open all places: a disk may have to be searched for what it holds.
@@ -34,6 +37,12 @@ pub enum KeeperError {
     /// It refuses.
     #[error("{0}")]
     Refused(String),
+    /// A place cannot be opened.
+    #[error(transparent)]
+    Place(#[from] DeviceError),
+    /// There are more places than there can be.
+    #[error("--swap is given {0} times; {max} are the most", max = OpenPlace::MAX)]
+    TooMany(usize),
     /// It was not understood, or has ended.
     #[error("the keeper: {0}")]
     Link(#[from] LinkError),
@@ -69,6 +78,8 @@ pub struct KeeperOptions {
     pub swaps: Vec<SwapSpec>,
     /// How places are opened.
     pub options: OpenOptions,
+    /// The program that opens places on other machines.
+    pub server: PathBuf,
     /// What does not change.
     pub fixed: Fixed,
     /// Whether it is recorded which pages come.
@@ -84,6 +95,10 @@ pub struct KeeperProcess {
     holder: Option<Pid>,
     stats: Stats,
     arrivals: Option<ArrivalReader>,
+    options: OpenOptions,
+    server: PathBuf,
+    /// Processes that have places open.
+    servers: RefCell<Vec<Child>>,
     /// What came while an answer was waited for.
     wanted: RefCell<Vec<Wanted>>,
     say: Box<dyn Fn(&str)>,
@@ -96,7 +111,7 @@ impl KeeperProcess {
     /// # Errors
     /// [`KeeperError`].
     pub fn start(
-        mut options: KeeperOptions,
+        options: KeeperOptions,
         say: Box<dyn Fn(&str)>,
     ) -> Result<(Self, Vec<AreaState>), KeeperError> {
         // Its holder, agents, and daemons of the program become children of this process.
@@ -105,14 +120,24 @@ impl KeeperProcess {
         let (file, stats) = new_stats()?;
         let arrivals = options.records_arrivals.then(ArrivalReader::new).transpose()?;
         let (arrivals, record) = arrivals.unzip();
-        let pid = process::fork(socket, std::mem::take(&mut options.fixed))
-            .map_err(KeeperError::Start)?;
-        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        let wanted = RefCell::default();
-        let (is_prepared, holder) = (false, None);
-        let mut keeper =
-            Self { link, pid, process, is_prepared, holder, stats, arrivals, wanted, say };
-        match keeper.begin(options, (file, record)) {
+        let pid = process::fork(socket, options.fixed).map_err(KeeperError::Start)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        let mut keeper = Self {
+            link,
+            pid,
+            process,
+            is_prepared: false,
+            holder: None,
+            stats,
+            arrivals,
+            options: options.options,
+            server: options.server,
+            servers: RefCell::default(),
+            wanted: RefCell::default(),
+            say,
+        };
+        let memory = (options.memory, options.memory_max);
+        match keeper.begin(memory, options.swaps, (file, record)) {
             Ok(areas) => Ok((keeper, areas)),
             Err(error) => {
                 keeper.kill();
@@ -123,17 +148,28 @@ impl KeeperProcess {
 
     fn begin(
         &mut self,
-        options: KeeperOptions,
+        (memory, memory_max): (Bytes, Bytes),
+        swaps: Vec<SwapSpec>,
         (stats, arrivals): (OwnedFd, Option<OwnedFd>),
     ) -> Result<Vec<AreaState>, KeeperError> {
-        let KeeperOptions { memory, memory_max, swaps, options, .. } = options;
-        for spec in swaps {
-            self.link.ask(&Request::Swap(Box::new(spec)), ANSWER_WAIT)?;
+        if swaps.len() > OpenPlace::MAX {
+            return Err(KeeperError::TooMany(swaps.len()));
         }
-        let begin = Request::Begin { memory, memory_max, options, stats, arrivals };
+        for spec in swaps {
+            let place = self.open(spec, &self.options)?;
+            self.link.ask(&Request::Swap(place), ANSWER_WAIT)?;
+        }
+        let begin = Request::Begin { memory, memory_max, stats, arrivals };
         self.link.ask(&begin, ANSWER_WAIT)?;
         let (areas, report) = self.answer(BEGIN_WAIT)?;
         done(&report).map(|()| areas)
+    }
+
+    /// Opens a place, as the keeper itself cannot.
+    fn open(&self, spec: SwapSpec, options: &OpenOptions) -> Result<Box<OpenPlace>, KeeperError> {
+        let (place, server) = OpenPlace::open(spec, options, &self.server)?;
+        self.servers.borrow_mut().extend(server);
+        Ok(Box::new(place))
     }
 
     /// Has a guest paged.
@@ -215,9 +251,10 @@ impl KeeperProcess {
         let _ = self.link.ask(&Request::SetMemory(memory), ANSWER_WAIT);
     }
 
-    /// Adds a place to swap to; returns its area.
+    /// Adds a place to swap to; returns its area. What was forced at the start were other places.
     pub(crate) fn add_swap(&self, spec: SwapSpec) -> Result<AreaState, KeeperError> {
-        self.change(&Request::AddSwap(Box::new(spec)))
+        let options = OpenOptions { force: false, ..self.options };
+        self.change(&Request::AddSwap(self.open(spec, &options)?))
     }
 
     /// Has an area swapped off; returns it.
@@ -302,9 +339,11 @@ impl KeeperProcess {
         self.arrivals.as_mut()
     }
 
-    /// True if `pid` is it, or its holder.
+    /// True if `pid` is it, its holder, or a process that has a place open for it.
     pub(crate) fn is(&self, pid: Pid) -> bool {
-        pid == self.pid || Some(pid) == self.holder
+        let servers = self.servers.borrow();
+        let mut others = servers.iter().map(Pid::from_child).chain(self.holder);
+        pid == self.pid || others.any(|other| other == pid)
     }
 
     /// Asks how things are, and has it end, when no guest is left. Waits for its end.
@@ -321,12 +360,23 @@ impl KeeperProcess {
         state
     }
 
-    /// Ends it, and waits for it and for its holder.
+    /// Ends it, and waits for it, for its holder, and for those that have places open, which empty
+    /// what was empty.
     pub(crate) fn kill(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
         for pid in [Some(self.pid), self.holder].into_iter().flatten() {
             wait_for(pid);
         }
+        self.servers.borrow_mut().drain(..).for_each(end_server);
+    }
+}
+
+/// Waits until a process has ended that had a place open, and of which nobody wants anything any
+/// more; one that waits for its network is left to do so.
+fn end_server(mut server: Child) {
+    let process = pidfd_open(Pid::from_child(&server), PidfdFlags::empty());
+    if process.is_ok_and(|process| pidfd::ends_within(&process, ANSWER_WAIT)) {
+        let _ = server.wait();
     }
 }
 

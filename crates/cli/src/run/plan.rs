@@ -85,10 +85,8 @@ impl Plan {
             memory_max: self.memory_max,
             swaps: self.swaps.clone(),
             options: self.options,
-            fixed: Fixed {
-                server: installed::program(SERVER)?,
-                page_by_page: self.touches.is_some(),
-            },
+            server: installed::program(SERVER)?,
+            fixed: Fixed { page_by_page: self.touches.is_some() },
             records_arrivals: self.report.is_some() || self.touches.is_some(),
         };
         let say = Box::new(|line: &str| say::line(line));

@@ -57,23 +57,46 @@ const HAS_LEFT: u32 = 3;
 /// What is said for an order that only has a socket.
 const WORD: [u8; 1] = [1];
 
-/// Starts `program` and has it open the place that `spec` names. Blocks until that is done.
+/// A place that a process of its own has open, for whoever attends to it. It may be sent to another
+/// process.
+#[derive(Debug)]
+pub struct Started {
+    /// The socket of the orders.
+    pub orders: OwnedFd,
+    /// The socket of the accounts.
+    pub accounts: OwnedFd,
+    /// What the clients need to know.
+    pub attachment: Attachment,
+}
+
+/// Starts `program` and has it open the place that `spec` names. Blocks until that is done. The
+/// process is the caller's to reap.
 ///
 /// # Errors
 /// [`DeviceError::NoServer`] if the program cannot be started; [`DeviceError::Served`] in its words
 /// if it cannot open the place, or has ended without a word.
-pub fn start(program: &Path, spec: &SwapSpec, options: &OpenOptions) -> Result<Apart, DeviceError> {
+pub fn start(
+    program: &Path,
+    spec: &SwapSpec,
+    options: &OpenOptions,
+) -> Result<(Started, Child), DeviceError> {
     let refused = |errno| DeviceError::NoServer { program: program.to_owned(), errno };
     let (orders, theirs) = pair().map_err(refused)?;
     let (accounts, entries) = pair().map_err(refused)?;
     let mut command = Command::new(program);
     command.stdin(theirs).stdout(Stdio::null()).process_group(0);
-    let server = command.spawn().map_err(|error| refused(errno_of(&error)))?;
+    let mut server = command.spawn().map_err(|error| refused(errno_of(&error)))?;
     drop(command);
     let silent = |errno| format!("{} has ended without a word: {errno}", program.display());
-    let opened = ask(&orders, spec, options, entries.as_fd());
-    let attachment = opened.map_err(silent).flatten().map_err(DeviceError::Served)?;
-    Ok(Apart::new(orders, (accounts, Some(server)), attachment))
+    let opened = ask(&orders, spec, options, entries.as_fd()).map_err(silent).flatten();
+    match opened {
+        Ok(attachment) => Ok((Started { orders, accounts, attachment }, server)),
+        Err(why) => {
+            drop(orders);
+            let _ = server.wait();
+            Err(DeviceError::Served(why))
+        }
+    }
 }
 
 fn ask(
@@ -99,7 +122,7 @@ pub type Report = Box<dyn Fn(&str) + Send>;
 pub struct Apart {
     orders: OwnedFd,
     /// Until it is attended to.
-    accounts: Option<(OwnedFd, Option<Child>)>,
+    accounts: Option<OwnedFd>,
     attachment: Attachment,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -128,13 +151,15 @@ impl Shared {
     }
 }
 
-impl Apart {
-    fn new(orders: OwnedFd, accounts: (OwnedFd, Option<Child>), attachment: Attachment) -> Self {
+impl From<Started> for Apart {
+    fn from(Started { orders, accounts, attachment }: Started) -> Self {
         let count = Mutex::new(LockClass::ServedDevice, Count::default());
         let shared = Arc::new(Shared { count, left: Condvar::new() });
         Self { orders, accounts: Some(accounts), attachment, shared, thread: None }
     }
+}
 
+impl Apart {
     /// What the clients need to know.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
@@ -146,9 +171,8 @@ impl Apart {
     /// # Errors
     /// [`DeviceError::Queue`] if there can be no thread.
     pub fn attend(&mut self, clients: Arc<dyn Clients>, report: Report) -> Result<(), DeviceError> {
-        let Some((accounts, server)) = self.accounts.take() else { return Ok(()) };
-        let book =
-            Book { accounts, server, clients, shared: self.shared.clone(), begun: Vec::new() };
+        let Some(accounts) = self.accounts.take() else { return Ok(()) };
+        let book = Book { accounts, clients, shared: self.shared.clone(), begun: Vec::new() };
         let name = self.attachment.info().name;
         let refused = |error| DeviceError::Queue { name: name.clone(), errno: errno_of(&error) };
         let builder = std::thread::Builder::new().name("ovs-accounts".into());
@@ -195,7 +219,6 @@ impl Drop for Apart {
 /// Keeps the accounts.
 struct Book {
     accounts: OwnedFd,
-    server: Option<Child>,
     clients: Arc<dyn Clients>,
     shared: Arc<Shared>,
     /// For each queue that has begun and not ended its client.
@@ -207,8 +230,6 @@ impl Book {
         while let Some(entry) = self.entry() {
             self.enter(entry);
         }
-        // Who started it may have reaped it.
-        let _ = self.server.as_mut().map(Child::wait);
         // What was under way is lost with the process, and nothing is written any more.
         self.begun.drain(..).for_each(|client| self.clients.end(client));
         let mut count = self.shared.count.lock();
@@ -381,7 +402,7 @@ mod tests {
         drop(entries);
         let under_way = Arc::new(UnderWay::default());
         let attend = |attachment| {
-            let mut apart = Apart::new(orders, (accounts, None), attachment);
+            let mut apart = Apart::from(Started { orders, accounts, attachment });
             apart.attend(under_way.clone(), Box::new(report)).unwrap();
             apart
         };
@@ -467,7 +488,7 @@ mod tests {
         let ((orders, _theirs), (accounts, entries)) = (pair().unwrap(), pair().unwrap());
         let attachment = crate::file::named("far".into(), overspill_base::Bytes(1 << 20));
         let under_way = Arc::new(UnderWay::default());
-        let mut apart = Apart::new(orders, (accounts, None), attachment);
+        let mut apart = Apart::from(Started { orders, accounts, attachment });
         let report = Box::new(|line: &str| {
             assert!(line.contains("served far has ended"), "{line}");
             TOLD.fetch_add(1, Relaxed);
