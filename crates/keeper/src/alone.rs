@@ -15,9 +15,12 @@
 //! the keeper, and a child that is sent each descriptor, which has not got the last one yet when it
 //! is needed.
 
+use crate::confined::confine_holder;
 use overspill_guest::userfault::{Abilities, GuestUserfault, Message, Userfault};
 use overspill_guest::{URGENT, pidfd};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::{Dir, Mode, OFlags, open, readlinkat};
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, getpid, pidfd_open};
 use rustix::process::{pidfd_send_signal, set_dumpable_behavior, setpriority_process, setsid};
 use std::io;
@@ -134,8 +137,20 @@ pub(crate) fn start_holder() -> io::Result<()> {
 /// Waits for the end of the keeper, then for the ends of its guests, and ends.
 fn hold(keeper: &OwnedFd) -> ! {
     let _ = rustix::thread::set_name(c"ovs-holder");
+    let table = Descriptors::open();
+    // Where that cannot be it is as its keeper, which says so.
+    let _ = confine_holder();
     pidfd::wait_for_end(keeper);
-    for number in descriptors() {
+    // Without /proc guests end when they miss a page, and their agents with the channel.
+    if let Ok(mut table) = table {
+        end_guests(&mut table);
+    }
+    // SAFETY: nothing of this copy is to be cleaned up: it is the keeper's.
+    unsafe { libc::_exit(0) }
+}
+
+fn end_guests(table: &mut Descriptors) {
+    for number in table.numbers() {
         // SAFETY: a descriptor of this table, which nobody changes any more.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         // What is no pidfd says so.
@@ -143,9 +158,8 @@ fn hold(keeper: &OwnedFd) -> ! {
             pidfd::wait_for_end(&descriptor);
         }
     }
-    poison_until_all_end(descriptors().into_iter().filter_map(userfault).collect());
-    // SAFETY: nothing of this copy is to be cleaned up: it is the keeper's.
-    unsafe { libc::_exit(0) }
+    let numbers = table.numbers();
+    poison_until_all_end(numbers.into_iter().filter_map(|n| table.userfault(n)).collect());
 }
 
 /// Answers every touch of a missing page by SIGBUS, as long as there are guests.
@@ -177,17 +191,28 @@ fn poison_what_waits(guest: &GuestUserfault) -> Vec<GuestUserfault> {
     forked
 }
 
-/// The userfaultfd of this number, if it is one.
-fn userfault(number: i32) -> Option<GuestUserfault> {
-    let name = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-    // SAFETY: a descriptor of this table, which is owned by nobody who still runs.
-    let fd = || unsafe { OwnedFd::from_raw_fd(number) };
-    (name.as_os_str() == "anon_inode:[userfaultfd]")
-        .then(|| GuestUserfault::agreed(fd(), ALL, None))
-}
+/// The descriptors of this process: what `/proc` has of them, which was opened while files could be.
+struct Descriptors(Dir);
 
-/// The numbers of all open descriptors.
-fn descriptors() -> Vec<i32> {
-    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+impl Descriptors {
+    fn open() -> Result<Self, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Dir::new(open("/proc/self/fd", flags, Mode::empty())?).map(Self)
+    }
+
+    /// The numbers of all that are open.
+    fn numbers(&mut self) -> Vec<i32> {
+        self.0.rewind();
+        let entries = self.0.by_ref().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect()
+    }
+
+    /// The userfaultfd of this number, if it is one.
+    fn userfault(&self, number: i32) -> Option<GuestUserfault> {
+        let name = readlinkat(self.0.fd().ok()?, number.to_string(), Vec::new()).ok()?;
+        // SAFETY: a descriptor of this table, which is owned by nobody who still runs.
+        let fd = || unsafe { OwnedFd::from_raw_fd(number) };
+        (name.as_c_str() == c"anon_inode:[userfaultfd]")
+            .then(|| GuestUserfault::agreed(fd(), ALL, None))
+    }
 }

@@ -16,6 +16,7 @@ mod arrivals;
 mod brake;
 mod call;
 mod care;
+mod confined;
 mod eye;
 mod forks;
 mod front;

@@ -8,6 +8,7 @@
 
 use crate::alone::{self, become_alone, start_holder};
 use crate::arrivals::Arrivals;
+use crate::confined::confine_keeper;
 use crate::front::LinkedFront;
 use crate::keeper::{Keeper, KeeperParts};
 use crate::known::GuestParts;
@@ -308,6 +309,11 @@ impl Process {
     fn keeper(&mut self) -> Result<&Keeper, String> {
         if let Some(parts) = self.parts.take() {
             start_holder().map_err(|error| error.to_string())?;
+            if let Err(why) = confine_keeper() {
+                let line =
+                    format!("the keeper may do what it never does, as this cannot be shut: {why}");
+                self.link.tell(&Report::Line(line));
+            }
             self.attend()?;
             self.keeper = Some(Keeper::start(parts).map_err(|error| error.to_string())?);
         }

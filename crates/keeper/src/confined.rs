@@ -1,0 +1,298 @@
+//! What the keeper's process, and its holder, may still ask the kernel for when there are guests.
+//!
+//! Owns: the list of calls, which seccomp(2) enforces; that no file can be opened and no address
+//! connected to, by Landlock, which sees io_uring too; and the capabilities that are left.
+//! Invariants: it is done while the process has one thread, so that all have it. Nobody is killed:
+//! what is not on the list fails with EPERM, for all guests depend on this process.
+//! Not here: what was opened before (`places`, and the front for guests).
+//! Rejected: an empty root, for which an ordinary user needs a user namespace of its own, and so
+//! another identity before its guests; a list of what may not be called, which new kernels outgrow.
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
+};
+use rustix::io::Errno;
+use rustix::process::getpid;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use seccompiler::{
+    BackendError, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+
+/// Why it is not confined.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unconfined {
+    #[error("capabilities: {0}")]
+    Capabilities(Errno),
+    #[error("Landlock: {0}")]
+    Files(#[from] RulesetError),
+    #[error("seccomp: {0}")]
+    Filter(#[from] BackendError),
+    #[error("seccomp: {0}")]
+    Seccomp(#[from] seccompiler::Error),
+}
+
+/// To end guests of other users, to be urgent, to lock keys in memory, and to use what a file system
+/// keeps for root, as the user may who has them.
+const KEPT: CapabilitySet = CapabilitySet::KILL
+    .union(CapabilitySet::SYS_NICE)
+    .union(CapabilitySet::IPC_LOCK)
+    .union(CapabilitySet::SYS_RESOURCE);
+
+/// Calls of both.
+const COMMON: &[i64] = &[
+    // Descriptors that are open.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    libc::SYS_ppoll,
+    libc::SYS_pidfd_send_signal,
+    // Memory.
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    // Threads, and their ends.
+    libc::SYS_futex,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_restart_syscall,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    // Time.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+];
+
+/// Calls of the keeper.
+const KEEPER: &[i64] = &[
+    // Files that are open, and new ones in memory.
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fallocate,
+    libc::SYS_ftruncate,
+    libc::SYS_memfd_create,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    // Readiness.
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    // Sockets that are connected, and pairs.
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_shutdown,
+    libc::SYS_socketpair,
+    // Keys.
+    libc::SYS_getrandom,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_munlock,
+    // Threads.
+    libc::SYS_clone3,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sigaltstack,
+    libc::SYS_getcpu,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_membarrier,
+    libc::SYS_prlimit64,
+    libc::SYS_sysinfo,
+];
+
+/// Calls of the holder, which looks for guests among descriptors.
+const HOLDER: &[i64] = &[libc::SYS_getdents64, libc::SYS_lseek, libc::SYS_readlinkat];
+
+/// Confines this process, which is the keeper.
+///
+/// # Errors
+/// [`Unconfined`]: what the kernel does not have, or refuses.
+pub(crate) fn confine_keeper() -> Result<(), Unconfined> {
+    confine(KEEPER)
+}
+
+/// Confines this process, which is the holder.
+///
+/// # Errors
+/// [`Unconfined`].
+pub(crate) fn confine_holder() -> Result<(), Unconfined> {
+    confine(HOLDER)
+}
+
+fn confine(own: &[i64]) -> Result<(), Unconfined> {
+    drop_capabilities().map_err(Unconfined::Capabilities)?;
+    close_files()?;
+    // The C library makes threads in the older way then, of which the flags can be seen.
+    let is_missing = rules(&[libc::SYS_clone3], []);
+    let missing = SeccompAction::Errno(libc::ENOSYS as u32);
+    seccompiler::apply_filter(&program(is_missing, SeccompAction::Allow, missing)?)?;
+    let allowed = rules(&[COMMON, own].concat(), conditional()?);
+    let refused = SeccompAction::Errno(libc::EPERM as u32);
+    seccompiler::apply_filter(&program(allowed, refused, SeccompAction::Allow)?)?;
+    Ok(())
+}
+
+fn drop_capabilities() -> Result<(), Errno> {
+    let has = capabilities(None)?;
+    let kept = CapabilitySets {
+        effective: has.effective & KEPT,
+        permitted: has.permitted & KEPT,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, kept)
+}
+
+/// What is open stays so. Of what the kernel does not know it closes as much as it can.
+fn close_files() -> Result<(), RulesetError> {
+    let newest = ABI::V5;
+    let ruleset = Ruleset::default()
+        .handle_access(AccessFs::from_all(newest))?
+        .handle_access(AccessNet::from_all(newest))?;
+    ruleset.create()?.no_new_privs(true).restrict_self().map(drop)
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Calls that may be made whatever their arguments are, and others.
+fn rules(always: &[i64], others: impl IntoIterator<Item = (i64, SeccompRule)>) -> Rules {
+    let always = always.iter().map(|call| (*call, Vec::new()));
+    always.chain(others.into_iter().map(|(call, rule)| (call, vec![rule]))).collect()
+}
+
+/// Calls that may be made with some arguments only: no memory is ever code, no process is made, and
+/// no thread of another one is told anything.
+fn conditional() -> Result<Vec<(i64, SeccompRule)>, BackendError> {
+    use SeccompCmpOp::{Eq, MaskedEq};
+    let executable = libc::PROT_EXEC as u64;
+    let (thread, own) = (libc::CLONE_THREAD as u64, getpid().as_raw_nonzero().get() as u64);
+    let named = libc::PR_SET_NAME as u64;
+    let cases = [
+        (libc::SYS_mmap, 2, MaskedEq(executable), 0),
+        (libc::SYS_mprotect, 2, MaskedEq(executable), 0),
+        (libc::SYS_clone, 0, MaskedEq(thread), thread),
+        (libc::SYS_tgkill, 0, Eq, own),
+        (libc::SYS_prctl, 0, Eq, named),
+    ];
+    let rule = |(call, argument, operator, value)| {
+        let length = SeccompCmpArgLen::Dword;
+        let condition = SeccompCondition::new(argument, length, operator, value)?;
+        Ok((call, SeccompRule::new(vec![condition])?))
+    };
+    cases.into_iter().map(rule).collect()
+}
+
+fn program(
+    rules: Rules,
+    others: SeccompAction,
+    these: SeccompAction,
+) -> Result<seccompiler::BpfProgram, BackendError> {
+    SeccompFilter::new(rules, others, these, ARCH.try_into()?)?.try_into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    use rustix::net::{AddressFamily, SocketType, socket};
+    use std::fs::File;
+    use std::io::Read;
+    use std::process::Command;
+
+    const INSIDE: &str = "OVERSPILL_TEST_CONFINED";
+
+    /// In a process of its own: what is shut stays so.
+    fn alone(name: &str, inside: impl FnOnce()) {
+        if std::env::var_os(INSIDE).is_some() {
+            return inside();
+        }
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("confined::tests::{name}"), "--nocapture"]);
+        let output = command.env(INSIDE, "1").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn error<T>(result: std::io::Result<T>) -> Option<i32> {
+        result.err().and_then(|error| error.raw_os_error())
+    }
+
+    /// Those in effect, as an open `status` of a thread has them.
+    fn capabilities_in(mut status: &File) -> u64 {
+        let mut text = String::new();
+        status.read_to_string(&mut text).unwrap();
+        let bits = text.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+        u64::from_str_radix(bits, 16).unwrap()
+    }
+
+    #[test]
+    fn a_keeper_opens_starts_and_traces_nothing() {
+        alone("a_keeper_opens_starts_and_traces_nothing", || {
+            let status = File::open("/proc/thread-self/status").unwrap();
+            confine_keeper().unwrap();
+            assert_eq!(error(File::open("/dev/null")), Some(libc::EPERM));
+            assert_eq!(error(Command::new("/bin/true").spawn()), Some(libc::EPERM));
+            let inet = socket(AddressFamily::INET, SocketType::STREAM, None);
+            assert_eq!(inet.unwrap_err(), Errno::PERM);
+            let code = ProtFlags::READ | ProtFlags::EXEC;
+            // SAFETY: nobody uses it.
+            let code =
+                unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, code, MapFlags::PRIVATE) };
+            assert_eq!(code.unwrap_err(), Errno::PERM);
+            // SAFETY: the call touches no memory of ours.
+            let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, 1, 0, 0) };
+            assert_eq!(
+                (traced, error(Err::<(), _>(std::io::Error::last_os_error()))),
+                (-1, Some(libc::EPERM))
+            );
+            assert_eq!(capabilities_in(&status) & !KEPT.bits(), 0);
+            // What it does all the time.
+            assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
+            rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        });
+    }
+
+    /// A ring asks for files without a call that a filter sees.
+    #[test]
+    fn nor_by_a_ring() {
+        alone("nor_by_a_ring", || {
+            let Ok(mut ring) = io_uring::IoUring::new(2) else {
+                return println!("skipped: the kernel has no io_uring for us");
+            };
+            confine_keeper().unwrap();
+            let path = c"/dev/null";
+            let cwd = io_uring::types::Fd(libc::AT_FDCWD);
+            let entry = io_uring::opcode::OpenAt::new(cwd, path.as_ptr()).build();
+            // SAFETY: the path outlives the request, which is waited for.
+            unsafe { ring.submission().push(&entry) }.unwrap();
+            ring.submit_and_wait(1).unwrap();
+            let result = ring.completion().next().unwrap().result();
+            assert_eq!(result, -libc::EACCES);
+        });
+    }
+}
