@@ -16,6 +16,7 @@ mod cluster;
 mod compare;
 mod compile;
 mod compressed;
+mod confined;
 mod core_dump;
 mod cpus;
 mod direct_io;

@@ -191,7 +191,7 @@ fn poison_what_waits(guest: &GuestUserfault) -> Vec<GuestUserfault> {
     forked
 }
 
-/// The descriptors of this process: what `/proc` has of them, which was opened while files could be.
+/// The descriptors of this process: what `/proc` has of them, opened while files could be.
 struct Descriptors(Dir);
 
 impl Descriptors {

@@ -34,8 +34,8 @@ pub(crate) enum Unconfined {
     Seccomp(#[from] seccompiler::Error),
 }
 
-/// To end guests of other users, to be urgent, to lock keys in memory, and to use what a file system
-/// keeps for root, as the user may who has them.
+/// To end guests of other users, to be urgent, to lock keys in memory, and to use what a file
+/// system keeps for root, as the user may who has them.
 const KEPT: CapabilitySet = CapabilitySet::KILL
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::IPC_LOCK)
@@ -217,82 +217,4 @@ fn program(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    use rustix::net::{AddressFamily, SocketType, socket};
-    use std::fs::File;
-    use std::io::Read;
-    use std::process::Command;
-
-    const INSIDE: &str = "OVERSPILL_TEST_CONFINED";
-
-    /// In a process of its own: what is shut stays so.
-    fn alone(name: &str, inside: impl FnOnce()) {
-        if std::env::var_os(INSIDE).is_some() {
-            return inside();
-        }
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", &format!("confined::tests::{name}"), "--nocapture"]);
-        let output = command.env(INSIDE, "1").output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    fn error<T>(result: std::io::Result<T>) -> Option<i32> {
-        result.err().and_then(|error| error.raw_os_error())
-    }
-
-    /// Those in effect, as an open `status` of a thread has them.
-    fn capabilities_in(mut status: &File) -> u64 {
-        let mut text = String::new();
-        status.read_to_string(&mut text).unwrap();
-        let bits = text.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
-        u64::from_str_radix(bits, 16).unwrap()
-    }
-
-    #[test]
-    fn a_keeper_opens_starts_and_traces_nothing() {
-        alone("a_keeper_opens_starts_and_traces_nothing", || {
-            let status = File::open("/proc/thread-self/status").unwrap();
-            confine_keeper().unwrap();
-            assert_eq!(error(File::open("/dev/null")), Some(libc::EPERM));
-            assert_eq!(error(Command::new("/bin/true").spawn()), Some(libc::EPERM));
-            let inet = socket(AddressFamily::INET, SocketType::STREAM, None);
-            assert_eq!(inet.unwrap_err(), Errno::PERM);
-            let code = ProtFlags::READ | ProtFlags::EXEC;
-            // SAFETY: nobody uses it.
-            let code =
-                unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, code, MapFlags::PRIVATE) };
-            assert_eq!(code.unwrap_err(), Errno::PERM);
-            // SAFETY: the call touches no memory of ours.
-            let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, 1, 0, 0) };
-            assert_eq!(
-                (traced, error(Err::<(), _>(std::io::Error::last_os_error()))),
-                (-1, Some(libc::EPERM))
-            );
-            assert_eq!(capabilities_in(&status) & !KEPT.bits(), 0);
-            // What it does all the time.
-            assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
-            rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        });
-    }
-
-    /// A ring asks for files without a call that a filter sees.
-    #[test]
-    fn nor_by_a_ring() {
-        alone("nor_by_a_ring", || {
-            let Ok(mut ring) = io_uring::IoUring::new(2) else {
-                return println!("skipped: the kernel has no io_uring for us");
-            };
-            confine_keeper().unwrap();
-            let path = c"/dev/null";
-            let cwd = io_uring::types::Fd(libc::AT_FDCWD);
-            let entry = io_uring::opcode::OpenAt::new(cwd, path.as_ptr()).build();
-            // SAFETY: the path outlives the request, which is waited for.
-            unsafe { ring.submission().push(&entry) }.unwrap();
-            ring.submit_and_wait(1).unwrap();
-            let result = ring.completion().next().unwrap().result();
-            assert_eq!(result, -libc::EACCES);
-        });
-    }
-}
+mod tests;

@@ -268,19 +268,13 @@ impl Guest {
         self.call_reader();
     }
 
-    /// Has whoever waits for a page ask again as soon as nothing is in doubt.
-    pub(crate) fn wake_later(&self) {
-        self.hold().all_stirred = true;
-        self.call_reader();
-    }
-
     /// A child can get its pages.
     pub(crate) fn has_child(&self) {
         self.has_relatives.store(true, Relaxed);
         self.call_reader();
     }
 
-    fn call_reader(&self) {
+    pub(crate) fn call_reader(&self) {
         self.look_again();
         self.wakeup.wake();
     }
@@ -385,10 +379,7 @@ impl Guest {
             // Nothing may come that makes anybody look again.
             self.look_again();
         } else {
-            owned.stirred.drain(..).for_each(|place| self.eye.wake(&place));
-            if std::mem::take(&mut owned.all_stirred) {
-                self.eye.wake_all();
-            }
+            owned.wake_stirred(&self.eye);
         }
     }
 

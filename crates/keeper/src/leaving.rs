@@ -160,8 +160,8 @@ impl Shared {
     }
 
     /// Brings pages, and gives them up. False if the guest begins something meanwhile, such as a
-    /// fork: nothing may come until it is through, and the front, which waits for this, may be needed
-    /// for that.
+    /// fork: nothing may come until it is through, and the front, which waits for this, may be
+    /// needed for that.
     fn bring_batch(
         &self,
         worker: &mut Worker,

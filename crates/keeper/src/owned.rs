@@ -4,7 +4,7 @@
 //! what was found in memory for the engine.
 //! Not here: what the guest itself is asked (`guest`).
 
-use crate::eye::EyeParts;
+use crate::eye::{Eye, EyeParts};
 use crate::kept::Kept;
 use crate::still::Still;
 use crate::touched::Closed;
@@ -90,6 +90,14 @@ pub(crate) struct Owned {
 impl Owned {
     pub(crate) fn new(map: SpaceMap) -> Self {
         Self { map, ..Self::default() }
+    }
+
+    /// Has those who wait for what is no longer there ask again. Nothing is in doubt.
+    pub(crate) fn wake_stirred(&mut self, eye: &Eye) {
+        self.stirred.drain(..).for_each(|place| eye.wake(&place));
+        if std::mem::take(&mut self.all_stirred) {
+            eye.wake_all();
+        }
     }
 
     /// Notes that the guest has forked, as its map is now.

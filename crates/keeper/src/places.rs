@@ -2,9 +2,9 @@
 //!
 //! Owns: opening what the user named, in the front, which may open files and start programs as the
 //! user may; and the form in which the keeper gets it.
-//! Invariant: the keeper opens no path and starts no program: it gets descriptors, and what is to be
-//! known of them. A place on another machine a process apart has open, which sees no more than what
-//! the keeper has encrypted.
+//! Invariant: the keeper opens no path and starts no program: it gets descriptors, and what is to
+//! be known of them. A place on another machine a process apart has open, which sees no more than
+//! what the keeper has encrypted.
 //! Not here: keys, which are the keeper's alone (`swaps`).
 
 use overspill_area::AreaNo;

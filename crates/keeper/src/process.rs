@@ -1,9 +1,10 @@
 //! The keeper's process.
 //!
 //! Owns: the loop that reads what the front asks for, and what follows.
-//! Invariants: it opens no file of the user's, starts no program, and traces nobody: it is given the
-//! places to swap to, and what it needs of a guest. It ends when the front has closed its end and no guest is left; the guests
-//! of a front that has died are killed. A message that cannot be counts as that death.
+//! Invariants: it opens no file of the user's, starts no program, and traces nobody: it is given
+//! the places to swap to, and what it needs of a guest. It ends when the front has closed its end
+//! and no guest is left; the guests of a front that has died are killed. A message that cannot be
+//! counts as that death.
 //! Not here: who forks it (`run`), what guests need (`serve`).
 
 use crate::alone::{self, become_alone, start_holder};

@@ -83,7 +83,8 @@ impl GuestSpace {
             drop(owned);
             pause();
         }
-        guest.wake_later();
+        guest.hold().all_stirred = true;
+        guest.call_reader();
         Err(SpaceError::Changing)
     }
 

@@ -65,8 +65,8 @@ fn say(line: &str) {
 
 /// What its starter was given by others is no business of its own.
 fn close_others() {
-    // SAFETY: nobody here has them. Where the call is refused, what is left open does no harm but to
-    // stay open.
+    // SAFETY: nobody here has them. Where the call is refused, what is left open does no harm but
+    // to stay open.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 

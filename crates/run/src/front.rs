@@ -30,7 +30,7 @@ use overspill_base::Bytes;
 use overspill_device::SwapSpec;
 use overspill_guest::{Kernel, MOST_URGENT, Tracer};
 use overspill_keeper::{AreaState, Arrived, EyeParts, GuestMark, GuestParts, KeeperState, Wanted};
-use rustix::process::{Pid, setpriority_process};
+use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior, setpriority_process};
 use rustix::thread::set_current_timer_slack;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -136,6 +136,8 @@ impl Front {
             Subject::Started { program, .. } => (Kernel::of_parent(program), None),
             Subject::Running(pid) => (Kernel::new(), start_of(pid)),
         };
+        // It has its guests' page tables open, and the sockets of their agents.
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         // Of this thread, and of what it starts unless that changes it.
         let _ = setpriority_process(None, MOST_URGENT);
         let _ = set_current_timer_slack(NonZeroU64::new(1));
