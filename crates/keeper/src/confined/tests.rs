@@ -39,6 +39,13 @@ fn a_keeper_opens_starts_and_traces_nothing() {
         confine_keeper().unwrap();
         assert_eq!(error(File::open("/dev/null")), Some(libc::EPERM));
         assert_eq!(error(Command::new("/bin/true").spawn()), Some(libc::EPERM));
+        // SAFETY: a copy would end at once.
+        match unsafe { libc::fork() } {
+            -1 => assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM)),
+            // SAFETY: nothing is to be cleaned up.
+            0 => unsafe { libc::_exit(0) },
+            _ => panic!("a process was made"),
+        }
         let inet = socket(AddressFamily::INET, SocketType::STREAM, None);
         assert_eq!(inet.unwrap_err(), Errno::PERM);
         let code = ProtFlags::READ | ProtFlags::EXEC;
