@@ -24,6 +24,7 @@ mod encryption;
 mod faults;
 mod gates;
 mod guide;
+mod hostile;
 mod keeper;
 mod kills;
 mod libraries;

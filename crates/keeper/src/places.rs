@@ -61,7 +61,8 @@ impl OpenPlace {
             }
             false => (open_here(&spec, options)?, None),
         };
-        let told = write_attachment(by.attachment()).map_err(|errno| by.cannot_be_kept(errno))?;
+        let told = write_attachment(by.attachment());
+        let told = told.map_err(|errno| cannot_be_kept(by.attachment(), errno))?;
         Ok((Self { spec, told, by }, process))
     }
 
@@ -98,10 +99,6 @@ impl OpenBy {
             Self::Descriptor(_, attachment) => attachment,
             Self::Process(started) => &started.attachment,
         }
-    }
-
-    fn cannot_be_kept(&self, errno: Errno) -> DeviceError {
-        cannot_be_kept(self.attachment(), errno)
     }
 }
 

@@ -6,6 +6,8 @@
 //! Not here: encryption. What comes here was encrypted where the program runs.
 
 mod failure;
+#[cfg(test)]
+mod hostile;
 mod mirror;
 pub mod nbd;
 pub mod redis;

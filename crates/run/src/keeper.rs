@@ -346,6 +346,11 @@ impl KeeperProcess {
         pid == self.pid || others.any(|other| other == pid)
     }
 
+    /// Reaps processes that had places open, and have ended.
+    pub(crate) fn reap_servers(&self) {
+        self.servers.borrow_mut().retain_mut(|server| matches!(server.try_wait(), Ok(None)));
+    }
+
     /// Asks how things are, and has it end, when no guest is left. Waits for its end.
     pub(crate) fn end(&mut self) -> Option<(Vec<AreaState>, KeeperState)> {
         let state = self.state().ok();

@@ -1,6 +1,7 @@
 //! The client against servers that are played here, and that do not always keep to the protocol.
 
 use super::wire::{REQUEST_BYTES, u32_at, u64_at};
+use crate::hostile::{Proxy, try_seeds};
 use overspill_base::shared::{PageArena, PageBuf};
 use overspill_base::{PAGE_SIZE, Slot};
 use overspill_device::file::OpenOptions;
@@ -367,4 +368,22 @@ fn data_are_not_overwritten() {
     drop(server.open("").unwrap());
     // It is a swap area now.
     drop(server.open("").unwrap());
+}
+
+/// What it says is changed on the way: all requests come to an end.
+#[test]
+fn whatever_a_server_says_requests_end() {
+    try_seeds(|seed| {
+        let (server, proxy) = (Server::start(structured), Proxy::new());
+        let spec = format!("nbd:127.0.0.1:{}/disk,connections=2,timeout=1", proxy.port());
+        proxy.start(server.port, seed);
+        let opened = crate::open(&spec.parse().unwrap(), &OpenOptions::default(), |_| {});
+        let Ok(device) = opened else { return };
+        let device = device.bare();
+        let (pages, Ok(mut queue)) = (Pages::new(), device.open_queue(8)) else { return };
+        for slot in [1, 100, 101, 102, 1] {
+            transfer(&mut *queue, &pages, IoOp::Write, slot);
+            transfer(&mut *queue, &pages, IoOp::Read, slot);
+        }
+    });
 }

@@ -60,6 +60,7 @@ impl Front {
 
     /// Reaps children that have ended, but the program: orphans of the run.
     pub fn reap_orphans(&self) {
+        self.keeper.reap_servers();
         let is_program =
             |pid| matches!(self.subject, Subject::Started { program, .. } if program == pid);
         let is_orphan = |pid: &Pid| !is_program(*pid) && !self.is_no_part(*pid);
