@@ -16,12 +16,6 @@ struct own {
     size_t pages;
 };
 
-static uint64_t next(uint64_t *state) {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    return *state ^= *state << 17;
-}
-
 static void check_page(const struct own *own, size_t page) {
     const uint64_t *words = own->words + page * (PAGE / 8);
     uint64_t expected = own->written[page] ? mark(own->seed, page) + own->written[page] : 0;

@@ -36,6 +36,13 @@ struct test {
     void (*run)(void);
 };
 
+/* The next number by chance: xorshift, of a state that is not 0. */
+static inline uint64_t next(uint64_t *state) {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    return *state ^= *state << 17;
+}
+
 /* The word that belongs at the start and at the end of page `page` of what `seed` filled. */
 static inline uint64_t mark(uint64_t seed, size_t page) {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + page + 1;

@@ -2,7 +2,6 @@
  * depends on the variable SEED. It is about to be ended for it, and does not mind. */
 #include "common.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -14,12 +13,6 @@
 #define AGENT_CODE (3 * PAGE)
 
 static char *memory;
-
-static uint64_t next(uint64_t *state) {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    return *state ^= *state << 17;
-}
 
 #ifdef __x86_64__
 /* What the agent does from now on: it says what comes to its mind to whoever listens. It is copied, so it calls nothing. */
@@ -202,8 +195,9 @@ static void does_all_it_can(void) {
     for (uint64_t n = 0; n < THREADS; n++)
         CHECK(pthread_create(&thread, NULL, races, (void *)(next(&seed) + n)) == 0);
     alarm(SECONDS + 1);
-    if (sigsetjmp(again, 1) == 0 && next(&seed) % 4 != 0)
-        take_over(next(&seed));
+    const uint64_t whether = next(&seed), how = next(&seed);
+    if (sigsetjmp(again, 1) == 0 && whether % 4 != 0)
+        take_over(how);
     sleep(SECONDS);
 }
 

@@ -17,12 +17,6 @@ struct own {
     uint64_t sum;
 };
 
-static uint64_t next(uint64_t *state) {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    return *state ^= *state << 17;
-}
-
 static void *writes_and_checks(void *argument) {
     struct own *own = argument;
     uint64_t state = own->seed;

@@ -63,12 +63,10 @@ impl Kernel {
     /// What has become of the child. Its end may come at any moment, and is not taken: only stops
     /// are.
     fn wait_for_child(child: Pid) -> Result<Option<Change>> {
-        let look = |options| waitid(WaitId::Pid(child), options | WaitIdOptions::NOHANG);
-        let seen = look(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
-        if seen.is_some_and(|status| status.exited() || status.killed() || status.dumped()) {
+        if has_ended(child)? {
             return Ok(Some(Change::Ended));
         }
-        match look(WaitIdOptions::STOPPED) {
+        match waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG) {
             Ok(seen) => {
                 let code = seen.and_then(|status| status.trapping_signal());
                 Ok(code.map(|code| change(code << 8 | STOPPED)))
@@ -78,6 +76,17 @@ impl Kernel {
             Err(errno) => Err(errno),
         }
     }
+}
+
+/// True if a child of this process has ended, which is left to be reaped.
+///
+/// # Errors
+/// ECHILD if it is none, or was reaped.
+pub fn has_ended(child: Pid) -> Result<bool> {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let seen = waitid(WaitId::Pid(child), look)?;
+    // A stop that its tracer is told is seen, too.
+    Ok(seen.is_some_and(|status| status.exited() || status.killed() || status.dumped()))
 }
 
 fn last_error() -> Errno {

@@ -41,7 +41,7 @@ pub use detach::detach;
 pub use error::AttachError;
 pub use gate::{Gate, can_open, can_shut, inherited, let_out, open, shut};
 pub use hold::Held;
-pub use kernel::{Kernel, read_as_a_thread};
+pub use kernel::{Kernel, has_ended, read_as_a_thread};
 pub use peer::Peer;
 pub use places::{LETTERS, letters};
 pub use process::own_number;

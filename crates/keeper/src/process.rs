@@ -40,27 +40,13 @@ const LEAVING_INTERVAL: Duration = Duration::from_millis(20);
 /// Pages that a guest's threads need, at most: those of more threads than a machine has.
 const NEEDED_MAX: usize = 1 << 25;
 
-/// What does not change from the start on.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Fixed {
-    /// Whether each page comes alone, so that every touch of one that is out is seen.
-    pub page_by_page: bool,
-}
-
-impl Fixed {
-    fn tuning(self) -> Tuning {
-        let tuning = Tuning::default();
-        if self.page_by_page { tuning.page_by_page() } else { tuning }
-    }
-}
-
 /// What the process has, from the start on.
 struct Process {
     link: Arc<Link>,
     front: Arc<LinkedFront>,
     /// Until it begins.
     places: Vec<OpenPlace>,
-    fixed: Fixed,
+    tuning: Tuning,
     swaps: Option<Swaps>,
     /// Until the first guest comes.
     parts: Option<KeeperParts>,
@@ -79,19 +65,22 @@ struct Tasks {
 }
 
 /// Forks the keeper of a run, with its end of a [`Link`], and returns its number. It ends when the
-/// run has.
+/// run has. If `page_by_page` each page comes alone, so that every touch of one that is out is
+/// seen.
 ///
 /// # Errors
 /// Of fork(2), or this process has another thread.
-pub fn fork(socket: OwnedFd, fixed: Fixed) -> io::Result<Pid> {
-    alone::fork(|| be(Arc::new(Link::from(socket)), fixed))
+pub fn fork(socket: OwnedFd, page_by_page: bool) -> io::Result<Pid> {
+    let usual = Tuning::default();
+    let tuning = if page_by_page { usual.page_by_page() } else { usual };
+    alone::fork(|| be(Arc::new(Link::from(socket)), tuning))
 }
 
 /// Is the keeper, to the end of the run.
-fn be(link: Arc<Link>, fixed: Fixed) {
+fn be(link: Arc<Link>, tuning: Tuning) {
     end_with_any_thread(&link);
     match become_alone(link.as_fd()) {
-        Ok(()) => keep(link, fixed),
+        Ok(()) => keep(link, tuning),
         Err(error) => {
             let line = format!("the keeper cannot be set apart from other processes: {error}");
             link.tell(&Report::Line(line));
@@ -99,12 +88,12 @@ fn be(link: Arc<Link>, fixed: Fixed) {
     }
 }
 
-fn keep(link: Arc<Link>, fixed: Fixed) {
+fn keep(link: Arc<Link>, tuning: Tuning) {
     let mut process = Process {
         front: Arc::new(LinkedFront::new(link.clone())),
         link,
         places: Vec::new(),
-        fixed,
+        tuning,
         swaps: None,
         parts: None,
         keeper: None,
@@ -289,7 +278,7 @@ impl Process {
             swaps,
             stats,
             arrivals,
-            tuning: self.fixed.tuning(),
+            tuning: self.tuning,
             front: self.front.clone(),
             report: Box::new(report),
         }
@@ -311,8 +300,7 @@ impl Process {
         if let Some(parts) = self.parts.take() {
             start_holder().map_err(|error| error.to_string())?;
             if let Err(why) = confine_keeper() {
-                let line =
-                    format!("the keeper may do what it never does, as this cannot be shut: {why}");
+                let line = format!("the keeper goes on, but is not confined: {why}");
                 self.link.tell(&Report::Line(line));
             }
             self.attend()?;

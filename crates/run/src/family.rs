@@ -11,9 +11,7 @@ use rustix::process::{pidfd_open, pidfd_send_signal, waitid, waitpid};
 
 /// True if a child has ended and was not reaped yet.
 pub fn has_ended(child: Pid) -> bool {
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let looked = waitid(WaitId::Pid(child), look).ok().flatten();
-    looked.is_some_and(|status| status.exited() || status.killed() || status.dumped())
+    overspill_guest::has_ended(child).unwrap_or(false)
 }
 
 /// Reaps a child if it has ended.

@@ -13,7 +13,7 @@ use overspill_base::stats::Stats;
 use overspill_device::file::OpenOptions;
 use overspill_device::{DeviceError, SwapSpec};
 use overspill_guest::{Vpn, pidfd};
-use overspill_keeper::process::{self, Fixed, new_stats};
+use overspill_keeper::process::{self, new_stats};
 use overspill_keeper::{
     AreaState, ArrivalReader, Birth, GuestParts, KeeperState, Link, LinkError, OpenPlace, Report,
     Request, Wanted,
@@ -80,8 +80,8 @@ pub struct KeeperOptions {
     pub options: OpenOptions,
     /// The program that opens places on other machines.
     pub server: PathBuf,
-    /// What does not change.
-    pub fixed: Fixed,
+    /// Whether each page comes alone, so that every touch of one that is out is seen.
+    pub page_by_page: bool,
     /// Whether it is recorded which pages come.
     pub records_arrivals: bool,
 }
@@ -120,7 +120,7 @@ impl KeeperProcess {
         let (file, stats) = new_stats()?;
         let arrivals = options.records_arrivals.then(ArrivalReader::new).transpose()?;
         let (arrivals, record) = arrivals.unzip();
-        let pid = process::fork(socket, options.fixed).map_err(KeeperError::Start)?;
+        let pid = process::fork(socket, options.page_by_page).map_err(KeeperError::Start)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         let mut keeper = Self {
             link,

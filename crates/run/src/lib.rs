@@ -36,7 +36,6 @@ pub use giving::MemoryPressure;
 pub use ground::{Ground, GroundError};
 pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
 pub use overspill_guest::Peer;
-pub use overspill_keeper::process::Fixed;
 pub use overspill_keeper::{AreaState, Arrived, GuestMark};
 pub use refusals::OutsideProcess;
 pub use stalls::{StallTime, Stalling, Stalls};

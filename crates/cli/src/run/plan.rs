@@ -16,7 +16,7 @@ use crate::say;
 use overspill::{Bytes, OpenOptions, SwapSpec, check_limit, doctor, swaps_or_default};
 use overspill_report::touches::bytes_of;
 use overspill_report::{RunTimeline, run_html};
-use overspill_run::{Fixed, KeeperOptions, KeeperProcess};
+use overspill_run::{KeeperOptions, KeeperProcess};
 use rustix::process::Pid;
 
 /// A run with everything resolved.
@@ -86,7 +86,7 @@ impl Plan {
             swaps: self.swaps.clone(),
             options: self.options,
             server: installed::program(SERVER)?,
-            fixed: Fixed { page_by_page: self.touches.is_some() },
+            page_by_page: self.touches.is_some(),
             records_arrivals: self.report.is_some() || self.touches.is_some(),
         };
         let say = Box::new(|line: &str| say::line(line));
