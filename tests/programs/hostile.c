@@ -1,5 +1,6 @@
 /* A program that does all it can to its keeper: it takes its agent over, and races whatever is done to its memory. What it does
- * depends on the variable SEED. It is about to be ended for it, and does not mind. */
+ * depends on the variable SEED. Whoever starts it kills it, and all that it has forked, in the end: where it has spoiled a gate it may
+ * run for ever with all other signals blocked. */
 #include "common.h"
 
 #include <pthread.h>
@@ -9,7 +10,6 @@
 
 #define MEMORY (48 * MIB)
 #define THREADS 3
-#define SECONDS 2
 #define AGENT_CODE (3 * PAGE)
 
 static char *memory;
@@ -117,7 +117,6 @@ static void in_a_child(uint64_t what) {
         usleep(what >> 40 & 0xfff);
         return;
     }
-    alarm(3);
     switch (what & 3) {
     case 0:
         syscall(SYS_unshare, CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID);
@@ -194,11 +193,10 @@ static void does_all_it_can(void) {
     CHECK(signal(SIGCHLD, SIG_IGN) != SIG_ERR);
     for (uint64_t n = 0; n < THREADS; n++)
         CHECK(pthread_create(&thread, NULL, races, (void *)(next(&seed) + n)) == 0);
-    alarm(SECONDS + 1);
     const uint64_t whether = next(&seed), how = next(&seed);
     if (sigsetjmp(again, 1) == 0 && whether % 4 != 0)
         take_over(how);
-    sleep(SECONDS);
+    pause();
 }
 
 static void rests(void) { usleep(100000); }

@@ -100,10 +100,11 @@ impl Channel {
         system.readable(self.as_fd(), at_most).map_err(ChannelError::Socket)
     }
 
-    /// Asks for something. Its answer is to be taken before the next request.
+    /// Asks for something. Its answer is to be taken before the next request. Does not wait: there
+    /// is room, unless an agent answers without having read what it was asked.
     ///
     /// # Errors
-    /// The agent has ended.
+    /// The agent has ended, or reads nothing.
     pub fn send<S: System>(
         &self,
         system: &S,
@@ -111,9 +112,7 @@ impl Channel {
         with: &[BorrowedFd<'_>],
     ) -> Result<(), ChannelError> {
         let sent = system.send(self.as_fd(), bytemuck::bytes_of(request), with);
-        sent.map_err(
-            |errno| if is_end(errno) { ChannelError::Ended } else { ChannelError::Socket(errno) },
-        )
+        sent.map_err(failed)
     }
 
     /// Takes an answer that is there.
@@ -126,15 +125,17 @@ impl Channel {
             Ok(0) => Err(ChannelError::Ended),
             Ok(bytes) if bytes != size_of::<Answer>() => Err(ChannelError::Garbled { bytes }),
             Ok(_) => succeeded(answer),
-            Err(Errno::AGAIN) => Err(ChannelError::Silent),
-            Err(errno) if is_end(errno) => Err(ChannelError::Ended),
-            Err(errno) => Err(ChannelError::Socket(errno)),
+            Err(errno) => Err(failed(errno)),
         }
     }
 }
 
-fn is_end(errno: Errno) -> bool {
-    matches!(errno, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
+fn failed(errno: Errno) -> ChannelError {
+    match errno {
+        Errno::AGAIN => ChannelError::Silent,
+        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ChannelError::Ended,
+        errno => ChannelError::Socket(errno),
+    }
 }
 
 fn succeeded(answer: Answer) -> Result<Answer, ChannelError> {
@@ -145,5 +146,28 @@ fn succeeded(answer: Answer) -> Result<Answer, ChannelError> {
             Err(ChannelError::Refused { step: answer.step, errno })
         }
         _ => Err(ChannelError::Refused { step: step::WORDS, errno: Errno::PROTO }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Kernel;
+    use overspill_agent::kind;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+    /// It was taken over.
+    #[test]
+    fn nobody_waits_for_an_agent_that_only_answers() {
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (channel, agent) = (Channel::from(pair.0), pair.1);
+        let answer: Answer = bytemuck::Zeroable::zeroed();
+        let ask = || {
+            send(&agent, bytemuck::bytes_of(&answer), SendFlags::empty()).unwrap();
+            channel.ask(&Kernel::new(), &Request::of(kind::BATCH), &[], Duration::ZERO)
+        };
+        assert!(ask().is_ok());
+        assert_eq!((0..1000).find_map(|_| ask().err()), Some(ChannelError::Silent));
     }
 }

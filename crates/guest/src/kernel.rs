@@ -328,7 +328,8 @@ impl System for Kernel {
             return Err(Errno::INVAL);
         }
         let packet = [IoSlice::new(packet)];
-        rustix::net::sendmsg(socket, &packet, &mut control, SendFlags::NOSIGNAL)?;
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(socket, &packet, &mut control, flags)?;
         Ok(())
     }
 

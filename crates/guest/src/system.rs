@@ -142,7 +142,7 @@ pub trait System {
     fn urge(&self, task: Pid) -> Result<()>;
     /// Waits until a descriptor can be read, and returns whether it can.
     fn readable(&self, descriptor: BorrowedFd<'_>, wait: Duration) -> Result<bool>;
-    /// Sends a packet, with descriptors.
+    /// Sends a packet, with descriptors; EAGAIN if the other end reads none.
     fn send(&self, socket: BorrowedFd<'_>, packet: &[u8], with: &[BorrowedFd<'_>]) -> Result<()>;
     /// Takes a packet that is there, and returns its bytes: 0 at the end.
     fn receive(&self, socket: BorrowedFd<'_>, packet: &mut [u8]) -> Result<usize>;

@@ -5,11 +5,10 @@
 //! answer the connection is not used again: what it receives next may answer something else.
 
 use super::Failure;
-use super::cluster::{Cluster, failure};
+use super::cluster::{Cluster, Connection, failure};
 use super::keys::{KeyNo, Keys, Run, runs};
 use overspill_base::shared::PageBuf;
 use overspill_base::{PAGE_SIZE, Slot};
-use redis::cluster::ClusterConnection;
 use redis::{Cmd, ConnectionLike, Pipeline, RedisError, Value, cmd, pipe};
 use std::time::Duration;
 
@@ -41,7 +40,7 @@ impl From<Failure> for Unwritten {
 }
 
 pub(super) struct Client {
-    connection: ClusterConnection,
+    connection: Connection,
 }
 
 impl Client {

@@ -5,12 +5,13 @@
 //! made again, so those that the user named may be gone by then.
 
 use super::Failure;
+use super::patient::Patient;
 use crate::{AUTHORITIES, CERTIFICATE, KEY};
 use overspill_base::Bytes;
 use overspill_base::sync::{LockClass, Mutex};
 use overspill_device::SwapSpec;
 use overspill_device::spec::{Endpoint, Tls};
-use redis::cluster::{ClusterClient, ClusterConnection};
+use redis::cluster::{self, ClusterClient};
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{ClientTlsConfig, RedisError, TlsCertificates, TlsMode, Value, cmd};
 use std::collections::BTreeSet;
@@ -29,6 +30,8 @@ const TRIES: u32 = 3;
 const PAGE_COST_BYTES: u64 = 5400;
 
 type Address = (String, u16);
+/// Connections to all servers of a cluster.
+pub(super) type Connection = cluster::ClusterConnection<Patient>;
 
 /// A cluster as the user has named it, and what it has said since.
 pub(super) struct Cluster {
@@ -75,22 +78,21 @@ impl Cluster {
     }
 
     /// Connects to all servers of the cluster that can be reached.
-    pub(super) fn connect(&self) -> Result<ClusterConnection, Failure> {
+    pub(super) fn connect(&self) -> Result<Connection, Failure> {
         let mut nodes = self.named.clone();
         nodes.extend(self.learned.lock().iter().filter(|node| !self.named.contains(node)).cloned());
         let mut builder = ClusterClient::builder(nodes)
             .retries(TRIES)
             .min_retry_wait(10)
             .max_retry_wait(200)
-            .connection_timeout(self.patience)
-            .response_timeout(self.patience);
+            .connection_timeout(self.patience);
         if let Some(certificates) = &self.tls {
             builder = builder.tls(TlsMode::Secure).certs(certificates.clone());
         }
         builder = self.user.iter().fold(builder, |builder, user| builder.username(user));
         builder = self.password.iter().fold(builder, |builder, word| builder.password(word));
         let client = builder.build().map_err(|error| failure(&error))?;
-        let mut connection = client.get_connection().map_err(|error| failure(&error))?;
+        let mut connection = client.get_generic_connection().map_err(|error| failure(&error))?;
         // For the next time: without it those that are known must do.
         if let Ok(shards) = self.shards(&mut connection) {
             let all = shards.into_iter().flat_map(|s| s.replicas.into_iter().chain([s.primary]));
@@ -100,7 +102,7 @@ impl Cluster {
     }
 
     /// The shards that have keys.
-    fn shards(&self, connection: &mut ClusterConnection) -> Result<Vec<Shard>, RedisError> {
+    fn shards(&self, connection: &mut Connection) -> Result<Vec<Shard>, RedisError> {
         let any = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
         let answer = connection.route_command(cmd("CLUSTER").arg("SLOTS"), any)?;
         let Value::Array(ranges) = answer else { return Ok(Vec::new()) };
@@ -114,7 +116,7 @@ impl Cluster {
     }
 
     /// Asks the servers what they are able to do.
-    pub(super) fn facts(&self, connection: &mut ClusterConnection) -> Result<Facts, Failure> {
+    pub(super) fn facts(&self, connection: &mut Connection) -> Result<Facts, Failure> {
         let shards = self.shards(connection).map_err(|error| failure(&error))?;
         let mut facts = Facts::of_none();
         for shard in shards {
@@ -150,7 +152,7 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-fn info_of(connection: &mut ClusterConnection, server: Address) -> Result<String, RedisError> {
+fn info_of(connection: &mut Connection, server: Address) -> Result<String, RedisError> {
     let (host, port) = server;
     let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::ByAddress { host, port });
     let answer = connection.route_command(&cmd("INFO"), route)?;

@@ -2,8 +2,8 @@
 //!
 //! Owns: where in a cluster a page is. [`device`] is the swap device, [`queue`] has the requests of
 //! a thread and the threads that make them, [`client`] is a connection to all servers, [`cluster`]
-//! how one is made and what is known of the servers, [`lease`] the thread that says that the run
-//! lives, and [`keys`] the names.
+//! how one is made and what is known of the servers, [`patient`] what it is made of, [`lease`] the
+//! thread that says that the run lives, and [`keys`] the names.
 //! Invariants: the pages of a cluster of slots are one hash under one key, so a batch of them is
 //! one command to one shard, which happens or does not, and follows its key wherever that is
 //! moved. A key never exists without a time to live. A write has succeeded when as many replicas
@@ -19,6 +19,7 @@ mod cluster;
 mod device;
 mod keys;
 mod lease;
+mod patient;
 mod queue;
 #[cfg(test)]
 mod tests;
