@@ -6,7 +6,7 @@ CARGO ?= cargo
 PROGRAM = -p overspill-cli -p overspill-forks
 PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
-.PHONY: program build lab install package wheel book demo test test-all packages style format lints aarch64 aarch64-program msrv \
+.PHONY: program build lab install package wheel book demo test test-all packages style deny format lints aarch64 aarch64-program msrv \
 	unit unit-product documents programs programs-first programs-alone programs-network programs-most python loom \
 	kernel-rules kernels kernel-programs campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak storm kills armings
 
@@ -47,7 +47,7 @@ test:
 
 # Everything but campaigns: what CI runs.
 test-all:
-	scripts/test.sh packages style lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
+	scripts/test.sh packages style deny lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
 
 # Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, storm, kills, armings, faults, kernel, explore, fuzz, mutants,
 # gauntlet, kernels, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.
@@ -73,6 +73,13 @@ lints:
 	else \
 		echo "skipped: lints: clippy is not installed (rustup component add clippy)"; \
 	fi
+
+# Licences, sources and duplicates of what is depended on, by deny.toml. With CHECKS= its advisories too, of which the list is fetched
+# from GitHub.
+CHECKS = bans licenses sources
+deny:
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install -q --debug --locked cargo-deny@0.20.2
+	$(CARGO) deny --log-level error check $(CHECKS)
 
 # Everything compiles for AArch64. Needs rustup's target and Debian's gcc-aarch64-linux-gnu.
 aarch64:

@@ -41,7 +41,7 @@ tar -C "$out" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --nu
 rm -r "${out:?}/$name"
 
 if command -v cargo-cyclonedx >/dev/null; then
-    for part in cli forks remote c; do
+    for part in cli forks remote c python; do
         cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/$part/Cargo.toml
         sed "s|path+file://$PWD/|path+file:///overspill/|g" crates/$part/sbom.json >"$out/overspill-$part-$version.cdx.json"
     done

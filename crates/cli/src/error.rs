@@ -69,7 +69,7 @@ pub(crate) enum Error {
     #[error("not all of it could be let go, and it stays in its limit: run {0} has said why")]
     Stays(i32),
     #[error("cannot serve metrics at {address}: {source}; name a free port as in 127.0.0.1:9779")]
-    Listen { address: String, source: Box<dyn std::error::Error + Send + Sync> },
+    Listen { address: String, source: io::Error },
     #[error(
         "the process that was to serve --metrics has ended without a word: leave --metrics out"
     )]

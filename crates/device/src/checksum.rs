@@ -35,8 +35,8 @@ impl Checksum {
     /// No checksum is known. No page has this checksum.
     pub const NONE: Self = Self(0);
 
-    /// Computes the checksum of `page` with the key `seed`. With a key, nobody can construct two
-    /// pages that match each other.
+    /// Computes the checksum of `page` with the key `seed`: who does not know that knows no two
+    /// pages that match. It is no MAC; two pages match by chance once in 2^51.
     pub fn of(page: &[u8], seed: u64) -> Self {
         let low = XxHash3_64::oneshot_with_seed(seed, page) & ((1 << Self::BITS) - 1);
         Self(low.max(1))

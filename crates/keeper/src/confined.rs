@@ -21,13 +21,13 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 
-/// Why it is not confined.
+/// In what it is not confined, and why.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unconfined {
     #[error("capabilities: {0}")]
     Capabilities(Errno),
     #[error("Landlock: {0}")]
-    Files(#[from] RulesetError),
+    Files(RulesetError),
     #[error("seccomp: {0}")]
     Filter(#[from] BackendError),
     #[error("seccomp: {0}")]
@@ -130,25 +130,26 @@ const KEEPER: &[i64] = &[
 /// Calls of the holder, which looks for guests among descriptors.
 const HOLDER: &[i64] = &[libc::SYS_getdents64, libc::SYS_lseek, libc::SYS_readlinkat];
 
-/// Confines this process, which is the keeper.
-///
-/// # Errors
-/// [`Unconfined`]: what the kernel does not have, or refuses.
-pub(crate) fn confine_keeper() -> Result<(), Unconfined> {
+/// Confines this process, which is the keeper, as far as can be; returns what the kernel does not
+/// have, or refuses.
+pub(crate) fn confine_keeper() -> Vec<Unconfined> {
     confine(KEEPER)
 }
 
-/// Confines this process, which is the holder.
-///
-/// # Errors
-/// [`Unconfined`].
-pub(crate) fn confine_holder() -> Result<(), Unconfined> {
+/// The same, for the holder.
+pub(crate) fn confine_holder() -> Vec<Unconfined> {
     confine(HOLDER)
 }
 
-fn confine(own: &[i64]) -> Result<(), Unconfined> {
-    drop_capabilities().map_err(Unconfined::Capabilities)?;
-    close_files()?;
+/// What one part cannot be kept from, another may.
+fn confine(own: &[i64]) -> Vec<Unconfined> {
+    let capabilities = drop_capabilities().map_err(Unconfined::Capabilities);
+    let files = close_files().map_err(Unconfined::Files);
+    let tried = [capabilities, files, filter(own)];
+    tried.into_iter().filter_map(Result::err).collect()
+}
+
+fn filter(own: &[i64]) -> Result<(), Unconfined> {
     // The C library makes threads in the older way then, of which the flags can be seen.
     let is_missing = rules(&[libc::SYS_clone3], []);
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);

@@ -299,8 +299,8 @@ impl Process {
     fn keeper(&mut self) -> Result<&Keeper, String> {
         if let Some(parts) = self.parts.take() {
             start_holder().map_err(|error| error.to_string())?;
-            if let Err(why) = confine_keeper() {
-                let line = format!("the keeper goes on, but is not confined: {why}");
+            for lack in confine_keeper() {
+                let line = format!("the keeper goes on, but is not confined by {lack}");
                 self.link.tell(&Report::Line(line));
             }
             self.attend()?;

@@ -6,6 +6,7 @@
 //! needs no port of its own. A file is replaced as a whole.
 //! Not here: the programs' arguments, which may be secret.
 
+use super::http::{Page, Server};
 use super::of_process;
 use super::seen::{Seen, SeenDevice};
 use crate::args::MetricsArgs;
@@ -16,10 +17,10 @@ use prometheus::proto::{
 };
 use prometheus::{Encoder, TEXT_FORMAT, TextEncoder};
 use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio, exit};
-use tiny_http::{Header, Method, Request, Response, Server};
 
 /// Prints metrics, writes them to a file, or serves them until this is ended.
 ///
@@ -91,6 +92,7 @@ impl RunExporter {
 /// Serves metrics at an address of which nobody else makes use.
 struct Exporter {
     server: Server,
+    address: SocketAddr,
 }
 
 impl Exporter {
@@ -100,7 +102,9 @@ impl Exporter {
     /// [`Error::Listen`].
     fn bind(address: &str) -> Result<Self, Error> {
         let listen = |source| Error::Listen { address: address.to_owned(), source };
-        Ok(Self { server: Server::http(address).map_err(listen)? })
+        let server = Server::bind(address).map_err(listen)?;
+        let address = server.address().map_err(listen)?;
+        Ok(Self { server, address })
     }
 
     /// Serves one run, the starter of this process, until that closes the standard input.
@@ -121,32 +125,17 @@ impl Exporter {
 
     /// Where the metrics are.
     fn address(&self) -> String {
-        format!("http://{}/metrics", self.server.server_addr())
+        format!("http://{}/metrics", self.address)
     }
 
-    fn serve(&self, runs: impl Fn() -> Result<Vec<Seen>, Error>) {
-        for request in self.server.incoming_requests() {
-            // Who went away meanwhile needs no answer.
-            let _ = answer(request, &runs);
-        }
-    }
-}
-
-fn answer(request: Request, runs: impl Fn() -> Result<Vec<Seen>, Error>) -> std::io::Result<()> {
-    let path = request.url().split('?').next().unwrap_or_default().to_owned();
-    match (request.method(), path.as_str()) {
-        (Method::Get, "/metrics") => match runs() {
-            Ok(runs) => {
-                let format = Header::from_bytes("Content-Type", TEXT_FORMAT).expect("plain ASCII");
-                request.respond(Response::from_data(text_of(&runs)).with_header(format))
-            }
-            Err(error) => {
-                request.respond(Response::from_string(error.to_string()).with_status_code(500))
-            }
-        },
-        (Method::Get, _) => request
-            .respond(Response::from_string("metrics are at /metrics\n").with_status_code(404)),
-        _ => request.respond(Response::from_string("GET only\n").with_status_code(405)),
+    fn serve(&self, runs: impl Fn() -> Result<Vec<Seen>, Error> + Sync) {
+        self.server.serve(|path| match path {
+            "/metrics" => match runs() {
+                Ok(runs) => Page { status: "200 OK", kind: TEXT_FORMAT, body: text_of(&runs) },
+                Err(error) => Page::line("500 Internal Server Error", &error.to_string()),
+            },
+            _ => Page::line("404 Not Found", "metrics are at /metrics"),
+        });
     }
 }
 

@@ -5,6 +5,7 @@
 //! Not here: what a run answers (`run::live`), how it is found and asked (`overspill_run`).
 
 mod detach;
+mod http;
 mod metrics;
 mod seen;
 mod set;

@@ -1,0 +1,224 @@
+//! Pages over HTTP, to whoever can connect.
+//!
+//! Owns: how a page is asked for and sent, and how long that may take.
+//! Invariants: a talk has a deadline, whatever the other end does; there are a few at a time, and a
+//! request has a most of bytes. One request a connection, and only GET.
+//! Not here: which pages there are.
+//! Rejected: `tiny_http`, which waits for a slow end without end, and has a thread for each; hyper
+//! and what is built on it, which want an async runtime for a page that is read twice a minute.
+
+use httparse::{EMPTY_HEADER, Status};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a talk may take, from the first word to the last.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How many talks there are at a time. The next one waits.
+const TALKS_MAX: usize = 16;
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 64;
+/// After a connection could not be taken, mostly for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What is answered.
+pub(super) struct Page {
+    pub(super) status: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) body: Vec<u8>,
+}
+
+impl Page {
+    /// A line of text.
+    pub(super) fn line(status: &'static str, line: &str) -> Self {
+        Self { status, kind: "text/plain; charset=utf-8", body: format!("{line}\n").into() }
+    }
+}
+
+/// An address of which nobody else makes use.
+pub(super) struct Server(TcpListener);
+
+impl Server {
+    /// Takes the address.
+    ///
+    /// # Errors
+    /// Of the kernel: another process has it, or it is none of this machine's.
+    pub(super) fn bind(address: &str) -> io::Result<Self> {
+        TcpListener::bind(address).map(Self)
+    }
+
+    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Answers as long as the process lives; `page` has what is at a path.
+    pub(super) fn serve(&self, page: impl Fn(&str) -> Page + Sync) {
+        thread::scope(|scope| {
+            for _ in 1..TALKS_MAX {
+                // With fewer threads there are fewer talks.
+                let _ = thread::Builder::new().spawn_scoped(scope, || self.serve_in_turn(&page));
+            }
+            self.serve_in_turn(&page);
+        });
+    }
+
+    fn serve_in_turn(&self, page: &impl Fn(&str) -> Page) {
+        for talk in self.0.incoming() {
+            match talk {
+                // Who went away, or was too slow, needs no answer.
+                Ok(socket) => drop(Talk::new(socket).answer(page)),
+                Err(_) => thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+/// A connection with a deadline.
+struct Talk {
+    socket: TcpStream,
+    end: Instant,
+}
+
+impl Talk {
+    fn new(socket: TcpStream) -> Self {
+        Self { socket, end: Instant::now() + PATIENCE }
+    }
+
+    fn answer(mut self, page: impl Fn(&str) -> Page) -> io::Result<()> {
+        let page = match self.path()? {
+            Ok(path) => page(&path),
+            Err(refusal) => refusal,
+        };
+        let Page { status, kind, body } = page;
+        let (length, end) = (body.len(), "Connection: close\r\n\r\n");
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{end}"
+        );
+        self.write(head.as_bytes())?;
+        self.write(&body)?;
+        self.socket.shutdown(Shutdown::Write)
+    }
+
+    /// The path that is asked for, or what to say instead.
+    fn path(&mut self) -> io::Result<Result<String, Page>> {
+        let mut said = Vec::new();
+        loop {
+            if let Some(path) = path_in(&said) {
+                return Ok(path);
+            }
+            let mut bytes = [0; 1024];
+            self.socket.set_read_timeout(Some(self.left()?))?;
+            match self.socket.read(&mut bytes)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => said.extend(&bytes[..read]),
+            }
+        }
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.socket.set_write_timeout(Some(self.left()?))?;
+            match self.socket.write(bytes)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => bytes = &bytes[written..],
+            }
+        }
+        Ok(())
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+/// The path of a request, or what to say instead; `None` if more of it is to come.
+fn path_in(said: &[u8]) -> Option<Result<String, Page>> {
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match (request.parse(said), request.method) {
+        (Ok(Status::Complete(_)), Some("GET")) => {
+            let path = request.path.and_then(|path| path.split('?').next());
+            Some(Ok(path.unwrap_or_default().to_owned()))
+        }
+        (Ok(Status::Complete(_)), _) => Some(Err(Page::line("405 Method Not Allowed", "GET only"))),
+        (Ok(Status::Partial), _) if said.len() < REQUEST_BYTES_MAX => None,
+        _ => Some(Err(Page::line("400 Bad Request", "this is no request for a page"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_mutate::Script;
+    use std::sync::Arc;
+
+    /// A server for as long as the test program.
+    fn server() -> SocketAddr {
+        let server = Arc::new(Server::bind("127.0.0.1:0").unwrap());
+        let address = server.address().unwrap();
+        thread::spawn(move || server.serve(|path| Page::line("200 OK", path)));
+        address
+    }
+
+    fn answer(address: SocketAddr, said: &[u8]) -> String {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.write_all(said).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn pages_are_sent_and_nonsense_is_refused() {
+        let server = server();
+        let good = answer(server, b"GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(
+            good.starts_with("HTTP/1.1 200 OK\r\n") && good.ends_with("\r\n\r\n/a\n"),
+            "{good}"
+        );
+        assert!(good.contains("\r\nContent-Length: 3\r\n"), "{good}");
+        assert!(answer(server, b"PUT /a HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+        assert!(answer(server, b"\x16\x03\x01\x00\xff\r\n\r\n").starts_with("HTTP/1.1 400"));
+        let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(REQUEST_BYTES_MAX));
+        // What it had not read when it ended may be a reset.
+        let mut socket = TcpStream::connect(server).unwrap();
+        socket.write_all(long.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        socket.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 400");
+    }
+
+    /// As many as there may be, that say a little again and again.
+    #[test]
+    fn nobody_waits_for_the_slow_for_ever() {
+        let server = server();
+        let slow = |_| {
+            let mut socket = TcpStream::connect(server).unwrap();
+            thread::spawn(move || {
+                while socket.write_all(b"G").is_ok() {
+                    thread::sleep(Duration::from_millis(200));
+                }
+            });
+        };
+        (0..TALKS_MAX).for_each(slow);
+        let begun = Instant::now();
+        assert!(answer(server, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+        assert!(begun.elapsed() < PATIENCE * 2, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn whatever_is_asked_is_a_path_or_refused() {
+        let samples = [
+            &b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"[..],
+            b"POST / HTTP/1.0\r\n\r\n",
+        ];
+        bolero::check!().with_type::<Script>().for_each(|script| {
+            let said = script.apply(&samples);
+            let path = path_in(&said);
+            assert!(path.is_some() || said.len() < REQUEST_BYTES_MAX);
+            assert!(path.and_then(Result::ok).is_none_or(|path| !path.contains(['\n', '?'])));
+        });
+    }
+}
