@@ -7,7 +7,7 @@ PROGRAM = -p overspill-cli -p overspill-forks
 PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
 .PHONY: program build lab install package wheel book demo test test-all packages style deny format lints aarch64 aarch64-program msrv \
-	unit unit-product documents programs programs-first programs-alone programs-network programs-most python loom \
+	unit unit-product documents programs programs-first programs-alone programs-network programs-most python loom miri \
 	kernel-rules kernels kernel-programs campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak storm kills armings
 
 # Without the optimisations that take half of the time: target/quick/overspill.
@@ -153,6 +153,15 @@ kernel-programs: program
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_LTO=off \
 		$(CARGO) test --release -p overspill-base -p overspill-area -p overspill-engine -p overspill-space --lib --test loom
+
+# Tables, words and lists under Miri, which sees undefined behaviour; it knows no shared mappings, nor madvise(2) or CPUs. Takes nightly
+# Rust with miri and rust-src.
+miri:
+	MIRIFLAGS=-Zmiri-disable-isolation RUSTFLAGS="--cfg rustix_use_libc" CARGO_TARGET_DIR=target/miri; \
+		export MIRIFLAGS RUSTFLAGS CARGO_TARGET_DIR; \
+		$(CARGO) +nightly miri test -p overspill-base --lib -- --skip kernel:: --skip secret:: --skip accounts:: && \
+		$(CARGO) +nightly miri test -p overspill-area --lib && \
+		$(CARGO) +nightly miri test -p overspill-engine --lib page_table:: types:: window::
 
 # A release build with debug assertions, for what takes long.
 CHECKED = CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/checked

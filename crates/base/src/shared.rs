@@ -29,6 +29,9 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above; &Mapping gives out addresses only.
 unsafe impl Sync for Mapping {}
 
+/// Without a commit charge, which Miri does not know.
+const UNCHARGED: MapFlags = if cfg!(miri) { MapFlags::empty() } else { MapFlags::NORESERVE };
+
 impl Mapping {
     /// Maps private zeros, reserved without a commit charge.
     ///
@@ -42,7 +45,7 @@ impl Mapping {
                 std::ptr::null_mut(),
                 len_bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
+                MapFlags::PRIVATE | UNCHARGED,
             )?
         };
         Ok(Self::from_raw(start, len_bytes))
@@ -61,7 +64,7 @@ impl Mapping {
                 std::ptr::null_mut(),
                 len_bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
+                MapFlags::SHARED | UNCHARGED,
                 file,
                 0,
             )?
@@ -70,9 +73,11 @@ impl Mapping {
     }
 
     fn from_raw(start: *mut c_void, len_bytes: usize) -> Self {
-        // SAFETY: advice on our own mapping that changes no content: tables and staging memory
-        // would only make core dumps larger.
-        let _ = unsafe { madvise(start, len_bytes, Advice::LinuxDontDump) };
+        // Tables and staging memory would only make core dumps larger, of which Miri has none.
+        if !cfg!(miri) {
+            // SAFETY: advice on our own mapping that changes no content.
+            let _ = unsafe { madvise(start, len_bytes, Advice::LinuxDontDump) };
+        }
         let start = NonNull::new(start.cast()).expect("mmap never returns null");
         Self { start, len_bytes }
     }
