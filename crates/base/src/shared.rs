@@ -64,7 +64,7 @@ impl Mapping {
                 std::ptr::null_mut(),
                 len_bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | UNCHARGED,
+                MapFlags::SHARED | MapFlags::NORESERVE,
                 file,
                 0,
             )?

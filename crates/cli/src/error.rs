@@ -33,8 +33,6 @@ pub(crate) enum Error {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Installed(#[from] NoExecutable),
-    #[error("cannot find out how much memory there is: give --memory in bytes, as in 512M")]
-    MemoryUnknown,
     #[error("cannot work here: {what}: {detail}")]
     Obstacle { what: &'static str, detail: String },
     #[error(

@@ -154,6 +154,7 @@ mod tests {
     use super::*;
     use crate::kernel::Kernel;
     use overspill_agent::kind;
+    use rustix::net::sockopt::set_socket_send_buffer_size;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
     /// It was taken over.
@@ -161,6 +162,7 @@ mod tests {
     fn nobody_waits_for_an_agent_that_only_answers() {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        set_socket_send_buffer_size(&pair.0, 16 << 10).unwrap();
         let (channel, agent) = (Channel::from(pair.0), pair.1);
         let answer: Answer = bytemuck::Zeroable::zeroed();
         let ask = || {

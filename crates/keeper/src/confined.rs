@@ -130,8 +130,8 @@ const KEEPER: &[i64] = &[
 /// Calls of the holder, which looks for guests among descriptors.
 const HOLDER: &[i64] = &[libc::SYS_getdents64, libc::SYS_lseek, libc::SYS_readlinkat];
 
-/// Confines this process, which is the keeper, as far as can be; returns what the kernel does not
-/// have, or refuses.
+/// Confines this process, which is the keeper, as far as can be; returns what the kernel refuses.
+/// Without Landlock nothing is said: most whom it would be said to could not change that.
 pub(crate) fn confine_keeper() -> Vec<Unconfined> {
     confine(KEEPER)
 }

@@ -2,7 +2,8 @@
 //!
 //! Each probe tries the real thing. `overspill run` refuses with the same words.
 
-use overspill_base::{Bytes, PAGE_SIZE};
+use crate::memory::{self, MemoryGroups};
+use overspill_base::PAGE_SIZE;
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_space::probe::{MovesProbed, best_reach, probe_moves};
@@ -213,7 +214,7 @@ pub fn is_limit(note: &str) -> bool {
 }
 
 fn memory() -> Finding {
-    match (memory_of_machine("MemTotal:"), memory_free()) {
+    match (memory::of_machine("MemTotal:"), memory::free()) {
         (Some(total), Some(free)) => {
             finding("memory", Health::Good, format!("{total}, of which {free} available"))
         }
@@ -222,56 +223,10 @@ fn memory() -> Finding {
 }
 
 fn cgroup() -> Finding {
-    match memory_of_cgroup() {
+    match MemoryGroups::of_this_process().limit() {
         Some(limit) => finding("memory cgroup", Health::Good, format!("limited to {limit}")),
         None => finding("memory cgroup", Health::Good, "no limit"),
     }
-}
-
-/// The memory limit of this process's control group, version 2 or 1, if it has one.
-pub fn memory_of_cgroup() -> Option<Bytes> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let limits = groups.lines().filter_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let path = path.trim_start_matches('/');
-        if controllers.is_empty() {
-            ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
-                .iter()
-                .find_map(|root| read_limit(&Path::new(root).join(path).join("memory.max")))
-        } else if controllers.split(',').any(|c| c == "memory") {
-            let root = Path::new("/sys/fs/cgroup/memory");
-            read_limit(&root.join(path).join("memory.limit_in_bytes"))
-        } else {
-            None
-        }
-    });
-    limits.min()
-}
-
-fn read_limit(path: &Path) -> Option<Bytes> {
-    let bytes: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
-    // Version 1 reports "no limit" as a number near 2^63.
-    (bytes < 1 << 60).then_some(Bytes(bytes))
-}
-
-/// The memory available to this process: its control group's limit, or the machine's memory.
-pub fn memory_available() -> Option<Bytes> {
-    let info = rustix::system::sysinfo();
-    let machine = Bytes((info.totalram as u64).saturating_mul(u64::from(info.mem_unit)));
-    Some(memory_of_cgroup().map_or(machine, |group| group.min(machine)))
-}
-
-/// The memory that programs could take now without swapping, as the kernel estimates it.
-pub fn memory_free() -> Option<Bytes> {
-    memory_of_machine("MemAvailable:")
-}
-
-fn memory_of_machine(field: &str) -> Option<Bytes> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix(field))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(Bytes(kib << 10))
 }
 
 #[cfg(test)]

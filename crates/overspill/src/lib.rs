@@ -27,12 +27,13 @@
 //! ```
 //!
 //! Owns: the public API; assembling space, engine, areas and devices ([`pager`]); the probes of
-//! `overspill doctor` ([`doctor`]).
+//! `overspill doctor` ([`doctor`]); how much memory there is ([`memory`]).
 //! Not here: command lines, `overspill run`.
 
 mod builder;
 pub mod doctor;
 mod error;
+pub mod memory;
 pub mod pager;
 pub mod pool;
 mod region;

@@ -15,7 +15,7 @@ use crate::args::AttachArgs;
 use crate::error::Error;
 use crate::runs;
 use crate::say;
-use overspill::{Summary, doctor};
+use overspill::{Summary, memory};
 use overspill_run::{Front, Subject};
 use rustix::fd::AsFd;
 use rustix::process::Pid;
@@ -50,7 +50,7 @@ pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
     plan.say_metrics();
     let kept = Kept::new(&plan, command, questions.ok());
     let mut watching = Watching::new(&plan);
-    let ground = (ground, doctor::memory_free as _);
+    let ground = (ground, memory::free as _);
     let mut front = Front::new(plan.memory, ground, keeper, Subject::Running(process));
     pressure.into_iter().for_each(|pressure| front.give_back(pressure));
     front.check_subject()?;
@@ -68,7 +68,7 @@ pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
     let end = front.end();
     let ended = Ended::let_go(kept.started.elapsed());
     let status = status(&ended, &end);
-    let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
+    let seen = seen(Summary::of(memory, &[counters]), (end, &kept));
     let report = Report::new(kept.command.clone(), &ended, status, seen);
     plan.tell((&kept.command, &report), watched);
     Ok(status)

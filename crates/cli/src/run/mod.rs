@@ -32,7 +32,7 @@ use crate::say;
 use answers::{Places, Questions};
 pub(crate) use attached::attach;
 use output::OutputFile;
-use overspill::{Bytes, Summary, doctor};
+use overspill::{Bytes, Summary, memory};
 use overspill_run::{AreaState, Front, MemoryPressure, RunEnd, Subject, has_ended};
 use plan::Plan;
 use process::Ended;
@@ -57,6 +57,8 @@ struct Kept {
     questions: Option<Questions>,
     /// Whether it says nothing but what has failed.
     quiet: bool,
+    /// As of [`memory::oom_kills`], when it began.
+    oom_kills: u64,
 }
 
 impl Kept {
@@ -69,6 +71,7 @@ impl Kept {
             pressure: Pressure::default(),
             questions,
             quiet: plan.quiet,
+            oom_kills: memory::oom_kills(),
         }
     }
 
@@ -103,7 +106,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let child = process::start(&program, inbox, files)?;
     let (other, is_alone) = (plan.other_child(), args.no_children);
     let subject = Subject::Started { program: child, other, is_alone };
-    let mut front = Front::new(plan.memory, (ground, doctor::memory_free), keeper, subject);
+    let mut front = Front::new(plan.memory, (ground, memory::free), keeper, subject);
     pressure.into_iter().for_each(|pressure| front.give_back(pressure));
     if plan.touches.is_some() {
         front.attach_early();
@@ -114,7 +117,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let memory = front.memory();
     let end = wait_for_the_rest(front, &kept);
     let status = status(&ended, &end);
-    let seen = seen(Summary::of(memory, &[counters]), (end, &kept.pressure));
+    let seen = seen(Summary::of(memory, &[counters]), (end, &kept));
     let report = Report::new(program.words(), &ended, status, seen);
     plan.tell((&kept.command, &report), watched);
     Ok(status)
@@ -182,7 +185,7 @@ fn status(ended: &Ended, end: &RunEnd) -> u8 {
     if end.has_failed || end.keeper.out_of_memory { FAILED } else { ended.status() }
 }
 
-fn seen(summary: Summary, (end, pressure): (RunEnd, &Pressure)) -> Seen {
+fn seen(summary: Summary, (end, kept): (RunEnd, &Kept)) -> Seen {
     let RunEnd { areas, keeper, held_most, outside, .. } = end;
     let waited = Duration::from_nanos(summary.fault_latency.sum_ns);
     Seen {
@@ -191,7 +194,8 @@ fn seen(summary: Summary, (end, pressure): (RunEnd, &Pressure)) -> Seen {
         held_most,
         waited,
         summary,
-        stalls: Stalls::new(pressure.time()),
+        oom_kills: memory::oom_kills().saturating_sub(kept.oom_kills),
+        stalls: Stalls::new(kept.pressure.time()),
         escaped: Escaped::of(outside),
     }
 }

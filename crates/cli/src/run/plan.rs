@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::installed::{self, SERVER};
 use crate::runs::RunExporter;
 use crate::say;
-use overspill::{Bytes, OpenOptions, SwapSpec, check_limit, doctor, swaps_or_default};
+use overspill::{Bytes, OpenOptions, SwapSpec, check_limit, memory, swaps_or_default};
 use overspill_report::touches::bytes_of;
 use overspill_report::{RunTimeline, run_html};
 use overspill_run::{KeeperOptions, KeeperProcess};
@@ -40,11 +40,10 @@ impl Plan {
         places: PlaceArgs,
         output: OutputArgs,
     ) -> Result<Self, Error> {
-        let memory = memory_bytes(memory)?;
+        let memory = memory_bytes(memory);
         check_limit(memory)?;
-        let memory_max = memory_max.map(memory_bytes).transpose()?;
-        let memory_max =
-            memory_max.unwrap_or_else(|| usual_most(memory, doctor::memory_available()));
+        let memory_max = memory_max.map(memory_bytes);
+        let memory_max = memory_max.unwrap_or_else(|| usual_most(memory, memory::total()));
         if memory > memory_max {
             return Err(Error::LimitAboveMost(memory, memory_max));
         }
@@ -70,7 +69,7 @@ impl Plan {
     }
 
     pub(super) fn say_notes(&self) {
-        self.say(notes::of_memory(self.memory, doctor::memory_available()));
+        self.say(notes::of_memory(self.memory, &self.swaps, memory::total()));
         self.say(notes::of_swap_size(self.options.swap_size, &self.swaps));
     }
 
@@ -107,7 +106,10 @@ impl Plan {
 
     /// Says what happened, and writes what was asked for.
     pub(super) fn tell(mut self, (command, report): (&[String], &Report), watched: Watched) {
-        self.say(report.lines());
+        match self.quiet {
+            true => report.failures().for_each(say::line),
+            false => report.lines().for_each(say::line),
+        }
         let Watched { timeline, touched } = watched;
         let touches = self.touches.take();
         let touches = touches.map(|file| file.write_with(|out| out.write_all(&bytes_of(&touched))));
@@ -122,18 +124,15 @@ const TIMES: u64 = 4;
 
 /// The highest limit that a run is prepared for, on a machine with so much memory, if none was
 /// named. What it is prepared for costs address space, and four bytes for at least 16 pages.
-fn usual_most(memory: Bytes, machine: Option<Bytes>) -> Bytes {
-    let machine = machine.unwrap_or(memory).max(memory);
+fn usual_most(memory: Bytes, machine: Bytes) -> Bytes {
+    let machine = machine.max(memory);
     Bytes(memory.0.saturating_mul(TIMES).min(machine.0))
 }
 
-fn memory_bytes(limit: MemoryLimit) -> Result<Bytes, Error> {
+fn memory_bytes(limit: MemoryLimit) -> Bytes {
     match limit {
-        MemoryLimit::Bytes(bytes) => Ok(bytes),
-        MemoryLimit::Percent(percent) => {
-            let all = doctor::memory_available().ok_or(Error::MemoryUnknown)?;
-            Ok(Bytes((all.0 as f64 * percent / 100.0) as u64))
-        }
+        MemoryLimit::Bytes(bytes) => bytes,
+        MemoryLimit::Percent(percent) => Bytes((memory::total().0 as f64 * percent / 100.0) as u64),
     }
 }
 
@@ -155,13 +154,10 @@ mod tests {
 
     #[test]
     fn a_run_is_prepared_for_four_times_its_limit_but_not_for_more_than_there_is() {
-        let most = |memory, machine: Option<u64>| {
-            let mib = |number| Bytes(number << 20);
-            usual_most(mib(memory), machine.map(mib)).0 >> 20
-        };
-        assert_eq!(most(64, Some(1000)), 256);
-        assert_eq!(most(600, Some(1000)), 1000);
-        assert_eq!(most(2000, Some(1000)), 2000);
-        assert_eq!(most(64, None), 64);
+        let mib = |number: u64| Bytes(number << 20);
+        let most = |memory, machine| usual_most(mib(memory), mib(machine)).0 >> 20;
+        assert_eq!(most(64, 1000), 256);
+        assert_eq!(most(600, 1000), 1000);
+        assert_eq!(most(2000, 1000), 2000);
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Report {
     held_bytes_max: u64,
     /// True if memory and swap were full.
     out_of_memory: bool,
+    /// Processes of our control group that the kernel has ended for want of memory meanwhile.
+    oom_kills: u64,
     processes: u64,
     summary: Summary,
     devices: Vec<Device>,
@@ -67,6 +69,7 @@ pub(super) struct Seen {
     pub(super) devices: Vec<Device>,
     pub(super) stalls: Stalls,
     pub(super) out_of_memory: bool,
+    pub(super) oom_kills: u64,
     pub(super) escaped: Escaped,
     /// The most that all processes had of the limit.
     pub(super) held_most: Bytes,
@@ -138,10 +141,11 @@ fn count(summary: &Summary, name: &str) -> u64 {
 
 impl Report {
     pub(super) fn new(command: Vec<String>, ended: &Ended, exit_status: u8, seen: Seen) -> Self {
-        let Seen { summary, devices, stalls, out_of_memory, escaped, held_most, waited } = seen;
+        let Seen { summary, devices, stalls, escaped, held_most, waited, .. } = seen;
         Self {
             schema: SCHEMA,
-            out_of_memory,
+            out_of_memory: seen.out_of_memory,
+            oom_kills: seen.oom_kills,
             processes: count(&summary, "processes"),
             command,
             exit_status,
@@ -161,8 +165,14 @@ impl Report {
     /// Returns the lines of the summary.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         let always = [self.memory_line(), self.paging_line(), self.devices_line()];
-        let other = [self.signal_line(), self.escaped_line(), self.lost_line()];
+        let other = [self.escaped_line(), self.signal_line(), self.oom_line(), self.lost_line()];
         always.into_iter().chain(other.into_iter().flatten())
+    }
+
+    /// Returns those of it that are said to who wants no summary.
+    pub(super) fn failures(&self) -> impl Iterator<Item = String> + use<> {
+        let died = self.signal_line().filter(|_| self.signal.is_some_and(is_failure));
+        [died, self.oom_line(), self.lost_line()].into_iter().flatten()
     }
 
     /// Returns a line only if a signal ended the program: to a shell, we are the program.
@@ -170,6 +180,22 @@ impl Report {
         let signal = self.signal.filter(|_| !self.out_of_memory)?;
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         Some(format!("the program was ended by {name} (signal {signal})"))
+    }
+
+    /// Returns a line only if the run failed and the kernel had ended some process for want of
+    /// memory: its own log says which.
+    fn oom_line(&self) -> Option<String> {
+        let processes = match self.oom_kills {
+            0 => return None,
+            1 => "a process".to_owned(),
+            many => format!("{many} processes"),
+        };
+        (self.exit_status != 0).then(|| {
+            format!(
+                "the kernel ended {processes} for want of memory here: give less --memory, or a \
+                 place to swap to that is not in memory"
+            )
+        })
     }
 
     /// Returns a line only if pages were lost.
@@ -212,6 +238,12 @@ impl Report {
         let devices: Vec<String> = self.devices.iter().map(Device::to_string).collect();
         format!("devices: {}", devices.join(", "))
     }
+}
+
+/// True for a signal that a shell tells of though nobody has asked it to.
+fn is_failure(signal: i32) -> bool {
+    let asked = [libc::SIGHUP, libc::SIGINT, libc::SIGPIPE, libc::SIGTERM, libc::SIGQUIT];
+    !asked.contains(&signal)
 }
 
 /// Formats a time as three digits and a unit.

@@ -121,18 +121,26 @@ fn runs_are_told_to_prometheus() {
     assert_fails(run, 125, &["cannot serve metrics at", "name a free port"]);
 }
 
-/// Asks a server that says where its metrics are for them and for another page, and ends it.
-fn asked_and_ended(mut server: Child) -> [String; 2] {
+/// Where a process serves metrics, as it says.
+pub(crate) fn address_of(server: &mut Child) -> String {
     let said = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
     let said = said.filter_map(|line| Some(line.strip_suffix("/metrics")?.to_owned())).next();
-    let address = said.as_deref().and_then(|said| said.split("http://").nth(1)).unwrap();
-    let asked = ["/metrics", "/"].map(|path| {
-        let mut socket = std::net::TcpStream::connect(address).unwrap();
-        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).unwrap();
-        answer
-    });
+    said.as_deref().and_then(|said| said.split("http://").nth(1)).unwrap().to_owned()
+}
+
+/// What is answered there.
+pub(crate) fn get(address: &str, path: &str) -> String {
+    let mut socket = std::net::TcpStream::connect(address).unwrap();
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Asks a server for its metrics and for another page, and ends it.
+fn asked_and_ended(mut server: Child) -> [String; 2] {
+    let address = address_of(&mut server);
+    let asked = ["/metrics", "/"].map(|path| get(&address, path));
     server.kill().unwrap();
     server.wait().unwrap();
     asked

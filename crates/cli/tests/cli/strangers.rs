@@ -3,7 +3,7 @@
 //! Needs root, to be another user too; skips, printing the reason, without.
 
 use crate::installation::{Installation, assert_fails, can_run, stderr, stdout};
-use crate::runs::Running;
+use crate::runs::{Running, address_of, get};
 use std::fs::DirBuilder;
 use std::io::{Read, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -100,6 +100,16 @@ fn lists_in_time(installation: &Installation, running: &Running) {
 fn a_stranger_keeps_nobody_waiting() {
     let Some(installation) = installation() else { return };
     let running = Running::start(&installation);
+    let mut exporter = installation.overspill();
+    exporter.args(["metrics", "--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
+    let mut exporter = exporter.spawn().unwrap();
+    let address = address_of(&mut exporter);
+    let lists_in_time = || {
+        lists_in_time(&installation, &running);
+        let begun = Instant::now();
+        assert!(get(&address, "/metrics").contains(&running.number()));
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    };
     for (words, pause) in [
         // One byte now and then.
         (vec![b'{'], Duration::from_millis(500)),
@@ -110,7 +120,7 @@ fn a_stranger_keeps_nobody_waiting() {
     ] {
         let stranger = Stranger::new();
         stranger.listen(&own_number(), move |socket| repeat(socket, &words, pause));
-        lists_in_time(&installation, &running);
+        lists_in_time();
     }
     // Nobody is answered, and the line is full.
     let stranger = Stranger::new();
@@ -118,8 +128,10 @@ fn a_stranger_keeps_nobody_waiting() {
     let listener = as_user(|| UnixListener::bind(&path)).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let _first = UnixStream::connect(&path).unwrap();
-    lists_in_time(&installation, &running);
+    lists_in_time();
     drop(stranger);
+    exporter.kill().unwrap();
+    exporter.wait().unwrap();
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// Of a request, over a border of keys.
 const PAGES: usize = 3;
@@ -265,6 +266,28 @@ fn a_server_that_only_refuses_has_failed_after_the_time_given() {
     let (unwritten, _) = round_trip(&server, ",timeout=1");
     assert_eq!(unwritten.len(), PAGES);
     assert!(matches!(unwritten[0].error, DeviceError::Io { .. }), "{:?}", unwritten[0]);
+}
+
+/// A late answer would be taken for the next one's.
+#[test]
+fn what_was_not_answered_in_time_is_not_asked_again_there() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let late = {
+        let asked = asked.clone();
+        move |words: &Words, count: usize| {
+            if words[0] == b"HMGET" {
+                asked.fetch_add(1, Relaxed);
+                thread::sleep(Duration::from_secs(if count == 0 { 4 } else { 0 }));
+            }
+            None
+        }
+    };
+    let server = Server::start(late);
+    let (unwritten, unread) = round_trip(&server, ",timeout=2");
+    assert!(unwritten.is_empty() && unread.is_empty());
+    // When it has heard what was said to it meanwhile, if anything was: one for each key.
+    thread::sleep(Duration::from_secs(4));
+    assert_eq!(asked.load(Relaxed), 3);
 }
 
 /// What it says is changed on the way: all requests come to an end.

@@ -1,0 +1,165 @@
+//! How much memory there is for this process, and whether it was too little.
+//!
+//! Owns: what the kernel tells of the machine's memory, and of that of the control groups that the
+//! process is in (`memory.max`, `memory.events`; in the first version `memory.limit_in_bytes`,
+//! `memory.oom_control`).
+//! Invariants: a group counts with those around it, as far as they can be seen from here: in a
+//! container the first version's own path is that of the machine, and only the root is there.
+//! Not here: what a run may have of it.
+
+use overspill_base::Bytes;
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+
+/// What there is for this process: the limit of its control groups, or the machine's memory.
+pub fn total() -> Bytes {
+    let info = rustix::system::sysinfo();
+    let machine = Bytes((info.totalram as u64).saturating_mul(u64::from(info.mem_unit)));
+    MemoryGroups::of_this_process().limit().map_or(machine, |limit| limit.min(machine))
+}
+
+/// What programs could take now without swapping, as the kernel estimates it.
+pub fn free() -> Option<Bytes> {
+    of_machine("MemAvailable:")
+}
+
+/// A field of `/proc/meminfo`.
+pub(crate) fn of_machine(field: &str) -> Option<Bytes> {
+    let info = read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(Bytes(kib << 10))
+}
+
+/// How often the kernel has ended a process of this one's group for want of memory, or where there
+/// is no group of the machine. It only grows.
+pub fn oom_kills() -> u64 {
+    let of_machine = || count(Path::new("/proc/vmstat"));
+    MemoryGroups::of_this_process().oom_kills().or_else(of_machine).unwrap_or(0)
+}
+
+fn count(path: &Path) -> Option<u64> {
+    let text = read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.parse().ok()
+}
+
+/// The control groups of a process that limit its memory: its own, and those around it.
+#[derive(Debug)]
+pub struct MemoryGroups(Vec<Group>);
+
+#[derive(Debug)]
+struct Group {
+    directory: PathBuf,
+    files: &'static Files,
+}
+
+/// What a version calls its files.
+#[derive(Debug)]
+struct Files {
+    roots: &'static [&'static str],
+    limit: &'static str,
+    events: &'static str,
+}
+
+const FIRST: Files = Files {
+    roots: &["/sys/fs/cgroup/memory"],
+    limit: "memory.limit_in_bytes",
+    events: "memory.oom_control",
+};
+const SECOND: Files = Files {
+    roots: &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
+    limit: "memory.max",
+    events: "memory.events",
+};
+
+impl MemoryGroups {
+    /// Those of this process; none if they cannot be read.
+    pub fn of_this_process() -> Self {
+        let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self(groups.lines().flat_map(|line| Self::of_line(line, Path::new("/"))).collect())
+    }
+
+    /// Those that a line of `/proc/PID/cgroup` names, below a root.
+    fn of_line(line: &str, root: &Path) -> Vec<Group> {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            return Vec::new();
+        };
+        let files = match controllers {
+            "" => &SECOND,
+            some if some.split(',').any(|name| name == "memory") => &FIRST,
+            _ => return Vec::new(),
+        };
+        let mounts = files.roots.iter().map(|mount| root.join(mount.trim_start_matches('/')));
+        let around = Path::new(path.trim_start_matches('/')).ancestors();
+        let around: Vec<&Path> = around.collect();
+        let all = mounts.flat_map(|mount| {
+            let within = around.iter().map(move |path| mount.join(path));
+            within.map(|directory| Group { directory, files }).collect::<Vec<_>>()
+        });
+        all.filter(|group| group.directory.join(files.events).exists()).collect()
+    }
+
+    /// The least limit of them; `None` if there is none.
+    pub fn limit(&self) -> Option<Bytes> {
+        let limit = |group: &Group| {
+            let text = read_to_string(group.directory.join(group.files.limit)).ok()?;
+            // The first version has a number near 2^63 for no limit.
+            text.trim().parse().ok().filter(|bytes| *bytes < 1 << 60).map(Bytes)
+        };
+        self.0.iter().filter_map(limit).min()
+    }
+
+    /// As [`oom_kills`], of the innermost that tells.
+    fn oom_kills(&self) -> Option<u64> {
+        self.0.iter().find_map(|group| count(&group.directory.join(group.files.events)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir_all, write};
+
+    /// Groups as a version has them, with limits, below a root that is kept.
+    fn groups(line: &str, limits: &[(&str, &str, &str)]) -> (tempfile::TempDir, MemoryGroups) {
+        let root = tempfile::tempdir().unwrap();
+        for (directory, limit, events) in limits {
+            let directory = root.path().join(directory);
+            create_dir_all(&directory).unwrap();
+            let files = if line.starts_with('0') { &SECOND } else { &FIRST };
+            write(directory.join(files.limit), limit).unwrap();
+            write(directory.join(files.events), events).unwrap();
+        }
+        let groups = MemoryGroups(MemoryGroups::of_line(line, root.path()));
+        (root, groups)
+    }
+
+    #[test]
+    fn the_least_limit_around_counts() {
+        let inner = ("sys/fs/cgroup/a/b", "max\n", "low 0\noom 3\noom_kill 2\n");
+        let outer = ("sys/fs/cgroup/a", "1048576\n", "oom_kill 7\n");
+        let (_root, groups) = groups("0::/a/b", &[inner, outer]);
+        assert_eq!(groups.limit(), Some(Bytes(1 << 20)));
+        assert_eq!(groups.oom_kills(), Some(2));
+    }
+
+    /// As in a container: the path is the machine's.
+    #[test]
+    fn of_the_first_version_the_root_may_be_all_that_is_there() {
+        let control = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n";
+        let root = ("sys/fs/cgroup/memory", "268435456\n", control);
+        let (_root, groups) = groups("4:memory:/docker/0123", &[root]);
+        assert_eq!(groups.limit(), Some(Bytes(256 << 20)));
+        assert_eq!(groups.oom_kills(), Some(5));
+    }
+
+    #[test]
+    fn without_a_limit_there_is_none() {
+        let root = ("sys/fs/cgroup/memory", "9223372036854771712\n", "oom_kill 0\n");
+        let (_root, groups) = groups("4:cpu,memory:/", &[root]);
+        assert_eq!(groups.limit(), None);
+        assert!(MemoryGroups::of_line("3:cpuset:/", Path::new("/")).is_empty());
+        assert!(MemoryGroups::of_line("nonsense", Path::new("/")).is_empty());
+    }
+}
