@@ -106,9 +106,8 @@ fn runs_are_told_to_prometheus() {
     assert!(std::fs::read_to_string(&file).unwrap().contains(&line));
 
     let mut command = installation.overspill();
-    command.args(["metrics", "--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
-    let server = command.spawn().unwrap();
-    let [metrics, other] = asked_and_ended(server);
+    let server = Serving::start(command.args(["metrics", "--listen", "127.0.0.1:0"]));
+    let [metrics, other] = ["/metrics", "/"].map(|path| server.get(path));
     assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains(&line), "{metrics}");
     assert!(other.starts_with("HTTP/1.1 404"), "{other}");
 
@@ -121,29 +120,37 @@ fn runs_are_told_to_prometheus() {
     assert_fails(run, 125, &["cannot serve metrics at", "name a free port"]);
 }
 
-/// Where a process serves metrics, as it says.
-pub(crate) fn address_of(server: &mut Child) -> String {
-    let said = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let said = said.filter_map(|line| Some(line.strip_suffix("/metrics")?.to_owned())).next();
-    said.as_deref().and_then(|said| said.split("http://").nth(1)).unwrap().to_owned()
+/// A process that serves metrics, as long as this exists.
+pub(crate) struct Serving {
+    process: Child,
+    address: String,
 }
 
-/// What is answered there.
-pub(crate) fn get(address: &str, path: &str) -> String {
-    let mut socket = std::net::TcpStream::connect(address).unwrap();
-    write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    answer
+impl Serving {
+    /// Starts it, and waits until it says where they are.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let said = said.filter_map(|line| Some(line.strip_suffix("/metrics")?.to_owned())).next();
+        let address = said.as_deref().and_then(|said| said.split("http://").nth(1)).unwrap();
+        Self { process, address: address.to_owned() }
+    }
+
+    /// What is answered there.
+    pub(crate) fn get(&self, path: &str) -> String {
+        let mut socket = std::net::TcpStream::connect(&self.address).unwrap();
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    }
 }
 
-/// Asks a server for its metrics and for another page, and ends it.
-fn asked_and_ended(mut server: Child) -> [String; 2] {
-    let address = address_of(&mut server);
-    let asked = ["/metrics", "/"].map(|path| get(&address, path));
-    server.kill().unwrap();
-    server.wait().unwrap();
-    asked
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 /// Those of other runs are not among them.
@@ -152,9 +159,8 @@ fn a_run_tells_of_itself() {
     let Some(installation) = installation() else { return };
     let other = Running::start(&installation);
     let mut command = installation.run(&["--metrics", "127.0.0.1:0"], &["sleep", "600"]);
-    let run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let number = run.id();
-    let [metrics, _] = asked_and_ended(run);
+    let run = Serving::start(command.stdout(Stdio::null()));
+    let (metrics, number) = (run.get("/metrics"), run.process.id());
     assert!(metrics.contains(&format!("run=\"{number}\"")), "{metrics}");
     assert!(!metrics.contains(&other.number()), "{metrics}");
 }

@@ -3,7 +3,7 @@
 //! Needs root, to be another user too; skips, printing the reason, without.
 
 use crate::installation::{Installation, assert_fails, can_run, stderr, stdout};
-use crate::runs::{Running, address_of, get};
+use crate::runs::{Running, Serving};
 use std::fs::DirBuilder;
 use std::io::{Read, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -101,13 +101,11 @@ fn a_stranger_keeps_nobody_waiting() {
     let Some(installation) = installation() else { return };
     let running = Running::start(&installation);
     let mut exporter = installation.overspill();
-    exporter.args(["metrics", "--listen", "127.0.0.1:0"]).stderr(Stdio::piped());
-    let mut exporter = exporter.spawn().unwrap();
-    let address = address_of(&mut exporter);
+    let exporter = Serving::start(exporter.args(["metrics", "--listen", "127.0.0.1:0"]));
     let lists_in_time = || {
         lists_in_time(&installation, &running);
         let begun = Instant::now();
-        assert!(get(&address, "/metrics").contains(&running.number()));
+        assert!(exporter.get("/metrics").contains(&running.number()));
         assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     };
     for (words, pause) in [
@@ -130,8 +128,6 @@ fn a_stranger_keeps_nobody_waiting() {
     let _first = UnixStream::connect(&path).unwrap();
     lists_in_time();
     drop(stranger);
-    exporter.kill().unwrap();
-    exporter.wait().unwrap();
 }
 
 #[test]
