@@ -11,7 +11,7 @@ use crate::error::Error;
 use clap::builder::styling::Styles;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use overspill::{Bytes, SwapSpec, parse_bytes};
+use overspill::{Bytes, SwapSpec, memory, parse_bytes};
 use overspill_terminal::usage;
 use rustix::process::Pid;
 use std::ffi::OsString;
@@ -310,10 +310,10 @@ pub(crate) struct SetArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct ChangeArgs {
-    /// Memory that the run may use from now on, all its processes together; at most --memory-max of
-    /// `overspill run`, or four times its --memory
-    #[arg(short, long, value_name = "M", value_parser = parse_bytes)]
-    pub(crate) memory: Option<Bytes>,
+    /// Memory that the run may use from now on, all its processes together, as in --memory of
+    /// `overspill run`; at most its --memory-max, or four times its --memory
+    #[arg(short, long, value_name = "M")]
+    pub(crate) memory: Option<MemoryLimit>,
 
     /// Where to swap too, as in --swap of `overspill run`; after all places that it has, unless
     /// ,pri=N says otherwise
@@ -405,6 +405,16 @@ pub(crate) enum MemoryLimit {
     Bytes(Bytes),
     /// Of the control group's memory or the machine's; above 0, at most 100.
     Percent(f64),
+}
+
+impl MemoryLimit {
+    /// What it is here and now.
+    pub(crate) fn bytes(self) -> Bytes {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => Bytes((memory::total().0 as f64 * percent / 100.0) as u64),
+        }
+    }
 }
 
 impl FromStr for MemoryLimit {

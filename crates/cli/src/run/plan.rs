@@ -40,9 +40,9 @@ impl Plan {
         places: PlaceArgs,
         output: OutputArgs,
     ) -> Result<Self, Error> {
-        let memory = memory_bytes(memory);
+        let memory = memory.bytes();
         check_limit(memory)?;
-        let memory_max = memory_max.map(memory_bytes);
+        let memory_max = memory_max.map(MemoryLimit::bytes);
         let memory_max = memory_max.unwrap_or_else(|| usual_most(memory, memory::total()));
         if memory > memory_max {
             return Err(Error::LimitAboveMost(memory, memory_max));
@@ -127,13 +127,6 @@ const TIMES: u64 = 4;
 fn usual_most(memory: Bytes, machine: Bytes) -> Bytes {
     let machine = machine.max(memory);
     Bytes(memory.0.saturating_mul(TIMES).min(machine.0))
-}
-
-fn memory_bytes(limit: MemoryLimit) -> Bytes {
-    match limit {
-        MemoryLimit::Bytes(bytes) => bytes,
-        MemoryLimit::Percent(percent) => Bytes((memory::total().0 as f64 * percent / 100.0) as u64),
-    }
 }
 
 /// Writes the page of a report.

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) fn set(args: &SetArgs) -> Result<u8, Error> {
     let run = of_process(args.process)?;
     match &args.change {
-        ChangeArgs { memory: Some(limit), .. } => set_memory(run, *limit)?,
+        ChangeArgs { memory: Some(limit), .. } => set_memory(run, limit.bytes())?,
         ChangeArgs { swapon: Some(place), .. } => add_swap(run, place)?,
         ChangeArgs { swapoff: Some(name), .. } => remove_swap(run, name)?,
         ChangeArgs { memory: None, swapon: None, swapoff: None } => {

@@ -136,11 +136,19 @@ fn grown_from_nothing(
     features: Features,
 ) -> Opened {
     facts::write_in_place(&fd);
+    let room = spare_room(&fd);
     let size = match limit {
         Some(size) => size,
-        None => spare_room(&fd).map_err(refused(&name, "see the free space of"))?,
+        None => room.map_err(refused(&name, "see the free space of"))?,
     };
-    regular(fd, named(name, size.min(facts::file_size_limit())), features)
+    let (fd, mut area) = regular(fd, named(name, size.min(facts::file_size_limit())), features)?;
+    // What others free may make it true.
+    area.notes.extend(
+        room.ok()
+            .filter(|room| *room < size)
+            .map(|room| format!("its file system has room for {room} of {size} now")),
+    );
+    Ok((fd, area))
 }
 
 /// Opens a file the user made: a swap area, or empty.

@@ -100,6 +100,19 @@ fn the_default_is_a_file_limited_by_the_options_or_by_what_is_free() {
 }
 
 #[test]
+fn more_than_the_file_system_has_is_promised_with_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let notes = |size| {
+        let kind = SwapKind::File { path: dir.path().to_owned(), size: Some(size) };
+        open(&kind).unwrap().attachment().notes.join("; ")
+    };
+    let fs = rustix::fs::statvfs(dir.path()).unwrap();
+    let more = Bytes(fs.f_blocks * fs.f_frsize);
+    assert!(notes(more).contains(&format!("of {more} now")), "{}", notes(more));
+    assert!(!notes(Bytes(1 << 20)).contains("has room for"));
+}
+
+#[test]
 fn an_area_made_by_mkswap_is_used_as_its_header_says() {
     let dir = tempfile::tempdir().unwrap();
     let path = area(dir.path(), 100, 79, Vec::new());
