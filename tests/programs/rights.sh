@@ -60,22 +60,38 @@ run() { # PREFIX INSTALLATION PROGRAM ARGUMENT...
     fi
 }
 
+# What a process has, in KiB: what it rests in is more than this, and what a limit leaves less.
+much=20480
+has() { sed -n 's/^RssAnon:[[:space:]]*\([0-9]*\) kB/\1/p' "/proc/$1/status"; }
+
+# Waits for something, for so long as it may take.
+wait_until() { # COMMAND...
+    left=$((20 * SLOW))
+    until "$@" || [ $left = 0 ]; do
+        sleep 1
+        left=$((left - 1))
+    done
+}
+
 # Attaches to a program that this shell has started, and that is no descendant of `overspill attach`.
 attach() { # PREFIX INSTALLATION
     $SETPRIV --reuid $user --regid $user --clear-groups "$dir/program" rests &
     program=$!
-    sleep $SLOW
+    rests() { [ "$(has $program)" -ge $much ]; }
+    wait_until rests
     $1 "$dir/$2/overspill" attach $program --quiet --memory 16M --swap compressed:256M 2>"$dir/err" &
-    sleep $((3 * SLOW))
-    memory=$(sed -n 's/^RssAnon:[[:space:]]*\([0-9]*\) kB/\1/p' /proc/$program/status)
+    attached=$!
+    is_done() { ! rests || ! kill -0 $attached 2>/dev/null; }
+    wait_until is_done
+    memory=$(has $program)
     $1 "$dir/$2/overspill" detach $program >"$dir/detach" 2>&1 || {
         echo "refused: $(cat "$dir/err" "$dir/detach" | head -n 1)"
         kill $program
         return
     }
-    wait $! || true
+    wait $attached || true
     kill $program
-    if [ "$memory" -lt 20480 ]; then echo "in the limit, $memory KiB"; else echo "outside: it has $memory KiB"; fi
+    if [ "$memory" -lt $much ]; then echo "in the limit, $memory KiB"; else echo "outside: it has $memory KiB"; fi
 }
 
 with_yama() { # VALUE COMMAND...
