@@ -7,8 +7,9 @@
 
 mod defaults;
 
-use crate::error::Error;
+use crate::error::{Error, FAILED};
 use clap::builder::styling::Styles;
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use overspill::{Bytes, SwapSpec, memory, parse_bytes};
@@ -16,12 +17,13 @@ use overspill_terminal::usage;
 use rustix::process::Pid;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::exit;
 use std::str::FromStr;
 use uuid::Uuid;
 
 /// Swap in user space: run a program in less memory than it needs.
 #[derive(Debug, Parser)]
-#[command(name = "overspill", version, arg_required_else_help = false, styles = Styles::plain())]
+#[command(name = "overspill", version, arg_required_else_help = true, styles = Styles::plain())]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
@@ -445,6 +447,11 @@ pub(crate) fn parse() -> Result<Command, Error> {
             defaults::complete_attach(args).map(Command::Attach)
         }
         Ok(line) => Ok(line.command),
+        // Who writes nothing wants to know what there is to write.
+        Err(help) if help.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = help.print();
+            exit(FAILED.into());
+        }
         Err(error) if error.use_stderr() => {
             Err(Error::Usage(usage::line(&error, &definition(), &words)))
         }

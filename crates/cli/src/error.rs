@@ -56,6 +56,10 @@ pub(crate) enum Error {
     OutputFile { path: PathBuf, source: io::Error },
     #[error("process {0} is in no run that goes on: `overspill stats` lists them")]
     NoRun(i32),
+    #[error(
+        "run {0} is stopped, and answers when it goes on: `kill -CONT {0}`, or fg in its shell"
+    )]
+    Stopped(i32),
     #[error("there is no process {0} with memory of its own that could be attached to")]
     NoProcess(i32),
     #[error(

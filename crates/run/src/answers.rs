@@ -3,7 +3,8 @@
 //! Owns: a socket in one of its user's directories ([`Home`]), named by the number of
 //! `overspill run`, and the thread that answers on it.
 //! Invariants: only processes of the same user and of root are answered, one at a time, and each
-//! question has all of its time, not each part of it. Who asks believes only a process of the user
+//! question has all of its time, not each part of it. Who has gone away asks for nothing any more:
+//! it may have waited for a run that was stopped. Who asks believes only a process of the user
 //! in whose directory it was found, with the number that it was found by, and waits and reads no
 //! more than a limit.
 //! Not here: what can be asked, and what is answered.
@@ -88,6 +89,12 @@ impl Run {
             })
     }
 
+    /// Whether its process is stopped, as by Ctrl-Z: then it answers nobody.
+    pub fn is_stopped(self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process));
+        status.is_ok_and(|status| status.lines().any(|line| line.starts_with("State:\tT")))
+    }
+
     /// Whether it goes on.
     pub fn goes_on(self) -> bool {
         self.home.open(self.user).is_ok_and(|directory| self.goes_on_in(&directory))
@@ -165,6 +172,13 @@ impl Talk {
                 return Err(io::ErrorKind::InvalidData.into());
             }
         }
+    }
+
+    /// Whether the other side has closed its end, not only said all that it has to say.
+    fn is_over(&self) -> bool {
+        let mut end = [PollFd::new(&self.socket, PollFlags::empty())];
+        let polled = poll(&mut end, Some(&Timespec::default()));
+        polled.is_ok() && end[0].revents().contains(PollFlags::HUP)
     }
 
     fn write_all(&mut self, words: &[u8]) -> io::Result<()> {
@@ -247,7 +261,7 @@ fn reply(socket: UnixStream, answer: impl Fn(&str, Peer) -> String) -> io::Resul
     let mut talk = Talk { socket, deadline: Instant::now() + PATIENCE };
     let question = talk.read_at_most(QUESTION_BYTES_MAX)?;
     // That somebody is there is all that they wanted to know.
-    if question.is_empty() {
+    if question.is_empty() || talk.is_over() {
         return Ok(());
     }
     let words = answer(&question, asker);
@@ -299,6 +313,24 @@ mod tests {
         drop(answers);
         assert!(ask(own, "").is_err());
         assert!(!Run::all().contains(&own));
+    }
+
+    #[test]
+    fn who_has_gone_asks_for_nothing() {
+        let _alone = alone();
+        let (asked, questions) = std::sync::mpsc::channel();
+        let answers = Answers::start(move |question, _| {
+            asked.send(question.to_owned()).unwrap();
+            String::new()
+        });
+        let _answers = answers.unwrap();
+        // It is heard for a second.
+        let _silent = connected();
+        let mut gone = connected();
+        gone.write_all(b"in vain").unwrap();
+        drop(gone);
+        assert_eq!(ask(own(), "well?").unwrap(), "");
+        assert_eq!(questions.try_iter().collect::<Vec<_>>(), ["well?"]);
     }
 
     /// Of the same user, but not the process of that number.

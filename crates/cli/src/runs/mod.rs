@@ -22,9 +22,9 @@ use crate::error::Error;
 use overspill::Bytes;
 use overspill_run::Run;
 use seen::Seen;
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 /// How long a run may take to answer, to whom others talk too.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -62,8 +62,14 @@ impl Question {
     }
 
     /// Asks a run.
-    fn ask(&self, run: Run) -> io::Result<String> {
-        run.ask(&self.to_string(), Instant::now() + PATIENCE)
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], or [`Error::NoRun`] if it does not answer for another reason.
+    fn ask(&self, run: Run) -> Result<String, Error> {
+        let stopped = || run.is_stopped().then_some(Error::Stopped(run.process));
+        stopped().map_or(Ok(()), Err)?;
+        let answer = run.ask(&self.to_string(), Instant::now() + PATIENCE);
+        answer.map_err(|_| stopped().unwrap_or(Error::NoRun(run.process)))
     }
 }
 

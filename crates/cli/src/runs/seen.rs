@@ -82,7 +82,13 @@ fn all_plain<'de, D: Deserializer<'de>>(words: D) -> Result<Vec<String>, D::Erro
 impl Seen {
     /// All runs that answer soon, by their numbers.
     pub(super) fn all() -> Vec<Self> {
-        Self::of_all(Run::all()).into_iter().map(|(_, seen)| seen).collect()
+        Self::all_and_stopped().0
+    }
+
+    /// The same, and those that cannot answer.
+    pub(super) fn all_and_stopped() -> (Vec<Self>, Vec<Run>) {
+        let (stopped, runs) = Run::all().into_iter().partition(|run| run.is_stopped());
+        (Self::of_all(runs).into_iter().map(|(_, seen)| seen).collect(), stopped)
     }
 
     /// Those that answer soon. Each user's are asked in turn, beside others': one who has them keep
@@ -110,6 +116,9 @@ impl Seen {
     }
 
     fn until(run: Run, deadline: Instant) -> Option<Self> {
+        if run.is_stopped() {
+            return None;
+        }
         let answer = run.ask(&Question::Look.to_string(), deadline).ok()?;
         let seen: Self = serde_json::from_str(&answer).ok()?;
         // Its number is the one that it was found by, whatever it says.

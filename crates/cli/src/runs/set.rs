@@ -105,7 +105,7 @@ pub(super) fn change_memory(run: Run, limit: Bytes) -> Result<Bytes, Error> {
 }
 
 pub(super) fn ask(run: Run, question: &Question) -> Result<Value, Error> {
-    let answer = question.ask(run).map_err(|_| Error::NoRun(run.process))?;
+    let answer = question.ask(run)?;
     let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
     match answer["refused"].as_str() {
         Some(refusal) => Err(Error::Refused(refusal.to_owned())),

@@ -13,10 +13,14 @@ use overspill::Bytes;
 /// [`Error::NoRun`], [`Error::Output`].
 pub(crate) fn stats(args: &StatsArgs) -> Result<u8, Error> {
     let text = match args.process {
-        Some(process) => {
-            Question::Look.ask(of_process(process)?).map_err(|_| Error::NoRun(process))?
+        Some(process) => Question::Look.ask(of_process(process)?)?,
+        None => {
+            let (runs, stopped) = Seen::all_and_stopped();
+            for run in stopped {
+                say::line(Error::Stopped(run.process));
+            }
+            table(&runs)
         }
-        None => table(&Seen::all()),
     };
     text.lines().try_for_each(say::result)?;
     Ok(0)

@@ -1,6 +1,7 @@
 //! Runs that go on: looked at, watched, changed.
 
-use crate::installation::{Installation, assert_fails, can_run, stdout};
+use crate::installation::{Installation, assert_fails, can_run, stderr, stdout};
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -151,6 +152,31 @@ impl Drop for Serving {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+#[test]
+fn a_stopped_run_is_told_of_and_not_waited_for() {
+    let Some(installation) = installation() else { return };
+    let (running, other) = (Running::start(&installation), Running::start(&installation));
+    let number = running.number();
+    let stopped = format!("run {number} is stopped");
+    let signal = |signal| rustix::process::kill_process(Pid::from_child(&running.0), signal);
+    signal(Signal::STOP).unwrap();
+    let status = format!("/proc/{number}/status");
+    while !std::fs::read_to_string(&status).unwrap().contains("State:\tT") {}
+    let begun = Instant::now();
+    let list = installation.overspill().arg("stats").output().unwrap();
+    assert!(
+        stdout(&list).contains(&other.number()) && stderr(&list).contains(&stopped),
+        "{list:?}"
+    );
+    let mut set = installation.overspill();
+    assert_fails(set.args(["set", &number, "--memory", "32M"]), 125, &[&stopped, "kill -CONT"]);
+    assert!(begun.elapsed() < PATIENCE / 10, "{:?}", begun.elapsed());
+    signal(Signal::CONT).unwrap();
+    let output = installation.overspill().args(["stats", &number]).output().unwrap();
+    let live: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(live["memory_bytes"], 64 << 20);
 }
 
 /// Those of other runs are not among them.

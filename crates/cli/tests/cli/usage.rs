@@ -1,12 +1,32 @@
 //! Mistakes on the command line.
 
-use crate::installation::{Installation, assert_fails, can_run, stdout};
+use crate::installation::{Installation, assert_fails, can_run, stderr, stdout};
+
+#[test]
+fn a_refusal_says_where_a_directory_is_from() {
+    if !can_run() {
+        return;
+    }
+    let installation = Installation::new();
+    let mut command = installation.overspill();
+    command.args(["run", "--memory", "64M", "--", "true"]).env("TMPDIR", "/nowhere");
+    assert_fails(&mut command, 125, &["/nowhere ($TMPDIR)", "its directory must exist"]);
+}
+
+#[test]
+fn who_writes_nothing_sees_what_there_is() {
+    let output = Installation::new().overspill().output().unwrap();
+    let help = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{help}");
+    assert!(
+        help.contains("Usage: overspill") && help.contains("  run ") && help.contains("  top ")
+    );
+}
 
 #[test]
 fn mistakes_are_told_in_one_line() {
     let installation = Installation::new();
     let table: &[(&[&str], &[&str])] = &[
-        (&[], &["subcommand", "run, attach, detach, stats, top, set, metrics, doctor, mkswap"]),
         (&["swim"], &["'swim'", "overspill --help"]),
         (&["run"], &["not provided", "<PROGRAM>", "overspill run --help"]),
         (&["run", "--memory", "64M"], &["<PROGRAM>", "overspill run --help"]),

@@ -35,7 +35,7 @@ type Opened = Result<(OwnedFd, Attachment), DeviceError>;
 /// [`FileDevice::open`](super::FileDevice::open).
 pub(super) fn open(kind: &SwapKind, options: &OpenOptions, features: Features) -> Opened {
     match kind {
-        SwapKind::Default => unlinked_in(&default_directory(), options.swap_size, features),
+        SwapKind::Default => in_default_directory(options.swap_size, features),
         SwapKind::File { path, size } => file(path, *size, options, features),
         SwapKind::Block { path } => block(path, options.force),
         SwapKind::Ram { size } => memory(*size),
@@ -46,11 +46,18 @@ pub(super) fn open(kind: &SwapKind, options: &OpenOptions, features: Features) -
     }
 }
 
-fn default_directory() -> PathBuf {
-    match std::env::var_os("TMPDIR") {
-        Some(directory) if !directory.is_empty() => directory.into(),
-        _ => "/var/tmp".into(),
-    }
+/// In `$TMPDIR`, which a refusal names, or `/var/tmp`.
+fn in_default_directory(limit: Option<Bytes>, features: Features) -> Opened {
+    let named = std::env::var_os("TMPDIR").filter(|directory| !directory.is_empty());
+    let Some(directory) = named else {
+        return unlinked_in(Path::new("/var/tmp"), limit, features);
+    };
+    unlinked_in(Path::new(&directory), limit, features).map_err(|error| match error {
+        DeviceError::Open { name, action, errno } => {
+            DeviceError::Open { name: format!("{name} ($TMPDIR)"), action, errno }
+        }
+        other => other,
+    })
 }
 
 fn file(path: &Path, size: Option<Bytes>, options: &OpenOptions, features: Features) -> Opened {
