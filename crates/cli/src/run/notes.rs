@@ -13,7 +13,7 @@ const GOOD_PARTS: u64 = 3;
 /// is what there is.
 pub(super) fn of_memory(limit: Bytes, swaps: &[SwapSpec], all: Bytes) -> Option<String> {
     let good = Bytes(all.0 / 4 * GOOD_PARTS);
-    let in_memory = Bytes(swaps.iter().map(in_memory_bytes).sum());
+    let in_memory = Bytes(swaps.iter().map(in_memory_bytes).fold(0, u64::saturating_add));
     if limit > all {
         return Some(format!(
             "a limit of {limit} is more than the {all} of memory there are: nothing is swapped \
@@ -74,7 +74,9 @@ mod tests {
     #[test]
     fn swap_in_memory_takes_memory() {
         let told = |specs: &[&str]| of_memory(Bytes(128 << 20), &swaps(specs), Bytes(256 << 20));
-        for many in [&["ram:1G"][..], &["compressed:100M", "ram:30M"]] {
+        // More than can be added up.
+        let endless = ["ram:9223372036854775807"; 3];
+        for many in [&["ram:1G"][..], &["compressed:100M", "ram:30M"], &endless] {
             let told = told(many).unwrap();
             assert!(told.contains("of swap in memory") && told.ends_with("64 MiB"), "{told}");
         }
