@@ -51,7 +51,6 @@ attaches() {
 # What busybox has under these names does less.
 who() {
     export SETPRIV=/programs/setpriv SETCAP=/programs/setcap UNSHARE=/programs/unshare SLOW=6
-    chmod 755 .
     sh /programs/rights.sh prepare "$PWD/rights" /programs /programs/rights /programs/word32 || return
     sed -n '/^| who, and what |/,/^$/s/^| \(.*\) | \(.*\) |$/\1;\2/p' /programs/limits.md | sed 1,1d | while IFS=';' read -r row expected; do
         found=$(sh /programs/rights.sh "$row" "$PWD/rights" 2>&1)
@@ -60,13 +59,12 @@ who() {
         *) echo "FAILED: $row: $found, not $expected" >&3; touch wrong ;;
         esac
     done
-    chmod 777 .
     [ ! -e wrong ]
 }
 
 exec 3>&1
 export TMPDIR=/tmp
-chmod 777 .
+chmod 1777 .
 overspill doctor
 for where in ${*:-faults calls touches docker}; do
     way=$where as="/programs/setpriv --reuid 65534 --regid 65534 --clear-groups"
