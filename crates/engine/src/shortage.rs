@@ -83,8 +83,13 @@ impl Engine {
             }
             let hope = round(seen) || self.writes_in_flight.load(Relaxed) > 0;
             hopeless = if hope { 0 } else { hopeless + 1 };
-            if !hope && self.ask_for_more(true) {
-                most = HOPELESS_ROUNDS_ASKED;
+            if !hope {
+                // What is on the lists may not go: what other CPUs have in their batches may.
+                // (Linux: `lru_add_drain_all` before the OOM killer is asked.)
+                self.lru.drain(&self.frames, &self.stats);
+                if self.ask_for_more(true) {
+                    most = HOPELESS_ROUNDS_ASKED;
+                }
             }
             if hopeless > most {
                 break None;

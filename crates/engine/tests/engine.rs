@@ -230,6 +230,26 @@ fn frames_on_anothers_list_are_used_before_memory_runs_out() {
     assert_eq!(rig.engine.check(), Ok(()));
 }
 
+/// With all on the lists pinned, the pages in another CPU's batch are evicted before memory has run
+/// out.
+#[test]
+fn pages_in_anothers_batch_are_evicted_before_memory_runs_out() {
+    const FRAMES: u32 = 512;
+    let cpus = Cpus { count: 2, current: || CPU.get() };
+    let rig = Rig::with(cpus, FRAMES as usize, 2 * FRAMES as usize, &[64], TUNING, None);
+    let mut worker = Worker::new(&rig.engine).unwrap();
+    rig.write(&mut worker, 0..FRAMES - 1);
+    CPU.set(1);
+    rig.write(&mut worker, FRAMES - 1..FRAMES);
+    CPU.set(0);
+    let one_more = rig.space.while_frozen(&(PageNo(0)..PageNo(FRAMES - 1)), || {
+        rig.touch(&mut worker, PageNo(FRAMES), |_| {})
+    });
+    assert_eq!(one_more, Touch::Done);
+    worker.finish(&rig.engine);
+    assert_eq!(rig.engine.check(), Ok(()));
+}
+
 /// Exact numbers, computed by hand. Without batches, windows or fault-around every page is one
 /// fault; a region of twice the limit, touched twice in order, finds nothing in memory the second
 /// time.
