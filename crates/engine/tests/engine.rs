@@ -250,6 +250,19 @@ fn pages_in_anothers_batch_are_evicted_before_memory_runs_out() {
     assert_eq!(rig.engine.check(), Ok(()));
 }
 
+/// A page for which there is no slot is mapped again, however often the space is busy.
+#[test]
+fn a_page_without_a_slot_is_mapped_again() {
+    const FRAMES: u32 = 64;
+    let rig = Rig::new(FRAMES as usize, 2 * FRAMES as usize, &[], TUNING);
+    let mut worker = Worker::new(&rig.engine).unwrap();
+    rig.write(&mut worker, 0..FRAMES);
+    rig.space.set_busy(500, 1);
+    let one_more = rig.touch(&mut worker, PageNo(FRAMES), |_| {});
+    assert_eq!(one_more, Touch::OutOfMemory);
+    rig.verify(&mut worker, FRAMES);
+}
+
 /// Exact numbers, computed by hand. Without batches, windows or fault-around every page is one
 /// fault; a region of twice the limit, touched twice in order, finds nothing in memory the second
 /// time.
