@@ -1,5 +1,5 @@
-//! Event counters with the names of `/proc/vmstat`, and a latency histogram, both as plain atomics
-//! in memory that a supervisor can map.
+//! Event counters with the names of `/proc/vmstat`, and histograms, as plain atomics in memory that
+//! a supervisor can map.
 //!
 //! Invariants: counters only grow, but for that of stalls, which is a level. Readers may see one
 //! counter newer than another; equations between them hold only when quiescent.
@@ -120,18 +120,19 @@ fn bucket_of(value: u64) -> usize {
     (1 << (g + 1)) + ((power - g - 1) << g) as usize + within as usize
 }
 
-// Cells: one for each event, then these, then the histogram's buckets.
+// Cells: one for each event, then these, then the buckets of both histograms.
 const LATENCY_MAX: usize = Event::ALL.len();
 const LATENCY_SUM: usize = LATENCY_MAX + 1;
 const STALLS: usize = LATENCY_SUM + 1;
-const BUCKETS: usize = STALLS + 1;
+const OUT_MOST: usize = STALLS + 1;
+const BUCKETS: usize = OUT_MOST + 1;
 
 /// Number of atomics that a [`Stats`] needs.
 pub fn stats_len() -> usize {
-    BUCKETS + histogram_config().total_buckets()
+    BUCKETS + 2 * histogram_config().total_buckets()
 }
 
-/// Counters and the fault-latency histogram of one engine.
+/// Counters of one engine, and histograms of its fault latencies and refault distances.
 #[derive(Debug, Clone)]
 pub struct Stats {
     cells: Table<AtomicU64>,
@@ -203,9 +204,35 @@ impl Stats {
         self.cells[LATENCY_SUM].load(Relaxed)
     }
 
+    /// Records `weight` pages that came back though they could have stayed with more than
+    /// `distance_pages` more memory.
+    pub fn refault_distance(&self, distance_pages: u64, weight: u64) {
+        let bucket = bucket_of(distance_pages.min((1 << MAX_VALUE_POWER) - 1));
+        self.cells[BUCKETS + self.config.total_buckets() + bucket].fetch_add(weight, Relaxed);
+    }
+
+    /// Records that `pages` that had been touched are not in memory.
+    pub fn are_out(&self, pages: u64) {
+        self.cells[OUT_MOST].fetch_max(pages, Relaxed);
+    }
+
+    /// The most of them at a time.
+    pub fn out_pages_max(&self) -> u64 {
+        self.cells[OUT_MOST].load(Relaxed)
+    }
+
     /// A copy of the fault latencies, in nanoseconds.
     pub fn fault_latencies(&self) -> Histogram {
-        let buckets = self.cells[BUCKETS..]
+        self.histogram(BUCKETS)
+    }
+
+    /// A copy of the refault distances, in pages.
+    pub fn refault_distances(&self) -> Histogram {
+        self.histogram(BUCKETS + self.config.total_buckets())
+    }
+
+    fn histogram(&self, first: usize) -> Histogram {
+        let buckets = self.cells[first..]
             .iter()
             .take(self.config.total_buckets())
             .map(|cell| cell.load(Relaxed))

@@ -122,6 +122,8 @@ pub enum LockClass {
     Staging,
     /// Readahead state.
     Readahead,
+    /// Which pages are out, in the order of their evictions.
+    Distances,
     /// The page wait table and the reclaim thread's wake-up.
     Wait,
     /// Idle workers and free page numbers of a pool.
@@ -134,7 +136,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 31] = [
+    pub const ALL: [LockClass; 32] = [
         LockClass::ForkGate,
         LockClass::Pager,
         LockClass::Guards,
@@ -162,6 +164,7 @@ impl LockClass {
         LockClass::FreeFrames,
         LockClass::Staging,
         LockClass::Readahead,
+        LockClass::Distances,
         LockClass::Wait,
         LockClass::Pool,
         LockClass::ServedDevice,

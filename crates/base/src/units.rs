@@ -109,7 +109,7 @@ impl fmt::Display for Bytes {
                 write!(f, "{:.1} {unit}", self.0 as f64 / (1u64 << shift) as f64)
             };
         }
-        write!(f, "{} bytes", self.0)
+        write!(f, "{} byte{}", self.0, if self.0 == 1 { "" } else { "s" })
     }
 }
 

@@ -209,8 +209,8 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 
-    /// Show in a line of the terminal what the run is doing, every second. What the program writes
-    /// there may stand in the same line
+    /// Show in a line what the run is doing: on a terminal every second, where what the program
+    /// writes may stand in the same line; in a log a line after 1, 3, 7 s, at last every minute
     #[arg(long)]
     pub(crate) progress: bool,
 

@@ -22,11 +22,6 @@ pub(crate) enum Error {
     Usage(String),
     #[error("{place}: {reason}")]
     Default { place: String, reason: String },
-    #[error(
-        "no limit is given: write --memory M, as in --memory 512M or 25%, or set OVERSPILL_MEMORY or \
-         `memory` in a configuration file; see `overspill run --help`"
-    )]
-    NoLimit,
     #[error(transparent)]
     Library(#[from] overspill::Error),
     #[error(transparent)]
@@ -52,7 +47,7 @@ pub(crate) enum Error {
     Pressure(io::Error),
     #[error("programs cannot be paged here: {0}")]
     Ground(#[from] overspill_run::GroundError),
-    #[error("cannot write to {}: {source}; name another file for --stats or --touches", .path.display())]
+    #[error("cannot write to {}: {source}; name another file", .path.display())]
     OutputFile { path: PathBuf, source: io::Error },
     #[error("process {0} is in no run that goes on: `overspill stats` lists them")]
     NoRun(i32),
@@ -84,7 +79,7 @@ pub(crate) enum Error {
     NoDirectory(PathBuf),
     #[error("cannot {action}: {source}; {}", remedy(.source))]
     System { action: &'static str, source: io::Error },
-    #[error("cannot write the report to {}: {source}; name another file", .path.display())]
+    #[error("cannot write to {}: {source}; name another file", .path.display())]
     Report { path: PathBuf, source: io::Error },
     #[error("cannot print the report: {0}")]
     Output(#[from] io::Error),

@@ -21,6 +21,13 @@ pub enum DeviceError {
         text: String,
     },
 
+    /// A size that nothing has.
+    #[error("the size `{text}` is more than can be counted: write a smaller one, as in 512M")]
+    HugeSize {
+        /// The text given.
+        text: String,
+    },
+
     /// A swap specification that cannot be parsed.
     #[error("bad swap specification `{text}`: {reason}")]
     BadSpec {

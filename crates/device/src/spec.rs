@@ -223,14 +223,25 @@ impl fmt::Display for SwapKind {
 /// Parses a number of bytes: `4096`, `512M`, `1.5GiB`. K is 1024, with or without `iB`.
 ///
 /// # Errors
-/// [`DeviceError::BadSize`].
+/// [`DeviceError::BadSize`], [`DeviceError::HugeSize`].
 pub fn parse_bytes(text: &str) -> Result<Bytes, DeviceError> {
-    let bad = || DeviceError::BadSize { text: text.to_owned() };
+    let (bad, huge) = (
+        || DeviceError::BadSize { text: text.to_owned() },
+        || DeviceError::HugeSize { text: text.to_owned() },
+    );
     // More overflow in `parse_size` 1.1, which rounds what it has up without a check.
     if text.bytes().filter(u8::is_ascii_digit).count() > DIGITS_MAX {
-        return Err(bad());
+        return Err(if text.starts_with(|first: char| first.is_ascii_digit()) {
+            huge()
+        } else {
+            bad()
+        });
     }
-    parse_size::Config::new().with_binary().parse_size(text).map(Bytes).map_err(|_| bad())
+    match parse_size::Config::new().with_binary().parse_size(text) {
+        Ok(size) => Ok(Bytes(size)),
+        Err(parse_size::Error::PosOverflow) => Err(huge()),
+        Err(_) => Err(bad()),
+    }
 }
 
 /// Digits of a number of bytes, at most.
@@ -624,7 +635,10 @@ mod tests {
             ("file:/x,trim=1", "unknown option `trim`; there are pri=N, ssd=on|off, discard="),
             ("ram:", "the size is missing: write ram:SIZE"),
             ("compressed:", "the size is missing: write compressed:SIZE, as in compressed:8G"),
-            ("compressed:99999999999999999999", "bad size `99999999999999999999`"),
+            (
+                "compressed:99999999999999999999",
+                "the size `99999999999999999999` is more than can be counted",
+            ),
             ("compressed:1G,algo=gzip", "algo `gzip` is neither lz4 nor zstd"),
             ("compressed:1G,algo=", "algo `` is neither"),
             ("compressed:1G,algo=lz4,algo=lz4", "option `algo` is given twice"),

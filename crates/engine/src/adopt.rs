@@ -97,6 +97,7 @@ impl Engine {
 
     fn end_adoption(&self, locked: LockedPage, is_present: bool) {
         if is_present {
+            self.distances.forget(locked.page());
             self.stats.count(Event::pgadopt);
             self.frames.set(locked.frame(), flag::MAPPED);
             self.put_back(locked, LruList::Inactive);

@@ -4,6 +4,7 @@
 
 use crate::budget::{FrameBudget, Lease};
 use crate::demotion::Demotion;
+use crate::distances::Distances;
 use crate::engine::Engine;
 use crate::event_count::EventCount;
 use crate::frames::Frames;
@@ -106,6 +107,7 @@ impl Engine {
             cache: SwapCache::new(parts.frames, &[], tuning.swap_cache_trunk_shift),
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
+            distances: Distances::new(parts.frames),
             holds: Holds::new(),
             ahead: ReadaheadQueue::new(parts.frames, &tuning, chunk, has_staging),
             memory,

@@ -34,7 +34,11 @@ impl Engine {
         loop {
             let word = self.table.load(page);
             match word {
-                Pte::Empty => return None,
+                Pte::Empty => {
+                    // It may be zeros that were evicted.
+                    self.distances.forget(page);
+                    return None;
+                }
                 Pte::Resident(frame) => {
                     if let Some(locked) = self.lock_resident(page, frame) {
                         return Some(locked);
@@ -49,6 +53,7 @@ impl Engine {
                         Pte::Empty,
                     ) {
                         Ok(freed) => {
+                            self.distances.forget(page);
                             self.stats.count(Event::pgdiscard);
                             freed.into_iter().for_each(|entry| self.free_entry(entry));
                             return None;

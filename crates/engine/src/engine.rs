@@ -5,6 +5,7 @@
 
 use crate::budget::Lease;
 use crate::demotion::Demotion;
+use crate::distances::Distances;
 use crate::event_count::EventCount;
 use crate::frames::Frames;
 use crate::holds::Holds;
@@ -63,6 +64,7 @@ pub struct Engine {
     pub(crate) cache: SwapCache,
     pub(crate) lru: Lru,
     pub(crate) workingset: Workingset,
+    pub(crate) distances: Distances,
     pub(crate) holds: Holds,
     pub(crate) memory: Arc<PageMemory>,
     pub(crate) store: Store,

@@ -116,6 +116,7 @@ impl Engine {
             self.free(locked);
             return None;
         }
+        self.distances.forget(page);
         let mut run = std::mem::take(&mut worker.scratch.run);
         run.push(locked);
         self.fault_around(page, span, &mut run);
@@ -148,6 +149,7 @@ impl Engine {
                 self.free(locked);
                 break;
             }
+            self.distances.forget(next);
             run.push(locked);
         }
     }
@@ -285,6 +287,7 @@ impl Engine {
         match self.cache.insert(entry, &locked, &self.frames, &self.table) {
             Inserted::Yes => {
                 self.stats.count(Event::pgmajfault);
+                self.came_back(page);
                 self.start_read(worker, locked, entry, Purpose::Fault { start_ns });
                 Some(FaultOutcome::Pending)
             }

@@ -23,11 +23,13 @@ mod complete;
 mod demote;
 mod demotion;
 mod discard;
+mod distances;
 mod engine;
 mod event_count;
 mod fault;
 pub mod frames;
 mod free_frames;
+mod highest_since;
 mod holds;
 // Models have no processes, and their atomics cannot lie in mappings.
 #[cfg(not(loom))]

@@ -6,6 +6,7 @@
 //! threads that wait for a page lock are woken by the thread that releases it.
 //! Not here: which pages (`reclaim`, `readahead`), I/O (`complete`), pages that are lost (`lost`).
 
+use crate::distances::Refault;
 use crate::engine::Engine;
 use crate::frames::LockedPage;
 use crate::lru::LruList;
@@ -90,6 +91,9 @@ impl Engine {
     /// Frees the frame of a page that is not mapped, and gives up its slot if its word does not
     /// refer to it.
     pub(crate) fn drop_cached(&self, locked: LockedPage) {
+        if matches!(self.table.load(locked.page()), Pte::Swapped { .. }) {
+            self.went_out(locked.page());
+        }
         self.uncache(&locked);
         self.release_staged(locked.frame());
         self.free(locked);
@@ -211,6 +215,7 @@ impl Engine {
         let frame = locked.frame();
         match self.cache.insert(entry, &locked, &self.frames, &self.table) {
             Inserted::Yes => {
+                self.came_back(locked.page());
                 self.frames.set(frame, flag::READAHEAD);
                 self.frames.lend_to_io(locked);
                 Some(ToRead { entry, frame })
@@ -255,6 +260,20 @@ impl Engine {
             self.workingset.activated();
         }
         activates
+    }
+
+    /// Notes that a page has no frame any more, or that a fork has made one without.
+    pub(crate) fn went_out(&self, page: PageNo) {
+        if let Some(out) = self.distances.evicted(page) {
+            self.stats.are_out(out);
+        }
+    }
+
+    /// Notes that a page has a frame again.
+    pub(crate) fn came_back(&self, page: PageNo) {
+        if let Some(Refault { distance_pages, weight }) = self.distances.came_back(page) {
+            self.stats.refault_distance(distance_pages, weight);
+        }
     }
 
     /// Leaves an unmapped page on `entry` only, and frees its frame.

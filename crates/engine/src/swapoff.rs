@@ -277,7 +277,10 @@ impl Engine {
         }
         let Some(locked) = self.frame_to_come_back_to(worker, page) else { return false };
         match self.cache.insert(entry, &locked, &self.frames, &self.table) {
-            Inserted::Yes => self.start_read(worker, locked, entry, Purpose::Swapoff),
+            Inserted::Yes => {
+                self.distances.forget(page);
+                self.start_read(worker, locked, entry, Purpose::Swapoff);
+            }
             Inserted::Exists | Inserted::Changed => self.free(locked),
         }
         true

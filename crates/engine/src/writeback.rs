@@ -148,6 +148,7 @@ impl Engine {
         let content = self.memory.content(staged);
         if content.iter().all(|&byte| byte == 0) {
             self.stats.count(Event::swpout_zero);
+            self.went_out(locked.page());
             self.forget(locked);
             return None;
         }

@@ -5,13 +5,14 @@ use overspill_device::DeviceError;
 use overspill_engine::{SwapoffError, SwaponError};
 use overspill_space::probe::NoReach;
 use overspill_space::{MemoryError, SignalSetupError, SpaceSetupError};
+use std::fmt;
 
 /// What a forked child is told.
 pub(crate) const FORKED: &str = "this was made by the process that forked this one, and its threads \
     and slots are there: make another here, or use it before forking only";
 
 /// Any error of the library; the message says what to do about it.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Too little memory for paging.
@@ -73,6 +74,13 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
+}
+
+/// The message: what a `main` that returns it prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

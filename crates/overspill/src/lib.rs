@@ -36,6 +36,7 @@ mod error;
 pub mod memory;
 pub mod pager;
 pub mod pool;
+mod refaults;
 mod region;
 mod spill_vec;
 mod summary;

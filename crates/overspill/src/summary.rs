@@ -1,5 +1,6 @@
 //! What a pager has counted, for people and for `--stats`.
 
+use crate::refaults;
 use histogram::Histogram;
 use overspill_base::Bytes;
 use overspill_base::stats::{Event, Stats};
@@ -36,6 +37,12 @@ pub struct Summary {
     /// Pages whose content was lost: by a device, or because it was nowhere. Touching one raises
     /// SIGBUS.
     pub pages_lost: u64,
+    /// The most that was not in memory at a time, of what had been touched: with so much more
+    /// nothing would have been swapped. To within a sixteenth.
+    pub out_bytes_max: u64,
+    /// How many pages came back to memory, and how many would have with so much more of it: pairs
+    /// of bytes, in order, and pages. An estimate; of a large program by samples.
+    pub refaults_left: Vec<(u64, u64)>,
     /// Latency of faults.
     pub fault_latency: FaultLatency,
     /// Every counter by its name in `/proc/vmstat`.
@@ -53,18 +60,24 @@ impl Summary {
             pages_in: total(Event::pswpin),
             pages_out: total(Event::pswpout),
             pages_lost: total(Event::pages_lost),
+            out_bytes_max: Bytes::of_pages(stats.iter().map(Stats::out_pages_max).sum()).0,
+            refaults_left: sum_of(stats, Stats::refault_distances)
+                .iter()
+                .flat_map(refaults::left)
+                .collect(),
             fault_latency: latency(stats),
             counters,
         }
     }
 }
 
+fn sum_of(stats: &[Stats], histogram: impl Fn(&Stats) -> Histogram) -> Option<Histogram> {
+    stats.iter().map(histogram).reduce(|sum, next| sum.wrapping_add(&next).unwrap_or(sum))
+}
+
 fn latency(stats: &[Stats]) -> FaultLatency {
     let max_ns = stats.iter().map(Stats::fault_latency_max_ns).max().unwrap_or(0);
-    let all = stats
-        .iter()
-        .map(Stats::fault_latencies)
-        .reduce(|sum, next| sum.wrapping_add(&next).unwrap_or(sum));
+    let all = sum_of(stats, Stats::fault_latencies);
     let quantile = |q: f64| {
         let histogram = all.as_ref()?;
         let total: u64 = histogram.iter().map(|bucket| bucket.count()).sum();

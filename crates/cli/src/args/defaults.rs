@@ -2,6 +2,7 @@
 //!
 //! Owns: the places of defaults, and their order: the environment (`OVERSPILL_*`), the user's file,
 //! the system's. `OVERSPILL_CONFIG` names another file in place of both, or none if it is empty.
+//! Where none says how much memory, a part of what is free here is taken.
 //! Invariants: for each option the first place that says something counts. A value is read by the
 //! parser of the command line; a mistake names its place, also in a file of which nothing is
 //! needed.
@@ -10,7 +11,8 @@
 
 use super::{AttachArgs, MemoryLimit, OutputArgs, PlaceArgs, RunArgs, RunWay, parse_way};
 use crate::error::Error;
-use overspill::{Bytes, SwapSpec, parse_bytes};
+use crate::say;
+use overspill::{Bytes, SwapSpec, memory, parse_bytes};
 use serde::Deserialize;
 use std::fmt::Display;
 use std::fs::File;
@@ -53,19 +55,34 @@ struct Defaults {
 /// Completes `args` with defaults.
 ///
 /// # Errors
-/// [`Error::Default`], [`Error::NoLimit`].
+/// [`Error::Default`].
 pub(super) fn complete(mut args: RunArgs) -> Result<RunArgs, Error> {
     let Defaults { memory, way, .. } = fill(&mut args.places, &mut args.output)?;
-    args.memory = args.memory.or(memory);
+    args.memory = args.memory.or(memory).or_else(|| Some(usual(&args.output)));
     args.way = args.way.or(way);
-    args.memory.map(|_| args).ok_or(Error::NoLimit)
+    Ok(args)
 }
 
 /// As [`complete`].
 pub(super) fn complete_attach(mut args: AttachArgs) -> Result<AttachArgs, Error> {
     let Defaults { memory, .. } = fill(&mut args.places, &mut args.output)?;
-    args.memory = args.memory.or(memory);
-    args.memory.map(|_| args).ok_or(Error::NoLimit)
+    args.memory = args.memory.or(memory).or_else(|| Some(usual(&args.output)));
+    Ok(args)
+}
+
+/// Three quarters of what is free here, so that the rest of the machine, or of the container, goes
+/// on as it did.
+fn usual(output: &OutputArgs) -> MemoryLimit {
+    let total = memory::total();
+    let free = memory::free().map_or(total, |free| free.min(total));
+    let limit = Bytes((free.0 / 4 * 3) >> 20 << 20);
+    if !output.quiet {
+        say::line(format!(
+            "no limit is given: {limit}, three quarters of the {free} that are free here; \
+             --memory M gives another"
+        ));
+    }
+    MemoryLimit::Bytes(limit)
 }
 
 /// A file with more is cut, and so not understood.

@@ -11,6 +11,7 @@ mod answers;
 mod attached;
 mod background;
 mod elf;
+mod enough;
 mod format;
 mod live;
 mod notes;
@@ -23,6 +24,7 @@ mod progress;
 mod report;
 pub(crate) mod signals;
 mod timeline;
+mod waiting;
 mod watching;
 mod way;
 
@@ -57,7 +59,9 @@ struct Kept {
     questions: Option<Questions>,
     /// Whether it says nothing but what has failed.
     quiet: bool,
-    /// As of [`memory::oom_kills`], when it began.
+    /// The limit, when it began.
+    memory: Bytes,
+    /// As of [`memory::oom_kills`], then.
     oom_kills: u64,
 }
 
@@ -65,6 +69,7 @@ impl Kept {
     fn new(plan: &Plan, command: Vec<String>, questions: Option<Questions>) -> Self {
         Self {
             command,
+            memory: plan.memory,
             memory_max: plan.memory_max,
             started: Instant::now(),
             swaps: Places::new(plan.swaps.clone()),
@@ -88,7 +93,7 @@ impl Kept {
 /// Anything that keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let ground = way::choose(args.way)?;
-    let limit = args.memory.expect("a run without one is refused");
+    let limit = args.memory.expect("completed by defaults");
     let pressure = pressure(args.give_back)?;
     let mut plan = Plan::resolve((limit, args.memory_max), args.places, args.output)?;
     plan.touches = args.touches.map(OutputFile::create).transpose()?;
@@ -192,6 +197,7 @@ fn seen(summary: Summary, (end, kept): (RunEnd, &Kept)) -> Seen {
         devices: areas.into_iter().map(device).collect(),
         out_of_memory: keeper.out_of_memory,
         held_most,
+        is_other_limit: summary.memory_bytes != kept.memory.0,
         waited,
         summary,
         oom_kills: memory::oom_kills().saturating_sub(kept.oom_kills),

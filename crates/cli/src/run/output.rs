@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-/// The file of `--stats` or `--touches`.
+/// The file of an option.
 #[derive(Debug)]
 pub(super) struct OutputFile {
     path: PathBuf,

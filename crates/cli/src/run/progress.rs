@@ -1,17 +1,21 @@
-//! A line on the terminal that says what a long run is doing, for `--progress`.
+//! A line that says what a long run is doing, for `--progress`.
 //!
-//! Invariants: nothing is written unless standard error is a terminal, and nothing of it stays.
+//! Invariants: on a terminal nothing of it stays; elsewhere all of it, so there it is written ever
+//! more rarely.
 //! Not here: making room for what the program itself writes to the terminal. Its lines and this one
 //! overwrite each other, which is why one has to ask for it.
 
 use super::now::Now;
+use crate::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use overspill::Bytes;
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-/// How often it is written anew.
+/// How often it is written anew on a terminal.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
+/// And in a log, where each line is twice as long after the one before, at most.
+const LOG_PERIOD_MAX: Duration = Duration::from_secs(60);
 
 /// What has been counted until a moment.
 #[derive(Clone, Copy, Default, Debug)]
@@ -25,25 +29,25 @@ struct Counted {
 /// The line. Dropping it takes it off the terminal.
 #[derive(Debug)]
 pub(super) struct ProgressLine {
-    bar: ProgressBar,
+    /// None in a log.
+    bar: Option<ProgressBar>,
     begun: Instant,
     last: Counted,
+    pause: Duration,
 }
 
 impl ProgressLine {
-    /// None if standard error is no terminal.
-    pub(super) fn new() -> Option<Self> {
-        if !stderr().is_terminal() {
-            return None;
-        }
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{wide_msg}").expect("a template that is known");
-        bar.set_style(style);
-        Some(Self { bar, begun: Instant::now(), last: Counted::default() })
+    pub(super) fn new() -> Self {
+        let bar = stderr().is_terminal().then(|| {
+            let style =
+                ProgressStyle::with_template("{wide_msg}").expect("a template that is known");
+            ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
+        });
+        Self { bar, begun: Instant::now(), last: Counted::default(), pause: PERIOD }
     }
 
-    /// Writes it anew.
-    pub(super) fn show(&mut self, now: &Now) {
+    /// Writes it anew; returns when next.
+    pub(super) fn show(&mut self, now: &Now) -> Duration {
         let counted = Counted {
             at: self.begun.elapsed(),
             pages_in: now.summary.pages_in,
@@ -53,14 +57,21 @@ impl ProgressLine {
         let rates = rates(std::mem::replace(&mut self.last, counted), counted);
         let time = indicatif::FormattedDuration(counted.at);
         let Now { memory, swap, .. } = now;
-        self.bar.set_message(format!("overspill {time}: {memory}, swap {swap}; {rates}"));
-        self.bar.tick();
+        let line = format!("{time}: {memory}, swap {swap}; {rates}");
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("overspill {line}"));
+            bar.tick();
+        } else {
+            say::line(line);
+            self.pause = (2 * self.pause).min(LOG_PERIOD_MAX);
+        }
+        self.pause
     }
 }
 
 impl Drop for ProgressLine {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.bar.iter().for_each(ProgressBar::finish_and_clear);
     }
 }
 

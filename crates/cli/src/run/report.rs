@@ -5,6 +5,7 @@
 //! is in `docs/stats.md`.
 //! Not here: counting.
 
+use super::enough::Enough;
 use super::process::{self, Ended};
 use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
 use overspill_run::{OutsideProcess, StallTime};
@@ -15,6 +16,9 @@ use std::time::Duration;
 
 /// Version of the JSON. It rises when a name goes or changes its meaning, not when one is added.
 pub(super) const SCHEMA: u32 = 2;
+
+/// Too short a run for pressure, which is looked at 20 times a second.
+const SHORT_RUN: Duration = Duration::from_secs(1);
 
 /// Everything known about a run that has ended.
 #[derive(Debug, Serialize)]
@@ -30,10 +34,17 @@ pub(super) struct Report {
     #[serde(flatten)]
     stalls: Stalls,
     waited_seconds: f64,
+    /// For the summary.
+    #[serde(skip)]
+    waiting: Duration,
     #[serde(flatten)]
     used: Option<Used>,
     memory_bytes: u64,
     held_bytes_max: u64,
+    in_use_bytes_max: u64,
+    /// Not if the limit has changed.
+    #[serde(flatten)]
+    enough: Option<Enough>,
     /// True if memory and swap were full.
     out_of_memory: bool,
     /// Processes of our control group that the kernel has ended for want of memory meanwhile.
@@ -73,6 +84,8 @@ pub(super) struct Seen {
     pub(super) escaped: Escaped,
     /// The most that all processes had of the limit.
     pub(super) held_most: Bytes,
+    /// Whether the limit has changed.
+    pub(super) is_other_limit: bool,
     /// How long all threads waited for pages.
     pub(super) waited: Duration,
 }
@@ -87,6 +100,15 @@ pub(super) struct Stalls {
 impl Stalls {
     pub(super) fn new(StallTime { some, full }: StallTime) -> Self {
         Self { stall_some_seconds: some.as_secs_f64(), stall_full_seconds: full.as_secs_f64() }
+    }
+
+    /// How long some thread of a run waited, of which all threads together `waited` for answers. A
+    /// short run was hardly looked at.
+    fn of_run(&self, wall: Duration, waited: Duration) -> Duration {
+        match wall < SHORT_RUN {
+            true => waited.min(wall),
+            false => Duration::from_secs_f64(self.stall_some_seconds).min(wall),
+        }
     }
 }
 
@@ -142,7 +164,14 @@ fn count(summary: &Summary, name: &str) -> u64 {
 impl Report {
     pub(super) fn new(command: Vec<String>, ended: &Ended, exit_status: u8, seen: Seen) -> Self {
         let Seen { summary, devices, stalls, escaped, held_most, waited, .. } = seen;
+        let in_use = in_use(&summary, held_most);
+        let waiting = stalls.of_run(ended.wall, waited);
+        let part = waiting.as_secs_f64() / ended.wall.as_secs_f64();
+        let enough = (!seen.is_other_limit).then(|| Enough::of(&summary, in_use, part));
         Self {
+            in_use_bytes_max: in_use.0,
+            enough,
+            waiting,
             schema: SCHEMA,
             out_of_memory: seen.out_of_memory,
             oom_kills: seen.oom_kills,
@@ -164,9 +193,10 @@ impl Report {
 
     /// Returns the lines of the summary.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        let always = [self.memory_line(), self.paging_line(), self.devices_line()];
+        let always = [self.paging_line(), self.devices_line()];
         let other = [self.escaped_line(), self.signal_line(), self.oom_line(), self.lost_line()];
-        always.into_iter().chain(other.into_iter().flatten())
+        let first = std::iter::once(self.memory_line()).chain(self.enough_line());
+        first.chain(always).chain(other.into_iter().flatten())
     }
 
     /// Returns those of it that are said to who wants no summary.
@@ -209,9 +239,28 @@ impl Report {
             0 | 1 => String::new(),
             many => format!(", {many} processes"),
         };
-        let [memory, most] = [self.memory_bytes, self.held_bytes_max].map(Bytes);
-        let wall = self.wall_seconds;
-        format!("memory {memory}, most in use {most}, {wall:.2} s{processes}")
+        let [memory, most] = [self.memory_bytes, self.in_use_bytes_max].map(Bytes);
+        let (wall, waiting) = (self.wall_seconds, self.waiting.as_secs_f64());
+        let waiting = match (100.0 * waiting / wall).round() {
+            0.0 => String::new(),
+            percent => format!(", {waiting:.2} s of it waiting for swap ({percent} %)"),
+        };
+        format!("memory {memory}, most in use {most}, {wall:.2} s{waiting}{processes}")
+    }
+
+    /// Returns which limits would do, a line unless the limit has changed.
+    fn enough_line(&self) -> Option<String> {
+        let Enough { enough_bytes, half_wait_bytes } = self.enough?;
+        let enough = Bytes(enough_bytes);
+        if self.summary.out_bytes_max == 0 {
+            let would_do = enough_bytes < self.memory_bytes;
+            let less = if would_do { format!(": {enough} would do") } else { String::new() };
+            return Some(format!("nothing was swapped{less}"));
+        }
+        let half = half_wait_bytes.map_or_else(String::new, |half| {
+            format!(", with {} it would wait half as long", Bytes(half))
+        });
+        Some(format!("with {enough} nothing would be swapped{half}"))
     }
 
     /// Returns a line only if something was outside the limit.
@@ -222,10 +271,7 @@ impl Report {
 
     fn paging_line(&self) -> String {
         let Summary { pages_in, pages_out, faults, fault_latency, .. } = &self.summary;
-        let waited = self.waited_seconds;
-        let line = format!(
-            "{pages_in} pages in, {pages_out} out; {faults} faults, waited for {waited:.2} s in all"
-        );
+        let line = format!("{pages_in} pages in, {pages_out} out; {faults} faults");
         if *faults == 0 {
             return line;
         }
@@ -237,6 +283,14 @@ impl Report {
     fn devices_line(&self) -> String {
         let devices: Vec<String> = self.devices.iter().map(Device::to_string).collect();
         format!("devices: {}", devices.join(", "))
+    }
+}
+
+/// The most memory that a run had in use at a time, in memory or not.
+fn in_use(summary: &Summary, held_most: Bytes) -> Bytes {
+    match summary.out_bytes_max {
+        0 => held_most,
+        out_bytes => held_most.max(Bytes(summary.memory_bytes + out_bytes)),
     }
 }
 

@@ -1,13 +1,15 @@
 //! What is watched of a kept run: its pressure always, more if it was asked for.
 //!
 //! Owns: when the line of `--progress` is written, and the samples of `--report` are taken.
-//! Not here: their form (`progress`, `timeline`).
+//! Not here: their form (`progress`, `timeline`), and when a line is due that nobody asked for
+//! (`waiting`).
 
 use super::now::Now;
 use super::plan::Plan;
 use super::progress::{self, ProgressLine};
 use super::signals;
 use super::timeline::{self, Timeline, note};
+use super::waiting::Waiting;
 use crate::say;
 use overspill::Bytes;
 use overspill::Summary;
@@ -60,6 +62,8 @@ impl Pressure {
 /// What was asked for.
 pub(super) struct Watching {
     line: Option<(ProgressLine, Instant)>,
+    /// Unless nothing is to be said.
+    waiting: Option<Waiting>,
     timeline: Option<Timeline>,
     touches: Option<Touches>,
     /// When pages that came are to be looked at, if they are.
@@ -92,11 +96,12 @@ impl Touches {
 
 impl Watching {
     pub(super) fn new(plan: &Plan) -> Self {
-        let line = plan.progress.then(ProgressLine::new).flatten();
+        let line = plan.progress.then(ProgressLine::new);
         let timeline = plan.wants_report().then(Timeline::new);
         let touches = plan.touches.is_some().then(Touches::default);
         Self {
             line: line.map(|line| (line, Instant::now() + progress::PERIOD)),
+            waiting: (!plan.quiet).then(|| Waiting::new(Instant::now())),
             next: (timeline.is_some() || touches.is_some()).then(Instant::now),
             timeline,
             touches,
@@ -108,8 +113,11 @@ impl Watching {
         pressure.look(front);
         let now = Instant::now();
         if let Some((line, next)) = self.line.as_mut().filter(|(_, next)| *next <= now) {
-            line.show(&look(front, pressure));
-            *next = now + progress::PERIOD;
+            *next = now + line.show(&look(front, pressure));
+        }
+        if let Some(waiting) = &mut self.waiting {
+            let summary = || summary(front);
+            waiting.look((now, pressure.time().some), summary).into_iter().for_each(say::line);
         }
         if self.next.is_some_and(|next| next <= now) {
             self.sample(front, pressure);
@@ -144,10 +152,14 @@ impl Watching {
     }
 }
 
+fn summary(front: &Front) -> Summary {
+    Summary::of(front.memory(), &[front.keeper().stats().clone()])
+}
+
 fn look(front: &Front, pressure: &Pressure) -> Now {
     let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
     Now {
-        summary: Summary::of(front.memory(), &[front.keeper().stats().clone()]),
+        summary: summary(front),
         memory: front.memory_used(),
         swap: Bytes(areas.iter().map(|area| area.used.0).sum()),
         processes: front.processes().count(),

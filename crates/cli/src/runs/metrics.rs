@@ -16,7 +16,7 @@ use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
 use prometheus::{Encoder, TEXT_FORMAT, TextEncoder};
-use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::io::{self, BufRead, BufReader, Read, Write, stdin, stdout};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -141,7 +141,9 @@ impl Exporter {
 
 /// Writes a file that readers see either as it was or whole.
 fn replace(path: &Path, text: &[u8]) -> Result<(), Error> {
-    let report = |source| Error::Report { path: path.to_owned(), source };
+    // Of the file that is not there yet only the kind of error is of interest.
+    let report =
+        |error: io::Error| Error::Report { path: path.to_owned(), source: error.kind().into() };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::Builder::new()
         .prefix(".overspill")
@@ -169,14 +171,19 @@ const SECONDS_PER_NS: f64 = 1e-9;
 const PER_RUN: [PerRun; 14] = [
     (
         "memory_limit_bytes",
-        "What all processes of a run may have in memory",
+        "Memory that all processes of a run may have: its limit",
         MetricType::GAUGE,
         |run| run.memory_bytes as f64,
     ),
-    ("memory_used_bytes", "What they have of that", MetricType::GAUGE, |run| {
-        run.memory_used_bytes as f64
+    (
+        "memory_used_bytes",
+        "Memory that all processes of a run have of its limit",
+        MetricType::GAUGE,
+        |run| run.memory_used_bytes as f64,
+    ),
+    ("processes", "Processes of a run that are alive", MetricType::GAUGE, |run| {
+        run.processes.len() as f64
     }),
-    ("processes", "Processes that are alive", MetricType::GAUGE, |run| run.processes.len() as f64),
     ("run_seconds", "Time since the program was started", MetricType::GAUGE, |run| {
         run.wall_seconds
     }),
@@ -224,8 +231,12 @@ const PER_RUN: [PerRun; 14] = [
 type PerDevice = (&'static str, &'static str, fn(&SeenDevice) -> u64);
 
 const PER_DEVICE: [PerDevice; 2] = [
-    ("swap_capacity_bytes", "What a device can hold", |device| device.capacity_bytes),
-    ("swap_used_bytes", "What is in use of it", |device| device.used_bytes),
+    ("swap_capacity_bytes", "What a device that a run swaps to can hold", |device| {
+        device.capacity_bytes
+    }),
+    ("swap_used_bytes", "What is in use of a device that a run swaps to", |device| {
+        device.used_bytes
+    }),
 ];
 
 fn families_of(runs: &[Seen]) -> Vec<MetricFamily> {
@@ -248,7 +259,10 @@ fn families_of(runs: &[Seen]) -> Vec<MetricFamily> {
     let help = "Time of faults, from the message to the answer";
     let latencies = runs.iter().map(latencies_of).collect();
     let latencies = family("fault_seconds", help, MetricType::HISTOGRAM, latencies);
-    per_run.chain(per_device).chain([latencies]).collect()
+    let version = label("version", env!("CARGO_PKG_VERSION"));
+    let build = vec![metric(vec![version], MetricType::GAUGE, 1.0)];
+    let build = family("build_info", "The version that tells this", MetricType::GAUGE, build);
+    per_run.chain(per_device).chain([latencies, build]).collect()
 }
 
 fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
@@ -351,8 +365,11 @@ mod tests {
     }
 
     #[test]
-    fn without_runs_there_is_nothing_to_say() {
-        assert_eq!(text(&[]), "");
+    fn without_runs_there_is_only_who_tells() {
+        let told = text(&[]);
+        let mut samples = told.lines().filter(|line| !line.starts_with('#'));
+        assert!(samples.next().unwrap().starts_with("overspill_build_info{version="), "{told}");
+        assert_eq!(samples.next(), None);
     }
 
     #[test]

@@ -143,6 +143,23 @@ fn the_summary_is_short() {
 }
 
 #[test]
+fn without_a_limit_a_part_of_what_is_free_is_taken() {
+    let Some(installation) = installation() else { return };
+    let run = |options: &[&str]| {
+        let mut command = installation.overspill();
+        command.arg("run").args(options).args(["--swap", "ram:64M", "--stats", "-", "true"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let stats: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        (stats["memory_bytes"].as_u64().unwrap(), stderr(&output))
+    };
+    let (limit, told) = run(&[]);
+    assert!((4 << 20..overspill::memory::total().0 / 4 * 3).contains(&limit), "{limit}");
+    assert!(told.contains("no limit is given: ") && told.contains("--memory M"), "{told}");
+    assert_eq!(run(&["--quiet"]).1, "");
+}
+
+#[test]
 fn statistics_are_written_however_the_program_ends() {
     let Some(installation) = installation() else { return };
     let path = installation.path("stats.json");

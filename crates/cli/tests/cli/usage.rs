@@ -30,7 +30,6 @@ fn mistakes_are_told_in_one_line() {
         (&["swim"], &["'swim'", "overspill --help"]),
         (&["run"], &["not provided", "<PROGRAM>", "overspill run --help"]),
         (&["run", "--memory", "64M"], &["<PROGRAM>", "overspill run --help"]),
-        (&["run", "--", "true"], &["no limit", "--memory M", "OVERSPILL_MEMORY", "configuration"]),
         (&["run", "--memroy", "1G", "true"], &["'--memroy'", "did you mean `--memory`?"]),
         (&["run", "--memory", "-1", "true"], &["--memory: bad size `-1`"]),
         (&["run", "--memory", "1G", "--swap", "ram:", "true"], &["size is missing", "ram:8G"]),
@@ -102,7 +101,7 @@ fn what_cannot_be_opened_is_refused_before_the_program_starts() {
     let content = format!("file:{}", content.display());
     let twice = format!("file:{}:1M", installation.path("new").display());
     let table: &[(&[&str], &[&str])] = &[
-        (&["--stats", "/nowhere/stats"], &["/nowhere/stats", "No such file", "--stats"]),
+        (&["--stats", "/nowhere/stats"], &["/nowhere/stats", "No such file", "name another file"]),
         (&["--swap", "file:/nowhere/swap:8M"], &["/nowhere/swap", "directory must exist"]),
         (&["--swap", "file:/nowhere"], &["/nowhere does not exist", "file:/nowhere:8G"]),
         (&["--swap", "/dev/null"], &["/dev/null", "no block device", "file:PATH"]),

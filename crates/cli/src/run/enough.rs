@@ -1,0 +1,84 @@
+//! Which limits would have done.
+//!
+//! Owns: what people are told of it. With as much as was ever in use nothing is swapped; where half
+//! of the pages come back that did, it waits about half as long.
+//! Known errors: docs/prediction.md measures them. What a program has between two looks, of a
+//! millisecond or more, is not seen unless it is paged.
+//! Not here: how many pages come back with more memory ([`Summary::refaults_left`]), wording
+//! (`report`).
+
+use overspill::{Bytes, Summary};
+use serde::Serialize;
+
+/// Watermarks, and what is not known exactly.
+const MARGIN_PART: u64 = 16;
+/// So much waiting, as a part of the run, is worth a thought.
+const WORTH: f64 = 0.01;
+
+/// Limits that would have done, for a run with the same one all the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Enough {
+    /// With this nothing would be swapped.
+    pub(super) enough_bytes: u64,
+    /// With this it would wait about half as long. Not where it hardly waits, nor if this is about
+    /// as much.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) half_wait_bytes: Option<u64>,
+}
+
+impl Enough {
+    /// Of a run that has had `in_use` at most, and waited for a `part` of its time.
+    pub(super) fn of(summary: &Summary, in_use: Bytes, part: f64) -> Self {
+        let enough_bytes = round_up(in_use.0 + in_use.0 / MARGIN_PART);
+        let half = half(&summary.refaults_left).filter(|_| part >= WORTH);
+        let half_wait_bytes = half.map(|more| round_up(summary.memory_bytes + more));
+        Self { enough_bytes, half_wait_bytes: half_wait_bytes.filter(|&half| half < enough_bytes) }
+    }
+}
+
+/// With how much more memory half of the pages would come back that did.
+fn half(refaults_left: &[(u64, u64)]) -> Option<u64> {
+    let all = refaults_left.first()?.1;
+    refaults_left.iter().find(|&&(_, left)| 2 * left <= all).map(|&(more, _)| more)
+}
+
+/// To what somebody would give as a limit: three digits at most.
+fn round_up(bytes: u64) -> u64 {
+    let unit = [20, 16, 12].into_iter().map(|shift| 1 << shift).find(|&unit| bytes >= 16 * unit);
+    bytes.next_multiple_of(unit.unwrap_or(4096))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn summary(left: &[(u64, u64)]) -> Summary {
+        let refaults_left = left.to_vec();
+        Summary { memory_bytes: 64 * MIB, refaults_left, ..Summary::default() }
+    }
+
+    #[test]
+    fn half_of_what_came_back_would_have_stayed() {
+        let left = [(0, 120), (16 * MIB, 110), (32 * MIB, 60), (60 * MIB, 0)];
+        let enough = |part| Enough::of(&summary(&left), Bytes(160 * MIB), part);
+        let expected = Enough { enough_bytes: 170 * MIB, half_wait_bytes: Some(96 * MIB) };
+        assert_eq!(enough(0.3), expected);
+        assert_eq!(enough(0.001).half_wait_bytes, None);
+    }
+
+    #[test]
+    fn half_is_said_only_if_it_is_less() {
+        let near = Enough::of(&summary(&[(0, 9), (4 * MIB, 0)]), Bytes(63 * MIB), 0.5);
+        assert_eq!(near, Enough { enough_bytes: 67 * MIB, half_wait_bytes: None });
+        let nothing = Enough::of(&summary(&[]), Bytes(0), 0.0);
+        assert_eq!(nothing, Enough { enough_bytes: 0, half_wait_bytes: None });
+    }
+
+    #[test]
+    fn limits_are_round() {
+        let table = [(1, 4096), (MIB, MIB), (MIB + 1, MIB + (1 << 16)), (99 * MIB + 1, 100 * MIB)];
+        table.into_iter().for_each(|(bytes, round)| assert_eq!(round_up(bytes), round));
+    }
+}
