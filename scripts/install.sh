@@ -9,8 +9,11 @@ root=${DESTDIR:-}$prefix
 [ -x "$release/overspill" ] || { echo "there is no $release/overspill: make build" >&2; exit 1; }
 version=$("$release/overspill" --version | cut -d ' ' -f 2)
 
+# Without what debuggers know, five sixths of their size; where there is no strip, with it.
+strip=$(command -v strip || echo true)
 install -D -m 755 "$release/overspill" -t "$root/bin"
 install -D -m 755 "$release/overspill-server" "$release/overspill-forks" -t "$root/lib/overspill"
+$strip --strip-debug "$root/bin/overspill" "$root/lib/overspill/overspill-server" "$root/lib/overspill/overspill-forks"
 
 install -D -m 755 "$release/liboverspill.so" "$root/lib/liboverspill.so.$version"
 ln -sf "liboverspill.so.$version" "$root/lib/liboverspill.so.0"
@@ -26,3 +29,8 @@ mkdir -p "$root/share/man/man1" "$root/share/bash-completion/completions" "$root
 "$release/overspill" completions bash >"$root/share/bash-completion/completions/overspill"
 "$release/overspill" completions zsh >"$root/share/zsh/site-functions/_overspill"
 "$release/overspill" completions fish >"$root/share/fish/vendor_completions.d/overspill.fish"
+
+# What links to the library finds it. Of a package its own tools do that.
+if [ -z "${DESTDIR:-}" ] && [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
+    ldconfig
+fi

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes what a release consists of, in target/package: a Debian package, an archive for other systems, the lists of what both
 # are built from (SBOM), and checksums. The same commit gives the same bytes, by the same toolchain. Takes cargo-deb and
-# cargo-cyclonedx from PATH; what is missing is skipped, with the reason.
+# cargo-cyclonedx.
 set -eu
 cd "$(dirname "$0")/.."
 out=$PWD/target/package
@@ -17,6 +17,10 @@ CFLAGS="-ffile-prefix-map=$PWD=overspill -ffile-prefix-map=$cargo_home=cargo ${C
 CXXFLAGS="-ffile-prefix-map=$PWD=overspill -ffile-prefix-map=$cargo_home=cargo ${CXXFLAGS:-}"
 export RUSTFLAGS CFLAGS CXXFLAGS
 
+for tool in cargo-deb cargo-cyclonedx; do
+    command -v $tool >/dev/null || { echo "there is no $tool, which makes a part of the packages: cargo install --locked $tool" >&2; exit 1; }
+done
+
 rm -rf "$out"
 mkdir -p "$out"
 cargo build --release --locked -p overspill-cli -p overspill-forks -p overspill-remote -p overspill-c
@@ -26,11 +30,7 @@ name=overspill-$version-$(uname -m)-linux-gnu
 # Where cargo-deb takes files from, too.
 tree=$out/tree
 RELEASE=$release scripts/install.sh "$tree"
-if command -v cargo-deb >/dev/null; then
-    cargo deb --no-build --locked -q -p overspill-cli -o "$out/"
-else
-    echo "skipped: the Debian package: there is no cargo-deb (cargo install cargo-deb)"
-fi
+cargo deb --no-build --locked -q -p overspill-cli -o "$out/"
 
 mkdir -p "$tree/share/doc/overspill" "$tree/share/overspill"
 cp -r packaging "$tree/share/overspill/"
@@ -40,14 +40,10 @@ tar -C "$out" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --nu
     gzip -9n >"$out/$name.tar.gz"
 rm -r "${out:?}/$name"
 
-if command -v cargo-cyclonedx >/dev/null; then
-    for part in cli forks remote c python; do
-        cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/$part/Cargo.toml
-        sed "s|path+file://$PWD/|path+file:///overspill/|g" crates/$part/sbom.json >"$out/overspill-$part-$version.cdx.json"
-    done
-    find crates lab tests -name sbom.json -delete
-else
-    echo "skipped: the SBOM: there is no cargo-cyclonedx (cargo install cargo-cyclonedx)"
-fi
+for part in cli forks remote c python; do
+    cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/$part/Cargo.toml
+    sed "s|path+file://$PWD/|path+file:///overspill/|g" crates/$part/sbom.json >"$out/overspill-$part-$version.cdx.json"
+done
+find crates lab tests -name sbom.json -delete
 (cd "$out" && sha256sum -- * >SHA256SUMS)
 ls -l "$out"

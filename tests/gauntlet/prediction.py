@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-OVERSPILL = pathlib.Path(__file__).parents[2] / "target/quick/overspill"
+OVERSPILL = pathlib.Path(os.environ.get("OVERSPILL", pathlib.Path(__file__).parents[2] / "target/quick/overspill"))
 BASE, PARTS = 0.4, (0.5, 0.6, 0.7, 0.8, 0.9)
 SWAP = "compressed:2G"
 
@@ -89,13 +89,13 @@ type node struct { k int; l, r *node; rest [40]byte }
 func main() {
 	random := rand.New(rand.NewSource(1))
 	var root *node
-	for i := 0; i < 400000; i++ {
+	for i := 0; i < 800000; i++ {
 		k, at := random.Int(), &root
 		for *at != nil { if k < (*at).k { at = &(*at).l } else { at = &(*at).r } }
 		*at = &node{k: k}
 	}
 	steps := 0
-	for i := 0; i < 30000; i++ {
+	for i := 0; i < 20000; i++ {
 		for k, at := random.Int(), root; at != nil; steps++ { if k < at.k { at = at.l } else { at = at.r } }
 	}
 	fmt.Println(steps)
@@ -104,10 +104,10 @@ func main() {
     "hash.pl": """
 srand(3);
 my %h;
-$h{int(rand(1e9))} = $_ for 1 .. 400000;
+$h{int(rand(1e9))} = $_ for 1 .. 500000;
 my $s = 0;
 my $n = 0;
-for my $k (sort { $a <=> $b } keys %h) { $s += $h{$k}; last if ++$n > 60000; }
+for my $k (sort { $a <=> $b } keys %h) { $s += $h{$k}; last if ++$n > 20000; }
 print "$s\\n";
 """,
     "product.c": """

@@ -10,15 +10,15 @@ mod defaults;
 use crate::error::{Error, FAILED};
 use clap::builder::styling::Styles;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use overspill::{Bytes, SwapSpec, memory, parse_bytes};
+use overspill::memory::MemoryLimit;
+use overspill::{Bytes, SwapSpec, parse_bytes};
 use overspill_terminal::usage;
 use rustix::process::Pid;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::exit;
-use std::str::FromStr;
 use uuid::Uuid;
 
 /// Swap in user space: run a program in less memory than it needs.
@@ -78,7 +78,7 @@ pub(crate) struct RunArgs {
     /// With calls it tells of those of the program itself, and what its system calls touch is
     /// brought in before they are made. With touches they raise signals, for which no right is
     /// needed; it is the slowest.
-    #[arg(long, value_name = "WAY", value_parser = parse_way)]
+    #[arg(long, value_name = "WAY", hide_possible_values = true)]
     pub(crate) way: Option<RunWay>,
 
     /// Leave programs alone that the program starts
@@ -100,7 +100,12 @@ pub(crate) struct RunArgs {
     pub(crate) output: OutputArgs,
 
     /// The program to run and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "PROGRAM",
+        value_hint = ValueHint::CommandWithArguments
+    )]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -225,7 +230,7 @@ pub(crate) struct OutputArgs {
 }
 
 /// The value of `--way`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RunWay {
     /// By the kernel, whoever touches.
     Faults,
@@ -234,17 +239,8 @@ pub(crate) enum RunWay {
     /// By signals.
     Touches,
     /// The same, as on a kernel without guards.
+    #[value(hide = true)]
     Shut,
-}
-
-fn parse_way(word: &str) -> Result<RunWay, String> {
-    match word {
-        "faults" => Ok(RunWay::Faults),
-        "calls" => Ok(RunWay::Calls),
-        "touches" => Ok(RunWay::Touches),
-        "shut" => Ok(RunWay::Shut),
-        _ => Err("give faults, calls or touches".to_owned()),
-    }
 }
 
 /// Look at runs that go on: one line each, or one of them in detail.
@@ -401,38 +397,6 @@ pub(crate) fn definition() -> clap::Command {
     CommandLine::command()
 }
 
-/// The value of `--memory`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum MemoryLimit {
-    Bytes(Bytes),
-    /// Of the control group's memory or the machine's; above 0, at most 100.
-    Percent(f64),
-}
-
-impl MemoryLimit {
-    /// What it is here and now.
-    pub(crate) fn bytes(self) -> Bytes {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Percent(percent) => Bytes((memory::total().0 as f64 * percent / 100.0) as u64),
-        }
-    }
-}
-
-impl FromStr for MemoryLimit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let Some(number) = text.strip_suffix('%') else {
-            return parse_bytes(text).map(Self::Bytes).map_err(|error| error.to_string());
-        };
-        match number.parse() {
-            Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Self::Percent(percent)),
-            _ => Err(format!("bad percentage `{text}`: write 1% to 100%, as in 25%")),
-        }
-    }
-}
-
 /// Parses the command line. Prints help and version if requested, and ends the program.
 ///
 /// # Errors
@@ -521,28 +485,6 @@ mod tests {
         ];
         for (words, begin) in table {
             assert!(told(words).starts_with(begin), "{}", told(words));
-        }
-    }
-
-    #[test]
-    fn memory_is_bytes_or_a_share() {
-        let table = [
-            ("64M", MemoryLimit::Bytes(Bytes(64 << 20))),
-            ("1.5GiB", MemoryLimit::Bytes(Bytes(3 << 29))),
-            ("25%", MemoryLimit::Percent(25.0)),
-            ("0.5%", MemoryLimit::Percent(0.5)),
-            ("100%", MemoryLimit::Percent(100.0)),
-        ];
-        for (text, limit) in table {
-            assert_eq!(text.parse(), Ok(limit), "{text}");
-        }
-    }
-
-    #[test]
-    fn nonsense_is_no_memory() {
-        for text in ["", "%", "0%", "101%", "-1%", "nan%", "inf%", "64Q", "-5M", "M"] {
-            let error = text.parse::<MemoryLimit>().unwrap_err();
-            assert!(error.starts_with("bad ") && error.contains(text), "{text}: {error}");
         }
     }
 

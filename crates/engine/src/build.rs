@@ -132,11 +132,15 @@ impl Engine {
         };
         engine.lease_more();
         engine.space.report_to(&engine.stats, &engine.reports);
-        for swap in parts.swaps {
-            let added = engine.swapon(|_| swap);
+        engine.swapon_first(parts.swaps);
+        engine
+    }
+
+    fn swapon_first(&self, swaps: Vec<Swap>) {
+        for swap in swaps {
+            let added = self.swapon(|_| swap);
             added.expect("at most AreaNo::MAX areas, and no worker yet that could lack a queue");
         }
-        engine
     }
 
     /// Returns the staging pages for `frames` frames: a quarter of them, within 8 to 256 chunks.

@@ -1,14 +1,14 @@
 //! Refault distances: by how many pages the limit was too small for each page that came back.
 //!
-//! Owns: which pages are out, without a frame, and in which order they were evicted. The distance of a page is the
-//! most pages that were out at a time and were evicted after it: with so much more memory, and one,
-//! a cache that evicts in this order would have kept it (Mattson et al., 1970). A distribution of
-//! them says how often pages would come back with any larger limit.
+//! Owns: which pages are out, without a frame, and in which order they were evicted. The distance
+//! of a page is the most pages that were out at a time and were evicted after it: with so much more
+//! memory, and one, a cache that evicts in this order would have kept it (Mattson et al., 1970). A
+//! distribution of them says how often pages would come back with any larger limit.
 //! Invariants: a page counts if its hash is below a bar, each for as many as the bar leaves out
 //! (SHARDS, FAST '15). The bar falls to half whenever too many pages that count are out. Memory is
 //! allocated at the beginning only: pages are evicted where none may be.
-//! Not here: what is done about them. The working set's own distance (`workingset`) decides that; it
-//! costs no lock, and counts a page that goes out often as many.
+//! Not here: what is done about them. The working set's own distance (`workingset`) decides that;
+//! it costs no lock, and counts a page that goes out often as many.
 //! Rejected: the working set's clock for this: a small hot set overstates all distances. Forgetting
 //! pages behind one that have been given up since: what made it leave has been there.
 

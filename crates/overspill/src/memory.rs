@@ -1,21 +1,56 @@
 //! How much memory there is for this process, and whether it was too little.
 //!
-//! Owns: what the kernel tells of the machine's memory, and of that of the control groups that the
-//! process is in (`memory.max`, `memory.events`; in the first version `memory.limit_in_bytes`,
-//! `memory.oom_control`).
+//! Owns: limits as they are given; what the kernel tells of the machine's memory, and of that of
+//! the control groups that the process is in (`memory.max`, `memory.events`; in the first version
+//! `memory.limit_in_bytes`, `memory.oom_control`).
 //! Invariants: a group counts with those around it, as far as they can be seen from here: in a
 //! container the first version's own path is that of the machine, and only the root is there.
 //! Not here: what a run may have of it.
 
 use overspill_base::Bytes;
+use overspill_device::spec::parse_bytes;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// What there is for this process: the limit of its control groups, or the machine's memory.
 pub fn total() -> Bytes {
     let info = rustix::system::sysinfo();
     let machine = Bytes((info.totalram as u64).saturating_mul(u64::from(info.mem_unit)));
     MemoryGroups::of_this_process().limit().map_or(machine, |limit| limit.min(machine))
+}
+
+/// A limit as it is given: a size, or a part of what there is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MemoryLimit {
+    /// So much.
+    Bytes(Bytes),
+    /// Of the control group's memory or the machine's; above 0, at most 100.
+    Percent(f64),
+}
+
+impl MemoryLimit {
+    /// What it is here and now.
+    pub fn bytes(self) -> Bytes {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => Bytes((total().0 as f64 * percent / 100.0) as u64),
+        }
+    }
+}
+
+impl FromStr for MemoryLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(number) = text.strip_suffix('%') else {
+            return parse_bytes(text).map(Self::Bytes).map_err(|error| error.to_string());
+        };
+        match number.parse() {
+            Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Self::Percent(percent)),
+            _ => Err(format!("bad percentage `{text}`: write 1% to 100%, as in 25%")),
+        }
+    }
 }
 
 /// What programs could take now without swapping, as the kernel estimates it.
@@ -161,5 +196,27 @@ mod tests {
         assert_eq!(groups.limit(), None);
         assert!(MemoryGroups::of_line("3:cpuset:/", Path::new("/")).is_empty());
         assert!(MemoryGroups::of_line("nonsense", Path::new("/")).is_empty());
+    }
+
+    #[test]
+    fn memory_is_bytes_or_a_share() {
+        let table = [
+            ("64M", MemoryLimit::Bytes(Bytes(64 << 20))),
+            ("1.5GiB", MemoryLimit::Bytes(Bytes(3 << 29))),
+            ("25%", MemoryLimit::Percent(25.0)),
+            ("0.5%", MemoryLimit::Percent(0.5)),
+            ("100%", MemoryLimit::Percent(100.0)),
+        ];
+        for (text, limit) in table {
+            assert_eq!(text.parse(), Ok(limit), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_memory() {
+        for text in ["", "%", "0%", "101%", "-1%", "nan%", "inf%", "64Q", "-5M", "M"] {
+            let error = text.parse::<MemoryLimit>().unwrap_err();
+            assert!(error.starts_with("bad ") && error.contains(text), "{text}: {error}");
+        }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Owns: the curve that is made of refault distances. A page comes back unless there is more memory
 //! than its distance; that is so where the page that was used longest ago leaves first. But of what
-//! is read in order, the engine lets what was passed last go first (drop-behind). So of a loop, many
-//! pages at one distance, it keeps as much as fits: of what does not fit a part comes back that
-//! falls with every page of memory.
+//! is read in order, the engine lets what was passed last go first (drop-behind). So of a loop,
+//! many pages at one distance, it keeps as much as fits: of what does not fit a part comes back
+//! that falls with every page of memory.
 //! Known errors: docs/prediction.md has what was measured.
 
 use histogram::Histogram;
@@ -13,7 +13,7 @@ use overspill_base::Bytes;
 /// Distances that differ by such a part at most are about one.
 const NEAR_PART: u64 = 8;
 /// Such a part of all pages that come back are many.
-const MANY_PART: u64 = 4;
+const MANY_PART: u64 = 2;
 /// The first step of memory, in pages; steps grow by an eighth.
 const FIRST_STEP: u64 = 256;
 

@@ -33,6 +33,7 @@ fn error(why: impl std::fmt::Display) -> PyErr {
 /// The native half of `overspill`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("Error", module.py().get_type::<Error>())?;
     module.add_class::<limit::Limit>()?;
     module.add_class::<region::Region>()?;

@@ -3,7 +3,10 @@
 use crate::error;
 use crate::fork::Own;
 use crate::region::Region;
-use ::overspill::{Builder, Bytes, Overspill, SwapSpec, parse_bytes};
+use ::overspill::memory::MemoryLimit;
+use ::overspill::{Builder, Bytes, Overspill, SwapSpec};
+use pyo3::Borrowed;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -19,19 +22,29 @@ impl Limit {
     }
 }
 
-/// A size as a number of bytes or in words, as on the command line.
-#[derive(FromPyObject)]
-pub(crate) enum Size {
-    Number(u64),
-    Words(String),
-}
+/// A size: a number of bytes, or words as those of `--memory`.
+pub(crate) struct Size(Bytes);
 
 impl Size {
-    pub(crate) fn bytes(self) -> PyResult<Bytes> {
-        match self {
-            Self::Number(bytes) => Ok(Bytes(bytes)),
-            Self::Words(words) => parse_bytes(&words).map_err(error),
+    pub(crate) fn bytes(self) -> Bytes {
+        self.0
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Size {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(bytes) = object.extract() {
+            return Ok(Self(Bytes(bytes)));
         }
+        if let Ok(words) = object.extract::<String>() {
+            return words.parse().map(|size: MemoryLimit| Self(size.bytes())).map_err(error);
+        }
+        let given = object.repr()?;
+        let why =
+            format!("a size is a number of bytes, or words as in \"512M\": it cannot be {given}");
+        Err(PyTypeError::new_err(why))
     }
 }
 
@@ -46,12 +59,12 @@ pub(crate) fn builder_of(
     page_size: Option<Size>,
     swap_size: Option<Size>,
 ) -> PyResult<Builder> {
-    let mut builder = Overspill::builder().memory(memory.bytes()?);
+    let mut builder = Overspill::builder().memory(memory.bytes());
     if let Some(size) = page_size {
-        builder = builder.page_size(size.bytes()?);
+        builder = builder.page_size(size.bytes());
     }
     if let Some(size) = swap_size {
-        builder = builder.swap_size(size.bytes()?);
+        builder = builder.swap_size(size.bytes());
     }
     swaps.into_iter().try_fold(builder, |builder, words| Ok(builder.swap(spec_of(&words)?)))
 }
@@ -72,7 +85,7 @@ impl Limit {
     }
 
     fn region(&self, size: Size) -> PyResult<Region> {
-        let region = self.inner()?.region(size.bytes()?).map_err(error)?;
+        let region = self.inner()?.region(size.bytes()).map_err(error)?;
         Ok(Region::new(region))
     }
 

@@ -38,6 +38,22 @@ def sum_of(seed):
     return int(array.sum()), limit.stats()["pages_out"]
 
 
+class Sizes(unittest.TestCase):
+    def test_what_is_no_size_is_said(self):
+        for wrong in (None, 3.5, -1, [8]):
+            with self.assertRaisesRegex(TypeError, "a size is a number of bytes, or words"):
+                overspill.limit(wrong, swap="ram:16M")
+        for wrong, why in (("8Q", "bad size `8Q`"), ("0%", "bad percentage `0%`")):
+            with self.assertRaisesRegex(overspill.Error, why):
+                overspill.limit(wrong, swap="ram:16M")
+
+    def test_a_limit_shows_itself(self):
+        part = overspill.limit("1%", swap="ram:16M")
+        self.assertGreater(part.stats()["memory_bytes"], 4 << 20)
+        self.assertEqual(repr(small()), "<overspill.limit of 8_388_608 bytes, 0 pages out, swap: ram>")
+        self.assertRegex(overspill.__version__, r"^\d+\.\d+")
+
+
 class Arrays(unittest.TestCase):
     def test_four_times_the_limit_keeps_every_number(self):
         with small() as limit:

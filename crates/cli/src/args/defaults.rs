@@ -9,10 +9,12 @@
 //! Not here: options of other commands, and those that name files to write, which every run would
 //! overwrite.
 
-use super::{AttachArgs, MemoryLimit, OutputArgs, PlaceArgs, RunArgs, RunWay, parse_way};
+use super::{AttachArgs, OutputArgs, PlaceArgs, RunArgs, RunWay};
 use crate::error::Error;
 use crate::say;
-use overspill::{Bytes, SwapSpec, memory, parse_bytes};
+use clap::ValueEnum;
+use overspill::memory::{self, MemoryLimit};
+use overspill::{Bytes, SwapSpec, parse_bytes};
 use serde::Deserialize;
 use std::fmt::Display;
 use std::fs::File;
@@ -210,7 +212,7 @@ impl Words {
             memory: one(self.memory, || place("memory"), str::parse)?,
             swap: swap.collect::<Result<_, _>>()?,
             swap_size: one(self.swap_size, || place("swap-size"), parse_bytes)?,
-            way: one(self.way, || place("way"), parse_way)?,
+            way: one(self.way, || place("way"), |word| RunWay::from_str(word, false))?,
             quiet: self.quiet,
         })
     }

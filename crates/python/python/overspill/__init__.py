@@ -10,7 +10,8 @@ What does not fit is in a swap area: a file, or compressed memory.
 >>> limit.stats()["pages_out"] > 0
 True
 
-A limit lives as long as its last array. Sizes are numbers of bytes or words such as "512M".
+A limit lives as long as its last array. Sizes are numbers of bytes, or words such as "512M"
+or "25%", of the memory of this container or machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _native
-from ._native import Error, Region
+from ._native import Error, Region, __version__
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +35,7 @@ __all__ = [
     "Pool",
     "PoolPage",
     "Region",
+    "__version__",
     "advise",
     "empty",
     "from_file",
@@ -121,6 +123,11 @@ class limit:
         *rest, (_, before) = _open.get()
         _open.set(tuple(rest))
         _native.set_handler(_numpys_table(), None, before)
+
+    def __repr__(self) -> str:
+        stats, swaps = self.stats(), ", ".join(swap["name"] for swap in self.swaps())
+        memory, out = stats["memory_bytes"], stats["pages_out"]
+        return f"<overspill.limit of {memory:_} bytes, {out:_} pages out, swap: {swaps}>"
 
     def region(self, size: Size) -> Region:
         """Zeroed memory, as an object with the buffer protocol: for programs without numpy."""

@@ -1,5 +1,7 @@
 from typing import Any
 
+__version__: str
+
 class Error(Exception): ...
 
 class Limit:

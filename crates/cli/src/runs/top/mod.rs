@@ -4,6 +4,7 @@
 //! Invariants: the terminal is as it was when this ends, also by an error. What is drawn was seen a
 //! moment ago ([`state`]); drawing asks nothing ([`view`]).
 
+mod columns;
 mod state;
 mod view;
 
@@ -15,6 +16,7 @@ use crate::error::Error;
 use overspill::Bytes;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use state::{Order, State};
 use std::io::{IsTerminal, stdin, stdout};
 use std::time::{Duration, Instant};
@@ -27,6 +29,10 @@ enum Action {
     Sort(Order),
     /// Multiplies the limit of the selected run.
     Scale(f64),
+    /// Asks whether to end the selected run.
+    End,
+    /// Agrees to what is asked.
+    Yes,
     Help,
     None,
 }
@@ -38,16 +44,19 @@ impl Action {
         match key.code {
             KeyCode::Char('c') if ctrl => Self::Quit,
             KeyCode::Char('q') | KeyCode::F(10) | KeyCode::Esc => Self::Quit,
-            KeyCode::Down | KeyCode::Char('j') => Self::Select(1),
-            KeyCode::Up | KeyCode::Char('k') => Self::Select(-1),
+            KeyCode::Down => Self::Select(1),
+            KeyCode::Up => Self::Select(-1),
             KeyCode::PageDown | KeyCode::End => Self::Select(isize::MAX),
             KeyCode::PageUp | KeyCode::Home => Self::Select(isize::MIN),
+            KeyCode::Char('W') => Self::Sort(Order::Waits),
             KeyCode::Char('M') => Self::Sort(Order::Memory),
             KeyCode::Char('P') => Self::Sort(Order::Faults),
             KeyCode::Char('T') => Self::Sort(Order::Time),
             KeyCode::Char('N') => Self::Sort(Order::Number),
             KeyCode::F(7) | KeyCode::Char('[') => Self::Scale(1.0 / 1.125),
             KeyCode::F(8) | KeyCode::Char(']') => Self::Scale(1.125),
+            KeyCode::F(9) | KeyCode::Char('k') => Self::End,
+            KeyCode::Char('y' | 'Y') => Self::Yes,
             KeyCode::F(1) | KeyCode::Char('h' | '?') => Self::Help,
             _ => Self::None,
         }
@@ -80,7 +89,7 @@ fn show(terminal: &mut DefaultTerminal, delay: Duration) -> Result<(), Error> {
                 break;
             }
             match read_key(left)? {
-                Some(Action::Quit) => return Ok(()),
+                Some(Action::Quit) if !state.asks() => return Ok(()),
                 Some(action) => act(&mut state, action),
                 None => {}
             }
@@ -100,12 +109,22 @@ fn read_key(patience: Duration) -> Result<Option<Action>, Error> {
 }
 
 fn act(state: &mut State, action: Action) {
+    if std::mem::take(&mut state.helps) {
+        return;
+    }
+    if let Some(run) = state.answer_end() {
+        if action == Action::Yes {
+            end(state, run as i32);
+        }
+        return;
+    }
     match action {
         Action::Select(by) => state.select(by),
         Action::Sort(order) => state.sort(order),
         Action::Scale(factor) => scale(state, factor),
-        Action::Help => state.toggle_help(),
-        Action::Quit | Action::None => {}
+        Action::End => state.ask_to_end(),
+        Action::Help => state.helps = true,
+        Action::Quit | Action::Yes | Action::None => {}
     }
 }
 
@@ -121,6 +140,25 @@ fn scale(state: &mut State, factor: f64) {
     });
 }
 
+/// Asks a run to end. It passes that on to its program, or lets go of what it is attached to.
+fn end(state: &mut State, number: i32) {
+    state.say(match send_term(number) {
+        Ok(()) => format!("run {number} was asked to end"),
+        Err(error) => error.to_string(),
+    });
+}
+
+fn send_term(number: i32) -> Result<(), Error> {
+    let ended = || Error::system("end the run");
+    let pid = Pid::from_raw(number).ok_or(Error::NoRun(number))?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| ended()(errno.into()))?;
+    // The number is the run's still, and so is the descriptor.
+    if of_process(number)?.process != number {
+        return Err(Error::NoRun(number));
+    }
+    pidfd_send_signal(process, Signal::TERM).map_err(|errno| ended()(errno.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,7 +168,7 @@ mod tests {
         let key = |code| Action::of(KeyEvent::new(code, KeyModifiers::NONE));
         assert_eq!(key(KeyCode::F(10)), Action::Quit);
         assert_eq!(key(KeyCode::Char('M')), Action::Sort(Order::Memory));
-        assert_eq!(key(KeyCode::Char('x')), Action::None);
+        assert_eq!((key(KeyCode::F(9)), key(KeyCode::Char('x'))), (Action::End, Action::None));
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(Action::of(interrupt), Action::Quit);
     }

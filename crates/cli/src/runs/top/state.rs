@@ -13,6 +13,7 @@ const HISTORY: usize = 240;
 /// What runs are sorted by, the most first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Order {
+    Waits,
     #[default]
     Faults,
     Memory,
@@ -118,6 +119,8 @@ pub(super) struct State {
     /// The number of the selected run.
     selected: Option<u32>,
     pub(super) helps: bool,
+    /// The number of a run that is to be ended, if that is meant.
+    ends: Option<u32>,
     /// The last answer to a key.
     pub(super) said: Option<String>,
 }
@@ -171,6 +174,7 @@ impl State {
         self.order = order;
         let most_first = |value: f64| -value;
         let key = |watched: &Watched| match order {
+            Order::Waits => most_first(watched.pressure().some),
             Order::Faults => most_first(watched.rate().faults),
             Order::Memory => most_first(watched.seen.memory_used_bytes as f64),
             Order::Time => most_first(watched.seen.wall_seconds),
@@ -180,8 +184,25 @@ impl State {
             .sort_by(|a, b| key(a).total_cmp(&key(b)).then_with(|| a.seen.run.cmp(&b.seen.run)));
     }
 
-    pub(super) fn toggle_help(&mut self) {
-        self.helps = !self.helps;
+    /// Whether the next key is an answer, or only closes the help.
+    pub(super) fn asks(&self) -> bool {
+        self.helps || self.ends.is_some()
+    }
+
+    /// Asks whether the selected run is to be ended.
+    pub(super) fn ask_to_end(&mut self) {
+        self.ends = self.selected().map(|seen| seen.run);
+    }
+
+    /// The run of which it is asked, while it is there.
+    pub(super) fn to_end(&self) -> Option<&Seen> {
+        let mut seen = self.runs.iter().map(|watched| &watched.seen);
+        seen.find(|seen| Some(seen.run) == self.ends)
+    }
+
+    /// Asks no more; returns the number of the run.
+    pub(super) fn answer_end(&mut self) -> Option<u32> {
+        self.ends.take()
     }
 
     pub(super) fn say(&mut self, words: String) {

@@ -1,5 +1,6 @@
 //! How `overspill top` looks.
 
+use super::columns::{count, fitting};
 use super::state::{Pressure, Rates, State, Watched};
 use crate::runs::seen::{Seen, SeenDevice};
 use overspill::Bytes;
@@ -11,22 +12,25 @@ use ratatui::widgets::{
     Bar, BarChart, BarGroup, Block, Clear, Gauge, Paragraph, Row, Sparkline, Table, TableState,
 };
 
-const KEYS: [(&str, &str); 6] = [
+const KEYS: [(&str, &str); 7] = [
     ("F1", "Help"),
     ("F7", "Limit -"),
     ("F8", "Limit +"),
+    ("F9", "End"),
+    ("W", "by waits"),
     ("M", "by memory"),
-    ("P", "by faults"),
     ("F10", "Quit"),
 ];
 
 const HELP: &str = "\
-Up, Down, j, k    select a run
-P  M  T  N        sort by faults a second, memory, time, number
+Up, Down          select a run
+W  P  M  T  N     sort by waits, faults a second, memory, time, number
 F7, [             lower the limit of the selected run by a ninth
 F8, ]             raise it by an eighth
+F9, k             end its program, or let go of what it is attached to
 F10, q, Esc       quit
 
+WAITS             part of the last 10 s in which a thread waited
 IN/s, OUT/s       pages read from swap and written to it
 AHEAD             of the pages read ahead, those that were used
 some              part of the last 10 s in which a thread waited for a
@@ -70,11 +74,15 @@ fn title_of(state: &State) -> Line<'static> {
 }
 
 fn draw_runs(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let heading = ["RUN", "LIMIT", "USED", "SWAP", "FAULTS/s", "IN/s", "OUT/s", "AHEAD"];
-    let widths = [8, 10, 10, 10, 9, 8, 8, 6];
-    let widths = widths.map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
-    let heading = heading.map(right).into_iter().chain([Line::from("COMMAND")]);
+    let columns = fitting(area.width);
+    let widths = columns.iter().map(|column| Constraint::Length(column.width));
+    let heading = columns.iter().map(|column| right(column.name)).chain([Line::from("COMMAND")]);
     let header = Row::new(heading).style(Style::new().fg(Color::Black).bg(Color::Green));
+    let row = |watched: &Watched| {
+        let numbers = columns.iter().map(|column| right((column.value)(watched)));
+        Row::new(numbers.chain([Line::from(watched.seen.words())]))
+    };
+    let widths = widths.chain([Constraint::Fill(1)]);
     let table = Table::new(state.runs().iter().map(row), widths)
         .header(header)
         .row_highlight_style(Style::new().fg(Color::Black).bg(Color::Cyan));
@@ -82,33 +90,8 @@ fn draw_runs(frame: &mut Frame<'_>, area: Rect, state: &State) {
     frame.render_stateful_widget(table, area, &mut selection);
 }
 
-fn row(watched: &Watched) -> Row<'static> {
-    let (seen, Rates { faults, pages_in, pages_out }) = (&watched.seen, watched.rate());
-    let ahead = watched.ahead_used().map_or("-".into(), |part| format!("{:.0}%", part * 100.0));
-    let numbers = [
-        seen.run.to_string(),
-        seen.limit(),
-        Bytes(seen.memory_used_bytes).to_string(),
-        Bytes(seen.swap_used_bytes()).to_string(),
-        count(faults),
-        count(pages_in),
-        count(pages_out),
-        ahead,
-    ];
-    Row::new(numbers.map(right).into_iter().chain([Line::from(seen.words())]))
-}
-
 fn right(number: impl Into<String>) -> Line<'static> {
     Line::from(number.into()).right_aligned()
-}
-
-/// A number in four or five places.
-fn count(number: f64) -> String {
-    match number {
-        n if n >= 1e6 => format!("{:.1}M", n / 1e6),
-        n if n >= 1e4 => format!("{:.0}k", n / 1e3),
-        n => format!("{n:.0}"),
-    }
 }
 
 fn time(ns: u64) -> String {
@@ -234,6 +217,10 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, seen: &Seen) {
 }
 
 fn keys_of(state: &State) -> Line<'static> {
+    if let Some(run) = state.to_end() {
+        return Line::from(format!("end run {} ({})? y, or any other key", run.run, run.words()))
+            .bold();
+    }
     if let Some(said) = &state.said {
         return Line::from(said.clone()).bold();
     }
@@ -284,7 +271,8 @@ mod tests {
         let text = drawn(&state, 120, 36);
         for words in [
             "1 run, 32 MiB in memory, 8 KiB in swap",
-            "42     64 MiB     32 MiB      8 KiB",
+            "42 00:",
+            "64 MiB    32 MiB     8 KiB   40%",
             "20k",
             "75%",
             "sort x",
@@ -307,7 +295,7 @@ mod tests {
         for (width, height) in [(1, 1), (10, 3), (40, 12), (300, 100)] {
             drawn(&state, width, height);
             state.look(vec![Seen::of_a_test(); 50], Instant::now());
-            state.toggle_help();
+            state.helps = !state.helps;
         }
     }
 
