@@ -8,9 +8,10 @@
 mod defaults;
 
 use crate::error::{Error, FAILED};
+use clap::builder::BoolishValueParser;
 use clap::builder::styling::Styles;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use overspill::memory::MemoryLimit;
 use overspill::{Bytes, SwapSpec, parse_bytes};
@@ -80,6 +81,11 @@ pub(crate) struct RunArgs {
     /// needed; it is the slowest.
     #[arg(long, value_name = "WAY", hide_possible_values = true)]
     pub(crate) way: Option<RunWay>,
+
+    /// Tell JVMs and V8 by JAVA_TOOL_OPTIONS and NODE_OPTIONS to make less garbage, where the limit
+    /// is small and these are not set
+    #[arg(long, value_name = "YES", default_value = "yes", action = ArgAction::Set, value_parser = BoolishValueParser::new())]
+    pub(crate) tell_runtimes: bool,
 
     /// Leave programs alone that the program starts
     #[arg(long)]

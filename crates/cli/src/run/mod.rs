@@ -22,7 +22,8 @@ mod process;
 pub(crate) mod program;
 mod progress;
 mod report;
-pub(crate) mod signals;
+pub(crate) mod runtimes;
+mod signals;
 mod timeline;
 mod waiting;
 mod watching;
@@ -108,7 +109,10 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     plan.say_metrics();
     let kept = Kept::new(&plan, program.words(), questions.ok());
     let mut watching = Watching::new(&plan);
-    let child = process::start(&program, inbox, files)?;
+    let told = args
+        .tell_runtimes
+        .then(|| runtimes::variables(plan.memory, |name| std::env::var_os(name).is_some()));
+    let child = process::start(&program, told.unwrap_or_default(), inbox, files)?;
     let (other, is_alone) = (plan.other_child(), args.no_children);
     let subject = Subject::Started { program: child, other, is_alone };
     let mut front = Front::new(plan.memory, (ground, memory::free), keeper, subject);

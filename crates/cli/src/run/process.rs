@@ -93,10 +93,15 @@ pub(super) fn raise_limit_of_files() -> Result<Rlimit, Error> {
 ///
 /// # Errors
 /// [`ProgramError::NotStarted`], [`Error::System`].
-pub(super) fn start(program: &Program, inbox: Inbox, files: Rlimit) -> Result<Pid, Error> {
+pub(super) fn start(
+    program: &Program,
+    variables: Vec<(&str, String)>,
+    inbox: Inbox,
+    files: Rlimit,
+) -> Result<Pid, Error> {
     let supervisor = getpid();
     let mut command = Command::new(&program.path);
-    command.arg0(&program.name).args(&program.args);
+    command.arg0(&program.name).args(&program.args).envs(variables);
     // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(move || prepare(supervisor, &inbox, files)) };
     let child = command.spawn().map_err(|source| not_started(program, source))?;

@@ -143,6 +143,22 @@ fn the_summary_is_short() {
 }
 
 #[test]
+fn runtimes_are_told_unless_their_user_does() {
+    let Some(installation) = installation() else { return };
+    let script = shell("echo java $JAVA_TOOL_OPTIONS; echo node $NODE_OPTIONS");
+    let told = |options: &[&str], set: &[(&str, &str)]| {
+        let mut command = installation.run(options, &script);
+        command.env_remove("JAVA_TOOL_OPTIONS").env_remove("NODE_OPTIONS");
+        stdout(&command.envs(set.iter().copied()).output().unwrap())
+    };
+    let usual = told(&[], &[]);
+    assert!(usual.contains("CompilationMode=default") && usual.contains("size=1\n"), "{usual}");
+    assert_eq!(told(&["--tell-runtimes=no"], &[]), "java\nnode\n");
+    let own = told(&[], &[("JAVA_TOOL_OPTIONS", "-Xint"), ("NODE_OPTIONS", "--no-warnings")]);
+    assert_eq!(own, "java -Xint\nnode --no-warnings\n");
+}
+
+#[test]
 fn without_a_limit_a_part_of_what_is_free_is_taken() {
     let Some(installation) = installation() else { return };
     let run = |options: &[&str]| {

@@ -59,7 +59,10 @@ fn mistakes_are_told_in_one_line() {
             &["only compressed:SIZE takes algo="],
         ),
         (&["run", "--memory", "1G", "--swap", "compressed:x", "true"], &["bad size `x`"]),
-        (&["run", "--memory", "1G", "--way", "x", "true"], &["possible values: faults, calls, touches"]),
+        (
+            &["run", "--memory", "1G", "--way", "x", "true"],
+            &["possible values: faults, calls, touches"],
+        ),
         (&["mkswap"], &["<PATH>"]),
         (&["mkswap", "--uuid", "7", "/x"], &["--uuid `7`: invalid", "overspill mkswap --help"]),
         (&["mkswap", "/nowhere"], &["/nowhere is not there", "fallocate"]),
