@@ -140,7 +140,6 @@ PROGRAMS = {
     "perl, a hash": ("perl", None, "perl hash.pl"),
     "gcc": ("gcc", None, "gcc -O1 -c large.c -o large.o"),
     "matrices": ("gcc", "gcc -O2 -o product product.c", "./product"),
-    "zstd": ("zstd", None, "zstd -15 --long=26 -q -f lines -o lines.zst"),
 }
 
 

@@ -292,6 +292,15 @@ fn counters_of_a_region_twice_the_limit_touched_twice() {
     // 256 touches, each with a new frame; 64 pages are still in memory.
     assert_eq!(count(Event::pswpout), 256 - 64);
     assert_eq!(count(Event::pgfault), 256);
+    // One eviction takes all 64 neighbours along, so all pages are out when the second round
+    // begins, and those of the first half come back with all others out behind them.
+    let stats = rig.engine.stats();
+    assert_eq!(stats.out_pages_max(), 128);
+    let distances = stats.refault_distances();
+    let far = distances.iter().filter(|bucket| bucket.count() > 0);
+    let far: Vec<_> = far.map(|bucket| (bucket.end(), bucket.count())).collect();
+    assert!(far.last().is_some_and(|&(pages, _)| pages == 127), "{far:?}");
+    assert_eq!(far.iter().map(|(_, count)| count).sum::<u64>(), 128);
     assert_eq!(rig.engine.check(), Ok(()));
 }
 

@@ -10,10 +10,10 @@
 use overspill::{Bytes, Summary};
 use serde::Serialize;
 
+/// The working minimum, which `check_limit` demands.
+const LEAST_BYTES: u64 = 4 << 20;
 /// Watermarks, and what is not known exactly.
 const MARGIN_PART: u64 = 16;
-/// What the curve says where half is measured (docs/prediction.md).
-const HALF: f64 = 0.4;
 /// So much waiting, as a part of the run, is worth a thought.
 const WORTH: f64 = 0.01;
 
@@ -31,18 +31,17 @@ pub(super) struct Enough {
 impl Enough {
     /// Of a run that has had `in_use` at most, and waited for a `part` of its time.
     pub(super) fn of(summary: &Summary, in_use: Bytes, part: f64) -> Self {
-        let enough_bytes = round_up(in_use.0 + in_use.0 / MARGIN_PART);
+        let enough_bytes = round_up(in_use.0 + in_use.0 / MARGIN_PART).max(LEAST_BYTES);
         let half = half(&summary.refaults_left).filter(|_| part >= WORTH);
         let half_wait_bytes = half.map(|more| round_up(summary.memory_bytes + more));
         Self { enough_bytes, half_wait_bytes: half_wait_bytes.filter(|&half| half < enough_bytes) }
     }
 }
 
-/// With how much more memory about half of the pages would come back that did: as many more come
-/// back than the curve says.
+/// With how much more memory half of the pages would come back that did.
 fn half(refaults_left: &[(u64, u64)]) -> Option<u64> {
-    let most = refaults_left.first()?.1 as f64 * HALF;
-    refaults_left.iter().find(|&&(_, left)| left as f64 <= most).map(|&(more, _)| more)
+    let all = refaults_left.first()?.1;
+    refaults_left.iter().find(|&&(_, left)| 2 * left <= all).map(|&(more, _)| more)
 }
 
 /// To what somebody would give as a limit: three digits at most.
@@ -64,7 +63,7 @@ mod tests {
 
     #[test]
     fn half_of_what_came_back_would_have_stayed() {
-        let left = [(0, 120), (16 * MIB, 60), (32 * MIB, 48), (60 * MIB, 0)];
+        let left = [(0, 120), (16 * MIB, 61), (32 * MIB, 60), (60 * MIB, 0)];
         let enough = |part| Enough::of(&summary(&left), Bytes(160 * MIB), part);
         let expected = Enough { enough_bytes: 170 * MIB, half_wait_bytes: Some(96 * MIB) };
         assert_eq!(enough(0.3), expected);
@@ -76,7 +75,7 @@ mod tests {
         let near = Enough::of(&summary(&[(0, 9), (4 * MIB, 0)]), Bytes(63 * MIB), 0.5);
         assert_eq!(near, Enough { enough_bytes: 67 * MIB, half_wait_bytes: None });
         let nothing = Enough::of(&summary(&[]), Bytes(0), 0.0);
-        assert_eq!(nothing, Enough { enough_bytes: 0, half_wait_bytes: None });
+        assert_eq!(nothing, Enough { enough_bytes: LEAST_BYTES, half_wait_bytes: None });
     }
 
     #[test]

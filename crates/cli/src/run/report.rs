@@ -242,10 +242,14 @@ impl Report {
         let [memory, most] = [self.memory_bytes, self.in_use_bytes_max].map(Bytes);
         let (wall, waiting) = (self.wall_seconds, self.waiting.as_secs_f64());
         let waiting = match (100.0 * waiting / wall).round() {
-            0.0 => String::new(),
-            percent => format!(", {waiting:.2} s of it waiting for swap ({percent} %)"),
+            percent if percent >= 1.0 => {
+                format!(", {waiting:.2} s of it waiting for swap ({percent} %)")
+            }
+            _ => String::new(),
         };
-        format!("memory {memory}, most in use {most}, {wall:.2} s{waiting}{processes}")
+        let name = self.command.first().map_or("", String::as_str);
+        let name = name.rsplit('/').next().unwrap_or(name);
+        format!("{name}: memory {memory}, most in use {most}, {wall:.2} s{waiting}{processes}")
     }
 
     /// Returns which limits would do, a line unless the limit has changed.

@@ -32,7 +32,7 @@ pub(super) fn variables(
     if limit < JVM_SERVER && !of_jvm.into_iter().any(&is_set) {
         told.push(("JAVA_TOOL_OPTIONS", JVM_SMALL.to_owned()));
     }
-    let young_mib = (limit.0 / V8_YOUNG_PART >> 20).max(1);
+    let young_mib = ((limit.0 / V8_YOUNG_PART) >> 20).max(1);
     if young_mib < V8_YOUNG_MIB && !is_set("NODE_OPTIONS") {
         told.push(("NODE_OPTIONS", format!("--max-semi-space-size={young_mib}")));
     }

@@ -32,7 +32,7 @@ impl Waiting {
         if self.is_told || now - self.since < MINUTE {
             return None;
         }
-        let of_minute = waited - std::mem::replace(&mut self.waited, waited);
+        let of_minute = waited.saturating_sub(std::mem::replace(&mut self.waited, waited));
         self.since = now;
         self.is_told = of_minute > MOST;
         self.is_told.then(|| line(&summary()))

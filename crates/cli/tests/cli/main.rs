@@ -10,4 +10,5 @@ mod refusals;
 mod runs;
 mod strangers;
 mod supervision;
+mod top;
 mod usage;

@@ -36,6 +36,18 @@ impl Running {
     pub(crate) fn number(&self) -> String {
         self.0.id().to_string()
     }
+
+    /// Whether it has ended, or does so soon if it should.
+    pub(crate) fn has_ended(&mut self, should: bool) -> bool {
+        let deadline = Instant::now() + if should { PATIENCE } else { Duration::ZERO };
+        while self.0.try_wait().unwrap().is_none() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
 }
 
 impl Drop for Running {

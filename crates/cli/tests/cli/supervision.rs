@@ -136,7 +136,9 @@ fn the_program_starts_as_it_would_without_us() {
 fn the_summary_is_short() {
     let Some(installation) = installation() else { return };
     let text = stderr(&installation.run(&[], &["true"]).output().unwrap());
-    for words in ["memory 64 MiB, most in use ", "0 pages in, 0 out; 0 faults", "devices: ram ("] {
+    for words in
+        ["true: memory 64 MiB, most in use ", "0 pages in, 0 out; 0 faults", "devices: ram ("]
+    {
         assert!(text.contains(&format!("overspill: {words}")), "`{words}` in {text}");
     }
     assert!(text.lines().count() <= 5, "{text}");
