@@ -13,12 +13,12 @@ version=$("$release/overspill" --version | cut -d ' ' -f 2)
 strip=$(command -v strip || echo true)
 install -D -m 755 "$release/overspill" -t "$root/bin"
 install -D -m 755 "$release/overspill-server" "$release/overspill-forks" -t "$root/lib/overspill"
-$strip --strip-debug "$root/bin/overspill" "$root/lib/overspill/overspill-server" "$root/lib/overspill/overspill-forks"
 
 install -D -m 755 "$release/liboverspill.so" "$root/lib/liboverspill.so.$version"
 ln -sf "liboverspill.so.$version" "$root/lib/liboverspill.so.0"
 ln -sf liboverspill.so.0 "$root/lib/liboverspill.so"
 install -D -m 644 "$release/liboverspill.a" -t "$root/lib"
+$strip --strip-debug "$root/bin/overspill" "$root"/lib/overspill/* "$root/lib/liboverspill.so.$version" "$root/lib/liboverspill.a"
 install -D -m 644 crates/c/include/overspill.h -t "$root/include"
 mkdir -p "$root/lib/pkgconfig"
 sed "s|@VERSION@|$version|" packaging/overspill.pc >"$root/lib/pkgconfig/overspill.pc"
@@ -30,7 +30,7 @@ mkdir -p "$root/share/man/man1" "$root/share/bash-completion/completions" "$root
 "$release/overspill" completions zsh >"$root/share/zsh/site-functions/_overspill"
 "$release/overspill" completions fish >"$root/share/fish/vendor_completions.d/overspill.fish"
 
-# What links to the library finds it. Of a package its own tools do that.
-if [ -z "${DESTDIR:-}" ] && [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
-    ldconfig
-fi
+# What links to the library finds it, where the loader looks. Of a package its own tools do that.
+case ${DESTDIR:-}$prefix in
+/usr | /usr/local) [ "$(id -u)" != 0 ] || ldconfig ;;
+esac

@@ -20,6 +20,7 @@ export RUSTFLAGS CFLAGS CXXFLAGS
 for tool in cargo-deb cargo-cyclonedx; do
     command -v $tool >/dev/null || { echo "there is no $tool, which makes a part of the packages: cargo install --locked $tool" >&2; exit 1; }
 done
+command -v strip >/dev/null || { echo "there is no strip: apt-get install binutils" >&2; exit 1; }
 
 rm -rf "$out"
 mkdir -p "$out"

@@ -47,7 +47,8 @@ def shown_after(seconds, command):
 
 
 def colour(name):
-    """Of the sixteen by name, of others by number; None for the terminal's own."""
+    """By name, or by number; None for the terminal's own."""
+    name = name.removeprefix("bright")
     return COLOURS[name] if name in COLOURS else f"#{name}"
 
 

@@ -166,7 +166,7 @@ def run(command, memory):
 
 def part_left(base, memory):
     """What part of the pages that came back would still do so."""
-    left = base["summary"]["refaults_left"]
+    left = base["summary"]["refaults_left"] or [(0, 1)]
     more = memory - base["memory_bytes"]
     return [pages for at, pages in left if at <= more][-1] / left[0][1]
 

@@ -124,8 +124,8 @@ fn bucket_of(value: u64) -> usize {
 const LATENCY_MAX: usize = Event::ALL.len();
 const LATENCY_SUM: usize = LATENCY_MAX + 1;
 const STALLS: usize = LATENCY_SUM + 1;
-const OUT_MOST: usize = STALLS + 1;
-const BUCKETS: usize = OUT_MOST + 1;
+const IN_USE_MOST: usize = STALLS + 1;
+const BUCKETS: usize = IN_USE_MOST + 1;
 
 /// Number of atomics that a [`Stats`] needs.
 pub fn stats_len() -> usize {
@@ -211,14 +211,14 @@ impl Stats {
         self.cells[BUCKETS + self.config.total_buckets() + bucket].fetch_add(weight, Relaxed);
     }
 
-    /// Records that `pages` that had been touched are not in memory.
-    pub fn are_out(&self, pages: u64) {
-        self.cells[OUT_MOST].fetch_max(pages, Relaxed);
+    /// Records that `pages` are in use, in memory or not.
+    pub fn are_in_use(&self, pages: u64) {
+        self.cells[IN_USE_MOST].fetch_max(pages, Relaxed);
     }
 
-    /// The most of them at a time.
-    pub fn out_pages_max(&self) -> u64 {
-        self.cells[OUT_MOST].load(Relaxed)
+    /// The most of them at a time, of times at which some were not in memory.
+    pub fn in_use_pages_max(&self) -> u64 {
+        self.cells[IN_USE_MOST].load(Relaxed)
     }
 
     /// A copy of the fault latencies, in nanoseconds.

@@ -52,7 +52,7 @@ pub(crate) enum Command {
 /// signal n ended it, 127 or 126 if it cannot be found or executed, and 125 if Overspill failed.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "overspill run [OPTIONS] --memory M -- PROGRAM [ARGS]...",
+    override_usage = "overspill run [OPTIONS] [--memory M] -- PROGRAM [ARGS]...",
     after_help = "Example:\n  overspill run --memory 512M --swap file:/var/tmp -- sort -S 4G big.txt\n\n\
                   Defaults: OVERSPILL_MEMORY, _SWAP (several with spaces between), _SWAP_SIZE, _WAY and \
                   _QUIET; then [run] of ~/.config/overspill/config.toml (OVERSPILL_CONFIG names \
@@ -60,7 +60,8 @@ pub(crate) enum Command {
 )]
 pub(crate) struct RunArgs {
     /// Memory that the run may use, all its processes together: 512M, 1.5GiB, or 25% of what there
-    /// is. K, M, G and T are powers of 1024, with or without B or iB
+    /// is [default: three quarters of what is free]. K, M, G and T are powers of 1024, with or
+    /// without B or iB
     #[arg(short, long, value_name = "M", allow_hyphen_values = true)]
     pub(crate) memory: Option<MemoryLimit>,
 

@@ -22,6 +22,11 @@ pub(crate) enum Error {
     Usage(String),
     #[error("{place}: {reason}")]
     Default { place: String, reason: String },
+    #[error(
+        "no limit is given: write --memory M, as in --memory 512M or 25%, or set OVERSPILL_MEMORY or \
+         `memory` in a configuration file; see `overspill attach --help`"
+    )]
+    NoLimit,
     #[error(transparent)]
     Library(#[from] overspill::Error),
     #[error(transparent)]

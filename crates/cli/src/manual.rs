@@ -24,7 +24,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<u8, Error> {
     let path = &args.directory;
     let report = |source| Error::Report { path: path.clone(), source };
     clap_mangen::generate_to(definition(), path).map_err(report)?;
-    for command in ["overspill", "overspill-run", "overspill-attach"] {
+    for command in ["overspill", "overspill-run"] {
         let mut page = File::options()
             .append(true)
             .open(path.join(command).with_extension("1"))

@@ -156,6 +156,8 @@ impl Engine {
                 && map.holders(entry.slot()) == Some(1)
             {
                 let Some(locked) = self.frames.alloc_to_spare(page) else { break };
+                // Nobody wants it: it does not count as one that comes back.
+                self.distances.forget(page);
                 wanted.extend(self.cache_ahead(locked, entry));
             }
             seen += 1;

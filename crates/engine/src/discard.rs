@@ -102,6 +102,8 @@ impl Engine {
     /// is waited for, and is then one of those.
     pub fn give_up(&self, first: PageNo, pages: usize) {
         for page in (0..pages).map(|n| first.plus(n)) {
+            // One that is brought back to be given up does not count as one that comes back.
+            self.distances.forget(page);
             if let Pte::Resident(frame) = self.table.load(page)
                 && let Some(locked) = self.lock_resident(page, frame)
             {

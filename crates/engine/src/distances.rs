@@ -22,8 +22,6 @@ use std::collections::HashMap;
 const SAMPLES: usize = 2048;
 /// Evictions between times when positions are given anew.
 const POSITIONS: usize = 4 * SAMPLES;
-/// So many frames are looked at whole.
-const FRAMES_WHOLE: usize = 1 << 14;
 const HASH_BITS: u32 = 32;
 
 /// See the module.
@@ -57,17 +55,15 @@ pub(crate) struct Refault {
 }
 
 impl Distances {
-    /// For up to `frames` pages in memory.
-    pub(crate) fn new(frames: usize) -> Self {
-        let weight_shift = (frames / FRAMES_WHOLE).checked_ilog2().map_or(0, |log| log + 1);
+    pub(crate) fn new() -> Self {
         let out = Out {
-            weight_shift,
+            weight_shift: 0,
             positions: HashMap::with_capacity(2 * SAMPLES),
             pages: vec![None; POSITIONS].into(),
             later: HighestSince::new(POSITIONS),
             next: 0,
         };
-        Self { bar: AtomicU64::new(bar(weight_shift)), out: Mutex::new(LockClass::Distances, out) }
+        Self { bar: AtomicU64::new(bar(0)), out: Mutex::new(LockClass::Distances, out) }
     }
 
     #[inline]
@@ -75,18 +71,21 @@ impl Distances {
         hash(page) < self.bar.load(Relaxed)
     }
 
-    /// Notes that a page leaves memory; returns how many are out, if it counts.
+    /// Notes that a page leaves memory; returns how many are out, if it counted until now.
     pub(crate) fn evicted(&self, page: PageNo) -> Option<u64> {
         if !self.counts(page) {
             return None;
         }
         let mut out = self.out.lock();
         out.remove(page);
-        if out.next == POSITIONS || out.positions.len() == SAMPLES {
+        while out.next == POSITIONS || out.positions.len() >= SAMPLES {
             out.close_ranks();
             self.bar.store(bar(out.weight_shift), Relaxed);
         }
-        out.insert(page);
+        // The bar may have fallen, here or while another thread had the lock.
+        if self.counts(page) {
+            out.insert(page);
+        }
         Some((out.positions.len() as u64) << out.weight_shift)
     }
 
@@ -130,7 +129,7 @@ impl Out {
     /// Gives those that are out the first positions. If they are too many, half of them do not
     /// count any more.
     fn close_ranks(&mut self) {
-        let is_half = self.positions.len() == SAMPLES;
+        let is_half = self.positions.len() >= SAMPLES;
         self.weight_shift += u32::from(is_half);
         let (bar, positions) = (bar(self.weight_shift), &mut self.positions);
         let pages = &mut self.pages;
@@ -165,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_page_is_as_far_as_what_was_evicted_later() {
-        let set = Distances::new(64);
+        let set = Distances::new();
         let counts: Vec<_> = (0..4).map(|page| set.evicted(PageNo(page))).collect();
         assert_eq!(counts, [1, 2, 3, 4].map(Some));
         let back = |page| set.came_back(PageNo(page)).map(|refault| refault.distance_pages);
@@ -182,7 +181,7 @@ mod tests {
     fn samples_stand_for_all() {
         const PAGES: u32 = 300_000;
         const FRAMES: u32 = 100_000;
-        let set = Distances::new(FRAMES as usize);
+        let set = Distances::new();
         let (mut weights, mut most_out) = (0, 0);
         for touched in 0..3 * PAGES {
             let back = set.came_back(PageNo(touched % PAGES));

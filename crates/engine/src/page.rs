@@ -91,7 +91,8 @@ impl Engine {
     /// Frees the frame of a page that is not mapped, and gives up its slot if its word does not
     /// refer to it.
     pub(crate) fn drop_cached(&self, locked: LockedPage) {
-        if matches!(self.table.load(locked.page()), Pte::Swapped { .. }) {
+        let entry = self.frames.entry(locked.frame());
+        if entry.is_some_and(|entry| self.table.is_on(locked.page(), entry)) {
             self.went_out(locked.page());
         }
         self.uncache(&locked);
@@ -262,10 +263,11 @@ impl Engine {
         activates
     }
 
-    /// Notes that a page has no frame any more, or that a fork has made one without.
+    /// Notes that a page is about to have no frame any more.
     pub(crate) fn went_out(&self, page: PageNo) {
         if let Some(out) = self.distances.evicted(page) {
-            self.stats.are_out(out);
+            let used = self.limit_frames().saturating_sub(self.frames.free_count());
+            self.stats.are_in_use(used as u64 + out);
         }
     }
 

@@ -166,7 +166,6 @@ impl Engine {
         self.areas.get(entry.area()).share(entry.slot())?;
         self.stats.count(Event::pgshare);
         let was_untouched = self.table.replace(page, Pte::Empty, word);
-        self.went_out(page);
         assert!(was_untouched, "{page} was touched while it was given a slot");
         Ok(())
     }

@@ -58,6 +58,13 @@ pub fn free() -> Option<Bytes> {
     of_machine("MemAvailable:")
 }
 
+/// As [`free`], but no more than what the limits of control groups leave, where what only caches
+/// files is free, too.
+pub fn free_here() -> Bytes {
+    let machine = free().unwrap_or_else(total);
+    MemoryGroups::of_this_process().left().map_or(machine, |left| left.min(machine))
+}
+
 /// A field of `/proc/meminfo`.
 pub(crate) fn of_machine(field: &str) -> Option<Bytes> {
     let info = read_to_string("/proc/meminfo").ok()?;
@@ -93,19 +100,45 @@ struct Group {
 struct Files {
     roots: &'static [&'static str],
     limit: &'static str,
+    used: &'static str,
+    /// The line of `memory.stat` about files that nobody has used lately.
+    cached: &'static str,
     events: &'static str,
 }
 
 const FIRST: Files = Files {
     roots: &["/sys/fs/cgroup/memory"],
     limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    cached: "total_inactive_file ",
     events: "memory.oom_control",
 };
 const SECOND: Files = Files {
     roots: &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
     limit: "memory.max",
+    used: "memory.current",
+    cached: "inactive_file ",
     events: "memory.events",
 };
+
+impl Group {
+    fn limit(&self) -> Option<Bytes> {
+        // The first version has a number near 2^63 for no limit.
+        self.number(self.files.limit).filter(|bytes| *bytes < 1 << 60).map(Bytes)
+    }
+
+    /// Without files that nobody has used lately.
+    fn used(&self) -> Bytes {
+        let stat = read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
+        let cached = stat.lines().find_map(|line| line.strip_prefix(self.files.cached));
+        let cached: u64 = cached.and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+        Bytes(self.number(self.files.used).unwrap_or(0).saturating_sub(cached))
+    }
+
+    fn number(&self, file: &str) -> Option<u64> {
+        read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
+    }
+}
 
 impl MemoryGroups {
     /// Those of this process; none if they cannot be read.
@@ -137,12 +170,13 @@ impl MemoryGroups {
 
     /// The least limit of them; `None` if there is none.
     pub fn limit(&self) -> Option<Bytes> {
-        let limit = |group: &Group| {
-            let text = read_to_string(group.directory.join(group.files.limit)).ok()?;
-            // The first version has a number near 2^63 for no limit.
-            text.trim().parse().ok().filter(|bytes| *bytes < 1 << 60).map(Bytes)
-        };
-        self.0.iter().filter_map(limit).min()
+        self.0.iter().filter_map(Group::limit).min()
+    }
+
+    /// The least that a limit of them leaves; `None` if there is none.
+    fn left(&self) -> Option<Bytes> {
+        let left = |group: &Group| Some(Bytes(group.limit()?.0.saturating_sub(group.used().0)));
+        self.0.iter().filter_map(left).min()
     }
 
     /// As [`oom_kills`], of the innermost that tells.
@@ -177,6 +211,16 @@ mod tests {
         let (_root, groups) = groups("0::/a/b", &[inner, outer]);
         assert_eq!(groups.limit(), Some(Bytes(1 << 20)));
         assert_eq!(groups.oom_kills(), Some(2));
+    }
+
+    #[test]
+    fn what_only_caches_files_is_free() {
+        let group = ("sys/fs/cgroup/a", "1000000\n", "oom_kill 0\n");
+        let (root, groups) = groups("0::/a", &[group]);
+        let directory = root.path().join("sys/fs/cgroup/a");
+        write(directory.join("memory.current"), "700000\n").unwrap();
+        write(directory.join("memory.stat"), "anon 400000\ninactive_file 200000\n").unwrap();
+        assert_eq!(groups.left(), Some(Bytes(500_000)));
     }
 
     /// As in a container: the path is the machine's.

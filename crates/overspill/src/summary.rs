@@ -37,9 +37,9 @@ pub struct Summary {
     /// Pages whose content was lost: by a device, or because it was nowhere. Touching one raises
     /// SIGBUS.
     pub pages_lost: u64,
-    /// The most that was not in memory at a time, of what had been touched: with so much more
-    /// nothing would have been swapped. To within a sixteenth.
-    pub out_bytes_max: u64,
+    /// The most that was in use at a time, in memory or in swap; 0 if all was in memory always. What
+    /// is in swap is estimated from samples, up to some thousand pages exactly.
+    pub in_use_bytes_max: u64,
     /// How many pages came back to memory, and how many would have with so much more of it: pairs
     /// of bytes, in order, and pages. An estimate; of a large program by samples.
     pub refaults_left: Vec<(u64, u64)>,
@@ -60,7 +60,7 @@ impl Summary {
             pages_in: total(Event::pswpin),
             pages_out: total(Event::pswpout),
             pages_lost: total(Event::pages_lost),
-            out_bytes_max: Bytes::of_pages(stats.iter().map(Stats::out_pages_max).sum()).0,
+            in_use_bytes_max: Bytes::of_pages(stats.iter().map(Stats::in_use_pages_max).sum()).0,
             refaults_left: sum_of(stats, Stats::refault_distances)
                 .iter()
                 .flat_map(refaults::left)

@@ -2,7 +2,6 @@
 //!
 //! Owns: the places of defaults, and their order: the environment (`OVERSPILL_*`), the user's file,
 //! the system's. `OVERSPILL_CONFIG` names another file in place of both, or none if it is empty.
-//! Where none says how much memory, a part of what is free here is taken.
 //! Invariants: for each option the first place that says something counts. A value is read by the
 //! parser of the command line; a mistake names its place, also in a file of which nothing is
 //! needed.
@@ -11,9 +10,8 @@
 
 use super::{AttachArgs, OutputArgs, PlaceArgs, RunArgs, RunWay};
 use crate::error::Error;
-use crate::say;
 use clap::ValueEnum;
-use overspill::memory::{self, MemoryLimit};
+use overspill::memory::MemoryLimit;
 use overspill::{Bytes, SwapSpec, parse_bytes};
 use serde::Deserialize;
 use std::fmt::Display;
@@ -60,31 +58,19 @@ struct Defaults {
 /// [`Error::Default`].
 pub(super) fn complete(mut args: RunArgs) -> Result<RunArgs, Error> {
     let Defaults { memory, way, .. } = fill(&mut args.places, &mut args.output)?;
-    args.memory = args.memory.or(memory).or_else(|| Some(usual(&args.output)));
+    args.memory = args.memory.or(memory);
     args.way = args.way.or(way);
     Ok(args)
 }
 
-/// As [`complete`].
+/// As [`complete`]. What a process has already is not free, so there is no usual limit for it.
+///
+/// # Errors
+/// [`Error::NoLimit`] too.
 pub(super) fn complete_attach(mut args: AttachArgs) -> Result<AttachArgs, Error> {
     let Defaults { memory, .. } = fill(&mut args.places, &mut args.output)?;
-    args.memory = args.memory.or(memory).or_else(|| Some(usual(&args.output)));
-    Ok(args)
-}
-
-/// Three quarters of what is free here, so that the rest of the machine, or of the container, goes
-/// on as it did.
-fn usual(output: &OutputArgs) -> MemoryLimit {
-    let total = memory::total();
-    let free = memory::free().map_or(total, |free| free.min(total));
-    let limit = Bytes((free.0 / 4 * 3) >> 20 << 20);
-    if !output.quiet {
-        say::line(format!(
-            "no limit is given: {limit}, three quarters of the {free} that are free here; \
-             --memory M gives another"
-        ));
-    }
-    MemoryLimit::Bytes(limit)
+    args.memory = args.memory.or(memory);
+    args.memory.map(|_| args).ok_or(Error::NoLimit)
 }
 
 /// A file with more is cut, and so not understood.
@@ -212,7 +198,11 @@ impl Words {
             memory: one(self.memory, || place("memory"), str::parse)?,
             swap: swap.collect::<Result<_, _>>()?,
             swap_size: one(self.swap_size, || place("swap-size"), parse_bytes)?,
-            way: one(self.way, || place("way"), |word| RunWay::from_str(word, false))?,
+            way: one(
+                self.way,
+                || place("way"),
+                |word| RunWay::from_str(word, false).map_err(|_| "give faults, calls or touches"),
+            )?,
             quiet: self.quiet,
         })
     }

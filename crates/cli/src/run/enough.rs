@@ -7,11 +7,9 @@
 //! Not here: how many pages come back with more memory ([`Summary::refaults_left`]), wording
 //! (`report`).
 
-use overspill::{Bytes, Summary};
+use overspill::{Bytes, MEMORY_MIN, Summary};
 use serde::Serialize;
 
-/// The working minimum, which `check_limit` demands.
-const LEAST_BYTES: u64 = 4 << 20;
 /// Watermarks, and what is not known exactly.
 const MARGIN_PART: u64 = 16;
 /// So much waiting, as a part of the run, is worth a thought.
@@ -31,7 +29,7 @@ pub(super) struct Enough {
 impl Enough {
     /// Of a run that has had `in_use` at most, and waited for a `part` of its time.
     pub(super) fn of(summary: &Summary, in_use: Bytes, part: f64) -> Self {
-        let enough_bytes = round_up(in_use.0 + in_use.0 / MARGIN_PART).max(LEAST_BYTES);
+        let enough_bytes = round_up(in_use.0 + in_use.0 / MARGIN_PART).max(MEMORY_MIN.0);
         let half = half(&summary.refaults_left).filter(|_| part >= WORTH);
         let half_wait_bytes = half.map(|more| round_up(summary.memory_bytes + more));
         Self { enough_bytes, half_wait_bytes: half_wait_bytes.filter(|&half| half < enough_bytes) }
@@ -44,10 +42,17 @@ fn half(refaults_left: &[(u64, u64)]) -> Option<u64> {
     refaults_left.iter().find(|&&(_, left)| 2 * left <= all).map(|&(more, _)| more)
 }
 
-/// To what somebody would give as a limit: three digits at most.
+/// To what is printed as that, and not as less.
 fn round_up(bytes: u64) -> u64 {
-    let unit = [20, 16, 12].into_iter().map(|shift| 1 << shift).find(|&unit| bytes >= 16 * unit);
-    bytes.next_multiple_of(unit.unwrap_or(4096))
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    let unit = match bytes {
+        GIB.. => GIB / 10 + 1,
+        bytes if bytes >= 16 * MIB => MIB,
+        MIB.. => MIB / 10 + 1,
+        _ => 4096,
+    };
+    bytes.next_multiple_of(unit)
 }
 
 #[cfg(test)]
@@ -75,12 +80,16 @@ mod tests {
         let near = Enough::of(&summary(&[(0, 9), (4 * MIB, 0)]), Bytes(63 * MIB), 0.5);
         assert_eq!(near, Enough { enough_bytes: 67 * MIB, half_wait_bytes: None });
         let nothing = Enough::of(&summary(&[]), Bytes(0), 0.0);
-        assert_eq!(nothing, Enough { enough_bytes: LEAST_BYTES, half_wait_bytes: None });
+        assert_eq!(nothing, Enough { enough_bytes: MEMORY_MIN.0, half_wait_bytes: None });
     }
 
     #[test]
     fn limits_are_round() {
-        let table = [(1, 4096), (MIB, MIB), (MIB + 1, MIB + (1 << 16)), (99 * MIB + 1, 100 * MIB)];
-        table.into_iter().for_each(|(bytes, round)| assert_eq!(round_up(bytes), round));
+        for bytes in [1, MIB, MIB + 1, 99 * MIB + 1, 1074 * MIB, 5000 * MIB] {
+            let printed = Bytes(round_up(bytes)).to_string().replace(' ', "");
+            let given = overspill::parse_bytes(&printed).unwrap().0;
+            let most = bytes + bytes / 9 + 4096;
+            assert!((bytes.saturating_sub(4096)..=most).contains(&given), "{printed} for {bytes}");
+        }
     }
 }

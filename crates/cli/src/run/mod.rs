@@ -22,8 +22,8 @@ mod process;
 pub(crate) mod program;
 mod progress;
 mod report;
-pub(crate) mod runtimes;
-mod signals;
+mod runtimes;
+pub(crate) mod signals;
 mod timeline;
 mod waiting;
 mod watching;
@@ -60,17 +60,22 @@ struct Kept {
     questions: Option<Questions>,
     /// Whether it says nothing but what has failed.
     quiet: bool,
-    /// The limit, when it began.
-    memory: Bytes,
+    /// The limit, when it began; `None` if that is no more than the most of what it uses.
+    memory: Option<Bytes>,
     /// As of [`memory::oom_kills`], then.
     oom_kills: u64,
 }
 
 impl Kept {
-    fn new(plan: &Plan, command: Vec<String>, questions: Option<Questions>) -> Self {
+    fn new(
+        plan: &Plan,
+        command: Vec<String>,
+        questions: Option<Questions>,
+        gives_back: bool,
+    ) -> Self {
         Self {
             command,
-            memory: plan.memory,
+            memory: (!gives_back).then_some(plan.memory),
             memory_max: plan.memory_max,
             started: Instant::now(),
             swaps: Places::new(plan.swaps.clone()),
@@ -94,11 +99,12 @@ impl Kept {
 /// Anything that keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let ground = way::choose(args.way)?;
-    let limit = args.memory.expect("completed by defaults");
+    let (limit, note) = args.memory.map_or_else(notes::usual_limit, |limit| (limit, None));
     let pressure = pressure(args.give_back)?;
     let mut plan = Plan::resolve((limit, args.memory_max), args.places, args.output)?;
     plan.touches = args.touches.map(OutputFile::create).transpose()?;
     let program = Program::find(args.command)?;
+    plan.say(note);
     plan.say_notes();
     let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
     let files = process::raise_limit_of_files()?;
@@ -107,7 +113,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let questions = Questions::hear();
     plan.say(questions.as_ref().err().cloned());
     plan.say_metrics();
-    let kept = Kept::new(&plan, program.words(), questions.ok());
+    let kept = Kept::new(&plan, program.words(), questions.ok(), args.give_back);
     let mut watching = Watching::new(&plan);
     let told = args
         .tell_runtimes
@@ -201,7 +207,7 @@ fn seen(summary: Summary, (end, kept): (RunEnd, &Kept)) -> Seen {
         devices: areas.into_iter().map(device).collect(),
         out_of_memory: keeper.out_of_memory,
         held_most,
-        is_other_limit: summary.memory_bytes != kept.memory.0,
+        is_other_limit: kept.memory != Some(Bytes(summary.memory_bytes)),
         waited,
         summary,
         oom_kills: memory::oom_kills().saturating_sub(kept.oom_kills),

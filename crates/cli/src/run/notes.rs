@@ -2,12 +2,25 @@
 //!
 //! Not here: what is refused.
 
+use overspill::memory::{self, MemoryLimit};
 use overspill::{Bytes, SwapKind, SwapSpec};
 
 /// The part of all memory that a limit leaves to Overspill, and to code and files, at least.
 const LEFT_PART: u64 = 10;
 /// The part of it that is a good limit, of four.
 const GOOD_PARTS: u64 = 3;
+
+/// The limit of a run for which none is given, and a line about that: a part of what is free, so
+/// that the rest of the machine, or of the container, goes on as it did.
+pub(super) fn usual_limit() -> (MemoryLimit, Option<String>) {
+    let free = memory::free_here();
+    let limit = Bytes(((free.0 / 4 * GOOD_PARTS) >> 20) << 20);
+    let line = format!(
+        "no limit is given: {limit}, three quarters of the {free} that are free here; --memory M \
+         gives another"
+    );
+    (MemoryLimit::Bytes(limit), Some(line))
+}
 
 /// Returns a line about a limit, and swap in memory, for which there is not enough of that; `all`
 /// is what there is.

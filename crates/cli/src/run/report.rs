@@ -164,7 +164,7 @@ fn count(summary: &Summary, name: &str) -> u64 {
 impl Report {
     pub(super) fn new(command: Vec<String>, ended: &Ended, exit_status: u8, seen: Seen) -> Self {
         let Seen { summary, devices, stalls, escaped, held_most, waited, .. } = seen;
-        let in_use = in_use(&summary, held_most);
+        let in_use = held_most.max(Bytes(summary.in_use_bytes_max));
         let waiting = stalls.of_run(ended.wall, waited);
         let part = waiting.as_secs_f64() / ended.wall.as_secs_f64();
         let enough = (!seen.is_other_limit).then(|| Enough::of(&summary, in_use, part));
@@ -252,11 +252,18 @@ impl Report {
         format!("{name}: memory {memory}, most in use {most}, {wall:.2} s{waiting}{processes}")
     }
 
-    /// Returns which limits would do, a line unless the limit has changed.
+    /// True if anything was written, or was zeros and could be dropped instead.
+    fn was_swapped(&self) -> bool {
+        self.summary.pages_out > 0 || count(&self.summary, "swpout_zero") > 0
+    }
+
+    /// Returns which limits would do, a line unless the limit has changed or the program did not
+    /// come to its end.
     fn enough_line(&self) -> Option<String> {
-        let Enough { enough_bytes, half_wait_bytes } = self.enough?;
+        let ended = !self.out_of_memory && self.signal.is_none();
+        let Enough { enough_bytes, half_wait_bytes } = self.enough.filter(|_| ended)?;
         let enough = Bytes(enough_bytes);
-        if self.summary.out_bytes_max == 0 {
+        if !self.was_swapped() {
             let would_do = enough_bytes < self.memory_bytes;
             let less = if would_do { format!(": {enough} would do") } else { String::new() };
             return Some(format!("nothing was swapped{less}"));
@@ -287,14 +294,6 @@ impl Report {
     fn devices_line(&self) -> String {
         let devices: Vec<String> = self.devices.iter().map(Device::to_string).collect();
         format!("devices: {}", devices.join(", "))
-    }
-}
-
-/// The most memory that a run had in use at a time, in memory or not.
-fn in_use(summary: &Summary, held_most: Bytes) -> Bytes {
-    match summary.out_bytes_max {
-        0 => held_most,
-        out_bytes => held_most.max(Bytes(summary.memory_bytes + out_bytes)),
     }
 }
 
@@ -332,6 +331,75 @@ pub(super) fn limits_of(name: &str, notes: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first two lines about a run of two seconds in 64 MiB.
+    fn first_lines(change: impl FnOnce(&mut Seen)) -> [String; 2] {
+        let summary = Summary {
+            memory_bytes: 64 << 20,
+            in_use_bytes_max: 160 << 20,
+            pages_out: 7,
+            refaults_left: vec![(0, 90), (32 << 20, 45), (96 << 20, 0)],
+            ..Summary::default()
+        };
+        let stalls = StallTime { some: Duration::from_millis(500), full: Duration::ZERO };
+        let mut seen = Seen {
+            summary,
+            devices: Vec::new(),
+            stalls: Stalls::new(stalls),
+            out_of_memory: false,
+            oom_kills: 0,
+            escaped: Escaped::of(Vec::new()),
+            held_most: Bytes(63 << 20),
+            is_other_limit: false,
+            waited: Duration::from_secs(1),
+        };
+        change(&mut seen);
+        let ended = Ended::let_go(Duration::from_secs(2));
+        let report = Report::new(vec!["/bin/sort".into()], &ended, 0, seen);
+        let mut lines = report.lines();
+        std::array::from_fn(|_| lines.next().unwrap())
+    }
+
+    #[test]
+    fn the_summary_says_which_limits_would_do() {
+        let swapped = first_lines(|_| {});
+        let first =
+            "sort: memory 64 MiB, most in use 160 MiB, 2.00 s, 0.50 s of it waiting for swap";
+        assert_eq!(swapped[0], format!("{first} (25 %)"));
+        let limits =
+            "with 170 MiB nothing would be swapped, with 96 MiB it would wait half as long";
+        assert_eq!(swapped[1], limits);
+        let unswapped = first_lines(|seen| {
+            seen.summary = Summary { memory_bytes: 64 << 20, ..Summary::default() };
+            (seen.held_most, seen.stalls.stall_some_seconds) = (Bytes(32 << 20), 0.0);
+        });
+        assert_eq!(unswapped[0], "sort: memory 64 MiB, most in use 32 MiB, 2.00 s");
+        assert_eq!(unswapped[1], "nothing was swapped: 34 MiB would do");
+    }
+
+    /// What is dropped as zeros is swapped too, and few pages may be missed by the samples.
+    #[test]
+    fn nothing_is_said_of_limits_that_is_not_known() {
+        let few = first_lines(|seen| seen.summary.in_use_bytes_max = 0);
+        assert!(few[1].starts_with("with 67 MiB nothing"), "{few:?}");
+        for change in [
+            |seen: &mut Seen| seen.is_other_limit = true,
+            |seen: &mut Seen| seen.out_of_memory = true,
+        ] {
+            let other = first_lines(change);
+            assert!(other[1].starts_with("0 pages in, 7 out"), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_short_run_has_waited_what_its_threads_have() {
+        let stalls = Stalls { stall_some_seconds: 0.0, stall_full_seconds: 0.0 };
+        let [short, long, waited] = [500, 1500, 300].map(Duration::from_millis);
+        assert_eq!(
+            (stalls.of_run(short, waited), stalls.of_run(long, waited)),
+            (waited, Duration::ZERO)
+        );
+    }
 
     #[test]
     fn times_have_three_digits() {

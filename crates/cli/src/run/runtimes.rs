@@ -13,10 +13,11 @@ use overspill::Bytes;
 
 /// As much as makes a machine a server to the JVM.
 const JVM_SERVER: Bytes = Bytes(1792 << 20);
-/// The collector for small machines, unless another is chosen, but the compiler for all; and a heap
-/// that begins small. Old JVMs do not know all of them.
+/// The collector for small machines, unless another is chosen; a heap that begins small; and the
+/// compilers for all machines, whose being named keeps JVMs of 9 to 14 from the limits of a client,
+/// a heap of 256 MiB among them. A JVM to come may not know all of them.
 const JVM_SMALL: &str = "-XX:+IgnoreUnrecognizedVMOptions -XX:+NeverActAsServerClassMachine \
-                         -XX:CompilationMode=default -XX:InitialHeapSize=8m";
+                         -XX:TieredStopAtLevel=4 -XX:InitialHeapSize=8m";
 /// Of the limit, what V8 fills between two collections of its young objects.
 const V8_YOUNG_PART: u64 = 64;
 /// Its own choice, in MiB.

@@ -8,19 +8,21 @@ use overspill::{Bytes, Summary};
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Of a minute.
-const MOST: Duration = Duration::from_secs(45);
+/// Of the time since the last look.
+const MOST: f64 = 0.75;
 
 /// What was known a minute ago.
 pub(super) struct Waiting {
     since: Instant,
     waited: Duration,
     is_told: bool,
+    /// The most that the limit can become.
+    memory_max: Bytes,
 }
 
 impl Waiting {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, waited: Duration::ZERO, is_told: false }
+    pub(super) fn new(now: Instant, memory_max: Bytes) -> Self {
+        Self { since: now, waited: Duration::ZERO, is_told: false, memory_max }
     }
 
     /// Returns the line, if it is time to say it. Asks for the rest only then.
@@ -32,21 +34,22 @@ impl Waiting {
         if self.is_told || now - self.since < MINUTE {
             return None;
         }
-        let of_minute = waited.saturating_sub(std::mem::replace(&mut self.waited, waited));
-        self.since = now;
-        self.is_told = of_minute > MOST;
-        self.is_told.then(|| line(&summary()))
+        let more = waited.saturating_sub(std::mem::replace(&mut self.waited, waited));
+        let time = now - std::mem::replace(&mut self.since, now);
+        self.is_told = more.as_secs_f64() > time.as_secs_f64() * MOST;
+        self.is_told.then(|| line(&summary(), self.memory_max))
     }
 }
 
-fn line(summary: &Summary) -> String {
+fn line(summary: &Summary, memory_max: Bytes) -> String {
     let run = std::process::id();
     let half = Enough::of(summary, Bytes(u64::MAX / 2), 1.0).half_wait_bytes.map(Bytes);
     let then = match half {
-        Some(half) => format!(
+        Some(half) if half <= memory_max => format!(
             "with {half} it would wait half as long: `overspill set {run} --memory {}K`",
             half.0 >> 10
         ),
+        Some(half) => format!("with --memory {}K it would wait half as long", half.0 >> 10),
         None => format!("`overspill set {run} --memory` gives it more"),
     };
     format!("this run waits for swap most of the time; {then}; `overspill top` shows it")
@@ -59,7 +62,7 @@ mod tests {
     #[test]
     fn it_is_said_once_of_a_minute_that_was_waited_through() {
         let begun = Instant::now();
-        let mut waiting = Waiting::new(begun);
+        let mut waiting = Waiting::new(begun, Bytes(128 << 20));
         let mut at = |second, waited| {
             let [second, waited] = [second, waited].map(Duration::from_secs);
             let refaults_left = vec![(0, 7), (64 << 20, 0)];
@@ -72,7 +75,7 @@ mod tests {
         assert_eq!(at(90, 70), None);
         let line = at(120, 90).unwrap();
         assert!(line.contains("with 96 MiB it would wait half as long"), "{line}");
-        assert!(line.contains(" --memory 98304K`"), "{line}");
+        assert!(line.contains("--memory 98304K`"), "{line}");
         assert_eq!(at(500, 400), None);
     }
 }

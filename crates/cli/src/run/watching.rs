@@ -101,7 +101,7 @@ impl Watching {
         let touches = plan.touches.is_some().then(Touches::default);
         Self {
             line: line.map(|line| (line, Instant::now() + progress::PERIOD)),
-            waiting: (!plan.quiet).then(|| Waiting::new(Instant::now())),
+            waiting: (!plan.quiet).then(|| Waiting::new(Instant::now(), plan.memory_max)),
             next: (timeline.is_some() || touches.is_some()).then(Instant::now),
             timeline,
             touches,

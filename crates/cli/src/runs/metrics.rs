@@ -346,11 +346,14 @@ mod tests {
         assert!(!text.contains("password"), "{text}");
     }
 
-    /// The dashboard shows only what there is.
+    /// The dashboard shows only what there is, and the alerts are about that.
     #[test]
-    fn the_dashboard_has_no_other_names() {
-        let dashboard = include_str!("../../../../packaging/grafana.json");
-        let names = dashboard.split("overspill_").skip(1);
+    fn the_dashboard_and_the_alerts_have_no_other_names() {
+        let files = [
+            include_str!("../../../../packaging/grafana.json"),
+            include_str!("../../../../packaging/alerts.yml"),
+        ];
+        let names = files.iter().flat_map(|file| file.split("overspill_").skip(1));
         let names = names.map(|rest| rest.split(|c: char| c != '_' && !c.is_ascii_alphanumeric()));
         let names: Vec<&str> = names.filter_map(|mut words| words.next()).collect();
         assert!(names.len() > 15, "{names:?}");

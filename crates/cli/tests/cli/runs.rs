@@ -203,6 +203,16 @@ fn a_run_tells_of_itself() {
     assert!(!metrics.contains(&other.number()), "{metrics}");
 }
 
+/// What each alert says of which samples stands in a file for promtool.
+#[test]
+fn alerts_are_raised_when_they_should() {
+    let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/alerts.test.yml");
+    match Command::new("promtool").args(["test", "rules", tests]).output() {
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(error) => println!("skipped: promtool, of Debian's prometheus: {error}"),
+    }
+}
+
 #[test]
 fn a_log_gets_a_line_of_progress_now_and_then() {
     let Some(installation) = installation() else { return };

@@ -154,7 +154,10 @@ fn runtimes_are_told_unless_their_user_does() {
         stdout(&command.envs(set.iter().copied()).output().unwrap())
     };
     let usual = told(&[], &[]);
-    assert!(usual.contains("CompilationMode=default") && usual.contains("size=1\n"), "{usual}");
+    assert!(
+        usual.contains("NeverActAsServerClassMachine") && usual.contains("size=1\n"),
+        "{usual}"
+    );
     assert_eq!(told(&["--tell-runtimes=no"], &[]), "java\nnode\n");
     let own = told(&[], &[("JAVA_TOOL_OPTIONS", "-Xint"), ("NODE_OPTIONS", "--no-warnings")]);
     assert_eq!(own, "java -Xint\nnode --no-warnings\n");
@@ -172,8 +175,11 @@ fn without_a_limit_a_part_of_what_is_free_is_taken() {
         (stats["memory_bytes"].as_u64().unwrap(), stderr(&output))
     };
     let (limit, told) = run(&[]);
-    assert!((4 << 20..overspill::memory::total().0 / 4 * 3).contains(&limit), "{limit}");
-    assert!(told.contains("no limit is given: ") && told.contains("--memory M"), "{told}");
+    // What is free changes from one moment to the next.
+    let free = overspill::memory::free_here().0 / 4 * 3;
+    assert!((free / 2..free * 2).contains(&limit), "{limit} of {free}");
+    let said = format!("no limit is given: {}, three quarters", overspill::Bytes(limit));
+    assert!(told.contains(&said), "{said} in {told}");
     assert_eq!(run(&["--quiet"]).1, "");
 }
 

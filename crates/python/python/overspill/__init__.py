@@ -125,7 +125,10 @@ class limit:
         _native.set_handler(_numpys_table(), None, before)
 
     def __repr__(self) -> str:
-        stats, swaps = self.stats(), ", ".join(swap["name"] for swap in self.swaps())
+        try:
+            stats, swaps = self.stats(), ", ".join(swap["name"] for swap in self.swaps())
+        except Error as why:
+            return f"<overspill.limit: {why}>"
         memory, out = stats["memory_bytes"], stats["pages_out"]
         return f"<overspill.limit of {memory:_} bytes, {out:_} pages out, swap: {swaps}>"
 

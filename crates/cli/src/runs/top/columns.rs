@@ -1,7 +1,7 @@
 //! The columns of the list of runs.
 //!
 //! Owns: what stands in them, and which of them there is room for.
-//! Invariant: a column is whole or not there; the command has what is left, and something always.
+//! Invariant: a column is whole or not there; the command has what is left.
 
 use super::state::Watched;
 use overspill::Bytes;
@@ -19,14 +19,14 @@ pub(super) struct Column {
 /// Between two columns.
 const GAP: u16 = 1;
 /// Of the command.
-const COMMAND_LEAST: u16 = 16;
+const COMMAND_LEAST: u16 = 14;
 
 const COLUMNS: [Column; 10] = [
     Column { name: "RUN", width: 7, rank: 0, value: |run| run.seen.run.to_string() },
     Column { name: "TIME", width: 8, rank: 4, value: |run| elapsed(run.seen.wall_seconds) },
-    Column { name: "LIMIT", width: 9, rank: 3, value: |run| run.seen.limit() },
-    Column { name: "USED", width: 9, rank: 1, value: |run| bytes(run.seen.memory_used_bytes) },
-    Column { name: "SWAP", width: 9, rank: 5, value: |run| bytes(run.seen.swap_used_bytes()) },
+    Column { name: "LIMIT", width: 10, rank: 3, value: |run| run.seen.limit() },
+    Column { name: "USED", width: 10, rank: 1, value: |run| bytes(run.seen.memory_used_bytes) },
+    Column { name: "SWAP", width: 10, rank: 5, value: |run| bytes(run.seen.swap_used_bytes()) },
     Column { name: "WAITS", width: 5, rank: 2, value: |run| percent(run.pressure().some) },
     Column { name: "FAULTS/s", width: 8, rank: 8, value: |run| count(run.rate().faults) },
     Column { name: "IN/s", width: 6, rank: 6, value: |run| count(run.rate().pages_in) },
@@ -59,7 +59,11 @@ fn percent(part: f64) -> String {
 }
 
 fn elapsed(seconds: f64) -> String {
-    indicatif::FormattedDuration(Duration::from_secs(seconds as u64)).to_string()
+    const DAY: u64 = 24 * 60 * 60;
+    match seconds as u64 {
+        long @ DAY.. => format!("{}d {}h", long / DAY, long % DAY / 3600),
+        short => indicatif::FormattedDuration(Duration::from_secs(short)).to_string(),
+    }
 }
 
 /// A number in four or five places.
@@ -82,6 +86,7 @@ mod tests {
         assert_eq!(names(80), ["RUN", "TIME", "LIMIT", "USED", "SWAP", "WAITS", "IN/s"]);
         assert_eq!(names(40), ["RUN", "USED", "WAITS"]);
         assert_eq!(names(1), ["RUN"]);
+        assert_eq!([59.9, 3600.0, 90_000.0].map(elapsed), ["00:00:59", "01:00:00", "1d 1h"]);
         let counts: Vec<_> = (1..120).map(|width| fitting(width).len()).collect();
         assert!(counts.windows(2).all(|pair| pair[0] <= pair[1] && pair[1] - pair[0] <= 1));
     }

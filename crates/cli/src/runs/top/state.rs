@@ -138,6 +138,9 @@ impl State {
             None => Watched::new(seen, at),
         });
         self.runs = watched.collect();
+        if self.to_end().is_none() {
+            self.ends = None;
+        }
         self.sort(self.order);
     }
 

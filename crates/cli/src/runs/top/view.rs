@@ -218,8 +218,8 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, seen: &Seen) {
 
 fn keys_of(state: &State) -> Line<'static> {
     if let Some(run) = state.to_end() {
-        return Line::from(format!("end run {} ({})? y, or any other key", run.run, run.words()))
-            .bold();
+        let name = run.command.first().map_or("", |name| name.rsplit('/').next().unwrap_or(name));
+        return Line::from(format!("end run {} ({name})? y, or any other key", run.run)).bold();
     }
     if let Some(said) = &state.said {
         return Line::from(said.clone()).bold();
@@ -272,7 +272,7 @@ mod tests {
         for words in [
             "1 run, 32 MiB in memory, 8 KiB in swap",
             "42 00:",
-            "64 MiB    32 MiB     8 KiB   40%",
+            "64 MiB     32 MiB      8 KiB   40%",
             "20k",
             "75%",
             "sort x",
