@@ -37,8 +37,8 @@ pub struct Summary {
     /// Pages whose content was lost: by a device, or because it was nowhere. Touching one raises
     /// SIGBUS.
     pub pages_lost: u64,
-    /// The most that was in use at a time, in memory or in swap; 0 if all was in memory always. What
-    /// is in swap is estimated from samples, up to some thousand pages exactly.
+    /// The most that was in use at a time, in memory or in swap; 0 if all was in memory always.
+    /// What is in swap is estimated from samples, up to some thousand pages exactly.
     pub in_use_bytes_max: u64,
     /// How many pages came back to memory, and how many would have with so much more of it: pairs
     /// of bytes, in order, and pages. An estimate; of a large program by samples.
