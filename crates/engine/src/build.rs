@@ -107,7 +107,7 @@ impl Engine {
             cache: SwapCache::new(parts.frames, &[], tuning.swap_cache_trunk_shift),
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
-            distances: Distances::new(),
+            distances: Distances::new(tuning.counts_distances()),
             holds: Holds::new(),
             ahead: ReadaheadQueue::new(parts.frames, &tuning, chunk, has_staging),
             memory,

@@ -27,6 +27,7 @@ const HASH_BITS: u32 = 32;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Distances {
+    is_on: bool,
     /// Pages whose hash is below it count.
     bar: AtomicU64,
     out: Mutex<Out>,
@@ -55,7 +56,8 @@ pub(crate) struct Refault {
 }
 
 impl Distances {
-    pub(crate) fn new() -> Self {
+    /// With `is_on` false nothing is noted.
+    pub(crate) fn new(is_on: bool) -> Self {
         let out = Out {
             weight_shift: 0,
             positions: HashMap::with_capacity(2 * SAMPLES),
@@ -63,12 +65,12 @@ impl Distances {
             later: HighestSince::new(POSITIONS),
             next: 0,
         };
-        Self { bar: AtomicU64::new(bar(0)), out: Mutex::new(LockClass::Distances, out) }
+        Self { is_on, bar: AtomicU64::new(bar(0)), out: Mutex::new(LockClass::Distances, out) }
     }
 
     #[inline]
-    fn counts(&self, page: PageNo) -> bool {
-        hash(page) < self.bar.load(Relaxed)
+    pub(crate) fn counts(&self, page: PageNo) -> bool {
+        self.is_on && hash(page) < self.bar.load(Relaxed)
     }
 
     /// Notes that a page leaves memory; returns how many are out, if it counted until now.
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_page_is_as_far_as_what_was_evicted_later() {
-        let set = Distances::new();
+        let set = Distances::new(true);
         let counts: Vec<_> = (0..4).map(|page| set.evicted(PageNo(page))).collect();
         assert_eq!(counts, [1, 2, 3, 4].map(Some));
         let back = |page| set.came_back(PageNo(page)).map(|refault| refault.distance_pages);
@@ -181,7 +183,7 @@ mod tests {
     fn samples_stand_for_all() {
         const PAGES: u32 = 300_000;
         const FRAMES: u32 = 100_000;
-        let set = Distances::new();
+        let set = Distances::new(true);
         let (mut weights, mut most_out) = (0, 0);
         for touched in 0..3 * PAGES {
             let back = set.came_back(PageNo(touched % PAGES));

@@ -91,8 +91,10 @@ impl Engine {
     /// Frees the frame of a page that is not mapped, and gives up its slot if its word does not
     /// refer to it.
     pub(crate) fn drop_cached(&self, locked: LockedPage) {
-        let entry = self.frames.entry(locked.frame());
-        if entry.is_some_and(|entry| self.table.is_on(locked.page(), entry)) {
+        if self.distances.counts(locked.page())
+            && let Some(entry) = self.frames.entry(locked.frame())
+            && self.table.is_on(locked.page(), entry)
+        {
             self.went_out(locked.page());
         }
         self.uncache(&locked);

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Rounds without progress, each waiting up to 2 ms, after which memory has run out.
 const HOPELESS_ROUNDS: u32 = 200;
+/// So often the pages in all CPUs' batches are looked at too.
+const DRAIN_ROUNDS: u32 = 16;
 /// As above, where another process was asked: it may have to write first.
 const HOPELESS_ROUNDS_ASKED: u32 = 5000;
 
@@ -83,13 +85,13 @@ impl Engine {
             }
             let hope = round(seen) || self.writes_in_flight.load(Relaxed) > 0;
             hopeless = if hope { 0 } else { hopeless + 1 };
-            if !hope {
+            if !hope && self.ask_for_more(true) {
+                most = HOPELESS_ROUNDS_ASKED;
+            }
+            if hopeless % DRAIN_ROUNDS == DRAIN_ROUNDS - 1 {
                 // What is on the lists may not go: what other CPUs have in their batches may.
                 // (Linux: `lru_add_drain_all` before the OOM killer is asked.)
                 self.lru.drain(&self.frames, &self.stats);
-                if self.ask_for_more(true) {
-                    most = HOPELESS_ROUNDS_ASKED;
-                }
             }
             if hopeless > most {
                 break None;

@@ -101,6 +101,12 @@ impl Tuning {
         self.is_modern()
     }
 
+    /// True if the distances of refaults are counted, of a sample of pages. In Linux there is only
+    /// that of each page, by a clock of evictions.
+    pub(crate) fn counts_distances(&self) -> bool {
+        self.is_modern()
+    }
+
     fn is_modern(&self) -> bool {
         self.preset == Preset::Modern
     }
