@@ -173,8 +173,7 @@ impl Stats {
 
     /// Records that a fault took `ns` from its message to its answer.
     pub fn fault_latency(&self, ns: u64) {
-        let bucket = bucket_of(ns.min((1 << MAX_VALUE_POWER) - 1));
-        self.cells[BUCKETS + bucket].fetch_add(1, Relaxed);
+        self.record(BUCKETS, ns, 1);
         self.cells[LATENCY_SUM].fetch_add(ns, Relaxed);
         self.cells[LATENCY_MAX].fetch_max(ns, Relaxed);
     }
@@ -207,8 +206,18 @@ impl Stats {
     /// Records `weight` pages that came back though they could have stayed with more than
     /// `distance_pages` more memory.
     pub fn refault_distance(&self, distance_pages: u64, weight: u64) {
-        let bucket = bucket_of(distance_pages.min((1 << MAX_VALUE_POWER) - 1));
-        self.cells[BUCKETS + self.config.total_buckets() + bucket].fetch_add(weight, Relaxed);
+        self.record(self.distances(), distance_pages, weight);
+    }
+
+    /// The first cell of the refault distances.
+    fn distances(&self) -> usize {
+        BUCKETS + self.config.total_buckets()
+    }
+
+    /// Counts a value in the histogram that begins at cell `first`.
+    fn record(&self, first: usize, value: u64, weight: u64) {
+        let bucket = bucket_of(value.min((1 << MAX_VALUE_POWER) - 1));
+        self.cells[first + bucket].fetch_add(weight, Relaxed);
     }
 
     /// Records that `pages` are in use, in memory or not.
@@ -228,7 +237,7 @@ impl Stats {
 
     /// A copy of the refault distances, in pages.
     pub fn refault_distances(&self) -> Histogram {
-        self.histogram(BUCKETS + self.config.total_buckets())
+        self.histogram(self.distances())
     }
 
     fn histogram(&self, first: usize) -> Histogram {

@@ -84,8 +84,6 @@ pub(crate) enum Error {
     NoDirectory(PathBuf),
     #[error("cannot {action}: {source}; {}", remedy(.source))]
     System { action: &'static str, source: io::Error },
-    #[error("cannot write to {}: {source}; name another file", .path.display())]
-    Report { path: PathBuf, source: io::Error },
     #[error("cannot print the report: {0}")]
     Output(#[from] io::Error),
 }

@@ -19,10 +19,10 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<u8, Error> {
 /// Writes a manual page for each command.
 ///
 /// # Errors
-/// [`Error::Report`].
+/// [`Error::OutputFile`].
 pub(crate) fn man(args: &ManArgs) -> Result<u8, Error> {
     let path = &args.directory;
-    let report = |source| Error::Report { path: path.clone(), source };
+    let report = |source| Error::OutputFile { path: path.clone(), source };
     clap_mangen::generate_to(definition(), path).map_err(report)?;
     for command in ["overspill", "overspill-run"] {
         let mut page = File::options()

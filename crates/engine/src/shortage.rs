@@ -15,10 +15,10 @@ use std::time::Duration;
 
 /// Rounds without progress, each waiting up to 2 ms, after which memory has run out.
 const HOPELESS_ROUNDS: u32 = 200;
-/// So often the pages in all CPUs' batches are looked at too.
-const DRAIN_ROUNDS: u32 = 16;
 /// As above, where another process was asked: it may have to write first.
 const HOPELESS_ROUNDS_ASKED: u32 = 5000;
+/// After so many of them the pages in all CPUs' batches are looked at too.
+const DRAIN_ROUNDS: u32 = 16;
 
 impl Engine {
     /// Allocates a frame for `page`; reclaims until there is one, or until memory has run out.

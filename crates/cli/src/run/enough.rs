@@ -30,16 +30,18 @@ impl Enough {
     /// Of a run that has had `in_use` at most, and waited for a `part` of its time.
     pub(super) fn of(summary: &Summary, in_use: Bytes, part: f64) -> Self {
         let enough_bytes = round_up(in_use.0 + in_use.0 / MARGIN_PART).max(MEMORY_MIN.0);
-        let half = half(&summary.refaults_left).filter(|_| part >= WORTH);
-        let half_wait_bytes = half.map(|more| round_up(summary.memory_bytes + more));
-        Self { enough_bytes, half_wait_bytes: half_wait_bytes.filter(|&half| half < enough_bytes) }
+        let half = half_wait(summary).map(|Bytes(half)| half);
+        let is_worth_it = |&half: &u64| part >= WORTH && half < enough_bytes;
+        Self { enough_bytes, half_wait_bytes: half.filter(is_worth_it) }
     }
 }
 
-/// With how much more memory half of the pages would come back that did.
-fn half(refaults_left: &[(u64, u64)]) -> Option<u64> {
-    let all = refaults_left.first()?.1;
-    refaults_left.iter().find(|&&(_, left)| 2 * left <= all).map(|&(more, _)| more)
+/// The limit with which half of the pages would come back that did, if any have.
+pub(super) fn half_wait(summary: &Summary) -> Option<Bytes> {
+    let left = &summary.refaults_left;
+    let all = left.first()?.1;
+    let &(more, _) = left.iter().find(|&&(_, left)| 2 * left <= all)?;
+    Some(Bytes(round_up(summary.memory_bytes + more)))
 }
 
 /// To what is printed as that, and not as less.

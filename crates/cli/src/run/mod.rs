@@ -60,7 +60,7 @@ struct Kept {
     questions: Option<Questions>,
     /// Whether it says nothing but what has failed.
     quiet: bool,
-    /// The limit, when it began; `None` if that is no more than the most of what it uses.
+    /// The limit, when it began; `None` with `--give-back`, with which it is another at times.
     memory: Option<Bytes>,
     /// As of [`memory::oom_kills`], then.
     oom_kills: u64,

@@ -10,11 +10,16 @@ const LEFT_PART: u64 = 10;
 /// The part of it that is a good limit, of four.
 const GOOD_PARTS: u64 = 3;
 
+/// A good limit where there is so much.
+fn good_of(all: Bytes) -> Bytes {
+    Bytes(all.0 / 4 * GOOD_PARTS)
+}
+
 /// The limit of a run for which none is given, and a line about that: a part of what is free, so
 /// that the rest of the machine, or of the container, goes on as it did.
 pub(super) fn usual_limit() -> (MemoryLimit, Option<String>) {
     let free = memory::free_here();
-    let limit = Bytes(((free.0 / 4 * GOOD_PARTS) >> 20) << 20);
+    let limit = Bytes((good_of(free).0 >> 20) << 20);
     let line = format!(
         "no limit is given: {limit}, three quarters of the {free} that are free here; --memory M \
          gives another"
@@ -25,7 +30,7 @@ pub(super) fn usual_limit() -> (MemoryLimit, Option<String>) {
 /// Returns a line about a limit, and swap in memory, for which there is not enough of that; `all`
 /// is what there is.
 pub(super) fn of_memory(limit: Bytes, swaps: &[SwapSpec], all: Bytes) -> Option<String> {
-    let good = Bytes(all.0 / 4 * GOOD_PARTS);
+    let good = good_of(all);
     let in_memory = Bytes(swaps.iter().map(in_memory_bytes).fold(0, u64::saturating_add));
     if limit > all {
         return Some(format!(

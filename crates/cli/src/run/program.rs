@@ -55,6 +55,12 @@ impl ProgramError {
     }
 }
 
+/// What a program is called, of its words.
+pub(crate) fn name_of(command: &[String]) -> &str {
+    let program = command.first().map_or("", String::as_str);
+    Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or(program)
+}
+
 /// A program that can be started and paged.
 #[derive(Debug)]
 pub(super) struct Program {

@@ -7,6 +7,7 @@
 
 use super::enough::Enough;
 use super::process::{self, Ended};
+use super::program::name_of;
 use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
 use overspill_run::{OutsideProcess, StallTime};
 use serde::Serialize;
@@ -247,8 +248,7 @@ impl Report {
             }
             _ => String::new(),
         };
-        let name = self.command.first().map_or("", String::as_str);
-        let name = name.rsplit('/').next().unwrap_or(name);
+        let name = name_of(&self.command);
         format!("{name}: memory {memory}, most in use {most}, {wall:.2} s{waiting}{processes}")
     }
 

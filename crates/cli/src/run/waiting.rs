@@ -3,7 +3,7 @@
 //! Owns: when it is said: once, when threads have waited for pages most of a minute.
 //! Not here: how long they wait (`overspill_run::Stalls`), which limit would do (`enough`).
 
-use super::enough::Enough;
+use super::enough::half_wait;
 use overspill::{Bytes, Summary};
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,7 @@ impl Waiting {
 
 fn line(summary: &Summary, memory_max: Bytes) -> String {
     let run = std::process::id();
-    let half = Enough::of(summary, Bytes(u64::MAX / 2), 1.0).half_wait_bytes.map(Bytes);
-    let then = match half {
+    let then = match half_wait(summary) {
         Some(half) if half <= memory_max => format!(
             "with {half} it would wait half as long: `overspill set {run} --memory {}K`",
             half.0 >> 10

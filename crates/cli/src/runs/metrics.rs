@@ -11,6 +11,7 @@ use super::of_process;
 use super::seen::{Seen, SeenDevice};
 use crate::args::MetricsArgs;
 use crate::error::Error;
+use crate::run::program::name_of;
 use crate::say;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
@@ -25,7 +26,7 @@ use std::process::{ChildStdin, Command, Stdio, exit};
 /// Prints metrics, writes them to a file, or serves them until this is ended.
 ///
 /// # Errors
-/// [`Error::Output`], [`Error::Listen`], [`Error::Report`].
+/// [`Error::Output`], [`Error::Listen`], [`Error::OutputFile`].
 pub(crate) fn metrics(args: &MetricsArgs) -> Result<u8, Error> {
     match (&args.listen, &args.textfile) {
         (Some(address), _) => match (Exporter::bind(address), args.of) {
@@ -143,7 +144,7 @@ impl Exporter {
 fn replace(path: &Path, text: &[u8]) -> Result<(), Error> {
     // Of the file that is not there yet only the kind of error is of interest.
     let report =
-        |error: io::Error| Error::Report { path: path.to_owned(), source: error.kind().into() };
+        |error: io::Error| Error::OutputFile { path: path.to_owned(), source: error.kind().into() };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::Builder::new()
         .prefix(".overspill")
@@ -307,9 +308,7 @@ fn latencies_of(run: &Seen) -> Metric {
 }
 
 fn labels_of(run: &Seen) -> Vec<LabelPair> {
-    let program = run.command.first().map_or("", String::as_str);
-    let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or(program);
-    vec![label("program", name), label("run", &run.run.to_string())]
+    vec![label("program", name_of(&run.command)), label("run", &run.run.to_string())]
 }
 
 fn label(name: &str, value: &str) -> LabelPair {

@@ -2,6 +2,7 @@
 
 use super::columns::{count, fitting};
 use super::state::{Pressure, Rates, State, Watched};
+use crate::run::program::name_of;
 use crate::runs::seen::{Seen, SeenDevice};
 use overspill::Bytes;
 use ratatui::Frame;
@@ -218,7 +219,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, seen: &Seen) {
 
 fn keys_of(state: &State) -> Line<'static> {
     if let Some(run) = state.to_end() {
-        let name = run.command.first().map_or("", |name| name.rsplit('/').next().unwrap_or(name));
+        let name = name_of(&run.command);
         return Line::from(format!("end run {} ({name})? y, or any other key", run.run)).bold();
     }
     if let Some(said) = &state.said {
