@@ -39,7 +39,7 @@ const WRITEPROTECT: Opcode =
 const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
 
 /// `USERFAULTFD_IOC_NEW`: makes a userfaultfd through `/dev/userfaultfd`.
-const NEW: libc::c_ulong = 0xaa00;
+const NEW: libc::Ioctl = 0xaa00;
 
 /// `UFFDIO_WRITEPROTECT_MODE_WP`, which the bindings leave out.
 const WRITEPROTECT_MODE_WP: u64 = 1;

@@ -444,8 +444,7 @@ fn open_by_device() -> Result<OwnedFd, UffdError> {
 
 fn new_by(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and returns a new descriptor.
-    let fd =
-        unsafe { libc::ioctl(device.as_raw_fd(), libc::c_ulong::from(DEVICE_NEW), FLAGS.bits()) };
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_NEW as libc::Ioctl, FLAGS.bits()) };
     if fd < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
