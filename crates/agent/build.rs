@@ -118,8 +118,10 @@ fn link(image: &Image, out: &Path) -> Vec<u8> {
         // Else atomics ask a word that is written at the start which kind they are.
         rustc.args(["-C", "target-feature=-outline-atomics"]);
     }
-    // musl's targets would bring start files of their own.
-    rustc.args(["-C", "link-self-contained=no"]);
+    if variable("CARGO_CFG_TARGET_ENV") == "musl" {
+        // Else it brings start files.
+        rustc.args(["-C", "link-self-contained=no"]);
+    }
     for argument in ["-nostartfiles", "-nostdlib", "-static-pie", "-Wl,--build-id=none"] {
         rustc.args(["-C", &format!("link-arg={argument}")]);
     }
