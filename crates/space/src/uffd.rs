@@ -33,7 +33,7 @@ const WRITEPROTECT: Opcode =
     opcode::read_write::<raw::uffdio_writeprotect>(GROUP, raw::_UFFDIO_WRITEPROTECT as u8);
 const POISON: Opcode = opcode::read_write::<raw::uffdio_poison>(GROUP, raw::_UFFDIO_POISON as u8);
 /// `USERFAULTFD_IOC_NEW`: opens a userfaultfd through `/dev/userfaultfd`.
-const DEVICE_NEW: Opcode = opcode::none(0xaa, 0);
+const DEVICE_NEW: libc::Ioctl = 0xaa00;
 
 /// `UFFDIO_WRITEPROTECT_MODE_WP`, which the bindings leave out.
 const WRITEPROTECT_MODE_WP: u64 = 1;
@@ -444,7 +444,7 @@ fn open_by_device() -> Result<OwnedFd, UffdError> {
 
 fn new_by(device: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and returns a new descriptor.
-    let fd = unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_NEW as libc::Ioctl, FLAGS.bits()) };
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_NEW, FLAGS.bits()) };
     if fd < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
