@@ -7,6 +7,7 @@ set -euo pipefail
 
 packages=(
     build-essential   # cc, and libc's headers and static libraries
+    chromium-driver   # a browser, for the pages about runs
     coreutils         # sort
     gdb
     libcap2-bin       # setcap

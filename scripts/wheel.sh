@@ -1,20 +1,24 @@
 #!/bin/sh
-# Builds the wheel of crates/python into target/wheels, with the program and what belongs to it inside. Takes a release build,
-# and maturin: from PATH, or by pip into target/wheel-tools.
+# Builds the wheel of crates/python, with the program and what belongs to it inside: wheel.sh [MATURIN'S OPTIONS]. Into $OUT,
+# target/wheels if that is not set, which is emptied first. Takes the program of $RELEASE, target/release if that is not set, and
+# maturin: from PATH, or by pip into target/wheel-tools.
 set -eu
 cd "$(dirname "$0")/.."
+release=${RELEASE:-target/release}
 bin=crates/python/python/overspill/bin
-[ -x target/release/overspill ] || { echo "there is no target/release/overspill: make build" >&2; exit 1; }
+[ -x "$release/overspill" ] || { echo "there is no $release/overspill: make build" >&2; exit 1; }
 maturin=$(command -v maturin || true)
 if [ -z "$maturin" ]; then
     tools=target/wheel-tools
     [ -x $tools/bin/maturin ] || { python3 -m venv $tools && $tools/bin/pip install -q 'maturin>=1.8,<2'; }
     maturin=$tools/bin/maturin
 fi
-rm -rf $bin target/wheels
+[ -n "${OUT:-}" ] || rm -rf target/wheels
+rm -rf $bin
 mkdir -p $bin
 trap 'rm -rf $bin' EXIT
-install -m 755 target/release/overspill target/release/overspill-server target/release/overspill-forks $bin
-strip --strip-debug $bin/*
-"$maturin" build --release --locked --quiet --manifest-path crates/python/Cargo.toml --out target/wheels
-ls target/wheels/*.whl
+install -m 755 "$release/overspill" "$release/overspill-server" "$release/overspill-forks" $bin
+# Of another machine's programs it knows nothing, and those have been built without.
+strip --strip-debug $bin/* 2>/dev/null || true
+"$maturin" build --release --locked --quiet --manifest-path crates/python/Cargo.toml --out "${OUT:-target/wheels}" "$@"
+ls "${OUT:-target/wheels}"/*.whl

@@ -226,8 +226,8 @@ pub(crate) struct OutputArgs {
     #[arg(long)]
     pub(crate) progress: bool,
 
-    /// Serve metrics of this run to Prometheus at http://ADDR/metrics. `overspill metrics` has
-    /// those of all runs
+    /// Show this run to browsers at http://ADDR/, and to Prometheus at http://ADDR/metrics.
+    /// `overspill metrics` has all runs
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<String>,
 
@@ -259,6 +259,10 @@ pub(crate) struct StatsArgs {
     /// A process of a run, or its `overspill run`: prints what is known as JSON, by the names of
     /// docs/stats.md
     pub(crate) process: Option<i32>,
+
+    /// The same of all runs, as a list
+    #[arg(long, conflicts_with = "process")]
+    pub(crate) json: bool,
 }
 
 /// Watch all runs of this user on the terminal: limits, rates, devices, processes, times of faults.
@@ -277,11 +281,13 @@ fn parse_delay(word: &str) -> Result<f32, String> {
     delay.ok_or_else(|| "give 0.1 to 60 seconds".into())
 }
 
-/// Tell Prometheus about all runs of this user: print metrics, serve them, or write them to a file.
+/// Show all runs of this user to browsers and Prometheus: serve pages and metrics, print the metrics,
+/// or write them to a file.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  overspill metrics --listen 127.0.0.1:9779")]
 pub(crate) struct MetricsArgs {
-    /// Serve http://ADDR/metrics until this is ended
+    /// Serve http://ADDR/ for browsers, with plots and a map of each run's memory, and
+    /// http://ADDR/metrics, until this is ended
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "textfile")]
     pub(crate) listen: Option<String>,
 

@@ -143,27 +143,60 @@ impl Pagemap {
         place: &Range<Vpn>,
         mut each: impl FnMut(Range<Vpn>),
     ) -> Result<(), Errno> {
-        let mut start = place.start;
-        while start < place.end {
-            match self.scan(&(start..place.end), &mut each) {
-                Ok(end) => start = end,
-                Err(Errno::NOTTY) => {
-                    return self.runs(&(start..place.end), |run, entry| {
-                        if entry == Entry::Present {
-                            each(run);
-                        }
-                    });
-                }
+        let rest = self.scan_all(place, raw::PAGE_IS_PRESENT, |run, _| each(run))?;
+        self.runs(&rest, |run, entry| {
+            if entry == Entry::Present {
+                each(run);
+            }
+        })
+    }
+
+    /// Calls `each` for each run of pages in `place` that are there, and says whether they are in
+    /// memory: the others are out. Skips what was never touched, as [`present`](Self::present).
+    ///
+    /// # Errors
+    /// As [`at`](Self::at).
+    pub fn filled(
+        &self,
+        place: &Range<Vpn>,
+        mut each: impl FnMut(Range<Vpn>, bool),
+    ) -> Result<(), Errno> {
+        let there = raw::PAGE_IS_PRESENT | raw::PAGE_IS_SWAPPED;
+        let rest = self.scan_all(place, there, &mut each)?;
+        self.runs(&rest, |run, entry| {
+            if entry != Entry::Nothing {
+                each(run, entry == Entry::Present);
+            }
+        })
+    }
+
+    /// Calls `each` for each run of pages in `place` of one of these categories, and says whether
+    /// they are in memory; returns what the kernel did not scan: before Linux 6.7 all.
+    fn scan_all(
+        &self,
+        place: &Range<Vpn>,
+        categories: u32,
+        mut each: impl FnMut(Range<Vpn>, bool),
+    ) -> Result<Range<Vpn>, Errno> {
+        let mut rest = place.clone();
+        while !rest.is_empty() {
+            match self.scan(&rest, categories, &mut each) {
+                Ok(end) => rest.start = end,
+                Err(Errno::NOTTY) => break,
                 Err(errno) => return Err(errno),
             }
         }
-        Ok(())
+        Ok(rest)
     }
 
     /// PAGEMAP_SCAN; returns how far it came.
-    fn scan(&self, place: &Range<Vpn>, each: &mut impl FnMut(Range<Vpn>)) -> Result<Vpn, Errno> {
+    fn scan(
+        &self,
+        place: &Range<Vpn>,
+        categories: u32,
+        each: &mut impl FnMut(Range<Vpn>, bool),
+    ) -> Result<Vpn, Errno> {
         let mut regions = [raw::page_region { start: 0, end: 0, categories: 0 }; REGIONS];
-        let there = u64::from(raw::PAGE_IS_PRESENT);
         let mut arg = raw::pm_scan_arg {
             size: size_of::<raw::pm_scan_arg>() as u64,
             flags: 0,
@@ -174,14 +207,15 @@ impl Pagemap {
             vec_len: REGIONS as u64,
             max_pages: 0,
             category_inverted: 0,
-            category_mask: there,
-            category_anyof_mask: 0,
-            return_mask: there,
+            category_mask: 0,
+            category_anyof_mask: categories.into(),
+            return_mask: categories.into(),
         };
         // SAFETY: SCAN was made from pm_scan_arg, and `regions` has room for as many as it says.
         let found = unsafe { ioctl(&self.0, Scan(&mut arg)) }?;
         for region in regions.iter().take(found) {
-            each(Vpn::range(&(region.start..region.end)));
+            let in_memory = region.categories & u64::from(raw::PAGE_IS_PRESENT) != 0;
+            each(Vpn::range(&(region.start..region.end)), in_memory);
         }
         let end = Vpn::of(arg.walk_end);
         if end > place.start { Ok(end.min(place.end)) } else { Err(Errno::IO) }
@@ -222,9 +256,16 @@ mod tests {
                 present.push(run);
             }
         };
-        Pagemap::new(file.into()).runs(&first.run(1000), see).unwrap();
+        let pagemap = Pagemap::new(file.into());
+        pagemap.runs(&first.run(1000), see).unwrap();
         let touched = first.plus(7).run(2);
-        assert!(present.iter().any(|run| run.start <= touched.start && touched.end <= run.end));
+        let is_in = |run: &Range<Vpn>| run.start <= touched.start && touched.end <= run.end;
+        assert!(present.iter().any(is_in));
+        let (mut scanned, mut filled) = (Vec::new(), Vec::new());
+        pagemap.present(&first.run(1000), |run| scanned.push(run)).unwrap();
+        pagemap.filled(&first.run(1000), |run, in_memory| filled.push((run, in_memory))).unwrap();
+        assert!(scanned.iter().any(is_in));
+        assert!(filled.iter().any(|(run, in_memory)| *in_memory && is_in(run)), "{filled:?}");
         assert!(memory.len() > 1);
     }
 }

@@ -6,8 +6,7 @@
 //! Invariants: memory that nothing came to takes no room; every page that came is in one cell.
 //! Not here: the address space's order beyond that: a line divides blocks that are no neighbours.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use crate::picture::{BLUE, Colour, ORANGE, Picture, WHITE, mix};
 use maud::{Markup, html};
 use overspill_base::{Bytes, PAGE_SIZE};
 use std::collections::{BTreeMap, HashMap};
@@ -146,48 +145,30 @@ impl ArrivalMap {
     }
 }
 
-const WHITE: [u8; 3] = [255; 3];
-const GAP: [u8; 3] = [0xe8; 3];
-/// As the plots' colours: distinguishable also with red-green colour blindness.
-const NEW: [u8; 3] = [0xe6, 0x9f, 0x00];
-const READ: [u8; 3] = [0x00, 0x72, 0xb2];
+const GAP: Colour = [0xe8; 3];
 
 /// The colour of a cell: of what came most, the darker the more, by powers of two.
-fn colour(cell: Cell, most: u32) -> [u8; 3] {
+fn colour(cell: Cell, most: u32) -> Colour {
     let all = cell.new.saturating_add(cell.read);
     let strength = (1.0 + f64::from(all).log2()) / (1.0 + f64::from(most.max(1)).log2());
-    let full = if cell.read > cell.new { READ } else { NEW };
-    let shade = 0.15 + 0.85 * strength.clamp(0.0, 1.0);
-    std::array::from_fn(|n| {
-        (f64::from(WHITE[n]) + (f64::from(full[n]) - f64::from(WHITE[n])) * shade) as u8
-    })
+    let full = if cell.read > cell.new { BLUE } else { ORANGE };
+    mix(&[(full, 0.15 + 0.85 * strength.clamp(0.0, 1.0))])
 }
 
 impl ArrivalMap {
-    /// The picture as a PNG, a pixel for each cell, and its size.
-    fn png(&self, rows: &[Option<Block>]) -> (Vec<u8>, u32, u32) {
+    /// As many columns as are needed, and at least one.
+    fn picture(&self, rows: &[Option<Block>]) -> Picture {
         let columns = self.cells.keys().map(|&(_, column)| column + 1).max().unwrap_or(1);
         let most = self.cells.values().map(|cell| cell.new.saturating_add(cell.read)).max();
-        let mut pixels = Vec::with_capacity(rows.len() * columns as usize * 3);
-        for row in rows {
-            for column in 0..columns {
-                let cell = row.map(|block| self.cells.get(&(block, column)).copied());
-                pixels.extend(match cell {
-                    None => GAP,
-                    Some(None) => WHITE,
-                    Some(Some(cell)) => colour(cell, most.unwrap_or(1)),
-                });
-            }
-        }
-        let mut bytes = Vec::new();
-        let mut encoder = png::Encoder::new(&mut bytes, columns, rows.len() as u32);
-        encoder.set_color(png::ColorType::Rgb);
-        let written = encoder.write_header().and_then(|mut writer| {
-            writer.write_image_data(&pixels)?;
-            writer.finish()
-        });
-        written.expect("memory takes what is written");
-        (bytes, columns, rows.len() as u32)
+        let colour_at = |block: Block, column| {
+            let cell = self.cells.get(&(block, column));
+            cell.map_or(WHITE, |cell| colour(*cell, most.unwrap_or(1)))
+        };
+        let row = |row: &Option<Block>| {
+            let block = *row;
+            (0..columns).map(move |column| block.map_or(GAP, |block| colour_at(block, column)))
+        };
+        Picture::new(columns as usize, rows.iter().flat_map(row).collect())
     }
 
     /// Names for rows: a process's at its first one, an address where blocks are no neighbours; as
@@ -214,17 +195,17 @@ impl ArrivalMap {
     /// The part of a report.
     pub(crate) fn section(&self) -> Markup {
         let rows = self.rows();
-        let (png, columns, count) = self.png(&rows);
+        let picture = self.picture(&rows);
+        let (columns, count) = (picture.columns() as u32, picture.rows() as u32);
         let (width, height) = (columns * COLUMN_PIXELS, HEIGHT_PIXELS.max(count));
         let row_pixels = f64::from(height) / f64::from(count.max(1));
-        let data = format!("data:image/png;base64,{}", STANDARD.encode(png));
         let labels = self.labels(&rows, row_pixels);
         let seconds = f64::from(columns) * self.column_seconds;
         let (all_width, all_height) = (LEFT_PIXELS + COLUMNS * COLUMN_PIXELS, height + 40);
         html! {
             h2 { "Which memory came when" }
             svg width=(all_width) height=(all_height) xmlns="http://www.w3.org/2000/svg" {
-                image x=(LEFT_PIXELS) y="10" width=(width) height=(height) href=(data)
+                image x=(LEFT_PIXELS) y="10" width=(width) height=(height) href=(picture.data_url())
                     preserveAspectRatio="none" style="image-rendering:pixelated" {}
                 rect x=(LEFT_PIXELS) y="10" width=(width) height=(height) fill="none" stroke="#999" {}
                 @for (at, text) in &labels {
@@ -271,8 +252,8 @@ mod tests {
         assert!(map.blocks.len() <= ROWS_MAX);
         assert!(map.cells.keys().all(|&(_, column)| column < COLUMNS));
         assert_eq!(map.blocks.values().sum::<usize>(), map.cells.len());
-        let (png, columns, rows) = map.png(&map.rows());
-        assert!(png.starts_with(b"\x89PNG") && columns <= COLUMNS && rows >= 2);
+        let picture = map.picture(&map.rows());
+        assert!(picture.columns() <= COLUMNS as usize && picture.rows() >= 2);
     }
 
     #[test]
@@ -296,7 +277,7 @@ mod tests {
     fn what_came_most_gives_the_colour_and_more_is_darker() {
         let read = |read| colour(Cell { new: 1, read }, 1000);
         assert!(read(1000)[0] < read(2)[0]);
-        assert_eq!(colour(Cell { new: 0, read: 1000 }, 1000), READ);
-        assert_eq!(colour(Cell { new: 1000, read: 0 }, 1000), NEW);
+        assert_eq!(colour(Cell { new: 0, read: 1000 }, 1000), BLUE);
+        assert_eq!(colour(Cell { new: 1000, read: 0 }, 1000), ORANGE);
     }
 }

@@ -7,35 +7,9 @@ use crate::environment::Environment;
 use crate::map::ArrivalMap;
 use crate::page::page;
 use crate::plot::{Axes, Curve, Scale, curves};
+use crate::samples::RunSample;
 use maud::{Markup, PreEscaped, html};
 use overspill_base::PAGE_SIZE;
-
-/// A run at one moment. What is counted is counted from its start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RunSample {
-    /// Since the program was started.
-    pub seconds: f64,
-    /// The limit.
-    pub memory_limit_bytes: u64,
-    /// What all processes have of it.
-    pub memory_used_bytes: u64,
-    /// What is in use of all devices.
-    pub swap_used_bytes: u64,
-    /// Pages read from swap.
-    pub pages_in: u64,
-    /// Pages written to swap.
-    pub pages_out: u64,
-    /// Faults served.
-    pub faults: u64,
-    /// Time of all of them together.
-    pub fault_ns: u64,
-    /// Time in which a thread waited for a page.
-    pub stall_some_ns: u64,
-    /// Time in which a thread waited, and none could run.
-    pub stall_full_ns: u64,
-    /// Processes that are alive.
-    pub processes: usize,
-}
 
 /// A run that has ended.
 #[derive(Clone, Debug)]
@@ -66,7 +40,7 @@ pub fn run_html(run: &RunTimeline) -> String {
     page("A run", &Environment::read(), &conditions, &body)
 }
 
-fn plots(samples: &[RunSample]) -> Markup {
+pub(crate) fn plots(samples: &[RunSample]) -> Markup {
     let level = |name, value: fn(&RunSample) -> u64| Curve {
         name,
         points: samples.iter().map(|it| (it.seconds, value(it) as f64 / MIB)).collect(),
@@ -148,7 +122,7 @@ fn rate_of(pair: &[RunSample], value: fn(&RunSample) -> u64, per: f64) -> (f64, 
 const PRESSURE_SECONDS: f64 = 2.0;
 
 /// The part of the time before each sample that was spent in a stall, in per cent.
-fn pressure(samples: &[RunSample], stall_ns: fn(&RunSample) -> u64) -> Vec<(f64, f64)> {
+pub(crate) fn pressure(samples: &[RunSample], stall_ns: fn(&RunSample) -> u64) -> Vec<(f64, f64)> {
     let mut first = 0;
     let mut points = Vec::new();
     for now in samples {

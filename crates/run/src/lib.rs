@@ -2,8 +2,8 @@
 //!
 //! Owns: the front ([`Front`]), which watches what the processes of a run hold, and attaches to
 //! them when the limit comes into sight; the keeper's process ([`KeeperProcess`]), of which it is
-//! the other end; what both need of the machine
-//! ([`Ground`]); and what others can ask a run ([`Answers`]).
+//! the other end; what both need of the machine ([`Ground`]); what others can ask a run
+//! ([`Answers`]), and where its memory is ([`residence`](residence())).
 //! Invariants: one thread traces, the front's. Until the limit comes into sight nothing is done to
 //! any process of the run.
 //! Not here: paging (`keeper`), how a process is attached to (`guest`); the command line, and
@@ -22,6 +22,7 @@ mod holding;
 mod homes;
 mod keeper;
 mod refusals;
+mod residence;
 mod same;
 mod sharing;
 mod stalls;
@@ -38,4 +39,5 @@ pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
 pub use overspill_guest::Peer;
 pub use overspill_keeper::{AreaState, Arrived, GuestMark};
 pub use refusals::OutsideProcess;
+pub use residence::residence;
 pub use stalls::{StallTime, Stalling, Stalls};

@@ -11,7 +11,7 @@ use super::watching::Watched;
 use crate::args::{OutputArgs, PlaceArgs};
 use crate::error::Error;
 use crate::installed::{self, SERVER};
-use crate::runs::RunExporter;
+use crate::runs::{RunExporter, serving};
 use crate::say;
 use overspill::memory::MemoryLimit;
 use overspill::{Bytes, OpenOptions, SwapSpec, check_limit, memory, swaps_or_default};
@@ -102,7 +102,7 @@ impl Plan {
 
     /// Says where metrics are served.
     pub(super) fn say_metrics(&self) {
-        self.say(self.metrics.iter().map(|metrics| format!("serving {}", metrics.address())));
+        self.say(self.metrics.iter().map(|metrics| serving(metrics.address())));
     }
 
     /// Says what happened, and writes what was asked for.

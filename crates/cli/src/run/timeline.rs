@@ -1,15 +1,13 @@
 //! What a run did when, for `--report`.
 //!
 //! Owns: how often the run is looked at.
-//! Invariants: a run of any length has at most [`SAMPLES_MAX`] samples: when there are as many,
-//! every second one goes, and the time between two doubles. Pages that come are read in time all
-//! the same, before the history overwrites itself.
+//! Invariant: pages that come are read in time, however seldom samples are taken, before the history
+//! overwrites itself.
 
 use super::now::Now;
-use overspill_report::{Arrival, ArrivalMap, RunSample};
+use overspill_report::{Arrival, ArrivalMap, RunSample, Samples};
 use std::time::{Duration, Instant};
 
-const SAMPLES_MAX: usize = 1200;
 /// Between two samples, at first.
 pub(super) const PERIOD: Duration = Duration::from_millis(50);
 
@@ -20,8 +18,7 @@ pub(super) type Watched = (Vec<RunSample>, ArrivalMap);
 #[derive(Debug)]
 pub(super) struct Timeline {
     begun: Instant,
-    samples: Vec<RunSample>,
-    period: Duration,
+    samples: Samples,
     next: Instant,
     pub(super) arrivals: ArrivalMap,
 }
@@ -30,33 +27,21 @@ impl Timeline {
     /// Begins now.
     pub(super) fn new() -> Self {
         let begun = Instant::now();
-        let (samples, arrivals) = (Vec::new(), ArrivalMap::default());
-        Self { begun, samples, period: PERIOD, next: begun, arrivals }
+        let (samples, arrivals) = (Samples::new(PERIOD), ArrivalMap::default());
+        Self { begun, samples, next: begun, arrivals }
     }
 
     /// Takes a sample, if it is time for one.
     pub(super) fn look(&mut self, now: impl FnOnce() -> Now) {
         if Instant::now() >= self.next {
-            self.take(sample(&now(), self.begun));
-            self.next += self.period;
+            self.samples.push(sample(&now(), self.begun));
+            self.next += self.samples.period();
         }
     }
 
     /// What the run did.
     pub(super) fn end(self) -> Watched {
-        (self.samples, self.arrivals)
-    }
-
-    fn take(&mut self, sample: RunSample) {
-        if self.samples.len() == SAMPLES_MAX {
-            let mut n = 0;
-            self.samples.retain(|_| {
-                n += 1;
-                n % 2 == 1
-            });
-            self.period *= 2;
-        }
-        self.samples.push(sample);
+        (self.samples.into_all(), self.arrivals)
     }
 }
 
@@ -88,21 +73,5 @@ fn sample(now: &Now, begun: Instant) -> RunSample {
         stall_some_ns: stalls.some.as_nanos() as u64,
         stall_full_ns: stalls.full.as_nanos() as u64,
         processes: *processes,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_run_has_fewer_samples_a_second_and_all_of_its_time() {
-        let mut timeline = Timeline::new();
-        for n in 0..5 * SAMPLES_MAX {
-            timeline.take(RunSample { seconds: n as f64, ..RunSample::default() });
-        }
-        assert!((SAMPLES_MAX / 2..=SAMPLES_MAX).contains(&timeline.samples.len()));
-        assert_eq!(timeline.samples[0].seconds, 0.0);
-        assert!(timeline.period > 2 * PERIOD);
     }
 }

@@ -1,7 +1,7 @@
 //! `overspill metrics`: all runs of this user, for Prometheus.
 //!
 //! Owns: the names of the metrics, in Prometheus's conventions, and how they are handed over: by
-//! HTTP, as a file for node_exporter's textfile collector, or printed.
+//! HTTP, with pages for browsers, as a file for node_exporter's textfile collector, or printed.
 //! Invariants: one exporter has all runs, told apart by the labels `run` and `program`, so a run
 //! needs no port of its own. A file is replaced as a whole.
 //! Not here: the programs' arguments, which may be secret.
@@ -9,10 +9,12 @@
 use super::http::{Page, Server};
 use super::of_process;
 use super::seen::{Seen, SeenDevice};
+use super::web::{self, Past};
 use crate::args::MetricsArgs;
 use crate::error::Error;
 use crate::run::program::name_of;
 use crate::say;
+use overspill_run::Run;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
@@ -32,8 +34,8 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<u8, Error> {
         (Some(address), _) => match (Exporter::bind(address), args.of) {
             (bound, None) => {
                 let exporter = bound?;
-                say::line(format_args!("serving {}", exporter.address()));
-                exporter.serve(|| Ok(Seen::all()));
+                say::line(serving(&exporter.address()));
+                exporter.serve(|| Ok(Seen::all_with_runs()));
             }
             (Ok(exporter), Some(run)) => exporter.serve_run(run)?,
             // The run says it.
@@ -84,7 +86,7 @@ impl RunExporter {
         self.process
     }
 
-    /// Where the metrics are.
+    /// Where its pages are.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -120,24 +122,51 @@ impl Exporter {
         };
         let builder = std::thread::Builder::new();
         builder.spawn(until_the_end).map_err(Error::system("start a thread"))?;
-        self.serve(|| Ok(Seen::of(of_process(run)?).into_iter().collect()));
+        let of_run = || of_process(run).map(|run| (run, Seen::of(run)));
+        self.serve(|| {
+            of_run().map(|(run, seen)| seen.map(|seen| (run, seen)).into_iter().collect())
+        });
         Ok(())
     }
 
-    /// Where the metrics are.
+    /// Where the pages are.
     fn address(&self) -> String {
-        format!("http://{}/metrics", self.address)
+        format!("http://{}/", self.address)
     }
 
-    fn serve(&self, runs: impl Fn() -> Result<Vec<Seen>, Error> + Sync) {
-        self.server.serve(|path| match path {
-            "/metrics" => match runs() {
-                Ok(runs) => Page { status: "200 OK", kind: TEXT_FORMAT, body: text_of(&runs) },
-                Err(error) => Page::line("500 Internal Server Error", &error.to_string()),
-            },
-            _ => Page::line("404 Not Found", "metrics are at /metrics"),
+    fn serve(&self, runs: impl Fn() -> Result<Vec<(Run, Seen)>, Error> + Sync) {
+        let past = Past::default();
+        std::thread::scope(|scope| {
+            let watch = || {
+                loop {
+                    past.look(runs().unwrap_or_default());
+                    std::thread::sleep(web::PERIOD);
+                }
+            };
+            // Without a thread there are only metrics.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, watch);
+            self.server.serve(|path| page(path, &past, &runs));
         });
     }
+}
+
+fn page(path: &str, past: &Past, runs: impl Fn() -> Result<Vec<(Run, Seen)>, Error>) -> Page {
+    if path != "/metrics" {
+        let none = || Page::line("404 Not Found", "runs are at /, metrics at /metrics");
+        return past.page(path).unwrap_or_else(none);
+    }
+    match runs() {
+        Ok(runs) => {
+            let runs: Vec<_> = runs.into_iter().map(|(_, seen)| seen).collect();
+            Page { status: "200 OK", kind: TEXT_FORMAT, body: text_of(&runs) }
+        }
+        Err(error) => Page::line("500 Internal Server Error", &error.to_string()),
+    }
+}
+
+/// What is said of an address.
+pub(crate) fn serving(address: &str) -> String {
+    format!("serving {address} for browsers, {address}metrics for Prometheus")
 }
 
 /// Writes a file that readers see either as it was or whole.

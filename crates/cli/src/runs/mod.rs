@@ -11,9 +11,10 @@ mod seen;
 mod set;
 mod stats;
 mod top;
+mod web;
 
 pub(crate) use detach::detach;
-pub(crate) use metrics::{RunExporter, metrics};
+pub(crate) use metrics::{RunExporter, metrics, serving};
 pub(crate) use set::set;
 pub(crate) use stats::stats;
 pub(crate) use top::top;

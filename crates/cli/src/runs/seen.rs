@@ -4,12 +4,13 @@
 //! here on: another user chose them.
 
 use super::{PATIENCE, Question};
+use indicatif::FormattedDuration;
 use overspill::Bytes;
 use overspill_run::Run;
 use overspill_terminal::plain;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A run, as it was a moment ago.
 #[derive(Clone, Debug, Deserialize)]
@@ -91,6 +92,11 @@ impl Seen {
         (Self::of_all(runs).into_iter().map(|(_, seen)| seen).collect(), stopped)
     }
 
+    /// As [`all`](Self::all), with which run each is.
+    pub(super) fn all_with_runs() -> Vec<(Run, Self)> {
+        Self::of_all(Run::all())
+    }
+
     /// Those that answer soon. Each user's are asked in turn, beside others': one who has them keep
     /// silent keeps nobody else's from being seen.
     pub(super) fn of_all(mut runs: Vec<Run>) -> Vec<(Run, Self)> {
@@ -128,6 +134,15 @@ impl Seen {
     /// What it has of all its devices.
     pub(super) fn swap_used_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.used_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// How long it has gone on, in words.
+    pub(super) fn time(&self) -> String {
+        const DAY: u64 = 24 * 60 * 60;
+        match self.wall_seconds as u64 {
+            long @ DAY.. => format!("{}d {}h", long / DAY, long % DAY / 3600),
+            short => FormattedDuration(Duration::from_secs(short)).to_string(),
+        }
     }
 
     /// Its limit, in words.

@@ -6,18 +6,23 @@ use crate::args::StatsArgs;
 use crate::error::Error;
 use crate::say;
 use overspill::Bytes;
+use overspill_run::Run;
 
-/// Prints what the run of a process tells, or a line for each run.
+/// Prints what the run of a process tells, or all runs, a line each or as JSON.
 ///
 /// # Errors
 /// [`Error::NoRun`], [`Error::Output`].
 pub(crate) fn stats(args: &StatsArgs) -> Result<u8, Error> {
     let text = match args.process {
         Some(process) => Question::Look.ask(of_process(process)?)?,
+        None if args.json => json(),
         None => {
             let (runs, stopped) = Seen::all_and_stopped();
-            for run in stopped {
+            for run in &stopped {
                 say::line(Error::Stopped(run.process));
+            }
+            if runs.is_empty() && stopped.is_empty() {
+                say::line("no run of yours goes on");
             }
             table(&runs)
         }
@@ -26,7 +31,17 @@ pub(crate) fn stats(args: &StatsArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
-const HEADING: [&str; 7] = ["RUN", "LIMIT", "USED", "SWAP", "IN", "OUT", "COMMAND"];
+/// What all runs tell that answer.
+fn json() -> String {
+    let runs = Run::all().into_iter();
+    let answers = runs.filter_map(|run| Question::Look.ask(run).ok());
+    // As they are: what this version does not know is told too.
+    let values = answers.filter_map(|answer| serde_json::from_str(&answer).ok());
+    format!("{:#}", serde_json::Value::Array(values.collect()))
+}
+
+const HEADING: [&str; 9] =
+    ["RUN", "TIME", "LIMIT", "USED", "SWAP", "WAITS", "IN", "OUT", "COMMAND"];
 
 /// A line for each run, in columns.
 fn table(runs: &[Seen]) -> String {
@@ -34,21 +49,25 @@ fn table(runs: &[Seen]) -> String {
         std::iter::once(HEADING.map(str::to_owned)).chain(runs.iter().map(row)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: Vec<_> = (0..HEADING.len() - 1).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &[String; 7]| {
+    let line = |row: &[String; HEADING.len()]| {
         let columns = row.iter().zip(&widths).map(|(text, width)| format!("{text:>width$}  "));
         columns.collect::<String>() + &row[HEADING.len() - 1] + "\n"
     };
     rows.iter().map(line).collect()
 }
 
-fn row(seen: &Seen) -> [String; 7] {
+/// All of it since the run began.
+fn row(seen: &Seen) -> [String; HEADING.len()] {
+    let waits = 100.0 * seen.stall_some_seconds / seen.wall_seconds.max(1e-3);
     [
         seen.run.to_string(),
+        seen.time(),
         seen.limit(),
         Bytes(seen.memory_used_bytes).to_string(),
         Bytes(seen.swap_used_bytes()).to_string(),
-        seen.summary.pages_in.to_string(),
-        seen.summary.pages_out.to_string(),
+        format!("{:.0}%", waits.min(100.0)),
+        Bytes::of_pages(seen.summary.pages_in).to_string(),
+        Bytes::of_pages(seen.summary.pages_out).to_string(),
         seen.words(),
     ]
 }
@@ -60,8 +79,8 @@ mod tests {
     #[test]
     fn columns_are_aligned() {
         let text = table(&[Seen::of_a_test()]);
-        let expected = "RUN   LIMIT    USED   SWAP  IN   OUT  COMMAND\n \
-                        42  64 MiB  32 MiB  8 KiB   7  1234  sort x\n";
+        let expected = "RUN     TIME   LIMIT    USED   SWAP  WAITS      IN      OUT  COMMAND\n \
+                        42  0:00:02  64 MiB  32 MiB  8 KiB    60%  28 KiB  4.8 MiB  sort x\n";
         assert_eq!(text, expected);
     }
 }

@@ -12,3 +12,4 @@ mod strangers;
 mod supervision;
 mod top;
 mod usage;
+mod web;

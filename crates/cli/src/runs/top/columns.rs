@@ -5,7 +5,6 @@
 
 use super::state::Watched;
 use overspill::Bytes;
-use std::time::Duration;
 
 /// A column of numbers.
 pub(super) struct Column {
@@ -23,7 +22,7 @@ const COMMAND_LEAST: u16 = 14;
 
 const COLUMNS: [Column; 10] = [
     Column { name: "RUN", width: 7, rank: 0, value: |run| run.seen.run.to_string() },
-    Column { name: "TIME", width: 8, rank: 4, value: |run| elapsed(run.seen.wall_seconds) },
+    Column { name: "TIME", width: 8, rank: 4, value: |run| run.seen.time() },
     Column { name: "LIMIT", width: 10, rank: 3, value: |run| run.seen.limit() },
     Column { name: "USED", width: 10, rank: 1, value: |run| bytes(run.seen.memory_used_bytes) },
     Column { name: "SWAP", width: 10, rank: 5, value: |run| bytes(run.seen.swap_used_bytes()) },
@@ -56,14 +55,6 @@ fn bytes(bytes: u64) -> String {
 
 fn percent(part: f64) -> String {
     format!("{:.0}%", part * 100.0)
-}
-
-fn elapsed(seconds: f64) -> String {
-    const DAY: u64 = 24 * 60 * 60;
-    match seconds as u64 {
-        long @ DAY.. => format!("{}d {}h", long / DAY, long % DAY / 3600),
-        short => indicatif::FormattedDuration(Duration::from_secs(short)).to_string(),
-    }
 }
 
 /// A number in four or five places.
