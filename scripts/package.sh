@@ -9,8 +9,9 @@ set -eu
 cd "$(dirname "$0")/.."
 ARCH=${1:-$(uname -m)}
 out=$PWD/target/package
-# Who answers for the packages: to be set by who publishes them.
-MAINTAINER=${MAINTAINER:-"The Overspill maintainers <overspill@$(hostname -f 2>/dev/null || hostname)>"}
+# Who answers for the packages, and where they are from: to be set by who publishes them.
+MAINTAINER=${MAINTAINER:-"The Overspill maintainers <overspill@localhost>"}
+HOMEPAGE=${HOMEPAGE:-}
 GLIBC=2.28
 program_target=$ARCH-unknown-linux-musl
 library_target=$ARCH-unknown-linux-gnu
@@ -27,7 +28,7 @@ CFLAGS="-ffile-prefix-map=$PWD=overspill -ffile-prefix-map=$cargo_home=cargo ${C
 CXXFLAGS=$CFLAGS
 CARGO_PROFILE_RELEASE_DEBUG=false
 CARGO_PROFILE_RELEASE_STRIP=debuginfo
-export ARCH MAINTAINER TRIPLET SOURCE_DATE_EPOCH SOURCE_DATE VERSION CARGO_TARGET_DIR RUSTFLAGS CFLAGS CXXFLAGS \
+export ARCH MAINTAINER HOMEPAGE TRIPLET SOURCE_DATE_EPOCH SOURCE_DATE VERSION CARGO_TARGET_DIR RUSTFLAGS CFLAGS CXXFLAGS \
     CARGO_PROFILE_RELEASE_DEBUG CARGO_PROFILE_RELEASE_STRIP
 
 command -v cargo-cyclonedx >/dev/null ||
@@ -42,7 +43,9 @@ done
 
 rm -rf "$out"
 mkdir -p "$out"
-cargo zigbuild --release --locked --target "$program_target" -p overspill-cli -p overspill-forks -p overspill-remote
+# At an address that nobody can know beforehand, which zig's linker does not do by itself.
+RUSTFLAGS="$RUSTFLAGS -C relocation-model=pie -C link-arg=-pie" \
+    cargo zigbuild --release --locked --target "$program_target" -p overspill-cli -p overspill-forks -p overspill-remote
 cargo zigbuild --release --locked --target "$library_target.$GLIBC" -p overspill-c
 # One that runs here, for its manual pages and completions.
 here=$CARGO_TARGET_DIR/$(uname -m)-unknown-linux-musl/release/overspill
@@ -53,16 +56,16 @@ PROGRAM=$here RELEASE=$CARGO_TARGET_DIR/$program_target/release LIBRARY=$CARGO_T
     scripts/install.sh "$tree"
 gzip -9n "$tree"/share/man/man1/*
 for place in "deb /usr/lib/$TRIPLET" "rpm /usr/lib64"; do
-    sed -e 's|^prefix=.*|prefix=/usr|' -e "s|^libdir=.*|libdir=${place#* }|" "$tree/lib/pkgconfig/overspill.pc" >"$out/overspill-${place%% *}.pc"
+    sed -e 's|^prefix=.*|prefix=/usr|' -e "s|^libdir=.*|libdir=${place#* }|" "$tree/lib/pkgconfig/overspill.pc" >"$out/${place%% *}.pc"
 done
 {
     echo "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/"
-    printf '\nFiles: *\nCopyright: The Overspill authors\nLicense: MIT or Apache-2.0\n'
+    printf '\nFiles: *\nCopyright: 2026 The Overspill authors\nLicense: MIT or Apache-2.0\n'
     sed 's/^$/./; s/^/ /' LICENSE-MIT
     printf ' .\n On Debian systems the Apache License 2.0 is in /usr/share/common-licenses/Apache-2.0.\n'
 } >"$out/copyright"
 cat >"$out/changelog.yaml" <<END
-- semver: $VERSION
+- semver: $VERSION-1
   date: $SOURCE_DATE
   packager: $MAINTAINER
   deb: { urgency: medium, distributions: [unstable] }
@@ -72,12 +75,12 @@ END
 for kind in deb rpm apk; do
     nfpm package -f packaging/overspill.yaml -p $kind -t "$out/"
 done
-for kind in deb rpm; do
+for kind in "deb dev" "rpm devel"; do
     for part in liboverspill0 liboverspill-dev; do
-        nfpm package -f packaging/$part.yaml -p $kind -t "$out/"
+        DEVELOPMENT=${kind#* } nfpm package -f packaging/$part.yaml -p "${kind% *}" -t "$out/"
     done
 done
-rm "$out"/copyright "$out"/changelog.yaml "$out"/overspill-*.pc
+rm "$out"/copyright "$out"/changelog.yaml "$out"/*.pc
 
 name=overspill-$VERSION-$ARCH-linux
 gunzip "$tree"/share/man/man1/*

@@ -7,7 +7,7 @@ forks=/usr/lib/overspill/overspill-forks
 systemd-sysusers overspill.conf 2>/dev/null || addgroup --system overspill 2>/dev/null || addgroup -S overspill 2>/dev/null || true
 udevadm control --reload 2>/dev/null || true
 udevadm trigger /dev/userfaultfd 2>/dev/null || true
-grep -q '^overspill:' /etc/group || exit 0
+getent group overspill >/dev/null || exit 0
 # What the administrator has set stays; the capability goes with every new file.
 if [ -z "$(dpkg-statoverride --list $forks 2>/dev/null)" ]; then
     chgrp overspill $forks
