@@ -221,6 +221,10 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 
+    /// Say at the end what other limits would cost, from this one up
+    #[arg(long)]
+    pub(crate) plan: bool,
+
     /// Show in a line what the run is doing: on a terminal every second, where what the program
     /// writes may stand in the same line; in a log a line after 1, 3, 7 s, at last every minute
     #[arg(long)]

@@ -15,7 +15,7 @@ use std::ops::Range;
 const COLUMNS: usize = 128;
 const CELLS_MAX: usize = COLUMNS * 32;
 /// Pixels of a cell on the page.
-const CELL_PIXELS: usize = 7;
+const CELL_PIXELS: usize = 6;
 /// The least pages of a cell.
 const BLOCK_PAGES: u64 = 4;
 

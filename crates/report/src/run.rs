@@ -8,16 +8,24 @@ use crate::map::ArrivalMap;
 use crate::page::page;
 use crate::plot::{Axes, Curve, Scale, curves};
 use crate::samples::RunSample;
+use httpdate::fmt_http_date;
 use maud::{Markup, PreEscaped, html};
 use overspill_base::PAGE_SIZE;
+use std::time::{Duration, SystemTime};
 
 /// A run that has ended.
 #[derive(Clone, Debug)]
 pub struct RunTimeline {
+    /// What the program is called.
+    pub program: String,
     /// The program and its arguments.
     pub command: String,
-    /// The summary, line by line.
+    /// When it ended.
+    pub ended: SystemTime,
+    /// The summary, line by line: what it took first, then which limits would do.
     pub summary: Vec<String>,
+    /// What other limits would cost, a line each.
+    pub other_limits: Vec<String>,
     /// From the start to the end.
     pub samples: Vec<RunSample>,
     /// Which memory came when.
@@ -26,18 +34,28 @@ pub struct RunTimeline {
 
 const MIB: f64 = (1 << 20) as f64;
 
+/// Lines of a summary that are its verdict.
+const VERDICT_LINES: usize = 2;
+
 /// Formats what happened when.
 pub fn run_html(run: &RunTimeline) -> String {
     let seconds = run.samples.last().map_or(0.0, |sample| sample.seconds);
-    let conditions = format!("{seconds:.1} s, {} samples", run.samples.len());
+    let begun = run.ended - Duration::from_secs_f64(seconds);
+    let uname = rustix::system::uname();
+    let host = uname.nodename().to_string_lossy();
+    let (begun, samples) = (fmt_http_date(begun), run.samples.len());
+    let conditions = format!("{begun}, on {host}; {seconds:.1} s, {samples} samples");
+    let (verdict, rest) = run.summary.split_at(run.summary.len().min(VERDICT_LINES));
     let body = html! {
         p { code { (run.command) } }
-        ul { @for line in &run.summary { li { (line) } } }
+        @for line in verdict { p { strong { (line) } } }
+        ul { @for line in rest { li { (line) } } }
+        @if !run.other_limits.is_empty() { pre { (run.other_limits.join("\n")) } }
         @if run.samples.len() > 1 { (plots(&run.samples)) }
         @else { p.note { "The run was too short for plots." } }
         @if !run.arrivals.is_empty() { (run.arrivals.section()) }
     };
-    page("A run", &Environment::read(), &conditions, &body)
+    page(&format!("A run of {}", run.program), &Environment::read(), &conditions, &body)
 }
 
 pub(crate) fn plots(samples: &[RunSample]) -> Markup {
@@ -139,7 +157,7 @@ pub(crate) fn pressure(samples: &[RunSample], stall_ns: fn(&RunSample) -> u64) -
 fn most(curves: &[Curve]) -> String {
     let points = curves.iter().flat_map(|curve| &curve.points);
     match points.map(|point| point.1).fold(0.0, f64::max) {
-        most if most < 10.0 => format!("{most:.1}"),
+        most if most < 10.0 && most.fract() != 0.0 => format!("{most:.1}"),
         most => format!("{most:.0}"),
     }
 }
@@ -179,13 +197,19 @@ mod tests {
             ..RunSample::default()
         });
         let run = RunTimeline {
+            program: "sort".into(),
             command: "sort <x>".into(),
+            ended: SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30),
             summary: vec!["memory 64 MiB".into()],
+            other_limits: vec!["  80 MiB".into()],
             samples: samples.collect(),
             arrivals: ArrivalMap::default(),
         };
         let page = run_html(&run);
         assert!(page.contains("sort &lt;x&gt;") && page.contains("memory 64 MiB"));
+        assert!(page.contains("A run of sort") && page.contains("Sat, 10 Jan 2004"), "{page}");
+        assert!(page.contains("<strong>memory 64 MiB"), "{page}");
+        assert!(page.contains("<pre>  80 MiB</pre>"), "{page}");
         assert_eq!(page.matches("<svg").count(), 7);
         let short = run_html(&RunTimeline { samples: Vec::new(), ..run });
         assert!(short.contains("too short"));

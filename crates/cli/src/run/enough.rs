@@ -45,7 +45,7 @@ pub(super) fn half_wait(summary: &Summary) -> Option<Bytes> {
 }
 
 /// To what is printed as that, and not as less.
-fn round_up(bytes: u64) -> u64 {
+pub(super) fn round_up(bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
     let unit = match bytes {

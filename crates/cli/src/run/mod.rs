@@ -16,6 +16,7 @@ mod format;
 mod live;
 mod notes;
 mod now;
+mod other_limits;
 mod output;
 mod plan;
 mod process;

@@ -5,6 +5,7 @@
 
 use super::notes;
 use super::output::OutputFile;
+use super::program::name_of;
 use super::report::{Report, limits_of};
 use super::timeline;
 use super::watching::Watched;
@@ -19,6 +20,7 @@ use overspill_report::touches::bytes_of;
 use overspill_report::{RunTimeline, run_html};
 use overspill_run::{KeeperOptions, KeeperProcess};
 use rustix::process::Pid;
+use std::time::SystemTime;
 
 /// A run with everything resolved.
 pub(super) struct Plan {
@@ -31,6 +33,7 @@ pub(super) struct Plan {
     report: Option<OutputFile>,
     metrics: Option<RunExporter>,
     pub(super) progress: bool,
+    tells_other_limits: bool,
     pub(super) quiet: bool,
 }
 
@@ -58,6 +61,7 @@ impl Plan {
             report: output.report.map(OutputFile::create).transpose()?,
             metrics: output.metrics.as_deref().map(RunExporter::start).transpose()?,
             progress: output.progress,
+            tells_other_limits: output.plan,
             quiet: output.quiet,
         })
     }
@@ -111,6 +115,9 @@ impl Plan {
             true => report.failures().for_each(say::line),
             false => report.lines().for_each(say::line),
         }
+        if self.tells_other_limits {
+            report.other_limits().into_iter().for_each(say::line);
+        }
         let Watched { timeline, touched } = watched;
         let touches = self.touches.take();
         let touches = touches.map(|file| file.write_with(|out| out.write_all(&bytes_of(&touched))));
@@ -137,8 +144,16 @@ fn page_of(
     (samples, arrivals): timeline::Watched,
     file: OutputFile,
 ) -> Result<(), Error> {
-    let (command, summary) = (command.join(" "), report.lines().collect());
-    let page = run_html(&RunTimeline { command, summary, samples, arrivals });
+    let run = RunTimeline {
+        program: name_of(command).to_owned(),
+        command: command.join(" "),
+        ended: SystemTime::now(),
+        summary: report.lines().collect(),
+        other_limits: report.other_limits(),
+        samples,
+        arrivals,
+    };
+    let page = run_html(&run);
     file.write_with(|out| out.write_all(page.as_bytes()))
 }
 

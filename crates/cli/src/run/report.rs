@@ -6,6 +6,7 @@
 //! Not here: counting.
 
 use super::enough::Enough;
+use super::other_limits::{self, Cost};
 use super::process::{self, Ended};
 use super::program::name_of;
 use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
@@ -200,6 +201,22 @@ impl Report {
         first.chain(always).chain(other.into_iter().flatten())
     }
 
+    /// Returns what other limits would cost, unless that is not known: the limit has changed, or the
+    /// program did not come to its end.
+    pub(super) fn other_limits(&self) -> Vec<String> {
+        let cost = |enough: Enough| Cost {
+            summary: &self.summary,
+            wall: Duration::from_secs_f64(self.wall_seconds),
+            waiting: self.waiting,
+            enough: Bytes(enough.enough_bytes),
+        };
+        self.known_enough().map_or_else(Vec::new, |enough| other_limits::lines(&cost(enough)))
+    }
+
+    fn known_enough(&self) -> Option<Enough> {
+        self.enough.filter(|_| !self.out_of_memory && self.signal.is_none())
+    }
+
     /// Returns those of it that are said to who wants no summary.
     pub(super) fn failures(&self) -> impl Iterator<Item = String> + use<> {
         let died = self.signal_line().filter(|_| self.signal.is_some_and(is_failure));
@@ -260,8 +277,7 @@ impl Report {
     /// Returns which limits would do, a line unless the limit has changed or the program did not
     /// come to its end.
     fn enough_line(&self) -> Option<String> {
-        let ended = !self.out_of_memory && self.signal.is_none();
-        let Enough { enough_bytes, half_wait_bytes } = self.enough.filter(|_| ended)?;
+        let Enough { enough_bytes, half_wait_bytes } = self.known_enough()?;
         let enough = Bytes(enough_bytes);
         if !self.was_swapped() {
             let would_do = enough_bytes < self.memory_bytes;
