@@ -363,6 +363,19 @@ pub(crate) struct DoctorArgs {
     /// Try files in DIR, not where the default swap file would be
     #[arg(long, value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
+
+    /// Be the program that is run, or attached to: there may be no other
+    #[arg(long, hide = true)]
+    pub(crate) patient: Option<Patient>,
+}
+
+/// What `overspill doctor` runs under Overspill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Patient {
+    /// Fills memory, and looks whether it stays.
+    Fills,
+    /// Waits for the end of its input.
+    Waits,
 }
 
 /// Make a swap area of a file or a block device, for `overspill run` or for swapon.

@@ -2,9 +2,10 @@
 //!
 //! Owns: the last findings, a run and an attachment: whatever a probe does not foresee is told in
 //! the words of `overspill run` and `overspill attach`, because it is one.
+//! Invariant: nothing but this executable is run: an image may have no other.
 //! Not here: the probes and their messages, which `overspill run` uses for its refusals too.
 
-use crate::args::DoctorArgs;
+use crate::args::{DoctorArgs, Patient};
 use crate::error::Error;
 use crate::installed::{FORKS, program};
 use overspill::doctor::{Finding, Health, examine};
@@ -12,7 +13,7 @@ use overspill_run::Ground;
 use serde_json::Value;
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -21,6 +22,9 @@ use std::process::{Command, Output, Stdio};
 /// # Errors
 /// [`Error::NoDirectory`], [`Error::Output`].
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, Error> {
+    if let Some(patient) = args.patient {
+        return Ok(be(patient));
+    }
     let directory = args.directory.as_deref();
     if let Some(missing) = directory.filter(|directory| !directory.is_dir()) {
         return Err(Error::NoDirectory(missing.to_owned()));
@@ -55,12 +59,26 @@ fn ways(directory: Option<&Path>) -> Vec<Finding> {
     tried.into_iter().enumerate().map(one).collect()
 }
 
-/// Fills 32 MiB with what no two pages have in common, as a program may.
-const FILLS: [&str; 6] =
-    ["dd", "if=/dev/urandom", "of=/dev/null", "bs=32M", "count=1", "iflag=fullblock"];
-/// Waits for its input.
-const WAITS: [&str; 2] = ["dd", "of=/dev/null"];
-const QUIET: &str = "status=none";
+/// What the patient fills.
+const PATIENT_BYTES: usize = 32 << 20;
+/// Pages in which all words are different, from page to page too.
+const PATIENT_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Is the program that is run.
+fn be(patient: Patient) -> u8 {
+    match patient {
+        Patient::Fills => {
+            let word = |n: usize| (n as u64).wrapping_mul(PATIENT_STEP);
+            let words: Vec<u64> = (0..PATIENT_BYTES / size_of::<u64>()).map(word).collect();
+            let are_there = words.iter().enumerate().all(|(n, &found)| found == word(n));
+            u8::from(!are_there)
+        }
+        Patient::Waits => {
+            let read = io::stdin().read_to_end(&mut Vec::new());
+            u8::from(read.is_err())
+        }
+    }
+}
 
 /// Runs a program in half of the memory that it needs. If that is right, `words` say so.
 fn run(directory: Option<&Path>, way: Option<&str>, words: &str) -> (Health, String) {
@@ -85,7 +103,8 @@ fn run_in_half(directory: Option<&Path>, way: Option<&str>) -> io::Result<Output
         swap.push(directory);
         command.arg("--swap").arg(swap);
     }
-    command.arg("--").args(FILLS).arg(QUIET).stdin(Stdio::null()).output()
+    command.arg("--").arg(env::current_exe()?).args(["doctor", "--patient", "fills"]);
+    command.stdin(Stdio::null()).output()
 }
 
 fn pages_out(stats: &[u8]) -> u64 {
@@ -105,8 +124,8 @@ fn attach() -> Finding {
 
 /// Returns the last words of what has failed.
 fn attach_and_detach() -> io::Result<Option<String>> {
-    let mut waits = Command::new(WAITS[0]);
-    waits.args(&WAITS[1..]).arg(QUIET).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut waits = Command::new(env::current_exe()?);
+    waits.args(["doctor", "--patient", "waits"]).stdin(Stdio::piped());
     let mut program = waits.spawn()?;
     let process = program.id().to_string();
     let attach = ["attach", &process, "--memory=16M", "--background"];
