@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Man(ManArgs),
+    #[command(hide = true)]
+    ForItself(ForItselfArgs),
 }
 
 /// Run a program, unmodified, in a given amount of memory.
@@ -352,6 +354,22 @@ fn parse_place(word: &str) -> Result<String, String> {
     let here = std::env::current_dir().map_err(|error| format!("where this is: {error}"))?;
     let here = here.to_str().ok_or("give a path that begins with /")?;
     Ok(format!("{kind}{here}/{path}"))
+}
+
+/// Execute a program with its own number in variables.
+#[derive(Debug, Args)]
+pub(crate) struct ForItselfArgs {
+    /// The variables, with commas between
+    pub(crate) names: String,
+
+    /// Where the program is
+    pub(crate) path: PathBuf,
+
+    /// How it is called, and its arguments
+    pub(crate) name: OsString,
+
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) args: Vec<OsString>,
 }
 
 /// Tell what Overspill finds on this machine, and what to do about what is missing.

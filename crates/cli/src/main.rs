@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Ok(Command::Mkswap(args)) => mkswap::mkswap(args),
         Ok(Command::Completions(args)) => manual::completions(&args),
         Ok(Command::Man(args)) => manual::man(&args),
+        Ok(Command::ForItself(args)) => run::for_itself(&args),
         Err(error) => Err(error),
     };
     ExitCode::from(status.unwrap_or_else(|error| {

@@ -6,6 +6,7 @@
 //! else reaps it, so the process number stays the program's until its end has been seen.
 //! Not here: which signals ([`super::signals`]).
 
+use super::own_number;
 use super::program::{Program, ProgramError};
 use super::signals::{Inbox, keep_ignoring_sigpipe};
 use crate::error::Error;
@@ -100,7 +101,10 @@ pub(super) fn start(
     files: Rlimit,
 ) -> Result<Pid, Error> {
     let supervisor = getpid();
-    let mut command = Command::new(&program.path);
+    let mut command = match own_number::is_wanted() {
+        true => own_number::command(program)?,
+        false => Command::new(&program.path),
+    };
     command.arg0(&program.name).args(&program.args).envs(variables);
     // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(move || prepare(supervisor, &inbox, files)) };

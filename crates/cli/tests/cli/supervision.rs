@@ -366,3 +366,29 @@ fn collect_names(value: &Value, names: &mut Vec<String>) {
         _ => {}
     }
 }
+
+/// As a service manager hands sockets over, and wants to hear of its watchdog (sd_listen_fds(3)).
+#[test]
+fn what_is_for_this_process_is_for_its_program() {
+    if !can_run() {
+        return;
+    }
+    let installation = Installation::new();
+    let says = "echo $LISTEN_PID $WATCHDOG_PID $0 \"$@\" $$";
+    let inner = installation.run(&["--quiet"], &["sh", "-c", says, "name", "-a", "two words"]);
+    let run = |variables: &str| {
+        let mut outer = Command::new("sh");
+        let script = format!("{variables} exec \"$@\"");
+        outer.args(["-c", &script, "sh"]).arg(inner.get_program()).args(inner.get_args());
+        let output = outer.env("OVERSPILL_CONFIG", "").output().unwrap();
+        let words = stdout(&output).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert!(output.status.success(), "{output:?}");
+        words
+    };
+    let own = run("LISTEN_PID=$$ WATCHDOG_PID=1");
+    assert_eq!((&own[0], &*own[1]), (own.last().unwrap(), "1"), "{own:?}");
+    assert_eq!(own[2..6], ["name", "-a", "two", "words"]);
+    // What is another's stays another's.
+    let other = run("LISTEN_PID=1 WATCHDOG_PID=$$");
+    assert_eq!((&*other[0], &other[1]), ("1", other.last().unwrap()), "{other:?}");
+}
