@@ -131,9 +131,9 @@ impl Record {
     }
 
     /// Notes how many messages it got of a guest that had some, and whether it may rest.
-    fn note(&mut self, messages: u32, may_rest: bool, readers: &Readers) {
+    fn note(&mut self, messages: u32, may_rest: bool, (readers, stats): (&Readers, &Stats)) {
         if messages == 0 {
-            return self.note_late(may_rest, readers);
+            return self.note_late(may_rest, (readers, stats));
         }
         self.late = 0;
         self.messages += messages;
@@ -152,11 +152,13 @@ impl Record {
         }
     }
 
-    fn note_late(&mut self, may_rest: bool, readers: &Readers) {
+    fn note_late(&mut self, may_rest: bool, (readers, stats): (&Readers, &Stats)) {
         self.late += 1;
         if self.late > LATE_MAX && may_rest {
+            // While it rests nobody waits for it.
+            self.note_stall(false, stats);
             readers.rest();
-            *self = Self { stalls: self.stalls, ..Self::new() };
+            *self = Self::new();
         }
     }
 }
@@ -177,7 +179,8 @@ impl Shared {
                     }
                     number => {
                         let messages = self.serve_number(worker, number);
-                        record.note(messages, worker.in_flight() == 0, &self.readers);
+                        let may_rest = worker.in_flight() == 0;
+                        record.note(messages, may_rest, (&self.readers, self.engine.stats()));
                     }
                 }
             }
@@ -219,5 +222,31 @@ impl Shared {
             guests.values().filter(|guest| guest.has_waiting()).cloned().collect();
         drop(guests);
         doubtful.iter().for_each(|guest| self.settle(worker, guest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Else a run whose program sleeps would seem to wait for its pages.
+    #[test]
+    fn a_reader_that_rests_has_nobody_wait() {
+        let readers = Readers::new(2, &Wakeup::new().unwrap()).unwrap();
+        let stats = Stats::on_heap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut record = Record::new();
+                record.note_stall(true, &stats);
+                (0..=LATE_MAX).for_each(|_| record.note(0, true, (&readers, &stats)));
+            });
+            while readers.resting.lock().count == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let stalls = stats.stalls();
+            readers.call_all();
+            assert_eq!(stalls, 0);
+        });
     }
 }
