@@ -36,7 +36,7 @@ drop_in() {
     echo 'MemoryDenyWriteExecute=no'
     [ -z "$(systemctl show -p ExecPaths --value "$unit")" ] || echo 'ExecPaths=/usr/bin/overspill /usr/lib/overspill'
     if [ -n "$(systemctl show -p SystemCallFilter --value "$unit")" ]; then
-        echo 'SystemCallFilter=@debug userfaultfd seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self'
+        echo 'SystemCallFilter=@debug userfaultfd seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self capset'
         echo 'SystemCallErrorNumber=EPERM'
     fi
 }

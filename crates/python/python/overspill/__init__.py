@@ -358,4 +358,11 @@ class Pool:
         return json.loads(self._native.stats_json())
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext overspill`: cells in a limit, by `%%overspill 2G`; see `overspill.jupyter`."""
+    from . import jupyter
+
+    jupyter.load(shell)
+
+
 os.register_at_fork(after_in_child=_native.after_fork_in_child)
