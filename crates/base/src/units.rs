@@ -96,17 +96,19 @@ impl Bytes {
     }
 }
 
+/// `64 MiB`; in the alternate form `64MiB`, for what is to be typed.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let space = if f.alternate() { "" } else { " " };
         for (shift, unit) in UNITS {
             if self.0 >> shift == 0 {
                 continue;
             }
             return if self.0 & ((1 << shift) - 1) == 0 {
-                write!(f, "{} {unit}", self.0 >> shift)
+                write!(f, "{}{space}{unit}", self.0 >> shift)
             } else {
-                write!(f, "{:.1} {unit}", self.0 as f64 / (1u64 << shift) as f64)
+                write!(f, "{:.1}{space}{unit}", self.0 as f64 / (1u64 << shift) as f64)
             };
         }
         write!(f, "{} byte{}", self.0, if self.0 == 1 { "" } else { "s" })

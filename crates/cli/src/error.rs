@@ -36,7 +36,7 @@ pub(crate) enum Error {
     #[error("cannot work here: {what}: {detail}")]
     Obstacle { what: &'static str, detail: String },
     #[error(
-        "a limit of {0} is above {1}, the most that this run can have: start it with --memory-max {0}"
+        "a limit of {0} is above {1}, the most that this run can have: start it with --memory-max {0:#}"
     )]
     LimitAboveMost(Bytes, Bytes),
     #[error(

@@ -218,7 +218,19 @@ pub enum DeviceError {
         errno: Errno,
     },
 
-    /// No space left, in the device or in the file system under it.
+    /// No space left in the file system under it: others use it too, or it was never enough.
+    #[error(
+        "{name} may grow to {size}, and its file system has no room left (or a quota, or `ulimit -f`): \
+         make room there, or add swap elsewhere with --swap file:PATH:SIZE"
+    )]
+    DiskFull {
+        /// The device.
+        name: String,
+        /// Its maximum size.
+        size: Bytes,
+    },
+
+    /// No space left in the device.
     #[error(
         "{name} is full (at most {size}): raise --swap-size or size=, make room where it lies, or \
          add swap elsewhere with --swap file:PATH:SIZE"

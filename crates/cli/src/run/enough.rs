@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn limits_are_round() {
         for bytes in [1, MIB, MIB + 1, 99 * MIB + 1, 1074 * MIB, 5000 * MIB] {
-            let printed = Bytes(round_up(bytes)).to_string().replace(' ', "");
+            let printed = format!("{:#}", Bytes(round_up(bytes)));
             let given = overspill::parse_bytes(&printed).unwrap().0;
             let most = bytes + bytes / 9 + 4096;
             assert!((bytes.saturating_sub(4096)..=most).contains(&given), "{printed} for {bytes}");

@@ -25,10 +25,9 @@ pub(super) fn lines(cost: &Cost<'_>) -> Vec<String> {
     let left = &cost.summary.refaults_left;
     let memory = cost.summary.memory_bytes;
     let Some(&(_, all)) = left.first().filter(|_| cost.enough.0 > memory) else {
-        // To be typed as it is.
-        let half = Bytes(round_up(cost.enough.0 / 2)).to_string().replace(' ', "");
+        let half = Bytes(round_up(cost.enough.0 / 2));
         let why = "what less memory would cost is known of a run that swaps";
-        return vec![format!("{why}: try --plan with --memory {half}")];
+        return vec![format!("{why}: try --plan with --memory {half:#}")];
     };
     let step = (cost.enough.0 - memory) / (BETWEEN + 1);
     let more = (0..=BETWEEN).map(|n| n * step);

@@ -45,10 +45,9 @@ fn line(summary: &Summary, memory_max: Bytes) -> String {
     let run = std::process::id();
     let then = match half_wait(summary) {
         Some(half) if half <= memory_max => format!(
-            "with {half} it would wait half as long: `overspill set {run} --memory {}K`",
-            half.0 >> 10
+            "with {half} it would wait half as long: `overspill set {run} --memory {half:#}`"
         ),
-        Some(half) => format!("with --memory {}K it would wait half as long", half.0 >> 10),
+        Some(half) => format!("with --memory {half:#} it would wait half as long"),
         None => format!("`overspill set {run} --memory` gives it more"),
     };
     format!("this run waits for swap most of the time; {then}; `overspill top` shows it")
@@ -74,7 +73,7 @@ mod tests {
         assert_eq!(at(90, 70), None);
         let line = at(120, 90).unwrap();
         assert!(line.contains("with 96 MiB it would wait half as long"), "{line}");
-        assert!(line.contains("--memory 98304K`"), "{line}");
+        assert!(line.contains("--memory 96MiB`"), "{line}");
         assert_eq!(at(500, 400), None);
     }
 }

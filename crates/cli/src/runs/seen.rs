@@ -193,6 +193,12 @@ mod tests {
     use super::*;
     use overspill_mutate::Script;
 
+    #[test]
+    fn time_is_said_as_clocks_do_and_then_in_days() {
+        let time = |wall_seconds| Seen { wall_seconds, ..Seen::of_a_test() }.time();
+        assert_eq!([59.9, 3600.0, 90_000.0].map(time), ["00:00:59", "01:00:00", "1d 1h"]);
+    }
+
     /// Another user's run may answer anything, and all of it is shown.
     #[test]
     fn whatever_a_run_says_is_plain() {

@@ -79,8 +79,8 @@ mod tests {
     #[test]
     fn columns_are_aligned() {
         let text = table(&[Seen::of_a_test()]);
-        let expected = "RUN     TIME   LIMIT    USED   SWAP  WAITS      IN      OUT  COMMAND\n \
-                        42  0:00:02  64 MiB  32 MiB  8 KiB    60%  28 KiB  4.8 MiB  sort x\n";
+        let expected = "RUN      TIME   LIMIT    USED   SWAP  WAITS      IN      OUT  COMMAND\n \
+                        42  00:00:02  64 MiB  32 MiB  8 KiB    60%  28 KiB  4.8 MiB  sort x\n";
         assert_eq!(text, expected);
     }
 }

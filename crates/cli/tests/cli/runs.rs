@@ -93,7 +93,7 @@ fn a_limit_is_changed_and_refused_while_a_run_goes_on() {
         assert_fails(&mut set(memory), 125, words);
     };
     fails("1M", &["below the working minimum"]);
-    fails("1T", &["--memory-max 1 TiB"]);
+    fails("1T", &["--memory-max 1TiB"]);
     fails("lots", &["--memory"]);
     let output = installation.overspill().args(["stats", &number]).output().unwrap();
     let live: Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -120,8 +120,9 @@ fn runs_are_told_to_prometheus() {
 
     let mut command = installation.overspill();
     let server = Serving::start(command.args(["metrics", "--listen", "127.0.0.1:0"]));
-    let [metrics, other] = ["/metrics", "/"].map(|path| server.get(path));
+    let [metrics, page, other] = ["/metrics", "/", "/x"].map(|path| server.get(path));
     assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains(&line), "{metrics}");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("<h1>Runs</h1>"), "{page}");
     assert!(other.starts_with("HTTP/1.1 404"), "{other}");
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -144,9 +145,10 @@ impl Serving {
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
-        let said = said.filter_map(|line| Some(line.strip_suffix("/metrics")?.to_owned())).next();
-        let address = said.as_deref().and_then(|said| said.split("http://").nth(1)).unwrap();
-        Self { process, address: address.to_owned() }
+        let address =
+            |line: String| Some(line.split("http://").nth(1)?.split('/').next()?.to_owned());
+        let address = said.filter_map(address).next().expect("it says where");
+        Self { process, address }
     }
 
     /// What is answered there.
@@ -189,6 +191,17 @@ fn a_stopped_run_is_told_of_and_not_waited_for() {
     let output = installation.overspill().args(["stats", &number]).output().unwrap();
     let live: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(live["memory_bytes"], 64 << 20);
+}
+
+#[test]
+fn all_runs_are_told_as_json() {
+    let Some(installation) = installation() else { return };
+    let running = Running::start(&installation);
+    let output = installation.overspill().args(["stats", "--json"]).output().unwrap();
+    let all: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let is_it = |run: &&Value| run["run"].to_string() == running.number();
+    let run = all.as_array().unwrap().iter().find(is_it).expect("it is among them");
+    assert_eq!(run["command"], serde_json::json!(["sleep", "600"]));
 }
 
 /// Those of other runs are not among them.

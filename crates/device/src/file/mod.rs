@@ -148,7 +148,7 @@ impl FileDevice {
     /// * [`DeviceError::Busy`], [`HoldsData`](DeviceError::HoldsData),
     ///   [`NotASwapArea`](DeviceError::NotASwapArea), [`BadHeader`](DeviceError::BadHeader) or
     ///   [`Unsupported`](DeviceError::Unsupported) for what must not be swapped to.
-    /// * [`DeviceError::TooSmall`] or [`DeviceError::Full`] if there is no room.
+    /// * [`DeviceError::TooSmall`] or [`DeviceError::DiskFull`] if there is no room.
     pub fn open(spec: &SwapSpec, options: &OpenOptions) -> Result<Self, DeviceError> {
         Self::open_with(spec, options, Features::ALL)
     }
@@ -236,11 +236,12 @@ impl SwapDevice for FileDevice {
 
     fn grow(&self, slots: u32) -> Result<u32, DeviceError> {
         self.growth.reach(&self.target, slots).map_err(|errno| {
-            let name = self.info.name.clone();
-            if is_full(errno) {
-                DeviceError::Full { name, size: Bytes::of_pages(self.info.slots_max.into()) }
-            } else {
-                DeviceError::Open { name, action: "reserve space in", errno }
+            let (name, slots_max) = (self.info.name.clone(), self.info.slots_max);
+            let size = Bytes::of_pages(slots_max.into());
+            match is_full(errno) {
+                true if slots > slots_max => DeviceError::Full { name, size },
+                true => DeviceError::DiskFull { name, size },
+                false => DeviceError::Open { name, action: "reserve space in", errno },
             }
         })
     }

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// The minimum that mkswap accepts. Smaller sizes are typing errors: `ram:64` for `ram:64M`.
 const LEAST_SLOTS: u32 = 10;
+/// Less room than this, where no size was asked for, is told.
+const LITTLE: Bytes = Bytes(64 << 20);
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
@@ -150,11 +152,15 @@ fn grown_from_nothing(
     };
     let (fd, mut area) = regular(fd, named(name, size.min(facts::file_size_limit())), features)?;
     // What others free may make it true.
-    area.notes.extend(
-        room.ok()
-            .filter(|room| *room < size)
-            .map(|room| format!("its file system has room for {room} of {size} now")),
-    );
+    let room = room.unwrap_or(size);
+    let short = match limit {
+        Some(_) if room < size => {
+            Some(format!("its file system has room for {room} of {size} now"))
+        }
+        None if room < LITTLE => Some(format!("its file system has room for {room} only")),
+        _ => None,
+    };
+    area.notes.extend(short);
     Ok((fd, area))
 }
 
@@ -303,7 +309,7 @@ fn regular(fd: OwnedFd, mut area: Attachment, features: Features) -> Opened {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => extend_unreserved(&fd, &mut area)?,
         Err(errno) if is_full(errno) => {
             let size = Bytes::of_pages(area.slots_max.into());
-            return Err(DeviceError::Full { name: area.name, size });
+            return Err(DeviceError::DiskFull { name: area.name, size });
         }
         Err(errno) => return Err(refused(&area.name, "reserve space in")(errno)),
     }

@@ -41,7 +41,7 @@ impl Target {
         let name = self.name.clone();
         match failure {
             Failure::Ended => DeviceError::Short { name, op, slot },
-            Failure::NoSpace => DeviceError::Full { name, size: self.size },
+            Failure::NoSpace => DeviceError::DiskFull { name, size: self.size },
             Failure::Errno(errno) => DeviceError::Io { name, op, slot, errno },
         }
     }

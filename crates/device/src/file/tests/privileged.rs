@@ -19,7 +19,7 @@ fn a_full_file_system_is_an_error_and_what_was_there_stays_usable() {
     let error = device.grow(2 * EIGHT_MIB).unwrap_err();
     assert_eq!(
         error,
-        DeviceError::Full {
+        DeviceError::DiskFull {
             name: device.info().name.clone(),
             size: Bytes::of_pages(u64::from(10 * EIGHT_MIB)),
         }
@@ -43,7 +43,7 @@ fn a_write_that_finds_the_file_system_full_says_so() {
     let done = write(&mut *queue, Slot(0), pages.filled(0..32, 5));
     assert_eq!(done.failures.len(), 32);
     let error = &done.failures[31].error;
-    assert!(matches!(error, DeviceError::Full { .. }), "{error}");
+    assert!(matches!(error, DeviceError::DiskFull { .. }), "{error}");
     assert!(write(&mut *queue, Slot(0), pages.filled(0..4, 5)).failures.is_empty());
 }
 
@@ -51,7 +51,7 @@ fn a_write_that_finds_the_file_system_full_says_so() {
 fn no_room_at_all_is_found_at_open() {
     let mount = or_skip!(Mount::new(&["-t", "tmpfs", "-o", "size=16k", "none"]));
     let error = open(&file(mount.0.path())).unwrap_err();
-    assert!(matches!(error, DeviceError::Full { .. }), "{error}");
+    assert!(matches!(error, DeviceError::DiskFull { .. }), "{error}");
 }
 
 fn is_direct(device: &FileDevice) -> bool {
@@ -138,7 +138,7 @@ fn a_punched_hole_finds_the_file_system_full_as_a_write_error() {
     let mut queue = device.open_queue(1).unwrap();
     let pages = Pages::new(1);
     let done = write(&mut *queue, Slot(40), pages.filled(0..1, 5));
-    assert!(matches!(done.failures[0].error, DeviceError::Full { .. }));
+    assert!(matches!(done.failures[0].error, DeviceError::DiskFull { .. }));
     assert!(write(&mut *queue, Slot(31), pages.filled(0..1, 5)).failures.is_empty());
 }
 
