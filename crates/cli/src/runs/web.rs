@@ -2,8 +2,8 @@
 //!
 //! Owns: what is remembered of runs ([`Past`]), and which page is at a path.
 //! Invariants: runs are looked at once a second, however many browsers ask, and none of them waits
-//! for a run. Arguments, which may be secret, are not shown. A run is believed which processes it has
-//! only of its own user's.
+//! for a run. Arguments, which may be secret, are not shown. A run is believed which processes it
+//! has only of its own user's.
 //! Not here: the form of the pages (`overspill_report`), and how they are sent (`http`).
 
 use super::http::Page;

@@ -199,7 +199,8 @@ fn all_runs_are_told_as_json() {
     let running = Running::start(&installation);
     let output = installation.overspill().args(["stats", "--json"]).output().unwrap();
     let all: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    let is_it = |run: &&Value| run["run"].to_string() == running.number();
+    let number: u64 = running.number().parse().unwrap();
+    let is_it = |run: &&Value| run["run"] == number;
     let run = all.as_array().unwrap().iter().find(is_it).expect("it is among them");
     assert_eq!(run["command"], serde_json::json!(["sleep", "600"]));
 }
