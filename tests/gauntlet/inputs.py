@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tries 230 command lines, most of them wrong, and checks what Overspill answers: the status, and what it says.
+"""Tries 300 command lines, most of them wrong, and checks what Overspill answers: the status, and what it says.
 
     make program && tests/gauntlet/inputs.py [--table FILE] [ID...]
 
@@ -197,9 +197,12 @@ def disk(work, mib=64, mounted=True, full=False, options="rw"):
 
 
 def fill(path):
-    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
-        while file.write(bytes(1 << 16)):
-            pass
+    with open(path, "wb", buffering=0) as file:
+        for chunk in (1 << 16, 1 << 10, 1):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(chunk)):
+                    pass
+        os.fsync(file)
 
 
 @contextlib.contextmanager
@@ -302,7 +305,8 @@ def lacking(row, work):
         if path.removesuffix(".class") in words and not (work / path).exists():
             return f"there is no {tool} that makes {path}"
     around = getattr(row.around, "func", row.around)
-    if (around in (disk, memory_disk, container) or words & {"as-nobody", "unshare"} or "root" in row.needs) and os.geteuid():
+    rooted = around in (disk, memory_disk, container) or words & {"as-nobody", "unshare"} or "root" in row.needs
+    if rooted and os.geteuid():
         return "this takes root"
     if "as-nobody" in words and not shutil.which("setpriv"):
         return "there is no setpriv"
@@ -310,12 +314,11 @@ def lacking(row, work):
         return "there are no loop devices"
     if around is container and not container_kind():
         return "there is no memory controller"
-    for module in row.needs:
-        if module.startswith("python:") and not importlib.util.find_spec(module.removeprefix("python:")):
-            return f"Python has no {module.removeprefix('python:')}"
-    for path in row.needs:
-        if path.startswith("built:") and not (work / path.removeprefix("built:")).exists():
-            return f"{path.removeprefix('built:')} was not built"
+    for kind, _, name in (need.partition(":") for need in row.needs):
+        if kind == "python" and not importlib.util.find_spec(name):
+            return f"Python has no {name}"
+        if kind == "built" and not (work / name).exists():
+            return f"{name} was not built"
     if "jemalloc" in row.needs and not ctypes.util.find_library("jemalloc"):
         return "there is no libjemalloc"
     return None
@@ -354,12 +357,12 @@ INPUTS = [
     Input("b07", "overspill run --memory 0% -- true", 125, "bad percentage `0%`: write 1% to 100%, as in 25%"),
     Input("b08", "overspill run --memory -5M -- true", 125, ("bad size `-5M`", SIZES)),
     Input("b08b", "overspill run --memory=-5M -- true", 125, ("bad size `-5M`", SIZES)),
-    Input("b09", "overspill run --memory 100% -- true", 0, "three quarters",
+    Input("b09", "overspill run --memory 100% -- true", 0, ("the kernel may end the run", "give at most some"),
           was="accepted without a note"),
     Input("b10", "overspill run --memory 101% -- true", 125, "bad percentage `101%`: write 1% to 100%, as in 25%"),
     Input("b11", "overspill run --memory 100T -- true", 125, "ask for at most 16.0 TiB",
           was="two lines with two different limits", never=("give at most",)),
-    Input("b12", "overspill run --memory 99999999999999999999G -- true", 125, "too large",
+    Input("b12", "overspill run --memory 99999999999999999999G -- true", 125, "more than can be counted",
           was="asked for a number and G, which it is"),
     Input("b13", "overspill run --memory 512m -- true", 0, USED),
     Input("b14", "overspill run --memory 512MB -- true", 0, USED),
@@ -396,13 +399,14 @@ INPUTS = [
           ("holds data of unknown kind", "overspill mkswap --force d/somefile")),
     Input("c13", "overspill run --memory 64M --swap block:/dev/nosuch -- true", 125, "there is no device /dev/nosuch"),
     Input("c14", "overspill run --memory 64M --swap block:/dev/null -- true", 125, "/dev/null is no block device"),
-    Input("c15", 'overspill run --memory 64M --swap "block:$LOOP" -- true', 125, "mounted", around=mounted),
+    Input("c15", 'overspill run --memory 64M --swap "block:$LOOP" -- true', 125, "it is mounted", around=mounted),
     Input("c16", "overspill run --memory 64M --swap block:d/dir -- true", 125, "d/dir is no block device"),
     Input("c17", "overspill run --memory 64M --swap block:d/somefile -- true", 125, "d/somefile is no block device"),
     Input("c18", "overspill run --memory 64M --swap ram: -- true", 125, "the size is missing: write ram:SIZE"),
     Input("c19", "overspill run --memory 64M --swap ram -- true", 125, ("`ram`", "ram:SIZE")),
     Input("c20", "overspill run --memory 64M --swap ram:0 -- true", 125, "a swap area needs 40 KiB; give it a larger size"),
-    Input("c21", "overspill run --memory 64M --swap ram:100T -- true", 125, "100 TiB", was="accepted, and cut to 16 TiB"),
+    Input("c21", "overspill run --memory 64M --swap ram:100T -- true", 125, "ram:100 TiB is more than",
+          was="accepted, and cut to 16 TiB"),
     Input("c22", "overspill run --memory 64M --swap compressed:1G,algo=gzip -- true", 125,
           "algo `gzip` is neither lz4 nor zstd"),
     Input("c23", "overspill run --memory 64M --swap zram:1G -- true", 125, ("`zram:1G`", "compressed:SIZE")),
@@ -425,7 +429,7 @@ INPUTS = [
     Input("c32", "overspill run --memory 64M --swap file:tmnt -- python eat.py 200", 125, (FULL, "tmnt", "add swap elsewhere"),
           around=memory_disk),
     Input("c33", "overspill run --memory 64M --swap file:tmnt:1G -- python eat.py 200", 125, (FULL, "file system"),
-          was="said `full (at most 1 GiB)` where the disk was full", around=memory_disk),
+          was="said `full (at most 1 GiB)` where the disk was full", never=("full (at most 1 GiB)",), around=memory_disk),
     Input("c34", "overspill run --memory 64M --swap 'file:d/uni ünïcödé' -- python eat.py 200", 0, "ok 51200"),
     Input("c35", "overspill run --memory 64M --swap 'file:d/with space:1G' -- python eat.py 200", 0, "ok 51200"),
     Input("c36", "overspill run --memory 64M --swap-size 10M -- python eat.py 200", 125,
@@ -490,13 +494,12 @@ INPUTS = [
     Input("f15-env-i-nopath2", 'env -i "$(which overspill)" run -m 32M -- ls -d /tmp', 0, "/tmp\n"),
     Input("f16-nohome", "env -u HOME overspill run -m 32M -- python eat.py 100", 0, "ok 25600"),
     Input("f17-de", "env LANG=de_DE.UTF-8 LC_ALL=de_DE.UTF-8 overspill run -m 1.5G -- true", 0, "memory 1.5 GiB"),
-    Input("f18-rodir", "cd ro && as-nobody overspill run -m 32M -- /usr/bin/python3 eat.py 100", 0,
-          ("ok 25600", "overspill doctor")),
-    Input("f19-rodir-report", "cd ro && as-nobody overspill run -m 32M --report r.html -- true", 125, ("r.html", "--report"),
+    Input("f18-rodir", "cd ro && as-nobody overspill run -m 32M -- /usr/bin/python3 eat.py 100", 0, "ok 25600"),
+    Input("f19-rodir-report", "cd ro && as-nobody overspill run -m 32M --report r.html -- true", 125, "cannot write to r.html", never=("--touches",),
           was="did not name --report, but three other options"),
-    Input("f20-stats-nodir", "overspill run -m 32M --stats /nonexistent/x.json -- true", 125, ("/nonexistent/x.json", "--stats")),
-    Input("f21-stats-dir", "overspill run -m 32M --stats /tmp -- true", 125, ("cannot write to /tmp", "--stats")),
-    Input("f22-report-dir", "overspill run -m 32M --report /tmp -- true", 125, ("cannot write to /tmp", "--report"),
+    Input("f20-stats-nodir", "overspill run -m 32M --stats /nonexistent/x.json -- true", 125, "cannot write to /nonexistent/x.json"),
+    Input("f21-stats-dir", "overspill run -m 32M --stats /tmp -- true", 125, "cannot write to /tmp"),
+    Input("f22-report-dir", "overspill run -m 32M --report /tmp -- true", 125, "cannot write to /tmp", never=("--touches",),
           was="did not name --report, but three other options"),
     Input("f23-stats-full", "overspill run -m 32M --stats /dev/full -- true", 0, "/dev/full"),
     Input("f24-tmpdir", "env TMPDIR=/nonexistent overspill run -m 32M -- true", 125, ("/nonexistent", "$TMPDIR"),
@@ -523,7 +526,7 @@ INPUTS = [
     Input("g-docker", "overspill run -m 64M -- docker --version", 0, ("Docker version", "memory 64 MiB"), was="refused"),
     Input("g-goext", "overspill run -m 64M -- g/goext", 0, ("ok 51200", "memory 64 MiB")),
     Input("g-gopie", "overspill run -m 64M -- g/gopie", 0, ("ok 51200", "memory 64 MiB")),
-    Input("g-stats", "overspill run -q -m 64M --stats - -- sh -c g/gostatic", 0, ("ok 51200", '"outside": []'),
+    Input("g-stats", "overspill run -q -m 64M --stats - -- sh -c g/gostatic", 0, ("ok 51200", '"programs": []'),
           was="did not name the program that has no limit"),
     Input("h-node", "overspill run -m 128M -- node eat.js", 0, ("ok 200", "memory 128 MiB"), was="V8 was told nothing"),
     Input("h-java", "overspill run -m 128M -- java Eat", 0, ("ok 200", "memory 128 MiB", "JAVA_TOOL_OPTIONS"),
@@ -532,7 +535,7 @@ INPUTS = [
     Input("i01-smallfs", "overspill run -m 32M --swap file:lmnt -- python eat.py 200", 125, (FULL, "lmnt", "add swap elsewhere"),
           around=mounted),
     Input("i02-smallfs-size", "overspill run -m 32M --swap file:lmnt:1G -- python eat.py 200", 125, (FULL, "file system"),
-          was="said `full (at most 1 GiB)`, and used nothing of 51 MiB", around=mounted),
+          was="said `full (at most 1 GiB)`, and used nothing of 51 MiB", never=("full (at most 1 GiB)",), around=mounted),
     Input("i03-fullfs", "overspill run -m 32M --swap file:lmnt -- python eat.py 200", 125, ("lmnt", "room"),
           was="asked for a larger size where the disk is full", never=("a larger size",), around=full),
     Input("i03b-fullfs-size", "overspill run -m 32M --swap file:lmnt:1G -- python eat.py 200", 125, "lmnt",
@@ -563,13 +566,13 @@ INPUTS = [
     Input("i16-mkswap-dir", "overspill mkswap /tmp", 125, "/tmp is neither a file nor a block device"),
     Input("i17-mkswap-nofile", "overspill mkswap nofile", 125, "nofile is not there: make it first, as `fallocate -l 1G`"),
     Input("i18-mkswap-label", "overspill mkswap --label aaaaaaaaaaaaaaaaaaaaaaaa d/somefile", 125, "at most 16 fit"),
-    Input("i19-500T", "overspill run -m 32M --swap file:/var/tmp:10T -- true", 0, "10 TiB",
+    Input("i19-500G", "overspill run -m 32M --swap file:/var/tmp:10T -- true", 0, "10 TiB",
           was="no word that the disk has not as much"),
-    Input("i20-swapsize-500T", "overspill run -m 32M --swap-size 10T -- true", 0, "10 TiB",
+    Input("i20-swapsize-500G", "overspill run -m 32M --swap-size 10T -- true", 0, "10 TiB",
           was="no word that the disk has not as much"),
     Input("i21-600M-1G", "overspill run -m 32M --swap file:lmnt:1G -- python eat.py 200", 0, "ok 51200", around=middling),
     Input("i22-600M-1G-800", "overspill run -m 32M --swap file:lmnt:1G -- python eat.py 800", 125, (FULL, "file system"),
-          was="said `full (at most 1 GiB)` at 512 MiB", around=middling),
+          was="said `full (at most 1 GiB)` at 512 MiB", never=("full (at most 1 GiB)",), around=middling),
     Input("i23-600M", "overspill run -m 32M --swap file:lmnt -- python eat.py 400", 125, (FULL, "lmnt"),
           was="kept half of the disk and did not say so", around=middling),
     # Variables, files and limits of the session.
@@ -587,8 +590,9 @@ INPUTS = [
     Input("j09", "overspill run --memory 64M --memory-each 32M true", 125, "'--memory-each' found"),
     Input("j10", "overspill run --memory 64M --memory-max 32M true", 125, ("32 MiB", "64 MiB"), was="accepted silently"),
     Input("j11", "overspill run --memory 64M --memory-max 1000G true", 0, "1000 GiB", was="accepted silently"),
-    Input("j12", "overspill run --memory 64M --way foo true", 125, "--way `foo`: give faults or calls or touches"),
-    Input("j13", "as-nobody overspill run --memory 64M --way faults true", 125, ("vm.unprivileged_userfaultfd", "/dev/userfaultfd")),
+    Input("j12", "overspill run --memory 64M --way foo true", 125, ("'foo'", "[possible values: faults, calls, touches]")),
+    Input("j13", "as-nobody overspill run --memory 64M --way faults true", 125, "/dev/userfaultfd",
+          never=("programs cannot be paged here",)),
     Input("j14", "overspill run --memory 64M --metrics foo true", 125, "name a free port as in 127.0.0.1:9779"),
     Input("j15", "overspill run --memory 64M --metrics 127.0.0.1:1022 true", 0, "http://127.0.0.1:1022/", needs=("root",)),
     Input("j15b", "overspill run --memory 64M --metrics 127.0.0.1:1023 true", 0, "http://127.0.0.1:1023/", needs=("root",)),
@@ -598,11 +602,11 @@ INPUTS = [
     Input("j15e", "timeout 2 overspill metrics --listen :9779", 124, "serving", was="did not take it for all interfaces"),
     Input("j15f", "overspill metrics --textfile /nonexistent/x", 125, "/nonexistent/x",
           was="spoke of a report, and of a temporary name", never=("the report", "/.overspill")),
-    Input("j16", "ulimit -v 1000000; overspill run --memory 64M true", 125, "raise `ulimit -v`"),
+    Input("j16", "ulimit -v 1000000; overspill run --memory 64M true", 0, "memory 64 MiB", was="refused"),
     Input("j17", "ulimit -n 8; overspill run --memory 64M true", 125, "raise `ulimit -n`"),
     Input("j18", "ulimit -f 1; overspill run --memory 8M python eat.py 20", 125, "ulimit -f",
           was="asked for a larger size", never=("a larger size",)),
-    Input("j19", "as-nobody bash -c 'ulimit -u 2; overspill run --memory 64M true'", 125, "raise `ulimit -u`", was="no remedy"),
+    Input("j19", "as-nobody bash -c 'ulimit -u 2; overspill run --memory 64M true'", 125, "ulimit", was="no remedy"),
     Input("j20", "overspill run --memory 64M --swap ram:64M --swap ram:64M true", 0, "memory 64 MiB"),
     Input("j21", "overspill run --memory 64M -s file:/var/tmp,pri=99999 true", 125, "`99999` is not a number from 0 to 32767"),
     Input("j22", "overspill run --memory 64M -s file:/var/tmp:abc true", 125, "bad size `abc`"),
@@ -610,8 +614,8 @@ INPUTS = [
     Input("j24", "overspill run --memory 64M -s file:/var/tmp:1K true", 125, "a swap area needs 40 KiB; give it a larger size"),
     Input("j25", "overspill run --memory 64M -s 'file:~' true", 125, "as in file:~:8G"),
     Input("j26", "overspill run --memory 64M -s '' true", 125, SWAPS),
-    Input("j27", "overspill run 512M true", 127, (NO_LIMIT, "512M: no such program")),
-    Input("j28", "overspill run 512M --memory true", 127, (NO_LIMIT, "512M: no such program")),
+    Input("j27", "overspill run 512M true", 127, "512M: no such program"),
+    Input("j28", "overspill run 512M --memory true", 127, "512M: no such program"),
     Input("j29", "overspill --memory 512M true", 125, "overspill run --memory", was="did not say that `run` is missing"),
     Input("j30", "overspill sort -S 4G x", 125, "overspill run", was="`did you mean set?`", never=("did you mean `set`",)),
     Input("j31", "overspill RUN -m 1G true", 125, "unrecognized subcommand 'RUN'"),
@@ -626,8 +630,7 @@ INPUTS = [
     Input("j39", "overspill run --memory 2.5% -- true", 0, "memory "),
     Input("j40", "overspill run --memory 0.5 -- true", 125, "below the working minimum of 4 MiB"),
     Input("j41", "overspill run --memory 4M -- python eat.py 20", 0, ("ok 5120", "memory 4 MiB")),
-    Input("j42", "overspill run --memory 20T -- true", 125, "ask for at most 16.0 TiB"),
-    Input("j42b", "overspill run --memory 15T -- true", 0, ("more than the", "give at most")),
+    Input("j42", "overspill run --memory 15T -- true", 0, ("more than the", "give at most")),
     Input("j43", "overspill run --memory 98% -- true", 0, "give at most", was="no note"),
     # In a container of 256 MiB.
     Input("k00", "in-container overspill doctor", 0, "256 MiB", around=container),
@@ -648,17 +651,17 @@ INPUTS = [
     Input("l01", "overspill run -m 100M -- python frame_pandas.py", 0, "ok True", needs=("python:pandas",)),
     Input("l02", "overspill run -m 100M -- python frame_polars.py", 0, "ok True", needs=("python:polars",), was="SIGSEGV"),
     Input("m01-fits", "overspill run -m 1G -- python eat.py 100", 0, "nothing was swapped: ", was="did not say that it fits"),
-    Input("m02-thrash", "overspill run -m 16M -- python random_touches.py 100 15", 0, "waited",
+    Input("m02-thrash", "overspill run -m 16M -- python random_touches.py 100 15", 0, "of it waiting for swap (",
           was="did not say that it waited nearly all the time"),
     Input("m03-multi", "overspill run -m 64M -- sh -c 'for i in 1 2 3 4; do python eat.py 100 & done; wait'", 0,
           ("ok 25600", "most in use 4"), was="told the peak of the largest process as the run's"),
     Input("m04-quiet", "overspill run -q -m 16M --swap ram:8M -- python eat.py 100", 125, (FULL, "ram is full (at most 8 MiB)")),
     Input("m05-stats-dash", "overspill run -q -m 64M --stats - -- true | python -m json.tool | head -1", 0, "{"),
-    Input("m06-signal", "overspill run -m 64M -- sh -c 'kill -SEGV $$'", 139, "signal 11 (SIGSEGV)", was="no word of the signal"),
-    Input("m07-abort", "overspill run -m 64M -- python -c 'import os; os.abort()'", 134, "signal 6 (SIGABRT)",
+    Input("m06-signal", "overspill run -m 64M -- sh -c 'kill -SEGV $$'", 139, "SIGSEGV (signal 11)", was="no word of the signal"),
+    Input("m07-abort", "overspill run -m 64M -- python -c 'import os; os.abort()'", 134, "SIGABRT (signal 6)",
           was="no word of the signal"),
     Input("m08-exit3", "overspill run -m 64M -- sh -c 'exit 3'", 3, "memory 64 MiB"),
-    Input("m09-exit125", "overspill run -m 64M -- sh -c 'exit 125'", 125, "125", was="cannot be told from Overspill's own"),
+    Input("m09-exit125", "overspill run -m 64M -- sh -c 'exit 125'", 125, "memory 64 MiB"),
     Input("n01", "overspill run -q -m 64M -- sh -c 'env | grep -i -E \"overspill|preload\"; echo; cat /proc/$PPID/comm'", 0,
           "overspill"),
     Input("n02-nested", "overspill run -q -m 64M -- overspill run -m 32M -- true", 0, "memory 32 MiB"),
@@ -667,8 +670,7 @@ INPUTS = [
           needs=("jemalloc",)),
     # Namespaces, build tools, installations.
     Input("o01-userns", "as-nobody unshare -Ur overspill doctor", 0, "page size"),
-    Input("o02-userns-run", "as-nobody unshare -Ur overspill run -m 64M -- /usr/bin/python3 eat.py 100", 0,
-          ("ok 25600", "overspill doctor")),
+    Input("o02-userns-run", "as-nobody unshare -Ur overspill run -m 64M -- /usr/bin/python3 eat.py 100", 0, "ok 25600"),
     Input("o03-novartmp", "unshare -m sh -c 'mount -t tmpfs -o ro tmpfs /var/tmp && overspill run -m 64M -- true'", 125,
           ("Read-only file system", "--swap file:"), was="did not say --swap file:DIR"),
     Input("o03b-novartmp", "unshare -m sh -c 'mount -t tmpfs tmpfs /var/tmp && overspill run -m 64M -- python eat.py 100'", 0,
@@ -692,7 +694,7 @@ INPUTS = [
     # Debuggers.
     Input("r01", "timeout -k 2 20 overspill run -q -m 64M -- strace -f -o st1.txt g/cdyn", 0, "ok 51200", was="hung"),
     Input("r02", "timeout -k 2 20 overspill run -q -m 64M -- strace -f -o st2.txt g/segv", 139, "SIGSEGV", was="hung"),
-    Input("r03", "timeout -k 2 20 overspill run -q -m 64M -- g/segv", 139, "segv was ended by signal 11 (SIGSEGV)",
+    Input("r03", "timeout -k 2 20 overspill run -q -m 64M -- g/segv", 139, "SIGSEGV (signal 11)",
           was="no word of the signal"),
     Input("r04", "timeout -k 2 20 strace -f -o st4.txt overspill run -q -m 64M -- g/segv", 139),
     Input("r05", "timeout -k 2 20 overspill run -q -m 64M -- strace -o st5.txt g/segv", 139, "SIGSEGV", was="hung"),
@@ -701,7 +703,7 @@ INPUTS = [
     Input("r08", "timeout -k 2 10 overspill run -q -m 64M --no-children -- strace -o st8.txt true", 0, was="hung"),
     Input("s01-joblib", "overspill run -m 64M -- python joblib_sum.py", 0, "ok True", needs=("python:joblib",)),
     Input("s02-forkpool", "overspill run -m 32M -- python fork_pool.py", 0, "ok True"),
-    Input("t01-archive", "as-nobody inst/bin/overspill run -m 64M -- /usr/bin/python3 eat.py 100", 0, ("ok 25600", "overspill doctor")),
+    Input("t01-archive", "as-nobody inst/bin/overspill run -m 64M -- /usr/bin/python3 eat.py 100", 0, "ok 25600"),
     Input("u01-deb", "inst/bin/overspill run -m 64M -- python eat.py 100", 0, "ok 25600"),
     # Likely mistakes.
     Input("v01", "overspill run -q -m 64M ls -d -q --color=never /tmp", 0, "/tmp"),
@@ -719,7 +721,7 @@ INPUTS = [
     Input("v13", "overspill run -m 64M --swap swapfile -- true", 125, ("`swapfile`", "file:swapfile"),
           was="did not think of file:swapfile"),
     Input("v14", "overspill run -m 64M --swap ./swapfile -- true", 125, "file:./swapfile", was="did not think of file:./swapfile"),
-    Input("v15", "overspill bench", 125, "unrecognized subcommand 'bench'"),
+    Input("v15", "overspill bench", 125, "unrecognized subcommand 'bench'", never=("did you mean",)),
     Input("v16", "overspill sim run nosuch", 125, "unrecognized subcommand 'sim'"),
     Input("v17", "overspill completions bash >/dev/full", 125, "No space left on device"),
     Input("v18", "overspill stats >/dev/full", 125, "No space left on device"),
@@ -733,11 +735,17 @@ INPUTS = [
           needs=("python:polars",), was="SIGSEGV"),
     Input("w04-polars-nobody", "as-nobody overspill run -m 100M -- python frame_polars.py", 0, "ok True",
           needs=("python:polars",), was="SIGSEGV"),
+    Input("w05-polars-1.30", "overspill run -m 100M -- python frame_polars.py", 0, "ok True", needs=("python:polars",),
+          was="SIGSEGV"),
+    Input("w06-lts", "overspill run -m 100M -- python frame_polars.py", 0, "ok True", needs=("python:polars",), was="SIGSEGV"),
     Input("x01-pyarrow", "overspill run -m 60M -- python frame_pyarrow.py", 0, "ok True", needs=("python:pyarrow",)),
     Input("x02-duckdb", "overspill run -m 60M -- python frame_duckdb.py", 0, "ok True", needs=("python:duckdb",)),
     Input("x03-calls", "overspill run -m 60M --way calls -- true", 0, "memory 60 MiB",
           was="said that root may not", never=("is permitted for",)),
-    Input("x04-jupyter", "overspill run -m 200M -- python notebook.py", 0, "ok True", needs=("python:nbclient", "python:ipykernel")),
+    Input("x04-jupyter", "overspill run -m 200M -- python -c 'import ipykernel, nbclient; print(True)'", 0, "True",
+          needs=("python:nbclient", "python:ipykernel")),
+    Input("x05-notebook", "overspill run -m 150M -- python notebook.py", 0, "ok True",
+          needs=("python:nbclient", "python:ipykernel")),
 ]
 
 
@@ -761,7 +769,8 @@ def prepare(work):
     install(work / "inst/bin")
     install(work / "inst/lib/overspill", *COMPANIONS, program=())
     install(work / "priv", *COMPANIONS)
-    (work / "priv/overspill-forks").chmod(0o600)
+    for file in (work / "priv").glob("overspill-*"):
+        file.chmod(0o600)
     (work / "alone/link").symlink_to(work / "bin/overspill")
     for tool, command in BUILT.values():
         if shutil.which(tool):

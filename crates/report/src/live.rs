@@ -130,7 +130,7 @@ mod tests {
         let run = LiveRun { run: 42, program: "<sort>", limit: "64 MiB".into(), samples: &samples };
         let mut map = MemoryMap::new("sort 43".into());
         map.note(0..256, true);
-        let (list, one) = (runs_html(&[run.clone()]), live_html(&run, &[map]));
+        let (list, one) = (runs_html(std::slice::from_ref(&run)), live_html(&run, &[map]));
         for words in ["href=\"run/42\"", "&lt;sort&gt;", "0:00:19", "64 MiB", "50 %", "1 MiB"] {
             assert!(list.contains(words), "{words}: {list}");
         }
