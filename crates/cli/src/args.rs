@@ -8,6 +8,7 @@
 mod defaults;
 
 use crate::error::{Error, FAILED};
+use crate::run::program::is_there;
 use clap::builder::BoolishValueParser;
 use clap::builder::styling::Styles;
 use clap::error::ErrorKind;
@@ -464,10 +465,26 @@ pub(crate) fn parse() -> Result<Command, Error> {
             let _ = help.print();
             exit(FAILED.into());
         }
-        Err(error) if error.use_stderr() => {
-            Err(Error::Usage(usage::line(&error, &definition(), &words)))
-        }
+        Err(error) if error.use_stderr() => Err(Error::Usage(
+            without_run(&words).unwrap_or_else(|| usage::line(&error, &definition(), &words)),
+        )),
         Err(help) => help.exit(),
+    }
+}
+
+/// Returns what is said if only the word `run` is missing.
+fn without_run(words: &[OsString]) -> Option<String> {
+    let (this, rest) = words.split_first()?;
+    let is_command = definition().find_subcommand(rest.first()?).is_some();
+    let with_run = [this.clone(), "run".into()].into_iter().chain(rest.iter().cloned());
+    match CommandLine::try_parse_from(with_run).ok()?.command {
+        Command::Run(args) if !is_command && is_there(args.command.first()?) => {
+            let program = args.command.first()?.display();
+            Some(format!(
+                "to run {program} write `overspill run` before it; see `overspill run --help`"
+            ))
+        }
+        _ => None,
     }
 }
 
@@ -496,6 +513,20 @@ mod tests {
     fn told(words: &str) -> String {
         let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
         usage::line(&CommandLine::try_parse_from(&words).unwrap_err(), &definition(), &words)
+    }
+
+    #[test]
+    fn a_forgotten_run_is_told() {
+        let told = |words: &str| {
+            let words: Vec<_> = words.split(' ').map(OsString::from).collect();
+            without_run(&words)
+        };
+        for words in ["overspill sort -S 4G x", "overspill --memory 512M true"] {
+            assert!(told(words).is_some_and(|line| line.contains("`overspill run`")), "{words}");
+        }
+        for words in ["overspill swim", "overspill top --x", "overspill RUN -m 1G true"] {
+            assert_eq!(told(words), None, "{words}");
+        }
     }
 
     #[test]

@@ -424,9 +424,17 @@ fn parse_place(place: &str) -> Result<SwapKind, String> {
         _ => {
             let places = "file:PATH[:SIZE], block:PATH, ram:SIZE, compressed:SIZE, \
                           nbd:HOST:PORT/EXPORT, nbd+unix:PATH or redis+cluster:HOST:PORT,...";
-            Err(format!("write {places}, then options as ,pri=N"))
+            let meant = meant(place).map(|meant| format!("did you mean {meant}? else "));
+            Err(format!("{}write {places}, then options as ,pri=N", meant.unwrap_or_default()))
         }
     }
+}
+
+/// What may have been meant by a place without its kind.
+fn meant(text: &str) -> Option<String> {
+    let path = text.strip_prefix("file=").or_else(|| text.contains('/').then_some(text));
+    let of_size = || size_of(text).ok().map(|_| format!("--swap-size {text}"));
+    path.map(|path| format!("file:{path}")).or_else(of_size)
 }
 
 /// The text after the last colon is a size, unless a slash shows that it belongs to the path.
@@ -665,6 +673,9 @@ mod tests {
             ("ram:1M,mirror=compressed:1M", "compressed:SIZE cannot be mirrored"),
             ("ram:1M,mirror=ram:1M,serve=direct", "a mirror is always served apart"),
             ("ram:1M,mirror=1M", "write file:PATH"),
+            ("8G", "did you mean --swap-size 8G?"),
+            ("./swapfile", "did you mean file:./swapfile?"),
+            ("file=/var/tmp", "did you mean file:/var/tmp?"),
             ("nbd:a,lease=60", "only redis+cluster: takes lease="),
             ("redis+cluster:a,lease=1", "lease `1` is not a number of seconds from 10"),
         ];

@@ -27,8 +27,8 @@ const SCRIPTS_MAX: usize = 5;
 /// Why a program is not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
-    #[error("{0}: no such program: check its name and $PATH")]
-    NotFound(String),
+    #[error("{name}: no such program: {hint}")]
+    NotFound { name: String, hint: String },
     #[error("{path} cannot be executed: {errno}; it must be a program and you must have the right")]
     NotExecutable { path: String, errno: Errno },
     #[error("{0} is neither an ELF program nor a script: there is nothing to execute")]
@@ -45,7 +45,7 @@ impl ProgramError {
     /// Returns the exit status for the error.
     pub(crate) fn status(&self) -> u8 {
         match self {
-            Self::NotFound(_) => NOT_FOUND,
+            Self::NotFound { .. } => NOT_FOUND,
             Self::NotExecutable { .. } | Self::UnknownFormat(_) | Self::NotStarted { .. } => {
                 NOT_EXECUTABLE
             }
@@ -102,11 +102,32 @@ fn search(name: &OsStr, path: Option<OsString>) -> Result<PathBuf, ProgramError>
         }
     }
     Err(match forbidden {
-        None => ProgramError::NotFound(name.display().to_string()),
+        None => {
+            let name = name.display().to_string();
+            let hint = hint(&name);
+            ProgramError::NotFound { name, hint }
+        }
         Some((path, errno)) => {
             ProgramError::NotExecutable { path: path.display().to_string(), errno }
         }
     })
+}
+
+/// What may have been meant by a name that no program has.
+fn hint(name: &str) -> String {
+    let variable = name.split_once('=').filter(|(variable, _)| !variable.contains('/'));
+    match name.split_whitespace().next() {
+        Some(first) if first != name => format!("{first} and what follows are words of their own"),
+        None => "give its name after --".to_owned(),
+        _ if variable.is_some() => format!("to set a variable write env {name} before the program"),
+        _ if overspill::parse_bytes(name).is_ok() => format!("a limit is --memory {name}"),
+        _ => "check its name and $PATH".to_owned(),
+    }
+}
+
+/// True if `name` is that of a program here.
+pub(crate) fn is_there(name: &OsStr) -> bool {
+    search(name, env::var_os("PATH")).is_ok()
 }
 
 /// Returns the files that `name` may mean, in order. A name with a slash is a path itself.
@@ -171,6 +192,21 @@ fn open(path: &Path) -> io::Result<(File, Vec<u8>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_meant_is_said_of_a_name_that_is_none() {
+        let table = [
+            ("sort", "check its name"),
+            ("ls -d /tmp", "ls and what follows are words"),
+            ("FOO=1", "env FOO=1"),
+            ("512M", "--memory 512M"),
+            ("", "after --"),
+            ("/a=b", "check its name"),
+        ];
+        for (name, part) in table {
+            assert!(hint(name).contains(part), "{name}: {}", hint(name));
+        }
+    }
 
     #[test]
     fn names_are_looked_for_as_execvp_does() {
