@@ -3,9 +3,10 @@
 
     make program && tests/gauntlet/inputs.py [--table FILE] [--skip ID] [--verbose] [ID...]
 
-Prints for each `id  status  ok|changed|FAIL|skipped  first line`; `changed` are right answers to what was answered badly
-when three people tried these inputs first, which `was` of the table tells. Disks and a container are made for some, which
-takes root, and removed. What needs something that is not here is skipped, with the reason. Takes five minutes.
+Prints for each `id  status  ok|changed|FAIL|skipped  first line`; `changed` are right answers to what was answered
+badly when three people tried these inputs first, which `was` of the table tells. Disks and a container are made for
+some, which takes root, and removed. What needs something that is not here is skipped, with the reason. Takes five
+minutes.
 """
 
 import argparse
@@ -459,7 +460,7 @@ INPUTS = [
           was="took no percentage, which `run` does"),
     Input("d14", "overspill set $RUN --swapon ram:100M", 0, "swaps to ram too", around=going_on),
     Input("d15", "overspill set $RUN --swapon foo", 125, ("`foo`", SWAPS), around=going_on),
-    Input("d16", "overspill set $RUN --swapoff foo", 125, "no swap area is called `foo`; in use are: compressed",
+    Input("d16", "overspill set $RUN --swapoff foo", 125, "no swap area is called `foo`: there are compressed",
           around=going_on),
     Input("d17", "overspill set $RUN --swapon ram:100M && overspill set $RUN --swapoff ram", 0,
           "swaps no more to ram, after", around=going_on),
@@ -644,7 +645,7 @@ INPUTS = [
     Input("j26", "overspill run --memory 64M -s '' true", 125, SWAPS),
     Input("j27", "overspill run 512M true", 127, "512M: no such program"),
     Input("j28", "overspill run 512M --memory true", 127, "512M: no such program"),
-    Input("j29", "overspill --memory 512M true", 125, "overspill run --memory",
+    Input("j29", "overspill --memory 512M true", 125, "write `overspill run` before it",
           was="did not say that `run` is missing"),
     Input("j30", "overspill sort -S 4G x", 125, "overspill run", was="`did you mean set?`",
           never=("did you mean `set`",)),

@@ -88,7 +88,8 @@ impl SwapArea {
 
     /// True if no slot can be handed out, or those that are free may belong to other processes.
     pub fn may_be_full(&self) -> bool {
-        let is_full = self.used_slots() >= self.capacity_slots();
+        // Of its full size some slots may be nobody's: a header, bad blocks.
+        let is_full = self.used_slots() >= self.capacity_slots() || self.free_slots() == 0;
         is_full || !self.is_writable() || self.shared.is_shared()
     }
 

@@ -197,6 +197,7 @@ fn reserved_slots_are_no_capacity() {
         assert_eq!(areas.get(AreaNo(0)).free_slots(), 7);
         let mut out = Vec::new();
         assert_eq!(areas.alloc(0, 10, &(), &mut out), 7, "{:?}", config.tuning.allocator);
+        assert!(areas.get(AreaNo(0)).may_be_full(), "others cannot be handed out");
         assert_eq!(config.tuning.allocator == Allocator::Lists, preset == Preset::Modern);
     }
 }

@@ -25,6 +25,7 @@ use rustix::process::Pid;
 /// # Errors
 /// Anything that keeps it from that. The process is as before.
 pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
+    signals::outlive_large_files();
     let ground = way::choose(None)?;
     if args.background {
         return background::start();

@@ -101,6 +101,7 @@ impl Kept {
 /// # Errors
 /// Anything that keeps the program from starting.
 pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
+    signals::outlive_large_files();
     let ground = way::choose(args.way)?;
     let (limit, note) = args.memory.map_or_else(notes::usual_limit, |limit| (limit, None));
     let pressure = pressure(args.give_back)?;

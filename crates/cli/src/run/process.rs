@@ -8,7 +8,7 @@
 
 use super::own_number;
 use super::program::{Program, ProgramError};
-use super::signals::{Inbox, keep_ignoring_sigpipe};
+use super::signals::{Inbox, keep_ending_by_large_files, keep_ignoring_sigpipe};
 use crate::error::Error;
 use overspill::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -121,6 +121,7 @@ fn prepare(supervisor: Pid, inbox: &Inbox, files: Rlimit) -> io::Result<()> {
         return Err(io::ErrorKind::NotFound.into());
     }
     keep_ignoring_sigpipe();
+    keep_ending_by_large_files();
     inbox.close()
 }
 

@@ -46,6 +46,25 @@ extern "C" fn note_sigpipe() {
     SIGPIPE_IGNORED.store(handler == libc::SIG_IGN, Relaxed);
 }
 
+/// True if SIGXFSZ ends programs, as it did when we were started.
+static SIGXFSZ_ENDS: AtomicBool = AtomicBool::new(false);
+
+/// Has files that would be too large for `ulimit -f` be errors, which say so, and not the end of
+/// us, and of the keeper.
+pub(super) fn outlive_large_files() {
+    // SAFETY: no handler of ours.
+    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    SIGXFSZ_ENDS.store(before == libc::SIG_DFL, Relaxed);
+}
+
+/// Restores the SIGXFSZ we were started with, in a child about to execute.
+pub(super) fn keep_ending_by_large_files() {
+    if SIGXFSZ_ENDS.load(Relaxed) {
+        // SAFETY: no handler of ours.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
+    }
+}
+
 /// Restores the SIGPIPE we were started with, in a child about to execute: std has set the default.
 pub(super) fn keep_ignoring_sigpipe() {
     if SIGPIPE_IGNORED.load(Relaxed) {

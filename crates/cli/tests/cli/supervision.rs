@@ -392,3 +392,24 @@ fn what_is_for_this_process_is_for_its_program() {
     let other = run("LISTEN_PID=1 WATCHDOG_PID=$$");
     assert_eq!((&*other[0], &other[1]), ("1", other.last().unwrap()), "{other:?}");
 }
+
+/// A file of its own that would be too large is an error; the program keeps the signal.
+#[test]
+fn a_limit_of_files_ends_nothing_but_what_exceeds_it() {
+    if !can_run() {
+        return;
+    }
+    let installation = Installation::new();
+    let run = |limit: &str, program: &[&str]| {
+        let inner = installation.run(&["--quiet"], program);
+        let mut outer = Command::new("bash");
+        let script = format!("ulimit -c 0; ulimit -f {limit}; exec \"$@\"");
+        outer.args(["-c", &script, "bash"]).arg(inner.get_program()).args(inner.get_args());
+        outer.env("OVERSPILL_CONFIG", "").current_dir(installation.path("")).output().unwrap()
+    };
+    let refused = run("1", &["true"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(stderr(&refused).contains("ulimit -a"), "{refused:?}");
+    let ended = run("100000", &["sh", "-c", "exec head -c 200000000 /dev/zero >large"]);
+    assert_eq!(ended.status.code(), Some(128 + Signal::XFSZ.as_raw()), "{ended:?}");
+}
