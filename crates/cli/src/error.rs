@@ -50,6 +50,8 @@ pub(crate) enum Error {
          with psi=1, or leave that out"
     )]
     Pressure(io::Error),
+    #[error("this way cannot be used here: {0}; without --way the first that can is taken")]
+    Way(overspill_run::GroundError),
     #[error("programs cannot be paged here: {0}")]
     Ground(#[from] overspill_run::GroundError),
     #[error("cannot write to {}: {source}; name another file", .path.display())]

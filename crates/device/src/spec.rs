@@ -432,9 +432,13 @@ fn parse_place(place: &str) -> Result<SwapKind, String> {
 
 /// What may have been meant by a place without its kind.
 fn meant(text: &str) -> Option<String> {
-    let path = text.strip_prefix("file=").or_else(|| text.contains('/').then_some(text));
-    let of_size = || size_of(text).ok().map(|_| format!("--swap-size {text}"));
-    path.map(|path| format!("file:{path}")).or_else(of_size)
+    if let "ram" | "compressed" = text {
+        return Some(format!("{text}:SIZE"));
+    }
+    let of_size = size_of(text).ok().map(|_| format!("--swap-size {text}"));
+    let is_path = text.contains('/') || (!text.is_empty() && !text.contains(':'));
+    let path = text.strip_prefix("file=").or_else(|| is_path.then_some(text));
+    of_size.or_else(|| path.map(|path| format!("file:{path}")))
 }
 
 /// The text after the last colon is a size, unless a slash shows that it belongs to the path.
@@ -675,6 +679,8 @@ mod tests {
             ("ram:1M,mirror=1M", "write file:PATH"),
             ("8G", "did you mean --swap-size 8G?"),
             ("./swapfile", "did you mean file:./swapfile?"),
+            ("swapfile", "did you mean file:swapfile?"),
+            ("ram", "did you mean ram:SIZE?"),
             ("file=/var/tmp", "did you mean file:/var/tmp?"),
             ("nbd:a,lease=60", "only redis+cluster: takes lease="),
             ("redis+cluster:a,lease=1", "lease `1` is not a number of seconds from 10"),

@@ -49,7 +49,7 @@ pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
     let questions = Questions::hear();
     plan.say(questions.as_ref().err().cloned());
     plan.say_metrics();
-    let kept = Kept::new(&plan, command, questions.ok(), args.give_back);
+    let kept = Kept::new(&plan, command, questions.ok(), !args.give_back);
     let mut watching = Watching::new(&plan);
     let ground = (ground, memory::free as _);
     let mut front = Front::new(plan.memory, ground, keeper, Subject::Running(process));

@@ -63,7 +63,8 @@ struct Kept {
     questions: Option<Questions>,
     /// Whether it says nothing but what has failed.
     quiet: bool,
-    /// The limit, when it began; `None` with `--give-back`, with which it is another at times.
+    /// The limit, when it began; `None` if that is not known to be the limit of all of the program
+    /// all the time.
     memory: Option<Bytes>,
     /// As of [`memory::oom_kills`], then.
     oom_kills: u64,
@@ -74,11 +75,11 @@ impl Kept {
         plan: &Plan,
         command: Vec<String>,
         questions: Option<Questions>,
-        gives_back: bool,
+        is_known: bool,
     ) -> Self {
         Self {
             command,
-            memory: (!gives_back).then_some(plan.memory),
+            memory: is_known.then_some(plan.memory),
             memory_max: plan.memory_max,
             started: Instant::now(),
             swaps: Places::new(plan.swaps.clone()),
@@ -117,7 +118,8 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let questions = Questions::hear();
     plan.say(questions.as_ref().err().cloned());
     plan.say_metrics();
-    let kept = Kept::new(&plan, program.words(), questions.ok(), args.give_back);
+    let is_known = !args.give_back && !args.no_children;
+    let kept = Kept::new(&plan, program.words(), questions.ok(), is_known);
     let mut watching = Watching::new(&plan);
     let told = args
         .tell_runtimes

@@ -166,7 +166,11 @@ fn count(summary: &Summary, name: &str) -> u64 {
 impl Report {
     pub(super) fn new(command: Vec<String>, ended: &Ended, exit_status: u8, seen: Seen) -> Self {
         let Seen { summary, devices, stalls, escaped, held_most, waited, .. } = seen;
-        let in_use = held_most.max(Bytes(summary.in_use_bytes_max));
+        let seen_most = held_most.max(Bytes(summary.in_use_bytes_max));
+        let used = ended.used.as_ref().map(Used::from);
+        // What a short run had at most was hardly seen; files are in this, too.
+        let peak = used.as_ref().filter(|_| ended.wall < SHORT_RUN && summary.pages_out == 0);
+        let in_use = seen_most.max(Bytes(peak.map_or(0, |used| used.peak_resident_bytes)));
         let waiting = stalls.of_run(ended.wall, waited);
         let part = waiting.as_secs_f64() / ended.wall.as_secs_f64();
         let enough = (!seen.is_other_limit).then(|| Enough::of(&summary, in_use, part));
@@ -184,7 +188,7 @@ impl Report {
             wall_seconds: ended.wall.as_secs_f64(),
             stalls,
             waited_seconds: waited.as_secs_f64(),
-            used: ended.used.as_ref().map(Used::from),
+            used,
             memory_bytes: summary.memory_bytes,
             held_bytes_max: held_most.0,
             devices,

@@ -12,17 +12,18 @@ use overspill_run::Ground;
 /// Finds what the way needs that was asked for, or the first that can be had.
 ///
 /// # Errors
-/// [`Error::Ground`], [`Error::Obstacle`], [`Error::Installed`].
+/// [`Error::Ground`], [`Error::Way`], [`Error::Obstacle`], [`Error::Installed`].
 pub(super) fn choose(way: Option<RunWay>) -> Result<Ground, Error> {
     if let Some(Finding { what, detail, .. }) = doctor::obstacle() {
         return Err(Error::Obstacle { what, detail });
     }
     let forks = installed::program(FORKS)?;
-    Ok(match way {
-        None => Ground::find_any(forks),
-        Some(RunWay::Faults) => Ground::find(forks),
-        Some(RunWay::Calls) => Ground::find_calls(),
-        Some(RunWay::Touches) => Ground::find_touches(),
-        Some(RunWay::Shut) => Ground::find_shut(),
-    }?)
+    let Some(way) = way else { return Ok(Ground::find_any(forks)?) };
+    let found = match way {
+        RunWay::Faults => Ground::find(forks),
+        RunWay::Calls => Ground::find_calls(),
+        RunWay::Touches => Ground::find_touches(),
+        RunWay::Shut => Ground::find_shut(),
+    };
+    found.map_err(Error::Way)
 }

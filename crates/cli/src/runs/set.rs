@@ -36,7 +36,8 @@ fn set_memory(run: Run, limit: Bytes) -> Result<(), Error> {
     let before = change_memory(run, limit)?;
     match wait_until(run, |seen| seen.memory_used_bytes <= limit.0) {
         Some(seen) => say::line(format_args!(
-            "run {} still has {}: pages that are locked in memory or shared take longer",
+            "run {} still has {}: pages that are locked in memory or shared take longer, and the \
+             data of program files stays",
             run.process,
             Bytes(seen.memory_used_bytes)
         )),

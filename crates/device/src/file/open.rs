@@ -150,6 +150,9 @@ fn grown_from_nothing(
         Some(size) => size,
         None => room.map_err(refused(&name, "see the free space of"))?,
     };
+    if limit.is_none() && size.pages_floor() < LEAST_SLOTS.into() {
+        return Err(DeviceError::DiskFull { name, size });
+    }
     let (fd, mut area) = regular(fd, named(name, size.min(facts::file_size_limit())), features)?;
     // What others free may make it true.
     let room = room.unwrap_or(size);
