@@ -5,6 +5,7 @@
 use crate::installed::NoExecutable;
 use crate::run::program::ProgramError;
 use overspill::Bytes;
+use overspill_run::KeeperError;
 use std::io;
 use std::path::PathBuf;
 
@@ -44,7 +45,7 @@ pub(crate) enum Error {
     )]
     NotAllowed { place: String, reason: &'static str },
     #[error(transparent)]
-    Keeper(#[from] overspill_run::KeeperError),
+    Keeper(KeeperError),
     #[error(
         "--give-back needs to know how short memory is, and the kernel does not tell: {0}; start it \
          with psi=1, or leave that out"
@@ -90,12 +91,22 @@ pub(crate) enum Error {
     Output(#[from] io::Error),
 }
 
+impl From<KeeperError> for Error {
+    fn from(error: KeeperError) -> Self {
+        match error {
+            KeeperError::Start(source) => Self::System { action: "start the keeper", source },
+            other => Self::Keeper(other),
+        }
+    }
+}
+
 /// What to do about a system call that failed for lack of something.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE) => "raise `ulimit -n`, the number of open files",
         Some(libc::EAGAIN) => "raise `ulimit -u`, the number of processes",
         Some(libc::ENOMEM) => "raise `ulimit -v`, or free memory",
+        Some(libc::EFBIG) => "raise `ulimit -f`, the size of files",
         _ => "look at the limits of this session (`ulimit -a`)",
     }
 }

@@ -50,7 +50,7 @@ pub enum KeeperError {
     #[error("the keeper answers what it was not asked: was the program replaced while it ran?")]
     Answer,
     /// It does not start.
-    #[error("the keeper does not start: {0}; look at the limits of this session (`ulimit -a`)")]
+    #[error("the keeper does not start: {0}")]
     Start(std::io::Error),
 }
 

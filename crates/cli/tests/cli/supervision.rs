@@ -409,7 +409,7 @@ fn a_limit_of_files_ends_nothing_but_what_exceeds_it() {
     };
     let refused = run("1", &["true"]);
     assert_eq!(refused.status.code(), Some(125), "{refused:?}");
-    assert!(stderr(&refused).contains("ulimit -a"), "{refused:?}");
+    assert!(stderr(&refused).contains("raise `ulimit -f`"), "{refused:?}");
     let ended = run("100000", &["sh", "-c", "exec head -c 200000000 /dev/zero >large"]);
     assert_eq!(ended.status.code(), Some(128 + Signal::XFSZ.as_raw()), "{ended:?}");
 }
