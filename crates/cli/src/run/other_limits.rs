@@ -24,7 +24,8 @@ pub(super) struct Cost<'a> {
 pub(super) fn lines(cost: &Cost<'_>) -> Vec<String> {
     let left = &cost.summary.refaults_left;
     let memory = cost.summary.memory_bytes;
-    let Some(&(_, all)) = left.first().filter(|_| cost.enough.0 > memory) else {
+    let Some(&(_, all)) = left.first().filter(|&&(_, all)| all > 0 && cost.enough.0 > memory)
+    else {
         let half = Bytes(round_up(cost.enough.0 / 2));
         let why = "what less memory would cost is known of a run that swaps";
         return vec![format!("{why}: try --plan with --memory {half:#}")];

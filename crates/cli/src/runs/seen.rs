@@ -169,7 +169,7 @@ impl Seen {
     }
 
     #[cfg(test)]
-    fn answer_of_a_test() -> serde_json::Value {
+    pub(super) fn answer_of_a_test() -> serde_json::Value {
         serde_json::json!({
             "schema": 1, "run": 42, "command": ["sort", "x"], "wall_seconds": 2.5, "new": [1, 2],
             "stall_some_seconds": 1.5, "stall_full_seconds": 0.5,

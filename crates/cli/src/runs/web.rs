@@ -53,9 +53,9 @@ impl Known {
         self.seen = seen;
     }
 
-    fn live(&self, run: &Run) -> LiveRun<'_> {
+    fn live(&self, number: i32) -> LiveRun<'_> {
         LiveRun {
-            run: run.process as u32,
+            run: number as u32,
             program: name_of(&self.seen.command),
             limit: self.seen.limit(),
             samples: self.samples.all(),
@@ -96,7 +96,7 @@ impl Past {
             Some(number) => self.one(number.parse().ok()?)?,
             None if path == "/" => {
                 let all = self.all();
-                let runs: Vec<_> = all.iter().map(|(run, known)| known.live(run)).collect();
+                let runs: Vec<_> = all.iter().map(|(run, known)| known.live(run.process)).collect();
                 runs_html(&runs)
             }
             None => return None,
@@ -107,7 +107,7 @@ impl Past {
     fn one(&self, number: i32) -> Option<String> {
         let all = self.all();
         let (run, known) = all.iter().find(|(run, _)| run.process == number)?;
-        Some(live_html(&known.live(run), &maps_of(run, &known.seen)))
+        Some(live_html(&known.live(number), &maps_of(run, &known.seen)))
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<Run, Known>> {
@@ -137,6 +137,7 @@ fn map_of(process: i32) -> Option<MemoryMap> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill_mutate::Script;
 
     fn of_a_test(wall_seconds: f64) -> Known {
         let mut known = Known::new(Seen { wall_seconds, ..Seen::of_a_test() });
@@ -154,6 +155,33 @@ mod tests {
         assert_eq!(known.samples.all().len(), 1);
         assert_eq!(known.samples.all()[0].seconds, 0.5);
         assert_eq!(known.samples.all()[0].stall_some_ns, 1_500_000_000);
+    }
+
+    /// Another user's run may answer anything, and a server shows it to its own user.
+    #[test]
+    fn whatever_a_run_says_there_is_a_page_about_it() {
+        let answer = Seen::answer_of_a_test().to_string();
+        let far = answer.replace("2.5", "1e300").replace("67108864", "18446744073709551615");
+        let check = |first: Seen, then: Seen| {
+            let mut known = Known::new(first.clone());
+            for seen in [first, then] {
+                known.next = Instant::now();
+                known.look(seen);
+            }
+            let live = known.live(42);
+            let begun = Instant::now();
+            let pages = [runs_html(std::slice::from_ref(&live)), live_html(&live, &[])];
+            assert!(pages.iter().all(|page| page.contains("</html>")));
+            assert!(begun.elapsed() < Duration::from_secs(5), "{live:?}");
+        };
+        let seen = |text: &str| serde_json::from_str::<Seen>(text);
+        check(seen(&answer).unwrap(), seen(&far).unwrap());
+        bolero::check!().with_type::<(Script, Script)>().for_each(|scripts| {
+            let seen = |script: &Script| seen(&script.text(&[&answer, &far]));
+            if let (Ok(first), Ok(then)) = (seen(&scripts.0), seen(&scripts.1)) {
+                check(first, then);
+            }
+        });
     }
 
     #[test]
